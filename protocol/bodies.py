@@ -1,0 +1,282 @@
+"""The six bodies and the Peer Card: typed form and the rules of each (seed 002 and spec section 2).
+
+Every `parse_*` takes the raw JSON of an envelope's `body` and raises Malformed (or VerificationFailed for a digest)
+naming the field. Unknown fields are ignored; null means absent for optional ones.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any, Final, TypeVar
+
+import msgspec
+from msgspec import Raw
+
+from aghbus.protocol.digest import capability_digest
+from aghbus.protocol.errors import REASON_CODES, Malformed, VerificationFailed
+from aghbus.protocol.identifiers import is_message_id, is_peer
+from aghbus.protocol.limits import MAX_CARD_ENTRY_BYTES, MAX_LIST_ITEMS
+from aghbus.protocol.text import byte_length, is_blank, trim
+
+RECEIPT_STATUSES: Final = frozenset(["accepted", "rejected", "duplicate", "expired", "unsupported", "canceled"])
+TRACE_STATES: Final = frozenset(["submitted", "working", "needs_input", "completed", "failed", "canceled"])
+REASON_REQUIRED: Final = frozenset(["rejected", "duplicate", "expired", "unsupported"])
+CARD_LISTS: Final = ("profiles_supported", "capabilities", "artifacts_supported", "trust_modes_supported")
+
+_T = TypeVar("_T")
+
+
+class PeerCard(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
+    """Who a peer is and what it can do. Lists are trimmed, without blanks; `ext` holds e.g. the capabilities brief."""
+
+    peer_id: str
+    display_name: str | None = None
+    profiles_supported: tuple[str, ...] = msgspec.field(default_factory=tuple)
+    capabilities: tuple[str, ...] = msgspec.field(default_factory=tuple)
+    artifacts_supported: tuple[str, ...] = msgspec.field(default_factory=tuple)
+    trust_modes_supported: tuple[str, ...] = msgspec.field(default_factory=tuple)
+    ext: dict[str, Any] | None = None
+
+    def to_wire(self) -> dict[str, Any]:
+        """The card as a JSON object: the four lists always present (seed 002, greet annotation)."""
+        card: dict[str, Any] = {"peer_id": self.peer_id}
+        if self.display_name:
+            card["display_name"] = self.display_name
+        for name in CARD_LISTS:
+            card[name] = list(getattr(self, name))
+        if self.ext:
+            card["ext"] = self.ext
+        return card
+
+
+class Greet(msgspec.Struct, frozen=True):
+    """A peer announces itself. `card` is the typed card, `summary` may be absent."""
+
+    card: PeerCard
+    summary: str | None = None
+
+
+class Whois(msgspec.Struct, frozen=True):
+    """`type` is `request` (with `query`, empty matches all) or `response` (with `card`)."""
+
+    type: str
+    query: str = ""
+    card: PeerCard | None = None
+
+
+class Say(msgspec.Struct, frozen=True):
+    """Conversation text; `artifacts` are JSON descriptors, each as received."""
+
+    text: str
+    intent: str | None = None
+    artifacts: tuple[Raw, ...] = ()
+
+
+class Capability(msgspec.Struct, frozen=True):
+    """One capability document, as received, its digest checked."""
+
+    id: str
+    digest: str
+    document: dict[str, Any]
+
+
+class Receipt(msgspec.Struct, frozen=True):
+    """Acknowledgement of the envelope `for_id`."""
+
+    for_id: str
+    status: str
+    reason_code: str | None = None
+    detail: str | None = None
+
+
+class Trace(msgspec.Struct, frozen=True):
+    """State, progress or outcome of a work; `result` is any JSON value as received."""
+
+    state: str
+    message: str | None = None
+    result: Raw | None = None
+    artifact_refs: tuple[Raw, ...] = ()
+
+
+Body = Greet | Whois | Say | Capability | Receipt | Trace
+
+
+class _CardWire(msgspec.Struct):
+    peer_id: str
+    profiles_supported: list[str]
+    capabilities: list[str]
+    artifacts_supported: list[str]
+    trust_modes_supported: list[str]
+    display_name: str | None = None
+    ext: dict[str, Any] | None = None
+
+
+class _GreetWire(msgspec.Struct):
+    peer_card: _CardWire
+    summary: str | None = None
+
+
+class _WhoisWire(msgspec.Struct):
+    type: str
+    query: str | None = None
+    peer_card: _CardWire | None = None
+
+
+class _SayWire(msgspec.Struct):
+    text: str
+    intent: str | None = None
+    artifacts: list[Raw] | None = None
+
+
+class _CapabilityWire(msgspec.Struct):
+    capability: dict[str, Any]
+
+
+class _ReceiptWire(msgspec.Struct):
+    for_id: str
+    status: str
+    reason_code: str | None = None
+    detail: str | None = None
+
+
+class _TraceWire(msgspec.Struct):
+    state: str
+    message: str | None = None
+    result: Raw = Raw(b"null")
+    artifact_refs: list[Raw] | None = None
+
+
+def _decoder(wire: type[_T]) -> Callable[[Raw], _T]:
+    strict = msgspec.json.Decoder(wire)
+
+    def decode(raw: Raw) -> _T:
+        try:
+            return strict.decode(raw)
+        except msgspec.ValidationError:
+            # Of duplicate keys the last wins (spec section 1); the strict pass stumbles over an earlier one.
+            try:
+                return msgspec.convert(msgspec.json.decode(raw), wire)
+            except msgspec.ValidationError as error:
+                raise _malformed(error) from None
+
+    return decode
+
+
+_decode_greet = _decoder(_GreetWire)
+_decode_whois = _decoder(_WhoisWire)
+_decode_say = _decoder(_SayWire)
+_decode_capability = _decoder(_CapabilityWire)
+_decode_receipt = _decoder(_ReceiptWire)
+_decode_trace = _decoder(_TraceWire)
+
+
+def parse_greet(raw: Raw, sender: str) -> Greet:
+    """A greet body whose card names `sender`."""
+    wire = _decode_greet(raw)
+    return Greet(_card(wire.peer_card, sender), wire.summary)
+
+
+def parse_whois(raw: Raw, sender: str) -> Whois:
+    """A whois body; a response's card must name `sender`."""
+    wire = _decode_whois(raw)
+    if wire.type == "request":
+        if wire.peer_card is not None:
+            raise Malformed("a request must not carry a card", "body.peer_card")
+        return Whois("request", wire.query or "")
+    if wire.type != "response":
+        raise Malformed("must be request or response", "body.type")
+    if wire.peer_card is None:
+        raise Malformed("a response must carry a card", "body.peer_card")
+    return Whois("response", wire.query or "", _card(wire.peer_card, sender))
+
+
+def parse_say(raw: Raw, sender: str) -> Say:
+    """A say body with non-blank text."""
+    wire = _decode_say(raw)
+    if is_blank(wire.text):
+        raise Malformed("must not be blank", "body.text")
+    return Say(wire.text, wire.intent, _bounded(wire.artifacts, "body.artifacts"))
+
+
+def parse_capability(raw: Raw, sender: str) -> Capability:
+    """A capability body; VerificationFailed when the digest is not that of the document (spec section 3)."""
+    document = _decode_capability(raw).capability
+    digest = document.get("digest")
+    if not isinstance(digest, str):
+        raise Malformed("must be a string", "body.capability.digest")
+    try:
+        computed = capability_digest(document)
+    except (Malformed, VerificationFailed) as error:
+        raise type(error)(error.rule, f"body.{error.field}") from None
+    if digest != computed:
+        raise VerificationFailed("is not the digest of this document", "body.capability.digest")
+    return Capability(trim(document["id"]), digest, document)
+
+
+def parse_receipt(raw: Raw, sender: str) -> Receipt:
+    """A receipt body: status, and a reason code exactly where the status asks for one."""
+    wire = _decode_receipt(raw)
+    if not is_message_id(wire.for_id):
+        raise Malformed("is not an envelope id", "body.for_id")
+    if wire.status not in RECEIPT_STATUSES:
+        raise Malformed("is none of the six statuses", "body.status")
+    if wire.reason_code is None:
+        if wire.status in REASON_REQUIRED:
+            raise Malformed(f"is required for {wire.status}", "body.reason_code")
+    elif wire.status == "accepted":
+        raise Malformed("must be absent for accepted", "body.reason_code")
+    elif wire.reason_code not in REASON_CODES:
+        raise Malformed("is not in the registry", "body.reason_code")
+    return Receipt(wire.for_id, wire.status, wire.reason_code, wire.detail)
+
+
+def parse_trace(raw: Raw, sender: str) -> Trace:
+    """A trace body. `submitted` is a valid value here; the lifecycle refuses it as an update."""
+    wire = _decode_trace(raw)
+    if wire.state not in TRACE_STATES:
+        raise Malformed("is none of the six states", "body.state")
+    result = None if bytes(wire.result) == b"null" else wire.result
+    return Trace(wire.state, wire.message, result, _bounded(wire.artifact_refs, "body.artifact_refs"))
+
+
+BODY_PARSERS: Final[dict[str, Callable[[Raw, str], Body]]] = {
+    "greet": parse_greet,
+    "whois": parse_whois,
+    "say": parse_say,
+    "capability": parse_capability,
+    "receipt": parse_receipt,
+    "trace": parse_trace,
+}
+
+
+def _card(wire: _CardWire, sender: str) -> PeerCard:
+    if not is_peer(wire.peer_id):
+        raise Malformed("is not a peer id", "body.peer_card.peer_id")
+    if wire.peer_id != sender:
+        raise Malformed("must equal from", "body.peer_card.peer_id")
+    lists = {name: _entries(getattr(wire, name), f"body.peer_card.{name}") for name in CARD_LISTS}
+    display_name = trim(wire.display_name) if wire.display_name else None
+    if display_name and byte_length(display_name) > MAX_CARD_ENTRY_BYTES:
+        raise Malformed(f"is longer than {MAX_CARD_ENTRY_BYTES} bytes", "body.peer_card.display_name")
+    return PeerCard(peer_id=wire.peer_id, display_name=display_name or None, ext=wire.ext, **lists)
+
+
+def _entries(values: Sequence[str], field: str) -> tuple[str, ...]:
+    if len(values) > MAX_LIST_ITEMS:
+        raise Malformed(f"has more than {MAX_LIST_ITEMS} entries", field)
+    entries = tuple(entry for value in values if (entry := trim(value)))
+    if any(byte_length(entry) > MAX_CARD_ENTRY_BYTES for entry in entries):
+        raise Malformed(f"has an entry longer than {MAX_CARD_ENTRY_BYTES} bytes", field)
+    return entries
+
+
+def _bounded(values: list[Raw] | None, field: str) -> tuple[Raw, ...]:
+    if not values:
+        return ()
+    if len(values) > MAX_LIST_ITEMS:
+        raise Malformed(f"has more than {MAX_LIST_ITEMS} entries", field)
+    return tuple(values)
+
+
+def _malformed(error: msgspec.ValidationError) -> Malformed:
+    """The decoder's message says type and JSON path (`… - at `$.text``), never a value of the peer."""
+    rule, _, path = str(error).partition(" - at `$")
+    return Malformed(rule[0].lower() + rule[1:], "body" + path.rstrip("`"))

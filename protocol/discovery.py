@@ -1,0 +1,97 @@
+"""Whois matching, brief and rich discovery (spec section 2)."""
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+import msgspec
+
+from aghbus.protocol.bodies import PeerCard
+from aghbus.protocol.limits import PROTOCOL
+from aghbus.protocol.text import trim
+
+BRIEF_KEY: Final = "agh.capabilities_brief"
+INCLUDE_KEY: Final = "agh.include"
+FILTER_KEY: Final = "agh.capability_ids"
+CATALOG_KEY: Final = "agh.capability_catalog"
+CATALOG: Final = "capability_catalog"
+
+
+class Record(msgspec.Struct, frozen=True):
+    """One capability of a catalog: `document` is the full record as sent on the wire, digest included."""
+
+    id: str
+    summary: str
+    digest: str
+    document: dict[str, Any]
+
+
+def matches(query: str, card: PeerCard) -> bool:
+    """Exact match, after trimming, on peer id, display name, capability, profile, artifact type or trust mode.
+
+    An empty query matches every peer.
+    """
+    wanted = trim(query)
+    if not wanted:
+        return True
+    return (
+        wanted in (card.peer_id, card.display_name)
+        or wanted in card.capabilities
+        or wanted in card.profiles_supported
+        or wanted in card.artifacts_supported
+        or wanted in card.trust_modes_supported
+    )
+
+
+def should_answer(query: str, to: str | None, card: PeerCard) -> bool:
+    """A directed request is answered whatever it asks for; a broadcast one by the peers that match."""
+    return to is not None or matches(query, card)
+
+
+def build_card(
+    peer_id: str,
+    *,
+    display_name: str | None = None,
+    capabilities: Sequence[str] = (),
+    catalog: Sequence[Record] = (),
+    profiles: Sequence[str] = (PROTOCOL,),
+    artifacts: Sequence[str] = ("capability",),
+    trust_modes: Sequence[str] = ("unverified",),
+) -> PeerCard:
+    """Our own card: with a catalog its ids and the brief in the same order, then the bare claims of `capabilities`."""
+    records = tuple(catalog)
+    known = {record.id for record in records}
+    bare = tuple(name for name in dict.fromkeys(capabilities) if name not in known)
+    return PeerCard(
+        peer_id=peer_id,
+        display_name=display_name,
+        profiles_supported=tuple(profiles),
+        capabilities=tuple(record.id for record in records) + bare,
+        artifacts_supported=tuple(artifacts),
+        trust_modes_supported=tuple(trust_modes),
+        ext={BRIEF_KEY: _brief(records)} if records else None,
+    )
+
+
+def wants_catalog(ext: dict[str, Any]) -> bool:
+    """True when a whois request asks for full capability records; unknown values of the list are ignored."""
+    include = ext.get(INCLUDE_KEY)
+    return isinstance(include, list) and CATALOG in include
+
+
+def rich_response(card: PeerCard, catalog: Sequence[Record], ext: dict[str, Any]) -> tuple[PeerCard, dict[str, Any]]:
+    """The card and the envelope's `ext` for the answer to a request with `ext`.
+
+    Without the include the catalog key never appears. With a filter both the records and the card's brief are filtered;
+    unknown ids give an empty list.
+    """
+    if not wants_catalog(ext):
+        return card, {}
+    wanted = ext.get(FILTER_KEY)
+    chosen = [record for record in catalog if not isinstance(wanted, list) or record.id in wanted]
+    if isinstance(wanted, list) and card.ext and BRIEF_KEY in card.ext:
+        card = msgspec.structs.replace(card, ext={**card.ext, BRIEF_KEY: _brief(chosen)})
+    return card, {CATALOG_KEY: {"capabilities": [record.document for record in chosen]}}
+
+
+def _brief(records: Sequence[Record]) -> list[dict[str, str]]:
+    return [{"id": record.id, "summary": record.summary} for record in records]

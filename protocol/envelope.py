@@ -1,0 +1,319 @@
+"""The envelope: parsed once into typed form with the raw bytes kept, and built for sending (spec section 1).
+
+`parse` runs steps 1, 2, 4 and 5 of spec section 5 around step 3, in that order: each failure is one ProtocolError
+with its reason code and the field at fault.
+"""
+
+import json
+import re
+from typing import Any, Final
+
+import msgspec
+from msgspec import UNSET, Raw, UnsetType
+
+from aghbus.protocol.bodies import BODY_PARSERS, Body
+from aghbus.protocol.errors import Expired, InvalidSurface, LegacyFieldRejected, Malformed, UnsupportedKind
+from aghbus.protocol.identifiers import (
+    is_channel,
+    is_direct_id,
+    is_message_id,
+    is_peer,
+    is_thread_id,
+    is_work_id,
+    is_workspace_id,
+)
+from aghbus.protocol.limits import MAX_DEPTH, MAX_ENVELOPE_BYTES, MAX_LIFETIME, PROTOCOL, REPLAY_AGE
+
+KINDS: Final = frozenset(BODY_PARSERS)
+DISCOVERY_KINDS: Final = frozenset({"greet", "whois"})
+WORK_KINDS: Final = frozenset({"receipt", "trace"})  # work_id required
+OPENING_KINDS: Final = frozenset({"say", "capability"})  # may open a work
+
+
+class Envelope(msgspec.Struct, frozen=True, kw_only=True):
+    """One valid envelope. `sender` and `to` are the wire's `from` and `to`; `container` is thread_id or direct_id.
+
+    `raw` is the message exactly as received or as it will be published: unknown fields live on there.
+    """
+
+    raw: bytes
+    id: str
+    workspace_id: str
+    kind: str
+    channel: str
+    sender: str
+    to: str | None
+    surface: str | None
+    container: str | None
+    work_id: str | None
+    reply_to: str | None
+    trace_id: str | None
+    causation_id: str | None
+    ts: int
+    expires_at: int | None
+    body: Body
+    ext: Raw | None
+    proof: Raw | None
+
+    @property
+    def fresh_until(self) -> int:
+        """Unix seconds from which on this envelope is expired (spec section 5 step 3)."""
+        return fresh_until(self.ts, self.expires_at)
+
+    def document(self) -> dict[str, Any]:
+        """The whole envelope as received, unknown fields and `ext` included."""
+        decoded: dict[str, Any] = msgspec.json.decode(self.raw)
+        return decoded
+
+    def extensions(self) -> dict[str, Any]:
+        """`ext` as a value; empty when absent."""
+        return msgspec.json.decode(self.ext) if self.ext is not None else {}
+
+
+class _Wire(msgspec.Struct):
+    protocol: str
+    id: str
+    workspace_id: str
+    kind: Raw
+    channel: str
+    ts: int
+    body: Raw
+    sender: str = msgspec.field(name="from")
+    to: str | None = None
+    surface: Raw = Raw(b"null")
+    thread_id: str | None = None
+    direct_id: str | None = None
+    work_id: str | None = None
+    reply_to: str | None = None
+    trace_id: str | None = None
+    causation_id: str | None = None
+    expires_at: int | None = None
+    proof: Raw = Raw(b"null")
+    ext: Raw = Raw(b"null")
+    interaction_id: Raw | UnsetType = UNSET
+
+
+_decode_wire: Final = msgspec.json.Decoder(_Wire).decode
+_decode_any: Final = msgspec.json.Decoder().decode
+_SURFACES: Final = {b'"thread"': "thread", b'"direct"': "direct"}
+_KINDS: Final = {b'"' + kind.encode() + b'"': kind for kind in KINDS}
+_SURROGATE_ESCAPE: Final = re.compile(rb"\\u[dD][89a-fA-F]")
+
+
+def fresh_until(ts: int, expires_at: int | None) -> int:
+    """Unix seconds from which on an envelope with these times is expired."""
+    if expires_at is None:
+        return ts + REPLAY_AGE + 1  # `older than the replay age`: exactly that old is still fresh
+    return min(expires_at, ts + MAX_LIFETIME + 1)
+
+
+def parse(raw: bytes, now: int) -> Envelope:
+    """The envelope in `raw`, at Unix second `now` (spec section 5 steps 1-5).
+
+    Raises the ProtocolError of the first rule that fails, and nothing else whatever the bytes.
+    """
+    wire = _decode(raw)
+    kind = _check_header(wire)
+    _check_fresh(wire, now)
+    surface, container = _check_surface(wire, kind)
+    body = BODY_PARSERS[kind](_body(wire), wire.sender)
+    if kind == "whois" and wire.reply_to is None and getattr(body, "type", "") == "response":
+        raise Malformed("is required on a whois response", "reply_to")
+    return Envelope(
+        raw=raw,
+        id=wire.id,
+        workspace_id=wire.workspace_id,
+        kind=kind,
+        channel=wire.channel,
+        sender=wire.sender,
+        to=wire.to,
+        surface=surface,
+        container=container,
+        work_id=wire.work_id,
+        reply_to=wire.reply_to,
+        trace_id=wire.trace_id,
+        causation_id=wire.causation_id,
+        ts=wire.ts,
+        expires_at=wire.expires_at,
+        body=body,
+        ext=_object(wire.ext, "ext"),
+        proof=_object(wire.proof, "proof"),
+    )
+
+
+def decode_document(raw: bytes) -> dict[str, Any]:
+    """Any JSON object within the size and depth bounds, last duplicate key winning. Raises Malformed."""
+    _check_bytes(raw)
+    try:
+        value = _decode_any(raw)
+    except (msgspec.DecodeError, RecursionError, ValueError) as error:
+        raise Malformed(f"not JSON: {_decoder_words(error)}") from None
+    if not isinstance(value, dict):
+        raise Malformed("must be a JSON object")
+    return value
+
+
+def _decode(raw: bytes) -> _Wire:
+    _check_bytes(raw)
+    try:
+        wire = _decode_wire(raw)
+    except (msgspec.DecodeError, RecursionError, ValueError):
+        wire = _decode_slowly(raw)
+    if wire.interaction_id is not UNSET:
+        raise LegacyFieldRejected("is no longer part of the protocol", "interaction_id")
+    return wire
+
+
+def _decode_slowly(raw: bytes) -> _Wire:
+    """For what the strict pass refused: the exact rule that fails, or a duplicate key whose last value is right."""
+    document = decode_document(raw)
+    if "interaction_id" in document:
+        raise LegacyFieldRejected("is no longer part of the protocol", "interaction_id")
+    try:
+        return _decode_wire(msgspec.json.encode(document))
+    except (msgspec.ValidationError, msgspec.EncodeError, ValueError) as error:
+        rule, _, path = str(error).partition(" - at `$")
+        missing = "missing required field `"
+        if missing in rule:
+            raise Malformed("is required", rule.partition(missing)[2].rstrip("`")) from None
+        raise Malformed(rule[0].lower() + rule[1:], path.strip(".`")) from None
+
+
+def _check_bytes(raw: bytes) -> None:
+    if len(raw) > MAX_ENVELOPE_BYTES:
+        raise Malformed(f"is larger than {MAX_ENVELOPE_BYTES} bytes")
+    if not raw.isascii():
+        try:
+            raw.decode()
+        except UnicodeDecodeError as error:
+            raise Malformed(f"is not UTF-8 at byte {error.start}") from None
+    if b"\\u" in raw and _SURROGATE_ESCAPE.search(raw):
+        _check_surrogates(raw)
+    if raw.count(b"[") + raw.count(b"{") > MAX_DEPTH:
+        _check_depth(raw)
+
+
+def _check_surrogates(raw: bytes) -> None:
+    """The decoder refuses lone surrogates too, but only by an accident of its reader; the rule is ours (section 1)."""
+    try:
+        json.dumps(json.loads(raw), ensure_ascii=False).encode()
+    except UnicodeEncodeError:
+        raise Malformed("holds a lone surrogate") from None
+    except (ValueError, RecursionError):
+        return  # not JSON at all: the decoder says so with a position
+
+
+_STRUCTURE: Final = re.compile(rb'"(?:[^"\\]|\\.)*+"|[\[{]|[\]}]', re.DOTALL)
+
+
+def _check_depth(raw: bytes) -> None:
+    depth = 0
+    for match in _STRUCTURE.finditer(raw):
+        char = raw[match.start()]
+        if char in b"[{":
+            depth += 1
+            if depth > MAX_DEPTH:
+                raise Malformed(f"is nested deeper than {MAX_DEPTH}")
+        elif char in b"]}":
+            depth -= 1
+
+
+def _check_header(wire: _Wire) -> str:
+    """Spec section 5 step 2: required fields and grammars, protocol, kind."""
+    if wire.protocol != PROTOCOL:
+        raise Malformed(f"must be {PROTOCOL}", "protocol")
+    if not is_message_id(wire.id):
+        raise Malformed("must be 1-256 bytes without control characters or outer white space", "id")
+    if not is_workspace_id(wire.workspace_id):
+        raise Malformed("must be non-empty without `.`, `*`, `>`, space or control characters", "workspace_id")
+    if not is_channel(wire.channel):
+        raise Malformed("does not match ^[a-z0-9][a-z0-9_-]{0,63}$", "channel")
+    if not is_peer(wire.sender):
+        raise Malformed("is not a peer id", "from")
+    if wire.to is not None and not is_peer(wire.to):
+        raise Malformed("is not a peer id", "to")
+    for field in ("reply_to", "trace_id", "causation_id"):
+        value = getattr(wire, field)
+        if value is not None and not is_message_id(value):
+            raise Malformed("must be 1-256 bytes without control characters or outer white space", field)
+    if wire.ts <= 0:
+        raise Malformed("must be a positive number of Unix seconds", "ts")
+    return _check_kind(wire)
+
+
+def _check_kind(wire: _Wire) -> str:
+    if (kind := _KINDS.get(bytes(wire.kind))) is not None:
+        if kind == "greet" and wire.to is not None:
+            raise Malformed("must be null on a greet", "to")
+        return kind
+    value = _decode_any(wire.kind)
+    if not isinstance(value, str):
+        raise Malformed("must be a string", "kind")
+    if value in KINDS:  # written with escapes
+        return value
+    raise UnsupportedKind("is none of greet, whois, say, capability, receipt, trace", "kind")
+
+
+def _check_fresh(wire: _Wire, now: int) -> None:
+    """Spec section 5 step 3."""
+    if wire.ts > now + REPLAY_AGE:
+        raise Expired(f"is more than {REPLAY_AGE} s in the future", "ts")
+    if wire.expires_at is not None and wire.expires_at <= now:
+        raise Expired("has passed", "expires_at")
+    if now >= fresh_until(wire.ts, wire.expires_at):
+        age = REPLAY_AGE if wire.expires_at is None else MAX_LIFETIME
+        raise Expired(f"is more than {age} s ago", "ts")
+
+
+def _check_surface(wire: _Wire, kind: str) -> tuple[str | None, str | None]:
+    """Spec section 5 step 4: surface and container for conversation, none for discovery, work_id by kind."""
+    raw_surface = bytes(wire.surface)
+    surface = None if raw_surface == b"null" else _SURFACES.get(raw_surface, "")
+    if kind in DISCOVERY_KINDS:
+        if surface is not None or wire.thread_id is not None or wire.direct_id is not None:
+            raise InvalidSurface(f"must be absent on a {kind}", "surface")
+        if wire.work_id is not None:
+            raise Malformed(f"must be absent on a {kind}", "work_id")
+        return None, None
+    container = _container(wire, surface)
+    if wire.work_id is None:
+        if kind in WORK_KINDS:
+            raise Malformed(f"is required on a {kind}", "work_id")
+    elif not is_work_id(wire.work_id):
+        raise Malformed("must be 1-128 bytes without `/`, `\\`, control characters or outer white space", "work_id")
+    return surface, container
+
+
+def _container(wire: _Wire, surface: str | None) -> str:
+    if surface == "thread":
+        if wire.direct_id is not None:
+            raise InvalidSurface("must be absent on surface thread", "direct_id")
+        if wire.thread_id is None or not is_thread_id(wire.thread_id):
+            raise InvalidSurface("must match ^thread_[a-z0-9][a-z0-9_-]{2,95}$", "thread_id")
+        return wire.thread_id
+    if surface == "direct":
+        if wire.thread_id is not None:
+            raise InvalidSurface("must be absent on surface direct", "thread_id")
+        if wire.direct_id is None or not is_direct_id(wire.direct_id):
+            raise InvalidSurface("must match ^direct_[a-f0-9]{32}$", "direct_id")
+        return wire.direct_id
+    raise InvalidSurface("must be thread or direct", "surface")
+
+
+def _body(wire: _Wire) -> Raw:
+    if not bytes(wire.body).startswith(b"{"):
+        raise Malformed("must be an object", "body")
+    return wire.body
+
+
+def _object(raw: Raw, field: str) -> Raw | None:
+    text = bytes(raw)
+    if text == b"null":
+        return None
+    if not text.startswith(b"{"):
+        raise Malformed("must be an object", field)
+    return raw
+
+
+def _decoder_words(error: Exception) -> str:
+    return "nested too deeply" if isinstance(error, RecursionError) else str(error)

@@ -1,0 +1,141 @@
+"""Two families of errors, by whose fault it is.
+
+AghbusError
+├── ProtocolError           a peer's envelope breaks a rule; carries the wire's reason code
+│   ├── Malformed           ├── LegacyFieldRejected   ├── UnsupportedKind   ├── UnsupportedProfile
+│   ├── Expired             ├── InvalidSurface        ├── VerificationFailed
+│   └── NotTarget
+└── RequestError            our own caller asked for something impossible; carries a code, a message and a hint
+    ├── InvalidRequest      ├── NotFound              ├── Refused (the protocol forbids this send)
+    └── Unavailable         the daemon cannot do it now (broker down, store full)
+"""
+
+from typing import ClassVar, Final
+
+REASON_CODES: Final = frozenset(
+    # Spec section 2, "receipt": the registry. An unknown code on the wire is malformed.
+    [
+        "malformed",
+        "expired",
+        "duplicate",
+        "unsupported_kind",
+        "unsupported_profile",
+        "verification_failed",
+        "not_target",
+        "not_found",
+        "busy",
+        "internal",
+        "invalid_surface",
+        "conversation_not_found",
+        "work_closed",
+        "work_container_mismatch",
+        "legacy_field_rejected",
+    ]
+)
+
+
+class AghbusError(Exception):
+    """Root of every error this project raises on purpose."""
+
+
+class ProtocolError(AghbusError):
+    """An envelope that breaks a rule of the protocol.
+
+    `reason` is the wire's reason code (spec section 2, receipt), `field` the envelope field at fault (dotted, empty for
+    the whole), `rule` what it breaks. Text of the peer is never part of the message.
+    """
+
+    reason: ClassVar[str] = "malformed"
+
+    def __init__(self, rule: str, field: str = "") -> None:
+        super().__init__(f"{field}: {rule}" if field else rule)
+        self.field = field
+        self.rule = rule
+
+    @property
+    def detail(self) -> str:
+        """Field and rule in one line."""
+        return str(self)
+
+
+class Malformed(ProtocolError):
+    """Not an envelope, or a field of the wrong type or grammar (spec section 5 steps 1, 2, 4, 5)."""
+
+
+class LegacyFieldRejected(ProtocolError):
+    """Carries `interaction_id` (spec section 1)."""
+
+    reason = "legacy_field_rejected"
+
+
+class UnsupportedKind(ProtocolError):
+    """`kind` is none of the six (spec section 1)."""
+
+    reason = "unsupported_kind"
+
+
+class Expired(ProtocolError):
+    """Not fresh (spec section 5 step 3)."""
+
+    reason = "expired"
+
+
+class InvalidSurface(ProtocolError):
+    """Surface and container do not fit each other or the kind (spec section 5 step 4)."""
+
+    reason = "invalid_surface"
+
+
+class VerificationFailed(ProtocolError):
+    """A digest or a proof does not hold (spec sections 2 and 8)."""
+
+    reason = "verification_failed"
+
+
+class UnsupportedProfile(ProtocolError):
+    """A trust profile that local policy does not take (spec section 8)."""
+
+    reason = "unsupported_profile"
+
+
+class NotTarget(ProtocolError):
+    """Directed to another peer, or into a room that we or the sender are no member of (spec sections 4 and 5 step 7)."""
+
+    reason = "not_target"
+
+
+class RequestError(AghbusError):
+    """A request of our own agent or operator that cannot be carried out.
+
+    `code` is stable and machine-readable, `hint` says what to do next (may be empty).
+    """
+
+    code: ClassVar[str] = "invalid_request"
+
+    def __init__(self, message: str, *, hint: str = "", code: str | None = None) -> None:
+        super().__init__(message)
+        self.message = message
+        self.hint = hint
+        self.error_code = code or self.code
+
+
+class InvalidRequest(RequestError):
+    """A field of the request is missing or breaks a rule; the message names both."""
+
+
+class NotFound(RequestError):
+    """No such work, message, thread or capability in this store."""
+
+    code = "not_found"
+
+
+class Refused(RequestError):
+    """Our own copy of the work forbids this send (spec section 5, Sending): closed work, wrong container, not our part."""
+
+    code = "refused"
+
+
+class Unavailable(RequestError):
+    """It may work later: the broker is away, the store cannot write, or the daemon is draining."""
+
+    code = "unavailable"

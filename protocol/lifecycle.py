@@ -1,0 +1,180 @@
+"""The life of a work (spec section 6).
+
+A work is opened by a say or capability that is directed and carries a new work_id. The envelope that opens it fixes the
+container, the initiator (its sender) and the target (its receiver). From then on each say, capability, receipt and trace
+that carries the work_id is one event:
+
+- conversation keeps the state, except that an answer to `needs_input` puts the work back to `working`;
+- `receipt accepted` is the target's promise: submitted becomes working;
+- receipts `duplicate`, `expired`, `unsupported` tell what happened to a message and change nothing;
+- receipts `rejected` and `canceled`, and traces of a terminal state, end the work, whoever of the two sends them;
+- a terminal state is never left: whatever comes later, in whatever order, is refused.
+
+What is absent from `TRANSITIONS` is illegal. The documentation and a test walk this table.
+"""
+
+from typing import Final, Literal
+
+import msgspec
+
+from aghbus.protocol.bodies import Receipt, Trace
+from aghbus.protocol.envelope import OPENING_KINDS, Envelope
+
+State = Literal["submitted", "working", "needs_input", "completed", "failed", "canceled"]
+Outcome = Literal["opened", "advanced", "unchanged", "ignored", "rejected"]
+
+OPEN_STATES: Final[tuple[State, ...]] = ("submitted", "working", "needs_input")
+TERMINAL_STATES: Final[tuple[State, ...]] = ("completed", "failed", "canceled")
+
+# (state, event) -> next state. An event is `message` (say, capability), `receipt:<status>` or `trace:<state>`.
+TRANSITIONS: Final[dict[tuple[str, str], State]] = {
+    ("submitted", "message"): "submitted",
+    ("submitted", "receipt:accepted"): "working",
+    ("submitted", "receipt:duplicate"): "submitted",
+    ("submitted", "receipt:expired"): "submitted",
+    ("submitted", "receipt:unsupported"): "submitted",
+    ("submitted", "receipt:rejected"): "failed",
+    ("submitted", "receipt:canceled"): "canceled",
+    ("submitted", "trace:working"): "working",
+    ("submitted", "trace:needs_input"): "needs_input",
+    ("submitted", "trace:completed"): "completed",
+    ("submitted", "trace:failed"): "failed",
+    ("submitted", "trace:canceled"): "canceled",
+    ("working", "message"): "working",
+    ("working", "receipt:accepted"): "working",
+    ("working", "receipt:duplicate"): "working",
+    ("working", "receipt:expired"): "working",
+    ("working", "receipt:unsupported"): "working",
+    ("working", "receipt:rejected"): "failed",
+    ("working", "receipt:canceled"): "canceled",
+    ("working", "trace:working"): "working",
+    ("working", "trace:needs_input"): "needs_input",
+    ("working", "trace:completed"): "completed",
+    ("working", "trace:failed"): "failed",
+    ("working", "trace:canceled"): "canceled",
+    ("needs_input", "message"): "working",
+    ("needs_input", "receipt:accepted"): "needs_input",
+    ("needs_input", "receipt:duplicate"): "needs_input",
+    ("needs_input", "receipt:expired"): "needs_input",
+    ("needs_input", "receipt:unsupported"): "needs_input",
+    ("needs_input", "receipt:rejected"): "failed",
+    ("needs_input", "receipt:canceled"): "canceled",
+    ("needs_input", "trace:working"): "working",
+    ("needs_input", "trace:needs_input"): "needs_input",
+    ("needs_input", "trace:completed"): "completed",
+    ("needs_input", "trace:failed"): "failed",
+    ("needs_input", "trace:canceled"): "canceled",
+}
+
+# Events that are progress even where the state stays: the outcome is `advanced`, not `unchanged`.
+PROGRESS: Final = frozenset({("working", "trace:working"), ("needs_input", "trace:needs_input")})
+
+
+class WorkView(msgspec.Struct, frozen=True, kw_only=True):
+    """What the lifecycle needs to know of a work. `container` is the thread_id or direct_id of `surface`."""
+
+    workspace_id: str
+    channel: str
+    work_id: str
+    surface: str
+    container: str
+    initiator: str
+    target: str
+    state: State
+    opening_id: str
+    advanced: bool = False
+    terminal_id: str | None = None
+    terminal_sender: str | None = None
+
+    @property
+    def is_terminal(self) -> bool:
+        """True in completed, failed and canceled."""
+        return self.state in TERMINAL_STATES
+
+    def other(self, peer: str) -> str | None:
+        """The participant that is not `peer`; None when `peer` takes no part."""
+        return {self.initiator: self.target, self.target: self.initiator}.get(peer)
+
+
+class Step(msgspec.Struct, frozen=True):
+    """The verdict on one envelope. `state` is the work's state afterwards, None where no work is concerned.
+
+    `reason` says why for `ignored` and `rejected`: not_found, work_container_mismatch, actor_not_allowed, work_closed,
+    invalid_transition.
+    """
+
+    outcome: Outcome
+    state: State | None
+    reason: str | None = None
+
+
+def event_of(envelope: Envelope) -> str:
+    """The lifecycle event that an envelope is: a key of `TRANSITIONS`."""
+    body = envelope.body
+    if isinstance(body, Receipt):
+        return f"receipt:{body.status}"
+    if isinstance(body, Trace):
+        return f"trace:{body.state}"
+    return "message"
+
+
+def step(work: WorkView | None, envelope: Envelope) -> Step:
+    """The verdict on `envelope`, which carries a work_id, given our copy of the work (spec section 6, checks in order)."""
+    conversation = envelope.kind in OPENING_KINDS
+    if work is None:
+        return _without_work(conversation, envelope)
+    if (envelope.surface, envelope.container) != (work.surface, work.container):
+        return Step("rejected" if conversation else "ignored", work.state, "work_container_mismatch")
+    if not _may_act(work, envelope, conversation):
+        return Step("ignored", work.state, "actor_not_allowed")
+    if work.is_terminal:
+        return Step("rejected" if conversation else "ignored", work.state, "work_closed")
+    event = event_of(envelope)
+    if event == "receipt:accepted" and envelope.sender != work.target:
+        return Step("ignored", work.state, "actor_not_allowed")
+    after = TRANSITIONS.get((work.state, event))
+    if after is None:
+        return Step("ignored", work.state, "invalid_transition")
+    moved = after != work.state or (work.state, event) in PROGRESS
+    return Step("advanced" if moved else "unchanged", after)
+
+
+def _without_work(conversation: bool, envelope: Envelope) -> Step:
+    if not conversation:
+        return Step("ignored", None, "not_found")
+    return Step("opened", "submitted") if envelope.to is not None else Step("unchanged", None)
+
+
+def _may_act(work: WorkView, envelope: Envelope, conversation: bool) -> bool:
+    other = work.other(envelope.sender)
+    return other is not None and (not conversation or envelope.to == other)
+
+
+def opened_by(envelope: Envelope) -> WorkView:
+    """The work that `envelope` opens. ValueError when it carries no work_id, receiver or container."""
+    if envelope.work_id is None or envelope.to is None or envelope.surface is None or envelope.container is None:
+        raise ValueError("a work is opened by a directed envelope with a work_id")
+    return WorkView(
+        workspace_id=envelope.workspace_id,
+        channel=envelope.channel,
+        work_id=envelope.work_id,
+        surface=envelope.surface,
+        container=envelope.container,
+        initiator=envelope.sender,
+        target=envelope.to,
+        state="submitted",
+        opening_id=envelope.id,
+    )
+
+
+def after(work: WorkView, envelope: Envelope, verdict: Step) -> WorkView:
+    """`work` after an applied envelope (outcome advanced or unchanged)."""
+    state = verdict.state or work.state
+    ended = state in TERMINAL_STATES and not work.is_terminal
+    return msgspec.structs.replace(
+        work,
+        state=state,
+        advanced=work.advanced or verdict.outcome == "advanced",
+        terminal_id=envelope.id if ended else work.terminal_id,
+        terminal_sender=envelope.sender if ended else work.terminal_sender,
+    )

@@ -1,0 +1,22 @@
+"""Every bound the protocol room enforces, with its unit and where the number comes from."""
+
+from typing import Final
+
+PROTOCOL: Final = "agh-network/v0"  # spec section 1, the only accepted value of `protocol`
+SUBJECT_PREFIX: Final = "agh.network.v0"  # spec section 7, the only prefix in use
+
+MAX_ENVELOPE_BYTES: Final = 1_048_576  # spec section 1, serialized
+MAX_ID_BYTES: Final = 256  # spec section 1: id, reply_to, trace_id, causation_id
+MAX_WORK_ID_BYTES: Final = 128  # spec section 1, on receipt; what we mint is far shorter
+MAX_WORKSPACE_BYTES: Final = 256  # ours: it is one token of a NATS subject, whose line is 4096 bytes by default
+MAX_DEPTH: Final = 128  # ours, nested arrays and objects: far over any real envelope, far under the decoder's stack
+MAX_LIST_ITEMS: Final = 10_000  # ours, entries of one array of a body; a full envelope of empty strings has 350 000
+MAX_CARD_ENTRY_BYTES: Final = 1_024  # ours, one entry of a Peer Card list or a display name
+MAX_SUMMARY_BYTES: Final = 4_096  # ours, what we write into a one-line summary
+
+REPLAY_AGE: Final = 300  # seconds, spec section 5 step 3
+MAX_LIFETIME: Final = 7 * 86_400  # seconds after `ts`, spec section 5 step 3
+DIRECTED_TTL: Final = 86_400  # seconds, spec section 7: default life of a directed message
+BROADCAST_TTL: Final = 300  # seconds, spec section 7: default life of broadcast conversation
+GREET_INTERVAL: Final = 30  # seconds, spec section 7: presence
+MAX_JSON_INT: Final = 2**53 - 1  # RFC 8259 section 6: integers every JSON reader represents exactly

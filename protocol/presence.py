@@ -1,0 +1,34 @@
+"""Presence as a value: who was heard, when, and what that means now (spec section 7)."""
+
+from typing import Literal
+
+import msgspec
+
+from aghbus.protocol.bodies import PeerCard
+from aghbus.protocol.limits import GREET_INTERVAL
+
+Presence = Literal["active", "inactive", "expired", "local"]
+
+
+class PeerSeen(msgspec.Struct, frozen=True, kw_only=True):
+    """One peer of one channel: its latest card and when it was last heard, in Unix milliseconds."""
+
+    workspace_id: str
+    channel: str
+    card: PeerCard
+    trust: str
+    first_seen_ms: int
+    last_seen_ms: int
+
+    @property
+    def peer_id(self) -> str:
+        """The peer id that greeted or answered."""
+        return self.card.peer_id
+
+
+def presence_of(last_seen_ms: int, now_ms: int, interval: float = GREET_INTERVAL) -> Presence:
+    """`active` up to one `interval` (seconds) since the last greet or whois response, `inactive` up to two, then `expired`."""
+    age = (now_ms - last_seen_ms) / 1000
+    if age <= interval:
+        return "active"
+    return "inactive" if age <= 2 * interval else "expired"

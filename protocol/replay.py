@@ -1,0 +1,83 @@
+"""One receiver's state in memory, for replaying a recorded sequence of envelopes: what would each of them do?
+
+Routing is off: the sequence is judged as by somebody to whom all of it was addressed, as the vectors are.
+"""
+
+from typing import Literal
+
+import msgspec
+
+from aghbus.protocol.envelope import Envelope, parse
+from aghbus.protocol.errors import ProtocolError
+from aghbus.protocol.lifecycle import WorkView, after, opened_by, step
+from aghbus.protocol.salvage import identity
+from aghbus.protocol.trust import assess
+
+ReplayOutcome = Literal["opened", "advanced", "unchanged", "ignored", "rejected", "refused"]
+
+
+class Verdict(msgspec.Struct, frozen=True):
+    """Stateless judgement of one line: what `aghctl envelope check` prints."""
+
+    id: str | None
+    accept: bool
+    reason: str | None
+    detail: str | None
+
+
+class Replayed(msgspec.Struct, frozen=True):
+    """What one line of a sequence did: what `aghctl envelope replay` prints."""
+
+    id: str | None
+    outcome: ReplayOutcome
+    state: str | None
+    reason: str | None
+
+
+def check(raw: bytes, now: int) -> Verdict:
+    """Steps 1 to 6 of spec section 5, without a verifier for signatures."""
+    try:
+        envelope = parse(raw, now)
+        assess(envelope)
+    except ProtocolError as error:
+        return Verdict(identity(raw)[0] or None, False, error.reason, error.detail)
+    return Verdict(envelope.id, True, None, None)
+
+
+class Replay:
+    """Feeds envelopes in order; remembers works and ids as one receiver would."""
+
+    def __init__(self) -> None:
+        self._works: dict[tuple[str, str, str], WorkView] = {}
+        self._seen: set[tuple[str, str, str]] = set()
+
+    def feed(self, raw: bytes, now: int) -> Replayed:
+        """The verdict on the next envelope at Unix second `now`."""
+        try:
+            envelope = parse(raw, now)
+            assess(envelope)
+        except ProtocolError as error:
+            return Replayed(identity(raw)[0] or None, "refused", None, error.reason)
+        key = (envelope.workspace_id, envelope.sender, envelope.id)
+        work = self.work_of(envelope)
+        if key in self._seen:
+            return Replayed(envelope.id, "ignored", work.state if work else None, "duplicate")
+        self._seen.add(key)
+        return self._apply(envelope, work)
+
+    def work_of(self, envelope: Envelope) -> WorkView | None:
+        """Our copy of the work that `envelope` names, if any."""
+        if envelope.work_id is None:
+            return None
+        return self._works.get((envelope.workspace_id, envelope.channel, envelope.work_id))
+
+    def _apply(self, envelope: Envelope, work: WorkView | None) -> Replayed:
+        if envelope.work_id is None:
+            return Replayed(envelope.id, "unchanged", None, None)
+        verdict = step(work, envelope)
+        key = (envelope.workspace_id, envelope.channel, envelope.work_id)
+        if verdict.outcome == "opened":
+            self._works[key] = opened_by(envelope)
+        elif work is not None and verdict.outcome in ("advanced", "unchanged"):
+            self._works[key] = after(work, envelope, verdict)
+        return Replayed(envelope.id, verdict.outcome, verdict.state, verdict.reason)
