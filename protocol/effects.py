@@ -1,7 +1,8 @@
 """What the shell has to do about an envelope: the sum type that `receiving` and `sending` decide and nobody else invents.
 
 Effects that change the store (Remember, Store, Bind, Open, Advance, Queue, Requeue) are carried out in one transaction;
-the rest (Deliver, Discovered, AnswerWhois, …) once it is committed. `Quarantine`, `Conflict` and `Ignore` come alone.
+the rest (Deliver, Discovered, AnswerWhois, …) once it is committed. `Conflict` comes alone; `Quarantine` and `Ignore` come
+first and may be followed by the answer to the sender (Requeue, Queue), and by nothing else.
 """
 
 from typing import Literal
@@ -73,7 +74,7 @@ class Advance(msgspec.Struct, frozen=True):
 class Queue(msgspec.Struct, frozen=True):
     """An envelope of our own that must go out: into the outbox in the same transaction, already applied to our copy.
 
-    `automatic` ones spend the sender's budget of automatic receipts; `to` whom it answers is in the envelope.
+    `automatic` ones spend the budget of automatic receipts of the peer that they answer, which is the envelope's `to`.
     """
 
     envelope: Envelope
@@ -101,7 +102,7 @@ class Discovered(msgspec.Struct, frozen=True):
 
 
 class AnswerWhois(msgspec.Struct, frozen=True):
-    """Somebody asks and we match: respond."""
+    """Somebody asks us or everybody: respond if `discovery.should_answer` says that our card matches."""
 
     request: Envelope
 

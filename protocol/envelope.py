@@ -22,7 +22,7 @@ from aghbus.protocol.identifiers import (
     is_work_id,
     is_workspace_id,
 )
-from aghbus.protocol.limits import MAX_DEPTH, MAX_ENVELOPE_BYTES, MAX_LIFETIME, PROTOCOL, REPLAY_AGE
+from aghbus.protocol.limits import MAX_DEPTH, MAX_ENVELOPE_BYTES, MAX_LIFETIME, MAX_SECONDS, PROTOCOL, REPLAY_AGE
 
 KINDS: Final = frozenset(BODY_PARSERS)
 DISCOVERY_KINDS: Final = frozenset({"greet", "whois"})
@@ -157,6 +157,7 @@ def _decode(raw: bytes) -> _Wire:
     _check_bytes(raw)
     try:
         wire = _decode_wire(raw)
+        _decode_any(raw)  # members that the struct skips, too: a number that no reader can hold would fail later
     except (msgspec.DecodeError, RecursionError, ValueError):
         wire = _decode_slowly(raw)
     if wire.interaction_id is not UNSET:
@@ -203,7 +204,8 @@ def _check_surrogates(raw: bytes) -> None:
         return  # not JSON at all: the decoder says so with a position
 
 
-_STRUCTURE: Final = re.compile(rb'"(?:[^"\\]|\\.)*+"|[\[{]|[\]}]', re.DOTALL)
+# A string without an end is consumed too: looking for its end again from every quote inside would be quadratic.
+_STRUCTURE: Final = re.compile(rb'"(?:[^"\\]|\\.)*+(?:"|\\?\Z)|[\[{]|[\]}]', re.DOTALL)
 
 
 def _check_depth(raw: bytes) -> None:
@@ -238,6 +240,8 @@ def _check_header(wire: _Wire) -> str:
             raise Malformed("must be 1-256 bytes without control characters or outer white space", field)
     if wire.ts <= 0:
         raise Malformed("must be a positive number of Unix seconds", "ts")
+    if wire.expires_at is not None and wire.expires_at > MAX_SECONDS:
+        raise Malformed("does not fit 64 bits", "expires_at")
     return _check_kind(wire)
 
 
@@ -267,8 +271,7 @@ def _check_fresh(wire: _Wire, now: int) -> None:
 
 def _check_surface(wire: _Wire, kind: str) -> tuple[str | None, str | None]:
     """Spec section 5 step 4: surface and container for conversation, none for discovery, work_id by kind."""
-    raw_surface = bytes(wire.surface)
-    surface = None if raw_surface == b"null" else _SURFACES.get(raw_surface, "")
+    surface = _surface_of(wire.surface)
     if kind in DISCOVERY_KINDS:
         if surface is not None or wire.thread_id is not None or wire.direct_id is not None:
             raise InvalidSurface(f"must be absent on a {kind}", "surface")
@@ -282,6 +285,17 @@ def _check_surface(wire: _Wire, kind: str) -> tuple[str | None, str | None]:
     elif not is_work_id(wire.work_id):
         raise Malformed("must be 1-128 bytes without `/`, `\\`, control characters or outer white space", "work_id")
     return surface, container
+
+
+def _surface_of(raw: Raw) -> str | None:
+    """The surface, None when absent or null, empty for anything else."""
+    text = bytes(raw)
+    if text == b"null":
+        return None
+    if (surface := _SURFACES.get(text)) is not None:
+        return surface
+    value = _decode_any(raw)
+    return value if isinstance(value, str) and value in _SURFACES.values() else ""  # a match: written with escapes
 
 
 def _container(wire: _Wire, surface: str | None) -> str:

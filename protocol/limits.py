@@ -19,4 +19,4 @@ MAX_LIFETIME: Final = 7 * 86_400  # seconds after `ts`, spec section 5 step 3
 DIRECTED_TTL: Final = 86_400  # seconds, spec section 7: default life of a directed message
 BROADCAST_TTL: Final = 300  # seconds, spec section 7: default life of broadcast conversation
 GREET_INTERVAL: Final = 30  # seconds, spec section 7: presence
-MAX_JSON_INT: Final = 2**53 - 1  # RFC 8259 section 6: integers every JSON reader represents exactly
+MAX_SECONDS: Final = 2**63 - 1  # Unix seconds, ours: what a 64-bit peer can read and a store can hold

@@ -28,7 +28,7 @@ from aghbus.protocol.effects import (
 )
 from aghbus.protocol.envelope import DISCOVERY_KINDS, OPENING_KINDS, Envelope
 from aghbus.protocol.errors import InvalidRequest, NotTarget, ProtocolError, Refused
-from aghbus.protocol.identifiers import pair_of
+from aghbus.protocol.identifiers import direct_id, pair_of
 from aghbus.protocol.lifecycle import Step, WorkView, after, opened_by, step
 from aghbus.protocol.rooms import Binding, admit
 from aghbus.protocol.sending import Draft, apply_own, build
@@ -80,7 +80,7 @@ def decide(envelope: Envelope, view: View, receiver: Receiver) -> Effects:
         trust = assess(envelope, receiver.verifier)
         return _route(envelope, trust, view, receiver)
     except ProtocolError as error:
-        return refuse(error, source_of(envelope), view, receiver)
+        return refuse(error, _answerable(envelope, receiver), view, receiver)
 
 
 def refuse(error: ProtocolError, source: Source | None, view: View, receiver: Receiver) -> Effects:
@@ -92,17 +92,29 @@ def refuse(error: ProtocolError, source: Source | None, view: View, receiver: Re
     effects: list[Effect] = [Quarantine(error.reason, error.detail)]
     if source is None or isinstance(error, NotTarget) or source.sender == receiver.us:
         return tuple(effects)
-    if error.reason == "expired" and view.work is not None and view.work.opening_id == source.id:
-        return (
-            *effects,
-            *_duplicate(source, view.work, receiver),
-        )  # it did come in time: an earlier copy opened the work
+    if error.reason == "expired" and view.work is not None and _opened(view.work, source):
+        return (*effects, *_duplicate(source, view.work, receiver))  # an earlier copy came in time
     status = {"expired": "expired", "unsupported_kind": "unsupported"}.get(error.reason)
     if status is None and source.kind in OPENING_KINDS and view.work is None:
         status = "rejected"
     if status is not None and (source.kind in OPENING_KINDS or status == "unsupported"):
-        effects.extend(_receipt(source, status, error.reason, error.detail, None, receiver))
+        ours = _own_copy(source, view.work, receiver)
+        effects.extend(_receipt(source, status, error.reason, error.detail, ours, receiver))
     return tuple(effects)
+
+
+def _answerable(envelope: Envelope, receiver: Receiver) -> Source | None:
+    """The source of a receipt where the sender is not believed: only what is addressed to us, in the pair's own room.
+
+    The same rule as for what could not even be parsed: an opaque room of a refused envelope was never established.
+    """
+    if envelope.to != receiver.us or (envelope.workspace_id, envelope.channel) not in receiver.channels:
+        return None
+    source = source_of(envelope)
+    if source is None or source.sender == receiver.us or source.surface != "direct":
+        return source
+    room = direct_id(source.workspace_id, source.channel, source.sender, receiver.us)
+    return source if source.container == room else None
 
 
 def source_of(envelope: Envelope) -> Source | None:
@@ -148,15 +160,27 @@ def _route(envelope: Envelope, trust: Trust, view: View, receiver: Receiver) -> 
 
 def _duplicate(source: Source, work: WorkView | None, receiver: Receiver) -> Effects:
     """The receipt that says "it arrived"; where the work has ended through us, its end goes out again before it."""
-    again = _terminal_again(work, receiver)
-    ours = work if work is not None and not work.is_terminal else None
+    again = _terminal_again(source, work, receiver)
+    ours = _own_copy(source, work, receiver)
     return (*again, *_receipt(source, "duplicate", "duplicate", "already processed", ours, receiver))
 
 
-def _terminal_again(work: WorkView | None, receiver: Receiver) -> Effects:
+def _terminal_again(source: Source, work: WorkView | None, receiver: Receiver) -> Effects:
+    """Our end of the work once more, for the participant who seems to have missed it."""
     if work is None or work.terminal_id is None or work.terminal_sender != receiver.us:
         return ()
-    return (Requeue(work.workspace_id, work.terminal_id),)
+    return (Requeue(work.workspace_id, work.terminal_id),) if work.other(receiver.us) == source.sender else ()
+
+
+def _own_copy(source: Source, work: WorkView | None, receiver: Receiver) -> WorkView | None:
+    """The open work that a receipt to `source` is applied to; None when it concerns another container or a stranger."""
+    if work is None or work.is_terminal or work.other(receiver.us) != source.sender:
+        return None
+    return work if (work.surface, work.container) == (source.surface, source.container) else None
+
+
+def _opened(work: WorkView, source: Source) -> bool:
+    return (work.opening_id, work.initiator) == (source.id, source.sender)  # ids are unique only per sender
 
 
 def _discovery(envelope: Envelope, trust: Trust, view: View) -> Effects:
@@ -212,17 +236,8 @@ def _rejection(envelope: Envelope, verdict: Step, view: View, receiver: Receiver
     source = source_of(envelope)
     if source is None:
         return ()
-    effects: list[Effect] = []
-    work = view.work
-    if (
-        verdict.reason == "work_closed"
-        and work is not None
-        and work.terminal_sender == receiver.us
-        and work.terminal_id
-    ):
-        effects.append(Requeue(work.workspace_id, work.terminal_id))
-    effects.extend(_receipt(source, "rejected", verdict.reason or "internal", "", None, receiver))
-    return tuple(effects)
+    again = _terminal_again(source, view.work, receiver) if verdict.reason == "work_closed" else ()
+    return (*again, *_receipt(source, "rejected", verdict.reason or "internal", "", None, receiver))
 
 
 def _close_unanswered(envelope: Envelope, verdict: Step, work: WorkView, receiver: Receiver) -> Effects:

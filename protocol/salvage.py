@@ -41,11 +41,11 @@ def salvage(raw: bytes, us: str, channels: frozenset[tuple[str, str]]) -> Source
     kind = document.get("kind")
     if not isinstance(kind, str) or (kind in KINDS and kind not in OPENING_KINDS):
         return None
-    if document.get("to") != us or (document.get("workspace_id"), document.get("channel")) not in channels:
-        return None
     fields = _legible(document)
-    container = _container(document, us) if fields is not None else None
-    if fields is None or container is None:
+    if fields is None or document.get("to") != us or (fields["workspace_id"], fields["channel"]) not in channels:
+        return None
+    container = _container(document, us)
+    if container is None:
         return None
     trace_id = document.get("trace_id")
     return Source(

@@ -109,6 +109,8 @@ def apply_own(envelope: Envelope, work: WorkView | None, bound: Binding | None) 
     if verdict is not None and verdict.outcome == "opened":
         if not is_emitted_work_id(envelope.work_id or ""):
             raise InvalidRequest("work_id: must match ^work_[a-zA-Z0-9_-]{1,64}$")
+        if envelope.to == envelope.sender:  # our own messages are ignored on receipt: nobody would ever answer
+            raise InvalidRequest("to: a work needs another peer than ourselves")
         effects.append(Open(opened_by(envelope)))
     elif verdict is not None and work is not None:
         effects.append(Advance(work, after(work, envelope, verdict)))

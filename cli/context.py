@@ -1,0 +1,44 @@
+"""What a running command has in its hands: global options, environment, output, and the API once it is wanted."""
+
+from __future__ import annotations
+
+import os
+
+from aghbus.cli.output import Output
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    from aghbus.cli.client import Api
+
+DEFAULT_TIMEOUT = 30.0
+"""Seconds that the daemon may take to answer, or a stream may be without it."""
+
+
+class Context:
+    """One run of one command."""
+
+    __slots__ = ("_api", "env", "options", "output")
+
+    def __init__(self, options: dict[str, Any]) -> None:
+        self.options = options
+        self.env = os.environ
+        self.output = Output(options["output"] or "human")
+        self._api: Api | None = None
+
+    @property
+    def api(self) -> Api:
+        """The daemon's API; finding the daemon happens on first use, so that offline commands never look for one."""
+        if self._api is None:
+            from aghbus.cli.client import Api
+            from aghbus.cli.instance import find
+
+            self._api = Api(find(self.options, self.env), self.timeout)
+        return self._api
+
+    @property
+    def timeout(self) -> float:
+        """Seconds to wait for the daemon."""
+        given = self.options["timeout"]
+        return DEFAULT_TIMEOUT if given is None else float(given)

@@ -1,0 +1,134 @@
+"""The entry of `aghctl`: from argv to a command, and from whatever happens to an exit code."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+from aghbus.cli.arguments import GLOBAL_OPTIONS, HelpWanted, defaults, parse, take_globals
+from aghbus.cli.context import Context
+from aghbus.cli.errors import BROKEN_PIPE, INTERRUPTED, YES, CliError, Unexpected, UsageError
+from aghbus.cli.output import Output
+from aghbus.cli.registry import COMMANDS, GROUPS, PACKAGE, members
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from typing import Any
+
+    from aghbus.cli.arguments import Command
+
+
+def entry(argv: Sequence[str] | None = None) -> int:
+    """Run the command in `argv` (the process's arguments when None) and return its exit code (docs/cli.md)."""
+    words = list(sys.argv[1:] if argv is None else argv)
+    options = defaults(GLOBAL_OPTIONS)
+    try:
+        code = _run(words, options)
+        sys.stdout.flush()
+        return code
+    except CliError as error:
+        return _report(error, options, words)
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    except BrokenPipeError:
+        _close_stdout()
+        return BROKEN_PIPE
+    except Exception as error:
+        if os.environ.get("AGHCTL_TRACEBACK"):
+            raise
+        hint = "a defect of aghctl: set AGHCTL_TRACEBACK=1 and run again to see where"
+        return _report(Unexpected(f"{type(error).__name__}: {error}", hint), options, words)
+
+
+def load(name: str) -> Command:
+    """The declaration of the command called `name`, from its own file."""
+    module = __import__(f"{PACKAGE}.{COMMANDS[name][0]}", fromlist=["COMMANDS"])
+    command: Command = module.COMMANDS[name]
+    return command
+
+
+def _run(words: list[str], options: dict[str, Any]) -> int:
+    name = ""
+    try:
+        name, rest = _name(words, options)
+        if name not in COMMANDS:
+            return _help(name)
+        command = load(name)
+        values = parse(command, rest, options)
+    except HelpWanted:
+        return _help(name or _group(words))
+    except UsageError as error:
+        if name and not error.hint:
+            error.hint = f"see aghctl {name} --help"
+        raise
+    return command.run(Context(options), values)
+
+
+def _name(words: list[str], options: dict[str, Any]) -> tuple[str, list[str]]:
+    """The full name of the command that `words` begin with ("" or a group when help is wanted) and what follows it."""
+    rest = take_globals(words, options)
+    if not rest:
+        raise UsageError("which command?", "aghctl --help lists all")
+    first = rest.pop(0)
+    if first == "help":
+        return " ".join(word for word in rest if not word.startswith("-")), []
+    if first not in GROUPS:
+        return _known(first, COMMANDS), rest
+    try:
+        rest = take_globals(rest, options)
+    except HelpWanted:
+        return first, []
+    if not rest:
+        raise UsageError(f"{first}: which command?", f"one of: {', '.join(members(first))}")
+    second = _known(rest.pop(0), members(first), f"{first} ")
+    return f"{first} {second}", rest
+
+
+def _known(word: str, names: Sequence[str] | dict[str, tuple[str, str]], before: str = "") -> str:
+    if word in names:
+        return word
+    import difflib  # only when something was misspelt
+
+    firsts = list(dict.fromkeys(name.split()[0] for name in names))
+    near = difflib.get_close_matches(word, [*firsts, *([] if before else GROUPS)], n=1)
+    hint = f"did you mean {before}{near[0]}?" if near else f"aghctl {before}--help lists all"
+    raise UsageError(f"unknown command {before}{word}", hint)
+
+
+def _group(words: Sequence[str]) -> str:
+    return next((word for word in words if word in GROUPS), "")
+
+
+def _help(name: str) -> int:
+    from aghbus.cli.help import text_of
+
+    sys.stdout.write(text_of(name))
+    return YES
+
+
+def _report(error: CliError, options: dict[str, Any], words: Sequence[str]) -> int:
+    form = options["output"] or _form_in(words)
+    try:
+        Output(form).error(error)
+    except BrokenPipeError:
+        _close_stdout()
+    return error.exit_code
+
+
+def _form_in(words: Sequence[str]) -> str:
+    """The form that a command line asks for which could not be parsed, so that its error comes in that form too."""
+    joined = " ".join(words) + " "
+    wanted = any(f"{flag}json" in joined for flag in ("-o ", "-o", "--output ", "--output="))
+    return "json" if wanted else "human"
+
+
+def _close_stdout() -> None:
+    """Point standard output at nothing, so that the interpreter's last flush has nobody to complain to."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, 1)
+    os.close(nowhere)
+
+
+if __name__ == "__main__":
+    sys.exit(entry())

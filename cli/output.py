@@ -1,0 +1,86 @@
+"""The three forms of output (docs/cli.md, "Output"): `human`, `json` (one document), `jsonl` (one object a line).
+
+JSON is written in ASCII, so that no character of a stranger acts on a terminal and no lone surrogate stops the output.
+"""
+
+from __future__ import annotations
+
+import sys
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
+    from aghbus.cli.errors import CliError
+
+
+class Output:
+    """Where a command's answer goes. Answers to standard output, notes and errors to standard error."""
+
+    __slots__ = ("form",)
+
+    def __init__(self, form: str = "human") -> None:
+        self.form = form
+
+    @property
+    def human(self) -> bool:
+        """Whether a person reads."""
+        return self.form == "human"
+
+    def answer(self, data: Any, human: Callable[[Any], str]) -> None:
+        """One answer. `human` renders it, with every string of the API escaped."""
+        if self.human:
+            self.text(human(data))
+        else:
+            self.text(dumps(data, pretty=self.form == "json"))
+
+    def rows(self, data: dict[str, Any], key: str, human: Callable[[Any], str]) -> None:
+        """A list below `key`: in jsonl each of its entries is a line, in json the answer is one document."""
+        if self.form != "jsonl":
+            self.answer(data, human)
+            return
+        for row in data[key]:
+            self.text(dumps(row))
+
+    def event(self, item: Any, human: Callable[[Any], str]) -> None:
+        """One entry of a stream: a line at once, in json too, since a stream has no end to wait for."""
+        self.text(human(item) if self.human else dumps(item))
+        sys.stdout.flush()
+
+    def line(self, item: Any) -> None:
+        """One JSON line whatever the form: the offline commands with a fixed form."""
+        self.text(dumps(item))
+
+    def text(self, text: str) -> None:
+        """`text`, already escaped, as whole lines; nothing at all when it is empty."""
+        if text:
+            sys.stdout.write(text + "\n")
+
+    def note(self, text: str) -> None:
+        """A remark for a person on standard error; machines are spared it."""
+        if self.human:
+            sys.stdout.flush()
+            sys.stderr.write(text + "\n")
+            sys.stderr.flush()
+
+    def error(self, error: CliError) -> None:
+        """An error on standard error: `aghctl: …` and its hint, or `{code, message, hint}`."""
+        sys.stdout.flush()
+        if not self.human:
+            sys.stderr.write(dumps({"code": error.code, "message": error.message, "hint": error.hint}) + "\n")
+            return
+        from aghbus.cli.render import safe
+
+        sys.stderr.write(f"aghctl: {safe(error.message)}\n")
+        if error.hint:
+            sys.stderr.write(f"hint: {safe(error.hint)}\n")
+
+
+def dumps(data: Any, *, pretty: bool = False) -> str:
+    """JSON in ASCII, in one line unless `pretty`."""
+    import json
+
+    if pretty:
+        return json.dumps(data, indent=2)
+    return json.dumps(data, separators=(",", ":"))

@@ -1,0 +1,134 @@
+"""Text for people: tables, times and labels. Every string that came from the API goes through `safe` before a terminal sees it."""
+
+from __future__ import annotations
+
+import os
+import time
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+    from typing import Any
+
+GAP = "  "
+"""Between two columns."""
+MIN_LAST_COLUMN = 16
+"""Columns that the last one of a table keeps however narrow the terminal is."""
+
+
+def safe(value: object) -> str:
+    """`value` as text that cannot move a cursor, recolour, forge a line or reorder text; None is `-`."""
+    if value is None:
+        return "-"
+    text = value if isinstance(value, str) else str(value)
+    if text.isascii() and text.isprintable():  # the usual case, decided without loading the escaping rules
+        return text
+    from aghbus.protocol.text import escape
+
+    return escape(text)
+
+
+def quoted(value: object) -> str:
+    """`safe` text between quotes, or nothing at all for None and the empty text."""
+    return f"“{safe(value)}”" if value not in (None, "") else ""
+
+
+def compact(value: Any) -> str:
+    """A JSON value in one line, in ASCII, so that nothing in it needs escaping but DEL."""
+    import json
+
+    return safe(json.dumps(value, separators=(",", ":")))
+
+
+def width(text: str) -> int:
+    """Columns that `text` takes on a terminal: wide East Asian characters count two, combining ones none."""
+    if text.isascii():
+        return len(text)
+    from unicodedata import combining, east_asian_width
+
+    return sum(0 if combining(char) else 2 if east_asian_width(char) in "WF" else 1 for char in text)
+
+
+def cut(text: str, columns: int) -> str:
+    """`text` in at most `columns` columns, ending in `…` when something was cut."""
+    if width(text) <= columns:
+        return text
+    kept, used = [], 1  # the ellipsis itself
+    for char in text:
+        used += width(char)
+        if used > columns:
+            break
+        kept.append(char)
+    return "".join(kept) + "…"
+
+
+def terminal_columns() -> int:
+    """Columns of the terminal on standard output; 0, meaning no bound, when it is none."""
+    try:
+        return os.get_terminal_size(1).columns
+    except (OSError, ValueError):
+        return 0
+
+
+def table(titles: Sequence[str], rows: Iterable[Sequence[object]], columns: int | None = None) -> str:
+    """Rows under their titles, cells escaped and aligned; only the last column is cut, to `columns` (default: terminal)."""
+    cells = [[safe(cell) for cell in row] for row in rows]
+    lines = [list(titles), *cells]
+    widths = [max(width(line[place]) for line in lines) for place in range(len(titles))]
+    bound = terminal_columns() if columns is None else columns
+    before = sum(widths[:-1]) + len(GAP) * (len(widths) - 1)
+    if bound:
+        widths[-1] = min(widths[-1], max(MIN_LAST_COLUMN, bound - before))
+    return "\n".join(_line(line, widths) for line in lines)
+
+
+def _line(cells: Sequence[str], widths: Sequence[int]) -> str:
+    padded = [cell + " " * (size - width(cell)) for cell, size in zip(cells[:-1], widths, strict=False)]
+    return GAP.join([*padded, cut(cells[-1], widths[-1])]).rstrip()
+
+
+def fields(pairs: Iterable[tuple[str, object]]) -> str:
+    """`label  value` lines, labels padded to one width; pairs whose value is None or empty are left out."""
+    shown = [(label, safe(value)) for label, value in pairs if value is not None and value != ""]
+    size = max((len(label) for label, _ in shown), default=0)
+    return "\n".join(f"{label:<{size}}{GAP}{value}" for label, value in shown)
+
+
+def indented(text: str, by: str = "  ") -> str:
+    """Every line of `text` behind `by`."""
+    return "\n".join(by + line for line in text.split("\n"))
+
+
+def moment(milliseconds: int) -> str:
+    """Local time of a Unix time in milliseconds: with the date when it is not today's."""
+    try:
+        then, now = time.localtime(milliseconds / 1000), time.localtime()
+    except (OverflowError, ValueError, OSError):
+        return "-"
+    same_day = then[:3] == now[:3]
+    return time.strftime("%H:%M:%S" if same_day else "%Y-%m-%d %H:%M:%S", then)
+
+
+def span(seconds: float) -> str:
+    """A length of time in its two largest units: `42s`, `3m 10s`, `5h 2m`, `3d 4h`."""
+    whole = max(0, int(seconds))
+    for size, unit, smaller, smaller_unit in ((86400, "d", 3600, "h"), (3600, "h", 60, "m"), (60, "m", 1, "s")):
+        if whole >= size:
+            rest = whole % size // smaller
+            return f"{whole // size}{unit}" + (f" {rest}{smaller_unit}" if rest else "")
+    return f"{whole}s"
+
+
+def ago(milliseconds: int) -> str:
+    """How long ago a Unix time in milliseconds was."""
+    return span(time.time() - milliseconds / 1000) + " ago"
+
+
+def size(octets: int) -> str:
+    """Bytes in the largest binary unit that keeps a digit before the point."""
+    amount, unit = float(octets), "B"
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if amount < 1024 or unit == "GiB":
+            break
+        amount /= 1024
+    return f"{amount:.0f} {unit}" if unit == "B" else f"{amount:.1f} {unit}"

@@ -1,0 +1,105 @@
+"""Following the daemon's event stream over its restarts: no hole, no repeat, a bounded wait.
+
+Server-sent events as the API sends them: `id:` is the local sequence, `data:` one JSON line, comments keep it alive.
+Every reconnect resumes after the last sequence that was handed out.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+
+from aghbus.cli.client import answer_of
+from aghbus.cli.errors import RefusedByDaemon
+from aghbus.cli.http1 import ConnectionLost, Response, request, target, unreachable
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from typing import Any
+
+    from aghbus.cli.client import Api
+    from aghbus.cli.http1 import Query
+
+SILENCE = 45.0
+"""Seconds without a byte after which the stream is taken for dead: three of the daemon's keep-alive intervals."""
+FIRST_PAUSE, LAST_PAUSE = 0.05, 1.0
+"""Seconds between two attempts to reconnect: the first, and the longest that doubling leads to."""
+
+
+def follow(api: Api, query: Query, since: int, on_lost: Callable[[str], None]) -> Iterator[dict[str, Any]]:
+    """Events after the sequence `since`, for ever.
+
+    When the connection is lost `on_lost` is told why, and reconnecting goes on for `api.timeout` seconds before
+    Unreachable is raised. The first connection must succeed at once. Raises RefusedByDaemon for a bad query.
+    """
+    response = _open(api, query, since)
+    while True:
+        try:
+            for event in _events(response):
+                if event["seq"] > since:
+                    since = event["seq"]
+                    yield event
+            why = "the daemon ended the stream"
+        except (OSError, ConnectionLost) as error:
+            why = str(unreachable(api.endpoint, error).message)
+        finally:
+            response.close()
+        on_lost(why)
+        response = _reopen(api, query, since)
+
+
+def _open(api: Api, query: Query, since: int) -> Response:
+    try:
+        return _connect(api, query, since)
+    except (OSError, ConnectionLost) as error:
+        raise unreachable(api.endpoint, error) from None
+
+
+def _connect(api: Api, query: Query, since: int) -> Response:
+    where = target("/v1/events", [*query, ("since", str(since))])
+    headers = {"Accept": "text/event-stream", "Last-Event-ID": str(since)}
+    response = request(api.endpoint, "GET", where, None, headers, SILENCE)
+    if response.status != 200:
+        try:
+            answer_of(response)
+        finally:
+            response.close()
+    return response
+
+
+def _reopen(api: Api, query: Query, since: int) -> Response:
+    deadline, pause = time.monotonic() + api.timeout, FIRST_PAUSE
+    while True:
+        time.sleep(pause)
+        try:
+            return _connect(api, query, since)
+        except (OSError, ConnectionLost) as error:
+            failure: Exception = unreachable(api.endpoint, error)
+        except RefusedByDaemon as error:
+            if error.code != "unavailable":
+                raise
+            failure = error
+        if time.monotonic() >= deadline:
+            raise failure from None
+        pause = min(pause * 2, LAST_PAUSE)
+
+
+def _events(response: Response) -> Iterator[dict[str, Any]]:
+    for data in messages(response.pieces()):
+        yield json.loads(data)
+
+
+def messages(pieces: Iterator[bytes]) -> Iterator[bytes]:
+    """The data of each server-sent event in a body that arrives in `pieces`; comments and an unfinished end are dropped."""
+    rest = b""
+    data: list[bytes] = []
+    for piece in pieces:
+        *lines, rest = (rest + piece).split(b"\n")
+        for line in lines:
+            line = line.removesuffix(b"\r")
+            if line.startswith(b"data:"):
+                data.append(line[5:].removeprefix(b" "))
+            elif not line and data:
+                yield b"\n".join(data)
+                data = []

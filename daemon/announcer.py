@@ -1,0 +1,53 @@
+"""Waking those who wait for something that a commit made true: event streams, inbox readers, work watchers."""
+
+import asyncio
+
+
+class Announcer:
+    """A bell with a number: it rings when the highest committed sequence grows, and once more when the daemon drains.
+
+    A waiter that compares `seq` or `rings` with what it knew before it waits cannot miss a ring: everything runs on one loop.
+    """
+
+    def __init__(self, seq: int) -> None:
+        self.seq = seq
+        self.closed = False
+        self.rings = 0
+        self._waiters: set[asyncio.Future[None]] = set()
+
+    def ring(self, seq: int = 0) -> None:
+        """Something was committed (up to `seq`), or changed without a new sequence (0)."""
+        self.seq = max(self.seq, seq)
+        self.rings += 1
+        waiters, self._waiters = self._waiters, set()
+        for waiter in waiters:
+            if not waiter.done():
+                waiter.set_result(None)
+
+    def close(self) -> None:
+        """No more rings will come; everybody who waits is let go."""
+        self.closed = True
+        self.ring()
+
+    async def wait(self, timeout: float | None = None) -> bool:
+        """Until the next ring; False when `timeout` seconds passed without one. Returns at once when closed."""
+        if self.closed:
+            return True
+        loop = asyncio.get_running_loop()
+        waiter: asyncio.Future[None] = loop.create_future()
+        self._waiters.add(waiter)
+        timer = loop.call_later(timeout, _give_up, waiter) if timeout is not None else None
+        try:
+            await waiter
+            return True
+        except TimeoutError:
+            return False
+        finally:
+            self._waiters.discard(waiter)
+            if timer is not None:
+                timer.cancel()
+
+
+def _give_up(waiter: asyncio.Future[None]) -> None:
+    if not waiter.done():
+        waiter.set_exception(TimeoutError())

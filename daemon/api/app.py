@@ -1,0 +1,108 @@
+"""The ASGI application: find the route, parse, call the service, answer. Nothing that it is sent makes it raise."""
+
+import asyncio
+from typing import Any, Final
+
+import msgspec
+
+from aghbus.daemon.api import parsing
+from aghbus.daemon.api.asgi import CLOSE, ClientGone, Receive, Scope, Send, end, reply, until_gone
+from aghbus.daemon.api.handlers import Call
+from aghbus.daemon.api.openapi import document
+from aghbus.daemon.api.refusals import HttpRefusal, error_body, incident, request_error_body, status_of
+from aghbus.daemon.api.routes import Route, Router, split
+from aghbus.daemon.api.sse import KEEP_ALIVE, Stream
+from aghbus.daemon.service import Service
+from aghbus.protocol.control import Answer, Readiness
+from aghbus.protocol.errors import RequestError, Unavailable
+from aghbus.protocol.text import escape
+
+BODY_SECONDS: Final = 30.0
+"""Seconds, ours: a body of a megabyte takes a millisecond on this machine; whoever needs longer is stuck."""
+
+
+class ApiApp:
+    """One service behind the table of routes, shared by every listener."""
+
+    def __init__(
+        self,
+        service: Service,
+        draining: asyncio.Event,
+        *,
+        max_body: int,
+        body_seconds: float = BODY_SECONDS,
+        keep_alive: float = KEEP_ALIVE,
+    ) -> None:
+        """`draining` ends streams and waits when set. `max_body` in bytes, the other two in seconds."""
+        self._service = service
+        self._draining = draining
+        self._max_body = max_body
+        self._body_seconds = body_seconds
+        self._keep_alive = keep_alive
+        self._router = Router()
+        self._encoder = msgspec.json.Encoder()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve one request (ASGI 3)."""
+        method = scope["method"]
+        where = escape(scope["raw_path"].decode("latin-1"))  # still percent-encoded
+        try:
+            await self._serve(method, where, scope, receive, send)
+        except ClientGone:
+            pass
+        except HttpRefusal as refusal:
+            body = error_body(refusal.code, refusal.message, refusal.hint)
+            await reply(send, refusal.status, body, refusal.headers)
+        except RequestError as error:
+            await reply(send, status_of(error), request_error_body(error))
+        except Exception as error:  # our own fault, whatever it is: the client hears its number, the log the rest
+            await reply(send, 500, incident(error, method, where))
+
+    async def _serve(self, method: str, where: str, scope: Scope, receive: Receive, send: Send) -> None:
+        route, segments = self._router.find(method, where)
+        call = await self._parse(route, segments, scope, receive)
+        if route.stream is not None:
+            events = route.stream(self._service, call)
+            stream = Stream(send, events, lambda error: incident(error, method, where))
+            await stream.run(receive, self._draining, self._keep_alive)
+        elif route.handler is None:
+            await reply(send, route.status, document())
+        else:
+            answer = await self._answer(route, call, receive)
+            extra = [CLOSE] if self._draining.is_set() else []
+            await reply(send, _status(route, answer), self._encoder.encode(answer), extra)
+
+    async def _parse(self, route: Route, segments: list[str], scope: Scope, receive: Receive) -> Call[Any, Any, Any]:
+        names = [name[1:-1] for name in split(route.path) if name.startswith("{")]
+        values = {name: parsing.unquoted(segment) for name, segment in zip(names, segments, strict=True)}
+        path = parsing.path_parameters(values, route.parameters)
+        query = parsing.query_string(scope["query_string"], route.query)
+        ask = None
+        if route.ask is not None:
+            raw = await parsing.body(scope, receive, limit=self._max_body, seconds=self._body_seconds)
+            ask = parsing.ask(raw, route.ask)
+        resume_from = parsing.last_event_id(scope) if route.stream is not None else None
+        return Call(path, query, ask, resume_from)
+
+    async def _answer(self, route: Route, call: Call[Any, Any, Any], receive: Receive) -> Answer:
+        assert route.handler is not None
+        if not route.waits:
+            return await route.handler(self._service, call)
+        job = asyncio.ensure_future(route.handler(self._service, call))
+        gone = asyncio.ensure_future(until_gone(receive))
+        drained = asyncio.ensure_future(self._draining.wait())
+        try:
+            await asyncio.wait({job, gone, drained}, return_when=asyncio.FIRST_COMPLETED)
+            if job.done():
+                return job.result()
+            if gone.done():
+                raise ClientGone
+            raise Unavailable("the daemon is draining", hint="ask again when it is back")
+        finally:
+            await end(job, gone, drained)
+
+
+def _status(route: Route, answer: Answer) -> int:
+    if isinstance(answer, Readiness) and route.path == "/readyz":
+        return 200 if answer.ready else 503
+    return route.status

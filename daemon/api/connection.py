@@ -1,0 +1,154 @@
+"""One HTTP connection: uvicorn's own, with bounds on what it holds and how long it waits before a request is whole.
+
+uvicorn and the parser below it take a head of any size at any speed. Here a connection that sends no whole head in
+time, or too large a one, is answered and closed, and there are never more connections than `MAX_CONNECTIONS`.
+"""
+
+import asyncio
+from http import HTTPStatus
+from typing import Any, Final
+
+from uvicorn.config import Config
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.server import ServerState
+
+from aghbus.daemon.api.asgi import JSON, common_headers
+from aghbus.daemon.api.refusals import error_body
+
+MAX_CONNECTIONS: Final = 256
+"""Ours: an agent needs a few. Each holds up to a body and a file handle."""
+
+MAX_TARGET_BYTES: Final = 8_192
+"""RFC 9110 section 4.1 recommends at least 8000 for a URI; our longest, an encoded id with filters, has under 4000."""
+
+MAX_HEAD_BYTES: Final = 65_536
+"""Ours: request line and headers together; real ones are under 1 KiB."""
+
+MAX_HEADERS: Final = 100
+"""Ours: header and trailer fields of one request."""
+
+HEAD_SECONDS: Final = 10.0
+"""Seconds, ours: from the first byte of a request to the end of its headers."""
+
+IDLE_SECONDS: Final = 75
+"""Seconds, ours: a connection kept alive without a request."""
+
+
+class _Refused(Exception):
+    """Stops the parser: why is in the connection."""
+
+
+class ApiConnection(HttpToolsProtocol):
+    """A connection of the local API."""
+
+    def __init__(
+        self,
+        config: Config,
+        server_state: ServerState,
+        app_state: dict[str, Any],
+        loop: asyncio.AbstractEventLoop,
+        *,
+        head_seconds: float = HEAD_SECONDS,
+    ) -> None:
+        """As uvicorn's, with the seconds that a request's head may take."""
+        super().__init__(config, server_state, app_state, loop)
+        self.head_seconds = head_seconds
+        self._head_bytes = 0
+        self._in_head = False
+        self._deadline: asyncio.TimerHandle | None = None
+        self._why: tuple[int, str, str] = (400, "bad_request", "not an HTTP/1.1 request")
+
+    @property
+    def stalled(self) -> bool:
+        """Whether the client does not read what we have written."""
+        return self.flow is not None and self.flow.write_paused
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override] # as uvicorn narrows it
+        """Take the connection, or refuse it when there are too many."""
+        super().connection_made(transport)
+        if len(self.connections) > MAX_CONNECTIONS:
+            self._refuse(503, "unavailable", f"more than {MAX_CONNECTIONS} connections")
+        else:
+            self._arm()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Release timers with the rest."""
+        self._disarm()
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        """Feed the parser, then look at how much of an unfinished head there is."""
+        super().data_received(data)
+        if self.transport.is_closing():
+            return
+        if self._in_head:
+            self._head_bytes += len(data)
+            if self._head_bytes > MAX_HEAD_BYTES:
+                self._refuse(431, "head_too_large", f"request head: is longer than {MAX_HEAD_BYTES} bytes")
+                return
+        if self._in_head or self.cycle is None or self.cycle.response_complete:
+            self._arm()
+
+    def on_message_begin(self) -> None:
+        """A request begins."""
+        super().on_message_begin()
+        self._in_head, self._head_bytes = True, 0
+
+    def on_url(self, url: bytes) -> None:
+        """A piece of the request's target."""
+        super().on_url(url)
+        if len(self.url) > MAX_TARGET_BYTES:
+            self._stop(414, "target_too_long", f"request target: is longer than {MAX_TARGET_BYTES} bytes")
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """A header, or a trailer after the body."""
+        super().on_header(name, value)
+        if len(self.headers) > MAX_HEADERS:
+            self._stop(431, "head_too_large", f"request head: has more than {MAX_HEADERS} fields")
+
+    def on_headers_complete(self) -> None:
+        """The head is whole: from here on the application's own limits hold."""
+        self._in_head = False
+        self._disarm()
+        super().on_headers_complete()
+
+    def send_400_response(self, msg: str) -> None:
+        """Answer what the parser could not take (uvicorn's name for it, and its text, are not ours)."""
+        self._refuse(*self._why)
+
+    def _unsupported_upgrade_warning(self) -> None:
+        """Offers to upgrade (`h2c`, websockets) are passed over without a word, as RFC 9110 section 7.8 allows."""
+
+    def _stop(self, status: int, code: str, message: str) -> None:
+        self._why = (status, code, message)
+        raise _Refused
+
+    def _arm(self) -> None:
+        if self._deadline is None:
+            self._deadline = self.loop.call_later(self.head_seconds, self._too_slow)
+
+    def _disarm(self) -> None:
+        if self._deadline is not None:
+            self._deadline.cancel()
+            self._deadline = None
+
+    def _too_slow(self) -> None:
+        self._deadline = None
+        if self._in_head:
+            self._refuse(408, "timeout", f"request head: did not arrive in {self.head_seconds:g} seconds")
+        else:
+            self.transport.close()
+
+    def _refuse(self, status: int, code: str, message: str) -> None:
+        """Answer and close. When another answer is under way on this connection, only close."""
+        self._disarm()
+        if not self.transport.is_closing() and (self.cycle is None or not self._answering()):
+            body = error_body(code, message)
+            head = [b"HTTP/1.1 %d %s\r\n" % (status, HTTPStatus(status).phrase.encode())]
+            head += [b"%s: %s\r\n" % pair for pair in common_headers(JSON)]
+            head.append(b"content-length: %d\r\nconnection: close\r\n\r\n" % len(body))
+            self.transport.write(b"".join([*head, body]))
+        self.transport.close()
+
+    def _answering(self) -> bool:
+        return self.cycle.response_started and not self.cycle.response_complete

@@ -1,0 +1,207 @@
+"""From bytes of a request to typed values. Every fault becomes an InvalidRequest that names the field and the rule."""
+
+import asyncio
+import re
+import time
+from collections.abc import Mapping
+from functools import cache
+from typing import Any, Final, TypeVar, get_args
+from urllib.parse import parse_qsl, unquote
+
+import msgspec
+import msgspec.inspect
+
+from aghbus.daemon.api.asgi import CLOSE, ClientGone, Receive, Scope, header
+from aghbus.daemon.api.queries import BOUNDS, MAX_SEQ, Query
+from aghbus.daemon.api.refusals import HttpRefusal, too_large
+from aghbus.protocol.control import Ask
+from aghbus.protocol.errors import InvalidRequest
+
+MAX_PARAMETERS: Final = 64
+"""Ours: parameters in one query string, repeats included."""
+
+LINGER_FACTOR: Final = 4
+"""Ours: up to so many times the limit of a body is read and dropped, so that the client hears why."""
+
+_WHERE: Final = re.compile(r"^(?P<rule>.*?)(?: - at `(?P<where>[^`]*)`)?$", re.DOTALL)
+_UNKNOWN: Final = re.compile(r"^Object contains unknown field `(?P<field>.*)`$", re.DOTALL)
+_MISSING: Final = re.compile(r"^Object missing required field `(?P<field>.*)`$", re.DOTALL)
+
+Q = TypeVar("Q", bound=Query)
+A = TypeVar("A", bound=Ask)
+
+
+def unquoted(raw: str) -> str:
+    """A path segment with its percent-encoding undone, strictly: what is not UTF-8 is an InvalidRequest."""
+    try:
+        return unquote(raw, errors="strict")
+    except UnicodeDecodeError:
+        raise InvalidRequest("path: is not percent-encoded UTF-8") from None
+
+
+def path_parameters(values: Mapping[str, str], form: type[Q]) -> Q:
+    """The parameters of a path as `form`."""
+    return _convert(dict(values), form)
+
+
+def query_string(raw: bytes, form: type[Q]) -> Q:
+    """A query string as `form`. A parameter that `form` does not know, or a second value of a single one, is an error."""
+    values: dict[str, Any] = {}
+    repeatable = _sets(form)
+    for name, value in _pairs(raw):
+        if name in repeatable:
+            values.setdefault(name, []).append(value)
+        elif name in values:
+            raise InvalidRequest(f"{name}: is given more than once")
+        else:
+            values[name] = value
+    return _convert(values, form)
+
+
+def last_event_id(scope: Scope) -> int | None:
+    """The `Last-Event-ID` header: the sequence of the last event that the client has seen; None without the header."""
+    given = header(scope, b"last-event-id")
+    if not given:
+        return None
+    text = given[-1]
+    if not text.isdigit() or len(text) > len(str(MAX_SEQ)) or int(text) > MAX_SEQ:
+        raise InvalidRequest("Last-Event-ID: is not a sequence number", hint="send the `id` of the last event seen")
+    return int(text)
+
+
+async def body(scope: Scope, receive: Receive, *, limit: int, seconds: float) -> bytes:
+    """The request's body, at most `limit` bytes within `seconds`. Raises HttpRefusal 408, 413, 415, or ClientGone."""
+    _check_content_type(scope)
+    deadline = time.monotonic() + seconds
+    declared = int((header(scope, b"content-length") or [b"0"])[0])
+    if declared > limit:
+        await _linger(scope, receive, limit, deadline)
+        raise too_large(limit)
+    received = bytearray()
+    more = True
+    while more:
+        chunk, more = await _next_chunk(receive, deadline)
+        received += chunk
+        if len(received) > limit:
+            await _linger(scope, receive, limit, deadline)
+            raise too_large(limit)
+    return bytes(received)
+
+
+def ask(raw: bytes, form: type[A]) -> A:
+    """A request body as `form`; an empty body stands for `{}`. Unknown fields and numbers out of bounds are errors."""
+    try:
+        value = msgspec.json.decode(raw or b"{}", type=form)
+    except msgspec.ValidationError as error:
+        raise _described(error, form) from None
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise InvalidRequest(f"body: is not valid JSON: {error}") from None
+    except RecursionError:
+        raise InvalidRequest("body: is nested too deeply") from None
+    for name, (low, high) in BOUNDS.get(form, {}).items():
+        number = getattr(value, name)
+        if number is not None and not low <= number <= high:
+            raise InvalidRequest(f"{name}: must be {low:g} to {high:g} seconds, got {number:g}")
+    return value
+
+
+async def _next_chunk(receive: Receive, deadline: float) -> tuple[bytes, bool]:
+    try:
+        async with asyncio.timeout(max(0.0, deadline - time.monotonic())):
+            message = await receive()
+    except TimeoutError:
+        raise HttpRefusal(408, "timeout", "body: did not arrive in time", headers=[CLOSE]) from None
+    if message["type"] == "http.disconnect":
+        raise ClientGone
+    return message.get("body", b""), message.get("more_body", False)
+
+
+async def _linger(scope: Scope, receive: Receive, limit: int, deadline: float) -> None:
+    """Read on and drop, within bounds: a client that is still writing when we close would see a reset, not the reason."""
+    if header(scope, b"expect"):
+        return  # it asks before it sends (RFC 9110 section 10.1.1), so the refusal reaches it
+    dropped, more = 0, True
+    while more and dropped < LINGER_FACTOR * limit:
+        chunk, more = await _next_chunk(receive, deadline)
+        dropped += len(chunk)
+
+
+def _check_content_type(scope: Scope) -> None:
+    for value in header(scope, b"content-type"):
+        if value.partition(b";")[0].strip().lower() != b"application/json":
+            raise HttpRefusal(
+                415,
+                "unsupported_media_type",
+                f"content-type: must be application/json, got {value.decode('latin-1')}",
+                "with curl: -H 'content-type: application/json'",
+                [CLOSE],
+            )
+
+
+def _pairs(raw: bytes) -> list[tuple[str, str]]:
+    if not raw:
+        return []
+    try:
+        return parse_qsl(
+            raw.decode("ascii"),
+            keep_blank_values=True,
+            strict_parsing=True,
+            errors="strict",
+            max_num_fields=MAX_PARAMETERS,
+        )
+    except UnicodeDecodeError:
+        raise InvalidRequest("query: is not percent-encoded UTF-8") from None
+    except ValueError:
+        raise InvalidRequest(
+            "query: is not `name=value` joined by `&`", hint=f"at most {MAX_PARAMETERS} parameters"
+        ) from None
+
+
+def _convert(values: dict[str, Any], form: type[Q]) -> Q:
+    try:
+        return msgspec.convert(values, form, strict=False)
+    except msgspec.ValidationError as error:
+        raise _described(error, form) from None
+
+
+def _described(error: msgspec.ValidationError, form: type[msgspec.Struct]) -> InvalidRequest:
+    """`field: rule` from msgspec's own words, with what the field allows as a hint."""
+    match = _WHERE.match(str(error))
+    rule, where = (match["rule"], match["where"] or "") if match else (str(error), "")
+    field = where.removeprefix("$").removeprefix(".").removesuffix("[...]")
+    if unknown := _UNKNOWN.match(rule):
+        path = ".".join(part for part in (field, unknown["field"]) if part)
+        known = ", ".join(form.__struct_encode_fields__)
+        return InvalidRequest(
+            f"{path}: is not known here", hint=f"known: {known}" if known else "nothing is known here"
+        )
+    if missing := _MISSING.match(rule):
+        return InvalidRequest(f"{missing['field']}: is required")
+    name = re.split(r"[.\[]", field, maxsplit=1)[0]
+    choices = _choices(form).get(name, ())
+    hint = f"one of {', '.join(choices)}" if choices else ""
+    return InvalidRequest(f"{field or 'body'}: {rule[:1].lower()}{rule[1:]}", hint=hint)
+
+
+@cache
+def _sets(form: type[msgspec.Struct]) -> frozenset[str]:
+    info = msgspec.inspect.type_info(form)
+    assert isinstance(info, msgspec.inspect.StructType)
+    return frozenset(f.name for f in info.fields if isinstance(f.type, msgspec.inspect.FrozenSetType))
+
+
+@cache
+def _choices(form: type[msgspec.Struct]) -> dict[str, tuple[str, ...]]:
+    """The values of each field that is a choice among words."""
+    return {name: words for name, hint in _hints(form).items() if (words := _words(hint))}
+
+
+def _hints(form: type[msgspec.Struct]) -> dict[str, Any]:
+    return {f.name: f.type for f in msgspec.structs.fields(form)}
+
+
+def _words(hint: Any) -> tuple[str, ...]:
+    found: list[str] = []
+    for argument in get_args(hint):
+        found.extend([argument] if isinstance(argument, str) else _words(argument))
+    return tuple(found)

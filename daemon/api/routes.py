@@ -1,0 +1,231 @@
+"""The table of routes: routing and the OpenAPI document come from it, and the table of docs/api.md is compared to it."""
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from aghbus.daemon.api import handlers as h
+from aghbus.daemon.api import queries as q
+from aghbus.daemon.api.refusals import HttpRefusal
+from aghbus.daemon.service import Service
+from aghbus.protocol import control
+
+Handler = Callable[[Service, h.Call[Any, Any, Any]], Awaitable[control.Answer]]
+Streamer = Callable[[Service, h.Call[Any, Any, Any]], AsyncIterator[control.Event]]
+
+# Codes beside invalid_request, unavailable and internal, which every route may answer.
+_FOUND: Final = ("not_found",)
+_SENDS: Final = (
+    "conflict",
+    "refused",
+    "work_closed",
+    "work_container_mismatch",
+    "actor_not_allowed",
+    "invalid_transition",
+)
+_LEASES: Final = ("not_found", "conflict")
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """One method of one path.
+
+    `path` has its parameters in braces, of the form `parameters`. `ask` is the body's type (None: the method takes no
+    body), `answer` that of the reply. Exactly one of `handler` and `stream` is set, but for the OpenAPI document, which
+    has neither. `waits` marks a handler that may wait long for something to happen: it is cancelled when its client goes
+    away or the daemon drains, so that nothing is handed to nobody.
+    """
+
+    method: str
+    path: str
+    summary: str
+    answer: type[control.Answer] | None = None
+    handler: Handler | None = None
+    stream: Streamer | None = None
+    parameters: type[q.Query] = q.Nothing
+    query: type[q.Query] = q.Nothing
+    ask: type[control.Ask] | None = None
+    status: int = 200
+    errors: tuple[str, ...] = ()
+    waits: bool = False
+
+
+ROUTES: Final = (
+    Route("GET", "/healthz", "The daemon's loop turns", h.Health, h.healthz),
+    Route("GET", "/readyz", "200 when ready, else 503", control.Readiness, h.readyz),
+    Route("GET", "/openapi.json", "This API as OpenAPI 3.1"),
+    Route("GET", "/v1/version", "Versions of program, protocol and API", control.Version, h.version),
+    Route("GET", "/v1/status", "The whole daemon at a glance", control.Status, h.status),
+    Route("GET", "/v1/peers", "Peers that presence knows", control.Peers, h.peers, query=q.PeersQuery),
+    Route("POST", "/v1/whois", "Ask who is there", control.WhoisAnswer, h.whois, ask=control.WhoisAsk, waits=True),
+    Route(
+        "POST",
+        "/v1/messages",
+        "Send one envelope by its parts",
+        control.Sent,
+        h.send,
+        ask=control.SendAsk,
+        status=201,
+        errors=("not_found", *_SENDS),
+    ),
+    Route("GET", "/v1/messages", "A page of messages", control.Messages, h.messages, query=q.MessagesQuery),
+    Route("GET", "/v1/messages/{id}", "One message", control.Message, h.message, parameters=q.ById, errors=_FOUND),
+    Route("GET", "/v1/works", "Works, latest change first", control.Works, h.works, query=q.WorksQuery),
+    Route(
+        "POST",
+        "/v1/works",
+        "Open a work for a peer",
+        control.Sent,
+        h.work_open,
+        ask=control.WorkOpenAsk,
+        status=201,
+        errors=("not_found", *_SENDS),
+    ),
+    Route(
+        "GET",
+        "/v1/works/{id}",
+        "A work with its history",
+        control.WorkDetail,
+        h.work,
+        parameters=q.ById,
+        query=q.WorkQuery,
+        errors=("not_found", "conflict"),
+    ),
+    Route(
+        "POST",
+        "/v1/works/{id}/{verb}",
+        "One step of a work",
+        control.Sent,
+        h.work_verb,
+        parameters=q.ByVerb,
+        ask=control.WorkVerbAsk,
+        status=201,
+        errors=("not_found", *_SENDS),
+    ),
+    Route("GET", "/v1/threads", "Threads, latest activity first", control.Threads, h.threads, query=q.RoomsQuery),
+    Route("GET", "/v1/directs", "Direct rooms, latest activity first", control.Directs, h.directs, query=q.RoomsQuery),
+    Route("GET", "/v1/inbox", "The inbox, oldest first", control.InboxList, h.inbox, query=q.InboxQuery),
+    Route(
+        "POST",
+        "/v1/inbox/next",
+        "Lease the oldest ready message",
+        control.InboxNext,
+        h.inbox_next,
+        ask=control.InboxNextAsk,
+        waits=True,
+    ),
+    Route(
+        "POST",
+        "/v1/inbox/{seq}/ack",
+        "Done with a message",
+        control.InboxItem,
+        h.inbox_ack,
+        parameters=q.BySeq,
+        ask=control.InboxAckAsk,
+        errors=_LEASES,
+    ),
+    Route(
+        "POST",
+        "/v1/inbox/{seq}/nack",
+        "Return a message to the queue",
+        control.InboxItem,
+        h.inbox_nack,
+        parameters=q.BySeq,
+        ask=control.InboxNackAsk,
+        errors=_LEASES,
+    ),
+    Route(
+        "POST",
+        "/v1/inbox/{seq}/requeue",
+        "Make a dead message ready again",
+        control.InboxItem,
+        h.inbox_requeue,
+        parameters=q.BySeq,
+        ask=q.NoFields,
+        errors=_LEASES,
+    ),
+    Route("GET", "/v1/capabilities", "Our own catalog", control.Capabilities, h.capabilities),
+    Route(
+        "GET",
+        "/v1/capabilities/{id}",
+        "One capability of our catalog",
+        control.CapabilityRecord,
+        h.capability,
+        parameters=q.ById,
+        errors=_FOUND,
+    ),
+    Route(
+        "GET",
+        "/v1/quarantine",
+        "Refused envelopes, latest first",
+        control.QuarantineList,
+        h.quarantine,
+        query=q.LimitQuery,
+    ),
+    Route("GET", "/v1/events", "Server-sent events", control.Event, stream=h.events, query=q.EventsQuery),
+)
+"""Every route, in the order of the documentation."""
+
+
+def split(path: str) -> tuple[str, ...]:
+    """The segments of a path behind its first slash."""
+    return tuple(path[1:].split("/"))
+
+
+@dataclass(slots=True)
+class _Node:
+    """A place in the tree of path segments; `any` is the branch of a parameter, taken when no word fits."""
+
+    words: dict[str, "_Node"] = field(default_factory=dict)
+    any: "_Node | None" = None
+    methods: dict[str, Route] = field(default_factory=dict)
+
+
+class Router:
+    """Finds the route of a request: a word of the table goes before a parameter in the same place."""
+
+    def __init__(self, routes: tuple[Route, ...] = ROUTES) -> None:
+        self._root = _Node()
+        for route in routes:
+            self._node_for(route.path).methods[route.method] = route
+
+    def find(self, method: str, path: str) -> tuple[Route, list[str]]:
+        """The route and its parameters' raw segments in order. `path` is as on the wire, percent-encoded.
+
+        Raises HttpRefusal: 404 for a path that is not in the table, 405 with `Allow` for another method.
+        """
+        found = self._walk(self._root, split(path), 0)
+        if found is None or not path.startswith("/"):
+            raise HttpRefusal(404, "unknown_path", f"{path}: no such path", "GET /openapi.json lists the paths")
+        node, values = found
+        route = node.methods.get(method)
+        if route is None:
+            allowed = ", ".join(sorted(node.methods))
+            raise HttpRefusal(
+                405,
+                "method_not_allowed",
+                f"{method}: is not a method of {path}",
+                f"allowed: {allowed}",
+                [(b"allow", allowed.encode())],
+            )
+        return route, values
+
+    def _node_for(self, path: str) -> _Node:
+        node = self._root
+        for segment in split(path):
+            if segment.startswith("{"):
+                node.any = node.any or _Node()
+                node = node.any
+            else:
+                node = node.words.setdefault(segment, _Node())
+        return node
+
+    def _walk(self, node: _Node, segments: tuple[str, ...], at: int) -> tuple[_Node, list[str]] | None:
+        if at == len(segments):
+            return (node, []) if node.methods else None
+        word = node.words.get(segments[at])
+        if word is not None and (found := self._walk(word, segments, at + 1)) is not None:
+            return found
+        if node.any is not None and segments[at] and (found := self._walk(node.any, segments, at + 1)) is not None:
+            return found[0], [segments[at], *found[1]]
+        return None

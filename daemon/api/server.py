@@ -1,0 +1,157 @@
+"""The API server: listeners, connections and their end, inside the daemon's own event loop.
+
+uvicorn's connection and configuration are used without its `Server`, which would take over the process: its signals,
+its exit and a timer that wakes ten times a second.
+"""
+
+import asyncio
+import logging
+import socket
+from pathlib import Path
+from typing import Final
+
+from uvicorn.config import Config
+from uvicorn.server import ServerState
+
+from aghbus.daemon.api.app import BODY_SECONDS, ApiApp
+from aghbus.daemon.api.asgi import App
+from aghbus.daemon.api.connection import HEAD_SECONDS, IDLE_SECONDS, ApiConnection
+from aghbus.daemon.api.guard import LoopbackGuard
+from aghbus.daemon.api.listening import UnixListener, listen_tcp, listen_unix
+from aghbus.daemon.api.sse import KEEP_ALIVE
+from aghbus.daemon.logs import event
+from aghbus.daemon.service import Service
+from aghbus.protocol.limits import MAX_ENVELOPE_BYTES
+
+logger = logging.getLogger("aghbus.daemon.api")
+
+MAX_BODY_BYTES: Final = MAX_ENVELOPE_BYTES + 65_536
+"""Bytes of one request body: what fits an envelope, and the other fields of the request around it."""
+
+STALLED_GRACE: Final = 0.5
+"""Seconds, ours: how long a drain waits for a client that reads nothing of what it was sent."""
+
+_POLL: Final = 0.01  # seconds between two looks at the connections that are still open, while stopping
+
+
+class ApiServer:
+    """The local API of one daemon. `start` it once, `stop` it once; both belong to the loop that runs them."""
+
+    def __init__(
+        self,
+        service: Service,
+        *,
+        socket_path: Path,
+        private_folder: bool = False,
+        tcp: tuple[str, int] | None = None,
+        token: str | None = None,
+        max_body: int = MAX_BODY_BYTES,
+        head_seconds: float = HEAD_SECONDS,
+        body_seconds: float = BODY_SECONDS,
+        keep_alive: float = KEEP_ALIVE,
+    ) -> None:
+        """`socket_path` is absolute; `private_folder`: its folder must be ours alone (`Locations.socket_dir_private`).
+
+        `tcp` is a loopback host and a port (0: any), which needs `token`. `max_body` in bytes. In seconds: how long a
+        request's head and its body may take, and the silence on a stream before a comment.
+        """
+        self._socket_path = socket_path
+        self._private_folder = private_folder
+        self._tcp = tcp
+        self._token = token
+        self._head_seconds = head_seconds
+        self._draining = asyncio.Event()
+        self._app = ApiApp(service, self._draining, max_body=max_body, body_seconds=body_seconds, keep_alive=keep_alive)
+        self._state = ServerState()
+        self._servers: list[asyncio.Server] = []
+        self._unix: UnixListener | None = None
+        self.tcp_address: tuple[str, int] | None = None
+
+    async def start(self) -> None:
+        """Listen. Raises ListenError, after which nothing is left behind.
+
+        `tcp_address` is then the host and port in use, None without TCP.
+        """
+        try:
+            self._unix = await listen_unix(self._socket_path, private_folder=self._private_folder)
+            if self._tcp is not None:
+                tcp, token = listen_tcp(*self._tcp, self._token)
+                host, port = tcp.getsockname()[:2]
+                self.tcp_address = (host, port)
+                await self._serve(LoopbackGuard(self._app, token=token, host=host, port=port), tcp)
+            await self._serve(self._app, self._unix.socket)
+        except BaseException:
+            self._close_listeners()
+            raise
+
+    async def stop(self, deadline: float) -> None:
+        """Take no more requests, finish those in flight within `deadline` seconds, and remove the socket.
+
+        Streams end with a comment, waiting requests with 503. What is not done by then is cut off. Without effect when
+        it is not running.
+        """
+        loop = asyncio.get_running_loop()
+        until, stalled_until = loop.time() + deadline, loop.time() + min(deadline, STALLED_GRACE)
+        self._close_listeners()
+        self._draining.set()
+        for connection in self._connections():
+            connection.shutdown()
+        while (self._state.connections or self._state.tasks) and loop.time() < until:
+            if loop.time() >= stalled_until:
+                self._cut([connection for connection in self._connections() if connection.stalled])
+            await asyncio.sleep(_POLL)
+        await self._cut_all()
+
+    async def _serve(self, app: App, sock: socket.socket) -> None:
+        """Accept on `sock`, which listens already: with uvicorn's defaults off that write logs or name the server."""
+        config = Config(
+            app,
+            http=ApiConnection,
+            ws="none",
+            lifespan="off",
+            interface="asgi3",
+            log_config=None,
+            access_log=False,
+            proxy_headers=False,
+            server_header=False,
+            date_header=False,
+            timeout_keep_alive=IDLE_SECONDS,
+        )
+        config.load()
+        loop = asyncio.get_running_loop()
+
+        def accepted() -> ApiConnection:
+            return ApiConnection(config, self._state, {}, loop, head_seconds=self._head_seconds)
+
+        self._servers.append(await loop.create_server(accepted, sock=sock))
+
+    def _close_listeners(self) -> None:
+        if self._unix is not None:
+            self._unix.remove()
+        for server in self._servers:
+            server.close()
+        if self._unix is not None:
+            self._unix.socket.close()
+        self._servers.clear()
+        self._unix = None
+
+    def _connections(self) -> list[ApiConnection]:
+        return [connection for connection in self._state.connections if isinstance(connection, ApiConnection)]
+
+    def _cut(self, connections: list[ApiConnection]) -> None:
+        for connection in connections:
+            connection.transport.abort()
+
+    async def _cut_all(self) -> None:
+        """Close what outlived the deadline, so that the daemon can go on to its last commit."""
+        left = self._connections()
+        tasks = set(self._state.tasks)
+        if left or tasks:
+            event(
+                logger, logging.WARNING, "requests cut off at the deadline", connections=len(left), requests=len(tasks)
+            )
+        self._cut(left)
+        await asyncio.sleep(0)  # the transports tell their connections, so that no task tries to answer
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)

@@ -1,0 +1,365 @@
+"""The rules that a configuration value obeys: each says itself in words, reads a value, and writes it back for people.
+
+A value comes either typed from TOML or as text from a flag or the environment; both go through the same rule.
+"""
+
+import re
+from collections.abc import Callable, Sequence
+from ipaddress import ip_address
+from pathlib import Path
+from typing import ClassVar, Final, Protocol
+from urllib.parse import urlsplit
+
+import msgspec
+
+DURATION_UNITS: Final = {"ms": 0.001, "s": 1, "m": 60, "h": 3600, "d": 86_400}
+"""Seconds in one unit."""
+
+SIZE_UNITS: Final = {"B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 << 40}
+"""Bytes in one unit (IEC 80000-13)."""
+
+MAX_COUNT: Final = 2**31 - 1
+"""Upper bound of a count or a number of seconds that names none of its own; no table or queue here grows past it."""
+
+_DURATION: Final = re.compile(r"(\d{1,12}(?:\.\d{1,6})?)(ms|s|m|h|d)?", re.ASCII)
+_SIZE: Final = re.compile(r"(\d{1,19})\s?(B|KiB|MiB|GiB|TiB)?", re.ASCII)
+_USERINFO: Final = re.compile(r"(//)[^/@\s]*@|^[^/@\s]*@")
+_NKEY_SEED: Final = re.compile(r"S[NCAOUX][A-Z2-7]{40,}")  # nkeys: a seed's text starts with S and the kind
+_TRUE: Final = frozenset({"true", "yes", "on", "1"})
+_FALSE: Final = frozenset({"false", "no", "off", "0"})
+
+
+class Broken(Exception):
+    """A value does not obey its rule. `hint` is what would, "" when the rule says it all."""
+
+    def __init__(self, hint: str = "") -> None:
+        super().__init__(hint)
+        self.hint = hint
+
+
+class Source(msgspec.Struct, frozen=True):
+    """How to read a value: `textual` for flags and environment, and what `~` and a relative path stand for."""
+
+    textual: bool
+    folder: str
+    home: str
+
+
+class Rule(Protocol):
+    """One rule; without state, so that one can serve several keys."""
+
+    @property
+    def echo(self) -> bool:
+        """Whether a message may repeat a bad value; not when it might be or hold a secret."""
+        ...
+
+    @property
+    def text(self) -> str:
+        """The rule in words, to follow "must be"."""
+        ...
+
+    def read(self, raw: object, source: Source) -> object:
+        """The typed value of `raw`. Raises `Broken`."""
+        ...
+
+    def show(self, value: object) -> object:
+        """`value` as TOML and JSON can write it: text, number, boolean or a list of texts; no secret in it."""
+        ...
+
+
+class Switch:
+    """True or false."""
+
+    echo: ClassVar[bool] = True
+    text: Final = "true or false"
+
+    def read(self, raw: object, source: Source) -> bool:
+        """A TOML boolean, or one of true/yes/on/1 and false/no/off/0 in text."""
+        if isinstance(raw, bool):
+            return raw
+        word = raw.lower() if source.textual and isinstance(raw, str) else ""
+        if word not in _TRUE | _FALSE:
+            raise Broken
+        return word in _TRUE
+
+    def show(self, value: object) -> object:
+        """As it is."""
+        return value
+
+
+class Count(msgspec.Struct, frozen=True):
+    """A whole number in a closed range."""
+
+    low: int = 1
+    high: int = MAX_COUNT
+    echo: ClassVar[bool] = True
+
+    @property
+    def text(self) -> str:
+        """The range in words."""
+        return f"a whole number from {self.low} to {self.high}"
+
+    def read(self, raw: object, source: Source) -> int:
+        """An integer, or its decimal digits in text."""
+        if source.textual and isinstance(raw, str) and raw.isascii() and raw.isdigit() and len(raw) <= 15:
+            raw = int(raw)
+        if not isinstance(raw, int) or isinstance(raw, bool) or not self.low <= raw <= self.high:
+            raise Broken
+        return raw
+
+    def show(self, value: object) -> object:
+        """As it is."""
+        return value
+
+
+class Duration(msgspec.Struct, frozen=True):
+    """A time span in a closed range of seconds, kept as float seconds, or as int when `whole`."""
+
+    low: float
+    high: float = MAX_COUNT
+    whole: bool = False
+    echo: ClassVar[bool] = True
+
+    @property
+    def text(self) -> str:
+        """Range and form in words."""
+        span = f"of at least {show_duration(self.low)}"
+        if self.high != MAX_COUNT:
+            span = f"from {show_duration(self.low)} to {show_duration(self.high)}"
+        form = "whole seconds or a text such as" if self.whole else "seconds or a text such as 500ms,"
+        return f"a duration {span}, in {form} 30s, 5m, 24h, 7d"
+
+    def read(self, raw: object, source: Source) -> float | int:
+        """A number of seconds, or digits followed by ms, s, m, h or d."""
+        if isinstance(raw, str):
+            match = _DURATION.fullmatch(raw.strip())
+            if match is None:
+                raise Broken
+            raw = float(match[1]) * DURATION_UNITS[match[2] or "s"]
+        if not isinstance(raw, int | float) or isinstance(raw, bool) or not self.low <= raw <= self.high:
+            raise Broken
+        if not self.whole:
+            return float(raw)
+        if raw != int(raw):
+            raise Broken("fractions of a second mean nothing here")
+        return int(raw)
+
+    def show(self, value: object) -> object:
+        """In the largest unit that keeps the number whole."""
+        return show_duration(value) if isinstance(value, int | float) else value
+
+
+class Size(msgspec.Struct, frozen=True):
+    """A number of bytes, at least `low`."""
+
+    low: int
+    echo: ClassVar[bool] = True
+
+    @property
+    def text(self) -> str:
+        """Bound and form in words."""
+        return f"a size of at least {show_size(self.low)}, in bytes or a text such as 64MiB, 1GiB"
+
+    def read(self, raw: object, source: Source) -> int:
+        """A number of bytes, or digits followed by B, KiB, MiB, GiB or TiB."""
+        if isinstance(raw, str):
+            match = _SIZE.fullmatch(raw.strip())
+            if match is None:
+                raise Broken("units are powers of two: KiB, MiB, GiB, TiB")
+            raw = int(match[1]) * SIZE_UNITS[match[2] or "B"]
+        if not isinstance(raw, int) or isinstance(raw, bool) or not self.low <= raw < 1 << 63:
+            raise Broken
+        return raw
+
+    def show(self, value: object) -> object:
+        """In the largest unit that keeps the number whole."""
+        return show_size(value) if isinstance(value, int) else value
+
+
+class Text(msgspec.Struct, frozen=True):
+    """One text that `accepts` takes; `text` says in words what that is."""
+
+    text: str
+    accepts: Callable[[str], bool]
+    echo: ClassVar[bool] = True
+
+    def read(self, raw: object, source: Source) -> str:
+        """The text, never trimmed into shape."""
+        if not isinstance(raw, str) or not self.accepts(raw):
+            raise Broken
+        return raw
+
+    def show(self, value: object) -> object:
+        """As it is."""
+        return value
+
+
+def choice(*words: str) -> Text:
+    """One of a few words."""
+    return Text(" or ".join(words) if len(words) == 2 else f"one of {', '.join(words)}", frozenset(words).__contains__)
+
+
+class SecretText(msgspec.Struct, frozen=True):
+    """A secret: never repeated in a message, shown as stars."""
+
+    text: str = "a non-empty text"
+    echo: ClassVar[bool] = False
+
+    def read(self, raw: object, source: Source) -> str:
+        """The text as it is; a line break at its end would be an accident of the shell."""
+        if not isinstance(raw, str) or not raw or raw != raw.strip():
+            raise Broken("white space at either end does not belong to it")
+        return raw
+
+    def show(self, value: object) -> object:
+        """Three stars, or None when there is none."""
+        return None if value is None else "***"
+
+
+class Texts(msgspec.Struct, frozen=True):
+    """A list of different texts that each obey `each`; commas separate them in text."""
+
+    each: Rule
+    at_least: int = 0
+
+    @property
+    def echo(self) -> bool:
+        """As for one entry."""
+        return self.each.echo
+
+    @property
+    def text(self) -> str:
+        """The rule of the entries, with the list's own."""
+        return f"a list{' of at least one entry' if self.at_least else ''}, without repetitions, each {self.each.text}"
+
+    def read(self, raw: object, source: Source) -> tuple[str, ...]:
+        """A TOML array, text separated by commas, or several of those from a repeated flag."""
+        if source.textual:
+            given = [raw] if isinstance(raw, str) else raw
+            raw = [part.strip() for text in given for part in text.split(",")] if isinstance(given, list) else raw
+        if not isinstance(raw, list):
+            raise Broken('write it as ["one", "two"]')
+        entries = tuple(str(self.each.read(entry, source)) for entry in raw)
+        if len(set(entries)) != len(entries) or len(entries) < self.at_least:
+            raise Broken
+        return entries
+
+    def show(self, value: object) -> object:
+        """A list of what the entries' rule shows."""
+        return [self.each.show(entry) for entry in value] if isinstance(value, Sequence) else value
+
+
+class FilePath(msgspec.Struct, frozen=True):
+    """A path; `~` is the home folder, a relative one starts at the configuration file's folder or where aghd runs.
+
+    `holds_secret` refuses a value that is the secret itself instead of the name of its file, and never repeats it.
+    """
+
+    holds_secret: bool = False
+    echo: ClassVar[bool] = False
+
+    @property
+    def text(self) -> str:
+        """What is wanted, in words."""
+        return "the path of a file, never the secret itself" if self.holds_secret else "a path"
+
+    def read(self, raw: object, source: Source) -> str:
+        """The absolute path. Whether it exists is for who opens it."""
+        if not isinstance(raw, str) or not raw or "\0" in raw:
+            raise Broken
+        if self.holds_secret and (_NKEY_SEED.fullmatch(raw.strip()) or "\n" in raw):
+            raise Broken("write the secret to a file of mode 0600 and name that file")
+        if raw == "~" or raw.startswith("~/"):
+            raw = source.home + raw[1:]
+        return str(Path(source.folder, raw))
+
+    def show(self, value: object) -> object:
+        """As it is: a path is no secret."""
+        return value
+
+
+class ServerUrl:
+    """Where a NATS server listens. `nats://` is put before a bare `host:port`."""
+
+    echo: ClassVar[bool] = False
+    text: Final = "host:port or a URL that starts with nats:// or tls://"
+
+    def read(self, raw: object, source: Source) -> str:
+        """The URL with its scheme; credentials inside it stay for the reader of the NATS options."""
+        if not isinstance(raw, str) or not raw or any(c.isspace() or not c.isprintable() for c in raw):
+            raise Broken
+        url = raw if "://" in raw else f"nats://{raw}"
+        try:
+            parts = urlsplit(url)
+            port = parts.port
+        except ValueError:
+            raise Broken("the port is a number from 1 to 65535") from None
+        if parts.scheme not in {"nats", "tls"} or not parts.hostname or port == 0:
+            raise Broken
+        return url
+
+    def show(self, value: object) -> object:
+        """Without credentials."""
+        return hide_userinfo(value) if isinstance(value, str) else value
+
+
+class LoopbackAddress:
+    """`HOST:PORT` on the loopback interface; port 0 lets the system choose."""
+
+    echo: ClassVar[bool] = True
+    text: Final = "an address of the loopback interface, such as 127.0.0.1:4480, localhost:4480 or [::1]:4480"
+
+    def read(self, raw: object, source: Source) -> str:
+        """The address as it was given, checked."""
+        if not isinstance(raw, str):
+            raise Broken
+        host, _ = split_address(raw)
+        if host != "localhost" and not _is_loopback(host):
+            raise Broken("the API is for this machine only; reach it from elsewhere through ssh -L")
+        return raw
+
+    def show(self, value: object) -> object:
+        """As it is."""
+        return value
+
+
+def split_address(address: str) -> tuple[str, int]:
+    """Host (no brackets) and port of `HOST:PORT` or `[V6]:PORT`. Raises `Broken` for anything else."""
+    host, colon, port = address.rpartition(":")
+    if not colon or not (port.isascii() and port.isdigit() and len(port) <= 5 and int(port) <= 65_535):
+        raise Broken("the port is a number from 0 to 65535")
+    if host.startswith("[") and host.endswith("]"):
+        return host[1:-1], int(port)
+    if not host or ":" in host:
+        raise Broken("write an IPv6 address in brackets")
+    return host, int(port)
+
+
+def hide_userinfo(text: str) -> str:
+    """`text` with the credentials of every URL in it (`//user:secret@`, or a leading `secret@`) as `***`."""
+    return _USERINFO.sub(r"\1***@", text)
+
+
+def show_duration(seconds: float) -> str:
+    """Seconds in the largest of d, h, m, s, ms that keeps the number whole: 604800 is `7d`, 1.5 is `1500ms`."""
+    milliseconds = round(seconds * 1000)
+    for unit in ("d", "h", "m", "s"):
+        width = round(DURATION_UNITS[unit] * 1000)
+        if milliseconds % width == 0 and milliseconds:
+            return f"{milliseconds // width}{unit}"
+    return f"{milliseconds}ms" if milliseconds else "0s"
+
+
+def show_size(size: int) -> str:
+    """Bytes in the largest unit that keeps the number whole: 67108864 is `64MiB`."""
+    for unit in ("TiB", "GiB", "MiB", "KiB"):
+        if size % SIZE_UNITS[unit] == 0 and size:
+            return f"{size // SIZE_UNITS[unit]}{unit}"
+    return f"{size}B"
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return False

@@ -1,0 +1,99 @@
+"""What the parts of a running daemon share: who it is, its settings, its clock, and the rooms it works in."""
+
+import asyncio
+import logging
+from typing import Any
+
+from aghbus.daemon.announcer import Announcer
+from aghbus.daemon.catalog import Catalog
+from aghbus.daemon.clock import Clock
+from aghbus.daemon.counters import Counters
+from aghbus.daemon.link import Link
+from aghbus.daemon.logs import EventLimiter
+from aghbus.daemon.roster import Roster
+from aghbus.daemon.settings import Settings
+from aghbus.protocol.bodies import PeerCard
+from aghbus.protocol.budget import Budgets
+from aghbus.protocol.discovery import build_card
+from aghbus.protocol.receiving import Receiver
+from aghbus.store.database import Store
+from aghbus.store.errors import StoreUnavailable
+from aghbus.store.writer import Job
+
+_NOISE_PER_MINUTE = 6  # log lines a minute of one kind that a stranger can provoke
+
+
+class Core:
+    """One daemon's shared state. `us` is our peer id; `channels` are the `(workspace_id, channel)` joined, in order."""
+
+    def __init__(self, settings: Settings, clock: Clock, store: Store, link: Link, roster: Roster, seq: int) -> None:
+        self.settings = settings
+        self.clock = clock
+        self.store = store
+        self.link = link
+        self.roster = roster
+        self.counters = Counters()
+        self.announcer = Announcer(seq)
+        self.inbox_bell = Announcer(seq)
+        self.catalog = Catalog()
+        self.catalog_problems: tuple[str, ...] = ()
+        self.us = settings.peer_id
+        self.workspace = settings.workspace
+        self.channels = tuple((settings.workspace, channel) for channel in settings.channels)
+        self.joined = frozenset(self.channels)
+        self.draining = False
+        self.log = logging.getLogger("aghbus.node")
+        self.noise = EventLimiter(self.log, _NOISE_PER_MINUTE)
+        self._receipts = self._budgets()
+
+    def card(self) -> PeerCard:
+        """Our Peer Card as of now."""
+        settings = self.settings
+        return build_card(
+            self.us,
+            display_name=settings.display_name,
+            capabilities=self.catalog.claims,
+            catalog=self.catalog.records,
+            profiles=settings.profiles,
+            artifacts=settings.artifacts_supported,
+        )
+
+    def receiver(self) -> Receiver:
+        """Who decides about an envelope now."""
+        return Receiver(
+            us=self.us,
+            now=self.clock.seconds(),
+            mint=self.clock.mint,
+            channels=self.joined,
+            observe=self.settings.observe,
+            receipt_ttl=self.settings.defaults.directed_ttl,
+        )
+
+    def may_answer(self, peer: str) -> bool:
+        """Spend one automatic receipt of the budget of `peer`; False, and counted, when it has none left."""
+        if self._receipts.spend(peer, self.clock.monotonic()):
+            return True
+        self.counters.add("receipts.suppressed")
+        return False
+
+    def behind(self, job: Job[Any]) -> None:
+        """Commit `job` with the next group and do not wait: for what a crash may lose, because it can be had again."""
+        self.store.submit(job).add_done_callback(self._behind_done)
+
+    def _behind_done(self, future: asyncio.Future[Any]) -> None:
+        error = None if future.cancelled() else future.exception()
+        if isinstance(error, StoreUnavailable):
+            self.counters.add("store.behind_lost")  # the store's own state says why
+        elif error is not None:
+            self.log.error("a write behind failed", exc_info=error)
+
+    def take_over(self, settings: Settings) -> None:
+        """New settings of a running daemon; only reloadable keys may differ."""
+        if settings.limits != self.settings.limits:
+            self.settings = settings
+            self._receipts = self._budgets()
+        self.settings = settings
+
+    def _budgets(self) -> Budgets:
+        per_minute = float(self.settings.limits.receipts_per_minute)
+        return Budgets(capacity=per_minute, per_second=per_minute / 60)

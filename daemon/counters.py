@@ -1,0 +1,37 @@
+"""Named counts of everything that happens, and sentences about what is wrong: the raw material of `aghctl status`."""
+
+from collections import Counter
+from typing import Final
+
+_PROBLEM_LIFE: Final = 300.0  # seconds a problem is shown after it was last noticed
+
+
+class Counters:
+    """Counts since the start, by dotted name, and current problems by key."""
+
+    def __init__(self) -> None:
+        self._counts: Counter[str] = Counter()
+        self._problems: dict[str, tuple[float, str]] = {}
+
+    def add(self, name: str, amount: int = 1) -> None:
+        """Count `name`."""
+        self._counts[name] += amount
+
+    def __getitem__(self, name: str) -> int:
+        return self._counts[name]
+
+    def snapshot(self) -> dict[str, int]:
+        """All counts by name, sorted."""
+        return dict(sorted(self._counts.items()))
+
+    def problem(self, key: str, sentence: str, now: float) -> None:
+        """Something is wrong at monotonic second `now`; the same key replaces its sentence."""
+        self._problems[key] = (now, sentence)
+
+    def solved(self, key: str) -> None:
+        """It is right again."""
+        self._problems.pop(key, None)
+
+    def problems(self, now: float) -> list[str]:
+        """What is wrong at monotonic second `now`."""
+        return [sentence for since, sentence in self._problems.values() if now - since <= _PROBLEM_LIFE]

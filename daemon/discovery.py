@@ -1,0 +1,271 @@
+"""Greeting, answering whois, and asking it: the part of the traffic that is never queued (spec sections 2 and 7)."""
+
+import asyncio
+from collections.abc import Coroutine
+from typing import Any, Final
+
+import msgspec
+
+from aghbus.daemon.core import Core
+from aghbus.daemon.link import LinkError
+from aghbus.protocol.control import WhoisAnswer, WhoisAsk, WhoisFound
+from aghbus.protocol.discovery import CATALOG, CATALOG_KEY, FILTER_KEY, INCLUDE_KEY, rich_response, should_answer
+from aghbus.protocol.effects import AnswerWhois, Discovered
+from aghbus.protocol.envelope import Envelope
+from aghbus.protocol.errors import InvalidRequest, Unavailable
+from aghbus.protocol.identifiers import is_peer, subject_for
+from aghbus.protocol.sending import Draft, build
+from aghbus.store.peers import upsert_peer
+
+INSTANCE_KEY: Final = "aghbus.instance"  # in a greet's ext: tells two daemons under one peer id apart
+_JITTER: Final = 0.2  # of the greeting interval, downwards only (spec section 7)
+_REGREET: Final = 5.0  # seconds between two greets that answer a conflict
+_GRACE: Final = (0.01, 0.1)  # seconds, least and most, after the last expected answer
+_STALL: Final = (0.1, 0.5)  # seconds without any answer, after at least one and before the first
+_STALL_ROUND_TRIPS: Final = 20  # a stall lasts at least so many round trips as seen
+
+
+class Question:
+    """A whois of ours that waits for answers."""
+
+    def __init__(self, ask: WhoisAsk, request: Envelope, expected: frozenset[str], started: float) -> None:
+        self.ask = ask
+        self.request = request
+        self.expected = expected
+        self.started = started
+        self.last = started
+        self.found: dict[str, WhoisFound] = {}
+        self.bell = asyncio.Event()
+
+    def complete(self) -> bool:
+        """Everybody that presence expects has answered (nobody expected: never)."""
+        return bool(self.expected) and self.expected <= self.found.keys()
+
+
+class Discovery:
+    """One daemon's discovery on all its channels."""
+
+    def __init__(self, core: Core, instance: str) -> None:
+        self._core = core
+        self._instance = instance
+        self._questions: dict[str, Question] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._greeted = 0.0
+        self._slowest = 0.0  # seconds, the slowest answer seen lately; decays
+
+    # greeting
+
+    async def greet(self) -> None:
+        """Announce ourselves on every channel; quiet when the link is down (it greets again when it is up)."""
+        self._greeted = self._core.clock.monotonic()
+        for workspace_id, channel in self._core.channels:
+            body: dict[str, Any] = {"peer_card": self._core.card().to_wire()}
+            draft = self._draft("greet", workspace_id, channel, body, ext={INSTANCE_KEY: self._instance})
+            await self._publish(draft)
+
+    async def keep_greeting(self) -> None:
+        """Greet at the configured interval, with downward jitter, until cancelled."""
+        while True:
+            interval = self._core.settings.discovery.interval
+            await asyncio.sleep(interval * (1 - _JITTER * self._core.clock.fraction()))
+            if self._core.link.state == "up":
+                await self.greet()
+
+    async def join(self) -> None:
+        """Greet, and ask who is there so that presence is filled without waiting for the others' next greet."""
+        await self.greet()
+        for workspace_id, channel in self._core.channels:
+            await self._publish(self._draft("whois", workspace_id, channel, {"type": "request", "query": ""}))
+
+    def conflict(self, envelope: Envelope) -> None:
+        """Another daemon uses our peer id: say so loudly, here and, by a greet that it will see, over there."""
+        core = self._core
+        if envelope.extensions().get(INSTANCE_KEY) == self._instance:
+            return  # our own greet, come back through a stream
+        core.counters.add("identity.conflicts")
+        sentence = f"another daemon uses our peer id {core.us} in workspace {envelope.workspace_id}"
+        core.counters.problem("identity", f"{sentence}: give one of them another --peer-id", core.clock.monotonic())
+        core.noise.event(40, "identity", sentence, channel=envelope.channel, id=envelope.id, kind=envelope.kind)
+        if core.clock.monotonic() - self._greeted > _REGREET:
+            self.spawn(self.greet())
+
+    # answering
+
+    def carry_out(self, effect: Discovered | AnswerWhois, envelope: Envelope) -> None:
+        """Presence, an answer to a question of ours, or an answer to somebody's question."""
+        if isinstance(effect, Discovered):
+            self._heard(effect, envelope)
+        else:
+            self.spawn(self._answer(effect.request))
+
+    def _heard(self, effect: Discovered, envelope: Envelope) -> None:
+        core = self._core
+        now_ms = core.clock.millis()
+        peer = core.roster.heard(envelope.workspace_id, envelope.channel, effect.card, effect.trust, now_ms)
+        core.behind(lambda tx: upsert_peer(tx, peer))
+        question = self._questions.get(effect.answer_to or "")
+        if question is not None:
+            self._answered(question, effect, envelope)
+
+    def _answered(self, question: Question, effect: Discovered, envelope: Envelope) -> None:
+        if (envelope.workspace_id, envelope.channel) != (question.request.workspace_id, question.request.channel):
+            return
+        question.last = self._core.clock.monotonic()
+        took = question.last - question.started
+        self._slowest = max(took, self._slowest * 0.9)
+        card = effect.card.to_wire()
+        question.found.setdefault(
+            effect.card.peer_id,
+            WhoisFound(
+                peer_id=effect.card.peer_id,
+                trust=effect.trust,
+                rtt_ms=round(took * 1000, 3),
+                card=card,
+                capabilities=_catalog_of(envelope) if question.ask.catalog else None,
+            ),
+        )
+        question.bell.set()
+
+    async def _answer(self, request: Envelope) -> None:
+        core = self._core
+        card = core.card()
+        query = getattr(request.body, "query", "")
+        if not should_answer(query, request.to, card):
+            return
+        core.counters.add("whois.answered")
+        card, ext = rich_response(card, core.catalog.records, request.extensions())
+        body = {"type": "response", "peer_card": card.to_wire()}
+        draft = self._draft("whois", request.workspace_id, request.channel, body, to=request.sender, ext=ext)
+        await self._publish(msgspec.structs.replace(draft, reply_to=request.id, trace_id=request.trace_id))
+
+    # asking
+
+    async def whois(self, ask: WhoisAsk) -> WhoisAnswer:
+        """Ask, and wait as long as it makes sense: see `_wait`. Raises InvalidRequest, Unavailable."""
+        question = self._question(ask)
+        self._questions[question.request.id] = question
+        try:
+            await self._core.link.publish(
+                subject_for(question.request.workspace_id, question.request.channel, ask.to), question.request.raw
+            )
+            ended = await self._wait(question)
+        except LinkError as error:
+            raise Unavailable(f"the broker link is down: {error}", hint="see `aghctl status`") from None
+        finally:
+            del self._questions[question.request.id]
+        return WhoisAnswer(
+            request_id=question.request.id,
+            query=ask.query,
+            peers=list(question.found.values()),
+            expected=len(question.expected),
+            elapsed_ms=round((self._core.clock.monotonic() - question.started) * 1000, 3),
+            ended=ended,
+        )
+
+    def _question(self, ask: WhoisAsk) -> Question:
+        core = self._core
+        channel = ask.channel or core.channels[0][1]
+        if (core.workspace, channel) not in core.joined:
+            raise InvalidRequest(f"channel: {channel!r} is none of the channels joined here")
+        if ask.to is not None and not is_peer(ask.to):
+            raise InvalidRequest("to: is not a peer id")
+        if ask.to == core.us:
+            raise InvalidRequest(
+                "to: that is ourselves", hint="`aghctl status` and `aghctl capability list` show our own card"
+            )
+        ext: dict[str, Any] = {}
+        if ask.catalog:
+            ext[INCLUDE_KEY] = [CATALOG]
+            if ask.capability_ids is not None:
+                ext[FILTER_KEY] = ask.capability_ids
+        body = {"type": "request", "query": ask.query}
+        request = build(self._draft("whois", core.workspace, channel, body, to=ask.to, ext=ext), core.clock.seconds())
+        expected = (
+            frozenset({ask.to})
+            if ask.to is not None
+            else core.roster.expected(core.workspace, channel, ask.query, core.clock.millis())
+        )
+        return Question(ask, request, expected, core.clock.monotonic())
+
+    async def _wait(self, question: Question) -> str:
+        """Until complete plus a grace, or quiet for a stall that adapts to the round trips seen, or the time is up."""
+        deadline = question.started + question.ask.wait
+        while True:
+            now = self._core.clock.monotonic()
+            if question.found and question.ask.first:
+                return "first"
+            reason, until = self._until(question)
+            if now >= min(until, deadline):
+                return reason if until <= deadline else "timeout"
+            question.bell.clear()
+            await _ring(question.bell, min(until, deadline) - now)
+
+    def _until(self, question: Question) -> tuple[str, float]:
+        round_trip = max(self._slowest, (self._core.link.rtt_ms() or 0.0) / 1000)
+        if question.complete():
+            seen = max(found.rtt_ms for found in question.found.values()) / 1000
+            return "complete", question.last + min(_GRACE[1], max(_GRACE[0], 2 * seen))
+        if question.ask.to is not None or (question.expected and not question.found):
+            return "timeout", question.started + question.ask.wait  # one is known to be there: give it all the time
+        least = _STALL[0] if question.found else _STALL[1]
+        return "quiet", question.last + max(least, _STALL_ROUND_TRIPS * round_trip)
+
+    # plumbing
+
+    def spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        """Run something short in the background, and keep it alive until it ends."""
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def close(self) -> None:
+        """Wait for what is still being answered."""
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    def _draft(
+        self,
+        kind: str,
+        workspace_id: str,
+        channel: str,
+        body: dict[str, Any],
+        *,
+        to: str | None = None,
+        ext: dict[str, Any] | None = None,
+    ) -> Draft:
+        clock = self._core.clock
+        return Draft(
+            id=clock.mint(),
+            workspace_id=workspace_id,
+            channel=channel,
+            kind=kind,
+            sender=self._core.us,
+            to=to,
+            ts=clock.seconds(),
+            body=body,
+            ext=ext or None,
+        )
+
+    async def _publish(self, draft: Draft) -> None:
+        try:
+            envelope = build(draft, draft.ts)
+            await self._core.link.publish(
+                subject_for(envelope.workspace_id, envelope.channel, envelope.to), envelope.raw
+            )
+            self._core.counters.add(f"sent.{envelope.kind}")
+        except (LinkError, InvalidRequest) as error:
+            self._core.counters.add("discovery.unsent")
+            self._core.noise.event(30, "discovery.unsent", "not sent", kind=draft.kind, cause=str(error))
+
+
+async def _ring(bell: asyncio.Event, timeout: float) -> None:
+    try:
+        async with asyncio.timeout(timeout):
+            await bell.wait()
+    except TimeoutError:
+        return
+
+
+def _catalog_of(envelope: Envelope) -> list[dict[str, Any]]:
+    catalog = envelope.extensions().get(CATALOG_KEY)
+    records = catalog.get("capabilities") if isinstance(catalog, dict) else None
+    return [record for record in records if isinstance(record, dict)] if isinstance(records, list) else []

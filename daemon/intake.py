@@ -1,0 +1,263 @@
+"""The way in: NATS bytes → parse once → decide → one transaction for whatever has come meanwhile → act on the effects.
+
+Parsing happens as the message comes, so that garbage never takes a place in the queue. The queue is bounded: what does not
+fit is not committed, not remembered and not answered (spec section 5, Overload); it is counted, and the sender's retry
+brings it again. While one commit is under way the next batch gathers.
+"""
+
+import asyncio
+import logging
+from collections import deque
+from typing import Final
+
+import msgspec
+
+from aghbus.daemon.core import Core
+from aghbus.daemon.discovery import Discovery
+from aghbus.daemon.link import InboundMessage
+from aghbus.daemon.outgoing import outgoing
+from aghbus.daemon.publisher import Publisher
+from aghbus.protocol.budget import Budgets
+from aghbus.protocol.effects import (
+    AnswerWhois,
+    Conflict,
+    Deliver,
+    Discovered,
+    Effects,
+    Ignore,
+    Quarantine,
+    Queue,
+    Remember,
+)
+from aghbus.protocol.envelope import DISCOVERY_KINDS, Envelope, parse
+from aghbus.protocol.errors import NotTarget, ProtocolError
+from aghbus.protocol.identifiers import channel_of_subject
+from aghbus.protocol.receiving import Receiver, Source, View, decide, refuse
+from aghbus.protocol.salvage import identity, salvage
+from aghbus.store import quarantine
+from aghbus.store.apply import Applied, apply, load_source_view, load_view
+from aghbus.store.dedup import key_of
+from aghbus.store.errors import StoreUnavailable
+from aghbus.store.outbox import Outgoing
+from aghbus.store.transaction import Transaction
+
+_BATCH: Final = 256  # envelopes decided in one job: some milliseconds of the loop
+_QUARANTINE_PER_SECOND: Final = 50.0  # refused envelopes kept; a flood beyond it is only counted
+_STORE_PAUSE: Final = 0.25  # seconds before the next batch after the store could not write
+
+
+class Arrived(msgspec.Struct, frozen=True):
+    """One message off the wire: a valid envelope, or the error and what could be read of it."""
+
+    subject: str
+    raw: bytes
+    received_ms: int
+    envelope: Envelope | None = None
+    error: ProtocolError | None = None
+    source: Source | None = None
+
+
+class Done(msgspec.Struct, frozen=True):
+    """What became of one message in the transaction; `applied` None when it changed nothing in the store."""
+
+    arrived: Arrived
+    effects: Effects
+    applied: Applied | None = None
+    outgoing: list[Outgoing] = msgspec.field(default_factory=list)
+    overloaded: bool = False
+
+
+class Intake:
+    """The receiving half of the daemon."""
+
+    def __init__(self, core: Core, discovery: Discovery, publisher: Publisher) -> None:
+        self._core = core
+        self._discovery = discovery
+        self._publisher = publisher
+        self._queue: deque[Arrived] = deque()
+        self._bell = asyncio.Event()
+        self._idle = asyncio.Event()
+        self._idle.set()
+        self._kept = Budgets(capacity=4 * _QUARANTINE_PER_SECOND, per_second=_QUARANTINE_PER_SECOND, keys=1)
+
+    @property
+    def depth(self) -> int:
+        """Messages waiting for the store."""
+        return len(self._queue)
+
+    # arriving (synchronous, on the link's callback)
+
+    def offer(self, message: InboundMessage) -> None:
+        """One message from the broker; never raises for what it holds."""
+        core = self._core
+        core.counters.add("received")
+        try:
+            envelope = parse(message.data, core.clock.seconds())
+            if channel_of_subject(message.subject) != (envelope.workspace_id, envelope.channel):
+                raise NotTarget("is not the channel of the subject that it came on", "channel")
+        except ProtocolError as error:
+            self._offer_refused(message, error)
+            return
+        core.counters.add(f"received.{envelope.kind}")
+        if envelope.kind in DISCOVERY_KINDS:
+            self._discover(message, envelope)
+        else:
+            self._put(Arrived(message.subject, message.data, core.clock.millis(), envelope))
+
+    def _offer_refused(self, message: InboundMessage, error: ProtocolError) -> None:
+        core = self._core
+        core.counters.add("refused")
+        core.counters.add(f"refused.{error.reason}")
+        source = None if isinstance(error, NotTarget) else salvage(message.data, core.us, core.joined)
+        if source is None and not self._kept.spend("", core.clock.monotonic()):
+            core.counters.add("quarantine.skipped")
+            return
+        self._put(Arrived(message.subject, message.data, core.clock.millis(), None, error, source))
+
+    def _put(self, arrived: Arrived) -> None:
+        if len(self._queue) >= self._core.settings.receive.queue:
+            self._overload("queue", arrived)
+            return
+        self._queue.append(arrived)
+        self._idle.clear()
+        self._bell.set()
+
+    def _discover(self, message: InboundMessage, envelope: Envelope) -> None:
+        """Greet and whois: answered at once, remembered behind (docs/adr/0004)."""
+        core = self._core
+        view = View(duplicate=core.store.memory.dedup.contains(key_of(envelope)))
+        for effect in decide(envelope, view, core.receiver()):
+            match effect:
+                case Remember(until=until):
+                    core.behind(lambda tx, until=until: tx.memory.dedup.remember(tx, key_of(envelope), until))
+                case Discovered() | AnswerWhois():
+                    self._discovery.carry_out(effect, envelope)
+                case Conflict():
+                    self._discovery.conflict(envelope)
+                case Quarantine(reason=reason):
+                    core.counters.add(f"refused.{reason}")
+                    if self._kept.spend("", core.clock.monotonic()):
+                        self._keep(Arrived(message.subject, message.data, core.clock.millis(), envelope), effect)
+                case Ignore(why=why):
+                    core.counters.add(f"ignored.{why}")
+                case _:
+                    raise AssertionError(f"discovery has no such effect: {effect!r}")
+
+    def _keep(self, arrived: Arrived, effect: Quarantine) -> None:
+        self._core.behind(lambda tx: self._quarantine(tx, arrived, effect))
+
+    # deciding and committing
+
+    async def run(self) -> None:
+        """Work the queue off until cancelled."""
+        while True:
+            await self._bell.wait()
+            self._bell.clear()
+            while self._queue:
+                await self._batch()
+            self._idle.set()
+
+    async def drained(self, timeout: float) -> bool:
+        """Wait until everything that arrived is committed; False when `timeout` seconds passed before."""
+        try:
+            async with asyncio.timeout(timeout):
+                await self._idle.wait()
+        except TimeoutError:
+            return False
+        return True
+
+    async def _batch(self) -> None:
+        batch = [self._queue.popleft() for _ in range(min(_BATCH, len(self._queue)))]
+        try:
+            results = await self._core.store.write(lambda tx: self._decide_all(tx, batch))
+        except StoreUnavailable as error:
+            for arrived in batch:
+                self._overload("store", arrived)
+            self._core.noise.event(logging.ERROR, "store", "the store cannot write", cause=str(error))
+            await asyncio.sleep(_STORE_PAUSE)
+            return
+        for done in results:
+            self._act(done)
+
+    def _decide_all(self, tx: Transaction, batch: list[Arrived]) -> list[Done]:
+        receiver = self._core.receiver()
+        room = self._core.settings.inbox.capacity - tx.memory.inbox_waiting.value
+        results: list[Done] = []
+        for arrived in batch:
+            done = self._decide(tx, arrived, receiver, room > 0)
+            room -= any(isinstance(effect, Deliver) for effect in done.effects)
+            results.append(done)
+        return results
+
+    def _decide(self, tx: Transaction, arrived: Arrived, receiver: Receiver, room: bool) -> Done:
+        core = self._core
+        envelope = arrived.envelope
+        if envelope is None:
+            assert arrived.error is not None
+            effects = refuse(arrived.error, arrived.source, load_source_view(tx, arrived.source), receiver)
+        else:
+            effects = decide(envelope, load_view(tx, envelope, core.us), receiver)
+            if not room and any(isinstance(effect, Deliver) for effect in effects):
+                return Done(arrived, (), overloaded=True)
+        effects = tuple(effect for effect in effects if not self._suppressed(effect))
+        for effect in effects:
+            if isinstance(effect, Quarantine):
+                self._quarantine(tx, arrived, effect)
+        capacity = core.settings.inbox.capacity
+        applied = apply(tx, envelope, effects, us=core.us, received_ms=arrived.received_ms, inbox_capacity=capacity)
+        return Done(arrived, effects, applied, outgoing(tx, applied))
+
+    def _suppressed(self, effect: object) -> bool:
+        return isinstance(effect, Queue) and effect.automatic and not self._core.may_answer(effect.envelope.to or "")
+
+    def _quarantine(self, tx: Transaction, arrived: Arrived, effect: Quarantine) -> None:
+        message_id, sender = identity(arrived.raw)
+        limits = self._core.settings.quarantine
+        quarantine.keep(
+            tx,
+            subject=arrived.subject,
+            message_id=message_id,
+            sender=sender,
+            reason=effect.reason,
+            detail=effect.detail,
+            raw=arrived.raw,
+            received_ms=arrived.received_ms,
+            max_rows=limits.max_rows,
+            max_bytes=limits.max_bytes,
+        )
+
+    # acting, after the commit
+
+    def _act(self, done: Done) -> None:
+        core = self._core
+        if done.overloaded:
+            self._overload("inbox", done.arrived)
+            return
+        for effect in done.effects:
+            match effect:
+                case Ignore(why=why):
+                    core.counters.add(f"ignored.{why}")
+                case Quarantine(reason=reason) if done.arrived.envelope is not None:
+                    core.counters.add("refused")
+                    core.counters.add(f"refused.{reason}")
+                case Conflict(envelope=envelope):
+                    self._discovery.conflict(envelope)
+                case Queue(envelope=answer):
+                    core.counters.add(f"sent.{answer.kind}")
+                case _:
+                    pass
+        if done.applied is not None:
+            self._publisher.enqueue(done.outgoing)
+            seq = max((done.applied.seq or 0, *done.applied.queued))
+            core.announcer.ring(seq)
+            if done.applied.delivered:
+                core.inbox_bell.ring(seq)
+
+    def _overload(self, where: str, arrived: Arrived) -> None:
+        core = self._core
+        core.counters.add("overload")
+        core.counters.add(f"overload.{where}")
+        sentence = f"overload: envelopes are held off because the {where} is full"
+        core.counters.problem(f"overload.{where}", sentence, core.clock.monotonic())
+        sender = arrived.envelope.sender if arrived.envelope else ""
+        core.noise.event(logging.WARNING, f"overload.{where}", sentence, sender=sender, subject=arrived.subject)

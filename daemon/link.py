@@ -1,0 +1,362 @@
+"""The link: a NATS connection that comes back for ever, with its subscriptions, whatever port the broker comes back on.
+
+    connecting ──► up ──► down ──► up …        closed, from any of them, for good
+
+The loop asks `resolve` where to connect before every round, since an embedded broker may have moved; tries each server, the
+discovered ones of the cluster too; subscribes everything anew; and is up once a PONG confirms that. It never gives up: the
+daemon serves its local API meanwhile. A PING every 15 s measures the round trip and finds connections that died silently.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import random
+import time
+from typing import TYPE_CHECKING, Literal
+
+from aghbus.daemon.endpoints import Endpoints
+from aghbus.daemon.link_events import (
+    BadPublish,
+    ConnectFailed,
+    InboundMessage,
+    LinkDown,
+    LinkError,
+    LinkEvent,
+    LinkProblem,
+    LinkTimeout,
+    NoResponders,
+    PayloadTooLarge,
+    ServerInfo,
+)
+from aghbus.daemon.logs import event
+from aghbus.daemon.subscription import Subscription
+from aghbus.protocol.limits import MAX_ENVELOPE_BYTES
+from aghbus.protocol.text import escape
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Mapping
+
+    from nats.aio.client import Client
+
+    from aghbus.daemon.nats_connection import NatsConnection
+    from aghbus.daemon.nats_options import NatsOptions
+
+__all__ = [
+    "BadPublish",
+    "InboundMessage",
+    "Link",
+    "LinkDown",
+    "LinkError",
+    "LinkEvent",
+    "LinkProblem",
+    "LinkTimeout",
+    "NoResponders",
+    "PayloadTooLarge",
+    "ServerInfo",
+    "Subscription",
+]
+
+_log = logging.getLogger("aghbus.link")
+
+LinkState = Literal["connecting", "up", "down", "closed"]
+
+FIRST_DELAY = 0.05
+"""Seconds before the second attempt; doubled each time, with jitter."""
+LOOPBACK_CEILING = 2.0
+"""Seconds between attempts at most when the servers are on this machine: nobody stays away longer than a few seconds."""
+REMOTE_CEILING = 30.0
+"""Seconds between attempts at most otherwise: a thousand peers must not beat down a broker that is coming up."""
+
+KEEPALIVE = 15.0
+"""Seconds between two PINGs of our own: with the next line, how long a connection that died silently can go unnoticed."""
+PONG_WAIT = 10.0
+"""Seconds for the PONG; then the connection counts as lost."""
+_STEADY = 5.0  # seconds up after which the backoff starts from the beginning
+
+
+class Link:
+    """One lasting link. Every callback is a plain function, called on the event loop; it must not block."""
+
+    def __init__(
+        self,
+        resolve: Callable[[], Awaitable[NatsOptions]],
+        *,
+        name: str,
+        on_up: Callable[[Link], None] = lambda _link: None,
+        on_down: Callable[[Link, str], None] = lambda _link, _reason: None,
+        on_error: Callable[[LinkEvent], None] = lambda _event: None,
+        pending_msgs_limit: int = 65_536,
+        pending_bytes_limit: int = 67_108_864,
+        no_echo: bool = True,
+        first_delay: float = FIRST_DELAY,
+        ceiling: float | None = None,
+        keepalive: float = KEEPALIVE,
+        pong_wait: float = PONG_WAIT,
+    ) -> None:
+        """`resolve` says where to connect, anew before every round of attempts; what it raises counts as a failed attempt.
+
+        `on_up` is called when everything is subscribed, `on_down` (with the reason) when a connection that was up is
+        lost, `on_error` with what does not end the connection. The pending limits, messages and bytes, hold per
+        subscription. `ceiling` in seconds replaces the two that depend on where the servers are.
+        """
+        self._resolve = resolve
+        self._endpoints = Endpoints(name, no_echo, self._report)
+        self._on_up = on_up
+        self._on_down = on_down
+        self._on_error = on_error
+        self._limits = (pending_msgs_limit, pending_bytes_limit)
+        self._first_delay = first_delay
+        self._ceiling = ceiling
+        self._keepalive = keepalive
+        self._pong_wait = pong_wait
+        self._state: LinkState = "connecting"
+        self._up = asyncio.Event()
+        self._connection: NatsConnection | None = None
+        self._runner: asyncio.Task[None] | None = None
+        self._subscriptions: list[Subscription] = []
+        self._attaching: set[asyncio.Task[None]] = set()
+        self._rtt: float | None = None
+        self._max_payload = MAX_ENVELOPE_BYTES
+        self._past_slow = 0
+        self._past_dropped = 0
+        self.last_error: LinkProblem | None = None
+        self.reconnects = 0
+
+    # state
+
+    @property
+    def state(self) -> LinkState:
+        """connecting until the first success, then up or down; closed after `close`."""
+        return self._state
+
+    @property
+    def max_payload(self) -> int:
+        """Bytes of payload and headers that the server takes; NATS' own default until the first connection."""
+        return self._max_payload
+
+    @property
+    def server(self) -> ServerInfo | None:
+        """The server we are connected to, None while not up."""
+        return self._connection.info if self._connection and self._state == "up" else None
+
+    @property
+    def subscriptions(self) -> tuple[Subscription, ...]:
+        """Every live subscription, for status."""
+        return tuple(self._subscriptions)
+
+    @property
+    def slow_consumer_events(self) -> int:
+        """Episodes of loss by overflow on our side, and disconnections by the server for reading too slowly."""
+        return self._past_slow + sum(sub.slow_events for sub in self._subscriptions)
+
+    @property
+    def dropped_messages(self) -> int:
+        """Messages lost because a subscription's pending limits were reached."""
+        return self._past_dropped + sum(sub.dropped for sub in self._subscriptions)
+
+    @property
+    def connection(self) -> Client:
+        """The library's client of this moment, for the file that adds JetStream; LinkDown while not up."""
+        return self._live().client
+
+    def rtt_ms(self) -> float | None:
+        """The last measured round trip in milliseconds, None before the first."""
+        return None if self._rtt is None else self._rtt * 1000
+
+    # life
+
+    def start(self) -> None:
+        """Begins to connect, in a task of its own; never raises for want of a server."""
+        if self._runner is None and self._state != "closed":
+            self._runner = asyncio.create_task(self._run(), name="nats-link")
+
+    async def wait_up(self, timeout: float) -> bool:
+        """Waits until the link is up; False when `timeout` seconds have passed."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(timeout):
+                await self._up.wait()
+        return self._up.is_set()
+
+    async def drain(self, timeout: float) -> None:
+        """Stops receiving: unsubscribes, and waits until the callbacks have had what was on its way. Publishing goes on."""
+        subscriptions = tuple(self._subscriptions)
+        with contextlib.suppress(TimeoutError, LinkError):
+            async with asyncio.timeout(timeout):
+                await asyncio.gather(*(sub.drain() for sub in subscriptions))
+
+    async def close(self, drain_timeout: float) -> None:
+        """Drains within `drain_timeout` seconds, pushes out what is published, and ends the link for good."""
+        deadline = asyncio.get_running_loop().time() + drain_timeout
+        if self._state == "up":
+            await self.drain(drain_timeout)
+            with contextlib.suppress(LinkError):
+                await self.flush(max(0.0, deadline - asyncio.get_running_loop().time()))
+        self._state = "closed"
+        self._up.clear()
+        tasks = [task for task in (self._runner, *self._attaching) if task is not None]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        if self._connection is not None:
+            await self._connection.close()
+            self._connection = None
+
+    # use
+
+    def subscribe(self, subject: str, callback: Callable[[InboundMessage], None]) -> Subscription:
+        """Remembers the subscription over all reconnects; a `flush` that returns says that the broker has it."""
+        subscription = Subscription(subject, callback, self._report, self._limits, self._forget)
+        self._subscriptions.append(subscription)
+        if self._connection is not None and self._state == "up":
+            self._spawn(subscription.attach(self._connection))
+        return subscription
+
+    async def publish(
+        self, subject: str, data: bytes, headers: Mapping[str, str] | None = None, reply: str = ""
+    ) -> None:
+        """Puts a message into the buffer of the connection; that the broker has it is known after `flush`.
+
+        Raises LinkDown, PayloadTooLarge (headers counted), BadPublish. Waits only when two MiB are on their way.
+        """
+        await self._live().publish(subject, data, reply, headers)
+
+    async def flush(self, timeout: float) -> None:
+        """Returns when the broker has all that was published and subscribed before; LinkTimeout, LinkDown."""
+        if self._attaching:
+            await asyncio.wait(self._attaching, timeout=timeout)
+        self._rtt = await self._live().ping(timeout)
+
+    async def measure_rtt(self, timeout: float = PONG_WAIT) -> float:
+        """One round trip in milliseconds, what waits in the buffer included; LinkTimeout, LinkDown."""
+        await self.flush(timeout)
+        return (self._rtt or 0.0) * 1000
+
+    async def request_raw(self, subject: str, data: bytes, timeout: float) -> InboundMessage:
+        """NATS request-reply for tools: the first reply; NoResponders, LinkTimeout, LinkDown."""
+        return await self._live().request(subject, data, timeout)
+
+    # the loop
+
+    def _live(self) -> NatsConnection:
+        if self._connection is None or self._state != "up":
+            raise LinkDown(
+                f"the NATS link is {self._state}" + (f": {self.last_error.cause}" if self.last_error else "")
+            )
+        return self._connection
+
+    async def _run(self) -> None:
+        failures = 0
+        while True:
+            ceiling = self._ceiling or REMOTE_CEILING
+            try:
+                options = await self._resolve()
+                ceiling = self._ceiling or (LOOPBACK_CEILING if options.loopback else REMOTE_CEILING)
+                self._connection = await self._endpoints.connect(options)
+                await self._resubscribe(self._connection)
+            except ConnectFailed as error:
+                problem = error.problem
+            except Exception as error:
+                problem = _resolve_problem(error)
+            else:
+                lasted = await self._stay_up(self._connection)
+                failures = 0 if lasted > _STEADY else failures + 1
+                await asyncio.sleep(self._delay(failures, ceiling) if failures else 0)
+                continue
+            failures += 1
+            self._note(problem)
+            await asyncio.sleep(ceiling if problem.code == "auth" else self._delay(failures, ceiling))
+
+    def _delay(self, failures: int, ceiling: float) -> float:
+        """Exponential from the first delay to the ceiling, half of it left to chance."""
+        longest = min(ceiling, self._first_delay * 2.0 ** min(failures - 1, 16))
+        return longest * random.uniform(0.5, 1.0)  # noqa: S311 - spreads the peers, hides nothing
+
+    async def _resubscribe(self, connection: NatsConnection) -> None:
+        """All subscriptions, and the PONG behind them; a failure here is a failed attempt."""
+        try:
+            for subscription in tuple(self._subscriptions):
+                await subscription.attach(connection)
+            self._rtt = await connection.ping(self._pong_wait)
+        except LinkError as error:
+            await connection.close()
+            raise ConnectFailed(LinkProblem("lost", escape(str(error)), "", time.time())) from None
+
+    async def _stay_up(self, connection: NatsConnection) -> float:
+        """From up to down; returns the seconds between."""
+        since = time.monotonic()
+        info = connection.info
+        self._max_payload = info.max_payload
+        self._state = "up"
+        self.last_error = None
+        self._up.set()
+        event(_log, logging.INFO, "link up", server=info.name, url=info.url, version=info.version)
+        # what was subscribed while the PONG was awaited
+        for subscription in self._subscriptions:
+            if not subscription.attached:
+                self._spawn(subscription.attach(connection))
+        self._guarded(lambda: self._on_up(self))
+        reason = await self._until_lost(connection)
+        self._state = "down"
+        self._up.clear()
+        self.reconnects += 1
+        self._connection = None
+        self._past_slow += "slow consumer" in reason.lower()
+        self.last_error = LinkProblem("lost", reason, "reconnecting", time.time())
+        for subscription in self._subscriptions:
+            subscription.detach()
+        await connection.close()
+        event(_log, logging.WARNING, "link lost", server=info.name, reason=reason)
+        self._guarded(lambda: self._on_down(self, reason))
+        return time.monotonic() - since
+
+    async def _until_lost(self, connection: NatsConnection) -> str:
+        while True:
+            self._endpoints.remember(connection)
+            await asyncio.wait({connection.lost}, timeout=self._keepalive)
+            if connection.lost.done():
+                return str(connection.lost.result())
+            try:
+                self._rtt = await connection.ping(self._pong_wait)
+            except LinkError as error:
+                return str(error)
+
+    def _note(self, problem: LinkProblem) -> None:
+        """Logs a failure when it is a new one, else quietly: the loop may repeat it for days."""
+        last, self.last_error = self.last_error, problem
+        repeated = last is not None and (last.code, last.cause) == (problem.code, problem.cause)
+        level = logging.DEBUG if repeated else logging.WARNING
+        event(_log, level, "link not connected", cause=problem.cause, hint=problem.hint)
+
+    def _report(self, what: LinkEvent) -> None:
+        self._guarded(lambda: self._on_error(what))
+
+    def _guarded(self, call: Callable[[], None]) -> None:
+        """A user's callback that raises is a defect, logged; it must not end the loop."""
+        try:
+            call()
+        except Exception:
+            _log.exception("link callback failed")
+
+    def _spawn(self, attaching: Awaitable[None]) -> None:
+        async def attach() -> None:
+            with contextlib.suppress(LinkDown):  # the next connection attaches it
+                await attaching
+
+        task = asyncio.create_task(attach())
+        self._attaching.add(task)
+        task.add_done_callback(self._attaching.discard)
+
+    def _forget(self, subscription: Subscription) -> None:
+        self._subscriptions.remove(subscription)
+        self._past_slow += subscription.slow_events
+        self._past_dropped += subscription.dropped
+
+
+def _resolve_problem(error: Exception) -> LinkProblem:
+    """What `resolve` raised, in the words of its cause and hint if it has them."""
+    cause, hint = getattr(error, "cause", None) or error, getattr(error, "hint", "")
+    if not str(cause):
+        cause = type(error).__name__
+    return LinkProblem("resolve", escape(str(cause)), escape(str(hint)), time.time())

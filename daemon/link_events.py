@@ -1,0 +1,126 @@
+"""What passes between the link and its users: messages in, events out, and the errors of both families.
+
+LinkError
+ ├─ LinkDown          there is no connection now; the caller keeps what it wanted to send
+ ├─ LinkTimeout       the broker, or a responder, did not answer in time
+ ├─ NoResponders      nobody listens on the subject of a request
+ ├─ PayloadTooLarge   the caller's fault: more than the server takes
+ └─ BadPublish        the caller's fault: a subject or header that NATS does not allow
+ConnectFailed         one attempt to connect; the link keeps it as `last_error` and goes on trying
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+
+class InboundMessage:
+    """One message from NATS: subject, payload bytes, reply subject (empty if none), headers (None if none)."""
+
+    __slots__ = ("data", "headers", "reply", "subject")
+
+    def __init__(self, subject: str, data: bytes, reply: str, headers: dict[str, str] | None) -> None:
+        self.subject = subject
+        self.data = data
+        self.reply = reply
+        self.headers = headers
+
+
+class LinkError(Exception):
+    """What a user of the link has to handle."""
+
+
+class LinkDown(LinkError):
+    """There is no connection, or it was lost before the answer."""
+
+
+class LinkTimeout(LinkError):
+    """No answer in time; what was asked for may have happened."""
+
+
+class NoResponders(LinkError):
+    """The broker says that nobody is subscribed to the request's subject."""
+
+
+class PayloadTooLarge(LinkError):
+    """Refused before sending, because the server would close the connection: `size` with headers, `limit`, both in bytes."""
+
+    def __init__(self, size: int, limit: int) -> None:
+        super().__init__(f"payload and headers are {size} bytes, the server takes {limit}")
+        self.size = size
+        self.limit = limit
+
+
+class BadPublish(LinkError):
+    """A subject with white space or empty, or a header name outside RFC 7230's tokens."""
+
+
+ProblemCode = Literal["resolve", "unreachable", "auth", "tls", "timeout", "protocol", "lost"]
+
+
+class LinkProblem(msgspec.Struct, frozen=True):
+    """Why there is no connection: code, cause and hint for the operator, Unix time. Holds no secret, and only printable text."""
+
+    code: ProblemCode
+    cause: str
+    hint: str
+    at: float
+
+    def __str__(self) -> str:
+        return f"{self.cause} ({self.hint})" if self.hint else self.cause
+
+
+class ConnectFailed(Exception):
+    """One attempt to connect has failed."""
+
+    def __init__(self, problem: LinkProblem) -> None:
+        super().__init__(str(problem))
+        self.problem = problem
+
+
+class ServerInfo(msgspec.Struct, frozen=True):
+    """The connected server by its INFO line; `url` without userinfo, `max_payload` in bytes with headers."""
+
+    name: str
+    server_id: str
+    version: str
+    url: str
+    cluster: str
+    jetstream: bool
+    tls: bool
+    max_payload: int
+
+
+class SlowConsumer(msgspec.Struct, frozen=True):
+    """A subscription overflowed its pending limits and lost messages: the start of an episode, or its end with the count.
+
+    `dropped` counts the subscription's losses since the link began.
+    """
+
+    subject: str
+    dropped: int
+    over: bool
+
+
+class PermissionDenied(msgspec.Struct, frozen=True):
+    """The server refused a publish or a subscription; the connection goes on."""
+
+    detail: str
+
+
+class CallbackFailed(msgspec.Struct, frozen=True):
+    """A subscriber's callback raised: a defect of ours; the message counts as delivered."""
+
+    subject: str
+    error: Exception
+
+
+class ServerComplaint(msgspec.Struct, frozen=True):
+    """Any other error from the server or the client library."""
+
+    detail: str
+
+
+LinkEvent = SlowConsumer | PermissionDenied | CallbackFailed | ServerComplaint

@@ -1,0 +1,76 @@
+"""The agent's inbox as the API serves it: lease, ack, nack, and waiting without polling."""
+
+import secrets
+from typing import Final
+
+from aghbus.daemon.core import Core
+from aghbus.protocol.control import InboxItem, InboxList, InboxNackAsk, InboxNextAsk
+from aghbus.store import inbox
+from aghbus.store.transaction import Transaction
+
+_SHORTEST: Final = 0.01  # seconds between two tries for a message that is due: its consumer may hold the commit
+
+
+class Mailbox:
+    """Leases are taken in the store, so several consumers of one agent may compete."""
+
+    def __init__(self, core: Core) -> None:
+        self._core = core
+
+    async def list(self, states: frozenset[str], limit: int) -> InboxList:
+        """Items in `states` (empty: ready and leased), oldest first, and the counts of all states."""
+        return InboxList(
+            items=await inbox.items(self._core.store.reader, states=states, limit=limit),
+            counts=await inbox.counts(self._core.store.reader),
+        )
+
+    async def next(self, ask: InboxNextAsk) -> InboxItem | None:
+        """The oldest ready message, leased to the caller; waits up to `ask.wait` seconds for one to come."""
+        core = self._core
+        deadline = core.clock.monotonic() + ask.wait
+        while True:
+            rings = core.inbox_bell.rings
+            item = await self._lease(ask)
+            left = deadline - core.clock.monotonic()
+            if item is not None or left <= 0 or core.draining:
+                return item
+            pause = await self._until_due(left)
+            if core.inbox_bell.rings == rings:
+                await core.inbox_bell.wait(pause)
+
+    async def _lease(self, ask: InboxNextAsk) -> InboxItem | None:
+        now_ms = self._core.clock.millis()
+        token = "lease_" + secrets.token_hex(8)
+
+        def job(tx: Transaction) -> InboxItem | None:
+            item = inbox.lease_next(tx, now_ms, int(ask.visibility * 1000), token, work_id=ask.work_id)
+            return inbox.ack(tx, item.seq, token) if item is not None and ask.ack else item
+
+        return await self._core.store.write(job)
+
+    async def _until_due(self, left: float) -> float:
+        """Seconds until a lease runs out or a returned message is ready again, `left` at most."""
+        due_ms = await inbox.next_due_ms(self._core.store.reader)
+        if due_ms is None:
+            return left
+        return min(left, max(_SHORTEST, (due_ms - self._core.clock.millis()) / 1000))
+
+    async def ack(self, seq: int, lease: str | None) -> InboxItem:
+        """Done; refused when another lease holds it."""
+        return await self._core.store.write(lambda tx: inbox.ack(tx, seq, lease))
+
+    async def nack(self, seq: int, ask: InboxNackAsk) -> InboxItem:
+        """Back to ready after a delay; dead after too many attempts."""
+        delay_ms = None if ask.delay is None else int(ask.delay * 1000)
+        now_ms = self._core.clock.millis()
+        item = await self._core.store.write(
+            lambda tx: inbox.nack(tx, seq, now_ms=now_ms, lease=ask.lease, delay_ms=delay_ms, error=ask.error)
+        )
+        self._core.inbox_bell.ring()
+        return item
+
+    async def requeue(self, seq: int) -> InboxItem:
+        """Ready at once, attempts forgotten."""
+        item = await self._core.store.write(lambda tx: inbox.requeue(tx, seq))
+        self._core.inbox_bell.ring()
+        return item

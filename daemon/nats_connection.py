@@ -1,0 +1,366 @@
+"""One NATS connection from CONNECT to its loss. The only file that imports nats; link.py makes a lasting link of such connections.
+
+nats-py's own reconnecting is off. Three of its habits are mended in `_Client`, each checked by a test:
+a flush that confirms less than it says, a read loop that dies of a late PONG, and TLS that a server can talk us out of.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import ipaddress
+import ssl
+import time
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+
+import nats.aio.client
+import nats.errors
+
+from aghbus.daemon.link_events import (
+    BadPublish,
+    ConnectFailed,
+    InboundMessage,
+    LinkDown,
+    LinkEvent,
+    LinkProblem,
+    LinkTimeout,
+    NoResponders,
+    PayloadTooLarge,
+    PermissionDenied,
+    ProblemCode,
+    ServerComplaint,
+    ServerInfo,
+)
+from aghbus.protocol.text import escape
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Mapping
+
+    from nats.aio.msg import Msg
+    from nats.aio.subscription import Subscription
+
+    from aghbus.daemon.nats_options import NatsOptions
+
+CONNECT_TIMEOUT = 5.0
+"""Seconds for TCP, TLS, INFO, CONNECT and the first PONG together."""
+
+_CLOSE_TIMEOUT = 1.0  # seconds for the socket to close; a dead TLS peer never answers the closing alert
+_WINDOW = 2_097_152  # bytes that may wait in the client's buffer before a publisher waits for the broker; nats-py's own default
+_BUFFER = (
+    1_073_741_824  # bytes at which nats-py would block a publisher, with no way out if the link is lost: never reached
+)
+_NEVER = 86_400 * 365  # seconds; nats-py's pings are off, the link measures the round trip itself
+
+
+class _Client(nats.aio.client.Client):
+    """nats-py's client with its PING in the order of what was published, and TLS that is kept once asked for."""
+
+    def __init__(self, *, require_tls: bool) -> None:
+        super().__init__()
+        self._require_tls = require_tls
+
+    @property
+    def server_info(self) -> dict[str, Any]:
+        """The last INFO of the server."""
+        return self._server_info
+
+    async def _send_ping(self, future: asyncio.Future[Any] | None = None) -> None:
+        """Puts PING behind what waits in the buffer. The library writes it ahead of that, so its PONG confirms too little."""
+        self._pongs.append(future or asyncio.get_running_loop().create_future())
+        await self._send_command(nats.aio.client.PING_PROTO)
+        await self._flush_pending()
+
+    async def _process_pong(self) -> None:
+        """A PONG for someone who has stopped waiting is no error. In the library it ends the read loop."""
+        if self._pongs and self._pongs[0].done():
+            self._pongs.pop(0)
+            self._pings_outstanding = 0
+        else:
+            await super()._process_pong()
+
+    async def _process_info(self, info: dict[str, Any], initial_connection: bool = False) -> None:
+        """Before CONNECT, and so before any secret is sent: a server without TLS is refused when TLS was asked for."""
+        if initial_connection and self._require_tls:
+            if not (info.get("tls_required") or info.get("tls_available")):
+                raise nats.errors.SecureConnWantedError
+            self._server_info["tls_required"] = True
+        await super()._process_info(info, initial_connection)
+
+
+class NatsConnection:
+    """One connection; create it with `open`. Everything that can be lost with it raises LinkDown once it is."""
+
+    def __init__(self, url: str, client: _Client, no_echo: bool) -> None:
+        self._url = url
+        self._no_echo = no_echo
+        self._trouble: Exception | None = None
+        self._handles: dict[int, Subscription] = {}
+        self._on_drop: dict[int, Callable[[], None]] = {}
+        self.client = client
+        self.lost: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+
+    @classmethod
+    async def open(
+        cls,
+        url: str,
+        options: NatsOptions,
+        *,
+        name: str,
+        no_echo: bool,
+        tls_hostname: str | None,
+        on_event: Callable[[LinkEvent], None],
+    ) -> NatsConnection:
+        """Connects to one server; ConnectFailed with cause and hint.
+
+        `tls_hostname` replaces the URL's host in the check of the server's certificate.
+
+        `on_event` gets what the library reports while the connection lives, as PermissionDenied or ServerComplaint.
+        """
+        connection = cls(url, _Client(require_tls=options.tls), no_echo)
+        try:
+            async with asyncio.timeout(CONNECT_TIMEOUT):
+                await connection._connect(options, name, tls_hostname, on_event)
+            if not connection.client.is_connected:
+                raise nats.errors.UnexpectedEOF
+        except BaseException as error:
+            await connection.close()
+            if isinstance(error, Exception):
+                raise ConnectFailed(_explain(error, connection._trouble, url, options)) from None
+            raise
+        return connection
+
+    async def _connect(
+        self, options: NatsOptions, name: str, tls_hostname: str | None, on_event: Callable[[LinkEvent], None]
+    ) -> None:
+        async def report(error: Exception) -> None:
+            if isinstance(error, nats.errors.SlowConsumerError):
+                self._on_drop.get(error.sid, _nothing)()
+            elif not self.client.is_connected:
+                self._trouble = error
+            elif not isinstance(error, OSError | nats.errors.StaleConnectionError):  # the loss itself says these
+                on_event(_typed(error))
+
+        async def ended() -> None:
+            if not self.lost.done():
+                self.lost.set_result(escape(str(self.client.last_error or "connection closed")))
+
+        await self.client.connect(
+            [self._url],
+            error_cb=report,
+            closed_cb=ended,
+            name=name,
+            allow_reconnect=False,
+            max_reconnect_attempts=1,
+            reconnect_time_wait=0,
+            connect_timeout=int(CONNECT_TIMEOUT),
+            ping_interval=_NEVER,
+            pending_size=_BUFFER,
+            no_echo=self._no_echo,
+            tls=_tls_context(options),
+            user_credentials=options.creds,
+            nkeys_seed=options.nkey,
+            token=options.token,
+            user=options.user,
+            password=options.password,
+            tls_hostname=tls_hostname,
+        )
+
+    @property
+    def info(self) -> ServerInfo:
+        """The server as it introduced itself; its texts escaped."""
+        said = self.client.server_info
+
+        def text(field: str) -> str:
+            return escape(str(said.get(field, "")))
+
+        return ServerInfo(
+            name=text("server_name"),
+            server_id=text("server_id"),
+            version=text("version"),
+            url=self._url,
+            cluster=text("cluster"),
+            jetstream=bool(said.get("jetstream")),
+            tls=bool(said.get("tls_required")),
+            max_payload=self.client.max_payload,
+        )
+
+    @property
+    def discovered(self) -> list[str]:
+        """URLs of other servers of the cluster that this one has told of."""
+        return [server.geturl() for server in self.client.discovered_servers if server.hostname and server.port]
+
+    async def subscribe(
+        self,
+        subject: str,
+        callback: Callable[[Msg], Awaitable[None]],
+        on_drop: Callable[[], None],
+        *,
+        msgs_limit: int,
+        bytes_limit: int,
+    ) -> int:
+        """Sends SUB and returns its number here; live at the broker after the next `ping`. BadPublish, LinkDown.
+
+        At most so many messages and bytes may wait for `callback`; `on_drop` is called for each that finds no room.
+        """
+        try:
+            handle = await self.client.subscribe(
+                subject, cb=callback, pending_msgs_limit=msgs_limit, pending_bytes_limit=bytes_limit
+            )
+        except nats.errors.BadSubjectError:
+            raise BadPublish(f"{escape(subject)!r} is not a subject") from None
+        except nats.errors.Error as error:
+            raise LinkDown(str(error)) from None
+        self._handles[handle._id] = handle
+        self._on_drop[handle._id] = on_drop
+        return handle._id
+
+    async def unsubscribe(self, sid: int) -> None:
+        """Sends UNSUB and forgets what waits; nothing to do on a lost connection."""
+        handle = self._handles.pop(sid, None)
+        if handle is not None and not self.client.is_closed:
+            with contextlib.suppress(nats.errors.Error):
+                await handle.unsubscribe()
+
+    async def drain(self, sid: int) -> None:
+        """Sends UNSUB and waits until the callback has had everything; ends early, without error, if the connection does."""
+        if sid in self._handles and not self.client.is_closed:
+            with contextlib.suppress(nats.errors.Error):
+                await self._handles[sid].drain()  # type: ignore[no-untyped-call] # the library's gap
+
+    def queued(self, sid: int) -> int:
+        """Messages that wait for the callback of `sid`."""
+        handle = self._handles.get(sid)
+        return handle.pending_msgs if handle else 0
+
+    def queued_bytes(self, sid: int) -> int:
+        """Payload bytes that wait for the callback of `sid`."""
+        handle = self._handles.get(sid)
+        return handle.pending_bytes if handle else 0
+
+    def take_leftovers(self, sid: int) -> list[Msg]:
+        """What was received for `sid` and not handed to its callback, taken out of the queue."""
+        handle = self._handles.pop(sid, None)
+        queue = handle._pending_queue if handle else None
+        return [queue.get_nowait() for _ in range(queue.qsize())] if queue else []
+
+    async def publish(self, subject: str, data: bytes, reply: str, headers: Mapping[str, str] | None) -> None:
+        """Puts the message into the client's buffer; waits for the broker only when two MiB wait there already."""
+        size = len(data) if headers is None else len(data) + header_size(headers)
+        if size > self.client.max_payload:
+            raise PayloadTooLarge(size, self.client.max_payload)
+        if self.client.pending_data_size > _WINDOW:
+            await self.ping(_NEVER)
+        try:
+            await self.client.publish(subject, data, reply=reply, headers=None if headers is None else dict(headers))
+        except (nats.errors.BadSubjectError, nats.errors.BadHeaderError) as error:
+            raise BadPublish(f"{escape(subject)!r}: {escape(str(error))}") from None
+        except nats.errors.Error as error:
+            raise LinkDown(str(error)) from None
+
+    async def ping(self, timeout: float) -> float:
+        """PING behind all that was sent before; the seconds until its PONG. LinkTimeout, LinkDown.
+
+        A timeout here ends the wait, not the PING: its PONG is still expected, in its place.
+        """
+        if self.lost.done():
+            raise LinkDown(self.lost.result())
+        started = time.monotonic()
+        pong: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        await self.client._send_ping(pong)
+        await asyncio.wait({pong, self.lost}, timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
+        if pong.done():
+            return time.monotonic() - started
+        if self.lost.done():
+            raise LinkDown(self.lost.result())
+        raise LinkTimeout(f"no PONG within {timeout:g} s")
+
+    async def request(self, subject: str, data: bytes, timeout: float) -> InboundMessage:
+        """One request, the first reply. NoResponders, LinkTimeout, LinkDown."""
+        try:
+            reply = await self.client.request(subject, data, timeout=timeout)
+        except nats.errors.NoRespondersError:
+            raise NoResponders(f"nobody listens on {escape(subject)}") from None
+        except nats.errors.TimeoutError:
+            raise LinkTimeout(f"no reply within {timeout:g} s") from None
+        except nats.errors.BadSubjectError:
+            raise BadPublish(f"{escape(subject)!r} is not a subject") from None
+        except nats.errors.Error as error:
+            raise LinkDown(str(error)) from None
+        return InboundMessage(reply.subject, reply.data, reply.reply, reply.headers)
+
+    async def close(self) -> None:
+        """Closes the socket and ends the library's tasks; never raises, may be called twice."""
+        with contextlib.suppress(Exception):
+            async with asyncio.timeout(_CLOSE_TIMEOUT):
+                await self.client.close()
+        if not self.lost.done():
+            self.lost.set_result("closed")
+
+
+def header_size(headers: Mapping[str, str]) -> int:
+    """Bytes that NATS headers take on the wire: `NATS/1.0`, one line each, an empty line."""
+    return 12 + sum(len(key.encode()) + len(value.encode()) + 4 for key, value in headers.items())
+
+
+def is_address(host: str | None) -> bool:
+    """Whether `host` is an IP address and not a name."""
+    try:
+        ipaddress.ip_address(host or "")
+    except ValueError:
+        return False
+    return True
+
+
+def _nothing() -> None:
+    """For a drop on a subscription that was just ended."""
+
+
+def _typed(error: Exception) -> LinkEvent:
+    detail = escape(str(error))
+    return PermissionDenied(detail) if "permissions violation" in detail.lower() else ServerComplaint(detail)
+
+
+def _tls_context(options: NatsOptions) -> ssl.SSLContext | None:
+    """The system's authorities or the given one, and our certificate; None leaves it to the server to ask for TLS."""
+    if not options.tls:
+        return None
+    context = ssl.create_default_context(cafile=options.tls_ca)
+    if options.tls_cert:
+        context.load_cert_chain(options.tls_cert, options.tls_key)
+    return context
+
+
+def _explain(error: Exception, seen: Exception | None, url: str, options: NatsOptions) -> LinkProblem:
+    """The operator's words for a failed attempt; the library's own are only repeated where no secret can be in them."""
+    where = urlsplit(url).netloc
+    error = seen if isinstance(error, nats.errors.NoServersError) and seen is not None else error
+    text = str(error).lower()
+    code: ProblemCode
+    if isinstance(error, ssl.SSLError):
+        reason = getattr(error, "verify_message", "") or error.reason or "handshake failed"
+        code, cause, hint = "tls", f"{where}: TLS: {reason}", "check nats.tls_ca, nats.tls_cert and the host's name"
+    elif isinstance(error, nats.errors.SecureConnWantedError):
+        code, cause = "tls", f"{where} offers no TLS"
+        hint = "enable TLS on the server, or drop tls:// and nats.tls_* if plain text is meant"
+    elif "authorization" in text or "authentication" in text:
+        code, cause, hint = "auth", f"{where} refuses our credentials", _auth_hint(options)
+    elif isinstance(error, TimeoutError):
+        code, cause, hint = "timeout", f"{where} does not answer", "check address, port and firewall"
+    elif isinstance(error, OSError):
+        code, cause, hint = "unreachable", f"{where}: {error.strerror or error}", "is the server running there?"
+    elif isinstance(error, nats.errors.UnexpectedEOF):
+        code, cause, hint = "protocol", f"{where} closed the connection", "its log says why; a TLS port needs tls://"
+    elif isinstance(error, nats.errors.Error):
+        code, cause, hint = "protocol", f"{where}: {error}", "is this a NATS server?"
+    else:  # the nkeys package, on a seed that it cannot read; its text might quote the seed
+        code, cause, hint = "auth", f"our credentials cannot be used: {type(error).__name__}", _auth_hint(options)
+    return LinkProblem(code=code, cause=escape(cause), hint=hint, at=time.time())
+
+
+def _auth_hint(options: NatsOptions) -> str:
+    """Which setting to look at; never its value."""
+    for name in ("creds", "nkey", "token"):
+        if getattr(options, name):
+            return f"check nats.{name}"
+    return "check nats.user and nats.password" if options.user else "the server wants credentials and none are set"

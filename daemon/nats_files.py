@@ -1,0 +1,88 @@
+"""The files that NATS options name: checked for existence, form and rights, all problems gathered."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+_MAX_BYTES = 65_536  # a credentials file is 1 to 4 KiB; more is the wrong file
+
+
+class NatsProblem(msgspec.Struct, frozen=True):
+    """One thing wrong with one key: the rule it breaks and what to do about it. Never holds a secret."""
+
+    key: str
+    rule: str
+    hint: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.key}: {self.rule} ({self.hint})" if self.hint else f"{self.key}: {self.rule}"
+
+
+class NatsFiles:
+    """Reads the named files; what is wrong goes to `problems`, what is only unwise to `warnings`."""
+
+    def __init__(self, env: Mapping[str, str]) -> None:
+        """`env` gives HOME for a leading `~/`."""
+        self._home = env.get("HOME", "")
+        self.problems: list[NatsProblem] = []
+        self.warnings: list[str] = []
+
+    def problem(self, key: str, rule: str, hint: str = "") -> None:
+        """Notes one problem."""
+        self.problems.append(NatsProblem(key, rule, hint))
+
+    def path(self, text: str) -> Path:
+        """The path that `text` names, `~/` replaced by the home folder."""
+        return Path(self._home, text[2:]) if text.startswith("~/") and self._home else Path(text)
+
+    def text(self, key: str, path: Path, *, secret: bool = True) -> str | None:
+        """The file's UTF-8 text without white space at its ends; None, and a problem noted, when it cannot be had."""
+        try:
+            with path.open("rb") as file:
+                raw = file.read(_MAX_BYTES + 1)
+                mode = path.stat().st_mode
+        except OSError as error:
+            self.problem(key, f"{path}: {error.strerror}", "name a file that this user can read")
+            return None
+        if len(raw) > _MAX_BYTES:
+            self.problem(key, f"{path} is larger than {_MAX_BYTES} bytes", "this is not the file that was meant")
+            return None
+        if secret and mode & 0o077:
+            self.warnings.append(f"{key}: {path} can be read by others; chmod 600 {path}")
+        try:
+            text = raw.decode("utf-8").strip()
+        except UnicodeDecodeError:
+            self.problem(key, f"{path} is not text", "this is not the file that was meant")
+            return None
+        if not text:
+            self.problem(key, f"{path} is empty")
+            return None
+        return text
+
+    def containing(self, key: str, text: str | None, *marks: str, secret: bool = True) -> str | None:
+        """The absolute path of the file that `text` names, once it is seen to hold each of `marks`."""
+        if not text:
+            return None
+        path = self.path(text).absolute()
+        found = self.text(key, path, secret=secret)
+        if found is None:
+            return None
+        missing = [mark for mark in marks if mark not in found]
+        if missing:
+            self.problem(key, f"{path} holds no {missing[0]!r}", "this is not the file that was meant")
+            return None
+        return str(path)
+
+    def secret_line(self, key: str, text: str | None) -> str | None:
+        """The one line of the file that `text` names."""
+        line = self.text(key, self.path(text)) if text else None
+        if line is not None and not line.isprintable():
+            self.problem(key, "the file must hold one line of printable text")
+            return None
+        return line

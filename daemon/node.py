@@ -1,0 +1,355 @@
+"""One running daemon: its parts, in the order in which they start, and the reverse in which they stop.
+
+lock and open the store → local API → join or start the broker → link up → subscribe → greet
+SIGTERM: no new work → unsubscribe → last commits → outbox out → API down → store closed → leave the broker
+"""
+
+import asyncio
+import contextlib
+import importlib.metadata
+import logging
+import os
+import secrets
+import signal
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Final, Literal, TextIO
+
+import msgspec
+
+from aghbus.daemon.api.server import ApiServer
+from aghbus.daemon.broker import BrokerError, EmbeddedBroker
+from aghbus.daemon.catalog import Catalog, CatalogError, CatalogSource
+from aghbus.daemon.catalog_watcher import CatalogWatcher
+from aghbus.daemon.clock import Clock
+from aghbus.daemon.core import Core
+from aghbus.daemon.discovery import Discovery
+from aghbus.daemon.intake import Intake
+from aghbus.daemon.link import Link
+from aghbus.daemon.link_events import LinkEvent, SlowConsumer
+from aghbus.daemon.logs import set_level
+from aghbus.daemon.nats_options import NatsOptions, resolve_nats_options
+from aghbus.daemon.node_service import NodeService
+from aghbus.daemon.outgoing import Sender
+from aghbus.daemon.publisher import Publisher
+from aghbus.daemon.roster import Roster
+from aghbus.daemon.settings import Settings, reloadable_changes
+from aghbus.protocol.identifiers import route_token, subject_root
+from aghbus.protocol.locations import Locations
+from aghbus.store import envelopes, meta
+from aghbus.store.database import Store
+from aghbus.store.peers import known_peers
+from aghbus.store.retention import Retention
+from aghbus.store.transaction import Transaction
+
+_log = logging.getLogger("aghbus.node")
+
+_RETENTION_INTERVAL: Final = 30.0  # seconds between two looks at age and size
+_PENDING_MESSAGES: Final = 65_536  # in the client library, per subscription; beyond it the loss is counted and shown
+_PENDING_BYTES: Final = 64 * 1024 * 1024
+_STOP_SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
+
+Reload = Callable[[], Settings]
+
+
+class Node:
+    """A daemon that has opened its store. `start`, then wait for `stopped`, then `stop`."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        locations: Locations,
+        store: Store,
+        broker: EmbeddedBroker | None,
+        *,
+        last_seq: int,
+        instance: str,
+    ) -> None:
+        """`last_seq` is the store's, `instance` tells this store's daemon from another one under the same peer id."""
+        self.settings = settings
+        self.locations = locations
+        self.broker = broker
+        self._store = store
+        self._tasks: list[asyncio.Task[None]] = []
+        self.stopped = asyncio.Event()
+        self.link = Link(
+            self._resolve,
+            name=f"aghd {settings.name}",
+            on_up=self._link_up,
+            on_down=self._link_down,
+            on_error=self._link_event,
+            pending_msgs_limit=_PENDING_MESSAGES,
+            pending_bytes_limit=_PENDING_BYTES,
+        )
+        clock = Clock()
+        roster = Roster(settings.discovery.interval)
+        self.core = Core(settings, clock, store, self.link, roster, last_seq)
+        self.discovery = Discovery(self.core, instance)
+        self.publisher = Publisher(self.core)
+        self.intake = Intake(self.core, self.discovery, self.publisher)
+        self.sender = Sender(self.core, self.publisher)
+        self.catalog = CatalogWatcher(self._catalog_source(settings), self._new_catalog, self._bad_catalog)
+        self.version = importlib.metadata.version("aghbus")
+        self.service = NodeService(self)
+        self._api: ApiServer | None = None
+        self._joined = False
+
+    # start
+
+    async def start(self) -> None:
+        """Bring everything up; the broker may come later. Raises CatalogError, ListenError."""
+        self.core.catalog = self.catalog.load()
+        self.core.roster.load(await known_peers(self._store.reader))
+        self._api = ApiServer(
+            self.service,
+            socket_path=Path(self.locations.socket_path),
+            private_folder=self.locations.socket_dir_private,
+            tcp=_address(self.settings.api.tcp),
+            token=_api_token(self.settings, self.locations),
+        )
+        await self._api.start()
+        for workspace_id, channel in self.core.channels:
+            root = subject_root(workspace_id, channel)
+            self.link.subscribe(f"{root}.broadcast", self.intake.offer)
+            peer = "*" if self.settings.observe else route_token(self.core.us)
+            self.link.subscribe(f"{root}.peer.{peer}", self.intake.offer)
+        self._run("intake", self.intake.run)
+        self._run("publisher", self.publisher.run)
+        self._run("greeting", self.discovery.keep_greeting)
+        self._run("catalog", self.catalog.run)
+        self._run("retention", self._retain)
+        self.link.start()
+
+    def _run(self, name: str, main: Callable[[], Awaitable[None]]) -> None:
+        async def guarded() -> None:
+            try:
+                await main()
+            except asyncio.CancelledError:
+                raise
+            except BaseException:
+                _log.exception("a part of the daemon failed part=%s", name)
+                self.stopped.set()  # a daemon with a dead part must not look alive
+                raise
+
+        self._tasks.append(asyncio.create_task(guarded(), name=name))
+
+    # stop
+
+    async def stop(self) -> bool:
+        """Drain within the configured deadline; True when everything that was accepted is committed and published."""
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + self.settings.shutdown.deadline
+
+        def left(share: float = 1.0) -> float:
+            return max(0.05, (deadline - loop.time()) * share)
+
+        self.core.draining = True
+        await self.link.drain(left(0.3))
+        clean = await self.intake.drained(left(0.5))
+        if self.link.state == "up":
+            clean = await self.publisher.drained(left(0.5)) and clean
+        self.core.announcer.close()
+        self.core.inbox_bell.close()
+        if self._api is not None:
+            await self._api.stop(left(0.5))
+        await self.discovery.close()
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self.link.close(left(0.3))
+        await self._store.close()
+        if self.broker is not None:
+            await self.broker.leave()
+        return clean
+
+    # the link
+
+    async def _resolve(self) -> NatsOptions:
+        if self.broker is not None:
+            return await self.broker.join()
+        options = resolve_nats_options(self.settings.nats, os.environ)
+        if options is None:
+            raise BrokerError(
+                "resolve", "no NATS server is named", "name one with --nats, or allow the embedded broker"
+            )
+        return options
+
+    def _link_up(self, link: Link) -> None:
+        self.core.counters.solved("link")
+        _log.info("link up server=%s", link.server.url if link.server else "")
+        self.publisher.link_up()
+        self.discovery.spawn(self.discovery.greet() if self._joined else self.discovery.join())
+        self._joined = True
+
+    def _link_down(self, _link: Link, reason: str) -> None:
+        if not self.core.draining:
+            self.core.counters.add("link.lost")
+            _log.warning("link down reason=%s", reason)
+
+    def _link_event(self, event: LinkEvent) -> None:
+        self.core.counters.add(f"link.{type(event).__name__}")
+        if isinstance(event, SlowConsumer):
+            sentence = f"slow consumer: {event.dropped} messages were dropped on {event.subject}"
+            self.core.counters.problem("slow", sentence, self.core.clock.monotonic())
+        self.core.noise.event(logging.WARNING, f"link.{type(event).__name__}", "link event", detail=str(event))
+
+    # catalog, retention, reload
+
+    def _catalog_source(self, settings: Settings) -> CatalogSource:
+        return CatalogSource(settings.catalog, self.locations.catalog_candidates, settings.capabilities)
+
+    def _new_catalog(self, catalog: Catalog) -> None:
+        self.core.catalog = catalog
+        self.core.catalog_problems = ()
+        self.core.counters.add("catalog.reloaded")
+        self.core.counters.solved("catalog")
+        _log.info("catalog reloaded records=%d", len(catalog.records))
+        if self.link.state == "up":
+            self.discovery.spawn(self.discovery.greet())
+
+    def _bad_catalog(self, error: CatalogError) -> None:
+        self.core.catalog_problems = tuple(map(str, error.problems))
+        sentence = f"the changed capability catalog is not used: {self.core.catalog_problems[0]}"
+        self.core.counters.problem("catalog", sentence, self.core.clock.monotonic())
+        _log.error("the changed catalog is not used problems=%d first=%s", len(error.problems), error.problems[0])
+
+    async def _retain(self) -> None:
+        retention = Retention(self._store)
+        while True:
+            await asyncio.sleep(_RETENTION_INTERVAL)
+            bounds = self.core.settings.store
+            removed = await retention.run(
+                age_s=bounds.retention_age, size_bytes=bounds.retention_size, now_ms=self.core.clock.millis()
+            )
+            if removed:
+                self.core.counters.add("retention.removed", removed)
+
+    def reload(self, read: Reload) -> None:
+        """Take over what may change at once (SIGHUP); a bad configuration leaves everything as it is."""
+        try:
+            new = read()
+        except Exception as error:
+            _log.error("the configuration is not reloaded cause=%s", error)
+            return
+        changes = reloadable_changes(self.core.settings, new)
+        if changes.restart:
+            _log.warning("keys that need a restart were not changed keys=%s", ",".join(changes.restart))
+        self.core.take_over(only_reloadable(self.core.settings, new, changes.now))
+        set_level(self.core.settings.log.level)
+        self.catalog.follow(self._catalog_source(self.core.settings))
+        _log.info("configuration reloaded changed=%s", ",".join(changes.now))
+
+
+def only_reloadable(old: Settings, new: Settings, names: tuple[str, ...]) -> Settings:
+    """`old` with the keys in `names` (dotted) as in `new`."""
+    values = msgspec.to_builtins(old)
+    fresh = msgspec.to_builtins(new)
+    for name in names:
+        *tables, key = name.split(".")
+        into, out_of = values, fresh
+        for table in tables:
+            into, out_of = into[table], out_of[table]
+        into[key] = out_of[key]
+    return msgspec.convert(values, Settings)
+
+
+async def run_daemon(
+    settings: Settings, locations: Locations, *, banner: TextIO | None, reload: Reload | None = None
+) -> int:
+    """Run until SIGTERM or SIGINT, and drain; the exit code of the process.
+
+    Raises NatsOptionsError, BrokerError, StoreError, CatalogError or ListenError when it cannot start; each has a hint.
+    """
+    broker = _embedded(settings, locations)
+    store = await Store.open(Path(locations.store_path), synchronous=_synchronous(settings), name=settings.name)
+    last_seq = await envelopes.last_seq(store.reader)
+    instance = await store.write(_instance)
+    node = Node(settings, locations, store, broker, last_seq=last_seq, instance=instance)
+    try:
+        await node.start()
+    except BaseException:
+        await node.stop()
+        raise
+    return await _serve(node, banner, reload)
+
+
+def _embedded(settings: Settings, locations: Locations) -> EmbeddedBroker | None:
+    """The shared broker, unless a server is named; names and credentials of named servers are checked at once."""
+    if settings.nats.servers or settings.nats.context is not None:
+        resolve_nats_options(settings.nats, os.environ)
+        return None
+    if settings.broker.embedded == "never":
+        raise BrokerError("start", "no NATS server is named and broker.embedded is never", "name a server with --nats")
+    binary = Path(settings.broker.binary) if settings.broker.binary else None
+    return EmbeddedBroker(Path(locations.broker_dir), binary=binary)
+
+
+def _synchronous(settings: Settings) -> Literal["full", "normal"]:
+    return "normal" if settings.store.synchronous == "normal" else "full"
+
+
+async def _serve(node: Node, banner: TextIO | None, reload: Reload | None) -> int:
+    loop = asyncio.get_running_loop()
+    for number in _STOP_SIGNALS:
+        loop.add_signal_handler(number, node.stopped.set)
+    if reload is not None:
+        loop.add_signal_handler(signal.SIGHUP, node.reload, reload)
+    greeting = asyncio.create_task(_greet_person(node, banner)) if banner is not None else None
+    try:
+        await node.stopped.wait()
+    finally:
+        if greeting is not None:
+            greeting.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await greeting
+    for number in _STOP_SIGNALS:
+        loop.remove_signal_handler(number)  # a second signal ends the process at once
+    clean = await node.stop()
+    if not clean:
+        _log.warning("not everything went out before the deadline; it is kept and goes out at the next start")
+    return 0
+
+
+async def _greet_person(node: Node, banner: TextIO) -> None:
+    """Tell the person at the terminal that it runs, and what to type next."""
+    up = await node.link.wait_up(10.0)
+    name, us = node.settings.name, node.core.us
+    server = node.link.server
+    where = f"{'embedded broker' if node.broker else 'NATS'} at {server.url}" if up and server else "no broker yet"
+    banner.write(
+        f"aghd {name}: peer {us} in {node.core.workspace}, channels {', '.join(node.settings.channels)}; {where}\n"
+        f"  aghctl --name {name} status          how it is\n"
+        f"  aghctl --name {name} whois           who is there\n"
+        f"  aghctl --name {name} inbox follow    messages as they come\n"
+        f"another peer, in another terminal:\n"
+        f"  aghd run --name patch-worker --capability test.run\n"
+        f"Ctrl-C stops this one.\n"
+    )
+    banner.flush()
+
+
+def _address(text: str | None) -> tuple[str, int] | None:
+    if text is None:
+        return None
+    host, _, port = text.rpartition(":")
+    return host.strip("[]"), int(port)
+
+
+def _instance(tx: Transaction) -> str:
+    """A random number that a store keeps from its first start."""
+    value = meta.get(tx.db, "instance")
+    if value is None:
+        value = secrets.randbits(62)
+        meta.put(tx.db, "instance", value)
+    return f"{value:016x}"
+
+
+def _api_token(settings: Settings, locations: Locations) -> str | None:
+    """The bearer token of the TCP listener: the named file's, or one of our own made at the first start (0600)."""
+    if settings.api.tcp is None:
+        return None
+    path = Path(locations.api_token_file)
+    if not path.exists() and settings.api.token_file is None:
+        with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:  # noqa: PTH123 - the mode counts
+            file.write(secrets.token_urlsafe(32) + "\n")
+    return path.read_text().strip()

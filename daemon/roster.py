@@ -1,0 +1,76 @@
+"""Who is on the channel: presence in memory, written behind to the store."""
+
+from collections.abc import Iterable, Iterator
+
+import msgspec
+
+from aghbus.protocol.bodies import PeerCard
+from aghbus.protocol.discovery import matches
+from aghbus.protocol.presence import PeerSeen, presence_of
+
+MAX_PEERS = 10_000  # peers remembered at once; the longest silent go first
+
+
+class Roster:
+    """Peers by (workspace, channel, peer id), each with its latest card.
+
+    `interval` is the greeting interval in seconds that presence is measured in.
+    """
+
+    def __init__(self, interval: float) -> None:
+        self._interval = interval
+        self._peers: dict[tuple[str, str, str], PeerSeen] = {}
+
+    def load(self, known: Iterable[PeerSeen]) -> None:
+        """What an earlier run remembered."""
+        for peer in sorted(known, key=lambda one: one.last_seen_ms):
+            self._peers[peer.workspace_id, peer.channel, peer.peer_id] = peer
+
+    def heard(self, workspace_id: str, channel: str, card: PeerCard, trust: str, now_ms: int) -> PeerSeen:
+        """A greet or whois response came: the entry as it is now."""
+        key = (workspace_id, channel, card.peer_id)
+        before = self._peers.pop(key, None)  # re-inserted at the end: the order is by last heard
+        peer = PeerSeen(
+            workspace_id=workspace_id,
+            channel=channel,
+            card=card,
+            trust=trust,
+            first_seen_ms=before.first_seen_ms if before else now_ms,
+            last_seen_ms=max(now_ms, before.last_seen_ms) if before else now_ms,
+        )
+        self._peers[key] = peer
+        if len(self._peers) > MAX_PEERS:
+            del self._peers[next(iter(self._peers))]
+        return peer
+
+    def presence(self, peer: PeerSeen, now_ms: int) -> str:
+        """`active`, `inactive` or `expired`."""
+        return presence_of(peer.last_seen_ms, now_ms, self._interval)
+
+    def all(self) -> Iterator[PeerSeen]:
+        """Every remembered peer, the longest silent first."""
+        return iter(tuple(self._peers.values()))
+
+    def expected(self, workspace_id: str, channel: str, query: str, now_ms: int) -> frozenset[str]:
+        """Ids of the peers that should answer a broadcast whois: active, and matching the query."""
+        return frozenset(
+            peer.peer_id
+            for peer in self._peers.values()
+            if (peer.workspace_id, peer.channel) == (workspace_id, channel)
+            and self.presence(peer, now_ms) == "active"
+            and matches(query, peer.card)
+        )
+
+    def counts(self, now_ms: int) -> dict[str, int]:
+        """How many are active and inactive; the expired are gone."""
+        counts = {"active": 0, "inactive": 0}
+        for peer in self._peers.values():
+            presence = self.presence(peer, now_ms)
+            if presence in counts:
+                counts[presence] += 1
+        return counts
+
+
+def card_object(card: PeerCard) -> dict[str, object]:
+    """A card as the API shows it."""
+    return dict(msgspec.to_builtins(card.to_wire()))

@@ -1,0 +1,256 @@
+"""The settings of `aghd`: every key with type, default, rule and help, declared once, here.
+
+The line of a key is all there is to it: flag, environment variable, `config show`, error messages and the table in
+docs/configuration.md are made from it. Paths are absolute texts, durations seconds, sizes bytes.
+"""
+
+from typing import Annotated, Final
+
+import msgspec
+
+from aghbus.daemon.config_layers import Declared, Key, declared_keys
+from aghbus.daemon.config_rules import (
+    Count,
+    Duration,
+    FilePath,
+    LoopbackAddress,
+    SecretText,
+    ServerUrl,
+    Size,
+    Switch,
+    Text,
+    Texts,
+    choice,
+    hide_userinfo,
+)
+from aghbus.protocol.identifiers import PEER_ID, is_channel, is_workspace_id
+from aghbus.protocol.limits import (
+    BROADCAST_TTL,
+    DIRECTED_TTL,
+    GREET_INTERVAL,
+    MAX_CARD_ENTRY_BYTES,
+    MAX_ENVELOPE_BYTES,
+    MAX_LIFETIME,
+    PROTOCOL,
+)
+from aghbus.protocol.locations import is_legal_name
+from aghbus.protocol.text import byte_length, has_control, is_blank, trim
+
+
+def _is_card_text(text: str) -> bool:
+    return (
+        not is_blank(text)
+        and text == trim(text)
+        and not has_control(text)
+        and byte_length(text) <= MAX_CARD_ENTRY_BYTES
+    )
+
+
+_CARD_TEXT: Final = Text(
+    f"a text of 1 to {MAX_CARD_ENTRY_BYTES} bytes without control characters or white space at either end",
+    _is_card_text,
+)
+_PEER_GRAMMAR: Final = "1 to 128 characters of a-z, 0-9, '.', '_' and '-', the first a letter or digit"
+_NAME: Final = Text(_PEER_GRAMMAR, is_legal_name)
+_PEER: Final = Text(_PEER_GRAMMAR, lambda text: PEER_ID.fullmatch(text) is not None)
+_WORKSPACE: Final = Text("a text without '.', space, '*', '>' and control characters", is_workspace_id)
+_CHANNEL: Final = Text("1 to 64 characters of a-z, 0-9, '_' and '-', the first a letter or digit", is_channel)
+_LIFETIME: Final = Duration(1, MAX_LIFETIME, whole=True)
+
+
+class NatsSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """Where the NATS servers are and how to authenticate, as layered; nothing is read from files yet."""
+
+    servers: Annotated[
+        tuple[str, ...],
+        Key(Texts(ServerUrl()), "NATS servers; none named: the embedded broker", flag="--nats", env=("NATS_URL",)),
+    ] = ()
+    context: Annotated[
+        str | None,
+        Key(
+            _CARD_TEXT,
+            "context of the `nats` command line tool to take servers and credentials from",
+            env=("NATS_CONTEXT",),
+        ),
+    ] = None
+    creds: Annotated[str | None, Key(FilePath(holds_secret=True), "credentials file (JWT and nkey seed)")] = None
+    nkey: Annotated[str | None, Key(FilePath(holds_secret=True), "file with an nkey seed")] = None
+    token: Annotated[str | None, Key(SecretText(), "token; prefer token_file", flag="", secret=True)] = None
+    token_file: Annotated[str | None, Key(FilePath(holds_secret=True), "file with the token")] = None
+    user: Annotated[str | None, Key(_CARD_TEXT, "user name")] = None
+    password: Annotated[str | None, Key(SecretText(), "password; prefer password_file", flag="", secret=True)] = None
+    password_file: Annotated[str | None, Key(FilePath(holds_secret=True), "file with the password")] = None
+    tls_ca: Annotated[str | None, Key(FilePath(), "certificate authority of the servers (PEM)")] = None
+    tls_cert: Annotated[str | None, Key(FilePath(), "our client certificate (PEM)")] = None
+    tls_key: Annotated[str | None, Key(FilePath(holds_secret=True), "key of our client certificate (PEM)")] = None
+
+    def __repr__(self) -> str:
+        servers = tuple(map(hide_userinfo, self.servers))
+        return f"NatsSettings(servers={servers!r}, context={self.context!r}, ...)"
+
+
+class BrokerSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """The embedded broker, used when no NATS server is named."""
+
+    binary: Annotated[str | None, Key(FilePath(), "nats-server to run; unset: the installed one, else PATH")] = None
+    directory: Annotated[str | None, Key(FilePath(), "its folder; daemons that share it share the broker")] = None
+    embedded: Annotated[
+        str, Key(choice("auto", "never"), "auto: run one when no server is named; never: a server must be named")
+    ] = "auto"
+
+
+class StoreSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """The SQLite store."""
+
+    path: Annotated[str | None, Key(FilePath(), "database file; unset: store.db in the instance's state folder")] = None
+    synchronous: Annotated[
+        str, Key(choice("full", "normal"), "full survives a loss of power, normal only a crash of the daemon")
+    ] = "full"
+    # Below the longest life of an envelope a late duplicate could find its original gone (specification, section 5).
+    retention_age: Annotated[
+        int, Key(Duration(MAX_LIFETIME, whole=True), "how long finished messages and works are kept", reload=True)
+    ] = MAX_LIFETIME
+    retention_size: Annotated[
+        int, Key(Size(16 << 20), "size of the store above which the oldest finished messages go", reload=True)
+    ] = 1 << 30
+
+
+class ApiSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """The local API."""
+
+    socket: Annotated[
+        str | None, Key(FilePath(), "Unix socket (mode 0600); unset: NAME.sock in the runtime folder")
+    ] = None
+    tcp: Annotated[
+        str | None, Key(LoopbackAddress(), "also listen on this loopback address; needs the bearer token")
+    ] = None
+    token_file: Annotated[
+        str | None,
+        Key(FilePath(holds_secret=True), "bearer token for api.tcp; unset: api.token in the instance's state folder"),
+    ] = None
+
+
+class InboxSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """What waits for the agent."""
+
+    capacity: Annotated[int, Key(Count(), "messages that wait for the agent before senders are held off")] = 10_000
+
+
+class ReceiveSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """Between the broker and the store."""
+
+    queue: Annotated[int, Key(Count(), "envelopes that wait for the store before senders are held off")] = 4096
+
+
+class QuarantineSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """Refused envelopes, kept for inspection; the oldest go first."""
+
+    max_rows: Annotated[int, Key(Count(), "refused envelopes kept")] = 10_000
+    # One envelope of the largest size must fit, or the quarantine could hold nothing.
+    max_bytes: Annotated[int, Key(Size(MAX_ENVELOPE_BYTES), "bytes of refused envelopes kept")] = 64 << 20
+
+
+class DiscoverySettings(msgspec.Struct, frozen=True, kw_only=True):
+    """Presence and whois."""
+
+    interval: Annotated[float, Key(Duration(0.1, 3600), "time between two greets")] = float(GREET_INTERVAL)
+    max_wait: Annotated[float, Key(Duration(0.01, 300), "longest wait of a whois that names none")] = 1.5
+
+
+class DefaultsSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """What an envelope gets when its sender says nothing (specification, section 7)."""
+
+    directed_ttl: Annotated[int, Key(_LIFETIME, "life of a directed message", reload=True)] = DIRECTED_TTL
+    broadcast_ttl: Annotated[int, Key(_LIFETIME, "life of broadcast conversation", reload=True)] = BROADCAST_TTL
+
+
+class LogSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """Logs, always to standard error."""
+
+    level: Annotated[
+        str, Key(choice("debug", "info", "warning", "error"), "least severe level that is written", reload=True)
+    ] = "warning"
+    format: Annotated[str, Key(choice("text", "json"), "text: key=value; json: one object a line")] = "text"
+
+
+class ShutdownSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """The end."""
+
+    deadline: Annotated[float, Key(Duration(0.1, 3600), "longest time from SIGTERM to the exit")] = 10.0
+
+
+class LimitsSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """Budgets that keep one peer from keeping us busy."""
+
+    receipts_per_minute: Annotated[int, Key(Count(), "automatic receipts to one sender in a minute", reload=True)] = 600
+
+
+class Settings(msgspec.Struct, frozen=True, kw_only=True):
+    """Every setting of one daemon, checked. `name` and `peer_id` are always filled in by `load_settings`."""
+
+    name: Annotated[str, Key(_NAME, "name of the instance: its socket and its state; unset: from the host's name")] = ""
+    peer_id: Annotated[str, Key(_PEER, "our id on the bus; unset: the name")] = ""
+    display_name: Annotated[str | None, Key(_CARD_TEXT, "name for people in our Peer Card", reload=True)] = None
+    workspace: Annotated[str, Key(_WORKSPACE, "workspace that we live in")] = "ws_local"
+    channels: Annotated[
+        tuple[str, ...], Key(Texts(_CHANNEL, at_least=1), "channels that we join", flag="--channel")
+    ] = ("default",)
+    capabilities: Annotated[
+        tuple[str, ...],
+        Key(Texts(_CARD_TEXT), "ids of capabilities to claim without a record", flag="--capability", reload=True),
+    ] = ()
+    catalog: Annotated[
+        str | None,
+        Key(
+            FilePath(),
+            "capability catalog: a .toml, a .json or a folder; unset: capabilities.* beside aghbus.toml",
+            reload=True,
+        ),
+    ] = None
+    profiles: Annotated[
+        tuple[str, ...], Key(Texts(_CARD_TEXT, at_least=1), "profiles in our Peer Card", flag="--profile")
+    ] = (PROTOCOL,)
+    artifacts_supported: Annotated[
+        tuple[str, ...], Key(Texts(_CARD_TEXT), "artifact types in our Peer Card", flag="--artifact-type")
+    ] = ("capability",)
+    observe: Annotated[bool, Key(Switch(), "also follow traffic between others, for operators")] = False
+    nats: NatsSettings = NatsSettings()
+    broker: BrokerSettings = BrokerSettings()
+    store: StoreSettings = StoreSettings()
+    api: ApiSettings = ApiSettings()
+    inbox: InboxSettings = InboxSettings()
+    receive: ReceiveSettings = ReceiveSettings()
+    quarantine: QuarantineSettings = QuarantineSettings()
+    discovery: DiscoverySettings = DiscoverySettings()
+    defaults: DefaultsSettings = DefaultsSettings()
+    log: LogSettings = LogSettings()
+    shutdown: ShutdownSettings = ShutdownSettings()
+    limits: LimitsSettings = LimitsSettings()
+
+
+KEYS: Final[tuple[Declared, ...]] = tuple(declared_keys(Settings))
+"""Every key, in order of declaration."""
+
+
+def value_of(settings: Settings, name: str) -> object:
+    """The typed value of a key by its dotted name."""
+    value: object = settings
+    for part in name.split("."):
+        value = getattr(value, part)
+    return value
+
+
+class Changes(msgspec.Struct, frozen=True):
+    """Names of keys that differ between two settings: those that take effect at once, and those that need a restart."""
+
+    now: tuple[str, ...]
+    restart: tuple[str, ...]
+
+
+def reloadable_changes(old: Settings, new: Settings) -> Changes:
+    """What a running daemon with `old` may take over from `new` when it is told to reload."""
+    changed = [key for key in KEYS if value_of(old, key.name) != value_of(new, key.name)]
+    return Changes(
+        now=tuple(key.name for key in changed if key.key.reload),
+        restart=tuple(key.name for key in changed if not key.key.reload),
+    )

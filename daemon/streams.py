@@ -1,0 +1,49 @@
+"""Event streams: every stored envelope in the order of the local sequence, from wherever a client left off."""
+
+from collections.abc import AsyncIterator
+from typing import Final
+
+from aghbus.daemon.core import Core
+from aghbus.daemon.service import EventFilter, MessageQuery
+from aghbus.protocol.control import Event
+from aghbus.store.envelopes import EnvelopeFilter, events_page, pruned_through
+
+_PAGE: Final = 200  # events read at once: what a slow reader can make us hold
+
+
+async def follow(core: Core, since: int | None, wanted: EventFilter) -> AsyncIterator[Event]:
+    """Events after `since` (None: from now on) until the daemon drains.
+
+    The position is the store's sequence, so nothing is missed and nothing repeated, over restarts of either side; where
+    retention removed part of what was asked for, a `gap` event says up to where.
+    """
+    position = core.announcer.seq if since is None else since
+    pruned = await pruned_through(core.store.reader)
+    if since is not None and since < pruned:
+        yield Event(seq=pruned, type="gap", pruned_from=since + 1)
+    chosen = envelope_filter(wanted)
+    while True:
+        upto = core.announcer.seq
+        while page := await events_page(core.store.reader, position, chosen, _PAGE):
+            for event in page:
+                yield event
+            position = page[-1].seq
+        position = max(position, upto)  # what the filter left out need not be read again
+        if core.announcer.closed:
+            return
+        if core.announcer.seq <= position:
+            await core.announcer.wait()
+
+
+def envelope_filter(wanted: EventFilter | MessageQuery) -> EnvelopeFilter:
+    """The store's form of a filter."""
+    return EnvelopeFilter(
+        kinds=wanted.kinds,
+        work_id=wanted.work_id,
+        thread_id=wanted.thread_id,
+        direct_id=wanted.direct_id,
+        peer=wanted.peer,
+        channel=wanted.channel,
+        directions=wanted.directions,
+        inbox=isinstance(wanted, EventFilter) and wanted.inbox,
+    )

@@ -1,0 +1,194 @@
+"""Carrying out what the protocol decided: the effects of one envelope, in the caller's transaction (spec section 5 step 10).
+
+Nothing is written before everything that can refuse has been asked, so a job that raises has changed nothing.
+"""
+
+import msgspec
+
+from aghbus.protocol.bodies import Receipt
+from aghbus.protocol.effects import Advance, Bind, Deliver, Effect, Effects, Open, Queue, Remember, Requeue, Store
+from aghbus.protocol.envelope import WORK_KINDS, Envelope
+from aghbus.protocol.lifecycle import State, WorkView
+from aghbus.protocol.receiving import Source, View
+from aghbus.store import envelopes, inbox, outbox, rooms, works
+from aghbus.store.dedup import dedup_key, key_of
+from aghbus.store.transaction import Transaction
+
+
+class Applied(msgspec.Struct, frozen=True, kw_only=True):
+    """What the store did. `seq` of the envelope itself (None when it was not kept), `queued` the outbox rows to publish, in
+    order, those that go out again included; `before` and `after` the work, where the envelope opened or moved one."""
+
+    seq: int | None
+    queued: tuple[int, ...]
+    delivered: bool
+    before: WorkView | None
+    after: WorkView | None
+
+
+def load_view(tx: Transaction, envelope: Envelope, us: str) -> View:
+    """What the store knows that bears on `envelope`; `us` is our peer id."""
+    work = None
+    if envelope.work_id is not None:
+        work = works.load(tx, envelope.workspace_id, envelope.channel, envelope.work_id)
+    room = None
+    if envelope.surface == "direct" and envelope.container is not None:
+        room = rooms.bound(tx, envelope.workspace_id, envelope.channel, envelope.container)
+    return View(
+        duplicate=tx.memory.dedup.contains(key_of(envelope)),
+        sent_by_us=envelope.sender == us and envelopes.was_sent(tx, envelope.workspace_id, envelope.id),
+        work=work,
+        room=room,
+    )
+
+
+def load_source_view(tx: Transaction, source: Source | None) -> View:
+    """The same for an envelope that failed validation, as far as it could be read: what `receiving.refuse` asks for."""
+    if source is None:
+        return View()
+    return View(
+        duplicate=tx.memory.dedup.contains(dedup_key(source.workspace_id, source.sender, source.id)),
+        work=works.load(tx, source.workspace_id, source.channel, source.work_id),
+        room=rooms.bound(tx, source.workspace_id, source.channel, source.container)
+        if source.surface == "direct"
+        else None,
+    )
+
+
+def apply(
+    tx: Transaction,
+    envelope: Envelope | None,
+    effects: Effects,
+    *,
+    us: str,
+    received_ms: int,
+    inbox_capacity: int = inbox.CAPACITY,
+) -> Applied:
+    """Carries out the store's part of `effects`, those of queued envelopes included; the others are the caller's.
+
+    `envelope` is None for one that failed validation (its effects store nothing of it). Raises InboxFull, before anything is
+    written, when the agent's inbox has no room: the envelope counts as not received then.
+    """
+    if any(isinstance(effect, Deliver) for effect in effects):
+        inbox.require_room(tx, inbox_capacity)
+    run = _Run(tx, us, received_ms)
+    before, after = _work_change(effects)
+    if envelope is None:
+        for effect in effects:
+            run.detached(effect)
+    else:
+        run.carry_out(envelope, effects)
+    return Applied(seq=run.seq, queued=tuple(run.queued), delivered=run.delivered, before=before, after=after)
+
+
+def send(tx: Transaction, envelope: Envelope, effects: Effects, *, us: str, now_ms: int) -> Applied:
+    """Keeps and queues an envelope of our own agent: `effects` are those of `sending.apply_own`."""
+    run = _Run(tx, us, now_ms)
+    seq = run.queue(Queue(envelope, effects, automatic=False))
+    before, after = _work_change(effects)
+    return Applied(seq=seq, queued=tuple(run.queued), delivered=False, before=before, after=after)
+
+
+class _Run:
+    """The effects of one envelope being carried out, and what came of it."""
+
+    def __init__(self, tx: Transaction, us: str, now_ms: int) -> None:
+        self.tx = tx
+        self.us = us
+        self.now_ms = now_ms
+        self.seq: int | None = None
+        self.queued: list[int] = []
+        self.delivered = False
+
+    def carry_out(self, envelope: Envelope, effects: Effects) -> None:
+        for effect in effects:
+            match effect:
+                case Remember(until):
+                    self.tx.memory.dedup.remember(self.tx, key_of(envelope), until)
+                case Store():
+                    self.seq = self._store(envelope, effect, effects)
+                    if effect.direction == "in":
+                        self._note_arrival(envelope, effects)
+                case Deliver():
+                    inbox.add(self.tx, _stored(self.seq))
+                    self.delivered = True
+                case Bind() | Open() | Advance():
+                    self._change(envelope, effect, effects, self.seq)
+                case _:
+                    self.detached(effect)
+
+    def detached(self, effect: Effect) -> None:
+        """Effects that need nothing of the received envelope."""
+        match effect:
+            case Queue():
+                self.queue(effect)
+            case Requeue(workspace_id, message_id):
+                seq = outbox.requeue(self.tx, workspace_id, message_id)
+                if seq is not None:
+                    self.queued.append(seq)
+
+    def queue(self, effect: Queue) -> int:
+        seq: int | None = None
+        for own in effect.effects:
+            match own:
+                case Store():
+                    seq = self._store(effect.envelope, own, effect.effects)
+                case Bind() | Open() | Advance():
+                    self._change(effect.envelope, own, effect.effects, seq)
+        outbox.add(self.tx, _stored(seq), effect.envelope)
+        self.queued.append(_stored(seq))
+        return _stored(seq)
+
+    def _store(self, envelope: Envelope, effect: Store, effects: Effects) -> int:
+        seq = envelopes.insert(self.tx, envelope, effect, _state_before(effect, effects), self.now_ms)
+        rooms.touch(self.tx, envelope, effect.pair, seq, self.now_ms)
+        return seq
+
+    def _change(self, envelope: Envelope, effect: Bind | Open | Advance, effects: Effects, seq: int | None) -> None:
+        match effect:
+            case Bind(binding):
+                container = envelope.container or ""
+                rooms.bind(self.tx, envelope.workspace_id, envelope.channel, container, binding)
+            case Open():
+                trust = next(other.trust for other in effects if isinstance(other, Store))
+                works.open_work(self.tx, effect, envelope, _stored(seq), trust, self.us, self.now_ms)
+            case Advance():
+                works.advance(self.tx, effect, envelope, _stored(seq), self.now_ms)
+
+    def _note_arrival(self, envelope: Envelope, effects: Effects) -> None:
+        """Receipts and traces show that what they answer arrived: the message they name, and the opening of their work.
+
+        They say nothing of later messages of the same work, which may still be on their way.
+        """
+        if envelope.kind not in WORK_KINDS:
+            return
+        body = envelope.body
+        answered = {body.for_id if isinstance(body, Receipt) else None, envelope.reply_to, envelope.causation_id}
+        before, _ = _work_change(effects)
+        if before is not None and before.initiator == self.us:
+            answered.add(before.opening_id)
+        for message_id in answered - {None}:
+            outbox.mark_receipted(self.tx, envelope.workspace_id, str(message_id), by=envelope.sender)
+
+
+def _state_before(store: Store, effects: Effects) -> State | None:
+    before, _ = _work_change(effects)
+    if before is not None:
+        return before.state
+    verdict = store.verdict
+    return verdict.state if verdict is not None and verdict.outcome in ("ignored", "rejected") else None
+
+
+def _work_change(effects: Effects) -> tuple[WorkView | None, WorkView | None]:
+    for effect in effects:
+        if isinstance(effect, Advance):
+            return effect.before, effect.after
+        if isinstance(effect, Open):
+            return None, effect.work
+    return None, None
+
+
+def _stored(seq: int | None) -> int:
+    if seq is None:
+        raise ValueError("effects name a stored envelope before they store it")
+    return seq

@@ -1,0 +1,209 @@
+"""The agent's inbox: ready -> leased -> acked | dead.
+
+A lease hides a message until it is acked, given back or its time is up. Who leases how often is counted; after so many
+attempts a message that comes back is dead: kept, listed, and ready again only on request.
+"""
+
+import sqlite3
+from typing import Any, Final
+
+import aiosqlite
+
+from aghbus.protocol import control
+from aghbus.protocol.errors import NotFound, Refused
+from aghbus.store.envelopes import SELECT_MESSAGE, Row, fetch, message_of
+from aghbus.store.errors import InboxFull
+from aghbus.store.transaction import Transaction
+
+CAPACITY: Final = 10_000  # ours, messages that wait (ready or leased)
+MAX_ATTEMPTS: Final = 5  # ours, leases until a message that comes back is dead
+BACKOFF_MS: Final = 1_000  # ours, the first delay of a message that was given back; doubled for each attempt
+BACKOFF_LIMIT_MS: Final = 300_000  # ours
+ERROR_CHARS: Final = 500  # ours, of the agent's own words why it gave a message back
+
+_LEASE: Final = """
+UPDATE inbox SET state = 'leased', attempts = attempts + 1, lease = ?1, lease_until_ms = ?2
+WHERE seq = (SELECT seq FROM inbox WHERE state = 'ready' AND available_ms <= ?3 ORDER BY seq LIMIT 1) RETURNING seq
+"""
+_LEASE_OF_WORK: Final = """
+UPDATE inbox SET state = 'leased', attempts = attempts + 1, lease = ?1, lease_until_ms = ?2
+WHERE seq = (
+    SELECT i.seq FROM envelopes AS e CROSS JOIN inbox AS i ON i.seq = e.seq
+    WHERE e.work_id = ?4 AND i.state = 'ready' AND i.available_ms <= ?3 ORDER BY e.seq LIMIT 1
+) RETURNING seq
+"""
+_EXPIRE: Final = """
+UPDATE inbox SET state = iif(attempts >= ?2, 'dead', 'ready'), lease = NULL, lease_until_ms = NULL,
+    last_error = 'the lease ran out'
+WHERE state = 'leased' AND lease_until_ms <= ?1 RETURNING state
+"""
+_COLUMNS: Final = "i.state, i.attempts, i.lease, i.lease_until_ms, i.available_ms, i.last_error"
+_SELECT_ITEM: Final = SELECT_MESSAGE.replace("\nFROM", f",\n    {_COLUMNS}\nFROM", 1)
+_ITEM_AT: Final = 22  # where _COLUMNS begin in a row of _SELECT_ITEM
+
+
+def require_room(tx: Transaction, capacity: int) -> None:
+    """Raises InboxFull when no further message may wait: ask before anything is written (spec section 5, Overload)."""
+    if tx.memory.inbox_waiting.value >= capacity:
+        raise InboxFull(capacity)
+
+
+def add(tx: Transaction, seq: int) -> None:
+    """Puts the envelope `seq` into the inbox, ready."""
+    # Available since ever: a clock that steps back must not hide it.
+    tx.db.execute("INSERT INTO inbox (seq, state, attempts, available_ms) VALUES (?, 'ready', 0, 0)", (seq,))
+    tx.memory.inbox_waiting.add(tx, 1)
+
+
+def lease_next(
+    tx: Transaction,
+    now_ms: int,
+    visibility_ms: int,
+    lease_token: str,
+    work_id: str | None = None,
+    *,
+    max_attempts: int = MAX_ATTEMPTS,
+) -> control.InboxItem | None:
+    """Leases the oldest ready message (of `work_id`, when given) until `now_ms + visibility_ms`; None when there is none.
+
+    Leases that ran out count as ready again, or dead after `max_attempts`.
+    """
+    expire_leases(tx, now_ms, max_attempts)
+    until = now_ms + visibility_ms
+    if work_id is None:
+        row = tx.db.execute(_LEASE, (lease_token, until, now_ms)).fetchone()
+    else:
+        row = tx.db.execute(_LEASE_OF_WORK, (lease_token, until, now_ms, work_id)).fetchone()
+    return None if row is None else item(tx, row[0])
+
+
+def expire_leases(tx: Transaction, now_ms: int, max_attempts: int = MAX_ATTEMPTS) -> int:
+    """Leases that ran out by `now_ms` are ready again, or dead after `max_attempts`; how many they were."""
+    states = [state for (state,) in tx.db.execute(_EXPIRE, (now_ms, max_attempts)).fetchall()]
+    tx.memory.inbox_waiting.add(tx, -states.count("dead"))
+    return len(states)
+
+
+def ack(tx: Transaction, seq: int, lease: str | None = None) -> control.InboxItem:
+    """The agent is done with it. Again is no error. Raises NotFound, or Refused when `lease` is no longer the current one."""
+    state = _held(tx, seq, lease)
+    if state != "acked":
+        tx.db.execute("UPDATE inbox SET state = 'acked', lease_until_ms = NULL WHERE seq = ?", (seq,))
+        if state != "dead":
+            tx.memory.inbox_waiting.add(tx, -1)
+    return item(tx, seq)
+
+
+def nack(
+    tx: Transaction,
+    seq: int,
+    *,
+    now_ms: int,
+    lease: str | None = None,
+    delay_ms: int | None = None,
+    max_attempts: int = MAX_ATTEMPTS,
+    error: str | None = None,
+) -> control.InboxItem:
+    """Back into the queue after `delay_ms` (None: backoff by attempts), or dead after `max_attempts` leases.
+
+    Raises NotFound, and Refused when it is not waiting any more or `lease` is no longer the current one.
+    """
+    state = _held(tx, seq, lease)
+    if state not in ("ready", "leased"):
+        raise Refused(f"inbox message {seq} is {state}", code="conflict", hint="`aghctl inbox requeue` makes it ready")
+    (attempts,) = tx.db.execute("SELECT attempts FROM inbox WHERE seq = ?", (seq,)).fetchone()
+    dead = attempts >= max_attempts
+    delay = backoff_ms(attempts) if delay_ms is None else max(0, delay_ms)
+    tx.db.execute(
+        "UPDATE inbox SET state = ?, available_ms = ?, lease = NULL, lease_until_ms = NULL, last_error = ? WHERE seq = ?",
+        ("dead" if dead else "ready", now_ms + delay, error[:ERROR_CHARS] if error else None, seq),
+    )
+    if dead:
+        tx.memory.inbox_waiting.add(tx, -1)
+    return item(tx, seq)
+
+
+def requeue(tx: Transaction, seq: int) -> control.InboxItem:
+    """Ready at once, with its attempts forgotten: for dead letters, and to read an acked message again. Raises NotFound."""
+    state = _held(tx, seq, None)
+    tx.db.execute(
+        "UPDATE inbox SET state = 'ready', attempts = 0, available_ms = 0, lease = NULL, lease_until_ms = NULL WHERE seq = ?",
+        (seq,),
+    )
+    if state in ("acked", "dead"):
+        tx.memory.inbox_waiting.add(tx, 1)
+    return item(tx, seq)
+
+
+def backoff_ms(attempts: int) -> int:
+    """How long a message waits after its `attempts`-th lease was given back: 1 s, 2 s, 4 s, up to five minutes."""
+    return min(BACKOFF_MS << min(max(attempts - 1, 0), 16), BACKOFF_LIMIT_MS)
+
+
+def item(tx: Transaction, seq: int) -> control.InboxItem:
+    """The inbox row of envelope `seq`. Raises NotFound."""
+    row = tx.db.execute(f"{_SELECT_ITEM} WHERE e.seq = ? AND i.seq IS NOT NULL", (seq,)).fetchone()
+    if row is None:
+        raise _not_found(seq)
+    return _item_of(row)
+
+
+async def items(
+    reader: aiosqlite.Connection, *, states: frozenset[str] = frozenset(), limit: int = 100, last: bool = False
+) -> list[control.InboxItem]:
+    """Inbox rows in one of `states` (none: whatever is not acked), oldest first; with `last` the newest `limit`."""
+    wanted = sorted(states or {"ready", "leased", "dead"})
+    order = "DESC" if last else "ASC"
+    rows = await fetch(
+        reader,
+        f"{_SELECT_ITEM} WHERE i.state IN ({', '.join('?' * len(wanted))}) ORDER BY i.seq {order} LIMIT ?",
+        [*wanted, limit],
+    )
+    return sorted((_item_of(row) for row in rows), key=lambda found: found.seq)
+
+
+async def counts(reader: aiosqlite.Connection) -> dict[str, int]:
+    """How many are ready, leased and dead. Acked ones are history, and not counted."""
+    sql = "SELECT state, count(*) FROM inbox WHERE state IN ('ready', 'leased', 'dead') GROUP BY state"
+    found: dict[str, int] = dict(await fetch(reader, sql, []))
+    return {state: found.get(state, 0) for state in ("ready", "leased", "dead")}
+
+
+async def next_due_ms(reader: aiosqlite.Connection) -> int | None:
+    """When, in Unix milliseconds, the next message is ready or the next lease runs out; None when nothing waits."""
+    sql = "SELECT min(coalesce(lease_until_ms, available_ms)) FROM inbox WHERE state IN ('ready', 'leased')"
+    value: int | None = (await fetch(reader, sql, []))[0][0]
+    return value
+
+
+def _held(tx: Transaction, seq: int, lease: str | None) -> str:
+    row: tuple[str, str | None] | None = tx.db.execute(
+        "SELECT state, lease FROM inbox WHERE seq = ?", (seq,)
+    ).fetchone()
+    if row is None:
+        raise _not_found(seq)
+    if lease is not None and lease != row[1]:
+        raise Refused(
+            f"inbox message {seq} is not held by this lease",
+            code="lease_lost",
+            hint="its time ran out and it went back to the inbox: take it again with `aghctl inbox next`",
+        )
+    return row[0]
+
+
+def _not_found(seq: int) -> NotFound:
+    return NotFound(f"no inbox message {seq}", hint="`aghctl inbox list` shows them")
+
+
+def _item_of(row: Row | sqlite3.Row | Any) -> control.InboxItem:
+    state, attempts, lease, lease_until_ms, available_ms, last_error = row[_ITEM_AT:]
+    return control.InboxItem(
+        seq=row[0],
+        state=state,
+        attempts=attempts,
+        lease=lease if state == "leased" else None,
+        lease_until_ms=lease_until_ms,
+        available_ms=available_ms,
+        last_error=last_error,
+        message=message_of(row),
+    )

@@ -1,0 +1,59 @@
+"""One process per store: a lock on a file beside it, which the kernel drops when its holder dies, however it dies."""
+
+import contextlib
+import fcntl
+import os
+from pathlib import Path
+
+from aghbus.protocol.text import escape
+from aghbus.store.errors import StoreLocked, StoreUnopenable
+
+_NOTE_BYTES = 256  # ours: `pid name`, and a name is at most 128 bytes
+
+
+class StoreLock:
+    """The exclusive lock of one store, held from `acquire` until `release`. The lock file stays, empty."""
+
+    def __init__(self, store: Path) -> None:
+        self._store = store
+        self._path = store.with_name(store.name + ".lock")
+        self._fd: int | None = None
+
+    def acquire(self, name: str) -> None:
+        """Takes the lock and leaves pid and `name` in the file.
+
+        Raises StoreLocked naming the holder, StoreUnopenable when the file cannot be opened.
+        """
+        try:
+            fd = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        except OSError as error:
+            raise StoreUnopenable(
+                self._store,
+                f"its lock file cannot be opened: {error.strerror}",
+                hint=f"make {self._path.parent} writable for this user",
+            ) from None
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            note = os.pread(fd, _NOTE_BYTES, 0)
+            os.close(fd)
+            raise _locked(self._store, note) from None
+        os.ftruncate(fd, 0)
+        os.pwrite(fd, f"{os.getpid()} {name}\n".encode(), 0)
+        self._fd = fd
+
+    def release(self) -> None:
+        """Lets go of the lock; without effect when it is not held."""
+        if self._fd is None:
+            return
+        with contextlib.suppress(OSError):
+            os.ftruncate(self._fd, 0)
+        os.close(self._fd)
+        self._fd = None
+
+
+def _locked(store: Path, note: bytes) -> StoreLocked:
+    pid, _, name = note.decode(errors="replace").strip().partition(" ")
+    if not pid.isdecimal():
+        return StoreLocked(store, "another process", None)
+    return StoreLocked(store, f"{escape(name) or 'a process'} (pid {pid})", int(pid))

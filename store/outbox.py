@@ -1,0 +1,96 @@
+"""The outbox: what has to go out, and what became of it: queued -> published -> receipted | expired | dead.
+
+Published means that the broker has it, nothing more; receipted that the receiver's own envelopes show that it arrived.
+"""
+
+from typing import Final, NamedTuple
+
+import aiosqlite
+
+from aghbus.protocol.envelope import Envelope
+from aghbus.protocol.identifiers import subject_for
+from aghbus.store.envelopes import fetch
+from aghbus.store.transaction import Transaction
+
+_ADD: Final = "INSERT INTO outbox (seq, state, attempts, expires_at, subject) VALUES (?, 'queued', 0, ?, ?)"
+_QUEUED: Final = """
+SELECT o.seq, o.subject, e.workspace_id, e.sender, e.msg_id, o.expires_at, o.attempts, e.raw
+FROM outbox AS o JOIN envelopes AS e ON e.seq = o.seq WHERE o.state = 'queued' AND o.seq > ? ORDER BY o.seq LIMIT ?
+"""
+
+
+class Outgoing(NamedTuple):
+    """One envelope to publish: `raw` goes to `subject`; stale from Unix second `expires_at`."""
+
+    seq: int
+    subject: str
+    workspace_id: str
+    sender: str
+    message_id: str
+    expires_at: int
+    attempts: int
+    raw: bytes
+
+
+def add(tx: Transaction, seq: int, envelope: Envelope) -> None:
+    """Queues the envelope stored under `seq`."""
+    tx.db.execute(_ADD, (seq, envelope.fresh_until, subject_for(envelope.workspace_id, envelope.channel, envelope.to)))
+
+
+def requeue(tx: Transaction, workspace_id: str, message_id: str) -> int | None:
+    """Sends an envelope of ours again, same bytes; its sequence, None when it is not in the store any more."""
+    sql = (
+        "UPDATE outbox SET state = 'queued', detail = NULL WHERE seq ="
+        " (SELECT seq FROM envelopes WHERE msg_id = ? AND direction = 'out' AND workspace_id = ?) RETURNING seq"
+    )
+    row = tx.db.execute(sql, (message_id, workspace_id)).fetchone()
+    return None if row is None else int(row[0])
+
+
+def load_queued(tx: Transaction, after_seq: int, limit: int) -> list[Outgoing]:
+    """What is queued after `after_seq`, in order, inside a write job: sees what this transaction queued."""
+    return [Outgoing(*row) for row in tx.db.execute(_QUEUED, (after_seq, limit))]
+
+
+async def queued(reader: aiosqlite.Connection, after_seq: int, limit: int) -> list[Outgoing]:
+    """What is queued and committed after `after_seq`, in order."""
+    return [Outgoing(*row) for row in await fetch(reader, _QUEUED, [after_seq, limit])]
+
+
+def mark_published(tx: Transaction, seqs: list[int], now_ms: int) -> None:
+    """The broker has them. Those that were receipted meanwhile stay so."""
+    tx.db.executemany(
+        "UPDATE outbox SET state = 'published', attempts = attempts + 1, published_ms = ? WHERE seq = ? AND state = 'queued'",
+        [(now_ms, seq) for seq in seqs],
+    )
+
+
+def mark_dead(tx: Transaction, seq: int, detail: str) -> None:
+    """It cannot go out, ever: `detail` says why (too large for this broker, refused by its permissions)."""
+    tx.db.execute("UPDATE outbox SET state = 'dead', detail = ? WHERE seq = ? AND state = 'queued'", (detail, seq))
+
+
+def mark_receipted(tx: Transaction, workspace_id: str, message_id: str, by: str) -> bool:
+    """Peer `by` showed that our envelope `message_id` arrived; whether that was news. Only its receiver can."""
+    sql = (
+        "UPDATE outbox SET state = 'receipted' WHERE state <> 'receipted' AND seq ="
+        " (SELECT seq FROM envelopes WHERE msg_id = ? AND direction = 'out' AND workspace_id = ? AND recipient = ?)"
+    )
+    return tx.db.execute(sql, (message_id, workspace_id, by)).rowcount > 0
+
+
+def expire(tx: Transaction, now: int, limit: int = 500) -> list[int]:
+    """Up to `limit` queued envelopes that nobody would accept any more at Unix second `now` are expired; their sequences."""
+    rows = tx.db.execute(
+        "UPDATE outbox SET state = 'expired', detail = 'expired before it could be published' WHERE seq IN"
+        " (SELECT seq FROM outbox WHERE state = 'queued' AND expires_at <= ? ORDER BY seq LIMIT ?) RETURNING seq",
+        (now, limit),
+    ).fetchall()
+    return sorted(seq for (seq,) in rows)
+
+
+async def counts(reader: aiosqlite.Connection) -> dict[str, int]:
+    """How many are queued, expired and dead. Published and receipted ones are history, and not counted."""
+    sql = "SELECT state, count(*) FROM outbox WHERE state IN ('queued', 'expired', 'dead') GROUP BY state"
+    found: dict[str, int] = dict(await fetch(reader, sql, []))
+    return {state: found.get(state, 0) for state in ("queued", "expired", "dead")}

@@ -1,0 +1,104 @@
+"""Threads and direct rooms: which pair a direct id stands for, and the latest activity in each."""
+
+from typing import Final
+
+import aiosqlite
+
+from aghbus.protocol import control
+from aghbus.protocol.envelope import Envelope
+from aghbus.protocol.rooms import Binding, Pair
+from aghbus.store.envelopes import fetch
+from aghbus.store.transaction import Transaction
+
+_BIND: Final = """
+INSERT INTO rooms (workspace_id, channel, direct_id, pair_a, pair_b, authoritative, current, messages, last_ms, last_seq)
+VALUES (?, ?, ?, ?, ?, ?, 1, 0, 0, 0)
+ON CONFLICT (workspace_id, channel, direct_id, pair_a, pair_b)
+    DO UPDATE SET authoritative = excluded.authoritative, current = 1
+"""
+_TOUCH_THREAD: Final = """
+INSERT INTO threads (workspace_id, channel, thread_id, messages, first_ms, last_ms, last_seq) VALUES (?, ?, ?, 1, ?, ?, ?)
+ON CONFLICT DO UPDATE SET messages = messages + 1, last_ms = excluded.last_ms, last_seq = excluded.last_seq
+"""
+_TOUCH_ROOM: Final = """
+UPDATE rooms SET messages = messages + 1, last_ms = ?, last_seq = ?
+WHERE workspace_id = ? AND channel = ? AND direct_id = ? AND pair_a = ? AND pair_b = ?
+"""
+
+
+def bound(tx: Transaction, workspace_id: str, channel: str, direct_id: str) -> Binding | None:
+    """The pair that `direct_id` stands for at present; None when it was never used."""
+    row = tx.db.execute(
+        "SELECT pair_a, pair_b, authoritative FROM rooms"
+        " WHERE workspace_id = ? AND channel = ? AND direct_id = ? AND current = 1",
+        (workspace_id, channel, direct_id),
+    ).fetchone()
+    return None if row is None else Binding((row[0], row[1]), authoritative=bool(row[2]))
+
+
+def bind(tx: Transaction, workspace_id: str, channel: str, direct_id: str, binding: Binding) -> None:
+    """From now on `direct_id` stands for the pair of `binding`; another pair's room stays, with its own messages."""
+    key = (workspace_id, channel, direct_id, *binding.pair)
+    tx.db.execute(
+        "UPDATE rooms SET current = 0 WHERE workspace_id = ? AND channel = ? AND direct_id = ? AND current = 1"
+        " AND (pair_a, pair_b) <> (?, ?)",
+        key,
+    )
+    tx.db.execute(_BIND, (*key, int(binding.authoritative)))
+
+
+def touch(tx: Transaction, envelope: Envelope, pair: Pair | None, seq: int, now_ms: int) -> None:
+    """Counts `envelope` in its thread or in its pair's room; without effect for discovery and unbound rooms."""
+    if envelope.surface == "thread":
+        tx.db.execute(_TOUCH_THREAD, (envelope.workspace_id, envelope.channel, envelope.container, now_ms, now_ms, seq))
+    elif pair is not None:
+        tx.db.execute(_TOUCH_ROOM, (now_ms, seq, envelope.workspace_id, envelope.channel, envelope.container, *pair))
+
+
+async def threads(
+    reader: aiosqlite.Connection, *, channel: str | None = None, limit: int = 100
+) -> list[control.Thread]:
+    """Threads with activity, latest first."""
+    rows = await fetch(
+        reader,
+        "SELECT workspace_id, channel, thread_id, messages, first_ms, last_ms, last_seq FROM threads"
+        " WHERE ?1 IS NULL OR channel = ?1 ORDER BY last_seq DESC LIMIT ?2",
+        [channel, limit],
+    )
+    return [
+        control.Thread(
+            workspace_id=row[0],
+            channel=row[1],
+            thread_id=row[2],
+            messages=row[3],
+            first_ms=row[4],
+            last_ms=row[5],
+            last_seq=row[6],
+        )
+        for row in rows
+    ]
+
+
+async def directs(
+    reader: aiosqlite.Connection, *, us: str, channel: str | None = None, limit: int = 100
+) -> list[control.Direct]:
+    """Direct rooms of `us` and one other peer, latest activity first."""
+    rows = await fetch(
+        reader,
+        "SELECT workspace_id, channel, direct_id, iif(pair_a = ?1, pair_b, pair_a), authoritative, messages, last_ms, last_seq"
+        " FROM rooms WHERE ?1 IN (pair_a, pair_b) AND (?2 IS NULL OR channel = ?2) ORDER BY last_seq DESC LIMIT ?3",
+        [us, channel, limit],
+    )
+    return [
+        control.Direct(
+            workspace_id=row[0],
+            channel=row[1],
+            direct_id=row[2],
+            peer=row[3],
+            derived=bool(row[4]),
+            messages=row[5],
+            last_ms=row[6],
+            last_seq=row[7],
+        )
+        for row in rows
+    ]

@@ -1,0 +1,277 @@
+"""Group commit: write jobs run on the event loop, everything that waits shares one transaction, only COMMIT leaves the loop.
+
+docs/adr/0002-writer-on-the-loop.md says why. There is no linger: a commit begins as soon as the one before it ended and
+something waits. While a commit is under way nothing touches the connection.
+"""
+
+import asyncio
+import collections
+import logging
+import sqlite3
+import time
+from collections.abc import Callable
+from concurrent.futures import Executor
+from typing import Any, Final, TypeVar
+
+import msgspec
+
+from aghbus.protocol.text import escape
+from aghbus.store.errors import StoreUnavailable
+from aghbus.store.memory import Memory
+from aghbus.store.transaction import Mark, Transaction
+
+T = TypeVar("T")
+Job = Callable[[Transaction], T]
+
+BATCH_JOBS: Final = 1024  # ours: past a few hundred messages a commit costs next to nothing per message
+BATCH_SECONDS: Final = 0.008  # ours: how long jobs may keep the event loop before it turns to its other duties
+PATIENCE_MS: Final = 5000  # ours: how long BEGIN waits, off the loop, for a foreign tool that holds the write lock
+
+# Result codes that say something about the disk, the file or another process, not about the job: sqlite.org/rescode.html
+_ENVIRONMENT: Final = frozenset(
+    [
+        sqlite3.SQLITE_PERM,
+        sqlite3.SQLITE_BUSY,
+        sqlite3.SQLITE_LOCKED,
+        sqlite3.SQLITE_NOMEM,
+        sqlite3.SQLITE_READONLY,
+        sqlite3.SQLITE_INTERRUPT,
+        sqlite3.SQLITE_IOERR,
+        sqlite3.SQLITE_CORRUPT,
+        sqlite3.SQLITE_FULL,
+        sqlite3.SQLITE_CANTOPEN,
+        sqlite3.SQLITE_PROTOCOL,
+        sqlite3.SQLITE_NOTADB,
+    ]
+)
+_log = logging.getLogger(__name__)
+
+
+class Stats(msgspec.Struct):
+    """Counters since the store was opened. `jobs` ran and were committed, `failed_jobs` raised, `reruns` are transactions run
+    again because a job had written before it raised, `failed_commits` transactions that did not become durable."""
+
+    commits: int = 0
+    jobs: int = 0
+    failed_jobs: int = 0
+    reruns: int = 0
+    failed_commits: int = 0
+    largest_batch: int = 0
+
+
+class _Entry:
+    __slots__ = ("error", "future", "job", "result")
+
+    def __init__(self, job: Job[Any], future: asyncio.Future[Any]) -> None:
+        self.job = job
+        self.future = future
+        self.result: Any = None
+        self.error: Exception | None = None
+
+    def resolve(self) -> None:
+        if self.future.done():  # its waiter was cancelled
+            return
+        if self.error is not None:
+            self.future.set_exception(self.error)
+        else:
+            self.future.set_result(self.result)
+
+    def fail(self, error: Exception) -> None:
+        if not self.future.done():
+            self.future.set_exception(error)
+
+
+class Writer:
+    """The one writer of a store. `db` is a connection in autocommit mode, `executor` a single thread for its commits."""
+
+    def __init__(self, db: sqlite3.Connection, memory: Memory, executor: Executor) -> None:
+        self._db = db
+        self._executor = executor
+        self._tx = Transaction(db, memory)
+        self._waiting: collections.deque[_Entry] = collections.deque()
+        self._batch: list[_Entry] = []
+        self._careful = False
+        self._wake = asyncio.Event()
+        self._closing = False
+        self.stats = Stats()
+        self.writable = True
+        self.last_error: str | None = None
+
+    @property
+    def backlog(self) -> int:
+        """Jobs that wait for their transaction."""
+        return len(self._waiting)
+
+    def submit(self, job: Job[T]) -> asyncio.Future[T]:
+        """Queues `job`; its future resolves to the job's result once that is durable."""
+        future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+        if self._closing:
+            future.set_exception(StoreUnavailable("the store is closed", hint="the daemon is stopping"))
+            return future
+        self._waiting.append(_Entry(job, future))
+        self._wake.set()
+        return future
+
+    def stop(self) -> None:
+        """No further jobs: `run` returns when those that wait are through."""
+        self._closing = True
+        self._wake.set()
+
+    async def run(self) -> None:
+        """Runs and commits jobs until `stop`; failures of the store go to the jobs' futures and never end it."""
+        try:
+            while True:
+                if not self._waiting:
+                    if self._closing:
+                        return
+                    self._wake.clear()
+                    await self._wake.wait()
+                    continue
+                await self._transact()
+        finally:
+            self._closing = True
+            self._fail(self._batch + list(self._waiting), StoreUnavailable("the store was closed", hint=""))
+            self._waiting.clear()
+
+    async def _transact(self) -> None:
+        try:
+            await self._begin()
+            changes = self._db.total_changes
+            self._gather()
+            await self._commit(changed=self._db.total_changes != changes)
+        except sqlite3.Error as error:
+            self._give_up(error)
+            return
+        self._settle()
+
+    async def _begin(self) -> None:
+        self._careful = False
+        try:
+            self._db.execute("BEGIN IMMEDIATE")
+        except sqlite3.OperationalError as error:
+            if _primary(error) != sqlite3.SQLITE_BUSY:
+                raise
+            await self._in_thread(self._begin_patiently)
+
+    def _begin_patiently(self) -> None:
+        self._db.execute(f"PRAGMA busy_timeout = {PATIENCE_MS}")
+        try:
+            self._db.execute("BEGIN IMMEDIATE")
+        finally:
+            self._db.execute("PRAGMA busy_timeout = 0")
+
+    def _gather(self) -> None:
+        """Runs waiting jobs until the batch is full or the loop's patience ends; at least one."""
+        deadline = time.perf_counter() + BATCH_SECONDS
+        while self._waiting and len(self._batch) < BATCH_JOBS:
+            entry = self._waiting.popleft()
+            if entry.future.done():
+                continue
+            self._batch.append(entry)
+            if self._careful:
+                self._run_apart(entry)
+            else:
+                self._run(entry)
+            if time.perf_counter() >= deadline:
+                return
+
+    def _run(self, entry: _Entry) -> None:
+        mark, changes = self._tx.mark(), self._db.total_changes
+        try:
+            entry.result = entry.job(self._tx)
+        except Exception as error:
+            if _is_environment(error):
+                raise
+            entry.error = error
+            if self._db.total_changes == changes:
+                self._tx.undo(mark)
+            else:
+                self._rerun()
+
+    def _rerun(self) -> None:
+        """A job had written before it raised: take everything back, and run the others again, each in its own savepoint."""
+        self._rollback()
+        self.stats.reruns += 1
+        self._careful = True
+        self._db.execute("BEGIN IMMEDIATE")
+        for entry in self._batch[:-1]:
+            if entry.error is None:
+                self._run_apart(entry)
+
+    def _run_apart(self, entry: _Entry) -> None:
+        mark = self._tx.mark()
+        self._db.execute("SAVEPOINT job")
+        try:
+            entry.result = entry.job(self._tx)
+        except Exception as error:
+            if _is_environment(error):
+                raise
+            entry.error = error
+            self._db.execute("ROLLBACK TO job")
+            self._tx.undo(mark)
+        self._db.execute("RELEASE job")
+
+    async def _commit(self, *, changed: bool) -> None:
+        if not changed:
+            self._db.execute("COMMIT")  # nothing to write, so nothing to wait for
+            return
+        await self._in_thread(self._db.execute, "COMMIT")
+        if not self.writable:
+            _log.warning("the store writes again")
+        self.writable, self.last_error = True, None
+        self.stats.commits += 1
+
+    def _settle(self) -> None:
+        for callback in self._tx.take_committed():
+            try:
+                callback()
+            except Exception:
+                _log.exception("a callback after a commit failed")
+        batch, self._batch = self._batch, []
+        self.stats.largest_batch = max(self.stats.largest_batch, len(batch))
+        for entry in batch:
+            if entry.error is None:
+                self.stats.jobs += 1
+            else:
+                self.stats.failed_jobs += 1
+            entry.resolve()
+
+    def _give_up(self, error: sqlite3.Error) -> None:
+        """The transaction is not durable: memory as before, everybody who waited for it is told."""
+        self._rollback()
+        while self._waiting and len(self._batch) < BATCH_JOBS:  # one answer for a burst, not one attempt per job
+            self._batch.append(self._waiting.popleft())
+        cause = escape(str(error))
+        if self.writable:
+            _log.error("the store cannot write: %s", cause)
+        self.writable, self.last_error = False, cause
+        self.stats.failed_commits += 1
+        batch, self._batch = self._batch, []
+        self._fail(
+            batch, StoreUnavailable(f"the store cannot write: {cause}", hint="free disk space, or check the disk")
+        )
+
+    def _rollback(self) -> None:
+        try:
+            if self._db.in_transaction:  # SQLite may have rolled back by itself: sqlite.org/lang_transaction.html
+                self._db.execute("ROLLBACK")
+        except sqlite3.Error:
+            _log.exception("a rollback failed")
+        self._tx.undo(Mark(0, 0))
+
+    def _fail(self, entries: list[_Entry], error: StoreUnavailable) -> None:
+        for entry in entries:
+            entry.fail(error)
+
+    async def _in_thread(self, function: Callable[..., object], *args: object) -> None:
+        await asyncio.get_running_loop().run_in_executor(self._executor, function, *args)
+
+
+def _primary(error: sqlite3.Error) -> int:
+    """The primary result code; 0 for errors that Python's module raises itself."""
+    code: int = getattr(error, "sqlite_errorcode", 0)
+    return code & 0xFF
+
+
+def _is_environment(error: Exception) -> bool:
+    return isinstance(error, sqlite3.Error) and _primary(error) in _ENVIRONMENT

@@ -1,0 +1,88 @@
+"""Real HTTP clients for the API under test."""
+
+import asyncio
+import contextlib
+import http.client
+import json
+import socket
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from aghbus.daemon.api.server import ApiServer
+from tests.daemon.api.simulator import SimulatedNode
+
+DEADLINE = 20.0  # seconds; what a test waits for takes milliseconds
+BODY_LIMIT = 100_000  # bytes, small so that tests are quick
+
+
+@dataclass
+class Reply:
+    """One HTTP response, read to its end."""
+
+    status: int
+    headers: dict[str, str]
+    body: bytes
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.body)
+
+
+class UnixConnection(http.client.HTTPConnection):
+    """http.client over a Unix socket."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__("localhost", timeout=DEADLINE)
+        self._path = path
+
+    def connect(self) -> None:
+        self.sock = socket.socket(socket.AF_UNIX)
+        self.sock.settimeout(DEADLINE)
+        self.sock.connect(str(self._path))
+
+
+def exchange(
+    connection: http.client.HTTPConnection, method: str, target: str, body: bytes | None, headers: dict[str, str]
+) -> Reply:
+    """One request and its response, on a connection that is closed afterwards. Blocks: call it in a thread."""
+    with contextlib.closing(connection):
+        connection.request(method, target, body, headers)
+        response = connection.getresponse()
+        return Reply(response.status, {key.lower(): value for key, value in response.getheaders()}, response.read())
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    """Wait until `condition` holds; fails after the deadline."""
+    async with asyncio.timeout(DEADLINE):
+        while not condition():  # noqa: ASYNC110 - conditions here are of any kind, files and counters too
+            await asyncio.sleep(0.002)
+
+
+class Api:
+    """The server under test, its node, and requests to it."""
+
+    def __init__(self, server: ApiServer, node: SimulatedNode, path: Path) -> None:
+        self.server = server
+        self.node = node
+        self.path = path
+
+    async def request(
+        self, method: str, target: str, body: bytes | None = None, headers: dict[str, str] | None = None
+    ) -> Reply:
+        """A request on a fresh connection."""
+        return await asyncio.to_thread(exchange, UnixConnection(self.path), method, target, body, headers or {})
+
+    async def get(self, target: str) -> Reply:
+        return await self.request("GET", target)
+
+    async def post(self, target: str, value: Any = None) -> Reply:
+        body = None if value is None else json.dumps(value).encode()
+        return await self.request("POST", target, body, {"content-type": "application/json"} if body else {})
+
+    async def raw(self, data: bytes) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        """A connection on which `data` was written."""
+        reader, writer = await asyncio.open_unix_connection(str(self.path))
+        writer.write(data)
+        return reader, writer

@@ -1,0 +1,246 @@
+"""A daemon in memory behind the API: it keeps what it was asked, and answers what a test put into it."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+
+from aghbus.daemon.service import EventFilter, MessageQuery
+from aghbus.protocol import control
+from aghbus.protocol.errors import NotFound, Refused
+
+WORKSPACE = "ws_local"
+
+
+def message(seq: int, message_id: str = "msg_1", text: str = "hello") -> control.Message:
+    """A stored say from peer `ops`."""
+    envelope = {"id": message_id, "kind": "say", "body": {"text": text}}
+    return control.Message(
+        seq=seq,
+        id=message_id,
+        direction="in",
+        kind="say",
+        workspace_id=WORKSPACE,
+        channel="default",
+        sender="ops",
+        to="worker",
+        thread_id="thread_abc",
+        direct_id=None,
+        work_id=None,
+        trust="unverified",
+        received_ms=1,
+        outcome=None,
+        reason=None,
+        delivery="ready",
+        delivery_detail=None,
+        envelope=envelope,
+    )
+
+
+def inbox_item(seq: int, lease: str | None = None) -> control.InboxItem:
+    """An inbox row, leased when `lease` is given."""
+    return control.InboxItem(
+        seq=seq,
+        state="leased" if lease else "ready",
+        attempts=1,
+        lease=lease,
+        lease_until_ms=None,
+        available_ms=0,
+        last_error=None,
+        message=message(seq),
+    )
+
+
+class SimulatedNode:
+    """The Service of a daemon that has no broker and no disk. Tests edit its attributes while it serves."""
+
+    def __init__(self) -> None:
+        self.ready = True
+        self.failure: Exception | None = None
+        self.calls: list[tuple[str, Any]] = []
+        self.stored: dict[str, control.Message] = {}
+        self.log: list[control.Event] = []
+        self.news = asyncio.Condition()
+        self.open_streams = 0
+        self.waiting = asyncio.Event()
+        self.wait_ended = asyncio.Event()
+        self.stream_failure: Exception | None = None
+        self.release = asyncio.Event()
+
+    def _called(self, name: str, given: Any = None) -> None:
+        self.calls.append((name, given))
+        if self.failure is not None:
+            raise self.failure
+
+    def _sent(self, kind: str, to: str | None, message_id: str | None) -> control.Sent:
+        return control.Sent(
+            id=message_id or "msg_new",
+            seq=len(self.calls),
+            kind=kind,
+            workspace_id=WORKSPACE,
+            channel="default",
+            to=to,
+            thread_id=None,
+            direct_id=None,
+            work_id=None,
+            work_state=None,
+            state="queued",
+        )
+
+    async def append(self, *events: control.Event) -> None:
+        """More events for the streams."""
+        async with self.news:
+            self.log.extend(events)
+            self.news.notify_all()
+
+    async def status(self) -> control.Status:
+        self._called("status")
+        broker = control.BrokerStatus(
+            state="up",
+            url=None,
+            server=None,
+            embedded=True,
+            rtt_ms=None,
+            max_payload=None,
+            reconnects=0,
+            last_error=None,
+            slow_consumer_events=0,
+            dropped_messages=0,
+        )
+        store = control.StoreStatus(
+            path="/x", bytes=0, last_seq=0, first_seq=0, writable=True, last_error=None, synchronous="full"
+        )
+        return control.Status(
+            name="worker",
+            peer_id="worker",
+            workspace_id=WORKSPACE,
+            channels=["default"],
+            version="0",
+            pid=1,
+            uptime_s=0.5,
+            ready=self.ready,
+            observe=False,
+            broker=broker,
+            store=store,
+            queues={},
+            inbox={},
+            outbox={},
+            works={},
+            peers={},
+            quarantined=0,
+            counters={},
+            problems=[],
+        )
+
+    async def readiness(self) -> control.Readiness:
+        self._called("readiness")
+        return control.Readiness(ready=self.ready, broker=self.ready, subscriptions=True, store=True)
+
+    async def peers(self, *, capability: str | None, channel: str | None, include_expired: bool) -> control.Peers:
+        self._called("peers", (capability, channel, include_expired))
+        return control.Peers(peers=[])
+
+    async def whois(self, ask: control.WhoisAsk) -> control.WhoisAnswer:
+        self._called("whois", ask)
+        return control.WhoisAnswer(
+            request_id="msg_w", query=ask.query, peers=[], expected=0, elapsed_ms=0.0, ended="timeout"
+        )
+
+    async def send(self, ask: control.SendAsk) -> control.Sent:
+        self._called("send", ask)
+        return self._sent(ask.kind, ask.to, ask.id)
+
+    async def work_open(self, ask: control.WorkOpenAsk) -> control.Sent:
+        self._called("work_open", ask)
+        return self._sent("say", ask.to, ask.id)
+
+    async def work_verb(self, work_id: str, verb: control.WorkVerb, ask: control.WorkVerbAsk) -> control.Sent:
+        self._called("work_verb", (work_id, verb, ask))
+        return self._sent("trace", None, None)
+
+    async def works(
+        self, *, states: frozenset[str], role: str | None, peer: str | None, channel: str | None, limit: int
+    ) -> control.Works:
+        self._called("works", (states, role, peer, channel, limit))
+        return control.Works(works=[])
+
+    async def work(self, work_id: str, channel: str | None) -> control.WorkDetail:
+        self._called("work", (work_id, channel))
+        raise NotFound(f"work {work_id!r}: is not known", hint="aghctl work list")
+
+    async def messages(self, query: MessageQuery) -> control.Messages:
+        self._called("messages", query)
+        found = [row for row in self.stored.values() if row.seq > query.since][: query.limit]
+        return control.Messages(messages=found, next_since=found[-1].seq if found else query.since, pruned_through=0)
+
+    async def message(self, message_id: str) -> control.Message:
+        self._called("message", message_id)
+        if message_id not in self.stored:
+            raise NotFound("message: is not in the store")
+        return self.stored[message_id]
+
+    async def threads(self, *, channel: str | None, limit: int) -> control.Threads:
+        self._called("threads", (channel, limit))
+        return control.Threads(threads=[])
+
+    async def directs(self, *, channel: str | None, limit: int) -> control.Directs:
+        self._called("directs", (channel, limit))
+        return control.Directs(directs=[])
+
+    async def inbox(self, *, states: frozenset[str], limit: int) -> control.InboxList:
+        self._called("inbox", (states, limit))
+        return control.InboxList(items=[], counts={})
+
+    async def inbox_next(self, ask: control.InboxNextAsk) -> control.InboxNext:
+        self._called("inbox_next", ask)
+        if ask.wait:
+            self.waiting.set()
+            try:
+                async with asyncio.timeout(ask.wait):
+                    await self.release.wait()
+            except TimeoutError:
+                return control.InboxNext(item=None)
+            finally:
+                self.wait_ended.set()
+        return control.InboxNext(item=inbox_item(7, "lease_a"))
+
+    async def inbox_ack(self, seq: int, ask: control.InboxAckAsk) -> control.InboxItem:
+        self._called("inbox_ack", (seq, ask))
+        if ask.lease == "old":
+            raise Refused("lease: is not the current one", code="conflict")
+        return inbox_item(seq)
+
+    async def inbox_nack(self, seq: int, ask: control.InboxNackAsk) -> control.InboxItem:
+        self._called("inbox_nack", (seq, ask))
+        return inbox_item(seq)
+
+    async def inbox_requeue(self, seq: int) -> control.InboxItem:
+        self._called("inbox_requeue", seq)
+        return inbox_item(seq)
+
+    async def capabilities(self) -> control.Capabilities:
+        self._called("capabilities")
+        record = control.CapabilityRecord(id="test.run", summary="runs", digest=None, claim=True, document=None)
+        return control.Capabilities(source=None, capabilities=[record], problems=[])
+
+    async def quarantine(self, *, limit: int) -> control.QuarantineList:
+        self._called("quarantine", limit)
+        return control.QuarantineList(quarantined=[])
+
+    async def events(self, since: int | None, wanted: EventFilter) -> AsyncIterator[control.Event]:
+        self._called("events", (since, wanted))
+        after = (self.log[-1].seq if self.log else 0) if since is None else since
+        self.open_streams += 1
+        try:
+            while True:
+                found = [item for item in self.log if item.seq > after]
+                for item in found:
+                    yield item
+                    after = item.seq
+                if self.stream_failure is not None:
+                    raise self.stream_failure
+                if not found:
+                    async with self.news:
+                        while not self.log or self.log[-1].seq <= after:
+                            await self.news.wait()
+        finally:
+            self.open_streams -= 1

@@ -1,0 +1,84 @@
+"""The command line of aghd as a process: output, exit codes, and nothing left behind."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from aghbus.daemon.settings import KEYS
+
+
+def aghd(*arguments: str, home: Path) -> subprocess.CompletedProcess[str]:
+    env = {"HOME": str(home), "PATH": "/usr/bin:/bin"}
+    return subprocess.run(
+        [sys.executable, "-m", "aghbus.daemon", *arguments], env=env, cwd=home, capture_output=True, text=True
+    )
+
+
+def test_config_check_prints_every_problem_of_every_layer_and_exits_2(tmp_path: Path) -> None:
+    (tmp_path / "caps.json").write_text("[{}]")
+    result = aghd(
+        "config",
+        "check",
+        "--name",
+        "BAD",
+        "--catalog",
+        "caps.json",
+        "--nats",
+        "h:1",
+        "--nats-creds",
+        "nope",
+        home=tmp_path,
+    )
+    assert result.returncode == 2
+    for word in ("name: ", "nats.creds: ", "caps.json", "flag --name"):
+        assert word in result.stderr
+    result = aghd("config", "check", "--name", "BAD", "-o", "json", home=tmp_path)
+    report = json.loads(result.stdout)
+    assert (result.returncode, report["ok"], [p["key"] for p in report["problems"]]) == (2, False, ["name"])
+
+
+def test_config_check_of_nothing_is_good(tmp_path: Path) -> None:
+    assert aghd("config", "check", home=tmp_path).returncode == 0
+    assert json.loads(aghd("config", "check", "-o", "json", home=tmp_path).stdout) == {
+        "ok": True,
+        "problems": [],
+        "notes": [],
+    }
+
+
+def test_config_show_reads_flags_and_says_where_values_come_from(tmp_path: Path) -> None:
+    result = aghd(
+        "config", "show", "--name", "ops", "--capability", "a", "--capability", "b", "--observe", "-vv", home=tmp_path
+    )
+    assert result.returncode == 0
+    for line in ('name = "ops"  # flag --name', 'capabilities = ["a", "b"]', "observe = true", 'log.level = "debug"'):
+        assert line in result.stdout
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    "arguments", [(), ("config",), ("run", "--nope"), ("run", "--nam", "x"), ("run", "--name", "A")]
+)
+def test_usage_errors_exit_2(tmp_path: Path, arguments: tuple[str, ...]) -> None:
+    result = aghd(*arguments, home=tmp_path)
+    assert result.returncode == 2
+    assert result.stderr
+    assert not result.stdout
+
+
+def test_version_and_help(tmp_path: Path) -> None:
+    assert aghd("version", home=tmp_path).stdout.startswith("aghd ")
+    assert json.loads(aghd("version", "-o", "json", home=tmp_path).stdout)["protocol"] == "agh-network/v0"
+    text = aghd("run", "--help", home=tmp_path).stdout
+    assert "--capability test.run" in text
+    assert all(key.flag in text for key in KEYS)
+
+
+def test_a_folder_that_is_not_ours_stops_run_with_a_hint(tmp_path: Path) -> None:
+    (tmp_path / ".local").write_text("in the way")
+    result = aghd("run", "--name", "ops", home=tmp_path)
+    assert result.returncode == 1
+    assert "hint:" in result.stderr

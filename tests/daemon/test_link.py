@@ -1,0 +1,546 @@
+"""The NATS link against real servers: delivery, loss and return, limits, overflow, draining."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import gc
+import json
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from aghbus.daemon.link import BadPublish, InboundMessage, Link, LinkDown, LinkTimeout, NoResponders, PayloadTooLarge
+from aghbus.daemon.link_events import CallbackFailed, LinkEvent, PermissionDenied, SlowConsumer
+from aghbus.daemon.nats_options import NatsOptions
+from tests.support.natsutil import NatsServer, wait_until
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable
+
+
+def to(*servers: NatsServer) -> Callable[[], asyncio.Future[NatsOptions]]:
+    """A resolver for `servers`, asked anew each time, as the link does."""
+
+    def resolve() -> asyncio.Future[NatsOptions]:
+        answer: asyncio.Future[NatsOptions] = asyncio.get_running_loop().create_future()
+        answer.set_result(NatsOptions(servers=tuple(server.url for server in servers)))
+        return answer
+
+    return resolve
+
+
+@contextlib.asynccontextmanager
+async def up(link: Link) -> AsyncIterator[Link]:
+    link.start()
+    try:
+        assert await link.wait_up(15), link.last_error
+        yield link
+    finally:
+        await link.close(2)
+
+
+class Inbox:
+    """A subscriber that keeps what it gets."""
+
+    def __init__(self) -> None:
+        self.messages: list[InboundMessage] = []
+
+    def __call__(self, message: InboundMessage) -> None:
+        self.messages.append(message)
+
+    @property
+    def texts(self) -> list[bytes]:
+        return [message.data for message in self.messages]
+
+
+@pytest.fixture
+async def server() -> AsyncIterator[NatsServer]:
+    async with NatsServer() as running:
+        yield running
+
+
+async def test_a_message_arrives_whole(server: NatsServer) -> None:
+    inbox = Inbox()
+    async with up(Link(to(server), name="a")) as sender, up(Link(to(server), name="b")) as receiver:
+        receiver.subscribe("s.*", inbox)
+        await receiver.flush(5)
+        await sender.publish("s.1", b"\x00bytes\r\n", headers={"Nats-Msg-Id": "w ü"}, reply="answers")
+        await sender.publish("s.2", b"")
+        await sender.flush(5)
+        await wait_until(lambda: len(inbox.messages) == 2, 5, "both messages")
+    first, second = inbox.messages
+    assert (first.subject, first.data, first.reply) == ("s.1", b"\x00bytes\r\n", "answers")
+    assert first.headers == {"Nats-Msg-Id": "w ü"}
+    assert (second.subject, second.data, second.reply, second.headers) == ("s.2", b"", "", None)
+
+
+async def test_flush_confirms_everything_published_before_it(server: NatsServer) -> None:
+    """After the sender's flush the broker has all of it, so the receiver's own flush leaves none on its way."""
+    async with up(Link(to(server), name="a")) as sender, up(Link(to(server), name="b")) as receiver:
+        subscription = receiver.subscribe("t", Inbox())
+        await receiver.flush(5)
+        for round_number in range(1, 11):
+            for _ in range(1000):
+                await sender.publish("t", b"x" * 600)
+            await sender.flush(5)
+            await receiver.flush(5)
+            assert subscription.received + subscription.queued == 1000 * round_number
+
+
+async def test_own_messages_do_not_come_back_unless_asked_for(server: NatsServer) -> None:
+    quiet, loud = Inbox(), Inbox()
+    async with up(Link(to(server), name="a")) as one, up(Link(to(server), name="b", no_echo=False)) as other:
+        one.subscribe("t", quiet)
+        other.subscribe("t", loud)
+        await one.flush(5)
+        await other.flush(5)
+        await one.publish("t", b"from one")
+        await other.publish("t", b"from other")
+        await one.flush(5)
+        await other.flush(5)
+        await wait_until(lambda: quiet.messages and len(loud.messages) == 2, 5, "the messages")
+        assert quiet.texts == [b"from other"]
+        assert sorted(loud.texts) == [b"from one", b"from other"]
+
+
+async def test_it_comes_back_on_the_same_port_with_its_subscriptions(server: NatsServer) -> None:
+    inbox = Inbox()
+    ups: list[Link] = []
+    downs: list[str] = []
+    link = Link(to(server), name="b", on_up=ups.append, on_down=lambda _, reason: downs.append(reason))
+    link.subscribe("t", inbox)
+    async with up(link), up(Link(to(server), name="a")) as sender:
+        for count in range(1, 4):
+            server.kill()
+            await wait_until(lambda: link.state == sender.state == "down", 5, "the loss")
+            assert link.server is None
+            with pytest.raises(LinkDown):
+                await link.publish("t", b"lost")
+            await server.start()
+            assert await link.wait_up(5)
+            assert await sender.wait_up(5)
+            await sender.publish("t", b"%d" % count)
+            await wait_until(lambda: len(inbox.messages) == count, 5, "the message")  # noqa: B023 - awaited in the loop
+    assert inbox.texts == [b"1", b"2", b"3"]
+    assert ups == [link] * 4
+    assert len(downs) == 3
+    assert link.reconnects == 3
+
+
+async def test_it_follows_the_resolver_to_another_port() -> None:
+    inbox = Inbox()
+    async with NatsServer() as first, NatsServer() as second:
+        current = [first]
+        link = Link(lambda: to(*current)(), name="b")
+        link.subscribe("t", inbox)
+        async with up(link):
+            current[:] = [second]
+            first.kill()
+            await wait_until(lambda: link.server is not None and link.server.url == second.url, 5, "the move")
+            async with up(Link(to(second), name="a")) as sender:
+                await sender.publish("t", b"here")
+                await wait_until(lambda: inbox.texts == [b"here"], 5, "the message")
+
+
+async def test_no_server_at_first_is_no_error() -> None:
+    server = NatsServer()
+    await server.start()
+    server.kill()
+    async with contextlib.AsyncExitStack() as stack:
+        stack.push_async_exit(server)
+        link = Link(to(server), name="a")
+        link.start()
+        stack.push_async_callback(link.close, 1)
+        await wait_until(lambda: link.last_error, 5, "the first failure")
+        assert link.state == "connecting"
+        assert not await link.wait_up(0.01)
+        assert link.last_error is not None
+        assert link.last_error.code == "unreachable"
+        assert str(server.port) in link.last_error.cause
+        assert link.last_error.hint
+        with pytest.raises(LinkDown, match="connecting"):
+            await link.flush(1)
+        await server.start()
+        assert await link.wait_up(5)
+        assert link.last_error is None
+
+
+async def test_a_resolver_that_fails_is_asked_again(server: NatsServer) -> None:
+    calls = 0
+
+    async def resolve() -> NatsOptions:
+        nonlocal calls
+        calls += 1
+        if calls < 3:
+            raise RuntimeError("no broker \x1b[31myet")
+        return NatsOptions(servers=(server.url,))
+
+    link = Link(resolve, name="a")
+    link.start()
+    await wait_until(lambda: link.last_error, 5, "the failure")
+    assert link.last_error is not None
+    assert (link.last_error.code, link.last_error.cause) == ("resolve", "no broker \\x1b[31myet")
+    assert await link.wait_up(5)
+    assert calls == 3
+    await link.close(1)
+
+
+async def test_too_large_is_refused_before_it_costs_the_connection(server: NatsServer) -> None:
+    inbox = Inbox()
+    async with up(Link(to(server), name="a")) as sender, up(Link(to(server), name="b")) as receiver:
+        receiver.subscribe("t", inbox)
+        await receiver.flush(5)
+        limit = sender.max_payload
+        assert limit == 1_048_576
+        headers = {"Nats-Msg-Id": "ü" * 10}
+        room = limit - len(b"NATS/1.0\r\nNats-Msg-Id: \r\n\r\n") - 20
+        for size, given in ((limit + 1, None), (room + 1, headers)):
+            with pytest.raises(PayloadTooLarge) as error:
+                await sender.publish("t", b"x" * size, headers=given)
+            assert (error.value.size, error.value.limit) == (limit + 1, limit)
+        await sender.publish("t", b"x" * limit)
+        await sender.publish("t", b"y" * room, headers=headers)
+        await sender.flush(5)
+        await wait_until(lambda: len(inbox.messages) == 2, 5, "the largest ones")
+        assert [len(data) for data in inbox.texts] == [limit, room]
+        assert sender.reconnects == 0
+
+
+async def test_what_nats_does_not_allow(server: NatsServer) -> None:
+    async with up(Link(to(server), name="a")) as link:
+        for subject in ("", "a b", "a\r\nPUB b 0\r\n"):
+            with pytest.raises(BadPublish):
+                await link.publish(subject, b"")
+        with pytest.raises(BadPublish):
+            await link.publish("t", b"", headers={"a b": "c"})
+        await link.flush(5)
+        assert link.reconnects == 0
+
+
+async def test_an_overflow_is_counted_to_the_message(server: NatsServer) -> None:
+    events: list[LinkEvent] = []
+    inbox = Inbox()
+    link = Link(to(server), name="b", on_error=events.append, pending_msgs_limit=50)
+    async with up(link), up(Link(to(server), name="a")) as sender:
+        subscription = link.subscribe("t", inbox)
+        await link.flush(5)
+        for _ in range(5000):
+            await sender.publish("t", b"x" * 10)
+        await sender.flush(5)
+        await link.flush(5)
+        await wait_until(lambda: subscription.received + subscription.dropped == 5000, 5, "the count to be complete")
+        assert len(inbox.messages) == subscription.received
+        assert link.dropped_messages == subscription.dropped > 0
+        assert link.slow_consumer_events == subscription.slow_events > 0
+        starts = [event for event in events if isinstance(event, SlowConsumer) and not event.over]
+        ends = [event for event in events if isinstance(event, SlowConsumer) and event.over]
+        assert len(starts) == len(ends) == subscription.slow_events
+        assert ends[-1] == SlowConsumer("t", subscription.dropped, over=True)
+        dropped = subscription.dropped
+        await subscription.unsubscribe()
+        assert link.dropped_messages == dropped  # what was lost stays counted
+        assert link.reconnects == 0
+
+
+async def test_an_overflow_by_bytes_is_counted_too(server: NatsServer) -> None:
+    link = Link(to(server), name="b", pending_bytes_limit=10_000)
+    async with up(link), up(Link(to(server), name="a")) as sender:
+        subscription = link.subscribe("t", Inbox())
+        await link.flush(5)
+        for _ in range(500):
+            await sender.publish("t", b"x" * 1000)
+        await sender.flush(5)
+        await link.flush(5)
+        await wait_until(lambda: subscription.received + subscription.dropped == 500, 5, "the count to be complete")
+        assert subscription.dropped > 0
+
+
+async def test_a_callback_that_raises_hurts_nobody_else(server: NatsServer) -> None:
+    events: list[LinkEvent] = []
+    inbox = Inbox()
+
+    def broken(_message: InboundMessage) -> None:
+        raise ValueError("defect")
+
+    link = Link(to(server), name="b", on_error=events.append)
+    async with up(link), up(Link(to(server), name="a")) as sender:
+        link.subscribe("t", broken)
+        link.subscribe("t", inbox)
+        await link.flush(5)
+        await sender.publish("t", b"1")
+        await sender.publish("t", b"2")
+        await wait_until(lambda: len(inbox.messages) == 2 and len(events) == 2, 5, "the messages")
+    assert all(isinstance(event, CallbackFailed) and str(event.error) == "defect" for event in events)
+
+
+async def test_unsubscribed_means_silent(server: NatsServer) -> None:
+    inbox, other = Inbox(), Inbox()
+    async with up(Link(to(server), name="a")) as sender, up(Link(to(server), name="b")) as receiver:
+        subscription = receiver.subscribe("t", inbox)
+        receiver.subscribe("t", other)
+        await receiver.flush(5)
+        await subscription.unsubscribe()
+        await receiver.flush(5)
+        await sender.publish("t", b"x")
+        await wait_until(lambda: other.texts == [b"x"], 5, "the message")
+        assert not inbox.messages
+        server.kill()
+        await wait_until(lambda: receiver.reconnects == 1, 5, "the loss")
+        await server.start()
+        assert await receiver.wait_up(5)
+        assert [each.subject for each in receiver.subscriptions] == ["t"]
+
+
+async def test_close_hands_out_what_the_broker_has_sent(server: NatsServer) -> None:
+    inbox = Inbox()
+    async with up(Link(to(server), name="a")) as sender:
+        receiver = Link(to(server), name="b")
+        receiver.subscribe("t", inbox)
+        async with up(receiver):
+            for _ in range(20_000):
+                await sender.publish("t", b"x" * 100)
+            await sender.flush(10)
+            await receiver.close(10)
+        assert len(inbox.messages) == 20_000
+        assert receiver.state == "closed"
+        with pytest.raises(LinkDown, match="closed"):
+            await receiver.publish("t", b"")
+        await receiver.close(1)
+
+
+async def test_close_pushes_out_what_was_published(server: NatsServer) -> None:
+    inbox = Inbox()
+    async with up(Link(to(server), name="b")) as receiver:
+        receiver.subscribe("t", inbox)
+        await receiver.flush(5)
+        async with up(Link(to(server), name="a")) as sender:
+            for _ in range(5000):
+                await sender.publish("t", b"x" * 500)
+        await wait_until(lambda: len(inbox.messages) == 5000, 10, "all of them")
+
+
+async def test_after_a_drain_publishing_goes_on(server: NatsServer) -> None:
+    inbox, answers = Inbox(), Inbox()
+    async with up(Link(to(server), name="a")) as sender, up(Link(to(server), name="b")) as receiver:
+        receiver.subscribe("t", inbox)
+        sender.subscribe("answers", answers)
+        await receiver.flush(5)
+        await sender.flush(5)
+        await receiver.drain(5)
+        await sender.publish("t", b"too late")
+        await sender.flush(5)
+        await receiver.publish("answers", b"receipt")
+        await receiver.flush(5)
+        await wait_until(lambda: answers.texts == [b"receipt"], 5, "the receipt")
+        assert not inbox.messages
+
+
+async def test_close_is_bounded_when_the_server_hangs(server: NatsServer) -> None:
+    link = Link(to(server), name="a")
+    link.subscribe("t", Inbox())
+    async with up(link):
+        await server.pause()
+        try:
+            started = time.monotonic()
+            await link.close(0.5)
+            assert time.monotonic() - started < 5
+        finally:
+            server.resume()
+
+
+async def test_a_flush_that_times_out_leaves_the_connection_whole(server: NatsServer) -> None:
+    """The PONG comes after all, for nobody: nats-py's read loop would end of it."""
+    inbox = Inbox()
+    async with up(Link(to(server), name="a")) as link, up(Link(to(server), name="b")) as other:
+        link.subscribe("t", inbox)
+        await link.flush(5)
+        await server.pause()
+        try:
+            with pytest.raises(LinkTimeout):
+                await link.flush(0.05)
+            with pytest.raises(LinkTimeout):
+                await link.flush(0.05)
+        finally:
+            server.resume()
+        await link.flush(5)
+        await other.publish("t", b"still reading")
+        await wait_until(lambda: inbox.texts == [b"still reading"], 5, "the message")
+        assert link.reconnects == 0
+
+
+async def test_who_waits_for_a_flush_learns_of_the_loss_at_once(server: NatsServer) -> None:
+    async with up(Link(to(server), name="a")) as link:
+        await server.pause()
+        flush = asyncio.create_task(link.flush(60))
+        await asyncio.sleep(0)
+        server.kill()
+        with pytest.raises(LinkDown):
+            await asyncio.wait_for(flush, 5)
+
+
+async def test_publishers_held_up_by_a_full_buffer_learn_of_the_loss(server: NatsServer) -> None:
+    async def pour(link: Link) -> None:
+        while True:
+            await link.publish("t", b"x" * 100_000)
+
+    async with up(Link(to(server), name="a")) as link:
+        await server.pause()
+        publishers = [asyncio.create_task(pour(link)) for _ in range(5)]
+        await wait_until(lambda: len(link.connection._pongs) == 5, 10, "all of them to wait")
+        server.kill()
+        ends = await asyncio.wait_for(asyncio.gather(*publishers, return_exceptions=True), 10)
+        assert all(isinstance(end, LinkDown) for end in ends)
+
+
+async def test_a_connection_that_died_silently_is_found(server: NatsServer) -> None:
+    link = Link(to(server), name="a", keepalive=0.05, pong_wait=0.2)
+    async with up(link):
+        await server.pause()
+        try:
+            await wait_until(lambda: link.state == "down", 5, "the loss to be seen")
+        finally:
+            server.resume()
+        assert await link.wait_up(10)
+
+
+async def test_messages_received_before_the_loss_are_handed_out(server: NatsServer) -> None:
+    """Bytes that are parsed and not yet dispatched when the connection ends: nats-py would discard them."""
+    inbox = Inbox()
+    link = Link(to(server), name="a")
+    subscription = link.subscribe("t", inbox)
+    async with up(link):
+        client = link.connection
+        sid = next(iter(client._subs))
+        await client._ps.parse(b"MSG t %d 5\r\nhello\r\nMSG t %d 5\r\nworld\r\n" % (sid, sid))
+        assert subscription.queued == 2
+        assert subscription.queued_bytes == 10
+        await client.close()
+        await wait_until(lambda: link.reconnects == 1, 5, "the loss")
+        assert inbox.texts == [b"hello", b"world"]
+
+
+async def test_requests(server: NatsServer) -> None:
+    async with up(Link(to(server), name="a")) as asking, up(Link(to(server), name="b")) as answering:
+
+        def answer(message: InboundMessage) -> None:
+            tasks.append(asyncio.ensure_future(answering.publish(message.reply, b"re: " + message.data)))
+
+        tasks: list[asyncio.Future[None]] = []
+        answering.subscribe("ask", answer)
+        answering.subscribe("mute", Inbox())
+        await answering.flush(5)
+        assert (await asking.request_raw("ask", b"x", 5)).data == b"re: x"
+        with pytest.raises(NoResponders):
+            await asking.request_raw("nobody", b"x", 5)
+        with pytest.raises(LinkTimeout):
+            await asking.request_raw("mute", b"x", 0.05)
+        await asyncio.gather(*tasks)
+
+
+async def test_round_trip_and_server_are_told(server: NatsServer) -> None:
+    link = Link(to(server), name="a")
+    assert link.rtt_ms() is None
+    async with up(link):
+        measured = await link.measure_rtt(5)
+        assert 0 < measured < 5000
+        assert link.rtt_ms() == measured
+        assert link.server is not None
+        assert link.server.url == server.url
+        assert link.server.version.startswith("2.")
+        assert not link.server.jetstream
+    async with NatsServer(jetstream=True) as other, up(Link(to(other), name="a")) as second:
+        assert second.server is not None
+        assert second.server.jetstream
+
+
+async def test_nothing_is_left_of_old_connections(server: NatsServer) -> None:
+    def open_files() -> int:
+        gc.collect()
+        return sum(1 for _ in Path("/proc/self/fd").iterdir())
+
+    link = Link(to(server), name="a", ceiling=0.01)
+    link.subscribe("t", Inbox())
+    async with up(link):
+        await link.flush(5)
+        files, tasks = open_files(), len(asyncio.all_tasks())
+        for count in range(1, 26):
+            await link.connection.close()
+            await wait_until(lambda: link.reconnects == count, 5, "the loss")  # noqa: B023 - awaited in the loop
+            assert await link.wait_up(10)
+        await link.flush(5)
+        await wait_until(lambda: open_files() <= files, 5, "files to be closed")
+        await wait_until(lambda: len(asyncio.all_tasks()) <= tasks, 5, "tasks to end")
+    assert len(asyncio.all_tasks()) == 1
+
+
+async def test_the_rest_of_a_cluster_is_found_when_its_known_server_dies() -> None:
+    async with NatsServer(config="cluster { name: c, listen: 127.0.0.1:-1 }") as seed:
+        await wait_until(lambda: "Listening for route connections on" in seed.log, 5, "the route port")
+        route = seed.log.split("Listening for route connections on ")[1].split()[0]
+        config = f'cluster {{ name: c, listen: "127.0.0.1:-1", routes: ["nats://{route}"] }}'
+        async with NatsServer(config=config) as other, up(Link(to(seed), name="a")) as link:
+            await wait_until(lambda: link.connection.discovered_servers, 10, "the other server to be told of")
+            link._endpoints.remember(link._live())
+            seed.kill()
+            await wait_until(lambda: link.server is not None and link.server.url == other.url, 10, "the move")
+
+
+async def test_a_refused_subscription_is_reported_and_ends_nothing() -> None:
+    events: list[LinkEvent] = []
+    config = 'authorization { users: [{ user: u, password: p, permissions: { publish: ">", subscribe: "ok.>" } }] }'
+    async with NatsServer(config=config) as server:
+
+        async def resolve() -> NatsOptions:
+            return NatsOptions(servers=(server.url,), user="u", password="p")
+
+        link = Link(resolve, name="a", on_error=events.append)
+        link.subscribe("secret.plans", Inbox())
+        async with up(link):
+            await wait_until(lambda: events, 5, "the refusal")
+            assert isinstance(events[0], PermissionDenied)
+            assert "secret.plans" in events[0].detail
+            assert link.reconnects == 0
+
+
+@pytest.mark.parametrize(
+    "greeting", [b"HTTP/1.1 400 Bad Request\r\n\r\n", b"INFO {not json\r\n", b"", b"INFO {}\r\n-ERR '\x1b[2J'\r\n"]
+)
+async def test_something_else_on_the_port(greeting: bytes) -> None:
+    async def other(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(greeting)
+        with contextlib.suppress(OSError):
+            await writer.drain()
+            writer.close()
+            await writer.wait_closed()
+
+    listener = await asyncio.start_server(other, "127.0.0.1", 0)
+    url = f"nats://127.0.0.1:{listener.sockets[0].getsockname()[1]}"
+
+    async def resolve() -> NatsOptions:
+        return NatsOptions(servers=(url,))
+
+    link = Link(resolve, name="a")
+    link.start()
+    await wait_until(lambda: link.last_error, 10, "a failed attempt")
+    assert link.last_error is not None
+    assert link.last_error.code in {"protocol", "unreachable"}
+    assert link.last_error.hint
+    assert json.dumps(link.last_error.cause).isascii()
+    assert "\x1b" not in link.last_error.cause
+    await link.close(1)
+    listener.close()
+    await listener.wait_closed()
+
+
+def test_only_one_file_imports_nats() -> None:
+    sources = Path(__file__).parents[2].glob("[dpsc]*/**/*.py")
+    importing = [
+        path.name
+        for path in sources
+        if path.parts[-2] in {"daemon", "protocol", "store", "cli", "api", "commands"}
+        and any(line.startswith(("import nats", "from nats")) for line in path.read_text().splitlines())
+    ]
+    assert importing == ["nats_connection.py"]

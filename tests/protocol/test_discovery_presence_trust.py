@@ -1,0 +1,145 @@
+"""Whois matching, brief and rich discovery, presence as a value, and the door for trust."""
+
+from typing import Any, Final
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from aghbus.protocol.bodies import PeerCard
+from aghbus.protocol.discovery import BRIEF_KEY, CATALOG_KEY, Record, build_card, matches, rich_response, should_answer
+from aghbus.protocol.envelope import Envelope
+from aghbus.protocol.errors import UnsupportedProfile, VerificationFailed
+from aghbus.protocol.presence import PeerSeen, presence_of
+from aghbus.protocol.trust import PROFILE, assess
+from tests.protocol.wire import B, json_values, say
+
+CATALOG: Final = tuple(
+    Record(name, f"Does {name}.", f"sha256:{name}", {"id": name, "summary": f"Does {name}.", "digest": f"sha256:{name}"})
+    for name in ("code.patch", "test.run")
+)
+CARD: Final = build_card(B, display_name="Patch Worker", catalog=CATALOG, trust_modes=("unverified",), artifacts=("git-ref",))
+HANDLE: Final = "ops@" + "a" * 32
+
+
+class TestMatching:
+    @pytest.mark.parametrize(
+        "query", ["", "  ", B, " test.run ", "\u00a0code.patch", "Patch Worker", "agh-network/v0", "git-ref", "unverified"]
+    )
+    def test_exactly_one_of_the_cards_words_or_nothing_at_all(self, query: str) -> None:
+        assert matches(query, CARD)
+        assert should_answer(query, None, CARD)
+
+    @pytest.mark.parametrize("query", ["test", "TEST.RUN", "patch worker", "test.run code.patch", "Does test.run.", "sha256:test.run"])
+    def test_no_part_of_a_word_and_no_other_case(self, query: str) -> None:
+        assert not matches(query, CARD)
+        assert not should_answer(query, None, CARD)
+
+    def test_a_directed_request_is_answered_whatever_it_asks(self) -> None:
+        assert should_answer("no such thing", B, CARD)
+
+    def test_a_peer_without_a_display_name_matches_no_empty_one(self) -> None:
+        assert not matches("None", PeerCard(peer_id=B))
+
+
+class TestCards:
+    def test_a_catalog_is_listed_with_its_brief_in_the_same_order(self) -> None:
+        wire = CARD.to_wire()
+        assert wire["capabilities"] == ["code.patch", "test.run"]
+        assert wire["ext"] == {BRIEF_KEY: [{"id": name, "summary": f"Does {name}."} for name in wire["capabilities"]]}
+
+    def test_without_a_catalog_bare_claims_stand_alone(self) -> None:
+        wire = build_card(B, capabilities=["b", "a", "b"]).to_wire()
+        assert wire["capabilities"] == ["b", "a"]
+        assert "ext" not in wire
+        assert build_card(B).to_wire()["capabilities"] == []
+
+
+class TestRichDiscovery:
+    def answer(self, ext: dict[str, Any]) -> tuple[list[str], list[str] | None]:
+        """The ids in the brief and the ids of the records, None when the key is absent."""
+        card, out = rich_response(CARD, CATALOG, ext)
+        assert card.ext is not None
+        assert set(out) <= {CATALOG_KEY}
+        records = out[CATALOG_KEY]["capabilities"] if CATALOG_KEY in out else None
+        return [entry["id"] for entry in card.ext[BRIEF_KEY]], records and [record["id"] for record in records]
+
+    @pytest.mark.parametrize("ext", [{}, {"agh.include": []}, {"agh.include": ["other"]}, {"agh.include": "capability_catalog"}])
+    def test_without_the_include_the_key_never_appears(self, ext: dict[str, Any]) -> None:
+        for filtered in (ext, {**ext, "agh.capability_ids": ["test.run"]}):
+            assert self.answer(filtered) == (["code.patch", "test.run"], None)
+
+    def test_with_it_the_records_come_whole_and_in_order(self) -> None:
+        ext = {"agh.include": ["future", "capability_catalog"]}
+        assert self.answer(ext) == (["code.patch", "test.run"], ["code.patch", "test.run"])
+        assert rich_response(CARD, CATALOG, ext)[1] == {CATALOG_KEY: {"capabilities": [record.document for record in CATALOG]}}
+
+    def test_a_filter_cuts_records_and_brief_alike_in_catalog_order(self) -> None:
+        ext = {"agh.include": ["capability_catalog"], "agh.capability_ids": ["test.run", "unknown"]}
+        assert self.answer(ext) == (["test.run"], ["test.run"])
+        ext["agh.capability_ids"] = ["test.run", "code.patch"]
+        assert self.answer(ext) == (["code.patch", "test.run"], ["code.patch", "test.run"])
+
+    def test_unknown_ids_give_an_empty_list_not_an_absent_one(self) -> None:
+        for wanted in ([], ["unknown"]):
+            card, out = rich_response(CARD, CATALOG, {"agh.include": ["capability_catalog"], "agh.capability_ids": wanted})
+            assert out == {CATALOG_KEY: {"capabilities": []}}
+            assert card.to_wire()["ext"] == {BRIEF_KEY: []}
+
+    @given(st.dictionaries(st.sampled_from(["agh.include", "agh.capability_ids"]), json_values | st.lists(json_values)))
+    def test_no_ext_of_a_peer_makes_it_raise(self, ext: dict[str, Any]) -> None:
+        card, _ = rich_response(CARD, CATALOG, ext)
+        assert card.peer_id == B
+
+
+class TestPresence:
+    @pytest.mark.parametrize(
+        ("age_ms", "presence"),
+        [(-5000, "active"), (0, "active"), (30_000, "active"), (30_001, "inactive"), (60_000, "inactive"), (60_001, "expired")],
+    )
+    def test_active_one_interval_inactive_two(self, age_ms: int, presence: str) -> None:
+        assert presence_of(1_000_000, 1_000_000 + age_ms) == presence
+
+    def test_the_interval_is_an_argument(self) -> None:
+        assert presence_of(0, 150, interval=0.1) == "inactive"
+
+    def test_a_seen_peer_goes_by_the_id_of_its_card(self) -> None:
+        seen = PeerSeen(workspace_id="w", channel="c", card=CARD, trust="unverified", first_seen_ms=1, last_seen_ms=2)
+        assert seen.peer_id == B
+
+
+def _holds(envelope: Envelope) -> None:
+    """A verifier whose check passes."""
+
+
+def _fails(envelope: Envelope) -> None:
+    raise UnsupportedProfile("is not taken here", "proof")
+
+
+class TestTrustDoor:
+    @pytest.mark.parametrize(
+        ("sender", "proof", "accepted"),
+        [
+            ("ops", None, True),
+            (HANDLE, None, False),
+            ("ops", {}, False),
+            ("ops", {"profile": 5}, False),
+            ("ops", {"profile": "acme/v1"}, True),
+            (HANDLE, {"profile": "acme/v1"}, False),
+            ("ops", {"profile": PROFILE}, False),
+            (HANDLE, {"profile": PROFILE}, False),
+        ],
+    )
+    def test_without_a_verifier(self, sender: str, proof: dict[str, Any] | None, accepted: bool) -> None:
+        envelope = say(sender=sender, proof=proof)
+        if accepted:
+            assert assess(envelope) == "unverified"
+        else:
+            with pytest.raises(VerificationFailed):
+                assess(envelope)
+
+    def test_the_verifier_has_the_last_word_for_a_signed_handle(self) -> None:
+        signed = say(sender=HANDLE, proof={"profile": PROFILE})
+        assert assess(signed, _holds) == "verified"
+        with pytest.raises(UnsupportedProfile):
+            assess(signed, _fails)

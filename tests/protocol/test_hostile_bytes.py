@@ -1,0 +1,223 @@
+"""Bytes made to break the reader: whatever arrives, the protocol's own error or an envelope that can be used comes out."""
+
+import json
+from time import process_time
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from aghbus.protocol.envelope import decode_document, parse
+from aghbus.protocol.errors import Malformed, ProtocolError
+from aghbus.protocol.limits import MAX_DEPTH, MAX_ENVELOPE_BYTES
+from aghbus.protocol.receiving import Receiver, View, decide
+from aghbus.protocol.replay import Replay, check
+from aghbus.protocol.salvage import identity, salvage
+from tests.protocol.wire import B, JOINED, NOW, documents, dump, json_values, wire
+
+
+def read(raw: bytes) -> str | None:
+    """Everything the protocol does with received bytes; the reason of refusal, or None. Anything else escapes."""
+    salvage(raw, B, JOINED)
+    identity(raw)
+    check(raw, NOW)
+    Replay().feed(raw, NOW)
+    try:
+        envelope = parse(raw, NOW)
+    except ProtocolError as error:
+        return error.reason
+    assert isinstance(envelope.document(), dict)
+    assert isinstance(envelope.extensions(), dict)
+    decide(envelope, View(), Receiver(us=B, now=NOW, mint=lambda: "msg_minted", channels=JOINED))
+    return None
+
+
+def with_field(text: str, kind: str = "say") -> bytes:
+    """A valid envelope with one more top-level member, given as JSON text."""
+    return dump(wire(kind))[:-1] + f", {text}}}".encode("utf-8", "surrogatepass")
+
+
+def with_body_field(text: str) -> bytes:
+    """A valid say whose body has one more member."""
+    return dump(wire("say", body={"text": "x"})).replace(b'"text": "x"', b'"text": "x", ' + text.encode("utf-8", "surrogatepass"))
+
+
+@given(st.binary(max_size=300))
+def test_arbitrary_bytes_raise_nothing_but_the_protocols_error(raw: bytes) -> None:
+    assert read(raw) is not None
+
+
+@given(st.data())
+def test_mutated_envelopes_raise_nothing_but_the_protocols_error(data: st.DataObject) -> None:
+    raw = bytearray(dump(data.draw(documents())))
+    for _ in range(data.draw(st.integers(1, 4))):
+        start = data.draw(st.integers(0, len(raw)))
+        end = min(len(raw), start + data.draw(st.integers(0, 6)))
+        raw[start:end] = data.draw(st.binary(max_size=6) | st.sampled_from([b'"', b"\\", b"{", b"[", b"1e999", b"\\ud800", b"null"]))
+    read(bytes(raw))
+
+
+@given(st.data())
+@example(None)
+def test_any_json_value_in_any_field_raises_nothing_but_the_protocols_error(data: st.DataObject | None) -> None:
+    if data is None:  # the example: a value that cannot be a key of a set
+        for field in ("workspace_id", "channel", "from", "id", "kind", "to"):
+            assert read(dump(wire("say", **{field: ["x"]}))) is not None
+        return
+    document: dict[str, Any] = data.draw(documents())
+    field = data.draw(st.sampled_from([*document, "proof", "work_id", "surface", "interaction_id"]))
+    document[field] = data.draw(json_values)
+    read(dump(document))
+
+
+@pytest.mark.parametrize("number", ["1e999", "-1e999", "1" * 5000, "1" * 400 + ".5", "1" * 250 + "e60"])
+@pytest.mark.parametrize("place", ['"x_new": %s', '"ext": {"a": %s}', '"proof": {"profile": "p", "n": [%s]}', '"ts": %s'])
+def test_a_number_that_no_reader_can_hold_is_malformed(place: str, number: str) -> None:
+    assert read(with_field(place % number)) == "malformed"
+    assert read(with_body_field('"n": %s' % number)) == "malformed"
+
+
+@pytest.mark.parametrize(("seconds", "reason"), [(2**63 - 1, None), (2**63, "malformed"), (10**30, "malformed"), (-(10**30), "expired")])
+def test_expires_at_is_bounded_to_what_peers_and_stores_hold(seconds: int, reason: str | None) -> None:
+    assert read(dump(wire("say", expires_at=seconds))) == reason
+
+
+def test_a_whole_number_beyond_64_bits_in_an_ignored_field_is_kept() -> None:
+    parsed = parse(with_field('"x_new": 123456789012345678901234567890'), NOW)
+    assert parsed.document()["x_new"] == 123456789012345678901234567890
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        r'"x_new": "\ud800"',
+        r'"x_new": "\udc00\ud800"',
+        r'"\uDBFF": 1',
+        r'"x_new": {"a": [{"\udfff": 1}]}',
+        r'"ext": {"a": "\uD800x"}',
+        r'"id": "\ud800"',
+        r'"work_id": "w\udc00"',
+        r'"x_new": "\ud800", "x_new": "fine"',
+        r'"x_new": "\\\ud800"',
+    ],
+)
+def test_a_lone_surrogate_anywhere_is_malformed(text: str) -> None:
+    assert read(with_field(text)) == "malformed"
+    assert read(with_body_field(text)) == "malformed"
+
+
+@pytest.mark.parametrize("text", [r'"x_new": "\ud83d\ude00"', r'"x_new": "\\ud800"', '"x_new": "😀"'])
+def test_a_pair_of_surrogates_or_an_escaped_backslash_is_fine(text: str) -> None:
+    assert read(with_field(text)) is None
+
+
+@given(st.data())
+def test_invalid_utf8_anywhere_in_a_string_is_malformed(data: st.DataObject) -> None:
+    raw = dump(data.draw(documents()))
+    quotes = [index for index in range(len(raw)) if raw[index : index + 1] == b'"' and raw[index - 1 : index] != b"\\"]
+    at = data.draw(st.sampled_from(quotes)) + 1
+    bad = data.draw(st.sampled_from([b"\xff", b"\xc0\x80", b"\xed\xa0\x80", b"\xf4\x90\x80\x80", b"\xe2\x82"]))
+    with pytest.raises(Malformed, match="UTF-8"):
+        parse(raw[:at] + bad + raw[at:], NOW)
+
+
+def nested(depth: int, opening: str, closing: str, core: str) -> bytes:
+    """A valid envelope (depth 1) with an unknown member that brings the whole to `depth`."""
+    return with_field(f'"x_new": {opening * (depth - 1)}{core}{closing * (depth - 1)}')
+
+
+@pytest.mark.parametrize(("opening", "closing", "core"), [("[", "]", ""), ('{"a": ', "}", "1"), ('{"}]": ', "}", '"[[\\"{"')])
+def test_depth_at_the_limit_passes_and_one_more_fails(opening: str, closing: str, core: str) -> None:
+    assert read(nested(MAX_DEPTH, opening, closing, core)) is None
+    with pytest.raises(Malformed, match="deeper"):
+        parse(nested(MAX_DEPTH + 1, opening, closing, core), NOW)
+
+
+def test_many_brackets_side_by_side_or_inside_strings_are_not_depth() -> None:
+    assert read(with_field('"x_new": [' + ",".join(["[]"] * 500) + "]")) is None
+    assert read(with_field('"x_new": "' + "[" * 500 + '\\""')) is None
+
+
+def test_size_at_the_limit_passes_and_one_more_byte_fails() -> None:
+    padding = MAX_ENVELOPE_BYTES - len(with_field('"x_new": ""'))
+    assert read(with_field(f'"x_new": "{"x" * padding}"')) is None
+    with pytest.raises(Malformed, match="larger"):
+        parse(with_field(f'"x_new": "{"x" * (padding + 1)}"'), NOW)
+    with pytest.raises(Malformed, match="larger"):  # bytes count, not characters
+        parse(with_field(f'"x_new": "{"é" * (padding // 2 + 1)}"'), NOW)
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        b'{"a": "' + b"[" * 200 + b'", "b": "' + b'\\"' * 500_000,  # a string that never ends, full of escaped quotes
+        b'{"a": "' + b"[" * 200 + b'", "b": "' + b"\\" * 500_000,
+        b'{"a": ' + b"[" * 500_000,
+        b'{"a": ' * 150_000,
+        b'"' * 1_000_000 + b"[" * 200,
+        b'{"\\ud800": ' * 90_000,
+        with_field('"x_new": [' + '"\\ud83d\\ude00",' * 60_000 + "1]"),
+        with_field('"x_new": ' + "1" * 1_000_000),
+        with_field('"id": 1, ' * 100_000 + '"id": "msg_1"'),
+    ],
+    ids=["quotes", "backslashes", "arrays", "objects", "strings", "surrogates", "pairs", "digits", "repeated"],
+)
+def test_no_megabyte_costs_more_than_a_moment(raw: bytes) -> None:
+    """A hostile publisher must not stop the daemon: work stays linear in the size. The bound is generous for slow machines."""
+    start = process_time()
+    read(raw[:MAX_ENVELOPE_BYTES])
+    assert process_time() - start < 5
+
+
+def test_the_last_of_duplicate_keys_wins_even_after_one_of_a_wrong_type() -> None:
+    assert parse(with_field('"id": "msg_last"'), NOW).id == "msg_last"
+    assert parse(b'{"id": 5, "kind": {}, "ts": "x", "body": 1, ' + dump(wire("say"))[1:], NOW).id == "msg_1"
+    assert parse(with_body_field('"text": 5, "text": "last"'), NOW).document()["body"]["text"] == "last"
+    assert getattr(parse(with_body_field('"text": 5, "text": "last"'), NOW).body, "text", "") == "last"
+
+
+def test_a_wrong_last_value_is_refused_whatever_came_before() -> None:
+    assert read(with_field('"ts": "late"')) == "malformed"
+    assert read(with_field('"kind": "direct"')) == "unsupported_kind"
+    assert read(with_field('"surface": "room"')) == "invalid_surface"
+
+
+def test_interaction_id_is_refused_first_even_when_everything_else_is_wrong() -> None:
+    assert read(b'{"interaction_id": null}') == "legacy_field_rejected"
+    assert read(dump(wire("say", interaction_id="i", kind=7, ts="x"))) == "legacy_field_rejected"
+    assert read(with_body_field('"interaction_id": 1')) is None  # only the envelope's own field is the legacy one
+
+
+@pytest.mark.parametrize("field", ["protocol", "kind", "surface", "thread_id", "from"])
+def test_escapes_spell_the_same_string(field: str) -> None:
+    document = wire("say")
+    spelled = "".join(f"\\u{ord(char):04x}" for char in document[field])
+    raw = dump(document).replace(json.dumps(document[field]).encode(), f'"{spelled}"'.encode())
+    assert raw != dump(document)
+    assert parse(raw, NOW).document() == document
+    assert parse(raw, NOW).surface == "thread"
+
+
+@pytest.mark.parametrize("raw", [b"", b" ", b"null", b"5", b'"x"', b"[]", b"{}", b"{} {}", b"\xef\xbb\xbf{}", b"{'a':1}", b'{"a":NaN}'])
+def test_what_is_no_json_object_or_an_empty_one_is_malformed(raw: bytes) -> None:
+    assert read(raw) == "malformed"
+
+
+def test_white_space_around_the_object_is_json() -> None:
+    assert read(b" \r\n\t" + dump(wire("say")) + b"\n ") is None
+
+
+def test_decode_document_reads_any_object_and_keeps_the_last_duplicate() -> None:
+    assert decode_document(b'{"a": 1, "a": {"b": []}}') == {"a": {"b": []}}
+    with pytest.raises(Malformed):
+        decode_document(b"[1]")
+
+
+@given(documents())
+def test_the_error_of_a_body_never_repeats_the_peers_text(document: dict[str, Any]) -> None:
+    document["body"] = {"text": ["SECRET\x1b[31m"], "peer_card": "SECRET\x1b", "type": "SECRET\x1b", "state": "SECRET\x1b"}
+    with pytest.raises(ProtocolError) as caught:
+        parse(msgspec.json.encode(document), NOW)
+    assert "SECRET" not in caught.value.detail

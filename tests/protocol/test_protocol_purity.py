@@ -1,0 +1,91 @@
+"""The protocol room stays pure, documented, and its errors carry the codes of the wire."""
+
+import ast
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from aghbus.protocol import errors
+
+ROOM: Final = Path(__file__).parent.parent.parent / "protocol"
+# What the room may import: values and text only. `json` re-reads surrogates, `stat` is a table of numbers here.
+ALLOWED: Final = frozenset(
+    {"__future__", "collections", "hashlib", "itertools", "json", "re", "stat", "typing", "msgspec", "aghbus"}
+)
+# Not pure: they wait, look at the world or leave it. Named so that a failure says what was done, beyond the list above.
+FORBIDDEN_CALLS: Final = frozenset({"open", "print", "input", "exec", "eval", "__import__", "breakpoint"})
+
+
+def modules() -> list[tuple[str, ast.Module]]:
+    found = [(path.relative_to(ROOM).as_posix(), ast.parse(path.read_text("utf-8"))) for path in sorted(ROOM.rglob("*.py"))]
+    assert len(found) > 10
+    return found
+
+
+MODULES: Final = [pytest.param(tree, id=name) for name, tree in modules()]
+
+
+def imported(tree: ast.Module) -> set[str]:
+    names: set[str] = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            names |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, "relative import"
+            names.add(node.module or "")
+    return names
+
+
+@pytest.mark.parametrize("tree", MODULES)
+def test_nothing_is_imported_that_waits_looks_or_throws_dice(tree: ast.Module) -> None:
+    names = imported(tree)
+    assert {name.partition(".")[0] for name in names} <= ALLOWED
+    assert all(name.startswith("aghbus.protocol.") for name in names if name.startswith("aghbus"))
+
+
+@pytest.mark.parametrize("tree", MODULES)
+def test_no_builtin_that_touches_the_world_is_called(tree: ast.Module) -> None:
+    calls = {node.func.id for node in ast.walk(tree) if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)}
+    assert not calls & FORBIDDEN_CALLS
+
+
+@pytest.mark.parametrize("tree", MODULES)
+def test_no_module_keeps_state_in_a_global(tree: ast.Module) -> None:
+    assert not [node for node in ast.walk(tree) if isinstance(node, ast.Global | ast.Nonlocal)]
+
+
+def _undocumented(body: list[ast.stmt], prefix: str = "") -> list[str]:
+    missing = []
+    for node in body:
+        if isinstance(node, ast.FunctionDef | ast.ClassDef) and not node.name.startswith("_"):
+            if ast.get_docstring(node) is None:
+                missing.append(prefix + node.name)
+            if isinstance(node, ast.ClassDef):
+                missing += _undocumented(node.body, f"{node.name}.")
+    return missing
+
+
+@pytest.mark.parametrize("tree", MODULES)
+def test_every_module_and_public_name_has_a_docstring(tree: ast.Module) -> None:
+    assert ast.get_docstring(tree)
+    assert _undocumented(tree.body) == []
+
+
+def test_the_package_itself_exports_nothing() -> None:
+    """Every module is imported by its own name, so that a command pays only for what it uses."""
+    tree = ast.parse((ROOM / "__init__.py").read_text("utf-8"))
+    assert len(tree.body) == 1
+    assert ast.get_docstring(tree)
+
+
+def test_every_error_of_a_peer_has_a_reason_of_the_registry() -> None:
+    family = errors.ProtocolError.__subclasses__()
+    assert {error.reason for error in family} <= errors.REASON_CODES
+    assert len({error.reason for error in family}) == len(family)
+
+
+def test_the_registry_is_the_specs() -> None:
+    printed = """malformed expired duplicate unsupported_kind unsupported_profile verification_failed not_target not_found
+    busy internal invalid_surface conversation_not_found work_closed work_container_mismatch legacy_field_rejected"""
+    assert frozenset(printed.split()) == errors.REASON_CODES

@@ -1,0 +1,383 @@
+"""Steps 6 to 9 of spec section 5 for envelopes that parse: trust, routing, rooms, duplicates, the lifecycle's consequences."""
+
+from itertools import count
+from typing import Any, Final, TypeVar
+
+import pytest
+
+from aghbus.protocol.bodies import Receipt
+from aghbus.protocol.effects import (
+    Advance,
+    AnswerWhois,
+    Bind,
+    Conflict,
+    Deliver,
+    Discovered,
+    Effect,
+    Effects,
+    Ignore,
+    Open,
+    Quarantine,
+    Queue,
+    Remember,
+    Requeue,
+    Store,
+)
+from aghbus.protocol.envelope import Envelope
+from aghbus.protocol.identifiers import direct_id
+from aghbus.protocol.lifecycle import Step, WorkView
+from aghbus.protocol.receiving import Receiver, View, decide
+from aghbus.protocol.rooms import Binding
+from tests.protocol.wire import (
+    CARD,
+    CHANNEL,
+    JOINED,
+    NOW,
+    RECORD,
+    THREAD,
+    WORK,
+    WORKSPACE,
+    A,
+    B,
+    C,
+    envelope,
+    receipt,
+    say,
+    trace,
+)
+
+E = TypeVar("E", bound=Effect)
+ROOM: Final = direct_id(WORKSPACE, CHANNEL, A, B)
+OPAQUE: Final = "direct_" + "9" * 32
+HANDLE: Final = "ops@" + "a" * 32
+
+
+def receiver(us: str = B, **changes: Any) -> Receiver:
+    numbers = count(1)
+    fields: dict[str, Any] = {"us": us, "now": NOW, "mint": lambda: f"msg_auto_{next(numbers)}", "channels": JOINED}
+    return Receiver(**{**fields, **changes})
+
+
+def work(state: str = "working", **changes: Any) -> WorkView:
+    """A's work for B in the thread, as either keeps it."""
+    fields: dict[str, Any] = {
+        "workspace_id": WORKSPACE,
+        "channel": CHANNEL,
+        "work_id": WORK,
+        "surface": "thread",
+        "container": THREAD,
+        "initiator": A,
+        "target": B,
+        "state": state,
+        "opening_id": "msg_1",
+        "advanced": state != "submitted",
+    }
+    return WorkView(**{**fields, **changes})
+
+
+def closed_by(peer: str) -> WorkView:
+    return work("completed", terminal_id="msg_end", terminal_sender=peer)
+
+
+def kinds(effects: Effects) -> list[type[Effect]]:
+    return [type(effect) for effect in effects]
+
+
+def only(effects: Effects, kind: type[E]) -> E:
+    (found,) = [effect for effect in effects if isinstance(effect, kind)]
+    return found
+
+
+def body_of(queued: Envelope) -> Receipt:
+    assert isinstance(queued.body, Receipt)
+    return queued.body
+
+
+def direct(room: str = ROOM, **changes: Any) -> Envelope:
+    return say(**{"surface": "direct", "thread_id": ..., "direct_id": room, "work_id": ..., **changes})
+
+
+class TestRouting:
+    def test_a_directed_say_opens_a_work_and_reaches_the_agent(self) -> None:
+        effects = decide(say(), View(), receiver())
+        assert kinds(effects) == [Remember, Store, Open, Deliver]
+        opened = only(effects, Open).work
+        assert (opened.initiator, opened.target, opened.state, opened.opening_id) == (A, B, "submitted", "msg_1")
+        assert only(effects, Store) == Store("in", "unverified", Step("opened", "submitted"))
+        assert only(effects, Remember).until == NOW + 301
+
+    def test_a_directed_capability_opens_a_work_too(self) -> None:
+        assert Open in kinds(decide(envelope("capability"), View(), receiver()))
+
+    @pytest.mark.parametrize("kind", ["say", "capability"])
+    def test_without_to_nobody_is_responsible_text_is_delivered_and_opens_nothing(self, kind: str) -> None:
+        effects = decide(envelope(kind, to=None), View(), receiver())
+        assert kinds(effects) == [Remember, Store, Deliver]
+        assert only(effects, Store).verdict == Step("unchanged", None)
+
+    def test_conversation_without_work_is_delivered(self) -> None:
+        effects = decide(say(work_id=...), View(), receiver())
+        assert kinds(effects) == [Remember, Store, Deliver]
+        assert only(effects, Store).verdict is None
+
+    @pytest.mark.parametrize("kind", ["say", "capability", "receipt", "trace", "whois"])
+    def test_what_is_directed_at_another_is_not_target_without_a_receipt(self, kind: str) -> None:
+        effects = decide(envelope(kind, to=C), View(), receiver())
+        assert kinds(effects) == [Quarantine]
+        assert only(effects, Quarantine).reason == "not_target"
+
+    def test_a_channel_that_was_not_joined_is_not_target(self) -> None:
+        for place in ({"channel": "other"}, {"workspace_id": "ws_other"}):
+            assert kinds(decide(say(**place), View(), receiver())) == [Quarantine]
+
+    def test_our_own_message_coming_back_is_ignored_and_one_that_we_did_not_send_is_a_conflict(self) -> None:
+        ours = say(sender=B, to=A)
+        assert decide(ours, View(sent_by_us=True), receiver()) == (Ignore("own"),)
+        assert decide(ours, View(), receiver()) == (Conflict(ours),)
+        greet = envelope("greet", sender=B, body={"peer_card": {**CARD, "peer_id": B}})
+        assert decide(greet, View(), receiver()) == (Conflict(greet),)
+
+    def test_dedup_is_remembered_as_long_as_the_envelope_could_be_fresh(self) -> None:
+        assert only(decide(say(expires_at=NOW + 50), View(), receiver()), Remember).until == NOW + 50
+        far = decide(say(expires_at=NOW + 10**9), View(), receiver())
+        assert only(far, Remember).until == NOW + 7 * 86_400 + 1
+
+
+class TestTrust:
+    def test_a_handle_without_a_proof_is_refused_and_its_opening_answered(self) -> None:
+        effects = decide(say(sender=HANDLE), View(), receiver())
+        assert kinds(effects) == [Quarantine, Queue]
+        assert body_of(only(effects, Queue).envelope).reason_code == "verification_failed"
+
+    def test_its_continuation_of_an_open_work_does_not_fail_the_work(self) -> None:
+        assert kinds(decide(say(sender=HANDLE), View(work=work(initiator=HANDLE)), receiver())) == [Quarantine]
+
+    def test_nothing_is_answered_that_is_addressed_to_somebody_else(self) -> None:
+        assert kinds(decide(say(sender=HANDLE, to=C), View(), receiver(observe=True))) == [Quarantine]
+        assert kinds(decide(say(sender=HANDLE, channel="other"), View(), receiver())) == [Quarantine]
+
+    def test_nothing_is_answered_in_a_room_that_was_never_established(self) -> None:
+        ours = direct_id(WORKSPACE, CHANNEL, HANDLE, B)
+        assert Queue in kinds(decide(direct(ours, sender=HANDLE, work_id=WORK), View(), receiver()))
+        assert kinds(decide(direct(OPAQUE, sender=HANDLE, work_id=WORK), View(), receiver())) == [Quarantine]
+        assert kinds(decide(direct(ROOM, sender=HANDLE, work_id=WORK), View(), receiver())) == [Quarantine]
+
+    def test_another_profile_is_unverified_for_a_plain_peer(self) -> None:
+        effects = decide(say(proof={"profile": "acme/v1"}), View(), receiver())
+        assert only(effects, Store).trust == "unverified"
+
+    def test_a_proof_that_holds_is_verified(self) -> None:
+        proof = {"profile": "agh-network.trust.ed25519-jcs/v1"}
+        effects = decide(say(sender=HANDLE, proof=proof), View(), receiver(verifier=lambda envelope: None))
+        assert only(effects, Store).trust == "verified"
+
+
+class TestDirectRooms:
+    def test_the_derived_room_is_bound_on_first_use_and_only_then(self) -> None:
+        bound = Binding((A, B), authoritative=True)
+        first = decide(direct(), View(), receiver())
+        assert only(first, Bind).binding == bound
+        assert only(first, Store).pair == (A, B)
+        assert Bind not in kinds(decide(direct(), View(room=bound), receiver()))
+
+    def test_an_opaque_id_is_bound_to_its_first_pair(self) -> None:
+        first = decide(direct(OPAQUE), View(), receiver())
+        assert only(first, Bind).binding == Binding((A, B), authoritative=False)
+        again = decide(direct(OPAQUE), View(room=Binding((A, B), authoritative=False)), receiver())
+        assert kinds(again) == [Remember, Store, Deliver]
+
+    def test_a_third_peer_is_never_let_into_a_bound_room(self) -> None:
+        for taken in (Binding((A, B), authoritative=False), Binding((A, B), authoritative=True)):
+            effects = decide(direct(OPAQUE, sender=C), View(room=taken), receiver())
+            assert kinds(effects) == [Quarantine]
+            assert only(effects, Quarantine).reason == "not_target"
+
+    def test_the_true_pair_takes_its_id_over(self) -> None:
+        squatted = Binding((B, C), authoritative=False)
+        assert only(decide(direct(), View(room=squatted), receiver()), Bind).binding == Binding((A, B), authoritative=True)
+
+    def test_the_derived_room_of_another_pair_cannot_be_used_once_it_is_theirs(self) -> None:
+        effects = decide(direct(ROOM, sender=C), View(room=Binding((A, B), authoritative=True)), receiver())
+        assert kinds(effects) == [Quarantine]
+
+    def test_without_to_only_the_room_derived_from_sender_and_us_is_open(self) -> None:
+        assert Deliver in kinds(decide(direct(to=None), View(), receiver()))
+        assert kinds(decide(direct(OPAQUE, to=None), View(), receiver())) == [Quarantine]
+        bound = Binding((A, B), authoritative=False)
+        assert kinds(decide(direct(OPAQUE, to=None), View(room=bound), receiver())) == [Quarantine]
+        assert kinds(decide(direct(to=None), View(), receiver(C))) == [Quarantine]
+
+    def test_a_refused_member_gets_no_receipt_even_for_a_work(self) -> None:
+        taken = View(room=Binding((A, B), authoritative=True))
+        assert kinds(decide(direct(OPAQUE, sender=C, work_id=WORK), taken, receiver())) == [Quarantine]
+
+
+class TestDuplicates:
+    def test_the_duplicate_of_a_work_message_is_answered_and_changes_no_state(self) -> None:
+        effects = decide(say(trace_id="t-9"), View(duplicate=True, work=work()), receiver())
+        assert kinds(effects) == [Ignore, Queue]
+        queued = only(effects, Queue)
+        answer = queued.envelope
+        assert body_of(answer) == Receipt("msg_1", "duplicate", "duplicate", "already processed")
+        assert (answer.sender, answer.to, answer.container, answer.work_id) == (B, A, THREAD, WORK)
+        assert (answer.reply_to, answer.causation_id, answer.trace_id) == ("msg_1", "msg_1", "t-9")
+        assert only(queued.effects, Advance).after.state == "working"
+        assert only(queued.effects, Store).verdict == Step("unchanged", "working")
+
+    def test_of_a_closed_work_our_end_goes_out_again_before_the_receipt(self) -> None:
+        effects = decide(say(), View(duplicate=True, work=closed_by(B)), receiver())
+        assert kinds(effects) == [Ignore, Requeue, Queue]
+        assert only(effects, Requeue) == Requeue(WORKSPACE, "msg_end")
+        assert body_of(only(effects, Queue).envelope).status == "duplicate"
+        assert Advance not in kinds(only(effects, Queue).effects)
+
+    def test_an_end_that_the_sender_itself_sent_is_not_repeated_to_it(self) -> None:
+        assert kinds(decide(say(), View(duplicate=True, work=closed_by(A)), receiver())) == [Ignore, Queue]
+
+    @pytest.mark.parametrize(
+        "silent",
+        [
+            receipt("accepted"),
+            trace("working"),
+            say(work_id=..., sender=B, to=A),
+            say(to=None, sender=B),
+            envelope("greet", sender=B, body={"peer_card": {**CARD, "peer_id": B}}),
+            envelope("whois", sender=B),
+        ],
+    )
+    def test_nothing_else_is_answered(self, silent: Envelope) -> None:
+        effects = decide(silent, View(duplicate=True, work=work()), receiver(A))
+        assert effects == (Ignore("duplicate"),)
+
+    def test_a_duplicate_in_a_wrong_container_is_answered_there_and_leaves_the_work_alone(self) -> None:
+        elsewhere = say(thread_id="thread_other", id="msg_stray")
+        effects = decide(elsewhere, View(duplicate=True, work=work()), receiver())
+        queued = only(effects, Queue)
+        assert queued.envelope.container == "thread_other"
+        assert Advance not in kinds(queued.effects)
+
+    def test_a_stranger_who_repeats_itself_adds_nothing_to_the_works_history(self) -> None:
+        effects = decide(say(sender=C), View(duplicate=True, work=work()), receiver())
+        assert Advance not in kinds(only(effects, Queue).effects)
+
+    def test_a_duplicate_in_a_strangers_room_is_still_not_target(self) -> None:
+        taken = View(duplicate=True, room=Binding((A, B), authoritative=True))
+        assert kinds(decide(direct(OPAQUE, sender=C, work_id=WORK), taken, receiver())) == [Quarantine]
+
+
+class TestLifecycleConsequences:
+    def test_a_message_on_a_closed_work_gets_our_end_again_and_then_a_rejection(self) -> None:
+        effects = decide(say(id="msg_late"), View(work=closed_by(B)), receiver())
+        assert kinds(effects) == [Remember, Store, Requeue, Queue]
+        assert only(effects, Store).verdict == Step("rejected", "completed", "work_closed")
+        assert only(effects, Requeue) == Requeue(WORKSPACE, "msg_end")
+        assert body_of(only(effects, Queue).envelope) == Receipt("msg_late", "rejected", "work_closed", None)
+
+    def test_closed_by_the_other_side_there_is_nothing_of_ours_to_repeat(self) -> None:
+        assert kinds(decide(say(id="msg_late"), View(work=closed_by(A)), receiver())) == [Remember, Store, Queue]
+
+    def test_a_wrong_container_is_rejected_in_the_container_of_the_refused_envelope(self) -> None:
+        effects = decide(say(id="msg_stray", thread_id="thread_other"), View(work=work()), receiver())
+        assert kinds(effects) == [Remember, Store, Queue]
+        queued = only(effects, Queue)
+        assert queued.envelope.container == "thread_other"
+        assert body_of(queued.envelope).reason_code == "work_container_mismatch"
+        assert Advance not in kinds(queued.effects)
+
+    @pytest.mark.parametrize("state", ["working", "completed"])
+    def test_traces_and_receipts_are_never_answered(self, state: str) -> None:
+        known = work(state, terminal_id="msg_end", terminal_sender=A) if state == "completed" else work(state)
+        for body in (trace("submitted"), trace("failed", thread_id="thread_other"), receipt("rejected", "busy")):
+            effects = decide(body, View(work=known), receiver(A))
+            assert not {Queue, Requeue, Deliver} & set(kinds(effects))
+
+    def test_a_trace_of_an_unknown_work_is_kept_with_its_verdict_and_changes_nothing(self) -> None:
+        effects = decide(trace("completed"), View(), receiver(A))
+        assert kinds(effects) == [Remember, Store]
+        assert only(effects, Store).verdict == Step("ignored", None, "not_found")
+
+    def test_a_stranger_changes_nothing_and_reaches_no_agent(self) -> None:
+        for stray in (say(sender=C), trace("failed", sender=C), receipt("canceled", sender=C)):
+            view = View(work=work())
+            assert kinds(decide(stray, view, receiver(A if stray.to == A else B))) == [Remember, Store]
+
+    def test_a_trace_advances_our_copy(self) -> None:
+        effects = decide(trace("completed"), View(work=work()), receiver(A))
+        assert kinds(effects) == [Remember, Store, Advance]
+        ended = only(effects, Advance).after
+        assert (ended.state, ended.terminal_id, ended.terminal_sender) == ("completed", "msg_completed", B)
+
+    @pytest.mark.parametrize(("status", "reason"), [("expired", "expired"), ("unsupported", "unsupported_kind")])
+    def test_the_initiator_closes_a_work_whose_opening_was_not_taken(self, status: str, reason: str) -> None:
+        effects = decide(receipt(status, reason), View(work=work("submitted")), receiver(A))
+        assert kinds(effects) == [Remember, Store, Advance, Queue]
+        closing = only(effects, Queue)
+        assert body_of(closing.envelope).status == "canceled"
+        assert (closing.envelope.sender, closing.envelope.to) == (A, B)
+        assert only(closing.effects, Advance).after.state == "canceled"
+        assert only(closing.effects, Advance).after.terminal_sender == A
+
+    def test_it_stays_open_when_anything_advanced_since_or_another_message_is_meant(self) -> None:
+        for answer, known in (
+            (receipt("expired", "expired"), work("working")),
+            (receipt("expired", "expired"), work("submitted", advanced=True)),
+            (receipt("expired", "expired", for_id="msg_2"), work("submitted")),
+            (receipt("duplicate", "duplicate"), work("submitted")),
+            (receipt("unsupported", "unsupported_kind", sender=C), work("submitted")),
+        ):
+            assert Queue not in kinds(decide(answer, View(work=known), receiver(A)))
+
+    def test_the_target_closes_nothing_for_a_receipt_about_its_own_words(self) -> None:
+        answer = receipt("expired", "expired", sender=A, to=B)
+        assert Queue not in kinds(decide(answer, View(work=work("submitted")), receiver(B)))
+
+    def test_automatic_receipts_live_as_long_as_the_receiver_says(self) -> None:
+        effects = decide(say(), View(duplicate=True), receiver(receipt_ttl=60))
+        assert only(effects, Queue).envelope.expires_at == NOW + 60
+        assert only(effects, Queue).automatic
+
+
+class TestDiscovery:
+    def test_a_greet_refreshes_presence(self) -> None:
+        effects = decide(envelope("greet"), View(), receiver())
+        assert kinds(effects) == [Remember, Discovered]
+        found = only(effects, Discovered)
+        assert (found.card.peer_id, found.trust, found.answer_to) == (A, "unverified", None)
+
+    def test_a_whois_request_is_handed_to_the_one_that_knows_the_card(self) -> None:
+        for to in (None, B):
+            asked = envelope("whois", to=to)
+            assert decide(asked, View(), receiver())[-1] == AnswerWhois(asked)
+
+    def test_a_whois_response_names_the_request_that_it_answers(self) -> None:
+        answer = envelope("whois", to=B, reply_to="msg_q", body={"type": "response", "peer_card": CARD})
+        assert only(decide(answer, View(), receiver()), Discovered).answer_to == "msg_q"
+
+
+class TestObserving:
+    def test_the_works_of_others_are_followed_but_neither_delivered_nor_answered(self) -> None:
+        effects = decide(say(), View(), receiver(C, observe=True))
+        assert kinds(effects) == [Remember, Store, Open]
+        assert only(effects, Store).direction == "observed"
+        moved = decide(trace("working"), View(work=work("submitted")), receiver(C, observe=True))
+        assert kinds(moved) == [Remember, Store, Advance]
+        late = decide(say(id="msg_late"), View(work=closed_by(B)), receiver(C, observe=True))
+        assert kinds(late) == [Remember, Store]
+
+    def test_direct_rooms_of_others_are_only_counted(self) -> None:
+        assert decide(direct(), View(), receiver(C, observe=True)) == (Ignore("private_room"),)
+
+    def test_duplicates_and_discovery_of_others_are_only_counted(self) -> None:
+        watching = receiver(C, observe=True)
+        assert decide(say(), View(duplicate=True), watching) == (Ignore("duplicate"),)
+        assert decide(envelope("whois", to=B), View(), watching) == (Ignore("discovery_of_others"),)
+
+    def test_what_is_addressed_to_the_observer_itself_is_ordinary(self) -> None:
+        assert Deliver in kinds(decide(say(to=C), View(), receiver(C, observe=True)))
+
+
+def test_a_capability_document_with_other_fields_is_delivered_whole() -> None:
+    record = {**RECORD, "workspace_id": WORKSPACE}
+    document = {**envelope("capability").document()["body"]["capability"], **record}
+    delivered = decide(envelope("capability", body={"capability": document}), View(), receiver())
+    assert Deliver in kinds(delivered)

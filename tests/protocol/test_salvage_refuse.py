@@ -1,0 +1,181 @@
+"""Answering what failed validation: who hears of it, with what, and who must not (spec section 5, automatic receipts)."""
+
+from typing import Any, Final
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from aghbus.protocol.bodies import Receipt
+from aghbus.protocol.effects import Advance, Effects, Quarantine, Queue, Requeue, Store
+from aghbus.protocol.envelope import parse
+from aghbus.protocol.errors import InvalidSurface, Malformed, NotTarget, ProtocolError
+from aghbus.protocol.identifiers import direct_id
+from aghbus.protocol.lifecycle import WorkView, opened_by
+from aghbus.protocol.receiving import Receiver, Source, View, refuse
+from aghbus.protocol.salvage import identity, salvage
+from tests.protocol.wire import CHANNEL, JOINED, NOW, THREAD, WORK, WORKSPACE, A, B, C, dump, json_values, say, wire
+
+US: Final = Receiver(us=B, now=NOW, mint=lambda: "msg_auto", channels=JOINED)
+EXPIRED: Final = {"expires_at": NOW - 1}
+MALFORMED: Final = {"body": {"text": " "}}
+
+
+def refused(document: dict[str, Any], view: View | None = None) -> Effects:
+    """The effects of a document that fails validation, through the same three calls as the daemon's."""
+    raw = dump(document)
+    with pytest.raises(ProtocolError) as caught:
+        parse(raw, NOW)
+    return refuse(caught.value, salvage(raw, B, JOINED), view or View(), US)
+
+
+def answers(effects: Effects) -> list[tuple[str, str | None]]:
+    assert isinstance(effects[0], Quarantine)
+    queued = [effect.envelope for effect in effects if isinstance(effect, Queue)]
+    bodies = [envelope.body for envelope in queued if isinstance(envelope.body, Receipt)]
+    assert len(bodies) == len(queued)
+    assert all((envelope.sender, envelope.reply_to, envelope.causation_id) == (B, "msg_1", "msg_1") for envelope in queued)
+    return [(body.status, body.reason_code) for body in bodies]
+
+
+def open_work(**changes: Any) -> WorkView:
+    view = opened_by(say(id="msg_open"))
+    return WorkView(**{name: getattr(view, name) for name in view.__struct_fields__} | changes)
+
+
+class TestWhatIsAnswered:
+    @pytest.mark.parametrize(
+        ("changes", "answer"),
+        [
+            (EXPIRED, ("expired", "expired")),
+            ({"ts": NOW - 301}, ("expired", "expired")),
+            ({"kind": "direct"}, ("unsupported", "unsupported_kind")),
+            ({"kind": "future"}, ("unsupported", "unsupported_kind")),
+            (MALFORMED, ("rejected", "malformed")),
+            ({"body": ...}, ("rejected", "malformed")),
+            ({"ts": "soon"}, ("rejected", "malformed")),
+        ],
+    )
+    def test_an_opening_message_hears_why_it_was_refused(self, changes: dict[str, Any], answer: tuple[str, str]) -> None:
+        assert answers(refused(wire("say", trace_id="t-1", **changes))) == [answer]
+
+    def test_a_wrong_digest_too(self) -> None:
+        record = {"id": "a", "summary": "b", "outcome": "c", "digest": "sha256:0"}
+        assert answers(refused(wire("capability", body={"capability": record}))) == [("rejected", "verification_failed")]
+
+    def test_an_unclear_container_cannot_be_answered_and_a_clear_one_can(self) -> None:
+        both = wire("say", direct_id="direct_" + "0" * 32)
+        assert answers(refused(both)) == []
+        error = InvalidSurface("must be absent", "surface")
+        source = salvage(dump(wire("say")), B, JOINED)
+        assert answers(refuse(error, source, View(), US)) == [("rejected", "invalid_surface")]
+
+    def test_it_goes_to_the_sender_in_the_container_of_the_refused_with_the_trace_carried_over(self) -> None:
+        (queued,) = [effect for effect in refused(wire("say", trace_id="t-1", **MALFORMED)) if isinstance(effect, Queue)]
+        answer = queued.envelope
+        assert (answer.to, answer.surface, answer.container, answer.work_id) == (A, "thread", THREAD, WORK)
+        assert answer.trace_id == "t-1"
+        assert [type(effect) for effect in queued.effects] == [Store]
+
+    def test_in_the_pairs_own_room_but_not_in_an_opaque_one(self) -> None:
+        room = direct_id(WORKSPACE, CHANNEL, A, B)
+        direct = {"surface": "direct", "thread_id": ..., **EXPIRED}
+        assert answers(refused(wire("say", direct_id=room, **direct))) == [("expired", "expired")]
+        assert answers(refused(wire("say", direct_id="direct_" + "9" * 32, **direct))) == []
+
+
+class TestWhatIsNot:
+    @pytest.mark.parametrize(
+        "changes",
+        [
+            {"to": None},
+            {"to": C},
+            {"work_id": ...},
+            {"work_id": "a/b"},
+            {"id": ...},
+            {"id": " x"},
+            {"sender": "Nobody!"},
+            {"channel": "other"},
+            {"workspace_id": ["ws_alpha"]},
+            {"workspace_id": {"a": 1}, "channel": []},
+            {"surface": ...},
+            {"thread_id": 5},
+            {"kind": 7},
+        ],
+    )
+    def test_what_is_not_directed_at_us_or_not_legible(self, changes: dict[str, Any]) -> None:
+        assert answers(refused(wire("say", **{**EXPIRED, **changes}))) == []
+
+    @pytest.mark.parametrize("kind", ["receipt", "trace"])
+    def test_receipts_and_traces_never(self, kind: str) -> None:
+        assert answers(refused(wire(kind, **EXPIRED))) == []
+
+    @pytest.mark.parametrize("kind", ["greet", "whois"])
+    def test_discovery_never(self, kind: str) -> None:
+        assert answers(refused(wire(kind, **EXPIRED))) == []
+
+    def test_ourselves_never(self) -> None:
+        assert answers(refused(wire("say", sender=B, **EXPIRED))) == []
+
+    def test_not_target_never(self) -> None:
+        assert answers(refuse(NotTarget("is another peer", "to"), salvage(dump(wire("say")), B, JOINED), View(), US)) == []
+
+    @pytest.mark.parametrize("changes", [MALFORMED, {"ts": "soon"}])
+    def test_a_bad_continuation_must_not_fail_an_open_work(self, changes: dict[str, Any]) -> None:
+        assert answers(refused(wire("say", **changes), View(work=open_work()))) == []
+
+    def test_arbitrary_bytes_have_no_source(self) -> None:
+        for raw in (b"", b"\xff", b"[]", b"{}", b"{"):
+            assert salvage(raw, B, JOINED) is None
+            assert identity(raw) == ("", "")
+
+
+class TestExpiredContinuations:
+    def test_they_are_answered_and_leave_the_state_with_one_row_of_history(self) -> None:
+        effects = refused(wire("say", **EXPIRED), View(work=open_work(state="working")))
+        assert answers(effects) == [("expired", "expired")]
+        (queued,) = [effect for effect in effects if isinstance(effect, Queue)]
+        (row,) = [effect for effect in queued.effects if isinstance(effect, Advance)]
+        assert row.after.state == "working"
+
+    def test_a_late_copy_of_the_opening_is_a_duplicate_since_the_first_came_in_time(self) -> None:
+        work = open_work(opening_id="msg_1")
+        assert answers(refused(wire("say", **EXPIRED), View(work=work))) == [("duplicate", "duplicate")]
+
+    def test_of_a_closed_work_our_end_goes_out_first(self) -> None:
+        done = open_work(opening_id="msg_1", state="completed", terminal_id="msg_end", terminal_sender=B)
+        effects = refused(wire("say", **EXPIRED), View(work=done))
+        assert [type(effect) for effect in effects] == [Quarantine, Requeue, Queue]
+
+    def test_the_same_id_of_another_sender_is_another_message(self) -> None:
+        done = open_work(opening_id="msg_1", state="completed", terminal_id="msg_end", terminal_sender=B)
+        effects = refused(wire("say", sender=C, **EXPIRED), View(work=done))
+        assert answers(effects) == [("expired", "expired")]
+        assert Requeue not in [type(effect) for effect in effects]
+
+
+def test_what_is_legible_is_salvaged_whole() -> None:
+    raw = dump(wire("say", trace_id="t", body=None))
+    assert salvage(raw, B, JOINED) == Source(
+        id="msg_1",
+        workspace_id=WORKSPACE,
+        channel=CHANNEL,
+        kind="say",
+        sender=A,
+        surface="thread",
+        container=THREAD,
+        work_id=WORK,
+        trace_id="t",
+    )
+    assert identity(raw) == ("msg_1", A)
+    illegible = salvage(dump(wire("say", trace_id=" ")), B, JOINED)
+    assert illegible is not None
+    assert illegible.trace_id is None
+
+
+@given(st.dictionaries(st.sampled_from([*wire("say"), "direct_id", "trace_id"]), json_values))
+def test_salvage_and_refuse_never_raise(changes: dict[str, Any]) -> None:
+    raw = dump({**wire("say"), **changes})
+    assert all(isinstance(part, str) for part in identity(raw))
+    source = salvage(raw, B, JOINED)
+    assert isinstance(refuse(Malformed("anything"), source, View(), US)[0], Quarantine)

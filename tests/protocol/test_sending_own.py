@@ -1,0 +1,145 @@
+"""Our own envelopes: what we would refuse we do not send, and every send moves our own copy of the work."""
+
+from typing import Any, Final
+
+import pytest
+
+from aghbus.protocol.effects import Advance, Bind, Open, Store
+from aghbus.protocol.errors import InvalidRequest, Refused
+from aghbus.protocol.identifiers import direct_id
+from aghbus.protocol.lifecycle import Step, WorkView, opened_by
+from aghbus.protocol.limits import MAX_ENVELOPE_BYTES
+from aghbus.protocol.rooms import Binding
+from aghbus.protocol.sending import Draft, apply_own, build
+from tests.protocol.wire import CHANNEL, NOW, THREAD, WORK, WORKSPACE, A, B, C, receipt, say, trace
+
+ROOM: Final = direct_id(WORKSPACE, CHANNEL, A, B)
+OPAQUE: Final = "direct_" + "9" * 32
+
+
+def draft(**changes: Any) -> Draft:
+    fields: dict[str, Any] = {
+        "id": "msg_1",
+        "workspace_id": WORKSPACE,
+        "channel": CHANNEL,
+        "kind": "say",
+        "sender": A,
+        "to": B,
+        "ts": NOW,
+        "body": {"text": "x"},
+        "surface": "thread",
+        "container": THREAD,
+        "work_id": WORK,
+    }
+    return Draft(**{**fields, **changes})
+
+
+def work(**changes: Any) -> WorkView:
+    view = opened_by(say(id="msg_open"))
+    return WorkView(**{name: getattr(view, name) for name in view.__struct_fields__} | changes)
+
+
+class TestBuild:
+    @pytest.mark.parametrize(
+        "changes",
+        [
+            {"kind": "direct"},
+            {"sender": "Ops"},
+            {"to": ""},
+            {"channel": "UP"},
+            {"surface": None},
+            {"surface": "room"},
+            {"container": "thread_x"},
+            {"ts": NOW - 301},
+            {"expires_at": NOW},
+            {"body": {"text": " "}},
+            {"body": {"text": "\ud800"}},
+            {"body": {"text": "x", "artifacts": [object()]}},
+            {"kind": "trace", "body": {"state": "done"}},
+            {"kind": "receipt", "body": {"for_id": "m", "status": "rejected"}},
+        ],
+    )
+    def test_what_a_peer_would_refuse_is_the_callers_mistake(self, changes: dict[str, Any]) -> None:
+        with pytest.raises(InvalidRequest) as caught:
+            build(draft(**changes), NOW)
+        assert caught.value.message
+
+    def test_an_envelope_of_exactly_the_limit_can_be_built_and_one_more_byte_cannot(self) -> None:
+        rest = MAX_ENVELOPE_BYTES - len(build(draft(), NOW).raw) + 1
+        assert len(build(draft(body={"text": "x" * rest}), NOW).raw) == MAX_ENVELOPE_BYTES
+        with pytest.raises(InvalidRequest, match="over the limit") as caught:
+            build(draft(body={"text": "x" * (rest + 1)}), NOW)
+        assert "artifact_refs" in caught.value.hint
+
+
+class TestOwnCopy:
+    def test_opening_records_the_work(self) -> None:
+        stored, opened = apply_own(say(), None, None)
+        assert stored == Store("out", "unverified", Step("opened", "submitted"))
+        assert isinstance(opened, Open)
+        assert (opened.work.initiator, opened.work.target) == (A, B)
+
+    def test_a_broadcast_say_opens_nothing(self) -> None:
+        assert [type(effect) for effect in apply_own(say(to=None), None, None)] == [Store]
+
+    def test_a_work_is_opened_only_under_an_id_that_every_peer_takes(self) -> None:
+        for unfit in ("my work", "work_é", "work_" + "x" * 65):
+            with pytest.raises(InvalidRequest, match="work_id"):
+                apply_own(say(work_id=unfit), None, None)
+        known = work(work_id="my work")
+        assert len(apply_own(say(id="msg_2", work_id="my work"), known, None)) == 2  # theirs, continued
+
+    def test_a_work_for_ourselves_would_never_end(self) -> None:
+        with pytest.raises(InvalidRequest, match="ourselves"):
+            apply_own(say(to=A), None, None)
+
+    def test_our_trace_moves_our_copy(self) -> None:
+        stored, moved = apply_own(trace("completed"), work(state="working"), None)
+        assert stored == Store("out", "unverified", Step("advanced", "completed"))
+        assert isinstance(moved, Advance)
+        assert (moved.before.state, moved.after.state, moved.after.terminal_sender) == ("working", "completed", B)
+
+    @pytest.mark.parametrize(
+        ("envelope", "known", "code"),
+        [
+            (trace("working"), None, "not_found"),
+            (trace("working"), work(state="failed"), "work_closed"),
+            (say(id="msg_2"), work(state="completed"), "work_closed"),
+            (trace("working", thread_id="thread_other"), work(), "work_container_mismatch"),
+            (say(id="msg_2", thread_id="thread_other"), work(), "work_container_mismatch"),
+            (say(id="msg_2", to=C), work(), "actor_not_allowed"),
+            (say(id="msg_2", sender=C), work(), "actor_not_allowed"),
+            (receipt("accepted", sender=A, to=B), work(), "actor_not_allowed"),
+            (trace("submitted"), work(), "invalid_transition"),
+        ],
+    )
+    def test_what_our_copy_forbids_is_an_error_with_a_hint_and_never_leaves(
+        self, envelope: Any, known: WorkView | None, code: str
+    ) -> None:
+        with pytest.raises(Refused) as caught:
+            apply_own(envelope, known, None)
+        assert caught.value.error_code == code
+        assert WORK in caught.value.message
+        assert caught.value.hint
+
+
+class TestOwnRooms:
+    def direct(self, room: str = ROOM, **changes: Any) -> Any:
+        return say(**{"surface": "direct", "thread_id": ..., "direct_id": room, "work_id": ..., **changes})
+
+    def test_the_derived_room_is_bound_once(self) -> None:
+        bound = Binding((A, B), authoritative=True)
+        assert apply_own(self.direct(), None, None)[0] == Bind(bound)
+        assert apply_own(self.direct(), None, bound) == (Store("out", "unverified", None, (A, B)),)
+
+    def test_an_opaque_room_is_used_only_when_the_other_introduced_it(self) -> None:
+        with pytest.raises(InvalidRequest, match="direct_id"):
+            apply_own(self.direct(OPAQUE), None, None)
+        with pytest.raises(InvalidRequest, match="direct_id"):
+            apply_own(self.direct(OPAQUE), None, Binding((B, C), authoritative=False))
+        assert apply_own(self.direct(OPAQUE), None, Binding((A, B), authoritative=False))
+
+    def test_a_room_needs_another_peer(self) -> None:
+        for to in (None, A):
+            with pytest.raises(InvalidRequest, match="to"):
+                apply_own(self.direct(to=to), None, None)

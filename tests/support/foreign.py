@@ -1,0 +1,98 @@
+"""A foreign peer: a bare NATS client that publishes whatever bytes a test wants and hears what the daemons send."""
+
+import asyncio
+import json
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import nats
+from nats.aio.client import Client
+from nats.aio.msg import Msg
+
+from aghbus.protocol.identifiers import subject_for
+
+
+class Foreign:
+    """One bare client of one channel under a peer id; `heard` holds what was directed to it or broadcast."""
+
+    def __init__(self, client: Client, peer_id: str, workspace: str, channel: str) -> None:
+        self.client = client
+        self.peer_id = peer_id
+        self.workspace = workspace
+        self.channel = channel
+        self.heard: list[dict[str, Any]] = []
+        self._news = asyncio.Event()
+        self._count = 0
+
+    async def listen(self) -> None:
+        async def hear(message: Msg) -> None:
+            self.heard.append(json.loads(message.data))
+            self._news.set()
+
+        for subject in (
+            subject_for(self.workspace, self.channel, None),
+            subject_for(self.workspace, self.channel, self.peer_id),
+        ):
+            await self.client.subscribe(subject, cb=hear)
+        await self.client.flush()
+
+    def envelope(self, kind: str, body: dict[str, Any], **fields: Any) -> dict[str, Any]:
+        """A valid envelope of ours with `fields` on top; None removes nothing, it is sent as null."""
+        self._count += 1
+        return {
+            "protocol": "agh-network/v0",
+            "id": f"msg_{self.peer_id}_{self._count}_{time.time_ns()}",
+            "workspace_id": self.workspace,
+            "kind": kind,
+            "channel": self.channel,
+            "from": self.peer_id,
+            "to": None,
+            "ts": int(time.time()),
+            "body": body,
+            "proof": None,
+            **fields,
+        }
+
+    def work(self, to: str, work_id: str, **fields: Any) -> dict[str, Any]:
+        """A say that opens a work in a thread."""
+        more = {"surface": "thread", "thread_id": "thread_foreign", "to": to, "work_id": work_id, **fields}
+        return self.envelope("say", {"text": "do it"}, **more)
+
+    async def publish(self, envelope: dict[str, Any] | bytes, to: str | None = None) -> None:
+        """To the subject of the envelope's own `to`, or of `to` for raw bytes."""
+        raw = envelope if isinstance(envelope, bytes) else json.dumps(envelope).encode()
+        target = envelope.get("to") if isinstance(envelope, dict) else to
+        await self.client.publish(subject_for(self.workspace, self.channel, target), raw)
+        await self.client.flush()
+
+    async def expect(self, timeout: float = 15.0, **wanted: Any) -> dict[str, Any]:
+        """The first envelope heard whose top-level or body fields have these values."""
+        deadline = asyncio.get_running_loop().time() + timeout
+        while True:
+            self._news.clear()
+            for envelope in self.heard:
+                if all(envelope.get(key, envelope["body"].get(key)) == value for key, value in wanted.items()):
+                    return envelope
+            left = deadline - asyncio.get_running_loop().time()
+            assert left > 0, f"{self.peer_id} heard no {wanted} in {timeout} s, but {self.heard}"
+            try:
+                async with asyncio.timeout(left):
+                    await self._news.wait()
+            except TimeoutError:
+                continue
+
+
+@asynccontextmanager
+async def foreign_peer(
+    url: str, peer_id: str, *, workspace: str = "ws_local", channel: str = "default", token: str | None = None
+) -> AsyncIterator[Foreign]:
+    """Connect, listen, and disconnect at the end."""
+    client = await nats.connect(url, token=token) if token else await nats.connect(url)
+    peer = Foreign(client, peer_id, workspace, channel)
+    try:
+        await peer.listen()
+        yield peer
+    finally:
+        await client.close()
