@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from aghbus.cli.arguments import GLOBAL_OPTIONS, Command, Option, Positional
 from aghbus.cli.errors import EXIT_CODES, UsageError
-from aghbus.cli.main import load
-from aghbus.cli.registry import COMMANDS, GROUPS, members
+from aghbus.cli.registry import COMMANDS, GROUPS, load, members
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

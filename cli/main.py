@@ -9,14 +9,12 @@ from aghbus.cli.arguments import GLOBAL_OPTIONS, HelpWanted, defaults, parse, ta
 from aghbus.cli.context import Context
 from aghbus.cli.errors import BROKEN_PIPE, INTERRUPTED, YES, CliError, Unexpected, UsageError
 from aghbus.cli.output import Output
-from aghbus.cli.registry import COMMANDS, GROUPS, PACKAGE, members
+from aghbus.cli.registry import COMMANDS, GROUPS, load, members
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from typing import Any
-
-    from aghbus.cli.arguments import Command
 
 
 def entry(argv: Sequence[str] | None = None) -> int:
@@ -41,13 +39,6 @@ def entry(argv: Sequence[str] | None = None) -> int:
         return _report(Unexpected(f"{type(error).__name__}: {error}", hint), options, words)
 
 
-def load(name: str) -> Command:
-    """The declaration of the command called `name`, from its own file."""
-    module = __import__(f"{PACKAGE}.{COMMANDS[name][0]}", fromlist=["COMMANDS"])
-    command: Command = module.COMMANDS[name]
-    return command
-
-
 def _run(words: list[str], options: dict[str, Any]) -> int:
     name = ""
     try:
@@ -67,6 +58,8 @@ def _run(words: list[str], options: dict[str, Any]) -> int:
 
 def _name(words: list[str], options: dict[str, Any]) -> tuple[str, list[str]]:
     """The full name of the command that `words` begin with ("" or a group when help is wanted) and what follows it."""
+    if words[:1] == ["--version"]:
+        return "version", words[1:]
     rest = take_globals(words, options)
     if not rest:
         raise UsageError("which command?", "aghctl --help lists all")

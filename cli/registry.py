@@ -1,6 +1,10 @@
-"""The names of all commands, the file of each and one line of help. Imports none of them."""
+"""The names of all commands, the file of each and one line of help. Only the one that is wanted gets imported."""
 
 from __future__ import annotations
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from aghbus.cli.arguments import Command
 
 PACKAGE = "aghbus.cli.commands"
 
@@ -62,3 +66,10 @@ GROUPS = {
 def members(group: str) -> list[str]:
     """The second words of a group, in order."""
     return [name.split()[1] for name in COMMANDS if name.startswith(group + " ")]
+
+
+def load(name: str) -> Command:
+    """The declaration of the command called `name`, from its own file."""
+    module = __import__(f"{PACKAGE}.{COMMANDS[name][0]}", fromlist=["COMMANDS"])
+    command: Command = module.COMMANDS[name]
+    return command

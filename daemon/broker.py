@@ -260,7 +260,14 @@ async def _first_word(command: list[str]) -> dict[str, object]:
         )
     except OSError as error:
         raise BrokerError("start the broker's guard", f"{command[0]}: {error.strerror}", "") from error
-    out, errors = await starter.communicate()
+    try:
+        out, errors = await starter.communicate()
+    except asyncio.CancelledError:
+        # the guard itself goes on, and ends with the last member like any other
+        with contextlib.suppress(ProcessLookupError):
+            starter.kill()
+        await starter.communicate()
+        raise
     try:
         answer = json.loads(out)
     except ValueError:

@@ -15,7 +15,7 @@ from aghbus.protocol.envelope import Envelope
 from aghbus.protocol.errors import InvalidRequest, Unavailable
 from aghbus.protocol.identifiers import is_peer, subject_for
 from aghbus.protocol.sending import Draft, build
-from aghbus.store.peers import upsert_peer
+from aghbus.store import peers
 
 INSTANCE_KEY: Final = "aghbus.instance"  # in a greet's ext: tells two daemons under one peer id apart
 _JITTER: Final = 0.2  # of the greeting interval, downwards only (spec section 7)
@@ -102,7 +102,7 @@ class Discovery:
         core = self._core
         now_ms = core.clock.millis()
         peer = core.roster.heard(envelope.workspace_id, envelope.channel, effect.card, effect.trust, now_ms)
-        core.behind(lambda tx: upsert_peer(tx, peer))
+        core.behind(lambda tx: peers.seen(tx, peer))
         question = self._questions.get(effect.answer_to or "")
         if question is not None:
             self._answered(question, effect, envelope)

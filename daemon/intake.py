@@ -58,7 +58,7 @@ class Arrived(msgspec.Struct, frozen=True):
 
 
 class Done(msgspec.Struct, frozen=True):
-    """What became of one message in the transaction; `applied` None when it changed nothing in the store."""
+    """What became of one message in the transaction; `applied` None when it was held off."""
 
     arrived: Arrived
     effects: Effects
@@ -129,7 +129,7 @@ class Intake:
         for effect in decide(envelope, view, core.receiver()):
             match effect:
                 case Remember(until=until):
-                    core.behind(lambda tx, until=until: tx.memory.dedup.remember(tx, key_of(envelope), until))
+                    self._remember(envelope, until)
                 case Discovered() | AnswerWhois():
                     self._discovery.carry_out(effect, envelope)
                 case Conflict():
@@ -142,6 +142,9 @@ class Intake:
                     core.counters.add(f"ignored.{why}")
                 case _:
                     raise AssertionError(f"discovery has no such effect: {effect!r}")
+
+    def _remember(self, envelope: Envelope, until: int) -> None:
+        self._core.behind(lambda tx: tx.memory.dedup.remember(tx, key_of(envelope), until))
 
     def _keep(self, arrived: Arrived, effect: Quarantine) -> None:
         self._core.behind(lambda tx: self._quarantine(tx, arrived, effect))
@@ -213,7 +216,7 @@ class Intake:
     def _quarantine(self, tx: Transaction, arrived: Arrived, effect: Quarantine) -> None:
         message_id, sender = identity(arrived.raw)
         limits = self._core.settings.quarantine
-        quarantine.keep(
+        quarantine.add(
             tx,
             subject=arrived.subject,
             message_id=message_id,

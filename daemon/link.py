@@ -122,7 +122,7 @@ class Link:
         self._past_slow = 0
         self._past_dropped = 0
         self.last_error: LinkProblem | None = None
-        self.reconnects = 0
+        self.reconnects = 0  # of a connection that was up
 
     # state
 
@@ -206,7 +206,12 @@ class Link:
     # use
 
     def subscribe(self, subject: str, callback: Callable[[InboundMessage], None]) -> Subscription:
-        """Remembers the subscription over all reconnects; a `flush` that returns says that the broker has it."""
+        """Remembers the subscription over all reconnects; a `flush` that returns says that the broker has it.
+
+        Raises BadPublish for what is not a subject: it could never be subscribed, and the link not come up with it.
+        """
+        if not all(subject.split(".")) or any(char.isspace() for char in subject):
+            raise BadPublish(f"{escape(subject)!r} is not a subject")
         subscription = Subscription(subject, callback, self._report, self._limits, self._forget)
         self._subscriptions.append(subscription)
         if self._connection is not None and self._state == "up":
@@ -304,9 +309,9 @@ class Link:
         self._connection = None
         self._past_slow += "slow consumer" in reason.lower()
         self.last_error = LinkProblem("lost", reason, "reconnecting", time.time())
+        await connection.close()
         for subscription in self._subscriptions:
             subscription.detach()
-        await connection.close()
         event(_log, logging.WARNING, "link lost", server=info.name, reason=reason)
         self._guarded(lambda: self._on_down(self, reason))
         return time.monotonic() - since

@@ -71,7 +71,7 @@ class _Client(nats.aio.client.Client):
         await self._send_command(nats.aio.client.PING_PROTO)
         await self._flush_pending()
 
-    async def _process_pong(self) -> None:
+    async def _no_process_pong(self) -> None:
         """A PONG for someone who has stopped waiting is no error. In the library it ends the read loop."""
         if self._pongs and self._pongs[0].done():
             self._pongs.pop(0)
@@ -237,12 +237,6 @@ class NatsConnection:
         """Payload bytes that wait for the callback of `sid`."""
         handle = self._handles.get(sid)
         return handle.pending_bytes if handle else 0
-
-    def take_leftovers(self, sid: int) -> list[Msg]:
-        """What was received for `sid` and not handed to its callback, taken out of the queue."""
-        handle = self._handles.pop(sid, None)
-        queue = handle._pending_queue if handle else None
-        return [queue.get_nowait() for _ in range(queue.qsize())] if queue else []
 
     async def publish(self, subject: str, data: bytes, reply: str, headers: Mapping[str, str] | None) -> None:
         """Puts the message into the client's buffer; waits for the broker only when two MiB wait there already."""

@@ -22,6 +22,7 @@ from aghbus.daemon.broker import BrokerError, EmbeddedBroker
 from aghbus.daemon.catalog import Catalog, CatalogError, CatalogSource
 from aghbus.daemon.catalog_watcher import CatalogWatcher
 from aghbus.daemon.clock import Clock
+from aghbus.daemon.config_rules import split_address
 from aghbus.daemon.core import Core
 from aghbus.daemon.discovery import Discovery
 from aghbus.daemon.intake import Intake
@@ -36,10 +37,10 @@ from aghbus.daemon.roster import Roster
 from aghbus.daemon.settings import Settings, reloadable_changes
 from aghbus.protocol.identifiers import route_token, subject_root
 from aghbus.protocol.locations import Locations
-from aghbus.store import envelopes, meta
+from aghbus.store import envelopes, meta, peers
 from aghbus.store.database import Store
-from aghbus.store.peers import known_peers
-from aghbus.store.retention import Retention
+from aghbus.store.errors import StoreUnavailable
+from aghbus.store.retention import Policy, sweep
 from aghbus.store.transaction import Transaction
 
 _log = logging.getLogger("aghbus.node")
@@ -99,12 +100,12 @@ class Node:
     async def start(self) -> None:
         """Bring everything up; the broker may come later. Raises CatalogError, ListenError."""
         self.core.catalog = self.catalog.load()
-        self.core.roster.load(await known_peers(self._store.reader))
+        self.core.roster.load(await peers.load(self._store.reader))
         self._api = ApiServer(
             self.service,
             socket_path=Path(self.locations.socket_path),
             private_folder=self.locations.socket_dir_private,
-            tcp=_address(self.settings.api.tcp),
+            tcp=split_address(self.settings.api.tcp) if self.settings.api.tcp else None,
             token=_api_token(self.settings, self.locations),
         )
         await self._api.start()
@@ -214,15 +215,16 @@ class Node:
         _log.error("the changed catalog is not used problems=%d first=%s", len(error.problems), error.problems[0])
 
     async def _retain(self) -> None:
-        retention = Retention(self._store)
         while True:
             await asyncio.sleep(_RETENTION_INTERVAL)
             bounds = self.core.settings.store
-            removed = await retention.run(
-                age_s=bounds.retention_age, size_bytes=bounds.retention_size, now_ms=self.core.clock.millis()
-            )
-            if removed:
-                self.core.counters.add("retention.removed", removed)
+            policy = Policy(max_age=bounds.retention_age, max_bytes=bounds.retention_size)
+            try:
+                swept = await sweep(self._store, policy, self.core.clock.millis())
+                self.core.counters.add("retention.envelopes", swept.envelopes)
+            except StoreUnavailable:
+                await self._store.probe()  # how a store that failed is found to be well again without traffic
+            self.core.noise.flush()
 
     def reload(self, read: Reload) -> None:
         """Take over what may change at once (SIGHUP); a bad configuration leaves everything as it is."""
@@ -326,13 +328,6 @@ async def _greet_person(node: Node, banner: TextIO) -> None:
         f"Ctrl-C stops this one.\n"
     )
     banner.flush()
-
-
-def _address(text: str | None) -> tuple[str, int] | None:
-    if text is None:
-        return None
-    host, _, port = text.rpartition(":")
-    return host.strip("[]"), int(port)
 
 
 def _instance(tx: Transaction) -> str:

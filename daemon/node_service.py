@@ -167,7 +167,7 @@ class NodeService:
 
     async def quarantine(self, *, limit: int) -> control.QuarantineList:
         """What was refused, latest first."""
-        return control.QuarantineList(quarantined=await quarantine.rows(self._core.store.reader, limit=limit))
+        return control.QuarantineList(quarantined=await quarantine.quarantined(self._core.store.reader, limit=limit))
 
     # inbox
 

@@ -3,7 +3,7 @@
 from typing import TYPE_CHECKING
 
 from aghbus.protocol import control
-from aghbus.store import inbox, outbox, quarantine, works
+from aghbus.store import inbox, outbox, works
 
 if TYPE_CHECKING:
     from aghbus.daemon.node import Node
@@ -39,7 +39,7 @@ async def status(node: "Node", *, uptime: float, pid: int) -> control.Status:
         outbox=await outbox.counts(reader),
         works=await works.counts(reader),
         peers=core.roster.counts(core.clock.millis()),
-        quarantined=await quarantine.count(reader),
+        quarantined=core.store.memory.quarantine_rows.value,
         counters=core.counters.snapshot(),
         problems=_problems(node),
     )

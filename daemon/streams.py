@@ -6,7 +6,8 @@ from typing import Final
 from aghbus.daemon.core import Core
 from aghbus.daemon.service import EventFilter, MessageQuery
 from aghbus.protocol.control import Event
-from aghbus.store.envelopes import EnvelopeFilter, events_page, pruned_through
+from aghbus.store.envelopes import EnvelopeFilter
+from aghbus.store.events import events, gap_after
 
 _PAGE: Final = 200  # events read at once: what a slow reader can make us hold
 
@@ -18,17 +19,19 @@ async def follow(core: Core, since: int | None, wanted: EventFilter) -> AsyncIte
     retention removed part of what was asked for, a `gap` event says up to where.
     """
     position = core.announcer.seq if since is None else since
-    pruned = await pruned_through(core.store.reader)
-    if since is not None and since < pruned:
-        yield Event(seq=pruned, type="gap", pruned_from=since + 1)
     chosen = envelope_filter(wanted)
+    removed = await gap_after(core.store.reader, chosen, position)
+    if removed is not None:
+        yield Event(seq=removed, type="gap", pruned_from=position + 1)
+        # What retention kept of that stretch (open works, unread messages) still follows.
     while True:
         upto = core.announcer.seq
-        while page := await events_page(core.store.reader, position, chosen, _PAGE):
-            for event in page:
-                yield event
-            position = page[-1].seq
-        position = max(position, upto)  # what the filter left out need not be read again
+        page = await events(core.store.reader, chosen, since=position, limit=_PAGE)
+        for event in page.events:
+            yield event
+        position = max(position, page.next_since)
+        if position < upto:
+            continue
         if core.announcer.closed:
             return
         if core.announcer.seq <= position:

@@ -1,8 +1,7 @@
 """One subscription of the link, over all the connections it lives through, with its losses counted.
 
 nats-py gives each subscription a queue and a task that calls the subscriber. Core NATS has no flow control: what finds the queue
-full is dropped by the library, one error each, and counted here. What is in the queue when a connection ends was received, and is
-delivered all the same.
+full is dropped by the library, one error each, and counted here. What is in the queue when a connection ends is delivered.
 """
 
 from __future__ import annotations
@@ -73,12 +72,9 @@ class Subscription:
             raise
 
     def detach(self) -> None:
-        """After the end of a connection: hands out what it left in the queue."""
-        connection, self._connection = self._connection, None
-        if connection is not None:
-            for message in connection.take_leftovers(self._sid):
-                self._hand_out(message)
-            self._end_overflow()
+        """After the end of a connection, which has handed out what waited."""
+        self._connection = None
+        self._end_overflow()
 
     async def unsubscribe(self) -> None:
         """Ends the subscription; what waits in the queue is not delivered any more."""

@@ -17,7 +17,6 @@ from aghbus.protocol.identifiers import (
 )
 from aghbus.protocol.receiving import Source
 
-
 _LEGIBLE: Final[dict[str, tuple[str, Callable[[str], bool]]]] = {
     "id": ("id", is_message_id),
     "workspace_id": ("workspace_id", is_workspace_id),

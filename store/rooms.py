@@ -1,6 +1,7 @@
 """Threads and direct rooms: which pair a direct id stands for, and the latest activity in each."""
 
-from typing import Final
+from collections.abc import Iterable
+from typing import Final, NamedTuple
 
 import aiosqlite
 
@@ -24,6 +25,29 @@ _TOUCH_ROOM: Final = """
 UPDATE rooms SET messages = messages + 1, last_ms = ?, last_seq = ?
 WHERE workspace_id = ? AND channel = ? AND direct_id = ? AND pair_a = ? AND pair_b = ?
 """
+_FORGET_THREAD: Final = """
+DELETE FROM threads WHERE workspace_id = :workspace_id AND channel = :channel AND thread_id = :container
+    AND NOT EXISTS (SELECT 1 FROM envelopes AS e
+        WHERE e.container = :container AND e.workspace_id = :workspace_id AND e.channel = :channel)
+"""
+_FORGET_ROOM: Final = """
+DELETE FROM rooms WHERE workspace_id = :workspace_id AND channel = :channel AND direct_id = :container
+    AND pair_a = :pair_a AND pair_b = :pair_b
+    AND NOT EXISTS (SELECT 1 FROM envelopes AS e
+        WHERE e.container = :container AND e.workspace_id = :workspace_id AND e.channel = :channel
+        AND e.pair_a = :pair_a AND e.pair_b = :pair_b)
+"""
+
+
+class Place(NamedTuple):
+    """A thread, or a direct room of one pair."""
+
+    workspace_id: str
+    channel: str
+    surface: str
+    container: str
+    pair_a: str | None
+    pair_b: str | None
 
 
 def bound(tx: Transaction, workspace_id: str, channel: str, direct_id: str) -> Binding | None:
@@ -53,6 +77,15 @@ def touch(tx: Transaction, envelope: Envelope, pair: Pair | None, seq: int, now_
         tx.db.execute(_TOUCH_THREAD, (envelope.workspace_id, envelope.channel, envelope.container, now_ms, now_ms, seq))
     elif pair is not None:
         tx.db.execute(_TOUCH_ROOM, (now_ms, seq, envelope.workspace_id, envelope.channel, envelope.container, *pair))
+
+
+def forget_empty(tx: Transaction, places: Iterable[Place]) -> int:
+    """Drops the threads and rooms among `places` of which no envelope is left, with their bindings; how many they were."""
+    gone = 0
+    for place in places:
+        sql = _FORGET_THREAD if place.surface == "thread" else _FORGET_ROOM
+        gone += tx.db.execute(sql, place._asdict()).rowcount
+    return gone
 
 
 async def threads(

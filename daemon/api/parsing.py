@@ -168,7 +168,7 @@ def _described(error: msgspec.ValidationError, form: type[msgspec.Struct]) -> In
     """`field: rule` from msgspec's own words, with what the field allows as a hint."""
     match = _WHERE.match(str(error))
     rule, where = (match["rule"], match["where"] or "") if match else (str(error), "")
-    field = where.removeprefix("$").removeprefix(".").removesuffix("[...]")
+    field = where.removeprefix("$").removeprefix(".")
     if unknown := _UNKNOWN.match(rule):
         path = ".".join(part for part in (field, unknown["field"]) if part)
         known = ", ".join(form.__struct_encode_fields__)
@@ -178,6 +178,7 @@ def _described(error: msgspec.ValidationError, form: type[msgspec.Struct]) -> In
     if missing := _MISSING.match(rule):
         return InvalidRequest(f"{missing['field']}: is required")
     name = re.split(r"[.\[]", field, maxsplit=1)[0]
+    field = name if issubclass(form, Query) else field  # which of several values of a parameter says nothing
     choices = _choices(form).get(name, ())
     hint = f"one of {', '.join(choices)}" if choices else ""
     return InvalidRequest(f"{field or 'body'}: {rule[:1].lower()}{rule[1:]}", hint=hint)

@@ -1,5 +1,6 @@
 -- Times ending in _ms are Unix milliseconds, others Unix seconds. Every index states what needs it: at ten million rows
--- an index that nobody asks for is the dearest part of an insert.
+-- an index that nobody asks for is the dearest part of an insert. No CHECK constraints: the values of state columns are
+-- Literal types that mypy checks, and the constraints cost a sixth of every insert.
 
 CREATE TABLE meta (
     key TEXT NOT NULL PRIMARY KEY,
@@ -10,7 +11,7 @@ CREATE TABLE meta (
 -- when retention removed the newest rows, since streams resume by it.
 CREATE TABLE envelopes (
     seq INTEGER PRIMARY KEY AUTOINCREMENT,
-    direction TEXT NOT NULL CHECK (direction IN ('in', 'out', 'observed')),
+    direction TEXT NOT NULL,
     workspace_id TEXT NOT NULL,
     channel TEXT NOT NULL,
     kind TEXT NOT NULL,
@@ -48,11 +49,11 @@ CREATE TABLE works (
     container TEXT NOT NULL,
     initiator TEXT NOT NULL,
     target TEXT NOT NULL,
-    role TEXT NOT NULL CHECK (role IN ('initiator', 'target', 'observer')),
-    state TEXT NOT NULL CHECK (state IN ('submitted', 'working', 'needs_input', 'completed', 'failed', 'canceled')),
+    role TEXT NOT NULL,
+    state TEXT NOT NULL,
     trust TEXT NOT NULL,
     opening_id TEXT NOT NULL,
-    advanced INTEGER NOT NULL CHECK (advanced IN (0, 1)),
+    advanced INTEGER NOT NULL,
     terminal_id TEXT,
     terminal_sender TEXT,
     opened_seq INTEGER NOT NULL,
@@ -105,8 +106,8 @@ CREATE TABLE rooms (
     direct_id TEXT NOT NULL,
     pair_a TEXT NOT NULL,
     pair_b TEXT NOT NULL,
-    authoritative INTEGER NOT NULL CHECK (authoritative IN (0, 1)),
-    current INTEGER NOT NULL CHECK (current IN (0, 1)),
+    authoritative INTEGER NOT NULL,
+    current INTEGER NOT NULL,
     messages INTEGER NOT NULL,
     last_ms INTEGER NOT NULL,
     last_seq INTEGER NOT NULL,
@@ -129,7 +130,7 @@ CREATE TABLE peers (
 
 CREATE TABLE inbox (
     seq INTEGER PRIMARY KEY REFERENCES envelopes (seq) ON DELETE CASCADE,
-    state TEXT NOT NULL CHECK (state IN ('ready', 'leased', 'acked', 'dead')),
+    state TEXT NOT NULL,
     attempts INTEGER NOT NULL,
     available_ms INTEGER NOT NULL, -- 0 at first: a clock that steps back hides nothing new
     lease TEXT,
@@ -142,7 +143,7 @@ CREATE INDEX inbox_open ON inbox (state, seq, available_ms) WHERE state IN ('rea
 
 CREATE TABLE outbox (
     seq INTEGER PRIMARY KEY REFERENCES envelopes (seq) ON DELETE CASCADE,
-    state TEXT NOT NULL CHECK (state IN ('queued', 'published', 'receipted', 'expired', 'dead')),
+    state TEXT NOT NULL,
     attempts INTEGER NOT NULL,
     expires_at INTEGER NOT NULL, -- the envelope's last fresh second, plus one
     published_ms INTEGER,

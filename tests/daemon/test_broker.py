@@ -346,6 +346,17 @@ async def test_it_takes_an_envelope_of_full_size_and_has_jetstream(folder: Broke
         await exchange(link, received, b"x" * 1_048_576)
 
 
+async def test_a_join_that_is_cancelled_leaves_nothing_behind(folder: BrokerFolder) -> None:
+    broker = EmbeddedBroker(folder.path)
+    join = asyncio.create_task(broker.join())
+    await wait_until(lambda: folder.config_file.exists(), 5, "the start to be under way")
+    join.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await join
+    assert not is_locked(folder.election_lock)
+    await broker.leave()
+
+
 async def test_a_removed_folder_ends_the_broker(folder: BrokerFolder) -> None:
     broker = EmbeddedBroker(folder.path)
     await broker.join()

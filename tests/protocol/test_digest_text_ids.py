@@ -31,7 +31,9 @@ from aghbus.protocol.text import byte_length, escape, has_control, is_blank, sho
 from tests.protocol.wire import RECORD, A, B, capability_records, channels, json_values, peers, workspaces
 
 SPACES: Final = [0x9, 0xA, 0xB, 0xC, 0xD, 0x20, 0x85, 0xA0] + [
-    code for code in range(sys.maxunicode + 1) if unicodedata.category(chr(code)).startswith("Z") and code not in (0x20, 0xA0)
+    code
+    for code in range(sys.maxunicode + 1)
+    if unicodedata.category(chr(code)).startswith("Z") and code not in (0x20, 0xA0)
 ]
 
 
@@ -51,7 +53,17 @@ class TestEscape:
     def test_nothing_is_left_that_moves_a_cursor_or_reorders_text(self, text: str) -> None:
         for char in escape(text):
             assert unicodedata.category(char) not in ("Cc", "Cs", "Zl", "Zp")
-            assert unicodedata.bidirectional(char) not in ("LRE", "RLE", "LRO", "RLO", "PDF", "LRI", "RLI", "FSI", "PDI")
+            assert unicodedata.bidirectional(char) not in (
+                "LRE",
+                "RLE",
+                "LRO",
+                "RLO",
+                "PDF",
+                "LRI",
+                "RLI",
+                "FSI",
+                "PDI",
+            )
             assert char not in "\u200b\u200c\u200d\u200e\u200f\u061c\ufeff\xad"
 
     def test_every_dangerous_code_point_is_escaped(self) -> None:
@@ -92,7 +104,9 @@ class TestEscape:
 
 class TestDigest:
     @given(capability_records(), st.randoms(use_true_random=False))
-    def test_the_order_of_keys_and_requirements_blanks_and_padding_change_nothing(self, record: dict[str, Any], random: Any) -> None:
+    def test_the_order_of_keys_and_requirements_blanks_and_padding_change_nothing(
+        self, record: dict[str, Any], random: Any
+    ) -> None:
         keys = list(record)
         random.shuffle(keys)
         other: dict[str, Any] = {}
@@ -116,7 +130,9 @@ class TestDigest:
         assert list(document) == [key for key in order if key in document]
         assert document["id"] == trim(record["id"])
         assert document.get("requirements", []) == sorted(map(trim, record.get("requirements") or []))
-        assert document.get("examples", []) == [trim(text) for text in record.get("examples") or [] if not is_blank(text)]
+        assert document.get("examples", []) == [
+            trim(text) for text in record.get("examples") or [] if not is_blank(text)
+        ]
         assert all(document.values())
 
     @given(capability_records(), st.sampled_from(["id", "summary", "outcome"]))
@@ -153,10 +169,15 @@ class TestDigest:
     def test_strings_are_escaped_as_gos_encoder_does(self, char: str, written: str) -> None:
         text = canonical_bytes({**RECORD, "summary": f"a{char}b"}).decode()
         assert f'"summary":"a{written}b"' in text
-        assert capability_digest({**RECORD, "summary": f"a{char}b"}) == "sha256:" + hashlib.sha256(text.encode()).hexdigest()
+        assert (
+            capability_digest({**RECORD, "summary": f"a{char}b"})
+            == "sha256:" + hashlib.sha256(text.encode()).hexdigest()
+        )
 
     def test_requirements_are_sorted_by_code_point_and_must_be_unique_and_not_blank(self) -> None:
-        document = json.loads(canonical_bytes({**RECORD, "requirements": [" é", "Z", "a", "_", "\U00010000", "\uffff"]}))
+        document = json.loads(
+            canonical_bytes({**RECORD, "requirements": [" é", "Z", "a", "_", "\U00010000", "\uffff"]})
+        )
         assert document["requirements"] == ["Z", "_", "a", "é", "\uffff", "\U00010000"]
         for bad in (["a", " a"], ["a", " "]):
             with pytest.raises(VerificationFailed):
@@ -169,7 +190,9 @@ class TestDigest:
         except ProtocolError as error:
             assert error.field.startswith("capability.")
 
-    @pytest.mark.parametrize("bad", [{"summary": "\ud800"}, {"examples": ["\udfff"]}, {"id": " "}, {"outcome": 1}, {"examples": "x"}])
+    @pytest.mark.parametrize(
+        "bad", [{"summary": "\ud800"}, {"examples": ["\udfff"]}, {"id": " "}, {"outcome": 1}, {"examples": "x"}]
+    )
     def test_what_is_malformed(self, bad: dict[str, Any]) -> None:
         with pytest.raises(Malformed):
             capability_digest({**RECORD, **bad})
@@ -204,7 +227,9 @@ class TestUuid7:
 
 class TestDerivedIds:
     @given(workspaces, channels, peers, peers)
-    def test_a_room_is_the_same_for_both_and_another_for_everybody_else(self, workspace: str, channel: str, a: str, b: str) -> None:
+    def test_a_room_is_the_same_for_both_and_another_for_everybody_else(
+        self, workspace: str, channel: str, a: str, b: str
+    ) -> None:
         if a == b:
             with pytest.raises(ValueError, match="two different"):
                 direct_id(workspace, channel, a, b)
@@ -227,7 +252,9 @@ class TestDerivedIds:
         assert subject == f"agh.network.v0.{workspace}.{channel}.{tail}"
         assert channel_of_subject(subject) == (workspace, channel)
 
-    @pytest.mark.parametrize("subject", ["", "agh.network.v0", "agh.network.v1.w.c.broadcast", "x.agh.network.v0.w.c.broadcast"])
+    @pytest.mark.parametrize(
+        "subject", ["", "agh.network.v0", "agh.network.v1.w.c.broadcast", "x.agh.network.v0.w.c.broadcast"]
+    )
     def test_other_subjects_belong_nowhere(self, subject: str) -> None:
         assert channel_of_subject(subject) is None
 
@@ -235,7 +262,12 @@ class TestDerivedIds:
         assert [is_channel("c" * size) for size in (0, 1, 64, 65)] == [False, True, True, False]
         assert [is_peer("p" * size) for size in (0, 1, 128, 129)] == [False, True, True, False]
         assert [is_message_id("m" * size) for size in (0, 1, 256, 257)] == [False, True, True, False]
-        assert [is_workspace_id("w" * size) for size in (0, 1, MAX_WORKSPACE_BYTES, MAX_WORKSPACE_BYTES + 1)] == [False, True, True, False]
+        assert [is_workspace_id("w" * size) for size in (0, 1, MAX_WORKSPACE_BYTES, MAX_WORKSPACE_BYTES + 1)] == [
+            False,
+            True,
+            True,
+            False,
+        ]
         assert [is_emitted_work_id("work_" + "w" * size) for size in (0, 1, 64, 65)] == [False, True, True, False]
         assert [is_handle("n" * size + "@" + "a" * 32) for size in (0, 1, 32, 33)] == [False, True, True, False]
         assert not any(is_peer(text) for text in (A + "\n", "Ops", B + "@", "a.b@" + "a" * 32))

@@ -15,22 +15,29 @@ from aghbus.protocol.trust import PROFILE, assess
 from tests.protocol.wire import B, json_values, say
 
 CATALOG: Final = tuple(
-    Record(name, f"Does {name}.", f"sha256:{name}", {"id": name, "summary": f"Does {name}.", "digest": f"sha256:{name}"})
+    Record(
+        name, f"Does {name}.", f"sha256:{name}", {"id": name, "summary": f"Does {name}.", "digest": f"sha256:{name}"}
+    )
     for name in ("code.patch", "test.run")
 )
-CARD: Final = build_card(B, display_name="Patch Worker", catalog=CATALOG, trust_modes=("unverified",), artifacts=("git-ref",))
+CARD: Final = build_card(
+    B, display_name="Patch Worker", catalog=CATALOG, trust_modes=("unverified",), artifacts=("git-ref",)
+)
 HANDLE: Final = "ops@" + "a" * 32
 
 
 class TestMatching:
     @pytest.mark.parametrize(
-        "query", ["", "  ", B, " test.run ", "\u00a0code.patch", "Patch Worker", "agh-network/v0", "git-ref", "unverified"]
+        "query",
+        ["", "  ", B, " test.run ", "\u00a0code.patch", "Patch Worker", "agh-network/v0", "git-ref", "unverified"],
     )
     def test_exactly_one_of_the_cards_words_or_nothing_at_all(self, query: str) -> None:
         assert matches(query, CARD)
         assert should_answer(query, None, CARD)
 
-    @pytest.mark.parametrize("query", ["test", "TEST.RUN", "patch worker", "test.run code.patch", "Does test.run.", "sha256:test.run"])
+    @pytest.mark.parametrize(
+        "query", ["test", "TEST.RUN", "patch worker", "test.run code.patch", "Does test.run.", "sha256:test.run"]
+    )
     def test_no_part_of_a_word_and_no_other_case(self, query: str) -> None:
         assert not matches(query, CARD)
         assert not should_answer(query, None, CARD)
@@ -64,7 +71,9 @@ class TestRichDiscovery:
         records = out[CATALOG_KEY]["capabilities"] if CATALOG_KEY in out else None
         return [entry["id"] for entry in card.ext[BRIEF_KEY]], records and [record["id"] for record in records]
 
-    @pytest.mark.parametrize("ext", [{}, {"agh.include": []}, {"agh.include": ["other"]}, {"agh.include": "capability_catalog"}])
+    @pytest.mark.parametrize(
+        "ext", [{}, {"agh.include": []}, {"agh.include": ["other"]}, {"agh.include": "capability_catalog"}]
+    )
     def test_without_the_include_the_key_never_appears(self, ext: dict[str, Any]) -> None:
         for filtered in (ext, {**ext, "agh.capability_ids": ["test.run"]}):
             assert self.answer(filtered) == (["code.patch", "test.run"], None)
@@ -72,7 +81,9 @@ class TestRichDiscovery:
     def test_with_it_the_records_come_whole_and_in_order(self) -> None:
         ext = {"agh.include": ["future", "capability_catalog"]}
         assert self.answer(ext) == (["code.patch", "test.run"], ["code.patch", "test.run"])
-        assert rich_response(CARD, CATALOG, ext)[1] == {CATALOG_KEY: {"capabilities": [record.document for record in CATALOG]}}
+        assert rich_response(CARD, CATALOG, ext)[1] == {
+            CATALOG_KEY: {"capabilities": [record.document for record in CATALOG]}
+        }
 
     def test_a_filter_cuts_records_and_brief_alike_in_catalog_order(self) -> None:
         ext = {"agh.include": ["capability_catalog"], "agh.capability_ids": ["test.run", "unknown"]}
@@ -82,7 +93,9 @@ class TestRichDiscovery:
 
     def test_unknown_ids_give_an_empty_list_not_an_absent_one(self) -> None:
         for wanted in ([], ["unknown"]):
-            card, out = rich_response(CARD, CATALOG, {"agh.include": ["capability_catalog"], "agh.capability_ids": wanted})
+            card, out = rich_response(
+                CARD, CATALOG, {"agh.include": ["capability_catalog"], "agh.capability_ids": wanted}
+            )
             assert out == {CATALOG_KEY: {"capabilities": []}}
             assert card.to_wire()["ext"] == {BRIEF_KEY: []}
 
@@ -95,7 +108,14 @@ class TestRichDiscovery:
 class TestPresence:
     @pytest.mark.parametrize(
         ("age_ms", "presence"),
-        [(-5000, "active"), (0, "active"), (30_000, "active"), (30_001, "inactive"), (60_000, "inactive"), (60_001, "expired")],
+        [
+            (-5000, "active"),
+            (0, "active"),
+            (30_000, "active"),
+            (30_001, "inactive"),
+            (60_000, "inactive"),
+            (60_001, "expired"),
+        ],
     )
     def test_active_one_interval_inactive_two(self, age_ms: int, presence: str) -> None:
         assert presence_of(1_000_000, 1_000_000 + age_ms) == presence

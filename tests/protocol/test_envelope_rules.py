@@ -41,7 +41,7 @@ def test_valid_envelopes_are_accepted_and_nothing_of_them_is_lost(document: dict
     assert parsed.raw == raw
     assert parsed.document() == document
     assert parsed.extensions() == (document.get("ext") or {})
-    direct = {"id": parsed.id, "workspace_id": parsed.workspace_id, "kind": parsed.kind, "channel": parsed.channel}
+    direct: dict[str, Any] = {"id": parsed.id, "workspace_id": parsed.workspace_id, "kind": parsed.kind, "channel": parsed.channel}
     direct |= {"from": parsed.sender, "ts": parsed.ts}
     assert direct == {field: document[field] for field in direct}
     optional = ("to", "surface", "work_id", "reply_to", "trace_id", "causation_id", "expires_at")
@@ -81,7 +81,15 @@ def test_null_and_absent_are_the_same_in_the_card(field: str) -> None:
 
 def test_null_and_absent_are_the_same_in_a_capability() -> None:
     record = envelope("capability").document()["body"]["capability"]
-    optional = ("version", "context_needed", "artifacts_expected", "execution_outline", "constraints", "examples", "requirements")
+    optional = (
+        "version",
+        "context_needed",
+        "artifacts_expected",
+        "execution_outline",
+        "constraints",
+        "examples",
+        "requirements",
+    )
     assert reason(wire("capability", body={"capability": {**record, **dict.fromkeys(optional)}})) is None
 
 
@@ -102,7 +110,18 @@ def test_what_was_built_from_the_parts_says_what_was_parsed(document: dict[str, 
 
 def test_the_document_of_a_draft_leaves_absent_fields_out_but_writes_to_and_proof() -> None:
     draft = Draft(id="m", workspace_id="w", channel="c", kind="greet", sender=A, ts=NOW, body={})
-    assert set(wire_document(draft)) == {"protocol", "id", "workspace_id", "kind", "channel", "from", "to", "ts", "body", "proof"}
+    assert set(wire_document(draft)) == {
+        "protocol",
+        "id",
+        "workspace_id",
+        "kind",
+        "channel",
+        "from",
+        "to",
+        "ts",
+        "body",
+        "proof",
+    }
 
 
 class TestBodies:
@@ -118,7 +137,9 @@ class TestBodies:
         assert body.card.display_name == "Ops"
         assert set(body.card.to_wire()) >= {"profiles_supported", "artifacts_supported", "trust_modes_supported"}
 
-    @pytest.mark.parametrize("field", ["profiles_supported", "capabilities", "artifacts_supported", "trust_modes_supported"])
+    @pytest.mark.parametrize(
+        "field", ["profiles_supported", "capabilities", "artifacts_supported", "trust_modes_supported"]
+    )
     def test_a_card_list_may_be_empty_but_neither_absent_nor_null(self, field: str) -> None:
         assert reason(wire("greet", body={"peer_card": {**CARD, field: []}})) is None
         assert reason(wire("greet", body={"peer_card": {**CARD, field: None}})) == "malformed"
@@ -256,7 +277,14 @@ class TestOrderOfChecks:
         ):
             seen.append(reason(wire("say", **faults)))
             faults[field] = mended
-        assert seen == ["legacy_field_rejected", "malformed", "unsupported_kind", "expired", "invalid_surface", "malformed"]
+        assert seen == [
+            "legacy_field_rejected",
+            "malformed",
+            "unsupported_kind",
+            "expired",
+            "invalid_surface",
+            "malformed",
+        ]
         assert reason(wire("say", **faults)) is None
 
 
@@ -305,5 +333,5 @@ def test_required_fields_are_required(field: str) -> None:
 def test_unknown_kinds_are_unsupported_and_a_kind_that_is_no_string_is_malformed() -> None:
     for kind in ("direct", "SAY", "", "say "):
         assert reason(wire("say", kind=kind)) == "unsupported_kind"
-    for kind in (1, None, [], {}, True):
-        assert reason(wire("say", kind=kind)) == "malformed"
+    for other in (1, None, [], {}, True):
+        assert reason(wire("say", kind=other)) == "malformed"

@@ -15,7 +15,7 @@ from aghbus.protocol.limits import MAX_DEPTH, MAX_ENVELOPE_BYTES
 from aghbus.protocol.receiving import Receiver, View, decide
 from aghbus.protocol.replay import Replay, check
 from aghbus.protocol.salvage import identity, salvage
-from tests.protocol.wire import B, JOINED, NOW, documents, dump, json_values, wire
+from tests.protocol.wire import JOINED, NOW, B, documents, dump, json_values, wire
 
 
 def read(raw: bytes) -> str | None:
@@ -41,7 +41,9 @@ def with_field(text: str, kind: str = "say") -> bytes:
 
 def with_body_field(text: str) -> bytes:
     """A valid say whose body has one more member."""
-    return dump(wire("say", body={"text": "x"})).replace(b'"text": "x"', b'"text": "x", ' + text.encode("utf-8", "surrogatepass"))
+    return dump(wire("say", body={"text": "x"})).replace(
+        b'"text": "x"', b'"text": "x", ' + text.encode("utf-8", "surrogatepass")
+    )
 
 
 @given(st.binary(max_size=300))
@@ -55,7 +57,9 @@ def test_mutated_envelopes_raise_nothing_but_the_protocols_error(data: st.DataOb
     for _ in range(data.draw(st.integers(1, 4))):
         start = data.draw(st.integers(0, len(raw)))
         end = min(len(raw), start + data.draw(st.integers(0, 6)))
-        raw[start:end] = data.draw(st.binary(max_size=6) | st.sampled_from([b'"', b"\\", b"{", b"[", b"1e999", b"\\ud800", b"null"]))
+        raw[start:end] = data.draw(
+            st.binary(max_size=6) | st.sampled_from([b'"', b"\\", b"{", b"[", b"1e999", b"\\ud800", b"null"])
+        )
     read(bytes(raw))
 
 
@@ -73,13 +77,17 @@ def test_any_json_value_in_any_field_raises_nothing_but_the_protocols_error(data
 
 
 @pytest.mark.parametrize("number", ["1e999", "-1e999", "1" * 5000, "1" * 400 + ".5", "1" * 250 + "e60"])
-@pytest.mark.parametrize("place", ['"x_new": %s', '"ext": {"a": %s}', '"proof": {"profile": "p", "n": [%s]}', '"ts": %s'])
+@pytest.mark.parametrize(
+    "place", ['"x_new": %s', '"ext": {"a": %s}', '"proof": {"profile": "p", "n": [%s]}', '"ts": %s']
+)
 def test_a_number_that_no_reader_can_hold_is_malformed(place: str, number: str) -> None:
     assert read(with_field(place % number)) == "malformed"
-    assert read(with_body_field('"n": %s' % number)) == "malformed"
+    assert read(with_body_field(f'"n": {number}')) == "malformed"
 
 
-@pytest.mark.parametrize(("seconds", "reason"), [(2**63 - 1, None), (2**63, "malformed"), (10**30, "malformed"), (-(10**30), "expired")])
+@pytest.mark.parametrize(
+    ("seconds", "reason"), [(2**63 - 1, None), (2**63, "malformed"), (10**30, "malformed"), (-(10**30), "expired")]
+)
 def test_expires_at_is_bounded_to_what_peers_and_stores_hold(seconds: int, reason: str | None) -> None:
     assert read(dump(wire("say", expires_at=seconds))) == reason
 
@@ -128,7 +136,9 @@ def nested(depth: int, opening: str, closing: str, core: str) -> bytes:
     return with_field(f'"x_new": {opening * (depth - 1)}{core}{closing * (depth - 1)}')
 
 
-@pytest.mark.parametrize(("opening", "closing", "core"), [("[", "]", ""), ('{"a": ', "}", "1"), ('{"}]": ', "}", '"[[\\"{"')])
+@pytest.mark.parametrize(
+    ("opening", "closing", "core"), [("[", "]", ""), ('{"a": ', "}", "1"), ('{"}]": ', "}", '"[[\\"{"')]
+)
 def test_depth_at_the_limit_passes_and_one_more_fails(opening: str, closing: str, core: str) -> None:
     assert read(nested(MAX_DEPTH, opening, closing, core)) is None
     with pytest.raises(Malformed, match="deeper"):
@@ -200,7 +210,9 @@ def test_escapes_spell_the_same_string(field: str) -> None:
     assert parse(raw, NOW).surface == "thread"
 
 
-@pytest.mark.parametrize("raw", [b"", b" ", b"null", b"5", b'"x"', b"[]", b"{}", b"{} {}", b"\xef\xbb\xbf{}", b"{'a':1}", b'{"a":NaN}'])
+@pytest.mark.parametrize(
+    "raw", [b"", b" ", b"null", b"5", b'"x"', b"[]", b"{}", b"{} {}", b"\xef\xbb\xbf{}", b"{'a':1}", b'{"a":NaN}']
+)
 def test_what_is_no_json_object_or_an_empty_one_is_malformed(raw: bytes) -> None:
     assert read(raw) == "malformed"
 
@@ -217,7 +229,12 @@ def test_decode_document_reads_any_object_and_keeps_the_last_duplicate() -> None
 
 @given(documents())
 def test_the_error_of_a_body_never_repeats_the_peers_text(document: dict[str, Any]) -> None:
-    document["body"] = {"text": ["SECRET\x1b[31m"], "peer_card": "SECRET\x1b", "type": "SECRET\x1b", "state": "SECRET\x1b"}
+    document["body"] = {
+        "text": ["SECRET\x1b[31m"],
+        "peer_card": "SECRET\x1b",
+        "type": "SECRET\x1b",
+        "state": "SECRET\x1b",
+    }
     with pytest.raises(ProtocolError) as caught:
         parse(msgspec.json.encode(document), NOW)
     assert "SECRET" not in caught.value.detail

@@ -44,7 +44,7 @@ REASONS: Final = {"rejected": "busy", "duplicate": "duplicate", "expired": "expi
 
 
 def cells() -> list[tuple[State, str, str]]:
-    header, *rows = [line.split() for line in SPEC.strip().splitlines()]
+    _, *rows = [line.split() for line in SPEC.strip().splitlines()]
     return [(state, row[0], cell) for row in rows for state, cell in zip(OPEN_STATES, row[1:], strict=True)]
 
 
@@ -153,7 +153,12 @@ class TestTheWorkItself:
     def test_what_ended_it_is_remembered_and_never_replaced(self) -> None:
         done = trace("completed")
         ended = after(work("working"), done, step(work("working"), done))
-        assert (ended.state, ended.terminal_id, ended.terminal_sender, ended.advanced) == ("completed", done.id, B, True)
+        assert (ended.state, ended.terminal_id, ended.terminal_sender, ended.advanced) == (
+            "completed",
+            done.id,
+            B,
+            True,
+        )
         assert ended.is_terminal
 
     def test_progress_counts_as_advance_and_unchanged_does_not(self) -> None:
@@ -164,7 +169,9 @@ class TestTheWorkItself:
 
 
 _EVENTS = st.lists(
-    st.tuples(st.sampled_from(["say", "capability", "receipt", "trace"]), st.integers(0, 5), st.sampled_from([A, B, C])),
+    st.tuples(
+        st.sampled_from(["say", "capability", "receipt", "trace"]), st.integers(0, 5), st.sampled_from([A, B, C])
+    ),
     max_size=25,
 )
 _STATUSES: Final = ("accepted", "rejected", "duplicate", "expired", "unsupported", "canceled")
@@ -182,7 +189,9 @@ def message(number: int, kind: str, pick: int, sender: str) -> bytes:
 
 
 @given(_EVENTS, st.data())
-def test_a_terminal_state_is_never_left_in_any_order_with_duplicates(picked: list[tuple[str, int, str]], data: st.DataObject) -> None:
+def test_a_terminal_state_is_never_left_in_any_order_with_duplicates(
+    picked: list[tuple[str, int, str]], data: st.DataObject
+) -> None:
     opening = dump(wire("say", id="msg_open"))
     sequence = [message(number, *pick) for number, pick in enumerate(picked)] + [opening]
     repeats = data.draw(st.lists(st.sampled_from(sequence), max_size=15))
@@ -205,6 +214,11 @@ def test_a_replay_ignores_duplicates_and_reports_refusals() -> None:
     again = replay.feed(raw, NOW)
     assert (again.id, again.outcome, again.state, again.reason) == ("msg_1", "ignored", "submitted", "duplicate")
     refused = replay.feed(dump(wire("say", kind="direct")), NOW)
-    assert (refused.id, refused.outcome, refused.state, refused.reason) == ("msg_1", "refused", None, "unsupported_kind")
+    assert (refused.id, refused.outcome, refused.state, refused.reason) == (
+        "msg_1",
+        "refused",
+        None,
+        "unsupported_kind",
+    )
     assert replay.feed(dump(wire("greet", id="msg_g")), NOW).outcome == "unchanged"
     assert replay.feed(dump(wire("say", id="msg_x", channel="other")), NOW).outcome == "opened"  # another work

@@ -52,6 +52,8 @@ class Scene:
         who, what = move.split()
         peer = self.bus.peers[who]
         other = "worker" if who == "ops" else "ops"
+        if peer is self.worker and peer.work(WORK) is None:
+            return  # an agent does not speak of a work that it has not heard of
         try:
             if what == "say":
                 peer.say(other, WORK)
@@ -77,7 +79,8 @@ class Scene:
         parcel = self.bus.parcels[index]
         receiver = self.bus.peers[parcel.receiver]
         envelope = parse(parcel.raw, self.bus.now)
-        knew = receiver.work(WORK) is not None
+        # An end that comes before its opening finds no work, and its copies are duplicates: only first sights count.
+        knew = receiver.work(WORK) is not None and (WORKSPACE, envelope.sender, envelope.id) not in receiver.seen
         self.conversation += envelope.kind in ("say", "capability")
         self.bus.deliver(index)
         if knew and is_end(envelope) and envelope.sender != "stranger" and receiver is not self.stranger:
@@ -154,7 +157,9 @@ def test_in_order_with_repeats_both_sides_end_alike_when_one_side_ends_it(script
     for move, pick in script:
         if move in MOVES and not (closed and move in CLOSING):
             scene.try_move(move)
-            closed = closed or any(peer.work(WORK) is not None and state(peer) in TERMINAL_STATES for peer in scene.sides)
+            closed = closed or any(
+                peer.work(WORK) is not None and state(peer) in TERMINAL_STATES for peer in scene.sides
+            )
         elif move == "deliver" and scene.bus.parcels:
             sender = scene.bus.parcels[pick % len(scene.bus.parcels)].sender
             scene.deliver(next(i for i, parcel in enumerate(scene.bus.parcels) if parcel.sender == sender))
@@ -163,12 +168,15 @@ def test_in_order_with_repeats_both_sides_end_alike_when_one_side_ends_it(script
     while scene.bus.parcels:
         scene.deliver(0)
     scene.no_storm()
-    assert state(scene.ops) == state(scene.worker)
-    assert (state(scene.ops) in TERMINAL_STATES) == closed
+    if closed:  # open states may differ for a while, where an answer and a question crossed
+        assert state(scene.ops) == state(scene.worker)
+    assert [state(peer) in TERMINAL_STATES for peer in scene.sides] == [closed, closed]
 
 
 @given(st.permutations(range(6)), st.lists(st.integers(0, 5), max_size=6), st.sampled_from(TERMINAL_STATES))
-def test_the_targets_traces_in_any_order_with_repeats_give_its_end(order: list[int], again: list[int], end: str) -> None:
+def test_the_targets_traces_in_any_order_with_repeats_give_its_end(
+    order: list[int], again: list[int], end: str
+) -> None:
     scene = Scene()
     scene.deliver(0)
     for move in ("accept", "working", "needs_input", "working", "working"):
@@ -272,6 +280,8 @@ def test_an_observer_reckons_the_works_of_others_as_they_do() -> None:
     bus.deliver_all()
     for move in ("working", "needs_input"):
         worker.trace("ops", WORK, move)
+    bus.deliver_all()
+    assert state(watcher) == "needs_input"
     ops.say("worker", WORK)
     bus.deliver_all()
     assert state(watcher) == state(ops) == state(worker) == "working"
@@ -310,7 +320,8 @@ def test_a_second_daemon_with_our_id_is_noticed() -> None:
 
 def test_garbage_changes_nothing_and_good_traffic_goes_on() -> None:
     scene = Scene()
-    for raw in (b"", b"\xff", b"{}", b"[1]", scene.opening.raw[:-1], scene.opening.raw.replace(b'"say"', b'"direct"')):
+    direct = scene.opening.raw.replace(b'"say"', b'"direct"').replace(scene.opening.id.encode(), b"msg_garbage")
+    for raw in (b"", b"\xff", b"{}", b"[1]", scene.opening.raw[:-1], direct):
         scene.bus.peers["stranger"].receive(raw)
         assert isinstance(scene.worker.receive(raw)[0], Quarantine)
     assert scene.worker.works == {}

@@ -18,7 +18,9 @@ FORBIDDEN_CALLS: Final = frozenset({"open", "print", "input", "exec", "eval", "_
 
 
 def modules() -> list[tuple[str, ast.Module]]:
-    found = [(path.relative_to(ROOM).as_posix(), ast.parse(path.read_text("utf-8"))) for path in sorted(ROOM.rglob("*.py"))]
+    found = [
+        (path.relative_to(ROOM).as_posix(), ast.parse(path.read_text("utf-8"))) for path in sorted(ROOM.rglob("*.py"))
+    ]
     assert len(found) > 10
     return found
 

@@ -194,7 +194,9 @@ class TestDirectRooms:
 
     def test_the_true_pair_takes_its_id_over(self) -> None:
         squatted = Binding((B, C), authoritative=False)
-        assert only(decide(direct(), View(room=squatted), receiver()), Bind).binding == Binding((A, B), authoritative=True)
+        assert only(decide(direct(), View(room=squatted), receiver()), Bind).binding == Binding(
+            (A, B), authoritative=True
+        )
 
     def test_the_derived_room_of_another_pair_cannot_be_used_once_it_is_theirs(self) -> None:
         effects = decide(direct(ROOM, sender=C), View(room=Binding((A, B), authoritative=True)), receiver())

@@ -34,7 +34,9 @@ def answers(effects: Effects) -> list[tuple[str, str | None]]:
     queued = [effect.envelope for effect in effects if isinstance(effect, Queue)]
     bodies = [envelope.body for envelope in queued if isinstance(envelope.body, Receipt)]
     assert len(bodies) == len(queued)
-    assert all((envelope.sender, envelope.reply_to, envelope.causation_id) == (B, "msg_1", "msg_1") for envelope in queued)
+    assert all(
+        (envelope.sender, envelope.reply_to, envelope.causation_id) == (B, "msg_1", "msg_1") for envelope in queued
+    )
     return [(body.status, body.reason_code) for body in bodies]
 
 
@@ -56,12 +58,16 @@ class TestWhatIsAnswered:
             ({"ts": "soon"}, ("rejected", "malformed")),
         ],
     )
-    def test_an_opening_message_hears_why_it_was_refused(self, changes: dict[str, Any], answer: tuple[str, str]) -> None:
+    def test_an_opening_message_hears_why_it_was_refused(
+        self, changes: dict[str, Any], answer: tuple[str, str]
+    ) -> None:
         assert answers(refused(wire("say", trace_id="t-1", **changes))) == [answer]
 
     def test_a_wrong_digest_too(self) -> None:
         record = {"id": "a", "summary": "b", "outcome": "c", "digest": "sha256:0"}
-        assert answers(refused(wire("capability", body={"capability": record}))) == [("rejected", "verification_failed")]
+        assert answers(refused(wire("capability", body={"capability": record}))) == [
+            ("rejected", "verification_failed")
+        ]
 
     def test_an_unclear_container_cannot_be_answered_and_a_clear_one_can(self) -> None:
         both = wire("say", direct_id="direct_" + "0" * 32)
@@ -71,7 +77,9 @@ class TestWhatIsAnswered:
         assert answers(refuse(error, source, View(), US)) == [("rejected", "invalid_surface")]
 
     def test_it_goes_to_the_sender_in_the_container_of_the_refused_with_the_trace_carried_over(self) -> None:
-        (queued,) = [effect for effect in refused(wire("say", trace_id="t-1", **MALFORMED)) if isinstance(effect, Queue)]
+        (queued,) = [
+            effect for effect in refused(wire("say", trace_id="t-1", **MALFORMED)) if isinstance(effect, Queue)
+        ]
         answer = queued.envelope
         assert (answer.to, answer.surface, answer.container, answer.work_id) == (A, "thread", THREAD, WORK)
         assert answer.trace_id == "t-1"
@@ -118,7 +126,9 @@ class TestWhatIsNot:
         assert answers(refused(wire("say", sender=B, **EXPIRED))) == []
 
     def test_not_target_never(self) -> None:
-        assert answers(refuse(NotTarget("is another peer", "to"), salvage(dump(wire("say")), B, JOINED), View(), US)) == []
+        assert (
+            answers(refuse(NotTarget("is another peer", "to"), salvage(dump(wire("say")), B, JOINED), View(), US)) == []
+        )
 
     @pytest.mark.parametrize("changes", [MALFORMED, {"ts": "soon"}])
     def test_a_bad_continuation_must_not_fail_an_open_work(self, changes: dict[str, Any]) -> None:

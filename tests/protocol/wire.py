@@ -96,16 +96,16 @@ _TAIL: Final = _LOWER + "0123456789_-"
 
 
 def _matching(first: str, rest: str, low: int, high: int, prefix: str = "") -> st.SearchStrategy[str]:
-    return st.builds(lambda head, tail: prefix + head + tail, st.sampled_from(first), st.text(rest, min_size=low, max_size=high))
+    return st.builds(
+        lambda head, tail: prefix + head + tail, st.sampled_from(first), st.text(rest, min_size=low, max_size=high)
+    )
 
 
 texts: Final = st.text(st.characters(exclude_categories=["Cs"]), max_size=40)
 peers: Final = _matching(_LOWER, _TAIL + ".", 0, 30)
 channels: Final = _matching(_LOWER, _TAIL, 0, 63)
 workspaces: Final = st.text(_TAIL + "ABC~ü日", min_size=1, max_size=30)
-message_ids: Final = st.text(
-    st.characters(exclude_categories=["Cs", "Cc", "Z"]), min_size=1, max_size=60
-)
+message_ids: Final = st.text(st.characters(exclude_categories=["Cs", "Cc", "Z"]), min_size=1, max_size=60)
 threads: Final = _matching(_LOWER, _TAIL, 2, 95, "thread_")
 directs: Final = st.text("abcdef0123456789", min_size=32, max_size=32).map(lambda digits: "direct_" + digits)
 works: Final = message_ids.filter(lambda value: "/" not in value and "\\" not in value and len(value.encode()) <= 128)
@@ -149,7 +149,9 @@ def bodies(draw: st.DrawFn, kind: str, sender: str) -> Document:
         body = draw(st.sampled_from([request, {"type": "response", "peer_card": draw(cards(sender))}]))
     elif kind == "say":
         said = {"text": "x" + draw(texts)}
-        body = said | draw(_some({"intent": st.none() | texts, "artifacts": st.none() | st.lists(json_values, max_size=3)}))
+        body = said | draw(
+            _some({"intent": st.none() | texts, "artifacts": st.none() | st.lists(json_values, max_size=3)})
+        )
     elif kind == "capability":
         record = draw(capability_records())
         body = {"capability": {**record, "digest": capability_digest(record)}}
@@ -160,7 +162,9 @@ def bodies(draw: st.DrawFn, kind: str, sender: str) -> Document:
     else:
         state = draw(st.sampled_from(["submitted", "working", "needs_input", "completed", "failed", "canceled"]))
         refs = st.none() | st.lists(json_values, max_size=3)
-        body = {"state": state} | draw(_some({"message": st.none() | texts, "result": json_values, "artifact_refs": refs}))
+        body = {"state": state} | draw(
+            _some({"message": st.none() | texts, "result": json_values, "artifact_refs": refs})
+        )
     return body | draw(_some({"x_future": json_values}))
 
 
@@ -196,7 +200,9 @@ def documents(draw: st.DrawFn, kind: str | None = None) -> Document:
     }
     optional = {field: st.none() | message_ids for field in ("trace_id", "causation_id")}
     lifetime = {"expires_at": st.none() | st.integers(NOW + 1, NOW + 10**6)}
-    document |= draw(_some(optional | lifetime | {"ext": st.none() | objects, "proof": st.none(), "x_new": json_values}))
+    document |= draw(
+        _some(optional | lifetime | {"ext": st.none() | objects, "proof": st.none(), "x_new": json_values})
+    )
     answers = chosen == "whois" and document["body"]["type"] == "response"
     document |= {"reply_to": draw(message_ids)} if answers else draw(_some({"reply_to": st.none() | message_ids}))
     if chosen != "greet":
@@ -211,5 +217,9 @@ def _containers(draw: st.DrawFn, kind: str) -> Document:
         return draw(_some({field: st.none() for field in ("surface", "thread_id", "direct_id", "work_id")}))
     surface = draw(st.sampled_from(["thread", "direct"]))
     used, unused = ("thread_id", "direct_id") if surface == "thread" else ("direct_id", "thread_id")
-    placed = {"surface": surface, used: draw(threads if surface == "thread" else directs)} | draw(_some({unused: st.none()}))
-    return placed | ({"work_id": draw(works)} if kind in ("receipt", "trace") else draw(_some({"work_id": st.none() | works})))
+    placed = {"surface": surface, used: draw(threads if surface == "thread" else directs)} | draw(
+        _some({unused: st.none()})
+    )
+    return placed | (
+        {"work_id": draw(works)} if kind in ("receipt", "trace") else draw(_some({"work_id": st.none() | works}))
+    )

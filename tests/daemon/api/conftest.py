@@ -24,5 +24,6 @@ async def api(socket_path: Path) -> AsyncIterator[Api]:
         node, socket_path=socket_path, max_body=BODY_LIMIT, head_seconds=0.3, body_seconds=0.3, keep_alive=0.1
     )
     await server.start()
-    yield Api(server, node, socket_path)
-    await server.stop(5.0)
+    harness = Api(server, node, socket_path)
+    yield harness
+    await harness.close()

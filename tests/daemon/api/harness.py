@@ -67,6 +67,7 @@ class Api:
         self.server = server
         self.node = node
         self.path = path
+        self._writers: list[asyncio.StreamWriter] = []
 
     async def request(
         self, method: str, target: str, body: bytes | None = None, headers: dict[str, str] | None = None
@@ -85,4 +86,13 @@ class Api:
         """A connection on which `data` was written."""
         reader, writer = await asyncio.open_unix_connection(str(self.path))
         writer.write(data)
+        self._writers.append(writer)
         return reader, writer
+
+    async def close(self) -> None:
+        """Stop the server, and close what tests have left open."""
+        await self.server.stop(5.0)
+        for writer in self._writers:
+            writer.close()
+            with contextlib.suppress(ConnectionError):
+                await writer.wait_closed()

@@ -1,0 +1,55 @@
+"""`aghctl peers`."""
+
+from __future__ import annotations
+
+from aghbus.cli.arguments import Command, Option
+from aghbus.cli.asks import CHANNEL
+from aghbus.cli.errors import YES
+from aghbus.cli.render import ago, table
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    from aghbus.cli.context import Context
+
+
+def run(context: Context, values: dict[str, Any]) -> int:
+    """List what presence knows; asks nobody on the network."""
+    query = [(name, values[name]) for name in ("capability", "channel", "all")]
+    answer = context.api.get("/v1/peers", query)
+    context.output.rows(answer, "peers", _human)
+    if not answer["peers"]:
+        context.output.note("no peer is known yet; `aghctl whois` asks the network")
+    return YES
+
+
+def _human(answer: dict[str, Any]) -> str:
+    if not answer["peers"]:
+        return ""
+    rows = [
+        (
+            peer["peer_id"],
+            peer["presence"],
+            peer["trust"],
+            peer["channel"],
+            "now" if peer["presence"] == "local" else ago(peer["last_seen_ms"]),
+            ", ".join(map(str, peer["card"].get("capabilities") or ())) or None,
+        )
+        for peer in answer["peers"]
+    ]
+    return table(["PEER", "PRESENCE", "TRUST", "CHANNEL", "SEEN", "CAPABILITIES"], rows)
+
+
+COMMANDS = {
+    "peers": Command(
+        run,
+        description="List the peers that presence knows: those that greeted or answered lately, ourselves included.",
+        examples=["aghctl peers", "aghctl peers --capability test.run -o json"],
+        options=[
+            Option("--capability", "only peers that advertise this capability", "ID"),
+            CHANNEL,
+            Option("--all", "expired ones too"),
+        ],
+    )
+}

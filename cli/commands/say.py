@@ -1,0 +1,84 @@
+"""`aghctl say`."""
+
+from __future__ import annotations
+
+from aghbus.cli.arguments import Command, Option, Positional
+from aghbus.cli.asks import ARTIFACT, SENDING, one_of, sending, stdin_or
+from aghbus.cli.describe import sent_line
+from aghbus.cli.errors import YES, UsageError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    from aghbus.cli.context import Context
+
+NEW_THREAD = "new"
+"""Value of --thread that begins a thread; no thread id looks like it (they begin with `thread_`)."""
+
+
+def run(context: Context, values: dict[str, Any]) -> int:
+    """Send the text once per receiver; several receivers share one thread."""
+    bodies = asks(values)
+    answers: list[dict[str, Any]] = []
+    for body in bodies:
+        if answers and not body["direct"]:
+            body["thread_id"] = answers[0]["thread_id"]
+        answers.append(context.api.post("/v1/messages", body))
+    if len(answers) == 1:
+        context.output.answer(answers[0], sent_line)
+    else:
+        context.output.rows({"sent": answers}, "sent", lambda all_: "\n".join(map(sent_line, all_["sent"])))
+    return YES
+
+
+def asks(values: dict[str, Any]) -> list[dict[str, Any]]:
+    """The request bodies (`control.SendAsk`), one per receiver. Raises UsageError when no destination is named."""
+    one_of(values, "thread", "direct")
+    one_of(values, "direct", "to")
+    if not (values["thread"] or values["direct"] or values["to"]):
+        raise UsageError("say to whom: --to PEER, --direct PEER or --thread ID", "--thread new speaks to the whole channel")
+    if len(values["to"]) > 1 and values["id"]:
+        raise UsageError("--id: one id cannot name the messages to several peers")
+    body: dict[str, Any] = {"text": stdin_or(values["text"])}
+    if values["intent"]:
+        body["intent"] = values["intent"]
+    if values["artifact"]:
+        body["artifacts"] = values["artifact"]
+    common = {
+        "kind": "say",
+        "body": body,
+        "direct": bool(values["direct"]),
+        "thread_id": None if values["thread"] == NEW_THREAD else values["thread"],
+        "reply_to": values["reply_to"],
+        **sending(values),
+    }
+    receivers = [values["direct"]] if values["direct"] else values["to"] or [None]
+    return [{**common, "to": receiver} for receiver in receivers]
+
+
+COMMANDS = {
+    "say": Command(
+        run,
+        description=(
+            "Send conversation text: to one peer or several in a thread (--to, a new thread unless --thread), in the direct room\n"
+            "with a peer (--direct), or to everybody who follows a thread (--thread alone). It opens no work."
+        ),
+        examples=[
+            'aghctl say "hello" --to ops',
+            'aghctl say "two of you, please" --to ops --to patch-worker',
+            'aghctl say "between us" --direct ops',
+            'git log -1 | aghctl say - --thread new --expires-in 1h',
+        ],
+        positionals=[Positional("TEXT", "the text; - reads standard input")],
+        options=[
+            Option("--to", "peer that it is for", "PEER", repeat=True),
+            Option("--direct", "say it in the direct room with this peer", "PEER"),
+            Option("--thread", "say it in this thread; `new` begins one", "ID"),
+            Option("--intent", "what the text is for, one word such as request or inform", "WORD"),
+            Option("--reply-to", "message that this answers", "ID"),
+            ARTIFACT,
+            *SENDING,
+        ],
+    )
+}

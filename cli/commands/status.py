@@ -1,0 +1,70 @@
+"""`aghctl status`."""
+
+from __future__ import annotations
+
+from aghbus.cli.arguments import Command
+from aghbus.cli.errors import YES
+from aghbus.cli.render import fields, safe, size, span
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    from aghbus.cli.context import Context
+
+
+def run(context: Context, values: dict[str, Any]) -> int:
+    """Show the daemon as it is now."""
+    context.output.answer(context.api.get("/v1/status"), _human)
+    return YES
+
+
+def _human(status: dict[str, Any]) -> str:
+    counters = {name: count for name, count in status["counters"].items() if count}
+    pairs = [
+        ("name", f"{status['name']} ({'ready' if status['ready'] else 'not ready'})"),
+        ("peer", f"{status['peer_id']} in {status['workspace_id']}: {', '.join(status['channels'])}"),
+        ("process", f"pid {status['pid']}, aghd {status['version']}, up {span(status['uptime_s'])}"),
+        ("broker", _broker(status["broker"])),
+        ("store", _store(status["store"])),
+        ("peers", _counts(status["peers"])),
+        ("works", _counts(status["works"])),
+        ("inbox", _counts(status["inbox"])),
+        ("outbox", _counts(status["outbox"])),
+        ("queues", _counts(status["queues"])),
+        ("quarantined", status["quarantined"]),
+        ("observing", "yes" if status["observe"] else None),
+        ("counters", _counts(counters)),
+    ]
+    return "\n".join([fields(pairs), *(f"problem: {safe(problem)}" for problem in status["problems"])])
+
+
+def _broker(broker: dict[str, Any]) -> str:
+    parts = [f"{broker['state']}{' (embedded)' if broker['embedded'] else ''}", broker["url"]]
+    if broker["rtt_ms"] is not None:
+        parts.append(f"round trip {broker['rtt_ms']:.1f} ms")
+    if broker["reconnects"]:
+        parts.append(f"{broker['reconnects']} reconnects")
+    if broker["slow_consumer_events"]:
+        parts.append(f"SLOW CONSUMER: {broker['dropped_messages']} messages dropped")
+    if broker["last_error"]:
+        parts.append(f"last error: {broker['last_error']}")
+    return ", ".join(str(part) for part in parts if part)
+
+
+def _store(store: dict[str, Any]) -> str:
+    state = "" if store["writable"] else f", NOT WRITABLE: {store['last_error']}"
+    return f"{store['path']}, {size(store['bytes'])}, up to #{store['last_seq']}{state}"
+
+
+def _counts(counts: dict[str, Any]) -> str:
+    return ", ".join(f"{name} {count}" for name, count in counts.items()) or "none"
+
+
+COMMANDS = {
+    "status": Command(
+        run,
+        description="Show the daemon: who it is, its broker link, its store, what waits and what went wrong.",
+        examples=["aghctl status", "aghctl --name ops status -o json"],
+    )
+}

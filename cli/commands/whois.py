@@ -1,0 +1,97 @@
+"""`aghctl whois`."""
+
+from __future__ import annotations
+
+from aghbus.cli.arguments import Command, Option, Positional, seconds
+from aghbus.cli.asks import CHANNEL
+from aghbus.cli.errors import YES, AnswerIsNo
+from aghbus.cli.render import fields, indented, safe
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    from aghbus.cli.context import Context
+
+DEFAULT_WAIT = 1.5
+"""Seconds, at most, to wait for answers (docs/cli.md); the daemon ends sooner when all that it expects have come."""
+
+
+def run(context: Context, values: dict[str, Any]) -> int:
+    """Ask, and print every answer; raises AnswerIsNo when there is none."""
+    body = ask(values)
+    answer = context.api.post("/v1/whois", body, wait=body["wait"])
+    if answer["peers"] or not context.output.human:
+        context.output.rows(answer, "peers", _human)
+    if answer["peers"]:
+        return YES
+    raise AnswerIsNo(f"nobody answered {_asked(values)} within {answer['elapsed_ms'] / 1000:.1f} s", _hint(values))
+
+
+def ask(values: dict[str, Any]) -> dict[str, Any]:
+    """The request body (`control.WhoisAsk`)."""
+    wait = DEFAULT_WAIT if values["wait"] is None else values["wait"]
+    kept = {name: values[name] for name in ("to", "channel", "first", "catalog")}
+    return {"query": values["query"] or "", "wait": wait, **kept}
+
+
+def _asked(values: dict[str, Any]) -> str:
+    asked = f"whois {values['query']}" if values["query"] else "whois"
+    return f"{asked} to {values['to']}" if values["to"] else asked
+
+
+def _hint(values: dict[str, Any]) -> str:
+    if values["query"]:
+        return "a query matches a whole peer id, name or capability; `aghctl whois` without one asks everybody"
+    return "is another daemon running on the same broker, workspace and channel? see `aghctl peers` and `aghctl doctor`"
+
+
+def _human(answer: dict[str, Any]) -> str:
+    return "\n".join(_found(found) for found in answer["peers"])
+
+
+def _found(found: dict[str, Any]) -> str:
+    card = found["card"]
+    brief = (card.get("ext") or {}).get("agh.capabilities_brief")
+    head = f"{safe(found['peer_id'])}  {safe(found['trust'])}, answered in {found['rtt_ms']:.0f} ms"
+    lines = [
+        ("name", card.get("display_name")),
+        ("capabilities", None if brief else _joined(card.get("capabilities"))),
+        ("profiles", _joined(card.get("profiles_supported"))),
+        ("artifacts", _joined(card.get("artifacts_supported"))),
+        ("trust modes", _joined(card.get("trust_modes_supported"))),
+    ]
+    parts = [head, indented(fields(lines))]
+    for entry in found["capabilities"] or brief or ():
+        if isinstance(entry, dict):
+            parts.append(indented(_capability(entry)))
+    return "\n".join(part for part in parts if part.strip())
+
+
+def _capability(entry: dict[str, Any]) -> str:
+    digest = f"  {safe(entry['digest'])}" if entry.get("digest") else ""
+    return f"can {safe(entry.get('id'))}: {safe(entry.get('summary'))}{digest}"
+
+
+def _joined(entries: object) -> str:
+    return ", ".join(map(str, entries)) if isinstance(entries, list) else ""
+
+
+COMMANDS = {
+    "whois": Command(
+        run,
+        description=(
+            "Ask the network who matches QUERY: a peer id, a display name, a capability, a profile, an artifact type or a trust\n"
+            "mode, each as a whole. Without QUERY everybody answers. Exits 1 when nobody does."
+        ),
+        examples=["aghctl whois test.run", "aghctl whois --first -o json", "aghctl whois --to patch-worker --catalog"],
+        positionals=[Positional("QUERY", "what to match exactly", optional=True)],
+        options=[
+            Option("--to", "ask this peer alone, which then answers whatever the query says", "PEER"),
+            Option("--wait", "wait for answers at most this long (default 1.5s)", "TIME", convert=seconds),
+            Option("--first", "return at the first answer"),
+            Option("--catalog", "ask for full capability records with their digests"),
+            CHANNEL,
+        ],
+    )
+}

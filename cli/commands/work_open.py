@@ -1,0 +1,71 @@
+"""`aghctl work open`."""
+
+from __future__ import annotations
+
+from aghbus.cli.arguments import Command, Option
+from aghbus.cli.asks import ARTIFACT, SENDING, THREAD, one_of, sending, stdin_or
+from aghbus.cli.describe import sent_line
+from aghbus.cli.errors import YES, UsageError
+from aghbus.cli.render import safe
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    from aghbus.cli.context import Context
+
+
+def run(context: Context, values: dict[str, Any]) -> int:
+    """Open the work and print its id alone on standard output, what to type next on standard error."""
+    sent = context.api.post("/v1/works", ask(values))
+    context.output.answer(sent, lambda answer: safe(answer["work_id"]))
+    context.output.note(f"{sent_line(sent)}\nfollow it: aghctl work watch {safe(sent['work_id'])}")
+    return YES
+
+
+def ask(values: dict[str, Any]) -> dict[str, Any]:
+    """The request body (`control.WorkOpenAsk`). Raises UsageError without a text or a capability."""
+    one_of(values, "thread", "direct")
+    one_of(values, "text", "capability")
+    if values["text"] is None and not values["capability"]:
+        raise UsageError("say what the work is: --text TEXT or --capability ID")
+    body: dict[str, Any] = {
+        "to": values["to"],
+        "text": None if values["text"] is None else stdin_or(values["text"]),
+        "artifacts": values["artifact"] or None,
+        "capability_id": values["capability"],
+        "thread_id": values["thread"],
+        "direct": values["direct"],
+        "work_id": values["work_id"],
+        **sending(values),
+    }
+    if values["intent"]:
+        body["intent"] = values["intent"]
+    return body
+
+
+COMMANDS = {
+    "work open": Command(
+        run,
+        description=(
+            "Hand work to a peer and print the work's id. It gets a thread of its own unless --thread or --direct says\n"
+            "otherwise. Returns when the daemon has stored the work and will send it; `work watch` tells how it goes on."
+        ),
+        examples=[
+            'aghctl work open --to patch-worker --text "Run the migration smoke test"',
+            'aghctl work open --to patch-worker --direct --text "Quick question" --expires-in 10m -o json',
+            "aghctl work open --to patch-worker --capability test.run",
+        ],
+        options=[
+            Option("--to", "peer that shall do it", "PEER", required=True),
+            Option("--text", "what to do; - reads standard input", "TEXT"),
+            Option("--capability", "send this record of our catalog instead of a text", "ID"),
+            THREAD,
+            Option("--direct", "in the direct room with that peer"),
+            Option("--intent", "what the text is for (default request)", "WORD"),
+            ARTIFACT,
+            Option("--work-id", "id of your own for the work: work_ and letters, digits, _ or -", "ID"),
+            *SENDING,
+        ],
+    )
+}

@@ -1,0 +1,94 @@
+"""`aghctl work list` and `aghctl work show`."""
+
+from __future__ import annotations
+
+from aghbus.cli.arguments import Command, Option, Positional
+from aghbus.cli.asks import CHANNEL, LIMIT
+from aghbus.cli.describe import work_head
+from aghbus.cli.errors import YES
+from aghbus.cli.http1 import quote
+from aghbus.cli.render import ago, compact, moment, quoted, safe, table
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    from aghbus.cli.context import Context
+
+STATES = ("submitted", "working", "needs_input", "completed", "failed", "canceled")
+
+
+def run_list(context: Context, values: dict[str, Any]) -> int:
+    """List works by state, part and peer."""
+    query = [(name, values[name]) for name in ("state", "role", "peer", "channel", "limit")]
+    answer = context.api.get("/v1/works", query)
+    context.output.rows(answer, "works", _list)
+    if not answer["works"]:
+        context.output.note("no such work")
+    return YES
+
+
+def run_show(context: Context, values: dict[str, Any]) -> int:
+    """Show one work and its history."""
+    detail = context.api.get(f"/v1/works/{quote(values['id'])}", [("channel", values["channel"])])
+    context.output.answer(detail, _show)
+    return YES
+
+
+def _list(answer: dict[str, Any]) -> str:
+    if not answer["works"]:
+        return ""
+    rows = [
+        (work["work_id"], work["state"], _peer(work), ago(work["updated_ms"]), work["message"] or work["text"])
+        for work in answer["works"]
+    ]
+    return table(["WORK", "STATE", "PEER", "CHANGED", "TEXT"], rows)
+
+
+def _peer(work: dict[str, Any]) -> str:
+    if work["role"] == "initiator":
+        return f"for {work['target']}"
+    return f"from {work['initiator']}" if work["role"] == "target" else f"{work['initiator']} → {work['target']}"
+
+
+def _show(detail: dict[str, Any]) -> str:
+    return "\n".join([work_head(detail["work"]), "", *map(_step, detail["history"])])
+
+
+def _step(step: dict[str, Any]) -> str:
+    change = safe(step["after"]) if step["before"] in (None, step["after"]) else f"{safe(step['before'])} → {safe(step['after'])}"
+    parts = [
+        moment(step["at_ms"]),
+        f"#{step['seq']}",
+        safe(step["actor"]),
+        f"{safe(step['kind'])} {safe(step['event'])}",
+        f"[{change}]",
+        f"({safe(step['reason'])})" if step["reason"] else "",
+        quoted(step["message"]),
+        compact(step["result"]) if step["result"] is not None else "",
+        compact(step["artifact_refs"]) if step["artifact_refs"] else "",
+    ]
+    return "  ".join(part for part in parts if part)
+
+
+COMMANDS = {
+    "work list": Command(
+        run_list,
+        description="List works that this daemon knows, latest change first.",
+        examples=["aghctl work list", "aghctl work list --state working --state needs_input", "aghctl work list --role target -o jsonl"],
+        options=[
+            Option("--state", "only works in this state", choices=STATES, repeat=True),
+            Option("--role", "only works where this is our part", choices=("initiator", "target", "observer")),
+            Option("--peer", "only works with this peer", "PEER"),
+            CHANNEL,
+            LIMIT,
+        ],
+    ),
+    "work show": Command(
+        run_show,
+        description="Show one work: who, where, its state, and every receipt, trace and message that was applied to it.",
+        examples=["aghctl work show WORK_ID", "aghctl work show WORK_ID -o json"],
+        positionals=[Positional("ID", "id of the work")],
+        options=[CHANNEL],
+    ),
+}

@@ -1,0 +1,114 @@
+"""`aghctl work accept|update|need-input|complete|fail|reject|cancel|say`: one step of a work each."""
+
+from __future__ import annotations
+
+from aghbus.cli.arguments import Command, Option, Positional
+from aghbus.cli.asks import ARTIFACT, SENDING, json_object, sending, stdin_or
+from aghbus.cli.errors import YES
+from aghbus.cli.http1 import quote
+from aghbus.cli.render import safe
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    from aghbus.cli.arguments import Run
+    from aghbus.cli.context import Context
+
+
+def ask(values: dict[str, Any]) -> dict[str, Any]:
+    """The request body (`control.WorkVerbAsk`) from whatever options the verb has."""
+    message = values.get("text") or values.get("message")
+    return {
+        "message": None if message is None else stdin_or(message),
+        "result": values.get("result"),
+        "artifact_refs": values.get("artifact") or None,
+        "reason": values.get("reason"),
+        **sending(values),
+    }
+
+
+def _runner(verb: str) -> Run:
+    def run(context: Context, values: dict[str, Any]) -> int:
+        sent = context.api.post(f"/v1/works/{quote(values['id_of_work'])}/{verb}", ask(values))
+        context.output.answer(sent, _human)
+        if verb == "accept":
+            work = safe(sent["work_id"])
+            context.output.note(f"next: aghctl work update {work} --message …, or aghctl work complete {work} --result …")
+        return YES
+
+    return run
+
+
+def _human(sent: dict[str, Any]) -> str:
+    state = f" is {safe(sent['work_state'])}" if sent["work_state"] else ""
+    return f"{safe(sent['work_id'])}{state} ({safe(sent['kind'])} {safe(sent['id'])} to {safe(sent['to'])}, {safe(sent['state'])})"
+
+
+_WORK = Positional("ID_OF_WORK", "id of the work")
+_MESSAGE = Option("--message", "a word about it; - reads standard input", "TEXT")
+_NEEDED = Option("--message", "a word about it; - reads standard input", "TEXT", required=True)
+_RESULT = Option("--result", "result as a JSON object; - reads it from standard input", "JSON", convert=json_object)
+_REASONS = "reason code: busy, not_found, unsupported_kind, unsupported_profile, internal and others"
+_REASON = Option("--reason", _REASONS, "CODE", required=True)
+
+
+def _verb(verb: str, description: str, example: str, *options: Option) -> Command:
+    examples = [f"aghctl work {verb} WORK_ID{example}", f"aghctl work {verb} WORK_ID{example} -o json"]
+    return Command(
+        _runner(verb), description=description, examples=examples, positionals=[_WORK], options=[*options, *SENDING]
+    )
+
+
+COMMANDS = {
+    "work accept": _verb(
+        "accept", "Accept a work that was handed to us: receipt accepted. The inbox keeps its message until `inbox ack`.", ""
+    ),
+    "work update": _verb(
+        "update",
+        "Report progress, or go on after needs_input: trace working.",
+        ' --message "half done"',
+        _MESSAGE,
+        _RESULT,
+        ARTIFACT,
+    ),
+    "work need-input": _verb(
+        "need-input",
+        "Ask the initiator for something: trace needs_input. Their next message in the work makes it working again.",
+        ' --message "which branch?"',
+        _NEEDED,
+        _RESULT,
+        ARTIFACT,
+    ),
+    "work complete": _verb(
+        "complete",
+        "Finish the work: trace completed, with result and artifacts. Final.",
+        """ --result '{"passed":true}' --artifact report.xml""",
+        _MESSAGE,
+        _RESULT,
+        ARTIFACT,
+    ),
+    "work fail": _verb(
+        "fail", "End the work as failed: trace failed. Final.", ' --message "3 tests fail"', _MESSAGE, _RESULT, ARTIFACT
+    ),
+    "work reject": _verb(
+        "reject",
+        "Turn the work down: receipt rejected. Final: trying again means a new work.",
+        " --reason busy",
+        _REASON,
+        _MESSAGE,
+    ),
+    "work cancel": _verb(
+        "cancel",
+        "Call the work off: a receipt from its initiator, a trace from its target. Final.",
+        ' --message "no longer needed"',
+        _MESSAGE,
+    ),
+    "work say": Command(
+        _runner("say"),
+        description="Say something inside a work, to its other participant; an answer to needs_input makes it working again.",
+        examples=['aghctl work say WORK_ID "use the main branch"', "git diff | aghctl work say WORK_ID - -o json"],
+        positionals=[_WORK, Positional("TEXT", "the text; - reads standard input")],
+        options=list(SENDING),
+    ),
+}

@@ -1,0 +1,59 @@
+"""`aghctl work watch`."""
+
+from __future__ import annotations
+
+from aghbus.cli.arguments import Command, Positional
+from aghbus.cli.asks import CHANNEL
+from aghbus.cli.describe import TERMINAL, event_line
+from aghbus.cli.errors import NO, YES
+from aghbus.cli.http1 import quote
+from aghbus.cli.render import safe
+from aghbus.cli.stream import follow
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    from aghbus.cli.context import Context
+
+
+def run(context: Context, values: dict[str, Any]) -> int:
+    """Print the history, then what happens, until the work has ended; 0 when it completed, else 1."""
+    where, only = f"/v1/works/{quote(values['id'])}", [("channel", values["channel"])]
+    work = context.api.get(where, only)["work"]
+    query = [("work", work["work_id"]), ("channel", work["channel"])]
+    state = _until_end(context, query, work)
+    context.output.note(f"{safe(work['work_id'])} {state}")
+    return YES if state == "completed" else NO
+
+
+def _until_end(context: Context, query: list[tuple[str, object]], work: dict[str, Any]) -> str:
+    """The terminal state. A work that had ended before we asked may have lost its last envelope to retention."""
+    ended = str(work["state"]) if work["state"] in TERMINAL else ""
+    for event in follow(context.api, query, 0, lost_note(context)):
+        context.output.event(event, event_line)
+        after = (event.get("work") or {}).get("after")
+        if after in TERMINAL:
+            return str(after)
+        if ended and event["seq"] >= work["last_seq"]:
+            return ended
+    raise AssertionError("a stream ends by an exception only")
+
+
+def lost_note(context: Context) -> Any:
+    """What to say when the stream breaks off: that it will be taken up again."""
+    return lambda why: context.output.note(f"({safe(why)}; reconnecting for up to {context.timeout:.0f} s)")
+
+
+COMMANDS = {
+    "work watch": Command(
+        run,
+        description=(
+            "Stream everything that happens to a work: its whole history first, then live, without a hole or a repeat, over\n"
+            "restarts of the daemon too. Ends with the work: exits 0 when it completed, 1 when it failed or was canceled."
+        ),
+        examples=["aghctl work watch WORK_ID", "aghctl work watch WORK_ID -o jsonl"],
+        positionals=[Positional("ID", "id of the work")],
+        options=[CHANNEL],
+    )
+}

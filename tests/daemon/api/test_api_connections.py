@@ -1,0 +1,283 @@
+"""HTTP itself: what a connection may send, how slowly, and how it ends."""
+
+import asyncio
+import logging
+import shutil
+import subprocess
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from aghbus.daemon.api.connection import MAX_CONNECTIONS, MAX_HEAD_BYTES
+from tests.daemon.api.harness import BODY_LIMIT, DEADLINE, Api, until
+
+CURL = shutil.which("curl")
+
+
+async def talk(api: Api, data: bytes) -> bytes:
+    """Everything that comes back for `data`, until the server closes."""
+    reader, writer = await api.raw(data)
+    answer = await asyncio.wait_for(reader.read(), DEADLINE)
+    writer.close()
+    return answer
+
+
+async def test_kept_alive_and_pipelined_requests(api: Api) -> None:
+    one = b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n"
+    last = b"GET /v1/status HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
+    answer = await talk(api, one + one + last)
+    assert answer.count(b"HTTP/1.1 200 OK\r\n") == 3
+    assert answer.index(b"alive") < answer.index(b"peer_id")
+
+
+async def test_garbage_is_a_json_400(api: Api) -> None:
+    for data in (
+        b"\x16\x03\x01\x02\x00\x01\r\n\r\n",
+        b"GET\r\n\r\n",
+        b"GET / HTTP/9.9\r\n\r\n",
+        b"GET /\xff HTTP/1.1\r\n\r\n",
+    ):
+        answer = await talk(api, data)
+        assert answer.startswith(b"HTTP/1.1 400 Bad Request\r\n")
+        assert b'"code":"bad_request"' in answer
+        assert b"x-content-type-options: nosniff\r\n" in answer
+
+
+async def test_smuggling_framings_are_refused(api: Api) -> None:
+    head = b"POST /v1/whois HTTP/1.1\r\nHost: x\r\n"
+    for framing in (
+        b"Content-Length: 2\r\nTransfer-Encoding: chunked\r\n",
+        b"Content-Length: 2\r\nContent-Length: 3\r\n",
+        b"Content-Length: +2\r\n",
+        b"Content-Length: -1\r\n",
+        b"Transfer-Encoding: chunked, identity\r\n",
+    ):
+        answer = await talk(api, head + framing + b"\r\n0\r\n\r\n")
+        assert answer.startswith(b"HTTP/1.1 400 "), framing
+    assert api.node.calls == []
+
+
+async def test_chunked_body(api: Api) -> None:
+    head = b"POST /v1/whois HTTP/1.1\r\nHost: x\r\nConnection: close\r\nTransfer-Encoding: chunked\r\n\r\n"
+    assert (await talk(api, head + b"1\r\n{\r\n1\r\n}\r\n0\r\n\r\n")).startswith(b"HTTP/1.1 200 ")
+    piece = b"8000\r\n" + b" " * 0x8000 + b"\r\n"
+    answer = await talk(api, head + piece * (BODY_LIMIT // 0x8000 + 1) + b"0\r\n\r\n")
+    assert answer.startswith(b"HTTP/1.1 413 ")
+
+
+async def test_endless_chunks_end(api: Api) -> None:
+    """A client that never stops sending is cut off by the body's time, at the latest."""
+    head = b"POST /v1/whois HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n"
+    _, writer = await api.raw(head)
+    piece = b"1000\r\n" + b" " * 0x1000 + b"\r\n"
+
+    async def pour() -> None:
+        while True:
+            writer.write(piece)
+            await writer.drain()
+
+    with pytest.raises((ConnectionResetError, BrokenPipeError)):
+        await asyncio.wait_for(pour(), DEADLINE)
+    assert (await api.get("/healthz")).status == 200
+
+
+async def test_declared_length_is_refused_before_the_body_comes(api: Api) -> None:
+    head = b"POST /v1/whois HTTP/1.1\r\nHost: x\r\nExpect: 100-continue\r\nContent-Length: %d\r\n\r\n"
+    answer = await talk(api, head % (BODY_LIMIT + 1))
+    assert answer.startswith(b"HTTP/1.1 413 ")
+    reader, writer = await api.raw(head % 2)
+    assert await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), DEADLINE) == b"HTTP/1.1 100 Continue\r\n\r\n"
+    writer.write(b"{}")
+    assert (await asyncio.wait_for(reader.readline(), DEADLINE)).startswith(b"HTTP/1.1 200 ")
+    writer.close()
+
+
+async def test_slow_head_is_408(api: Api) -> None:
+    answer = await talk(api, b"GET /healthz HTTP/1.1\r\nHost:")
+    assert answer.startswith(b"HTTP/1.1 408 Request Timeout\r\n")
+    assert b'"code":"timeout"' in answer
+
+
+async def test_head_in_drops_does_not_renew_the_time(api: Api) -> None:
+    reader, writer = await api.raw(b"GET /healthz HTTP/1.1\r\n")
+    answer = asyncio.create_task(reader.read())
+    while not answer.done():
+        writer.write(b"X-A: 1\r\n")
+        await asyncio.wait({answer}, timeout=0.05)
+    assert (await answer).startswith(b"HTTP/1.1 408 ")
+    writer.close()
+
+
+async def test_silent_connection_is_closed_without_a_word(api: Api) -> None:
+    assert await talk(api, b"") == b""
+    assert await talk(api, b"\r\n\r\n") == b""
+
+
+async def test_slow_body_is_408(api: Api) -> None:
+    answer = await talk(api, b"POST /v1/whois HTTP/1.1\r\nHost: x\r\nContent-Length: 10\r\n\r\n{")
+    assert answer.startswith(b"HTTP/1.1 408 ")
+    assert b"body: did not arrive in time" in answer
+    assert api.node.calls == []
+
+
+async def test_large_heads_are_refused(api: Api) -> None:
+    long_target = b"GET /" + b"a" * 9000 + b" HTTP/1.1\r\nHost: x\r\n\r\n"
+    assert (await talk(api, long_target)).startswith(b"HTTP/1.1 414 ")
+    many = b"GET /healthz HTTP/1.1\r\n" + b"".join(b"X-%d: 1\r\n" % number for number in range(101)) + b"\r\n"
+    assert (await talk(api, many)).startswith(b"HTTP/1.1 431 ")
+    endless = b"GET /healthz HTTP/1.1\r\nX-A: " + b"a" * (MAX_HEAD_BYTES + 1)
+    assert (await talk(api, endless)).startswith(b"HTTP/1.1 431 ")
+    trailers = b"0\r\n" + b"".join(b"X-%d: 1\r\n" % number for number in range(101)) + b"\r\n"
+    chunked = b"POST /v1/whois HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n" + trailers
+    assert (await talk(api, chunked)).startswith(b"HTTP/1.1 431 ")
+
+
+async def test_client_that_leaves_in_the_middle_is_forgotten(api: Api, caplog: pytest.LogCaptureFixture) -> None:
+    for data in (
+        b"GET /hea",
+        b"POST /v1/whois HTTP/1.1\r\nContent-Length: 10\r\n\r\n{",
+        b"GET /v1/status HTTP/1.1\r\n\r\n",
+    ):
+        _, writer = await api.raw(data)
+        await writer.drain()
+        writer.close()
+    await until(lambda: not api.server._state.connections and not api.server._state.tasks)
+    assert (await api.get("/healthz")).status == 200
+    assert [record for record in caplog.records if record.levelno >= logging.ERROR] == []
+
+
+async def test_upgrade_offers_are_passed_over(api: Api, caplog: pytest.LogCaptureFixture) -> None:
+    offers = (b"Upgrade: h2c\r\nConnection: Upgrade, close", b"Upgrade: websocket\r\nConnection: Upgrade, close")
+    for offer in offers:
+        answer = await talk(api, b"GET /healthz HTTP/1.1\r\nHost: x\r\n" + offer + b"\r\n\r\n")
+        assert answer.startswith(b"HTTP/1.1 200 ")
+    assert caplog.records == []
+
+
+async def test_too_many_connections_are_turned_away(api: Api) -> None:
+    held = [await api.raw(b"GET /v1/events HTTP/1.1\r\nHost: x\r\n\r\n") for _ in range(MAX_CONNECTIONS)]
+    await until(lambda: api.node.open_streams == MAX_CONNECTIONS)
+    assert (await talk(api, b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n")).startswith(b"HTTP/1.1 503 ")
+    held.pop()[1].close()
+    await until(lambda: api.node.open_streams == MAX_CONNECTIONS - 1)
+    await until(lambda: len(api.server._state.connections) < MAX_CONNECTIONS)
+    assert (await api.get("/healthz")).status == 200
+    for _, writer in held:
+        writer.close()
+
+
+async def test_stop_finishes_what_is_in_flight(api: Api) -> None:
+    gate = asyncio.Event()
+    entered = asyncio.Event()
+    status = api.node.status
+
+    async def slow_status() -> object:
+        entered.set()
+        await gate.wait()
+        return await status()
+
+    api.node.status = slow_status  # type: ignore[method-assign, assignment]
+    request = asyncio.create_task(api.get("/v1/status"))
+    await asyncio.wait_for(entered.wait(), DEADLINE)
+    stopping = asyncio.create_task(api.server.stop(DEADLINE))
+    await until(lambda: not api.path.exists())
+    gate.set()
+    reply = await request
+    assert reply.status == 200
+    assert reply.headers["connection"] == "close"
+    await stopping
+    assert not api.server._state.connections
+
+
+async def test_stop_cuts_off_at_the_deadline(api: Api, caplog: pytest.LogCaptureFixture) -> None:
+    entered = asyncio.Event()
+    ended = asyncio.Event()
+
+    async def stuck() -> object:
+        entered.set()
+        try:
+            return await asyncio.Event().wait()
+        finally:
+            ended.set()
+
+    api.node.status = stuck  # type: ignore[method-assign, assignment]
+    _, writer = await api.raw(b"GET /v1/status HTTP/1.1\r\nHost: x\r\n\r\n")
+    await asyncio.wait_for(entered.wait(), DEADLINE)
+    await asyncio.wait_for(api.server.stop(0.1), DEADLINE)
+    assert ended.is_set()
+    assert not api.server._state.tasks
+    assert [record.getMessage() for record in caplog.records] == ["requests cut off at the deadline"]
+    writer.close()
+
+
+async def test_idle_connections_do_not_hold_up_a_stop(api: Api) -> None:
+    reader, writer = await api.raw(b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n")
+    await asyncio.wait_for(reader.readuntil(b"}"), DEADLINE)
+    loop = asyncio.get_running_loop()
+    started = loop.time()
+    await api.server.stop(DEADLINE)
+    assert loop.time() - started < DEADLINE / 2
+    assert await reader.read() == b""
+    writer.close()
+    await api.server.stop(DEADLINE)  # once more does nothing
+
+
+@pytest.mark.skipif(CURL is None, reason="curl is not installed")
+async def test_curl(api: Api) -> None:
+    command = [
+        CURL or "curl",
+        "-sS",
+        "--fail",
+        "--unix-socket",
+        str(api.path),
+        "--json",
+        '{"query":"x"}',
+        "http://d/v1/whois",
+    ]
+    done = await asyncio.to_thread(subprocess.run, command, capture_output=True, timeout=DEADLINE, check=True)
+    assert b'"query":"x"' in done.stdout
+
+
+ANY_CASE = settings(
+    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
+)
+TARGETS = st.sampled_from(
+    ["/v1/messages", "/v1/works", "/v1/whois", "/v1/inbox/next", "/v1/inbox/3/nack", "/v1/works/w/fail"]
+)
+
+
+@ANY_CASE
+@given(
+    target=TARGETS,
+    body=st.binary(max_size=200) | st.text(max_size=100).map(lambda text: b'{"to":"%s"}' % text.encode()),
+)
+async def test_no_body_makes_us_fail(api: Api, target: str, body: bytes) -> None:
+    reply = await api.request("POST", target, body, {"content-type": "application/json"})
+    assert reply.status in (200, 201, 400)
+    assert isinstance(reply.json, dict)
+
+
+@ANY_CASE
+@given(
+    query=st.text(
+        st.characters(codec="ascii", min_codepoint=33, max_codepoint=126, exclude_characters="#"), max_size=60
+    )
+)
+async def test_no_query_makes_us_fail(api: Api, query: str) -> None:
+    for path in ("/v1/messages", "/v1/works", "/v1/messages/"):
+        separator = "" if path.endswith("/") else "?"
+        reply = await api.get(f"{path}{separator}{query}")
+        assert reply.status in (200, 400, 404, 405)
+
+
+@ANY_CASE
+@given(data=st.binary(max_size=300))
+async def test_no_bytes_make_us_fail(api: Api, data: bytes) -> None:
+    for start in (b"", b"GET /v1/peers?", b"POST /v1/whois HTTP/1.1\r\n"):
+        reader, writer = await api.raw(start + data + b"\r\n\r\n")
+        writer.write_eof()
+        answer = await asyncio.wait_for(reader.read(), DEADLINE)
+        writer.close()
+        assert not answer.startswith(b"HTTP/1.1 5")
+    assert (await api.get("/healthz")).status == 200
