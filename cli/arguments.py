@@ -130,7 +130,9 @@ GLOBAL_OPTIONS = (
     Option("--name", "instance to talk to (default: $AGHD_NAME, this host's name, or the only one running)", "NAME"),
     Option("--socket", "Unix socket of the daemon, instead of a name (default: $AGHD_API_SOCKET)", "PATH"),
     Option("--api", "URL of the daemon's TCP API, such as http://127.0.0.1:7420", "URL"),
-    Option("--token-file", "file with the bearer token for --api (default: $AGHD_API_TOKEN_FILE, the instance's)", "FILE"),
+    Option(
+        "--token-file", "file with the bearer token for --api (default: $AGHD_API_TOKEN_FILE, the instance's)", "FILE"
+    ),
     Option("-o --output", "form of the output", choices=("human", "json", "jsonl")),
     Option("--timeout", "how long to wait for the daemon (default 30s)", "TIME", convert=seconds),
 )
@@ -226,7 +228,8 @@ def _positionals(declared: Sequence[Positional], words: Sequence[str]) -> dict[s
         values[positional.name] = word
     if len(words) > len(declared):
         raise UsageError(
-            f"unexpected argument {words[len(declared)]!r}", "put text with spaces between quotes, and -- before text that begins with -"
+            f"unexpected argument {words[len(declared)]!r}",
+            "put text with spaces between quotes, and -- before text that begins with -",
         )
     return values
 

@@ -68,7 +68,9 @@ def _top() -> str:
 def _group(group: str) -> str:
     rows = [(name, COMMANDS[f"{group} {name}"][1]) for name in members(group)]
     head = [f"usage: aghctl {group} COMMAND [options]", "", f"{group}: {GROUPS[group]}."]
-    return "\n".join([*head, *_section("commands", rows), "", f"aghctl {group} COMMAND --help says more about each.", ""])
+    return "\n".join(
+        [*head, *_section("commands", rows), "", f"aghctl {group} COMMAND --help says more about each.", ""]
+    )
 
 
 def _command(name: str, command: Command) -> str:

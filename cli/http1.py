@@ -169,7 +169,9 @@ def request(
 def unreachable(endpoint: Endpoint, error: Exception) -> Unreachable:
     """What to tell a person when `error` kept us from the daemon."""
     if isinstance(error, TimeoutError):
-        return Unreachable(f"the daemon at {endpoint} did not answer in time", "see `aghctl doctor`, or raise --timeout")
+        return Unreachable(
+            f"the daemon at {endpoint} did not answer in time", "see `aghctl doctor`, or raise --timeout"
+        )
     if isinstance(error, FileNotFoundError | ConnectionRefusedError):
         return Unreachable(f"no daemon listens at {endpoint}", "start one: aghd run")
     if isinstance(error, ConnectionLost):

@@ -99,7 +99,9 @@ def _tcp(options: Mapping[str, Any], env: Mapping[str, str]) -> Endpoint:
             token = stream.read(4096).strip()
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or "it is not text"
-        raise UsageError(f"--token-file: {file} cannot be read: {reason}", "the daemon writes it with api.tcp") from None
+        raise UsageError(
+            f"--token-file: {file} cannot be read: {reason}", "the daemon writes it with api.tcp"
+        ) from None
     if not token.isprintable():
         raise UsageError(f"--token-file: {file} holds more than one line")
     return Endpoint(host=host.strip("[]"), port=int(port), token=token)

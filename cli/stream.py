@@ -97,9 +97,8 @@ def messages(pieces: Iterator[bytes]) -> Iterator[bytes]:
     for piece in pieces:
         *lines, rest = (rest + piece).split(b"\n")
         for line in lines:
-            line = line.removesuffix(b"\r")
             if line.startswith(b"data:"):
-                data.append(line[5:].removeprefix(b" "))
-            elif not line and data:
+                data.append(line[5:].removeprefix(b" ").removesuffix(b"\r"))
+            elif line in (b"", b"\r") and data:
                 yield b"\n".join(data)
                 data = []

@@ -45,15 +45,8 @@ _PATIENCE = 35.0  # seconds; another daemon's whole start fits in (15 s, twice w
 _GUARD_CHECK = 1.0  # seconds between two looks at guard.lock
 _RETRY = 0.05  # seconds between two looks at a broker that is starting or stopping
 _JETSTREAM_BYTES = 4_294_967_296  # of streams on disk by default; a bound, not a reservation
-_KEPT_ENVIRONMENT = (
-    "PATH",
-    "HOME",
-    "TMPDIR",
-    "LANG",
-    "TZ",
-    "GOMAXPROCS",
-    "GOMEMLIMIT",
-)  # no one's secrets outlive him there
+# What guard and server keep of the starter's environment: the starter's secrets must not outlive it there.
+_KEPT_ENVIRONMENT = ("PATH", "HOME", "TMPDIR", "LANG", "TZ", "LD_LIBRARY_PATH", "GOMAXPROCS", "GOMEMLIMIT")
 
 
 class BrokerStatus(msgspec.Struct, frozen=True):

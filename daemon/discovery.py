@@ -50,14 +50,13 @@ class Discovery:
         self._instance = instance
         self._questions: dict[str, Question] = {}
         self._tasks: set[asyncio.Task[None]] = set()
-        self._greeted = 0.0
+        self._regreeted = float("-inf")
         self._slowest = 0.0  # seconds, the slowest answer seen lately; decays
 
     # greeting
 
     async def greet(self) -> None:
         """Announce ourselves on every channel; quiet when the link is down (it greets again when it is up)."""
-        self._greeted = self._core.clock.monotonic()
         for workspace_id, channel in self._core.channels:
             body: dict[str, Any] = {"peer_card": self._core.card().to_wire()}
             draft = self._draft("greet", workspace_id, channel, body, ext={INSTANCE_KEY: self._instance})
@@ -86,7 +85,8 @@ class Discovery:
         sentence = f"another daemon uses our peer id {core.us} in workspace {envelope.workspace_id}"
         core.counters.problem("identity", f"{sentence}: give one of them another --peer-id", core.clock.monotonic())
         core.noise.event(40, "identity", sentence, channel=envelope.channel, id=envelope.id, kind=envelope.kind)
-        if core.clock.monotonic() - self._greeted > _REGREET:
+        if core.clock.monotonic() - self._regreeted > _REGREET:
+            self._regreeted = core.clock.monotonic()
             self.spawn(self.greet())
 
     # answering

@@ -71,7 +71,7 @@ class _Client(nats.aio.client.Client):
         await self._send_command(nats.aio.client.PING_PROTO)
         await self._flush_pending()
 
-    async def _no_process_pong(self) -> None:
+    async def _process_pong(self) -> None:
         """A PONG for someone who has stopped waiting is no error. In the library it ends the read loop."""
         if self._pongs and self._pongs[0].done():
             self._pongs.pop(0)

@@ -7,8 +7,6 @@ import aiosqlite
 from aghbus.protocol import control
 from aghbus.store.envelopes import EnvelopeFilter, Row, fetch, fetch_messages, find, message_of, pruned_through
 
-__all__ = ["EventPage", "events", "gap_after", "pruned_through"]
-
 
 class EventPage(NamedTuple):
     """Events in order, and the sequence after which the next page begins: also past what did not match."""
@@ -18,7 +16,10 @@ class EventPage(NamedTuple):
 
 
 async def events(reader: aiosqlite.Connection, wanted: EnvelopeFilter, *, since: int, limit: int = 100) -> EventPage:
-    """Up to `limit` events after sequence `since`. What retention removed is simply missing: ask `gap_after` first."""
+    """Up to `limit` events after sequence `since`; fewer when PAGE_BYTES are reached.
+
+    What retention removed is simply missing: ask `gap_after` first.
+    """
     page = await find(reader, wanted, since=since, limit=limit)
     rows = await fetch_messages(reader, page.seqs)
     return EventPage([_event_of(row) for row in rows], page.next_since)

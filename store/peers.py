@@ -40,10 +40,10 @@ def seen(tx: Transaction, peer: PeerSeen) -> None:
     )
 
 
-def forget(tx: Transaction, peers: list[Row]) -> None:
-    """Drops these rows of `stale`, except those that were heard again meanwhile."""
+def forget(tx: Transaction, rows: list[Row]) -> None:
+    """Drops these `rows` of `stale`, except those that were heard again meanwhile."""
     tx.db.executemany(
-        "DELETE FROM peers WHERE workspace_id = ? AND channel = ? AND peer_id = ? AND last_seen_ms = ?", peers
+        "DELETE FROM peers WHERE workspace_id = ? AND channel = ? AND peer_id = ? AND last_seen_ms = ?", rows
     )
 
 

@@ -33,16 +33,16 @@ def add(
 
     `message_id` and `sender` are what could be read, else empty; `reason` is the wire's reason code.
     """
-    kept = raw[:RAW_BYTES]
+    cut = raw[:RAW_BYTES]
     texts = (_storable(text) for text in (subject, message_id, sender, reason, detail))
     tx.db.execute(
         "INSERT INTO quarantine (received_ms, subject, message_id, sender, reason, detail, size, raw)"
         " VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
-        (received_ms, *texts, len(raw), kept),
+        (received_ms, *texts, len(raw), cut),
     )
     memory = tx.memory
     memory.quarantine_rows.add(tx, 1)
-    memory.quarantine_bytes.add(tx, len(kept))
+    memory.quarantine_bytes.add(tx, len(cut))
     while memory.quarantine_rows.value > max_rows or memory.quarantine_bytes.value > max_bytes:
         _drop_oldest(tx)
 

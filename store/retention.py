@@ -35,7 +35,7 @@ WHERE e.seq > ? ORDER BY e.seq LIMIT ?
 class Policy(msgspec.Struct, frozen=True, kw_only=True):
     """What is kept: `max_age` in seconds, `max_bytes` of pages in use; None means without bound."""
 
-    max_age: int | None
+    max_age: float | None
     max_bytes: int | None
 
 
@@ -104,9 +104,9 @@ class _Step(NamedTuple):
 
 
 async def sweep(store: Store, policy: Policy, now_ms: int) -> Swept:
-    """Removes what is past the bounds at `now_ms`, each step a write job of its own; what was removed.
+    """Removes what is past the bounds at `now_ms`, and dedup ids and outbox rows past their time; what went.
 
-    Call it from time to time. A sweep that meets StoreUnavailable raises it; the next one goes on.
+    Each step is a write job of its own. Call it from time to time. StoreUnavailable ends it; the next sweep goes on.
     """
     swept = Swept()
     now = now_ms // 1000
@@ -114,10 +114,11 @@ async def sweep(store: Store, policy: Policy, now_ms: int) -> Swept:
         swept.ids += count
     while gone := await store.write(lambda tx: outbox.expire(tx, now, STEP_ROWS)):
         swept.expired += len(gone)
-    bound = await store.write(lambda tx: _bound(tx.db, policy, now_ms))
-    await _sweep_envelopes(store, bound, swept)
-    while stale := await peers.stale(store.reader, bound.before_ms, STEP_ROWS):
-        await store.write(partial(peers.forget, peers=stale))
+    before_ms = 0 if policy.max_age is None else now_ms - int(policy.max_age * 1000)
+    through = await store.write(lambda tx: _too_much(tx.db, policy.max_bytes))
+    await _sweep_envelopes(store, _Bound(before_ms, through), swept)
+    while stale := await peers.stale(store.reader, before_ms, STEP_ROWS):
+        await store.write(partial(peers.forget, rows=stale))
         swept.peers += len(stale)
     while count := await store.write(_vacuum):
         swept.pages += count
@@ -149,18 +150,17 @@ def _step(tx: Transaction, bound: _Bound, after: int) -> _Step:
     return _Step(None if ended else found[-1].seq, len(gone), len(works), emptied)
 
 
-def _bound(db: sqlite3.Connection, policy: Policy, now_ms: int) -> _Bound:
-    before_ms = 0 if policy.max_age is None else now_ms - policy.max_age * 1000
+def _too_much(db: sqlite3.Connection, size_bytes: int | None) -> int:
+    """The sequence through which envelopes must go for the store to fit `size_bytes`, about; 0 when it fits."""
     used = _used_bytes(db)
-    if policy.max_bytes is None or used <= policy.max_bytes:
-        return _Bound(before_ms, 0)
+    if size_bytes is None or used <= size_bytes:
+        return 0
     first, last = db.execute("SELECT min(seq), max(seq) FROM envelopes").fetchone()
     if first is None:
-        return _Bound(before_ms, 0)
+        return 0
     # The share of sequences that is the share of bytes too many; kept rows below what was pruned do not count.
     first = max(first, meta.get(db, "pruned_through") or 0)
-    excess = int((last - first) * (used - policy.max_bytes) / used)
-    return _Bound(before_ms, first + max(excess, STEP_ROWS))
+    return int(first + max((last - first) * (used - size_bytes) / used, STEP_ROWS))
 
 
 def _used_bytes(db: sqlite3.Connection) -> int:

@@ -37,7 +37,9 @@ def asks(values: dict[str, Any]) -> list[dict[str, Any]]:
     one_of(values, "thread", "direct")
     one_of(values, "direct", "to")
     if not (values["thread"] or values["direct"] or values["to"]):
-        raise UsageError("say to whom: --to PEER, --direct PEER or --thread ID", "--thread new speaks to the whole channel")
+        raise UsageError(
+            "say to whom: --to PEER, --direct PEER or --thread ID", "--thread new speaks to the whole channel"
+        )
     if len(values["to"]) > 1 and values["id"]:
         raise UsageError("--id: one id cannot name the messages to several peers")
     body: dict[str, Any] = {"text": stdin_or(values["text"])}
@@ -68,7 +70,7 @@ COMMANDS = {
             'aghctl say "hello" --to ops',
             'aghctl say "two of you, please" --to ops --to patch-worker',
             'aghctl say "between us" --direct ops',
-            'git log -1 | aghctl say - --thread new --expires-in 1h',
+            "git log -1 | aghctl say - --thread new --expires-in 1h",
         ],
         positionals=[Positional("TEXT", "the text; - reads standard input")],
         options=[

@@ -30,7 +30,7 @@ def run_list(context: Context, values: dict[str, Any]) -> int:
 
 def run_show(context: Context, values: dict[str, Any]) -> int:
     """Show one work and its history."""
-    detail = context.api.get(f"/v1/works/{quote(values['id'])}", [("channel", values["channel"])])
+    detail = context.api.get(f"/v1/works/{quote(values['work'])}", [("channel", values["channel"])])
     context.output.answer(detail, _show)
     return YES
 
@@ -56,7 +56,11 @@ def _show(detail: dict[str, Any]) -> str:
 
 
 def _step(step: dict[str, Any]) -> str:
-    change = safe(step["after"]) if step["before"] in (None, step["after"]) else f"{safe(step['before'])} → {safe(step['after'])}"
+    change = (
+        safe(step["after"])
+        if step["before"] in (None, step["after"])
+        else f"{safe(step['before'])} → {safe(step['after'])}"
+    )
     parts = [
         moment(step["at_ms"]),
         f"#{step['seq']}",
@@ -75,7 +79,11 @@ COMMANDS = {
     "work list": Command(
         run_list,
         description="List works that this daemon knows, latest change first.",
-        examples=["aghctl work list", "aghctl work list --state working --state needs_input", "aghctl work list --role target -o jsonl"],
+        examples=[
+            "aghctl work list",
+            "aghctl work list --state working --state needs_input",
+            "aghctl work list --role target -o jsonl",
+        ],
         options=[
             Option("--state", "only works in this state", choices=STATES, repeat=True),
             Option("--role", "only works where this is our part", choices=("initiator", "target", "observer")),
@@ -88,7 +96,7 @@ COMMANDS = {
         run_show,
         description="Show one work: who, where, its state, and every receipt, trace and message that was applied to it.",
         examples=["aghctl work show WORK_ID", "aghctl work show WORK_ID -o json"],
-        positionals=[Positional("ID", "id of the work")],
+        positionals=[Positional("WORK", "id of the work")],
         options=[CHANNEL],
     ),
 }

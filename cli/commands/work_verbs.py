@@ -30,11 +30,13 @@ def ask(values: dict[str, Any]) -> dict[str, Any]:
 
 def _runner(verb: str) -> Run:
     def run(context: Context, values: dict[str, Any]) -> int:
-        sent = context.api.post(f"/v1/works/{quote(values['id_of_work'])}/{verb}", ask(values))
+        sent = context.api.post(f"/v1/works/{quote(values['work'])}/{verb}", ask(values))
         context.output.answer(sent, _human)
         if verb == "accept":
             work = safe(sent["work_id"])
-            context.output.note(f"next: aghctl work update {work} --message …, or aghctl work complete {work} --result …")
+            context.output.note(
+                f"next: aghctl work update {work} --message …, or aghctl work complete {work} --result …"
+            )
         return YES
 
     return run
@@ -45,7 +47,7 @@ def _human(sent: dict[str, Any]) -> str:
     return f"{safe(sent['work_id'])}{state} ({safe(sent['kind'])} {safe(sent['id'])} to {safe(sent['to'])}, {safe(sent['state'])})"
 
 
-_WORK = Positional("ID_OF_WORK", "id of the work")
+_WORK = Positional("WORK", "id of the work")
 _MESSAGE = Option("--message", "a word about it; - reads standard input", "TEXT")
 _NEEDED = Option("--message", "a word about it; - reads standard input", "TEXT", required=True)
 _RESULT = Option("--result", "result as a JSON object; - reads it from standard input", "JSON", convert=json_object)
@@ -62,7 +64,9 @@ def _verb(verb: str, description: str, example: str, *options: Option) -> Comman
 
 COMMANDS = {
     "work accept": _verb(
-        "accept", "Accept a work that was handed to us: receipt accepted. The inbox keeps its message until `inbox ack`.", ""
+        "accept",
+        "Accept a work that was handed to us: receipt accepted. The inbox keeps its message until `inbox ack`.",
+        "",
     ),
     "work update": _verb(
         "update",

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 def run(context: Context, values: dict[str, Any]) -> int:
     """Print the history, then what happens, until the work has ended; 0 when it completed, else 1."""
-    where, only = f"/v1/works/{quote(values['id'])}", [("channel", values["channel"])]
+    where, only = f"/v1/works/{quote(values['work'])}", [("channel", values["channel"])]
     work = context.api.get(where, only)["work"]
     query = [("work", work["work_id"]), ("channel", work["channel"])]
     state = _until_end(context, query, work)
@@ -53,7 +53,7 @@ COMMANDS = {
             "restarts of the daemon too. Ends with the work: exits 0 when it completed, 1 when it failed or was canceled."
         ),
         examples=["aghctl work watch WORK_ID", "aghctl work watch WORK_ID -o jsonl"],
-        positionals=[Positional("ID", "id of the work")],
+        positionals=[Positional("WORK", "id of the work")],
         options=[CHANNEL],
     )
 }

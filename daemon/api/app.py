@@ -50,6 +50,10 @@ class ApiApp:
             await self._serve(method, where, scope, receive, send)
         except ClientGone:
             pass
+        except asyncio.CancelledError:
+            if not self._draining.is_set():
+                raise
+            # cut off at the deadline of the drain; the connection went before, so that there is nobody to answer
         except HttpRefusal as refusal:
             body = error_body(refusal.code, refusal.message, refusal.hint)
             await reply(send, refusal.status, body, refusal.headers)

@@ -16,7 +16,7 @@ from aghbus.daemon.api.asgi import JSON, common_headers
 from aghbus.daemon.api.refusals import error_body
 
 MAX_CONNECTIONS: Final = 256
-"""Ours: an agent needs a few. Each holds up to a body and a file handle."""
+"""Ours: an agent needs a few. Each holds up to a body and a file handle. So many again are answered with 503."""
 
 MAX_TARGET_BYTES: Final = 8_192
 """RFC 9110 section 4.1 recommends at least 8000 for a URI; our longest, an encoded id with filters, has under 4000."""
@@ -55,6 +55,7 @@ class ApiConnection(HttpToolsProtocol):
         self.head_seconds = head_seconds
         self._head_bytes = 0
         self._in_head = False
+        self._surplus = False
         self._deadline: asyncio.TimerHandle | None = None
         self._why: tuple[int, str, str] = (400, "bad_request", "not an HTTP/1.1 request")
 
@@ -64,10 +65,11 @@ class ApiConnection(HttpToolsProtocol):
         return self.flow is not None and self.flow.write_paused
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override] # as uvicorn narrows it
-        """Take the connection, or refuse it when there are too many."""
+        """Take the connection. One too many is heard before it is refused: closing on unread bytes would be a reset."""
         super().connection_made(transport)
-        if len(self.connections) > MAX_CONNECTIONS:
-            self._refuse(503, "unavailable", f"more than {MAX_CONNECTIONS} connections")
+        self._surplus = len(self.connections) > MAX_CONNECTIONS
+        if len(self.connections) > 2 * MAX_CONNECTIONS:
+            transport.abort()
         else:
             self._arm()
 
@@ -110,6 +112,8 @@ class ApiConnection(HttpToolsProtocol):
         """The head is whole: from here on the application's own limits hold."""
         self._in_head = False
         self._disarm()
+        if self._surplus:
+            self._stop(503, "unavailable", f"more than {MAX_CONNECTIONS} connections")
         super().on_headers_complete()
 
     def send_400_response(self, msg: str) -> None:

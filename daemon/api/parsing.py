@@ -4,6 +4,7 @@ import asyncio
 import re
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from functools import cache
 from typing import Any, Final, TypeVar, get_args
 from urllib.parse import parse_qsl, unquote
@@ -75,7 +76,7 @@ async def body(scope: Scope, receive: Receive, *, limit: int, seconds: float) ->
     deadline = time.monotonic() + seconds
     declared = int((header(scope, b"content-length") or [b"0"])[0])
     if declared > limit:
-        await _linger(scope, receive, limit, deadline)
+        await _linger(scope, receive, LINGER_FACTOR * limit, deadline)
         raise too_large(limit)
     received = bytearray()
     more = True
@@ -83,7 +84,8 @@ async def body(scope: Scope, receive: Receive, *, limit: int, seconds: float) ->
         chunk, more = await _next_chunk(receive, deadline)
         received += chunk
         if len(received) > limit:
-            await _linger(scope, receive, limit, deadline)
+            if more:
+                await _linger(scope, receive, LINGER_FACTOR * limit, deadline)
             raise too_large(limit)
     return bytes(received)
 
@@ -116,14 +118,15 @@ async def _next_chunk(receive: Receive, deadline: float) -> tuple[bytes, bool]:
     return message.get("body", b""), message.get("more_body", False)
 
 
-async def _linger(scope: Scope, receive: Receive, limit: int, deadline: float) -> None:
+async def _linger(scope: Scope, receive: Receive, most: int, deadline: float) -> None:
     """Read on and drop, within bounds: a client that is still writing when we close would see a reset, not the reason."""
     if header(scope, b"expect"):
         return  # it asks before it sends (RFC 9110 section 10.1.1), so the refusal reaches it
     dropped, more = 0, True
-    while more and dropped < LINGER_FACTOR * limit:
-        chunk, more = await _next_chunk(receive, deadline)
-        dropped += len(chunk)
+    with suppress(HttpRefusal):
+        while more and dropped < most:
+            chunk, more = await _next_chunk(receive, deadline)
+            dropped += len(chunk)
 
 
 def _check_content_type(scope: Scope) -> None:

@@ -41,7 +41,12 @@ def test_valid_envelopes_are_accepted_and_nothing_of_them_is_lost(document: dict
     assert parsed.raw == raw
     assert parsed.document() == document
     assert parsed.extensions() == (document.get("ext") or {})
-    direct: dict[str, Any] = {"id": parsed.id, "workspace_id": parsed.workspace_id, "kind": parsed.kind, "channel": parsed.channel}
+    direct: dict[str, Any] = {
+        "id": parsed.id,
+        "workspace_id": parsed.workspace_id,
+        "kind": parsed.kind,
+        "channel": parsed.channel,
+    }
     direct |= {"from": parsed.sender, "ts": parsed.ts}
     assert direct == {field: document[field] for field in direct}
     optional = ("to", "surface", "work_id", "reply_to", "trace_id", "causation_id", "expires_at")
@@ -333,5 +338,6 @@ def test_required_fields_are_required(field: str) -> None:
 def test_unknown_kinds_are_unsupported_and_a_kind_that_is_no_string_is_malformed() -> None:
     for kind in ("direct", "SAY", "", "say "):
         assert reason(wire("say", kind=kind)) == "unsupported_kind"
-    for other in (1, None, [], {}, True):
+    others: tuple[object, ...] = (1, None, [], {}, True)
+    for other in others:
         assert reason(wire("say", kind=other)) == "malformed"

@@ -179,7 +179,7 @@ async def test_slow_reader_holds_up_only_itself(api: Api) -> None:
             taken = seq
             yield envelope(seq, "x" * 1_000_000)
 
-    api.node.events = lambda since, wanted: watched()  # type: ignore[method-assign, assignment]
+    api.node.events = lambda since, wanted: watched()  # type: ignore[method-assign]
     client = await SseClient.open(api, "?since=0")
     await until(lambda: taken > 0)
     for _ in range(50):  # another client is served all the while
@@ -221,7 +221,7 @@ async def test_end_of_events_ends_the_stream(api: Api) -> None:
         for seq in (1, 2, 3):
             yield envelope(seq)
 
-    api.node.events = lambda since, wanted: three()  # type: ignore[method-assign, assignment]
+    api.node.events = lambda since, wanted: three()  # type: ignore[method-assign]
     client = await SseClient.open(api)
     assert [(await client.event() or {}).get("id") for _ in range(4)] == ["1", "2", "3", None]
 

@@ -1,0 +1,71 @@
+"""`aghctl capability list` and `aghctl capability show`."""
+
+from __future__ import annotations
+
+from aghbus.cli.arguments import Command, Positional
+from aghbus.cli.errors import YES, RefusedByDaemon
+from aghbus.cli.output import dumps
+from aghbus.cli.render import safe, table
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    from aghbus.cli.context import Context
+
+
+def run_list(context: Context, values: dict[str, Any]) -> int:
+    """List the catalog, and what was wrong with its last reload."""
+    answer = context.api.get("/v1/capabilities")
+    context.output.rows(answer, "capabilities", _list)
+    if not answer["capabilities"]:
+        context.output.note("we advertise no capability; aghd run --capability ID, or a catalog, does")
+    for problem in answer["problems"]:
+        context.output.note(f"problem: {safe(problem)}")
+    return YES
+
+
+def run_show(context: Context, values: dict[str, Any]) -> int:
+    """Show one record as it goes over the wire."""
+    context.output.answer(record(context, values["id"]), _show)
+    return YES
+
+
+def record(context: Context, capability_id: str) -> dict[str, Any]:
+    """The entry of our own catalog with that id. Raises RefusedByDaemon (`not_found`) when there is none."""
+    for entry in context.api.get("/v1/capabilities")["capabilities"]:
+        if entry["id"] == capability_id:
+            found: dict[str, Any] = entry
+            return found
+    raise RefusedByDaemon(
+        f"our catalog has no capability {capability_id}", "`aghctl capability list` shows it", "not_found"
+    )
+
+
+def _list(answer: dict[str, Any]) -> str:
+    rows = [
+        (entry["id"], entry["digest"] or "(claim without a record)", entry["summary"])
+        for entry in answer["capabilities"]
+    ]
+    return table(["CAPABILITY", "DIGEST", "SUMMARY"], rows) if rows else ""
+
+
+def _show(entry: dict[str, Any]) -> str:
+    if entry["document"] is None:
+        return f"{safe(entry['id'])}: a claim without a record"
+    return "\n".join(map(safe, dumps(entry["document"], pretty=True).split("\n")))
+
+
+COMMANDS = {
+    "capability list": Command(
+        run_list,
+        description="List what our own daemon advertises. Other peers' capabilities: `aghctl whois --catalog`.",
+        examples=["aghctl capability list", "aghctl capability list -o json"],
+    ),
+    "capability show": Command(
+        run_show,
+        description="Show one record of our own catalog, digest included.",
+        examples=["aghctl capability show test.run", "aghctl capability show test.run -o json"],
+        positionals=[Positional("ID", "id of the capability")],
+    ),
+}

@@ -1,0 +1,59 @@
+"""`aghctl capability send`."""
+
+from __future__ import annotations
+
+from aghbus.cli.arguments import Command, Option, Positional
+from aghbus.cli.asks import SENDING, THREAD, one_of, sending
+from aghbus.cli.commands.capability import record
+from aghbus.cli.describe import sent_line
+from aghbus.cli.errors import YES, RefusedByDaemon
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    from aghbus.cli.context import Context
+
+
+def run(context: Context, values: dict[str, Any]) -> int:
+    """Send one record; raises RefusedByDaemon when there is only a claim to it."""
+    one_of(values, "thread", "direct")
+    one_of(values, "direct", "to")
+    entry = record(context, values["capability"])
+    if entry["document"] is None:
+        raise RefusedByDaemon(
+            f"{values['capability']} is a claim without a record", "write its record into the catalog", "not_found"
+        )
+    context.output.answer(context.api.post("/v1/messages", ask(values, entry["document"])), sent_line)
+    return YES
+
+
+def ask(values: dict[str, Any], document: dict[str, Any]) -> dict[str, Any]:
+    """The request body (`control.SendAsk`)."""
+    return {
+        "kind": "capability",
+        "body": {"capability": document},
+        "to": values["direct"] or values["to"],
+        "direct": bool(values["direct"]),
+        "thread_id": values["thread"],
+        **sending(values),
+    }
+
+
+COMMANDS = {
+    "capability send": Command(
+        run,
+        description=(
+            "Send a record of our catalog with its digest: to one peer, into the direct room with it, or to everybody in the\n"
+            "channel. It opens no work; `aghctl work open --capability ID` does."
+        ),
+        examples=["aghctl capability send test.run --to ops", "aghctl capability send test.run"],
+        positionals=[Positional("CAPABILITY", "id in our own catalog")],
+        options=[
+            Option("--to", "peer that it is for (default: everybody)", "PEER"),
+            Option("--direct", "send it in the direct room with this peer", "PEER"),
+            THREAD,
+            *SENDING,
+        ],
+    )
+}

@@ -1,0 +1,67 @@
+"""`aghctl threads` and `aghctl directs`."""
+
+from __future__ import annotations
+
+from aghbus.cli.arguments import Command
+from aghbus.cli.asks import CHANNEL, LIMIT
+from aghbus.cli.errors import YES
+from aghbus.cli.render import ago, table
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    from aghbus.cli.context import Context
+
+
+def run_threads(context: Context, values: dict[str, Any]) -> int:
+    """List threads with activity."""
+    answer = context.api.get("/v1/threads", [("channel", values["channel"]), ("limit", values["limit"])])
+    context.output.rows(answer, "threads", _threads)
+    if not answer["threads"]:
+        context.output.note("no thread yet")
+    return YES
+
+
+def run_directs(context: Context, values: dict[str, Any]) -> int:
+    """List our direct rooms."""
+    answer = context.api.get("/v1/directs", [("channel", values["channel"]), ("limit", values["limit"])])
+    context.output.rows(answer, "directs", _directs)
+    if not answer["directs"]:
+        context.output.note("no direct room yet")
+    return YES
+
+
+def _threads(answer: dict[str, Any]) -> str:
+    rows = [
+        (row["thread_id"], row["channel"], row["messages"], f"#{row['last_seq']}", ago(row["last_ms"]))
+        for row in answer["threads"]
+    ]
+    return table(["THREAD", "CHANNEL", "MESSAGES", "LAST", "WHEN"], rows) if rows else ""
+
+
+def _directs(answer: dict[str, Any]) -> str:
+    rows = [
+        (row["peer"], row["direct_id"], row["channel"], row["messages"], f"#{row['last_seq']}", ago(row["last_ms"]))
+        for row in answer["directs"]
+    ]
+    return table(["PEER", "ROOM", "CHANNEL", "MESSAGES", "LAST", "WHEN"], rows) if rows else ""
+
+
+COMMANDS = {
+    "threads": Command(
+        run_threads,
+        description="List threads, latest activity first. `messages list --thread ID` reads one.",
+        examples=["aghctl threads", "aghctl threads --limit 5 -o jsonl"],
+        options=[CHANNEL, LIMIT],
+    ),
+    "directs": Command(
+        run_directs,
+        description=(
+            "List our direct rooms, latest activity first. `messages list --direct ID` reads one. Direct rooms are not\n"
+            "encrypted: whoever runs the broker can read them."
+        ),
+        examples=["aghctl directs", "aghctl directs -o json"],
+        options=[CHANNEL, LIMIT],
+    ),
+}

@@ -1,0 +1,44 @@
+"""`aghctl envelope check` (offline)."""
+
+from __future__ import annotations
+
+import sys
+
+from aghbus.cli.arguments import Command
+from aghbus.cli.errors import NO, YES
+from aghbus.cli.lines import FILE, NOW, clock, lines
+from aghbus.protocol.replay import check
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    from aghbus.cli.context import Context
+
+
+def run(context: Context, values: dict[str, Any]) -> int:
+    """One verdict a line; 1 when any envelope is refused."""
+    code = YES
+    for raw in lines(values["file"]):
+        verdict = check(raw, clock(values["now"]))
+        if not verdict.accept:
+            code = NO
+        context.output.line(
+            {"id": verdict.id, "accept": verdict.accept, "reason": verdict.reason, "detail": verdict.detail}
+        )
+        sys.stdout.flush()
+    return code
+
+
+COMMANDS = {
+    "envelope check": Command(
+        run,
+        description=(
+            "Judge envelopes, one JSON object a line, each by itself: steps 1 to 6 of the receiving order, signatures not\n"
+            'verified. Prints {"id", "accept", "reason", "detail"} per line. Exits 1 if any is refused. Asks no daemon.'
+        ),
+        examples=["aghctl envelope check captured.jsonl", "aghctl envelope check - --now 1776366200 < captured.jsonl"],
+        positionals=[FILE],
+        options=[NOW],
+    )
+}

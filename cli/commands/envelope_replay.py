@@ -1,0 +1,44 @@
+"""`aghctl envelope replay` (offline)."""
+
+from __future__ import annotations
+
+import sys
+
+from aghbus.cli.arguments import Command
+from aghbus.cli.errors import YES
+from aghbus.cli.lines import FILE, NOW, clock, lines
+from aghbus.protocol.replay import Replay
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    from aghbus.cli.context import Context
+
+
+def run(context: Context, values: dict[str, Any]) -> int:
+    """One outcome a line, whatever it is."""
+    receiver = Replay()
+    for raw in lines(values["file"]):
+        step = receiver.feed(raw, clock(values["now"]))
+        context.output.line({"id": step.id, "outcome": step.outcome, "state": step.state, "reason": step.reason})
+        sys.stdout.flush()
+    return YES
+
+
+COMMANDS = {
+    "envelope replay": Command(
+        run,
+        description=(
+            "Replay envelopes, one JSON object a line, in order, as one receiver's state: what each did to its work. Routing is\n"
+            'off: all of them count as addressed to that receiver. Prints {"id", "outcome", "state", "reason"} per line.\n'
+            "Asks no daemon."
+        ),
+        examples=[
+            "aghctl envelope replay captured.jsonl",
+            "aghctl envelope replay - --now 1776366200 < captured.jsonl",
+        ],
+        positionals=[FILE],
+        options=[NOW],
+    )
+}

@@ -1,0 +1,37 @@
+"""`aghctl inbox follow`."""
+
+from __future__ import annotations
+
+from aghbus.cli.arguments import Command
+from aghbus.cli.commands.work_watch import lost_note
+from aghbus.cli.describe import event_line
+from aghbus.cli.errors import YES
+from aghbus.cli.stream import follow
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    from aghbus.cli.context import Context
+
+
+def run(context: Context, values: dict[str, Any]) -> int:
+    """Stream what is unread, then what comes, until interrupted. Takes nothing."""
+    for event in follow(context.api, [("inbox", True)], 0, lost_note(context)):
+        context.output.event(event, event_line)
+    return YES
+
+
+COMMANDS = {
+    "inbox follow": Command(
+        run,
+        description=(
+            "Stream the messages for our agent: first those that nobody has dealt with, then each as it comes, one JSON object\n"
+            "a line with -o jsonl. It only tells; `inbox next` takes. Ends with Ctrl-C."
+        ),
+        examples=[
+            "aghctl inbox follow",
+            "aghctl inbox follow -o jsonl | while read -r line; do aghctl inbox next --ack; done",
+        ],
+    )
+}

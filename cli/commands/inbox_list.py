@@ -1,0 +1,50 @@
+"""`aghctl inbox list`."""
+
+from __future__ import annotations
+
+from aghbus.cli.arguments import Command, Option
+from aghbus.cli.asks import LIMIT
+from aghbus.cli.describe import body_line
+from aghbus.cli.errors import YES
+from aghbus.cli.render import moment, table
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    from aghbus.cli.context import Context
+
+
+def run(context: Context, values: dict[str, Any]) -> int:
+    """List without taking anything."""
+    answer = context.api.get("/v1/inbox", [("state", values["state"]), ("limit", values["limit"])])
+    context.output.rows(answer, "items", _human)
+    if not answer["items"]:
+        context.output.note("nothing is waiting")
+    return YES
+
+
+def _human(answer: dict[str, Any]) -> str:
+    if not answer["items"]:
+        return ""
+    return table(["SEQ", "STATE", "TRIES", "FROM", "WORK", "CAME", "MESSAGE"], map(_row, answer["items"]))
+
+
+def _row(item: dict[str, Any]) -> tuple[object, ...]:
+    message = item["message"]
+    says = body_line(message["kind"], message["envelope"].get("body") or {})
+    came = moment(message["received_ms"])
+    return (item["seq"], item["state"], item["attempts"], message["sender"], message["work_id"], came, says)
+
+
+COMMANDS = {
+    "inbox list": Command(
+        run,
+        description="List the messages for our agent, oldest first. Without --state: those that are not dealt with yet.",
+        examples=["aghctl inbox list", "aghctl inbox list --state dead -o json"],
+        options=[
+            Option("--state", "only messages in this state", choices=("ready", "leased", "acked", "dead"), repeat=True),
+            LIMIT,
+        ],
+    )
+}

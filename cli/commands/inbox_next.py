@@ -1,0 +1,81 @@
+"""`aghctl inbox next`."""
+
+from __future__ import annotations
+
+from aghbus.cli.arguments import Command, Option, seconds
+from aghbus.cli.describe import body_line
+from aghbus.cli.errors import YES, AnswerIsNo
+from aghbus.cli.render import fields, moment, safe
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    from aghbus.cli.context import Context
+
+
+def run(context: Context, values: dict[str, Any]) -> int:
+    """Lease the oldest ready message, or take it for good; raises AnswerIsNo when none came."""
+    answer = context.api.post("/v1/inbox/next", ask(values), wait=values["wait"] or 0.0)
+    if answer["item"] is None:
+        if not context.output.human:
+            context.output.answer(answer, str)
+        raise AnswerIsNo("nothing is waiting in the inbox", "--wait 30s waits for a message", "empty")
+    context.output.answer(answer, lambda found: _human(found["item"]))
+    context.output.note(_next_steps(answer["item"]))
+    return YES
+
+
+def ask(values: dict[str, Any]) -> dict[str, Any]:
+    """The request body (`control.InboxNextAsk`)."""
+    return {"wait": values["wait"], "visibility": values["visibility"], "ack": values["ack"], "work_id": values["work"]}
+
+
+def _human(item: dict[str, Any]) -> str:
+    message = item["message"]
+    body = message["envelope"].get("body") or {}
+    lease = f"{safe(item['lease'])} until {moment(item['lease_until_ms'])}" if item["lease"] else None
+    return fields(
+        [
+            ("message", f"#{item['seq']} {message['id']}"),
+            ("from", f"{message['sender']} ({message['trust']})"),
+            ("work", message["work_id"]),
+            ("in", message["thread_id"] or message["direct_id"]),
+            ("came", moment(message["received_ms"])),
+            ("says", body.get("text") if message["kind"] == "say" else None),
+            ("what", None if message["kind"] == "say" else body_line(message["kind"], body)),
+            ("lease", lease),
+        ]
+    )
+
+
+def _next_steps(item: dict[str, Any]) -> str:
+    message, lease = item["message"], item["lease"]
+    steps = [f"aghctl inbox ack {item['seq']} --lease {safe(lease)}"] if lease else []
+    if message["work_id"] and message["outcome"] == "opened":
+        work = safe(message["work_id"])
+        steps.insert(0, f"aghctl work accept {work}")
+        steps.append(f"aghctl work complete {work} --result '{{}}'")
+    return "\n".join(f"next: {step}" for step in steps) or "taken for good"
+
+
+COMMANDS = {
+    "inbox next": Command(
+        run,
+        description=(
+            "Take the oldest message that is ready. It is leased: acknowledge it with `inbox ack` when it is dealt with, or it\n"
+            "comes back when the lease ends. --ack takes it for good at once. Exits 1 when nothing is waiting."
+        ),
+        examples=[
+            "aghctl inbox next",
+            "aghctl inbox next --wait 30s --visibility 10m -o json",
+            "aghctl inbox next --ack",
+        ],
+        options=[
+            Option("--wait", "wait this long for a message to come", "TIME", convert=seconds),
+            Option("--visibility", "length of the lease (default 5m)", "TIME", convert=seconds),
+            Option("--ack", "take it for good at once"),
+            Option("--work", "only a message of this work", "ID"),
+        ],
+    )
+}

@@ -1,0 +1,68 @@
+"""`aghctl inbox ack`, `aghctl inbox nack` and `aghctl inbox requeue`."""
+
+from __future__ import annotations
+
+from aghbus.cli.arguments import Command, Option, Positional, seconds, whole
+from aghbus.cli.errors import YES, UsageError
+from aghbus.cli.render import moment, safe
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    from aghbus.cli.arguments import Run
+    from aghbus.cli.context import Context
+
+
+def _runner(verb: str) -> Run:
+    def run(context: Context, values: dict[str, Any]) -> int:
+        try:
+            seq = whole(values["seq"].removeprefix("#"))
+        except ValueError as error:
+            raise UsageError(f"SEQ: {error}", "`aghctl inbox list` shows the sequences") from None
+        item = context.api.post(f"/v1/inbox/{seq}/{verb}", ask(values))
+        context.output.answer(item, _human)
+        return YES
+
+    return run
+
+
+def ask(values: dict[str, Any]) -> dict[str, Any]:
+    """The request body (`control.InboxAckAsk` or `control.InboxNackAsk`; empty for requeue)."""
+    return {name: values[name] for name in ("lease", "delay", "error") if name in values}
+
+
+def _human(item: dict[str, Any]) -> str:
+    again = f", again at {moment(item['available_ms'])}" if item["state"] == "ready" else ""
+    return f"#{item['seq']} {safe(item['message']['id'])} is {safe(item['state'])}{again}"
+
+
+_SEQ = Positional("SEQ", "local sequence of the message, as `inbox list` and `inbox next` show it")
+_LEASE = Option("--lease", "only if this lease still holds", "LEASE")
+
+COMMANDS = {
+    "inbox ack": Command(
+        _runner("ack"),
+        description="The message is dealt with: it leaves the inbox for good. Its envelope stays in the history.",
+        examples=["aghctl inbox ack 12", "aghctl inbox ack 12 --lease LEASE"],
+        positionals=[_SEQ],
+        options=[_LEASE],
+    ),
+    "inbox nack": Command(
+        _runner("nack"),
+        description="Give a leased message back: it becomes ready again after a delay, or dead when it was tried too often.",
+        examples=['aghctl inbox nack 12 --error "tool crashed"', "aghctl inbox nack 12 --delay 5m"],
+        positionals=[_SEQ],
+        options=[
+            _LEASE,
+            Option("--delay", "time until it is ready again (default: grows with the tries)", "TIME", convert=seconds),
+            Option("--error", "why, for whoever looks at it later", "TEXT"),
+        ],
+    ),
+    "inbox requeue": Command(
+        _runner("requeue"),
+        description="Make a dead message ready again, its tries forgotten.",
+        examples=["aghctl inbox list --state dead", "aghctl inbox requeue 12"],
+        positionals=[_SEQ],
+    ),
+}

@@ -1,0 +1,97 @@
+"""`aghctl messages list` and `aghctl messages show`."""
+
+from __future__ import annotations
+
+from aghbus.cli.arguments import Command, Option, Positional, whole
+from aghbus.cli.asks import CHANNEL, LIMIT
+from aghbus.cli.describe import message_line
+from aghbus.cli.errors import YES
+from aghbus.cli.http1 import quote
+from aghbus.cli.output import dumps
+from aghbus.cli.render import fields, moment, safe
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    from aghbus.cli.context import Context
+
+KINDS = ("say", "capability", "receipt", "trace", "greet", "whois")
+DIRECTIONS = ("in", "out", "observed")
+
+
+def run_list(context: Context, values: dict[str, Any]) -> int:
+    """List one page: after --since, else the newest."""
+    answer = context.api.get("/v1/messages", query(values))
+    context.output.rows(answer, "messages", lambda page: "\n".join(map(message_line, page["messages"])))
+    if not answer["messages"]:
+        context.output.note("no such message")
+    return YES
+
+
+def query(values: dict[str, Any]) -> list[tuple[str, object]]:
+    """The filters of the page."""
+    start: tuple[str, object] = ("last", True) if values["since"] is None else ("since", str(values["since"]))
+    names = ("limit", "kind", "work", "thread", "direct", "peer", "channel", "direction")
+    return [start, *((name, values[name]) for name in names)]
+
+
+def run_show(context: Context, values: dict[str, Any]) -> int:
+    """Show one envelope and what became of it."""
+    message = context.api.get(f"/v1/messages/{quote(values['id'])}")
+    context.output.answer(message, _show)
+    return YES
+
+
+def _show(message: dict[str, Any]) -> str:
+    verdict = " ".join(str(part) for part in (message["outcome"], message["reason"]) if part)
+    delivery = message["delivery"]
+    if delivery and message["delivery_detail"]:
+        delivery = f"{delivery}: {message['delivery_detail']}"
+    head = fields(
+        [
+            ("message", message["id"]),
+            ("sequence", message["seq"]),
+            ("kind", f"{message['kind']} ({message['direction']})"),
+            ("from", message["sender"]),
+            ("to", message["to"] or "everybody in the channel"),
+            ("in", message["thread_id"] or message["direct_id"]),
+            ("channel", f"{message['workspace_id']}/{message['channel']}"),
+            ("work", message["work_id"]),
+            ("trust", message["trust"]),
+            ("stored", moment(message["received_ms"])),
+            ("lifecycle", verdict),
+            ("delivery", delivery),
+        ]
+    )
+    envelope = "\n".join(map(safe, dumps(message["envelope"], pretty=True).split("\n")))
+    return f"{head}\n\n{envelope}"
+
+
+COMMANDS = {
+    "messages list": Command(
+        run_list,
+        description="List stored envelopes in order of the local sequence: the newest, or those after --since.",
+        examples=[
+            "aghctl messages list --limit 20",
+            "aghctl messages list --kind say --direction in --since 0 -o jsonl",
+        ],
+        options=[
+            Option("--since", "those after this local sequence, instead of the newest", "SEQ", convert=whole),
+            LIMIT,
+            Option("--kind", "only of this kind", choices=KINDS, repeat=True),
+            Option("--direction", "only in this direction", choices=DIRECTIONS, repeat=True),
+            Option("--work", "only of this work", "ID"),
+            Option("--thread", "only in this thread", "ID"),
+            Option("--direct", "only in this direct room", "ID"),
+            Option("--peer", "only from or to this peer", "PEER"),
+            CHANNEL,
+        ],
+    ),
+    "messages show": Command(
+        run_show,
+        description="Show one envelope as it was on the wire, the lifecycle's verdict on it, and where it is in outbox or inbox.",
+        examples=["aghctl messages show MESSAGE_ID", "aghctl messages show MESSAGE_ID -o json"],
+        positionals=[Positional("ID", "id of the message")],
+    ),
+}

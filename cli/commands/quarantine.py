@@ -1,0 +1,48 @@
+"""`aghctl quarantine`."""
+
+from __future__ import annotations
+
+from aghbus.cli.arguments import Command
+from aghbus.cli.asks import LIMIT
+from aghbus.cli.errors import YES
+from aghbus.cli.render import moment, size, table
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    from aghbus.cli.context import Context
+
+
+def run(context: Context, values: dict[str, Any]) -> int:
+    """List refused envelopes."""
+    answer = context.api.get("/v1/quarantine", [("limit", values["limit"])])
+    context.output.rows(answer, "quarantined", _human)
+    if not answer["quarantined"]:
+        context.output.note("nothing was refused")
+    return YES
+
+
+def _human(answer: dict[str, Any]) -> str:
+    rows = [
+        (
+            moment(row["received_ms"]),
+            row["reason"],
+            row["sender"] or None,
+            row["message_id"] or None,
+            size(row["size"]),
+            row["detail"],
+        )
+        for row in answer["quarantined"]
+    ]
+    return table(["CAME", "REASON", "FROM", "MESSAGE", "SIZE", "DETAIL"], rows) if rows else ""
+
+
+COMMANDS = {
+    "quarantine": Command(
+        run,
+        description="List envelopes that were refused, latest first, each with its reason. -o json shows their bytes as text.",
+        examples=["aghctl quarantine", "aghctl quarantine --limit 5 -o json"],
+        options=[LIMIT],
+    )
+}

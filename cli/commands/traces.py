@@ -1,0 +1,53 @@
+"""`aghctl traces`."""
+
+from __future__ import annotations
+
+from aghbus.cli.arguments import Command, Option, whole
+from aghbus.cli.asks import CHANNEL
+from aghbus.cli.commands.work_watch import lost_note
+from aghbus.cli.describe import event_line
+from aghbus.cli.errors import YES
+from aghbus.cli.stream import follow
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    from aghbus.cli.context import Context
+
+
+def run(context: Context, values: dict[str, Any]) -> int:
+    """Stream until interrupted."""
+    since = values["since"]
+    if since is None:  # a named start, not "now", so that a restart of the daemon before the first event leaves no hole
+        since = context.api.get("/v1/status")["store"]["last_seq"]
+    for event in follow(context.api, query(values), since, lost_note(context)):
+        context.output.event(event, event_line)
+    return YES
+
+
+def query(values: dict[str, Any]) -> list[tuple[str, object]]:
+    """The filters of the event stream."""
+    kinds = [] if values["all"] else ["trace", "receipt"]
+    return [("kind", kinds), *((name, values[name]) for name in ("work", "thread", "direct", "peer", "channel"))]
+
+
+COMMANDS = {
+    "traces": Command(
+        run,
+        description=(
+            "Stream traces and receipts, those that we send and those that come, as they are stored. Begins now, or after\n"
+            "--since; resumes by itself when the daemon restarts. Ends with Ctrl-C."
+        ),
+        examples=["aghctl traces", "aghctl traces --work WORK_ID --since 0 -o jsonl", "aghctl traces --all --peer ops"],
+        options=[
+            Option("--work", "only of this work", "ID"),
+            Option("--thread", "only in this thread", "ID"),
+            Option("--direct", "only in this direct room", "ID"),
+            Option("--peer", "only from or to this peer", "PEER"),
+            CHANNEL,
+            Option("--since", "begin after this local sequence; 0 is the beginning", "SEQ", convert=whole),
+            Option("--all", "every kind of message, not only traces and receipts"),
+        ],
+    )
+}

@@ -1,0 +1,127 @@
+"""The OpenAPI document and docs/api.md say what the server does."""
+
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from aghbus.daemon.api.routes import ROUTES, Router
+from aghbus.protocol import control
+from tests.daemon.api.harness import Api
+
+DOCS = Path(__file__).parents[3] / "docs" / "api.md"
+
+
+@pytest.fixture
+async def document(api: Api) -> Any:
+    return (await api.get("/openapi.json")).json
+
+
+def walk(value: Any) -> Iterator[dict[str, Any]]:
+    """Every object inside `value`."""
+    if isinstance(value, dict):
+        yield value
+    for entry in value.values() if isinstance(value, dict) else value if isinstance(value, list) else ():
+        yield from walk(entry)
+
+
+def operations(document: Any) -> Iterator[tuple[str, str, dict[str, Any]]]:
+    for path, methods in document["paths"].items():
+        for method, operation in methods.items():
+            yield method.upper(), path, operation
+
+
+async def test_every_route_is_in_the_document_and_the_other_way_round(document: Any) -> None:
+    assert document["openapi"] == "3.1.0"
+    assert {(method, path) for method, path, _ in operations(document)} == {(r.method, r.path) for r in ROUTES}
+
+
+async def test_every_reference_resolves(document: Any) -> None:
+    references = [found["$ref"] for found in walk(document) if "$ref" in found]
+    assert len(references) > 50
+    for reference in references:
+        target = document
+        for part in reference.removeprefix("#/").split("/"):
+            target = target[part]
+        assert target["type"] == "object"
+
+
+async def test_operations_are_whole(document: Any) -> None:
+    ids = [operation["operationId"] for _, _, operation in operations(document)]
+    assert len(set(ids)) == len(ids)
+    for _, path, operation in operations(document):
+        in_path = [p["name"] for p in operation["parameters"] if p["in"] == "path"]
+        assert in_path == re.findall(r"{(\w+)}", path)
+        assert all(p["required"] for p in operation["parameters"] if p["in"] == "path")
+        assert all("description" in response for response in operation["responses"].values())
+        assert all(re.fullmatch(r"[1-5]\d\d", status) for status in operation["responses"])
+        assert all(p["schema"] for p in operation["parameters"])
+
+
+async def test_bounds_are_in_the_schemas(document: Any) -> None:
+    schemas = document["components"]["schemas"]
+    assert schemas["InboxNextAsk"]["properties"]["wait"]["maximum"] == 300
+    assert {"type": "number", "minimum": 1.0, "maximum": 604800} in schemas["SendAsk"]["properties"]["expires_in"]["anyOf"]
+    assert schemas["SendAsk"]["additionalProperties"] is False
+    limit = next(p for p in document["paths"]["/v1/works"]["get"]["parameters"] if p["name"] == "limit")
+    assert (limit["schema"]["minimum"], limit["schema"]["maximum"], limit["required"]) == (1, 1000, False)
+
+
+async def test_answers_have_the_fields_of_their_schemas(api: Api, document: Any) -> None:
+    """What really comes back, compared with what the document promises for it."""
+    for target in ("/healthz", "/readyz", "/v1/version", "/v1/status", "/v1/peers", "/v1/works", "/v1/messages", "/v1/inbox"):
+        reference = document["paths"][target]["get"]["responses"]["200"]["content"]["application/json"]["schema"]["$ref"]
+        schema = document["components"]["schemas"][reference.rpartition("/")[2]]
+        assert set((await api.get(target)).json) == set(schema["properties"]), target
+    error = document["components"]["schemas"]["ErrorAnswer"]
+    assert set((await api.get("/nowhere")).json) == set(error["properties"])
+
+
+async def test_every_route_answers(api: Api) -> None:
+    """No route of the table is dead: each is reached by its own path, without a 404 or 405 of the router."""
+    for route in ROUTES:
+        if route.stream is not None:
+            continue
+        target = route.path.replace("{id}", "test.run").replace("{seq}", "1").replace("{verb}", "accept")
+        reply = await api.request(route.method, target)
+        assert reply.status != 405
+        assert reply.json.get("code") != "unknown_path", target
+
+
+def test_words_go_before_parameters() -> None:
+    route, values = Router().find("POST", "/v1/inbox/next")
+    assert (route.path, values) == ("/v1/inbox/next", [])
+    route, values = Router().find("POST", "/v1/works/a%2Fb/fail")
+    assert (route.path, values) == ("/v1/works/{id}/{verb}", ["a%2Fb", "fail"])
+
+
+def test_every_ask_and_answer_of_the_control_types_is_reachable() -> None:
+    """A type in control.py that no route takes or gives is forgotten, or has lost its route."""
+    _, components = msgspec.json.schema_components([t for r in ROUTES for t in (r.answer, r.ask) if t is not None])
+    ours = {
+        name
+        for name, value in vars(control).items()
+        if isinstance(value, type) and issubclass(value, control.Answer | control.Ask)
+    }
+    assert ours - set(components) <= {"Answer", "Ask", "ErrorAnswer"}
+
+
+def test_documentation_has_the_table_of_routes() -> None:
+    rows = re.findall(r"^\| `(GET|POST)` \| `([^`]+)` \| ([^|]+) \|", DOCS.read_text(), re.MULTILINE)
+    assert [(method, path, summary.strip()) for method, path, summary in rows] == [
+        (route.method, route.path, route.summary) for route in ROUTES
+    ]
+
+
+async def test_documented_errors_are_those_of_the_server(document: Any) -> None:
+    text = DOCS.read_text()
+    documented = dict(re.findall(r"^\| `(\w+)` \| (\d{3}) \|", text, re.MULTILINE))
+    for _, _, operation in operations(document):
+        for status, response in operation["responses"].items():
+            if status.startswith("2") or "ErrorAnswer" not in json.dumps(response):
+                continue
+            for code in response["description"].split(", "):
+                assert documented[code] == status

@@ -1,0 +1,63 @@
+"""Draws the tables of docs/protocol.md from the code: `python -m tests.protocol.draw_protocol_docs` rewrites them in place.
+
+Between `<!-- drawn: NAME -->` and `<!-- end: NAME -->` everything belongs to this file; a test compares.
+"""
+
+import re
+from pathlib import Path
+from typing import Final
+
+from aghbus.protocol import limits
+from aghbus.protocol.lifecycle import OPEN_STATES, PROGRESS, TRANSITIONS
+
+ROOT: Final = Path(__file__).parent.parent.parent
+PAGE: Final = ROOT / "docs" / "protocol.md"
+EVENTS: Final = ("message", *dict.fromkeys(event for _, event in TRANSITIONS if event != "message"), "trace:submitted")
+_CONSTANT: Final = re.compile(r"^(?P<name>[A-Z_]+): Final = .*?  # (?P<source>.+)$", re.MULTILINE)
+
+
+def lifecycle_table() -> str:
+    """One row per event, one column per open state, as Markdown."""
+    lines = [f"| event | {' | '.join(OPEN_STATES)} |", "|---|" + "---|" * len(OPEN_STATES)]
+    lines += [f"| {_event(event)} | {' | '.join(_cell(state, event) for state in OPEN_STATES)} |" for event in EVENTS]
+    return "\n".join(lines)
+
+
+def limits_table() -> str:
+    """Every constant of limits.py with its value and the comment that says unit and source, as Markdown."""
+    found = _CONSTANT.findall((ROOT / "protocol" / "limits.py").read_text("utf-8"))
+    rows = [f"| `{name}` | {_value(getattr(limits, name))} | {source} |" for name, source in found]
+    return "\n".join(["| constant | value | unit and source |", "|---|---|---|", *rows])
+
+
+def drawn(page: str) -> str:
+    """`page` with both tables drawn anew. ValueError when a marker is missing."""
+    for name, table in (("lifecycle", lifecycle_table()), ("limits", limits_table())):
+        begin, end = f"<!-- drawn: {name} -->", f"<!-- end: {name} -->"
+        before, found_begin, rest = page.partition(begin)
+        _, found_end, behind = rest.partition(end)
+        if not (found_begin and found_end):
+            raise ValueError(f"docs/protocol.md has no place for {name}")
+        page = f"{before}{begin}\n{table}\n{end}{behind}"
+    return page
+
+
+def _event(event: str) -> str:
+    return "say, capability" if event == "message" else event.replace(":", " ")
+
+
+def _cell(state: str, event: str) -> str:
+    after = TRANSITIONS.get((state, event))
+    if after is None:
+        return "ignored, `invalid_transition`"
+    if after != state:
+        return f"→ **{after}**"
+    return "advanced (progress)" if (state, event) in PROGRESS else "unchanged"
+
+
+def _value(value: object) -> str:
+    return f"{value:,}".replace(",", " ") if isinstance(value, int) else f"`{value}`"
+
+
+if __name__ == "__main__":
+    PAGE.write_text(drawn(PAGE.read_text("utf-8")), "utf-8")

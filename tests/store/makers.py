@@ -1,0 +1,100 @@
+"""Envelopes of made-up peers, and the way of one through the store, as the daemon takes it."""
+
+import itertools
+from collections.abc import Callable
+from typing import Any
+
+from aghbus.protocol.effects import Effects
+from aghbus.protocol.envelope import Envelope
+from aghbus.protocol.identifiers import direct_id
+from aghbus.protocol.receiving import Receiver, decide
+from aghbus.protocol.sending import Draft, apply_own, build
+from aghbus.store.apply import Applied, apply, load_view, send
+from aghbus.store.database import Store
+from aghbus.store.transaction import Transaction
+
+WORKSPACE, CHANNEL = "ws_test", "builders"
+US, BOB, EVE = "us", "bob", "eve"
+NOW = 1_776_366_000  # Unix seconds
+NOW_MS = NOW * 1000
+
+_numbers = itertools.count(1)
+
+
+def mint() -> str:
+    """A fresh message id."""
+    return f"msg_{next(_numbers):032x}"
+
+
+def say(sender: str = BOB, to: str | None = US, **fields: Any) -> Envelope:
+    """A say; by default directed, in a thread, without work. `direct=True` puts it into the pair's own room."""
+    return make("say", {"text": fields.pop("text", "hello")}, sender=sender, to=to, **fields)
+
+
+def trace(state: str, sender: str = BOB, to: str | None = US, **fields: Any) -> Envelope:
+    """A trace of a work's state; `message` and `result` go into its body."""
+    body = {key: fields.pop(key) for key in ("message", "result", "artifact_refs") if key in fields}
+    return make("trace", {"state": state, **body}, sender=sender, to=to, **fields)
+
+
+def receipt(status: str, for_id: str, sender: str = BOB, to: str | None = US, **fields: Any) -> Envelope:
+    """A receipt for a message; `reason_code` where the status needs one."""
+    body = {"for_id": for_id, "status": status}
+    if status != "accepted":
+        body["reason_code"] = fields.pop("reason_code", "busy")
+    return make("receipt", body, sender=sender, to=to, reply_to=for_id, **fields)
+
+
+def make(kind: str, body: dict[str, Any], *, sender: str, to: str | None, **fields: Any) -> Envelope:
+    """An envelope by its parts, valid at NOW and for an hour unless `ts` or `expires_at` say otherwise."""
+    fields.setdefault("workspace_id", WORKSPACE)
+    fields.setdefault("channel", CHANNEL)
+    if fields.pop("direct", False):
+        assert to is not None
+        room = direct_id(fields["workspace_id"], fields["channel"], sender, to)
+        fields.update(surface="direct", container=fields.get("container", room))
+    else:
+        fields.setdefault("surface", "thread")
+        fields.setdefault("container", "thread_one")
+    fields.setdefault("ts", NOW)
+    fields.setdefault("expires_at", fields["ts"] + 3600)
+    fields.setdefault("id", mint())
+    return build(Draft(kind=kind, body=body, sender=sender, to=to, **fields), fields["ts"])
+
+
+def receiver(now: int = NOW, *, observe: bool = False) -> Receiver:
+    """Us, at Unix second `now`."""
+    return Receiver(us=US, now=now, mint=mint, channels=frozenset([(WORKSPACE, CHANNEL)]), observe=observe)
+
+
+def receiving(
+    envelope: Envelope, *, capacity: int = 1000, at: int = NOW, observe: bool = False
+) -> Callable[[Transaction], tuple[Effects, Applied]]:
+    """The write job that decides about a received envelope and carries it out."""
+
+    def job(tx: Transaction) -> tuple[Effects, Applied]:
+        effects = decide(envelope, load_view(tx, envelope, US), receiver(at, observe=observe))
+        return effects, apply(tx, envelope, effects, us=US, received_ms=at * 1000, inbox_capacity=capacity)
+
+    return job
+
+
+def sending(envelope: Envelope, *, at: int = NOW) -> Callable[[Transaction], Applied]:
+    """The write job that keeps and queues an envelope of ours."""
+
+    def job(tx: Transaction) -> Applied:
+        view = load_view(tx, envelope, US)
+        return send(tx, envelope, apply_own(envelope, view.work, view.room), us=US, now_ms=at * 1000)
+
+    return job
+
+
+async def receive(store: Store, envelope: Envelope, **options: Any) -> Applied:
+    """`receiving`, committed."""
+    _, applied = await store.write(receiving(envelope, **options))
+    return applied
+
+
+async def rows(store: Store, sql: str, *params: Any) -> list[tuple[Any, ...]]:
+    """What a query on the committed state gives."""
+    return [tuple(row) for row in await store.reader.execute_fetchall(sql, params)]

@@ -1,0 +1,250 @@
+"""Group commit: shared commits, order, jobs that fail alone, callbacks, cancellation, and a store that cannot write."""
+
+import asyncio
+import sqlite3
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from aghbus.protocol.errors import NotFound
+from aghbus.store import meta
+from aghbus.store.database import Store
+from aghbus.store.errors import StoreUnavailable
+from aghbus.store.transaction import Transaction
+from tests.store.makers import rows
+
+Write = Callable[[Transaction], int]
+
+
+def put(value: int) -> Write:
+    def job(tx: Transaction) -> int:
+        tx.db.execute("INSERT INTO seen (slot, key) VALUES (?, x'00')", (value,))
+        return value
+
+    return job
+
+
+async def stored(store: Store) -> list[int]:
+    return [slot for (slot,) in await rows(store, "SELECT slot FROM seen ORDER BY slot")]
+
+
+async def test_what_waits_together_shares_a_commit(store: Store) -> None:
+    results = await asyncio.gather(*(store.write(put(number)) for number in range(500)))
+    assert results == list(range(500))
+    assert await stored(store) == list(range(500))
+    assert store.stats.jobs == 500
+    assert store.stats.commits < 100  # as many as there are time slices, far from one each
+
+
+async def test_one_at_a_time_commits_one_at_a_time(store: Store) -> None:
+    for number in range(5):
+        await store.write(put(number))
+    assert store.stats.commits == 5
+    assert store.stats.largest_batch == 1
+
+
+async def test_jobs_that_arrive_during_a_commit_share_the_next(store: Store) -> None:
+    first = store.submit(put(0))
+    while not store.stats.largest_batch and store.backlog:  # until the writer has taken it
+        await asyncio.sleep(0)
+    rest = [store.submit(put(number)) for number in range(1, 40)]
+    await asyncio.gather(first, *rest)
+    assert store.stats.commits <= 3
+
+
+async def test_jobs_run_in_the_order_they_were_submitted(store: Store) -> None:
+    order: list[int] = []
+    jobs = [store.submit(lambda tx, number=number: order.append(number)) for number in range(300)]
+    await asyncio.gather(*jobs)
+    assert order == list(range(300))
+
+
+async def test_a_job_sees_what_earlier_jobs_of_its_transaction_wrote(store: Store) -> None:
+    first = store.submit(put(1))
+    second = store.submit(lambda tx: tx.db.execute("SELECT count(*) FROM seen").fetchone()[0])
+    assert (await first, await second) == (1, 1)
+
+
+def refuse_at_once(tx: Transaction) -> int:
+    raise NotFound("no such thing")
+
+
+def refuse_late(tx: Transaction) -> int:
+    tx.db.execute("INSERT INTO seen (slot, key) VALUES (777, x'00')")
+    tx.memory.inbox_waiting.add(tx, 5)
+    raise NotFound("changed my mind")
+
+
+def violate(tx: Transaction) -> int:
+    tx.db.execute("INSERT INTO seen (slot, key) VALUES (1, NULL)")
+    return 0
+
+
+@pytest.mark.parametrize("bad", [refuse_at_once, refuse_late, violate])
+async def test_a_job_that_fails_fails_alone(store: Store, bad: Write) -> None:
+    jobs = [store.submit(job) for job in (put(1), put(2), bad, put(3), bad, put(4))]
+    results = await asyncio.gather(*jobs, return_exceptions=True)
+    assert [result for result in results if isinstance(result, int)] == [1, 2, 3, 4]
+    failed = [result for result in results if isinstance(result, Exception)]
+    assert len(failed) == 2
+    assert all(isinstance(error, NotFound | sqlite3.IntegrityError) for error in failed)
+    assert await stored(store) == [1, 2, 3, 4]
+    assert store.memory.inbox_waiting.value == 0
+    assert store.writable
+
+
+async def test_many_late_failures_rerun_the_others_once(store: Store) -> None:
+    jobs = [store.submit(refuse_late if number % 2 else put(number)) for number in range(200)]
+    results = await asyncio.gather(*jobs, return_exceptions=True)
+    assert sum(isinstance(result, NotFound) for result in results) == 100
+    assert await stored(store) == list(range(0, 200, 2))
+    assert store.stats.reruns <= store.stats.commits + 1
+
+
+async def test_callbacks_follow_the_commit_in_order_and_before_the_futures(store: Store) -> None:
+    seen: list[str] = []
+
+    def noted(name: str) -> Callable[[Transaction], None]:
+        def job(tx: Transaction) -> None:
+            meta.bump(tx.db, name)
+            tx.after_commit(lambda: seen.append(f"committed {name}"))
+            tx.after_rollback(lambda: seen.append(f"never {name}"))
+
+        return job
+
+    futures = [store.submit(noted(name)) for name in "ab"]
+    futures[0].add_done_callback(lambda _: seen.append("resolved a"))
+    await asyncio.gather(*futures)
+    assert seen == ["committed a", "committed b", "resolved a"]
+    assert await rows(store, "SELECT value FROM meta WHERE key IN ('a', 'b')") == [(1,), (1,)]
+
+
+async def test_a_callback_runs_once_though_its_job_ran_twice(store: Store) -> None:
+    seen: list[str] = []
+    runs: list[str] = []
+
+    def good(tx: Transaction) -> None:
+        runs.append("run")
+        meta.bump(tx.db, "good")
+        tx.after_commit(lambda: seen.append("committed"))
+        tx.after_rollback(lambda: seen.append("rolled back"))
+
+    first = store.submit(good)
+    second = store.submit(refuse_late)
+    await first
+    with pytest.raises(NotFound):
+        await second
+    assert runs == ["run", "run"]
+    assert seen == ["rolled back", "committed"]
+    assert await rows(store, "SELECT value FROM meta WHERE key = 'good'") == [(1,)]
+
+
+async def test_a_failing_callback_breaks_nothing(store: Store, caplog: pytest.LogCaptureFixture) -> None:
+    def job(tx: Transaction) -> int:
+        meta.bump(tx.db, "x")
+        tx.after_commit(lambda: 1 // 0)  # type: ignore[arg-type, return-value]
+        return 3
+
+    assert await store.write(job) == 3
+    assert "callback" in caplog.text
+    assert await store.write(put(1)) == 1
+
+
+async def test_a_cancelled_waiter_breaks_nothing(store: Store) -> None:
+    first = store.submit(put(1))
+    waiting = asyncio.create_task(store.write(put(2)))
+    await asyncio.sleep(0)
+    waiting.cancel()
+    third = store.submit(put(3))
+    assert await asyncio.gather(first, third) == [1, 3]
+    with pytest.raises(asyncio.CancelledError):
+        await waiting
+    assert await store.write(put(4)) == 4
+
+
+async def test_reading_jobs_do_not_pay_for_a_commit(store: Store) -> None:
+    for _ in range(10):
+        await store.write(lambda tx: tx.db.execute("SELECT 1").fetchone())
+    assert store.stats.commits == 0
+    assert store.stats.jobs == 10
+
+
+async def test_the_loop_is_not_kept_for_long(store: Store) -> None:
+    def slow(tx: Transaction) -> None:
+        tx.db.execute(
+            "WITH RECURSIVE n(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM n WHERE x < 3000) SELECT count(*) FROM n"
+        ).fetchone()
+        meta.bump(tx.db, "slow")
+
+    futures = [store.submit(slow) for _ in range(200)]
+    turns = 0
+    while not all(future.done() for future in futures):
+        await asyncio.sleep(0)
+        turns += 1
+    assert turns > store.stats.commits  # the loop had its turn between any two transactions
+    assert 1 < store.stats.commits < 200
+
+
+def fill(tx: Transaction) -> None:
+    tx.db.execute("INSERT INTO quarantine VALUES (NULL, 0, '', '', '', '', '', 0, zeroblob(100000))")
+
+
+def limit_pages(extra: int | None) -> Callable[[Transaction], None]:
+    def job(tx: Transaction) -> None:
+        (pages,) = tx.db.execute("PRAGMA page_count").fetchone()
+        tx.db.execute(f"PRAGMA max_page_count = {pages + extra if extra is not None else 1 << 30}").fetchone()
+
+    return job
+
+
+async def test_a_full_disk_is_said_undone_and_got_over(store: Store) -> None:
+    await store.write(put(1))
+    await store.write(limit_pages(10))
+    seen: list[str] = []
+
+    def doomed(tx: Transaction) -> None:
+        tx.memory.inbox_waiting.add(tx, 1)
+        tx.after_commit(lambda: seen.append("committed"))
+        fill(tx)
+
+    futures = [store.submit(put(2)), store.submit(doomed), store.submit(put(3))]
+    results = await asyncio.gather(*futures, return_exceptions=True)
+    assert [type(result) for result in results] == [StoreUnavailable] * 3  # none of them is durable
+    assert not store.writable
+    assert store.last_error is not None
+    assert "full" in store.last_error
+    assert (await store.status()).writable is False
+    assert await stored(store) == [1]
+    assert seen == []
+    assert store.memory.inbox_waiting.value == 0
+
+    await store.write(limit_pages(None))
+    assert not store.writable  # reading and pragmas prove nothing
+    assert await store.probe() is True
+    assert store.writable
+    assert store.last_error is None
+    assert await store.write(put(4)) == 4
+
+
+async def test_a_foreign_lock_is_waited_for_off_the_loop(store: Store, path: Path) -> None:
+    foreign = sqlite3.connect(path, isolation_level=None)
+    foreign.execute("BEGIN IMMEDIATE")
+    waiting = store.submit(put(1))
+    turns = 0
+    while turns < 2000:  # the loop runs while the writer waits in its thread
+        await asyncio.sleep(0)
+        turns += 1
+    assert not waiting.done()
+    foreign.execute("COMMIT")
+    foreign.close()
+    assert await waiting == 1
+
+
+async def test_the_reader_sees_only_what_is_committed_and_blocks_nobody(store: Store) -> None:
+    await store.write(put(1))
+    cursor = await store.reader.execute("SELECT slot FROM seen")  # a snapshot that stays open
+    assert await store.write(put(2)) == 2
+    assert [row[0] for row in await cursor.fetchall()] == [1]
+    await cursor.close()
+    assert await stored(store) == [1, 2]

@@ -1,0 +1,205 @@
+"""Opening: the lock, the modes, versions, damage, and whether the last one closed in order."""
+
+import os
+import sqlite3
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from aghbus.store.database import Store
+from aghbus.store.errors import StoreDamaged, StoreLocked, StoreTooNew, StoreUnopenable
+from aghbus.store.schema import Migration, check_owner, migrate, shipped
+from tests.store.makers import receive, rows, say
+
+HOLD = """
+import asyncio, sys
+from pathlib import Path
+from aghbus.store.database import Store
+async def main():
+    await Store.open(Path(sys.argv[1]), name="other-one")
+    print("open", flush=True)
+    sys.stdin.read()
+asyncio.run(main())
+"""
+
+
+async def test_a_new_store_is_private_and_in_wal_mode(path: Path) -> None:
+    store = await Store.open(path)
+    try:
+        assert path.stat().st_mode & 0o777 == 0o600
+        assert path.parent.stat().st_mode & 0o777 == 0o700
+        assert path.with_name("store.db-wal").stat().st_mode & 0o777 == 0o600
+        assert await rows(store, "PRAGMA journal_mode") == [("wal",)]
+        assert await rows(store, "PRAGMA auto_vacuum") == [(2,)]
+        settings = await store.write(
+            lambda tx: [tx.db.execute(f"PRAGMA {name}").fetchone()[0] for name in ("synchronous", "foreign_keys")]
+        )
+        assert settings == [2, 1]  # FULL, ON
+    finally:
+        await store.close()
+
+
+async def test_a_looser_mode_is_tightened(path: Path) -> None:
+    await (await Store.open(path)).close()
+    path.chmod(0o644)
+    await (await Store.open(path)).close()
+    assert path.stat().st_mode & 0o777 == 0o600
+
+
+async def test_synchronous_normal_is_a_switch(store: Store) -> None:
+    assert await store.write(lambda tx: tx.db.execute("PRAGMA synchronous").fetchone()) == (1,)
+    assert (await store.status()).synchronous == "normal"
+
+
+async def test_the_reader_cannot_write(store: Store) -> None:
+    with pytest.raises(sqlite3.OperationalError, match="readonly"):
+        await store.reader.execute("DELETE FROM meta")
+
+
+async def test_a_second_opener_of_this_process_is_refused(store: Store, path: Path) -> None:
+    with pytest.raises(StoreLocked) as caught:
+        await Store.open(path)
+    assert caught.value.pid == os.getpid()
+
+
+async def test_another_process_is_named_and_its_death_frees_the_store(path: Path) -> None:
+    with subprocess.Popen(
+        [sys.executable, "-c", HOLD, str(path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as child:
+        assert child.stdout is not None
+        assert child.stdout.readline() == b"open\n"
+        with pytest.raises(StoreLocked) as caught:
+            await Store.open(path)
+        assert caught.value.pid == child.pid
+        assert "other-one" in str(caught.value)
+        assert f"pid {child.pid}" in str(caught.value)
+        assert caught.value.hint
+        child.kill()
+        child.wait()
+    await (await Store.open(path)).close()
+
+
+async def test_a_failed_opening_leaves_nothing_locked(path: Path) -> None:
+    path.parent.mkdir()
+    path.write_bytes(b"not a database at all" * 100)
+    for _ in range(2):  # the second one would meet the lock of the first
+        with pytest.raises(StoreDamaged):
+            await Store.open(path)
+
+
+async def test_another_programs_file_is_left_alone(path: Path) -> None:
+    path.parent.mkdir()
+    foreign = sqlite3.connect(path)
+    foreign.execute("CREATE TABLE theirs (x)")
+    foreign.commit()
+    foreign.close()
+    before = path.read_bytes()
+    with pytest.raises(StoreDamaged, match="another program"):
+        await Store.open(path)
+    assert path.read_bytes() == before
+
+
+async def test_a_newer_schema_is_refused(path: Path) -> None:
+    await (await Store.open(path)).close()
+    db = sqlite3.connect(path)
+    db.execute("PRAGMA user_version = 999")
+    db.close()
+    with pytest.raises(StoreTooNew, match="999"):
+        await Store.open(path)
+
+
+async def test_damage_after_an_unclean_end_is_found(path: Path) -> None:
+    store = await Store.open(path)
+    for number in range(50):
+        await receive(store, say(work_id=f"work_{number}"))
+    await store.close()
+    db = sqlite3.connect(path)
+    db.execute("UPDATE meta SET value = 0 WHERE key = 'closed'")  # as if it had been killed
+    (page,) = db.execute("SELECT rootpage FROM sqlite_schema WHERE name = 'envelopes_id'").fetchone()
+    db.commit()
+    db.close()
+    with path.open("r+b") as file:
+        file.seek((page - 1) * 4096 + 3)
+        file.write(b"\x7f\xff\x7f\xff")
+    with pytest.raises(StoreDamaged) as caught:
+        await Store.open(path)
+    assert caught.value.hint
+
+
+async def test_what_was_written_is_there_after_reopening(path: Path) -> None:
+    store = await Store.open(path)
+    envelope = say()
+    await receive(store, envelope)
+    await store.close()
+    assert not path.with_name("store.db-wal").exists()
+    store = await Store.open(path)
+    try:
+        assert await rows(store, "SELECT msg_id, raw FROM envelopes") == [(envelope.id, envelope.raw)]
+        assert store.memory.inbox_waiting.value == 1
+    finally:
+        await store.close()
+
+
+async def test_closing_twice_is_once_and_later_writes_say_so(path: Path) -> None:
+    store = await Store.open(path)
+    pending = store.submit(lambda tx: 7)
+    await store.close()
+    assert await pending == 7  # what waited was carried out
+    await store.close()
+    with pytest.raises(Exception, match="closed"):
+        await store.write(lambda tx: 8)
+
+
+async def test_a_folder_that_cannot_be_made(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("in the way")
+    with pytest.raises(StoreUnopenable) as caught:
+        await Store.open(tmp_path / "file" / "store.db")
+    assert caught.value.hint
+
+
+async def test_a_store_that_is_a_folder(tmp_path: Path) -> None:
+    (tmp_path / "store.db").mkdir()
+    with pytest.raises(StoreUnopenable):
+        await Store.open(tmp_path / "store.db")
+
+
+def test_migrations_are_numbered_without_a_gap() -> None:
+    assert [migration.number for migration in shipped()] == list(range(1, len(shipped()) + 1))
+
+
+def test_only_the_missing_migrations_run(tmp_path: Path) -> None:
+    first = Migration(1, "CREATE TABLE a (x); INSERT INTO a VALUES (1);")
+    second = Migration(2, "ALTER TABLE a ADD COLUMN y DEFAULT 5;")
+    db = sqlite3.connect(tmp_path / "old.db", isolation_level=None)
+    migrate(db, 0, [first])
+    assert db.execute("PRAGMA user_version").fetchone() == (1,)
+    migrate(db, 1, [first, second])
+    assert db.execute("PRAGMA user_version").fetchone() == (2,)
+    assert db.execute("SELECT * FROM a").fetchall() == [(1, 5)]
+    db.close()
+
+
+def test_a_migration_that_fails_changes_nothing(tmp_path: Path) -> None:
+    db = sqlite3.connect(tmp_path / "old.db", isolation_level=None)
+    good = Migration(1, "CREATE TABLE a (x);")
+    with pytest.raises(sqlite3.OperationalError):
+        migrate(db, 0, [good, Migration(2, "CREATE TABLE b (x); INSERT INTO nowhere VALUES (1);")])
+    assert db.execute("PRAGMA user_version").fetchone() == (1,)
+    assert [name for (name,) in db.execute("SELECT name FROM sqlite_schema")] == ["a"]
+    assert not db.in_transaction
+    db.close()
+
+
+def test_every_table_is_strict(tmp_path: Path) -> None:
+    path = tmp_path / "new.db"
+    db = sqlite3.connect(path, isolation_level=None)
+    migrate(db, check_owner(db, path), shipped())
+    loose = [
+        row[1]
+        for row in db.execute("PRAGMA table_list")
+        if row[2] == "table" and not row[1].startswith("sqlite_") and row[5] != 1
+    ]
+    db.close()
+    assert loose == []
