@@ -59,11 +59,6 @@ def event_line(event: dict[str, Any]) -> str:
     return f"{line}  [{safe(change['outcome'])}{why}]"
 
 
-def trust_note(trust: str) -> str:
-    """How far a sender's name can be believed, in words, for the one case that needs saying."""
-    return "signature verified" if trust == "verified" else safe(trust)
-
-
 def sent_line(sent: dict[str, Any]) -> str:
     """What became of a send: `sent to ops in thread_… (msg_…, queued)`."""
     to = safe(sent["to"] or "everybody in the channel")

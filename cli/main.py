@@ -41,6 +41,8 @@ def entry(argv: Sequence[str] | None = None) -> int:
 
 def _run(words: list[str], options: dict[str, Any]) -> int:
     name = ""
+    if words[:1] == ["help"]:
+        return _help(" ".join(words[1:]))
     try:
         name, rest = _name(words, options)
         if name not in COMMANDS:
@@ -64,8 +66,6 @@ def _name(words: list[str], options: dict[str, Any]) -> tuple[str, list[str]]:
     if not rest:
         raise UsageError("which command?", "aghctl --help lists all")
     first = rest.pop(0)
-    if first == "help":
-        return " ".join(word for word in rest if not word.startswith("-")), []
     if first not in GROUPS:
         return _known(first, COMMANDS), rest
     try:

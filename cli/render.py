@@ -33,6 +33,14 @@ def quoted(value: object) -> str:
     return f"“{safe(value)}”" if value not in (None, "") else ""
 
 
+def shell(value: object) -> str:
+    """`value` as one word of a shell command that a person will paste: what a peer chose must not become a command."""
+    text = safe(value)
+    if text.isascii() and text.replace("_", "").replace("-", "").replace(".", "").isalnum() and text[0] != "-":
+        return text
+    return "'" + text.replace("'", "'\\''") + "'"
+
+
 def compact(value: Any) -> str:
     """A JSON value in one line, in ASCII, so that nothing in it needs escaping but DEL."""
     import json

@@ -1,7 +1,7 @@
 """Greeting, answering whois, and asking it: the part of the traffic that is never queued (spec sections 2 and 7)."""
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from typing import Any, Final
 
 import msgspec
@@ -17,7 +17,8 @@ from aghbus.protocol.identifiers import is_peer, subject_for
 from aghbus.protocol.sending import Draft, build
 from aghbus.store import peers
 
-INSTANCE_KEY: Final = "aghbus.instance"  # in a greet's ext: tells two daemons under one peer id apart
+INSTANCE_KEY: Final = "aghbus.instance"  # in ext: tells two daemons under one peer id apart, and that commits are acked
+JOINED_KEY: Final = "aghbus.joined"  # in the ext of a greet on joining or coming back: what waits for us may come now
 _JITTER: Final = 0.2  # of the greeting interval, downwards only (spec section 7)
 _REGREET: Final = 5.0  # seconds between two greets that answer a conflict
 _GRACE: Final = (0.01, 0.1)  # seconds, least and most, after the last expected answer
@@ -45,9 +46,11 @@ class Question:
 class Discovery:
     """One daemon's discovery on all its channels."""
 
-    def __init__(self, core: Core, instance: str) -> None:
+    def __init__(self, core: Core, instance: str, on_back: Callable[[str], None]) -> None:
+        """`instance` is this store's own mark; `on_back` is called with a peer that has joined or was not heard for long."""
         self._core = core
         self._instance = instance
+        self._on_back = on_back
         self._questions: dict[str, Question] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._regreeted = float("-inf")
@@ -55,12 +58,12 @@ class Discovery:
 
     # greeting
 
-    async def greet(self) -> None:
+    async def greet(self, *, joined: bool = False) -> None:
         """Announce ourselves on every channel; quiet when the link is down (it greets again when it is up)."""
         for workspace_id, channel in self._core.channels:
             body: dict[str, Any] = {"peer_card": self._core.card().to_wire()}
-            draft = self._draft("greet", workspace_id, channel, body, ext={INSTANCE_KEY: self._instance})
-            await self._publish(draft)
+            ext = {JOINED_KEY: True} if joined else None
+            await self._publish(self._draft("greet", workspace_id, channel, body, ext=ext))
 
     async def keep_greeting(self) -> None:
         """Greet at the configured interval, with downward jitter, until cancelled."""
@@ -72,7 +75,7 @@ class Discovery:
 
     async def join(self) -> None:
         """Greet, and ask who is there so that presence is filled without waiting for the others' next greet."""
-        await self.greet()
+        await self.greet(joined=True)
         for workspace_id, channel in self._core.channels:
             await self._publish(self._draft("whois", workspace_id, channel, {"type": "request", "query": ""}))
 
@@ -101,6 +104,10 @@ class Discovery:
     def _heard(self, effect: Discovered, envelope: Envelope) -> None:
         core = self._core
         now_ms = core.clock.millis()
+        ext = envelope.extensions()
+        core.roster.note_acknowledging(effect.card.peer_id, INSTANCE_KEY in ext)
+        if ext.get(JOINED_KEY) is True or not core.roster.is_active(envelope, now_ms):
+            self._on_back(effect.card.peer_id)
         peer = core.roster.heard(envelope.workspace_id, envelope.channel, effect.card, effect.trust, now_ms)
         core.behind(lambda tx: peers.seen(tx, peer))
         question = self._questions.get(effect.answer_to or "")
@@ -242,7 +249,7 @@ class Discovery:
             to=to,
             ts=clock.seconds(),
             body=body,
-            ext=ext or None,
+            ext={**(ext or {}), INSTANCE_KEY: self._instance},
         )
 
     async def _publish(self, draft: Draft) -> None:

@@ -13,10 +13,14 @@ from typing import Final
 import msgspec
 
 from aghbus.daemon.core import Core
+from aghbus.daemon.deadlines import Deadlines
 from aghbus.daemon.discovery import Discovery
-from aghbus.daemon.link import InboundMessage
+from aghbus.daemon.failpoints import failpoint
+from aghbus.daemon.link import InboundMessage, LinkError
+from aghbus.daemon.link_events import Settlement
 from aghbus.daemon.outgoing import outgoing
 from aghbus.daemon.publisher import Publisher
+from aghbus.protocol.acks import Ack, encode_ack, may_answer
 from aghbus.protocol.budget import Budgets
 from aghbus.protocol.effects import (
     AnswerWhois,
@@ -28,6 +32,7 @@ from aghbus.protocol.effects import (
     Quarantine,
     Queue,
     Remember,
+    Requeue,
 )
 from aghbus.protocol.envelope import DISCOVERY_KINDS, Envelope, parse
 from aghbus.protocol.errors import NotTarget, ProtocolError
@@ -43,6 +48,7 @@ from aghbus.store.transaction import Transaction
 
 _BATCH: Final = 256  # envelopes decided in one job: some milliseconds of the loop
 _QUARANTINE_PER_SECOND: Final = 50.0  # refused envelopes kept; a flood beyond it is only counted
+_NAK_DELAY: Final = 1.0  # seconds until a stream delivers again what could not be taken
 _STORE_PAUSE: Final = 0.25  # seconds before the next batch after the store could not write
 
 
@@ -55,6 +61,8 @@ class Arrived(msgspec.Struct, frozen=True):
     envelope: Envelope | None = None
     error: ProtocolError | None = None
     source: Source | None = None
+    reply: str = ""
+    settlement: Settlement | None = None
 
 
 class Done(msgspec.Struct, frozen=True):
@@ -70,8 +78,9 @@ class Done(msgspec.Struct, frozen=True):
 class Intake:
     """The receiving half of the daemon."""
 
-    def __init__(self, core: Core, discovery: Discovery, publisher: Publisher) -> None:
+    def __init__(self, core: Core, discovery: Discovery, publisher: Publisher, deadlines: Deadlines) -> None:
         self._core = core
+        self._deadlines = deadlines
         self._discovery = discovery
         self._publisher = publisher
         self._queue: deque[Arrived] = deque()
@@ -99,10 +108,24 @@ class Intake:
             self._offer_refused(message, error)
             return
         core.counters.add(f"received.{envelope.kind}")
+        failpoint("receive.parsed")
         if envelope.kind in DISCOVERY_KINDS:
             self._discover(message, envelope)
+            _settle(message.settlement)
         else:
-            self._put(Arrived(message.subject, message.data, core.clock.millis(), envelope))
+            self._put(self._arrived(message, envelope))
+
+    def _arrived(
+        self,
+        message: InboundMessage,
+        envelope: Envelope | None,
+        error: ProtocolError | None = None,
+        source: Source | None = None,
+    ) -> Arrived:
+        now_ms = self._core.clock.millis()
+        return Arrived(
+            message.subject, message.data, now_ms, envelope, error, source, message.reply, message.settlement
+        )
 
     def _offer_refused(self, message: InboundMessage, error: ProtocolError) -> None:
         core = self._core
@@ -111,8 +134,9 @@ class Intake:
         source = None if isinstance(error, NotTarget) else salvage(message.data, core.us, core.joined)
         if source is None and not self._kept.spend("", core.clock.monotonic()):
             core.counters.add("quarantine.skipped")
+            _settle(message.settlement)
             return
-        self._put(Arrived(message.subject, message.data, core.clock.millis(), None, error, source))
+        self._put(self._arrived(message, None, error, source))
 
     def _put(self, arrived: Arrived) -> None:
         if len(self._queue) >= self._core.settings.receive.queue:
@@ -137,7 +161,7 @@ class Intake:
                 case Quarantine(reason=reason):
                     core.counters.add(f"refused.{reason}")
                     if self._kept.spend("", core.clock.monotonic()):
-                        self._keep(Arrived(message.subject, message.data, core.clock.millis(), envelope), effect)
+                        self._keep(self._arrived(message, envelope), effect)
                 case Ignore(why=why):
                     core.counters.add(f"ignored.{why}")
                 case _:
@@ -179,6 +203,7 @@ class Intake:
             self._core.noise.event(logging.ERROR, "store", "the store cannot write", cause=str(error))
             await asyncio.sleep(_STORE_PAUSE)
             return
+        failpoint("receive.committed")
         for done in results:
             self._act(done)
 
@@ -202,12 +227,16 @@ class Intake:
             effects = decide(envelope, load_view(tx, envelope, core.us), receiver)
             if not room and any(isinstance(effect, Deliver) for effect in effects):
                 return Done(arrived, (), overloaded=True)
-        effects = tuple(effect for effect in effects if not self._suppressed(effect))
+        if any(self._suppressed(effect) for effect in effects):
+            effects = tuple(effect for effect in effects if not isinstance(effect, Queue | Requeue))
         for effect in effects:
             if isinstance(effect, Quarantine):
                 self._quarantine(tx, arrived, effect)
         capacity = core.settings.inbox.capacity
         applied = apply(tx, envelope, effects, us=core.us, received_ms=arrived.received_ms, inbox_capacity=capacity)
+        if envelope is not None:
+            self._deadlines.note(tx, envelope, applied)
+        failpoint("receive.decided")
         return Done(arrived, effects, applied, outgoing(tx, applied))
 
     def _suppressed(self, effect: object) -> bool:
@@ -255,12 +284,38 @@ class Intake:
             core.announcer.ring(seq)
             if done.applied.delivered:
                 core.inbox_bell.ring(seq)
+            _settle(done.arrived.settlement)
+            self._acknowledge(done)
+            failpoint("receive.acted")
+
+    def _acknowledge(self, done: Done) -> None:
+        """Tell the sender's daemon, if it asked, that a message directed at us is committed, or refused for good."""
+        envelope, reply = done.arrived.envelope, done.arrived.reply
+        if not reply or envelope is None or envelope.to != self._core.us or not may_answer(reply):
+            return
+        refusal = next((effect.reason for effect in done.effects if isinstance(effect, Quarantine)), None)
+        ack = Ack(envelope.id, "committed" if refusal is None else "refused", refusal)
+        self._core.counters.add("acks.sent")
+        self._discovery.spawn(self._answer(reply, ack))
+
+    async def _answer(self, reply: str, ack: Ack) -> None:
+        try:
+            await self._core.link.publish(reply, encode_ack(ack))
+        except LinkError:
+            self._core.counters.add("acks.unsent")  # it will be asked again
 
     def _overload(self, where: str, arrived: Arrived) -> None:
         core = self._core
         core.counters.add("overload")
         core.counters.add(f"overload.{where}")
+        if arrived.settlement is not None:
+            arrived.settlement.nak(_NAK_DELAY)
         sentence = f"overload: envelopes are held off because the {where} is full"
         core.counters.problem(f"overload.{where}", sentence, core.clock.monotonic())
         sender = arrived.envelope.sender if arrived.envelope else ""
         core.noise.event(logging.WARNING, f"overload.{where}", sentence, sender=sender, subject=arrived.subject)
+
+
+def _settle(settlement: Settlement | None) -> None:
+    if settlement is not None:
+        settlement.ack()

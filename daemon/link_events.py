@@ -11,21 +11,42 @@ ConnectFailed         one attempt to connect; the link keeps it as `last_error` 
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Literal, Protocol
 
 import msgspec
 
 
+class Settlement(Protocol):
+    """How a message that the broker keeps until it hears of it is settled; both return at once."""
+
+    def ack(self) -> None:
+        """It is committed, or needs no commit: never deliver it again."""
+
+    def nak(self, delay: float) -> None:
+        """It could not be taken now: deliver it again after `delay` seconds."""
+
+
 class InboundMessage:
-    """One message from NATS: subject, payload bytes, reply subject (empty if none), headers (None if none)."""
+    """One message from NATS: subject, payload bytes, reply subject (empty if none), headers (None if none).
 
-    __slots__ = ("data", "headers", "reply", "subject")
+    `settlement` is there when the broker waits for our word (JetStream), None in core NATS.
+    """
 
-    def __init__(self, subject: str, data: bytes, reply: str, headers: dict[str, str] | None) -> None:
+    __slots__ = ("data", "headers", "reply", "settlement", "subject")
+
+    def __init__(
+        self,
+        subject: str,
+        data: bytes,
+        reply: str,
+        headers: dict[str, str] | None,
+        settlement: Settlement | None = None,
+    ) -> None:
         self.subject = subject
         self.data = data
         self.reply = reply
         self.headers = headers
+        self.settlement = settlement
 
 
 class LinkError(Exception):

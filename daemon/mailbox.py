@@ -4,6 +4,7 @@ import secrets
 from typing import Final
 
 from aghbus.daemon.core import Core
+from aghbus.daemon.failpoints import failpoint
 from aghbus.protocol.control import InboxItem, InboxList, InboxNackAsk, InboxNextAsk
 from aghbus.store import inbox
 from aghbus.store.transaction import Transaction
@@ -46,7 +47,10 @@ class Mailbox:
             item = inbox.lease_next(tx, now_ms, int(ask.visibility * 1000), token, work_id=ask.work_id)
             return inbox.ack(tx, item.seq, token) if item is not None and ask.ack else item
 
-        return await self._core.store.write(job)
+        item = await self._core.store.write(job)
+        if item is not None:
+            failpoint("inbox.leased")
+        return item
 
     async def _until_due(self, left: float) -> float:
         """Seconds until a lease runs out or a returned message is ready again, `left` at most."""
@@ -57,7 +61,9 @@ class Mailbox:
 
     async def ack(self, seq: int, lease: str | None) -> InboxItem:
         """Done; refused when another lease holds it."""
-        return await self._core.store.write(lambda tx: inbox.ack(tx, seq, lease))
+        item = await self._core.store.write(lambda tx: inbox.ack(tx, seq, lease))
+        failpoint("inbox.acked")
+        return item
 
     async def nack(self, seq: int, ask: InboxNackAsk) -> InboxItem:
         """Back to ready after a delay; dead after too many attempts."""

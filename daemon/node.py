@@ -19,12 +19,15 @@ import msgspec
 
 from aghbus.daemon.api.server import ApiServer
 from aghbus.daemon.broker import BrokerError, EmbeddedBroker
+from aghbus.daemon.carrier import CoreCarrier
 from aghbus.daemon.catalog import Catalog, CatalogError, CatalogSource
 from aghbus.daemon.catalog_watcher import CatalogWatcher
 from aghbus.daemon.clock import Clock
 from aghbus.daemon.config_rules import split_address
 from aghbus.daemon.core import Core
+from aghbus.daemon.deadlines import Deadlines
 from aghbus.daemon.discovery import Discovery
+from aghbus.daemon.failpoints import arm
 from aghbus.daemon.intake import Intake
 from aghbus.daemon.link import Link
 from aghbus.daemon.link_events import LinkEvent, SlowConsumer
@@ -35,6 +38,7 @@ from aghbus.daemon.outgoing import Sender
 from aghbus.daemon.publisher import Publisher
 from aghbus.daemon.roster import Roster
 from aghbus.daemon.settings import Settings, reloadable_changes
+from aghbus.protocol.acks import REPLY_PREFIX
 from aghbus.protocol.identifiers import route_token, subject_root
 from aghbus.protocol.locations import Locations
 from aghbus.store import envelopes, meta, peers
@@ -85,10 +89,12 @@ class Node:
         clock = Clock()
         roster = Roster(settings.discovery.interval)
         self.core = Core(settings, clock, store, self.link, roster, last_seq)
-        self.discovery = Discovery(self.core, instance)
-        self.publisher = Publisher(self.core)
-        self.intake = Intake(self.core, self.discovery, self.publisher)
-        self.sender = Sender(self.core, self.publisher)
+        self._ack_root = f"{REPLY_PREFIX}aghbus_{secrets.token_hex(12)}"
+        self.publisher = Publisher(self.core, CoreCarrier(self.link, self._ack_root))
+        self.deadlines = Deadlines(self.core, self.publisher)
+        self.discovery = Discovery(self.core, instance, self.publisher.peer_is_back)
+        self.intake = Intake(self.core, self.discovery, self.publisher, self.deadlines)
+        self.sender = Sender(self.core, self.publisher, self.deadlines)
         self.catalog = CatalogWatcher(self._catalog_source(settings), self._new_catalog, self._bad_catalog)
         self.version = importlib.metadata.version("aghbus")
         self.service = NodeService(self)
@@ -115,7 +121,10 @@ class Node:
             peer = "*" if self.settings.observe else route_token(self.core.us)
             self.link.subscribe(f"{root}.peer.{peer}", self.intake.offer)
         self._run("intake", self.intake.run)
+        self.link.subscribe(f"{self._ack_root}.*", self.publisher.acknowledged)
         self._run("publisher", self.publisher.run)
+        self._run("retry", self.publisher.retry)
+        self._run("deadlines", self.deadlines.run)
         self._run("greeting", self.discovery.keep_greeting)
         self._run("catalog", self.catalog.run)
         self._run("retention", self._retain)
@@ -179,7 +188,7 @@ class Node:
         self.core.counters.solved("link")
         _log.info("link up server=%s", link.server.url if link.server else "")
         self.publisher.link_up()
-        self.discovery.spawn(self.discovery.greet() if self._joined else self.discovery.join())
+        self.discovery.spawn(self.discovery.greet(joined=True) if self._joined else self.discovery.join())
         self._joined = True
 
     def _link_down(self, _link: Link, reason: str) -> None:
@@ -262,6 +271,7 @@ async def run_daemon(
 
     Raises NatsOptionsError, BrokerError, StoreError, CatalogError or ListenError when it cannot start; each has a hint.
     """
+    arm(os.environ)
     broker = _embedded(settings, locations)
     store = await Store.open(Path(locations.store_path), synchronous=_synchronous(settings), name=settings.name)
     last_seq = await envelopes.last_seq(store.reader)

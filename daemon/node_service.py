@@ -11,8 +11,9 @@ from aghbus.daemon.status import readiness, status
 from aghbus.daemon.streams import envelope_filter, follow
 from aghbus.daemon.verbs import Drafts
 from aghbus.protocol import control
-from aghbus.protocol.errors import NotFound
+from aghbus.protocol.errors import InvalidRequest, NotFound
 from aghbus.protocol.lifecycle import WorkView
+from aghbus.protocol.limits import MAX_LIFETIME
 from aghbus.store import envelopes, quarantine, rooms, works
 
 if TYPE_CHECKING:
@@ -115,7 +116,15 @@ class NodeService:
 
     async def work_open(self, ask: control.WorkOpenAsk) -> control.Sent:
         """Open a work for a peer."""
-        return await self._node.sender.send(self._drafts.of_open(ask), repeatable=ask.id is not None)
+        for name, limit in (("accept_within", ask.accept_within), ("progress_within", ask.progress_within)):
+            if limit is not None and not 0 <= limit <= MAX_LIFETIME:
+                raise InvalidRequest(f"{name}: must be 0 to {MAX_LIFETIME} seconds")
+        return await self._node.sender.send(
+            self._drafts.of_open(ask),
+            repeatable=ask.id is not None,
+            accept_within=ask.accept_within,
+            progress_within=ask.progress_within,
+        )
 
     async def work_verb(self, work_id: str, verb: control.WorkVerb, ask: control.WorkVerbAsk) -> control.Sent:
         """One step of a work of ours."""

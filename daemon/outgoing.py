@@ -5,6 +5,8 @@ from typing import Any
 from msgspec import json
 
 from aghbus.daemon.core import Core
+from aghbus.daemon.deadlines import Deadlines
+from aghbus.daemon.failpoints import failpoint
 from aghbus.daemon.publisher import Publisher
 from aghbus.protocol.control import OutboxState, Sent
 from aghbus.protocol.envelope import Envelope
@@ -20,15 +22,24 @@ from aghbus.store.transaction import Transaction
 class Sender:
     """The one way out for everything that must survive a crash."""
 
-    def __init__(self, core: Core, publisher: Publisher) -> None:
+    def __init__(self, core: Core, publisher: Publisher, deadlines: Deadlines) -> None:
         self._core = core
         self._publisher = publisher
+        self._deadlines = deadlines
 
-    async def send(self, draft: Draft, *, repeatable: bool = False) -> Sent:
+    async def send(
+        self,
+        draft: Draft,
+        *,
+        repeatable: bool = False,
+        accept_within: float | None = None,
+        progress_within: float | None = None,
+    ) -> Sent:
         """Commit `draft` and hand it to the publisher; what it answers is true whatever happens next.
 
-        `repeatable`: the caller chose the id, so the same request again gives the first one's answer. Raises InvalidRequest,
-        Refused (our own copy of the work forbids it, or the id is taken by other content), Unavailable.
+        `repeatable`: the caller chose the id, so the same request again gives the first one's answer. The limits, in seconds,
+        are deadlines of a work that this opens (None: as configured, 0: none). Raises InvalidRequest, Refused (our own copy of
+        the work forbids it, or the id is taken by other content), Unavailable.
         """
         core = self._core
         if core.draining:
@@ -46,10 +57,13 @@ class Sender:
             view = load_view(tx, envelope, core.us)
             own = apply_own(envelope, view.work, view.room)
             applied = send(tx, envelope, own, us=core.us, now_ms=core.clock.millis())
+            self._deadlines.note(tx, envelope, applied, accept_within, progress_within)
+            failpoint("send.decided")
             state = applied.after.state if applied.after is not None else None
             return _sent(envelope.document(), applied.queued[-1], state, "queued"), outgoing(tx, applied)
 
         sent, rows = await core.store.write(job)
+        failpoint("send.committed")
         if rows:
             core.counters.add(f"sent.{envelope.kind}")
             self._publisher.enqueue(rows)

@@ -1,7 +1,8 @@
-"""From the outbox to the broker: everything committed as queued goes out in order, pipelined, confirmed by one PONG a batch.
+"""From the outbox to the broker: what is committed as queued goes out in order, and again until it is answered.
 
-Published means the broker has it, nothing more (spec section 7). What the link loses on the way is still queued in the
-store and goes out again, the same bytes, when the link is back; receivers deduplicate by id.
+Published means that the broker has it, nothing more (spec section 7). A directed message is tried again, the same bytes, until
+its receiver's daemon acknowledges the commit, a receipt or trace answers it, it is stale, or the limit of tries is reached;
+then it is given up, its work is closed and the agent is told. Receivers deduplicate by id.
 """
 
 import asyncio
@@ -10,25 +11,38 @@ from collections import deque
 from collections.abc import Iterable
 from typing import Final
 
+from aghbus.daemon.carrier import Carrier
+from aghbus.daemon.closing import after_failure
 from aghbus.daemon.core import Core
-from aghbus.daemon.link import BadPublish, LinkError, PayloadTooLarge
-from aghbus.store import outbox
+from aghbus.daemon.failpoints import failpoint
+from aghbus.daemon.link import InboundMessage, LinkError
+from aghbus.protocol.acks import parse_ack
+from aghbus.store import outbox, retry
+from aghbus.store.errors import StoreUnavailable
 from aghbus.store.outbox import Outgoing
+from aghbus.store.retry import Schedule
 from aghbus.store.transaction import Transaction
 
 _BATCH: Final = 1024  # envelopes between two confirmations, at most
-_CONFIRM_WAIT: Final = 10.0  # seconds for the broker's PONG; then the link counts as lost
-_RETRY: Final = 1.0  # seconds between attempts while the store cannot say what is queued
+_LONGEST: Final = 30.0  # seconds between two looks for what is due: a wall clock may be set while we wait
+_SHORTEST: Final = 0.05  # seconds between two looks, when the clock says that something is due
+_NOT_TAKEN: Final = 0.5  # seconds before what the broker did not take now is offered again
+_WINDOW: Final = 256  # unanswered messages that go out again before a new one to the same peer
+_HELD_BACK_MS: Final = 1000  # until a message behind a full window is looked at again
+_JITTER: Final = 0.25  # of a pause between two tries, both ways
 
 
 class Publisher:
-    """One task that empties the outbox whenever something is queued and the link is up."""
+    """Two tasks: `run` empties the outbox whenever something is queued and the link is up, `retry` sends again."""
 
-    def __init__(self, core: Core) -> None:
+    def __init__(self, core: Core, carrier: Carrier) -> None:
         self._core = core
+        self._carrier = carrier
         self._fresh: deque[Outgoing] = deque()
         self._bell = asyncio.Event()
+        self._due_bell = asyncio.Event()
         self._reload = True
+        self._struggling: set[str] = set()  # peers that left something unanswered until its second try
         self._idle = asyncio.Event()
         self._idle.set()
 
@@ -44,6 +58,9 @@ class Publisher:
         self._reload = True
         self._idle.clear()
         self._bell.set()
+        self._due_bell.set()
+
+    # publishing
 
     async def run(self) -> None:
         """Publish until cancelled."""
@@ -87,32 +104,144 @@ class Publisher:
 
     async def _publish(self, rows: list[Outgoing]) -> None:
         now = self._core.clock.seconds()
-        confirmed: list[int] = []
-        stale = False
-        for row in rows:
-            if row.expires_at <= now:
-                stale = True
-            elif await self._hand_over(row):
-                confirmed.append(row.seq)
-        if stale:
-            self._core.behind(lambda tx: self._expire(tx, now))
-        if confirmed:
-            await self._core.link.flush(_CONFIRM_WAIT)
-            self._core.counters.add("outbox.published", len(confirmed))
-            self._core.behind(lambda tx: outbox.mark_published(tx, confirmed, self._core.clock.millis()))
+        fresh = [row for row in rows if row.expires_at > now]
+        if len(fresh) < len(rows):
+            self._due_bell.set()  # the other task gives up what is stale
+        if not fresh:
+            return
+        if self._struggling:
+            fresh = await self._core.store.write(lambda tx: self._in_order(tx, fresh))
+        if not fresh:
+            return
+        failpoint("publish.before")
+        carried = await self._carrier.carry(fresh)
+        failpoint("publish.confirmed")
+        taken = set(carried.published)
+        self._core.counters.add("outbox.published", len(taken))
+        self._core.behind(lambda tx: self._note(tx, [row for row in fresh if row.seq in taken], carried.impossible))
+        if len(taken) + len(carried.impossible) < len(fresh):
+            self._core.counters.add("outbox.not_taken", len(fresh) - len(taken) - len(carried.impossible))
+            self._reload = True
+            await asyncio.sleep(_NOT_TAKEN)
 
-    def _expire(self, tx: Transaction, now: int) -> None:
-        expired = outbox.expire(tx, now)
-        tx.after_commit(lambda: self._core.counters.add("outbox.expired", len(expired)))
-
-    async def _hand_over(self, row: Outgoing) -> bool:
-        """Into the connection's buffer; an envelope that this broker can never take is dead, with the reason."""
-        try:
-            await self._core.link.publish(row.subject, row.raw)
-        except (PayloadTooLarge, BadPublish) as error:
-            why = str(error)
+    def _note(self, tx: Transaction, rows: list[Outgoing], impossible: list[tuple[int, str]]) -> None:
+        now_ms = self._core.clock.millis()
+        schedules = [Schedule(row.seq, self._next_ms(row, now_ms)) for row in rows]
+        retry.published(tx, schedules, now_ms)
+        if any(schedule.next_ms is not None for schedule in schedules):
+            tx.after_commit(self._due_bell.set)
+        for seq, why in impossible:
             self._core.counters.add("outbox.dead")
-            self._core.log.error("an envelope cannot be published seq=%d cause=%s", row.seq, why)
-            self._core.behind(lambda tx: outbox.mark_dead(tx, row.seq, why))
-            return False
-        return True
+            self._fail(tx, seq, "dead", why)
+
+    def _in_order(self, tx: Transaction, rows: list[Outgoing]) -> list[Outgoing]:
+        """`rows`, and before them what the same peers have not answered yet: a peer that comes back gets all of it in order.
+
+        Behind more than a window of unanswered messages a new one is held back until the peer has answered something.
+        """
+        chosen = {row.seq: row for row in rows}
+        for row in rows:
+            if row.recipient not in self._struggling:
+                continue
+            older = retry.unanswered(tx, row.recipient or "", row.seq, _WINDOW)
+            if len(older) == _WINDOW and row.seq not in {one.seq for one in older}:
+                del chosen[row.seq]
+                retry.hold_back(tx, row.seq, self._core.clock.millis() + _HELD_BACK_MS)
+            chosen.update((one.seq, one) for one in older)
+        return [chosen[seq] for seq in sorted(chosen)]
+
+    # trying again
+
+    def _next_ms(self, row: Outgoing, now_ms: int) -> int | None:
+        """When a message that was just published for the `row.attempts + 1`-th time goes out again; None for never.
+
+        Only what can be answered is worth another try: work, by every peer, and anything by a daemon that acknowledges.
+        """
+        if row.recipient is None or (not row.answerable and self._core.roster.acknowledges(row.recipient) is False):
+            return None
+        policy = self._core.settings.retry
+        pause = min(policy.first * 2 ** min(row.attempts, 32), policy.ceiling)
+        return now_ms + int(1000 * pause * (1 + _JITTER * (2 * self._core.clock.fraction() - 1)))
+
+    async def retry(self) -> None:
+        """Send again what is due, and give up what is stale, until cancelled."""
+        while True:
+            self._due_bell.clear()
+            try:
+                rows, due_ms = await self._core.store.write(self._take_due)
+                if rows and self._core.link.state == "up":
+                    self._core.counters.add("outbox.retried", len(rows))
+                    await self._publish(rows)
+            except (LinkError, StoreUnavailable) as error:
+                self._core.noise.event(logging.INFO, "retry", "retry interrupted", cause=str(error))
+                due_ms = None
+            await self._pause(due_ms)
+
+    async def _pause(self, due_ms: int | None) -> None:
+        left = _LONGEST if due_ms is None else (due_ms - self._core.clock.millis()) / 1000
+        try:
+            async with asyncio.timeout(min(max(left, _SHORTEST), _LONGEST)):
+                await self._due_bell.wait()
+        except TimeoutError:
+            return
+
+    def _take_due(self, tx: Transaction) -> tuple[list[Outgoing], int | None]:
+        retry.settle(tx)
+        for seq in retry.stale(tx, self._core.clock.seconds(), _BATCH):
+            self._core.counters.add("outbox.expired")
+            self._fail(tx, seq, "expired", "no answer before it expired")
+        due: list[Outgoing] = []
+        if self._core.link.state != "up":
+            return due, None
+        for row in retry.due(tx, self._core.clock.millis(), _BATCH):
+            if row.attempts < self._core.settings.retry.limit:
+                due.append(row)
+                self._struggling.add(row.recipient or "")
+            else:
+                self._core.counters.add("outbox.dead")
+                self._fail(tx, row.seq, "dead", f"no answer after {row.attempts} tries")
+        return due, retry.next_due_ms(tx)
+
+    def _fail(self, tx: Transaction, seq: int, state: str, why: str) -> None:
+        failed = retry.give_up(tx, seq, state, why)
+        if failed is None:
+            return
+        rows = after_failure(tx, self._core, failed)
+        tx.after_commit(lambda: self._told(rows))
+
+    def _told(self, rows: list[Outgoing]) -> None:
+        self.enqueue(rows)
+        self._core.announcer.ring(max((row.seq for row in rows), default=0))
+        self._core.inbox_bell.ring()
+
+    # answers
+
+    def acknowledged(self, message: InboundMessage) -> None:
+        """Something came to the reply subject of one of our messages (a callback of the link)."""
+        ack = parse_ack(message.data)
+        token = message.subject.rpartition(".")[2]
+        if ack is None or not token.isdecimal():
+            return  # a stream's acknowledgement, for one
+        seq = int(token)
+        self._core.counters.add(f"acks.{ack.outcome}")
+        if ack.outcome == "committed":
+            self._core.behind(lambda tx: retry.answered(tx, seq, ack.id, "committed by the receiver's daemon"))
+            if self._struggling:
+                self._core.behind(lambda tx: self._answered_by(tx, retry.recipient_of(tx, seq)))
+        else:
+            why = f"refused by the receiver: {ack.reason or 'no reason given'}"
+            self._core.behind(lambda tx: self._fail(tx, seq, "dead", why))
+
+    def peer_is_back(self, peer: str) -> None:
+        """A peer has joined: what waits for its answer need not wait longer."""
+        self._core.behind(lambda tx: self._hasten(tx, peer))
+
+    def _answered_by(self, tx: Transaction, peer: str | None) -> None:
+        """A peer that did not answer for a while does: what else waits for it goes out now, in order."""
+        if peer in self._struggling:
+            self._struggling.discard(peer)
+            self._hasten(tx, peer)
+
+    def _hasten(self, tx: Transaction, peer: str) -> None:
+        if retry.hasten(tx, peer, self._core.clock.millis()):
+            tx.after_commit(self._due_bell.set)

@@ -6,6 +6,7 @@ import msgspec
 
 from aghbus.protocol.bodies import PeerCard
 from aghbus.protocol.discovery import matches
+from aghbus.protocol.envelope import Envelope
 from aghbus.protocol.presence import PeerSeen, presence_of
 
 MAX_PEERS = 10_000  # peers remembered at once; the longest silent go first
@@ -20,6 +21,7 @@ class Roster:
     def __init__(self, interval: float) -> None:
         self._interval = interval
         self._peers: dict[tuple[str, str, str], PeerSeen] = {}
+        self._acknowledging: dict[str, bool] = {}
 
     def load(self, known: Iterable[PeerSeen]) -> None:
         """What an earlier run remembered."""
@@ -40,12 +42,27 @@ class Roster:
         )
         self._peers[key] = peer
         if len(self._peers) > MAX_PEERS:
-            del self._peers[next(iter(self._peers))]
+            oldest = next(iter(self._peers))
+            del self._peers[oldest]
+            self._acknowledging.pop(oldest[2], None)
         return peer
+
+    def note_acknowledging(self, peer_id: str, able: bool) -> None:
+        """Whether the daemon of a peer acknowledges commits (protocol/acks.py), as its greets say."""
+        self._acknowledging[peer_id] = able
+
+    def acknowledges(self, peer_id: str) -> bool | None:
+        """True or False as last heard in this run; None when the peer has not been heard yet."""
+        return self._acknowledging.get(peer_id)
 
     def presence(self, peer: PeerSeen, now_ms: int) -> str:
         """`active`, `inactive` or `expired`."""
         return presence_of(peer.last_seen_ms, now_ms, self._interval)
+
+    def is_active(self, envelope: Envelope, now_ms: int) -> bool:
+        """Whether the sender was active on that channel before this envelope."""
+        peer = self._peers.get((envelope.workspace_id, envelope.channel, envelope.sender))
+        return peer is not None and self.presence(peer, now_ms) == "active"
 
     def all(self) -> Iterator[PeerSeen]:
         """Every remembered peer, the longest silent first."""

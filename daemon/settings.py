@@ -164,6 +164,25 @@ class DefaultsSettings(msgspec.Struct, frozen=True, kw_only=True):
     broadcast_ttl: Annotated[int, Key(_LIFETIME, "life of broadcast conversation", reload=True)] = BROADCAST_TTL
 
 
+class RetrySettings(msgspec.Struct, frozen=True, kw_only=True):
+    """Directed messages that nobody has answered go out again, the same bytes, until an answer or their expiry."""
+
+    first: Annotated[float, Key(Duration(0.1, 3600), "time until the second try; doubled each time", reload=True)] = 1.0
+    ceiling: Annotated[float, Key(Duration(0.1, 86_400), "longest time between two tries", reload=True)] = 300.0
+    limit: Annotated[int, Key(Count(), "tries before a message is given up as dead", reload=True)] = 300
+
+
+class WorkSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """Deadlines of works, for those that name none themselves; 0 switches one off."""
+
+    accept_within: Annotated[
+        float, Key(Duration(0, MAX_LIFETIME), "longest time until the target accepts", reload=True)
+    ] = 0.0
+    progress_within: Annotated[
+        float, Key(Duration(0, MAX_LIFETIME), "longest time between two traces of the target", reload=True)
+    ] = 0.0
+
+
 class LogSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Logs, always to standard error."""
 
@@ -223,6 +242,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     quarantine: QuarantineSettings = QuarantineSettings()
     discovery: DiscoverySettings = DiscoverySettings()
     defaults: DefaultsSettings = DefaultsSettings()
+    retry: RetrySettings = RetrySettings()
+    work: WorkSettings = WorkSettings()
     log: LogSettings = LogSettings()
     shutdown: ShutdownSettings = ShutdownSettings()
     limits: LimitsSettings = LimitsSettings()

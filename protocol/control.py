@@ -187,7 +187,8 @@ class Sent(Answer):
 
 class WorkOpenAsk(Ask):
     """Open a work for peer `to`. `direct` uses the pair's room, `thread_id` an existing thread, neither a new thread.
-    `capability_id` sends that capability of our catalog instead of a say."""
+    `capability_id` sends that capability of our catalog instead of a say. `accept_within` and `progress_within` are deadlines
+    in seconds (0: none): when one passes, the work is canceled by a receipt that says so."""
 
     to: str
     text: str | None = None
@@ -200,6 +201,8 @@ class WorkOpenAsk(Ask):
     work_id: str | None = None
     trace_id: str | None = None
     expires_in: float | None = None
+    accept_within: float | None = None
+    progress_within: float | None = None
     ext: dict[str, Any] | None = None
     id: str | None = None
 

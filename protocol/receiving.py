@@ -92,7 +92,7 @@ def refuse(error: ProtocolError, source: Source | None, view: View, receiver: Re
     effects: list[Effect] = [Quarantine(error.reason, error.detail)]
     if source is None or isinstance(error, NotTarget) or source.sender == receiver.us:
         return tuple(effects)
-    if error.reason == "expired" and view.work is not None and _opened(view.work, source):
+    if error.reason in ("expired", "unsupported_kind") and view.work is not None and _opened(view.work, source):
         return (*effects, *_duplicate(source, view.work, receiver))  # an earlier copy came in time
     status = {"expired": "expired", "unsupported_kind": "unsupported"}.get(error.reason)
     if status is None and source.kind in OPENING_KINDS and view.work is None:
@@ -259,9 +259,10 @@ def _close_unanswered(envelope: Envelope, verdict: Step, work: WorkView, receive
         trace_id=envelope.trace_id,
     )
     current = after(work, envelope, verdict)
-    return _receipt(
-        source, "canceled", body.reason_code, f"the opening message was answered {body.status}", current, receiver
-    )
+    detail = f"the opening message was answered {body.status}"
+    closing = _receipt(source, "canceled", body.reason_code, detail, current, receiver)
+    # Once per work and our own decision: a budget of automatic receipts that is spent must not leave the work open.
+    return tuple(msgspec.structs.replace(queued, automatic=False) for queued in closing)
 
 
 def _receipt(

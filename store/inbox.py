@@ -55,6 +55,18 @@ def add(tx: Transaction, seq: int) -> None:
     tx.memory.inbox_waiting.add(tx, 1)
 
 
+def notify(tx: Transaction, seq: int, error: str) -> None:
+    """Tells the agent about a message of its own that was given up: the envelope `seq` waits in the inbox, with the reason.
+
+    It is let in however full the inbox is: it is about something that was said yes to.
+    """
+    added = tx.db.execute(
+        "INSERT OR IGNORE INTO inbox (seq, state, attempts, available_ms, last_error) VALUES (?, 'ready', 0, 0, ?)",
+        (seq, error[:ERROR_CHARS]),
+    ).rowcount
+    tx.memory.inbox_waiting.add(tx, added)
+
+
 def lease_next(
     tx: Transaction,
     now_ms: int,

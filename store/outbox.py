@@ -13,22 +13,30 @@ from aghbus.store.envelopes import fetch
 from aghbus.store.transaction import Transaction
 
 _ADD: Final = "INSERT INTO outbox (seq, state, attempts, expires_at, subject) VALUES (?, 'queued', 0, ?, ?)"
-_QUEUED: Final = """
-SELECT o.seq, o.subject, e.workspace_id, e.sender, e.msg_id, o.expires_at, o.attempts, e.raw
-FROM outbox AS o JOIN envelopes AS e ON e.seq = o.seq WHERE o.state = 'queued' AND o.seq > ? ORDER BY o.seq LIMIT ?
+SELECT_OUTGOING: Final = """
+SELECT o.seq, o.subject, e.workspace_id, e.sender, e.recipient, e.msg_id, o.expires_at, o.attempts,
+    e.kind IN ('say', 'capability') AND e.work_id IS NOT NULL, e.raw
+FROM outbox AS o JOIN envelopes AS e ON e.seq = o.seq
 """
+_QUEUED: Final = SELECT_OUTGOING + "WHERE o.state = 'queued' AND o.seq > ? ORDER BY o.seq LIMIT ?"
 
 
 class Outgoing(NamedTuple):
-    """One envelope to publish: `raw` goes to `subject`; stale from Unix second `expires_at`."""
+    """One envelope to publish: `raw` goes to `subject`; stale from Unix second `expires_at`.
+
+    `answerable`: every peer answers it sooner or later, if only with a `duplicate` receipt (spec section 5). `attempts` counts
+    the times it was published before.
+    """
 
     seq: int
     subject: str
     workspace_id: str
     sender: str
+    recipient: str | None
     message_id: str
     expires_at: int
     attempts: int
+    answerable: int
     raw: bytes
 
 

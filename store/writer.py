@@ -24,7 +24,8 @@ T = TypeVar("T")
 Job = Callable[[Transaction], T]
 
 BATCH_JOBS: Final = 1024  # ours: past a few hundred messages a commit costs next to nothing per message
-BATCH_SECONDS: Final = 0.008  # ours: how long jobs may keep the event loop before it turns to its other duties
+BATCH_SECONDS: Final = 0.05  # ours: how long jobs gather under load before they are committed
+SLICE_SECONDS: Final = 0.005  # ours: how long jobs keep the event loop before it turns to its other duties
 PATIENCE_MS: Final = 5000  # ours: how long BEGIN waits, off the loop, for a foreign tool that holds the write lock
 
 # Result codes that say something about the disk, the file or another process, not about the job: sqlite.org/rescode.html
@@ -137,7 +138,7 @@ class Writer:
         try:
             await self._begin()
             changes = self._db.total_changes
-            self._gather()
+            await self._gather()
             await self._commit(changed=self._db.total_changes != changes)
         except sqlite3.Error as error:
             self._give_up(error)
@@ -160,19 +161,27 @@ class Writer:
         finally:
             self._db.execute("PRAGMA busy_timeout = 0")
 
-    def _gather(self) -> None:
-        """Runs waiting jobs until the batch is full or the loop's patience ends; at least one."""
-        deadline = time.perf_counter() + BATCH_SECONDS
+    async def _gather(self) -> None:
+        """Runs waiting jobs, slice by slice, until none waits or the batch is full."""
+        until = time.perf_counter() + BATCH_SECONDS
+        while True:
+            self._run_slice()
+            if not self._waiting or len(self._batch) >= BATCH_JOBS or time.perf_counter() >= until:
+                return
+            await asyncio.sleep(0)
+
+    def _run_slice(self) -> None:
+        until = time.perf_counter() + SLICE_SECONDS
         while self._waiting and len(self._batch) < BATCH_JOBS:
             entry = self._waiting.popleft()
-            if entry.future.done():
+            if entry.future.done():  # its waiter was cancelled before it began
                 continue
             self._batch.append(entry)
             if self._careful:
                 self._run_apart(entry)
             else:
                 self._run(entry)
-            if time.perf_counter() >= deadline:
+            if time.perf_counter() >= until:
                 return
 
     def _run(self, entry: _Entry) -> None:

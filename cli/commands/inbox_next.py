@@ -5,7 +5,7 @@ from __future__ import annotations
 from aghbus.cli.arguments import Command, Option, seconds
 from aghbus.cli.describe import body_line
 from aghbus.cli.errors import YES, AnswerIsNo
-from aghbus.cli.render import fields, moment, safe
+from aghbus.cli.render import fields, moment, safe, shell
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -51,9 +51,9 @@ def _human(item: dict[str, Any]) -> str:
 
 def _next_steps(item: dict[str, Any]) -> str:
     message, lease = item["message"], item["lease"]
-    steps = [f"aghctl inbox ack {item['seq']} --lease {safe(lease)}"] if lease else []
+    steps = [f"aghctl inbox ack {item['seq']} --lease {shell(lease)}"] if lease else []
     if message["work_id"] and message["outcome"] == "opened":
-        work = safe(message["work_id"])
+        work = shell(message["work_id"])
         steps.insert(0, f"aghctl work accept {work}")
         steps.append(f"aghctl work complete {work} --result '{{}}'")
     return "\n".join(f"next: {step}" for step in steps) or "taken for good"

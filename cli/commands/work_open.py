@@ -6,7 +6,7 @@ from aghbus.cli.arguments import Command, Option
 from aghbus.cli.asks import ARTIFACT, SENDING, THREAD, one_of, sending, stdin_or
 from aghbus.cli.describe import sent_line
 from aghbus.cli.errors import YES, UsageError
-from aghbus.cli.render import safe
+from aghbus.cli.render import safe, shell
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -17,9 +17,10 @@ if TYPE_CHECKING:
 
 def run(context: Context, values: dict[str, Any]) -> int:
     """Open the work and print its id alone on standard output, what to type next on standard error."""
-    sent = context.api.post("/v1/works", ask(values))
+    body = ask(values)
+    sent = context.api.post("/v1/works", body)
     context.output.answer(sent, lambda answer: safe(answer["work_id"]))
-    context.output.note(f"{sent_line(sent)}\nfollow it: aghctl work watch {safe(sent['work_id'])}")
+    context.output.note(f"{sent_line(sent)}\nfollow it: aghctl work watch {shell(sent['work_id'])}")
     return YES
 
 

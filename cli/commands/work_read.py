@@ -39,8 +39,7 @@ def _list(answer: dict[str, Any]) -> str:
     if not answer["works"]:
         return ""
     rows = [
-        (work["work_id"], work["state"], _peer(work), ago(work["updated_ms"]), work["message"] or work["text"])
-        for work in answer["works"]
+        (work["work_id"], work["state"], _peer(work), ago(work["updated_ms"]), work["text"]) for work in answer["works"]
     ]
     return table(["WORK", "STATE", "PEER", "CHANGED", "TEXT"], rows)
 
@@ -65,7 +64,7 @@ def _step(step: dict[str, Any]) -> str:
         moment(step["at_ms"]),
         f"#{step['seq']}",
         safe(step["actor"]),
-        f"{safe(step['kind'])} {safe(step['event'])}",
+        _event(step),
         f"[{change}]",
         f"({safe(step['reason'])})" if step["reason"] else "",
         quoted(step["message"]),
@@ -73,6 +72,12 @@ def _step(step: dict[str, Any]) -> str:
         compact(step["artifact_refs"]) if step["artifact_refs"] else "",
     ]
     return "  ".join(part for part in parts if part)
+
+
+def _event(step: dict[str, Any]) -> str:
+    """`trace completed`; for conversation, whose event is the same whatever it says, the kind alone."""
+    _, colon, what = str(step["event"]).partition(":")
+    return f"{safe(step['kind'])} {safe(what)}" if colon else safe(step["kind"])
 
 
 COMMANDS = {

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from aghbus.cli.arguments import Command, Option, Positional
 from aghbus.cli.asks import ARTIFACT, SENDING, json_object, sending, stdin_or
-from aghbus.cli.errors import YES
+from aghbus.cli.errors import YES, UsageError
 from aghbus.cli.http1 import quote
-from aghbus.cli.render import safe
+from aghbus.cli.render import safe, shell
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 def ask(values: dict[str, Any]) -> dict[str, Any]:
     """The request body (`control.WorkVerbAsk`) from whatever options the verb has."""
-    message = values.get("text") or values.get("message")
+    message = values.get("message") if values.get("text") is None else values["text"]
     return {
         "message": None if message is None else stdin_or(message),
         "result": values.get("result"),
@@ -30,10 +30,13 @@ def ask(values: dict[str, Any]) -> dict[str, Any]:
 
 def _runner(verb: str) -> Run:
     def run(context: Context, values: dict[str, Any]) -> int:
-        sent = context.api.post(f"/v1/works/{quote(values['work'])}/{verb}", ask(values))
+        if verb == "say" and (values["text"] is None) == (values["message"] is None):
+            raise UsageError("say what: either TEXT or --message TEXT")
+        body = ask(values)
+        sent = context.api.post(f"/v1/works/{quote(values['work'])}/{verb}", body)
         context.output.answer(sent, _human)
         if verb == "accept":
-            work = safe(sent["work_id"])
+            work = shell(sent["work_id"])
             context.output.note(
                 f"next: aghctl work update {work} --message …, or aghctl work complete {work} --result …"
             )
@@ -112,7 +115,7 @@ COMMANDS = {
         _runner("say"),
         description="Say something inside a work, to its other participant; an answer to needs_input makes it working again.",
         examples=['aghctl work say WORK_ID "use the main branch"', "git diff | aghctl work say WORK_ID - -o json"],
-        positionals=[_WORK, Positional("TEXT", "the text; - reads standard input")],
-        options=list(SENDING),
+        positionals=[_WORK, Positional("TEXT", "the text; - reads standard input", optional=True)],
+        options=[Option("--message", "the text, instead of TEXT", "TEXT"), *SENDING],
     ),
 }

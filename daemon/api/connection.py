@@ -34,6 +34,10 @@ IDLE_SECONDS: Final = 75
 """Seconds, ours: a connection kept alive without a request."""
 
 
+LINGER_SECONDS: Final = 1.0
+"""Seconds, ours: how long a refused client may go on sending before its connection is cut (RFC 9112 section 9.6)."""
+
+
 class _Refused(Exception):
     """Stops the parser: why is in the connection."""
 
@@ -56,6 +60,7 @@ class ApiConnection(HttpToolsProtocol):
         self._head_bytes = 0
         self._in_head = False
         self._surplus = False
+        self._lingering = False
         self._deadline: asyncio.TimerHandle | None = None
         self._why: tuple[int, str, str] = (400, "bad_request", "not an HTTP/1.1 request")
 
@@ -80,8 +85,10 @@ class ApiConnection(HttpToolsProtocol):
 
     def data_received(self, data: bytes) -> None:
         """Feed the parser, then look at how much of an unfinished head there is."""
+        if self._lingering:
+            return
         super().data_received(data)
-        if self.transport.is_closing():
+        if self.transport.is_closing() or self._lingering:
             return
         if self._in_head:
             self._head_bytes += len(data)
@@ -146,13 +153,26 @@ class ApiConnection(HttpToolsProtocol):
     def _refuse(self, status: int, code: str, message: str) -> None:
         """Answer and close. When another answer is under way on this connection, only close."""
         self._disarm()
-        if not self.transport.is_closing() and (self.cycle is None or not self._answering()):
-            body = error_body(code, message)
-            head = [b"HTTP/1.1 %d %s\r\n" % (status, HTTPStatus(status).phrase.encode())]
-            head += [b"%s: %s\r\n" % pair for pair in common_headers(JSON)]
-            head.append(b"content-length: %d\r\nconnection: close\r\n\r\n" % len(body))
-            self.transport.write(b"".join([*head, body]))
-        self.transport.close()
+        if self.transport.is_closing() or (self.cycle is not None and self._answering()):
+            self.transport.close()
+            return
+        body = error_body(code, message)
+        head = [b"HTTP/1.1 %d %s\r\n" % (status, HTTPStatus(status).phrase.encode())]
+        head += [b"%s: %s\r\n" % pair for pair in common_headers(JSON)]
+        head.append(b"content-length: %d\r\nconnection: close\r\n\r\n" % len(body))
+        self.transport.write(b"".join([*head, body]))
+        self._linger()
+
+    def _linger(self) -> None:
+        """Write no more, and drop what still comes: closing on unread bytes is a reset, which may overtake the answer."""
+        self._lingering = True
+        self.pipeline.clear()
+        if self.cycle is not None and not self.cycle.response_complete:  # to its application the client is gone
+            self.cycle.disconnected = True
+            self.cycle.message_event.set()
+        self.flow.resume_reading()
+        self.transport.write_eof()
+        self._deadline = self.loop.call_later(LINGER_SECONDS, self.transport.abort)
 
     def _answering(self) -> bool:
         return self.cycle.response_started and not self.cycle.response_complete

@@ -9,7 +9,7 @@ import hmac
 import ipaddress
 from typing import Final
 
-from aghbus.daemon.api.asgi import CLOSE, App, Receive, Scope, Send, header, reply
+from aghbus.daemon.api.asgi import App, Receive, Scope, Send, header, reply
 from aghbus.daemon.api.refusals import error_body
 
 MIN_TOKEN_CHARACTERS: Final = 16
@@ -40,12 +40,12 @@ class LoopbackGuard:
         """Serve one request (ASGI 3)."""
         problem = self._problem(scope)
         if problem is not None:
-            await reply(send, 403, error_body("forbidden", *problem), [CLOSE])
+            await reply(send, 403, error_body("forbidden", *problem))
         elif not self._knows_token(scope):
             body = error_body(
                 "unauthorized", "authorization: the bearer token is missing or wrong", "see api.token_file"
             )
-            await reply(send, 401, body, [(b"www-authenticate", b"Bearer"), CLOSE])
+            await reply(send, 401, body, [(b"www-authenticate", b"Bearer")])
         else:
             await self._app(scope, receive, send)
 

@@ -137,7 +137,6 @@ def _check_content_type(scope: Scope) -> None:
                 "unsupported_media_type",
                 f"content-type: must be application/json, got {value.decode('latin-1')}",
                 "with curl: -H 'content-type: application/json'",
-                [CLOSE],
             )
 
 

@@ -262,6 +262,9 @@ class TestDuplicates:
         effects = decide(say(sender=C), View(duplicate=True, work=work()), receiver())
         assert Advance not in kinds(only(effects, Queue).effects)
 
+    def test_a_stranger_cannot_make_us_send_the_end_of_a_work_again(self) -> None:
+        assert Requeue not in kinds(decide(say(sender=C), View(duplicate=True, work=closed_by(B)), receiver()))
+
     def test_a_duplicate_in_a_strangers_room_is_still_not_target(self) -> None:
         taken = View(duplicate=True, room=Binding((A, B), authoritative=True))
         assert kinds(decide(direct(OPAQUE, sender=C, work_id=WORK), taken, receiver())) == [Quarantine]
@@ -318,6 +321,9 @@ class TestLifecycleConsequences:
         assert (closing.envelope.sender, closing.envelope.to) == (A, B)
         assert only(closing.effects, Advance).after.state == "canceled"
         assert only(closing.effects, Advance).after.terminal_sender == A
+        assert (
+            not closing.automatic
+        )  # it must not be lost to the other peer's budget: nothing would close the work later
 
     def test_it_stays_open_when_anything_advanced_since_or_another_message_is_meant(self) -> None:
         for answer, known in (

@@ -33,8 +33,9 @@ def say(sender: str = BOB, to: str | None = US, **fields: Any) -> Envelope:
 
 def trace(state: str, sender: str = BOB, to: str | None = US, **fields: Any) -> Envelope:
     """A trace of a work's state; `message` and `result` go into its body."""
-    body = {key: fields.pop(key) for key in ("message", "result", "artifact_refs") if key in fields}
-    return make("trace", {"state": state, **body}, sender=sender, to=to, **fields)
+    body: dict[str, Any] = {"state": state}
+    body.update((key, fields.pop(key)) for key in ("message", "result", "artifact_refs") if key in fields)
+    return make("trace", body, sender=sender, to=to, **fields)
 
 
 def receipt(status: str, for_id: str, sender: str = BOB, to: str | None = US, **fields: Any) -> Envelope:

@@ -1,8 +1,10 @@
 """Group commit: shared commits, order, jobs that fail alone, callbacks, cancellation, and a store that cannot write."""
 
 import asyncio
+import contextlib
+import resource
 import sqlite3
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -45,18 +47,27 @@ async def test_one_at_a_time_commits_one_at_a_time(store: Store) -> None:
 
 
 async def test_jobs_that_arrive_during_a_commit_share_the_next(store: Store) -> None:
-    first = store.submit(put(0))
-    while not store.stats.largest_batch and store.backlog:  # until the writer has taken it
-        await asyncio.sleep(0)
+    taken = asyncio.Event()
+
+    def first(tx: Transaction) -> None:
+        put(0)(tx)
+        taken.set()
+
+    running = store.submit(first)
+    await taken.wait()  # from here on its transaction is being committed
     rest = [store.submit(put(number)) for number in range(1, 40)]
-    await asyncio.gather(first, *rest)
-    assert store.stats.commits <= 3
+    await asyncio.gather(running, *rest)
+    assert store.stats.commits == 2
+    assert store.stats.largest_batch == 39
 
 
 async def test_jobs_run_in_the_order_they_were_submitted(store: Store) -> None:
     order: list[int] = []
-    jobs = [store.submit(lambda tx, number=number: order.append(number)) for number in range(300)]
-    await asyncio.gather(*jobs)
+
+    def noted(number: int) -> Callable[[Transaction], None]:
+        return lambda tx: order.append(number)
+
+    await asyncio.gather(*(store.submit(noted(number)) for number in range(300)))
     assert order == list(range(300))
 
 
@@ -143,7 +154,7 @@ async def test_a_callback_runs_once_though_its_job_ran_twice(store: Store) -> No
 async def test_a_failing_callback_breaks_nothing(store: Store, caplog: pytest.LogCaptureFixture) -> None:
     def job(tx: Transaction) -> int:
         meta.bump(tx.db, "x")
-        tx.after_commit(lambda: 1 // 0)  # type: ignore[arg-type, return-value]
+        tx.after_commit(lambda: 1 // 0)  # type: ignore[arg-type]
         return 3
 
     assert await store.write(job) == 3
@@ -157,7 +168,7 @@ async def test_a_cancelled_waiter_breaks_nothing(store: Store) -> None:
     await asyncio.sleep(0)
     waiting.cancel()
     third = store.submit(put(3))
-    assert await asyncio.gather(first, third) == [1, 3]
+    assert (await first, await third) == (1, 3)
     with pytest.raises(asyncio.CancelledError):
         await waiting
     assert await store.write(put(4)) == 4
@@ -208,23 +219,75 @@ async def test_a_full_disk_is_said_undone_and_got_over(store: Store) -> None:
         tx.after_commit(lambda: seen.append("committed"))
         fill(tx)
 
-    futures = [store.submit(put(2)), store.submit(doomed), store.submit(put(3))]
-    results = await asyncio.gather(*futures, return_exceptions=True)
+    jobs: list[Callable[[Transaction], object]] = [put(2), doomed, put(3)]
+    results = await asyncio.gather(*(store.submit(job) for job in jobs), return_exceptions=True)
     assert [type(result) for result in results] == [StoreUnavailable] * 3  # none of them is durable
-    assert not store.writable
-    assert store.last_error is not None
-    assert "full" in store.last_error
-    assert (await store.status()).writable is False
+    status = await store.status()
+    assert status.writable is False
+    assert "full" in (status.last_error or "")
     assert await stored(store) == [1]
     assert seen == []
     assert store.memory.inbox_waiting.value == 0
 
     await store.write(limit_pages(None))
-    assert not store.writable  # reading and pragmas prove nothing
+    assert (await store.status()).writable is False  # reading and pragmas prove nothing
+    await recovered(store)
+
+
+async def recovered(store: Store) -> None:
     assert await store.probe() is True
-    assert store.writable
-    assert store.last_error is None
+    status = await store.status()
+    assert (status.writable, status.last_error) == (True, None)
     assert await store.write(put(4)) == 4
+    assert await stored(store) == [1, 4]
+
+
+@contextlib.contextmanager
+def files_up_to(size: int) -> Iterator[None]:
+    """No file of this process grows beyond `size` bytes meanwhile: how a full disk looks to SQLite's own writes."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+async def test_a_commit_that_the_disk_refuses(store: Store, path: Path) -> None:
+    await store.write(put(1))
+    ran: list[str] = []
+
+    def doomed(tx: Transaction) -> None:
+        ran.append("to its end")
+        tx.memory.dedup.remember(tx, b"k" * 16, 1_776_366_000)
+
+    with files_up_to(wal_size(path)):
+        jobs: list[Callable[[Transaction], object]] = [put(2), doomed, put(3)]
+        results = await asyncio.gather(*(store.submit(job) for job in jobs), return_exceptions=True)
+        assert [type(result) for result in results] == [StoreUnavailable] * 3
+        assert ran == ["to its end"]  # the jobs were fine; it was the commit that failed
+        assert await store.probe() is False
+        assert await stored(store) == [1]  # reading goes on
+    assert len(store.memory.dedup) == 0
+    await recovered(store)
+
+
+def wal_size(path: Path) -> int:
+    return path.with_name("store.db-wal").stat().st_size
+
+
+async def test_a_store_that_became_read_only(store: Store) -> None:
+    await store.write(put(1))
+    await store.write(lambda tx: tx.db.execute("PRAGMA query_only = ON"))
+    with pytest.raises(StoreUnavailable) as caught:
+        await store.write(put(2))
+    assert caught.value.hint
+    assert await store.probe() is False
+    assert await stored(store) == [1]
+    await store.close()  # cannot note that it was closed: the next start checks the file, and goes on
+    again = await Store.open(store.path)
+    assert await again.write(put(2)) == 2
+    await again.close()
 
 
 async def test_a_foreign_lock_is_waited_for_off_the_loop(store: Store, path: Path) -> None:

@@ -1,9 +1,12 @@
 """Opening: the lock, the modes, versions, damage, and whether the last one closed in order."""
 
+import asyncio
+import contextlib
 import os
 import sqlite3
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -25,12 +28,52 @@ asyncio.run(main())
 """
 
 
+def mode(path: Path) -> int:
+    return path.stat().st_mode & 0o777
+
+
+def other_file(path: Path, content: bytes) -> None:
+    path.parent.mkdir()
+    path.write_bytes(content)
+
+
+@contextlib.contextmanager
+def holder(path: Path) -> Iterator[subprocess.Popen[bytes]]:
+    """Another process that has the store open."""
+    command = [sys.executable, "-c", HOLD, str(path)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as child:
+        assert child.stdout is not None
+        assert child.stdout.readline() == b"open\n"
+        yield child
+
+
+def foreign_database(path: Path) -> bytes:
+    path.parent.mkdir()
+    db = sqlite3.connect(path)
+    db.execute("CREATE TABLE theirs (x)")
+    db.commit()
+    db.close()
+    return path.read_bytes()
+
+
+def garble_index(path: Path, name: str) -> None:
+    """As if the process had been killed, and a page of this index been damaged."""
+    db = sqlite3.connect(path)
+    db.execute("UPDATE meta SET value = 0 WHERE key = 'closed'")
+    (page,) = db.execute("SELECT rootpage FROM sqlite_schema WHERE name = ?", (name,)).fetchone()
+    db.commit()
+    db.close()
+    with path.open("r+b") as file:
+        file.seek((page - 1) * 4096 + 3)
+        file.write(b"\x7f\xff\x7f\xff")
+
+
 async def test_a_new_store_is_private_and_in_wal_mode(path: Path) -> None:
     store = await Store.open(path)
     try:
-        assert path.stat().st_mode & 0o777 == 0o600
-        assert path.parent.stat().st_mode & 0o777 == 0o700
-        assert path.with_name("store.db-wal").stat().st_mode & 0o777 == 0o600
+        assert mode(path) == 0o600
+        assert mode(path.parent) == 0o700
+        assert mode(path.with_name("store.db-wal")) == 0o600
         assert await rows(store, "PRAGMA journal_mode") == [("wal",)]
         assert await rows(store, "PRAGMA auto_vacuum") == [(2,)]
         settings = await store.write(
@@ -43,9 +86,9 @@ async def test_a_new_store_is_private_and_in_wal_mode(path: Path) -> None:
 
 async def test_a_looser_mode_is_tightened(path: Path) -> None:
     await (await Store.open(path)).close()
-    path.chmod(0o644)
+    await asyncio.to_thread(path.chmod, 0o644)
     await (await Store.open(path)).close()
-    assert path.stat().st_mode & 0o777 == 0o600
+    assert mode(path) == 0o600
 
 
 async def test_synchronous_normal_is_a_switch(store: Store) -> None:
@@ -65,11 +108,7 @@ async def test_a_second_opener_of_this_process_is_refused(store: Store, path: Pa
 
 
 async def test_another_process_is_named_and_its_death_frees_the_store(path: Path) -> None:
-    with subprocess.Popen(
-        [sys.executable, "-c", HOLD, str(path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
-    ) as child:
-        assert child.stdout is not None
-        assert child.stdout.readline() == b"open\n"
+    with holder(path) as child:
         with pytest.raises(StoreLocked) as caught:
             await Store.open(path)
         assert caught.value.pid == child.pid
@@ -82,23 +121,17 @@ async def test_another_process_is_named_and_its_death_frees_the_store(path: Path
 
 
 async def test_a_failed_opening_leaves_nothing_locked(path: Path) -> None:
-    path.parent.mkdir()
-    path.write_bytes(b"not a database at all" * 100)
+    other_file(path, b"not a database at all" * 100)
     for _ in range(2):  # the second one would meet the lock of the first
         with pytest.raises(StoreDamaged):
             await Store.open(path)
 
 
 async def test_another_programs_file_is_left_alone(path: Path) -> None:
-    path.parent.mkdir()
-    foreign = sqlite3.connect(path)
-    foreign.execute("CREATE TABLE theirs (x)")
-    foreign.commit()
-    foreign.close()
-    before = path.read_bytes()
+    before = foreign_database(path)
     with pytest.raises(StoreDamaged, match="another program"):
         await Store.open(path)
-    assert path.read_bytes() == before
+    assert await asyncio.to_thread(path.read_bytes) == before
 
 
 async def test_a_newer_schema_is_refused(path: Path) -> None:
@@ -115,14 +148,7 @@ async def test_damage_after_an_unclean_end_is_found(path: Path) -> None:
     for number in range(50):
         await receive(store, say(work_id=f"work_{number}"))
     await store.close()
-    db = sqlite3.connect(path)
-    db.execute("UPDATE meta SET value = 0 WHERE key = 'closed'")  # as if it had been killed
-    (page,) = db.execute("SELECT rootpage FROM sqlite_schema WHERE name = 'envelopes_id'").fetchone()
-    db.commit()
-    db.close()
-    with path.open("r+b") as file:
-        file.seek((page - 1) * 4096 + 3)
-        file.write(b"\x7f\xff\x7f\xff")
+    garble_index(path, "envelopes_id")
     with pytest.raises(StoreDamaged) as caught:
         await Store.open(path)
     assert caught.value.hint
@@ -133,7 +159,8 @@ async def test_what_was_written_is_there_after_reopening(path: Path) -> None:
     envelope = say()
     await receive(store, envelope)
     await store.close()
-    assert not path.with_name("store.db-wal").exists()
+    left = await asyncio.to_thread(lambda: {entry.name for entry in path.parent.iterdir()})
+    assert left == {"store.db", "store.db.lock"}
     store = await Store.open(path)
     try:
         assert await rows(store, "SELECT msg_id, raw FROM envelopes") == [(envelope.id, envelope.raw)]
@@ -160,7 +187,7 @@ async def test_a_folder_that_cannot_be_made(tmp_path: Path) -> None:
 
 
 async def test_a_store_that_is_a_folder(tmp_path: Path) -> None:
-    (tmp_path / "store.db").mkdir()
+    await asyncio.to_thread((tmp_path / "store.db").mkdir)
     with pytest.raises(StoreUnopenable):
         await Store.open(tmp_path / "store.db")
 

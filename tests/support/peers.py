@@ -188,8 +188,8 @@ class Peer:
                     self.counters[reason] += 1
                 case fx.Conflict():
                     self.counters["conflict"] += 1
-                case fx.Queue(envelope=own, effects=inner):
-                    self.counters["automatic"] += 1
+                case fx.Queue(envelope=own, effects=inner, automatic=automatic):
+                    self.counters["automatic" if automatic else "closing"] += 1
                     self._queue(own, inner)
                     published.append(own)
                 case fx.Requeue(message_id=message_id):

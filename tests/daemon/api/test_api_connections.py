@@ -44,6 +44,28 @@ async def test_garbage_is_a_json_400(api: Api) -> None:
         assert b"x-content-type-options: nosniff\r\n" in answer
 
 
+async def test_refused_client_that_goes_on_sending_hears_why(api: Api) -> None:
+    reader, writer = await api.raw(b"GET /" + b"a" * 9000 + b" HTTP/1.1\r\n")
+    answer = asyncio.create_task(reader.read())
+    for _ in range(200):
+        writer.write(b"X-A: " + b"a" * 5000 + b"\r\n")
+        await writer.drain()
+    assert (await asyncio.wait_for(answer, DEADLINE)).startswith(b"HTTP/1.1 414 ")
+
+
+async def test_refused_client_that_never_ends_is_cut_off(api: Api) -> None:
+    _, writer = await api.raw(b"nonsense\r\n\r\n")
+
+    async def pour() -> None:
+        while True:
+            writer.write(b"x" * 5000)
+            await writer.drain()
+
+    with pytest.raises((ConnectionResetError, BrokenPipeError)):
+        await asyncio.wait_for(pour(), DEADLINE)
+    await until(lambda: not api.server._state.connections)
+
+
 async def test_smuggling_framings_are_refused(api: Api) -> None:
     head = b"POST /v1/whois HTTP/1.1\r\nHost: x\r\n"
     for framing in (
@@ -66,10 +88,10 @@ async def test_chunked_body(api: Api) -> None:
     assert answer.startswith(b"HTTP/1.1 413 ")
 
 
-async def test_endless_chunks_end(api: Api) -> None:
+async def test_endless_chunks_end(impatient_api: Api) -> None:
     """A client that never stops sending is cut off by the body's time, at the latest."""
     head = b"POST /v1/whois HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n"
-    _, writer = await api.raw(head)
+    _, writer = await impatient_api.raw(head)
     piece = b"1000\r\n" + b" " * 0x1000 + b"\r\n"
 
     async def pour() -> None:
@@ -79,7 +101,7 @@ async def test_endless_chunks_end(api: Api) -> None:
 
     with pytest.raises((ConnectionResetError, BrokenPipeError)):
         await asyncio.wait_for(pour(), DEADLINE)
-    assert (await api.get("/healthz")).status == 200
+    assert (await impatient_api.get("/healthz")).status == 200
 
 
 async def test_declared_length_is_refused_before_the_body_comes(api: Api) -> None:
@@ -93,14 +115,14 @@ async def test_declared_length_is_refused_before_the_body_comes(api: Api) -> Non
     writer.close()
 
 
-async def test_slow_head_is_408(api: Api) -> None:
-    answer = await talk(api, b"GET /healthz HTTP/1.1\r\nHost:")
+async def test_slow_head_is_408(impatient_api: Api) -> None:
+    answer = await talk(impatient_api, b"GET /healthz HTTP/1.1\r\nHost:")
     assert answer.startswith(b"HTTP/1.1 408 Request Timeout\r\n")
     assert b'"code":"timeout"' in answer
 
 
-async def test_head_in_drops_does_not_renew_the_time(api: Api) -> None:
-    reader, writer = await api.raw(b"GET /healthz HTTP/1.1\r\n")
+async def test_head_in_drops_does_not_renew_the_time(impatient_api: Api) -> None:
+    reader, writer = await impatient_api.raw(b"GET /healthz HTTP/1.1\r\n")
     answer = asyncio.create_task(reader.read())
     while not answer.done():
         writer.write(b"X-A: 1\r\n")
@@ -109,16 +131,16 @@ async def test_head_in_drops_does_not_renew_the_time(api: Api) -> None:
     writer.close()
 
 
-async def test_silent_connection_is_closed_without_a_word(api: Api) -> None:
-    assert await talk(api, b"") == b""
-    assert await talk(api, b"\r\n\r\n") == b""
+async def test_silent_connection_is_closed_without_a_word(impatient_api: Api) -> None:
+    assert await talk(impatient_api, b"") == b""
+    assert await talk(impatient_api, b"\r\n\r\n") == b""
 
 
-async def test_slow_body_is_408(api: Api) -> None:
-    answer = await talk(api, b"POST /v1/whois HTTP/1.1\r\nHost: x\r\nContent-Length: 10\r\n\r\n{")
+async def test_slow_body_is_408(impatient_api: Api) -> None:
+    answer = await talk(impatient_api, b"POST /v1/whois HTTP/1.1\r\nHost: x\r\nContent-Length: 10\r\n\r\n{")
     assert answer.startswith(b"HTTP/1.1 408 ")
     assert b"body: did not arrive in time" in answer
-    assert api.node.calls == []
+    assert impatient_api.node.calls == []
 
 
 async def test_large_heads_are_refused(api: Api) -> None:

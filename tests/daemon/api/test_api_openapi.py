@@ -8,6 +8,7 @@ from typing import Any
 
 import msgspec
 import pytest
+
 from aghbus.daemon.api.routes import ROUTES, Router
 from aghbus.protocol import control
 from tests.daemon.api.harness import Api
@@ -64,7 +65,9 @@ async def test_operations_are_whole(document: Any) -> None:
 async def test_bounds_are_in_the_schemas(document: Any) -> None:
     schemas = document["components"]["schemas"]
     assert schemas["InboxNextAsk"]["properties"]["wait"]["maximum"] == 300
-    assert {"type": "number", "minimum": 1.0, "maximum": 604800} in schemas["SendAsk"]["properties"]["expires_in"]["anyOf"]
+    assert {"type": "number", "minimum": 1.0, "maximum": 604800} in schemas["SendAsk"]["properties"]["expires_in"][
+        "anyOf"
+    ]
     assert schemas["SendAsk"]["additionalProperties"] is False
     limit = next(p for p in document["paths"]["/v1/works"]["get"]["parameters"] if p["name"] == "limit")
     assert (limit["schema"]["minimum"], limit["schema"]["maximum"], limit["required"]) == (1, 1000, False)
@@ -72,8 +75,19 @@ async def test_bounds_are_in_the_schemas(document: Any) -> None:
 
 async def test_answers_have_the_fields_of_their_schemas(api: Api, document: Any) -> None:
     """What really comes back, compared with what the document promises for it."""
-    for target in ("/healthz", "/readyz", "/v1/version", "/v1/status", "/v1/peers", "/v1/works", "/v1/messages", "/v1/inbox"):
-        reference = document["paths"][target]["get"]["responses"]["200"]["content"]["application/json"]["schema"]["$ref"]
+    for target in (
+        "/healthz",
+        "/readyz",
+        "/v1/version",
+        "/v1/status",
+        "/v1/peers",
+        "/v1/works",
+        "/v1/messages",
+        "/v1/inbox",
+    ):
+        reference = document["paths"][target]["get"]["responses"]["200"]["content"]["application/json"]["schema"][
+            "$ref"
+        ]
         schema = document["components"]["schemas"][reference.rpartition("/")[2]]
         assert set((await api.get(target)).json) == set(schema["properties"]), target
     error = document["components"]["schemas"]["ErrorAnswer"]

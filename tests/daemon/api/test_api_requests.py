@@ -201,6 +201,7 @@ async def test_other_content_types_are_415(api: Api) -> None:
     for kind in ("text/plain", "application/x-www-form-urlencoded", "application/json-seq"):
         reply = await api.request("POST", "/v1/whois", b"{}", {"content-type": kind})
         assert (reply.status, reply.json["code"]) == (415, "unsupported_media_type")
+        assert "connection" not in reply.headers  # closing on the body that it is still sending would be a reset
     assert api.node.calls == []
 
 

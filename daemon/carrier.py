@@ -1,0 +1,52 @@
+"""How envelopes travel from the publisher to the broker, so that the broker surely has them.
+
+Core NATS: published into the connection's buffer, all confirmed by one PONG, each directed one with a reply subject for the
+receiver's commit acknowledgement. The JetStream profile has its own carrier.
+"""
+
+from collections.abc import Sequence
+from typing import Final, Protocol
+
+import msgspec
+
+from aghbus.daemon.link import BadPublish, Link, PayloadTooLarge
+from aghbus.store.outbox import Outgoing
+
+_CONFIRM_WAIT: Final = 10.0  # seconds for the broker's PONG; then the link counts as lost
+
+
+class Carried(msgspec.Struct, frozen=True):
+    """What became of a batch: `published` the broker has; `impossible` it will never take, each with the reason.
+
+    What is in neither list was not taken now, and may be tried again.
+    """
+
+    published: list[int]
+    impossible: list[tuple[int, str]]
+
+
+class Carrier(Protocol):
+    """One way to the broker. Raises LinkError when the link is lost on the way: nothing of the batch is certain then."""
+
+    async def carry(self, rows: Sequence[Outgoing]) -> Carried: ...
+
+
+class CoreCarrier:
+    """Core NATS. `ack_root` is the subject under which the receivers' commit acknowledgements come, by sequence."""
+
+    def __init__(self, link: Link, ack_root: str) -> None:
+        self._link = link
+        self._ack_root = ack_root
+
+    async def carry(self, rows: Sequence[Outgoing]) -> Carried:
+        """All of `rows`, in order, confirmed by one round trip."""
+        carried = Carried([], [])
+        for row in rows:
+            reply = "" if row.subject.endswith(".broadcast") else f"{self._ack_root}.{row.seq}"
+            try:
+                await self._link.publish(row.subject, row.raw, reply=reply)
+                carried.published.append(row.seq)
+            except (PayloadTooLarge, BadPublish) as error:
+                carried.impossible.append((row.seq, str(error)))
+        await self._link.flush(_CONFIRM_WAIT)
+        return carried

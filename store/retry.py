@@ -1,0 +1,121 @@
+"""Going out again: what was published and not answered, until it is answered, stale, or given up (outbox.next_ms)."""
+
+from typing import NamedTuple
+
+import msgspec
+
+from aghbus.store.outbox import SELECT_OUTGOING, Outgoing
+from aghbus.store.transaction import Transaction
+
+
+class Failed(NamedTuple):
+    """An envelope of ours that will not go out again, unanswered: what closes its work and tells the agent."""
+
+    seq: int
+    kind: str
+    workspace_id: str
+    channel: str
+    work_id: str | None
+    message_id: str
+    state: str
+    detail: str
+
+
+class Schedule(msgspec.Struct, frozen=True):
+    """When one published envelope goes out again: Unix milliseconds, None for never."""
+
+    seq: int
+    next_ms: int | None
+
+
+def published(tx: Transaction, schedules: list[Schedule], now_ms: int) -> None:
+    """The broker has them (for the first or another time), and when to try again. Answered ones stay answered."""
+    tx.db.executemany(
+        "UPDATE outbox SET state = 'published', attempts = attempts + 1, published_ms = ?, next_ms = ?"
+        " WHERE seq = ? AND state IN ('queued', 'published')",
+        [(now_ms, schedule.next_ms, schedule.seq) for schedule in schedules],
+    )
+
+
+def due(tx: Transaction, now_ms: int, limit: int) -> list[Outgoing]:
+    """What has to go out again at `now_ms`, in the order of the sequence among the `limit` that wait longest."""
+    rows = tx.db.execute(f"{SELECT_OUTGOING} WHERE o.next_ms <= ? ORDER BY o.next_ms LIMIT ?", (now_ms, limit))
+    return sorted(Outgoing(*row) for row in rows)
+
+
+def unanswered(tx: Transaction, recipient: str, before_seq: int, limit: int) -> list[Outgoing]:
+    """The oldest `limit` messages to `recipient` before sequence `before_seq` that wait for its answer, in order."""
+    rows = tx.db.execute(
+        f"{SELECT_OUTGOING} WHERE o.next_ms IS NOT NULL AND e.recipient = ? AND o.seq < ? ORDER BY o.seq LIMIT ?",
+        (recipient, before_seq, limit),
+    )
+    return [Outgoing(*row) for row in rows]
+
+
+def hold_back(tx: Transaction, seq: int, next_ms: int) -> None:
+    """A queued message goes out at `next_ms`, behind others to the same peer that wait for an answer."""
+    tx.db.execute("UPDATE outbox SET next_ms = ? WHERE seq = ? AND state = 'queued'", (next_ms, seq))
+
+
+def next_due_ms(tx: Transaction) -> int | None:
+    """When the next one is due; None when nothing waits for an answer."""
+    value: int | None = tx.db.execute("SELECT min(next_ms) FROM outbox WHERE next_ms IS NOT NULL").fetchone()[0]
+    return value
+
+
+def hasten(tx: Transaction, recipient: str, now_ms: int) -> int:
+    """The peer `recipient` is back: what waits for its answer is due now. How many that are."""
+    return tx.db.execute(
+        "UPDATE outbox SET next_ms = ?1 WHERE next_ms > ?1 AND seq IN"
+        " (SELECT o.seq FROM outbox AS o JOIN envelopes AS e ON e.seq = o.seq"
+        "  WHERE o.next_ms IS NOT NULL AND e.recipient = ?2)",
+        (now_ms, recipient),
+    ).rowcount
+
+
+def recipient_of(tx: Transaction, seq: int) -> str | None:
+    """To whom our envelope `seq` is directed."""
+    row = tx.db.execute("SELECT recipient FROM envelopes WHERE seq = ?", (seq,)).fetchone()
+    return None if row is None else row[0]
+
+
+def answered(tx: Transaction, seq: int, message_id: str, detail: str) -> bool:
+    """The receiver's daemon has committed our envelope `seq`, whose id it names; whether that was news."""
+    return (
+        tx.db.execute(
+            "UPDATE outbox SET state = 'receipted', detail = ?, next_ms = NULL WHERE seq = ? AND state <> 'receipted'"
+            " AND EXISTS (SELECT 1 FROM envelopes AS e WHERE e.seq = outbox.seq AND e.msg_id = ?)",
+            (detail, seq, message_id),
+        ).rowcount
+        > 0
+    )
+
+
+def settle(tx: Transaction) -> None:
+    """What was receipted since it was scheduled needs no further try."""
+    tx.db.execute("UPDATE outbox SET next_ms = NULL WHERE next_ms IS NOT NULL AND state NOT IN ('queued', 'published')")
+
+
+def give_up(tx: Transaction, seq: int, state: str, detail: str) -> Failed | None:
+    """Ends envelope `seq` as `expired` or `dead` with the reason; None when it was answered or ended before."""
+    changed = tx.db.execute(
+        "UPDATE outbox SET state = ?, detail = ?, next_ms = NULL WHERE seq = ? AND state IN ('queued', 'published')",
+        (state, detail, seq),
+    ).rowcount
+    if not changed:
+        return None
+    row = tx.db.execute(
+        "SELECT seq, kind, workspace_id, channel, work_id, msg_id FROM envelopes WHERE seq = ?", (seq,)
+    ).fetchone()
+    _, kind, workspace_id, channel, work_id, message_id = row
+    return Failed(seq, kind, workspace_id, channel, work_id, message_id, state, detail)
+
+
+def stale(tx: Transaction, now: int, limit: int) -> list[int]:
+    """Queued or still waiting for an answer at Unix second `now`, but nobody would accept them any more."""
+    rows = tx.db.execute(
+        "SELECT seq FROM outbox WHERE state = 'queued' AND expires_at <= ?1"
+        " UNION SELECT seq FROM outbox WHERE next_ms IS NOT NULL AND expires_at <= ?1 LIMIT ?2",
+        (now, limit),
+    )
+    return sorted(seq for (seq,) in rows)

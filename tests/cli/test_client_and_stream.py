@@ -1,0 +1,161 @@
+"""The small HTTP client and the reader of event streams, against bytes cut anywhere and a server that is no daemon."""
+
+import contextlib
+import socket
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from aghbus.cli.client import Api
+from aghbus.cli.errors import CliError, RefusedByDaemon, Unexpected, Unreachable
+from aghbus.cli.http1 import Endpoint, quote, target
+from aghbus.cli.stream import follow, messages
+
+
+def cut_up(data: bytes, places: list[int]) -> Iterator[bytes]:
+    ends = sorted(place % (len(data) + 1) for place in places)
+    for start, end in zip([0, *ends], [*ends, len(data)], strict=True):
+        yield data[start:end]
+
+
+EVENTS = b': hello\n\nid: 1\nevent: envelope\ndata: {"a":1}\n\n: keep-alive\n\nid: 2\r\ndata: {"b":\r\ndata: 2}\r\n\r\ndata: unfin'
+
+
+@given(st.lists(st.integers(0, 500), max_size=30))
+def test_events_come_whole_however_the_body_is_cut(places: list[int]) -> None:
+    assert list(messages(cut_up(EVENTS, places))) == [b'{"a":1}', b'{"b":\n2}']
+
+
+@contextlib.contextmanager
+def serving(path: Path, answers: list[list[bytes]]) -> Iterator[list[bytes]]:
+    """A Unix socket that gives each connection the next answer, piece by piece, and closes; yields the requests."""
+    requests: list[bytes] = []
+    listener = socket.socket(socket.AF_UNIX)
+    listener.bind(str(path))
+    listener.listen()
+
+    def serve() -> None:
+        for answer in answers:
+            connection, _ = listener.accept()
+            with connection:
+                requests.append(connection.recv(65_536))
+                for piece in answer:
+                    connection.sendall(piece)
+
+    thread = threading.Thread(target=serve)
+    thread.start()
+    try:
+        yield requests
+    finally:
+        thread.join(10)
+        listener.close()
+        assert not thread.is_alive()
+
+
+def chunked(*pieces: bytes) -> bytes:
+    return b"".join(b"%x;ext=1\r\n%s\r\n" % (len(piece), piece) for piece in pieces)
+
+
+HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n"
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        [HEAD + b'Content-Length: 7\r\n\r\n{"a":1}'],
+        [HEAD + b"content-length: 7\r\n", b'\r\n{"a"', b":1}"],
+        [HEAD + b"Transfer-Encoding: chunked\r\n\r\n" + chunked(b'{"a"', b":1}"), b"0\r\n\r\n"],
+        [HEAD, b'\r\n{"a":', b"1}"],
+        [
+            bytes([octet])
+            for octet in HEAD + b"Transfer-Encoding: chunked\r\n\r\n" + chunked(b'{"a":1}') + b"0\r\nx: y\r\n\r\n"
+        ],
+    ],
+)
+def test_an_answer_is_read_in_every_framing(answer: list[bytes], tmp_path: Path) -> None:
+    with serving(tmp_path / "s", [answer]) as requests:
+        assert Api(Endpoint(path=str(tmp_path / "s")), 10).post("/v1/whois", {"query": "é", "to": None}) == {"a": 1}
+    head, _, body = requests[0].partition(b"\r\n\r\n")
+    assert head.startswith(b"POST /v1/whois HTTP/1.1\r\n")
+    assert body == b'{"query": "\\u00e9"}'
+    assert f"Content-Length: {len(body)}".encode() in head
+
+
+@pytest.mark.parametrize(
+    ("answer", "error"),
+    [
+        (b"SSH-2.0-OpenSSH\r\n\r\n", Unexpected),
+        (HEAD + b"Content-Length: 3\r\n\r\nnot", Unexpected),
+        (HEAD + b"Content-Length: 2\r\n\r\n[]", Unexpected),
+        (HEAD + b"Content-Length: x\r\n\r\n", Unexpected),
+        (HEAD + b"Content-Length: 100\r\n\r\n{}", Unreachable),
+        (b"", Unreachable),
+        (b"HTTP/1.1 500 Oops\r\n\r\n{}", Unexpected),
+    ],
+)
+def test_what_is_no_answer_of_ours_is_an_error(answer: bytes, error: type[CliError], tmp_path: Path) -> None:
+    with serving(tmp_path / "s", [[answer]]), pytest.raises(error):
+        Api(Endpoint(path=str(tmp_path / "s")), 10).get("/v1/status")
+
+
+def test_the_daemons_refusal_keeps_code_message_and_hint(tmp_path: Path) -> None:
+    body = b'{"code":"work_closed","message":"it is over","hint":"open another"}'
+    with serving(tmp_path / "s", [[b"HTTP/1.1 409 Conflict\r\n\r\n" + body]]), pytest.raises(RefusedByDaemon) as caught:
+        Api(Endpoint(path=str(tmp_path / "s")), 10).post("/v1/works/w/complete", {})
+    assert (caught.value.code, caught.value.message, caught.value.hint) == ("work_closed", "it is over", "open another")
+    assert caught.value.exit_code == 4
+
+
+def event(seq: int) -> bytes:
+    return b'id: %d\nevent: envelope\ndata: {"seq":%d}\n\n' % (seq, seq)
+
+
+def test_a_stream_resumes_after_the_last_event_without_repeats(tmp_path: Path) -> None:
+    head = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
+    first = [head, chunked(event(3), event(5)), chunked(event(6))[:-20]]  # cut off inside an event
+    draining = [b'HTTP/1.1 503 Unavailable\r\n\r\n{"code":"unavailable","message":"draining","hint":""}']
+    second = [head + chunked(event(5), event(6)) + chunked(event(9)) + b"0\r\n\r\n"]
+    lost: list[str] = []
+    with serving(tmp_path / "s", [first, draining, second]) as requests:
+        stream = follow(Api(Endpoint(path=str(tmp_path / "s")), 10), [("work", "w 1")], 2, lost.append)
+        assert [next(stream)["seq"] for _ in range(4)] == [3, 5, 6, 9]
+        stream.close()  # type: ignore[attr-defined]
+    assert b"GET /v1/events?work=w%201&since=2 " in requests[0]
+    assert b"Last-Event-ID: 5\r\n" in requests[1]
+    assert b"Last-Event-ID: 5\r\n" in requests[2]
+    assert len(lost) == 1
+
+
+def test_a_daemon_that_stays_away_is_not_waited_for_for_ever(tmp_path: Path) -> None:
+    with serving(tmp_path / "s", [[b"HTTP/1.1 200 OK\r\n\r\n" + event(1)]]):
+        stream = follow(Api(Endpoint(path=str(tmp_path / "s")), 0.2), [], 0, lambda why: None)
+        assert next(stream)["seq"] == 1
+    (tmp_path / "s").unlink()
+    with pytest.raises(Unreachable):
+        next(stream)
+
+
+def test_a_stream_to_nobody_is_an_error_at_once(tmp_path: Path) -> None:
+    with pytest.raises(Unreachable):
+        next(follow(Api(Endpoint(path=str(tmp_path / "nobody")), 30), [], 0, lambda why: None))
+
+
+@given(st.text())
+def test_quoting_is_percent_encoding(text: str) -> None:
+    from urllib.parse import unquote
+
+    if any("\ud800" <= char <= "\udfff" for char in text):
+        return
+    assert unquote(quote(text)) == text
+    assert quote(text).isascii()
+    assert not set(quote(text)) & set("/?&=# +")
+
+
+def test_targets_leave_out_what_is_not_asked() -> None:
+    query: list[tuple[str, object]] = [("a", None), ("b", False), ("c", True), ("d", ["x", "y z"]), ("e", 7), ("f", [])]
+    assert target("/p", query) == "/p?c=1&d=x&d=y%20z&e=7"
+    assert target("/p", []) == "/p"

@@ -1,0 +1,198 @@
+"""Every command: declared, documented, with examples that parse, and asking the API in its own types."""
+
+import json
+import re
+import shlex
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from aghbus.cli.arguments import GLOBAL_OPTIONS, defaults, parse
+from aghbus.cli.commands import capability_send, inbox_next, inbox_settle, say, whois, work_open, work_verbs
+from aghbus.cli.errors import EXIT_CODES, UsageError
+from aghbus.cli.main import entry
+from aghbus.cli.registry import COMMANDS, GROUPS, load, members
+from aghbus.protocol import control
+
+REPOSITORY = Path(__file__).parent.parent.parent
+
+
+def values_of(line: str) -> tuple[str, dict[str, Any]]:
+    """The command and the values of an `aghctl …` line; what a shell would make of the rest is left out."""
+    words = shlex.split(re.split(r" (?:\||<|>) ", line)[0])
+    assert words.pop(0) == "aghctl"
+    while words[0].startswith("-"):
+        words = words[2:]
+    name = " ".join(words[:2]) if words[0] in GROUPS else words[0]
+    return name, parse(load(name), words[len(name.split()) :], defaults(GLOBAL_OPTIONS))
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_examples_parse_and_belong_to_their_command(name: str) -> None:
+    command = load(name)
+    assert command.description
+    assert len(command.examples) >= 1
+    lines = [re.sub(r"^.*?(aghctl )", r"\1", line).removesuffix(")") for line in command.examples]
+    assert name in {values_of(line)[0] for line in lines}
+
+
+@pytest.mark.parametrize("name", [*COMMANDS, *GROUPS, ""])
+def test_help_is_there_for_all(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert entry([*name.split(), "--help"]) == 0
+    text = capsys.readouterr().out
+    assert text.startswith("usage: aghctl")
+    assert entry(["help", *name.split()]) == 0
+    assert capsys.readouterr().out == text
+    if name in COMMANDS:
+        for option in load(name).options:
+            assert option.flags[-1] in text
+
+
+def test_modules_hold_no_command_that_is_not_registered() -> None:
+    folder = REPOSITORY / "cli" / "commands"
+    modules = {file.stem for file in folder.glob("*.py")} - {"__init__"}
+    assert modules == {module for module, _ in COMMANDS.values()}
+    for module in modules:
+        declared = set(__import__(f"aghbus.cli.commands.{module}", fromlist=["COMMANDS"]).COMMANDS)
+        assert declared == {name for name, (home, _) in COMMANDS.items() if home == module}
+    assert all(members(group) for group in GROUPS)
+
+
+def test_options_of_a_command_do_not_hide_global_ones() -> None:
+    taken = {flag for option in GLOBAL_OPTIONS for flag in option.flags}
+    for name in COMMANDS:
+        command = load(name)
+        flags = [flag for option in command.options for flag in option.flags]
+        assert not taken & set(flags), name
+        names = [option.name for option in command.options] + [positional.name for positional in command.positionals]
+        assert len(set(names)) == len(names), name
+
+
+def wire(ask: dict[str, Any]) -> bytes:
+    """As the client sends it."""
+    return json.dumps({name: value for name, value in ask.items() if value is not None}).encode()
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        ("aghctl whois", control.WhoisAsk()),
+        (
+            "aghctl whois q --to p --wait 3s --first --catalog --channel c",
+            control.WhoisAsk(query="q", to="p", wait=3, first=True, catalog=True, channel="c"),
+        ),
+        (
+            "aghctl work open --to p --text t --direct --expires-in 5m --artifact report.xml",
+            control.WorkOpenAsk(to="p", text="t", direct=True, expires_in=300, artifacts=[{"uri": "report.xml"}]),
+        ),
+        (
+            "aghctl work open --to p --capability test.run --thread thread_abc --work-id work_1 --id m",
+            control.WorkOpenAsk(to="p", capability_id="test.run", thread_id="thread_abc", work_id="work_1", id="m"),
+        ),
+        (
+            'aghctl work complete w --result \'{"passed":true}\' --artifact \'{"uri":"x","n":1}\' --artifact y',
+            control.WorkVerbAsk(result={"passed": True}, artifact_refs=[{"uri": "x", "n": 1}, {"uri": "y"}]),
+        ),
+        ("aghctl work reject w --reason busy --message later", control.WorkVerbAsk(reason="busy", message="later")),
+        ("aghctl work say w hello", control.WorkVerbAsk(message="hello")),
+        ("aghctl work say w --message hello", control.WorkVerbAsk(message="hello")),
+        ("aghctl inbox next", control.InboxNextAsk()),
+        (
+            "aghctl inbox next --wait 2 --visibility 1m --ack --work w",
+            control.InboxNextAsk(wait=2, visibility=60, ack=True, work_id="w"),
+        ),
+        ("aghctl inbox ack 3 --lease l", control.InboxAckAsk(lease="l")),
+        ("aghctl inbox nack 3 --delay 1m --error e", control.InboxNackAsk(delay=60, error="e")),
+    ],
+)
+def test_asks_are_those_of_the_api(line: str, expected: control.Ask) -> None:
+    name, values = values_of(line)
+    module = {"whois": whois, "work open": work_open, "inbox next": inbox_next}.get(name)
+    ask = module.ask(values) if module else (inbox_settle if name.startswith("inbox") else work_verbs).ask(values)
+    assert msgspec.json.decode(wire(ask), type=type(expected)) == expected
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        ("aghctl say hi --to a", [{"to": "a"}]),
+        ("aghctl say hi --to a --to b --thread thread_abc", [{"to": "a"}, {"to": "b"}]),
+        ("aghctl say hi --direct a", [{"to": "a", "direct": True}]),
+        ("aghctl say hi --thread thread_abc", [{"thread_id": "thread_abc"}]),
+        ("aghctl say hi --thread new", [{}]),
+    ],
+)
+def test_say_asks(line: str, expected: list[dict[str, Any]]) -> None:
+    asks = [msgspec.json.decode(wire(ask), type=control.SendAsk) for ask in say.asks(values_of(line)[1])]
+    assert len(asks) == len(expected)
+    for ask, wanted in zip(asks, expected, strict=True):
+        assert (ask.kind, ask.body) == ("say", {"text": "hi"})
+        assert all(getattr(ask, name) == value for name, value in wanted.items())
+        assert ask.thread_id == ("thread_abc" if "thread_abc" in line else None)
+
+
+def test_a_capability_is_sent_with_its_document() -> None:
+    values = values_of("aghctl capability send test.run --direct p")[1]
+    ask = msgspec.json.decode(wire(capability_send.ask(values, {"id": "test.run"})), type=control.SendAsk)
+    assert (ask.kind, ask.body, ask.to, ask.direct) == ("capability", {"capability": {"id": "test.run"}}, "p", True)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "aghctl say hi",
+        "aghctl say hi --to a --direct b",
+        "aghctl say hi --thread thread_abc --direct b",
+        "aghctl say hi --to a --to b --id one",
+    ],
+)
+def test_contradictions_of_say_are_refused(line: str) -> None:
+    values = values_of(line)[1]
+    with pytest.raises(UsageError):
+        say.asks(values)
+
+
+@pytest.mark.parametrize(
+    "args",
+    [
+        ["work", "open", "--to", "p"],
+        ["work", "open", "--text", "t"],
+        ["work", "open", "--to", "p", "--text", "t", "--capability", "c"],
+        ["work", "open", "--to", "p", "--text", "t", "--direct", "--thread", "thread_abc"],
+        ["work", "complete", "w", "--result", "[]"],
+        ["work", "complete", "w", "--result", "{"],
+        ["work", "need-input", "w"],
+        ["work", "reject", "w"],
+        ["work", "say", "w"],
+        ["work", "say", "w", "a", "--message", "b"],
+        ["work", "finish", "w"],
+        ["work"],
+        ["inbox", "ack", "abc"],
+        ["inbox", "list", "--state", "lost"],
+        ["statsu"],
+        [],
+        ["--frobnicate"],
+        ["--name", "Not A Name", "status"],
+        ["--api", "ftp://x", "status"],
+        ["--api", "http://127.0.0.1:1", "--token-file", "/no/such", "status"],
+    ],
+)
+def test_usage_errors_ask_no_daemon(
+    args: list[str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    monkeypatch.delenv("AGHD_API_SOCKET", raising=False)
+    assert entry(args) == 2
+    assert capsys.readouterr().err.startswith("aghctl: ")
+
+
+def test_the_manual_lists_every_command_option_and_exit_code() -> None:
+    manual = (REPOSITORY / "docs" / "cli.md").read_text()
+    for name, (_, summary) in COMMANDS.items():
+        assert f"| `{name}` | {summary} |" in manual, name
+    for option in GLOBAL_OPTIONS:
+        assert f"`{option.flags[-1]}`" in manual
+    for code, meaning in EXIT_CODES:
+        assert f"| {code} | {meaning} |" in manual

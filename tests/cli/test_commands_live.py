@@ -1,0 +1,260 @@
+"""Commands against real daemons on a real embedded broker."""
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.daemons import Daemon, Home, wait_for
+
+Bus = tuple[Home, Daemon, Daemon]
+
+
+@pytest.fixture(scope="module")
+def bus(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bus]:
+    """A home with `ops` and `worker`, who know each other; each test opens works of its own."""
+    home = Home(tmp_path_factory.mktemp("bus"))
+    with Daemon(home, "worker", "--capability", "test.run") as worker, Daemon(home, "ops") as ops:
+        wait_for(lambda: ops.knows("worker") and worker.knows("ops"), 20, "the two to know each other")
+        yield home, ops, worker
+
+
+def opened(home: Home, *args: str) -> str:
+    sent = home.ctl_json("--name", "ops", "work", "open", "--to", "worker", "--text", "do it", *args)
+    work_id: str = sent["work_id"]
+    home.ctl_json("--name", "worker", "inbox", "next", "--wait", "10s", "--ack", "--work", work_id)
+    return work_id
+
+
+@contextlib.contextmanager
+def streaming(home: Home, *args: str) -> Iterator[subprocess.Popen[bytes]]:
+    """A command that streams, with its output on a pipe; killed when the test is done with it."""
+    command = [sys.executable, "-m", "aghbus.cli", *args]
+    with subprocess.Popen(command, env=home.env, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+def next_event(process: subprocess.Popen[bytes]) -> dict[str, Any]:
+    assert process.stdout is not None
+    event: dict[str, Any] = json.loads(process.stdout.readline())
+    return event
+
+
+def test_work_open_prints_the_id_alone(bus: Bus) -> None:
+    home, _, _ = bus
+    done = home.ctl("--name", "ops", "work", "open", "--to", "worker", "--text", "x", "--direct")
+    work_id = done.stdout.decode().removesuffix("\n")
+    assert home.ctl_json("--name", "ops", "work", "show", work_id)["work"]["surface"] == "direct"
+    home.ctl_json("--name", "worker", "inbox", "next", "--wait", "10s", "--ack", "--work", work_id)
+
+
+def test_the_same_id_is_sent_once(bus: Bus) -> None:
+    home, _, _ = bus
+    send = ["--name", "ops", "say", "once", "--to", "worker", "--id", "msg_once"]
+    first, second = home.ctl_json(*send), home.ctl_json(*send)
+    assert (first["id"], first["seq"]) == (second["id"], second["seq"]) == ("msg_once", first["seq"])
+    assert home.ctl_json("--name", "ops", "messages", "show", "msg_once")["envelope"]["body"] == {"text": "once"}
+
+
+@pytest.mark.parametrize(
+    ("ends", "code"),
+    [(["complete", "--result", '{"n":1}'], 0), (["fail"], 1), (["cancel"], 1), (["reject", "--reason", "busy"], 1)],
+)
+def test_watch_ends_with_the_work(bus: Bus, ends: list[str], code: int) -> None:
+    home, _, _ = bus
+    work_id = opened(home)
+    with streaming(home, "--name", "ops", "work", "watch", work_id, "-o", "jsonl") as watcher:
+        assert next_event(watcher)["work"]["after"] == "submitted"
+        if ends[0] != "reject":
+            home.ctl_json("--name", "worker", "work", "accept", work_id)
+            assert next_event(watcher)["message"]["envelope"]["body"]["status"] == "accepted"
+        home.ctl_json("--name", "worker", "work", ends[0], work_id, *ends[1:])
+        rest, errors = watcher.communicate(timeout=30)
+    assert len(rest.splitlines()) == 1
+    assert watcher.returncode == code, errors
+    again = home.ctl("--name", "ops", "work", "watch", work_id, "-o", "jsonl")
+    assert again.returncode == code
+    assert json.loads(again.stdout.splitlines()[-1]) == json.loads(rest)
+
+
+def test_refusals_of_the_daemon_keep_their_code(bus: Bus) -> None:
+    home, _, _ = bus
+    done = home.ctl("--name", "ops", "work", "show", "work_nowhere", "-o", "json")
+    assert done.returncode == 4
+    assert json.loads(done.stderr)["code"] == "not_found"
+    work_id = opened(home)
+    home.ctl_json("--name", "worker", "work", "fail", work_id)
+    closed = home.ctl("--name", "worker", "work", "complete", work_id, "-o", "json")
+    assert (closed.returncode, json.loads(closed.stderr)["code"]) == (4, "work_closed")
+
+
+def test_an_empty_inbox_is_a_no(bus: Bus) -> None:
+    home, _, _ = bus
+    done = home.ctl("--name", "ops", "inbox", "next", "--work", "work_nowhere", "-o", "json")
+    assert done.returncode == 1
+    assert json.loads(done.stdout) == {"item": None}
+    assert json.loads(done.stderr)["code"] == "empty"
+
+
+def test_a_lease_is_given_back_and_acked(bus: Bus) -> None:
+    home, _, _ = bus
+    work_id = home.ctl_json("--name", "ops", "work", "open", "--to", "worker", "--text", "x")["work_id"]
+    take = ["--name", "worker", "inbox", "next", "--work", work_id]
+    item = home.ctl_json(*take, "--wait", "10s")["item"]
+    assert home.ctl(*take).returncode == 1
+    nacked = home.ctl_json("--name", "worker", "inbox", "nack", str(item["seq"]), "--delay", "0", "--error", "again")
+    assert (nacked["state"], nacked["last_error"]) == ("ready", "again")
+    second = home.ctl_json(*take, "--wait", "10s")["item"]
+    assert (second["seq"], second["attempts"]) == (item["seq"], 2)
+    ack = ["--name", "worker", "inbox", "ack", str(item["seq"]), "--lease"]
+    assert home.ctl(*ack, item["lease"]).returncode == 4
+    assert home.ctl_json(*ack, second["lease"])["state"] == "acked"
+
+
+def test_hostile_text_reaches_no_terminal(bus: Bus) -> None:
+    home, _, _ = bus
+    hostile = "\x1b[2J\u202eoops\nforged line\x07"
+    work_id = home.ctl_json("--name", "ops", "work", "open", "--to", "worker", "--text", hostile)["work_id"]
+    shown = [
+        home.ctl("--name", "worker", "inbox", "next", "--wait", "10s", "--work", work_id),
+        home.ctl("--name", "worker", "inbox", "list"),
+        home.ctl("--name", "worker", "work", "show", work_id),
+        home.ctl("--name", "worker", "work", "list"),
+        home.ctl("--name", "worker", "messages", "list"),
+    ]
+    for done in shown:
+        assert done.returncode == 0
+        text = (done.stdout + done.stderr).decode()
+        assert "oops" in text
+        assert not {"\x1b", "\u202e", "\x07"} & set(text)
+        assert not any(line.startswith("forged") for line in text.splitlines())
+
+
+@pytest.mark.parametrize(
+    "args",
+    [
+        ["status"],
+        ["peers", "--all"],
+        ["whois"],
+        ["work", "list", "--state", "failed", "--limit", "5"],
+        ["inbox", "list", "--state", "acked"],
+        ["messages", "list", "--kind", "say", "--direction", "out"],
+        ["threads", "--limit", "3"],
+        ["directs"],
+        ["capability", "list"],
+        ["quarantine"],
+        ["doctor"],
+        ["version"],
+    ],
+)
+def test_every_reading_command_has_all_forms(bus: Bus, args: list[str]) -> None:
+    home, _, _ = bus
+    assert home.ctl("--name", "ops", *args).returncode == 0
+    assert isinstance(home.ctl_json("--name", "ops", *args), dict)
+    lines = home.ctl("--name", "ops", *args, "-o", "jsonl")
+    assert all(json.loads(line) for line in lines.stdout.splitlines())
+
+
+def test_traces_over_a_kill_of_the_daemon_have_no_hole_and_no_repeat(tmp_path: Path) -> None:
+    home = Home(tmp_path)
+    with Daemon(home, "worker") as worker, Daemon(home, "ops") as ops:
+        wait_for(lambda: ops.knows("worker") and worker.knows("ops"), 20, "the two to know each other")
+        work_id = opened(home)
+        home.ctl_json("--name", "worker", "work", "accept", work_id)
+        traces = ["--name", "worker", "traces", "--since", "0", "-o", "jsonl", "--timeout", "60s"]
+        with streaming(home, *traces) as stream:
+            got = [next_event(stream)]
+            for round_ in range(3):
+                home.ctl_json("--name", "worker", "work", "update", work_id, "--message", f"{round_}")
+                got.append(next_event(stream))
+                worker.kill()
+                worker.start()
+            home.ctl_json("--name", "worker", "work", "complete", work_id)
+            got.append(next_event(stream))
+            stream.send_signal(signal.SIGINT)
+            _, errors = stream.communicate(timeout=30)
+        assert stream.returncode == 130, errors
+        sequences = [event["seq"] for event in got]
+        assert sequences == sorted(set(sequences))
+        assert [event["message"]["envelope"]["body"].get("message") for event in got] == [None, "0", "1", "2", None]
+
+
+def test_a_daemon_that_is_not_there_is_exit_3(tmp_path: Path) -> None:
+    home = Home(tmp_path)
+    done = home.ctl("--name", "nobody", "status")
+    assert done.returncode == 3
+    assert b"nobody" in done.stderr
+    assert home.ctl("status", "-o", "json").returncode == 3
+
+
+def test_the_only_daemon_needs_no_name_and_two_do(tmp_path: Path) -> None:
+    home = Home(tmp_path)
+    with Daemon(home, "solo-1"):
+        assert home.ctl_json("status")["name"] == "solo-1"
+        with Daemon(home, "solo-2"):
+            several = home.ctl("status")
+            assert several.returncode == 2
+            assert b"solo-1, solo-2" in several.stderr
+            assert home.ctl_json("status", "--name", "solo-2")["name"] == "solo-2"
+
+
+def demo(tmp_path: Path, *args: str) -> subprocess.Popen[bytes]:
+    env = {"PATH": os.environ.get("PATH", ""), "HOME": str(tmp_path), "TMPDIR": str(tmp_path)}
+    command = [sys.executable, "-m", "aghbus.cli", "demo", *args]
+    return subprocess.Popen(command, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True)
+
+
+def left_over(folder: Path) -> list[str]:
+    """Command lines of the processes whose environment names `folder`: a demo's daemons, broker and its guard."""
+    found = []
+    for process in Path("/proc").iterdir():
+        with contextlib.suppress(OSError):
+            if process.name.isdigit() and os.fsencode(folder) in (process / "environ").read_bytes():
+                found.append((process / "cmdline").read_text())
+    return found
+
+
+@pytest.mark.skipif(not Path("/proc").exists(), reason="looks at processes through /proc")
+def test_the_demo_holds_and_leaves_nothing(short_tmp: Path) -> None:
+    with demo(short_tmp, "-o", "json") as process:
+        output, errors = process.communicate(timeout=90)
+    assert process.returncode == 0, (output, errors)
+    transcript = json.loads(output)
+    assert transcript["ok"] is True
+    assert len(transcript["steps"]) == 7
+    assert all(step["ok"] for step in transcript["steps"])
+    assert list(short_tmp.iterdir()) == []
+    assert left_over(short_tmp) == []
+
+
+@pytest.mark.skipif(not Path("/proc").exists(), reason="looks at processes through /proc")
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupted_demo_leaves_nothing(short_tmp: Path, number: signal.Signals) -> None:
+    with demo(short_tmp, "-o", "jsonl") as process:
+        assert process.stdout is not None
+        assert json.loads(process.stdout.readline())["ok"] is True  # both daemons run by now
+        assert len(left_over(short_tmp)) > 2
+        process.send_signal(number)
+        process.communicate(timeout=90)
+    assert process.returncode == 130
+    assert list(short_tmp.iterdir()) == []
+    assert left_over(short_tmp) == []
+
+
+@pytest.fixture
+def short_tmp(tmp_path: Path) -> Iterator[Path]:
+    """An empty folder with a short path: the demo's sockets must fit below it, or it takes /tmp."""
+    import tempfile
+
+    with tempfile.TemporaryDirectory(prefix="ad-", dir="/tmp") as folder:
+        yield Path(folder)

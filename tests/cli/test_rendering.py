@@ -1,0 +1,123 @@
+"""What a terminal sees: escaped, aligned, cut to its width."""
+
+import subprocess
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from aghbus.cli.describe import body_line, event_line, message_line
+from aghbus.cli.output import dumps
+from aghbus.cli.render import cut, fields, safe, shell, size, span, table, width
+from aghbus.protocol.text import escape
+
+HOSTILE = "\x1b[31mred\x07\r\n\u202egnp.exe\u200b\x9b2J\x7f"
+FORBIDDEN = {
+    *map(chr, range(0x20)),
+    *map(chr, range(0x7F, 0xA0)),
+    *"\u200b\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2028\u2029\u2066\u2067\u2068\u2069\ufeff",
+}
+
+
+def is_harmless(text: str) -> bool:
+    return not FORBIDDEN & set(text.replace("\n", ""))
+
+
+@given(st.text())
+def test_safe_is_escape(text: str) -> None:
+    assert safe(text) == escape(text)
+    assert is_harmless(safe(text))
+    assert "\n" not in safe(text)
+
+
+@given(st.lists(st.tuples(st.text(), st.text()), max_size=5), st.integers(0, 60))
+def test_a_table_keeps_its_lines_and_its_width(rows: list[tuple[str, str]], columns: int) -> None:
+    text = table(["ONE", "TWO"], rows, columns)
+    lines = text.split("\n")
+    assert len(lines) == len(rows) + 1
+    assert is_harmless(text)
+    first = max(width(safe(row[0])) for row in [*rows, ("ONE", "")])
+    if columns:
+        assert all(width(line) <= first + 2 + max(16, columns - first - 2) for line in lines)
+
+
+@given(st.text(), st.integers(1, 20))
+def test_cut_never_exceeds(text: str, columns: int) -> None:
+    assert width(cut(text, columns)) <= columns or width(cut(text, columns)) == 1
+
+
+def test_wide_and_combining_characters_are_measured() -> None:
+    assert width("日本") == 4
+    assert width("e\u0301") == 1
+    assert cut("日本語", 5) == "日本…"
+
+
+MESSAGE = {
+    "seq": 7,
+    "id": HOSTILE,
+    "direction": "in",
+    "kind": "say",
+    "sender": HOSTILE,
+    "to": HOSTILE,
+    "thread_id": HOSTILE,
+    "direct_id": None,
+    "work_id": None,
+    "received_ms": 1_776_366_200_000,
+}
+
+
+@pytest.mark.parametrize(
+    ("kind", "body"),
+    [
+        ("say", {"text": HOSTILE, "artifacts": [{"uri": HOSTILE}]}),
+        ("capability", {"capability": {"id": HOSTILE, "summary": HOSTILE}}),
+        ("receipt", {"status": HOSTILE, "reason_code": HOSTILE, "detail": HOSTILE}),
+        ("trace", {"state": HOSTILE, "message": HOSTILE, "result": {HOSTILE: HOSTILE}, "artifact_refs": [HOSTILE]}),
+        ("whois", {"type": HOSTILE, "query": HOSTILE}),
+        (HOSTILE, {}),
+        ("say", {}),
+        ("capability", {"capability": 7}),
+    ],
+)
+def test_a_message_is_one_harmless_line(kind: str, body: dict[str, object]) -> None:
+    message = {**MESSAGE, "kind": kind, "envelope": {"body": body}}
+    change = {"outcome": "ignored", "reason": HOSTILE, "before": None, "after": HOSTILE}
+    for line in (body_line(kind, body), message_line(message)):
+        assert is_harmless(line)
+        assert "\n" not in line
+    event = event_line({"seq": 7, "type": "envelope", "message": message, "work": change})
+    assert is_harmless(event)
+    assert "\n" not in event
+
+
+def test_a_gap_says_what_is_missing() -> None:
+    assert "#41" in event_line({"seq": 41, "type": "gap", "message": None, "work": None})
+
+
+@given(st.text())
+def test_json_is_ascii_and_one_line(text: str) -> None:
+    line = dumps({"text": text, text: [text]})
+    assert line.isascii()
+    assert not FORBIDDEN - {"\x7f"} & set(line)
+
+
+@given(st.text(st.characters(min_codepoint=32, max_codepoint=126), min_size=1, max_size=30))
+def test_a_pasted_hint_is_one_word_of_the_shell(text: str) -> None:
+    done = subprocess.run(["sh", "-c", f"printf %s {shell(text)}"], capture_output=True, check=True)
+    assert done.stdout.decode() == text
+
+
+def test_fields_leave_out_what_is_not_there() -> None:
+    assert fields([("a", None), ("bb", ""), ("ccc", 0), ("d", "x\ny")]) == "ccc  0\nd    x\\ny"
+
+
+def test_units() -> None:
+    assert [span(value) for value in (0, 42.9, 190, 18_120, 273_600, -5)] == [
+        "0s",
+        "42s",
+        "3m 10s",
+        "5h 2m",
+        "3d 4h",
+        "0s",
+    ]
+    assert [size(value) for value in (0, 1023, 1536, 5 << 30)] == ["0 B", "1023 B", "1.5 KiB", "5.0 GiB"]

@@ -1,0 +1,165 @@
+"""Delivery that tells the truth: retry, acknowledgement, giving up, deadlines."""
+
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+from aghbus.protocol.identifiers import subject_for
+from tests.support.daemons import Daemon, Home, wait_for
+from tests.support.foreign import foreign_peer
+from tests.support.natsutil import NatsServer, wait_until
+
+QUICK = ("--retry-first", "100ms", "--retry-ceiling", "300ms")
+
+
+def delivery(daemon: Daemon, message_id: str) -> str:
+    return str(daemon.get(f"/v1/messages/{message_id}")["delivery"])
+
+
+async def test_an_outage_loses_nothing_though_everybody_was_cut_off(tmp_path: Path) -> None:
+    async with NatsServer() as server:
+        home = Home(tmp_path)
+        nats = ("--nats", server.url, *QUICK)
+        with Daemon(home, "worker", *nats) as worker, Daemon(home, "ops", *nats) as ops:
+            wait_for(lambda: ops.knows("worker"), 10, "presence")
+            server.kill()
+            wait_for(lambda: ops.get("/v1/status")["broker"]["state"] == "down", 10, "the loss to be noticed")
+            sent = [ops.post("/v1/works", to="worker", text=f"number {n}") for n in range(20)]
+            await server.restart()
+            wait_for(lambda: len(worker.get("/v1/works")["works"]) == 20, 30, "all of them to arrive")
+            for answer in sent:
+                worker.post(f"/v1/works/{answer['work_id']}/complete")
+            server.kill()
+            wait_for(lambda: worker.get("/v1/status")["broker"]["state"] == "down", 10, "the second loss")
+            await server.restart()
+            for answer in sent:
+                wait_for(lambda answer=answer: ops.state_of(answer["work_id"]) == "completed", 30, "the end on both sides")
+            assert {delivery(ops, answer["id"]) for answer in sent} == {"receipted"}
+            texts = [m["envelope"]["body"]["text"] for m in worker.get("/v1/messages?kind=say")["messages"]]
+            assert sorted(texts) == sorted(f"number {n}" for n in range(20))
+
+
+async def test_a_receiver_that_was_away_gets_traces_and_receipts_too(tmp_path: Path) -> None:
+    home = Home(tmp_path)
+    with Daemon(home, "worker", *QUICK) as worker, Daemon(home, "ops", *QUICK) as ops:
+        wait_for(lambda: ops.knows("worker"), 10, "presence")
+        work_id = ops.post("/v1/works", to="worker", text="while you are away")["work_id"]
+        wait_for(lambda: worker.get("/v1/works")["works"], 10, "the work")
+        ops.kill()
+        worker.post(f"/v1/works/{work_id}/accept")
+        done = worker.post(f"/v1/works/{work_id}/complete", result={"n": 1})
+        wait_for(lambda: delivery(worker, done["id"]) == "published", 10, "the broker to have it")
+        ops.start()
+        wait_for(lambda: ops.state_of(work_id) == "completed", 20, "the missed end")
+        wait_for(lambda: delivery(worker, done["id"]) == "receipted", 20, "the acknowledgement")
+        events = [row["event"] for row in ops.get(f"/v1/works/{work_id}")["history"]]
+        assert sorted(events) == ["message", "receipt:accepted", "trace:completed"]
+
+
+async def test_retries_are_the_same_bytes_until_a_receipt(tmp_path: Path) -> None:
+    async with NatsServer() as server:
+        with Daemon(Home(tmp_path), "ops", "--nats", server.url, *QUICK) as ops:
+            async with foreign_peer(server.url, "stranger") as stranger:
+                raw: list[bytes] = []
+
+                async def hear(message: Any) -> None:
+                    raw.append(message.data)
+
+                await stranger.client.subscribe(subject_for("ws_local", "default", "stranger"), cb=hear)
+                await stranger.client.flush()
+                sent = ops.post("/v1/works", to="stranger", text="are you there?")
+                await stranger.expect(work_id=sent["work_id"])
+                await wait_until(lambda: len(raw) >= 4, 20, "three retries")
+                assert len(set(raw)) == 1
+                assert delivery(ops, sent["id"]) == "published"
+                opening = json.loads(raw[0])
+                receipt = stranger.envelope(
+                    "receipt",
+                    {"for_id": opening["id"], "status": "duplicate", "reason_code": "duplicate"},
+                    to="ops",
+                    surface="thread",
+                    thread_id=opening["thread_id"],
+                    work_id=opening["work_id"],
+                    reply_to=opening["id"],
+                )
+                await stranger.publish(receipt)
+                wait_for(lambda: delivery(ops, sent["id"]) == "receipted", 10, "the receipt to count")
+                assert ops.state_of(sent["work_id"]) == "submitted"
+                later = ops.post("/v1/works", to="stranger", text="and now?")
+
+                def heard(answer: dict[str, Any]) -> int:
+                    return sum(answer["id"].encode() in one for one in raw)
+
+                await wait_until(lambda: heard(later) >= 1, 20, "another one")
+                answered = heard(sent)  # one try may have been under way when the receipt came
+                await wait_until(lambda: heard(later) >= 5, 20, "retries of the other one")
+                assert heard(sent) == answered
+
+
+def test_what_nobody_answers_is_dead_and_the_agent_is_told(tmp_path: Path) -> None:
+    with Daemon(Home(tmp_path), "ops", *QUICK, "--retry-limit", "3") as ops:
+        sent = ops.post("/v1/works", to="nobody", text="hello?")
+        wait_for(lambda: delivery(ops, sent["id"]) == "dead", 20, "giving up")
+        message = ops.get(f"/v1/messages/{sent['id']}")
+        assert "3 tries" in message["delivery_detail"]
+        work = ops.get(f"/v1/works/{sent['work_id']}")
+        assert work["work"]["state"] == "canceled"
+        assert work["history"][-1]["event"] == "receipt:canceled"
+        item = ops.post("/v1/inbox/next", wait=5)["item"]
+        assert (item["message"]["id"], item["message"]["direction"]) == (sent["id"], "out")
+        assert "dead" in item["last_error"]
+
+
+def test_what_expires_unanswered_is_expired_and_the_agent_is_told(tmp_path: Path) -> None:
+    with Daemon(Home(tmp_path), "ops", *QUICK) as ops:
+        sent = ops.post("/v1/works", to="nobody", text="quickly", expires_in=1)
+        wait_for(lambda: delivery(ops, sent["id"]) == "expired", 20, "the expiry")
+        assert ops.state_of(sent["work_id"]) == "canceled"
+        assert ops.post("/v1/inbox/next", wait=5)["item"]["message"]["id"] == sent["id"]
+
+
+def test_a_work_that_is_not_accepted_in_time_is_canceled_on_both_sides(tmp_path: Path) -> None:
+    home = Home(tmp_path)
+    with Daemon(home, "worker") as worker, Daemon(home, "ops") as ops:
+        wait_for(lambda: ops.knows("worker"), 10, "presence")
+        work_id = ops.post("/v1/works", to="worker", text="soon", accept_within=0.5)["work_id"]
+        kept = ops.post("/v1/works", to="worker", text="whenever")["work_id"]
+        wait_for(lambda: ops.state_of(work_id) == "canceled", 20, "the deadline")
+        wait_for(lambda: worker.state_of(work_id) == "canceled", 20, "the deadline over there")
+        assert "not accepted within 0.5 s" in str(ops.get(f"/v1/works/{work_id}")["history"][-1])
+        assert ops.state_of(kept) == "submitted"
+
+
+def test_traces_reset_the_progress_deadline(tmp_path: Path) -> None:
+    home = Home(tmp_path)
+    with Daemon(home, "worker", "--work-progress-within", "2s") as worker, Daemon(home, "ops") as ops:
+        wait_for(lambda: ops.knows("worker"), 10, "presence")
+        work_id = ops.post("/v1/works", to="worker", text="step by step")["work_id"]
+        wait_for(lambda: worker.get("/v1/works")["works"], 10, "the work")
+        started = time.monotonic()
+        while time.monotonic() - started < 4:
+            worker.post(f"/v1/works/{work_id}/update", message="on it")
+        assert worker.state_of(work_id) == "working"
+        wait_for(lambda: worker.state_of(work_id) == "failed", 20, "the deadline after silence")
+        wait_for(lambda: ops.state_of(work_id) == "failed", 20, "the deadline over there")
+        assert ops.get(f"/v1/works/{work_id}")["work"]["message"] == "no progress within 2 s"
+
+
+def test_leases_run_out_and_dead_letters_can_be_requeued(tmp_path: Path) -> None:
+    home = Home(tmp_path)
+    with Daemon(home, "worker") as worker, Daemon(home, "ops") as ops:
+        wait_for(lambda: ops.knows("worker"), 10, "presence")
+        ops.post("/v1/works", to="worker", text="take me")
+        first = worker.post("/v1/inbox/next", wait=10, visibility=1)["item"]
+        assert worker.post("/v1/inbox/next")["item"] is None  # one message, one lease
+        again = worker.post("/v1/inbox/next", wait=20, visibility=60)["item"]
+        assert (again["seq"], again["attempts"]) == (first["seq"], 2)
+        returned = worker.post(f"/v1/inbox/{again['seq']}/nack", lease=again["lease"], delay=0, error="not mine")
+        assert (returned["state"], returned["last_error"]) == ("ready", "not mine")
+        while (item := worker.post("/v1/inbox/next", wait=5)["item"]) is not None:
+            last = worker.post(f"/v1/inbox/{item['seq']}/nack", lease=item["lease"], delay=0)
+        assert last["state"] == "dead"
+        assert [row["seq"] for row in worker.get("/v1/inbox?state=dead")["items"]] == [first["seq"]]
+        assert worker.post(f"/v1/inbox/{first['seq']}/requeue")["state"] == "ready"
+        assert worker.post("/v1/inbox/next", wait=5, ack=True)["item"]["attempts"] == 1

@@ -1,0 +1,287 @@
+"""What one envelope leaves in the store: envelope, work, history, room, inbox, outbox; all of it or nothing."""
+
+import asyncio
+
+import pytest
+
+from aghbus.protocol.digest import capability_digest
+from aghbus.protocol.effects import Queue
+from aghbus.protocol.errors import Expired, Refused
+from aghbus.protocol.receiving import Source, refuse
+from aghbus.store import outbox, rooms, works
+from aghbus.store.apply import Applied, apply, load_source_view, load_view
+from aghbus.store.database import Store
+from aghbus.store.errors import InboxFull
+from aghbus.store.transaction import Transaction
+from tests.store.makers import (
+    BOB,
+    CHANNEL,
+    EVE,
+    NOW,
+    NOW_MS,
+    US,
+    WORKSPACE,
+    make,
+    receipt,
+    receive,
+    receiver,
+    receiving,
+    rows,
+    say,
+    sending,
+    trace,
+)
+
+OPAQUE = "direct_" + "ab" * 16
+
+
+async def outbox_states(store: Store) -> list[tuple[str, str]]:
+    sql = "SELECT e.msg_id, o.state FROM outbox o JOIN envelopes e USING (seq) ORDER BY seq"
+    return [(row[0], row[1]) for row in await rows(store, sql)]
+
+
+async def test_a_message_is_stored_as_received_and_put_into_the_inbox(store: Store) -> None:
+    envelope = say(ext={"x.custom": [1, {"deep": None}]}, trace_id="trace-1")
+    applied = await receive(store, envelope)
+    assert applied.delivered
+    assert applied.queued == ()
+    assert (applied.before, applied.after) == (None, None)
+    found = await rows(store, "SELECT seq, direction, kind, sender, recipient, container, trust, raw FROM envelopes")
+    assert found == [(applied.seq, "in", "say", BOB, US, "thread_one", "unverified", envelope.raw)]
+    assert await rows(store, "SELECT seq, state, attempts FROM inbox") == [(applied.seq, "ready", 0)]
+
+
+async def test_a_work_is_opened_moved_and_ended(store: Store) -> None:
+    opening = say(work_id="work_a", text="please do " + "x" * 300)
+    opened = await receive(store, opening)
+    assert (opened.before, opened.after and opened.after.state) == (None, "submitted")
+    accepted = receipt("accepted", opening.id, sender=US, to=BOB, work_id="work_a")
+    done = trace("completed", sender=US, to=BOB, work_id="work_a", message="ready", result={"passed": True})
+    await store.write(sending(accepted))
+    applied = await store.write(sending(done))
+    assert applied.before is not None
+    assert applied.before.state == "working"
+    assert applied.after is not None
+    assert (applied.after.state, applied.after.terminal_id, applied.after.terminal_sender) == ("completed", done.id, US)
+
+    detail = await works.work(store.reader, "work_a")
+    assert detail is not None
+    assert detail.work.state == "completed"
+    assert detail.work.role == "target"
+    assert detail.work.text == "please do " + "x" * 189 + "…"
+    assert detail.work.message == "ready"
+    assert detail.work.result == {"passed": True}
+    assert detail.work.last_seq == applied.seq
+    assert [(step.id, step.event, step.actor, step.outcome, step.before, step.after) for step in detail.history] == [
+        (opening.id, "message", BOB, "opened", None, "submitted"),
+        (accepted.id, "receipt:accepted", US, "advanced", "submitted", "working"),
+        (done.id, "trace:completed", US, "advanced", "working", "completed"),
+    ]
+    assert detail.history[-1].result == {"passed": True}
+    assert [state for _, state in await outbox_states(store)] == ["queued", "queued"]
+
+
+async def test_the_view_after_a_restart_is_the_view_before(store: Store) -> None:
+    opening = say(work_id="work_a", direct=True)
+    await receive(store, opening)
+    await store.write(sending(trace("needs_input", sender=US, to=BOB, direct=True, work_id="work_a")))
+    probe = say(work_id="work_a", direct=True)
+    before = await store.write(lambda tx: (load_view(tx, probe, US), load_view(tx, opening, US)))
+    await store.close()
+    again = await Store.open(store.path)
+    try:
+        after = await again.write(lambda tx: (load_view(tx, probe, US), load_view(tx, opening, US)))
+    finally:
+        await again.close()
+    assert after == before
+    assert [view.duplicate for view in after] == [False, True]
+    assert after[0].work is not None
+    assert after[0].work.state == "needs_input"
+    assert after[0].work.advanced
+    assert after[0].room is not None
+    assert after[0].room.authoritative
+
+
+async def test_a_refused_step_is_stored_with_its_reason_and_changes_no_work(store: Store) -> None:
+    await receive(store, say(work_id="work_a"))
+    applied = await receive(store, trace("completed", sender=EVE, work_id="work_a"))
+    sql = "SELECT outcome, reason, state_before, state_after FROM envelopes WHERE seq = ?"
+    assert await rows(store, sql, applied.seq) == [("ignored", "actor_not_allowed", "submitted", "submitted")]
+    detail = await works.work(store.reader, "work_a")
+    assert detail is not None
+    assert detail.work.state == "submitted"
+    assert len(detail.history) == 1
+
+
+async def test_a_duplicate_is_answered_and_stores_nothing_but_the_answer(store: Store) -> None:
+    opening = say(work_id="work_a")
+    await receive(store, opening)
+    applied = await receive(store, opening)
+    assert applied.seq is None
+    assert not applied.delivered
+    assert len(applied.queued) == 1
+    sql = "SELECT direction, kind, recipient, event, state_after FROM envelopes ORDER BY seq"
+    assert (await rows(store, sql))[1:] == [("out", "receipt", BOB, "receipt:duplicate", "submitted")]
+    assert await rows(store, "SELECT count(*) FROM inbox") == [(1,)]
+
+
+async def test_a_closed_work_sends_its_end_again_before_the_refusal(store: Store) -> None:
+    await receive(store, say(work_id="work_a"))
+    done = trace("completed", sender=US, to=BOB, work_id="work_a")
+    sent = await store.write(sending(done))
+    await store.write(lambda tx: outbox.mark_published(tx, list(sent.queued), NOW_MS))
+    applied = await receive(store, say(work_id="work_a"))
+    assert applied.queued[0] == sent.seq
+    assert len(applied.queued) == 2
+    going = await outbox.queued(store.reader, 0, 10)
+    assert [row.seq for row in going] == list(applied.queued)
+    assert going[0].raw == done.raw
+    assert going[0].attempts == 1
+
+
+async def test_what_is_queued_names_its_subject_and_last_moment(store: Store) -> None:
+    envelope = say(sender=US, to=None, expires_at=NOW + 99)
+    applied = await store.write(sending(envelope))
+    (row,) = await outbox.queued(store.reader, 0, 10)
+    assert row.seq == applied.seq
+    assert row.subject == f"agh.network.v0.{WORKSPACE}.{CHANNEL}.broadcast"
+    assert (row.raw, row.message_id, row.sender, row.expires_at) == (envelope.raw, envelope.id, US, NOW + 99)
+
+
+async def test_a_full_inbox_leaves_no_trace(store: Store) -> None:
+    await receive(store, say(), capacity=1)
+    late = say(work_id="work_b")
+    jobs = [store.submit(receiving(late, capacity=1)), store.submit(receiving(say(), capacity=2))]
+    full, fits = await asyncio.gather(*jobs, return_exceptions=True)
+    assert isinstance(full, InboxFull)
+    assert isinstance(fits, tuple)
+    assert store.stats.reruns == 0  # it was refused before anything was written
+    assert await rows(store, "SELECT count(*) FROM envelopes") == [(2,)]
+    assert await rows(store, "SELECT count(*) FROM works") == [(0,)]
+    view = await store.write(lambda tx: load_view(tx, late, US))
+    assert not view.duplicate  # the sender's retry finds the door open
+    assert (await receive(store, late, capacity=5)).delivered
+
+
+async def test_refused_steps_need_no_room_in_the_inbox(store: Store) -> None:
+    await receive(store, say(work_id="work_a"), capacity=1)
+    applied = await receive(store, trace("working", work_id="work_unknown"), capacity=1)
+    assert applied.seq is not None
+
+
+async def test_a_direct_room_is_bound_and_a_takeover_keeps_them_apart(store: Store) -> None:
+    await receive(store, say(sender=BOB, direct=True, container=OPAQUE))
+    bound = await store.write(lambda tx: rooms.bound(tx, WORKSPACE, CHANNEL, OPAQUE))
+    assert bound is not None
+    assert bound.pair == (BOB, US)
+    assert not bound.authoritative
+    taken = type(bound)((EVE, US), authoritative=True)
+    await store.write(lambda tx: rooms.bind(tx, WORKSPACE, CHANNEL, OPAQUE, taken))
+    assert await store.write(lambda tx: rooms.bound(tx, WORKSPACE, CHANNEL, OPAQUE)) == taken
+    directs = await rooms.directs(store.reader, us=US)
+    assert {(room.peer, room.messages, room.derived) for room in directs} == {(BOB, 1, False), (EVE, 0, True)}
+    await store.write(lambda tx: rooms.bind(tx, WORKSPACE, CHANNEL, OPAQUE, bound))
+    assert await store.write(lambda tx: rooms.bound(tx, WORKSPACE, CHANNEL, OPAQUE)) == bound
+
+
+async def test_threads_count_their_messages(store: Store) -> None:
+    await receive(store, say(container="thread_one"))
+    await receive(store, say(container="thread_two"), at=NOW + 5)
+    last = await receive(store, say(container="thread_one"), at=NOW + 9)
+    threads = await rooms.threads(store.reader)
+    assert [(thread.thread_id, thread.messages) for thread in threads] == [("thread_one", 2), ("thread_two", 1)]
+    assert (threads[0].first_ms, threads[0].last_ms, threads[0].last_seq) == (NOW_MS, NOW_MS + 9000, last.seq)
+    assert await rooms.threads(store.reader, channel="elsewhere") == []
+
+
+async def test_observed_traffic_is_kept_and_never_delivered(store: Store) -> None:
+    applied = await receive(store, say(sender=BOB, to=EVE, work_id="work_o"), observe=True)
+    assert not applied.delivered
+    assert applied.queued == ()
+    (work,) = await works.works(store.reader)
+    assert work.role == "observer"
+    assert await rows(store, "SELECT direction FROM envelopes") == [("observed",)]
+
+
+async def test_our_own_copy_refuses_and_nothing_leaves(store: Store) -> None:
+    await receive(store, say(work_id="work_a"))
+    await store.write(sending(trace("completed", sender=US, to=BOB, work_id="work_a")))
+    with pytest.raises(Refused) as caught:
+        await store.write(sending(trace("working", sender=US, to=BOB, work_id="work_a")))
+    assert caught.value.error_code == "work_closed"
+    assert await rows(store, "SELECT count(*) FROM outbox") == [(1,)]
+
+
+async def test_our_own_echo_is_known_as_ours(store: Store) -> None:
+    sent = say(sender=US, to=None)
+    await store.write(sending(sent))
+    stranger = say(sender=US, to=None)
+    echo, conflict = await store.write(lambda tx: (load_view(tx, sent, US), load_view(tx, stranger, US)))
+    assert (echo.sent_by_us, conflict.sent_by_us) == (True, False)
+
+
+async def test_an_answer_to_a_broken_envelope_is_queued_without_it(store: Store) -> None:
+    source = Source(
+        id="msg_bad",
+        workspace_id=WORKSPACE,
+        channel=CHANNEL,
+        kind="say",
+        sender=BOB,
+        surface="thread",
+        container="thread_one",
+        work_id="work_x",
+    )
+
+    def job(tx: Transaction) -> Applied:
+        effects = refuse(Expired("has passed", "expires_at"), source, load_source_view(tx, source), receiver())
+        assert any(isinstance(effect, Queue) for effect in effects)
+        return apply(tx, None, effects, us=US, received_ms=NOW_MS)
+
+    applied = await store.write(job)
+    assert applied.seq is None
+    (row,) = await outbox.queued(store.reader, 0, 10)
+    assert (row.seq,) == applied.queued
+    assert await rows(store, "SELECT count(*) FROM envelopes WHERE direction = 'in'") == [(0,)]
+
+
+# what receipts and traces say about what we sent
+
+
+async def open_ours(store: Store) -> tuple[str, str]:
+    """A work of ours with a second message, both published. Their ids."""
+    opening = say(sender=US, to=BOB, work_id="work_mine")
+    more = say(sender=US, to=BOB, work_id="work_mine")
+    for envelope in (opening, more):
+        applied = await store.write(sending(envelope))
+        await store.write(lambda tx, seqs=list(applied.queued): outbox.mark_published(tx, seqs, NOW_MS))  # type: ignore[misc]
+    return opening.id, more.id
+
+
+async def test_a_receipt_marks_the_message_it_names(store: Store) -> None:
+    opening, more = await open_ours(store)
+    await receive(store, receipt("duplicate", more, work_id="work_mine", reason_code="duplicate"))
+    states = dict(await outbox_states(store))
+    assert states[more] == "receipted"
+    assert states[opening] == "receipted"  # the work is known there: its opening arrived
+
+
+async def test_a_trace_marks_the_opening_and_not_what_may_be_on_its_way(store: Store) -> None:
+    opening, more = await open_ours(store)
+    await receive(store, trace("working", work_id="work_mine"))
+    assert dict(await outbox_states(store)) == {opening: "receipted", more: "published"}
+    await receive(store, trace("working", work_id="work_mine", causation_id=more))
+    assert dict(await outbox_states(store)) == {opening: "receipted", more: "receipted"}
+
+
+async def test_a_third_peer_cannot_say_that_it_arrived(store: Store) -> None:
+    opening, more = await open_ours(store)
+    await receive(store, receipt("duplicate", opening, sender=EVE, work_id="work_mine", reason_code="duplicate"))
+    assert dict(await outbox_states(store)) == {opening: "published", more: "published"}
+
+
+async def test_a_capability_opens_a_work_by_its_summary(store: Store) -> None:
+    document = {"id": "test.run", "summary": "Runs the tests", "outcome": "A report"}
+    document["digest"] = capability_digest(document)
+    await receive(store, make("capability", {"capability": document}, sender=BOB, to=US, work_id="work_c"))
+    (work,) = await works.works(store.reader)
+    assert work.text == "Runs the tests"

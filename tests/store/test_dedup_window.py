@@ -1,0 +1,121 @@
+"""The dedup window: what is remembered, for how long, and that memory and table never differ."""
+
+import string
+from collections.abc import Callable
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from aghbus.protocol.errors import NotFound
+from aghbus.store.database import Store
+from aghbus.store.dedup import GRACE, dedup_key
+from aghbus.store.transaction import Transaction
+from tests.store.makers import NOW, receive, rows, say
+
+TEXT = st.text(string.printable.replace("\0", "") + "äß€", max_size=8)
+
+
+def key(number: int) -> bytes:
+    return dedup_key("ws", "bob", f"msg_{number}")
+
+
+@given(st.tuples(TEXT, TEXT, TEXT), st.tuples(TEXT, TEXT, TEXT))
+def test_different_origins_have_different_keys(one: tuple[str, str, str], other: tuple[str, str, str]) -> None:
+    assert (dedup_key(*one) == dedup_key(*other)) == (one == other)
+
+
+def remember(*ids: tuple[int, int]) -> Callable[[Transaction], None]:
+    """The job that remembers each `(number, until)`."""
+
+    def job(tx: Transaction) -> None:
+        for number, until in ids:
+            tx.memory.dedup.remember(tx, key(number), until)
+
+    return job
+
+
+async def test_a_second_copy_in_the_same_transaction_is_seen(store: Store) -> None:
+    envelope = say(work_id="work_a")
+    first = store.submit(lambda tx: tx.memory.dedup.contains(key(1)))
+    second = store.submit(remember((1, NOW)))
+    third = store.submit(lambda tx: tx.memory.dedup.contains(key(1)))
+    await second
+    assert (await first, await third) == (False, True)
+    applied = [await receive(store, envelope), await receive(store, envelope)]
+    assert [one.seq is None for one in applied] == [False, True]
+
+
+async def test_a_failed_job_forgets_what_it_remembered(store: Store) -> None:
+    def doomed(tx: Transaction) -> None:
+        tx.memory.dedup.remember(tx, key(1), NOW)
+        raise NotFound("after all")
+
+    failing = store.submit(doomed)
+    after = store.submit(lambda tx: tx.memory.dedup.contains(key(1)))
+    assert await after is False
+    assert isinstance(failing.exception(), NotFound)
+    assert await rows(store, "SELECT * FROM seen") == []
+
+
+async def test_it_survives_reopening_and_goes_on(store: Store) -> None:
+    await store.write(remember(*((number, NOW + number) for number in range(2000))))
+    await store.close()
+    again = await Store.open(store.path)
+    try:
+        assert len(again.memory.dedup) == 2000
+        missing = await again.write(
+            lambda tx: [number for number in range(2000) if not tx.memory.dedup.contains(key(number))]
+        )
+        assert missing == []
+        # New slots do not collide with those of before, of the same minute or any other.
+        await again.write(remember(*((number, NOW) for number in range(2000, 4000))))
+        assert await rows(again, "SELECT count(*) FROM seen") == [(4000,)]
+    finally:
+        await again.close()
+
+
+async def test_ids_go_after_their_time_and_the_grace_and_not_before(store: Store) -> None:
+    until = {number: NOW + number * 7 for number in range(500)}
+    await store.write(remember(*until.items()))
+    for later in (0, 600, 1800, 4000):
+        now = NOW + later
+        while await store.write(lambda tx, now=now: tx.memory.dedup.expire(tx, now, 50)):  # type: ignore[misc]
+            pass
+        kept = await store.write(lambda tx: {n for n in until if tx.memory.dedup.contains(key(n))})
+        must = {n for n, at in until.items() if at + GRACE > now}
+        may = {n for n, at in until.items() if at + GRACE + 120 > now}
+        assert must <= kept <= may
+        assert await rows(store, "SELECT count(*) FROM seen") == [(len(kept),)]
+        assert len(store.memory.dedup) == len(kept)
+
+
+async def test_expiry_comes_in_steps(store: Store) -> None:
+    await store.write(remember(*((number, NOW) for number in range(100))))
+    counts = [await store.write(lambda tx: tx.memory.dedup.expire(tx, NOW + 3600, 40)) for _ in range(4)]
+    assert counts == [40, 40, 20, 0]
+    assert len(store.memory.dedup) == 0
+
+
+async def test_an_expiry_that_fails_forgets_nothing(store: Store) -> None:
+    await store.write(remember((1, NOW)))
+
+    def doomed(tx: Transaction) -> None:
+        tx.memory.dedup.expire(tx, NOW + 3600)
+        raise NotFound("after all")
+
+    failing = store.submit(doomed)
+    assert await store.write(lambda tx: tx.memory.dedup.contains(key(1)))
+    assert isinstance(failing.exception(), NotFound)
+    assert await rows(store, "SELECT count(*) FROM seen") == [(1,)]
+
+
+async def test_remembering_again_changes_nothing(store: Store) -> None:
+    for _ in range(3):
+        await store.write(remember((1, NOW)))
+    assert await rows(store, "SELECT count(*) FROM seen") == [(1,)]
+
+
+async def test_far_dates_are_kept(store: Store) -> None:
+    await store.write(remember((1, 2**53)))
+    await store.write(lambda tx: tx.memory.dedup.expire(tx, NOW))
+    assert await store.write(lambda tx: tx.memory.dedup.contains(key(1)))

@@ -1,0 +1,180 @@
+"""The inbox: ready -> leased -> acked | dead, one lease for one message, and clocks that jump."""
+
+import pytest
+
+from aghbus.protocol import control
+from aghbus.protocol.errors import NotFound, Refused
+from aghbus.store import inbox
+from aghbus.store.database import Store
+from tests.store.makers import NOW_MS, receive, rows, say
+
+VISIBLE = 5_000  # milliseconds
+
+
+async def fill(store: Store, count: int, **fields: str) -> list[int]:
+    applied = [await receive(store, say(**fields)) for _ in range(count)]
+    return [one.seq for one in applied if one.seq is not None]
+
+
+async def lease(store: Store, token: str, at: int = 0, **options: object) -> control.InboxItem | None:
+    return await store.write(lambda tx: inbox.lease_next(tx, NOW_MS + at, VISIBLE, token, **options))  # type: ignore[arg-type]
+
+
+async def test_the_oldest_ready_message_is_leased_with_everything_about_it(store: Store) -> None:
+    first, second = await fill(store, 2)
+    one = await lease(store, "a")
+    assert one is not None
+    assert (one.seq, one.state, one.attempts, one.lease, one.lease_until_ms) == (
+        first,
+        "leased",
+        1,
+        "a",
+        NOW_MS + VISIBLE,
+    )
+    assert one.message.envelope["body"] == {"text": "hello"}
+    assert one.message.delivery == "leased"
+    two = await lease(store, "b")
+    assert two is not None
+    assert two.seq == second
+    assert await lease(store, "c") is None
+    assert await inbox.counts(store.reader) == {"ready": 0, "leased": 2, "dead": 0}
+
+
+async def test_only_a_message_of_that_work(store: Store) -> None:
+    await fill(store, 1)
+    (wanted,) = await fill(store, 1, work_id="work_w")
+    assert await lease(store, "a", work_id="work_other") is None
+    found = await lease(store, "a", work_id="work_w")
+    assert found is not None
+    assert found.seq == wanted
+
+
+async def test_a_lease_that_ran_out_is_given_to_the_next(store: Store) -> None:
+    (seq,) = await fill(store, 1)
+    await lease(store, "a")
+    assert await lease(store, "b", at=VISIBLE - 1) is None
+    again = await lease(store, "b", at=VISIBLE)
+    assert again is not None
+    assert (again.seq, again.attempts, again.lease) == (seq, 2, "b")
+    with pytest.raises(Refused) as caught:
+        await store.write(lambda tx: inbox.ack(tx, seq, "a"))
+    assert caught.value.error_code == "lease_lost"
+    acked = await store.write(lambda tx: inbox.ack(tx, seq, "b"))
+    assert (acked.state, acked.lease) == ("acked", None)
+
+
+async def test_acking_again_is_no_error(store: Store) -> None:
+    (seq,) = await fill(store, 1)
+    await lease(store, "a")
+    for _ in range(2):
+        assert (await store.write(lambda tx: inbox.ack(tx, seq, "a"))).state == "acked"
+    assert store.memory.inbox_waiting.value == 0
+    assert await inbox.counts(store.reader) == {"ready": 0, "leased": 0, "dead": 0}
+
+
+async def test_acking_without_a_lease_is_for_whoever_asks(store: Store) -> None:
+    (seq,) = await fill(store, 1)
+    assert (await store.write(lambda tx: inbox.ack(tx, seq))).state == "acked"
+    assert await lease(store, "a") is None
+
+
+async def test_given_back_it_waits_and_comes_again_in_its_old_place(store: Store) -> None:
+    first, second = await fill(store, 2)
+    await lease(store, "a")
+    back = await store.write(
+        lambda tx: inbox.nack(tx, first, lease="a", now_ms=NOW_MS, delay_ms=1000, error="no time\x1b[2J")
+    )
+    assert (back.state, back.lease, back.available_ms, back.last_error) == (
+        "ready",
+        None,
+        NOW_MS + 1000,
+        "no time\x1b[2J",
+    )
+    due = await inbox.next_due_ms(store.reader)
+    assert due == 0  # the second one is ready at once
+    found = await lease(store, "b", at=999)
+    assert found is not None
+    assert found.seq == second
+    assert await inbox.next_due_ms(store.reader) == NOW_MS + 1000
+    found = await lease(store, "c", at=1000)
+    assert found is not None
+    assert found.seq == first
+
+
+async def test_backoff_grows_with_the_attempts_and_has_an_end(store: Store) -> None:
+    (seq,) = await fill(store, 1)
+    waits, at = [], 0
+    for _ in range(4):
+        assert await lease(store, "a", at=at) is not None
+        back = await store.write(lambda tx, now=NOW_MS + at: inbox.nack(tx, seq, now_ms=now))  # type: ignore[misc]
+        waits.append(back.available_ms - NOW_MS - at)
+        at = back.available_ms - NOW_MS
+    assert waits == [1000, 2000, 4000, 8000]
+    assert inbox.backoff_ms(10_000) == inbox.BACKOFF_LIMIT_MS
+
+
+async def test_after_its_attempts_it_is_dead_and_can_be_made_ready(store: Store) -> None:
+    (seq,) = await fill(store, 1)
+    for attempt in range(2):
+        at = attempt * VISIBLE
+        assert await lease(store, "a", at=at, max_attempts=2) is not None
+    assert await lease(store, "a", at=2 * VISIBLE, max_attempts=2) is None
+    assert await inbox.counts(store.reader) == {"ready": 0, "leased": 0, "dead": 1}
+    (dead,) = await inbox.items(store.reader, states=frozenset(["dead"]))
+    assert dead.seq == seq
+    assert dead.last_error
+    assert store.memory.inbox_waiting.value == 0
+    with pytest.raises(Refused):
+        await store.write(lambda tx: inbox.nack(tx, seq, now_ms=NOW_MS))
+    revived = await store.write(lambda tx: inbox.requeue(tx, seq))
+    assert (revived.state, revived.attempts) == ("ready", 0)
+    assert store.memory.inbox_waiting.value == 1
+    assert await lease(store, "b") is not None
+
+
+async def test_nack_at_the_last_attempt_is_death_at_once(store: Store) -> None:
+    (seq,) = await fill(store, 1)
+    await lease(store, "a")
+    back = await store.write(lambda tx: inbox.nack(tx, seq, now_ms=NOW_MS, max_attempts=1, error="poison"))
+    assert (back.state, back.last_error) == ("dead", "poison")
+    assert store.memory.inbox_waiting.value == 0
+
+
+async def test_what_is_not_there(store: Store) -> None:
+    for call in (inbox.ack, inbox.requeue, inbox.item):
+        with pytest.raises(NotFound) as caught:
+            await store.write(lambda tx, call=call: call(tx, 99))  # type: ignore[misc]
+        assert "99" in caught.value.message
+
+
+async def test_a_clock_that_steps_back_hides_nothing_new(store: Store) -> None:
+    await receive(store, say(ts=1_776_366_000 + 200), at=1_776_366_000 + 200)
+    assert await lease(store, "a", at=-3_600_000) is not None
+
+
+async def test_the_list_is_in_order_and_without_the_acked(store: Store) -> None:
+    seqs = await fill(store, 5)
+    await store.write(lambda tx: inbox.ack(tx, seqs[1]))
+    assert [item.seq for item in await inbox.items(store.reader)] == [seqs[0], *seqs[2:]]
+    assert [item.seq for item in await inbox.items(store.reader, limit=2)] == [seqs[0], seqs[2]]
+    assert [item.seq for item in await inbox.items(store.reader, limit=2, last=True)] == seqs[3:]
+    assert [item.seq for item in await inbox.items(store.reader, states=frozenset(["acked"]))] == [seqs[1]]
+
+
+async def test_the_gauge_is_the_count_after_reopening(store: Store) -> None:
+    seqs = await fill(store, 4)
+    await lease(store, "a")
+    await store.write(lambda tx: inbox.ack(tx, seqs[2]))
+    assert store.memory.inbox_waiting.value == 3
+    await store.close()
+    again = await Store.open(store.path)
+    try:
+        assert again.memory.inbox_waiting.value == 3
+        assert await rows(again, "SELECT state FROM inbox ORDER BY seq") == [
+            ("leased",),
+            ("ready",),
+            ("acked",),
+            ("ready",),
+        ]
+    finally:
+        await again.close()

@@ -1,0 +1,201 @@
+"""Reading messages and events: filters, pages that neither repeat nor skip, bounds, and rooms that stay apart."""
+
+import pytest
+
+from aghbus.protocol.rooms import Binding
+from aghbus.store import envelopes, events, rooms, works
+from aghbus.store.database import Store
+from aghbus.store.envelopes import EnvelopeFilter
+from tests.store.makers import (
+    BOB,
+    CHANNEL,
+    EVE,
+    NOW_MS,
+    US,
+    WORKSPACE,
+    receipt,
+    receive,
+    receiving,
+    say,
+    sending,
+    trace,
+)
+
+EVERYTHING = EnvelopeFilter()
+
+
+async def mixed(store: Store) -> None:
+    """Thirty envelopes of two senders in three threads, every third of a work."""
+    jobs = []
+    for number in range(30):
+        sender = (BOB, EVE)[number % 2]
+        work = f"work_{number}" if number % 3 == 0 else None
+        jobs.append(store.submit(receiving(say(sender, container=f"thread_{number % 3:03d}", work_id=work))))
+    for job in jobs:
+        await job
+
+
+@pytest.fixture
+def small_windows(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(envelopes, "WINDOW_ROWS", 4)
+
+
+FILTERS = [
+    EVERYTHING,
+    EnvelopeFilter(peer=BOB),
+    EnvelopeFilter(peer=EVE, kinds=frozenset(["say", "trace"])),
+    EnvelopeFilter(kinds=frozenset(["trace"])),
+    EnvelopeFilter(thread_id="thread_001"),
+    EnvelopeFilter(work_id="work_6"),
+    EnvelopeFilter(channel=CHANNEL, directions=frozenset(["in"])),
+    EnvelopeFilter(directions=frozenset(["out"])),
+    EnvelopeFilter(inbox=True, peer=BOB),
+]
+
+
+def matches(wanted: EnvelopeFilter, number: int) -> bool:
+    """Whether envelope `number` of `mixed` should be found, said without SQL."""
+    sender = (BOB, EVE)[number % 2]
+    return (
+        wanted.peer in (None, sender)
+        and (not wanted.kinds or "say" in wanted.kinds)
+        and wanted.thread_id in (None, f"thread_{number % 3:03d}")
+        and (wanted.work_id is None or (number % 3 == 0 and wanted.work_id == f"work_{number}"))
+        and (not wanted.directions or "in" in wanted.directions)
+    )
+
+
+@pytest.mark.usefixtures("small_windows")
+@pytest.mark.parametrize("wanted", FILTERS, ids=range(len(FILTERS)))
+@pytest.mark.parametrize("limit", [1, 3, 100])
+async def test_pages_together_are_exactly_what_matches(store: Store, wanted: EnvelopeFilter, limit: int) -> None:
+    await mixed(store)
+    expected = [number + 1 for number in range(30) if matches(wanted, number)]
+    got: list[int] = []
+    since = 0
+    while True:
+        page = await envelopes.messages(store.reader, wanted, since=since, limit=limit)
+        assert len(page.messages) <= limit
+        got += [message.seq for message in page.messages]
+        assert page.next_since >= since
+        if page.next_since == since or since >= 30:
+            break
+        since = page.next_since
+    assert got == expected
+    newest = await envelopes.messages(store.reader, wanted, limit=limit, last=True)
+    assert [message.seq for message in newest.messages] == expected[-limit:]
+
+
+async def test_a_page_that_found_all_goes_on_at_the_end_of_the_store(store: Store) -> None:
+    await mixed(store)
+    page = await envelopes.messages(store.reader, EnvelopeFilter(kinds=frozenset(["trace"])))
+    assert page.messages == []
+    assert page.next_since == 30
+
+
+async def test_a_page_is_bounded_by_bytes_and_goes_on(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(envelopes, "PAGE_BYTES", 5_000)
+    for _ in range(4):
+        await receive(store, say(text="x" * 3_000))
+    seqs = []
+    since = 0
+    for _ in range(4):
+        page = await envelopes.messages(store.reader, EVERYTHING, since=since)
+        (message,) = page.messages  # two would be over the bound; one always goes
+        seqs.append(message.seq)
+        since = page.next_since
+    assert seqs == [1, 2, 3, 4]
+
+
+async def test_a_message_shows_what_came_of_it(store: Store) -> None:
+    incoming = say(work_id="work_a", ext={"k": "v"})
+    await receive(store, incoming)
+    await store.write(sending(receipt("accepted", incoming.id, sender=US, to=BOB, work_id="work_a")))
+    shown = await envelopes.message(store.reader, incoming.id)
+    assert shown is not None
+    assert shown.envelope == incoming.document()
+    assert (shown.direction, shown.delivery, shown.outcome, shown.thread_id) == ("in", "ready", "opened", "thread_one")
+    (sent,) = (await envelopes.messages(store.reader, EnvelopeFilter(directions=frozenset(["out"])))).messages
+    assert (sent.delivery, sent.outcome, sent.received_ms) == ("queued", "advanced", NOW_MS)
+    assert await envelopes.message(store.reader, "msg_none") is None
+
+
+async def test_of_two_messages_under_one_id_ours_is_shown(store: Store) -> None:
+    ours = say(sender=US, to=BOB)
+    await store.write(sending(ours))
+    await receive(store, say(sender=EVE, id=ours.id))
+    shown = await envelopes.message(store.reader, ours.id)
+    assert shown is not None
+    assert shown.sender == US
+
+
+async def test_a_room_shows_one_pair_only(store: Store) -> None:
+    opaque = "direct_" + "cd" * 16
+    await receive(store, say(sender=BOB, direct=True, container=opaque, text="for us, by bob"))
+    before = await envelopes.messages(store.reader, EnvelopeFilter(direct_id=opaque))
+    assert len(before.messages) == 1
+    await store.write(lambda tx: rooms.bind(tx, WORKSPACE, CHANNEL, opaque, Binding((EVE, US), authoritative=True)))
+    after = await envelopes.messages(store.reader, EnvelopeFilter(direct_id=opaque))
+    assert after.messages == []
+    stream = await events.events(store.reader, EnvelopeFilter(direct_id=opaque), since=0)
+    assert stream.events == []
+    theirs = await envelopes.messages(store.reader, EnvelopeFilter(direct_id=opaque, peer=BOB))
+    assert len(theirs.messages) == 1
+    none = await envelopes.messages(store.reader, EnvelopeFilter(direct_id=opaque, peer=EVE))
+    assert none.messages == []
+
+
+async def test_an_event_tells_the_change_of_the_work(store: Store) -> None:
+    opening = say(sender=US, to=BOB, work_id="work_a")
+    await store.write(sending(opening))
+    await receive(store, trace("working", work_id="work_a"))
+    await receive(store, trace("working", sender=EVE, work_id="work_a"))
+    await receive(store, say(container="thread_other"))
+    page = await events.events(store.reader, EVERYTHING, since=0)
+    changes = [
+        None
+        if event.work is None
+        else (
+            event.work.event,
+            event.work.outcome,
+            event.work.before,
+            event.work.after,
+            event.work.reason,
+            event.work.role,
+        )
+        for event in page.events
+    ]
+    assert changes == [
+        ("message", "opened", None, "submitted", None, "initiator"),
+        ("trace:working", "advanced", "submitted", "working", None, "initiator"),
+        ("trace:working", "ignored", "working", "working", "actor_not_allowed", "initiator"),
+        None,
+    ]
+    assert page.next_since == 4
+    assert [event.seq for event in (await events.events(store.reader, EVERYTHING, since=2)).events] == [3, 4]
+
+
+async def test_works_are_listed_by_their_latest_change(store: Store) -> None:
+    await receive(store, say(work_id="work_a"))
+    await receive(store, say(sender=EVE, work_id="work_b"))
+    await receive(store, say(sender=US, to=None))  # our own echo: nothing
+    await receive(store, say(work_id="work_a"))
+    assert [work.work_id for work in await works.works(store.reader)] == ["work_a", "work_b"]
+    assert [work.work_id for work in await works.works(store.reader, peer=EVE)] == ["work_b"]
+    assert await works.works(store.reader, role="initiator") == []
+    assert await works.works(store.reader, states=frozenset(["completed"])) == []
+    assert len(await works.works(store.reader, states=frozenset(["submitted"]), role="target", limit=1)) == 1
+    assert await works.counts(store.reader) == {"submitted": 2, "working": 0, "needs_input": 0}
+    assert await works.work(store.reader, "work_a", "elsewhere") is None
+    assert await works.work(store.reader, "work_zzz") is None
+
+
+async def test_a_large_result_is_left_out_of_lists_and_shown_alone(store: Store) -> None:
+    await receive(store, say(work_id="work_a"))
+    result = {"log": "y" * works.LISTED_RESULT_BYTES}
+    await store.write(sending(trace("completed", sender=US, to=BOB, work_id="work_a", result=result)))
+    (listed,) = await works.works(store.reader)
+    assert listed.result is None
+    detail = await works.work(store.reader, "work_a")
+    assert detail is not None
+    assert detail.work.result == result

@@ -1,0 +1,206 @@
+"""Retention: bounds respected, open things kept, the gap told, the file smaller, the flow not held up."""
+
+import asyncio
+
+from aghbus.store import envelopes, events, inbox, outbox, rooms, works
+from aghbus.store.database import Store
+from aghbus.store.envelopes import EnvelopeFilter
+from aghbus.store.retention import STEP_ROWS, Policy, sweep
+from tests.store.makers import BOB, EVE, NOW, NOW_MS, US, receive, receiving, rows, say, sending, trace
+
+DAY = 86_400  # seconds
+BY_AGE = Policy(max_age=DAY, max_bytes=None)
+LATER_MS = NOW_MS + 2 * DAY * 1000
+
+
+async def acked(store: Store, count: int, *, at: int = NOW, text: str = "old", **fields: str) -> list[int]:
+    """Messages that the agent is done with."""
+    jobs = [store.submit(receiving(say(text=text, ts=at, **fields), at=at, capacity=10**6)) for _ in range(count)]
+    seqs = [applied.seq for _, applied in await asyncio.gather(*jobs) if applied.seq is not None]
+    await store.write(lambda tx: [inbox.ack(tx, seq) for seq in seqs] and None)
+    return seqs
+
+
+async def left(store: Store) -> list[int]:
+    return [seq for (seq,) in await rows(store, "SELECT seq FROM envelopes ORDER BY seq")]
+
+
+async def test_what_is_old_goes_and_what_is_young_stays(store: Store) -> None:
+    old = await acked(store, 2 * STEP_ROWS + 10)
+    young = await acked(store, 10, at=NOW + 2 * DAY)
+    swept = await sweep(store, BY_AGE, LATER_MS)
+    assert swept.envelopes == len(old)
+    assert await left(store) == young
+    assert await envelopes.pruned_through(store.reader) == old[-1]
+    assert await rows(store, "SELECT count(*) FROM inbox") == [(len(young),)]
+
+
+async def test_nothing_to_do_is_nothing_done(store: Store) -> None:
+    seqs = await acked(store, 5)
+    swept = await sweep(store, BY_AGE, NOW_MS)
+    assert (swept.envelopes, swept.works) == (0, 0)
+    assert await left(store) == seqs
+    assert await envelopes.pruned_through(store.reader) == 0
+    await sweep(store, Policy(max_age=None, max_bytes=None), LATER_MS * 2)
+    assert await left(store) == seqs
+
+
+async def test_open_things_are_kept_whatever_their_age(store: Store) -> None:
+    unread = (await receive(store, say())).seq
+    held = (await receive(store, say())).seq
+    await store.write(lambda tx: inbox.lease_next(tx, NOW_MS, 1000, "t"))
+    waiting = (await store.write(sending(say(sender=US, to=None, expires_at=NOW + 300)))).seq
+    (opening,) = await acked(store, 1, work_id="work_open")
+    progress = (await store.write(sending(trace("working", sender=US, to=BOB, work_id="work_open")))).seq
+    gone = await acked(store, 1)
+    policy = Policy(max_age=DAY, max_bytes=1)
+    await store.write(lambda tx: outbox.mark_published(tx, [progress or 0], NOW_MS))
+    swept = await sweep(store, policy, NOW_MS + 200_000)  # not old yet, but the size bound asks for everything
+    assert swept.envelopes == len(gone)
+    assert await left(store) == [unread, held, waiting, opening, progress]
+    detail = await works.work(store.reader, "work_open")
+    assert detail is not None
+    assert len(detail.history) == 2
+
+
+async def test_a_work_that_is_over_goes_with_all_of_its_history(store: Store) -> None:
+    await acked(store, 1, work_id="work_done")
+    await store.write(sending(trace("completed", sender=US, to=BOB, work_id="work_done")))
+    await store.write(lambda tx: outbox.mark_published(tx, [2], NOW_MS))
+    await acked(store, 1, at=NOW + DAY + 50, work_id="work_long")
+    await store.write(
+        sending(trace("completed", sender=US, to=BOB, work_id="work_long", ts=NOW + 2 * DAY), at=NOW + 2 * DAY)
+    )
+    swept = await sweep(store, BY_AGE, LATER_MS)
+    assert swept.works == 1
+    assert await works.work(store.reader, "work_done") is None
+    detail = await works.work(store.reader, "work_long")
+    assert detail is not None
+    assert [step.seq for step in detail.history] == [3, 4]
+
+
+async def test_a_work_is_never_kept_in_part(store: Store) -> None:
+    """Its last change is young, so its old opening stays too."""
+    await acked(store, 1, work_id="work_a")
+    await acked(store, 20)
+    late = trace("completed", sender=US, to=BOB, work_id="work_a", ts=NOW + 2 * DAY)
+    await store.write(sending(late, at=NOW + 2 * DAY))
+    await sweep(store, BY_AGE, LATER_MS)
+    assert await left(store) == [1, 22]
+    detail = await works.work(store.reader, "work_a")
+    assert detail is not None
+    assert [step.id for step in detail.history][-1] == late.id
+
+
+async def test_observed_works_of_others_age_even_when_open(store: Store) -> None:
+    await receive(store, say(sender=BOB, to=EVE, work_id="work_theirs"), observe=True)
+    swept = await sweep(store, BY_AGE, LATER_MS)
+    assert (swept.works, swept.envelopes) == (1, 1)
+
+
+async def test_a_single_row_out_of_order_in_time_does_not_end_the_sweep(store: Store) -> None:
+    (odd,) = await acked(store, 1, at=NOW + 30 * DAY)  # the clock was wrong for a moment
+    await acked(store, 50)
+    await sweep(store, BY_AGE, LATER_MS)
+    assert await left(store) == [odd]
+
+
+async def test_threads_and_rooms_go_with_their_last_envelope(store: Store) -> None:
+    await acked(store, 2, container="thread_old")
+    await acked(store, 1, container="thread_both")
+    await acked(store, 1, at=NOW + 2 * DAY, container="thread_both")
+    await receive(store, say(direct=True))
+    await store.write(lambda tx: inbox.ack(tx, 5))
+    swept = await sweep(store, BY_AGE, LATER_MS)
+    assert swept.rooms == 2
+    assert [thread.thread_id for thread in await rooms.threads(store.reader)] == ["thread_both"]
+    assert await rooms.directs(store.reader, us=US) == []
+
+
+async def test_the_size_bound_is_reached_and_the_file_follows(store: Store) -> None:
+    for _ in range(8):
+        await acked(store, 500, text="x" * 4000)
+    before = store.path.stat().st_size
+    bound = 6 * 1024 * 1024
+    pages = 0
+    for _ in range(10):
+        swept = await sweep(store, Policy(max_age=None, max_bytes=bound), NOW_MS)
+        pages += swept.pages
+    await store.write(lambda tx: tx.db.execute("SELECT 1").fetchone())
+    (used,) = (await rows(store, "SELECT page_count * page_size FROM pragma_page_count, pragma_page_size"))[0]
+    assert pages > 0
+    assert used < bound + 8 * 1024 * 1024  # the reserve of free pages and a step
+    remaining = await left(store)
+    assert remaining == list(range(remaining[0], 4001))  # the oldest went
+    assert len(remaining) > 500  # and not more than needed
+    await store.close()
+    assert store.path.stat().st_size < before / 2 + bound
+
+
+async def test_sequences_are_never_given_twice(store: Store) -> None:
+    seqs = await acked(store, 3)
+    await sweep(store, BY_AGE, LATER_MS)
+    assert await left(store) == []
+    await store.close()
+    again = await Store.open(store.path)
+    try:
+        assert await envelopes.last_seq(again.reader) == seqs[-1]
+        applied = await receive(again, say())
+        assert applied.seq == seqs[-1] + 1
+    finally:
+        await again.close()
+
+
+async def test_a_stream_is_told_of_the_gap_that_concerns_it(store: Store) -> None:
+    await acked(store, 1, work_id="work_open")
+    seqs = await acked(store, 5)
+    await sweep(store, BY_AGE, LATER_MS)
+    everything = EnvelopeFilter()
+    assert await events.gap_after(store.reader, everything, 0) == seqs[-1]
+    assert await events.gap_after(store.reader, everything, seqs[-1] - 1) == seqs[-1]
+    assert await events.gap_after(store.reader, everything, seqs[-1]) is None
+    assert await events.gap_after(store.reader, EnvelopeFilter(work_id="work_open"), 0) is None
+    assert await events.gap_after(store.reader, EnvelopeFilter(work_id="work_gone"), 0) == seqs[-1]
+    assert await events.gap_after(store.reader, EnvelopeFilter(inbox=True), 0) is None
+    messages = await envelopes.messages(store.reader, everything)
+    assert messages.pruned_through == seqs[-1]
+
+
+async def test_writes_go_on_between_the_steps(store: Store) -> None:
+    await acked(store, 6 * STEP_ROWS)
+    sweeping = asyncio.create_task(sweep(store, BY_AGE, LATER_MS))
+    fresh = 0
+    while not sweeping.done():
+        await receive(store, say(ts=NOW + 2 * DAY), at=NOW + 2 * DAY)
+        fresh += 1
+    swept = await sweeping
+    assert swept.envelopes == 6 * STEP_ROWS
+    assert fresh > 5
+    assert len(await left(store)) == fresh
+
+
+async def test_dedup_ids_and_outbox_rows_past_their_time(store: Store) -> None:
+    await acked(store, 10)
+    await store.write(sending(say(sender=US, to=BOB)))
+    swept = await sweep(store, Policy(max_age=30 * DAY, max_bytes=None), LATER_MS)
+    assert swept.ids == 10
+    assert swept.expired == 1
+    assert await outbox.counts(store.reader) == {"queued": 0, "expired": 1, "dead": 0}
+    assert len(store.memory.dedup) == 0
+    assert len(await left(store)) == 11
+
+
+async def test_outbox_rows_have_their_states(store: Store) -> None:
+    sent = [await store.write(sending(say(sender=US, to=BOB))) for _ in range(3)]
+    seqs = [applied.seq or 0 for applied in sent]
+    await store.write(lambda tx: outbox.mark_dead(tx, seqs[0], "too large for this broker"))
+    await store.write(lambda tx: outbox.mark_published(tx, seqs[:2], NOW_MS))
+    found = await rows(store, "SELECT state, attempts, published_ms, detail FROM outbox ORDER BY seq")
+    assert found == [
+        ("dead", 0, None, "too large for this broker"),
+        ("published", 1, NOW_MS, None),
+        ("queued", 0, None, None),
+    ]
+    assert await outbox.counts(store.reader) == {"queued": 1, "expired": 0, "dead": 1}
+    assert await store.write(lambda tx: outbox.expire(tx, NOW)) == []
+    assert await store.write(lambda tx: outbox.expire(tx, NOW + 3600)) == [seqs[2]]

@@ -1,0 +1,106 @@
+"""Tables that strangers can write to are bounded: the quarantine and the peers."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from aghbus.protocol.bodies import PeerCard
+from aghbus.protocol.presence import PeerSeen
+from aghbus.store import peers, quarantine
+from aghbus.store.database import Store
+from aghbus.store.quarantine import _storable
+from tests.store.makers import CHANNEL, NOW_MS, WORKSPACE, rows
+
+
+async def refuse(store: Store, raw: bytes, **options: int) -> None:
+    await store.write(
+        lambda tx: quarantine.add(
+            tx,
+            raw=raw,
+            subject="agh.network.v0.ws.c.broadcast",
+            message_id="msg_1",
+            sender="bob",
+            reason="malformed",
+            detail="not JSON",
+            received_ms=NOW_MS,
+            **options,
+        )
+    )
+
+
+async def test_the_oldest_make_room_by_number(store: Store) -> None:
+    for number in range(10):
+        await refuse(store, b"%d" % number, max_rows=4)
+    found = await quarantine.quarantined(store.reader)
+    assert [entry.raw for entry in found] == ["9", "8", "7", "6"]
+    assert store.memory.quarantine_rows.value == 4
+
+
+async def test_the_oldest_make_room_by_bytes(store: Store) -> None:
+    for _ in range(10):
+        await refuse(store, b"x" * 1000, max_bytes=3500)
+    assert await rows(store, "SELECT count(*), sum(length(raw)) FROM quarantine") == [(3, 3000)]
+    assert store.memory.quarantine_bytes.value == 3000
+
+
+async def test_one_is_cut_and_its_size_kept(store: Store) -> None:
+    await refuse(store, b"z" * 1_000_000)
+    (entry,) = await quarantine.quarantined(store.reader)
+    assert entry.size == 1_000_000
+    assert entry.raw == "z" * quarantine.SHOWN_BYTES
+    assert await rows(store, "SELECT length(raw) FROM quarantine") == [(quarantine.RAW_BYTES,)]
+
+
+async def test_what_strangers_sent_cannot_reach_a_terminal(store: Store) -> None:
+    await refuse(store, b"\x1b[2J\xff\x00\n{")
+    (entry,) = await quarantine.quarantined(store.reader)
+    assert entry.raw == "\\x1b[2J\\xff\\x00\\n{"
+
+
+async def test_the_gauges_are_the_counts_after_reopening(store: Store) -> None:
+    for _ in range(3):
+        await refuse(store, b"abc")
+    await store.close()
+    again = await Store.open(store.path)
+    try:
+        assert (again.memory.quarantine_rows.value, again.memory.quarantine_bytes.value) == (3, 9)
+    finally:
+        await again.close()
+
+
+@given(st.text(max_size=2000))
+def test_any_text_can_be_kept(text: str) -> None:
+    kept = _storable(text)
+    kept.encode()  # would raise for a lone surrogate
+    assert len(kept) <= 512 * 10
+
+
+def seen(name: str, at_ms: int, **fields: object) -> PeerSeen:
+    card = PeerCard(peer_id=name, capabilities=("test.run",), ext={"agh.capabilities_brief": []})
+    values = {"trust": "unverified", "first_seen_ms": at_ms, "last_seen_ms": at_ms, **fields}
+    return PeerSeen(workspace_id=WORKSPACE, channel=CHANNEL, card=card, **values)  # type: ignore[arg-type]
+
+
+async def test_a_peer_is_kept_with_its_latest_card_and_first_time(store: Store) -> None:
+    await store.write(lambda tx: peers.seen(tx, seen("bob", NOW_MS)))
+    await store.write(lambda tx: peers.seen(tx, seen("bob", NOW_MS + 5000, trust="verified")))
+    assert await peers.load(store.reader) == [seen("bob", NOW_MS + 5000, trust="verified", first_seen_ms=NOW_MS)]
+
+
+async def test_peers_are_shown_with_their_presence(store: Store) -> None:
+    for name, age in (("fresh", 1_000), ("quiet", 45_000), ("gone", 100_000)):
+        await store.write(lambda tx, name=name, age=age: peers.seen(tx, seen(name, NOW_MS - age)))  # type: ignore[misc]
+    shown = await peers.peers(store.reader, now_ms=NOW_MS)
+    assert [(peer.peer_id, peer.presence) for peer in shown] == [("fresh", "active"), ("quiet", "inactive")]
+    assert len(await peers.peers(store.reader, now_ms=NOW_MS, include_expired=True)) == 3
+    assert await peers.peers(store.reader, now_ms=NOW_MS, capability="code.patch") == []
+    assert len(await peers.peers(store.reader, now_ms=NOW_MS, capability="test.run", channel=CHANNEL)) == 2
+    assert await peers.peers(store.reader, now_ms=NOW_MS, channel="elsewhere") == []
+
+
+async def test_the_longest_unheard_are_forgotten_beyond_the_bound(store: Store) -> None:
+    for number in range(6):
+        await store.write(lambda tx, n=number: peers.seen(tx, seen(f"peer-{n}", NOW_MS + n)))  # type: ignore[misc]
+    stale = await peers.stale(store.reader, 0, limit=10, keep=4)
+    await store.write(lambda tx: peers.seen(tx, seen("peer-1", NOW_MS + 99)))  # heard again before it is forgotten
+    await store.write(lambda tx: peers.forget(tx, stale))
+    assert sorted(peer.peer_id for peer in await peers.load(store.reader)) == [f"peer-{n}" for n in range(1, 6)]

@@ -1,0 +1,128 @@
+"""SIGKILL between any two steps: what was said yes to is there entirely, nothing is there in part, and the next start goes on."""
+
+import random
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from aghbus.store.database import Store
+from tests.store.crash_child import envelope
+from tests.store.makers import receive, rows
+
+ROOT = Path(__file__).parents[2]
+# Statements of one envelope that opens a work: BEGIN, look up the work, and one each for seen, envelope, thread, work and
+# inbox, COMMIT; one more ends the transaction that sets the trap.
+PER_ENVELOPE = 8
+
+
+def start(path: Path, first: int, count: int, together: int, statement: int = 0) -> subprocess.Popen[bytes]:
+    arguments = [str(path), *map(str, (first, count, together, statement))]
+    return subprocess.Popen(
+        [sys.executable, "-m", "tests.store.crash_child", *arguments], cwd=ROOT, stdout=subprocess.PIPE
+    )
+
+
+def run_until_dead(child: subprocess.Popen[bytes], kill_after: int | None = None) -> set[int]:
+    """The envelopes that the child said are committed; it is killed once it said so of `kill_after` of them."""
+    assert child.stdout is not None
+    said: set[int] = set()
+    with child:
+        for line in child.stdout:
+            if line.strip().isdigit():
+                said.add(int(line))
+            if kill_after is not None and len(said) >= kill_after:
+                child.kill()
+                kill_after = None
+    return said
+
+
+async def whole(store: Store) -> set[int]:
+    """The numbers of the envelopes that are there; fails when one is there in part."""
+    present = {int(found[0].removeprefix("msg_"), 16) for found in await rows(store, "SELECT msg_id FROM envelopes")}
+    for sql in (
+        "SELECT substr(work_id, 6) FROM works",
+        "SELECT substr(work_id, 6) FROM works JOIN work_history ON works.id = work_history.work",
+        "SELECT substr(work_id, 6) FROM inbox JOIN envelopes USING (seq)",
+    ):
+        assert {int(number) for (number,) in await rows(store, sql)} == present, sql
+    counts = "SELECT (SELECT count(*) FROM seen), (SELECT coalesce(sum(messages), 0) FROM threads)"
+    assert await rows(store, counts) == [(len(present), len(present))]
+    assert len(store.memory.dedup) == len(present)
+    assert store.memory.inbox_waiting.value == len(present)
+    return present
+
+
+async def check(path: Path, said: set[int], count: int) -> set[int]:
+    """Reopens, compares with what was said, and sends everything again: each ends up there once."""
+    store = await Store.open(path)  # the lock is free, the file is checked
+    try:
+        present = await whole(store)
+        assert said <= present
+        for number in range(count):
+            applied = await receive(store, envelope(number), capacity=10**9)
+            assert (applied.seq is None) == (number in present)
+        stored = await rows(store, "SELECT msg_id FROM envelopes WHERE direction = 'in'")
+        assert sorted(stored) == [(envelope(number).id,) for number in range(count)]
+    finally:
+        await store.close()
+    return present
+
+
+def test_the_child_lives_when_nobody_kills_it(path: Path) -> None:
+    child = start(path, 0, 10, 3)
+    assert run_until_dead(child) == set(range(10))
+    assert child.returncode == 0
+
+
+@pytest.mark.parametrize("statement", [*range(2, 2 + PER_ENVELOPE), 2 + 3 * PER_ENVELOPE])
+async def test_killed_between_two_statements(path: Path, statement: int) -> None:
+    child = start(path, 0, 6, 1, statement)
+    said = run_until_dead(child)
+    assert child.returncode == -9
+    done = (statement - 2) // PER_ENVELOPE
+    assert said <= set(range(done))
+    present = await check(path, said, 6)
+    assert present == set(range(done))  # one at a time: nothing of the one under way, all before it
+
+
+@pytest.mark.parametrize("statement", [5, 40, 119, 121, 160])
+async def test_killed_within_a_group(path: Path, statement: int) -> None:
+    child = start(path, 0, 60, 20, statement)
+    said = run_until_dead(child)
+    assert child.returncode == -9
+    await check(path, said, 60)
+
+
+@pytest.mark.parametrize("seed", range(4))
+async def test_killed_at_any_moment(path: Path, seed: int) -> None:
+    chance = random.Random(seed)
+    child = start(path, 0, 3000, chance.choice([1, 7, 100, 1000]))
+    said = run_until_dead(child, kill_after=chance.randrange(1, 1500))
+    assert child.returncode == -9
+    store = await Store.open(path)
+    try:
+        assert said <= await whole(store)
+    finally:
+        await store.close()
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("seed", range(100))
+async def test_killed_again_and_again(path: Path, seed: int) -> None:
+    chance = random.Random(1000 + seed)
+    said: set[int] = set()
+    first = 0
+    for _ in range(5):
+        together = chance.choice([1, 3, 50, 400])
+        if chance.random() < 0.5:
+            child = start(path, first, 2000, together, chance.randrange(2, 3000))
+            said |= run_until_dead(child)
+        else:
+            said |= run_until_dead(start(path, first, 2000, together), kill_after=chance.randrange(1, 900))
+        store = await Store.open(path)
+        present = await whole(store)
+        await store.close()
+        assert said <= present
+        first = max(present, default=-1) + 1
