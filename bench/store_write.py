@@ -1,19 +1,23 @@
-"""Three ways to make messages durable in SQLite, side by side in one run: `python -m bench.store_write [--messages N]`.
+"""Ways to make messages durable in SQLite, side by side in one run: `python -m bench.store_write [--messages N]`.
 
-Each message is parsed from its bytes and leaves three rows (seen, envelope, inbox) in a WAL database with synchronous=FULL. They
-arrive as from a subscription: in bursts, parsed while earlier ones are being committed, with at most IN_FLIGHT not yet durable. So
-the event loop is as busy as the daemon's is. Only the ratios carry over to another machine.
+They arrive as from a subscription: in bursts, parsed while earlier ones are being committed, with at most IN_FLIGHT not yet
+durable, so the event loop is as busy as the daemon's is. WAL, synchronous=FULL. Only the ratios carry over to another machine.
 
-- each:   an aiosqlite commit for each message
-- group:  aiosqlite, whatever waits in one executemany per table and one commit, in its thread
-- loop:   INSERT on the event loop, whatever waits shares a commit, only COMMIT in a thread (store/writer.py)
+Three rows a message (seen, envelope, inbox), known beforehand:
+- each:    an aiosqlite commit for each message
+- group:   aiosqlite, whatever waits in one executemany per table and one commit, in its thread
+- loop:    INSERT on the event loop, whatever waits shares a commit, only COMMIT in a thread (store/writer.py)
+
+The real thing, where each message is decided upon by what earlier ones left (view, decision, effects), and opens a work:
+- thread*: whatever waits is decided, written and committed in a writer thread
+- loop*:   decided and written on the event loop, only COMMIT in a thread (store/writer.py)
 """
 
 import argparse
 import asyncio
 import collections
+import sqlite3
 import statistics
-import sys
 import tempfile
 import time
 from collections.abc import Callable
@@ -22,14 +26,21 @@ from pathlib import Path
 import aiosqlite
 
 from aghbus.protocol.envelope import Envelope, parse
+from aghbus.protocol.receiving import Receiver, decide
 from aghbus.protocol.sending import Draft, build
+from aghbus.store.apply import Applied, apply, load_view
 from aghbus.store.database import Store
 from aghbus.store.dedup import key_of
+from aghbus.store.memory import Memory
 from aghbus.store.transaction import Transaction
-from aghbus.store.writer import BATCH_JOBS
+from aghbus.store.writer import BATCH_JOBS, Job
 
 NOW = 1_776_366_000
 IN_FLIGHT = 4096
+PRAGMAS = ("synchronous = FULL", "foreign_keys = ON", "cache_size = -16384", "wal_autocheckpoint = 4096")
+US = "patch-worker"
+CHANNELS = frozenset([("ws_bench", "default")])
+RECEIVER = Receiver(us=US, now=NOW, mint=lambda: "msg_never", channels=CHANNELS)
 BURST = 64  # messages that one read of a socket brings
 SEEN = "INSERT INTO seen (slot, key) VALUES (?, ?)"
 INBOX = "INSERT INTO inbox (seq, state, attempts, available_ms) VALUES (?, 'ready', 0, 0)"
@@ -54,7 +65,8 @@ def make(count: int) -> list[bytes]:
             ts=NOW,
             expires_at=NOW + 3600,
             surface="thread",
-            container="thread_bench",
+            container=f"thread_{number % 50:03d}",
+            work_id=f"work_{number:08d}",
             body={"text": "x" * 250},
         )
         for number in range(count)
@@ -98,7 +110,7 @@ async def prepared(path: Path) -> aiosqlite.Connection:
     """The same schema and pragmas, through aiosqlite."""
     await (await Store.open(path)).close()
     db = await aiosqlite.connect(path, isolation_level=None)
-    for pragma in ("synchronous = FULL", "foreign_keys = ON", "cache_size = -16384", "wal_autocheckpoint = 4096"):
+    for pragma in PRAGMAS:
         await db.execute(f"PRAGMA {pragma}")
     return db
 
@@ -166,27 +178,92 @@ async def loop(path: Path, messages: list[bytes]) -> float:
         await store.close()
 
 
+def job_of(envelope: Envelope) -> Job[object]:
+    """What the daemon does about a received message."""
+
+    def job(tx: Transaction) -> Applied:
+        effects = decide(envelope, load_view(tx, envelope, US), RECEIVER)
+        return apply(tx, envelope, effects, us=US, received_ms=NOW * 1000, inbox_capacity=1 << 40)
+
+    return job
+
+
+async def thread_decides(path: Path, messages: list[bytes]) -> float:
+    """The jobs of a batch and their commit in one thread."""
+    await (await Store.open(path)).close()
+    db = sqlite3.connect(path, isolation_level=None, check_same_thread=False, cached_statements=256)
+    for pragma in PRAGMAS:
+        db.execute(f"PRAGMA {pragma}")
+    tx = Transaction(db, Memory())
+    waiting: collections.deque[tuple[Job[object], asyncio.Future[None]]] = collections.deque()
+    bell = asyncio.Event()
+
+    def commit(jobs: list[Job[object]]) -> None:
+        db.execute("BEGIN IMMEDIATE")
+        for job in jobs:
+            job(tx)
+        db.execute("COMMIT")
+        tx.take_committed()
+
+    async def committer() -> None:
+        while True:
+            await bell.wait()
+            bell.clear()
+            while waiting:
+                batch = [waiting.popleft() for _ in range(min(BATCH_JOBS, len(waiting)))]
+                await asyncio.to_thread(commit, [job for job, _ in batch])
+                for _, future in batch:
+                    future.set_result(None)
+
+    def submit(_seq: int, envelope: Envelope) -> asyncio.Future[None]:
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        waiting.append((job_of(envelope), future))
+        bell.set()
+        return future
+
+    task = asyncio.create_task(committer())
+    try:
+        return await drive(messages, submit)
+    finally:
+        task.cancel()
+        db.close()
+
+
+async def loop_decides(path: Path, messages: list[bytes]) -> float:
+    """The store as the daemon uses it."""
+    store = await Store.open(path)
+
+    def submit(_seq: int, envelope: Envelope) -> asyncio.Future[None]:
+        return store.submit(job_of(envelope))  # type: ignore[return-value]
+
+    try:
+        return await drive(messages, submit)
+    finally:
+        await store.close()
+
+
+WAYS = {"each": each, "group": group, "loop": loop, "thread*": thread_decides, "loop*": loop_decides}
+
+
 def main() -> None:
     """Medians of alternating rounds, and their ratios."""
     arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    arguments.add_argument("--messages", type=int, default=10_000)
-    arguments.add_argument("--rounds", type=int, default=3)
+    arguments.add_argument("--messages", type=int, default=20_000)
+    arguments.add_argument("--rounds", type=int, default=5)
     options = arguments.parse_args()
     messages = make(options.messages)
-    rates: dict[str, list[float]] = {"each": [], "group": [], "loop": []}
+    rates: dict[str, list[float]] = {name: [] for name in WAYS}
     for _ in range(options.rounds):
-        for way in (each, group, loop):
+        for name, way in WAYS.items():
             # One commit per message is slow: a tenth of the messages gives the same rate.
             part = messages[: max(1, len(messages) // 10)] if way is each else messages
             with tempfile.TemporaryDirectory(prefix="store-write-") as folder:
                 seconds = asyncio.run(way(Path(folder) / "store.db", part))
-            rates[way.__name__].append(len(part) / seconds)
-    base = statistics.median(rates["each"])
-    print(f"{'way':8}{'messages/s':>12}{'of `each`':>12}")
-    for name, found in rates.items():
-        middle = statistics.median(found)
-        print(f"{name:8}{middle:12.0f}{middle / base:11.1f}x")
-    sys.stdout.flush()
+            rates[name].append(len(part) / seconds)
+    middle = {name: statistics.median(found) for name, found in rates.items()}
+    print(f"{'way':8}{'messages/s':>12}{'of each':>10}{'of thread*':>12}")
+    for name, rate in middle.items():
+        print(f"{name:8}{rate:12.0f}{rate / middle['each']:9.1f}x{rate / middle['thread*']:11.2f}x")
 
 
 if __name__ == "__main__":

@@ -74,7 +74,9 @@ async def test_what_was_said_yes_to_goes_out_after_an_outage_and_a_kill(tmp_path
             wait_for(lambda: len(worker.get("/v1/works")["works"]) == 20, 30, "all of them to arrive")
             texts = [m["envelope"]["body"]["text"] for m in worker.get("/v1/messages?kind=say")["messages"]]
             assert texts == [f"number {n}" for n in range(20)]
-            assert [m["id"] for m in worker.get("/v1/messages?kind=say")["messages"]] == [answer["id"] for answer in sent]
+            assert [m["id"] for m in worker.get("/v1/messages?kind=say")["messages"]] == [
+                answer["id"] for answer in sent
+            ]
             wait_for(lambda: ops.get("/v1/status")["outbox"]["queued"] == 0, 10, "the outbox to be empty")
             wait_for(lambda: worker.knows("ops") and ops.knows("worker"), 10, "greetings after the reconnection")
 

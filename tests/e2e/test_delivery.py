@@ -33,8 +33,8 @@ async def test_an_outage_loses_nothing_though_everybody_was_cut_off(tmp_path: Pa
             server.kill()
             wait_for(lambda: worker.get("/v1/status")["broker"]["state"] == "down", 10, "the second loss")
             await server.restart()
-            for answer in sent:
-                wait_for(lambda answer=answer: ops.state_of(answer["work_id"]) == "completed", 30, "the end on both sides")
+            ids = [answer["work_id"] for answer in sent]
+            wait_for(lambda: {ops.state_of(work_id) for work_id in ids} == {"completed"}, 30, "the end on both sides")
             assert {delivery(ops, answer["id"]) for answer in sent} == {"receipted"}
             texts = [m["envelope"]["body"]["text"] for m in worker.get("/v1/messages?kind=say")["messages"]]
             assert sorted(texts) == sorted(f"number {n}" for n in range(20))

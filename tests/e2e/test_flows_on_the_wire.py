@@ -3,6 +3,7 @@
 import json
 import time
 from collections.abc import AsyncIterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -40,7 +41,9 @@ async def test_greet_on_join_and_whois_answer(asker: Foreign) -> None:
     await asker.publish(asker.envelope("whois", {"type": "request", "query": "something.else"}))
     directed = asker.envelope("whois", {"type": "request", "query": "something.else"}, to="worker")
     await asker.publish(directed)
-    await asker.expect(kind="whois", reply_to=directed["id"])  # answered whatever it asks, unlike the broadcast before it
+    await asker.expect(
+        kind="whois", reply_to=directed["id"]
+    )  # answered whatever it asks, unlike the broadcast before it
     assert len([heard for heard in asker.heard if heard["kind"] == "whois" and heard["from"] == "worker"]) == 2
 
 
@@ -138,16 +141,14 @@ async def test_another_daemon_under_our_peer_id_is_reported(bus: tuple[NatsServe
     home = Home(tmp_path / "other")
     with Daemon(home, "impostor", "--peer-id", "worker", "--nats", server.url) as impostor:
         for daemon in (worker, impostor):
-            wait_for(
-                lambda daemon=daemon: any("peer id" in line for line in daemon.get("/v1/status")["problems"]),
-                20,
-                f"{daemon.name} to notice",
-            )
+            wait_for(partial(complains_of_identity, daemon), 20, f"{daemon.name} to notice")
 
 
-async def test_garbage_at_full_speed_does_not_stop_good_traffic(
-    bus: tuple[NatsServer, Daemon], asker: Foreign
-) -> None:
+def complains_of_identity(daemon: Daemon) -> bool:
+    return any("peer id" in line for line in daemon.get("/v1/status")["problems"])
+
+
+async def test_garbage_at_full_speed_does_not_stop_good_traffic(bus: tuple[NatsServer, Daemon], asker: Foreign) -> None:
     server, worker = bus
     async with foreign_peer(server.url, "vandal") as vandal:
         subject = subject_for("ws_local", "default", "worker")

@@ -2,6 +2,7 @@
 
 import json
 import signal
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -21,7 +22,7 @@ RECORD = {
 OTHER = {"id": "read-logs", "summary": "Read logs.", "outcome": "A summary."}
 
 
-def catalog(home: Home, *records: dict[str, object]) -> Path:
+def catalog(home: Home, *records: Mapping[str, object]) -> Path:
     path = home.root / "catalog.json"
     path.write_text(json.dumps(list(records)))
     return path
@@ -30,7 +31,10 @@ def catalog(home: Home, *records: dict[str, object]) -> Path:
 def test_a_catalog_is_advertised_reloaded_and_sent(tmp_path: Path) -> None:
     home = Home(tmp_path)
     path = catalog(home, RECORD, OTHER)
-    with Daemon(home, "worker", "--catalog", str(path), "--capability", "bare.claim") as worker, Daemon(home, "ops") as ops:
+    with (
+        Daemon(home, "worker", "--catalog", str(path), "--capability", "bare.claim") as worker,
+        Daemon(home, "ops") as ops,
+    ):
         wait_for(lambda: ops.knows("worker"), 10, "presence")
         answer = ops.post("/v1/whois", query="fix-tests", catalog=True)
         (found,) = answer["peers"]

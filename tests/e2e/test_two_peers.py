@@ -90,12 +90,10 @@ def test_work_goes_from_hand_to_hand(pair: tuple[Home, Daemon, Daemon]) -> None:
         ("ops", ("cancel",), "canceled"),
     ],
 )
-def test_a_work_can_end_badly(
-    pair: tuple[Home, Daemon, Daemon], who: str, args: tuple[str, ...], state: str
-) -> None:
+def test_a_work_can_end_badly(pair: tuple[Home, Daemon, Daemon], who: str, args: tuple[str, ...], state: str) -> None:
     home, worker, ops = pair
     work_id = home.ctl_json("--name", "ops", "work", "open", "--to", "patch-worker", "--text", "try")["work_id"]
-    wait_for(lambda: worker.get(f"/v1/works?state=submitted")["works"], 10, "the work to arrive")
+    wait_for(lambda: worker.get("/v1/works?state=submitted")["works"], 10, "the work to arrive")
     home.ctl_json("--name", who, "work", args[0], work_id, *args[1:])
     wait_for(lambda: ops.state_of(work_id) == state and worker.state_of(work_id) == state, 10, state)
     watched = home.ctl("--name", "ops", "work", "watch", work_id)

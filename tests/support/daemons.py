@@ -9,7 +9,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -151,7 +151,7 @@ class Daemon:
     def post(self, path: str, **body: Any) -> Any:
         return self.request("POST", path, body)
 
-    def events(self, query: str = "", timeout: float = 30.0) -> Iterator[dict[str, Any]]:
+    def events(self, query: str = "", timeout: float = 30.0) -> Generator[dict[str, Any], None, None]:
         """The event stream as JSON objects, keep-alives left out; ends with the daemon or the generator."""
         client = UnixClient(self.socket_path, timeout)
         try:
