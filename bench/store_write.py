@@ -11,6 +11,7 @@ Three rows a message (seen, envelope, inbox), known beforehand:
 The real thing, where each message is decided upon by what earlier ones left (view, decision, effects), and opens a work:
 - thread*: whatever waits is decided, written and committed in a writer thread
 - loop*:   decided and written on the event loop, only COMMIT in a thread (store/writer.py)
+- thread!, loop!: the same while a flood of refused traffic keeps the event loop busy
 """
 
 import argparse
@@ -20,8 +21,10 @@ import sqlite3
 import statistics
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import aiosqlite
 
@@ -49,7 +52,7 @@ INSERT INTO envelopes (seq, direction, workspace_id, channel, kind, msg_id, send
     received_ms, raw) VALUES (?, 'in', ?, ?, ?, ?, ?, ?, ?, ?, 'unverified', ?, ?)
 """
 Rows = tuple[tuple[object, ...], tuple[object, ...], tuple[object, ...]]
-Submit = Callable[[int, Envelope], asyncio.Future[None]]
+Submit = Callable[[int, Envelope], asyncio.Future[Any]]
 
 
 def make(count: int) -> list[bytes]:
@@ -92,7 +95,25 @@ def rows_of(seq: int, envelope: Envelope) -> Rows:
     return (seq, key_of(envelope)), stored, (seq,)
 
 
-async def drive(messages: list[bytes], submit: Submit) -> float:
+async def flood(raw: bytes) -> None:
+    """Traffic that is looked at and dropped, for ever."""
+    while True:
+        for _ in range(BURST):
+            parse(raw, NOW)
+        await asyncio.sleep(0)
+
+
+async def drive(messages: list[bytes], submit: Submit, *, flooded: bool = False) -> float:
+    """Seconds until every message is durable."""
+    noise = asyncio.create_task(flood(messages[0])) if flooded else None
+    try:
+        return await deliver(messages, submit)
+    finally:
+        if noise is not None:
+            noise.cancel()
+
+
+async def deliver(messages: list[bytes], submit: Submit) -> float:
     """Seconds until every message is durable."""
     room = asyncio.Semaphore(IN_FLIGHT)
     started = time.perf_counter()
@@ -188,7 +209,7 @@ def job_of(envelope: Envelope) -> Job[object]:
     return job
 
 
-async def thread_decides(path: Path, messages: list[bytes]) -> float:
+async def thread_decides(path: Path, messages: list[bytes], *, flooded: bool = False) -> float:
     """The jobs of a batch and their commit in one thread."""
     await (await Store.open(path)).close()
     db = sqlite3.connect(path, isolation_level=None, check_same_thread=False, cached_statements=256)
@@ -223,26 +244,34 @@ async def thread_decides(path: Path, messages: list[bytes]) -> float:
 
     task = asyncio.create_task(committer())
     try:
-        return await drive(messages, submit)
+        return await drive(messages, submit, flooded=flooded)
     finally:
         task.cancel()
         db.close()
 
 
-async def loop_decides(path: Path, messages: list[bytes]) -> float:
+async def loop_decides(path: Path, messages: list[bytes], *, flooded: bool = False) -> float:
     """The store as the daemon uses it."""
     store = await Store.open(path)
 
-    def submit(_seq: int, envelope: Envelope) -> asyncio.Future[None]:
-        return store.submit(job_of(envelope))  # type: ignore[return-value]
+    def submit(_seq: int, envelope: Envelope) -> asyncio.Future[Any]:
+        return store.submit(job_of(envelope))
 
     try:
-        return await drive(messages, submit)
+        return await drive(messages, submit, flooded=flooded)
     finally:
         await store.close()
 
 
-WAYS = {"each": each, "group": group, "loop": loop, "thread*": thread_decides, "loop*": loop_decides}
+WAYS: dict[str, Callable[[Path, list[bytes]], Awaitable[float]]] = {
+    "each": each,
+    "group": group,
+    "loop": loop,
+    "thread*": thread_decides,
+    "loop*": loop_decides,
+    "thread!": partial(thread_decides, flooded=True),
+    "loop!": partial(loop_decides, flooded=True),
+}
 
 
 def main() -> None:
@@ -256,7 +285,7 @@ def main() -> None:
     for _ in range(options.rounds):
         for name, way in WAYS.items():
             # One commit per message is slow: a tenth of the messages gives the same rate.
-            part = messages[: max(1, len(messages) // 10)] if way is each else messages
+            part = messages[: max(1, len(messages) // 10)] if name == "each" else messages
             with tempfile.TemporaryDirectory(prefix="store-write-") as folder:
                 seconds = asyncio.run(way(Path(folder) / "store.db", part))
             rates[name].append(len(part) / seconds)

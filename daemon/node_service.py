@@ -77,7 +77,7 @@ class NodeService:
             workspace_id=core.workspace,
             channel=channel,
             presence="local",
-            trust="verified",
+            trust="unverified",
             first_seen_ms=core.clock.millis(),
             last_seen_ms=core.clock.millis(),
             card=card_object(core.card()),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from aghbus.cli.arguments import Command, Option
+from aghbus.cli.arguments import Command, Option, seconds
 from aghbus.cli.asks import ARTIFACT, SENDING, THREAD, one_of, sending, stdin_or
 from aghbus.cli.describe import sent_line
 from aghbus.cli.errors import YES, UsageError
@@ -38,6 +38,8 @@ def ask(values: dict[str, Any]) -> dict[str, Any]:
         "thread_id": values["thread"],
         "direct": values["direct"],
         "work_id": values["work_id"],
+        "accept_within": values["accept_within"],
+        "progress_within": values["progress_within"],
         **sending(values),
     }
     if values["intent"]:
@@ -55,7 +57,7 @@ COMMANDS = {
         examples=[
             'aghctl work open --to patch-worker --text "Run the migration smoke test"',
             'aghctl work open --to patch-worker --direct --text "Quick question" --expires-in 10m -o json',
-            "aghctl work open --to patch-worker --capability test.run",
+            "aghctl work open --to patch-worker --capability test.run --accept-within 5m",
         ],
         options=[
             Option("--to", "peer that shall do it", "PEER", required=True),
@@ -66,6 +68,8 @@ COMMANDS = {
             Option("--intent", "what the text is for (default request)", "WORD"),
             ARTIFACT,
             Option("--work-id", "id of your own for the work: work_ and letters, digits, _ or -", "ID"),
+            Option("--accept-within", "cancel it unless it is accepted in this time (0: never)", "TIME", convert=seconds),
+            Option("--progress-within", "cancel it after so long without a trace (0: never)", "TIME", convert=seconds),
             *SENDING,
         ],
     )
