@@ -159,6 +159,7 @@ class Intake:
                 case Conflict():
                     self._discovery.conflict(envelope)
                 case Quarantine(reason=reason):
+                    core.counters.add("refused")
                     core.counters.add(f"refused.{reason}")
                     if self._kept.spend("", core.clock.monotonic()):
                         self._keep(self._arrived(message, envelope), effect)
@@ -196,16 +197,42 @@ class Intake:
     async def _batch(self) -> None:
         batch = [self._queue.popleft() for _ in range(min(_BATCH, len(self._queue)))]
         try:
-            results = await self._core.store.write(lambda tx: self._decide_all(tx, batch))
+            await self._work_off(batch)
         except StoreUnavailable as error:
             for arrived in batch:
                 self._overload("store", arrived)
             self._core.noise.event(logging.ERROR, "store", "the store cannot write", cause=str(error))
             await asyncio.sleep(_STORE_PAUSE)
+
+    async def _work_off(self, batch: list[Arrived]) -> None:
+        try:
+            results = await self._core.store.write(lambda tx: self._decide_all(tx, batch))
+        except StoreUnavailable:
+            raise
+        except Exception:
+            if len(batch) == 1:
+                await self._give_up(batch[0])
+                return
+            for arrived in batch:  # one of them met a defect of ours: the others must not suffer
+                await self._work_off([arrived])
             return
         failpoint("receive.committed")
         for done in results:
             self._act(done)
+
+    async def _give_up(self, arrived: Arrived) -> None:
+        """An envelope that we cannot process for a defect of our own: kept for inspection, reported, and not asked for again."""
+        self._core.counters.add("internal_errors")
+        self._core.log.exception("an envelope could not be processed subject=%s", arrived.subject)
+        self._core.counters.problem(
+            "internal",
+            "an envelope could not be processed: see the log and `aghctl quarantine`",
+            self._core.clock.monotonic(),
+        )
+        await self._core.store.write(
+            lambda tx: self._quarantine(tx, arrived, Quarantine("internal", "a defect of this daemon: see its log"))
+        )
+        _settle(arrived.settlement)
 
     def _decide_all(self, tx: Transaction, batch: list[Arrived]) -> list[Done]:
         receiver = self._core.receiver()

@@ -28,8 +28,21 @@ _LONGEST: Final = 30.0  # seconds between two looks for what is due: a wall cloc
 _SHORTEST: Final = 0.05  # seconds between two looks, when the clock says that something is due
 _NOT_TAKEN: Final = 0.5  # seconds before what the broker did not take now is offered again
 _WINDOW: Final = 256  # unanswered messages that go out again before a new one to the same peer
-_HELD_BACK_MS: Final = 1000  # until a message behind a full window is looked at again
+_FIRST_SILENCE: Final = 1.0  # seconds between the first two times that all unanswered messages go out again; doubled
 _JITTER: Final = 0.25  # of a pause between two tries, both ways
+
+
+class _Silence:
+    """A peer whose daemon acknowledges, but left something unanswered until its second try: when (monotonic) all of that goes
+    out again, in order."""
+
+    def __init__(self) -> None:
+        self.until = float("-inf")
+        self._pause = _FIRST_SILENCE
+
+    def next(self, now: float, ceiling: float) -> None:
+        self.until = now + self._pause
+        self._pause = min(2 * self._pause, ceiling)
 
 
 class Publisher:
@@ -42,7 +55,7 @@ class Publisher:
         self._bell = asyncio.Event()
         self._due_bell = asyncio.Event()
         self._reload = True
-        self._struggling: set[str] = set()  # peers that left something unanswered until its second try
+        self._silent: dict[str, _Silence] = {}
         self._idle = asyncio.Event()
         self._idle.set()
 
@@ -71,10 +84,13 @@ class Publisher:
                 continue
             try:
                 await self._empty()
-            except LinkError as error:
+            except (LinkError, StoreUnavailable) as error:
                 self._reload = True  # what was under way is still queued in the store
                 self._core.counters.add("outbox.interrupted")
                 self._core.noise.event(logging.INFO, "outbox", "publishing interrupted", cause=str(error))
+                if isinstance(error, StoreUnavailable):
+                    await asyncio.sleep(_NOT_TAKEN)
+                    self._bell.set()
 
     async def drained(self, timeout: float) -> bool:
         """Wait until nothing is left to publish; False when `timeout` seconds passed before."""
@@ -109,7 +125,8 @@ class Publisher:
             self._due_bell.set()  # the other task gives up what is stale
         if not fresh:
             return
-        if self._struggling:
+        counted = {row.seq for row in fresh}  # what goes out in front of them is no try of its own
+        if self._silent:
             fresh = await self._core.store.write(lambda tx: self._in_order(tx, fresh))
         if not fresh:
             return
@@ -118,7 +135,9 @@ class Publisher:
         failpoint("publish.confirmed")
         taken = set(carried.published)
         self._core.counters.add("outbox.published", len(taken))
-        self._core.behind(lambda tx: self._note(tx, [row for row in fresh if row.seq in taken], carried.impossible))
+        self._core.behind(
+            lambda tx: self._note(tx, [row for row in fresh if row.seq in taken & counted], carried.impossible)
+        )
         if len(taken) + len(carried.impossible) < len(fresh):
             self._core.counters.add("outbox.not_taken", len(fresh) - len(taken) - len(carried.impossible))
             self._reload = True
@@ -135,19 +154,29 @@ class Publisher:
             self._fail(tx, seq, "dead", why)
 
     def _in_order(self, tx: Transaction, rows: list[Outgoing]) -> list[Outgoing]:
-        """`rows`, and before them what the same peers have not answered yet: a peer that comes back gets all of it in order.
+        """`rows`, and before them what the same silent peers have not answered yet, so that they get all of it in order.
 
-        Behind more than a window of unanswered messages a new one is held back until the peer has answered something.
+        That is done at growing intervals for each of them; in between, and behind a full window of unanswered messages, the
+        others wait. A greet or an answer of the peer ends the silence.
         """
         chosen = {row.seq: row for row in rows}
-        for row in rows:
-            if row.recipient not in self._struggling:
-                continue
-            older = retry.unanswered(tx, row.recipient or "", row.seq, _WINDOW)
-            if len(older) == _WINDOW and row.seq not in {one.seq for one in older}:
-                del chosen[row.seq]
-                retry.hold_back(tx, row.seq, self._core.clock.millis() + _HELD_BACK_MS)
-            chosen.update((one.seq, one) for one in older)
+        now, now_ms = self._core.clock.monotonic(), self._core.clock.millis()
+        for peer in {row.recipient for row in rows if row.recipient is not None} & self._silent.keys():
+            mine = [row for row in rows if row.recipient == peer]
+            older = retry.unanswered(tx, peer, mine[-1].seq, _WINDOW)
+            if not older or older[0].seq >= mine[0].seq:
+                continue  # nothing is in front of them
+            silence = self._silent[peer]
+            if now >= silence.until:
+                silence.next(now, self._core.settings.retry.ceiling)
+                chosen.update((one.seq, one) for one in older)
+                last = older[-1].seq if len(older) == _WINDOW else mine[-1].seq
+            else:
+                last = older[0].seq
+            for row in mine:
+                if row.seq > last:
+                    del chosen[row.seq]
+                    retry.hold_back(tx, row.seq, now_ms + int(1000 * (silence.until - now)))
         return [chosen[seq] for seq in sorted(chosen)]
 
     # trying again
@@ -196,7 +225,8 @@ class Publisher:
         for row in retry.due(tx, self._core.clock.millis(), _BATCH):
             if row.attempts < self._core.settings.retry.limit:
                 due.append(row)
-                self._struggling.add(row.recipient or "")
+                if row.recipient is not None and self._core.roster.acknowledges(row.recipient):
+                    self._silent.setdefault(row.recipient, _Silence())
             else:
                 self._core.counters.add("outbox.dead")
                 self._fail(tx, row.seq, "dead", f"no answer after {row.attempts} tries")
@@ -226,7 +256,7 @@ class Publisher:
         self._core.counters.add(f"acks.{ack.outcome}")
         if ack.outcome == "committed":
             self._core.behind(lambda tx: retry.answered(tx, seq, ack.id, "committed by the receiver's daemon"))
-            if self._struggling:
+            if self._silent:
                 self._core.behind(lambda tx: self._answered_by(tx, retry.recipient_of(tx, seq)))
         else:
             why = f"refused by the receiver: {ack.reason or 'no reason given'}"
@@ -234,12 +264,12 @@ class Publisher:
 
     def peer_is_back(self, peer: str) -> None:
         """A peer has joined: what waits for its answer need not wait longer."""
+        self._silent.pop(peer, None)
         self._core.behind(lambda tx: self._hasten(tx, peer))
 
     def _answered_by(self, tx: Transaction, peer: str | None) -> None:
         """A peer that did not answer for a while does: what else waits for it goes out now, in order."""
-        if peer in self._struggling:
-            self._struggling.discard(peer)
+        if peer is not None and self._silent.pop(peer, None) is not None:
             self._hasten(tx, peer)
 
     def _hasten(self, tx: Transaction, peer: str) -> None:

@@ -4,6 +4,7 @@ The line of a key is all there is to it: flag, environment variable, `config sho
 docs/configuration.md are made from it. Paths are absolute texts, durations seconds, sizes bytes.
 """
 
+import re
 from typing import Annotated, Final
 
 import msgspec
@@ -55,6 +56,7 @@ _NAME: Final = Text(_PEER_GRAMMAR, is_legal_name)
 _PEER: Final = Text(_PEER_GRAMMAR, lambda text: PEER_ID.fullmatch(text) is not None)
 _WORKSPACE: Final = Text("a text without '.', space, '*', '>' and control characters", is_workspace_id)
 _CHANNEL: Final = Text("1 to 64 characters of a-z, 0-9, '_' and '-', the first a letter or digit", is_channel)
+_BUCKET: Final = re.compile(r"[a-zA-Z0-9_-]{1,64}")
 _LIFETIME: Final = Duration(1, MAX_LIFETIME, whole=True)
 
 
@@ -183,6 +185,49 @@ class WorkSettings(msgspec.Struct, frozen=True, kw_only=True):
     ] = 0.0
 
 
+class JetStreamSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """The stream of durability "jetstream". Its own limits hold only for the daemon that creates it (docs/jetstream.md)."""
+
+    replicas: Annotated[int, Key(Count(1, 5), "servers of a cluster that keep a copy, when we create the stream")] = 1
+    max_age: Annotated[
+        int, Key(Duration(3600, whole=True), "how long the stream keeps an envelope, when we create it")
+    ] = MAX_LIFETIME
+    # Below it not even the largest envelopes of a few peers would fit.
+    max_bytes: Annotated[int, Key(Size(16 << 20), "size of the stream on disk, when we create it")] = 1 << 30
+    discard: Annotated[
+        str,
+        Key(
+            choice("new", "old"),
+            "a full stream: new: takes no more, and senders keep what they have; old: loses the oldest",
+        ),
+    ] = "new"
+    max_in_flight: Annotated[
+        int, Key(Count(1, 65_536), "messages of one channel that the broker may have handed us and we not yet settled")
+    ] = 1024
+    ack_wait: Annotated[float, Key(Duration(1, 3600), "time until an unsettled message is delivered again")] = 30.0
+    publish_window: Annotated[int, Key(Count(1, 65_536), "messages published and not yet confirmed by the stream")] = (
+        256
+    )
+
+
+class ArtifactSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """Content that does not fit an envelope, in a JetStream object store. Works in both durabilities."""
+
+    bucket: Annotated[
+        str,
+        Key(
+            Text("1 to 64 characters of a-z, A-Z, 0-9, '_' and '-'", lambda text: _BUCKET.fullmatch(text) is not None),
+            "object store that all peers of a network share",
+        ),
+    ] = "AGH_ARTIFACTS_V0"
+    max_bytes: Annotated[int, Key(Size(1 << 10), "largest artifact that we put or get", reload=True)] = 64 << 20
+    max_age: Annotated[int, Key(Duration(3600, whole=True), "how long the bucket keeps one, when we create it")] = (
+        30 * 86_400
+    )
+    bucket_bytes: Annotated[int, Key(Size(1 << 20), "size of the bucket on disk, when we create it")] = 2 << 30
+    replicas: Annotated[int, Key(Count(1, 5), "servers of a cluster that keep a copy, when we create it")] = 1
+
+
 class LogSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Logs, always to standard error."""
 
@@ -232,6 +277,13 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     artifacts_supported: Annotated[
         tuple[str, ...], Key(Texts(_CARD_TEXT), "artifact types in our Peer Card", flag="--artifact-type")
     ] = ("capability",)
+    durability: Annotated[
+        str,
+        Key(
+            choice("core", "jetstream"),
+            "core: the sender's retry alone; jetstream: a stream keeps what an absent peer misses",
+        ),
+    ] = "core"
     observe: Annotated[bool, Key(Switch(), "also follow traffic between others, for operators")] = False
     nats: NatsSettings = NatsSettings()
     broker: BrokerSettings = BrokerSettings()
@@ -244,6 +296,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     defaults: DefaultsSettings = DefaultsSettings()
     retry: RetrySettings = RetrySettings()
     work: WorkSettings = WorkSettings()
+    jetstream: JetStreamSettings = JetStreamSettings()
+    artifacts: ArtifactSettings = ArtifactSettings()
     log: LogSettings = LogSettings()
     shutdown: ShutdownSettings = ShutdownSettings()
     limits: LimitsSettings = LimitsSettings()

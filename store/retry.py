@@ -53,8 +53,8 @@ def unanswered(tx: Transaction, recipient: str, before_seq: int, limit: int) -> 
 
 
 def hold_back(tx: Transaction, seq: int, next_ms: int) -> None:
-    """A queued message goes out at `next_ms`, behind others to the same peer that wait for an answer."""
-    tx.db.execute("UPDATE outbox SET next_ms = ? WHERE seq = ? AND state = 'queued'", (next_ms, seq))
+    """A message goes out at `next_ms`, behind others to the same peer that wait for an answer."""
+    tx.db.execute("UPDATE outbox SET next_ms = ? WHERE seq = ? AND state IN ('queued', 'published')", (next_ms, seq))
 
 
 def next_due_ms(tx: Transaction) -> int | None:
