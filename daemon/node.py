@@ -5,7 +5,6 @@ SIGTERM: no new work → unsubscribe → last commits → outbox out → API dow
 """
 
 import asyncio
-import contextlib
 import importlib.metadata
 import logging
 import os
@@ -13,7 +12,7 @@ import secrets
 import signal
 from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import Final, Literal, TextIO
+from typing import Final
 
 import msgspec
 
@@ -27,7 +26,6 @@ from aghbus.daemon.config_rules import split_address
 from aghbus.daemon.core import Core
 from aghbus.daemon.deadlines import Deadlines
 from aghbus.daemon.discovery import Discovery
-from aghbus.daemon.failpoints import arm
 from aghbus.daemon.intake import Intake
 from aghbus.daemon.link import Link
 from aghbus.daemon.link_events import LinkEvent, SlowConsumer
@@ -41,11 +39,10 @@ from aghbus.daemon.settings import Settings, reloadable_changes
 from aghbus.protocol.acks import REPLY_PREFIX
 from aghbus.protocol.identifiers import route_token, subject_root
 from aghbus.protocol.locations import Locations
-from aghbus.store import envelopes, meta, peers
+from aghbus.store import peers
 from aghbus.store.database import Store
 from aghbus.store.errors import StoreUnavailable
 from aghbus.store.retention import Policy, sweep
-from aghbus.store.transaction import Transaction
 
 _log = logging.getLogger("aghbus.node")
 
@@ -262,91 +259,6 @@ def only_reloadable(old: Settings, new: Settings, names: tuple[str, ...]) -> Set
             into, out_of = into[table], out_of[table]
         into[key] = out_of[key]
     return msgspec.convert(values, Settings)
-
-
-async def run_daemon(
-    settings: Settings, locations: Locations, *, banner: TextIO | None, reload: Reload | None = None
-) -> int:
-    """Run until SIGTERM or SIGINT, and drain; the exit code of the process.
-
-    Raises NatsOptionsError, BrokerError, StoreError, CatalogError or ListenError when it cannot start; each has a hint.
-    """
-    arm(os.environ)
-    broker = _embedded(settings, locations)
-    store = await Store.open(Path(locations.store_path), synchronous=_synchronous(settings), name=settings.name)
-    last_seq = await envelopes.last_seq(store.reader)
-    instance = await store.write(_instance)
-    node = Node(settings, locations, store, broker, last_seq=last_seq, instance=instance)
-    try:
-        await node.start()
-    except BaseException:
-        await node.stop()
-        raise
-    return await _serve(node, banner, reload)
-
-
-def _embedded(settings: Settings, locations: Locations) -> EmbeddedBroker | None:
-    """The shared broker, unless a server is named; names and credentials of named servers are checked at once."""
-    if settings.nats.servers or settings.nats.context is not None:
-        resolve_nats_options(settings.nats, os.environ)
-        return None
-    if settings.broker.embedded == "never":
-        raise BrokerError("start", "no NATS server is named and broker.embedded is never", "name a server with --nats")
-    binary = Path(settings.broker.binary) if settings.broker.binary else None
-    return EmbeddedBroker(Path(locations.broker_dir), binary=binary)
-
-
-def _synchronous(settings: Settings) -> Literal["full", "normal"]:
-    return "normal" if settings.store.synchronous == "normal" else "full"
-
-
-async def _serve(node: Node, banner: TextIO | None, reload: Reload | None) -> int:
-    loop = asyncio.get_running_loop()
-    for number in _STOP_SIGNALS:
-        loop.add_signal_handler(number, node.stopped.set)
-    if reload is not None:
-        loop.add_signal_handler(signal.SIGHUP, node.reload, reload)
-    greeting = asyncio.create_task(_greet_person(node, banner)) if banner is not None else None
-    try:
-        await node.stopped.wait()
-    finally:
-        if greeting is not None:
-            greeting.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await greeting
-    for number in _STOP_SIGNALS:
-        loop.remove_signal_handler(number)  # a second signal ends the process at once
-    clean = await node.stop()
-    if not clean:
-        _log.warning("not everything went out before the deadline; it is kept and goes out at the next start")
-    return 0
-
-
-async def _greet_person(node: Node, banner: TextIO) -> None:
-    """Tell the person at the terminal that it runs, and what to type next."""
-    up = await node.link.wait_up(10.0)
-    name, us = node.settings.name, node.core.us
-    server = node.link.server
-    where = f"{'embedded broker' if node.broker else 'NATS'} at {server.url}" if up and server else "no broker yet"
-    banner.write(
-        f"aghd {name}: peer {us} in {node.core.workspace}, channels {', '.join(node.settings.channels)}; {where}\n"
-        f"  aghctl --name {name} status          how it is\n"
-        f"  aghctl --name {name} whois           who is there\n"
-        f"  aghctl --name {name} inbox follow    messages as they come\n"
-        f"another peer, in another terminal:\n"
-        f"  aghd run --name patch-worker --capability test.run\n"
-        f"Ctrl-C stops this one.\n"
-    )
-    banner.flush()
-
-
-def _instance(tx: Transaction) -> str:
-    """A random number that a store keeps from its first start."""
-    value = meta.get(tx.db, "instance")
-    if value is None:
-        value = secrets.randbits(62)
-        meta.put(tx.db, "instance", value)
-    return f"{value:016x}"
 
 
 def _api_token(settings: Settings, locations: Locations) -> str | None:

@@ -163,3 +163,28 @@ def test_leases_run_out_and_dead_letters_can_be_requeued(tmp_path: Path) -> None
         assert [row["seq"] for row in worker.get("/v1/inbox?state=dead")["items"]] == [first["seq"]]
         assert worker.post(f"/v1/inbox/{first['seq']}/requeue")["state"] == "ready"
         assert worker.post("/v1/inbox/next", wait=5, ack=True)["item"]["attempts"] == 1
+
+
+def test_a_peer_that_was_away_gets_everything_in_order(tmp_path: Path) -> None:
+    home = Home(tmp_path)
+    with Daemon(home, "worker", *QUICK) as worker, Daemon(home, "ops", *QUICK) as ops:
+        wait_for(lambda: ops.knows("worker"), 10, "presence")
+        ops.post("/v1/works", to="worker", text="first contact")
+        wait_for(lambda: worker.get("/v1/works")["works"], 10, "the first work")
+        worker.kill()
+        ids = []
+        for number in range(40):
+            work_id = ops.post("/v1/works", to="worker", text=f"number {number}")["work_id"]
+            ops.post(f"/v1/works/{work_id}/say", message="one thing more")
+            ops.post(f"/v1/works/{work_id}/cancel")
+            ids.append(work_id)
+        retried = "outbox.retried"
+        wait_for(lambda: ops.get("/v1/status")["counters"].get(retried), 10, "a try in vain")
+        worker.start()
+        wait_for(lambda: len(worker.get("/v1/works?state=canceled")["works"]) == 40, 30, "every end")
+        for work_id in ids:
+            events = [row["event"] for row in worker.get(f"/v1/works/{work_id}")["history"]]
+            assert events == ["message", "message", "receipt:canceled"]
+        said = worker.get("/v1/messages?kind=say&limit=200")["messages"]
+        texts = [m["envelope"]["body"]["text"] for m in said if m["envelope"]["body"]["text"].startswith("number")]
+        assert texts == [f"number {number}" for number in range(40)]

@@ -1,0 +1,121 @@
+"""One `aghd` process: opening what a node needs, signals, the words for the person at the terminal, and the exit code."""
+
+import asyncio
+import contextlib
+import logging
+import os
+import secrets
+import shutil
+import signal
+import sys
+from pathlib import Path
+from typing import Final, Literal, TextIO
+
+from aghbus.daemon.broker import BrokerError, EmbeddedBroker
+from aghbus.daemon.failpoints import arm
+from aghbus.daemon.nats_options import resolve_nats_options
+from aghbus.daemon.node import Node, Reload
+from aghbus.daemon.settings import Settings
+from aghbus.protocol.locations import Locations
+from aghbus.store import envelopes, meta
+from aghbus.store.database import Store
+from aghbus.store.transaction import Transaction
+
+_log = logging.getLogger("aghbus.node")
+
+_STOP_SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
+
+
+async def run_daemon(
+    settings: Settings, locations: Locations, *, banner: TextIO | None, reload: Reload | None = None
+) -> int:
+    """Run until SIGTERM or SIGINT, and drain; the exit code of the process.
+
+    Raises NatsOptionsError, BrokerError, StoreError, CatalogError or ListenError when it cannot start; each has a hint.
+    """
+    arm(os.environ)
+    broker = _embedded(settings, locations)
+    store = await Store.open(Path(locations.store_path), synchronous=_synchronous(settings), name=settings.name)
+    last_seq = await envelopes.last_seq(store.reader)
+    instance = await store.write(_instance)
+    node = Node(settings, locations, store, broker, last_seq=last_seq, instance=instance)
+    try:
+        await node.start()
+    except BaseException:
+        await node.stop()
+        raise
+    return await _serve(node, banner, reload)
+
+
+def _embedded(settings: Settings, locations: Locations) -> EmbeddedBroker | None:
+    """The shared broker, unless a server is named; names and credentials of named servers are checked at once."""
+    if settings.nats.servers or settings.nats.context is not None:
+        resolve_nats_options(settings.nats, os.environ)
+        return None
+    if settings.broker.embedded == "never":
+        raise BrokerError("start", "no NATS server is named and broker.embedded is never", "name a server with --nats")
+    binary = Path(settings.broker.binary) if settings.broker.binary else None
+    return EmbeddedBroker(Path(locations.broker_dir), binary=binary)
+
+
+def _synchronous(settings: Settings) -> Literal["full", "normal"]:
+    return "normal" if settings.store.synchronous == "normal" else "full"
+
+
+async def _serve(node: Node, banner: TextIO | None, reload: Reload | None) -> int:
+    loop = asyncio.get_running_loop()
+    for number in _STOP_SIGNALS:
+        loop.add_signal_handler(number, node.stopped.set)
+    if reload is not None:
+        loop.add_signal_handler(signal.SIGHUP, node.reload, reload)
+    greeting = asyncio.create_task(_greet_person(node, banner)) if banner is not None else None
+    try:
+        await node.stopped.wait()
+    finally:
+        if greeting is not None:
+            greeting.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await greeting
+    for number in _STOP_SIGNALS:
+        loop.remove_signal_handler(number)  # a second signal ends the process at once
+    clean = await node.stop()
+    if not clean:
+        _log.warning("not everything went out before the deadline; it is kept and goes out at the next start")
+    return 0
+
+
+async def _greet_person(node: Node, banner: TextIO) -> None:
+    """Tell the person at the terminal that it runs, and what to type next."""
+    up = await node.link.wait_up(10.0)
+    name, us = node.settings.name, node.core.us
+    server = node.link.server
+    where = f"{'embedded broker' if node.broker else 'NATS'} at {server.url}" if up and server else "no broker yet"
+    ctl = _command("aghctl")
+    banner.write(
+        f"aghd {name}: peer {us} in {node.core.workspace}, channels {', '.join(node.settings.channels)}; {where}\n"
+        f"  {ctl} --name {name} status          how it is\n"
+        f"  {ctl} --name {name} whois           who is there\n"
+        f"  {ctl} --name {name} inbox follow    messages as they come\n"
+        f"another peer, in another terminal:\n"
+        f"  {_command('aghd')} run --name patch-worker --capability test.run\n"
+        f"Ctrl-C stops this one.\n"
+    )
+    banner.flush()
+
+
+def _instance(tx: Transaction) -> str:
+    """A random number that a store keeps from its first start."""
+    value = meta.get(tx.db, "instance")
+    if value is None:
+        value = secrets.randbits(62)
+        meta.put(tx.db, "instance", value)
+    return f"{value:016x}"
+
+
+def _command(name: str) -> str:
+    """What a person has to type for one of our commands: its path, when it is not on the search path."""
+    if shutil.which(name):
+        return name
+    beside = Path(sys.executable).with_name(name)
+    here = Path.cwd()
+    return str(beside.relative_to(here)) if beside.is_relative_to(here) else str(beside)
