@@ -9,6 +9,7 @@ from typing import Final, Protocol
 
 import msgspec
 
+from aghbus.daemon.failpoints import failpoint
 from aghbus.daemon.link import BadPublish, Link, PayloadTooLarge
 from aghbus.store.outbox import Outgoing
 
@@ -48,5 +49,6 @@ class CoreCarrier:
                 carried.published.append(row.seq)
             except (PayloadTooLarge, BadPublish) as error:
                 carried.impossible.append((row.seq, str(error)))
+        failpoint("publish.handed")
         await self._link.flush(_CONFIRM_WAIT)
         return carried

@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from aghbus.daemon.announcer import Announcer
@@ -42,6 +43,8 @@ class Core:
         self.channels = tuple((settings.workspace, channel) for channel in settings.channels)
         self.joined = frozenset(self.channels)
         self.draining = False
+        self.passing: Callable[[int], Mapping[str, str] | None] = lambda _seconds: None
+        """Headers by which a stream, where there is one, drops a message after so many seconds."""
         self.log = logging.getLogger("aghbus.node")
         self.noise = EventLimiter(self.log, _NOISE_PER_MINUTE)
         self._receipts = self._budgets()

@@ -14,6 +14,7 @@ from aghbus.protocol.effects import AnswerWhois, Discovered
 from aghbus.protocol.envelope import Envelope
 from aghbus.protocol.errors import InvalidRequest, Unavailable
 from aghbus.protocol.identifiers import is_peer, subject_for
+from aghbus.protocol.limits import REPLAY_AGE
 from aghbus.protocol.sending import Draft, build
 from aghbus.store import peers
 
@@ -153,7 +154,9 @@ class Discovery:
         self._questions[question.request.id] = question
         try:
             await self._core.link.publish(
-                subject_for(question.request.workspace_id, question.request.channel, ask.to), question.request.raw
+                subject_for(question.request.workspace_id, question.request.channel, ask.to),
+                question.request.raw,
+                self._core.passing(REPLAY_AGE),
             )
             ended = await self._wait(question)
         except LinkError as error:
@@ -255,9 +258,8 @@ class Discovery:
     async def _publish(self, draft: Draft) -> None:
         try:
             envelope = build(draft, draft.ts)
-            await self._core.link.publish(
-                subject_for(envelope.workspace_id, envelope.channel, envelope.to), envelope.raw
-            )
+            subject = subject_for(envelope.workspace_id, envelope.channel, envelope.to)
+            await self._core.link.publish(subject, envelope.raw, self._core.passing(REPLAY_AGE))
             self._core.counters.add(f"sent.{envelope.kind}")
         except (LinkError, InvalidRequest) as error:
             self._core.counters.add("discovery.unsent")

@@ -4,14 +4,14 @@ An ack that is lost with a connection means one more delivery, which deduplicati
 """
 
 import asyncio
-from collections import deque
+from collections import OrderedDict, deque
 from typing import Final
 
 from aghbus.daemon.link import Link, LinkError
-from aghbus.daemon.link_events import Settlement
 
 ACK: Final = b"+ACK"
 NAK: Final = b"-NAK"
+_REMEMBERED: Final = 16_384  # acked sequences; a broker that was killed has forgotten the acks of its last moments
 _RETRY: Final = 1.0  # seconds between two looks at a link that is down
 
 
@@ -63,46 +63,64 @@ class Acks:
     async def _publish(self) -> None:
         queue = self._queue
         while queue:
-            subject, data = queue[0]
-            await self._link.publish(subject, data)
-            if queue and queue[0] == (subject, data):  # not forgotten meanwhile
+            entry = queue[0]
+            await self._link.publish(*entry)
+            if queue and queue[0] is entry:  # not forgotten meanwhile
                 queue.popleft()
         self._empty.set()
 
 
-class Delivery(Settlement):
-    """One delivered message in our hands, until its first settlement; later ones do nothing."""
+class Hands:
+    """What one consumer has put into our hands, by stream sequence: held until settled; and acked, as far back as we remember."""
 
-    __slots__ = ("_reply", "_sequence", "_settled")
+    def __init__(self, acks: Acks) -> None:
+        self._acks = acks
+        self._held: set[int] = set()
+        self._acked: OrderedDict[int, None] = OrderedDict()
 
-    def __init__(self, settled: "Settled", sequence: int, reply: str) -> None:
-        self._settled: Settled | None = settled
+    def __contains__(self, sequence: int) -> bool:
+        return sequence in self._held
+
+    def take(self, sequence: int, reply: str) -> bool:
+        """Whether a delivery is news. What we still hold is settled later; what we have acked (the broker forgot) is acked again."""
+        if sequence in self._held:
+            return False
+        if sequence in self._acked:
+            self._acks.put(reply, ACK)
+            return False
+        self._held.add(sequence)
+        return True
+
+    def settle(self, sequence: int, reply: str, word: bytes) -> None:
+        """Tell the broker `word` about a delivery; nothing happens when it is not in our hands any more."""
+        if sequence not in self._held:
+            return
+        self._held.discard(sequence)
+        self._acks.put(reply, word)
+        if word is ACK:
+            self._acked[sequence] = None
+            if len(self._acked) > _REMEMBERED:
+                self._acked.popitem(last=False)
+
+    def drop(self) -> None:
+        """The stream is gone: what we hold of it can no longer be settled."""
+        self._held.clear()
+
+
+class Delivery:
+    """One delivered message (a Settlement), until it is settled; a second word about it does nothing."""
+
+    __slots__ = ("_hands", "_reply", "_sequence")
+
+    def __init__(self, hands: Hands, sequence: int, reply: str) -> None:
+        self._hands = hands
         self._sequence = sequence
         self._reply = reply
 
     def ack(self) -> None:
         """It is committed, or needs no commit."""
-        self._settle(ACK)
+        self._hands.settle(self._sequence, self._reply, ACK)
 
     def nak(self, delay: float) -> None:
         """It could not be taken now: again after `delay` seconds."""
-        self._settle(nak_after(delay))
-
-    def _settle(self, word: bytes) -> None:
-        settled, self._settled = self._settled, None
-        if settled is not None:
-            settled(self._sequence, self._reply, word)
-
-
-class Settled:
-    """Where deliveries of one consumer report: what is in our hands, by stream sequence."""
-
-    def __init__(self, acks: Acks) -> None:
-        self._acks = acks
-        self.in_hand: set[int] = set()
-
-    def __call__(self, sequence: int, reply: str, word: bytes) -> None:
-        """The delivery `sequence` is settled with `word`; nothing happens when it is no longer ours to settle."""
-        if sequence in self.in_hand:
-            self.in_hand.discard(sequence)
-            self._acks.put(reply, word)
+        self._hands.settle(self._sequence, self._reply, nak_after(delay))

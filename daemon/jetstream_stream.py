@@ -125,12 +125,11 @@ def differences(config: Mapping[str, Any], settings: JetStreamSettings, *, may_e
 
 def covers(pattern: str, subject: str) -> bool:
     """Whether every subject that matches `subject` matches `pattern` too."""
-    want = subject.split(".")
-    have = pattern.split(".")
-    for index, token in enumerate(have):
-        if token == ">":
+    want, have = subject.split("."), pattern.split(".")
+    for index, part in enumerate(have):
+        if part == ">":
             return index < len(want)
-        if index >= len(want) or want[index] == ">" or (token != "*" and token != want[index]):  # noqa: S105 - a subject's
+        if index >= len(want) or want[index] == ">" or part not in ("*", want[index]):
             return False
     return len(have) == len(want)
 
@@ -185,7 +184,11 @@ def _storage(config: Mapping[str, Any], settings: JetStreamSettings) -> Finding:
 
 def _retention(config: Mapping[str, Any], settings: JetStreamSettings) -> Finding:
     retention = escape(str(config.get("retention", "limits")))
-    return retention != "limits", f"has retention {retention}: what one peer acks is lost to others", _again("retention")
+    return (
+        retention != "limits",
+        f"has retention {retention}: what one peer acks is lost to others",
+        _again("retention"),
+    )
 
 
 def _per_subject(config: Mapping[str, Any], settings: JetStreamSettings) -> Finding:

@@ -27,8 +27,9 @@ from aghbus.daemon.core import Core
 from aghbus.daemon.deadlines import Deadlines
 from aghbus.daemon.discovery import Discovery
 from aghbus.daemon.intake import Intake
+from aghbus.daemon.jetstream import JetStreamProfile
 from aghbus.daemon.link import Link
-from aghbus.daemon.link_events import LinkEvent, SlowConsumer
+from aghbus.daemon.link_events import InboundMessage, LinkEvent, SlowConsumer
 from aghbus.daemon.logs import set_level
 from aghbus.daemon.nats_options import NatsOptions, resolve_nats_options
 from aghbus.daemon.node_service import NodeService
@@ -47,6 +48,7 @@ from aghbus.store.retention import Policy, sweep
 _log = logging.getLogger("aghbus.node")
 
 _RETENTION_INTERVAL: Final = 30.0  # seconds between two looks at age and size
+_ATTACH_WAIT: Final = 10.0  # seconds for stream and consumers after the link is up, before we greet all the same
 _PENDING_MESSAGES: Final = 65_536  # in the client library, per subscription; beyond it the loss is counted and shown
 _PENDING_BYTES: Final = 64 * 1024 * 1024
 _STOP_SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
@@ -87,7 +89,9 @@ class Node:
         roster = Roster(settings.discovery.interval)
         self.core = Core(settings, clock, store, self.link, roster, last_seq)
         self._ack_root = f"{REPLY_PREFIX}aghbus_{secrets.token_hex(12)}"
-        self.publisher = Publisher(self.core, CoreCarrier(self.link, self._ack_root))
+        self.jetstream = self._profile(instance) if settings.durability == "jetstream" else None
+        carrier = self.jetstream.carrier if self.jetstream else CoreCarrier(self.link, self._ack_root)
+        self.publisher = Publisher(self.core, carrier)
         self.deadlines = Deadlines(self.core, self.publisher)
         self.discovery = Discovery(self.core, instance, self.publisher.peer_is_back)
         self.intake = Intake(self.core, self.discovery, self.publisher, self.deadlines)
@@ -95,8 +99,31 @@ class Node:
         self.catalog = CatalogWatcher(self._catalog_source(settings), self._new_catalog, self._bad_catalog)
         self.version = importlib.metadata.version("aghbus")
         self.service = NodeService(self)
+        if self.jetstream is not None:
+            self.core.passing = self.jetstream.passing
         self._api: ApiServer | None = None
         self._joined = False
+
+    def _profile(self, instance: str) -> JetStreamProfile:
+        counters, clock = self.core.counters, self.core.clock
+        return JetStreamProfile(
+            self.link,
+            us=self.core.us,
+            instance=instance,
+            channels=self.core.channels,
+            observe=self.settings.observe,
+            settings=self.settings.jetstream,
+            offer=self._offer,
+            answered=self._answered,
+            on_problem=lambda key, sentence: counters.problem(key, sentence, clock.monotonic()),
+            on_solved=counters.solved,
+        )
+
+    def _offer(self, message: InboundMessage) -> None:
+        self.intake.offer(message)  # made after the profile
+
+    def _answered(self, message: InboundMessage) -> None:
+        self.publisher.acknowledged(message)
 
     # start
 
@@ -112,13 +139,11 @@ class Node:
             token=_api_token(self.settings, self.locations),
         )
         await self._api.start()
-        for workspace_id, channel in self.core.channels:
-            root = subject_root(workspace_id, channel)
-            self.link.subscribe(f"{root}.broadcast", self.intake.offer)
-            peer = "*" if self.settings.observe else route_token(self.core.us)
-            self.link.subscribe(f"{root}.peer.{peer}", self.intake.offer)
+        if self.jetstream is not None:
+            self._run("jetstream", self.jetstream.run)
+        else:
+            self._subscribe()
         self._run("intake", self.intake.run)
-        self.link.subscribe(f"{self._ack_root}.*", self.publisher.acknowledged)
         self._run("publisher", self.publisher.run)
         self._run("retry", self.publisher.retry)
         self._run("deadlines", self.deadlines.run)
@@ -126,6 +151,15 @@ class Node:
         self._run("catalog", self.catalog.run)
         self._run("retention", self._retain)
         self.link.start()
+
+    def _subscribe(self) -> None:
+        """Core NATS: both subjects of ours on every channel, and what receivers acknowledge."""
+        for workspace_id, channel in self.core.channels:
+            root = subject_root(workspace_id, channel)
+            self.link.subscribe(f"{root}.broadcast", self.intake.offer)
+            peer = "*" if self.settings.observe else route_token(self.core.us)
+            self.link.subscribe(f"{root}.peer.{peer}", self.intake.offer)
+        self.link.subscribe(f"{self._ack_root}.*", self.publisher.acknowledged)
 
     def _run(self, name: str, main: Callable[[], Awaitable[None]]) -> None:
         async def guarded() -> None:
@@ -160,6 +194,8 @@ class Node:
         if self._api is not None:
             await self._api.stop(left(0.5))
         await self.discovery.close()
+        if self.jetstream is not None:
+            await self.jetstream.close()
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -185,10 +221,18 @@ class Node:
         self.core.counters.solved("link")
         _log.info("link up server=%s", link.server.url if link.server else "")
         self.publisher.link_up()
-        self.discovery.spawn(self.discovery.greet(joined=True) if self._joined else self.discovery.join())
-        self._joined = True
+        self.discovery.spawn(self._announce())
+
+    async def _announce(self) -> None:
+        """Greet once we can hear the answers; the first time, ask who is there too."""
+        if self.jetstream is not None:
+            await self.jetstream.wait_attached(_ATTACH_WAIT)
+        first, self._joined = not self._joined, True
+        await (self.discovery.join() if first else self.discovery.greet(joined=True))
 
     def _link_down(self, _link: Link, reason: str) -> None:
+        if self.jetstream is not None:
+            self.jetstream.link_down()
         if not self.core.draining:
             self.core.counters.add("link.lost")
             _log.warning("link down reason=%s", reason)

@@ -12,9 +12,10 @@ if TYPE_CHECKING:
 def readiness(node: "Node") -> control.Readiness:
     """Ready when the broker link is up (subscriptions are made before it counts as up) and the store takes writes."""
     up = node.link.state == "up"
+    hears = node.jetstream.attached if node.jetstream is not None else up
     writable = node.core.store.writable
     return control.Readiness(
-        ready=up and writable and not node.core.draining, broker=up, subscriptions=up, store=writable
+        ready=up and hears and writable and not node.core.draining, broker=up, subscriptions=hears, store=writable
     )
 
 
@@ -58,6 +59,7 @@ def _broker(node: "Node") -> control.BrokerStatus:
         max_payload=link.max_payload if server else None,
         reconnects=link.reconnects,
         last_error=str(link.last_error) if link.last_error else None,
+        jetstream=node.jetstream.status() if node.jetstream is not None else None,
         slow_consumer_events=link.slow_consumer_events,
         dropped_messages=link.dropped_messages,
     )

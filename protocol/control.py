@@ -35,7 +35,7 @@ class ErrorAnswer(Answer):
 
 
 class BrokerStatus(Answer):
-    """The link to NATS. `state`: connecting, up, down or closed."""
+    """The link to NATS. `state`: connecting, up, down or closed. `jetstream`: stream and consumers, in that profile."""
 
     state: str
     url: str | None
@@ -47,6 +47,7 @@ class BrokerStatus(Answer):
     last_error: str | None
     slow_consumer_events: int
     dropped_messages: int
+    jetstream: dict[str, Any] | None = None
 
 
 class StoreStatus(Answer):

@@ -18,6 +18,7 @@ from aghbus.protocol import control
 from aghbus.protocol.text import escape
 from aghbus.store import meta
 from aghbus.store.errors import StoreDamaged, StoreError, StoreUnavailable, StoreUnopenable
+from aghbus.store.handover import with_room
 from aghbus.store.lock import StoreLock
 from aghbus.store.memory import Memory
 from aghbus.store.schema import check_owner, migrate, shipped
@@ -127,10 +128,8 @@ class Store:
 
     async def status(self) -> control.StoreStatus:
         """What `aghctl status` shows of the store."""
-        rows = await self.reader.execute_fetchall(
-            "SELECT (SELECT min(seq) FROM envelopes), (SELECT max(seq) FROM envelopes)"
-        )
-        first, last = next(iter(rows))
+        sql = "SELECT (SELECT min(seq) FROM envelopes), (SELECT max(seq) FROM envelopes)"
+        first, last = next(iter(await with_room(self.reader.execute_fetchall(sql))))
         return control.StoreStatus(
             path=str(self.path),
             bytes=sum(_size(self.path.with_name(self.path.name + suffix)) for suffix in ("", "-wal", "-shm")),

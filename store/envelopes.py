@@ -15,6 +15,7 @@ from aghbus.protocol import control
 from aghbus.protocol.effects import Store
 from aghbus.protocol.envelope import Envelope
 from aghbus.protocol.lifecycle import State, event_of
+from aghbus.store.handover import with_room
 from aghbus.store.transaction import Transaction
 
 PAGE_BYTES: Final = 8 * 1024 * 1024  # ours, of raw envelopes in one page: eight of the largest
@@ -212,7 +213,7 @@ async def fetch_messages(reader: aiosqlite.Connection, seqs: Sequence[int]) -> l
 
 async def fetch(reader: aiosqlite.Connection, sql: str, params: Params) -> list[Row]:
     """All rows of a query, as tuples."""
-    return [tuple(row) for row in await reader.execute_fetchall(sql, params)]
+    return [tuple(row) for row in await with_room(reader.execute_fetchall(sql, params))]
 
 
 async def _search(

@@ -17,6 +17,7 @@ import msgspec
 
 from aghbus.protocol.text import escape
 from aghbus.store.errors import StoreUnavailable
+from aghbus.store.handover import with_room
 from aghbus.store.memory import Memory
 from aghbus.store.transaction import Mark, Transaction
 
@@ -273,7 +274,7 @@ class Writer:
             entry.fail(error)
 
     async def _in_thread(self, function: Callable[..., object], *args: object) -> None:
-        await asyncio.get_running_loop().run_in_executor(self._executor, function, *args)
+        await with_room(asyncio.get_running_loop().run_in_executor(self._executor, function, *args))
 
 
 def _primary(error: sqlite3.Error) -> int:

@@ -9,12 +9,13 @@ from pathlib import Path
 
 import pytest
 
+from aghbus.protocol.envelope import parse
 from aghbus.protocol.errors import NotFound
-from aghbus.store import meta
+from aghbus.store import envelopes, meta
 from aghbus.store.database import Store
 from aghbus.store.errors import StoreUnavailable
 from aghbus.store.transaction import Transaction
-from tests.store.makers import rows
+from tests.store.makers import NOW, rows, say
 
 Write = Callable[[Transaction], int]
 
@@ -195,6 +196,26 @@ async def test_the_loop_is_not_kept_for_long(store: Store) -> None:
         turns += 1
     assert turns > store.stats.commits  # the loop had its turn between any two transactions
     assert 1 < store.stats.commits < 200
+
+
+async def flood() -> None:
+    """Keeps the loop busy, and turns to the selector more often than threads ask for the interpreter lock."""
+    raw = say().raw
+    while True:
+        for _ in range(64):
+            parse(raw, NOW)
+        await asyncio.sleep(0)
+
+
+async def test_a_busy_loop_does_not_starve_commits_and_reads(store: Store) -> None:
+    noise = asyncio.create_task(flood())
+    try:
+        async with asyncio.timeout(8):  # with room 1 s; starved, many times that
+            for number in range(150):
+                await store.write(put(number))
+                await envelopes.last_seq(store.reader)
+    finally:
+        noise.cancel()
 
 
 def fill(tx: Transaction) -> None:

@@ -1,0 +1,609 @@
+"""The JetStream profile against real servers: the stream, our place in it, what happens when either is lost."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import contextlib
+import json
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from aghbus.daemon.jetstream_api import JetStreamApi, JetStreamError
+from aghbus.daemon.jetstream_consumer import durable_name, stream_sequence
+from aghbus.daemon.jetstream_stream import MAX_MESSAGE_BYTES, STREAM, covers, differences, wanted
+from aghbus.daemon.link import InboundMessage, LinkDown
+from aghbus.daemon.settings import JetStreamSettings
+from aghbus.protocol.identifiers import route_token
+from tests.support.jetstream import CHANNEL, WORKSPACE, Peer, admin, row
+from tests.support.natsutil import NatsServer, wait_until
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+DAY = 86_400
+
+
+@pytest.fixture
+async def server() -> AsyncIterator[NatsServer]:
+    async with NatsServer(jetstream=True) as running:
+        yield running
+
+
+async def stream_info(api: JetStreamApi) -> dict[str, Any]:
+    return await api.call(f"STREAM.INFO.{STREAM}")
+
+
+async def consumer_info(api: JetStreamApi, peer: str) -> dict[str, Any]:
+    return await api.call(f"CONSUMER.INFO.{STREAM}.{durable_name(WORKSPACE, CHANNEL, route_token(peer))}")
+
+
+async def settled(api: JetStreamApi, peer: str) -> None:
+    """Wait until the broker knows that `peer` has settled everything."""
+    deadline = asyncio.get_running_loop().time() + 15
+    while (info := await consumer_info(api, peer))["num_ack_pending"] or info["num_pending"]:
+        assert asyncio.get_running_loop().time() < deadline, info
+        await asyncio.sleep(0.01)
+
+
+@contextlib.asynccontextmanager
+async def started_at_once(peers: list[Peer]) -> AsyncIterator[None]:
+    async with contextlib.AsyncExitStack() as stack:
+        for peer in peers:
+            await stack.enter_async_context(peer.running(attached=False))
+        assert all(await asyncio.gather(*(peer.profile.wait_attached(20) for peer in peers)))
+        yield
+
+
+# the stream
+
+
+async def test_the_first_daemon_makes_the_stream_as_the_specification_says(server: NatsServer) -> None:
+    async with Peer(server, "a").running() as peer, admin(server) as api:
+        config = (await stream_info(api))["config"]
+        assert peer.problems == {}
+    assert config["subjects"] == ["agh.network.v0.>"]
+    assert config["storage"] == "file" and config["retention"] == "limits" and config["discard"] == "new"
+    assert config["max_age"] == 7 * DAY * 10**9
+    assert config["max_bytes"] == 1 << 30
+    assert config["max_msg_size"] > 1_048_576
+    assert config["duplicate_window"] == 120 * 10**9
+
+
+async def test_many_daemons_that_start_at_once_agree_on_one_stream(server: NatsServer) -> None:
+    peers = [Peer(server, f"p{number}", settings=JetStreamSettings(max_age=(number + 1) * 3600)) for number in range(6)]
+    async with started_at_once(peers), admin(server) as api:
+        assert (await stream_info(api))["state"]["consumer_count"] == 6
+        age = (await stream_info(api))["config"]["max_age"] / 10**9 / 3600
+    # whoever wanted more than the winner says so, nobody else does
+    assert {peer.settings.max_age / 3600 for peer in peers if peer.problems} == {
+        wish for wish in range(1, 7) if wish > age
+    }
+
+
+async def test_a_stream_that_is_different_is_reported_and_left_alone(server: NatsServer) -> None:
+    async with admin(server) as api:
+        made = {
+            "name": STREAM,
+            "subjects": ["agh.network.v0.ws_test.>"],
+            "storage": "memory",
+            "max_age": DAY * 10**9,
+            "max_msg_size": 100_000,
+            "discard": "old",
+        }
+        await api.call(f"STREAM.CREATE.{STREAM}", made)
+        before = (await stream_info(api))["config"]
+        async with Peer(server, "a").running() as peer:
+            await wait_until(lambda: peer.problems, 5, "the report")
+            (sentence,) = peer.problems.values()
+            assert (await stream_info(api))["config"] == before
+            # it works as well as that stream lets it
+            carried = await peer.profile.carrier.carry([row(1)])
+            await peer.has(1)
+            assert carried.published == [1]
+            await api.call(
+                f"STREAM.UPDATE.{STREAM}", {**wanted(JetStreamSettings(), expires=True), "storage": "memory"}
+            )
+            await wait_until(lambda: "1d" not in peer.problems.get("jetstream.stream", "1d"), 5, "the edit to be seen")
+            (rest,) = peer.problems.values()
+    for word in ("--subjects", "--max-msg-size", "--max-age 7d", "--max-bytes", "--discard new", "memory"):
+        assert word in sentence
+    assert "memory" in rest and "--" not in rest
+
+
+@pytest.mark.parametrize(
+    ("change", "word"),
+    [
+        ({"subjects": ["agh.network.v0.*.*.>"]}, "subjects"),
+        ({"subjects": []}, "nothing"),
+        ({"max_msg_size": 1_048_576}, "max-msg-size"),
+        ({"max_age": 3600 * 10**9}, "max-age"),
+        ({"max_bytes": -1}, "max-bytes"),
+        ({"discard": "old"}, "discard"),
+        ({"storage": "memory"}, "memory"),
+        ({"retention": "workqueue"}, "workqueue"),
+        ({"max_msgs_per_subject": 1}, "per-subject"),
+        ({"no_ack": True}, "confirm"),
+        ({"duplicate_window": 10**9}, "dupe-window"),
+        ({"allow_msg_ttl": False}, "ttl"),
+    ],
+)
+def test_each_difference_that_matters_is_one_sentence(change: dict[str, Any], word: str) -> None:
+    settings = JetStreamSettings()
+    (sentence,) = differences({**wanted(settings, expires=True), **change}, settings, may_expire=True)
+    assert sentence.startswith(f"stream {STREAM}: ") and word in sentence
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"subjects": ["other", "agh.>"]},
+        {"max_msg_size": -1},
+        {"max_msg_size": MAX_MESSAGE_BYTES + 1},
+        {"max_age": 0},
+        {"max_age": 30 * DAY * 10**9},
+        {"max_bytes": 1 << 40},
+        {"num_replicas": 3},
+        {"duplicate_window": 3600 * 10**9},
+    ],
+)
+def test_what_gives_more_than_we_need_is_no_difference(change: dict[str, Any]) -> None:
+    settings = JetStreamSettings()
+    assert differences({**wanted(settings, expires=True), **change}, settings, may_expire=True) == []
+
+
+@pytest.mark.parametrize(
+    ("pattern", "subject", "answer"),
+    [
+        (">", "a.>", True),
+        ("a.>", "a.>", True),
+        ("a.b", "a.b", True),
+        ("a.*", "a.b", True),
+        ("a.>", "a", False),
+        ("a.*", "a.>", False),
+        ("a.b.>", "a.>", False),
+        ("a.b", "a.b.c", False),
+        ("b.>", "a.>", False),
+    ],
+)
+def test_covering_of_subjects(pattern: str, subject: str, answer: bool) -> None:
+    assert covers(pattern, subject) is answer
+
+
+async def test_another_stream_on_our_subjects_is_named_as_the_obstacle(server: NatsServer) -> None:
+    async with admin(server) as api:
+        await api.call("STREAM.CREATE.OTHER", {"name": "OTHER", "subjects": ["agh.>"], "storage": "memory"})
+        async with Peer(server, "a").running(attached=False) as peer:
+            await wait_until(lambda: peer.problems, 5, "the report")
+            assert "another stream takes subjects" in peer.problems["jetstream"]
+            await api.call("STREAM.DELETE.OTHER")
+            assert await peer.profile.wait_attached(10)
+            assert peer.problems == {}
+
+
+async def test_too_little_room_for_the_stream_names_the_setting() -> None:
+    async with (
+        NatsServer(config="max_payload: 2MB\njetstream { max_file_store: 100MB }") as server,
+        Peer(server, "a").running(attached=False) as peer,
+    ):
+        await wait_until(lambda: peer.problems, 5, "the report")
+        assert "1GiB" in peer.problems["jetstream"] and "jetstream.max_bytes" in peer.problems["jetstream"]
+
+
+async def test_a_broker_without_jetstream_is_reported_with_what_to_do_until_it_has_it() -> None:
+    async with NatsServer() as server:
+        peer = Peer(server, "a")
+        async with peer.running(attached=False):
+            await wait_until(lambda: peer.problems, 5, "the report")
+            assert "enable JetStream" in peer.problems["jetstream"]
+            assert not peer.profile.attached
+            server.kill()
+            server._jetstream = True
+            await server.start()
+            assert await peer.profile.wait_attached(15)
+            await wait_until(lambda: not peer.problems, 5, "the problem to be solved")
+            assert (await peer.profile.carrier.carry([row(1)])).published == [1]
+            await peer.has(1)
+
+
+# receiving
+
+
+async def test_a_message_arrives_with_its_answer_subject_and_is_settled(server: NatsServer) -> None:
+    async with Peer(server, "a").running() as sender, Peer(server, "b").running() as receiver, admin(server) as api:
+        carried = await sender.profile.carrier.carry([row(1, "b"), row(2)])
+        await receiver.has(2)
+        assert carried.published == [1, 2] and carried.impossible == []
+        directed, broadcast = receiver.messages
+        assert directed.data == b"1" and directed.subject.endswith(f".peer.{route_token('b')}")
+        assert broadcast.reply == ""
+        await receiver.link.publish(directed.reply, b'{"aghbus":"ack","id":"msg_1","outcome":"committed"}')
+        await wait_until(lambda: sender.answers, 5, "the answer")
+        assert sender.answers[0].subject.rpartition(".")[2] == "1"
+        await settled(api, "b")
+        assert sender.texts == ["2"], (
+            "our own broadcast comes back through the stream, the message to another peer does not"
+        )
+
+
+async def test_a_peer_begins_with_what_comes_after_it_first_joined(server: NatsServer) -> None:
+    async with Peer(server, "a").running() as sender:
+        await sender.profile.carrier.carry([row(1)])
+        async with Peer(server, "b").running() as receiver:
+            await sender.profile.carrier.carry([row(2)])
+            await receiver.has(1)
+            assert receiver.texts == ["2"]
+
+
+async def test_what_came_while_a_peer_was_away_comes_when_it_is_back(server: NatsServer) -> None:
+    async with Peer(server, "a").running() as sender:
+        async with Peer(server, "b", instance="b").running():
+            pass
+        rows = [row(seq, "b") for seq in range(1, 1001)]
+        assert (await sender.profile.carrier.carry(rows)).published == list(range(1, 1001))
+        async with Peer(server, "b", instance="b").running() as back:
+            await back.has(1000)
+            assert back.texts == [str(seq) for seq in range(1, 1001)]
+
+
+async def test_what_was_in_hand_at_a_crash_comes_again_at_once_and_first(server: NatsServer) -> None:
+    """ack_wait is an hour here: nothing comes by itself."""
+    patient = JetStreamSettings(ack_wait=3600)
+    async with Peer(server, "a").running() as sender:
+        crashing = Peer(server, "b", settings=patient, instance="b")
+        crashing.settles = False
+        async with crashing.running():
+            await sender.profile.carrier.carry([row(seq, "b") for seq in range(1, 7)])
+            await crashing.has(6)
+            for index in (1, 3):
+                settlement = crashing.messages[index].settlement
+                assert settlement is not None
+                settlement.ack()
+            async with admin(server) as api:
+                deadline = asyncio.get_running_loop().time() + 10
+                while (await consumer_info(api, "b"))["num_ack_pending"] != 4:
+                    assert asyncio.get_running_loop().time() < deadline
+                    await asyncio.sleep(0.01)
+            await crashing.cut()
+        await sender.profile.carrier.carry([row(7, "b")])
+        async with Peer(server, "b", settings=patient, instance="b").running() as back:
+            await back.has(5)
+            assert back.texts == ["1", "3", "5", "6", "7"]
+
+
+async def test_a_refused_message_comes_again_after_its_delay(server: NatsServer) -> None:
+    async with Peer(server, "a").running() as sender, Peer(server, "b").running() as receiver:
+        receiver.settles = False
+        await sender.profile.carrier.carry([row(1, "b")])
+        await receiver.has(1)
+        settlement = receiver.messages[0].settlement
+        assert settlement is not None
+        settlement.nak(0.1)
+        settlement.ack()  # comes too late, and settles nothing
+        await receiver.has(2)
+        assert receiver.texts == ["1", "1"]
+
+
+async def test_what_is_still_in_hand_is_not_offered_twice(server: NatsServer) -> None:
+    impatient = JetStreamSettings(ack_wait=1)
+    receiver = Peer(server, "b", settings=impatient)
+    receiver.settles = False
+    async with Peer(server, "a").running() as sender, receiver.running(), admin(server) as api:
+        await sender.profile.carrier.carry([row(1, "b")])
+        (consumer,) = receiver.profile._consumers
+        await wait_until(lambda: consumer.repeated >= 2, 15, "two repeated deliveries")
+        assert receiver.texts == ["1"]
+        settlement = receiver.messages[0].settlement
+        assert settlement is not None
+        settlement.ack()
+        await settled(api, "b")
+
+
+async def test_in_flight_messages_are_bounded(server: NatsServer) -> None:
+    receiver = Peer(server, "b", settings=JetStreamSettings(max_in_flight=10))
+    receiver.settles = False
+    async with Peer(server, "a").running() as sender, receiver.running(), admin(server) as api:
+        await sender.profile.carrier.carry([row(seq, "b") for seq in range(1, 31)])
+        await receiver.has(10)
+        assert (await consumer_info(api, "b"))["num_pending"] == 20
+        assert len(receiver.messages) == 10
+        receiver.settles = True
+        for message in list(receiver.messages):
+            assert message.settlement is not None
+            message.settlement.ack()
+        await receiver.has(30)
+        assert receiver.texts == [str(seq) for seq in range(1, 31)]
+
+
+async def test_an_observer_gets_everything_on_the_channel(server: NatsServer) -> None:
+    async with Peer(server, "a").running() as sender, Peer(server, "o", observe=True).running() as observer:
+        await sender.profile.carrier.carry([row(1, "b"), row(2, "c"), row(3)])
+        await observer.has(3)
+        assert observer.texts == ["1", "2", "3"]
+
+
+async def test_large_messages_keep_flowing(server: NatsServer) -> None:
+    """Sixty megabytes: more than flow control lets the broker send without hearing from us."""
+    async with Peer(server, "a").running() as sender, Peer(server, "b").running() as receiver:
+        rows = [row(seq, "b", raw=b"%06d" % seq + bytes(1_000_000)) for seq in range(1, 61)]
+        assert len((await sender.profile.carrier.carry(rows)).published) == 60
+        await receiver.has(60, 60)
+        assert [int(message.data[:6]) for message in receiver.messages] == list(range(1, 61))
+
+
+async def test_a_second_daemon_under_one_peer_id_is_told_and_the_first_goes_on(server: NatsServer) -> None:
+    async with Peer(server, "a").running() as first, Peer(server, "a").running(attached=False) as second:
+        await wait_until(lambda: second.problems, 5, "the report")
+        assert "another daemon receives as a" in second.problems["jetstream"]
+        assert "--peer-id" in second.problems["jetstream"]
+        await first.profile.carrier.carry([row(1, "a")])
+        await first.has(1)
+        assert first.profile.attached and second.texts == []
+        await first.cut()
+        assert await second.profile.wait_attached(10)
+
+
+async def test_strangers_cannot_settle_or_feed_through_the_delivery_subject(server: NatsServer) -> None:
+    async with Peer(server, "a").running() as peer, admin(server) as api:
+        subject = (await consumer_info(api, "a"))["config"]["deliver_subject"]
+        await peer.profile.carrier.carry([row(1)])
+        await peer.has(1)
+        await api._link.publish(subject, b"fed", reply="somewhere")
+        await api._link.publish(subject, b"fed")
+        await api._link.publish(subject, b"", {"Status": "100"})
+        await api._link.flush(5)
+        await peer.profile.carrier.carry([row(2)])
+        await peer.has(2)
+        assert peer.texts == ["1", "2"]
+
+
+def test_stream_sequences_of_both_reply_forms() -> None:
+    assert stream_sequence("$JS.ACK.S.C.1.42.7.1700000000.0") == 42
+    assert stream_sequence("$JS.ACK.hub.acc.S.C.1.42.7.1700000000.0") == 42
+    assert stream_sequence("$JS.ACK.hub.acc.S.C.1.42.7.1700000000.0.random") == 42
+    for other in ("", "_INBOX.x.1", "$JS.ACK.S.C.1.x.7.1.0", "$JS.ACK.S.C.1", "$JS.ACK.a.b.c.d.e.f.g.h"):
+        assert stream_sequence(other) is None
+
+
+def test_durable_names_tell_channels_workspaces_and_peers_apart() -> None:
+    names = {
+        durable_name(workspace, channel, route_token(peer))
+        for workspace in ("w", "w_x", "ws")
+        for channel in ("x", "y")
+        for peer in ("p", "q", "p.q")
+    }
+    assert len(names) == 18
+    assert all("." not in name for name in names)
+
+
+# losses
+
+
+async def test_a_broker_that_restarts_keeps_everything(server: NatsServer) -> None:
+    async with Peer(server, "a").running() as sender, Peer(server, "b").running() as receiver:
+        await sender.profile.carrier.carry([row(1, "b")])
+        await receiver.has(1)
+        receiver.settles = False
+        await sender.profile.carrier.carry([row(2, "b")])
+        await receiver.has(2)
+        await server.restart()
+        receiver.settles = True
+        settlement = receiver.messages[1].settlement
+        assert settlement is not None
+        settlement.ack()
+        await wait_until(lambda: sender.profile.attached and receiver.profile.attached, 20, "both to be back")
+        assert (await sender.profile.carrier.carry([row(3, "b")])).published == [3]
+        await receiver.has(3)
+        async with admin(server) as api:
+            await settled(api, "b")
+        assert receiver.texts == ["1", "2", "3"]
+
+
+async def test_publishing_while_the_link_is_lost_says_so(server: NatsServer) -> None:
+    async with Peer(server, "a").running() as sender:
+        await server.pause()
+        carrying = asyncio.create_task(sender.profile.carrier.carry([row(1), row(2)]))
+        await wait_until(lambda: len(sender.profile.carrier._flights) == 2, 5, "the messages to be on their way")
+        server.kill()
+        with pytest.raises(LinkDown):
+            await carrying
+        await server.start()
+        assert await sender.profile.wait_attached(20)
+        assert (await sender.profile.carrier.carry([row(1), row(2)])).published == [1, 2]
+        await sender.has(2)
+
+
+async def test_a_deleted_consumer_is_made_again_without_a_hole(server: NatsServer) -> None:
+    async with Peer(server, "a").running() as sender, Peer(server, "b").running() as receiver, admin(server) as api:
+        await sender.profile.carrier.carry([row(1, "b")])
+        await receiver.has(1)
+        await settled(api, "b")
+        await wait_until(lambda: receiver.profile._consumers[0].place.ack_floor == 1, 5, "a look")
+        await api.call(f"CONSUMER.DELETE.{STREAM}.{receiver.profile._consumers[0].name}")
+        await sender.profile.carrier.carry([row(2, "b"), row(3, "b")])
+        await receiver.has(3)
+        assert receiver.texts == ["1", "2", "3"]
+
+
+async def test_a_deleted_stream_is_made_again_and_what_is_published_then_arrives(server: NatsServer) -> None:
+    async with Peer(server, "a").running() as sender, Peer(server, "b").running() as receiver, admin(server) as api:
+        receiver.settles = False
+        await sender.profile.carrier.carry([row(1, "b"), row(2, "b")])
+        await receiver.has(2)
+        receiver.settles = True
+        await api.call(f"STREAM.DELETE.{STREAM}")
+        taken: list[int] = []
+        while not taken:
+            taken = (await sender.profile.carrier.carry([row(3, "b")])).published
+        await receiver.has(3)
+        # the settlement of a message of the old stream must not settle one of the new stream under the same sequence
+        for message in receiver.messages[:2]:
+            assert message.settlement is not None
+            message.settlement.ack()
+        await sender.profile.carrier.carry([row(4, "b")])
+        await receiver.has(4)
+        assert receiver.texts == ["1", "2", "3", "4"]
+        await wait_until(lambda: not (sender.problems or receiver.problems), 10, "the problems to be solved")
+
+
+async def test_publishing_waits_for_a_stream_that_is_gone(server: NatsServer) -> None:
+    """Nobody may make a stream here after the first: the daemon reports it, keeps what it has, and goes on when there is one."""
+    async with Peer(server, "a").running() as sender, admin(server) as api:
+        await api.call("STREAM.CREATE.BLOCK", {"name": "BLOCK", "subjects": ["x"], "storage": "memory"})
+        await api.call(f"STREAM.DELETE.{STREAM}")
+        await api.call("STREAM.UPDATE.BLOCK", {"name": "BLOCK", "subjects": ["agh.>"], "storage": "memory"})
+        await wait_until(lambda: "jetstream" in sender.problems, 10, "the report")
+        assert (await sender.profile.carrier.carry([row(1)])).published == []
+        carrying = asyncio.create_task(sender.profile.carrier.carry([row(1)]))
+        await api.call("STREAM.DELETE.BLOCK")
+        assert (await carrying).published == [1]
+        await sender.has(1)
+
+
+# publishing
+
+
+async def test_the_same_message_twice_is_stored_once(server: NatsServer) -> None:
+    async with Peer(server, "a").running() as sender, admin(server) as api:
+        for _ in range(2):
+            assert (await sender.profile.carrier.carry([row(1), row(2)])).published == [1, 2]
+        assert (await stream_info(api))["state"]["messages"] == 2
+        stored = await api.call(f"STREAM.MSG.GET.{STREAM}", {"seq": 1})
+    headers = base64.b64decode(stored["message"]["hdrs"]).decode()
+    assert f"Nats-Msg-Id: {WORKSPACE} sender msg_1\r\n" in headers
+
+
+async def test_two_calls_at_once_keep_their_own_results(server: NatsServer) -> None:
+    async with Peer(server, "a", settings=JetStreamSettings(publish_window=7)).running() as sender:
+        first, second = await asyncio.gather(
+            sender.profile.carrier.carry([row(seq) for seq in range(1, 300)]),
+            sender.profile.carrier.carry([row(seq) for seq in range(300, 500)]),
+        )
+        assert first.published == list(range(1, 300)) and second.published == list(range(300, 500))
+        assert not sender.profile.carrier._flights
+        await sender.has(499)
+
+
+async def test_a_full_stream_keeps_the_outbox_and_goes_on_when_there_is_room(server: NatsServer) -> None:
+    small = JetStreamSettings(max_bytes=16 << 20)
+    async with Peer(server, "a", settings=small).running() as sender, admin(server) as api:
+        rows = [row(seq, "absent", raw=bytes(1_000_000)) for seq in range(1, 21)]
+        taken = (await sender.profile.carrier.carry(rows)).published
+        assert taken == list(range(1, len(taken) + 1)) and 10 <= len(taken) < 20
+        assert "it is full" in sender.problems["jetstream.publish"]
+        assert "--max-bytes" in sender.problems["jetstream.publish"]
+        assert (await sender.profile.carrier.carry(rows[len(taken) :])).published == []
+        await api.call(f"STREAM.PURGE.{STREAM}")
+        rest = rows[len(taken) :]
+        assert (await sender.profile.carrier.carry(rest)).published == [one.seq for one in rest]
+        assert "jetstream.publish" not in sender.problems
+
+
+async def test_a_message_that_never_fits_is_impossible_and_does_not_hold_up_the_others(server: NatsServer) -> None:
+    async with admin(server) as api:
+        await api.call(f"STREAM.CREATE.{STREAM}", {**wanted(JetStreamSettings(), expires=True), "max_msg_size": 10_000})
+        async with Peer(server, "a").running() as sender:
+            rows = [row(1), row(2, raw=bytes(20_000)), row(3), row(4, raw=bytes(2_000_000))]
+            carried = await sender.profile.carrier.carry(rows)
+    assert carried.published == [1, 3]
+    assert sorted(seq for seq, _ in carried.impossible) == [2, 4]
+    assert "exceeds maximum" in dict(carried.impossible)[2]
+
+
+async def test_an_envelope_of_full_size_goes_out_even_where_its_headers_find_no_room(server: NatsServer) -> None:
+    async with Peer(server, "a").running() as sender:
+        assert (await sender.profile.carrier.carry([row(1, raw=bytes(1_048_576))])).published == [1]
+        await sender.has(1)
+        assert len(sender.messages[0].data) == 1_048_576
+
+
+async def test_a_stale_message_leaves_the_stream_by_itself(server: NatsServer) -> None:
+    async with Peer(server, "a").running() as sender, admin(server) as api:
+        headers = sender.profile.passing(1)
+        assert headers is not None
+        await api.request("agh.network.v0.ws_test.builders.broadcast", b"greet", headers)
+        await sender.has(1)
+        deadline = asyncio.get_running_loop().time() + 20
+        while (await stream_info(api))["state"]["messages"]:
+            assert asyncio.get_running_loop().time() < deadline
+            await asyncio.sleep(0.05)
+
+
+async def test_a_retry_is_stored_again_only_when_its_receiver_is_past_it(server: NatsServer) -> None:
+    """Copies for a peer that is away would fill the stream; a peer whose answer was lost needs one more."""
+    async with Peer(server, "a").running() as sender, admin(server) as api:
+
+        async def stored() -> int:
+            return int((await stream_info(api))["state"]["messages"])
+
+        carrier = sender.profile.carrier
+        live: list[InboundMessage] = []
+        core = api._link.subscribe("agh.>", live.append)
+        await api._link.flush(5)
+        await carrier.carry([row(1, "b")])
+        assert (await carrier.carry([row(1, "b", attempts=1)])).published == [1]
+        assert await stored() == 1, "nobody has a consumer for b: a copy for peers of core NATS is enough"
+        await wait_until(lambda: len(live) == 2, 5, "both copies on core NATS")
+        await core.unsubscribe()
+
+        receiver = Peer(server, "b")
+        receiver.settles = False
+        async with receiver.running():
+            await carrier.carry([row(1, "b", attempts=2)])
+            await receiver.has(1)  # it joined after the first copy
+            assert await stored() == 2
+            await carrier.carry([row(1, "b", attempts=3)])
+            assert await stored() == 2, "the stream keeps it for b"
+            settlement = receiver.messages[0].settlement
+            assert settlement is not None
+            settlement.ack()
+            await settled(api, "b")
+            await carrier.carry([row(1, "b", attempts=4)])
+            await receiver.has(2)  # settled without an answer to us
+            assert await stored() == 3
+
+
+async def test_a_forged_answer_to_a_publish_counts_for_nothing(server: NatsServer) -> None:
+    async with Peer(server, "a").running() as sender, admin(server) as api:
+        root = sender.profile.carrier._root
+        for forged in (b"", b"{", b"[]", b"{}", b'{"stream":7}', b"\xff", b"[" * 100_000):
+            await api._link.publish(f"{root}.1.1", forged)
+        await api._link.flush(5)
+        assert (await sender.profile.carrier.carry([row(1)])).published == [1]
+        await sender.has(1)
+
+
+# status and the end
+
+
+async def test_status_tells_stream_and_consumers_as_plain_data(server: NatsServer) -> None:
+    receiver = Peer(server, "b")
+    receiver.settles = False
+    async with Peer(server, "a").running() as sender, receiver.running():
+        await sender.profile.carrier.carry([row(1, "b"), row(2, "b")])
+        await receiver.has(2)
+
+        def consumer() -> dict[str, Any]:
+            (one,) = json.loads(json.dumps(receiver.profile.status()))["consumers"]
+            return dict(one)
+
+        await wait_until(lambda: consumer()["ack_pending"] == 2, 5, "a look")
+        status = receiver.profile.status()
+        assert status["attached"] is True and status["stream"] == STREAM and status["messages"] == 2
+
+
+async def test_the_last_acks_go_out_at_the_end(server: NatsServer) -> None:
+    async with Peer(server, "a").running() as sender, admin(server) as api:
+        async with Peer(server, "b", instance="b").running() as receiver:
+            await sender.profile.carrier.carry([row(seq, "b") for seq in range(1, 201)])
+            await receiver.has(200)
+        info = await consumer_info(api, "b")
+        assert info["num_ack_pending"] == 0 and info["ack_floor"]["stream_seq"] == 200
+
+
+async def test_api_errors_carry_code_and_escaped_words(server: NatsServer) -> None:
+    async with admin(server) as api:
+        with pytest.raises(JetStreamError) as caught:
+            await api.call("STREAM.INFO.NOPE")
+        assert caught.value.code == 10059 and "not found" in str(caught.value)

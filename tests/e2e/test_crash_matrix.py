@@ -1,0 +1,47 @@
+"""The crash matrix, short: both daemons die once at every named point of the pipeline while works flow, and nothing is lost.
+
+tests/long/test_crash_matrix_long.py has each point alone, with thousands of messages and many seeds.
+"""
+
+import random
+from pathlib import Path
+
+import pytest
+
+from aghbus.daemon.failpoints import POINTS
+from tests.support.crashes import Keeper, run_until_done
+from tests.support.daemons import Daemon, Home
+from tests.support.ledger import balance
+from tests.support.natsutil import NatsServer
+from tests.support.traffic import Traffic
+
+QUICK = ("--retry-first", "100ms", "--retry-ceiling", "500ms")
+
+
+@pytest.mark.timeout(180)
+async def test_both_daemons_die_at_every_point_and_nothing_is_lost(tmp_path: Path) -> None:
+    import asyncio
+
+    seed = random.randrange(1_000_000)
+    print("seed", seed)
+    async with NatsServer() as server:
+        figures = await asyncio.to_thread(every_point_once, Home(tmp_path), server.url, seed)
+    print(figures)
+
+
+def every_point_once(home: Home, url: str, seed: int) -> dict[str, int]:
+    rng = random.Random(seed)
+    pair = [Daemon(home, name, "--nats", url, *QUICK) for name in ("ops", "worker")]
+    traffic = Traffic(*pair, seed)
+    keepers = []
+    for daemon in pair:
+        deaths = [f"{point}:{rng.randint(1, 6)}" for point in POINTS]
+        rng.shuffle(deaths)
+        keepers.append(Keeper(daemon, deaths))
+    try:
+        run_until_done(traffic, keepers, at_least=30, timeout=120)
+        assert [len(keeper.fired) for keeper in keepers] == [len(POINTS)] * 2
+        return balance(traffic.ledger, *pair)
+    finally:
+        for daemon in pair:
+            daemon.stop()

@@ -1,0 +1,110 @@
+"""Killing daemons and brokers while traffic flows, and raising them again."""
+
+import random
+import signal
+import threading
+import time
+from collections.abc import Callable, Sequence
+
+from aghbus.daemon.failpoints import VARIABLE
+from tests.support.daemons import Daemon
+from tests.support.traffic import Traffic
+
+FIRES_WITHIN = 90.0  # seconds of traffic in which an armed point must have been passed often enough
+
+
+class Keeper:
+    """Keeps one daemon running through a list of deaths: armed with each point in turn, raised again when it has fired.
+
+    With `rest` it runs unarmed for a moment in between (until it is ready). After the last death it runs unarmed.
+    """
+
+    def __init__(self, daemon: Daemon, deaths: Sequence[str], *, rest: bool = False) -> None:
+        """`deaths` are values of AGHD_FAILPOINT."""
+        self.daemon = daemon
+        self.fired: list[str] = []
+        self.failure: BaseException | None = None
+        self._deaths = deaths
+        self._rest = rest
+        self._thread = threading.Thread(target=self._run, daemon=True)
+
+    @property
+    def done(self) -> bool:
+        return not self._thread.is_alive()
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def _run(self) -> None:
+        try:
+            for death in self._deaths:
+                self._die(death)
+            self.daemon.env.pop(VARIABLE, None)
+            self.daemon.start()
+        except BaseException as error:
+            self.failure = error
+
+    def _die(self, death: str) -> None:
+        if self._rest:
+            self.daemon.env.pop(VARIABLE, None)
+            self.daemon.start().kill()
+        self.daemon.env[VARIABLE] = death
+        self.daemon.start(wait=False)
+        assert self.daemon.process is not None
+        code = self.daemon.process.wait(FIRES_WITHIN)
+        assert code == -signal.SIGKILL, f"{self.daemon.name} ended with {code} at {death}:\n{self.daemon.log.read_text()}"
+        self.fired.append(death)
+
+
+class Hitman:
+    """Kills something `times` times, at moments that a seed chooses on the clock of the traffic."""
+
+    def __init__(self, traffic: Traffic, kill: Callable[[], None], times: int, rng: random.Random) -> None:
+        self.kills = 0
+        self.failure: BaseException | None = None
+        self._traffic = traffic
+        self._kill = kill
+        self._gaps = [rng.randint(1, 8) for _ in range(times)]
+        self._thread = threading.Thread(target=self._run, daemon=True)
+
+    @property
+    def done(self) -> bool:
+        return not self._thread.is_alive()
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def _run(self) -> None:
+        try:
+            for gap in self._gaps:
+                self._wait(self._traffic.handled + gap)
+                self._kill()
+                self.kills += 1
+        except BaseException as error:
+            self.failure = error
+
+    def _wait(self, handled: int) -> None:
+        deadline = time.monotonic() + FIRES_WITHIN
+        while self._traffic.handled < handled:
+            self._traffic.check()
+            assert time.monotonic() < deadline, f"the traffic stands still at {self._traffic.handled} works"
+            time.sleep(0.005)
+
+
+def run_until_done(traffic: Traffic, killers: Sequence[Keeper | Hitman], *, at_least: int, timeout: float) -> None:
+    """Let the traffic flow until all killing is done and `at_least` works are opened, and come to rest."""
+    deadline = time.monotonic() + timeout
+    try:
+        for killer in killers:
+            killer.start()
+        traffic.start()
+        while not all(killer.done for killer in killers):
+            traffic.check()
+            assert time.monotonic() < deadline, f"still killing after {timeout} s"
+            time.sleep(0.02)
+        for killer in killers:
+            if killer.failure is not None:
+                raise killer.failure
+        traffic.finish(at_least, max(1.0, deadline - time.monotonic()))
+    finally:
+        traffic.stop()

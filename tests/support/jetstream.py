@@ -1,0 +1,132 @@
+"""Rows of the outbox and a receiver for tests of the JetStream profile."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from typing import TYPE_CHECKING, Any
+
+from aghbus.daemon.jetstream import JetStreamProfile
+from aghbus.daemon.jetstream_api import JetStreamApi
+from aghbus.daemon.link import InboundMessage, Link
+from aghbus.daemon.nats_options import NatsOptions
+from aghbus.daemon.settings import JetStreamSettings
+from aghbus.protocol.identifiers import subject_for
+from aghbus.store.outbox import Outgoing
+from tests.support.natsutil import NatsServer, wait_until
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+WORKSPACE = "ws_test"
+CHANNEL = "builders"
+
+
+def row(seq: int, to: str | None = None, *, raw: bytes = b"", attempts: int = 0, life: int = 3600) -> Outgoing:
+    """Envelope number `seq` of peer `sender`; its bytes are its number unless `raw` says otherwise."""
+    return Outgoing(
+        seq=seq,
+        subject=subject_for(WORKSPACE, CHANNEL, to),
+        workspace_id=WORKSPACE,
+        sender="sender",
+        recipient=to,
+        message_id=f"msg_{seq}",
+        expires_at=int(time.time()) + life,
+        attempts=attempts,
+        answerable=1,
+        raw=raw or str(seq).encode(),
+    )
+
+
+class Peer:
+    """A link with the profile on it. It keeps what it is offered, and settles at once unless `settles` is False."""
+
+    def __init__(
+        self, server: NatsServer, name: str, *, settings: JetStreamSettings | None = None, **more: Any
+    ) -> None:
+        async def resolve() -> NatsOptions:
+            return NatsOptions(servers=(server.url,))
+
+        self.settings = settings or JetStreamSettings()
+        self.settles = True
+        self.messages: list[InboundMessage] = []
+        self.answers: list[InboundMessage] = []
+        self.problems: dict[str, str] = {}
+        self.history: list[str] = []
+        self.link = Link(resolve, name=name, on_down=lambda _link, _why: self.profile.link_down())
+        self.profile = JetStreamProfile(
+            self.link,
+            **{
+                "us": name,
+                "instance": f"{id(self):x}",
+                "channels": ((WORKSPACE, CHANNEL),),
+                "observe": False,
+                "settings": self.settings,
+                "offer": self._offered,
+                "answered": self.answers.append,
+                "on_problem": self._problem,
+                "on_solved": lambda key: self.problems.pop(key, None),
+                "check_every": 0.2,
+                **more,
+            },
+        )
+        self._task: asyncio.Task[None] | None = None
+
+    @property
+    def texts(self) -> list[str]:
+        """Payloads in order of arrival."""
+        return [message.data.decode() for message in self.messages]
+
+    def _offered(self, message: InboundMessage) -> None:
+        self.messages.append(message)
+        if self.settles:
+            assert message.settlement is not None
+            message.settlement.ack()
+
+    def _problem(self, key: str, sentence: str) -> None:
+        self.problems[key] = sentence
+        if sentence not in self.history:
+            self.history.append(sentence)
+
+    @contextlib.asynccontextmanager
+    async def running(self, *, attached: bool = True) -> AsyncIterator[Peer]:
+        """Link and profile up, and down at the end."""
+        self.link.start()
+        self._task = asyncio.create_task(self.profile.run())
+        try:
+            if attached:
+                assert await self.profile.wait_attached(15), self.problems
+            yield self
+        finally:
+            await self.profile.close()
+            await self.cut()
+
+    async def cut(self) -> None:
+        """The link ends without a word to the stream: what is in hand stays unsettled."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+        await self.link.close(1)
+
+    async def has(self, count: int, timeout: float = 15) -> None:
+        """Wait until `count` messages have been offered."""
+        await wait_until(lambda: len(self.messages) >= count, timeout, f"{count} messages, there are {self.texts}")
+
+
+@contextlib.asynccontextmanager
+async def admin(server: NatsServer) -> AsyncIterator[JetStreamApi]:
+    """An operator: the JetStream API on a link of its own."""
+
+    async def resolve() -> NatsOptions:
+        return NatsOptions(servers=(server.url,))
+
+    link = Link(resolve, name="admin")
+    link.start()
+    assert await link.wait_up(15)
+    api = JetStreamApi(link)
+    await link.flush(5)
+    try:
+        yield api
+    finally:
+        await link.close(1)
