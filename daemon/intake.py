@@ -35,7 +35,7 @@ from aghbus.protocol.effects import (
     Requeue,
 )
 from aghbus.protocol.envelope import DISCOVERY_KINDS, Envelope, parse
-from aghbus.protocol.errors import NotTarget, ProtocolError
+from aghbus.protocol.errors import Illegible, NotTarget, ProtocolError
 from aghbus.protocol.identifiers import channel_of_subject
 from aghbus.protocol.receiving import Receiver, Source, View, decide, refuse
 from aghbus.protocol.salvage import identity, salvage
@@ -131,7 +131,7 @@ class Intake:
         core = self._core
         core.counters.add("refused")
         core.counters.add(f"refused.{error.reason}")
-        source = None if isinstance(error, NotTarget) else salvage(message.data, core.us, core.joined)
+        source = None if isinstance(error, NotTarget | Illegible) else salvage(message.data, core.us, core.joined)
         if source is None and not self._kept.spend("", core.clock.monotonic()):
             core.counters.add("quarantine.skipped")
             _settle(message.settlement)

@@ -12,7 +12,7 @@ import msgspec
 from msgspec import UNSET, Raw, UnsetType
 
 from aghbus.protocol.bodies import BODY_PARSERS, Body
-from aghbus.protocol.errors import Expired, InvalidSurface, LegacyFieldRejected, Malformed, UnsupportedKind
+from aghbus.protocol.errors import Expired, Illegible, InvalidSurface, LegacyFieldRejected, Malformed, UnsupportedKind
 from aghbus.protocol.identifiers import (
     is_channel,
     is_direct_id,
@@ -142,14 +142,14 @@ def parse(raw: bytes, now: int) -> Envelope:
 
 
 def decode_document(raw: bytes) -> dict[str, Any]:
-    """Any JSON object within the size and depth bounds, last duplicate key winning. Raises Malformed."""
+    """Any JSON object within the size and depth bounds, last duplicate key winning. Raises Illegible."""
     _check_bytes(raw)
     try:
         value = _decode_any(raw)
     except (msgspec.DecodeError, RecursionError, ValueError) as error:
-        raise Malformed(f"not JSON: {_decoder_words(error)}") from None
+        raise Illegible(f"not JSON: {_decoder_words(error)}") from None
     if not isinstance(value, dict):
-        raise Malformed("must be a JSON object")
+        raise Illegible("must be a JSON object")
     return value
 
 
@@ -158,8 +158,10 @@ def _decode(raw: bytes) -> _Wire:
     try:
         wire = _decode_wire(raw)
         _decode_any(raw)  # members that the struct skips, too: a number that no reader can hold would fail later
-    except (msgspec.DecodeError, RecursionError, ValueError):
+    except msgspec.ValidationError:
         wire = _decode_slowly(raw)
+    except (msgspec.DecodeError, RecursionError, ValueError) as error:
+        raise Illegible(f"not JSON: {_decoder_words(error)}") from None
     if wire.interaction_id is not UNSET:
         raise LegacyFieldRejected("is no longer part of the protocol", "interaction_id")
     return wire
@@ -182,12 +184,12 @@ def _decode_slowly(raw: bytes) -> _Wire:
 
 def _check_bytes(raw: bytes) -> None:
     if len(raw) > MAX_ENVELOPE_BYTES:
-        raise Malformed(f"is larger than {MAX_ENVELOPE_BYTES} bytes")
+        raise Illegible(f"is larger than {MAX_ENVELOPE_BYTES} bytes")
     if not raw.isascii():
         try:
             raw.decode()
         except UnicodeDecodeError as error:
-            raise Malformed(f"is not UTF-8 at byte {error.start}") from None
+            raise Illegible(f"is not UTF-8 at byte {error.start}") from None
     if b"\\u" in raw and _SURROGATE_ESCAPE.search(raw):
         _check_surrogates(raw)
     if raw.count(b"[") + raw.count(b"{") > MAX_DEPTH:
@@ -199,7 +201,7 @@ def _check_surrogates(raw: bytes) -> None:
     try:
         json.dumps(json.loads(raw), ensure_ascii=False).encode()
     except UnicodeEncodeError:
-        raise Malformed("holds a lone surrogate") from None
+        raise Illegible("holds a lone surrogate") from None
     except (ValueError, RecursionError):
         return  # not JSON at all: the decoder says so with a position
 
@@ -215,7 +217,7 @@ def _check_depth(raw: bytes) -> None:
         if char in b"[{":
             depth += 1
             if depth > MAX_DEPTH:
-                raise Malformed(f"is nested deeper than {MAX_DEPTH}")
+                raise Illegible(f"is nested deeper than {MAX_DEPTH}")
         elif char in b"]}":
             depth -= 1
 

@@ -3,6 +3,7 @@
 AghbusError
 ├── ProtocolError           a peer's envelope breaks a rule; carries the wire's reason code
 │   ├── Malformed           ├── LegacyFieldRejected   ├── UnsupportedKind   ├── UnsupportedProfile
+│   │   └── Illegible (nothing of it can be read)
 │   ├── Expired             ├── InvalidSurface        ├── VerificationFailed
 │   └── NotTarget
 └── RequestError            our own caller asked for something impossible; carries a code, a message and a hint
@@ -60,6 +61,10 @@ class ProtocolError(AghbusError):
 
 class Malformed(ProtocolError):
     """Not an envelope, or a field of the wrong type or grammar (spec section 5 steps 1, 2, 4, 5)."""
+
+
+class Illegible(Malformed):
+    """Not a JSON object at all, or one that no reader can hold: nothing of it can be read, not even by whom it is."""
 
 
 class LegacyFieldRejected(ProtocolError):

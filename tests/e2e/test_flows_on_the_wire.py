@@ -1,6 +1,8 @@
 """The flows of the protocol as a foreign peer sees them: raw envelopes in, raw envelopes out, one daemon between."""
 
 import json
+import subprocess
+import sys
 import time
 from collections.abc import AsyncIterator
 from functools import partial
@@ -167,3 +169,40 @@ async def test_garbage_at_full_speed_does_not_stop_good_traffic(bus: tuple[NatsS
     assert status["counters"]["refused.malformed"] == sent
     assert status["broker"]["dropped_messages"] == 0
     assert status["quarantined"] <= sent
+
+
+FLOOD = """
+import socket, sys, time
+host, port, subject, seconds = sys.argv[1], int(sys.argv[2]), sys.argv[3].encode(), float(sys.argv[4])
+link = socket.create_connection((host, port))
+link.recv(4096)
+link.sendall(b'CONNECT {"verbose":false}\\r\\n')
+body = b'{"protocol":"agh-network/v0","id":' + b"9" * 560
+burst = (b"PUB %s %d\\r\\n%s\\r\\n" % (subject, len(body), body)) * 50
+end = time.monotonic() + seconds
+while time.monotonic() < end:
+    link.sendall(burst)
+"""
+
+
+def test_a_flood_from_another_process_does_not_keep_work_from_arriving(
+    bus: tuple[NatsServer, Daemon], tmp_path: Path
+) -> None:
+    server, worker = bus
+    (tmp_path / "other").mkdir()
+    quick = ("--retry-first", "200ms", "--retry-ceiling", "1s")
+    with Daemon(Home(tmp_path / "other"), "ops", "--nats", server.url, *quick) as ops:
+        wait_for(lambda: ops.knows("worker"), 10, "presence")
+        subject = subject_for("ws_local", "default", "worker")
+        flood = subprocess.Popen([sys.executable, "-c", FLOOD, "127.0.0.1", str(server.port), subject, "3"])
+        sent: list[str] = []
+        while flood.poll() is None:
+            sent.append(ops.post("/v1/works", to="worker", text=f"number {len(sent)}")["work_id"])
+        assert flood.returncode == 0
+        wait_for(lambda: len(ids_of(worker)) >= min(len(sent), 1000), 60, "everything that was said yes to")
+        assert set(sent[-1000:]) <= ids_of(worker)
+        assert worker.get("/v1/status")["counters"]["refused.malformed"] > 1000
+
+
+def ids_of(daemon: Daemon) -> set[str]:
+    return {work["work_id"] for work in daemon.get("/v1/works?limit=1000")["works"]}
