@@ -40,6 +40,9 @@ COMMANDS = {
     "capability show": ("capability", "show one record of our catalog"),
     "capability send": ("capability_send", "send a record of our catalog"),
     "capability digest": ("capability_digest", "compute digests of capability documents (offline)"),
+    "artifact put": ("artifact_put", "store a file for the others to fetch"),
+    "artifact get": ("artifact_get", "fetch an artifact into a file"),
+    "artifact list": ("artifact_list", "list artifacts"),
     "quarantine": ("quarantine", "list refused envelopes"),
     "envelope check": ("envelope_check", "judge envelopes by the protocol's rules (offline)"),
     "envelope replay": ("envelope_replay", "replay envelopes as one receiver's state (offline)"),
@@ -57,6 +60,7 @@ GROUPS = {
     "inbox": "messages that wait for our agent",
     "messages": "stored envelopes of both directions",
     "capability": "our capability catalog and digests",
+    "artifact": "content that does not fit an envelope, in the network's object store",
     "envelope": "debug envelopes of any peer (offline)",
     "id": "derived identifiers (offline)",
 }

@@ -3,7 +3,7 @@
 import asyncio
 import logging
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, Final
 
 from aghbus.daemon.announcer import Announcer
 from aghbus.daemon.catalog import Catalog
@@ -21,7 +21,8 @@ from aghbus.store.database import Store
 from aghbus.store.errors import StoreUnavailable
 from aghbus.store.writer import Job
 
-_NOISE_PER_MINUTE = 6  # log lines a minute of one kind that a stranger can provoke
+_BEHIND: Final = 20_000  # jobs that wait for the store, beyond which nothing is committed behind
+_NOISE_PER_MINUTE: Final = 6  # log lines a minute of one kind that a stranger can provoke
 
 
 class Core:
@@ -81,6 +82,9 @@ class Core:
 
     def behind(self, job: Job[Any]) -> None:
         """Commit `job` with the next group and do not wait: for what a crash may lose, because it can be had again."""
+        if self.store.backlog >= _BEHIND:
+            self.counters.add("store.behind_lost")  # a disk that does not keep up must not cost us the memory
+            return
         self.store.submit(job).add_done_callback(self._behind_done)
 
     def _behind_done(self, future: asyncio.Future[Any]) -> None:

@@ -8,6 +8,7 @@ import msgspec
 
 from aghbus.daemon.core import Core
 from aghbus.daemon.link import LinkError
+from aghbus.daemon.roster import MAX_PEERS
 from aghbus.protocol.control import WhoisAnswer, WhoisAsk, WhoisFound
 from aghbus.protocol.discovery import CATALOG, CATALOG_KEY, FILTER_KEY, INCLUDE_KEY, rich_response, should_answer
 from aghbus.protocol.effects import AnswerWhois, Discovered
@@ -25,6 +26,7 @@ _REGREET: Final = 5.0  # seconds between two greets that answer a conflict
 _GRACE: Final = (0.01, 0.1)  # seconds, least and most, after the last expected answer
 _STALL: Final = (0.1, 0.5)  # seconds without any answer, after at least one and before the first
 _STALL_ROUND_TRIPS: Final = 20  # a stall lasts at least so many round trips as seen
+_ANSWERS: Final = 1_000  # answers on their way at a time: a flood of questions to a slow broker gets no more
 
 
 class Question:
@@ -99,8 +101,10 @@ class Discovery:
         """Presence, an answer to a question of ours, or an answer to somebody's question."""
         if isinstance(effect, Discovered):
             self._heard(effect, envelope)
-        else:
+        elif len(self._tasks) < _ANSWERS:
             self.spawn(self._answer(effect.request))
+        else:
+            self._core.counters.add("whois.suppressed")
 
     def _heard(self, effect: Discovered, envelope: Envelope) -> None:
         core = self._core
@@ -122,6 +126,8 @@ class Discovery:
         took = question.last - question.started
         self._slowest = max(took, self._slowest * 0.9)
         card = effect.card.to_wire()
+        if len(question.found) >= MAX_PEERS:
+            return
         question.found.setdefault(
             effect.card.peer_id,
             WhoisFound(
@@ -228,9 +234,14 @@ class Discovery:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def close(self) -> None:
-        """Wait for what is still being answered."""
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+    async def close(self, timeout: float) -> None:
+        """Wait for what is still being answered, `timeout` seconds at most; a broker that stands still must not hold us up."""
+        tasks = set(self._tasks)
+        if tasks:
+            await asyncio.wait(tasks, timeout=timeout)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
 
     def _draft(
         self,

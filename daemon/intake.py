@@ -7,7 +7,7 @@ brings it again. While one commit is under way the next batch gathers.
 
 import asyncio
 import logging
-from collections import deque
+from collections import Counter, deque
 from typing import Final
 
 import msgspec
@@ -47,6 +47,9 @@ from aghbus.store.outbox import Outgoing
 from aghbus.store.transaction import Transaction
 
 _BATCH: Final = 256  # envelopes decided in one job: some milliseconds of the loop
+_BATCH_BYTES: Final = 4 * 1024 * 1024  # of envelopes decided in one job, for the same reason
+_QUEUE_BYTES: Final = 64 * 1024 * 1024  # of envelopes that wait: four thousand of the largest would be gigabytes
+_SHARE: Final = 0.5  # of the queue that one sender may fill: the others' messages get through a flood of his
 _QUARANTINE_PER_SECOND: Final = 50.0  # refused envelopes kept; a flood beyond it is only counted
 _NAK_DELAY: Final = 1.0  # seconds until a stream delivers again what could not be taken
 _STORE_PAUSE: Final = 0.25  # seconds before the next batch after the store could not write
@@ -84,6 +87,8 @@ class Intake:
         self._discovery = discovery
         self._publisher = publisher
         self._queue: deque[Arrived] = deque()
+        self._bytes = 0  # of what is in the queue
+        self._shares: Counter[str] = Counter()  # messages in the queue by sender, "" for the refused
         self._bell = asyncio.Event()
         self._idle = asyncio.Event()
         self._idle.set()
@@ -139,10 +144,14 @@ class Intake:
         self._put(self._arrived(message, None, error, source))
 
     def _put(self, arrived: Arrived) -> None:
-        if len(self._queue) >= self._core.settings.receive.queue:
+        limit = self._core.settings.receive.queue
+        share = self._shares[_sender(arrived)] >= max(1, int(limit * _SHARE))
+        if share or len(self._queue) >= limit or self._bytes + len(arrived.raw) > _QUEUE_BYTES:
             self._overload("queue", arrived)
             return
         self._queue.append(arrived)
+        self._bytes += len(arrived.raw)
+        self._shares[_sender(arrived)] += 1
         self._idle.clear()
         self._bell.set()
 
@@ -195,7 +204,7 @@ class Intake:
         return True
 
     async def _batch(self) -> None:
-        batch = [self._queue.popleft() for _ in range(min(_BATCH, len(self._queue)))]
+        batch = self._next()
         try:
             await self._work_off(batch)
         except StoreUnavailable as error:
@@ -203,6 +212,19 @@ class Intake:
                 self._overload("store", arrived)
             self._core.noise.event(logging.ERROR, "store", "the store cannot write", cause=str(error))
             await asyncio.sleep(_STORE_PAUSE)
+
+    def _next(self) -> list[Arrived]:
+        batch: list[Arrived] = []
+        size = 0
+        while self._queue and len(batch) < _BATCH and size < _BATCH_BYTES:
+            arrived = self._queue.popleft()
+            batch.append(arrived)
+            size += len(arrived.raw)
+            self._shares[_sender(arrived)] -= 1
+        self._bytes -= size
+        if not self._queue:
+            self._shares.clear()
+        return batch
 
     async def _work_off(self, batch: list[Arrived]) -> None:
         try:
@@ -320,6 +342,8 @@ class Intake:
         envelope, reply = done.arrived.envelope, done.arrived.reply
         if not reply or envelope is None or envelope.to != self._core.us or not may_answer(reply):
             return
+        if envelope.sender == self._core.us:
+            return  # our own, or of another daemon under our id: not kept here
         refusal = next((effect.reason for effect in done.effects if isinstance(effect, Quarantine)), None)
         ack = Ack(envelope.id, "committed" if refusal is None else "refused", refusal)
         self._core.counters.add("acks.sent")
@@ -341,6 +365,10 @@ class Intake:
         core.counters.problem(f"overload.{where}", sentence, core.clock.monotonic())
         sender = arrived.envelope.sender if arrived.envelope else ""
         core.noise.event(logging.WARNING, f"overload.{where}", sentence, sender=sender, subject=arrived.subject)
+
+
+def _sender(arrived: Arrived) -> str:
+    return arrived.envelope.sender if arrived.envelope is not None else ""
 
 
 def _settle(settlement: Settlement | None) -> None:

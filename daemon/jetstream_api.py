@@ -75,6 +75,8 @@ class JetStreamApi:
         self, subject: str, data: bytes, headers: Mapping[str, str] | None = None, timeout: float = _WAIT
     ) -> InboundMessage:
         """The first reply to a request. Raises NoJetStream when nobody is there to answer, LinkError."""
+        if not self._answers.attached:
+            await self._link.flush(timeout)  # made a moment ago; the answer must not be faster than the subscription
         reply = f"{self._root}.{next(self._numbers)}"
         answer: asyncio.Future[InboundMessage] = asyncio.get_running_loop().create_future()
         self._waiting[reply] = answer

@@ -14,6 +14,7 @@ from typing import Any, Final
 import msgspec
 
 from aghbus.daemon.carrier import Carried
+from aghbus.daemon.failpoints import failpoint
 from aghbus.daemon.jetstream_api import JetStreamApi, JetStreamError, NoJetStream, read_error
 from aghbus.daemon.jetstream_consumer import ANSWER_TO, durable_name
 from aghbus.daemon.jetstream_stream import STREAM
@@ -143,6 +144,7 @@ class JetStreamCarrier:
                 if batch.refused is not None:
                     break
                 await self._publish(batch, row, kept)
+            failpoint("publish.handed")
             await self._until(batch, epoch, lambda: batch.open == 0)
         finally:
             self._abandon(batch)

@@ -30,17 +30,16 @@ class Mailbox:
         core = self._core
         deadline = core.clock.monotonic() + ask.wait
         while True:
-            rings = core.inbox_bell.rings
-            item = await self._lease(ask)
+            rings, now_ms = core.inbox_bell.rings, core.clock.millis()
+            item = await self._lease(ask, now_ms)
             left = deadline - core.clock.monotonic()
             if item is not None or left <= 0 or core.draining:
                 return item
-            pause = await self._until_due(left)
+            pause = await self._until_due(left, now_ms)
             if core.inbox_bell.rings == rings:
                 await core.inbox_bell.wait(pause)
 
-    async def _lease(self, ask: InboxNextAsk) -> InboxItem | None:
-        now_ms = self._core.clock.millis()
+    async def _lease(self, ask: InboxNextAsk, now_ms: int) -> InboxItem | None:
         token = "lease_" + secrets.token_hex(8)
 
         def job(tx: Transaction) -> InboxItem | None:
@@ -52,9 +51,12 @@ class Mailbox:
             failpoint("inbox.leased")
         return item
 
-    async def _until_due(self, left: float) -> float:
-        """Seconds until a lease runs out or a returned message is ready again, `left` at most."""
-        due_ms = await inbox.next_due_ms(self._core.store.reader)
+    async def _until_due(self, left: float, after_ms: int) -> float:
+        """Seconds until a lease runs out or a returned message is ready again, `left` at most.
+
+        What was ready at `after_ms` and not leased then is of another work: its time is past, not to be waited for.
+        """
+        due_ms = await inbox.next_due_ms(self._core.store.reader, after_ms)
         if due_ms is None:
             return left
         return min(left, max(_SHORTEST, (due_ms - self._core.clock.millis()) / 1000))

@@ -11,6 +11,7 @@ import logging
 import os
 import sys
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any, Final, TextIO
 
 from aghbus.daemon.config_layers import ConfigError
@@ -40,6 +41,11 @@ _SHOW_EXAMPLES: Final = """examples:
 _CHECK_EXAMPLES: Final = """examples:
   aghd config check                            print every problem; exit 2 if there is one
   aghd config check --config deploy/aghbus.toml -o json
+"""
+_STORE_EXAMPLES: Final = """examples:
+  aghd check-store --name ops                  read all of it; exit 1 if something is wrong
+  aghd check-store --name ops --quick -o json  what the next start would look at
+  aghd check-store --name ops --accept-loss    a reported loss is known now (the daemon must be stopped)
 """
 _EXAMPLES: Final = """examples:
   aghd run --name ops
@@ -79,6 +85,12 @@ def build_parser() -> argparse.ArgumentParser:
     _configurable(_with_output(show), _config_show)
     check = _parser(actions.add_parser, "check", help="print every problem", epilog=_CHECK_EXAMPLES)
     _configurable(_with_output(check), _config_check)
+    store = _parser(commands.add_parser, "check-store", help="whether the store is whole", epilog=_STORE_EXAMPLES)
+    store.usage = "aghd check-store [--name NAME] [--quick | --accept-loss] [options]"
+    action = store.add_mutually_exclusive_group()
+    action.add_argument("--quick", action="store_true", help="only what the next start would look at")
+    action.add_argument("--accept-loss", action="store_true", help="end the warning about a loss that was found")
+    _configurable(_with_output(store), _check_store)
     version = _with_output(_parser(commands.add_parser, "version", help="print the version"))
     version.set_defaults(command=_version)
     return parser
@@ -169,6 +181,24 @@ def _config_check(args: argparse.Namespace) -> int:
         _print(f"note: {note}")
     _print("configuration is good")
     return OK
+
+
+def _check_store(args: argparse.Namespace) -> int:
+    from aghbus.daemon.store_check import accept_loss, as_json, as_text, check_store  # opens SQLite
+    from aghbus.store.errors import StoreError
+
+    try:
+        path = Path(_load(args).locations.store_path)
+        if args.accept_loss:
+            _print(escape(accept_loss(path)))
+            return OK
+    except ConfigError as error:
+        return _refuse(error)
+    except StoreError as error:
+        return _fail(str(error), error.hint)
+    checked = check_store(path, quick=args.quick)
+    _print(as_json(checked) if args.output == "json" else as_text(checked))
+    return OK if checked.ok else FAILED
 
 
 def _version(args: argparse.Namespace) -> int:

@@ -76,6 +76,7 @@ class Node:
         self._store = store
         self._tasks: list[asyncio.Task[None]] = []
         self.stopped = asyncio.Event()
+        self.failed = False  # a part ended that never should
         self.link = Link(
             self._resolve,
             name=f"aghd {settings.name}",
@@ -169,6 +170,7 @@ class Node:
                 raise
             except BaseException:
                 _log.exception("a part of the daemon failed part=%s", name)
+                self.failed = True
                 self.stopped.set()  # a daemon with a dead part must not look alive
                 raise
 
@@ -193,7 +195,7 @@ class Node:
         self.core.inbox_bell.close()
         if self._api is not None:
             await self._api.stop(left(0.5))
-        await self.discovery.close()
+        await self.discovery.close(left(0.3))
         if self.jetstream is not None:
             await self.jetstream.close()
         for task in self._tasks:

@@ -4,6 +4,7 @@ import os
 from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING
 
+from aghbus.daemon.artifact_service import ArtifactService
 from aghbus.daemon.mailbox import Mailbox
 from aghbus.daemon.roster import card_object
 from aghbus.daemon.service import EventFilter, MessageQuery
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
     from aghbus.daemon.node import Node
 
 
-class NodeService:
+class NodeService(ArtifactService):
     """`aghbus.daemon.service.Service` over a running node."""
 
     def __init__(self, node: "Node") -> None:

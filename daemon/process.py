@@ -29,7 +29,7 @@ _STOP_SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
 async def run_daemon(
     settings: Settings, locations: Locations, *, banner: TextIO | None, reload: Reload | None = None
 ) -> int:
-    """Run until SIGTERM or SIGINT, and drain; the exit code of the process.
+    """Run until SIGTERM or SIGINT, and drain; the exit code of the process: 1 when a part of it failed, so that a supervisor starts it anew.
 
     Raises NatsOptionsError, BrokerError, StoreError, CatalogError or ListenError when it cannot start; each has a hint.
     """
@@ -81,7 +81,7 @@ async def _serve(node: Node, banner: TextIO | None, reload: Reload | None) -> in
     clean = await node.stop()
     if not clean:
         _log.warning("not everything went out before the deadline; it is kept and goes out at the next start")
-    return 0
+    return 1 if node.failed else 0
 
 
 async def _greet_person(node: Node, banner: TextIO) -> None:

@@ -7,8 +7,10 @@ then it is given up, its work is closed and the agent is told. Receivers dedupli
 
 import asyncio
 import logging
+import re
 from collections import deque
 from collections.abc import Iterable
+from functools import partial
 from typing import Final
 
 from aghbus.daemon.carrier import Carrier
@@ -16,7 +18,9 @@ from aghbus.daemon.closing import after_failure
 from aghbus.daemon.core import Core
 from aghbus.daemon.failpoints import failpoint
 from aghbus.daemon.link import InboundMessage, LinkError
-from aghbus.protocol.acks import parse_ack
+from aghbus.protocol.acks import Ack, parse_ack
+from aghbus.protocol.budget import Budgets
+from aghbus.protocol.errors import REASON_CODES
 from aghbus.store import outbox, retry
 from aghbus.store.errors import StoreUnavailable
 from aghbus.store.outbox import Outgoing
@@ -24,12 +28,16 @@ from aghbus.store.retry import Schedule
 from aghbus.store.transaction import Transaction
 
 _BATCH: Final = 1024  # envelopes between two confirmations, at most
+_FRESH: Final = 1024  # envelopes in memory that wait for the broker; more are read from the store again
 _LONGEST: Final = 30.0  # seconds between two looks for what is due: a wall clock may be set while we wait
 _SHORTEST: Final = 0.05  # seconds between two looks, when the clock says that something is due
 _NOT_TAKEN: Final = 0.5  # seconds before what the broker did not take now is offered again
 _WINDOW: Final = 256  # unanswered messages that go out again before a new one to the same peer
 _FIRST_SILENCE: Final = 1.0  # seconds between the first two times that all unanswered messages go out again; doubled
 _JITTER: Final = 0.25  # of a pause between two tries, both ways
+_HASTES: Final = 3.0  # times in a row that a peer's return hastens what waits for it: anybody may greet under its name
+_HASTES_PER_SECOND: Final = 1 / 15  # thereafter
+_SEQUENCE: Final = re.compile(r"[0-9]{1,18}").fullmatch  # last token of our reply subjects; fits SQLite's 63 bits
 
 
 class _Silence:
@@ -56,19 +64,29 @@ class Publisher:
         self._due_bell = asyncio.Event()
         self._reload = True
         self._silent: dict[str, _Silence] = {}
+        self._ahead: set[int] = set()  # sequences behind whose answer others are held back
+        self._known_from = float("-inf")  # monotonic: from then on an unheard peer counts as one that does not acknowledge
+        self._hastened = Budgets(_HASTES, _HASTES_PER_SECOND)
         self._idle = asyncio.Event()
         self._idle.set()
 
     def enqueue(self, rows: Iterable[Outgoing]) -> None:
         """What a commit has just queued, in order."""
-        self._fresh.extend(rows)
-        if self._fresh:
-            self._idle.clear()
-            self._bell.set()
+        queued = list(rows)
+        if not queued:
+            return
+        if self._core.link.state == "up" and len(self._fresh) + len(queued) <= _FRESH:
+            self._fresh.extend(queued)
+        else:  # they are in the store: neither an outage nor a slow broker fills our memory
+            self._fresh.clear()
+            self._reload = True
+        self._idle.clear()
+        self._bell.set()
 
     def link_up(self) -> None:
         """The link is (back) up: everything still queued in the store goes out."""
         self._reload = True
+        self._known_from = self._core.clock.monotonic() + self._core.settings.discovery.max_wait
         self._idle.clear()
         self._bell.set()
         self._due_bell.set()
@@ -85,12 +103,15 @@ class Publisher:
             try:
                 await self._empty()
             except (LinkError, StoreUnavailable) as error:
-                self._reload = True  # what was under way is still queued in the store
+                self._again()
                 self._core.counters.add("outbox.interrupted")
                 self._core.noise.event(logging.INFO, "outbox", "publishing interrupted", cause=str(error))
-                if isinstance(error, StoreUnavailable):
-                    await asyncio.sleep(_NOT_TAKEN)
-                    self._bell.set()
+
+    def _again(self) -> None:
+        """What was under way is still queued in the store: once more soon. The link may never count as lost: a late PONG."""
+        self._reload = True
+        self._idle.clear()
+        asyncio.get_running_loop().call_later(_NOT_TAKEN, self._bell.set)
 
     async def drained(self, timeout: float) -> bool:
         """Wait until nothing is left to publish; False when `timeout` seconds passed before."""
@@ -111,10 +132,13 @@ class Publisher:
 
     async def _publish_stored(self) -> None:
         """Everything that the store has as queued, oldest first; what is fresh is part of it or comes after."""
+        store = self._core.store
+        if not store.writable and not await store.probe():  # what cannot be noted would go out again and again
+            raise StoreUnavailable("the store cannot write", hint="see `aghctl status`")
         self._reload = False
         self._fresh.clear()
         after = 0
-        while rows := await outbox.queued(self._core.store.reader, after, _BATCH):
+        while rows := await store.write(partial(outbox.load_queued, after_seq=after, limit=_BATCH)):
             await self._publish(rows)
             after = rows[-1].seq
 
@@ -128,6 +152,8 @@ class Publisher:
         counted = {row.seq for row in fresh}  # what goes out in front of them is no try of its own
         if self._silent:
             fresh = await self._core.store.write(lambda tx: self._in_order(tx, fresh))
+        if any(row.behind is not None and self._waits_for(row.recipient) for row in fresh):
+            fresh = await self._core.store.write(lambda tx: self._without_held(tx, fresh))
         if not fresh:
             return
         failpoint("publish.before")
@@ -135,13 +161,19 @@ class Publisher:
         failpoint("publish.confirmed")
         taken = set(carried.published)
         self._core.counters.add("outbox.published", len(taken))
-        self._core.behind(
-            lambda tx: self._note(tx, [row for row in fresh if row.seq in taken & counted], carried.impossible)
-        )
+        noted = [row for row in fresh if row.seq in taken & counted]
+        self._core.store.submit(lambda tx: self._note(tx, noted, carried.impossible)).add_done_callback(self._noted)
         if len(taken) + len(carried.impossible) < len(fresh):
             self._core.counters.add("outbox.not_taken", len(fresh) - len(taken) - len(carried.impossible))
             self._reload = True
             await asyncio.sleep(_NOT_TAKEN)
+
+    def _noted(self, future: asyncio.Future[None]) -> None:
+        error = None if future.cancelled() else future.exception()
+        if isinstance(error, StoreUnavailable):
+            self._again()  # it went out, but would wait for no answer
+        elif error is not None:
+            self._core.log.error("what was published could not be noted", exc_info=error)
 
     def _note(self, tx: Transaction, rows: list[Outgoing], impossible: list[tuple[int, str]]) -> None:
         now_ms = self._core.clock.millis()
@@ -162,7 +194,7 @@ class Publisher:
         chosen = {row.seq: row for row in rows}
         now, now_ms = self._core.clock.monotonic(), self._core.clock.millis()
         for peer in {row.recipient for row in rows if row.recipient is not None} & self._silent.keys():
-            mine = [row for row in rows if row.recipient == peer]
+            mine = [row for _, row in sorted(chosen.items()) if row.recipient == peer]
             older = retry.unanswered(tx, peer, mine[-1].seq, _WINDOW)
             if not older or older[0].seq >= mine[0].seq:
                 continue  # nothing is in front of them
@@ -178,6 +210,34 @@ class Publisher:
                     del chosen[row.seq]
                     retry.hold_back(tx, row.seq, now_ms + int(1000 * (silence.until - now)))
         return [chosen[seq] for seq in sorted(chosen)]
+
+    def _without_held(self, tx: Transaction, rows: list[Outgoing]) -> list[Outgoing]:
+        """`rows` without what must not arrive before the opening of its work, or before our end of it.
+
+        A receiver ignores, for good, an end that comes before its opening (spec section 6, no such work), and a refusal that
+        comes before our end would end the work in another state. So they wait for the acknowledgement.
+        """
+        behind = [row.seq for row in rows if row.behind is not None and self._waits_for(row.recipient)]
+        held = retry.held(tx, behind)
+        next_ms = self._core.clock.millis() + int(1000 * self._core.settings.retry.first)
+        for row in held:
+            retry.hold_back(tx, row.seq, next_ms)
+        self._ahead.update(row.behind for row in held if row.behind is not None)
+        tx.after_commit(self._due_bell.set)
+        seqs = {row.seq for row in held}
+        return [row for row in rows if row.seq not in seqs]
+
+    def _waits_for(self, peer: str | None) -> bool:
+        """Whether `peer` acknowledges what it commits, as far as we know: just after the start or an outage it may."""
+        if peer is None:
+            return False
+        acknowledges = self._core.roster.acknowledges(peer)
+        return self._core.clock.monotonic() < self._known_from if acknowledges is None else acknowledges
+
+    def _release(self, tx: Transaction, seq: int) -> None:
+        self._ahead.discard(seq)
+        if retry.release(tx, seq, self._core.clock.millis()):
+            tx.after_commit(self._due_bell.set)
 
     # trying again
 
@@ -199,7 +259,7 @@ class Publisher:
             try:
                 rows, due_ms = await self._core.store.write(self._take_due)
                 if rows and self._core.link.state == "up":
-                    self._core.counters.add("outbox.retried", len(rows))
+                    self._core.counters.add("outbox.retried", sum(row.attempts > 0 for row in rows))
                     await self._publish(rows)
             except (LinkError, StoreUnavailable) as error:
                 self._core.noise.event(logging.INFO, "retry", "retry interrupted", cause=str(error))
@@ -216,16 +276,19 @@ class Publisher:
 
     def _take_due(self, tx: Transaction) -> tuple[list[Outgoing], int | None]:
         retry.settle(tx)
+        policy, now_ms = self._core.settings.retry, self._core.clock.millis()
+        longest = (1 + _JITTER) * max(policy.first, policy.ceiling, _FIRST_SILENCE)
+        retry.pull_in(tx, now_ms, now_ms + int(1000 * longest))
         for seq in retry.stale(tx, self._core.clock.seconds(), _BATCH):
             self._core.counters.add("outbox.expired")
             self._fail(tx, seq, "expired", "no answer before it expired")
         due: list[Outgoing] = []
         if self._core.link.state != "up":
             return due, None
-        for row in retry.due(tx, self._core.clock.millis(), _BATCH):
-            if row.attempts < self._core.settings.retry.limit:
+        for row in retry.due(tx, now_ms, _BATCH):
+            if row.attempts < policy.limit:
                 due.append(row)
-                if row.recipient is not None and self._core.roster.acknowledges(row.recipient):
+                if row.attempts and row.recipient is not None and self._core.roster.acknowledges(row.recipient):
                     self._silent.setdefault(row.recipient, _Silence())
             else:
                 self._core.counters.add("outbox.dead")
@@ -250,22 +313,31 @@ class Publisher:
         """Something came to the reply subject of one of our messages (a callback of the link)."""
         ack = parse_ack(message.data)
         token = message.subject.rpartition(".")[2]
-        if ack is None or not token.isdecimal():
+        if ack is None or not _SEQUENCE(token):
             return  # a stream's acknowledgement, for one
         seq = int(token)
         self._core.counters.add(f"acks.{ack.outcome}")
+        self._core.behind(lambda tx: self._take_answer(tx, seq, ack))
+
+    def _take_answer(self, tx: Transaction, seq: int, ack: Ack) -> None:
+        """Who got one message of ours knows where answers go, and can count: the id shows that it is the receiver's answer."""
+        if not retry.is_message(tx, seq, ack.id):
+            tx.after_commit(lambda: self._core.counters.add("acks.unknown"))
+            return
         if ack.outcome == "committed":
-            self._core.behind(lambda tx: retry.answered(tx, seq, ack.id, "committed by the receiver's daemon"))
-            if self._silent:
-                self._core.behind(lambda tx: self._answered_by(tx, retry.recipient_of(tx, seq)))
+            retry.answered(tx, seq, "committed by the receiver's daemon")
+            self._answered_by(tx, retry.recipient_of(tx, seq))
         else:
-            why = f"refused by the receiver: {ack.reason or 'no reason given'}"
-            self._core.behind(lambda tx: self._fail(tx, seq, "dead", why))
+            reason = ack.reason if ack.reason in REASON_CODES else "no reason given"
+            self._fail(tx, seq, "dead", f"refused by the receiver: {reason}")
+        if seq in self._ahead:
+            self._release(tx, seq)
 
     def peer_is_back(self, peer: str) -> None:
         """A peer has joined: what waits for its answer need not wait longer."""
-        self._silent.pop(peer, None)
-        self._core.behind(lambda tx: self._hasten(tx, peer))
+        if self._hastened.spend(peer, self._core.clock.monotonic()):
+            self._silent.pop(peer, None)
+            self._core.behind(lambda tx: self._hasten(tx, peer))
 
     def _answered_by(self, tx: Transaction, peer: str | None) -> None:
         """A peer that did not answer for a while does: what else waits for it goes out now, in order."""

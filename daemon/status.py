@@ -67,6 +67,7 @@ def _broker(node: "Node") -> control.BrokerStatus:
 
 def _problems(node: "Node") -> list[str]:
     problems = node.core.counters.problems(node.core.clock.monotonic())
+    problems[:0] = node.core.store.problems
     if node.link.state != "up":
         why = f": {node.link.last_error}" if node.link.last_error else ""
         problems.insert(0, f"the broker link is {node.link.state}{why}")

@@ -469,3 +469,24 @@ class Version(Answer):
     version: str
     protocol: str
     api: str
+
+
+class Artifact(Answer):
+    """Content in the object store of the broker. `digest` is `sha256:` and 64 hex digits, `size` in bytes.
+
+    `put_by` is the peer id that the daemon which put it gave; nobody has verified it.
+    """
+
+    uri: str
+    work_id: str
+    name: str
+    size: int
+    digest: str
+    put_by: str | None
+
+
+class Artifacts(Answer):
+    """Artifacts of one work, or of all, sorted by URI. `more` when there are others beyond the limit."""
+
+    artifacts: list[Artifact]
+    more: bool

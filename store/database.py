@@ -16,10 +16,11 @@ import aiosqlite
 
 from aghbus.protocol import control
 from aghbus.protocol.text import escape
-from aghbus.store import meta
+from aghbus.store import integrity, meta
 from aghbus.store.errors import StoreDamaged, StoreError, StoreUnavailable, StoreUnopenable
 from aghbus.store.handover import with_room
 from aghbus.store.lock import StoreLock
+from aghbus.store.mark import Mark, MarkFile
 from aghbus.store.memory import Memory
 from aghbus.store.schema import check_owner, migrate, shipped
 from aghbus.store.writer import Job, Stats, Writer
@@ -47,6 +48,8 @@ class Store:
         reader: aiosqlite.Connection,
         memory: Memory,
         executor: ThreadPoolExecutor,
+        opened: integrity.Opened,
+        mark: MarkFile,
     ) -> None:
         """Use `open`."""
         self.path: Final = path
@@ -56,7 +59,9 @@ class Store:
         self._lock = lock
         self._db = db
         self._executor = executor
-        self._writer = Writer(db, memory, executor)
+        self._opened = opened
+        self._mark = mark
+        self._writer = Writer(db, memory, executor, mark)
         self._task = asyncio.create_task(self._writer.run(), name="store writer")
         self._closed = False
 
@@ -64,8 +69,8 @@ class Store:
     async def open(cls, path: Path, *, synchronous: Synchronous = "full", name: str = "aghd") -> "Store":
         """Opens or creates the store at `path`, brings its schema up to date and loads what lives in memory.
 
-        `name` tells others who holds it. A file that was not closed is checked first. Raises StoreLocked, StoreTooNew,
-        StoreDamaged or StoreUnopenable, and leaves nothing open then.
+        `name` tells others who holds it. A file that was not closed is checked first, and each is compared with its mark: see
+        `problems`. Raises StoreLocked, StoreTooNew, StoreDamaged or StoreUnopenable, and leaves nothing open then.
         """
         path = path.absolute()  # noqa: ASYNC240 - reads the working directory, once
         async with contextlib.AsyncExitStack() as undo:
@@ -77,11 +82,13 @@ class Store:
             undo.callback(executor.shutdown)
             memory = Memory()
             loop = asyncio.get_running_loop()
-            db = await loop.run_in_executor(executor, _open_writer, path, synchronous, memory)
+            db, opened = await loop.run_in_executor(executor, _open_writer, path, synchronous, memory)
             undo.callback(db.close)
+            mark = _open_mark(path, opened.mark)
+            undo.callback(mark.close)
             reader = await _open_reader(path)
             undo.push_async_callback(reader.close)
-            store = cls(path, synchronous, lock, db, reader, memory, executor)
+            store = cls(path, synchronous, lock, db, reader, memory, executor, opened, mark)
             undo.pop_all()
             return store
 
@@ -99,6 +106,15 @@ class Store:
     def last_error(self) -> str | None:
         """Why the store is not writable, safe to print; None while it is."""
         return self._writer.last_error
+
+    @property
+    def problems(self) -> tuple[str, ...]:
+        """What opening found missing, as sentences for the operator; a loss is reported at each start until it is accepted."""
+        loss = self._opened.loss
+        losses = () if loss is None else (f"{loss}: {integrity.LOST_HINT}",)
+        return tuple(f"the store has lost something: {sentence}" for sentence in losses) + tuple(
+            f"the store: {note}" for note in self._opened.notes
+        )
 
     @property
     def backlog(self) -> int:
@@ -150,6 +166,7 @@ class Store:
         await self.reader.close()
         await asyncio.get_running_loop().run_in_executor(self._executor, _close_writer, self._db)
         self._executor.shutdown()
+        self._mark.close()
         self._lock.release()
 
 
@@ -162,7 +179,7 @@ def _make_folder(path: Path) -> None:
         ) from None
 
 
-def _open_writer(path: Path, synchronous: Synchronous, memory: Memory) -> sqlite3.Connection:
+def _open_writer(path: Path, synchronous: Synchronous, memory: Memory) -> tuple[sqlite3.Connection, integrity.Opened]:
     db: sqlite3.Connection | None = None
     try:
         _make_private(path)
@@ -173,13 +190,14 @@ def _open_writer(path: Path, synchronous: Synchronous, memory: Memory) -> sqlite
         migrate(db, version, shipped())
         if version > 0:
             _check_content(db, path)
+        opened = integrity.reckon(db, path)
         meta.put(db, "closed", 0)
         memory.load(db)
     except (sqlite3.Error, OSError, StoreError) as error:
         if db is not None:
             db.close()
         raise _explained(path, error) from None
-    return db
+    return db, opened
 
 
 def _make_private(path: Path) -> None:
@@ -205,11 +223,8 @@ def _configure(db: sqlite3.Connection, synchronous: Synchronous) -> None:
 
 def _check_content(db: sqlite3.Connection, path: Path) -> None:
     """Reads the whole file unless the one who had it before closed it in order."""
-    if meta.get(db, "closed") == 1:
-        return
-    (verdict,) = db.execute("PRAGMA quick_check(1)").fetchone()
-    if verdict != "ok":
-        raise StoreDamaged(path, f"failed its check: {escape(verdict)}", hint=_DAMAGED_HINT)
+    if meta.get(db, "closed") != 1:
+        integrity.check_pages(db, path)
 
 
 def _close_writer(db: sqlite3.Connection) -> None:
@@ -231,7 +246,25 @@ async def _open_reader(path: Path) -> aiosqlite.Connection:
     return reader
 
 
-_DAMAGED_HINT: Final = "move it away with its -wal file and restore a backup, or start without it"
+def _open_mark(path: Path, mark: Mark) -> MarkFile:
+    try:
+        return MarkFile.open(path, mark)
+    except OSError as error:
+        raise _explained(path, error) from None
+
+
+def open_to_inspect(path: Path) -> sqlite3.Connection:
+    """A connection that only reads, whoever has the store. Raises StoreError as `Store.open` does, also when there is no file."""
+    db: sqlite3.Connection | None = None
+    try:
+        db = sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True, isolation_level=None)
+        db.execute("PRAGMA query_only = ON")
+        check_owner(db, path)
+    except (sqlite3.Error, StoreError) as error:
+        if db is not None:
+            db.close()
+        raise _explained(path, error) from None
+    return db
 
 
 def _explained(path: Path, error: Exception) -> StoreError:
@@ -243,7 +276,7 @@ def _explained(path: Path, error: Exception) -> StoreError:
         )
     code = getattr(error, "sqlite_errorcode", 0) & 0xFF
     if code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
-        return StoreDamaged(path, f"is damaged: {escape(str(error))}", hint=_DAMAGED_HINT)
+        return StoreDamaged(path, f"is damaged: {escape(str(error))}", hint=integrity.DAMAGED_HINT)
     return StoreUnopenable(
         path, f"cannot be opened: {escape(str(error))}", hint="check its permissions and the free space of its disk"
     )

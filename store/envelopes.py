@@ -179,6 +179,12 @@ async def pruned_through(reader: aiosqlite.Connection) -> int:
     return int(rows[0][0]) if rows else 0
 
 
+async def lost_through(reader: aiosqlite.Connection) -> int:
+    """The highest sequence that damage to the store took (store/integrity.py); 0 when none did."""
+    rows = await fetch(reader, "SELECT value FROM meta WHERE key = 'lost_through_seq'", [])
+    return int(rows[0][0]) if rows else 0
+
+
 class Page(NamedTuple):
     """Sequences that match, ascending, and where the next page begins."""
 

@@ -5,7 +5,16 @@ from typing import NamedTuple
 import aiosqlite
 
 from aghbus.protocol import control
-from aghbus.store.envelopes import EnvelopeFilter, Row, fetch, fetch_messages, find, message_of, pruned_through
+from aghbus.store.envelopes import (
+    EnvelopeFilter,
+    Row,
+    fetch,
+    fetch_messages,
+    find,
+    lost_through,
+    message_of,
+    pruned_through,
+)
 
 
 class EventPage(NamedTuple):
@@ -28,9 +37,12 @@ async def events(reader: aiosqlite.Connection, wanted: EnvelopeFilter, *, since:
 async def gap_after(reader: aiosqlite.Connection, wanted: EnvelopeFilter, since: int) -> int | None:
     """The highest sequence removed, when something that `wanted` may have matched after `since` was; else None.
 
-    What waits in the inbox is never removed, nor an envelope of a work that is still known.
+    Retention never removes what waits in the inbox, nor an envelope of a work that is still known; damage asks nobody.
     """
+    lost = await lost_through(reader)
     removed = await pruned_through(reader)
+    if lost > since:
+        return lost
     if removed <= since or wanted.inbox:
         return None
     if wanted.work_id is not None:

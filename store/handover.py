@@ -13,7 +13,7 @@ from typing import Final, TypeVar
 
 T = TypeVar("T")
 
-STARVED_SECONDS: Final = 1000  # ours: what takes longer may be waiting for the lock, not for the disk
+STARVED_SECONDS: Final = 0.002  # ours: what takes longer may be waiting for the lock, not for the disk
 ROOM_SECONDS: Final = 0.0002  # ours: enough to wake up, take the lock a few times and hand the result over
 
 

@@ -181,10 +181,13 @@ async def counts(reader: aiosqlite.Connection) -> dict[str, int]:
     return {state: found.get(state, 0) for state in ("ready", "leased", "dead")}
 
 
-async def next_due_ms(reader: aiosqlite.Connection) -> int | None:
-    """When, in Unix milliseconds, the next message is ready or the next lease runs out; None when nothing waits."""
-    sql = "SELECT min(coalesce(lease_until_ms, available_ms)) FROM inbox WHERE state IN ('ready', 'leased')"
-    value: int | None = (await fetch(reader, sql, []))[0][0]
+async def next_due_ms(reader: aiosqlite.Connection, after_ms: int = -1) -> int | None:
+    """When, in Unix milliseconds after `after_ms`, the next message is ready or a lease runs out; None when none will."""
+    sql = (
+        "SELECT min(coalesce(lease_until_ms, available_ms)) FROM inbox"
+        " WHERE state IN ('ready', 'leased') AND coalesce(lease_until_ms, available_ms) > ?"
+    )
+    value: int | None = (await fetch(reader, sql, [after_ms]))[0][0]
     return value
 
 

@@ -16,7 +16,7 @@ class StoreLock:
 
     def __init__(self, store: Path) -> None:
         self._store = store
-        self._path = store.with_name(store.name + ".lock")
+        self._path = _path_of(store)
         self._fd: int | None = None
 
     def acquire(self, name: str) -> None:
@@ -50,6 +50,25 @@ class StoreLock:
             os.ftruncate(self._fd, 0)
         os.close(self._fd)
         self._fd = None
+
+
+def is_locked(store: Path) -> bool:
+    """Whether a process holds the lock of `store` at this moment. Takes it for as long as that takes to find out."""
+    try:
+        fd = os.open(_path_of(store), os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(fd)
+    return False
+
+
+def _path_of(store: Path) -> Path:
+    return store.with_name(store.name + ".lock")
 
 
 def _locked(store: Path, note: bytes) -> StoreLocked:

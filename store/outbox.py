@@ -3,6 +3,7 @@
 Published means that the broker has it, nothing more; receipted that the receiver's own envelopes show that it arrived.
 """
 
+import sqlite3
 from typing import Final, NamedTuple
 
 import aiosqlite
@@ -12,10 +13,15 @@ from aghbus.protocol.identifiers import subject_for
 from aghbus.store.envelopes import fetch
 from aghbus.store.transaction import Transaction
 
+PAGE_BYTES: Final = 16 * 1024 * 1024  # ours, of envelopes that are read at once: sixteen of the largest
+
 _ADD: Final = "INSERT INTO outbox (seq, state, attempts, expires_at, subject) VALUES (?, 'queued', 0, ?, ?)"
 SELECT_OUTGOING: Final = """
 SELECT o.seq, o.subject, e.workspace_id, e.sender, e.recipient, e.msg_id, o.expires_at, o.attempts,
-    e.kind IN ('say', 'capability') AND e.work_id IS NOT NULL, e.raw
+    e.kind IN ('say', 'capability') AND e.work_id IS NOT NULL, e.raw,
+    (SELECT f.seq FROM works AS w JOIN outbox AS f ON f.seq IN (w.opened_seq, iif(w.terminal_id IS NULL, NULL, w.last_seq))
+     WHERE w.workspace_id = e.workspace_id AND w.channel = e.channel AND w.work_id = e.work_id AND f.seq < o.seq
+       AND (f.state = 'queued' OR f.state = 'published' AND f.next_ms IS NOT NULL) LIMIT 1)
 FROM outbox AS o JOIN envelopes AS e ON e.seq = o.seq
 """
 _QUEUED: Final = SELECT_OUTGOING + "WHERE o.state = 'queued' AND o.seq > ? ORDER BY o.seq LIMIT ?"
@@ -25,7 +31,7 @@ class Outgoing(NamedTuple):
     """One envelope to publish: `raw` goes to `subject`; stale from Unix second `expires_at`.
 
     `answerable`: every peer answers it sooner or later, if only with a `duplicate` receipt (spec section 5). `attempts` counts
-    the times it was published before.
+    the times it was published before. `behind` is the sequence of our opening or end of the same work, while that is unanswered.
     """
 
     seq: int
@@ -38,6 +44,7 @@ class Outgoing(NamedTuple):
     attempts: int
     answerable: int
     raw: bytes
+    behind: int | None = None
 
 
 def add(tx: Transaction, seq: int, envelope: Envelope) -> None:
@@ -57,7 +64,20 @@ def requeue(tx: Transaction, workspace_id: str, message_id: str) -> int | None:
 
 def load_queued(tx: Transaction, after_seq: int, limit: int) -> list[Outgoing]:
     """What is queued after `after_seq`, in order, inside a write job: sees what this transaction queued."""
-    return [Outgoing(*row) for row in tx.db.execute(_QUEUED, (after_seq, limit))]
+    return within_bytes(tx.db.execute(_QUEUED, (after_seq, limit)))
+
+
+def within_bytes(cursor: sqlite3.Cursor) -> list[Outgoing]:
+    """The rows of a SELECT_OUTGOING until their envelopes fill PAGE_BYTES; one at least, where there is one."""
+    found: list[Outgoing] = []
+    room = PAGE_BYTES
+    for row in cursor:
+        found.append(Outgoing(*row))
+        room -= len(found[-1].raw)
+        if room <= 0:
+            break
+    cursor.close()
+    return found
 
 
 async def queued(reader: aiosqlite.Connection, after_seq: int, limit: int) -> list[Outgoing]:

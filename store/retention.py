@@ -2,7 +2,7 @@
 
 A sweep walks the envelopes from the oldest. What belongs to a work lives and dies with it: the work goes once it is over and its
 last change is past the bound, and its envelopes with it. Never removed: envelopes of open works that we take part in, of inbox
-messages that are ready or leased, and of what is still queued.
+messages that are ready or leased, and of what is still queued or waits for an answer.
 """
 
 import sqlite3
@@ -21,7 +21,7 @@ VACUUM_PAGES: Final = 256  # ours, pages (1 MiB) that one job gives back to the 
 _SPARE_PAGES: Final = 1_024  # ours, free pages (4 MiB) that stay in the file for the next messages
 
 _CANDIDATES: Final = """
-SELECT e.seq, e.received_ms, i.state, o.state, w.id, w.state, w.role, w.updated_ms, w.last_seq, w.opened_seq,
+SELECT e.seq, e.received_ms, i.state, iif(o.next_ms IS NULL, o.state, 'queued'), w.id, w.state, w.role, w.updated_ms, w.last_seq, w.opened_seq,
     e.workspace_id, e.channel, e.surface, e.container, e.pair_a, e.pair_b
 FROM envelopes AS e
 LEFT JOIN inbox AS i ON i.seq = e.seq

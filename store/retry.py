@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from aghbus.store.outbox import SELECT_OUTGOING, Outgoing
+from aghbus.store.outbox import SELECT_OUTGOING, Outgoing, within_bytes
 from aghbus.store.transaction import Transaction
 
 
@@ -40,7 +40,7 @@ def published(tx: Transaction, schedules: list[Schedule], now_ms: int) -> None:
 def due(tx: Transaction, now_ms: int, limit: int) -> list[Outgoing]:
     """What has to go out again at `now_ms`, in the order of the sequence among the `limit` that wait longest."""
     rows = tx.db.execute(f"{SELECT_OUTGOING} WHERE o.next_ms <= ? ORDER BY o.next_ms LIMIT ?", (now_ms, limit))
-    return sorted(Outgoing(*row) for row in rows)
+    return sorted(within_bytes(rows))
 
 
 def unanswered(tx: Transaction, recipient: str, before_seq: int, limit: int) -> list[Outgoing]:
@@ -57,10 +57,31 @@ def hold_back(tx: Transaction, seq: int, next_ms: int) -> None:
     tx.db.execute("UPDATE outbox SET next_ms = ? WHERE seq = ? AND state IN ('queued', 'published')", (next_ms, seq))
 
 
+def held(tx: Transaction, seqs: list[int]) -> list[Outgoing]:
+    """Those of `seqs` that are behind something unanswered of their work."""
+    found = (tx.db.execute(f"{SELECT_OUTGOING} WHERE o.seq = ?", (seq,)).fetchone() for seq in seqs)
+    return [row for row in (Outgoing(*one) for one in found if one is not None) if row.behind is not None]
+
+
+def release(tx: Transaction, seq: int, now_ms: int) -> int:
+    """Our envelope `seq` was answered or given up: what was held back behind it is due now. How many that are."""
+    return tx.db.execute(
+        "UPDATE outbox SET next_ms = ?1 WHERE state = 'queued' AND next_ms > ?1 AND seq IN"
+        " (SELECT n.seq FROM envelopes AS a JOIN envelopes AS n ON n.work_id = a.work_id"
+        "  WHERE a.seq = ?2 AND n.seq > a.seq AND n.workspace_id = a.workspace_id AND n.channel = a.channel)",
+        (now_ms, seq),
+    ).rowcount
+
+
 def next_due_ms(tx: Transaction) -> int | None:
     """When the next one is due; None when nothing waits for an answer."""
     value: int | None = tx.db.execute("SELECT min(next_ms) FROM outbox WHERE next_ms IS NOT NULL").fetchone()[0]
     return value
+
+
+def pull_in(tx: Transaction, now_ms: int, latest_ms: int) -> None:
+    """What is due only after `latest_ms`, later than any pause that is ever made, is due now: the clock was set back."""
+    tx.db.execute("UPDATE outbox SET next_ms = ? WHERE next_ms > ?", (now_ms, latest_ms))
 
 
 def hasten(tx: Transaction, recipient: str, now_ms: int) -> int:
@@ -79,15 +100,17 @@ def recipient_of(tx: Transaction, seq: int) -> str | None:
     return None if row is None else row[0]
 
 
-def answered(tx: Transaction, seq: int, message_id: str, detail: str) -> bool:
-    """The receiver's daemon has committed our envelope `seq`, whose id it names; whether that was news."""
-    return (
-        tx.db.execute(
-            "UPDATE outbox SET state = 'receipted', detail = ?, next_ms = NULL WHERE seq = ? AND state <> 'receipted'"
-            " AND EXISTS (SELECT 1 FROM envelopes AS e WHERE e.seq = outbox.seq AND e.msg_id = ?)",
-            (detail, seq, message_id),
-        ).rowcount
-        > 0
+def is_message(tx: Transaction, seq: int, message_id: str) -> bool:
+    """Whether our envelope `seq` has this id."""
+    sql = "SELECT 1 FROM outbox AS o JOIN envelopes AS e ON e.seq = o.seq WHERE o.seq = ? AND e.msg_id = ?"
+    return tx.db.execute(sql, (seq, message_id)).fetchone() is not None
+
+
+def answered(tx: Transaction, seq: int, detail: str) -> None:
+    """The receiver's daemon has committed our envelope `seq`."""
+    tx.db.execute(
+        "UPDATE outbox SET state = 'receipted', detail = ?, next_ms = NULL WHERE seq = ? AND state <> 'receipted'",
+        (detail, seq),
     )
 
 

@@ -18,6 +18,8 @@ import msgspec
 from aghbus.protocol.text import escape
 from aghbus.store.errors import StoreUnavailable
 from aghbus.store.handover import with_room
+from aghbus.store.integrity import COUNT_COMMIT
+from aghbus.store.mark import MarkFile
 from aghbus.store.memory import Memory
 from aghbus.store.transaction import Mark, Transaction
 
@@ -84,10 +86,12 @@ class _Entry:
 
 
 class Writer:
-    """The one writer of a store. `db` is a connection in autocommit mode, `executor` a single thread for its commits."""
+    """The one writer of a store. `db` is a connection in autocommit mode, `executor` a single thread for its commits, `mark`
+    where they are counted."""
 
-    def __init__(self, db: sqlite3.Connection, memory: Memory, executor: Executor) -> None:
+    def __init__(self, db: sqlite3.Connection, memory: Memory, executor: Executor, mark: MarkFile) -> None:
         self._db = db
+        self._mark = mark
         self._executor = executor
         self._tx = Transaction(db, memory)
         self._waiting: collections.deque[_Entry] = collections.deque()
@@ -225,11 +229,16 @@ class Writer:
         if not changed:
             self._db.execute("COMMIT")  # nothing to write, so nothing to wait for
             return
-        await self._in_thread(self._db.execute, "COMMIT")
+        ((commits, last_seq),) = self._db.execute(COUNT_COMMIT).fetchall()
+        await self._in_thread(self._commit_and_mark, commits, last_seq)
         if not self.writable:
             _log.warning("the store writes again")
         self.writable, self.last_error = True, None
         self.stats.commits += 1
+
+    def _commit_and_mark(self, commits: int, last_seq: int) -> None:
+        self._db.execute("COMMIT")
+        self._mark.set(commits, last_seq)
 
     def _settle(self) -> None:
         for callback in self._tx.take_committed():
@@ -257,9 +266,7 @@ class Writer:
         self.writable, self.last_error = False, cause
         self.stats.failed_commits += 1
         batch, self._batch = self._batch, []
-        self._fail(
-            batch, StoreUnavailable(f"the store cannot write: {cause}", hint="free disk space, or check the disk")
-        )
+        self._fail(batch, StoreUnavailable(f"the store cannot write: {cause}", hint=_hint_of(error)))
 
     def _rollback(self) -> None:
         try:
@@ -281,6 +288,14 @@ def _primary(error: sqlite3.Error) -> int:
     """The primary result code; 0 for errors that Python's module raises itself."""
     code: int = getattr(error, "sqlite_errorcode", 0)
     return code & 0xFF
+
+
+def _hint_of(error: sqlite3.Error) -> str:
+    if _primary(error) in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
+        return "the file is damaged: stop the daemon, and see `aghd check-store`"
+    if _primary(error) == sqlite3.SQLITE_READONLY:
+        return "make the file and its file system writable"
+    return "free disk space, or check the disk"
 
 
 def _is_environment(error: Exception) -> bool:

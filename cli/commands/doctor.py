@@ -20,11 +20,14 @@ if TYPE_CHECKING:
 
 CONFIG_CHECK_SECONDS = 30.0
 """Seconds for `aghd config check`, which reads a few files."""
+STORE_CHECK_SECONDS = 120.0
+"""Seconds for `aghd check-store --quick`, which reads the whole file of a store that was not closed in order."""
 
 
 def run(context: Context, values: dict[str, Any]) -> int:
     """Check in the order in which things depend on each other; 1 when any check fails."""
-    findings = [_python(), _nats_server(), _socket_folder(context), _configuration(context), *daemon_findings(context)]
+    findings = [_python(), _nats_server(), _socket_folder(context), _configuration(context), *_store_file(context)]
+    findings += daemon_findings(context)
     good = all(finding.state != "fail" for finding in findings)
     rows = [finding.row() for finding in findings]
     context.output.rows({"ok": good, "checks": rows}, "checks", lambda answer: "\n".join(map(_line, answer["checks"])))
@@ -69,18 +72,25 @@ def _socket_folder(context: Context) -> Finding:
     return Finding("socket folder", "ok", folder)
 
 
-def _configuration(context: Context) -> Finding:
+def _asked(seconds: float, *arguments: str) -> Any:
+    """The JSON answer of a command of `aghd`. Raises OSError, ValueError or subprocess.SubprocessError."""
     import json
     import subprocess
 
+    command = [sys.executable, "-m", "aghbus.daemon", *arguments, "-o", "json"]
+    done = subprocess.run(  # noqa: S603 - our own daemon's check; the name is one argument
+        command, capture_output=True, timeout=seconds, check=False, stdin=subprocess.DEVNULL
+    )
+    return json.loads(done.stdout)
+
+
+def _configuration(context: Context) -> Finding:
+    from subprocess import SubprocessError
+
     name = chosen_name(context.options, context.env)
-    command = [sys.executable, "-m", "aghbus.daemon", "config", "check", "--name", name, "-o", "json"]
     try:
-        done = subprocess.run(  # noqa: S603 - our own daemon's check; the name is one argument
-            command, capture_output=True, timeout=CONFIG_CHECK_SECONDS, check=False, stdin=subprocess.DEVNULL
-        )
-        answer = json.loads(done.stdout)
-    except (OSError, ValueError, subprocess.TimeoutExpired) as error:
+        answer = _asked(CONFIG_CHECK_SECONDS, "config", "check", "--name", name)
+    except (OSError, ValueError, SubprocessError) as error:
         return Finding("configuration", "fail", f"aghd config check did not answer: {error}", "run it by hand")
     problems = [f"{row['key']}: {row['rule']}" for row in answer["problems"]]
     if problems:
@@ -90,12 +100,25 @@ def _configuration(context: Context) -> Finding:
     return Finding("configuration", "ok", f"good for the name {name}")
 
 
+def _store_file(context: Context) -> list[Finding]:
+    """What the file itself says, whether the daemon runs or not: it may not run because of it."""
+    from subprocess import SubprocessError
+
+    name = chosen_name(context.options, context.env)
+    try:
+        answer = _asked(STORE_CHECK_SECONDS, "check-store", "--quick", "--name", name)
+    except (OSError, ValueError, SubprocessError) as error:
+        hint = f"aghd config check --name {name}, then aghd check-store --name {name}"
+        return [Finding("store file", "warn", f"aghd check-store did not answer: {error}", hint)]
+    return [Finding(row["check"], row["state"], row["detail"], row["hint"]) for row in answer["checks"]]
+
+
 COMMANDS = {
     "doctor": Command(
         run,
         description=(
-            "Check step by step what the bus needs: Python, nats-server, the sockets' folder, the configuration, the daemon, its\n"
-            "broker link, its store, peers, clocks. Each is ok, warn or fail, with a hint. Exits 1 if any fails."
+            "Check step by step what the bus needs: Python, nats-server, the sockets' folder, the configuration, the store's\n"
+            "file, the daemon, its broker link, its store, peers, clocks. Each is ok, warn or fail, with a hint. Exits 1 if any fails."
         ),
         examples=["aghctl doctor", "aghctl --name ops doctor -o json"],
     )

@@ -7,6 +7,7 @@ import msgspec
 
 from aghbus.daemon.api import parsing
 from aghbus.daemon.api.asgi import CLOSE, ClientGone, Receive, Scope, Send, end, reply, until_gone
+from aghbus.daemon.api.download import Download
 from aghbus.daemon.api.handlers import Call
 from aghbus.daemon.api.openapi import document
 from aghbus.daemon.api.refusals import HttpRefusal, error_body, incident, request_error_body, status_of
@@ -69,12 +70,31 @@ class ApiApp:
             events = route.stream(self._service, call)
             stream = Stream(send, events, lambda error: incident(error, method, where))
             await stream.run(receive, self._draining, self._keep_alive)
+        elif route.upload is not None:
+            await self._upload(route, call, scope, receive, send)
+        elif route.download is not None:
+            artifact, content = await route.download(self._service, call)
+            await Download(send, artifact, content).run(where)
         elif route.handler is None:
             await reply(send, route.status, document())
         else:
             answer = await self._answer(route, call, receive)
             extra = [CLOSE] if self._draining.is_set() else []
             await reply(send, _status(route, answer), self._encoder.encode(answer), extra)
+
+    async def _upload(
+        self, route: Route, call: Call[Any, Any, Any], scope: Scope, receive: Receive, send: Send
+    ) -> None:
+        """Hand the body on as it comes. A refusal ends the connection, since nobody knows where the next request begins."""
+        assert route.upload is not None
+        content = parsing.content(receive, seconds=self._body_seconds)
+        try:
+            answer = await route.upload(self._service, call, content)
+        except RequestError as error:
+            await content.aclose()
+            await parsing.drop_rest(scope, receive, seconds=self._body_seconds)
+            raise HttpRefusal(status_of(error), error.error_code, error.message, error.hint, [CLOSE]) from None
+        await reply(send, route.status, self._encoder.encode(answer))
 
     async def _parse(self, route: Route, segments: list[str], scope: Scope, receive: Receive) -> Call[Any, Any, Any]:
         names = [name[1:-1] for name in split(route.path) if name.startswith("{")]

@@ -187,6 +187,25 @@ def events(service: Service, call: Call[Any, q.EventsQuery, Any]) -> AsyncIterat
     return service.events(query.since if call.resume_from is None else call.resume_from, wanted)
 
 
+async def artifacts(service: Service, call: Call[Any, q.ArtifactsQuery, Any]) -> control.Artifacts:
+    """What is in the bucket."""
+    return await service.artifacts(work_id=call.query.work, limit=call.query.limit)
+
+
+async def artifact_put(
+    service: Service, call: Call[q.ByArtifact, Any, Any], content: AsyncIterator[bytes]
+) -> control.Artifact:
+    """Stores the body of the request."""
+    return await service.artifact_put(call.path.work_id, call.path.name, content)
+
+
+async def artifact_get(
+    service: Service, call: Call[q.ByArtifact, Any, Any]
+) -> tuple[control.Artifact, AsyncIterator[bytes]]:
+    """The content, described by headers."""
+    return await service.artifact_get(call.path.work_id, call.path.name)
+
+
 @cache
 def _installed() -> str:
     return metadata.version("aghbus")

@@ -12,6 +12,9 @@ from aghbus.protocol.control import API_VERSION, Ask, ErrorAnswer
 
 _REF: Final = "#/components/schemas/{name}"
 
+_CONTENT: Final = "application/octet-stream"
+_BINARY: Final = {"type": "string", "format": "binary"}
+
 # Codes that any route may answer: our rules for HTTP itself come first, then the daemon's own state.
 _EVERYWHERE: Final = {400: ("invalid_request",), 500: ("internal",), 503: ("unavailable",)}
 _WITH_BODY: Final = {408: ("timeout",), 413: ("too_large",), 415: ("unsupported_media_type",)}
@@ -61,6 +64,8 @@ def _operation(route: Route) -> dict[str, Any]:
                 "schema": {"type": "integer", "minimum": 0},
             }
         )
+    if route.upload is not None:
+        operation["requestBody"] = {"required": True, "content": {_CONTENT: {"schema": _BINARY}}}
     if route.ask is not None:
         needed = any(field.required for field in msgspec.structs.fields(route.ask))
         operation["requestBody"] = {"required": needed, "content": {"application/json": {"schema": _ref(route.ask)}}}
@@ -98,6 +103,8 @@ def _responses(route: Route) -> dict[str, Any]:
         responses["503"] = _success(route)
         return responses
     codes: dict[int, list[str]] = {status: list(names) for status, names in _EVERYWHERE.items()}
+    if route.upload is not None:
+        codes[408] = ["timeout"]
     if route.ask is not None:
         codes.update({status: list(names) for status, names in _WITH_BODY.items()})
     for code in route.errors:
@@ -109,6 +116,12 @@ def _responses(route: Route) -> dict[str, Any]:
 
 
 def _success(route: Route) -> dict[str, Any]:
+    if route.download is not None:
+        description = (
+            f"{route.summary}; the connection ends early when it turns out not to be what `Artifact-Digest` says."
+        )
+        headers = {name: {"schema": {"type": "string"}} for name in ("Artifact-Digest", "Artifact-Size")}
+        return {"description": description, "headers": headers, "content": {_CONTENT: {"schema": _BINARY}}}
     if route.answer is None:
         return {"description": route.summary, "content": {"application/json": {"schema": {"type": "object"}}}}
     if route.stream is not None:

@@ -3,7 +3,7 @@
 import asyncio
 import re
 import time
-from collections.abc import Mapping
+from collections.abc import AsyncGenerator, Mapping
 from contextlib import suppress
 from functools import cache
 from typing import Any, Final, TypeVar, get_args
@@ -23,6 +23,9 @@ MAX_PARAMETERS: Final = 64
 
 LINGER_FACTOR: Final = 4
 """Ours: up to so many times the limit of a body is read and dropped, so that the client hears why."""
+
+MAX_DROPPED_BYTES: Final = 1 << 30
+"""Ours: of a refused body of unknown length; reading and dropping them takes a local client a second."""
 
 _WHERE: Final = re.compile(r"^(?P<rule>.*?)(?: - at `(?P<where>[^`]*)`)?$", re.DOTALL)
 _UNKNOWN: Final = re.compile(r"^Object contains unknown field `(?P<field>.*)`$", re.DOTALL)
@@ -88,6 +91,21 @@ async def body(scope: Scope, receive: Receive, *, limit: int, seconds: float) ->
                 await _linger(scope, receive, LINGER_FACTOR * limit, deadline)
             raise too_large(limit)
     return bytes(received)
+
+
+async def content(receive: Receive, *, seconds: float) -> AsyncGenerator[bytes, None]:
+    """The request's body as it comes, each piece within `seconds`. Raises HttpRefusal 408, or ClientGone."""
+    more = True
+    while more:
+        chunk, more = await _next_chunk(receive, time.monotonic() + seconds)
+        if chunk:
+            yield chunk
+
+
+async def drop_rest(scope: Scope, receive: Receive, *, seconds: float) -> None:
+    """Read a refused body to its end, for at most `seconds`, so that the client hears why it was refused."""
+    declared = int((header(scope, b"content-length") or [b"0"])[0])
+    await _linger(scope, receive, declared or MAX_DROPPED_BYTES, time.monotonic() + seconds)
 
 
 def ask(raw: bytes, form: type[A]) -> A:

@@ -121,6 +121,13 @@ class InboxQuery(Query, frozen=True):
     limit: Limit = 100
 
 
+class ArtifactsQuery(Query, frozen=True):
+    """Artifacts by URI, of one work or of all."""
+
+    work: str | None = None
+    limit: Limit = 100
+
+
 class LimitQuery(Query, frozen=True):
     """One page of `limit` entries."""
 
@@ -144,3 +151,10 @@ class ByVerb(Query, frozen=True):
 
     id: str
     verb: control.WorkVerb
+
+
+class ByArtifact(Query, frozen=True):
+    """An artifact of the work `work_id`."""
+
+    work_id: str
+    name: str

@@ -31,6 +31,7 @@ STATUS_OF_CODE: Final = {
     "work_container_mismatch": 409,
     "actor_not_allowed": 409,
     "invalid_transition": 409,
+    "too_large": 413,
     "unavailable": 503,
 }
 """Status of a RequestError by its code; a code that is not here has the status of its class."""

@@ -11,6 +11,8 @@ from aghbus.daemon.service import Service
 from aghbus.protocol import control
 
 Handler = Callable[[Service, h.Call[Any, Any, Any]], Awaitable[control.Answer]]
+Uploader = Callable[[Service, h.Call[Any, Any, Any], AsyncIterator[bytes]], Awaitable[control.Artifact]]
+Downloader = Callable[[Service, h.Call[Any, Any, Any]], Awaitable[tuple[control.Artifact, AsyncIterator[bytes]]]]
 Streamer = Callable[[Service, h.Call[Any, Any, Any]], AsyncIterator[control.Event]]
 
 # Codes beside invalid_request, unavailable and internal, which every route may answer.
@@ -31,9 +33,10 @@ class Route:
     """One method of one path.
 
     `path` has its parameters in braces, of the form `parameters`. `ask` is the body's type (None: the method takes no
-    body), `answer` that of the reply. Exactly one of `handler` and `stream` is set, but for the OpenAPI document, which
-    has neither. `waits` marks a handler that may wait long for something to happen: it is cancelled when its client goes
-    away or the daemon drains, so that nothing is handed to nobody.
+    body), `answer` that of the reply. Exactly one of `handler`, `stream`, `upload` (its body is content, not JSON) and
+    `download` (its reply is content) is set, but for the OpenAPI document, which has none. `waits` marks a handler that may
+    wait long for something to happen: it is cancelled when its client goes away or the daemon drains, so that nothing is
+    handed to nobody.
     """
 
     method: str
@@ -42,6 +45,8 @@ class Route:
     answer: type[control.Answer] | None = None
     handler: Handler | None = None
     stream: Streamer | None = None
+    upload: Uploader | None = None
+    download: Downloader | None = None
     parameters: type[q.Query] = q.Nothing
     query: type[q.Query] = q.Nothing
     ask: type[control.Ask] | None = None
@@ -161,6 +166,25 @@ ROUTES: Final = (
         control.QuarantineList,
         h.quarantine,
         query=q.LimitQuery,
+    ),
+    Route("GET", "/v1/artifacts", "Artifacts by URI", control.Artifacts, h.artifacts, query=q.ArtifactsQuery),
+    Route(
+        "PUT",
+        "/v1/artifacts/{work_id}/{name}",
+        "Store an artifact",
+        control.Artifact,
+        upload=h.artifact_put,
+        parameters=q.ByArtifact,
+        status=201,
+        errors=("conflict", "too_large"),
+    ),
+    Route(
+        "GET",
+        "/v1/artifacts/{work_id}/{name}",
+        "The content of an artifact",
+        download=h.artifact_get,
+        parameters=q.ByArtifact,
+        errors=("not_found", "too_large"),
     ),
     Route("GET", "/v1/events", "Server-sent events", control.Event, stream=h.events, query=q.EventsQuery),
 )

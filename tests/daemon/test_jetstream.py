@@ -199,7 +199,7 @@ async def test_a_broker_without_jetstream_is_reported_with_what_to_do_until_it_h
             assert "enable JetStream" in peer.problems["jetstream"]
             assert not peer.profile.attached
             server.kill()
-            server._jetstream = True
+            server.jetstream = True
             await server.start()
             assert await peer.profile.wait_attached(15)
             await wait_until(lambda: not peer.problems, 5, "the problem to be solved")

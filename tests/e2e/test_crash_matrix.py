@@ -10,7 +10,7 @@ import pytest
 
 from aghbus.daemon.failpoints import POINTS
 from tests.support.crashes import Keeper, run_until_done
-from tests.support.daemons import Daemon, Home
+from tests.support.daemons import Daemon, Home, wait_for
 from tests.support.ledger import balance
 from tests.support.natsutil import NatsServer
 from tests.support.traffic import Traffic
@@ -45,3 +45,20 @@ def every_point_once(home: Home, url: str, seed: int) -> dict[str, int]:
     finally:
         for daemon in pair:
             daemon.stop()
+
+
+def test_an_end_waits_for_its_opening_that_a_full_inbox_holds_off(tmp_path: Path) -> None:
+    home = Home(tmp_path)
+    with Daemon(home, "worker", *QUICK, "--inbox-capacity", "1") as worker, Daemon(home, "ops", *QUICK) as ops:
+        wait_for(lambda: ops.knows("worker"), 10, "presence")
+        ops.post("/v1/works", to="worker", text="fills the inbox")
+        wait_for(lambda: worker.get("/v1/works")["works"], 10, "the first work")
+        late = ops.post("/v1/works", to="worker", text="has to wait")["work_id"]
+        ops.post(f"/v1/works/{late}/say", message="one thing more")
+        ops.post(f"/v1/works/{late}/cancel")
+        wait_for(lambda: worker.get("/v1/status")["counters"].get("overload", 0) >= 3, 20, "some tries in vain")
+        while len(worker.get("/v1/works")["works"]) < 2 or worker.state_of(late) != "canceled":
+            assert worker.post("/v1/inbox/next", wait=10, ack=True)["item"] is not None
+        detail = worker.get(f"/v1/works/{late}")
+        assert [row["event"] for row in detail["history"]] == ["message", "message", "receipt:canceled"]
+        assert detail["work"]["text"] == "has to wait"

@@ -9,6 +9,7 @@ import itertools
 import os
 import signal
 import sys
+import threading
 from functools import partial
 from pathlib import Path
 
@@ -30,6 +31,7 @@ def die_at(tx: Transaction, statement: int) -> None:
     def trace(_sql: str) -> None:
         if next(numbers) == statement:
             os.kill(os.getpid(), signal.SIGKILL)
+            threading.Event().wait()  # the signal may take effect a moment later: the statement must not begin
 
     tx.db.set_trace_callback(trace)
 

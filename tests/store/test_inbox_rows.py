@@ -140,6 +140,15 @@ async def test_nack_at_the_last_attempt_is_death_at_once(store: Store) -> None:
     assert store.memory.inbox_waiting.value == 0
 
 
+async def test_a_dead_letter_can_be_acked_away(store: Store) -> None:
+    (seq,) = await fill(store, 1)
+    await lease(store, "a")
+    await store.write(lambda tx: inbox.nack(tx, seq, now_ms=NOW_MS, max_attempts=1))
+    assert (await store.write(lambda tx: inbox.ack(tx, seq))).state == "acked"
+    assert store.memory.inbox_waiting.value == 0
+    assert await inbox.counts(store.reader) == {"ready": 0, "leased": 0, "dead": 0}
+
+
 async def test_what_is_not_there(store: Store) -> None:
     for call in (inbox.ack, inbox.requeue, inbox.item):
         with pytest.raises(NotFound) as caught:

@@ -105,6 +105,14 @@ async def test_a_single_row_out_of_order_in_time_does_not_end_the_sweep(store: S
     assert await left(store) == [odd]
 
 
+async def test_a_window_full_of_kept_rows_does_not_end_the_sweep(store: Store) -> None:
+    unread = [await receive(store, say(), capacity=10**6) for _ in range(STEP_ROWS + 5)]
+    await acked(store, 5)
+    swept = await sweep(store, BY_AGE, LATER_MS)
+    assert swept.envelopes == 5
+    assert await left(store) == [applied.seq for applied in unread]
+
+
 async def test_threads_and_rooms_go_with_their_last_envelope(store: Store) -> None:
     await acked(store, 2, container="thread_old")
     await acked(store, 1, container="thread_both")

@@ -160,7 +160,7 @@ async def test_what_was_written_is_there_after_reopening(path: Path) -> None:
     await receive(store, envelope)
     await store.close()
     left = await asyncio.to_thread(lambda: {entry.name for entry in path.parent.iterdir()})
-    assert left == {"store.db", "store.db.lock"}
+    assert left == {"store.db", "store.db.lock", "store.db.mark"}
     store = await Store.open(path)
     try:
         assert await rows(store, "SELECT msg_id, raw FROM envelopes") == [(envelope.id, envelope.raw)]

@@ -75,6 +75,16 @@ class Books:
             or (m["direction"] == "in" and m["delivery"] in ("ready", "leased"))
         ]
 
+    def story(self, work_id: str) -> list[str]:
+        """One line for each message of a work, for the report of a failure."""
+        return [
+            f"{self.name} {m['seq']:5} {m['received_ms']} {m['direction']:3} {m['id']} {m['kind']}"
+            f" {m['envelope']['body'].get('status') or m['envelope']['body'].get('state') or ''}"
+            f" -> {m['outcome']} {m['reason'] or ''} [{m['delivery']}: {m['delivery_detail'] or ''}]"
+            for m in self.messages
+            if m["work_id"] == work_id
+        ]
+
     def work(self, work_id: str) -> dict[str, Any]:
         """A work with its history."""
         answer: dict[str, Any] = self._daemon.get(f"/v1/works/{work_id}")
@@ -100,7 +110,9 @@ def balance(ledger: Ledger, left: Daemon, right: Daemon) -> dict[str, int]:
     for one, other in ((left, right), (right, left)):
         _nothing_lost(books[one.name], books[other.name], ledger)
         _nothing_left_over(books[one.name], one, ledger)
-    late = sum(_same_work(books[left.name], books[right.name], work_id) for work_id in ledger.opened)
+    late: Counter[str] = Counter()
+    for work_id in ledger.opened:
+        late += _same_work(books[left.name], books[right.name], work_id)
     known = {work["work_id"] for daemon in (left, right) for work in _works(daemon)}
     assert known == set(ledger.opened), f"works that nobody opened: {known ^ set(ledger.opened)}"
     return {
@@ -108,7 +120,8 @@ def balance(ledger: Ledger, left: Daemon, right: Daemon) -> dict[str, int]:
         "messages": sum(len(book.of("out")) for book in books.values()),
         "yes": len(ledger.yes),
         "asked again": ledger.repeated,
-        "late": late,
+        "crossed": late["crossed"],
+        "overtaken": late["overtaken"],
     }
 
 
@@ -134,23 +147,26 @@ def _nothing_left_over(book: Books, daemon: Daemon, ledger: Ledger) -> None:
         assert not delivered or ledger.acked[book.name, message_id] >= 1, f"acked by nobody: {message_id}"
 
 
-def _same_work(left: Books, right: Books, work_id: str) -> int:
+def _same_work(left: Books, right: Books, work_id: str) -> Counter[str]:
     """One work in both books: the same end and the same steps; how many steps came too late to count on one side.
 
     Both sides may send at the same time, so what was applied here before the end may arrive there after it (spec section 6:
-    kept, and ignored or rejected as work_closed). Anything else that only one side applied is a fault.
+    kept, and ignored or rejected as work_closed): `crossed`. It was `overtaken` when the end came from the same side. Anything
+    else that only one side applied is a fault.
     """
     ours, theirs = left.work(work_id), right.work(work_id)
-    assert ours["work"]["state"] == theirs["work"]["state"], (ours, theirs)
-    assert ours["work"]["state"] in TERMINAL, ours
+    told = "\n".join((work_id, *left.story(work_id), *right.story(work_id)))
+    assert ours["work"]["state"] == theirs["work"]["state"], told
+    assert ours["work"]["state"] in TERMINAL, told
     steps = [_steps(detail["history"], work_id) for detail in (ours, theirs)]
-    late = 0
+    end = next(row for row in ours["history"] if row["after"] in TERMINAL)
+    late: Counter[str] = Counter()
     for mine, other, book in ((*steps, right), (*reversed(steps), left)):
         missing = mine.keys() - other.keys()
         arrived = book.of("in")
         for message_id in missing:
-            assert arrived[message_id]["reason"] == "work_closed", (work_id, arrived[message_id])
-        late += len(missing)
+            assert arrived[message_id]["reason"] == "work_closed", told
+            late["overtaken" if mine[message_id][1] == end["actor"] else "crossed"] += 1
     for message_id in steps[0].keys() & steps[1].keys():
         assert steps[0][message_id] == steps[1][message_id]
     return late

@@ -49,7 +49,7 @@ class NatsServer:
         self.folder = Path(tempfile.mkdtemp(prefix="nats-"))
         self.port = port
         self._config = config
-        self._jetstream = jetstream
+        self.jetstream = jetstream
         self._process: subprocess.Popen[bytes] | None = None
 
     async def __aenter__(self) -> Self:
@@ -84,7 +84,7 @@ class NatsServer:
     async def start(self) -> None:
         """Starts it, on the port it had before if any, and waits until it listens."""
         config = self.folder / "nats.conf"
-        jetstream = f'jetstream {{ store_dir: "{self.folder / "js"}" }}\n' if self._jetstream else ""
+        jetstream = f'jetstream {{ store_dir: "{self.folder / "js"}" }}\n' if self.jetstream else ""
         config.write_text(f"{jetstream}{self._config}\n", encoding="utf-8")
         arguments = ["-c", str(config), "-a", "127.0.0.1", "-p", str(self.port), "--ports_file_dir", str(self.folder)]
         with (self.folder / "log").open("ab") as log:

@@ -1,12 +1,13 @@
 """A daemon in memory behind the API: it keeps what it was asked, and answers what a test put into it."""
 
 import asyncio
+import hashlib
 from collections.abc import AsyncIterator
 from typing import Any
 
 from aghbus.daemon.service import EventFilter, MessageQuery
 from aghbus.protocol import control
-from aghbus.protocol.errors import NotFound, Refused
+from aghbus.protocol.errors import InvalidRequest, NotFound, Refused
 
 WORKSPACE = "ws_local"
 
@@ -33,6 +34,18 @@ def message(seq: int, message_id: str = "msg_1", text: str = "hello") -> control
         delivery="ready",
         delivery_detail=None,
         envelope=envelope,
+    )
+
+
+def artifact(work_id: str, name: str, content: bytes) -> control.Artifact:
+    """What is said about an artifact with this content."""
+    return control.Artifact(
+        uri=f"agh://artifacts/{work_id}/{name}",
+        work_id=work_id,
+        name=name,
+        size=len(content),
+        digest=f"sha256:{hashlib.sha256(content).hexdigest()}",
+        put_by="ops",
     )
 
 
@@ -65,6 +78,9 @@ class SimulatedNode:
         self.wait_ended = asyncio.Event()
         self.stream_failure: Exception | None = None
         self.release = asyncio.Event()
+        self.content: dict[str, list[bytes]] = {}  # artifacts by `work_id/name`, in the pieces that a GET gives
+        self.content_failure: Exception | None = None  # raised by a GET after the pieces
+        self.max_content = 1_000_000
 
     def _called(self, name: str, given: Any = None) -> None:
         self.calls.append((name, given))
@@ -85,6 +101,34 @@ class SimulatedNode:
             work_state=None,
             state="queued",
         )
+
+    async def artifact_put(self, work_id: str, name: str, content: AsyncIterator[bytes]) -> control.Artifact:
+        pieces: list[bytes] = []
+        async for piece in content:
+            pieces.append(piece)
+            if sum(map(len, pieces)) > self.max_content:
+                raise InvalidRequest("artifact: is too long", code="too_large")
+        self._called("artifact_put", (work_id, name))
+        self.content[f"{work_id}/{name}"] = pieces
+        return artifact(work_id, name, b"".join(pieces))
+
+    async def artifact_get(self, work_id: str, name: str) -> tuple[control.Artifact, AsyncIterator[bytes]]:
+        self._called("artifact_get", (work_id, name))
+        pieces = self.content.get(f"{work_id}/{name}")
+        if pieces is None:
+            raise NotFound("no such artifact")
+        return artifact(work_id, name, b"".join(pieces)), self._pieces(pieces)
+
+    async def _pieces(self, pieces: list[bytes]) -> AsyncIterator[bytes]:
+        for piece in pieces:
+            yield piece
+        if self.content_failure is not None:
+            raise self.content_failure
+
+    async def artifacts(self, *, work_id: str | None, limit: int) -> control.Artifacts:
+        self._called("artifacts", (work_id, limit))
+        found = [artifact(*key.split("/", 1), content=b"".join(pieces)) for key, pieces in sorted(self.content.items())]
+        return control.Artifacts(artifacts=found[:limit], more=len(found) > limit)
 
     async def append(self, *events: control.Event) -> None:
         """More events for the streams."""

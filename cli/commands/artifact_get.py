@@ -1,0 +1,116 @@
+"""`aghctl artifact get`."""
+
+from __future__ import annotations
+
+import os
+
+from aghbus.cli.arguments import Command, Option, Positional
+from aghbus.cli.client import answer_of
+from aghbus.cli.errors import YES, Unexpected, UsageError
+from aghbus.cli.http1 import ConnectionLost, quote, request, unreachable
+from aghbus.cli.render import safe, size
+from aghbus.protocol.artifacts import PART_RULE, URI_PREFIX, is_part, parse_uri
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    from aghbus.cli.context import Context
+    from aghbus.cli.http1 import Response
+
+
+def run(context: Context, values: dict[str, Any]) -> int:
+    """Fetch into a temporary file beside its place, check it, and only then give it its name."""
+    work_id, name = _which(values["work_id"], values["artifact_name"])
+    target = values["output_file"] or name
+    if not values["output_file"] and os.path.lexists(target):
+        raise UsageError(f"{target}: exists in this folder", "name a file with -O, which is replaced")
+    where = f"/v1/artifacts/{quote(work_id)}/{quote(name)}"
+    endpoint = context.api.endpoint
+    try:
+        response = request(endpoint, "GET", where, None, {}, context.timeout)
+    except (OSError, ConnectionLost) as error:
+        raise unreachable(endpoint, error) from None
+    try:
+        if response.status != 200:
+            answer_of(response)
+        made = _saved(response, target, replace=bool(values["output_file"]))
+    except ConnectionLost:
+        raise Unexpected(
+            "the content ended early", "it is not what its digest says, or the daemon stopped: try again"
+        ) from None
+    finally:
+        response.close()
+    context.output.answer(made, lambda row: f"{safe(row['file'])}  {size(row['size'])}  {row['digest']}")
+    return YES
+
+
+def _which(first: str, second: str | None) -> tuple[str, str]:
+    if second is None:
+        parts = parse_uri(first)
+        if parts is None:
+            raise UsageError(f"{first}: must be {URI_PREFIX}WORK_ID/NAME, or a work id and a name")
+        return parts
+    for text in (first, second):
+        if not is_part(text):
+            raise UsageError(f"{text}: must be {PART_RULE}")
+    return first, second
+
+
+def _saved(response: Response, target: str, *, replace: bool) -> dict[str, Any]:
+    """The body under its name; a file that is there meanwhile is not overwritten unless `replace`."""
+    temporary = f"{target}.{os.getpid()}.part"
+    try:
+        handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+        try:
+            with os.fdopen(handle, "wb") as stream:
+                digest, length = _copied(response, stream)
+                stream.flush()
+                os.fsync(handle)
+            if replace:
+                os.replace(temporary, target)  # noqa: PTH105 - pathlib would double the start-up time
+            else:
+                os.link(temporary, target)  # fails, unlike a rename, when there is a file of that name
+        finally:
+            if os.path.lexists(temporary):
+                os.unlink(temporary)  # noqa: PTH108
+    except FileExistsError as error:
+        raise UsageError(f"{error.filename2 or error.filename}: exists", "name another file with -O") from None
+    except OSError as error:
+        raise UsageError(f"{target}: {error.strerror or error}") from None
+    return {"file": target, "size": length, "digest": digest}
+
+
+def _copied(response: Response, stream: Any) -> tuple[str, int]:
+    """Digest and length of the body, written to `stream`; both are those that its head says."""
+    import hashlib
+
+    seen, length = hashlib.sha256(), 0
+    for piece in response.pieces():
+        stream.write(piece)
+        seen.update(piece)
+        length += len(piece)
+    digest = f"sha256:{seen.hexdigest()}"
+    if (digest, str(length)) != (response.headers.get("artifact-digest"), response.headers.get("artifact-size")):
+        raise Unexpected("the content is not what its digest says", "try again, or have it put again")
+    return digest, length
+
+
+COMMANDS = {
+    "artifact get": Command(
+        run,
+        description=(
+            "Fetch an artifact, by its URI or by work and name, into a file of its name in the current folder. Its size and SHA-256\n"
+            "are checked before the file gets that name; a file that exists is only replaced when -O names it."
+        ),
+        examples=[
+            "aghctl artifact get agh://artifacts/work_0199a3/report.xml",
+            "aghctl artifact get work_0199a3 report.xml -O /tmp/report.xml",
+        ],
+        positionals=[
+            Positional("WORK_ID", "work that it belongs to, or the whole URI"),
+            Positional("ARTIFACT_NAME", "name of the artifact", optional=True),
+        ],
+        options=[Option("-O --output-file", "file to write, replaced if it exists", "FILE")],
+    )
+}

@@ -1,0 +1,41 @@
+"""`aghctl artifact list`."""
+
+from __future__ import annotations
+
+from aghbus.cli.arguments import Command, Positional
+from aghbus.cli.asks import LIMIT
+from aghbus.cli.errors import YES
+from aghbus.cli.render import size, table
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    from aghbus.cli.context import Context
+
+
+def run(context: Context, values: dict[str, Any]) -> int:
+    """List what is in the bucket."""
+    answer = context.api.get("/v1/artifacts", [("work", values["work_id"]), ("limit", values["limit"])])
+    context.output.rows(answer, "artifacts", _human)
+    if not answer["artifacts"]:
+        context.output.note("no artifact")
+    elif answer["more"]:
+        context.output.note("there are more: raise --limit, or name a work")
+    return YES
+
+
+def _human(answer: dict[str, Any]) -> str:
+    rows = [(row["uri"], size(row["size"]), row["put_by"], row["digest"]) for row in answer["artifacts"]]
+    return table(["URI", "SIZE", "PUT BY", "DIGEST"], rows) if rows else ""
+
+
+COMMANDS = {
+    "artifact list": Command(
+        run,
+        description="List the artifacts of one work, or of all, by URI. PUT BY is what the daemon that put it says of itself.",
+        examples=["aghctl artifact list work_0199a3", "aghctl artifact list -o jsonl"],
+        positionals=[Positional("WORK_ID", "only those of this work", optional=True)],
+        options=[LIMIT],
+    )
+}

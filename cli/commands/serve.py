@@ -1,0 +1,199 @@
+"""`aghctl serve`: any command becomes a peer's worker."""
+
+from __future__ import annotations
+
+from aghbus.cli.arguments import Command, Option, Positional, lifetime, seconds, whole
+from aghbus.cli.errors import UsageError
+from aghbus.cli.instance import locations
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    from aghbus.cli.context import Context
+    from aghbus.cli.worker_plan import Plan
+
+LONGEST_RUN = 11 * 3600.0
+"""Seconds: the API leases a message for 12 h at most, and the lease must outlive the command."""
+ACCEPTS = ("intent", "from", "kind")
+"""What of an opening message `--accept` can ask for."""
+
+
+def run(context: Context, values: dict[str, Any]) -> int:
+    """Serve until a signal, or until the wanted jobs are done; the exit code is theirs then."""
+    from aghbus.cli.worker import Worker
+    from aghbus.cli.worker_journal import Journal
+
+    plan = plan_of(values)
+    status = context.api.get("/v1/status")
+    _check_capabilities(plan.capabilities, context, str(status["name"]))
+    folder = journal_folder(str(status["name"]), context)
+    try:
+        journal = Journal(folder)
+    except OSError as error:
+        raise UsageError(
+            f"the journal's folder {folder} cannot be made: {error.strerror}", "see XDG_STATE_HOME"
+        ) from None
+    return Worker(plan, context.api, journal, context.output).run(int(status["store"]["last_seq"]))
+
+
+def plan_of(values: dict[str, Any]) -> Plan:
+    """The worker that the command line asks for. Raises UsageError."""
+    from aghbus.cli.worker_plan import Plan
+
+    _check_platform()
+    if values["once"] and values["max_jobs"] is not None:
+        raise UsageError("--once and --max-jobs exclude each other")
+    return Plan(
+        command=_checked_command(values["command"], cwd := _folder(values["cwd"])),
+        capabilities=tuple(values["capability"]),
+        concurrency=values["concurrency"],
+        time_limit=values["time_limit"],
+        grace=values["grace"],
+        heartbeat=values["heartbeat"],
+        drain=values["drain"],
+        artifacts=tuple(values["artifact"]),
+        cwd=cwd,
+        accept=_accepts(values["accept"]),
+        queue_when_busy=values["when_busy"] == "queue",
+        rerun=values["on_restart"] == "rerun",
+        max_jobs=1 if values["once"] else values["max_jobs"],
+    )
+
+
+def journal_folder(name: str, context: Context) -> str:
+    """Where the workers of the daemon called `name` keep their journal: beside the instances' own folders."""
+    root = locations(name, context.env).state_dir.removesuffix(f"/instances/{name}")
+    return f"{root}/serve/{name}"
+
+
+def _check_platform() -> None:
+    import os
+
+    if not hasattr(os, "pidfd_open") or not os.path.exists("/proc/self/environ"):  # noqa: PTH110 - pathlib is slow to load
+        raise UsageError("serve needs Linux with /proc: that is how it finds and ends what a command started")
+
+
+def _check_capabilities(wanted: tuple[str, ...], context: Context, name: str) -> None:
+    known = {record["id"] for record in context.api.get("/v1/capabilities")["capabilities"]}
+    for capability in wanted:
+        if capability not in known:
+            has = f"it has {', '.join(sorted(known))}" if known else "it has none"
+            raise UsageError(
+                f"--capability: the daemon {name} does not announce {capability}; {has}",
+                f"start it with aghd run --name {name} --capability {capability}, or add a record to its catalog",
+            )
+
+
+def _folder(path: str | None) -> str:
+    import os
+
+    folder = os.path.realpath(path or ".")
+    if not os.path.isdir(folder):  # noqa: PTH112 - pathlib is slow to load
+        raise UsageError(f"--cwd: {path} is not a folder")
+    return folder
+
+
+def _checked_command(words: list[str], cwd: str) -> tuple[str, ...]:
+    """The command as it will be run: a name without a slash is looked up once, a relative path is below `cwd`."""
+    import os
+    import shutil
+
+    found = shutil.which(words[0] if "/" not in words[0] else os.path.join(cwd, words[0]))  # noqa: PTH118 - as above
+    if found is None:
+        raise UsageError(f"COMMAND: {words[0]} is not there, or cannot be run", "is it on PATH, and executable?")
+    return (os.path.abspath(found), *words[1:])  # noqa: PTH100 - as above
+
+
+def _accepts(pairs: list[tuple[str, str]]) -> dict[str, frozenset[str]]:
+    return {name: frozenset(value for key, value in pairs if key == name) for name, _ in pairs}
+
+
+def _accept(text: str) -> tuple[str, str]:
+    name, equals, value = text.partition("=")
+    if name not in ACCEPTS or not equals or not value:
+        raise ValueError("must be intent=VALUE, from=PEER or kind=say|capability")
+    return name, value
+
+
+def _time_limit(text: str) -> float:
+    span = lifetime(text)
+    if span > LONGEST_RUN:
+        raise ValueError("must be 11h at most")
+    return span
+
+
+def _count(text: str) -> int:
+    number = whole(text)
+    if not number:
+        raise ValueError("must be a whole number, 1 or more")
+    return number
+
+
+def _pattern(text: str) -> str:
+    from aghbus.cli.worker_artifacts import check_pattern
+
+    return check_pattern(text)
+
+
+COMMANDS = {
+    "serve": Command(
+        run,
+        description=(
+            "Make any command a peer's worker: takes work from the inbox, accepts it, runs the command with the work as JSON on\n"
+            "standard input and in AGH_ variables, reports its last output line while it runs, and its exit code and output as\n"
+            "the work's result. No shell is involved, and nothing that a peer wrote becomes an argument. See docs/serve.md."
+        ),
+        examples=[
+            "aghctl --name patch-worker serve --capability test.run -- pytest -q",
+            "aghctl serve --capability test.run --concurrency 2 --time-limit 10m --artifact 'reports/*.xml' -- make test",
+            "aghctl serve --capability test.run --accept intent=request --once -o jsonl -- ./run-tests",
+        ],
+        positionals=[Positional("COMMAND", "the command and its arguments, after --", rest=True)],
+        options=[
+            Option("--capability", "what it serves: one that the daemon announces", "ID", repeat=True, required=True),
+            Option("--concurrency", "commands at a time (default 1)", "N", convert=_count, default=1),
+            Option("--when-busy", "what to do with work beyond that (default reject)", choices=("reject", "queue")),
+            Option(
+                "--time-limit",
+                "end a command after this long (default 30m)",
+                "TIME",
+                convert=_time_limit,
+                default=1800.0,
+            ),
+            Option("--grace", "from SIGTERM to SIGKILL (default 5s)", "TIME", convert=seconds, default=5.0),
+            Option(
+                "--heartbeat",
+                "report progress at most this often (default 10s)",
+                "TIME",
+                convert=lifetime,
+                default=10.0,
+            ),
+            Option(
+                "--drain",
+                "when stopping, wait this long for what runs (default 30s)",
+                "TIME",
+                convert=seconds,
+                default=30.0,
+            ),
+            Option(
+                "--artifact",
+                "files to report, below the command's folder: 'reports/*.xml'",
+                "PATTERN",
+                convert=_pattern,
+                repeat=True,
+            ),
+            Option("--cwd", "folder to run the command in (default: this one)", "DIR"),
+            Option(
+                "--accept",
+                "only work with intent=, from= or kind= of that value",
+                "NAME=VALUE",
+                convert=_accept,
+                repeat=True,
+            ),
+            Option("--on-restart", "a command that died with its worker (default fail)", choices=("fail", "rerun")),
+            Option("--max-jobs", "exit after so many jobs", "N", convert=_count),
+            Option("--once", "take one job, and exit with its outcome"),
+        ],
+    )
+}

@@ -1,0 +1,94 @@
+"""The processes of one command, found and signalled without ever hitting a stranger's.
+
+A command runs in a process group of its own, with a random token in its environment (`JOB_VARIABLE`). The group catches what
+the command starts; the token catches what left the group (setsid), and what a killed worker left behind. Both are read from
+`/proc` (proc(5)); a process is held by a pidfd while it is looked at and signalled, so that a reused pid is never hit.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+JOB_VARIABLE = "AGH_JOB"
+"""The environment variable that holds a command's token."""
+LOOK_AGAIN = 0.05
+"""Seconds between two looks at processes that are being ended."""
+PATIENCE = 10.0
+"""Seconds after SIGKILL for processes that it does not end at once: stuck in the kernel, or another user's (sudo)."""
+_PROC = Path("/proc")
+
+
+def living(token: str, group: int = 0) -> list[int]:
+    """Pids of the living processes that carry `token` or belong to process group `group` (0: no group)."""
+    return [pid for pid in _pids() if _belongs(pid, token, group)]
+
+
+def send(number: signal.Signals, token: str, group: int = 0) -> int:
+    """Signal every living process of the command; how many there were."""
+    count = 0
+    for pid in _pids():
+        try:
+            handle = os.pidfd_open(pid)
+        except OSError:
+            continue
+        try:
+            if _belongs(pid, token, group):
+                signal.pidfd_send_signal(handle, number)
+                count += 1
+        except OSError:
+            pass  # it ended meanwhile, or is not ours to signal
+        finally:
+            os.close(handle)
+    return count
+
+
+def end(token: str, group: int, grace: float) -> int:
+    """SIGTERM, and SIGKILL after `grace` seconds, until nothing of the command lives that can be ended; how many it was."""
+    count = send(signal.SIGTERM, token, group)
+    deadline = time.monotonic() + grace
+    while living(token, group) and time.monotonic() < deadline + PATIENCE:
+        if time.monotonic() >= deadline:
+            send(signal.SIGKILL, token, group)
+        time.sleep(LOOK_AGAIN)
+    return count
+
+
+def start_time(pid: int) -> int | None:
+    """When the process began, in clock ticks since boot: with the pid it names one process for good. None: it is gone."""
+    fields = _stat(pid)
+    return int(fields[19]) if fields else None
+
+
+def is_the_same(pid: int, started: int | None) -> bool:
+    """Whether `pid` is still the process that began at `started`, and not another one under its number."""
+    return started is not None and start_time(pid) == started
+
+
+def _pids() -> Iterator[int]:
+    return (int(entry.name) for entry in _PROC.iterdir() if entry.name.isdigit())
+
+
+def _belongs(pid: int, token: str, group: int) -> bool:
+    fields = _stat(pid)
+    if not fields or fields[0] in ("Z", "X"):  # a zombie holds nothing and cannot be ended any further
+        return False
+    if group and int(fields[2]) == group:
+        return True
+    try:
+        environment = (_PROC / str(pid) / "environ").read_bytes()
+    except OSError:
+        return False
+    return f"{JOB_VARIABLE}={token}".encode() in environment.split(b"\0")
+
+
+def _stat(pid: int) -> list[str]:
+    """The fields of /proc/PID/stat from the third on (state, parent, group, …); the name before them may hold anything."""
+    try:
+        text = (_PROC / str(pid) / "stat").read_bytes().decode("utf-8", "replace")
+    except OSError:
+        return []
+    return text.rpartition(")")[2].split()

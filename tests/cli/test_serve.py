@@ -1,0 +1,649 @@
+"""`aghctl serve` against real daemons, with real commands."""
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from aghbus.cli.worker_journal import Journal
+from tests.support.daemons import Daemon, Home, wait_for
+
+pytestmark = pytest.mark.skipif(not hasattr(os, "pidfd_open"), reason="serve needs Linux")
+
+WAIT = 30.0
+HOSTILE = (
+    "$(touch pwned) `touch pwned`; touch pwned | cat & \x1b[2J\u202eoops\nforged line\x07 'quoted\" ${HOME} -rf ../../x"
+)
+TOLD = """
+import json, os, sys
+seen = {"argv": sys.argv[1:], "stdin": json.load(sys.stdin), "file": json.load(open(os.environ["AGH_INPUT"]))}
+seen["env"] = {name: value for name, value in os.environ.items() if name.startswith("AGH_")}
+open("told.json", "w").write(json.dumps(seen))
+"""
+WAITS = """
+import os, pathlib, time
+with open("runs", "a") as runs:
+    print(os.environ["AGH_WORK_ID"], file=runs, flush=True)
+print("waiting", flush=True)
+while not pathlib.Path("go").exists():
+    time.sleep(0.01)
+print("went")
+"""
+FAMILY = """
+import os, pathlib, signal, subprocess, sys, time
+child = 'import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print("up", flush=True); time.sleep(600)'
+family = [subprocess.Popen([sys.executable, "-c", child], stdout=subprocess.PIPE, start_new_session=new) for new in (False, True)]
+for member in family:
+    member.stdout.readline()
+pathlib.Path("pids.new").write_text(" ".join(str(member.pid) for member in family) + f" {os.getpid()}")
+os.rename("pids.new", "pids")
+print("waiting", flush=True)
+time.sleep(600)
+"""
+
+
+class Bus:
+    """`ops`, who hands out work, and `worker`, whose work `aghctl serve` does."""
+
+    def __init__(self, home: Home, ops: Daemon, worker: Daemon) -> None:
+        self.home, self.ops, self.worker = home, ops, worker
+
+    def meet(self) -> None:
+        wait_for(lambda: self.ops.knows("worker") and self.worker.knows("ops"), WAIT, "the two to know each other")
+
+    def open(self, text: str = "do it", **more: Any) -> str:
+        """A new work for `worker`, which its daemon has received."""
+        work_id: str = self.ops.post("/v1/works", to="worker", text=text, **more)["work_id"]
+        query = f"/v1/messages?work={work_id}&direction=in"
+        wait_for(lambda: self.worker.get(query)["messages"], WAIT, "the work to arrive")
+        return work_id
+
+    def end_of(self, work_id: str) -> dict[str, Any]:
+        """The last step of a work, as `ops` knows it, once it has ended."""
+        wait_for(lambda: self.ops.state_of(work_id) in ("completed", "failed", "canceled"), WAIT, "the work to end")
+        step: dict[str, Any] = self.ops.get(f"/v1/works/{work_id}")["history"][-1]
+        return step
+
+    def traces(self, work_id: str) -> list[dict[str, Any]]:
+        """Bodies of the traces that `ops` received, oldest first."""
+        messages = self.ops.get(f"/v1/messages?work={work_id}&kind=trace&direction=in")["messages"]
+        return [message["envelope"]["body"] for message in messages]
+
+    def waiting(self, work_id: str) -> list[dict[str, Any]]:
+        """Inbox items of a work that nobody has dealt with."""
+        items = self.worker.get("/v1/inbox?limit=1000")["items"]
+        return [item for item in items if item["message"]["work_id"] == work_id]
+
+    def journal(self) -> Path:
+        return self.home.root / "state" / "aghbus" / "serve" / "worker"
+
+    def phases(self) -> set[str]:
+        """The last phase of each job in the journal."""
+        found = set()
+        for path in self.journal().glob("*.jsonl"):
+            with contextlib.suppress(FileNotFoundError, IndexError):
+                found.add(json.loads(path.read_bytes().splitlines()[-1])["phase"])
+        return found
+
+
+@contextlib.contextmanager
+def two_peers(root: Path) -> Iterator[Bus]:
+    home = Home(root)
+    with Daemon(home, "worker", "--capability", "test.run") as worker, Daemon(home, "ops") as ops:
+        bus = Bus(home, ops, worker)
+        bus.meet()
+        yield bus
+
+
+@pytest.fixture(scope="module")
+def bus(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bus]:
+    with two_peers(tmp_path_factory.mktemp("serve")) as both:
+        yield both
+
+
+class Serve:
+    """One `aghctl serve -o jsonl`; its events are collected as they come."""
+
+    def __init__(self, bus: Bus, cwd: Path, *options: str, command: list[str]) -> None:
+        head = [
+            sys.executable,
+            "-m",
+            "aghbus.cli",
+            "--name",
+            "worker",
+            "serve",
+            "-o",
+            "jsonl",
+            "--capability",
+            "test.run",
+        ]
+        self.process = subprocess.Popen(
+            [*head, *options, "--", *command], env=bus.home.env, cwd=cwd, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+        )
+        self.events: list[dict[str, Any]] = []
+        self._reader = threading.Thread(target=self._read)
+        self._reader.start()
+
+    def _read(self) -> None:
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            self.events.append(json.loads(line))
+
+    def seen(self, event: str, **members: Any) -> list[dict[str, Any]]:
+        return [item for item in list(self.events) if item["event"] == event and members.items() <= item.items()]
+
+    def until(self, event: str, **members: Any) -> dict[str, Any]:
+        """The first such event."""
+
+        def there() -> bool:
+            found = bool(self.seen(event, **members))
+            assert found or self.process.poll() is None, (self.events, self.errors())
+            return found
+
+        wait_for(there, WAIT, f"{event} {members}, not only {self.events}")
+        return self.seen(event, **members)[0]
+
+    def errors(self) -> bytes:
+        assert self.process.stderr is not None
+        return self.process.stderr.read()
+
+    def ended(self) -> int:
+        """The exit code, once it exits by itself."""
+        code = self.process.wait(WAIT)
+        self._reader.join(WAIT)
+        return code
+
+    def stop(self, number: signal.Signals = signal.SIGTERM) -> int:
+        self.process.send_signal(number)
+        return self.ended()
+
+
+@contextlib.contextmanager
+def serving(bus: Bus, cwd: Path, *options: str, command: list[str]) -> Iterator[Serve]:
+    serve = Serve(bus, cwd, *options, command=command)
+    try:
+        serve.until("ready")
+        yield serve
+    finally:
+        serve.process.kill()
+        serve.ended()
+        for stream in (serve.process.stdout, serve.process.stderr):
+            assert stream is not None
+            stream.close()
+
+
+def script(folder: Path, text: str) -> list[str]:
+    """A command that runs `text` as Python."""
+    path = folder / "command.py"
+    path.write_text(text)
+    return [sys.executable, str(path)]
+
+
+def lives(pid: int) -> bool:
+    with contextlib.suppress(OSError):
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in ("Z", "X")
+    return False
+
+
+def pids_of(folder: Path) -> list[int]:
+    wait_for((folder / "pids").exists, WAIT, "the command's family")
+    return [int(pid) for pid in (folder / "pids").read_text().split()]
+
+
+def all_gone(pids: list[int]) -> Callable[[], bool]:
+    return lambda: not any(lives(pid) for pid in pids)
+
+
+# outcomes
+
+
+def test_exit_code_0_completes_the_work(bus: Bus, tmp_path: Path) -> None:
+    command = script(tmp_path, "import sys; print('one\\ntwo'); print('aside', file=sys.stderr)")
+    with serving(bus, tmp_path, "--once", command=command) as serve:
+        work_id = bus.open()
+        end = bus.end_of(work_id)
+        assert serve.ended() == 0
+    assert (end["event"], end["message"]) == ("trace:completed", "two")
+    assert end["result"].pop("duration_s") > 0
+    assert end["result"] == {"exit_code": 0, "stdout": "one\ntwo\n", "stderr": "aside\n", "truncated": False}
+    assert [item["event"] for item in serve.events] == [
+        *("ready", "taken", "accepted", "started", "finished", "reported")
+    ]
+    assert bus.waiting(work_id) == []
+    assert list(bus.journal().glob("job_*")) == []
+
+
+def test_another_exit_code_fails_it(bus: Bus, tmp_path: Path) -> None:
+    command = script(
+        tmp_path, "import sys; print('3 tests', file=sys.stderr); print('2 fail', file=sys.stderr); sys.exit(3)"
+    )
+    with serving(bus, tmp_path, "--once", command=command) as serve:
+        end = bus.end_of(bus.open())
+        assert serve.ended() == 1
+    assert (end["event"], end["message"], end["result"]["exit_code"]) == ("trace:failed", "2 fail", 3)
+
+
+def test_a_command_that_dies_of_a_signal_fails_it(bus: Bus, tmp_path: Path) -> None:
+    with serving(bus, tmp_path, "--once", command=["sh", "-c", "kill -SEGV $$"]) as serve:
+        end = bus.end_of(bus.open())
+        assert serve.ended() == 1
+    assert end["message"] == "ended by SIGSEGV"
+    assert (end["result"]["exit_code"], end["result"]["signal"]) == (139, "SIGSEGV")
+
+
+def test_a_json_object_on_stdout_is_the_output(bus: Bus, tmp_path: Path) -> None:
+    with serving(bus, tmp_path, "--once", command=["echo", '{"passed": 12, "failed": 0}']):
+        result = bus.end_of(bus.open())["result"]
+    assert result["output"] == {"passed": 12, "failed": 0}
+    assert "stdout" not in result
+
+
+def test_an_output_that_no_envelope_may_hold_is_reported_without_it(bus: Bus, tmp_path: Path) -> None:
+    command = script(tmp_path, "print('{\"a\":' * 300 + '1' + '}' * 300)")  # nested deeper than an envelope may be
+    with serving(bus, tmp_path, "--once", command=command) as serve:
+        end = bus.end_of(bus.open())
+        assert serve.ended() == 0
+    assert end["event"] == "trace:completed"
+    assert end["result"].keys() == {"exit_code", "duration_s"}
+    assert serve.seen("problem")
+
+
+def test_long_output_is_cut_at_its_beginning(bus: Bus, tmp_path: Path) -> None:
+    command = script(
+        tmp_path, "import sys; [sys.stdout.write('\\x01' * 1000 + '\\n') for _ in range(500)]; print('the end')"
+    )
+    with serving(bus, tmp_path, "--once", command=command):
+        result = bus.end_of(bus.open())["result"]
+    assert result["truncated"] is True
+    assert len(result["stdout"]) == 65_536
+    assert result["stdout"].endswith("\nthe end\n")
+
+
+# what the command is told
+
+
+def test_hostile_text_reaches_neither_shell_nor_argument_nor_terminal(bus: Bus, tmp_path: Path) -> None:
+    command = [*script(tmp_path, TOLD + "print(seen['stdin']['text'])"), "fixed"]
+    head = [sys.executable, "-m", "aghbus.cli", "--name", "worker", "serve", "--capability", "test.run", "--once"]
+    work_id = bus.open(HOSTILE, intent="request; reboot")
+    done = subprocess.run(
+        [*head, "--", *command], env=bus.home.env, cwd=tmp_path, capture_output=True, timeout=60, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    told = json.loads((tmp_path / "told.json").read_text())
+    assert told["argv"] == ["fixed"]
+    assert told["stdin"] == told["file"]
+    assert told["stdin"]["text"] == told["env"]["AGH_TEXT"] == HOSTILE
+    assert told["stdin"]["envelope"]["body"]["text"] == HOSTILE
+    assert (told["env"]["AGH_WORK_ID"], told["env"]["AGH_FROM"]) == (work_id, "ops")
+    assert told["env"]["AGH_INTENT"] == "request; reboot"
+    assert not Path(told["env"]["AGH_INPUT"]).exists()
+    assert {path.name for path in tmp_path.iterdir()} == {"command.py", "told.json"}
+    shown = (done.stdout + done.stderr).decode()
+    assert "forged" in shown
+    assert not {"\x1b", "\u202e", "\x07"} & set(shown)
+    assert not any(line.startswith("forged") for line in shown.splitlines())
+    message = bus.end_of(work_id)["message"]
+    assert message.isprintable()
+    assert message.startswith("forged line\\x07")
+
+
+def test_a_shell_of_the_operator_gets_the_text_as_data(bus: Bus, tmp_path: Path) -> None:
+    with serving(bus, tmp_path, "--once", command=["sh", "-c", 'printf %s "$AGH_TEXT"']):
+        assert bus.end_of(bus.open(HOSTILE))["result"]["stdout"] == HOSTILE
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("text", ["a\0b", "x" * 600_000], ids=["NUL", "too long for a variable"])
+def test_text_that_no_variable_can_hold_comes_on_stdin_only(bus: Bus, tmp_path: Path, text: str) -> None:
+    with serving(bus, tmp_path, "--once", command=script(tmp_path, TOLD)) as serve:
+        bus.open(text)
+        assert serve.ended() == 0
+    told = json.loads((tmp_path / "told.json").read_text())
+    assert told["stdin"]["text"] == text
+    assert "AGH_TEXT" not in told["env"]
+    assert told["env"]["AGH_OMITTED"] == "AGH_TEXT"
+
+
+# which work
+
+
+def test_conversation_is_left_to_others(bus: Bus, tmp_path: Path) -> None:
+    said = bus.ops.post("/v1/messages", kind="say", to="worker", body={"text": "just talking"})["id"]
+    with serving(bus, tmp_path, "--once", command=["true"]) as serve:
+        bus.open()
+        assert serve.ended() == 0
+    mine = [item for item in bus.worker.get("/v1/inbox")["items"] if item["message"]["id"] == said]
+    assert [(item["state"], item["attempts"]) for item in mine] == [("ready", 0)]
+
+
+def test_only_accepted_intents_are_taken(bus: Bus, tmp_path: Path) -> None:
+    with serving(bus, tmp_path, "--once", "--accept", "intent=test", command=["true"]) as serve:
+        other, wanted = bus.open(intent="deploy"), bus.open(intent="test")
+        assert serve.ended() == 0
+    assert bus.end_of(wanted)["event"] == "trace:completed"
+    assert bus.worker.state_of(other) == "submitted"
+    assert [(item["state"], item["attempts"]) for item in bus.waiting(other)] == [("ready", 0)]
+    bus.worker.post(f"/v1/works/{other}/reject")
+
+
+@pytest.mark.parametrize(
+    ("args", "says"),
+    [
+        (["--capability", "code.patch", "--", "true"], "aghd run --name worker --capability code.patch"),
+        (["--capability", "test.run", "--", "no-such-command"], "no-such-command"),
+        (["--capability", "test.run", "--artifact", "../x", "--", "true"], "--artifact"),
+        (["--capability", "test.run", "--artifact", "/etc/*", "--", "true"], "--artifact"),
+        (["--capability", "test.run", "--cwd", "/no/such", "--", "true"], "--cwd"),
+        (["--capability", "test.run", "--time-limit", "12h", "--", "true"], "11h"),
+        (["--capability", "test.run", "--accept", "mood=good", "--", "true"], "intent=VALUE"),
+        (["--capability", "test.run", "--once", "--max-jobs", "2", "--", "true"], "exclude"),
+        (["--capability", "test.run"], "COMMAND"),
+        (["--", "true"], "--capability"),
+    ],
+)
+def test_what_cannot_be_served_is_said_at_once(bus: Bus, args: list[str], says: str) -> None:
+    done = bus.home.ctl("--name", "worker", "serve", *args)
+    assert done.returncode == 2
+    assert says in done.stderr.decode()
+
+
+# several at a time
+
+
+def test_work_beyond_the_concurrency_is_rejected_as_busy(bus: Bus, tmp_path: Path) -> None:
+    with serving(bus, tmp_path, "--concurrency", "2", "--max-jobs", "3", command=script(tmp_path, WAITS)) as serve:
+        first, second = bus.open(), bus.open()
+        for work_id in (first, second):
+            serve.until("started", work_id=work_id)
+        third = bus.open()
+        end = bus.end_of(third)
+        assert (end["event"], end["reason"]) == ("receipt:rejected", "busy")
+        (tmp_path / "go").touch()
+        assert {bus.end_of(work_id)["event"] for work_id in (first, second)} == {"trace:completed"}
+        last = bus.open()
+        assert bus.end_of(last)["event"] == "trace:completed"
+        assert serve.ended() == 0
+    assert (tmp_path / "runs").read_text().split() == [first, second, last]
+    assert bus.waiting(third) == []
+
+
+def test_with_a_queue_work_waits_in_the_inbox(bus: Bus, tmp_path: Path) -> None:
+    options = ["--when-busy", "queue", "--max-jobs", "2"]
+    with serving(bus, tmp_path, *options, command=script(tmp_path, WAITS)) as serve:
+        first = bus.open()
+        serve.until("started", work_id=first)
+        second = bus.open()
+        assert [item["state"] for item in bus.waiting(second)] == ["ready"]
+        (tmp_path / "go").touch()
+        assert bus.end_of(second)["event"] == "trace:completed"
+        assert serve.ended() == 0
+    order = [(item["event"], item["work_id"]) for item in serve.events if item["event"] in ("started", "reported")]
+    assert order == [("started", first), ("reported", first), ("started", second), ("reported", second)]
+
+
+# while it runs
+
+
+def test_heartbeats_carry_the_last_line_and_keep_their_distance(bus: Bus, tmp_path: Path) -> None:
+    command = script(
+        tmp_path, "print('0 %\\r\\x1b[1m50 %\\n', flush=True)\n" + WAITS.replace('print("waiting"', 'print("  "')
+    )
+    with serving(bus, tmp_path, "--once", "--heartbeat", "0.3s", command=command) as serve:
+        work_id = bus.open()
+        wait_for(lambda: len(bus.traces(work_id)) >= 3, WAIT, "three heartbeats")
+        (tmp_path / "go").touch()
+        serve.ended()
+    beats = [body["message"] for body in bus.traces(work_id) if body["state"] == "working"]
+    assert set(beats) == {"\\x1b[1m50 %"}
+    times = [item["at_ms"] for item in serve.seen("heartbeat")]
+    first, *others = [after - before for before, after in zip(times, times[1:], strict=False)]
+    assert min([first, *others]) >= 850  # nothing new: a keep-alive after three intervals
+
+
+def test_what_is_said_meanwhile_is_acknowledged_and_noted(bus: Bus, tmp_path: Path) -> None:
+    with serving(bus, tmp_path, "--once", "--heartbeat", "0.2s", command=script(tmp_path, WAITS)) as serve:
+        work_id = bus.open()
+        serve.until("started")
+        bus.ops.post(f"/v1/works/{work_id}/say", message="hurry up")
+        wait_for(lambda: any("1 message not read" in body["message"] for body in bus.traces(work_id)), WAIT, "the note")
+        wait_for(lambda: len(bus.waiting(work_id)) == 1, WAIT, "the acknowledgement")
+        (tmp_path / "go").touch()
+        assert serve.ended() == 0
+    assert bus.waiting(work_id) == []
+
+
+def test_the_time_limit_ends_the_whole_family(bus: Bus, tmp_path: Path) -> None:
+    options = ["--once", "--time-limit", "3s", "--grace", "0.2s"]
+    with serving(bus, tmp_path, *options, command=script(tmp_path, FAMILY)) as serve:
+        end = bus.end_of(bus.open())
+        assert serve.ended() == 1
+    assert (end["event"], end["message"], end["result"]["timeout"]) == ("trace:failed", "timed out after 3 s", True)
+    assert len(pids_of(tmp_path)) == 3
+    assert all_gone(pids_of(tmp_path))()
+
+
+def test_a_cancellation_ends_the_family_and_nothing_more_is_sent(bus: Bus, tmp_path: Path) -> None:
+    with serving(bus, tmp_path, "--max-jobs", "2", "--grace", "0.2s", command=script(tmp_path, FAMILY)) as serve:
+        work_id = bus.open()
+        pids = pids_of(tmp_path)
+        assert all(lives(pid) for pid in pids)
+        bus.ops.post(f"/v1/works/{work_id}/cancel")
+        assert serve.until("finished")["verb"] is None
+        assert all_gone(pids)()
+        wait_for(lambda: not bus.waiting(work_id), WAIT, "the acknowledgement")
+        (tmp_path / "pids").unlink()
+        bus.open()  # the worker goes on
+        assert len(pids_of(tmp_path)) == 3
+        assert serve.stop(signal.SIGINT) == 130
+    assert bus.traces(work_id) == []
+    assert bus.ops.state_of(work_id) == "canceled"
+
+
+def test_what_a_command_leaves_behind_in_its_group_ends_with_it(bus: Bus, tmp_path: Path) -> None:
+    with serving(bus, tmp_path, "--once", command=["sh", "-c", "sleep 600 & echo $! > pids; echo done"]) as serve:
+        end = bus.end_of(bus.open())
+        assert serve.ended() == 0
+    assert end["result"]["stdout"] == "done\n"
+    assert all_gone(pids_of(tmp_path))()
+
+
+# artifacts
+
+
+def test_artifacts_by_pattern_stay_inside_and_are_of_this_job(bus: Bus, tmp_path: Path) -> None:
+    (tmp_path / "secret.xml").write_text("secret")
+    cwd = tmp_path / "cwd"
+    (cwd / "reports").mkdir(parents=True)
+    (cwd / "reports" / "old.xml").write_text("of an earlier job")
+    command = script(
+        tmp_path,
+        """
+import os
+os.chdir("reports")
+open("new.xml", "w").write("<ok/>")
+os.symlink("../../secret.xml", "escape.xml"); os.symlink("../..", "up"); os.symlink("new.xml", "inside.xml")
+os.mkfifo("pipe.xml"); os.mkdir("folder.xml")
+raise SystemExit(1)
+""",
+    )
+    options = ["--artifact", "reports/*.xml", "--artifact", "reports/*/secret.xml", "--cwd", str(cwd), "--once"]
+    with serving(bus, tmp_path, *options, command=command):
+        end = bus.end_of(bus.open())
+    references = {reference.pop("path"): reference for reference in end["artifact_refs"]}
+    printed = subprocess.run(["sha256sum", cwd / "reports" / "new.xml"], capture_output=True, check=True, text=True)
+    sha256 = printed.stdout.split()[0]
+    assert references == {
+        "reports/new.xml": {"type": "file", "name": "new.xml", "size": 5, "sha256": sha256},
+        "reports/inside.xml": {"type": "file", "name": "inside.xml", "size": 5, "sha256": sha256},
+    }
+    outside, pipe = "it lies outside the folder of the command", "not a regular file"
+    assert {entry["path"]: entry["reason"] for entry in end["result"]["artifacts_skipped"]} == {
+        "reports/escape.xml": outside,
+        "reports/up/secret.xml": outside,
+        "reports/pipe.xml": pipe,
+    }
+
+
+# stopping
+
+
+def test_sigterm_lets_what_runs_end_and_takes_nothing_more(bus: Bus, tmp_path: Path) -> None:
+    with serving(bus, tmp_path, command=script(tmp_path, WAITS)) as serve:
+        work_id = bus.open()
+        serve.until("started")
+        serve.process.send_signal(signal.SIGTERM)
+        serve.until("stopping")
+        later = bus.open()
+        (tmp_path / "go").touch()
+        assert serve.ended() == 0
+    assert bus.end_of(work_id)["event"] == "trace:completed"
+    assert bus.worker.state_of(later) == "submitted"
+    bus.worker.post(f"/v1/works/{later}/reject")
+
+
+def test_what_outlasts_the_drain_is_ended_and_failed(bus: Bus, tmp_path: Path) -> None:
+    with serving(bus, tmp_path, "--drain", "0.2s", "--grace", "0.2s", command=script(tmp_path, FAMILY)) as serve:
+        work_id = bus.open()
+        pids = pids_of(tmp_path)
+        assert serve.stop() == 0
+    end = bus.end_of(work_id)
+    assert (end["event"], end["message"]) == ("trace:failed", "the worker was stopped before the command had ended")
+    assert all_gone(pids)()
+
+
+# restarts
+
+
+@pytest.mark.parametrize("hangs", [False, True], ids=["daemon away", "daemon hangs"])
+def test_finished_but_not_reported_is_reported_once_and_not_run_again(tmp_path: Path, hangs: bool) -> None:
+    with two_peers(tmp_path) as bus:
+        assert bus.worker.process is not None
+        command = script(tmp_path, WAITS)
+        with serving(bus, tmp_path, command=command) as serve:
+            work_id = bus.open()
+            serve.until("started")
+            if hangs:
+                bus.worker.process.send_signal(signal.SIGSTOP)
+            else:
+                bus.worker.kill()
+            (tmp_path / "go").touch()
+            wait_for(lambda: bus.phases() == {"finished"}, WAIT, "the end in the journal")
+            serve.stop(signal.SIGKILL)
+        if hangs:
+            bus.worker.process.send_signal(signal.SIGCONT)
+        else:
+            bus.worker.start()
+        with serving(bus, tmp_path, command=command) as serve:
+            assert bus.end_of(work_id)["message"] == "went"
+            wait_for(lambda: not bus.waiting(work_id), WAIT, "the acknowledgement")
+            assert serve.until("recovered")["phase"] == "finished"
+            assert serve.stop() == 0
+        assert [body["state"] for body in bus.traces(work_id)] == ["completed"]
+        assert (tmp_path / "runs").read_text().split() == [work_id]
+        assert bus.phases() == set()
+
+
+def test_a_command_that_outlived_its_worker_is_ended_and_not_run_again(bus: Bus, tmp_path: Path) -> None:
+    options = ["--grace", "0.2s"]
+    with serving(bus, tmp_path, *options, command=script(tmp_path, FAMILY)) as serve:
+        work_id = bus.open()
+        pids = pids_of(tmp_path)
+        wait_for(lambda: bus.phases() == {"started"}, WAIT, "the start in the journal")
+        serve.stop(signal.SIGKILL)
+    assert all(lives(pid) for pid in pids)
+    (tmp_path / "pids").unlink()
+    with serving(bus, tmp_path, *options, command=script(tmp_path, FAMILY)) as serve:
+        assert serve.until("recovered")["processes"] == 3
+        end = bus.end_of(work_id)
+        assert all_gone(pids)()
+        assert serve.stop() == 0
+    assert (end["event"], end["result"]) == ("trace:failed", {"exit_code": None, "restarted": True})
+    assert "not run again" in end["message"]
+    assert not (tmp_path / "pids").exists()
+
+
+def test_told_to_it_runs_again_what_died_with_its_worker(bus: Bus, tmp_path: Path) -> None:
+    command = script(tmp_path, WAITS)
+    with serving(bus, tmp_path, command=command) as serve:
+        work_id = bus.open()
+        serve.until("started")
+        wait_for((tmp_path / "runs").exists, WAIT, "the first run")
+        serve.stop(signal.SIGKILL)
+    (tmp_path / "go").touch()
+    with serving(bus, tmp_path, "--on-restart", "rerun", command=command) as serve:
+        assert bus.end_of(work_id)["event"] == "trace:completed"
+        wait_for(lambda: not bus.waiting(work_id), WAIT, "the acknowledgement")
+        assert serve.stop() == 0
+    assert (tmp_path / "runs").read_text().split() == [work_id, work_id]
+
+
+@pytest.mark.parametrize("accepted", [False, True], ids=["leased", "accepted"])
+def test_what_was_taken_but_not_started_is_run(bus: Bus, tmp_path: Path, accepted: bool) -> None:
+    work_id = bus.open()
+    item = bus.worker.post("/v1/inbox/next", work_id=work_id, visibility=3600)["item"]
+    Journal(str(bus.journal())).begin(seq=item["seq"], command=["/usr/bin/true"], item=item).leave()
+    if accepted:
+        bus.worker.post(f"/v1/works/{work_id}/accept")
+    with serving(bus, tmp_path, command=["/usr/bin/true"]) as serve:
+        assert serve.until("recovered")["phase"] == "taken"
+        assert bus.end_of(work_id)["event"] == "trace:completed"
+        wait_for(lambda: not bus.waiting(work_id), WAIT, "the acknowledgement")
+        assert len(serve.seen("started")) == 1
+
+
+def test_a_work_that_was_canceled_while_its_worker_was_dead_is_dropped(bus: Bus, tmp_path: Path) -> None:
+    with serving(bus, tmp_path, command=script(tmp_path, FAMILY)) as serve:
+        work_id = bus.open()
+        pids = pids_of(tmp_path)
+        wait_for(lambda: bus.phases() == {"started"}, WAIT, "the start in the journal")
+        serve.stop(signal.SIGKILL)
+    bus.ops.post(f"/v1/works/{work_id}/cancel")
+    wait_for(lambda: bus.worker.state_of(work_id) == "canceled", WAIT, "the cancellation")
+    with serving(bus, tmp_path, "--grace", "0.2s", command=["true"]) as serve:
+        serve.until("dropped", work_id=work_id)
+        assert all_gone(pids)()
+        assert bus.waiting(work_id) == []
+    assert bus.traces(work_id) == []
+
+
+def test_two_workers_share_a_journal_without_taking_each_others_jobs(bus: Bus, tmp_path: Path) -> None:
+    with serving(bus, tmp_path, "--accept", "intent=slow", command=script(tmp_path, WAITS)) as slow:
+        work_id = bus.open(intent="slow")
+        slow.until("started")
+        with serving(bus, tmp_path, "--accept", "intent=fast", "--once", command=["true"]) as fast:
+            assert bus.end_of(bus.open(intent="fast"))["event"] == "trace:completed"
+            assert fast.ended() == 0
+            assert fast.seen("recovered") == []
+        (tmp_path / "go").touch()
+        assert bus.end_of(work_id)["event"] == "trace:completed"
+
+
+def test_the_daemon_may_be_killed_and_started_while_a_command_runs(tmp_path: Path) -> None:
+    with (
+        two_peers(tmp_path) as bus,
+        serving(bus, tmp_path, "--heartbeat", "0.2s", command=script(tmp_path, WAITS)) as serve,
+    ):
+        work_id = bus.open()
+        serve.until("started")
+        bus.worker.kill()
+        bus.worker.start()
+        beats = len(serve.seen("heartbeat"))
+        wait_for(lambda: len(serve.seen("heartbeat")) > beats, WAIT, "a heartbeat over the new daemon")
+        (tmp_path / "go").touch()
+        assert bus.end_of(work_id)["message"] == "went"
+        serve.until("reported")
+        wait_for(lambda: not bus.waiting(work_id), WAIT, "the acknowledgement")
+        second = bus.open()
+        assert bus.end_of(second)["event"] == "trace:completed"
+        bus.ops.post(f"/v1/works/{bus.open()}/cancel")
+        assert serve.stop() == 0
+    assert (tmp_path / "runs").read_text().split()[:2] == [work_id, second]

@@ -1,0 +1,270 @@
+"""Daemons with durability "jetstream": what an absent peer misses, and every way in which the stream can go wrong."""
+
+from __future__ import annotations
+
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from aghbus.daemon.jetstream_stream import STREAM
+from tests.support.daemons import Daemon, Home, HttpError, wait_for
+from tests.support.jetstream import admin
+from tests.support.natsutil import NatsServer
+
+# Retry never comes to help here, so that what arrives has come through the stream.
+NO_RETRY = ("--retry-first", "1h", "--retry-ceiling", "1h")
+QUICK = ("--retry-first", "100ms", "--retry-ceiling", "500ms")
+DURABLE = ("--durability", "jetstream")
+
+
+def texts(daemon: Daemon, direction: str = "in") -> list[str]:
+    """Texts of all conversation that the daemon has stored, in order."""
+    found: list[str] = []
+    since = 0
+    while page := daemon.get(f"/v1/messages?kind=say&direction={direction}&since={since}&limit=1000")["messages"]:
+        found += [message["envelope"]["body"]["text"] for message in page]
+        since = page[-1]["seq"]
+    return found
+
+
+def delivery(daemon: Daemon, message_id: str) -> str:
+    return str(daemon.get(f"/v1/messages/{message_id}")["delivery"])
+
+
+def problems(daemon: Daemon) -> str:
+    return " | ".join(daemon.get("/v1/status")["problems"])
+
+
+def say(daemon: Daemon, to: str, text: str, **more: Any) -> str:
+    return str(
+        daemon.post("/v1/messages", kind="say", to=to, body={"text": text}, thread_id="thread_talk", **more)["id"]
+    )
+
+
+async def test_a_peer_that_was_killed_gets_what_it_missed_and_is_still_fresh(tmp_path: Path) -> None:
+    async with NatsServer(jetstream=True) as server:
+        home = Home(tmp_path)
+        nats = ("--nats", server.url, *DURABLE)
+        with Daemon(home, "worker", *nats, *NO_RETRY) as worker, Daemon(home, "ops", *nats, *NO_RETRY) as ops:
+            wait_for(lambda: ops.knows("worker"), 10, "presence")
+            worker.kill()
+            stale = say(ops, "worker", "stale", expires_in=1)
+            fresh = [say(ops, "worker", f"number {n}", expires_in=600) for n in range(30)]
+            wait_for(lambda: {delivery(ops, one) for one in fresh} == {"published"}, 10, "the stream to have them")
+            until = ops.get(f"/v1/messages/{stale}")["envelope"]["expires_at"]
+            wait_for(lambda: time.time() >= until, 10, "the stale one to be stale")
+            ops.kill()  # whatever comes now comes from the stream
+            worker.start()
+            wait_for(lambda: len(texts(worker)) == 30, 20, "what was missed")
+            assert texts(worker) == [f"number {n}" for n in range(30)]
+            # it was acknowledged to a daemon that was gone: told again when that asks again
+            ops.args = (*nats, *QUICK)
+            ops.start()
+            wait_for(lambda: {delivery(ops, one) for one in fresh} == {"receipted"}, 60, "the acknowledgements")
+            assert texts(worker) == [f"number {n}" for n in range(30)]
+
+
+@pytest.mark.parametrize(("first", "second"), [((), DURABLE), (DURABLE, ())], ids=["core-to-stream", "stream-to-core"])
+async def test_core_and_jetstream_peers_work_together(
+    tmp_path: Path, first: tuple[str, ...], second: tuple[str, ...]
+) -> None:
+    async with NatsServer(jetstream=True) as server:
+        home = Home(tmp_path)
+        nats = ("--nats", server.url, *QUICK)
+        with Daemon(home, "ops", *nats, *first) as ops, Daemon(home, "worker", *nats, *second) as worker:
+            wait_for(lambda: ops.knows("worker") and worker.knows("ops"), 10, "presence")
+            plain = say(ops, "worker", "plain")
+            wait_for(lambda: delivery(ops, plain) == "receipted", 20, "a commit acknowledgement")
+            sent = ops.post("/v1/works", to="worker", text="together")
+            wait_for(lambda: worker.get("/v1/works")["works"], 10, "the work")
+            worker.post(f"/v1/works/{sent['work_id']}/accept")
+            worker.post(f"/v1/works/{sent['work_id']}/complete", result={"n": 1})
+            wait_for(lambda: ops.state_of(sent["work_id"]) == "completed", 10, "the end")
+            wait_for(lambda: delivery(ops, sent["id"]) == "receipted", 20, "the acknowledgement")
+            ops.post("/v1/messages", kind="say", body={"text": "to all"}, thread_id="thread_talk")
+            worker.post("/v1/messages", kind="say", body={"text": "to all too"}, thread_id="thread_talk")
+            wait_for(lambda: "to all" in texts(worker) and "to all too" in texts(ops), 10, "both broadcasts")
+            assert sorted(texts(worker)) == ["plain", "to all", "together"]
+            assert ops.post("/v1/whois", query="worker")["peers"]
+            assert worker.post("/v1/whois", query="ops")["peers"]
+            for daemon in (ops, worker):
+                assert daemon.get("/v1/status")["counters"].get("identity.conflicts", 0) == 0
+
+
+def test_the_embedded_broker_has_a_stream_too(tmp_path: Path) -> None:
+    home = Home(tmp_path)
+    with Daemon(home, "ops", *DURABLE) as ops, Daemon(home, "worker", *DURABLE) as worker:
+        wait_for(lambda: ops.knows("worker"), 10, "presence")
+        sent = ops.post("/v1/works", to="worker", text="hello")
+        wait_for(lambda: delivery(ops, sent["id"]) == "receipted", 10, "the acknowledgement")
+        status = worker.get("/v1/status")
+        assert status["problems"] == []
+        assert status["broker"]["jetstream"]["stream"] == STREAM
+        assert status["broker"]["jetstream"]["attached"] is True
+
+
+async def test_a_broker_without_jetstream_is_a_clear_problem_until_it_has_it(tmp_path: Path) -> None:
+    async with NatsServer() as server:
+        ops = Daemon(Home(tmp_path), "ops", "--nats", server.url, *DURABLE).start(wait=False)
+        wait_for(ops.socket_path.exists, 20, "the API")
+        wait_for(lambda: "enable JetStream" in problems(ops), 20, "the problem")
+        with pytest.raises(HttpError, match="503"):
+            ops.get("/readyz")
+        sent = say(ops, "worker", "kept")
+        assert delivery(ops, sent) == "queued"
+        server.kill()
+        server.jetstream = True
+        await server.start()
+        wait_for(lambda: delivery(ops, sent) == "published", 30, "JetStream to be found")
+        wait_for(lambda: not problems(ops), 20, "the problem to be solved")
+        ops.wait_ready()
+        assert ops.stop() == 0
+
+
+async def test_a_restarted_broker_has_kept_what_nobody_had_read(tmp_path: Path) -> None:
+    async with NatsServer(jetstream=True) as server:
+        home = Home(tmp_path)
+        nats = ("--nats", server.url, *DURABLE, *NO_RETRY)
+        with Daemon(home, "ops", *nats) as ops, Daemon(home, "worker", *nats) as worker:
+            wait_for(lambda: ops.knows("worker"), 10, "presence")
+            worker.kill()
+            sent = [say(ops, "worker", str(n)) for n in range(20)]
+            wait_for(lambda: {delivery(ops, one) for one in sent} == {"published"}, 10, "the stream to have them")
+            await server.restart()
+            worker.start()
+            wait_for(lambda: len(texts(worker)) == 20, 20, "what was kept")
+            assert texts(worker) == [str(n) for n in range(20)]
+
+
+async def test_a_deleted_stream_is_made_again_under_traffic(tmp_path: Path) -> None:
+    async with NatsServer(jetstream=True) as server:
+        home = Home(tmp_path)
+        nats = ("--nats", server.url, *DURABLE, *QUICK)
+        with Daemon(home, "ops", *nats) as ops, Daemon(home, "worker", *nats) as worker:
+            wait_for(lambda: ops.knows("worker"), 10, "presence")
+            sent: list[str] = []
+            stop = threading.Event()
+
+            def talk() -> None:
+                while not stop.is_set():
+                    sent.append(say(ops, "worker", str(len(sent))))
+                    stop.wait(0.01)
+
+            talking = threading.Thread(target=talk)
+            talking.start()
+            try:
+                for _ in range(3):
+                    before = len(texts(worker))
+                    wait_for(lambda: len(texts(worker)) > before, 20, "traffic")  # noqa: B023 - called at once
+                    async with admin(server) as api:
+                        await api.call(f"STREAM.DELETE.{STREAM}")
+                    wait_for(lambda: worker.get("/readyz")["ready"] and ops.get("/readyz")["ready"], 20, "a new stream")
+            finally:
+                stop.set()
+                talking.join()
+            wait_for(lambda: {delivery(ops, one) for one in sent} == {"receipted"}, 60, "all acknowledged")
+            assert sorted(texts(worker), key=int) == [str(n) for n in range(len(sent))]
+            wait_for(lambda: not problems(ops) and not problems(worker), 20, "nothing to be wrong any more")
+
+
+async def test_a_deleted_consumer_is_made_again_without_a_hole(tmp_path: Path) -> None:
+    async with NatsServer(jetstream=True) as server:
+        home = Home(tmp_path)
+        nats = ("--nats", server.url, *DURABLE, *NO_RETRY)
+        with Daemon(home, "ops", *nats) as ops, Daemon(home, "worker", *nats) as worker:
+            wait_for(lambda: ops.knows("worker"), 10, "presence")
+            (consumer,) = worker.get("/v1/status")["broker"]["jetstream"]["consumers"]
+            async with admin(server) as api:
+                await api.call(f"CONSUMER.DELETE.{STREAM}.{consumer['name']}")
+            for n in range(10):
+                say(ops, "worker", str(n))
+            wait_for(lambda: len(texts(worker)) == 10, 20, "everything")
+            assert texts(worker) == [str(n) for n in range(10)]
+
+
+async def test_a_full_stream_keeps_messages_queued_and_says_so(tmp_path: Path) -> None:
+    async with NatsServer(jetstream=True) as server:
+        with Daemon(
+            Home(tmp_path), "ops", "--nats", server.url, *DURABLE, *NO_RETRY, "--jetstream-max-bytes", "16MiB"
+        ) as ops:
+            sent = [say(ops, "absent", "x" * 900_000) for _ in range(20)]
+            wait_for(lambda: "it is full" in problems(ops), 20, "the problem")
+            states = [delivery(ops, one) for one in sent]
+            assert states.count("queued") >= 2 and states.count("published") >= 10
+            assert "--max-bytes" in problems(ops)
+            async with admin(server) as api:
+                await api.call(f"STREAM.PURGE.{STREAM}")
+            wait_for(lambda: {delivery(ops, one) for one in sent} == {"published"}, 30, "all to be published")
+            wait_for(lambda: not problems(ops), 10, "the problem to be solved")
+
+
+async def test_a_kill_between_commit_and_ack_gives_no_second_delivery(tmp_path: Path) -> None:
+    async with NatsServer(jetstream=True) as server:
+        home = Home(tmp_path)
+        nats = ("--nats", server.url, *DURABLE, *NO_RETRY)
+        with Daemon(home, "ops", *nats) as ops, Daemon(home, "worker", *nats) as worker:
+            wait_for(lambda: ops.knows("worker"), 10, "presence")
+            worker.stop()
+            worker.env["AGHD_FAILPOINT"] = "receive.committed"
+            worker.start(wait=False)
+            say(ops, "worker", "once")
+            assert worker.process is not None
+            assert worker.process.wait(20) == -9
+            del worker.env["AGHD_FAILPOINT"]
+            say(ops, "worker", "behind it")
+            worker.start()
+            wait_for(lambda: "behind it" in texts(worker), 20, "the next one")
+
+            def settled() -> bool:
+                (consumer,) = worker.get("/v1/status")["broker"]["jetstream"]["consumers"]
+                return bool(consumer["ack_pending"] == 0 and consumer["pending"] == 0)
+
+            wait_for(settled, 20, "the redelivery to be settled")
+            assert texts(worker) == ["once", "behind it"]
+            assert worker.get("/v1/status")["inbox"]["ready"] == 2
+
+
+async def test_two_thousand_messages_over_kills_of_the_receiver(tmp_path: Path) -> None:
+    async with NatsServer(jetstream=True) as server:
+        home = Home(tmp_path)
+        nats = ("--nats", server.url, *DURABLE)
+        with Daemon(home, "ops", *nats) as ops, Daemon(home, "worker", *nats) as worker:
+            wait_for(lambda: ops.knows("worker"), 10, "presence")
+            sent: list[str] = []
+            failure: list[BaseException] = []
+
+            def talk() -> None:
+                try:
+                    for n in range(2000):
+                        sent.append(say(ops, "worker", str(n)))
+                except (OSError, HttpError) as error:
+                    failure.append(error)
+
+            talking = threading.Thread(target=talk)
+            talking.start()
+            for mark in (300, 900, 1500):
+                wait_for(lambda: len(sent) >= mark, 60, "traffic")  # noqa: B023 - called at once
+                worker.kill()
+                worker.start()
+            talking.join()
+            assert not failure
+            wait_for(lambda: len(texts(worker)) >= 2000, 60, "everything")
+            assert sorted(texts(worker), key=int) == [str(n) for n in range(2000)]
+            assert worker.get("/v1/status")["inbox"]["ready"] == 2000
+
+
+async def test_a_second_daemon_under_one_peer_id_is_told_and_the_first_goes_on(tmp_path: Path) -> None:
+    async with NatsServer(jetstream=True) as server:
+        home = Home(tmp_path)
+        nats = ("--nats", server.url, *DURABLE)
+        with Daemon(home, "ops", *nats) as ops:
+            second = Daemon(home, "other", "--peer-id", "ops", *nats).start(wait=False)
+            try:
+                wait_for(lambda: second.socket_path.exists(), 20, "its API")
+                wait_for(lambda: "another daemon receives as ops" in problems(second), 20, "the report")
+                assert ops.get("/readyz")["ready"]
+            finally:
+                assert second.stop() == 0

@@ -1,0 +1,359 @@
+"""Damage on purpose: what SQLite drops in silence is noticed and reported at the next start, what contradicts itself is refused."""
+
+import asyncio
+import os
+import shutil
+import sqlite3
+import struct
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from aghbus.daemon.store_check import Finding, accept_loss, check_store
+from aghbus.store import meta
+from aghbus.store.database import Store
+from aghbus.store.envelopes import EnvelopeFilter
+from aghbus.store.errors import StoreDamaged, StoreError, StoreUnavailable
+from aghbus.store.events import gap_after
+from aghbus.store.mark import Mark, mark_path, read_mark
+from tests.store.makers import receive, rows, say
+
+ROOT = Path(__file__).parents[2]
+SENT = 40
+WAL_HEADER, FRAME_HEADER, PAGE = 32, 24, 4096  # sqlite.org/fileformat2.html#the_write_ahead_log
+
+
+def crashed(path: Path, count: int = SENT) -> None:
+    """A store of `count` envelopes, each committed and said yes to, whose process then died without closing it."""
+    command = [sys.executable, "-m", "tests.store.crash_child", str(path), "0", str(count), "1", "0"]
+    child = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE)
+    assert child.stdout is not None
+    with child:
+        for line in child.stdout:
+            if line == b"%d\n" % (count - 1):
+                child.kill()
+
+
+def wal(path: Path) -> Path:
+    return path.with_name(path.name + "-wal")
+
+
+def stored(path: Path) -> int:
+    db = sqlite3.connect(path)
+    (count,) = db.execute("SELECT count(*) FROM envelopes").fetchone()
+    db.close()
+    return int(count)
+
+
+def flip(path: Path, offset: int, length: int = 1) -> None:
+    with path.open("r+b") as file:
+        file.seek(offset)
+        content = file.read(length)
+        file.seek(offset)
+        file.write(bytes(byte ^ 0xFF for byte in content))
+
+
+def named(found: list[Finding], check: str) -> Finding:
+    return next(one for one in found if one.check == check)
+
+
+@pytest.fixture
+def killed(path: Path) -> Path:
+    """The path of a store whose process was killed after its last yes: everything is in the WAL."""
+    while True:
+        crashed(path)
+        if wal(path).exists():
+            return path
+        shutil.rmtree(path.parent)  # it had closed before the signal came
+
+
+async def opened_with_loss(path: Path) -> tuple[int, tuple[str, ...]]:
+    """How many envelopes an opening leaves, and what it reports."""
+    store = await Store.open(path)
+    try:
+        ((count,),) = await rows(store, "SELECT count(*) FROM envelopes")
+        return count, store.problems
+    finally:
+        await store.close()
+
+
+async def test_a_kill_alone_is_no_damage(killed: Path) -> None:
+    assert check_store(killed, quick=False).ok
+    assert await opened_with_loss(killed) == (SENT, ())
+
+
+def test_the_mark_knows_every_commit_that_was_said_yes_to(killed: Path) -> None:
+    mark = read_mark(killed)
+    assert mark is not None
+    assert mark.last_seq == SENT
+    assert mark.commits >= SENT
+
+
+@pytest.mark.parametrize("cut", [1, FRAME_HEADER + PAGE, 5 * (FRAME_HEADER + PAGE) + 7])
+async def test_a_cut_wal_is_noticed(killed: Path, cut: int) -> None:
+    os.truncate(wal(killed), wal(killed).stat().st_size - cut)
+    assert named(check_store(killed, quick=True).checks, "store commits").state == "fail"
+    count, problems = await opened_with_loss(killed)
+    assert count < SENT or "changes to older ones" in problems[0]
+    assert len(problems) == 1
+    assert "has lost something" in problems[0]
+    assert "aghd check-store" in problems[0]
+
+
+async def test_a_flipped_byte_in_the_wal_loses_what_follows_and_is_noticed(killed: Path) -> None:
+    frames = (wal(killed).stat().st_size - WAL_HEADER) // (FRAME_HEADER + PAGE)
+    flip(wal(killed), WAL_HEADER + frames * 3 // 4 * (FRAME_HEADER + PAGE) + FRAME_HEADER + 100)
+    count, problems = await opened_with_loss(killed)
+    assert 0 < count < SENT
+    assert f"messages after sequence {count}, up to {SENT}" in problems[0]
+
+
+async def test_a_deleted_wal_is_noticed(path: Path) -> None:
+    store = await Store.open(path)
+    for _ in range(3):
+        await receive(store, say())
+    await store.close()
+    crashed(path, 10)
+    os.unlink(wal(path))
+    count, problems = await opened_with_loss(path)
+    assert count == 3
+    assert "up to 13" in problems[0]
+
+
+async def test_a_store_that_never_left_its_wal_is_gone_with_it(killed: Path) -> None:
+    os.unlink(wal(killed))
+    assert not check_store(killed, quick=True).ok
+    count, problems = await opened_with_loss(killed)
+    assert count == 0
+    assert f"after sequence 0, up to {SENT}" in problems[0]
+
+
+async def test_an_older_copy_put_back_is_noticed(path: Path) -> None:
+    store = await Store.open(path)
+    await receive(store, say())
+    await store.close()
+    backup = shutil.copy(path, path.with_name("backup.db"))
+    store = await Store.open(path)
+    for _ in range(4):
+        await receive(store, say())
+    await store.close()
+    shutil.copy(backup, path)
+    assert not check_store(path, quick=True).ok
+    count, problems = await opened_with_loss(path)
+    assert count == 1
+    assert "4 commits" in problems[0]
+
+
+async def test_a_file_that_vanished_is_noticed(path: Path) -> None:
+    store = await Store.open(path)
+    await receive(store, say())
+    await store.close()
+    path.unlink()
+    (finding,) = check_store(path, quick=True).checks
+    assert finding.state == "fail"
+    assert "is gone" in finding.detail
+    assert not path.exists()  # looking makes nothing
+    count, problems = await opened_with_loss(path)
+    assert count == 0
+    assert "up to 1" in problems[0]
+
+
+async def test_a_mark_behind_the_store_means_nothing(killed: Path) -> None:
+    """A crash between COMMIT and the mark, or a loss of power that took the mark's last writes."""
+    mark = read_mark(killed)
+    assert mark is not None
+    store = await Store.open(killed)
+    assert store.problems == ()
+    await store.close()
+    behind = struct.pack("<8sQQQ", b"aghmark1", mark.identity, 1, 1)
+    import zlib
+
+    mark_path(killed).write_bytes(behind + struct.pack("<I", zlib.crc32(behind)))
+    assert read_mark(killed) == Mark(mark.identity, 1, 1)
+    assert check_store(killed, quick=False).ok
+    assert await opened_with_loss(killed) == (SENT, ())
+
+
+@pytest.mark.parametrize("content", [None, b"", b"garbage" * 9, "flip"])
+async def test_a_store_without_its_mark_says_so_once(killed: Path, content: bytes | str | None) -> None:
+    if content is None:
+        mark_path(killed).unlink()
+    elif content == "flip":
+        flip(mark_path(killed), 17)
+    else:
+        assert isinstance(content, bytes)
+        mark_path(killed).write_bytes(content)
+    finding = named(check_store(killed, quick=True).checks, "store commits")
+    assert finding.state == "warn"
+    count, problems = await opened_with_loss(killed)
+    assert count == SENT
+    assert "cannot be told this time" in problems[0]
+    assert await opened_with_loss(killed) == (SENT, ())  # the new mark vouches for it
+
+
+async def test_another_stores_file_in_its_place_is_noticed(path: Path, tmp_path: Path) -> None:
+    for place in (path, tmp_path / "other" / "store.db"):
+        store = await Store.open(place)
+        await receive(store, say())
+        await store.close()
+    shutil.copy(tmp_path / "other" / "store.db", path)
+    _, problems = await opened_with_loss(path)
+    assert "another store's" in problems[0]
+
+
+async def test_a_loss_is_reported_until_it_is_accepted(killed: Path) -> None:
+    os.truncate(wal(killed), wal(killed).stat().st_size - 1)
+    _, first = await opened_with_loss(killed)
+    _, second = await opened_with_loss(killed)
+    assert first == second
+    assert named(check_store(killed, quick=True).checks, "earlier loss").state == "warn"
+    assert "accepted: 1 commits" in await asyncio.to_thread(accept_loss, killed)
+    _, after = await opened_with_loss(killed)
+    assert after == ()
+    assert await asyncio.to_thread(accept_loss, killed) == "no loss is on record"
+
+
+async def test_the_sequence_goes_on_after_a_loss_and_streams_hear_of_the_gap(killed: Path) -> None:
+    os.truncate(wal(killed), wal(killed).stat().st_size // 2)
+    store = await Store.open(killed)
+    try:
+        ((left,),) = await rows(store, "SELECT max(seq) FROM envelopes")
+        assert left < SENT
+        applied = await receive(store, say())
+        assert applied.seq == SENT + 1  # not one that a stream has shown before
+        assert await gap_after(store.reader, EnvelopeFilter(inbox=True), left) == SENT
+        assert await gap_after(store.reader, EnvelopeFilter(), SENT) is None
+    finally:
+        await store.close()
+
+
+async def test_two_losses_add_up(killed: Path) -> None:
+    os.truncate(wal(killed), wal(killed).stat().st_size - 1)
+    _, first = await opened_with_loss(killed)
+    backup = shutil.copy(killed, killed.with_name("backup.db"))
+    store = await Store.open(killed)
+    await receive(store, say())
+    await store.close()
+    shutil.copy(backup, killed)
+    _, second = await opened_with_loss(killed)
+    assert "1 commits" in first[0]
+    assert "2 commits" in second[0]
+    assert f"up to {SENT + 1}" in second[0]
+
+
+def checkpointed(path: Path) -> None:
+    """All pages in the main file, and still not closed in order."""
+    db = sqlite3.connect(path)
+    db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    db.close()
+
+
+def root_page(path: Path, name: str) -> int:
+    db = sqlite3.connect(path)
+    (page,) = db.execute("SELECT rootpage FROM sqlite_schema WHERE name = ?", (name,)).fetchone()
+    db.close()
+    return int(page)
+
+
+@pytest.mark.parametrize("name", ["envelopes", "outbox_open", "works", "seen"])
+async def test_a_damaged_page_refuses_the_start_and_says_what_to_do(killed: Path, name: str) -> None:
+    checkpointed(killed)
+    flip(killed, (root_page(killed, name) - 1) * PAGE + 1, 7)  # header of the b-tree page
+    with pytest.raises(StoreDamaged) as caught:
+        await Store.open(killed)
+    assert "aghd check-store" in caught.value.hint
+    assert ".recover" in caught.value.hint
+    checked = check_store(killed, quick=True)
+    assert not checked.ok
+    assert any("recover" in one.hint for one in checked.checks if one.state == "fail")
+
+
+async def test_a_damaged_header_is_not_a_store(killed: Path) -> None:
+    checkpointed(killed)
+    flip(killed, 0, 16)
+    with pytest.raises(StoreDamaged):
+        await Store.open(killed)
+    assert [one.state for one in check_store(killed, quick=True).checks] == ["fail"]
+
+
+async def test_a_main_file_cut_short_is_refused(killed: Path) -> None:
+    checkpointed(killed)
+    os.truncate(killed, killed.stat().st_size - 3 * PAGE)
+    with pytest.raises(StoreDamaged):
+        await Store.open(killed)
+
+
+async def test_a_flipped_letter_is_found_by_the_whole_check_only(killed: Path) -> None:
+    """SQLite keeps no checksum of its pages: such damage is no contradiction to it."""
+    checkpointed(killed)
+    at = killed.read_bytes().index(b'"id":"msg_')
+    flip(killed, at + 1)
+    assert await opened_with_loss(killed) == (SENT, ())
+    assert check_store(killed, quick=True).ok
+    finding = named(check_store(killed, quick=False).checks, "store envelopes")
+    assert finding.state == "fail"
+    assert "1 envelopes" in finding.detail
+
+
+async def test_damage_met_while_running_refuses_writes_with_its_own_hint(killed: Path) -> None:
+    store = await Store.open(killed)
+    await store.close()
+    flip(killed, (root_page(killed, "inbox") - 1) * PAGE + 1, 7)  # closed in order: the start does not look
+    store = await Store.open(killed, name="late")
+    try:
+        with pytest.raises(StoreUnavailable) as caught:
+            await receive(store, say())
+        assert "aghd check-store" in caught.value.hint
+        assert not store.writable
+    finally:
+        await store.close()
+
+
+def test_what_recover_saves_opens_again(killed: Path) -> None:
+    """The hint's own words, when the machine has SQLite's shell."""
+    shell = shutil.which("sqlite3")
+    if shell is None:
+        pytest.skip("the sqlite3 command is not installed")
+    checkpointed(killed)
+    flip(killed, (root_page(killed, "envelopes_container") - 1) * PAGE + 1, 7)
+    with pytest.raises(StoreDamaged):
+        asyncio.run(Store.open(killed))
+    saved = killed.with_name("new.db")
+    script = subprocess.run([shell, str(killed), ".recover"], capture_output=True, check=True, timeout=60).stdout
+    subprocess.run([shell, str(saved)], input=script, check=True, timeout=60, capture_output=True)
+    saved.replace(killed)
+    assert asyncio.run(opened_with_loss(killed)) == (SENT, ())
+
+
+async def test_looking_changes_nothing(killed: Path) -> None:
+    before = {entry.name: entry.read_bytes() for entry in killed.parent.iterdir() if not entry.name.endswith("-shm")}
+    check_store(killed, quick=True)
+    check_store(killed, quick=False)
+    after = {entry.name: entry.read_bytes() for entry in killed.parent.iterdir() if not entry.name.endswith("-shm")}
+    assert after == before
+
+
+async def test_a_store_in_use_can_be_looked_at(store: Store) -> None:
+    await receive(store, say())
+    checked = check_store(store.path, quick=True)
+    assert checked.ok
+    assert "in use" in named(checked.checks, "store pages").detail
+    assert check_store(store.path, quick=False).ok
+    await receive(store, say())  # and is not disturbed
+
+
+async def test_a_loss_cannot_be_accepted_under_a_running_daemon(store: Store) -> None:
+    with pytest.raises(StoreError, match="in use"):
+        await asyncio.to_thread(accept_loss, store.path)
+
+
+async def test_a_mark_that_cannot_be_written_costs_nothing_but_the_check(path: Path) -> None:
+    store = await Store.open(path)
+    store._mark.close()  # as if the file system refused it
+    await receive(store, say())
+    assert store.writable
+    await store.close()
+    assert await opened_with_loss(path) == (1, ())
+    assert meta.get(sqlite3.connect(path), "commits") is not None
