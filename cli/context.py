@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 DEFAULT_TIMEOUT = 30.0
 """Seconds that the daemon may take to answer, or a stream may be without it."""
 
+_DAEMON_FLAGS = {"name": "--name", "socket": "--socket", "api": "--api", "token_file": "--token-file"}
+
 
 class Context:
     """One run of one command."""
@@ -36,6 +38,13 @@ class Context:
 
             self._api = Api(find(self.options, self.env), self.timeout)
         return self._api
+
+    def command(self, words: str) -> str:
+        """`aghctl … words`, naming the daemon as this run did: a next step that a person can paste."""
+        from aghbus.cli.render import shell
+
+        given = [f"{flag} {shell(self.options[key])}" for key, flag in _DAEMON_FLAGS.items() if self.options[key]]
+        return " ".join(["aghctl", *given, words])
 
     @property
     def timeout(self) -> float:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from aghbus.cli.render import compact, fields, moment, quoted, safe
+from aghbus.cli.render import compact, cut, fields, moment, quoted, safe
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
+OVERVIEW_CHARACTERS = 500
+"""What a line of a list or a stream shows of one text: an envelope may carry a megabyte, and `messages show` has all of it."""
 TERMINAL = frozenset(["completed", "failed", "canceled"])
 """States that a work never leaves (specification, section 6)."""
 
@@ -16,17 +18,17 @@ def body_line(kind: str, body: dict[str, Any]) -> str:
     """What an envelope says: `trace working “half done”`."""
     parts = [safe(kind)]
     if kind == "say":
-        parts += [quoted(body.get("text")), _count("artifact", body.get("artifacts"))]
+        parts += [_words(body.get("text")), _count("artifact", body.get("artifacts"))]
     elif kind == "capability":
         record = body.get("capability")
-        parts += [safe(record.get("id")), quoted(record.get("summary"))] if isinstance(record, dict) else []
+        parts += [safe(record.get("id")), _words(record.get("summary"))] if isinstance(record, dict) else []
     elif kind == "receipt":
-        parts += [safe(body.get("status")), _reason(body.get("reason_code")), quoted(body.get("detail"))]
+        parts += [safe(body.get("status")), _reason(body.get("reason_code")), _words(body.get("detail"))]
     elif kind == "trace":
-        parts += [safe(body.get("state")), quoted(body.get("message")), _result(body.get("result"))]
+        parts += [safe(body.get("state")), _words(body.get("message")), _result(body.get("result"))]
         parts.append(_count("artifact", body.get("artifact_refs")))
     else:
-        parts += [safe(body.get("type") or ""), quoted(body.get("query"))]
+        parts += [safe(body.get("type") or ""), _words(body.get("query"))]
     return " ".join(part for part in parts if part)
 
 
@@ -88,12 +90,18 @@ def work_head(work: dict[str, Any]) -> str:
     )
 
 
+def _words(text: object) -> str:
+    if not isinstance(text, str) or len(text) <= OVERVIEW_CHARACTERS:
+        return quoted(text)
+    return f"“{safe(text[:OVERVIEW_CHARACTERS])}…” ({len(text)} characters)"
+
+
 def _reason(code: object) -> str:
     return f"({safe(code)})" if code else ""
 
 
 def _result(result: object) -> str:
-    return f"result {compact(result)}" if result is not None else ""
+    return f"result {cut(compact(result), OVERVIEW_CHARACTERS)}" if result is not None else ""
 
 
 def _count(noun: str, entries: object) -> str:

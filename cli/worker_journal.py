@@ -58,10 +58,21 @@ class Entry:
     def write(self, phase: str, **fields: Any) -> None:
         """One step more; on the disk when this returns. Raises OSError."""
         record = {"phase": phase, **fields}
-        self._stream.write(json.dumps(record).encode() + b"\n")
-        self._stream.flush()
-        os.fsync(self._stream.fileno())
+        self._append(json.dumps(record).encode() + b"\n")
         self.records.append(record)
+
+    def _append(self, line: bytes) -> None:
+        """A line that did not get on the disk whole (it is full) is taken back, so that the next one is not glued to it."""
+        handle = self._stream.fileno()
+        size = os.fstat(handle).st_size
+        try:
+            while line:
+                line = line[os.write(handle, line) :]
+            os.fsync(handle)
+        except OSError:
+            with contextlib.suppress(OSError):
+                os.ftruncate(handle, size)
+            raise
 
     def remove(self) -> None:
         """Nothing is left to do for this job."""

@@ -146,7 +146,7 @@ async def _same(existing: Stored, digest: str) -> Stored:
     if existing.digest != digest:
         raise Refused(
             f"artifact {artifact_uri_of(existing.name)} exists with other content ({existing.digest})",
-            hint="an artifact never changes: put it under another --name",
+            hint="an artifact never changes: put it under another name",
             code="conflict",
         )
     return existing

@@ -101,10 +101,10 @@ class Discovery:
         """Presence, an answer to a question of ours, or an answer to somebody's question."""
         if isinstance(effect, Discovered):
             self._heard(effect, envelope)
-        elif len(self._tasks) < _ANSWERS:
-            self.spawn(self._answer(effect.request))
-        else:
+        elif self.busy:
             self._core.counters.add("whois.suppressed")
+        else:
+            self.spawn(self._answer(effect.request))
 
     def _heard(self, effect: Discovered, envelope: Envelope) -> None:
         core = self._core
@@ -227,6 +227,11 @@ class Discovery:
         return "quiet", question.last + max(least, _STALL_ROUND_TRIPS * round_trip)
 
     # plumbing
+
+    @property
+    def busy(self) -> bool:
+        """Whether so many answers are on their way that another one is better left out."""
+        return len(self._tasks) >= _ANSWERS
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> None:
         """Run something short in the background, and keep it alive until it ends."""

@@ -49,7 +49,7 @@ from aghbus.store.transaction import Transaction
 _BATCH: Final = 256  # envelopes decided in one job: some milliseconds of the loop
 _BATCH_BYTES: Final = 4 * 1024 * 1024  # of envelopes decided in one job, for the same reason
 _QUEUE_BYTES: Final = 64 * 1024 * 1024  # of envelopes that wait: four thousand of the largest would be gigabytes
-_SHARE: Final = 0.5  # of the queue that one sender may fill: the others' messages get through a flood of his
+_SHARE: Final = 0.75  # of the queue that one sender may fill: the others' messages get through a flood of his
 _QUARANTINE_PER_SECOND: Final = 50.0  # refused envelopes kept; a flood beyond it is only counted
 _NAK_DELAY: Final = 1.0  # seconds until a stream delivers again what could not be taken
 _STORE_PAUSE: Final = 0.25  # seconds before the next batch after the store could not write
@@ -346,6 +346,9 @@ class Intake:
             return  # our own, or of another daemon under our id: not kept here
         refusal = next((effect.reason for effect in done.effects if isinstance(effect, Quarantine)), None)
         ack = Ack(envelope.id, "committed" if refusal is None else "refused", refusal)
+        if self._discovery.busy:
+            self._core.counters.add("acks.unsent")  # it will be asked again
+            return
         self._core.counters.add("acks.sent")
         self._discovery.spawn(self._answer(reply, ack))
 

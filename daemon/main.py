@@ -74,6 +74,7 @@ def build_parser() -> argparse.ArgumentParser:
     """The parser of the whole command line; each command leaves its function in `command`."""
     parser = _parser(argparse.ArgumentParser, prog="aghd", description="A peer on the AGH Network.", epilog=_EXAMPLES)
     parser.set_defaults(command=None)
+    parser.add_argument("--version", action="version", version=f"aghd {importlib.metadata.version('aghbus')}")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND")
     run = _parser(commands.add_parser, "run", help="run the daemon in the foreground", epilog=_RUN_EXAMPLES)
     run.usage = "aghd run [--name NAME] [--capability ID]... [options]"

@@ -37,6 +37,7 @@ from aghbus.daemon.outgoing import Sender
 from aghbus.daemon.publisher import Publisher
 from aghbus.daemon.roster import Roster
 from aghbus.daemon.settings import Settings, reloadable_changes
+from aghbus.daemon.store_watch import StoreWatch
 from aghbus.protocol.acks import REPLY_PREFIX
 from aghbus.protocol.identifiers import route_token, subject_root
 from aghbus.protocol.locations import Locations
@@ -151,6 +152,7 @@ class Node:
         self._run("greeting", self.discovery.keep_greeting)
         self._run("catalog", self.catalog.run)
         self._run("retention", self._retain)
+        self._run("store watch", StoreWatch(self.core, self.publisher.link_up).run)
         self.link.start()
 
     def _subscribe(self) -> None:
@@ -275,7 +277,7 @@ class Node:
                 swept = await sweep(self._store, policy, self.core.clock.millis())
                 self.core.counters.add("retention.envelopes", swept.envelopes)
             except StoreUnavailable:
-                await self._store.probe()  # how a store that failed is found to be well again without traffic
+                self.core.counters.add("retention.interrupted")  # the next sweep goes on
             self.core.noise.flush()
 
     def reload(self, read: Reload) -> None:

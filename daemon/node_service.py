@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import AsyncIterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from aghbus.daemon.artifact_service import ArtifactService
 from aghbus.daemon.mailbox import Mailbox
@@ -19,6 +19,8 @@ from aghbus.store import envelopes, quarantine, rooms, works
 
 if TYPE_CHECKING:
     from aghbus.daemon.node import Node
+
+_CORRELATION: Final = ("work_id", "thread_id", "direct_id", "reply_to", "trace_id", "causation_id")
 
 
 class NodeService(ArtifactService):
@@ -113,7 +115,7 @@ class NodeService(ArtifactService):
         """One envelope by its parts."""
         detail = await works.work(self._core.store.reader, ask.work_id, ask.channel) if ask.work_id else None
         draft = self._drafts.of_send(ask, view_of(detail.work) if detail else None)
-        return await self._node.sender.send(draft, repeatable=ask.id is not None)
+        return await self._node.sender.send(draft, repeats=_chosen(ask))
 
     async def work_open(self, ask: control.WorkOpenAsk) -> control.Sent:
         """Open a work for a peer."""
@@ -122,7 +124,7 @@ class NodeService(ArtifactService):
                 raise InvalidRequest(f"{name}: must be 0 to {MAX_LIFETIME} seconds")
         return await self._node.sender.send(
             self._drafts.of_open(ask),
-            repeatable=ask.id is not None,
+            repeats=_chosen(ask),
             accept_within=ask.accept_within,
             progress_within=ask.progress_within,
         )
@@ -133,7 +135,8 @@ class NodeService(ArtifactService):
         opening = await envelopes.message(self._core.store.reader, work.opening_id)
         trace_id = opening.envelope.get("trace_id") if opening else None
         draft = self._drafts.of_verb(work, verb, ask, trace_id)
-        return await self._node.sender.send(draft, repeatable=ask.id is not None)
+        repeats = None if ask.id is None else frozenset({"work_id"})
+        return await self._node.sender.send(draft, repeats=repeats)
 
     # reading
 
@@ -206,6 +209,14 @@ class NodeService(ArtifactService):
     def events(self, since: int | None, wanted: EventFilter) -> AsyncIterator[control.Event]:
         """The event stream."""
         return follow(self._core, since, wanted)
+
+
+def _chosen(ask: control.SendAsk | control.WorkOpenAsk) -> frozenset[str] | None:
+    """The fields of the envelope that the caller named; None when it did not choose the id, so that nothing is repeated."""
+    if ask.id is None:
+        return None
+    named = {field for field in _CORRELATION if getattr(ask, field, None) is not None}
+    return frozenset(named | {"direct_id"} if ask.direct else named)
 
 
 def view_of(work: control.Work) -> WorkView:

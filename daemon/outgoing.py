@@ -31,14 +31,15 @@ class Sender:
         self,
         draft: Draft,
         *,
-        repeatable: bool = False,
+        repeats: frozenset[str] | None = None,
         accept_within: float | None = None,
         progress_within: float | None = None,
     ) -> Sent:
         """Commit `draft` and hand it to the publisher; what it answers is true whatever happens next.
 
-        `repeatable`: the caller chose the id, so the same request again gives the first one's answer. The limits, in seconds,
-        are deadlines of a work that this opens (None: as configured, 0: none). Raises InvalidRequest, Refused (our own copy of
+        `repeats`: the caller chose the id, so the same request again gives the first one's answer; it names the fields that the
+        caller chose beside kind, receiver and content. The limits, in seconds, are deadlines of a work that this opens
+        (None: as configured, 0: none). Raises InvalidRequest, Refused (our own copy of
         the work forbids it, or the id is taken by other content), Unavailable.
         """
         core = self._core
@@ -52,7 +53,7 @@ class Sender:
             )
 
         def job(tx: Transaction) -> tuple[Sent, list[Outgoing]]:
-            if repeatable and (first := self._earlier(tx, envelope)) is not None:
+            if repeats is not None and (first := self._earlier(tx, envelope, repeats)) is not None:
                 return first, []
             view = load_view(tx, envelope, core.us)
             own = apply_own(envelope, view.work, view.room)
@@ -70,11 +71,11 @@ class Sender:
             core.announcer.ring(sent.seq)
         return sent
 
-    def _earlier(self, tx: Transaction, envelope: Envelope) -> Sent | None:
+    def _earlier(self, tx: Transaction, envelope: Envelope, chosen: frozenset[str]) -> Sent | None:
         found = find_sent(tx, envelope.workspace_id, envelope.id)
         if found is None:
             return None
-        if _content(found.raw) != _content(envelope.raw):
+        if _content(found.raw, chosen) != _content(envelope.raw, chosen):
             raise Refused(f"id: {envelope.id} was already sent with other content", code="conflict")
         return _sent(json.decode(found.raw), found.seq, None, found.state or "published")
 
@@ -84,10 +85,10 @@ def outgoing(tx: Transaction, applied: Applied) -> list[Outgoing]:
     return [row for seq in applied.queued for row in load_queued(tx, seq - 1, 1)]
 
 
-def _content(raw: bytes) -> dict[str, object]:
+def _content(raw: bytes, chosen: frozenset[str]) -> dict[str, object]:
     """What makes two envelopes the same request: what the caller said, not what the daemon filled in."""
     document: dict[str, object] = json.decode(raw)
-    return {key: document.get(key) for key in ("workspace_id", "channel", "kind", "to", "body", "ext")}
+    return {key: document.get(key) for key in {"workspace_id", "channel", "kind", "to", "body", "ext"} | chosen}
 
 
 def _sent(document: dict[str, Any], seq: int, work_state: State | None, state: OutboxState) -> Sent:

@@ -29,7 +29,7 @@ _STOP_SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
 async def run_daemon(
     settings: Settings, locations: Locations, *, banner: TextIO | None, reload: Reload | None = None
 ) -> int:
-    """Run until SIGTERM or SIGINT, and drain; the exit code of the process: 1 when a part of it failed, so that a supervisor starts it anew.
+    """Run until SIGTERM or SIGINT, and drain; the exit code of the process: 1 when a part of it failed.
 
     Raises NatsOptionsError, BrokerError, StoreError, CatalogError or ListenError when it cannot start; each has a hint.
     """
@@ -96,7 +96,7 @@ async def _greet_person(node: Node, banner: TextIO) -> None:
         f"  {ctl} --name {name} status          how it is\n"
         f"  {ctl} --name {name} whois           who is there\n"
         f"  {ctl} --name {name} inbox follow    messages as they come\n"
-        f"another peer, in another terminal:\n"
+        f"another peer, in another terminal{'' if node.broker else ', with the same NATS options'}:\n"
         f"  {_command('aghd')} run --name patch-worker --capability test.run\n"
         f"Ctrl-C stops this one.\n"
     )

@@ -263,7 +263,8 @@ class Publisher:
                     await self._publish(rows)
             except (LinkError, StoreUnavailable) as error:
                 self._core.noise.event(logging.INFO, "retry", "retry interrupted", cause=str(error))
-                due_ms = None
+                soon = isinstance(error, StoreUnavailable)  # nobody rings when the store writes again
+                due_ms = self._core.clock.millis() + int(1000 * _NOT_TAKEN) if soon else None
             await self._pause(due_ms)
 
     async def _pause(self, due_ms: int | None) -> None:

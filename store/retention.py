@@ -16,13 +16,13 @@ from aghbus.store import meta, outbox, peers, rooms
 from aghbus.store.database import Store
 from aghbus.store.transaction import Transaction
 
-STEP_ROWS: Final = 250  # ours, rows that one job looks at or removes: a few milliseconds
-VACUUM_PAGES: Final = 256  # ours, pages (1 MiB) that one job gives back to the file system
+STEP_ROWS: Final = 64  # ours, rows that one job looks at or removes: 3 ms on a slow core
+VACUUM_PAGES: Final = 64  # ours, pages (256 KiB) that one job gives back to the file system: 4 ms there
 _SPARE_PAGES: Final = 1_024  # ours, free pages (4 MiB) that stay in the file for the next messages
 
 _CANDIDATES: Final = """
-SELECT e.seq, e.received_ms, i.state, iif(o.next_ms IS NULL, o.state, 'queued'), w.id, w.state, w.role, w.updated_ms, w.last_seq, w.opened_seq,
-    e.workspace_id, e.channel, e.surface, e.container, e.pair_a, e.pair_b
+SELECT e.seq, e.received_ms, i.state, iif(o.next_ms IS NULL, o.state, 'queued'), w.id, w.state, w.role, w.updated_ms,
+    w.last_seq, w.opened_seq, e.workspace_id, e.channel, e.surface, e.container, e.pair_a, e.pair_b
 FROM envelopes AS e
 LEFT JOIN inbox AS i ON i.seq = e.seq
 LEFT JOIN outbox AS o ON o.seq = e.seq
@@ -168,13 +168,15 @@ def _used_bytes(db: sqlite3.Connection) -> int:
 
 
 def _vacuum(tx: Transaction) -> int:
-    """Gives free pages back, but for a reserve: the size of the file follows what is in it."""
+    """Gives free pages back, but for a reserve: the size of the file follows what is in it. How many it were."""
     free = _pragma(tx.db, "freelist_count")
     if free <= _SPARE_PAGES + VACUUM_PAGES:
         return 0
-    tx.db.execute(f"PRAGMA incremental_vacuum({VACUUM_PAGES})").fetchall()
+    for _ in range(VACUUM_PAGES):
+        # One page is one step of the statement, and Python's module takes only the first of one without columns.
+        tx.db.execute("PRAGMA incremental_vacuum(1)")
     meta.bump(tx.db, "vacuums")
-    return VACUUM_PAGES
+    return free - _pragma(tx.db, "freelist_count")
 
 
 def _pragma(db: sqlite3.Connection, name: str) -> int:

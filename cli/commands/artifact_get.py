@@ -100,8 +100,8 @@ COMMANDS = {
     "artifact get": Command(
         run,
         description=(
-            "Fetch an artifact, by its URI or by work and name, into a file of its name in the current folder. Its size and SHA-256\n"
-            "are checked before the file gets that name; a file that exists is only replaced when -O names it."
+            "Fetch an artifact, by its URI or by work and name, into a file of its name in the current folder. Size and\n"
+            "SHA-256 are checked before the file gets that name; a file that exists is only replaced when -O names it."
         ),
         examples=[
             "aghctl artifact get agh://artifacts/work_0199a3/report.xml",

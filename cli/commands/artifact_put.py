@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import stat
 
 from aghbus.cli.arguments import Command, Option, Positional
 from aghbus.cli.client import answer_of
@@ -23,14 +24,14 @@ _PIECE = 262_144  # bytes read and sent at a time
 
 def run(context: Context, values: dict[str, Any]) -> int:
     """Send the file as it is; the daemon says what became of it."""
-    name = values["name"] or os.path.basename(values["file"])  # noqa: PTH119 - pathlib would double the start-up time
+    name = values["as"] or os.path.basename(values["file"])  # noqa: PTH119 - pathlib would double the start-up time
     where = f"/v1/artifacts/{quote(values['work_id'])}/{quote(name)}"
     try:
         with open(values["file"], "rb") as stream:  # noqa: PTH123
-            length = os.fstat(stream.fileno()).st_size
-            answer = _sent(context.api.endpoint, where, stream, length, context.timeout)
-    except IsADirectoryError:
-        raise UsageError(f"{values['file']}: is a folder", "pack it into one file first") from None
+            status = os.fstat(stream.fileno())
+            if not stat.S_ISREG(status.st_mode):
+                raise UsageError(f"{values['file']}: is not a regular file", "write it to a file first")
+            answer = _sent(context.api.endpoint, where, stream, status.st_size, context.timeout)
     except OSError as error:
         raise UsageError(f"{values['file']}: {error.strerror or error}") from None
     context.output.answer(answer, lambda made: f"{safe(made['uri'])}  {size(made['size'])}  {made['digest']}")
@@ -44,12 +45,18 @@ def _sent(endpoint: Endpoint, where: str, stream: BufferedReader, length: int, t
             return answer_of(response)
         finally:
             response.close()
-    except (_Broken, ConnectionLost) as error:
-        raise unreachable(endpoint, error.__cause__ if isinstance(error, _Broken) else error) from None
+    except ConnectionLost as error:
+        raise unreachable(endpoint, error) from None
+    except _Broken as error:
+        raise unreachable(endpoint, error.cause) from None
 
 
 class _Broken(Exception):
-    """The connection failed; its cause is the OSError, which must not be taken for one of the file's."""
+    """The connection failed with an OSError, which must not be taken for one of the file's."""
+
+    def __init__(self, cause: OSError) -> None:
+        super().__init__(str(cause))
+        self.cause = cause
 
 
 def _request(endpoint: Endpoint, where: str, stream: BufferedReader, length: int, timeout: float) -> Response:
@@ -63,7 +70,7 @@ def _request(endpoint: Endpoint, where: str, stream: BufferedReader, length: int
     try:
         connection = endpoint.connect(timeout)
     except OSError as error:
-        raise _Broken from error
+        raise _Broken(error) from None
     try:
         try:
             connection.sendall("\r\n".join([*lines, "", ""]).encode("latin-1"))
@@ -75,7 +82,7 @@ def _request(endpoint: Endpoint, where: str, stream: BufferedReader, length: int
         try:
             return Response(connection)
         except OSError as error:
-            raise _Broken from error
+            raise _Broken(error) from None
     except BaseException:
         connection.close()
         raise
@@ -85,14 +92,14 @@ COMMANDS = {
     "artifact put": Command(
         run,
         description=(
-            "Store a file in the network's object store, as agh://artifacts/WORK_ID/NAME: put that URI into a message. An artifact\n"
-            "never changes: the same content again is fine, other content needs another name. Needs JetStream on the broker."
+            "Store a file in the network's object store, as agh://artifacts/WORK_ID/NAME: put that URI into a message.\n"
+            "An artifact never changes: the same content again is fine, other content needs another name. Needs JetStream."
         ),
         examples=[
             "aghctl artifact put work_0199a3 report.xml",
-            "aghctl artifact put work_0199a3 /tmp/out.log --name test.log -o json",
+            "aghctl artifact put work_0199a3 /tmp/out.log --as test.log -o json",
         ],
         positionals=[Positional("WORK_ID", "work that it belongs to"), Positional("FILE", "file to store")],
-        options=[Option("--name", "name of the artifact (default: that of the file)", "NAME")],
+        options=[Option("--as", "name of the artifact (default: that of the file)", "NAME")],
     )
 }

@@ -118,7 +118,8 @@ COMMANDS = {
         run,
         description=(
             "Check step by step what the bus needs: Python, nats-server, the sockets' folder, the configuration, the store's\n"
-            "file, the daemon, its broker link, its store, peers, clocks. Each is ok, warn or fail, with a hint. Exits 1 if any fails."
+            "file, the daemon, its broker link, its store, peers, clocks. Each is ok, warn or fail, with a hint.\n"
+            "Exits 1 if any fails."
         ),
         examples=["aghctl doctor", "aghctl --name ops doctor -o json"],
     )

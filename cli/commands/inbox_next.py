@@ -22,7 +22,7 @@ def run(context: Context, values: dict[str, Any]) -> int:
             context.output.answer(answer, str)
         raise AnswerIsNo("nothing is waiting in the inbox", "--wait 30s waits for a message", "empty")
     context.output.answer(answer, lambda found: _human(found["item"]))
-    context.output.note(_next_steps(answer["item"]))
+    context.output.note(_next_steps(answer["item"], context))
     return YES
 
 
@@ -49,14 +49,14 @@ def _human(item: dict[str, Any]) -> str:
     )
 
 
-def _next_steps(item: dict[str, Any]) -> str:
+def _next_steps(item: dict[str, Any], context: Context) -> str:
     message, lease = item["message"], item["lease"]
-    steps = [f"aghctl inbox ack {item['seq']} --lease {shell(lease)}"] if lease else []
+    steps = [f"inbox ack {item['seq']} --lease {shell(lease)}"] if lease else []
     if message["work_id"] and message["outcome"] == "opened":
         work = shell(message["work_id"])
-        steps.insert(0, f"aghctl work accept {work}")
-        steps.append(f"aghctl work complete {work} --result '{{}}'")
-    return "\n".join(f"next: {step}" for step in steps) or "taken for good"
+        steps.insert(0, f"work accept {work}")
+        steps.append(f"work complete {work} --result '{{}}'")
+    return "\n".join(f"next: {context.command(step)}" for step in steps) or "taken for good"
 
 
 COMMANDS = {

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 from aghbus.cli.arguments import Command, Option, Positional, seconds, whole
 from aghbus.cli.errors import YES, UsageError
 from aghbus.cli.render import moment, safe
@@ -33,7 +35,8 @@ def ask(values: dict[str, Any]) -> dict[str, Any]:
 
 
 def _human(item: dict[str, Any]) -> str:
-    again = f", again at {moment(item['available_ms'])}" if item["state"] == "ready" else ""
+    later = item["state"] == "ready" and item["available_ms"] > time.time() * 1000
+    again = f", again at {moment(item['available_ms'])}" if later else ""
     return f"#{item['seq']} {safe(item['message']['id'])} is {safe(item['state'])}{again}"
 
 
@@ -61,7 +64,7 @@ COMMANDS = {
     ),
     "inbox requeue": Command(
         _runner("requeue"),
-        description="Make a dead message ready again, its tries forgotten.",
+        description="Make a dead message ready again, its tries forgotten; or an acked one, to take it once more.",
         examples=["aghctl inbox list --state dead", "aghctl inbox requeue 12"],
         positionals=[_SEQ],
     ),

@@ -31,7 +31,7 @@ def _human(status: dict[str, Any]) -> str:
         ("works", _counts(status["works"])),
         ("inbox", _counts(status["inbox"])),
         ("outbox", _counts(status["outbox"])),
-        ("queues", _counts(status["queues"])),
+        ("queues", _queues(status["queues"])),
         ("quarantined", status["quarantined"]),
         ("observing", "yes" if status["observe"] else None),
         ("counters", _counts(counters)),
@@ -55,6 +55,12 @@ def _broker(broker: dict[str, Any]) -> str:
 def _store(store: dict[str, Any]) -> str:
     state = "" if store["writable"] else f", NOT WRITABLE: {store['last_error']}"
     return f"{store['path']}, {size(store['bytes'])}, up to #{store['last_seq']}{state}"
+
+
+def _queues(queues: dict[str, int]) -> str:
+    """Our own queues by name, those of the single subscriptions as one number."""
+    ours = {name: count for name, count in queues.items() if not name.startswith("nats ")}
+    return _counts({**ours, "subscriptions": sum(queues.values()) - sum(ours.values())})
 
 
 def _counts(counts: dict[str, Any]) -> str:

@@ -20,7 +20,7 @@ def run(context: Context, values: dict[str, Any]) -> int:
     body = ask(values)
     sent = context.api.post("/v1/works", body)
     context.output.answer(sent, lambda answer: safe(answer["work_id"]))
-    context.output.note(f"{sent_line(sent)}\nfollow it: aghctl work watch {shell(sent['work_id'])}")
+    context.output.note(f"{sent_line(sent)}\nfollow it: {context.command(f'work watch {shell(sent["work_id"])}')}")
     return YES
 
 
@@ -68,7 +68,9 @@ COMMANDS = {
             Option("--intent", "what the text is for (default request)", "WORD"),
             ARTIFACT,
             Option("--work-id", "id of your own for the work: work_ and letters, digits, _ or -", "ID"),
-            Option("--accept-within", "cancel it unless it is accepted in this time (0: never)", "TIME", convert=seconds),
+            Option(
+                "--accept-within", "cancel it unless it is accepted in this time (0: never)", "TIME", convert=seconds
+            ),
             Option("--progress-within", "cancel it after so long without a trace (0: never)", "TIME", convert=seconds),
             *SENDING,
         ],

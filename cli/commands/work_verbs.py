@@ -37,9 +37,8 @@ def _runner(verb: str) -> Run:
         context.output.answer(sent, _human)
         if verb == "accept":
             work = shell(sent["work_id"])
-            context.output.note(
-                f"next: aghctl work update {work} --message …, or aghctl work complete {work} --result …"
-            )
+            update = context.command(f"work update {work} --message …")
+            context.output.note(f"next: {update}, or {context.command(f'work complete {work} --result …')}")
         return YES
 
     return run

@@ -87,12 +87,11 @@ class ApiApp:
     ) -> None:
         """Hand the body on as it comes. A refusal ends the connection, since nobody knows where the next request begins."""
         assert route.upload is not None
-        content = parsing.content(receive, seconds=self._body_seconds)
+        content = parsing.Content(scope, receive, seconds=self._body_seconds)
         try:
             answer = await route.upload(self._service, call, content)
         except RequestError as error:
-            await content.aclose()
-            await parsing.drop_rest(scope, receive, seconds=self._body_seconds)
+            await content.drop()
             raise HttpRefusal(status_of(error), error.error_code, error.message, error.hint, [CLOSE]) from None
         await reply(send, route.status, self._encoder.encode(answer))
 

@@ -3,7 +3,7 @@
 import asyncio
 import re
 import time
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncIterator, Mapping
 from contextlib import suppress
 from functools import cache
 from typing import Any, Final, TypeVar, get_args
@@ -93,19 +93,34 @@ async def body(scope: Scope, receive: Receive, *, limit: int, seconds: float) ->
     return bytes(received)
 
 
-async def content(receive: Receive, *, seconds: float) -> AsyncGenerator[bytes, None]:
-    """The request's body as it comes, each piece within `seconds`. Raises HttpRefusal 408, or ClientGone."""
-    more = True
-    while more:
-        chunk, more = await _next_chunk(receive, time.monotonic() + seconds)
-        if chunk:
-            yield chunk
+class Content:
+    """The request's body as it comes: an asynchronous iterator of non-empty pieces, each within `seconds` of the one before.
 
+    Raises HttpRefusal 408, or ClientGone.
+    """
 
-async def drop_rest(scope: Scope, receive: Receive, *, seconds: float) -> None:
-    """Read a refused body to its end, for at most `seconds`, so that the client hears why it was refused."""
-    declared = int((header(scope, b"content-length") or [b"0"])[0])
-    await _linger(scope, receive, declared or MAX_DROPPED_BYTES, time.monotonic() + seconds)
+    def __init__(self, scope: Scope, receive: Receive, *, seconds: float) -> None:
+        self._scope = scope
+        self._receive = receive
+        self._seconds = seconds
+        self._more = True
+
+    def __aiter__(self) -> AsyncIterator[bytes]:
+        return self
+
+    async def __anext__(self) -> bytes:
+        while self._more:
+            chunk, self._more = await _next_chunk(self._receive, time.monotonic() + self._seconds)
+            if chunk:
+                return chunk
+        raise StopAsyncIteration
+
+    async def drop(self) -> None:
+        """Read a refused body to its end, within bounds, so that the client hears why it was refused."""
+        if self._more:
+            declared = int((header(self._scope, b"content-length") or [b"0"])[0])
+            deadline = time.monotonic() + self._seconds
+            await _linger(self._scope, self._receive, declared or MAX_DROPPED_BYTES, deadline)
 
 
 def ask(raw: bytes, form: type[A]) -> A:

@@ -121,6 +121,41 @@ def test_a_lease_is_given_back_and_acked(bus: Bus) -> None:
     assert home.ctl_json(*ack, second["lease"])["state"] == "acked"
 
 
+def test_next_steps_reach_the_same_daemon(bus: Bus) -> None:
+    home, _, _ = bus
+    done = home.ctl("--name", "ops", "work", "open", "--to", "worker", "--text", "next steps")
+    work_id = done.stdout.decode().strip()
+    assert f"aghctl --name ops work watch {work_id}" in done.stderr.decode()
+    took = home.ctl("--name", "worker", "inbox", "next", "--wait", "10s", "--work", work_id)
+    steps = [line.removeprefix("next: aghctl ") for line in took.stderr.decode().splitlines()]
+    assert steps[0] == f"--name worker work accept {work_id}"
+    accepted = home.ctl(*steps[0].split())
+    assert accepted.returncode == 0
+    assert f"aghctl --name worker work complete {work_id}" in accepted.stderr.decode()
+    assert home.ctl(*steps[1].split()).returncode == 0
+
+
+def test_a_message_that_is_ready_at_once_names_no_time(bus: Bus) -> None:
+    home, _, _ = bus
+    work_id = home.ctl_json("--name", "ops", "work", "open", "--to", "worker", "--text", "twice")["work_id"]
+    item = home.ctl_json("--name", "worker", "inbox", "next", "--wait", "10s", "--ack", "--work", work_id)["item"]
+    requeued = home.ctl("--name", "worker", "inbox", "requeue", str(item["seq"])).stdout.decode()
+    assert requeued.endswith(" is ready\n")
+    home.ctl_json("--name", "worker", "inbox", "next", "--wait", "10s", "--work", work_id)
+    later = home.ctl("--name", "worker", "inbox", "nack", str(item["seq"]), "--delay", "5m").stdout.decode()
+    assert " is ready, again at " in later
+    assert home.ctl("--name", "worker", "inbox", "ack", str(item["seq"])).returncode == 0
+
+
+def test_status_names_no_subjects_to_a_person(bus: Bus) -> None:
+    home, _, _ = bus
+    (queues,) = [
+        line for line in home.ctl("--name", "ops", "status").stdout.decode().splitlines() if line.startswith("queues")
+    ]
+    assert "receive 0, subscriptions 0" in queues
+    assert "agh.network" not in queues
+
+
 def test_hostile_text_reaches_no_terminal(bus: Bus) -> None:
     home, _, _ = bus
     hostile = "\x1b[2J\u202eoops\nforged line\x07"

@@ -90,6 +90,22 @@ def test_a_message_is_one_harmless_line(kind: str, body: dict[str, object]) -> N
     assert "\n" not in event
 
 
+@pytest.mark.parametrize(
+    ("kind", "body"),
+    [
+        ("say", {"text": "L" * 200_000}),
+        ("capability", {"capability": {"id": "a.b", "summary": "\x1b" * 200_000}}),
+        ("receipt", {"status": "rejected", "detail": "字" * 200_000}),
+        ("trace", {"state": "working", "message": "L" * 200_000, "result": {"log": "L" * 200_000}}),
+    ],
+)
+def test_a_huge_text_is_cut_in_a_line_and_its_length_is_told(kind: str, body: dict[str, object]) -> None:
+    line = body_line(kind, body)
+    assert len(line) < 5_000
+    assert "…” (200000 characters)" in line
+    assert is_harmless(line)
+
+
 def test_a_gap_says_what_is_missing() -> None:
     assert "#41" in event_line({"seq": 41, "type": "gap", "message": None, "work": None})
 

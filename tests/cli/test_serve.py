@@ -39,14 +39,14 @@ print("went")
 """
 FAMILY = """
 import os, pathlib, signal, subprocess, sys, time
-child = 'import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print("up", flush=True); time.sleep(600)'
+child = 'import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print("up", flush=True); time.sleep(90)'
 family = [subprocess.Popen([sys.executable, "-c", child], stdout=subprocess.PIPE, start_new_session=new) for new in (False, True)]
 for member in family:
     member.stdout.readline()
 pathlib.Path("pids.new").write_text(" ".join(str(member.pid) for member in family) + f" {os.getpid()}")
 os.rename("pids.new", "pids")
 print("waiting", flush=True)
-time.sleep(600)
+time.sleep(90)
 """
 
 
@@ -405,8 +405,8 @@ def test_heartbeats_carry_the_last_line_and_keep_their_distance(bus: Bus, tmp_pa
     beats = [body["message"] for body in bus.traces(work_id) if body["state"] == "working"]
     assert set(beats) == {"\\x1b[1m50 %"}
     times = [item["at_ms"] for item in serve.seen("heartbeat")]
-    first, *others = [after - before for before, after in zip(times, times[1:], strict=False)]
-    assert min([first, *others]) >= 850  # nothing new: a keep-alive after three intervals
+    # Nothing new: a keep-alive every three intervals. Half a second is for a daemon that once answers late.
+    assert times[-1] - times[0] >= 900 * (len(times) - 1) - 500
 
 
 def test_what_is_said_meanwhile_is_acknowledged_and_noted(bus: Bus, tmp_path: Path) -> None:
@@ -432,7 +432,7 @@ def test_the_time_limit_ends_the_whole_family(bus: Bus, tmp_path: Path) -> None:
 
 
 def test_a_cancellation_ends_the_family_and_nothing_more_is_sent(bus: Bus, tmp_path: Path) -> None:
-    with serving(bus, tmp_path, "--max-jobs", "2", "--grace", "0.2s", command=script(tmp_path, FAMILY)) as serve:
+    with serving(bus, tmp_path, "--drain", "0s", "--grace", "0.2s", command=script(tmp_path, FAMILY)) as serve:
         work_id = bus.open()
         pids = pids_of(tmp_path)
         assert all(lives(pid) for pid in pids)
@@ -449,7 +449,7 @@ def test_a_cancellation_ends_the_family_and_nothing_more_is_sent(bus: Bus, tmp_p
 
 
 def test_what_a_command_leaves_behind_in_its_group_ends_with_it(bus: Bus, tmp_path: Path) -> None:
-    with serving(bus, tmp_path, "--once", command=["sh", "-c", "sleep 600 & echo $! > pids; echo done"]) as serve:
+    with serving(bus, tmp_path, "--once", command=["sh", "-c", "sleep 90 & echo $! > pids; echo done"]) as serve:
         end = bus.end_of(bus.open())
         assert serve.ended() == 0
     assert end["result"]["stdout"] == "done\n"
@@ -597,7 +597,9 @@ def test_what_was_taken_but_not_started_is_run(bus: Bus, tmp_path: Path, accepte
         assert serve.until("recovered")["phase"] == "taken"
         assert bus.end_of(work_id)["event"] == "trace:completed"
         wait_for(lambda: not bus.waiting(work_id), WAIT, "the acknowledgement")
+        assert serve.stop() == 0
         assert len(serve.seen("started")) == 1
+    assert bus.phases() == set()
 
 
 def test_a_work_that_was_canceled_while_its_worker_was_dead_is_dropped(bus: Bus, tmp_path: Path) -> None:
@@ -611,7 +613,8 @@ def test_a_work_that_was_canceled_while_its_worker_was_dead_is_dropped(bus: Bus,
     with serving(bus, tmp_path, "--grace", "0.2s", command=["true"]) as serve:
         serve.until("dropped", work_id=work_id)
         assert all_gone(pids)()
-        assert bus.waiting(work_id) == []
+        wait_for(lambda: not bus.waiting(work_id), WAIT, "the acknowledgement")
+        assert serve.stop() == 0
     assert bus.traces(work_id) == []
 
 
@@ -625,6 +628,7 @@ def test_two_workers_share_a_journal_without_taking_each_others_jobs(bus: Bus, t
             assert fast.seen("recovered") == []
         (tmp_path / "go").touch()
         assert bus.end_of(work_id)["event"] == "trace:completed"
+        assert slow.stop() == 0
 
 
 def test_the_daemon_may_be_killed_and_started_while_a_command_runs(tmp_path: Path) -> None:

@@ -71,6 +71,7 @@ def test_usage_errors_exit_2(tmp_path: Path, arguments: tuple[str, ...]) -> None
 
 def test_version_and_help(tmp_path: Path) -> None:
     assert aghd("version", home=tmp_path).stdout.startswith("aghd ")
+    assert aghd("--version", home=tmp_path).stdout == aghd("version", home=tmp_path).stdout
     assert json.loads(aghd("version", "-o", "json", home=tmp_path).stdout)["protocol"] == "agh-network/v0"
     text = aghd("run", "--help", home=tmp_path).stdout
     assert "--capability test.run" in text

@@ -1,8 +1,10 @@
 """Damage on purpose: what SQLite drops in silence is noticed and reported at the next start, what contradicts itself is refused."""
 
 import asyncio
+import itertools
 import os
 import shutil
+import signal
 import sqlite3
 import struct
 import subprocess
@@ -20,31 +22,33 @@ from aghbus.store.events import gap_after
 from aghbus.store.mark import Mark, mark_path, read_mark
 from tests.store.makers import receive, rows, say
 
+CRASH = """
+import asyncio, os, signal, sys
+from pathlib import Path
+from aghbus.store.database import Store
+from tests.store.crash_child import envelope
+from tests.store.makers import receiving
+async def main():
+    store = await Store.open(Path(sys.argv[1]))
+    for number in range(int(sys.argv[2])):
+        await store.write(receiving(envelope(number), capacity=10**9))
+    os.kill(os.getpid(), signal.SIGKILL)
+asyncio.run(main())
+"""
 ROOT = Path(__file__).parents[2]
 SENT = 40
+_numbers = itertools.count()
 WAL_HEADER, FRAME_HEADER, PAGE = 32, 24, 4096  # sqlite.org/fileformat2.html#the_write_ahead_log
 
 
 def crashed(path: Path, count: int = SENT) -> None:
     """A store of `count` envelopes, each committed and said yes to, whose process then died without closing it."""
-    command = [sys.executable, "-m", "tests.store.crash_child", str(path), "0", str(count), "1", "0"]
-    child = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE)
-    assert child.stdout is not None
-    with child:
-        for line in child.stdout:
-            if line == b"%d\n" % (count - 1):
-                child.kill()
+    child = subprocess.run([sys.executable, "-c", CRASH, str(path), str(count)], cwd=ROOT, check=False, timeout=60)
+    assert child.returncode == -signal.SIGKILL
 
 
 def wal(path: Path) -> Path:
     return path.with_name(path.name + "-wal")
-
-
-def stored(path: Path) -> int:
-    db = sqlite3.connect(path)
-    (count,) = db.execute("SELECT count(*) FROM envelopes").fetchone()
-    db.close()
-    return int(count)
 
 
 def flip(path: Path, offset: int, length: int = 1) -> None:
@@ -55,6 +59,22 @@ def flip(path: Path, offset: int, length: int = 1) -> None:
         file.write(bytes(byte ^ 0xFF for byte in content))
 
 
+def cut_short(path: Path, length: int) -> None:
+    os.truncate(path, path.stat().st_size - length)
+
+
+def flip_text(path: Path, text: bytes) -> None:
+    flip(path, path.read_bytes().index(text))
+
+
+def remove(path: Path) -> None:
+    path.unlink()
+
+
+def left_beside(path: Path) -> set[str]:
+    return {entry.name for entry in path.parent.iterdir()}
+
+
 def named(found: list[Finding], check: str) -> Finding:
     return next(one for one in found if one.check == check)
 
@@ -62,11 +82,8 @@ def named(found: list[Finding], check: str) -> Finding:
 @pytest.fixture
 def killed(path: Path) -> Path:
     """The path of a store whose process was killed after its last yes: everything is in the WAL."""
-    while True:
-        crashed(path)
-        if wal(path).exists():
-            return path
-        shutil.rmtree(path.parent)  # it had closed before the signal came
+    crashed(path)
+    return path
 
 
 async def opened_with_loss(path: Path) -> tuple[int, tuple[str, ...]]:
@@ -93,7 +110,7 @@ def test_the_mark_knows_every_commit_that_was_said_yes_to(killed: Path) -> None:
 
 @pytest.mark.parametrize("cut", [1, FRAME_HEADER + PAGE, 5 * (FRAME_HEADER + PAGE) + 7])
 async def test_a_cut_wal_is_noticed(killed: Path, cut: int) -> None:
-    os.truncate(wal(killed), wal(killed).stat().st_size - cut)
+    cut_short(wal(killed), cut)
     assert named(check_store(killed, quick=True).checks, "store commits").state == "fail"
     count, problems = await opened_with_loss(killed)
     assert count < SENT or "changes to older ones" in problems[0]
@@ -113,17 +130,17 @@ async def test_a_flipped_byte_in_the_wal_loses_what_follows_and_is_noticed(kille
 async def test_a_deleted_wal_is_noticed(path: Path) -> None:
     store = await Store.open(path)
     for _ in range(3):
-        await receive(store, say())
+        await receive(store, say(id=f"msg_own_{next(_numbers)}"))
     await store.close()
     crashed(path, 10)
-    os.unlink(wal(path))
+    wal(path).unlink()
     count, problems = await opened_with_loss(path)
     assert count == 3
     assert "up to 13" in problems[0]
 
 
 async def test_a_store_that_never_left_its_wal_is_gone_with_it(killed: Path) -> None:
-    os.unlink(wal(killed))
+    wal(killed).unlink()
     assert not check_store(killed, quick=True).ok
     count, problems = await opened_with_loss(killed)
     assert count == 0
@@ -132,12 +149,12 @@ async def test_a_store_that_never_left_its_wal_is_gone_with_it(killed: Path) -> 
 
 async def test_an_older_copy_put_back_is_noticed(path: Path) -> None:
     store = await Store.open(path)
-    await receive(store, say())
+    await receive(store, say(id=f"msg_own_{next(_numbers)}"))
     await store.close()
     backup = shutil.copy(path, path.with_name("backup.db"))
     store = await Store.open(path)
     for _ in range(4):
-        await receive(store, say())
+        await receive(store, say(id=f"msg_own_{next(_numbers)}"))
     await store.close()
     shutil.copy(backup, path)
     assert not check_store(path, quick=True).ok
@@ -148,13 +165,13 @@ async def test_an_older_copy_put_back_is_noticed(path: Path) -> None:
 
 async def test_a_file_that_vanished_is_noticed(path: Path) -> None:
     store = await Store.open(path)
-    await receive(store, say())
+    await receive(store, say(id=f"msg_own_{next(_numbers)}"))
     await store.close()
-    path.unlink()
+    remove(path)
     (finding,) = check_store(path, quick=True).checks
     assert finding.state == "fail"
     assert "is gone" in finding.detail
-    assert not path.exists()  # looking makes nothing
+    assert path.name not in left_beside(path)  # looking makes nothing
     count, problems = await opened_with_loss(path)
     assert count == 0
     assert "up to 1" in problems[0]
@@ -196,7 +213,7 @@ async def test_a_store_without_its_mark_says_so_once(killed: Path, content: byte
 async def test_another_stores_file_in_its_place_is_noticed(path: Path, tmp_path: Path) -> None:
     for place in (path, tmp_path / "other" / "store.db"):
         store = await Store.open(place)
-        await receive(store, say())
+        await receive(store, say(id=f"msg_own_{next(_numbers)}"))
         await store.close()
     shutil.copy(tmp_path / "other" / "store.db", path)
     _, problems = await opened_with_loss(path)
@@ -204,7 +221,7 @@ async def test_another_stores_file_in_its_place_is_noticed(path: Path, tmp_path:
 
 
 async def test_a_loss_is_reported_until_it_is_accepted(killed: Path) -> None:
-    os.truncate(wal(killed), wal(killed).stat().st_size - 1)
+    cut_short(wal(killed), 1)
     _, first = await opened_with_loss(killed)
     _, second = await opened_with_loss(killed)
     assert first == second
@@ -221,7 +238,7 @@ async def test_the_sequence_goes_on_after_a_loss_and_streams_hear_of_the_gap(kil
     try:
         ((left,),) = await rows(store, "SELECT max(seq) FROM envelopes")
         assert left < SENT
-        applied = await receive(store, say())
+        applied = await receive(store, say(id=f"msg_own_{next(_numbers)}"))
         assert applied.seq == SENT + 1  # not one that a stream has shown before
         assert await gap_after(store.reader, EnvelopeFilter(inbox=True), left) == SENT
         assert await gap_after(store.reader, EnvelopeFilter(), SENT) is None
@@ -230,11 +247,11 @@ async def test_the_sequence_goes_on_after_a_loss_and_streams_hear_of_the_gap(kil
 
 
 async def test_two_losses_add_up(killed: Path) -> None:
-    os.truncate(wal(killed), wal(killed).stat().st_size - 1)
+    cut_short(wal(killed), 1)
     _, first = await opened_with_loss(killed)
     backup = shutil.copy(killed, killed.with_name("backup.db"))
     store = await Store.open(killed)
-    await receive(store, say())
+    await receive(store, say(id=f"msg_own_{next(_numbers)}"))
     await store.close()
     shutil.copy(backup, killed)
     _, second = await opened_with_loss(killed)
@@ -280,7 +297,7 @@ async def test_a_damaged_header_is_not_a_store(killed: Path) -> None:
 
 async def test_a_main_file_cut_short_is_refused(killed: Path) -> None:
     checkpointed(killed)
-    os.truncate(killed, killed.stat().st_size - 3 * PAGE)
+    cut_short(killed, 3 * PAGE)
     with pytest.raises(StoreDamaged):
         await Store.open(killed)
 
@@ -288,8 +305,7 @@ async def test_a_main_file_cut_short_is_refused(killed: Path) -> None:
 async def test_a_flipped_letter_is_found_by_the_whole_check_only(killed: Path) -> None:
     """SQLite keeps no checksum of its pages: such damage is no contradiction to it."""
     checkpointed(killed)
-    at = killed.read_bytes().index(b'"id":"msg_')
-    flip(killed, at + 1)
+    flip_text(killed, b'"id":"msg_')
     assert await opened_with_loss(killed) == (SENT, ())
     assert check_store(killed, quick=True).ok
     finding = named(check_store(killed, quick=False).checks, "store envelopes")
@@ -300,11 +316,11 @@ async def test_a_flipped_letter_is_found_by_the_whole_check_only(killed: Path) -
 async def test_damage_met_while_running_refuses_writes_with_its_own_hint(killed: Path) -> None:
     store = await Store.open(killed)
     await store.close()
-    flip(killed, (root_page(killed, "inbox") - 1) * PAGE + 1, 7)  # closed in order: the start does not look
+    flip(killed, (root_page(killed, "threads") - 1) * PAGE + 1, 7)  # closed in order: the start does not look
     store = await Store.open(killed, name="late")
     try:
         with pytest.raises(StoreUnavailable) as caught:
-            await receive(store, say())
+            await receive(store, say(id=f"msg_own_{next(_numbers)}"))
         assert "aghd check-store" in caught.value.hint
         assert not store.writable
     finally:
@@ -312,10 +328,10 @@ async def test_damage_met_while_running_refuses_writes_with_its_own_hint(killed:
 
 
 def test_what_recover_saves_opens_again(killed: Path) -> None:
-    """The hint's own words, when the machine has SQLite's shell."""
+    """The hint's own words, when the machine has SQLite's shell, and that was built with the command."""
     shell = shutil.which("sqlite3")
-    if shell is None:
-        pytest.skip("the sqlite3 command is not installed")
+    if shell is None or subprocess.run([shell, ":memory:", ".recover"], capture_output=True, check=False).returncode:
+        pytest.skip("there is no sqlite3 command that knows .recover")
     checkpointed(killed)
     flip(killed, (root_page(killed, "envelopes_container") - 1) * PAGE + 1, 7)
     with pytest.raises(StoreDamaged):
@@ -336,12 +352,12 @@ async def test_looking_changes_nothing(killed: Path) -> None:
 
 
 async def test_a_store_in_use_can_be_looked_at(store: Store) -> None:
-    await receive(store, say())
+    await receive(store, say(id=f"msg_own_{next(_numbers)}"))
     checked = check_store(store.path, quick=True)
     assert checked.ok
     assert "in use" in named(checked.checks, "store pages").detail
     assert check_store(store.path, quick=False).ok
-    await receive(store, say())  # and is not disturbed
+    await receive(store, say(id=f"msg_own_{next(_numbers)}"))  # and is not disturbed
 
 
 async def test_a_loss_cannot_be_accepted_under_a_running_daemon(store: Store) -> None:
@@ -352,7 +368,7 @@ async def test_a_loss_cannot_be_accepted_under_a_running_daemon(store: Store) ->
 async def test_a_mark_that_cannot_be_written_costs_nothing_but_the_check(path: Path) -> None:
     store = await Store.open(path)
     store._mark.close()  # as if the file system refused it
-    await receive(store, say())
+    await receive(store, say(id=f"msg_own_{next(_numbers)}"))
     assert store.writable
     await store.close()
     assert await opened_with_loss(path) == (1, ())

@@ -22,7 +22,7 @@ def why_not() -> str | None:
     made = subprocess.run(["ip", "netns", "add", name], capture_output=True, text=True, check=False)
     if made.returncode != 0:
         return f"cannot make network namespaces here: {made.stderr.strip() or made.returncode}"
-    cable = ["ip", "-n", name, "link", "add", "a", "type", "veth", "peer", "name", "b"]
+    cable = ["ip", "-n", name, "link", "add", "name", "end0", "type", "veth", "peer", "name", "end1"]
     wired = subprocess.run(cable, capture_output=True, text=True, check=False)
     subprocess.run(["ip", "netns", "delete", name], check=False)
     return None if wired.returncode == 0 else f"cannot make veth pairs here: {wired.stderr.strip()}"

@@ -127,7 +127,10 @@ class SimulatedNode:
 
     async def artifacts(self, *, work_id: str | None, limit: int) -> control.Artifacts:
         self._called("artifacts", (work_id, limit))
-        found = [artifact(*key.split("/", 1), content=b"".join(pieces)) for key, pieces in sorted(self.content.items())]
+        found: list[control.Artifact] = []
+        for key, pieces in sorted(self.content.items()):
+            work, _, name = key.partition("/")
+            found.append(artifact(work, name, b"".join(pieces)))
         return control.Artifacts(artifacts=found[:limit], more=len(found) > limit)
 
     async def append(self, *events: control.Event) -> None:

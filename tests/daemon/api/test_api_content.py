@@ -4,10 +4,12 @@ import asyncio
 import hashlib
 import http.client
 import os
+from collections.abc import AsyncIterator
 
 import pytest
 
-from aghbus.protocol.errors import Unavailable
+from aghbus.protocol import control
+from aghbus.protocol.errors import Refused, Unavailable
 from tests.daemon.api.harness import Api, until
 
 
@@ -49,6 +51,14 @@ async def test_a_refusal_before_the_body_is_read_arrives_too(api: Api) -> None:
     api.node.max_content = 1 << 40
     reply = await api.request("PUT", "/v1/artifacts/w/n", b"x" * 5_000_000)
     assert (reply.status, reply.json["hint"]) == (503, "enable it")
+
+
+async def test_a_refusal_after_the_whole_body_comes_at_once(api: Api) -> None:
+    """Nothing more is waited for: the server gives a body ten seconds here."""
+    api.node.failure = Refused("exists with other content", code="conflict")
+    async with asyncio.timeout(5):
+        reply = await api.request("PUT", "/v1/artifacts/w/n", b"x" * 10)
+    assert (reply.status, reply.json["code"]) == (409, "conflict")
 
 
 async def test_a_body_that_stops_coming_is_given_up(impatient_api: Api) -> None:
@@ -93,14 +103,14 @@ async def test_content_arrives_while_it_is_still_being_sent(api: Api) -> None:
     arrived = asyncio.Event()
     original = api.node.artifact_put
 
-    async def watching(work_id, name, content):  # type: ignore[no-untyped-def]
-        async def watch():  # type: ignore[no-untyped-def]
-            async for piece in content:
-                seen.append(piece)
-                arrived.set()
-                yield piece
+    async def watched(content: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+        async for piece in content:
+            seen.append(piece)
+            arrived.set()
+            yield piece
 
-        return await original(work_id, name, watch())
+    async def watching(work_id: str, name: str, content: AsyncIterator[bytes]) -> control.Artifact:
+        return await original(work_id, name, watched(content))
 
     api.node.artifact_put = watching  # type: ignore[method-assign]
     reader, writer = await api.raw(b"PUT /v1/artifacts/w/n HTTP/1.1\r\nhost: d\r\ncontent-length: 6\r\n\r\nabc")

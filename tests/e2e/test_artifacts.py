@@ -1,0 +1,168 @@
+"""`aghctl artifact` from one peer to another, over daemons and a broker."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.support.daemons import Daemon, Home, wait_for
+from tests.support.natsutil import NatsServer
+
+
+@pytest.fixture
+def pair(tmp_path: Path) -> Iterator[tuple[Home, Daemon, Daemon]]:
+    """Two daemons with durability core on the embedded broker, which has JetStream."""
+    home = Home(tmp_path)
+    with Daemon(home, "ops") as ops, Daemon(home, "worker") as worker:
+        yield home, ops, worker
+
+
+def ctl(home: Home, folder: Path, *args: str) -> subprocess.CompletedProcess[bytes]:
+    """`aghctl` in a folder."""
+    command = [sys.executable, "-m", "aghbus.cli", *args]
+    return subprocess.run(command, env=home.env, cwd=folder, capture_output=True, timeout=60, check=False)
+
+
+def folder(tmp_path: Path, name: str) -> Path:
+    made = tmp_path / name
+    made.mkdir()
+    return made
+
+
+def test_a_result_that_fits_no_envelope_reaches_the_initiator(
+    pair: tuple[Home, Daemon, Daemon], tmp_path: Path
+) -> None:
+    home, ops, worker = pair
+    there, here = folder(tmp_path, "there"), folder(tmp_path, "here")
+    content = os.urandom(5_000_000)
+    (there / "report.bin").write_bytes(content)
+    wait_for(lambda: ops.knows("worker") and worker.knows("ops"), 10, "presence")
+    work_id = ops.post("/v1/works", to="worker", text="make a report")["work_id"]
+    wait_for(lambda: worker.get("/v1/works")["works"], 10, "the work")
+
+    put = ctl(home, there, "--name", "worker", "artifact", "put", work_id, "report.bin", "-o", "json")
+    assert put.returncode == 0, put.stderr
+    made = json.loads(put.stdout)
+    assert made["uri"] == f"agh://artifacts/{work_id}/report.bin"
+    assert made["digest"] == f"sha256:{hashlib.sha256(content).hexdigest()}"
+    worker.post(f"/v1/works/{work_id}/complete", artifact_refs=[{"uri": made["uri"], "sha256": made["digest"][7:]}])
+    wait_for(lambda: ops.state_of(work_id) == "completed", 10, "the end")
+
+    listed = home.ctl_json("--name", "ops", "artifact", "list", work_id)
+    assert [(row["uri"], row["put_by"]) for row in listed["artifacts"]] == [(made["uri"], "worker")]
+    got = ctl(home, here, "--name", "ops", "artifact", "get", made["uri"])
+    assert got.returncode == 0, got.stderr
+    assert (here / "report.bin").read_bytes() == content
+    assert [path.name for path in here.iterdir()] == ["report.bin"], "nothing else is left behind"
+
+
+def test_files_are_only_overwritten_when_asked_to(pair: tuple[Home, Daemon, Daemon], tmp_path: Path) -> None:
+    home, _, _ = pair
+    here = folder(tmp_path, "here")
+    (here / "n.txt").write_text("mine")
+    (here / "new").write_text("theirs")
+    assert ctl(home, here, "--name", "ops", "artifact", "put", "w", "new", "--as", "n.txt").returncode == 0
+    refused = ctl(home, here, "--name", "worker", "artifact", "get", "w", "n.txt")
+    assert refused.returncode == 2 and b"-O" in refused.stderr
+    assert (here / "n.txt").read_text() == "mine"
+    (here / "link").symlink_to("nowhere")
+    assert ctl(home, here, "--name", "worker", "artifact", "get", "w", "n.txt", "-O", "link").returncode == 0
+    assert not (here / "link").is_symlink() and (here / "link").read_text() == "theirs"
+    assert ctl(home, here, "--name", "worker", "artifact", "get", "w", "n.txt", "-O", "n.txt").returncode == 0
+    assert (here / "n.txt").read_text() == "theirs"
+    assert ctl(home, here, "--name", "worker", "artifact", "get", "w", "n.txt", "-O", "no/such/folder").returncode == 2
+
+
+def test_what_cannot_be_is_refused_with_a_reason(pair: tuple[Home, Daemon, Daemon], tmp_path: Path) -> None:
+    home, _, _ = pair
+    here = folder(tmp_path, "here")
+    (here / "f").write_text("one")
+    (here / "g").write_text("two")
+    (here / "two words").write_text("x")
+    os.mkfifo(here / "pipe")
+    put = ("--name", "ops", "artifact", "put")
+    get = ("--name", "ops", "artifact", "get")
+    assert ctl(home, here, *put, "w", "f").returncode == 0
+    assert ctl(home, here, *put, "w", "f").returncode == 0, "the same content again"
+    conflict = ctl(home, here, *put, "w", "g", "--as", "f")
+    assert conflict.returncode == 4 and b"other content" in conflict.stderr
+    for arguments, code in (
+        ((*put, "w", "absent"), 2),
+        ((*put, "w", "."), 2),
+        ((*put, "../w", "f"), 4),
+        ((*put, "w", "two words"), 4),
+        ((*put, "w", "f", "--as", "../f"), 4),
+        ((*get, "w", "absent"), 4),
+        ((*get, "agh://artifacts/w/../f"), 2),
+        ((*get, "w", "../f"), 2),
+        ((*get, "http://example/f"), 2),
+    ):
+        done = ctl(home, here, *arguments)
+        assert done.returncode == code, (arguments, done.stderr)
+        assert done.stderr.startswith(b"aghctl: ")
+    assert sorted(path.name for path in here.iterdir()) == ["f", "g", "pipe", "two words"]
+
+
+def test_an_empty_file_is_an_artifact_too(pair: tuple[Home, Daemon, Daemon], tmp_path: Path) -> None:
+    home, _, _ = pair
+    here = folder(tmp_path, "here")
+    (here / "empty").touch()
+    assert ctl(home, here, "--name", "ops", "artifact", "put", "w", "empty").returncode == 0
+    assert ctl(home, here, "--name", "worker", "artifact", "get", "w", "empty", "-O", "back").returncode == 0
+    assert (here / "back").read_bytes() == b""
+
+
+def test_more_than_the_daemon_allows_is_refused_before_it_is_stored(tmp_path: Path) -> None:
+    home = Home(tmp_path)
+    here = folder(tmp_path, "here")
+    (here / "large").write_bytes(bytes(3_000_000))
+    with Daemon(home, "ops", "--artifacts-max-bytes", "1MiB"):
+        refused = ctl(home, here, "--name", "ops", "artifact", "put", "w", "large")
+        assert refused.returncode == 4 and b"artifacts.max_bytes" in refused.stderr
+        assert home.ctl_json("--name", "ops", "artifact", "list")["artifacts"] == []
+
+
+async def test_a_broker_without_jetstream_is_a_clear_error_with_a_hint(tmp_path: Path) -> None:
+    home = Home(tmp_path)
+    here = folder(tmp_path, "here")
+    (here / "f").write_text("x")
+    async with NatsServer() as server:
+        with Daemon(home, "ops", "--nats", server.url):
+            for arguments in (("put", "w", "f"), ("get", "w", "f", "-O", "g"), ("list",)):
+                refused = ctl(home, here, "--name", "ops", "artifact", *arguments)
+                assert refused.returncode == 4, arguments
+                assert b"JetStream" in refused.stderr and b"hint: " in refused.stderr
+    assert not (here / "g").exists()
+
+
+def test_damaged_content_never_becomes_a_file(tmp_path: Path) -> None:
+    """The bucket's chunks are exchanged behind everybody's back, by a tool on the same broker."""
+    home = Home(tmp_path)
+    here = folder(tmp_path, "here")
+    (here / "f").write_bytes(os.urandom(600_000))
+    with Daemon(home, "ops") as ops:
+        assert ctl(home, here, "--name", "ops", "artifact", "put", "w", "f").returncode == 0
+        status = ops.get("/v1/status")["broker"]
+        config = json.loads((home.root / "state" / "aghbus" / "broker" / "nats.conf").read_text())
+        token = config["authorization"]["token"]
+        exchange = f"""
+import asyncio, nats
+async def main():
+    client = await nats.connect({status["url"]!r}, token={token!r})
+    js = client.jetstream()
+    info = await js.stream_info("OBJ_AGH_ARTIFACTS_V0")
+    await js.delete_msg("OBJ_AGH_ARTIFACTS_V0", info.state.last_seq - 1)
+    await client.close()
+asyncio.run(main())
+"""
+        subprocess.run([sys.executable, "-c", exchange], check=True, timeout=30)
+        refused = ctl(home, here, "--name", "ops", "artifact", "get", "w", "f", "-O", "back")
+        assert refused.returncode == 5, refused.stderr
+        assert sorted(path.name for path in here.iterdir()) == ["f"]

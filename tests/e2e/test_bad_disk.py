@@ -1,0 +1,273 @@
+"""Disks that are full, read-only or damaged under a real daemon: clear refusals, nothing lost that was said yes to, recovery."""
+
+import contextlib
+import os
+import shutil
+import signal
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.daemons import Daemon, Home, HttpError, wait_for
+from tests.support.natsutil import NatsServer
+
+SMALL = 4 << 20  # bytes: a WAL and a store of some hundred messages
+RECOVERY = 8.0  # seconds; the store is tried every second
+RETRY = ("--retry-first", "100ms", "--retry-ceiling", "1s")
+
+
+def run(*command: str) -> None:
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    if done.returncode:
+        raise OSError(f"{' '.join(command)}: {done.stderr.strip()}")
+
+
+@contextlib.contextmanager
+def mounted(folder: Path, *options: str) -> Iterator[Path]:
+    """A small file system of its own at `folder`; the test is skipped where the machine does not allow it."""
+    folder.mkdir()
+    try:
+        run("mount", *options, str(folder))
+    except OSError as error:
+        pytest.skip(f"a file system cannot be mounted here: {error}")
+    try:
+        yield folder
+    finally:
+        run("umount", "--lazy", str(folder))
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    with mounted(tmp_path / "disk", "-t", "tmpfs", "-o", f"size={SMALL}", "tmpfs") as folder:
+        yield folder
+
+
+def fill(folder: Path) -> Path:
+    """Takes the last byte of the file system."""
+    ballast = folder / "ballast"
+    with ballast.open("wb", buffering=0) as file:
+        for block in (1 << 16, 4096, 1):
+            with contextlib.suppress(OSError):
+                while True:
+                    file.write(b"x" * block)
+    return ballast
+
+
+def refusal(daemon: Daemon, **ask: Any) -> HttpError | None:
+    """What opening a work is refused with; None when it was said yes to."""
+    try:
+        daemon.post("/v1/works", **ask)
+    except HttpError as error:
+        return error
+    return None
+
+
+def not_ready(daemon: Daemon) -> bool:
+    try:
+        daemon.get("/readyz")
+    except HttpError as error:
+        return error.status == 503 and error.answer["store"] is False
+    return False
+
+
+def work_texts(daemon: Daemon) -> list[str]:
+    return sorted(work["text"] for work in daemon.get("/v1/works?limit=500")["works"])
+
+
+async def test_a_full_disk_refuses_holds_off_and_recovers_by_itself(tmp_path: Path, small_disk: Path) -> None:
+    async with NatsServer() as server:
+        home = Home(tmp_path)
+        nats = ("--nats", server.url, *RETRY)
+        ops = Daemon(home, "ops", *nats, "--store-path", str(small_disk / "store.db"))
+        with Daemon(home, "worker", *nats) as worker, ops:
+            wait_for(lambda: ops.knows("worker") and worker.knows("ops"), 10, "the two to meet")
+            said_yes = [f"before {number}" for number in range(20)]
+            for text in said_yes:
+                ops.post("/v1/works", to="worker", text=text)
+            ballast = fill(small_disk)
+            refused = None
+            for number in range(500):  # what is already allocated still takes a few
+                text = f"during {number} {'x' * 2000}"
+                refused = refusal(ops, to="worker", text=text)
+                if refused is not None:
+                    break
+                said_yes.append(text)
+            assert refused is not None
+            assert refused.status == 503
+            assert refused.answer["code"] == "unavailable"
+            assert "full" in refused.answer["message"]
+            assert "free disk space" in refused.answer["hint"]
+            wait_for(lambda: not_ready(ops), 5, "readiness to be false")
+            status = ops.get("/v1/status")  # reading goes on
+            assert status["store"]["writable"] is False
+            assert any("the store cannot write" in problem for problem in status["problems"])
+
+            held_off = worker.post("/v1/works", to="ops", text="into the full disk")
+            wait_for(lambda: ops.get("/v1/status")["counters"].get("overload.store", 0) > 0, 10, "it to be held off")
+            assert worker.get(f"/v1/messages/{held_off['id']}")["delivery"] == "published"
+
+            ballast.unlink()
+            wait_for(lambda: ops.get("/v1/status")["store"]["writable"], RECOVERY, "the store to write again")
+            ops.wait_ready()
+            wait_for(lambda: work_texts(worker) == sorted(said_yes), 20, "all that was said yes to, and nothing else")
+            wait_for(lambda: work_texts(ops) == sorted([*said_yes, "into the full disk"]), 20, "what was held off")
+            wait_for(lambda: outbox_settled(ops) and outbox_settled(worker), 20, "every message to be receipted")
+            assert len(ops.get("/v1/inbox")["items"]) == 1
+
+
+def outbox_settled(daemon: Daemon) -> bool:
+    """Whether every directed message of ours is known to have arrived."""
+    sent = daemon.get("/v1/messages?direction=out&limit=500")["messages"]
+    return all(message["delivery"] == "receipted" for message in sent if message["envelope"]["to"])
+
+
+async def test_killed_on_a_full_disk_nothing_that_was_said_yes_to_is_lost(tmp_path: Path, small_disk: Path) -> None:
+    async with NatsServer() as server:
+        ops = Daemon(Home(tmp_path), "ops", "--nats", server.url, "--store-path", str(small_disk / "store.db")).start()
+        server.kill()
+        said_yes = []
+        ballast = fill(small_disk)
+        for number in range(500):
+            if refusal(ops, to="worker", text=f"{number} {'x' * 2000}") is not None:
+                break
+            said_yes.append(f"{number} {'x' * 2000}")
+        else:
+            pytest.fail("the disk never became full")
+        ops.kill()
+        again = Daemon(ops.home, "ops", *ops.args)
+        again.start(wait=False)
+        assert again.process is not None
+        if again.process.poll() is None and ballast.exists():
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                again.process.wait(10)
+        if again.process.returncode is not None:  # it may start, when the WAL has room left for one page
+            assert "full" in again.log.read_text()
+            assert "hint" in again.log.read_text()
+        else:
+            again.stop()
+        ballast.unlink()
+        await server.restart()
+        with again:
+            assert work_texts(again) == sorted(said_yes)
+            assert again.get("/v1/status")["problems"] == []
+
+
+async def test_a_read_only_disk_is_a_clear_error_at_the_start(tmp_path: Path, small_disk: Path) -> None:
+    async with NatsServer() as server:
+        home = Home(tmp_path)
+        ops = Daemon(home, "ops", "--nats", server.url, "--store-path", str(small_disk / "store.db"))
+        with ops:
+            ops.post("/v1/works", to="worker", text="before")
+        run("mount", "-o", "remount,ro", str(small_disk))
+        ops.start(wait=False)
+        assert ops.process is not None
+        assert ops.process.wait(20) == 1
+        last = ops.log.read_text().splitlines()[-2:]
+        assert "Read-only file system" in last[0]
+        assert "writable" in last[1]
+        run("mount", "-o", "remount,rw", str(small_disk))
+        with ops:
+            assert work_texts(ops) == ["before"]
+
+
+@pytest.fixture
+def ext4(tmp_path: Path) -> Iterator[tuple[Path, Path]]:
+    """An ext4 of its own in a file, and the switch that makes the kernel take it for damaged, and so read-only."""
+    image = tmp_path / "image"
+    if shutil.which("mkfs.ext4") is None:
+        pytest.skip("there is no mkfs.ext4 here")
+    with image.open("wb") as file:
+        file.truncate(64 << 20)
+    run("mkfs.ext4", "-q", "-F", str(image))
+    with mounted(tmp_path / "disk", "-o", "loop,errors=remount-ro", str(image)) as folder:
+        device = folder.stat().st_dev
+        name = Path(f"/sys/dev/block/{os.major(device)}:{os.minor(device)}").resolve().name
+        switch = Path(f"/sys/fs/ext4/{name}/trigger_fs_error")
+        if not os.access(switch, os.W_OK):
+            pytest.skip(f"{switch} cannot be written here")
+        yield folder, switch
+
+
+async def test_a_disk_that_becomes_read_only_refuses_and_still_answers(tmp_path: Path, ext4: tuple[Path, Path]) -> None:
+    folder, switch = ext4
+    async with NatsServer() as server:
+        home = Home(tmp_path)
+        ops = Daemon(home, "ops", "--nats", server.url, "--store-path", str(folder / "store.db"))
+        with ops:
+            for number in range(5):
+                ops.post("/v1/works", to="worker", text=f"before {number}")
+            switch.write_text("1")
+            refused = refusal(ops, to="worker", text="too late")
+            assert refused is not None
+            assert refused.answer["code"] == "unavailable"
+            assert refused.answer["hint"]
+            wait_for(lambda: not_ready(ops), 5, "readiness to be false")
+            assert len(work_texts(ops)) == 5  # reading goes on
+        kept = shutil.copytree(folder, tmp_path / "saved", ignore=shutil.ignore_patterns("lost+found"))
+        with Daemon(home, "ops", "--nats", server.url, "--store-path", str(kept / "store.db")) as saved:
+            assert work_texts(saved) == [f"before {number}" for number in range(5)]
+            assert saved.get("/v1/status")["problems"] == []
+
+
+def doctor(home: Home, name: str) -> dict[str, dict[str, str]]:
+    import json
+
+    done = home.ctl("--name", name, "doctor", "-o", "json")
+    return {row["check"]: row for row in json.loads(done.stdout)["checks"]}
+
+
+def test_a_damaged_store_is_refused_and_doctor_says_what_to_do(tmp_path: Path) -> None:
+    home = Home(tmp_path)
+    ops = Daemon(home, "ops")
+    with ops:
+        for number in range(50):
+            ops.post("/v1/works", to="worker", text=f"number {number}")
+    with ops.store_path.open("r+b") as file:
+        file.seek(4096)
+        file.write(os.urandom(8 * 4096))
+    ops.start(wait=False)
+    assert ops.process is not None
+    assert ops.process.wait(20) == 1
+    log = ops.log.read_text()
+    assert "is damaged" in log
+    assert "hint: see `aghd check-store`" in log
+    findings = doctor(home, "ops")
+    failed = [row for check, row in findings.items() if check.startswith("store") and row["state"] == "fail"]
+    assert failed
+    assert "restore a backup" in failed[0]["hint"]
+
+
+def test_a_cut_wal_starts_loudly_and_doctor_says_what_to_do(tmp_path: Path) -> None:
+    home = Home(tmp_path)
+    with Daemon(home, "worker"):  # keeps the shared broker up
+        ops = Daemon(home, "ops").start()
+        for number in range(5):
+            ops.post("/v1/works", to="worker", text=f"number {number}")
+        ops.kill()
+        wal = ops.store_path.with_name("store.db-wal")
+        os.truncate(wal, wal.stat().st_size // 2)
+        assert doctor(home, "ops")["store commits"]["state"] == "fail"
+        with ops:
+            assert "has lost something" in ops.log.read_text()
+            (problem,) = ops.get("/v1/status")["problems"]
+            assert "commits that had been made durable are gone" in problem
+            row = doctor(home, "ops")["earlier loss"]
+            assert row["state"] == "warn"
+            assert "aghd check-store --accept-loss" in row["hint"]
+
+
+def test_a_stopped_process_is_no_damage(tmp_path: Path) -> None:
+    """SIGSTOP for a while, as a debugger or a full machine does: the store is locked by it and whole afterwards."""
+    home = Home(tmp_path)
+    with Daemon(home, "ops") as ops:
+        ops.post("/v1/works", to="worker", text="one")
+        assert ops.process is not None
+        ops.process.send_signal(signal.SIGSTOP)
+        try:
+            assert doctor(home, "ops")["store commits"]["state"] == "ok"
+        finally:
+            ops.process.send_signal(signal.SIGCONT)
+        assert ops.get("/v1/status")["store"]["writable"]

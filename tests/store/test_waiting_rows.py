@@ -1,0 +1,64 @@
+"""What waits for an answer, for its time or for a consumer: kept, found again, and never more of it in memory than a page."""
+
+from functools import partial
+
+from aghbus.store import inbox, outbox, retry
+from aghbus.store.database import Store
+from aghbus.store.retention import Policy, sweep
+from aghbus.store.retry import Schedule
+from tests.store.makers import BOB, NOW, NOW_MS, US, receive, rows, say, sending
+
+HOUR_MS = 3_600_000
+
+
+async def published(store: Store, text: str = "hello", next_ms: int | None = NOW_MS) -> int:
+    """A message of ours that the broker has, to be tried again at `next_ms`."""
+    seq = (await store.write(sending(say(sender=US, to=BOB, text=text)))).seq
+    assert seq is not None
+    await store.write(lambda tx: retry.published(tx, [Schedule(seq, next_ms)], NOW_MS))
+    return seq
+
+
+async def test_what_waits_for_an_answer_is_not_swept_away(store: Store) -> None:
+    waiting = await published(store)
+    await published(store, next_ms=None)  # nothing will come of it any more
+    await sweep(store, Policy(max_age=None, max_bytes=1), NOW_MS)
+    assert await rows(store, "SELECT seq FROM envelopes") == [(waiting,)]
+
+
+async def test_a_clock_that_steps_back_puts_no_try_off(store: Store) -> None:
+    seq = await published(store, next_ms=NOW_MS + 1000)
+    before = NOW_MS - 24 * HOUR_MS
+    await store.write(lambda tx: retry.pull_in(tx, before, before + HOUR_MS))
+    assert [row.seq for row in await store.write(lambda tx: retry.due(tx, before, 10))] == [seq]
+    later = await published(store, next_ms=before + HOUR_MS)  # as late as a pause may be: left alone
+    await store.write(lambda tx: retry.pull_in(tx, before, before + HOUR_MS))
+    assert later not in [row.seq for row in await store.write(lambda tx: retry.due(tx, before, 10))]
+
+
+async def test_a_page_of_the_outbox_is_bounded_in_bytes_and_the_rest_follows(store: Store) -> None:
+    text = "x" * 1_000_000
+    count = outbox.PAGE_BYTES // len(text) + 3
+    seqs = [(await store.write(sending(say(sender=US, to=BOB, text=text)))).seq for _ in range(count)]
+    found: list[int] = []
+    while page := await store.write(partial(outbox.load_queued, after_seq=found[-1] if found else 0, limit=1000)):
+        assert sum(len(row.raw) for row in page) < outbox.PAGE_BYTES + outbox.PAGE_BYTES // 8
+        found += [row.seq for row in page]
+    assert found == seqs
+
+
+async def test_only_the_receiver_of_a_message_can_know_its_id(store: Store) -> None:
+    seq = await published(store)
+    ((message_id,),) = await rows(store, "SELECT msg_id FROM envelopes")
+    assert await store.write(lambda tx: retry.is_message(tx, seq, message_id))
+    assert not await store.write(lambda tx: retry.is_message(tx, seq, "msg_guessed"))
+    assert not await store.write(lambda tx: retry.is_message(tx, seq + 1, message_id))
+
+
+async def test_a_ready_message_of_another_work_is_nothing_to_wait_for(store: Store) -> None:
+    await receive(store, say(work_id="work_other"))
+    assert await inbox.next_due_ms(store.reader, NOW_MS) is None
+    held = await store.write(lambda tx: inbox.lease_next(tx, NOW_MS, 5000, "lease_a"))
+    assert held is not None
+    await receive(store, say(work_id="work_third", ts=NOW))
+    assert await inbox.next_due_ms(store.reader, NOW_MS) == NOW_MS + 5000
