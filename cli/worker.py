@@ -101,7 +101,7 @@ class Worker:
 
     @property
     def _free(self) -> bool:
-        return len(self.jobs()) < self.plan.concurrency
+        return sum(job.runs for job in self.jobs()) < self.plan.concurrency
 
     def _forget_others(self, works: list[dict[str, Any]]) -> None:
         waiting = {(work["channel"], work["work_id"]) for work in works}

@@ -49,6 +49,11 @@ class Job:
         """What names the work in this daemon: a work id is unique in its channel only."""
         return self.channel, self.work_id
 
+    @property
+    def runs(self) -> bool:
+        """Whether it takes a slot: from the lease on until the command's end is in the journal. Reporting takes none."""
+        return self.entry.phase not in ("finished", "reported")
+
     def tell(self, event: str, **more: Any) -> None:
         """An event about this job for whoever reads our output."""
         self._reporter.tell(event, work_id=self.work_id, **{"from": self.message["sender"]}, **more)

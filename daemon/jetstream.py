@@ -74,6 +74,7 @@ class JetStreamProfile:
         self._attached = asyncio.Event()
         self._stream: StreamState | None = None
         self._wrong: set[str] = set()
+        self._draining = False
         self._consumers = tuple(
             DurableConsumer(
                 link,
@@ -148,9 +149,19 @@ class JetStreamProfile:
             tasks.create_task(self._acks.run(), name="jetstream-acks")
             tasks.create_task(self._keep_looking(), name="jetstream-looks")
 
+    async def drain(self, timeout: float) -> None:
+        """Stop receiving, within `timeout` seconds; settling and publishing go on."""
+        self._draining = True
+        self._attached.clear()
+        try:
+            async with asyncio.timeout(timeout):
+                await _quietly(*(consumer.close() for consumer in self._consumers))
+        except TimeoutError:
+            return
+
     async def close(self) -> None:
         """Stop receiving, and send the last acks. What has not been settled comes again at the next start."""
-        await _quietly(*(consumer.close() for consumer in self._consumers))
+        await self.drain(_ACKS_WAIT)
         if self._link.state == "up":
             await self._acks.drained(_ACKS_WAIT)
         await _quietly(self.carrier.close(), self._api.close())
@@ -185,7 +196,7 @@ class JetStreamProfile:
         """One look; False when something was wrong and it should soon be tried again."""
         try:
             await self._check_stream()
-            for consumer in self._consumers:
+            for consumer in () if self._draining else self._consumers:
                 await consumer.check(self._stream.created if self._stream else "")
         except LinkError as error:
             self._failed(None if self._link.state != "up" else str(error))
@@ -197,6 +208,8 @@ class JetStreamProfile:
             self._failed(f"an answer of JetStream is not understood: {escape(repr(error))}")
             return False
         self._right(PROBLEM)
+        if self._draining:
+            return True
         if not self._attached.is_set():
             event(_log, logging.INFO, "attached to the stream", stream=STREAM, consumers=len(self._consumers))
         self._attached.set()

@@ -13,6 +13,7 @@ ACK: Final = b"+ACK"
 NAK: Final = b"-NAK"
 _REMEMBERED: Final = 16_384  # acked sequences; a broker that was killed has forgotten the acks of its last moments
 _RETRY: Final = 1.0  # seconds between two looks at a link that is down
+_PAUSE: Final = 0.05  # seconds before the next try: the link's own first pause between two attempts
 
 
 def nak_after(delay: float) -> bytes:
@@ -49,6 +50,7 @@ class Acks:
                 await self._publish()
             except LinkError:
                 self._bell.set()
+                await asyncio.sleep(_PAUSE)  # a connection may be gone before the link knows it, and still counts as up
                 await self._link.wait_up(_RETRY)
 
     async def drained(self, timeout: float) -> bool:
@@ -82,7 +84,7 @@ class Hands:
         return sequence in self._held
 
     def take(self, sequence: int, reply: str) -> bool:
-        """Whether a delivery is news. What we still hold is settled later; what we have acked (the broker forgot) is acked again."""
+        """Whether a delivery is news. What we hold is settled later; what we have acked, and the broker forgot, is acked again."""
         if sequence in self._held:
             return False
         if sequence in self._acked:

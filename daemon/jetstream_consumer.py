@@ -81,6 +81,7 @@ class DurableConsumer:
         self._stream = ""  # `created` of the stream that we were last attached to
         self._connection = -1  # the link's count of reconnects when we last took up what was lost
         self._subscription: Subscription | None = None
+        self._closed = False
 
     @property
     def attached(self) -> bool:
@@ -99,12 +100,13 @@ class DurableConsumer:
         if not known or self._connection != self._link.reconnects:
             await self._take_up(info)
             self._connection = self._link.reconnects
-        if self._subscription is None:
+        if self._subscription is None and not self._closed:
             self._subscription = self._link.subscribe(str(self._wanted["deliver_subject"]), self._delivered)
             await self._link.flush(_FLUSH_WAIT)
 
     async def close(self) -> None:
         """Stop receiving; what is in our hands can still be settled. The consumer stays, it keeps our place."""
+        self._closed = True
         if self._subscription is not None:
             await self._subscription.drain()
             self._subscription = None

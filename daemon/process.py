@@ -36,8 +36,12 @@ async def run_daemon(
     arm(os.environ)
     broker = _embedded(settings, locations)
     store = await Store.open(Path(locations.store_path), synchronous=_synchronous(settings), name=settings.name)
-    last_seq = await envelopes.last_seq(store.reader)
-    instance = await store.write(_instance)
+    try:
+        last_seq = await envelopes.last_seq(store.reader)
+        instance = await store.write(_instance)
+    except BaseException:
+        await store.close()  # its threads would keep the process
+        raise
     node = Node(settings, locations, store, broker, last_seq=last_seq, instance=instance)
     try:
         await node.start()

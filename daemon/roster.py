@@ -10,6 +10,9 @@ from aghbus.protocol.envelope import Envelope
 from aghbus.protocol.presence import PeerSeen, presence_of
 
 MAX_PEERS = 10_000  # peers remembered at once; the longest silent go first
+MAX_BYTES = (
+    64 * 1024 * 1024
+)  # of their cards, as JSON: a stranger may greet under many names, each with a card of a megabyte
 
 
 class Roster:
@@ -21,17 +24,19 @@ class Roster:
     def __init__(self, interval: float) -> None:
         self._interval = interval
         self._peers: dict[tuple[str, str, str], PeerSeen] = {}
+        self._sizes: dict[tuple[str, str, str], int] = {}
+        self._bytes = 0
         self._acknowledging: dict[str, bool] = {}
 
     def load(self, known: Iterable[PeerSeen]) -> None:
         """What an earlier run remembered."""
         for peer in sorted(known, key=lambda one: one.last_seen_ms):
-            self._peers[peer.workspace_id, peer.channel, peer.peer_id] = peer
+            self._put((peer.workspace_id, peer.channel, peer.peer_id), peer)
 
     def heard(self, workspace_id: str, channel: str, card: PeerCard, trust: str, now_ms: int) -> PeerSeen:
         """A greet or whois response came: the entry as it is now."""
         key = (workspace_id, channel, card.peer_id)
-        before = self._peers.pop(key, None)  # re-inserted at the end: the order is by last heard
+        before = self._peers.get(key)
         peer = PeerSeen(
             workspace_id=workspace_id,
             channel=channel,
@@ -40,12 +45,23 @@ class Roster:
             first_seen_ms=before.first_seen_ms if before else now_ms,
             last_seen_ms=max(now_ms, before.last_seen_ms) if before else now_ms,
         )
-        self._peers[key] = peer
-        if len(self._peers) > MAX_PEERS:
-            oldest = next(iter(self._peers))
-            del self._peers[oldest]
-            self._acknowledging.pop(oldest[2], None)
+        self._put(key, peer)
         return peer
+
+    def _put(self, key: tuple[str, str, str], peer: PeerSeen) -> None:
+        """Insert at the end, since the order is by last heard, and forget from the front."""
+        self._forget(key)
+        self._peers[key] = peer
+        self._sizes[key] = len(msgspec.json.encode(peer.card))
+        self._bytes += self._sizes[key]
+        while len(self._peers) > MAX_PEERS or self._bytes > MAX_BYTES:
+            oldest = next(iter(self._peers))
+            self._forget(oldest)
+            self._acknowledging.pop(oldest[2], None)
+
+    def _forget(self, key: tuple[str, str, str]) -> None:
+        if self._peers.pop(key, None) is not None:
+            self._bytes -= self._sizes.pop(key)
 
     def note_acknowledging(self, peer_id: str, able: bool) -> None:
         """Whether the daemon of a peer acknowledges commits (protocol/acks.py), as its greets say."""

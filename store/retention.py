@@ -169,14 +169,14 @@ def _used_bytes(db: sqlite3.Connection) -> int:
 
 def _vacuum(tx: Transaction) -> int:
     """Gives free pages back, but for a reserve: the size of the file follows what is in it. How many it were."""
-    free = _pragma(tx.db, "freelist_count")
-    if free <= _SPARE_PAGES + VACUUM_PAGES:
+    if _pragma(tx.db, "freelist_count") <= _SPARE_PAGES + VACUUM_PAGES:
         return 0
+    before = _pragma(tx.db, "page_count")
     for _ in range(VACUUM_PAGES):
         # One page is one step of the statement, and Python's module takes only the first of one without columns.
         tx.db.execute("PRAGMA incremental_vacuum(1)")
     meta.bump(tx.db, "vacuums")
-    return free - _pragma(tx.db, "freelist_count")
+    return before - _pragma(tx.db, "page_count")
 
 
 def _pragma(db: sqlite3.Connection, name: str) -> int:

@@ -20,7 +20,8 @@ def run(context: Context, values: dict[str, Any]) -> int:
     body = ask(values)
     sent = context.api.post("/v1/works", body)
     context.output.answer(sent, lambda answer: safe(answer["work_id"]))
-    context.output.note(f"{sent_line(sent)}\nfollow it: {context.command(f'work watch {shell(sent["work_id"])}')}")
+    follow = context.command(f"work watch {shell(sent['work_id'])}")
+    context.output.note(f"{sent_line(sent)}\nfollow it: {follow}")
     return YES
 
 

@@ -593,6 +593,28 @@ async def test_status_tells_stream_and_consumers_as_plain_data(server: NatsServe
         assert status["attached"] is True and status["stream"] == STREAM and status["messages"] == 2
 
 
+async def test_a_drained_daemon_receives_no_more_but_settles_and_publishes(server: NatsServer) -> None:
+    receiver = Peer(server, "b", instance="b")
+    receiver.settles = False
+    async with Peer(server, "a").running() as sender, receiver.running(), admin(server) as api:
+        await sender.profile.carrier.carry([row(1, "b")])
+        await receiver.has(1)
+        await receiver.profile.drain(5)
+        await sender.profile.carrier.carry([row(2, "b")])
+        assert (await receiver.profile.carrier.carry([row(3, "a")])).published == [3]
+        await sender.has(1)
+        settlement = receiver.messages[0].settlement
+        assert settlement is not None
+        settlement.ack()
+        deadline = asyncio.get_running_loop().time() + 10
+        while (await consumer_info(api, "b"))["num_ack_pending"]:
+            assert asyncio.get_running_loop().time() < deadline
+            await asyncio.sleep(0.01)
+        looked = receiver.profile._stream
+        await wait_until(lambda: receiver.profile._stream is not looked, 5, "another look")
+        assert receiver.texts == ["1"] and not receiver.profile.attached
+
+
 async def test_the_last_acks_go_out_at_the_end(server: NatsServer) -> None:
     async with Peer(server, "a").running() as sender, admin(server) as api:
         async with Peer(server, "b", instance="b").running() as receiver:

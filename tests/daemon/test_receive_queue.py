@@ -19,6 +19,7 @@ from aghbus.daemon.nats_options import NatsOptions
 from aghbus.daemon.publisher import Publisher
 from aghbus.daemon.roster import Roster
 from aghbus.daemon.settings import ReceiveSettings, Settings
+from aghbus.protocol.bodies import PeerCard
 from aghbus.protocol.identifiers import subject_for
 from aghbus.store.database import Store
 
@@ -86,3 +87,16 @@ async def test_what_was_worked_off_makes_room_again(intake: Intake) -> None:
         while intake.depth:
             await intake._batch()
         assert full == QUEUE * 3 // 4
+
+
+def test_large_cards_of_many_names_do_not_fill_the_memory() -> None:
+    roster = Roster(30.0)
+    entries = tuple("x" * 1000 for _ in range(1000))
+    for number in range(100):
+        roster.heard("ws", "c", PeerCard(peer_id=f"p{number}", capabilities=entries), "unverified", number)
+    kept = [peer.peer_id for peer in roster.all()]
+    assert 60 <= len(kept) <= 70
+    assert kept[-1] == "p99"  # the longest silent went
+    for number in range(100):
+        roster.heard("ws", "c", PeerCard(peer_id="p99", capabilities=entries), "unverified", 100 + number)
+    assert len(list(roster.all())) == len(kept)  # the same one again takes no more room

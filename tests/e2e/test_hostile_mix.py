@@ -17,7 +17,7 @@ from tests.support.foreign import Foreign
 from tests.support.natsutil import NatsServer
 
 QUICK = ("--retry-first", "100ms", "--retry-ceiling", "300ms")
-ROUNDS = 40
+ROUNDS = 30
 PER_ROUND = 50  # envelopes, and a few requests
 NAMES = ("mallory", "ops", "worker", "nobody", "x" * 128, "mal@lory", "", "UPPER")
 WORKS = ("work_1", "work_2", "work_3", "w/4", "work_" + "5" * 200)

@@ -38,6 +38,10 @@ def problems(daemon: Daemon) -> str:
     return " | ".join(daemon.get("/v1/status")["problems"])
 
 
+def attached(daemon: Daemon) -> bool:
+    return bool(daemon.get("/v1/status")["broker"]["jetstream"]["attached"])
+
+
 def say(daemon: Daemon, to: str, text: str, **more: Any) -> str:
     return str(
         daemon.post("/v1/messages", kind="say", to=to, body={"text": text}, thread_id="thread_talk", **more)["id"]
@@ -161,7 +165,7 @@ async def test_a_deleted_stream_is_made_again_under_traffic(tmp_path: Path) -> N
                     wait_for(lambda: len(texts(worker)) > before, 20, "traffic")  # noqa: B023 - called at once
                     async with admin(server) as api:
                         await api.call(f"STREAM.DELETE.{STREAM}")
-                    wait_for(lambda: worker.get("/readyz")["ready"] and ops.get("/readyz")["ready"], 20, "a new stream")
+                    wait_for(lambda: attached(worker) and attached(ops), 20, "a new stream")
             finally:
                 stop.set()
                 talking.join()
