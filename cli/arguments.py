@@ -129,7 +129,7 @@ def limit(text: str) -> int:
 GLOBAL_OPTIONS = (
     Option("--name", "instance to talk to (default: $AGHD_NAME, this host's name, or the only one running)", "NAME"),
     Option("--socket", "Unix socket of the daemon, instead of a name (default: $AGHD_API_SOCKET)", "PATH"),
-    Option("--api", "URL of the daemon's TCP API, such as http://127.0.0.1:7420", "URL"),
+    Option("--api", "URL of the daemon's TCP API, such as http://127.0.0.1:4480", "URL"),
     Option(
         "--token-file", "file with the bearer token for --api (default: $AGHD_API_TOKEN_FILE, the instance's)", "FILE"
     ),

@@ -91,7 +91,7 @@ def _tcp(options: Mapping[str, Any], env: Mapping[str, str]) -> Endpoint:
     rest = str(options["api"]).removeprefix("http://").rstrip("/")
     host, colon, port = rest.rpartition(":")
     if "/" in rest or not colon or not host or not port.isdigit() or not 0 < int(port) < 65_536:
-        raise UsageError("--api: must be a URL such as http://127.0.0.1:7420")
+        raise UsageError("--api: must be a URL such as http://127.0.0.1:4480")
     file = options["token_file"] or env.get("AGHD_API_TOKEN_FILE")
     file = file or locations(chosen_name(options, env), env).api_token_file
     try:

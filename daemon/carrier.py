@@ -11,6 +11,7 @@ import msgspec
 
 from aghbus.daemon.failpoints import failpoint
 from aghbus.daemon.link import BadPublish, Link, PayloadTooLarge
+from aghbus.protocol.acks import ANSWER_TO
 from aghbus.store.outbox import Outgoing
 
 _CONFIRM_WAIT: Final = 10.0  # seconds for the broker's PONG; then the link counts as lost
@@ -45,7 +46,8 @@ class CoreCarrier:
         for row in rows:
             reply = "" if row.subject.endswith(".broadcast") else f"{self._ack_root}.{row.seq}"
             try:
-                await self._link.publish(row.subject, row.raw, reply=reply)
+                headers = {ANSWER_TO: reply} if reply and row.attempts else None
+                await self._link.publish(row.subject, row.raw, headers, reply=reply)
                 carried.published.append(row.seq)
             except (PayloadTooLarge, BadPublish) as error:
                 carried.impossible.append((row.seq, str(error)))

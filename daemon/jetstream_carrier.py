@@ -16,9 +16,10 @@ import msgspec
 from aghbus.daemon.carrier import Carried
 from aghbus.daemon.failpoints import failpoint
 from aghbus.daemon.jetstream_api import JetStreamApi, JetStreamError, NoJetStream, read_error
-from aghbus.daemon.jetstream_consumer import ANSWER_TO, durable_name
+from aghbus.daemon.jetstream_consumer import durable_name
 from aghbus.daemon.jetstream_stream import STREAM
 from aghbus.daemon.link import BadPublish, InboundMessage, Link, LinkDown, PayloadTooLarge
+from aghbus.protocol.acks import ANSWER_TO
 from aghbus.protocol.identifiers import channel_of_subject
 from aghbus.store.outbox import Outgoing
 

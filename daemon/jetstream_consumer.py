@@ -15,10 +15,8 @@ from aghbus.daemon.jetstream_api import CONSUMER_NOT_FOUND, JetStreamApi, JetStr
 from aghbus.daemon.jetstream_stream import NANOSECONDS, STREAM
 from aghbus.daemon.link import InboundMessage, Link, Subscription
 from aghbus.daemon.settings import JetStreamSettings
+from aghbus.protocol.acks import ANSWER_TO
 from aghbus.protocol.identifiers import route_token, subject_root
-
-ANSWER_TO: Final = "Aghbus-Answer-To"
-"""Header with the reply subject of a message: a stream does not keep the one of NATS."""
 
 _IN_USE: Final = 10013  # the consumer pushes to another subject, and somebody is subscribed there
 _HEARTBEAT: Final = 5 * NANOSECONDS  # of an idle consumer; flow control needs one

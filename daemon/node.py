@@ -189,7 +189,7 @@ class Node:
             return max(0.05, (deadline - loop.time()) * share)
 
         self.core.draining = True
-        await self.link.drain(left(0.3))
+        await (self.jetstream or self.link).drain(left(0.3))
         clean = await self.intake.drained(left(0.5))
         if self.link.state == "up":
             clean = await self.publisher.drained(left(0.5)) and clean

@@ -8,6 +8,9 @@ from typing import Final, Literal
 
 import msgspec
 
+ANSWER_TO: Final = "Aghbus-Answer-To"
+"""Header that names the reply subject again, on a repeated publish: a stream in between keeps headers, but not replies."""
+
 REPLY_PREFIX: Final = (
     "_INBOX."  # the only subjects that are answered: a stranger's reply subject must not aim anywhere else
 )
