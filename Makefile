@@ -12,8 +12,9 @@ help: ## this list
 $(STAMP): pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Python 3.11 or newer is needed (PYTHON=python3.12 make …)"; exit 1; }
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@echo "setting up $(VENV): a minute or two, the first time only"
 	@$(BIN)/python -m pip install -q --disable-pip-version-check --upgrade 'pip>=25.1'
-	@$(BIN)/python -m pip install -q --disable-pip-version-check --editable . --group dev
+	@$(BIN)/python -m pip install -qq --disable-pip-version-check --editable . --group dev
 	@touch $(STAMP)
 
 run: $(STAMP) ## set up, then run a daemon on the embedded broker

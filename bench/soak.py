@@ -8,7 +8,6 @@ carries over to another machine; bench/results/ gets all samples as JSON and a t
 
 import argparse
 import json
-import os
 import statistics
 import tempfile
 import time
@@ -40,7 +39,7 @@ def size(path: Path) -> float:
 
 def of_process(pid: int, name: str) -> dict[str, float]:
     """Memory and file handles."""
-    return {f"{name}_rss": rss(pid), f"{name}_fds": len(os.listdir(f"/proc/{pid}/fd"))}
+    return {f"{name}_rss": rss(pid), f"{name}_fds": sum(1 for _ in Path(f"/proc/{pid}/fd").iterdir())}
 
 
 def sample(load: Load, broker: int) -> dict[str, float]:
@@ -107,7 +106,7 @@ def write(samples: list[dict[str, float]], summary: dict[str, Any]) -> None:
     """bench/results/soak.json and soak.md."""
     RESULTS.mkdir(exist_ok=True)
     (RESULTS / "soak.json").write_text(json.dumps({"summary": summary, "samples": samples}, indent=1))
-    names = ("ended", "p50_ms", "p99_ms", *sorted({key for key in samples[0]} - {"at", "ended", "p50_ms", "p99_ms"}))
+    names = ("ended", "p50_ms", "p99_ms", *sorted(set(samples[0]) - {"at", "ended", "p50_ms", "p99_ms"}))
     lines = [f"| {name} | {row['first']} | {row['last']} | {row['ratio']} |" for name, row in summary["thirds"].items()]
     compared = "\n".join(["| what | first third | last third | ratio |", "|---|---|---|---|", *lines])
     head = f"{summary['opened']} works in {summary['minutes']} min; memory and files in MiB, times in milliseconds."

@@ -54,15 +54,18 @@ class Option:
 
 
 class Positional:
-    """One argument by position. `optional` ones are None when left out."""
+    """One argument by position. `optional` ones are None when left out; `rest` takes all that are left, as a list."""
 
-    __slots__ = ("choices", "help", "metavar", "name", "optional")
+    __slots__ = ("choices", "help", "metavar", "name", "optional", "rest")
 
-    def __init__(self, metavar: str, help: str, *, optional: bool = False, choices: tuple[str, ...] = ()) -> None:
+    def __init__(
+        self, metavar: str, help: str, *, optional: bool = False, rest: bool = False, choices: tuple[str, ...] = ()
+    ) -> None:
         self.metavar = metavar
         self.name = metavar.lower()
         self.help = help
         self.optional = optional
+        self.rest = rest
         self.choices = choices
 
 
@@ -217,14 +220,16 @@ def _converted(option: Option, flag: str, text: str) -> Any:
         raise UsageError(f"{flag}: {error}") from None
 
 
-def _positionals(declared: Sequence[Positional], words: Sequence[str]) -> dict[str, str | None]:
-    values: dict[str, str | None] = {}
+def _positionals(declared: Sequence[Positional], words: Sequence[str]) -> dict[str, Any]:
+    values: dict[str, Any] = {}
     for place, positional in enumerate(declared):
         word = words[place] if place < len(words) else None
         if word is None and not positional.optional:
             raise UsageError(f"{positional.metavar} is missing: {positional.help}")
         if word is not None and positional.choices and word not in positional.choices:
             raise UsageError(f"{positional.metavar}: must be one of {', '.join(positional.choices)}")
+        if positional.rest:
+            return {**values, positional.name: list(words[place:])}
         values[positional.name] = word
     if len(words) > len(declared):
         raise UsageError(

@@ -35,8 +35,9 @@ def text_of(name: str) -> str:
 def usage(name: str, command: Command) -> str:
     """The command line of a command in one line."""
     required = [f"{option.flags[-1]} {option.metavar}" for option in command.options if option.required]
-    words = [f"[{word.metavar}]" if word.optional else word.metavar for word in command.positionals]
+    words = [f"[{word.metavar}]" if word.optional else word.metavar for word in command.positionals if not word.rest]
     rest = ["[options]"] if len(required) < len(command.options) else []
+    rest += [f"-- {word.metavar}..." for word in command.positionals if word.rest]
     return " ".join(["aghctl", name, *words, *required, *rest])
 
 

@@ -26,6 +26,7 @@ COMMANDS = {
     "work cancel": ("work_verbs", "call a work off: receipt or trace canceled"),
     "work say": ("work_verbs", "say something inside a work"),
     "traces": ("traces", "stream traces and receipts as they happen"),
+    "serve": ("serve", "make any command a worker (docs/serve.md)"),
     "inbox list": ("inbox_list", "list what waits for the agent"),
     "inbox next": ("inbox_next", "take the oldest message"),
     "inbox ack": ("inbox_settle", "a message is dealt with: take it out for good"),

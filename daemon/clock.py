@@ -1,10 +1,29 @@
-"""The daemon's clock and its source of ids: the only place where time and randomness come from."""
+"""The daemon's clock and its source of ids: the only place where time and randomness come from.
+
+`AGHD_CLOCK_OFFSET_FILE` names a file of seconds by which this daemon's wall clock is wrong, read anew each time: for the tests
+of clocks that are set, like the failpoints. Unset, it costs one comparison.
+"""
 
 import os
 import random
 import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final
 
 from aghbus.protocol.identifiers import uuid7_hex
+
+VARIABLE: Final = "AGHD_CLOCK_OFFSET_FILE"
+# Counts on while the machine sleeps, and is never set. Where there is none, a sleep looks like a wall clock that was set.
+_STEADY: Final = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
+
+_offset_file: Path | None = None
+
+
+def arm(environment: Mapping[str, str]) -> None:
+    """Read the variable, for all clocks of this process."""
+    global _offset_file
+    _offset_file = Path(environment[VARIABLE]) if environment.get(VARIABLE) else None
 
 
 class Clock:
@@ -12,11 +31,16 @@ class Clock:
 
     def seconds(self) -> int:
         """Unix seconds: `ts` and freshness."""
-        return int(time.time())
+        return self.millis() // 1000
 
     def millis(self) -> int:
         """Unix milliseconds: what the store and the API show."""
-        return time.time_ns() // 1_000_000
+        now = time.time_ns() // 1_000_000
+        return now if _offset_file is None else now + _wrong_by(_offset_file)
+
+    def offset_millis(self) -> int:
+        """Wall time less a time that is never set: it changes when, and by how much, the wall clock is set."""
+        return self.millis() - time.clock_gettime_ns(_STEADY) // 1_000_000
 
     def monotonic(self) -> float:
         """Seconds that never step back: deadlines, budgets, round trips."""
@@ -29,3 +53,10 @@ class Clock:
     def mint(self, prefix: str = "msg_") -> str:
         """A new sortable id: prefix and UUIDv7 hex (spec section 1)."""
         return prefix + uuid7_hex(self.millis(), os.urandom(10))
+
+
+def _wrong_by(path: Path) -> int:
+    try:
+        return int(1000 * float(path.read_text()))
+    except (OSError, ValueError):  # not there, or being written
+        return 0

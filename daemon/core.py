@@ -8,6 +8,7 @@ from typing import Any, Final
 from aghbus.daemon.announcer import Announcer
 from aghbus.daemon.catalog import Catalog
 from aghbus.daemon.clock import Clock
+from aghbus.daemon.clock_steps import ClockSteps
 from aghbus.daemon.counters import Counters
 from aghbus.daemon.link import Link
 from aghbus.daemon.logs import EventLimiter
@@ -48,6 +49,7 @@ class Core:
         """Headers by which a stream, where there is one, drops a message after so many seconds."""
         self.log = logging.getLogger("aghbus.node")
         self.noise = EventLimiter(self.log, _NOISE_PER_MINUTE)
+        self.steps = ClockSteps(self)
         self._receipts = self._budgets()
 
     def card(self) -> PeerCard:

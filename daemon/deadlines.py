@@ -39,6 +39,7 @@ class Deadlines:
         work = applied.after
         if work is None:
             return
+        self._core.steps.settle(tx)
         now_ms = self._core.clock.millis()
         if applied.before is None:
             configured = self._core.settings.work
@@ -76,6 +77,7 @@ class Deadlines:
 
     def _close_overdue(self, tx: Transaction) -> tuple[list[Outgoing], int | None]:
         rows: list[Outgoing] = []
+        self._core.steps.settle(tx)
         for late in deadlines.overdue(tx, self._core.clock.millis()):
             work = works.load(tx, late.workspace_id, late.channel, late.work_id)
             if work is not None and not work.is_terminal:

@@ -43,7 +43,8 @@ class Mailbox:
         token = "lease_" + secrets.token_hex(8)
 
         def job(tx: Transaction) -> InboxItem | None:
-            item = inbox.lease_next(tx, now_ms, int(ask.visibility * 1000), token, work_id=ask.work_id)
+            self._core.steps.settle(tx)
+            item = inbox.lease_next(tx, self._core.clock.millis(), int(ask.visibility * 1000), token, work_id=ask.work_id)
             return inbox.ack(tx, item.seq, token) if item is not None and ask.ack else item
 
         item = await self._core.store.write(job)

@@ -152,6 +152,7 @@ class Node:
         self._run("greeting", self.discovery.keep_greeting)
         self._run("catalog", self.catalog.run)
         self._run("retention", self._retain)
+        self._run("clock steps", self.core.steps.run)
         self._run("store watch", StoreWatch(self.core, self.publisher.link_up).run)
         self.link.start()
 
@@ -274,7 +275,7 @@ class Node:
             bounds = self.core.settings.store
             policy = Policy(max_age=bounds.retention_age, max_bytes=bounds.retention_size)
             try:
-                swept = await sweep(self._store, policy, self.core.clock.millis())
+                swept = await sweep(self._store, policy, self.core.steps.prudent_millis())
                 self.core.counters.add("retention.envelopes", swept.envelopes)
             except StoreUnavailable:
                 self.core.counters.add("retention.interrupted")  # the next sweep goes on

@@ -11,6 +11,7 @@ import sys
 from pathlib import Path
 from typing import Final, Literal, TextIO
 
+from aghbus.daemon import clock
 from aghbus.daemon.broker import BrokerError, EmbeddedBroker
 from aghbus.daemon.failpoints import arm
 from aghbus.daemon.nats_options import resolve_nats_options
@@ -37,6 +38,7 @@ async def run_daemon(
     Raises NatsOptionsError, BrokerError, StoreError, CatalogError or ListenError when it cannot start; each has a hint.
     """
     arm(os.environ)
+    clock.arm(os.environ)
     sys.setswitchinterval(_SWITCH_INTERVAL)
     broker = _embedded(settings, locations)
     store = await Store.open(Path(locations.store_path), synchronous=_synchronous(settings), name=settings.name)

@@ -65,7 +65,7 @@ class Publisher:
         self._reload = True
         self._silent: dict[str, _Silence] = {}
         self._ahead: set[int] = set()  # sequences behind whose answer others are held back
-        self._known_from = float("-inf")  # monotonic: from then on an unheard peer counts as one that does not acknowledge
+        self._known_from = float("-inf")  # monotonic; a peer not heard until then counts as not acknowledging
         self._hastened = Budgets(_HASTES, _HASTES_PER_SECOND)
         self._idle = asyncio.Event()
         self._idle.set()
@@ -176,6 +176,7 @@ class Publisher:
             self._core.log.error("what was published could not be noted", exc_info=error)
 
     def _note(self, tx: Transaction, rows: list[Outgoing], impossible: list[tuple[int, str]]) -> None:
+        self._core.steps.settle(tx)
         now_ms = self._core.clock.millis()
         schedules = [Schedule(row.seq, self._next_ms(row, now_ms)) for row in rows]
         retry.published(tx, schedules, now_ms)
@@ -276,6 +277,7 @@ class Publisher:
             return
 
     def _take_due(self, tx: Transaction) -> tuple[list[Outgoing], int | None]:
+        self._core.steps.settle(tx)
         retry.settle(tx)
         policy, now_ms = self._core.settings.retry, self._core.clock.millis()
         longest = (1 + _JITTER) * max(policy.first, policy.ceiling, _FIRST_SILENCE)

@@ -63,6 +63,11 @@ class Roster:
         if self._peers.pop(key, None) is not None:
             self._bytes -= self._sizes.pop(key)
 
+    def shift(self, step_ms: int) -> None:
+        """The clock was set by `step_ms`: everybody was heard as long ago as before."""
+        for key, peer in self._peers.items():
+            self._peers[key] = msgspec.structs.replace(peer, last_seen_ms=max(0, peer.last_seen_ms + step_ms))
+
     def note_acknowledging(self, peer_id: str, able: bool) -> None:
         """Whether the daemon of a peer acknowledges commits (protocol/acks.py), as its greets say."""
         self._acknowledging[peer_id] = able

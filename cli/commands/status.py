@@ -26,6 +26,7 @@ def _human(status: dict[str, Any]) -> str:
         ("peer", f"{status['peer_id']} in {status['workspace_id']}: {', '.join(status['channels'])}"),
         ("process", f"pid {status['pid']}, aghd {status['version']}, up {span(status['uptime_s'])}"),
         ("broker", _broker(status["broker"])),
+        ("jetstream", _jetstream(status["broker"].get("jetstream"))),
         ("store", _store(status["store"])),
         ("peers", _counts(status["peers"])),
         ("works", _counts(status["works"])),
@@ -50,6 +51,20 @@ def _broker(broker: dict[str, Any]) -> str:
     if broker["last_error"]:
         parts.append(f"last error: {broker['last_error']}")
     return ", ".join(str(part) for part in parts if part)
+
+
+def _jetstream(profile: dict[str, Any] | None) -> str | None:
+    """Stream and consumers, in that profile only."""
+    if profile is None:
+        return None
+    parts = [f"{'attached to' if profile['attached'] else 'NOT attached to'} {profile['stream']}"]
+    if profile["messages"] is not None:
+        parts.append(f"{profile['messages']} messages, {size(profile['bytes'])} of {size(profile['max_bytes'])}")
+    parts += [
+        f"{consumer['channel']}: {consumer['pending'] or 0} to come, {consumer['ack_pending'] or 0} in hand"
+        for consumer in profile["consumers"]
+    ]
+    return ", ".join(parts)
 
 
 def _store(store: dict[str, Any]) -> str:

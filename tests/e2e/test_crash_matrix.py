@@ -3,6 +3,7 @@
 tests/long/test_crash_matrix_long.py has each point alone, with thousands of messages and many seeds.
 """
 
+import asyncio
 import random
 from pathlib import Path
 
@@ -20,8 +21,6 @@ QUICK = ("--retry-first", "100ms", "--retry-ceiling", "500ms")
 
 @pytest.mark.timeout(180)
 async def test_both_daemons_die_at_every_point_and_nothing_is_lost(tmp_path: Path) -> None:
-    import asyncio
-
     seed = random.randrange(1_000_000)
     print("seed", seed)
     async with NatsServer() as server:
@@ -31,7 +30,8 @@ async def test_both_daemons_die_at_every_point_and_nothing_is_lost(tmp_path: Pat
 
 def every_point_once(home: Home, url: str, seed: int) -> dict[str, int]:
     rng = random.Random(seed)
-    pair = [Daemon(home, name, "--nats", url, *QUICK) for name in ("ops", "worker")]
+    nats = ("--nats", url, *QUICK)
+    pair = Daemon(home, "ops", *nats), Daemon(home, "worker", *nats)
     traffic = Traffic(*pair, seed)
     keepers = []
     for daemon in pair:

@@ -1,4 +1,4 @@
-"""A NATS cluster of three, its nodes killed one after the other under load: nothing lost, in core mode and over a replicated stream."""
+"""A NATS cluster of three, its nodes killed in turn under load: nothing lost, in core mode and over a replicated stream."""
 
 import asyncio
 from pathlib import Path

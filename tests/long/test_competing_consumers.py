@@ -5,6 +5,8 @@ import json
 import random
 import threading
 import time
+from functools import partial
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -106,12 +108,12 @@ def test_competing_consumers_over_a_killed_daemon(tmp_path: Path) -> None:
         ]
         for consumer in consumers:
             consumer.start()
-        for share in (3, 2):
-            wait_for(lambda: acked(consumers) >= MESSAGES // share, 120, "a part of it")
+        for part in (MESSAGES // 3, MESSAGES // 2):
+            wait_for(partial(has_acked, consumers, part), 120, "a part of it")
             worker.kill()
             worker.start()
-        wait_for(lambda: acked(consumers) >= MESSAGES or worker_is_empty(worker), 120, "all of it")
-        wait_for(lambda: worker_is_empty(worker), 60, "the inbox to be empty")
+        wait_for(lambda: has_acked(consumers, MESSAGES) or is_empty(worker), 120, "all of it")
+        wait_for(lambda: is_empty(worker), 60, "the inbox to be empty")
         end.set()
         for consumer in consumers:
             consumer.join()
@@ -122,11 +124,11 @@ def test_competing_consumers_over_a_killed_daemon(tmp_path: Path) -> None:
         ops.stop()
 
 
-def acked(consumers: list[Consumer]) -> int:
-    return sum(held.acked for consumer in consumers for held in list(consumer.held))
+def has_acked(consumers: list[Consumer], count: int) -> bool:
+    return sum(held.acked for consumer in consumers for held in list(consumer.held)) >= count
 
 
-def worker_is_empty(worker: Daemon) -> bool:
+def is_empty(worker: Daemon) -> bool:
     counts = worker.get("/v1/inbox?limit=1")["counts"]
     return bool(counts["ready"] + counts["leased"] == 0)
 
@@ -141,7 +143,7 @@ def check(consumers: list[Consumer], sent: list[str], worker: Daemon) -> None:
         by_message.setdefault(held.seq, []).append(held)
     for leases in by_message.values():
         assert len({one.lease for one in leases}) == len(leases), "one lease was handed to two consumers"
-        for first, second in zip(leases, leases[1:], strict=False):
+        for first, second in pairwise(leases):
             assert second.since >= min(first.until, first.since + VISIBILITY), f"two leases at one time: {leases}"
     assert all(len(consumer.held) > MESSAGES // (4 * CONSUMERS) for consumer in consumers), "they did not compete"
     items = worker.get("/v1/inbox?state=acked&limit=1000")["items"]

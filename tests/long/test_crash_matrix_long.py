@@ -8,6 +8,8 @@ import json
 import os
 import random
 import signal
+from collections.abc import Iterable
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -29,9 +31,9 @@ SEEDS = (1, 2, 3)  # of the runs that kill at random moments
 JETSTREAM = ("--durability", "jetstream")
 
 
-def pair_of(home: Home, *args: str) -> list[Daemon]:
+def pair_of(home: Home, *args: str) -> tuple[Daemon, Daemon]:
     """The asker's daemon and the worker's."""
-    return [Daemon(home, name, *QUICK, *args) for name in ("ops", "worker")]
+    return Daemon(home, "ops", *QUICK, *args), Daemon(home, "worker", *QUICK, *args)
 
 
 def seed_of(*parts: object) -> int:
@@ -75,7 +77,7 @@ async def test_everything_dies_at_random_moments(tmp_path: Path, round_: int, pr
             for daemon in pair:
                 daemon.start()
             traffic = Traffic(*pair, seed)
-            killers = [Hitman(traffic, lambda one=one: again(one), 12, rng) for one in pair]
+            killers = [Hitman(traffic, partial(again, one), 12, rng) for one in pair]
             killers.append(Hitman(traffic, lambda: asyncio.run(server.restart()), 8, rng))
             try:
                 run_until_done(traffic, killers, at_least=250, timeout=600)
@@ -147,7 +149,7 @@ def again(daemon: Daemon) -> None:
     daemon.start()
 
 
-def stop(daemons: list[Daemon]) -> None:
+def stop(daemons: Iterable[Daemon]) -> None:
     for daemon in daemons:
         if daemon.process is not None:
             daemon.stop()

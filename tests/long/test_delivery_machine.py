@@ -242,7 +242,7 @@ class DeliveryMachine(RuleBasedStateMachine):
 
 TestDelivery = DeliveryMachine.TestCase
 TestDelivery.settings = settings(
-    max_examples=1500, stateful_step_count=60, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+    max_examples=1000, stateful_step_count=60, deadline=None, suppress_health_check=[HealthCheck.too_slow]
 )
 
 

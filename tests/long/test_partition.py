@@ -12,7 +12,7 @@ from typing import Any, Self
 import pytest
 
 from aghbus.daemon.broker_folder import find_binary
-from tests.long.test_crash_matrix_long import seed_of
+from tests.long.test_crash_matrix_long import seed_of, stop
 from tests.support import netns
 from tests.support.daemons import Daemon, Home, wait_for
 from tests.support.ledger import balance
@@ -46,7 +46,7 @@ class RemoteDaemon(Daemon):
 @contextmanager
 def broker_on(hosts: Hosts, host: str, folder: Path) -> Iterator[str]:
     """A nats-server with JetStream on a host, killed at the end; its URL."""
-    command = [find_binary(None), "-a", hosts.address(host), "-p", str(PORT), "-js", "-sd", str(folder / "js")]
+    command = [str(find_binary(None)), "-a", hosts.address(host), "-p", str(PORT), "-js", "-sd", str(folder / "js")]
     with (folder / "nats.log").open("ab") as log:
         process = subprocess.Popen([*hosts.command(host), *command], stdout=log, stderr=log)
     try:
@@ -66,19 +66,20 @@ async def test_a_partition_heals_and_everything_arrives(
     seed = seed_of("partition", cut_off, seconds, *profile)
     with Hosts("broker", "ops", "worker") as hosts, broker_on(hosts, "broker", tmp_path) as url:
         home = Home(tmp_path)
-        pair = [RemoteDaemon(hosts, name, home, "--nats", url, *QUICK, *profile) for name in ("ops", "worker")]
+        args = ("--nats", url, *QUICK, *profile)
+        pair = RemoteDaemon(hosts, "ops", home, *args), RemoteDaemon(hosts, "worker", home, *args)
         try:
             for daemon in pair:
                 await asyncio.to_thread(daemon.start)
             figures = await asyncio.to_thread(cut_and_heal, hosts, pair, cut_off, seconds, seed)
             print(figures)
         finally:
-            for daemon in pair:
-                if daemon.process is not None:
-                    daemon.stop()
+            stop(pair)
 
 
-def cut_and_heal(hosts: Hosts, pair: list[RemoteDaemon], cut_off: str, seconds: float, seed: int) -> dict[str, Any]:
+def cut_and_heal(
+    hosts: Hosts, pair: tuple[RemoteDaemon, RemoteDaemon], cut_off: str, seconds: float, seed: int
+) -> dict[str, Any]:
     """Traffic before, meanwhile (both agents go on), and afterwards."""
     traffic = Traffic(*pair, seed, window=40)
     traffic.start()

@@ -4,6 +4,7 @@ import http.client
 import json
 import threading
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -83,7 +84,7 @@ def test_a_follower_over_kills_sees_everything_once(tmp_path: Path) -> None:
         for round_ in range(KILLS):
             for number in range(40):
                 say(ops, f"{round_} {number}")
-            wait_for(lambda goal=20 * (2 * round_ + 1): len(follower.seen) >= goal, 60, "some events")
+            wait_for(partial(has_seen, follower, 40 * round_ + 20), 60, "some events")
             worker.kill()
             worker.start()
         wait_for(lambda: len(follower.seen) >= 40 * KILLS, 60, "all events")
@@ -132,6 +133,10 @@ def test_a_pruned_gap_is_an_event_and_the_unanswered_is_never_pruned(tmp_path: P
     finally:
         worker.stop()
         ops.stop()
+
+
+def has_seen(follower: Follower, count: int) -> bool:
+    return len(follower.seen) >= count
 
 
 def say(daemon: Daemon, text: str) -> str:

@@ -5,12 +5,26 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Sequence
+from typing import Protocol
 
 from aghbus.daemon.failpoints import VARIABLE
 from tests.support.daemons import Daemon
 from tests.support.traffic import Traffic
 
 FIRES_WITHIN = 90.0  # seconds of traffic in which an armed point must have been passed often enough
+
+
+class Killer(Protocol):
+    """Something that kills while traffic flows, in a thread or task of its own."""
+
+    failure: BaseException | None
+
+    @property
+    def done(self) -> bool:
+        """Whether it has killed all that it was to kill, or failed."""
+
+    def start(self) -> None:
+        """Begin."""
 
 
 class Keeper:
@@ -52,7 +66,9 @@ class Keeper:
         self.daemon.start(wait=False)
         assert self.daemon.process is not None
         code = self.daemon.process.wait(FIRES_WITHIN)
-        assert code == -signal.SIGKILL, f"{self.daemon.name} ended with {code} at {death}:\n{self.daemon.log.read_text()}"
+        assert code == -signal.SIGKILL, (
+            f"{self.daemon.name} ended with {code} at {death}:\n{self.daemon.log.read_text()}"
+        )
         self.fired.append(death)
 
 
@@ -91,7 +107,7 @@ class Hitman:
             time.sleep(0.005)
 
 
-def run_until_done(traffic: Traffic, killers: Sequence[Keeper | Hitman], *, at_least: int, timeout: float) -> None:
+def run_until_done(traffic: Traffic, killers: Sequence[Killer], *, at_least: int, timeout: float) -> None:
     """Let the traffic flow until all killing is done and `at_least` works are opened, and come to rest."""
     deadline = time.monotonic() + timeout
     try:

@@ -139,7 +139,10 @@ def _nothing_left_over(book: Books, daemon: Daemon, ledger: Ledger) -> None:
     assert book.unsettled() == []
     status = daemon.get("/v1/status")
     assert status["outbox"] == {"queued": 0, "expired": 0, "dead": 0}
-    assert {**status["inbox"], "capacity": 0} | {"ready": 0, "leased": 0, "dead": 0} == {**status["inbox"], "capacity": 0}
+    assert {**status["inbox"], "capacity": 0} | {"ready": 0, "leased": 0, "dead": 0} == {
+        **status["inbox"],
+        "capacity": 0,
+    }
     assert status["counters"].get("internal_errors", 0) == 0
     for message_id, message in book.of("in").items():
         delivered = message["kind"] in ("say", "capability") and message["outcome"] not in ("ignored", "rejected")
@@ -161,7 +164,7 @@ def _same_work(left: Books, right: Books, work_id: str) -> Counter[str]:
     steps = [_steps(detail["history"], work_id) for detail in (ours, theirs)]
     end = next(row for row in ours["history"] if row["after"] in TERMINAL)
     late: Counter[str] = Counter()
-    for mine, other, book in ((*steps, right), (*reversed(steps), left)):
+    for mine, other, book in ((steps[0], steps[1], right), (steps[1], steps[0], left)):
         missing = mine.keys() - other.keys()
         arrived = book.of("in")
         for message_id in missing:

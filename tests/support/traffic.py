@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 from tests.support.daemons import Daemon, HttpError
-from tests.support.ledger import TERMINAL, Books, Ledger
+from tests.support.ledger import Books, Ledger
 
 PATIENCE = 60.0  # seconds that an agent goes on asking: more than any restart takes
 _PAUSE = 0.02  # seconds between two tries
@@ -63,7 +63,7 @@ class Caller:
 class Traffic:
     """`asker` opens works for `worker`, in the order of a seed; both sides read their inbox and answer.
 
-    Four threads; what fails in one of them is raised by `check` and by `finish`.
+    Three threads; what fails in one of them is raised by `check` and by `finish`.
     """
 
     def __init__(self, asker: Daemon, worker: Daemon, seed: int, *, window: int = 12) -> None:
@@ -214,8 +214,3 @@ class Traffic:
 
     def _listen(self, caller: Caller, message: dict[str, Any]) -> None:
         assert message["direction"] == "in", f"a message was given up: {message}"
-
-
-def is_over(work: dict[str, Any]) -> bool:
-    """Whether a work of the API has ended."""
-    return work["state"] in TERMINAL

@@ -1,0 +1,27 @@
+"""Stored times that something waits for, as a whole: for when the clock that they were read from is set."""
+
+from typing import Final
+
+import aiosqlite
+
+from aghbus.store.envelopes import fetch
+from aghbus.store.transaction import Transaction
+
+_SHIFTS: Final = (
+    "UPDATE outbox SET next_ms = max(1, next_ms + ?) WHERE next_ms IS NOT NULL",
+    "UPDATE works SET due_ms = max(1, due_ms + ?) WHERE due_ms IS NOT NULL",
+    "UPDATE inbox SET lease_until_ms = max(1, lease_until_ms + ?) WHERE state = 'leased'",
+    "UPDATE inbox SET available_ms = max(1, available_ms + ?) WHERE state = 'ready' AND available_ms > 0",
+)
+
+
+def shift(tx: Transaction, step_ms: int) -> None:
+    """Moves retries, deadlines, leases and delays by `step_ms`, which is by how much the clock was set."""
+    for sql in _SHIFTS:
+        tx.db.execute(sql, (step_ms,))
+
+
+async def last_ms(reader: aiosqlite.Connection) -> int:
+    """When the latest envelope was stored, in Unix milliseconds of the clock of then; 0 in an empty store."""
+    rows = await fetch(reader, "SELECT received_ms FROM envelopes ORDER BY seq DESC LIMIT 1", [])
+    return int(rows[0][0]) if rows else 0
