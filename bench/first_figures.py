@@ -34,7 +34,9 @@ class Caller:
         self._client = UnixClient(daemon.socket_path)
 
     def __call__(self, method: str, path: str, body: dict[str, Any] | None = None) -> Any:
-        self._client.request(method, path, json.dumps(body) if body is not None else None, {"Content-Type": "application/json"})
+        self._client.request(
+            method, path, json.dumps(body) if body is not None else None, {"Content-Type": "application/json"}
+        )
         return json.loads(self._client.getresponse().read())
 
 
@@ -168,7 +170,10 @@ async def _rounds(url: str, worker: Daemon, ops: Daemon, times: int, count: int)
     print(file=sys.stderr)
     await client.close()
     await echo.close()
-    return {**{name: statistics.median(values) for name, values in ratios.items()}, "round_trips_per_s": statistics.median(rates)}
+    return {
+        **{name: statistics.median(values) for name, values in ratios.items()},
+        "round_trips_per_s": statistics.median(rates),
+    }
 
 
 def main() -> None:

@@ -31,7 +31,7 @@ class Mailbox:
         deadline = core.clock.monotonic() + ask.wait
         while True:
             rings, now_ms = core.inbox_bell.rings, core.clock.millis()
-            item = await self._lease(ask, now_ms)
+            item = await self._lease(ask)
             left = deadline - core.clock.monotonic()
             if item is not None or left <= 0 or core.draining:
                 return item
@@ -39,12 +39,13 @@ class Mailbox:
             if core.inbox_bell.rings == rings:
                 await core.inbox_bell.wait(pause)
 
-    async def _lease(self, ask: InboxNextAsk, now_ms: int) -> InboxItem | None:
+    async def _lease(self, ask: InboxNextAsk) -> InboxItem | None:
         token = "lease_" + secrets.token_hex(8)
 
         def job(tx: Transaction) -> InboxItem | None:
             self._core.steps.settle(tx)
-            item = inbox.lease_next(tx, self._core.clock.millis(), int(ask.visibility * 1000), token, work_id=ask.work_id)
+            now_ms, visible_ms = self._core.clock.millis(), int(ask.visibility * 1000)
+            item = inbox.lease_next(tx, now_ms, visible_ms, token, work_id=ask.work_id)
             return inbox.ack(tx, item.seq, token) if item is not None and ask.ack else item
 
         item = await self._core.store.write(job)
@@ -71,10 +72,13 @@ class Mailbox:
     async def nack(self, seq: int, ask: InboxNackAsk) -> InboxItem:
         """Back to ready after a delay; dead after too many attempts."""
         delay_ms = None if ask.delay is None else int(ask.delay * 1000)
-        now_ms = self._core.clock.millis()
-        item = await self._core.store.write(
-            lambda tx: inbox.nack(tx, seq, now_ms=now_ms, lease=ask.lease, delay_ms=delay_ms, error=ask.error)
-        )
+
+        def job(tx: Transaction) -> InboxItem:
+            self._core.steps.settle(tx)
+            now_ms = self._core.clock.millis()
+            return inbox.nack(tx, seq, now_ms=now_ms, lease=ask.lease, delay_ms=delay_ms, error=ask.error)
+
+        item = await self._core.store.write(job)
         self._core.inbox_bell.ring()
         return item
 

@@ -276,6 +276,7 @@ class Node:
             policy = Policy(max_age=bounds.retention_age, max_bytes=bounds.retention_size)
             try:
                 swept = await sweep(self._store, policy, self.core.steps.prudent_millis())
+                self.core.counters.add("retention.sweeps")
                 self.core.counters.add("retention.envelopes", swept.envelopes)
             except StoreUnavailable:
                 self.core.counters.add("retention.interrupted")  # the next sweep goes on

@@ -219,14 +219,10 @@ class Publisher:
         comes before our end would end the work in another state. So they wait for the acknowledgement.
         """
         behind = [row.seq for row in rows if row.behind is not None and self._waits_for(row.recipient)]
-        held = retry.held(tx, behind)
-        next_ms = self._core.clock.millis() + int(1000 * self._core.settings.retry.first)
-        for row in held:
-            retry.hold_back(tx, row.seq, next_ms)
-        self._ahead.update(row.behind for row in held if row.behind is not None)
+        held = retry.hold(tx, behind, self._core.clock.millis() + int(1000 * self._core.settings.retry.first))
+        self._ahead.update(held.values())
         tx.after_commit(self._due_bell.set)
-        seqs = {row.seq for row in held}
-        return [row for row in rows if row.seq not in seqs]
+        return [row for row in rows if row.seq not in held]
 
     def _waits_for(self, peer: str | None) -> bool:
         """Whether `peer` acknowledges what it commits, as far as we know: just after the start or an outage it may."""

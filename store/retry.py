@@ -57,10 +57,20 @@ def hold_back(tx: Transaction, seq: int, next_ms: int) -> None:
     tx.db.execute("UPDATE outbox SET next_ms = ? WHERE seq = ? AND state IN ('queued', 'published')", (next_ms, seq))
 
 
-def held(tx: Transaction, seqs: list[int]) -> list[Outgoing]:
-    """Those of `seqs` that are behind something unanswered of their work."""
-    found = (tx.db.execute(f"{SELECT_OUTGOING} WHERE o.seq = ?", (seq,)).fetchone() for seq in seqs)
-    return [row for row in (Outgoing(*one) for one in found if one is not None) if row.behind is not None]
+def hold(tx: Transaction, seqs: list[int], next_ms: int) -> dict[int, int]:
+    """Those of `seqs` that are behind something unanswered of their work, each with the sequence of that.
+
+    They go out at `next_ms`, or with the next try of what they are behind if that is later, or when they are released.
+    """
+    behind: dict[int, int] = {}
+    for seq in seqs:
+        row = tx.db.execute(f"{SELECT_OUTGOING} WHERE o.seq = ?", (seq,)).fetchone()
+        first = Outgoing(*row).behind if row is not None else None
+        if first is not None:
+            (its_ms,) = tx.db.execute("SELECT next_ms FROM outbox WHERE seq = ?", (first,)).fetchone()
+            hold_back(tx, seq, max(next_ms, its_ms or 0))
+            behind[seq] = first
+    return behind
 
 
 def release(tx: Transaction, seq: int, now_ms: int) -> int:
