@@ -84,7 +84,7 @@ class Store:
             loop = asyncio.get_running_loop()
             db, opened = await loop.run_in_executor(executor, _open_writer, path, synchronous, memory)
             undo.callback(db.close)
-            mark = _open_mark(path, opened.mark)
+            mark = _open_mark(path, opened.mark, executor)
             undo.callback(mark.close)
             reader = await _open_reader(path)
             undo.push_async_callback(reader.close)
@@ -246,9 +246,9 @@ async def _open_reader(path: Path) -> aiosqlite.Connection:
     return reader
 
 
-def _open_mark(path: Path, mark: Mark) -> MarkFile:
+def _open_mark(path: Path, mark: Mark, executor: ThreadPoolExecutor) -> MarkFile:
     try:
-        return MarkFile.open(path, mark)
+        return MarkFile.open(path, mark, executor)
     except OSError as error:
         raise _explained(path, error) from None
 

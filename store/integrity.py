@@ -35,12 +35,9 @@ LOST_HINT: Final = (
     "ask the peers what they know of the time before (`aghctl work list` there); `aghd check-store --accept-loss` ends"
     " this warning"
 )
-# One row counts the commits; its reply is what the mark needs to know. Runs once for each transaction, not for each message.
-COUNT_COMMIT: Final = """
-UPDATE meta SET value = value + 1 WHERE key = 'commits'
-RETURNING value, coalesce((SELECT seq FROM sqlite_sequence WHERE name = 'envelopes'), 0)
-"""
-_LAST_SEQ: Final = "SELECT coalesce(max(seq), 0) FROM sqlite_sequence WHERE name = 'envelopes'"
+# Once for each transaction, not for each message; two plain statements take half the time of one with RETURNING.
+_COUNT: Final = "UPDATE meta SET value = ? WHERE key = 'commits'"
+_LAST_SEQ: Final = "SELECT seq FROM sqlite_sequence WHERE name = 'envelopes'"
 _LARGEST: Final = (1 << 62) - 1  # an identity fits SQLite's signed 64 bits
 
 _log = logging.getLogger(__name__)
@@ -134,10 +131,16 @@ def commits(db: sqlite3.Connection) -> int:
     return meta.get(db, "commits") or 0
 
 
+def count(db: sqlite3.Connection, number: int) -> int:
+    """Notes in the open transaction that it is the `number`-th; the last sequence so far."""
+    db.execute(_COUNT, (number,))
+    return last_seq(db)
+
+
 def last_seq(db: sqlite3.Connection) -> int:
     """The last sequence that was given to an envelope."""
-    (value,) = db.execute(_LAST_SEQ).fetchone()
-    return int(value)
+    rows = db.execute(_LAST_SEQ).fetchall()
+    return int(rows[0][0]) if rows else 0
 
 
 def unreadable(db: sqlite3.Connection) -> list[int]:

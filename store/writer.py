@@ -16,9 +16,9 @@ from typing import Any, Final, TypeVar
 import msgspec
 
 from aghbus.protocol.text import escape
+from aghbus.store import integrity
 from aghbus.store.errors import StoreUnavailable
 from aghbus.store.handover import with_room
-from aghbus.store.integrity import COUNT_COMMIT
 from aghbus.store.mark import MarkFile
 from aghbus.store.memory import Memory
 from aghbus.store.transaction import Mark, Transaction
@@ -229,16 +229,14 @@ class Writer:
         if not changed:
             self._db.execute("COMMIT")  # nothing to write, so nothing to wait for
             return
-        ((commits, last_seq),) = self._db.execute(COUNT_COMMIT).fetchall()
-        await self._in_thread(self._commit_and_mark, commits, last_seq)
+        number = self._mark.commits + 1
+        last_seq = integrity.count(self._db, number)
+        await self._in_thread(self._db.execute, "COMMIT")
+        self._mark.set(number, last_seq)
         if not self.writable:
             _log.warning("the store writes again")
         self.writable, self.last_error = True, None
         self.stats.commits += 1
-
-    def _commit_and_mark(self, commits: int, last_seq: int) -> None:
-        self._db.execute("COMMIT")
-        self._mark.set(commits, last_seq)
 
     def _settle(self) -> None:
         for callback in self._tx.take_committed():

@@ -66,7 +66,7 @@ async def lease(core: Core) -> int:
     return await leased_until(core)
 
 
-@pytest.mark.parametrize("step", [3_600_000, -3_600_000, STEP_MS, -STEP_MS])
+@pytest.mark.parametrize("step", [3_600_000, -3_600_000, STEP_MS + 50, -STEP_MS - 50])
 async def test_a_step_moves_a_lease_by_as_much_once(core: Core, clock: SetClock, step: int) -> None:
     before = await lease(core)
     clock.wrong_ms = step

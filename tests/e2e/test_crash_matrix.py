@@ -60,5 +60,6 @@ def test_an_end_waits_for_its_opening_that_a_full_inbox_holds_off(tmp_path: Path
         while len(worker.get("/v1/works")["works"]) < 2 or worker.state_of(late) != "canceled":
             assert worker.post("/v1/inbox/next", wait=10, ack=True)["item"] is not None
         detail = worker.get(f"/v1/works/{late}")
-        assert [row["event"] for row in detail["history"]] == ["message", "message", "receipt:canceled"]
+        steps = [row["event"] for row in detail["history"] if row["event"] != "receipt:duplicate"]  # a try too many
+        assert steps == ["message", "message", "receipt:canceled"]
         assert detail["work"]["text"] == "has to wait"

@@ -184,7 +184,8 @@ def test_a_peer_that_was_away_gets_everything_in_order(tmp_path: Path) -> None:
         wait_for(lambda: len(worker.get("/v1/works?state=canceled")["works"]) == 40, 30, "every end")
         for work_id in ids:
             events = [row["event"] for row in worker.get(f"/v1/works/{work_id}")["history"]]
-            assert events == ["message", "message", "receipt:canceled"]
+            # A try more than needed of the opening is answered with a receipt, which the history keeps.
+            assert [e for e in events if e != "receipt:duplicate"] == ["message", "message", "receipt:canceled"]
         said = worker.get("/v1/messages?kind=say&limit=200")["messages"]
         texts = [m["envelope"]["body"]["text"] for m in said if m["envelope"]["body"]["text"].startswith("number")]
         assert texts == [f"number {number}" for number in range(40)]

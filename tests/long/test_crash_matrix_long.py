@@ -133,9 +133,12 @@ def kill_broker(home: Home) -> None:
     alive: list[int] = []
 
     def runs() -> bool:
-        pid = int(json.loads(record.read_text())["pid"])
-        status = Path(f"/proc/{pid}/stat")
-        if status.exists() and status.read_text().rsplit(")", 1)[1].split()[0] != "Z":
+        try:
+            pid = int(json.loads(record.read_text())["pid"])
+            state = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0]
+        except OSError:  # nobody has replaced the last one yet
+            return False
+        if state not in ("Z", "X"):
             alive.append(pid)
         return bool(alive)
 

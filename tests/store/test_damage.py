@@ -25,13 +25,18 @@ from tests.store.makers import receive, rows, say
 CRASH = """
 import asyncio, os, signal, sys
 from pathlib import Path
+from aghbus.store import meta
 from aghbus.store.database import Store
+from aghbus.store.mark import read_mark
 from tests.store.crash_child import envelope
 from tests.store.makers import receiving
 async def main():
     store = await Store.open(Path(sys.argv[1]))
     for number in range(int(sys.argv[2])):
         await store.write(receiving(envelope(number), capacity=10**9))
+    path, commits = Path(sys.argv[1]), await store.write(lambda tx: meta.get(tx.db, "commits"))
+    while read_mark(path).commits < commits:  # it follows the commits within milliseconds
+        await asyncio.sleep(0.001)
     os.kill(os.getpid(), signal.SIGKILL)
 asyncio.run(main())
 """
