@@ -67,6 +67,7 @@ class ClockSteps:
         if step <= -STEP_MS:
             await self._core.store.write(lambda tx: waits.shift(tx, step))
             self._note(step)
+        self._core.roster.shift(0, self._core.clock.millis())
 
     def _restore(self, offset: int) -> None:
         self._offset = offset
@@ -74,7 +75,7 @@ class ClockSteps:
     def _note(self, step: int) -> None:
         core = self._core
         self._steps.append((core.clock.monotonic(), step))
-        core.roster.shift(step)
+        core.roster.shift(step, core.clock.millis())
         core.counters.add("clock.steps")
         sentence = f"the clock was set {'forward' if step > 0 else 'back'} by {abs(step) / 1000:.0f} s"
         core.counters.problem("clock", sentence, core.clock.monotonic())

@@ -63,10 +63,14 @@ class Roster:
         if self._peers.pop(key, None) is not None:
             self._bytes -= self._sizes.pop(key)
 
-    def shift(self, step_ms: int) -> None:
-        """The clock was set by `step_ms`: everybody was heard as long ago as before."""
+    def shift(self, step_ms: int, now_ms: int) -> None:
+        """The clock was set by `step_ms` to `now_ms`: everybody was heard as long ago as before, and nobody in the future.
+
+        That would be who was heard after the step and before it was noticed, or by an earlier run with a clock ahead.
+        """
         for key, peer in self._peers.items():
-            self._peers[key] = msgspec.structs.replace(peer, last_seen_ms=max(0, peer.last_seen_ms + step_ms))
+            heard_ms = max(0, min(peer.last_seen_ms + step_ms, now_ms))
+            self._peers[key] = msgspec.structs.replace(peer, last_seen_ms=heard_ms)
 
     def note_acknowledging(self, peer_id: str, able: bool) -> None:
         """Whether the daemon of a peer acknowledges commits (protocol/acks.py), as its greets say."""

@@ -136,6 +136,17 @@ async def test_presence_is_as_old_as_before(core: Core, clock: SetClock) -> None
     assert core.roster.presence(peer, clock.millis() + 61_000) == "expired"
 
 
+@pytest.mark.parametrize("step", [3_600_000, -3_600_000])
+async def test_who_is_heard_before_the_step_is_noticed_is_not_active_for_hours(
+    core: Core, clock: SetClock, step: int
+) -> None:
+    clock.wrong_ms = step
+    core.roster.heard("ws_test", "builders", PeerCard(peer_id="bob"), "unverified", clock.millis())
+    await core.store.write(core.steps.settle)
+    (peer,) = core.roster.all()
+    assert core.roster.presence(peer, clock.millis() + 61_000) == "expired"
+
+
 def test_the_test_switch_is_off_unless_it_is_named(tmp_path: Path) -> None:
     offset = tmp_path / "offset"
     offset.write_text("3600")

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from aghbus.store.mark import read_mark
 from tests.support.daemons import Daemon, Home, HttpError, wait_for
 from tests.support.natsutil import NatsServer
 
@@ -215,6 +216,12 @@ async def test_a_disk_that_becomes_read_only_refuses_and_still_answers(tmp_path:
             assert saved.get("/v1/status")["problems"] == []
 
 
+def marked(daemon: Daemon) -> int:
+    """Up to which sequence the mark of a daemon's store vouches for it."""
+    mark = read_mark(daemon.store_path)
+    return 0 if mark is None else mark.last_seq
+
+
 def doctor(home: Home, name: str) -> dict[str, dict[str, str]]:
     done = home.ctl("--name", name, "doctor", "-o", "json")
     return {row["check"]: row for row in json.loads(done.stdout)["checks"]}
@@ -247,6 +254,7 @@ def test_a_cut_wal_starts_loudly_and_doctor_says_what_to_do(tmp_path: Path) -> N
         ops = Daemon(home, "ops").start()
         for number in range(5):
             ops.post("/v1/works", to="worker", text=f"number {number}")
+        wait_for(lambda: marked(ops) == 5, 5, "the mark to follow")
         ops.kill()
         wal = ops.store_path.with_name("store.db-wal")
         os.truncate(wal, wal.stat().st_size // 2)
