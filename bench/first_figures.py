@@ -130,7 +130,7 @@ async def measure(quick: bool) -> dict[str, float]:
     with tempfile.TemporaryDirectory() as folder:
         async with NatsServer() as server:
             home = Home(Path(folder))
-            nats_flags = ("--nats", server.url, "--inbox-capacity", "10000000")
+            nats_flags = ("--nats", server.url, "--inbox-capacity", "10000000", "--receive-queue", "200000")
             with (
                 Daemon(home, "worker", "--capability", "test.run", *nats_flags) as worker,
                 Daemon(home, "ops", *nats_flags) as ops,
