@@ -85,19 +85,6 @@ async def queued(reader: aiosqlite.Connection, after_seq: int, limit: int) -> li
     return [Outgoing(*row) for row in await fetch(reader, _QUEUED, [after_seq, limit])]
 
 
-def mark_published(tx: Transaction, seqs: list[int], now_ms: int) -> None:
-    """The broker has them. Those that were receipted meanwhile stay so."""
-    tx.db.executemany(
-        "UPDATE outbox SET state = 'published', attempts = attempts + 1, published_ms = ? WHERE seq = ? AND state = 'queued'",
-        [(now_ms, seq) for seq in seqs],
-    )
-
-
-def mark_dead(tx: Transaction, seq: int, detail: str) -> None:
-    """It cannot go out, ever: `detail` says why (too large for this broker, refused by its permissions)."""
-    tx.db.execute("UPDATE outbox SET state = 'dead', detail = ? WHERE seq = ? AND state = 'queued'", (detail, seq))
-
-
 def mark_receipted(tx: Transaction, workspace_id: str, message_id: str, by: str) -> bool:
     """Peer `by` showed that our envelope `message_id` arrived; whether that was news. Only its receiver can."""
     sql = (

@@ -1,6 +1,7 @@
 """What one envelope leaves in the store: envelope, work, history, room, inbox, outbox; all of it or nothing."""
 
 import asyncio
+from functools import partial
 
 import pytest
 
@@ -8,7 +9,7 @@ from aghbus.protocol.digest import capability_digest
 from aghbus.protocol.effects import Queue
 from aghbus.protocol.errors import Expired, Refused
 from aghbus.protocol.receiving import Source, refuse
-from aghbus.store import outbox, rooms, works
+from aghbus.store import outbox, retry, rooms, works
 from aghbus.store.apply import Applied, apply, load_source_view, load_view
 from aghbus.store.database import Store
 from aghbus.store.errors import InboxFull
@@ -129,7 +130,7 @@ async def test_a_closed_work_sends_its_end_again_before_the_refusal(store: Store
     await receive(store, say(work_id="work_a"))
     done = trace("completed", sender=US, to=BOB, work_id="work_a")
     sent = await store.write(sending(done))
-    await store.write(lambda tx: outbox.mark_published(tx, list(sent.queued), NOW_MS))
+    await store.write(lambda tx: retry.published(tx, [retry.Schedule(seq, None) for seq in list(sent.queued)], NOW_MS))
     applied = await receive(store, say(work_id="work_a"))
     assert applied.queued[0] == sent.seq
     assert len(applied.queued) == 2
@@ -253,7 +254,8 @@ async def open_ours(store: Store) -> tuple[str, str]:
     more = say(sender=US, to=BOB, work_id="work_mine")
     for envelope in (opening, more):
         applied = await store.write(sending(envelope))
-        await store.write(lambda tx, seqs=list(applied.queued): outbox.mark_published(tx, seqs, NOW_MS))  # type: ignore[misc]
+        handed_over = [retry.Schedule(seq, None) for seq in applied.queued]
+        await store.write(partial(retry.published, schedules=handed_over, now_ms=NOW_MS))
     return opening.id, more.id
 
 

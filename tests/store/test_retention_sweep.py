@@ -2,7 +2,7 @@
 
 import asyncio
 
-from aghbus.store import envelopes, events, inbox, outbox, rooms, works
+from aghbus.store import envelopes, events, inbox, outbox, retry, rooms, works
 from aghbus.store.database import Store
 from aghbus.store.envelopes import EnvelopeFilter
 from aghbus.store.retention import STEP_ROWS, Policy, sweep
@@ -54,7 +54,7 @@ async def test_open_things_are_kept_whatever_their_age(store: Store) -> None:
     progress = (await store.write(sending(trace("working", sender=US, to=BOB, work_id="work_open")))).seq
     gone = await acked(store, 1)
     policy = Policy(max_age=DAY, max_bytes=1)
-    await store.write(lambda tx: outbox.mark_published(tx, [progress or 0], NOW_MS))
+    await store.write(lambda tx: retry.published(tx, [retry.Schedule(seq, None) for seq in [progress or 0]], NOW_MS))
     swept = await sweep(store, policy, NOW_MS + 200_000)  # not old yet, but the size bound asks for everything
     assert swept.envelopes == len(gone)
     assert await left(store) == [unread, held, waiting, opening, progress]
@@ -66,7 +66,7 @@ async def test_open_things_are_kept_whatever_their_age(store: Store) -> None:
 async def test_a_work_that_is_over_goes_with_all_of_its_history(store: Store) -> None:
     await acked(store, 1, work_id="work_done")
     await store.write(sending(trace("completed", sender=US, to=BOB, work_id="work_done")))
-    await store.write(lambda tx: outbox.mark_published(tx, [2], NOW_MS))
+    await store.write(lambda tx: retry.published(tx, [retry.Schedule(seq, None) for seq in [2]], NOW_MS))
     await acked(store, 1, at=NOW + DAY + 50, work_id="work_long")
     await store.write(
         sending(trace("completed", sender=US, to=BOB, work_id="work_long", ts=NOW + 2 * DAY), at=NOW + 2 * DAY)
@@ -201,8 +201,8 @@ async def test_dedup_ids_and_outbox_rows_past_their_time(store: Store) -> None:
 async def test_outbox_rows_have_their_states(store: Store) -> None:
     sent = [await store.write(sending(say(sender=US, to=BOB))) for _ in range(3)]
     seqs = [applied.seq or 0 for applied in sent]
-    await store.write(lambda tx: outbox.mark_dead(tx, seqs[0], "too large for this broker"))
-    await store.write(lambda tx: outbox.mark_published(tx, seqs[:2], NOW_MS))
+    await store.write(lambda tx: retry.give_up(tx, seqs[0], "dead", "too large for this broker"))
+    await store.write(lambda tx: retry.published(tx, [retry.Schedule(seq, None) for seq in seqs[:2]], NOW_MS))
     found = await rows(store, "SELECT state, attempts, published_ms, detail FROM outbox ORDER BY seq")
     assert found == [
         ("dead", 0, None, "too large for this broker"),
