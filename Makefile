@@ -2,9 +2,12 @@
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
+# Most tests wait for daemons and brokers, so more run at once than there are cores; who is done early takes from the others.
+TEST_WORKERS ?= 4
 STAMP := $(VENV)/.installed
+FUZZ_STAMP := $(VENV)/.installed-fuzz
 
-.PHONY: run test test-long check lint format types layers bench clean help
+.PHONY: run test test-long fuzz fuzz-quick check lint format types layers bench bench-full clean help
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
@@ -21,10 +24,20 @@ run: $(STAMP) ## set up, then run a daemon on the embedded broker
 	@$(BIN)/aghd run
 
 test: $(STAMP) ## set up, then run every test but the long ones
-	$(BIN)/python -m pytest -q -n auto -m 'not long'
+	$(BIN)/python -m pytest -q -n $(TEST_WORKERS) --dist worksteal -m 'not long'
 
 test-long: $(STAMP) ## what takes minutes
 	$(BIN)/python -m pytest -q -m long --timeout 1800
+
+# Without a wheel of Atheris for this Python or machine nothing is built: the fuzzer says that it is skipped.
+$(FUZZ_STAMP): $(STAMP)
+	@$(BIN)/python -m pip install -qq --disable-pip-version-check --only-binary atheris --group fuzz && touch $(FUZZ_STAMP) || true
+
+fuzz-quick: $(FUZZ_STAMP) ## every fuzz target for a few seconds
+	@$(BIN)/python -m tests.fuzz.run --seconds 4
+
+fuzz: $(FUZZ_STAMP) ## fuzz for long: TARGET=parse (all when left out) TIME=600 (seconds for each)
+	@$(BIN)/python -m tests.fuzz.run $(TARGET) --seconds $(or $(TIME),600)
 
 lint: $(STAMP) ## lint and formatting
 	$(BIN)/ruff check .
@@ -41,6 +54,18 @@ layers: $(STAMP) ## who may import whom
 	$(BIN)/lint-imports
 
 check: lint types layers test ## what CI runs
+
+BENCHED := $(VENV)/.benched
+
+$(BENCHED): $(STAMP) pyproject.toml
+	@$(BIN)/python -m pip install -qq --disable-pip-version-check --group bench
+	@touch $(BENCHED)
+
+bench: $(BENCHED) ## figures of this machine, in three minutes
+	$(BIN)/python -m bench --quick
+
+bench-full: $(BENCHED) ## the same in half an hour, with the large sizes
+	$(BIN)/python -m bench --full
 
 clean: ## remove the environment and caches
 	rm -rf $(VENV) build *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

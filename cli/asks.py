@@ -57,13 +57,15 @@ SENDING = (
     CHANNEL,
     Option("--expires-in", "how long it stays valid: 30s, 5m, 24h (default: the daemon's)", "TIME", convert=lifetime),
     Option("--id", "message id of your own: sending the same again under it is harmless", "ID"),
+    Option("--allow-secrets", "send it even if it looks like it holds a credential"),
 )
 """Options of everything that sends an envelope."""
 
 
 def sending(values: dict[str, Any]) -> dict[str, Any]:
-    """The members of an ask that come from `SENDING`; None where not given."""
-    return {name: values[name] for name in ("channel", "expires_in", "id")}
+    """The members of an ask that come from `SENDING`; None where not given, `allow_secrets` only where it is."""
+    given = {name: values[name] for name in ("channel", "expires_in", "id")}
+    return {**given, "allow_secrets": True} if values["allow_secrets"] else given
 
 
 def one_of(values: dict[str, Any], *names: str) -> None:

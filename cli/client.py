@@ -59,5 +59,5 @@ def answer_of(response: Response) -> dict[str, Any]:
 def refusal(status: int, document: dict[str, Any]) -> RefusedByDaemon | Unexpected:
     """The error of an error answer `{code, message, hint}`; HTTP 500 is a defect of the daemon."""
     message = str(document.get("message") or f"HTTP {status}")
-    family = Unexpected if status == 500 else RefusedByDaemon
-    return family(message, str(document.get("hint") or ""), str(document.get("code") or ""))
+    hint, code = str(document.get("hint") or ""), str(document.get("code") or "")
+    return Unexpected(message, hint, code) if status == 500 else RefusedByDaemon(message, hint, code, document)

@@ -33,13 +33,14 @@ def body_line(kind: str, body: dict[str, Any]) -> str:
 
 
 def message_line(message: dict[str, Any]) -> str:
-    """One stored envelope: time, sequence, who to whom, work or container, and what it says."""
+    """One stored envelope: time, sequence, who to whom, trust, work or container, and what it says."""
     body = message["envelope"].get("body")
     where = message["work_id"] or message["thread_id"] or message["direct_id"]
     parts = [
         moment(message["received_ms"]),
         f"#{message['seq']}",
         f"{safe(message['sender'])} → {safe(message['to'] or 'all')}",
+        safe(message["trust"]),
         safe(where) if where else "",
         body_line(message["kind"], body if isinstance(body, dict) else {}),
     ]

@@ -10,6 +10,10 @@ CliError                an error with an exit code, a stable machine-readable co
 
 from __future__ import annotations
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
 YES = 0
 NO = 1
 USAGE = 2
@@ -69,10 +73,14 @@ class Unreachable(CliError):
 
 
 class RefusedByDaemon(CliError):
-    """An error answer of the API."""
+    """An error answer of the API. `answer` is the whole of it: some errors say more than code, message and hint."""
 
     exit_code = REFUSED
     default_code = "refused"
+
+    def __init__(self, message: str, hint: str = "", code: str = "", answer: dict[str, Any] | None = None) -> None:
+        super().__init__(message, hint, code)
+        self.answer: dict[str, Any] = answer or {}
 
 
 class Unexpected(CliError):

@@ -37,7 +37,8 @@ def usage(name: str, command: Command) -> str:
     required = [f"{option.flags[-1]} {option.metavar}" for option in command.options if option.required]
     words = [f"[{word.metavar}]" if word.optional else word.metavar for word in command.positionals if not word.rest]
     rest = ["[options]"] if len(required) < len(command.options) else []
-    rest += [f"-- {word.metavar}..." for word in command.positionals if word.rest]
+    ends = [(f"-- {word.metavar}...", word.optional) for word in command.positionals if word.rest]
+    rest += [f"[{end}]" if optional else end for end, optional in ends]
     return " ".join(["aghctl", name, *words, *required, *rest])
 
 

@@ -9,7 +9,7 @@ from aghbus.cli.arguments import GLOBAL_OPTIONS, HelpWanted, defaults, parse, ta
 from aghbus.cli.context import Context
 from aghbus.cli.errors import BROKEN_PIPE, INTERRUPTED, YES, CliError, Unexpected, UsageError
 from aghbus.cli.output import Output
-from aghbus.cli.registry import COMMANDS, GROUPS, load, members
+from aghbus.cli.registry import COMMANDS, GROUPS, load, longest, members
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -67,7 +67,8 @@ def _name(words: list[str], options: dict[str, Any]) -> tuple[str, list[str]]:
         raise UsageError("which command?", "aghctl --help lists all")
     first = rest.pop(0)
     if first not in GROUPS:
-        return _known(first, COMMANDS), rest
+        name = longest([first, *rest]) or _known(first, COMMANDS)
+        return name, rest[len(name.split()) - 1 :]
     try:
         rest = take_globals(rest, options)
     except HelpWanted:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from aghbus.cli.arguments import Command
 
 PACKAGE = "aghbus.cli.commands"
@@ -47,10 +49,39 @@ COMMANDS = {
     "quarantine": ("quarantine", "list refused envelopes"),
     "envelope check": ("envelope_check", "judge envelopes by the protocol's rules (offline)"),
     "envelope replay": ("envelope_replay", "replay envelopes as one receiver's state (offline)"),
+    "bridge": ("bridge", "be the agent's way onto the bus in another format"),
+    "bridge humaninloop apply": ("bridge_apply", "write the artifacts of a completed work under a feature root"),
+    "bridge sentient log": ("bridge_log", "print the audit log of the sentient agent"),
+    "bridge agentos log": ("bridge_log", "print the message log of the AgentOS agent"),
+    "bridge sacp log": ("bridge_log", "print the audit table of the SACP agent"),
+    "bridge sacp prompt": ("bridge_prompt", "print what a system prompt must say about SACP (offline)"),
+    "chain run": ("chain_run", "run a chain file: each node is a work"),
+    "chain show": ("chain_read", "show one run with its nodes"),
+    "chain list": ("chain_read", "list runs, latest first"),
+    "chain watch": ("chain_watch", "stream a run's steps until it ends"),
+    "chain resume": ("chain_resume", "answer what a waiting run asks"),
+    "chain cancel": ("chain_cancel", "call a run off"),
+    "chain check": ("chain_check", "check a chain file (offline)"),
+    "convert": ("convert", "convert between the bus form and the four other formats (offline)"),
+    "key generate": ("key", "make the daemon's private key, and with it a verified handle (offline)"),
+    "key show": ("key", "show the names that follow from our key (offline)"),
+    "key export-public": ("key", "print the public key (offline)"),
+    "key rotate": ("key", "replace our key, with a statement that the old one signs (offline)"),
+    "trust list": ("trust", "list whom the daemon listens to, and who said so"),
+    "trust pin": ("trust", "let only one key bear a nickname"),
+    "trust unpin": ("trust", "let any key bear a nickname again"),
+    "trust allow": ("trust", "listen to a key, or let somebody open work or talk on a channel"),
+    "trust deny": ("trust", "listen to a key no more"),
+    "trust why": ("trust", "explain why a message was listened to or refused"),
+    "audit verify": ("audit", "check that no row of the audit log was changed, removed or moved (offline)"),
+    "audit head": ("audit", "print the newest row's hash, to be kept elsewhere (offline)"),
+    "audit export": ("audit", "print the audit log as JSON lines (offline)"),
+    "nats permissions": ("nats_permissions", "print what peers may publish and subscribe on a NATS server"),
     "id route": ("identifiers", "route token of a peer (offline)"),
     "id direct": ("identifiers", "id of the direct room of two peers (offline)"),
     "doctor": ("doctor", "check the environment step by step"),
     "demo": ("demo", "play discovery and work with two throw-away peers"),
+    "bench": ("bench", "measure two throw-away peers on your broker"),
     "completion": ("completion", "print a completion script for a shell"),
     "version": ("version", "print the version"),
 }
@@ -58,14 +89,35 @@ COMMANDS = {
 
 GROUPS = {
     "work": "hand over work, take it, report on it and follow it",
+    "chain": "works that follow each other by the conditions of a file",
     "inbox": "messages that wait for our agent",
     "messages": "stored envelopes of both directions",
     "capability": "our capability catalog and digests",
     "artifact": "content that does not fit an envelope, in the network's object store",
     "envelope": "debug envelopes of any peer (offline)",
+    "key": "our private key, and the handle that follows from it (offline)",
+    "trust": "whom the daemon listens to",
+    "audit": "the hash-chained log of what was sent, received, refused, delivered and decided (offline)",
+    "nats": "the NATS server that the peers share",
     "id": "derived identifiers (offline)",
 }
 """First words that need a second one."""
+
+
+def longest(words: Sequence[str]) -> str:
+    """The longest name of a command that `words` begin with; empty when there is none."""
+    found = (" ".join(words[:count]) for count in (3, 2, 1))
+    return next((name for name in found if name in COMMANDS), "")
+
+
+def branches() -> list[str]:
+    """The first two words of the commands that have three: the command of the first word takes them too."""
+    return list(dict.fromkeys(" ".join(name.split()[:2]) for name in COMMANDS if len(name.split()) == 3))
+
+
+def ways(branch: str) -> list[str]:
+    """The third words of a branch, in order."""
+    return [name.split()[2] for name in COMMANDS if name.startswith(branch + " ")]
 
 
 def members(group: str) -> list[str]:

@@ -14,6 +14,8 @@ GAP = "  "
 """Between two columns."""
 MIN_LAST_COLUMN = 16
 """Columns that the last one of a table keeps however narrow the terminal is."""
+NOT_ENCRYPTED = "direct rooms are not encrypted: whoever runs the broker can read them"
+"""Said on standard error wherever a person uses a direct room (docs/threat-model.md, "What v0 cannot give")."""
 
 
 def safe(value: object) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from aghbus.cli.arguments import GLOBAL_OPTIONS
-from aghbus.cli.registry import COMMANDS, GROUPS, load, members
+from aghbus.cli.registry import COMMANDS, GROUPS, branches, load, longest, members, ways
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -66,15 +66,15 @@ end
 
 def bash() -> str:
     """The script for bash."""
-    paths = [*GROUPS, *COMMANDS]
+    paths = [*GROUPS, *COMMANDS, *branches()]
     return _BASH.format(
         values="|".join(_value_flags()),
         paths="|".join(f"'{path}'" for path in paths),
         choices="\n".join(f'        *" {flag}") list="{" ".join(words)}";;' for flag, words in _choices(GLOBAL_OPTIONS))
         + "".join(
             f'\n        "{path} {flag}") list="{" ".join(words)}";;'
-            for path in COMMANDS
-            for flag, words in _choices(load(path).options)
+            for path in [*COMMANDS, *branches()]
+            for flag, words in _choices(load(longest(path.split())).options)
         ),
         words="\n".join(f"        '{path}') list=\"{' '.join(_words(path))}\";;" for path in ["", *paths]),
     )
@@ -87,7 +87,7 @@ def zsh() -> str:
 
 def fish() -> str:
     """The script for fish."""
-    paths = [*GROUPS, *COMMANDS]
+    paths = [*GROUPS, *COMMANDS, *branches()]
     quoted = " ".join(map(_quoted, paths))
     lines = [_FISH.format(values=" ".join(_value_flags()), paths=quoted), "complete -c aghctl -f"]
     for path in ["", *paths]:
@@ -98,8 +98,10 @@ def fish() -> str:
         elif path in GROUPS:
             lines += [f"{where} -a {name} -d {_quoted(_summary(f'{path} {name}'))}" for name in members(path)]
         else:
-            lines += [where + _fish_option(option) for option in load(path).options]
-            for positional in load(path).positionals:
+            command = load(longest(path.split()))
+            lines += [f"{where} -a {name} -d {_quoted(_summary(f'{path} {name}'))}" for name in _ways(path)]
+            lines += [where + _fish_option(option) for option in command.options]
+            for positional in () if path in branches() else command.positionals:
                 lines.append(
                     f"{where} -a {_quoted(' '.join(positional.choices))}" if positional.choices else f"{where} -F"
                 )
@@ -118,9 +120,14 @@ def _words(path: str) -> list[str]:
         return [*dict.fromkeys(name.split()[0] for name in COMMANDS), *flags, "--help"]
     if path in GROUPS:
         return members(path)
-    command = load(path)
+    command = load(longest(path.split()))
     fixed = [choice for positional in command.positionals for choice in positional.choices]
-    return [*fixed, *(option.flags[-1] for option in command.options), *flags, "--help"]
+    return [*(_ways(path) or fixed), *(option.flags[-1] for option in command.options), *flags, "--help"]
+
+
+def _ways(path: str) -> list[str]:
+    """What may follow a branch; after the command that it belongs to, that is a fixed value of a positional."""
+    return ways(path) if path in branches() else []
 
 
 def _value_flags() -> list[str]:

@@ -27,17 +27,22 @@ FIRST_PAUSE, LAST_PAUSE = 0.05, 1.0
 """Seconds between two attempts to reconnect: the first, and the longest that doubling leads to."""
 
 
-def follow(api: Api, query: Query, since: int, on_lost: Callable[[str], None]) -> Iterator[dict[str, Any]]:
-    """Events after the sequence `since`, for ever.
+EVENTS = "/v1/events"
+
+
+def follow(
+    api: Api, query: Query, since: int | None, on_lost: Callable[[str], None], path: str = EVENTS
+) -> Iterator[dict[str, Any]]:
+    """Events of the stream at `path` after the sequence `since` (None: from where the daemon begins), for ever.
 
     When the connection is lost `on_lost` is told why, and reconnecting goes on for `api.timeout` seconds before
     Unreachable is raised. The first connection must succeed at once. Raises RefusedByDaemon for a bad query.
     """
-    response = _open(api, query, since)
+    response = _open(api, path, query, since)
     while True:
         try:
             for event in _events(response):
-                if event["seq"] > since:
+                if since is None or event["seq"] > since:
                     since = event["seq"]
                     yield event
             why = "the daemon ended the stream"
@@ -46,19 +51,19 @@ def follow(api: Api, query: Query, since: int, on_lost: Callable[[str], None]) -
         finally:
             response.close()
         on_lost(why)
-        response = _reopen(api, query, since)
+        response = _reopen(api, path, query, since)
 
 
-def _open(api: Api, query: Query, since: int) -> Response:
+def _open(api: Api, path: str, query: Query, since: int | None) -> Response:
     try:
-        return _connect(api, query, since)
+        return _connect(api, path, query, since)
     except (OSError, ConnectionLost) as error:
         raise unreachable(api.endpoint, error) from None
 
 
-def _connect(api: Api, query: Query, since: int) -> Response:
-    where = target("/v1/events", [*query, ("since", str(since))])
-    headers = {"Accept": "text/event-stream", "Last-Event-ID": str(since)}
+def _connect(api: Api, path: str, query: Query, since: int | None) -> Response:
+    where = target(path, [*query, ("since", None if since is None else str(since))])
+    headers = {"Accept": "text/event-stream", **({} if since is None else {"Last-Event-ID": str(since)})}
     response = request(api.endpoint, "GET", where, None, headers, SILENCE)
     if response.status != 200:
         try:
@@ -68,12 +73,12 @@ def _connect(api: Api, query: Query, since: int) -> Response:
     return response
 
 
-def _reopen(api: Api, query: Query, since: int) -> Response:
+def _reopen(api: Api, path: str, query: Query, since: int | None) -> Response:
     deadline, pause = time.monotonic() + api.timeout, FIRST_PAUSE
     while True:
         time.sleep(pause)
         try:
-            return _connect(api, query, since)
+            return _connect(api, path, query, since)
         except (OSError, ConnectionLost) as error:
             failure: Exception = unreachable(api.endpoint, error)
         except RefusedByDaemon as error:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import signal
 import threading
 import time
+from collections.abc import Callable
 from typing import Any
 
 from aghbus.cli.client import Api
@@ -15,13 +16,15 @@ from aghbus.cli.describe import TERMINAL
 from aghbus.cli.errors import INTERRUPTED, NO, YES, CliError, RefusedByDaemon, Unreachable
 from aghbus.cli.output import Output
 from aghbus.cli.worker_desk import LEASE_SPARE, Desk, GaveUp, is_passing, opens
-from aghbus.cli.worker_job import RESTARTED, Job
+from aghbus.cli.worker_job import BUSY, RESTARTED, Job
 from aghbus.cli.worker_journal import Entry, Journal
 from aghbus.cli.worker_plan import Plan
 from aghbus.cli.worker_report import Reporter
 from aghbus.cli.worker_signals import Bell
 from aghbus.cli.worker_watch import EventWatch, Pulse
 
+SERVED = ("complete", "asked")
+"""Verbs of jobs that went well: what a bridged command asks is an answer, too."""
 LOOK_AGAIN = 5.0
 """Seconds after which works are looked for though nothing woke us: a message that another consumer gave back makes no event."""
 TRY_AGAIN = 1.0
@@ -33,10 +36,14 @@ LAST_WORDS = 5.0
 
 
 class Worker:
-    """One `aghctl serve`. `run` returns the exit code."""
+    """One `aghctl serve`, or `aghctl bridge FORMAT -- COMMAND`. `run` returns the exit code."""
 
-    def __init__(self, plan: Plan, api: Api, journal: Journal, output: Output) -> None:
+    def __init__(
+        self, plan: Plan, api: Api, journal: Journal, output: Output, make_job: Callable[..., Job] = Job
+    ) -> None:
+        """`make_job` makes a job of a journal entry, the plan, the desk and the reporter."""
         self.plan = plan
+        self._make_job = make_job
         self.bell = Bell()
         self.desk = Desk(api, self._is_over)
         self._api = api
@@ -132,7 +139,7 @@ class Worker:
         except OSError as error:  # without a journal nothing is started: the message goes back
             self._return(item, f"the journal cannot be written: {error.strerror}", HELD_ELSEWHERE)
             return
-        job = Job(entry, self.plan, self.desk, self._reporter)
+        job = self._make_job(entry, self.plan, self.desk, self._reporter)
         job.tell("taken")
         try:
             if self._free:
@@ -167,7 +174,10 @@ class Worker:
             self._drop(job)
 
     def _turn_down(self, job: Job) -> None:
-        job.tell("rejected" if job.reject() else "dropped")
+        if job.reject():
+            job.tell("rejected", reason="busy", message=BUSY)
+        else:
+            job.tell("dropped")
         job.close()
 
     # running
@@ -184,7 +194,7 @@ class Worker:
         except Exception as error:
             self._leave(job, "problem", message=f"{type(error).__name__}: {error}")
         finally:
-            if counts and job.verb != "complete":
+            if counts and job.verb not in SERVED:
                 self._all_completed = False
             self._drop(job)
 
@@ -208,7 +218,7 @@ class Worker:
         """Take up the jobs that dead workers of this daemon left in the journal."""
         for entry in self._journal.abandoned():
             try:
-                self._take_up(Job(entry, self.plan, self.desk, self._reporter))
+                self._take_up(self._make_job(entry, self.plan, self.desk, self._reporter))
             except GaveUp:
                 entry.leave()
 

@@ -42,12 +42,17 @@ def document(message: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def write(path: Path, message: dict[str, Any]) -> None:
+def written(message: dict[str, Any]) -> bytes:
+    """The input of the command as bytes."""
+    return json.dumps(document(message)).encode() + b"\n"
+
+
+def write(path: Path, content: bytes) -> None:
     """Put the input into a file that only we can read. Raises OSError."""
     path.unlink(missing_ok=True)
     handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
     with os.fdopen(handle, "wb") as stream:
-        stream.write(json.dumps(document(message)).encode() + b"\n")
+        stream.write(content)
 
 
 def environment(base: Mapping[str, str], message: dict[str, Any], token: str, path: Path) -> dict[str, str]:

@@ -13,17 +13,23 @@ from aghbus.cli.render import span
 from aghbus.cli.worker_desk import MOOT, Desk
 from aghbus.cli.worker_journal import Entry
 from aghbus.cli.worker_plan import Plan
-from aghbus.cli.worker_process import Process, StopReason
+from aghbus.cli.worker_process import TAIL_BYTES, Ended, Process, StopReason
 from aghbus.cli.worker_report import Reporter
 from aghbus.cli.worker_result import Outcome, failed, line, outcome
 
+_HIDDEN = "running; its last line is not shown, because it looks like it holds a credential"
 KEEP_ALIVE = 3
 """Heartbeats without anything new after which one is sent all the same."""
+BUSY = "the worker is busy"
+"""What a work that found no free slot is refused with."""
 RESTARTED = "the worker was restarted while the command ran; it was not run again"
 
 
 class Job:
     """One work in our hands. `carry_out` is its thread; `stop`, `pulse` and `heard` are for others."""
+
+    keep = TAIL_BYTES
+    """Bytes of what the command prints that are kept."""
 
     def __init__(self, entry: Entry, plan: Plan, desk: Desk, reporter: Reporter) -> None:
         taken = entry.records[0]
@@ -66,7 +72,7 @@ class Job:
 
     def reject(self) -> bool:
         """Receipt `rejected` with reason busy; false when the work has ended meanwhile. Raises GaveUp."""
-        return self._send("reject", {"reason": "busy"}, "reject")
+        return self._send("reject", {"reason": "busy", "message": BUSY}, "reject")
 
     # the run
 
@@ -106,19 +112,31 @@ class Job:
         ended = process.run(self._plan.time_limit, self._plan.grace)
         with self._lock:
             self._process = None
-        return outcome(process, ended, self._plan.time_limit)
+        return self._outcome(process, ended)
 
     def _start(self) -> Process:
         entry, plan = self.entry, self._plan
-        worker_input.write(entry.input_path, self.message)
+        worker_input.write(entry.input_path, self._input())
         env = worker_input.environment(os.environ, self.message, entry.token, entry.input_path)
         with entry.input_path.open("rb") as stdin:
-            process = Process(plan.command, cwd=plan.cwd, env=env, stdin=stdin, token=entry.token)
+            process = Process(plan.command, cwd=plan.cwd, env=env, stdin=stdin, token=entry.token, keep=self.keep)
         with self._lock:
             self._process = process
             if self._stop is not None:
                 process.stop(self._stop)
         return process
+
+    def _input(self) -> bytes:
+        """What the command gets on standard input. Raises OSError, ValueError, GaveUp."""
+        return worker_input.written(self.message)
+
+    def _outcome(self, process: Process, ended: Ended) -> Outcome:
+        """What the command's end means for the work."""
+        return outcome(process, ended, self._plan.time_limit)
+
+    def _progress(self, process: Process) -> str:
+        """The command's latest line that says how far it is; unescaped, empty when there is none."""
+        return process.last_line()
 
     def _finish(self, end: Outcome, began_ns: int) -> None:
         """Put the end into the journal. A full disk does not keep the result from its initiator."""
@@ -192,9 +210,10 @@ class Job:
         process = self._process
         if process is None or now - self._beat_at < self._plan.heartbeat:
             return
-        text = line(process.last_line()) or f"running for {span(process.seconds)}"
+        latest = self._progress(process)
+        text = line(latest) or f"running for {span(process.seconds)}"
         unheard, self._unheard = self._unheard, 0
-        quiet = text == self._beat_text or not process.last_line()
+        quiet = text == self._beat_text or not latest
         if quiet and not unheard and now - self._beat_at < KEEP_ALIVE * self._plan.heartbeat:
             return
         self._beat_at, self._beat_text = now, text
@@ -212,5 +231,7 @@ class Job:
         except RefusedByDaemon as error:
             if error.code in MOOT:
                 self.stop("canceled")
+            elif error.code == "secret_like" and text != _HIDDEN:  # a sign of life without what the command has said
+                self._beat(_HIDDEN, unheard)
         except CliError:
             return  # the daemon is away: the next heartbeat tells

@@ -28,25 +28,30 @@ StopReason = Literal["timeout", "canceled", "stopped"]
 
 
 class Tail:
-    """The end of a stream of bytes, and how much there was in all."""
+    """The end of a stream of bytes, `keep` of them or up to twice as many, and how much there was in all."""
 
-    __slots__ = ("_data", "total")
+    __slots__ = ("_data", "_keep", "total")
 
-    def __init__(self) -> None:
+    def __init__(self, keep: int = TAIL_BYTES) -> None:
         self._data = bytearray()
+        self._keep = keep
         self.total = 0
 
     def add(self, data: bytes) -> None:
         """More of the stream."""
         self.total += len(data)
         self._data += data
-        if len(self._data) > 2 * TAIL_BYTES:
-            del self._data[:-TAIL_BYTES]
+        if len(self._data) > 2 * self._keep:
+            del self._data[: -self._keep]
 
     @property
     def truncated(self) -> bool:
-        """Whether the beginning is lost."""
+        """Whether `text` is without the beginning."""
         return self.total > TAIL_BYTES
+
+    def whole(self) -> bytes | None:
+        """All of the stream; None when it was more than `keep`."""
+        return bytes(self._data) if self.total <= self._keep else None
 
     def text(self) -> str:
         """The last `TAIL_BYTES`; what is not UTF-8 becomes U+FFFD."""
@@ -70,9 +75,18 @@ class Ended(NamedTuple):
 class Process:
     """A running command. `run` reads it until it has ended; `stop` may be called from any thread."""
 
-    def __init__(self, command: Sequence[str], *, cwd: str, env: Mapping[str, str], stdin: IO[Any], token: str) -> None:
-        """Start it, in a session and so in a process group of its own. Raises OSError."""
-        self.stdout, self.stderr = Tail(), Tail()
+    def __init__(
+        self,
+        command: Sequence[str],
+        *,
+        cwd: str,
+        env: Mapping[str, str],
+        stdin: IO[Any],
+        token: str,
+        keep: int = TAIL_BYTES,
+    ) -> None:
+        """Start it, in a session and so in a process group of its own; `keep` so much of what it prints. Raises OSError."""
+        self.stdout, self.stderr = Tail(keep), Tail()
         self._latest = self.stdout
         self._token = token
         self._stop: StopReason | None = None

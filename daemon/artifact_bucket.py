@@ -24,8 +24,8 @@ from aghbus.daemon.jetstream_api import (
     read_answer,
     read_error,
 )
-from aghbus.daemon.jetstream_stream import NANOSECONDS
 from aghbus.daemon.link import InboundMessage
+from aghbus.protocol.jetstream_config import bucket_config
 
 _CHUNK_BYTES: Final = 262_144  # twice the tools' default: half the round trips; any size can be read
 _CHUNK_MARGIN: Final = 4096  # of the server's largest payload, for what it wraps around a chunk
@@ -84,18 +84,7 @@ class Bucket:
         except JetStreamError as error:
             if error.code != STREAM_NOT_FOUND:
                 raise
-        config = {
-            "name": self._stream,
-            "description": "AGH Network v0 artifacts",
-            "subjects": [f"$O.{self._name}.C.>", f"$O.{self._name}.M.>"],
-            "storage": "file",
-            "discard": "new",
-            "max_age": max_age * NANOSECONDS,
-            "max_bytes": max_bytes,
-            "num_replicas": replicas,
-            "allow_rollup_hdrs": True,
-            "allow_direct": True,
-        }
+        config = bucket_config(self._name, max_age=max_age, max_bytes=max_bytes, replicas=replicas)
         try:
             await self._api.call(f"STREAM.CREATE.{self._stream}", config)
         except JetStreamError as error:

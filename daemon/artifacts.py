@@ -31,7 +31,7 @@ class Artifacts:
         self._link = link
         self._us = us
         self._settings = settings
-        self._api = JetStreamApi(link)
+        self._api = JetStreamApi(link, us)
 
     async def put(self, work_id: str, name: str, content: AsyncIterator[bytes]) -> Artifact:
         """Store `content`. Raises Refused (`conflict`) when the name holds something else, InvalidRequest (`too_large`)."""

@@ -3,10 +3,11 @@
 from typing import Any
 
 from aghbus.daemon.core import Core
+from aghbus.protocol.envelope import Envelope
 from aghbus.protocol.errors import InvalidRequest, Refused
 from aghbus.protocol.lifecycle import WorkView
 from aghbus.protocol.sending import Draft, apply_own, build
-from aghbus.store import inbox, works
+from aghbus.store import audit, bridge, inbox, works
 from aghbus.store.apply import load_view, send
 from aghbus.store.outbox import Outgoing, load_queued
 from aghbus.store.retry import Failed
@@ -17,16 +18,32 @@ _TOLD: tuple[str, ...] = ("say", "capability", "trace")  # what an agent sends i
 
 def close_work(tx: Transaction, core: Core, work: WorkView, kind: str, body: dict[str, Any]) -> list[Outgoing]:
     """Send a closing receipt or trace of ours to the other participant; nothing when our own copy forbids it."""
-    other = work.other(core.us)
-    if other is None:
-        return []
+    envelope, rows = _send_on(tx, core, work, kind, body)
+    if envelope is not None:
+        why = body.get("detail") or body.get("message")
+        audit.note_policy(tx, core.clock.millis(), "work_closed", why, envelope=envelope)
+    return rows
+
+
+def accept_work(tx: Transaction, core: Core, work: WorkView) -> list[Outgoing]:
+    """Send the receipt that our agent has taken a work; nothing when our own copy forbids it."""
+    return _send_on(tx, core, work, "receipt", {"for_id": work.opening_id, "status": "accepted"})[1]
+
+
+def _send_on(
+    tx: Transaction, core: Core, work: WorkView, kind: str, body: dict[str, Any]
+) -> tuple[Envelope | None, list[Outgoing]]:
+    us = core.identities.part_in(work)
+    other = None if us is None else work.other(us)
+    if us is None or other is None:
+        return None, []
     now = core.clock.seconds()
     draft = Draft(
         id=core.clock.mint(),
         workspace_id=work.workspace_id,
         channel=work.channel,
         kind=kind,
-        sender=core.us,
+        sender=us,
         to=other,
         ts=now,
         expires_at=now + core.settings.defaults.directed_ttl,
@@ -38,16 +55,28 @@ def close_work(tx: Transaction, core: Core, work: WorkView, kind: str, body: dic
         body=body,
     )
     try:
-        envelope = build(draft, now)
-        view = load_view(tx, envelope, core.us)
-        applied = send(tx, envelope, apply_own(envelope, view.work, view.room), us=core.us, now_ms=core.clock.millis())
+        envelope = build(draft, now, core.identities.signer_of(us))
+        view = load_view(tx, envelope, us)
+        applied = send(tx, envelope, apply_own(envelope, view.work, view.room), us=us, now_ms=core.clock.millis())
     except (InvalidRequest, Refused):
-        return []
-    return [row for seq in applied.queued for row in load_queued(tx, seq - 1, 1)]
+        return None, []
+    return envelope, [row for seq in applied.queued for row in load_queued(tx, seq - 1, 1)]
 
 
-def after_failure(tx: Transaction, core: Core, failed: Failed) -> list[Outgoing]:
-    """A message of ours was given up: the agent finds it in its inbox, and a work that it should have opened is canceled."""
+def close_unanswered(tx: Transaction, core: Core, work: WorkView, kind: str, body: dict[str, Any]) -> list[Outgoing]:
+    """As `close_work`, for what the other side did not do in time. An agent that waits for the work is told by the bridge."""
+    rows = close_work(tx, core, work, kind, body)
+    if work.initiator in core.identities:
+        for row in rows:
+            bridge.note_own_end(tx, row.seq)
+    return rows
+
+
+def after_failure(tx: Transaction, core: Core, failed: Failed, reason: str | None = None) -> list[Outgoing]:
+    """A message of ours was given up: the agent finds it in its inbox, and a work that it should have opened is canceled.
+
+    `reason` is the code with which the receiver's daemon refused it, if it did.
+    """
     if failed.kind in _TOLD:
         inbox.notify(tx, failed.seq, f"{failed.state}: {failed.detail}")
     if failed.work_id is None:
@@ -58,7 +87,7 @@ def after_failure(tx: Transaction, core: Core, failed: Failed) -> list[Outgoing]
     body = {
         "for_id": work.opening_id,
         "status": "canceled",
-        "reason_code": "expired" if failed.state == "expired" else "not_found",
+        "reason_code": reason or ("expired" if failed.state == "expired" else "not_found"),
         "detail": f"the opening message was not answered: {failed.detail}",
     }
-    return close_work(tx, core, work, "receipt", body)
+    return close_unanswered(tx, core, work, "receipt", body)

@@ -1,11 +1,17 @@
-"""The checks that need the files which the settings name: NATS credentials and the capability catalog."""
+"""The checks that need the files which the settings name: NATS credentials, the capability catalog, the bridge's, our key."""
 
 from collections.abc import Mapping, Set
+from typing import Final
 
+from aghbus.daemon.bridge.formats import problems_of
 from aghbus.daemon.catalog import CatalogError, catalog_source
 from aghbus.daemon.config_layers import Problem
+from aghbus.daemon.keys import load_signer
 from aghbus.daemon.nats_options import NatsOptionsError, resolve_nats_options
 from aghbus.daemon.settings_loader import Loaded
+from aghbus.store.key_files import KeyFileError
+
+_BRIDGE: Final = frozenset({"bridge", "sentient", "humaninloop", "agentos", "sacp"})  # tables of keys
 
 
 def check_named_files(loaded: Loaded, faulty: Set[str], env: Mapping[str, str]) -> tuple[list[Problem], list[str]]:
@@ -23,9 +29,21 @@ def check_named_files(loaded: Loaded, faulty: Set[str], env: Mapping[str, str]) 
         for fault in error.problems:
             origin = loaded.origins.get(fault.key, "settings together")
             problems.append(Problem(fault.key, origin, fault.rule, fault.hint))
+    if not any(key.startswith("trust.") for key in faulty):
+        problems += _key_problems(loaded, env)
     try:
         if "catalog" not in faulty:
             catalog_source(loaded.settings, loaded.locations).load()
     except CatalogError as error:
         problems += error.problems
+    if not any(key.partition(".")[0] in _BRIDGE for key in faulty):
+        problems += problems_of(loaded.settings)
     return problems, notes
+
+
+def _key_problems(loaded: Loaded, env: Mapping[str, str]) -> list[Problem]:
+    try:
+        load_signer(loaded.settings, loaded.locations, env)
+    except KeyFileError as error:
+        return [Problem("trust.key_file", loaded.origins["trust.key_file"], str(error), error.hint)]
+    return []

@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
 from aghbus.daemon.announcer import Announcer
@@ -10,14 +10,19 @@ from aghbus.daemon.catalog import Catalog
 from aghbus.daemon.clock import Clock
 from aghbus.daemon.clock_steps import ClockSteps
 from aghbus.daemon.counters import Counters
+from aghbus.daemon.flood import Flood
+from aghbus.daemon.identities import Identities
+from aghbus.daemon.keys import FormerKey
 from aghbus.daemon.link import Link
 from aghbus.daemon.logs import EventLimiter
 from aghbus.daemon.roster import Roster
 from aghbus.daemon.settings import Settings
+from aghbus.daemon.trust_policy import LivePolicy
 from aghbus.protocol.bodies import PeerCard
-from aghbus.protocol.budget import Budgets
 from aghbus.protocol.discovery import build_card
 from aghbus.protocol.receiving import Receiver
+from aghbus.protocol.trust import PROFILE
+from aghbus.protocol.trust_proof import EnvelopeSigner, verify_envelope
 from aghbus.store.database import Store
 from aghbus.store.errors import StoreUnavailable
 from aghbus.store.writer import Job
@@ -29,7 +34,19 @@ _NOISE_PER_MINUTE: Final = 6  # log lines a minute of one kind that a stranger c
 class Core:
     """One daemon's shared state. `us` is our peer id; `channels` are the `(workspace_id, channel)` joined, in order."""
 
-    def __init__(self, settings: Settings, clock: Clock, store: Store, link: Link, roster: Roster, seq: int) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        clock: Clock,
+        store: Store,
+        link: Link,
+        roster: Roster,
+        seq: int,
+        signer: EnvelopeSigner | None = None,
+        former: Iterable[FormerKey] = (),
+    ) -> None:
+        """`signer` is that of a daemon with a key, which is its handle on the bus and signs all that it sends; `former` are
+        the ids that it had before and that have not retired."""
         self.settings = settings
         self.clock = clock
         self.store = store
@@ -40,7 +57,9 @@ class Core:
         self.inbox_bell = Announcer(seq)
         self.catalog = Catalog()
         self.catalog_problems: tuple[str, ...] = ()
-        self.us = settings.peer_id
+        self.signer = signer
+        self.us = settings.peer_id if signer is None else signer.handle
+        self.identities = Identities(self.us, signer, former)
         self.workspace = settings.workspace
         self.channels = tuple((settings.workspace, channel) for channel in settings.channels)
         self.joined = frozenset(self.channels)
@@ -50,7 +69,8 @@ class Core:
         self.log = logging.getLogger("aghbus.node")
         self.noise = EventLimiter(self.log, _NOISE_PER_MINUTE)
         self.steps = ClockSteps(self)
-        self._receipts = self._budgets()
+        self.flood = Flood(settings.limits, clock.monotonic, verify_envelope)
+        self.trust = LivePolicy(self)
 
     def card(self) -> PeerCard:
         """Our Peer Card as of now."""
@@ -60,27 +80,32 @@ class Core:
             display_name=settings.display_name,
             capabilities=self.catalog.claims,
             catalog=self.catalog.records,
-            profiles=settings.profiles,
+            profiles=settings.profiles if self.signer is None else tuple(dict.fromkeys((*settings.profiles, PROFILE))),
             artifacts=settings.artifacts_supported,
+            trust_modes=self._trust_modes(),
         )
 
-    def receiver(self) -> Receiver:
-        """Who decides about an envelope now."""
+    def _trust_modes(self) -> tuple[str, ...]:
+        """What we send and take: spec section 8, the last rule."""
+        if self.signer is None:
+            return ("unverified",)
+        return ("verified",) if self.settings.trust.mode == "require" else ("unverified", "verified")
+
+    def receiver(self, us: str | None = None) -> Receiver:
+        """Who decides about an envelope now: under the id `us` of ours, or the present one."""
+        us = self.us if us is None else us
         return Receiver(
-            us=self.us,
+            us=us,
             now=self.clock.seconds(),
             mint=self.clock.mint,
             channels=self.joined,
             observe=self.settings.observe,
             receipt_ttl=self.settings.defaults.directed_ttl,
+            verifier=self.flood.verify,
+            policy=self.trust.now,
+            signer=self.identities.signer_of(us),
+            successor=None if us == self.us else self.us,
         )
-
-    def may_answer(self, peer: str) -> bool:
-        """Spend one automatic receipt of the budget of `peer`; False, and counted, when it has none left."""
-        if self._receipts.spend(peer, self.clock.monotonic()):
-            return True
-        self.counters.add("receipts.suppressed")
-        return False
 
     def behind(self, job: Job[Any]) -> None:
         """Commit `job` with the next group and do not wait: for what a crash may lose, because it can be had again."""
@@ -99,10 +124,6 @@ class Core:
     def take_over(self, settings: Settings) -> None:
         """New settings of a running daemon; only reloadable keys may differ."""
         if settings.limits != self.settings.limits:
-            self.settings = settings
-            self._receipts = self._budgets()
+            self.flood.limit(settings.limits)
         self.settings = settings
-
-    def _budgets(self) -> Budgets:
-        per_minute = float(self.settings.limits.receipts_per_minute)
-        return Budgets(capacity=per_minute, per_second=per_minute / 60)
+        self.trust.configure()

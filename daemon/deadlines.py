@@ -3,7 +3,7 @@
 import asyncio
 from typing import Any, Final
 
-from aghbus.daemon.closing import close_work
+from aghbus.daemon.closing import close_unanswered
 from aghbus.daemon.core import Core
 from aghbus.daemon.publisher import Publisher
 from aghbus.protocol.envelope import Envelope
@@ -45,7 +45,7 @@ class Deadlines:
             configured = self._core.settings.work
             accept = configured.accept_within if accept_within is None else accept_within
             progress = configured.progress_within if progress_within is None else progress_within
-            if work.other(self._core.us) is not None and (accept or progress):
+            if self._core.identities.part_in(work) is not None and (accept or progress):
                 deadlines.begin(tx, work, _millis(accept), _millis(progress), now_ms)
                 tx.after_commit(self._bell.set)
             return
@@ -82,7 +82,7 @@ class Deadlines:
             work = works.load(tx, late.workspace_id, late.channel, late.work_id)
             if work is not None and not work.is_terminal:
                 kind, body = self._verdict(work, late)
-                rows += close_work(tx, self._core, work, kind, body)
+                rows += close_unanswered(tx, self._core, work, kind, body)
                 self._core.counters.add("deadlines.passed")
             deadlines.lift(tx, late)
         return rows, deadlines.next_due_ms(tx)
@@ -93,7 +93,7 @@ class Deadlines:
         limit = late.accept_ms if waiting else late.progress_ms
         why = f"{'not accepted' if waiting else 'no progress'} within {(limit or 0) / 1000:g} s"
         receipt = {"for_id": work.opening_id, "detail": why}
-        if work.initiator == self._core.us:
+        if work.initiator in self._core.identities:
             return "receipt", {**receipt, "status": "canceled"}
         if waiting:
             return "receipt", {**receipt, "status": "rejected", "reason_code": "busy"}

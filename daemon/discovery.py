@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable, Coroutine
+from functools import partial
 from typing import Any, Final
 
 import msgspec
@@ -18,6 +19,7 @@ from aghbus.protocol.identifiers import is_peer, subject_for
 from aghbus.protocol.limits import REPLAY_AGE
 from aghbus.protocol.sending import Draft, build
 from aghbus.store import peers
+from aghbus.store.transaction import Transaction
 
 INSTANCE_KEY: Final = "aghbus.instance"  # in ext: tells two daemons under one peer id apart, and that commits are acked
 JOINED_KEY: Final = "aghbus.joined"  # in the ext of a greet on joining or coming back: what waits for us may come now
@@ -88,10 +90,10 @@ class Discovery:
         if envelope.extensions().get(INSTANCE_KEY) == self._instance:
             return  # our own greet, come back through a stream
         core.counters.add("identity.conflicts")
-        sentence = f"another daemon uses our peer id {core.us} in workspace {envelope.workspace_id}"
+        sentence = f"another daemon uses our peer id {envelope.sender} in workspace {envelope.workspace_id}"
         core.counters.problem("identity", f"{sentence}: give one of them another --peer-id", core.clock.monotonic())
         core.noise.event(40, "identity", sentence, channel=envelope.channel, id=envelope.id, kind=envelope.kind)
-        if core.clock.monotonic() - self._regreeted > _REGREET:
+        if envelope.sender == core.us and core.clock.monotonic() - self._regreeted > _REGREET:
             self._regreeted = core.clock.monotonic()
             self.spawn(self.greet())
 
@@ -101,7 +103,7 @@ class Discovery:
         """Presence, an answer to a question of ours, or an answer to somebody's question."""
         if isinstance(effect, Discovered):
             self._heard(effect, envelope)
-        elif self.busy:
+        elif self.busy or not self._core.flood.may_tell(envelope.sender):
             self._core.counters.add("whois.suppressed")
         else:
             self.spawn(self._answer(effect.request))
@@ -114,10 +116,17 @@ class Discovery:
         if ext.get(JOINED_KEY) is True or not core.roster.is_active(envelope, now_ms):
             self._on_back(effect.card.peer_id)
         peer = core.roster.heard(envelope.workspace_id, envelope.channel, effect.card, effect.trust, now_ms)
-        core.behind(lambda tx: peers.seen(tx, peer))
+        core.behind(partial(self._save, workspace_id=peer.workspace_id, channel=peer.channel, peer_id=peer.peer_id))
         question = self._questions.get(effect.answer_to or "")
         if question is not None:
             self._answered(question, effect, envelope)
+
+    def _save(self, tx: Transaction, workspace_id: str, channel: str, peer_id: str) -> None:
+        """The peer as the roster has it now: what waits for the store holds no cards, which may be large."""
+        peers.drop(tx, self._core.roster.take_gone())
+        peer = self._core.roster.unsaved(workspace_id, channel, peer_id)
+        if peer is not None:
+            peers.seen(tx, peer)
 
     def _answered(self, question: Question, effect: Discovered, envelope: Envelope) -> None:
         if (envelope.workspace_id, envelope.channel) != (question.request.workspace_id, question.request.channel):
@@ -195,7 +204,8 @@ class Discovery:
             if ask.capability_ids is not None:
                 ext[FILTER_KEY] = ask.capability_ids
         body = {"type": "request", "query": ask.query}
-        request = build(self._draft("whois", core.workspace, channel, body, to=ask.to, ext=ext), core.clock.seconds())
+        draft = self._draft("whois", core.workspace, channel, body, to=ask.to, ext=ext)
+        request = build(draft, draft.ts, core.signer)
         expected = (
             frozenset({ask.to})
             if ask.to is not None
@@ -273,7 +283,7 @@ class Discovery:
 
     async def _publish(self, draft: Draft) -> None:
         try:
-            envelope = build(draft, draft.ts)
+            envelope = build(draft, draft.ts, self._core.signer)
             subject = subject_for(envelope.workspace_id, envelope.channel, envelope.to)
             await self._core.link.publish(subject, envelope.raw, self._core.passing(REPLAY_AGE))
             self._core.counters.add(f"sent.{envelope.kind}")

@@ -8,6 +8,7 @@ brings it again. While one commit is under way the next batch gathers.
 import asyncio
 import logging
 from collections import Counter, deque
+from functools import partial
 from typing import Final
 
 import msgspec
@@ -20,7 +21,8 @@ from aghbus.daemon.link import InboundMessage, LinkError
 from aghbus.daemon.link_events import Settlement
 from aghbus.daemon.outgoing import outgoing
 from aghbus.daemon.publisher import Publisher
-from aghbus.protocol.acks import Ack, encode_ack, may_answer
+from aghbus.daemon.trust_policy import denied_as
+from aghbus.protocol.acks import ANSWER_TO, Ack, encode_ack, encode_signed_ack, may_answer
 from aghbus.protocol.budget import Budgets
 from aghbus.protocol.effects import (
     AnswerWhois,
@@ -38,8 +40,8 @@ from aghbus.protocol.envelope import DISCOVERY_KINDS, Envelope, parse
 from aghbus.protocol.errors import Illegible, NotTarget, ProtocolError
 from aghbus.protocol.identifiers import channel_of_subject
 from aghbus.protocol.receiving import Receiver, Source, View, decide, refuse
-from aghbus.protocol.salvage import identity, salvage
-from aghbus.store import quarantine
+from aghbus.protocol.salvage import identity, is_private_to_others, salvage
+from aghbus.store import audit, quarantine
 from aghbus.store.apply import Applied, apply, load_source_view, load_view
 from aghbus.store.dedup import key_of
 from aghbus.store.errors import StoreUnavailable
@@ -52,6 +54,12 @@ _QUEUE_BYTES: Final = 64 * 1024 * 1024  # of envelopes that wait: four thousand 
 _SHARE: Final = 0.75  # of the queue that one sender may fill: the others' messages get through a flood of his
 _QUARANTINE_PER_SECOND: Final = 50.0  # refused envelopes kept; a flood beyond it is only counted
 _NAK_DELAY: Final = 1.0  # seconds until a stream delivers again what could not be taken
+_HELD: Final = {
+    "sender": "a peer sends more than limits.messages_per_minute",
+    "doubt": "too many signatures were wrong lately",
+    "memory": "more long-lived ids are remembered than receive.remembered has room for",
+    "store": "the store cannot write",
+}
 _STORE_PAUSE: Final = 0.25  # seconds before the next batch after the store could not write
 
 
@@ -66,16 +74,17 @@ class Arrived(msgspec.Struct, frozen=True):
     source: Source | None = None
     reply: str = ""
     settlement: Settlement | None = None
+    us: str = ""  # which of our ids it concerns
 
 
 class Done(msgspec.Struct, frozen=True):
-    """What became of one message in the transaction; `applied` None when it was held off."""
+    """What became of one message in the transaction; `applied` None when it was held off, for the reason `held`."""
 
     arrived: Arrived
     effects: Effects
     applied: Applied | None = None
     outgoing: list[Outgoing] = msgspec.field(default_factory=list)
-    overloaded: bool = False
+    held: str = ""
 
 
 class Intake:
@@ -92,6 +101,7 @@ class Intake:
         self._bell = asyncio.Event()
         self._idle = asyncio.Event()
         self._idle.set()
+        self._skipped = 0  # refused and not kept since the last that was
         self._kept = Budgets(capacity=4 * _QUARANTINE_PER_SECOND, per_second=_QUARANTINE_PER_SECOND, keys=1)
 
     @property
@@ -114,7 +124,9 @@ class Intake:
             return
         core.counters.add(f"received.{envelope.kind}")
         failpoint("receive.parsed")
-        if envelope.kind in DISCOVERY_KINDS:
+        if (held := core.flood.hold(envelope)) is not None:
+            self._overload(held, self._arrived(message, envelope))
+        elif envelope.kind in DISCOVERY_KINDS:
             self._discover(message, envelope)
             _settle(message.settlement)
         else:
@@ -128,20 +140,32 @@ class Intake:
         source: Source | None = None,
     ) -> Arrived:
         now_ms = self._core.clock.millis()
-        return Arrived(
-            message.subject, message.data, now_ms, envelope, error, source, message.reply, message.settlement
-        )
+        reply = (message.headers or {}).get(ANSWER_TO, message.reply)  # NATS' own may be for a stream's confirmation
+        us = self._core.us if envelope is None else self._core.identities.receiving(envelope)
+        return Arrived(message.subject, message.data, now_ms, envelope, error, source, reply, message.settlement, us)
 
     def _offer_refused(self, message: InboundMessage, error: ProtocolError) -> None:
         core = self._core
         core.counters.add("refused")
         core.counters.add(f"refused.{error.reason}")
-        source = None if isinstance(error, NotTarget | Illegible) else salvage(message.data, core.us, core.joined)
+        source, us = (None, core.us) if isinstance(error, NotTarget | Illegible) else self._salvage(message.data)
+        if source is not None and not core.flood.may_refuse(source.sender):
+            core.counters.add("receipts.suppressed")
+            source = None
         if source is None and not self._kept.spend("", core.clock.monotonic()):
             core.counters.add("quarantine.skipped")
+            self._skipped += 1
             _settle(message.settlement)
             return
-        self._put(self._arrived(message, None, error, source))
+        self._put(msgspec.structs.replace(self._arrived(message, None, error, source), us=us))
+
+    def _salvage(self, raw: bytes) -> tuple[Source | None, str]:
+        """What could be read of refused bytes, and which of our ids they were directed at."""
+        core = self._core
+        for us in (core.us, *core.identities.former):
+            if (source := salvage(raw, us, core.joined)) is not None:
+                return source, us
+        return None, core.us
 
     def _put(self, arrived: Arrived) -> None:
         limit = self._core.settings.receive.queue
@@ -159,14 +183,17 @@ class Intake:
         """Greet and whois: answered at once, remembered behind (docs/adr/0004)."""
         core = self._core
         view = View(duplicate=core.store.memory.dedup.contains(key_of(envelope)))
-        for effect in decide(envelope, view, core.receiver()):
+        for effect in decide(envelope, view, core.receiver(self._named(envelope.sender))):
             match effect:
                 case Remember(until=until):
                     self._remember(envelope, until)
+                    core.trust.greeted(envelope)
                 case Discovered() | AnswerWhois():
                     self._discovery.carry_out(effect, envelope)
                 case Conflict():
                     self._discovery.conflict(envelope)
+                    if self._kept.spend("", core.clock.monotonic()):
+                        core.behind(partial(self._note_conflict, envelope=envelope, at_ms=core.clock.millis()))
                 case Quarantine(reason=reason):
                     core.counters.add("refused")
                     core.counters.add(f"refused.{reason}")
@@ -257,14 +284,18 @@ class Intake:
         _settle(arrived.settlement)
 
     def _decide_all(self, tx: Transaction, batch: list[Arrived]) -> list[Done]:
-        receiver = self._core.receiver()
+        receivers = {us: self._core.receiver(us) for us in {self._named(arrived.us) for arrived in batch}}
         room = self._core.settings.inbox.capacity - tx.memory.inbox_waiting.value
         results: list[Done] = []
         for arrived in batch:
-            done = self._decide(tx, arrived, receiver, room > 0)
+            done = self._decide(tx, arrived, receivers[self._named(arrived.us)], room > 0)
             room -= any(isinstance(effect, Deliver) for effect in done.effects)
             results.append(done)
         return results
+
+    def _named(self, peer_id: str) -> str:
+        """`peer_id` if it is one of ours (it may have retired while the envelope waited), else the present one."""
+        return peer_id if peer_id in self._core.identities else self._core.us
 
     def _decide(self, tx: Transaction, arrived: Arrived, receiver: Receiver, room: bool) -> Done:
         core = self._core
@@ -273,26 +304,54 @@ class Intake:
             assert arrived.error is not None
             effects = refuse(arrived.error, arrived.source, load_source_view(tx, arrived.source), receiver)
         else:
-            effects = decide(envelope, load_view(tx, envelope, core.us), receiver)
+            if (held := core.flood.doubt(envelope)) is not None:
+                return Done(arrived, (), held=held)
+            effects = decide(envelope, load_view(tx, envelope, receiver.us), receiver)
             if not room and any(isinstance(effect, Deliver) for effect in effects):
-                return Done(arrived, (), overloaded=True)
-        if any(self._suppressed(effect) for effect in effects):
+                return Done(arrived, (), held="inbox")
+            if (crowded := self._crowded(tx, effects)) is not None:
+                return Done(arrived, (), held=crowded)
+        if any(self._suppressed(effect, arrived, effects) for effect in effects):
             effects = tuple(effect for effect in effects if not isinstance(effect, Queue | Requeue))
+            audit.note_policy(tx, arrived.received_ms, "receipt_suppressed", "the peer's budget", envelope=envelope)
         for effect in effects:
-            if isinstance(effect, Quarantine):
-                self._quarantine(tx, arrived, effect)
+            match effect:
+                case Quarantine():
+                    self._quarantine(tx, arrived, effect)
+                case Conflict():
+                    self._note_conflict(tx, effect.envelope, arrived.received_ms)
+                case _:
+                    pass
         capacity = core.settings.inbox.capacity
-        applied = apply(tx, envelope, effects, us=core.us, received_ms=arrived.received_ms, inbox_capacity=capacity)
+        applied = apply(tx, envelope, effects, us=receiver.us, received_ms=arrived.received_ms, inbox_capacity=capacity)
         if envelope is not None:
             self._deadlines.note(tx, envelope, applied)
+            core.trust.heard(tx, envelope, effects)
         failpoint("receive.decided")
         return Done(arrived, effects, applied, outgoing(tx, applied))
 
-    def _suppressed(self, effect: object) -> bool:
-        return isinstance(effect, Queue) and effect.automatic and not self._core.may_answer(effect.envelope.to or "")
+    def _crowded(self, tx: Transaction, effects: Effects) -> str | None:
+        """`memory` when the ids to be remembered are too many for one of so long a life (store/dedup.py)."""
+        now, capacity = self._core.clock.seconds(), self._core.settings.receive.remembered
+        for effect in effects:
+            if isinstance(effect, Remember) and not tx.memory.dedup.admits(effect.until - now, capacity):
+                return "memory"
+        return None
+
+    def _suppressed(self, effect: object, arrived: Arrived, effects: Effects) -> bool:
+        """Whether the peer's budget has no room for this receipt. One that was not believed has another than the peer's own."""
+        if not (isinstance(effect, Queue) and effect.automatic) or arrived.envelope is None:
+            return False  # what could not be read has spent its budget on arriving
+        peer, flood = effect.envelope.to or "", self._core.flood
+        refused = next((each for each in effects if isinstance(each, Quarantine)), None)
+        if flood.may_acknowledge(peer) if refused is None else flood.may_deny(denied_as(peer, refused.trust)):
+            return False
+        self._core.counters.add("receipts.suppressed")
+        return True
 
     def _quarantine(self, tx: Transaction, arrived: Arrived, effect: Quarantine) -> None:
         message_id, sender = identity(arrived.raw)
+        private = is_private_to_others(arrived.raw, arrived.subject, self._core.us)
         limits = self._core.settings.quarantine
         quarantine.add(
             tx,
@@ -301,18 +360,43 @@ class Intake:
             sender=sender,
             reason=effect.reason,
             detail=effect.detail,
-            raw=arrived.raw,
+            raw=b"" if private else arrived.raw,
             received_ms=arrived.received_ms,
             max_rows=limits.max_rows,
             max_bytes=limits.max_bytes,
         )
+        self._note_skipped(tx, arrived.received_ms)
+        if private:
+            return  # not even that two others spoke (docs/audit.md, Rows)
+        audit.note_refused(
+            tx,
+            arrived.received_ms,
+            arrived.raw,
+            effect.reason,
+            envelope=arrived.envelope,
+            msg_id=message_id,
+            sender=sender,
+        )
+
+    def _note_skipped(self, tx: Transaction, at_ms: int) -> None:
+        """A flood of refused bytes must not push everything else out of the log: one row for all that were not kept."""
+        skipped, self._skipped = self._skipped, 0
+        if skipped:
+            tx.after_rollback(lambda: self._unskip(skipped))
+            audit.note_policy(tx, at_ms, "not_kept", f"{skipped} refused before, beyond what is kept in a second")
+
+    def _unskip(self, skipped: int) -> None:
+        self._skipped += skipped
+
+    def _note_conflict(self, tx: Transaction, envelope: Envelope, at_ms: int) -> None:
+        audit.note_policy(tx, at_ms, "peer_id_conflict", "another daemon sends under our peer id", envelope=envelope)
 
     # acting, after the commit
 
     def _act(self, done: Done) -> None:
         core = self._core
-        if done.overloaded:
-            self._overload("inbox", done.arrived)
+        if done.held:
+            self._overload(done.held, done.arrived)
             return
         for effect in done.effects:
             match effect:
@@ -340,9 +424,11 @@ class Intake:
     def _acknowledge(self, done: Done) -> None:
         """Tell the sender's daemon, if it asked, that a message directed at us is committed, or refused for good."""
         envelope, reply = done.arrived.envelope, done.arrived.reply
-        if not reply or envelope is None or envelope.to != self._core.us or not may_answer(reply):
+        if not reply or envelope is None or envelope.to is None or not may_answer(reply):
             return
-        if envelope.sender == self._core.us:
+        if envelope.to not in self._core.identities:
+            return
+        if envelope.sender in self._core.identities:
             return  # our own, or of another daemon under our id: not kept here
         refusal = next((effect.reason for effect in done.effects if isinstance(effect, Quarantine)), None)
         ack = Ack(envelope.id, "committed" if refusal is None else "refused", refusal)
@@ -350,21 +436,24 @@ class Intake:
             self._core.counters.add("acks.unsent")  # it will be asked again
             return
         self._core.counters.add("acks.sent")
-        self._discovery.spawn(self._answer(reply, ack))
+        self._discovery.spawn(self._answer(reply, ack, us=envelope.to, to=envelope.sender))
 
-    async def _answer(self, reply: str, ack: Ack) -> None:
+    async def _answer(self, reply: str, ack: Ack, us: str, to: str) -> None:
+        signer = self._core.identities.signer_of(us)
+        raw = encode_ack(ack) if signer is None else encode_signed_ack(ack, sender=signer.handle, to=to, signer=signer)
         try:
-            await self._core.link.publish(reply, encode_ack(ack))
+            await self._core.link.publish(reply, raw)
         except LinkError:
             self._core.counters.add("acks.unsent")  # it will be asked again
 
     def _overload(self, where: str, arrived: Arrived) -> None:
+        """Held off: not committed, not remembered, not answered; a retry, or the stream, brings it again."""
         core = self._core
         core.counters.add("overload")
         core.counters.add(f"overload.{where}")
         if arrived.settlement is not None:
             arrived.settlement.nak(_NAK_DELAY)
-        sentence = f"overload: envelopes are held off because the {where} is full"
+        sentence = f"overload: envelopes are held off because {_HELD.get(where, f'the {where} is full')}"
         core.counters.problem(f"overload.{where}", sentence, core.clock.monotonic())
         sender = arrived.envelope.sender if arrived.envelope else ""
         core.noise.event(logging.WARNING, f"overload.{where}", sentence, sender=sender, subject=arrived.subject)

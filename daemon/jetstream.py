@@ -7,6 +7,7 @@ reported with what to change, what fails is reported and tried again. Until the 
 """
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Final
@@ -17,7 +18,7 @@ from aghbus.daemon.jetstream_api import JetStreamApi, JetStreamError, NoJetStrea
 from aghbus.daemon.jetstream_carrier import JetStreamCarrier
 from aghbus.daemon.jetstream_consumer import DurableConsumer
 from aghbus.daemon.jetstream_stream import STREAM, StreamState, ensure_stream
-from aghbus.daemon.link import InboundMessage, Link, LinkError
+from aghbus.daemon.link import InboundMessage, Link, LinkError, LinkTimeout
 from aghbus.daemon.logs import event
 from aghbus.daemon.settings import JetStreamSettings
 from aghbus.protocol.text import escape
@@ -49,6 +50,7 @@ class JetStreamProfile:
         link: Link,
         *,
         us: str,
+        former: tuple[str, ...] = (),
         instance: str,
         channels: tuple[tuple[str, str], ...],
         observe: bool,
@@ -59,28 +61,31 @@ class JetStreamProfile:
         on_solved: Callable[[str], None],
         check_every: float = CHECK_EVERY,
     ) -> None:
-        """`channels` are `(workspace_id, channel)`; `instance` is the mark of our store, told from another daemon's by it.
+        """`former` are our earlier ids, whose consumers go on. `channels` are `(workspace_id, channel)`;
+        `instance` is the mark of our store, told from another daemon's by it.
 
         `offer` gets every message, with a settlement; `answered` the commit acknowledgements of receivers.
         """
         self._link = link
+        self._us = us
         self._settings = settings
         self._on_problem = on_problem
         self._on_solved = on_solved
         self._check_every = check_every
-        self._api = JetStreamApi(link)
+        self._api = JetStreamApi(link, us)
         self._acks = Acks(link)
         self._look = asyncio.Event()
         self._attached = asyncio.Event()
         self._stream: StreamState | None = None
         self._wrong: set[str] = set()
         self._draining = False
+        self._leaving: list[DurableConsumer] = []
         self._consumers = tuple(
             DurableConsumer(
                 link,
                 self._api,
                 self._acks,
-                us=us,
+                us=peer_id,
                 instance=instance,
                 workspace_id=workspace_id,
                 channel=channel,
@@ -88,11 +93,13 @@ class JetStreamProfile:
                 settings=settings,
                 offer=offer,
             )
+            for peer_id in (us, *former)
             for workspace_id, channel in channels
         )
         self.carrier = JetStreamCarrier(
             link,
             self._api,
+            us=us,
             window=settings.publish_window,
             seconds=Clock().seconds,
             answered=answered,
@@ -197,7 +204,8 @@ class JetStreamProfile:
         try:
             await self._check_stream()
             for consumer in () if self._draining else self._consumers:
-                await consumer.check(self._stream.created if self._stream else "")
+                await self._check_consumer(consumer)
+            await self._leave()
         except LinkError as error:
             self._failed(None if self._link.state != "up" else str(error))
             return False
@@ -214,6 +222,35 @@ class JetStreamProfile:
             event(_log, logging.INFO, "attached to the stream", stream=STREAM, consumers=len(self._consumers))
         self._attached.set()
         return True
+
+    async def _check_consumer(self, consumer: DurableConsumer) -> None:
+        """Make sure of one. That of a former id may fail, when the broker lets us have only our own: the others go on."""
+        stream = self._stream.created if self._stream else ""
+        if consumer.us == self._us:
+            await consumer.check(stream)
+            return
+        key = f"{PROBLEM}.{consumer.name}"
+        try:
+            await consumer.check(stream)
+        except (JetStreamError, LinkTimeout) as error:
+            self._problem(key, f"nothing is received for our former peer id {consumer.us}: {error}")
+        else:
+            self._right(key)
+
+    def retire(self, peer_id: str) -> None:
+        """A former id has retired: its consumers are deleted at the next look."""
+        self._leaving += [consumer for consumer in self._consumers if consumer.us == peer_id]
+        self._consumers = tuple(consumer for consumer in self._consumers if consumer.us != peer_id)
+        self._look.set()
+
+    async def _leave(self) -> None:
+        while self._leaving:
+            consumer = self._leaving[0]
+            await consumer.close()
+            with contextlib.suppress(JetStreamError, LinkTimeout):  # not there, or not ours to delete
+                await self._api.call(f"CONSUMER.DELETE.{STREAM}.{consumer.name}")
+            self._right(f"{PROBLEM}.{consumer.name}")
+            self._leaving.remove(consumer)
 
     async def _check_stream(self) -> None:
         stream = await ensure_stream(self._api, self._settings)

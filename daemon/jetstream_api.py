@@ -15,6 +15,7 @@ from typing import Any, Final
 import msgspec
 
 from aghbus.daemon.link import InboundMessage, Link, LinkTimeout
+from aghbus.protocol.nats_names import inbox
 from aghbus.protocol.text import escape, shorten
 
 PREFIX: Final = "$JS.API"
@@ -59,9 +60,10 @@ def read_error(error: Mapping[str, Any]) -> JetStreamError:
 class JetStreamApi:
     """Requests over one link, with headers if need be; as many at a time as the caller likes."""
 
-    def __init__(self, link: Link) -> None:
+    def __init__(self, link: Link, us: str) -> None:
+        """`us` is the peer whose inbox the answers come to."""
         self._link = link
-        self._root = f"_INBOX.aghbus_api_{secrets.token_hex(12)}"
+        self._root = f"{inbox(us, 'api')}.{secrets.token_hex(12)}"
         self._waiting: dict[str, asyncio.Future[InboundMessage]] = {}
         self._numbers = itertools.count(1)
         self._answers = link.subscribe(f"{self._root}.*", self._answered)

@@ -16,11 +16,11 @@ import msgspec
 from aghbus.daemon.carrier import Carried
 from aghbus.daemon.failpoints import failpoint
 from aghbus.daemon.jetstream_api import JetStreamApi, JetStreamError, NoJetStream, read_error
-from aghbus.daemon.jetstream_consumer import durable_name
 from aghbus.daemon.jetstream_stream import STREAM
 from aghbus.daemon.link import BadPublish, InboundMessage, Link, LinkDown, PayloadTooLarge
 from aghbus.protocol.acks import ANSWER_TO
 from aghbus.protocol.identifiers import channel_of_subject
+from aghbus.protocol.nats_names import durable_name, inbox
 from aghbus.store.outbox import Outgoing
 
 _OPEN_WAIT: Final = 5.0  # seconds for the stream to be there, before a batch goes back to the outbox
@@ -65,13 +65,14 @@ class JetStreamCarrier:
         link: Link,
         api: JetStreamApi,
         *,
+        us: str,
         window: int,
         seconds: Callable[[], int],
         answered: Callable[[InboundMessage], None],
         refused: Callable[[JetStreamError], None],
         taken: Callable[[], None],
     ) -> None:
-        """At most `window` messages are unconfirmed at a time; `seconds` is Unix time.
+        """Answers come to inboxes of the peer `us`. At most `window` messages are unconfirmed at a time; `seconds` is Unix time.
 
         `refused` is called with why the stream did not take something now, `taken` when it took something after that.
         """
@@ -82,14 +83,17 @@ class JetStreamCarrier:
         self._answered = answered
         self._refused = refused
         self._taken = taken
-        self._root = f"_INBOX.aghbus_pub_{secrets.token_hex(12)}"
+        # Two, since a receiver is told where to acknowledge, and must not be able to confirm in the stream's name.
+        mark = secrets.token_hex(12)
+        self._root = f"{inbox(us, 'pub')}.{mark}"
+        self._ack_root = f"{inbox(us, 'ack')}.{mark}"
         self._numbers = itertools.count(1)
         self._flights: dict[str, tuple[_Batch, Outgoing]] = {}
         self._open = asyncio.Event()
         self._expires = False
         self._pause = 0.0
         self._places: OrderedDict[int, int] = OrderedDict()  # outbox sequence to stream sequence
-        self._replies = link.subscribe(f"{self._root}.*.*", self._replied)
+        self._replies = [link.subscribe(f"{root}.*.*", self._replied) for root in (self._root, self._ack_root)]
 
     # the stream, as the profile sees it
 
@@ -109,8 +113,9 @@ class JetStreamCarrier:
             self._flights.clear()
 
     async def close(self) -> None:
-        """Ends the subscription for confirmations."""
-        await self._replies.unsubscribe()
+        """Ends the subscriptions for confirmations and acknowledgements."""
+        for subscription in self._replies:
+            await subscription.unsubscribe()
 
     # carrying
 
@@ -184,24 +189,29 @@ class JetStreamCarrier:
     # one message
 
     async def _publish(self, batch: _Batch, row: Outgoing, kept: dict[str, int]) -> None:
-        reply = f"{self._root}.{next(self._numbers)}.{row.seq}"
-        headers = await self._headers(row, reply, kept)
+        place = f"{next(self._numbers)}.{row.seq}"
+        reply, answer_to = f"{self._root}.{place}", f"{self._ack_root}.{place}"
+        headers = await self._headers(row, answer_to, kept)
         self._flights[reply] = (batch, row)
         batch.open += 1
         try:
             try:
                 await self._link.publish(row.subject, row.raw, headers, reply)
-            except PayloadTooLarge:  # perhaps only with its headers, which it can do without
+            except (
+                PayloadTooLarge
+            ):  # perhaps only with its headers, which it can do without; then one inbox does for both
+                self._flights[answer_to] = self._flights.pop(reply)
+                reply = answer_to
                 await self._link.publish(row.subject, row.raw, None, reply)
         except (PayloadTooLarge, BadPublish) as error:
             del self._flights[reply]
             batch.open -= 1
             batch.carried.impossible.append((row.seq, str(error)))
 
-    async def _headers(self, row: Outgoing, reply: str, kept: dict[str, int]) -> dict[str, str]:
+    async def _headers(self, row: Outgoing, answer_to: str, kept: dict[str, int]) -> dict[str, str]:
         headers: dict[str, str] = {}
         if row.recipient is not None:
-            headers[ANSWER_TO] = reply
+            headers[ANSWER_TO] = answer_to
         place = self._places.get(row.seq) if row.attempts else None
         if place is None:
             # None of the three can hold a space but the last one, so that the join is unambiguous.

@@ -12,23 +12,17 @@ import msgspec
 
 from aghbus.daemon.jetstream_acks import NAK, Acks, Delivery, Hands
 from aghbus.daemon.jetstream_api import CONSUMER_NOT_FOUND, JetStreamApi, JetStreamError
-from aghbus.daemon.jetstream_stream import NANOSECONDS, STREAM
+from aghbus.daemon.jetstream_stream import STREAM
 from aghbus.daemon.link import InboundMessage, Link, Subscription
 from aghbus.daemon.settings import JetStreamSettings
 from aghbus.protocol.acks import ANSWER_TO
-from aghbus.protocol.identifiers import route_token, subject_root
+from aghbus.protocol.identifiers import route_token
+from aghbus.protocol.jetstream_config import consumer_config
+from aghbus.protocol.nats_names import durable_name, own_subjects, provisioned_delivery
 
 _IN_USE: Final = 10013  # the consumer pushes to another subject, and somebody is subscribed there
-_HEARTBEAT: Final = 5 * NANOSECONDS  # of an idle consumer; flow control needs one
 _FLUSH_WAIT: Final = 5.0  # seconds for the broker to have a subscription
 _MOST_REFUSED: Final = 65_536  # stream sequences looked through for those that a lost connection or process had in hand
-_HASH_DIGITS: Final = 16  # of the workspace in a consumer's name; 64 bits tell the workspaces of one account apart
-
-
-def durable_name(workspace_id: str, channel: str, token: str) -> str:
-    """Name of the consumer of the peer with that route token (spec section 7); durable names may not hold dots."""
-    digest = hashlib.sha256(workspace_id.encode()).hexdigest()[:_HASH_DIGITS]
-    return f"peer_{token}_{digest}_{channel}"
 
 
 class Place(msgspec.Struct, frozen=True):
@@ -57,24 +51,25 @@ class DurableConsumer:
         settings: JetStreamSettings,
         offer: Callable[[InboundMessage], None],
     ) -> None:
-        root = subject_root(workspace_id, channel)
-        token = route_token(us)
         self.channel = channel
-        self.name = durable_name(workspace_id, channel, token)
+        self.name = durable_name(workspace_id, channel, route_token(us))
         self.place = Place()
         self.repeated = 0  # deliveries of what was still in our hands, or acked
         self._link = link
         self._api = api
         self._acks = acks
         self._offer = offer
-        self._us = us
+        self.us = us
         mark = hashlib.sha256(f"{instance} {us}".encode()).hexdigest()[:24]
-        self._wanted = _config(
+        self._provisioned = provisioned_delivery(us, workspace_id, channel)
+        self._wanted = consumer_config(
             self.name,
-            filters=[f"{root}.broadcast", f"{root}.peer.{'*' if observe else token}"],
-            deliver_to=f"_INBOX.aghbus_{mark}.{self.name}",
-            settings=settings,
+            filters=own_subjects(us, workspace_id, channel, observe=observe),
+            deliver_to=f"{self._provisioned}.{mark}",
+            ack_wait=settings.ack_wait,
+            max_in_flight=settings.max_in_flight,
         )
+        self._flow = f"$JS.FC.{STREAM}.{self.name}."
         self._hands = Hands(acks)
         self._stream = ""  # `created` of the stream that we were last attached to
         self._connection = -1  # the link's count of reconnects when we last took up what was lost
@@ -98,8 +93,12 @@ class DurableConsumer:
         if not known or self._connection != self._link.reconnects:
             await self._take_up(info)
             self._connection = self._link.reconnects
+        deliver_to = str(info["config"]["deliver_subject"])
+        if self._subscription is not None and self._subscription.subject != deliver_to:
+            await self._subscription.drain()  # the operator has put one of his in the place of ours, or the reverse
+            self._subscription = None
         if self._subscription is None and not self._closed:
-            self._subscription = self._link.subscribe(str(self._wanted["deliver_subject"]), self._delivered)
+            self._subscription = self._link.subscribe(deliver_to, self._delivered)
             await self._link.flush(_FLUSH_WAIT)
 
     async def close(self) -> None:
@@ -119,9 +118,19 @@ class DurableConsumer:
                 raise
             return await self._put({**self._wanted, **self._start(stream)})
         config: dict[str, Any] = info["config"]
+        if config.get("deliver_subject") == self._provisioned:
+            self._accept(config)
+            return info
         if all(config.get(key) == value for key, value in self._wanted.items()):
             return info
         return await self._put({**config, **self._wanted})
+
+    def _accept(self, config: Mapping[str, Any]) -> None:
+        """The operator made it, since we may not (docs/security/broker.md): taken as it is, if it keeps what we need."""
+        for key in ("filter_subjects", "ack_policy", "flow_control"):
+            if config.get(key) != self._wanted[key]:
+                hint = "delete it, and make it as `aghctl nats permissions --format json` says"
+                raise JetStreamError(0, f"the consumer {self.name} has another {key} than it needs ({hint})")
 
     def _start(self, stream: str) -> dict[str, Any]:
         """Where a new consumer begins: with what comes from now on; or, if one was lost under us, with what it had not settled."""
@@ -141,7 +150,7 @@ class DurableConsumer:
                 raise
             raise JetStreamError(
                 error.code,
-                f"another daemon receives as {self._us} on channel {self.channel}:"
+                f"another daemon receives as {self.us} on channel {self.channel}:"
                 " give one of them another --peer-id, or wait some minutes for a connection that died",
             ) from None
 
@@ -165,7 +174,8 @@ class DurableConsumer:
     def _delivered(self, message: InboundMessage) -> None:
         headers = message.headers or {}
         if not message.data and "Status" in headers:
-            if stalled := message.reply or headers.get("Nats-Consumer-Stalled"):
+            stalled = message.reply or headers.get("Nats-Consumer-Stalled", "")
+            if stalled.startswith(self._flow):  # a stranger's message must not have us publish anywhere else
                 self._acks.put(stalled, b"")  # flow control: we have had all that came before
             return
         sequence = stream_sequence(message.reply)
@@ -184,23 +194,6 @@ class DurableConsumer:
                 Delivery(hands, sequence, message.reply),
             )
         )
-
-
-def _config(name: str, *, filters: list[str], deliver_to: str, settings: JetStreamSettings) -> dict[str, Any]:
-    """What we need of the consumer; no limit of deliveries, for deduplication settles repetitions."""
-    return {
-        "name": name,
-        "durable_name": name,
-        "filter_subjects": filters,
-        "deliver_subject": deliver_to,
-        "ack_policy": "explicit",
-        "ack_wait": int(settings.ack_wait * NANOSECONDS),
-        "max_ack_pending": settings.max_in_flight,
-        "max_deliver": -1,
-        "replay_policy": "instant",
-        "flow_control": True,
-        "idle_heartbeat": _HEARTBEAT,
-    }
 
 
 def _place(info: Mapping[str, Any]) -> Place:

@@ -11,17 +11,12 @@ import msgspec
 from aghbus.daemon.config_rules import show_duration, show_size
 from aghbus.daemon.jetstream_api import STREAM_EXISTS, STREAM_NOT_FOUND, JetStreamApi, JetStreamError
 from aghbus.daemon.settings import JetStreamSettings
-from aghbus.protocol.limits import MAX_ENVELOPE_BYTES, SUBJECT_PREFIX
+from aghbus.protocol import nats_names
+from aghbus.protocol.jetstream_config import DUPLICATE_WINDOW, MAX_MESSAGE_BYTES, NANOSECONDS, stream_config
 from aghbus.protocol.text import escape
 
-STREAM: Final = "AGH_NETWORK_V0"
-SUBJECTS: Final = f"{SUBJECT_PREFIX}.>"
-MAX_MESSAGE_BYTES: Final = MAX_ENVELOPE_BYTES + 65_536
-"""Largest envelope and its headers (spec section 7); ours take under 2 KiB, relays may add some."""
-DUPLICATE_WINDOW: Final = 120
-"""Seconds in which the stream knows a `Nats-Msg-Id` again: NATS' default, longer than any doubt about one publish."""
-NANOSECONDS: Final = 1_000_000_000
-"""In a second; all durations of the API are in nanoseconds."""
+STREAM: Final = nats_names.STREAM
+SUBJECTS: Final = nats_names.STREAM_SUBJECTS
 _TTL_LEVEL: Final = 1  # of the API, from which messages may have a time to live of their own (nats-server 2.11)
 _SUBJECTS_OVERLAP: Final = 10065
 _NO_STORAGE: Final = frozenset({10023, 10028, 10047})  # too little left: of anything, for the account, on the disk
@@ -81,23 +76,13 @@ def _explained(error: JetStreamError, settings: JetStreamSettings) -> JetStreamE
 
 def wanted(settings: JetStreamSettings, *, expires: bool) -> dict[str, Any]:
     """The configuration of a new stream; `expires` when the server lets messages have a life of their own."""
-    config: dict[str, Any] = {
-        "name": STREAM,
-        "description": "AGH Network v0",
-        "subjects": [SUBJECTS],
-        "retention": "limits",
-        "storage": "file",
-        "discard": settings.discard,
-        "max_age": settings.max_age * NANOSECONDS,
-        "max_bytes": settings.max_bytes,
-        "max_msg_size": MAX_MESSAGE_BYTES,
-        "max_msgs": -1,
-        "max_msgs_per_subject": -1,
-        "max_consumers": -1,
-        "num_replicas": settings.replicas,
-        "duplicate_window": DUPLICATE_WINDOW * NANOSECONDS,
-    }
-    return {**config, "allow_msg_ttl": True} if expires else config
+    return stream_config(
+        discard=settings.discard,
+        max_age=settings.max_age,
+        max_bytes=settings.max_bytes,
+        replicas=settings.replicas,
+        expires=expires,
+    )
 
 
 def _read(info: Mapping[str, Any], settings: JetStreamSettings, may_expire: bool) -> StreamState:

@@ -6,7 +6,7 @@ from typing import Final
 from aghbus.daemon.core import Core
 from aghbus.daemon.failpoints import failpoint
 from aghbus.protocol.control import InboxItem, InboxList, InboxNackAsk, InboxNextAsk
-from aghbus.store import inbox
+from aghbus.store import audit, inbox
 from aghbus.store.transaction import Transaction
 
 _SHORTEST: Final = 0.01  # seconds between two tries for a message that is due: its consumer may hold the commit
@@ -46,7 +46,10 @@ class Mailbox:
             self._core.steps.settle(tx)
             now_ms, visible_ms = self._core.clock.millis(), int(ask.visibility * 1000)
             item = inbox.lease_next(tx, now_ms, visible_ms, token, work_id=ask.work_id)
-            return inbox.ack(tx, item.seq, token) if item is not None and ask.ack else item
+            if item is None:
+                return None
+            audit.note_delivery(tx, now_ms, item, "acked" if ask.ack else "leased")
+            return inbox.ack(tx, item.seq, token) if ask.ack else item
 
         item = await self._core.store.write(job)
         if item is not None:
@@ -65,7 +68,11 @@ class Mailbox:
 
     async def ack(self, seq: int, lease: str | None) -> InboxItem:
         """Done; refused when another lease holds it."""
-        item = await self._core.store.write(lambda tx: inbox.ack(tx, seq, lease))
+
+        def job(tx: Transaction) -> InboxItem:
+            return self._noted(tx, inbox.ack(tx, seq, lease), "acked")
+
+        item = await self._core.store.write(job)
         failpoint("inbox.acked")
         return item
 
@@ -76,7 +83,8 @@ class Mailbox:
         def job(tx: Transaction) -> InboxItem:
             self._core.steps.settle(tx)
             now_ms = self._core.clock.millis()
-            return inbox.nack(tx, seq, now_ms=now_ms, lease=ask.lease, delay_ms=delay_ms, error=ask.error)
+            item = inbox.nack(tx, seq, now_ms=now_ms, lease=ask.lease, delay_ms=delay_ms, error=ask.error)
+            return self._noted(tx, item, "dead" if item.state == "dead" else "returned")
 
         item = await self._core.store.write(job)
         self._core.inbox_bell.ring()
@@ -84,6 +92,10 @@ class Mailbox:
 
     async def requeue(self, seq: int) -> InboxItem:
         """Ready at once, attempts forgotten."""
-        item = await self._core.store.write(lambda tx: inbox.requeue(tx, seq))
+        item = await self._core.store.write(lambda tx: self._noted(tx, inbox.requeue(tx, seq), "requeued"))
         self._core.inbox_bell.ring()
+        return item
+
+    def _noted(self, tx: Transaction, item: InboxItem, outcome: str) -> InboxItem:
+        audit.note_delivery(tx, self._core.clock.millis(), item, outcome)
         return item

@@ -5,43 +5,52 @@ SIGTERM: no new work → unsubscribe → last commits → outbox out → API dow
 """
 
 import asyncio
+import contextlib
 import importlib.metadata
 import logging
 import os
 import secrets
 import signal
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from pathlib import Path
 from typing import Final
 
 import msgspec
 
 from aghbus.daemon.api.server import ApiServer
+from aghbus.daemon.api.token_file import read_token
+from aghbus.daemon.bridge.formats import FormatsError
+from aghbus.daemon.bridge.service import Bridge
 from aghbus.daemon.broker import BrokerError, EmbeddedBroker
 from aghbus.daemon.carrier import CoreCarrier
 from aghbus.daemon.catalog import Catalog, CatalogError, CatalogSource
 from aghbus.daemon.catalog_watcher import CatalogWatcher
+from aghbus.daemon.chains.formats import Formats as ChainFormats
+from aghbus.daemon.chains.runner import ChainRunner
 from aghbus.daemon.clock import Clock
 from aghbus.daemon.config_rules import split_address
 from aghbus.daemon.core import Core
 from aghbus.daemon.deadlines import Deadlines
+from aghbus.daemon.denied import Denied
 from aghbus.daemon.discovery import Discovery
 from aghbus.daemon.intake import Intake
 from aghbus.daemon.jetstream import JetStreamProfile
-from aghbus.daemon.link import Link
-from aghbus.daemon.link_events import InboundMessage, LinkEvent, SlowConsumer
+from aghbus.daemon.keys import FormerKey
+from aghbus.daemon.link import Link, LinkError, Subscription
+from aghbus.daemon.link_events import InboundMessage, LinkEvent, PermissionDenied, SlowConsumer
 from aghbus.daemon.logs import set_level
 from aghbus.daemon.nats_options import NatsOptions, resolve_nats_options
 from aghbus.daemon.node_service import NodeService
 from aghbus.daemon.outgoing import Sender
 from aghbus.daemon.publisher import Publisher
+from aghbus.daemon.retirement import Retirement
 from aghbus.daemon.roster import Roster
 from aghbus.daemon.settings import Settings, reloadable_changes
 from aghbus.daemon.store_watch import StoreWatch
-from aghbus.protocol.acks import REPLY_PREFIX
-from aghbus.protocol.identifiers import route_token, subject_root
 from aghbus.protocol.locations import Locations
-from aghbus.store import peers
+from aghbus.protocol.nats_names import inbox, own_subjects
+from aghbus.protocol.trust_proof import EnvelopeSigner
+from aghbus.store import audit, peers
 from aghbus.store.database import Store
 from aghbus.store.errors import StoreUnavailable
 from aghbus.store.retention import Policy, sweep
@@ -69,8 +78,13 @@ class Node:
         *,
         last_seq: int,
         instance: str,
+        signer: EnvelopeSigner | None = None,
+        former: Iterable[FormerKey] = (),
     ) -> None:
-        """`last_seq` is the store's, `instance` tells this store's daemon from another one under the same peer id."""
+        """`last_seq` is the store's, `instance` tells this store's daemon from another one under the same peer id.
+
+        `signer` is that of our key, None for a plain peer; `former` are our earlier ids that have not retired.
+        """
         self.settings = settings
         self.locations = locations
         self.broker = broker
@@ -89,8 +103,9 @@ class Node:
         )
         clock = Clock()
         roster = Roster(settings.discovery.interval)
-        self.core = Core(settings, clock, store, self.link, roster, last_seq)
-        self._ack_root = f"{REPLY_PREFIX}aghbus_{secrets.token_hex(12)}"
+        self.core = Core(settings, clock, store, self.link, roster, last_seq, signer, former)
+        self._ack_root = f"{inbox(self.core.us, 'ack')}.{secrets.token_hex(12)}"
+        self.denied = Denied(self.core.us)
         self.jetstream = self._profile(instance) if settings.durability == "jetstream" else None
         carrier = self.jetstream.carrier if self.jetstream else CoreCarrier(self.link, self._ack_root)
         self.publisher = Publisher(self.core, carrier)
@@ -98,6 +113,13 @@ class Node:
         self.discovery = Discovery(self.core, instance, self.publisher.peer_is_back)
         self.intake = Intake(self.core, self.discovery, self.publisher, self.deadlines)
         self.sender = Sender(self.core, self.publisher, self.deadlines)
+        self.bridge = Bridge(self.core, self.sender)
+        chain_formats = ChainFormats(
+            self.core, self.bridge.formats.of, self.bridge.hand_over.remember, self.bridge.artifacts
+        )
+        self.chains = ChainRunner(self.core, self.sender, chain_formats)
+        self.retirement = Retirement(self.core, self._retired)
+        self._former: dict[str, list[Subscription]] = {}
         self.catalog = CatalogWatcher(self._catalog_source(settings), self._new_catalog, self._bad_catalog)
         self.version = importlib.metadata.version("aghbus")
         self.service = NodeService(self)
@@ -111,6 +133,7 @@ class Node:
         return JetStreamProfile(
             self.link,
             us=self.core.us,
+            former=self.core.identities.elsewhere,
             instance=instance,
             channels=self.core.channels,
             observe=self.settings.observe,
@@ -132,6 +155,8 @@ class Node:
     async def start(self) -> None:
         """Bring everything up; the broker may come later. Raises CatalogError, ListenError."""
         self.core.catalog = self.catalog.load()
+        await self._begin_audit()
+        await self.retirement.look()
         self.core.roster.load(await peers.load(self._store.reader))
         self._api = ApiServer(
             self.service,
@@ -149,21 +174,45 @@ class Node:
         self._run("publisher", self.publisher.run)
         self._run("retry", self.publisher.retry)
         self._run("deadlines", self.deadlines.run)
+        self._run("bridge", self.bridge.follower.run)
+        self._run("bridge log", self.bridge.log.run)
+        self._run("chains", self.chains.run)
         self._run("greeting", self.discovery.keep_greeting)
         self._run("catalog", self.catalog.run)
         self._run("retention", self._retain)
+        self._run("retirement", self.retirement.run)
         self._run("clock steps", self.core.steps.run)
         self._run("store watch", StoreWatch(self.core, self.publisher.link_up).run)
         self.link.start()
 
+    async def _begin_audit(self) -> None:
+        core = self.core
+        self._store.memory.audit.enabled = self.settings.audit.enabled
+        how = f"trust.mode={self.settings.trust.mode}, {'no key' if core.signer is None else 'a key'}"
+        await self._store.write(lambda tx: audit.note_start(tx, core.clock.millis(), how))
+
     def _subscribe(self) -> None:
         """Core NATS: both subjects of ours on every channel, and what receivers acknowledge."""
         for workspace_id, channel in self.core.channels:
-            root = subject_root(workspace_id, channel)
-            self.link.subscribe(f"{root}.broadcast", self.intake.offer)
-            peer = "*" if self.settings.observe else route_token(self.core.us)
-            self.link.subscribe(f"{root}.peer.{peer}", self.intake.offer)
+            for subject in own_subjects(self.core.us, workspace_id, channel, observe=self.settings.observe):
+                self.link.subscribe(subject, self.intake.offer)
+        for us in self.core.identities.elsewhere if not self.settings.observe else ():
+            subjects = [own_subjects(us, *place)[1] for place in self.core.channels]
+            self._former[us] = [self.link.subscribe(subject, self.intake.offer) for subject in subjects]
         self.link.subscribe(f"{self._ack_root}.*", self.publisher.acknowledged)
+
+    def _retired(self, peer_id: str) -> None:
+        """A former identity leaves the bus."""
+        if self.core.identities.shares_subject(peer_id):
+            return
+        if self.jetstream is not None:
+            self.jetstream.retire(peer_id)
+        for subscription in self._former.pop(peer_id, []):
+            self.discovery.spawn(self._unsubscribe(subscription))
+
+    async def _unsubscribe(self, subscription: Subscription) -> None:
+        with contextlib.suppress(LinkError):  # a link that is down has no subscriptions
+            await subscription.drain()
 
     def _run(self, name: str, main: Callable[[], Awaitable[None]]) -> None:
         async def guarded() -> None:
@@ -236,6 +285,7 @@ class Node:
         await (self.discovery.join() if first else self.discovery.greet(joined=True))
 
     def _link_down(self, _link: Link, reason: str) -> None:
+        self.denied.link_down()
         if self.jetstream is not None:
             self.jetstream.link_down()
         if not self.core.draining:
@@ -244,6 +294,8 @@ class Node:
 
     def _link_event(self, event: LinkEvent) -> None:
         self.core.counters.add(f"link.{type(event).__name__}")
+        if isinstance(event, PermissionDenied):
+            self.denied.note(event.detail, self.core.clock.monotonic())
         if isinstance(event, SlowConsumer):
             sentence = f"slow consumer: {event.dropped} messages were dropped on {event.subject}"
             self.core.counters.problem("slow", sentence, self.core.clock.monotonic())
@@ -272,10 +324,12 @@ class Node:
     async def _retain(self) -> None:
         while True:
             await asyncio.sleep(_RETENTION_INTERVAL)
-            bounds = self.core.settings.store
+            bounds, log = self.core.settings.store, self.core.settings.audit
+            now_ms = self.core.steps.prudent_millis()
             policy = Policy(max_age=bounds.retention_age, max_bytes=bounds.retention_size)
             try:
-                swept = await sweep(self._store, policy, self.core.steps.prudent_millis())
+                swept = await sweep(self._store, policy, now_ms)
+                await audit.sweep(self._store, log.max_rows, log.max_age, now_ms)
                 self.core.counters.add("retention.sweeps")
                 self.core.counters.add("retention.envelopes", swept.envelopes)
             except StoreUnavailable:
@@ -293,7 +347,14 @@ class Node:
         if changes.restart:
             _log.warning("keys that need a restart were not changed keys=%s", ",".join(changes.restart))
         self.core.take_over(only_reloadable(self.core.settings, new, changes.now))
+        if changes.now:
+            now_ms, names = self.core.clock.millis(), ",".join(changes.now)
+            self.core.behind(lambda tx: audit.note_policy(tx, now_ms, "settings_changed", names))
         set_level(self.core.settings.log.level)
+        try:
+            self.bridge.formats.take_over(self.core.settings)
+        except FormatsError as error:
+            _log.error("the bridge's files are not reloaded cause=%s", error)
         self.catalog.follow(self._catalog_source(self.core.settings))
         _log.info("configuration reloaded changed=%s", ",".join(changes.now))
 
@@ -315,8 +376,4 @@ def _api_token(settings: Settings, locations: Locations) -> str | None:
     """The bearer token of the TCP listener: the named file's, or one of our own made at the first start (0600)."""
     if settings.api.tcp is None:
         return None
-    path = Path(locations.api_token_file)
-    if not path.exists() and settings.api.token_file is None:
-        with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:  # noqa: PTH123 - the mode counts
-            file.write(secrets.token_urlsafe(32) + "\n")
-    return path.read_text().strip()
+    return read_token(Path(locations.api_token_file), make=settings.api.token_file is None)

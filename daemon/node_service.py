@@ -5,11 +5,15 @@ from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING, Final
 
 from aghbus.daemon.artifact_service import ArtifactService
+from aghbus.daemon.bridge.service import Bridge, BridgeService
+from aghbus.daemon.chains.runner import ChainRunner
+from aghbus.daemon.chains.service import ChainService
 from aghbus.daemon.mailbox import Mailbox
 from aghbus.daemon.roster import card_object
 from aghbus.daemon.service import EventFilter, MessageQuery
 from aghbus.daemon.status import readiness, status
 from aghbus.daemon.streams import envelope_filter, follow
+from aghbus.daemon.trust_service import TrustService
 from aghbus.daemon.verbs import Drafts
 from aghbus.protocol import control
 from aghbus.protocol.errors import InvalidRequest, NotFound
@@ -23,7 +27,7 @@ if TYPE_CHECKING:
 _CORRELATION: Final = ("work_id", "thread_id", "direct_id", "reply_to", "trace_id", "causation_id")
 
 
-class NodeService(ArtifactService):
+class NodeService(ArtifactService, BridgeService, ChainService, TrustService):
     """`aghbus.daemon.service.Service` over a running node."""
 
     def __init__(self, node: "Node") -> None:
@@ -32,6 +36,14 @@ class NodeService(ArtifactService):
         self._drafts = Drafts(node.core)
         self._mailbox = Mailbox(node.core)
         self._started = node.core.clock.monotonic()
+
+    @property
+    def _bridge(self) -> Bridge:
+        return self._node.bridge
+
+    @property
+    def _chains(self) -> ChainRunner:
+        return self._node.chains
 
     async def status(self) -> control.Status:
         """How everything is."""
@@ -80,7 +92,7 @@ class NodeService(ArtifactService):
             workspace_id=core.workspace,
             channel=channel,
             presence="local",
-            trust="unverified",
+            trust="unverified" if core.signer is None else "verified",
             first_seen_ms=core.clock.millis(),
             last_seen_ms=core.clock.millis(),
             card=card_object(core.card()),
@@ -115,7 +127,7 @@ class NodeService(ArtifactService):
         """One envelope by its parts."""
         detail = await works.work(self._core.store.reader, ask.work_id, ask.channel) if ask.work_id else None
         draft = self._drafts.of_send(ask, view_of(detail.work) if detail else None)
-        return await self._node.sender.send(draft, repeats=_chosen(ask))
+        return await self._node.sender.send(draft, repeats=_chosen(ask), allow_secrets=ask.allow_secrets)
 
     async def work_open(self, ask: control.WorkOpenAsk) -> control.Sent:
         """Open a work for a peer."""
@@ -125,6 +137,7 @@ class NodeService(ArtifactService):
         return await self._node.sender.send(
             self._drafts.of_open(ask),
             repeats=_chosen(ask),
+            allow_secrets=ask.allow_secrets,
             accept_within=ask.accept_within,
             progress_within=ask.progress_within,
         )
@@ -136,7 +149,7 @@ class NodeService(ArtifactService):
         trace_id = opening.envelope.get("trace_id") if opening else None
         draft = self._drafts.of_verb(work, verb, ask, trace_id)
         repeats = None if ask.id is None else frozenset({"work_id"})
-        return await self._node.sender.send(draft, repeats=repeats)
+        return await self._node.sender.send(draft, repeats=repeats, allow_secrets=ask.allow_secrets)
 
     # reading
 

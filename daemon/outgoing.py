@@ -1,9 +1,11 @@
 """Sending: one transaction that holds the envelope, the change of our own work and the outbox row; then yes; then publish."""
 
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 from msgspec import json
 
+from aghbus.daemon import secrets_guard
 from aghbus.daemon.core import Core
 from aghbus.daemon.deadlines import Deadlines
 from aghbus.daemon.failpoints import failpoint
@@ -13,10 +15,13 @@ from aghbus.protocol.envelope import Envelope
 from aghbus.protocol.errors import InvalidRequest, Refused, Unavailable
 from aghbus.protocol.lifecycle import State
 from aghbus.protocol.sending import Draft, apply_own, build
+from aghbus.store import works
 from aghbus.store.apply import Applied, load_view, send
 from aghbus.store.envelopes import find_sent
 from aghbus.store.outbox import Outgoing, load_queued
 from aghbus.store.transaction import Transaction
+
+T = TypeVar("T")
 
 
 class Sender:
@@ -32,6 +37,7 @@ class Sender:
         draft: Draft,
         *,
         repeats: frozenset[str] | None = None,
+        allow_secrets: bool = False,
         accept_within: float | None = None,
         progress_within: float | None = None,
     ) -> Sent:
@@ -39,40 +45,101 @@ class Sender:
 
         `repeats`: the caller chose the id, so the same request again gives the first one's answer; it names the fields that the
         caller chose beside kind, receiver and content. The limits, in seconds, are deadlines of a work that this opens
-        (None: as configured, 0: none). Raises InvalidRequest, Refused (our own copy of
-        the work forbids it, or the id is taken by other content), Unavailable.
+        (None: as configured, 0: none). `allow_secrets` lets through what looks like a credential. Raises InvalidRequest,
+        Refused (our own copy of the work forbids it, or the id is taken by other content), Unavailable.
+        """
+
+        def job(_tx: Transaction, batch: "Batch") -> Sent:
+            return batch.send(
+                draft,
+                repeats=repeats,
+                allow_secrets=allow_secrets,
+                accept_within=accept_within,
+                progress_within=progress_within,
+            )
+
+        return await self.send_all(job)
+
+    async def send_all(self, job: Callable[[Transaction, "Batch"], T]) -> T:
+        """Run `job` in one transaction; what it puts into the batch is committed with whatever else it writes, all or nothing.
+
+        The job may run twice, as every job of the store. Raises what it raises, and Unavailable.
         """
         core = self._core
         if core.draining:
             raise Unavailable("the daemon is shutting down", hint="try again when it is back")
-        envelope = build(draft, core.clock.seconds())
+
+        def run(tx: Transaction) -> tuple[T, Batch]:
+            batch = Batch(core, self._deadlines, tx)
+            return job(tx, batch), batch
+
+        result, batch = await core.store.write(run)
+        if batch.rows:
+            failpoint("send.committed")
+            for kind in batch.kinds:
+                core.counters.add(f"sent.{kind}")
+            self._publisher.enqueue(batch.rows)
+            core.announcer.ring(max(row.seq for row in batch.rows))
+        return result
+
+
+class Batch:
+    """What one transaction sends, in order. `rows` go to the publisher once it is committed, `kinds` are counted."""
+
+    def __init__(self, core: Core, deadlines: Deadlines, tx: Transaction) -> None:
+        self._core = core
+        self._deadlines = deadlines
+        self._tx = tx
+        self.rows: list[Outgoing] = []
+        self.kinds: list[str] = []
+
+    def send(
+        self,
+        draft: Draft,
+        *,
+        repeats: frozenset[str] | None = None,
+        allow_secrets: bool = False,
+        accept_within: float | None = None,
+        progress_within: float | None = None,
+    ) -> Sent:
+        """As `Sender.send`, within the transaction."""
+        core, tx = self._core, self._tx
+        envelope = build(draft, core.clock.seconds(), core.identities.signer_of(draft.sender))
+        secrets_guard.check(core, envelope, allowed=allow_secrets)
         if len(envelope.raw) > core.link.max_payload:
             raise InvalidRequest(
                 f"the envelope has {len(envelope.raw)} bytes, over the broker's limit of {core.link.max_payload}",
                 hint="send a reference (artifact_refs) instead of the content, or raise max_payload of the broker",
             )
+        if repeats is not None and (first := self._earlier(envelope, repeats)) is not None:
+            return first
+        view = load_view(tx, envelope, envelope.sender)
+        own = apply_own(envelope, view.work, view.room)
+        applied = send(tx, envelope, own, us=envelope.sender, now_ms=core.clock.millis())
+        self._deadlines.note(tx, envelope, applied, accept_within, progress_within)
+        failpoint("send.decided")
+        state = applied.after.state if applied.after is not None else None
+        self.add(envelope.kind, outgoing(tx, applied))
+        return _sent(envelope.document(), applied.queued[-1], state, "queued")
 
-        def job(tx: Transaction) -> tuple[Sent, list[Outgoing]]:
-            if repeats is not None and (first := self._earlier(tx, envelope, repeats)) is not None:
-                return first, []
-            view = load_view(tx, envelope, core.us)
-            own = apply_own(envelope, view.work, view.room)
-            applied = send(tx, envelope, own, us=core.us, now_ms=core.clock.millis())
-            self._deadlines.note(tx, envelope, applied, accept_within, progress_within)
-            failpoint("send.decided")
-            state = applied.after.state if applied.after is not None else None
-            return _sent(envelope.document(), applied.queued[-1], state, "queued"), outgoing(tx, applied)
+    def add(self, kind: str, rows: list[Outgoing]) -> None:
+        """Rows of an envelope of `kind` that something else has put into the outbox in this transaction."""
+        self.rows += rows
+        self.kinds.append(kind)
 
-        sent, rows = await core.store.write(job)
-        failpoint("send.committed")
-        if rows:
-            core.counters.add(f"sent.{envelope.kind}")
-            self._publisher.enqueue(rows)
-            core.announcer.ring(sent.seq)
-        return sent
+    def sent_before(self, workspace_id: str, message_id: str) -> Sent | None:
+        """What was sent under this id earlier; None when nothing was."""
+        found = find_sent(self._tx, workspace_id, message_id)
+        if found is None:
+            return None
+        document = json.decode(found.raw)
+        work = None
+        if document.get("work_id") is not None:
+            work = works.load(self._tx, workspace_id, document["channel"], document["work_id"])
+        return _sent(document, found.seq, work.state if work is not None else None, found.state or "published")
 
-    def _earlier(self, tx: Transaction, envelope: Envelope, chosen: frozenset[str]) -> Sent | None:
-        found = find_sent(tx, envelope.workspace_id, envelope.id)
+    def _earlier(self, envelope: Envelope, chosen: frozenset[str]) -> Sent | None:
+        found = find_sent(self._tx, envelope.workspace_id, envelope.id)
         if found is None:
             return None
         if _content(found.raw, chosen) != _content(envelope.raw, chosen):

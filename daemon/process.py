@@ -14,11 +14,12 @@ from typing import Final, Literal, TextIO
 from aghbus.daemon import clock
 from aghbus.daemon.broker import BrokerError, EmbeddedBroker
 from aghbus.daemon.failpoints import arm
+from aghbus.daemon.keys import load_former, load_signer
 from aghbus.daemon.nats_options import resolve_nats_options
 from aghbus.daemon.node import Node, Reload
 from aghbus.daemon.settings import Settings
 from aghbus.protocol.locations import Locations
-from aghbus.store import envelopes, meta
+from aghbus.store import envelopes, identities, meta
 from aghbus.store.database import Store
 from aghbus.store.transaction import Transaction
 
@@ -35,20 +36,25 @@ async def run_daemon(
 ) -> int:
     """Run until SIGTERM or SIGINT, and drain; the exit code of the process: 1 when a part of it failed.
 
-    Raises NatsOptionsError, BrokerError, StoreError, CatalogError or ListenError when it cannot start; each has a hint.
+    Raises KeyFileError, NatsOptionsError, BrokerError, StoreError, CatalogError or ListenError when it cannot start; each
+    has a hint.
     """
     arm(os.environ)
     clock.arm(os.environ)
     sys.setswitchinterval(_SWITCH_INTERVAL)
+    signer = load_signer(settings, locations, os.environ)
     broker = _embedded(settings, locations)
     store = await Store.open(Path(locations.store_path), synchronous=_synchronous(settings), name=settings.name)
     try:
         last_seq = await envelopes.last_seq(store.reader)
         instance = await store.write(_instance)
+        us = settings.peer_id if signer is None else signer.handle
+        earlier = await store.write(lambda tx: _identity(tx, us))
     except BaseException:
         await store.close()  # its threads would keep the process
         raise
-    node = Node(settings, locations, store, broker, last_seq=last_seq, instance=instance)
+    former = [load_former(peer_id, settings, locations, os.environ) for peer_id in earlier]
+    node = Node(settings, locations, store, broker, last_seq=last_seq, instance=instance, signer=signer, former=former)
     try:
         await node.start()
     except BaseException:
@@ -120,6 +126,12 @@ def _instance(tx: Transaction) -> str:
         value = secrets.randbits(62)
         meta.put(tx.db, "instance", value)
     return f"{value:016x}"
+
+
+def _identity(tx: Transaction, us: str) -> list[str]:
+    """We are `us` now; who we were before, as far as it has not retired."""
+    identities.begin(tx, us, clock.Clock().millis())
+    return [one.peer_id for one in identities.former(tx.db, us)]
 
 
 def _command(name: str) -> str:

@@ -18,10 +18,10 @@ from aghbus.daemon.closing import after_failure
 from aghbus.daemon.core import Core
 from aghbus.daemon.failpoints import failpoint
 from aghbus.daemon.link import InboundMessage, LinkError
-from aghbus.protocol.acks import Ack, parse_ack
+from aghbus.protocol.acks import Ack, is_answer_of, parse_ack
 from aghbus.protocol.budget import Budgets
 from aghbus.protocol.errors import REASON_CODES
-from aghbus.store import outbox, retry
+from aghbus.store import audit, outbox, retry
 from aghbus.store.errors import StoreUnavailable
 from aghbus.store.outbox import Outgoing
 from aghbus.store.retry import Schedule
@@ -294,11 +294,12 @@ class Publisher:
                 self._fail(tx, row.seq, "dead", f"no answer after {row.attempts} tries")
         return due, retry.next_due_ms(tx)
 
-    def _fail(self, tx: Transaction, seq: int, state: str, why: str) -> None:
+    def _fail(self, tx: Transaction, seq: int, state: str, why: str, reason: str | None = None) -> None:
         failed = retry.give_up(tx, seq, state, why)
         if failed is None:
             return
-        rows = after_failure(tx, self._core, failed)
+        audit.note_outgoing(tx, self._core.clock.millis(), seq, state, why)
+        rows = after_failure(tx, self._core, failed, reason)
         tx.after_commit(lambda: self._told(rows))
 
     def _told(self, rows: list[Outgoing]) -> None:
@@ -316,19 +317,23 @@ class Publisher:
             return  # a stream's acknowledgement, for one
         seq = int(token)
         self._core.counters.add(f"acks.{ack.outcome}")
-        self._core.behind(lambda tx: self._take_answer(tx, seq, ack))
+        self._core.behind(lambda tx: self._take_answer(tx, seq, ack, message.data))
 
-    def _take_answer(self, tx: Transaction, seq: int, ack: Ack) -> None:
-        """Who got one message of ours knows where answers go, and can count: the id shows that it is the receiver's answer."""
-        if not retry.is_message(tx, seq, ack.id):
+    def _take_answer(self, tx: Transaction, seq: int, ack: Ack, raw: bytes) -> None:
+        """Who got one message of ours knows where answers go, and can count: the id shows that it is the receiver's answer.
+
+        Who follows the receiver's subject knows the id too: a receiver with a key has signed its answer.
+        """
+        ends = retry.ends_of(tx, seq, ack.id)
+        if ends is None or not is_answer_of(raw, sender=ends[0], recipient=ends[1]):
             tx.after_commit(lambda: self._core.counters.add("acks.unknown"))
             return
         if ack.outcome == "committed":
             retry.answered(tx, seq, "committed by the receiver's daemon")
             self._answered_by(tx, retry.recipient_of(tx, seq))
         else:
-            reason = ack.reason if ack.reason in REASON_CODES else "no reason given"
-            self._fail(tx, seq, "dead", f"refused by the receiver: {reason}")
+            reason = ack.reason if ack.reason in REASON_CODES else None
+            self._fail(tx, seq, "dead", f"refused by the receiver: {reason or 'no reason given'}", reason)
         if seq in self._ahead:
             self._release(tx, seq)
 

@@ -4,6 +4,7 @@ from collections.abc import Iterable, Iterator
 
 import msgspec
 
+from aghbus.daemon.announcer import Announcer
 from aghbus.protocol.bodies import PeerCard
 from aghbus.protocol.discovery import matches
 from aghbus.protocol.envelope import Envelope
@@ -18,7 +19,8 @@ MAX_BYTES = (
 class Roster:
     """Peers by (workspace, channel, peer id), each with its latest card.
 
-    `interval` is the greeting interval in seconds that presence is measured in.
+    `interval` is the greeting interval in seconds that presence is measured in. `bell` rings when somebody has appeared or
+    claims other capabilities, not for each greet.
     """
 
     def __init__(self, interval: float) -> None:
@@ -26,7 +28,10 @@ class Roster:
         self._peers: dict[tuple[str, str, str], PeerSeen] = {}
         self._sizes: dict[tuple[str, str, str], int] = {}
         self._bytes = 0
+        self._unsaved: set[tuple[str, str, str]] = set()
+        self._gone: set[tuple[str, str, str]] = set()
         self._acknowledging: dict[str, bool] = {}
+        self.bell = Announcer(0)
 
     def load(self, known: Iterable[PeerSeen]) -> None:
         """What an earlier run remembered."""
@@ -46,17 +51,37 @@ class Roster:
             last_seen_ms=max(now_ms, before.last_seen_ms) if before else now_ms,
         )
         self._put(key, peer)
+        here = before is not None and self.presence(before, now_ms) == "active"
+        if before is None or not here or before.card.capabilities != card.capabilities:
+            self.bell.ring()
+        self._unsaved.add(key)
         return peer
+
+    def unsaved(self, workspace_id: str, channel: str, peer_id: str) -> PeerSeen | None:
+        """The entry as it is now, once for each time that it changed; None when it was asked for since, or is forgotten."""
+        key = (workspace_id, channel, peer_id)
+        if key not in self._unsaved:
+            return None
+        self._unsaved.discard(key)
+        return self._peers.get(key)
+
+    def take_gone(self) -> list[tuple[str, str, str]]:
+        """The keys forgotten since the last call for want of room: the store need not keep them either."""
+        gone, self._gone = self._gone, set()
+        return sorted(gone)
 
     def _put(self, key: tuple[str, str, str], peer: PeerSeen) -> None:
         """Insert at the end, since the order is by last heard, and forget from the front."""
         self._forget(key)
+        self._gone.discard(key)
         self._peers[key] = peer
         self._sizes[key] = len(msgspec.json.encode(peer.card))
         self._bytes += self._sizes[key]
         while len(self._peers) > MAX_PEERS or self._bytes > MAX_BYTES:
             oldest = next(iter(self._peers))
             self._forget(oldest)
+            self._unsaved.discard(oldest)
+            self._gone.add(oldest)
             self._acknowledging.pop(oldest[2], None)
 
     def _forget(self, key: tuple[str, str, str]) -> None:

@@ -24,7 +24,16 @@ from aghbus.daemon.config_rules import (
     choice,
     hide_userinfo,
 )
-from aghbus.protocol.identifiers import PEER_ID, is_channel, is_workspace_id
+from aghbus.daemon.trust_settings import TrustSettings
+from aghbus.protocol.identifiers import PEER_ID, is_channel, is_peer, is_workspace_id
+from aghbus.protocol.jetstream_config import (
+    ACK_WAIT,
+    BUCKET_AGE,
+    BUCKET_BYTES,
+    MAX_IN_FLIGHT,
+    STREAM_AGE,
+    STREAM_BYTES,
+)
 from aghbus.protocol.limits import (
     BROADCAST_TTL,
     DIRECTED_TTL,
@@ -35,6 +44,7 @@ from aghbus.protocol.limits import (
     PROTOCOL,
 )
 from aghbus.protocol.locations import is_legal_name
+from aghbus.protocol.nats_names import BUCKET
 from aghbus.protocol.text import byte_length, has_control, is_blank, trim
 
 
@@ -142,6 +152,11 @@ class ReceiveSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Between the broker and the store."""
 
     queue: Annotated[int, Key(Count(), "envelopes that wait for the store before senders are held off")] = 4096
+    # Some 100 bytes of memory for each.
+    remembered: Annotated[
+        int,
+        Key(Count(1000), "ids of messages remembered; beyond half of it, those of long life are held off", reload=True),
+    ] = 20_000_000
 
 
 class QuarantineSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -150,6 +165,14 @@ class QuarantineSettings(msgspec.Struct, frozen=True, kw_only=True):
     max_rows: Annotated[int, Key(Count(), "refused envelopes kept")] = 10_000
     # One envelope of the largest size must fit, or the quarantine could hold nothing.
     max_bytes: Annotated[int, Key(Size(MAX_ENVELOPE_BYTES), "bytes of refused envelopes kept")] = 64 << 20
+
+
+class AuditSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """The audit log (docs/audit.md)."""
+
+    enabled: Annotated[bool, Key(Switch(), "keep the audit log")] = True
+    max_rows: Annotated[int, Key(Count(1000), "rows kept; the oldest go first", reload=True)] = 250_000
+    max_age: Annotated[int, Key(Duration(3600, whole=True), "how long rows are kept", reload=True)] = 90 * 86_400
 
 
 class DiscoverySettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -191,9 +214,9 @@ class JetStreamSettings(msgspec.Struct, frozen=True, kw_only=True):
     replicas: Annotated[int, Key(Count(1, 5), "servers of a cluster that keep a copy, when we create the stream")] = 1
     max_age: Annotated[
         int, Key(Duration(3600, whole=True), "how long the stream keeps an envelope, when we create it")
-    ] = MAX_LIFETIME
+    ] = STREAM_AGE
     # Below it not even the largest envelopes of a few peers would fit.
-    max_bytes: Annotated[int, Key(Size(16 << 20), "size of the stream on disk, when we create it")] = 1 << 30
+    max_bytes: Annotated[int, Key(Size(16 << 20), "size of the stream on disk, when we create it")] = STREAM_BYTES
     discard: Annotated[
         str,
         Key(
@@ -203,8 +226,8 @@ class JetStreamSettings(msgspec.Struct, frozen=True, kw_only=True):
     ] = "new"
     max_in_flight: Annotated[
         int, Key(Count(1, 65_536), "messages of one channel that the broker may have handed us and we not yet settled")
-    ] = 1024
-    ack_wait: Annotated[float, Key(Duration(1, 3600), "time until an unsettled message is delivered again")] = 30.0
+    ] = MAX_IN_FLIGHT
+    ack_wait: Annotated[float, Key(Duration(1, 3600), "time until an unsettled message is delivered again")] = ACK_WAIT
     publish_window: Annotated[int, Key(Count(1, 65_536), "messages published and not yet confirmed by the stream")] = (
         256
     )
@@ -219,13 +242,26 @@ class ArtifactSettings(msgspec.Struct, frozen=True, kw_only=True):
             Text("1 to 64 characters of a-z, A-Z, 0-9, '_' and '-'", lambda text: _BUCKET.fullmatch(text) is not None),
             "object store that all peers of a network share",
         ),
-    ] = "AGH_ARTIFACTS_V0"
+    ] = BUCKET
     max_bytes: Annotated[int, Key(Size(1 << 10), "largest artifact that we put or get", reload=True)] = 64 << 20
     max_age: Annotated[int, Key(Duration(3600, whole=True), "how long the bucket keeps one, when we create it")] = (
-        30 * 86_400
+        BUCKET_AGE
     )
-    bucket_bytes: Annotated[int, Key(Size(1 << 20), "size of the bucket on disk, when we create it")] = 2 << 30
+    bucket_bytes: Annotated[int, Key(Size(1 << 20), "size of the bucket on disk, when we create it")] = BUCKET_BYTES
     replicas: Annotated[int, Key(Count(1, 5), "servers of a cluster that keep a copy, when we create it")] = 1
+
+
+class SecretsSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """A last look at what our agent sends."""
+
+    guard: Annotated[
+        str,
+        Key(
+            choice("refuse", "warn", "off"),
+            "messages of our agent that seem to carry credentials: refuse them, or send them and warn",
+            reload=True,
+        ),
+    ] = "refuse"
 
 
 class LogSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -247,6 +283,79 @@ class LimitsSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Budgets that keep one peer from keeping us busy."""
 
     receipts_per_minute: Annotated[int, Key(Count(), "automatic receipts to one sender in a minute", reload=True)] = 600
+    answers_per_minute: Annotated[int, Key(Count(), "answers to whois of one peer in a minute", reload=True)] = 600
+    messages_per_minute: Annotated[
+        int,
+        Key(Count(), "messages of one sender taken in a minute; what is over comes again by its retry", reload=True),
+    ] = 600_000
+
+
+def _is_agent_entry(text: str) -> bool:
+    name, _, peer = text.rpartition("=")
+    return not is_blank(name) and name == trim(name) and not has_control(name) and is_peer(peer)
+
+
+_AGENT: Final = Text("NAME=PEER, an agent's name as its messages have it and a peer id", _is_agent_entry)
+_PEER_OR_HANDLE: Final = Text("a peer id", is_peer)
+
+
+class BridgeSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """Agents of foreign formats (docs/adapters/): who stands behind the names in their messages."""
+
+    agents: Annotated[
+        tuple[str, ...], Key(Texts(_AGENT), "agent names and the peers behind them", reload=True, flag="--bridge-agent")
+    ] = ()
+    lookup: Annotated[
+        str,
+        Key(
+            choice("off", "display_name", "capability", "both"),
+            "where a name that is neither in bridge.agents nor a peer id is looked for among present peers",
+            reload=True,
+        ),
+    ] = "off"
+
+
+class SentientSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """Format sentient."""
+
+    user: Annotated[
+        str | None, Key(_PEER_OR_HANDLE, "peer that gets what is addressed to the agent `user`", reload=True)
+    ] = None
+    memory_agent: Annotated[
+        str | None, Key(_PEER_OR_HANDLE, "peer that is told of each chain that ended", reload=True)
+    ] = None
+    log_root: Annotated[
+        str | None, Key(FilePath(), "folder for system/logs/YYYYMMDD.log; unset: no log files", reload=True)
+    ] = None
+
+
+class HumanInLoopSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """Format humaninloop."""
+
+    feature_root: Annotated[
+        str | None,
+        Key(_CARD_TEXT, "prefix that paths of artifacts are relative to, where the input names none", reload=True),
+    ] = None
+
+
+class AgentOsSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """Format agentos."""
+
+    strict: Annotated[bool, Key(Switch(), "refuse message ids that are not UUIDs of version 4", reload=True)] = False
+    manifest: Annotated[
+        str | None, Key(FilePath(), "file of known agent ids, a JSON list or one a line; unset: any", reload=True)
+    ] = None
+
+
+class SacpSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """Format sacp."""
+
+    wire_thought: Annotated[
+        bool, Key(Switch(), "send thoughts along; false: only our audit table has them", reload=True)
+    ] = True
+    guardrails: Annotated[
+        str | None, Key(FilePath(), "file of patterns, `name: pattern` a line, that withhold a message", reload=True)
+    ] = None
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
@@ -292,6 +401,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     inbox: InboxSettings = InboxSettings()
     receive: ReceiveSettings = ReceiveSettings()
     quarantine: QuarantineSettings = QuarantineSettings()
+    audit: AuditSettings = AuditSettings()
     discovery: DiscoverySettings = DiscoverySettings()
     defaults: DefaultsSettings = DefaultsSettings()
     retry: RetrySettings = RetrySettings()
@@ -301,6 +411,13 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     log: LogSettings = LogSettings()
     shutdown: ShutdownSettings = ShutdownSettings()
     limits: LimitsSettings = LimitsSettings()
+    bridge: BridgeSettings = BridgeSettings()
+    sentient: SentientSettings = SentientSettings()
+    humaninloop: HumanInLoopSettings = HumanInLoopSettings()
+    agentos: AgentOsSettings = AgentOsSettings()
+    sacp: SacpSettings = SacpSettings()
+    secrets: SecretsSettings = SecretsSettings()
+    trust: TrustSettings = TrustSettings()
 
 
 KEYS: Final[tuple[Declared, ...]] = tuple(declared_keys(Settings))

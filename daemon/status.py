@@ -2,6 +2,8 @@
 
 from typing import TYPE_CHECKING
 
+from aghbus.daemon.retirement import former_identities
+from aghbus.daemon.retirement import problems as former_problems
 from aghbus.protocol import control
 from aghbus.store import inbox, outbox, works
 
@@ -12,7 +14,7 @@ if TYPE_CHECKING:
 def readiness(node: "Node") -> control.Readiness:
     """Ready when the broker link is up (subscriptions are made before it counts as up) and the store takes writes."""
     up = node.link.state == "up"
-    hears = node.jetstream.attached if node.jetstream is not None else up
+    hears = (node.jetstream.attached if node.jetstream is not None else up) and not node.denied.deaf
     writable = node.core.store.writable
     return control.Readiness(
         ready=up and hears and writable and not node.core.draining, broker=up, subscriptions=hears, store=writable
@@ -23,6 +25,7 @@ async def status(node: "Node", *, uptime: float, pid: int) -> control.Status:
     """Everything a person asks first."""
     core = node.core
     reader = core.store.reader
+    former = await former_identities(core)
     return control.Status(
         name=node.settings.name,
         peer_id=core.us,
@@ -42,7 +45,8 @@ async def status(node: "Node", *, uptime: float, pid: int) -> control.Status:
         peers=core.roster.counts(core.clock.millis()),
         quarantined=core.store.memory.quarantine_rows.value,
         counters=core.counters.snapshot(),
-        problems=_problems(node),
+        problems=[*_problems(node), *former_problems(former)],
+        former=former,
     )
 
 
@@ -67,7 +71,7 @@ def _broker(node: "Node") -> control.BrokerStatus:
 
 def _problems(node: "Node") -> list[str]:
     problems = node.core.counters.problems(node.core.clock.monotonic())
-    problems[:0] = node.core.store.problems
+    problems[:0] = [*node.core.store.problems, *node.denied.problems(node.core.clock.monotonic())]
     if node.link.state != "up":
         why = f": {node.link.last_error}" if node.link.last_error else ""
         problems.insert(0, f"the broker link is {node.link.state}{why}")

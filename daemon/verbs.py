@@ -32,9 +32,10 @@ class Drafts:
         """An envelope by its parts; the work's own container where the request names none."""
         if ask.kind not in _SENDABLE:
             raise InvalidRequest(f"kind: must be one of {', '.join(_SENDABLE)}", hint="discovery is `POST /v1/whois`")
-        to = ask.to if ask.to is not None or work is None else work.other(self._core.us)
+        us = (self._core.identities.part_in(work) if work is not None else None) or self._core.us
+        to = ask.to if ask.to is not None or work is None else work.other(us)
         channel = self._channel(ask.channel or (work.channel if work else None))
-        surface, container = self._container(ask, to, channel, work)
+        surface, container = self._container(ask, to, channel, work, us)
         return self._draft(
             ask.kind,
             channel,
@@ -48,6 +49,7 @@ class Drafts:
             trace_id=ask.trace_id,
             causation_id=ask.causation_id,
             ext=ask.ext,
+            sender=us,
         )
 
     def of_open(self, ask: WorkOpenAsk) -> Draft:
@@ -56,12 +58,12 @@ class Drafts:
         work_id = ask.work_id or core.clock.mint("work_")
         if not is_emitted_work_id(work_id):
             raise InvalidRequest("work_id: must match ^work_[a-zA-Z0-9_-]{1,64}$")
-        if ask.to == core.us:
+        if ask.to in core.identities:
             raise InvalidRequest("to: that is ourselves; work is opened for another peer")
         kind, body = self._opening(ask)
         channel = self._channel(ask.channel)
         parts = SendAsk(kind=kind, body=body, to=ask.to, thread_id=ask.thread_id, direct=ask.direct)
-        place = self._container(parts, ask.to, channel, None)
+        place = self._container(parts, ask.to, channel, None, core.us)
         return self._draft(
             kind,
             channel,
@@ -78,13 +80,20 @@ class Drafts:
     def of_verb(self, work: WorkView, verb: WorkVerb, ask: WorkVerbAsk, trace_id: str | None) -> Draft:
         """One step of a work that we take part in."""
         core = self._core
-        other = work.other(core.us)
-        if other is None:
+        us = core.identities.part_in(work)
+        other = None if us is None else work.other(us)
+        if us is None or other is None:
+            if (why := self._unusable(work)) is not None:
+                raise Refused(
+                    f"work {work.work_id} belongs to a former identity of ours, which cannot be used now",
+                    code="actor_not_allowed",
+                    hint=why,
+                )
             raise Refused(
                 f"work {work.work_id} belongs to {work.initiator} and {work.target}; it is only observed here",
                 code="actor_not_allowed",
             )
-        kind, body = self._step(work, verb, ask)
+        kind, body = self._step(work, us, verb, ask)
         return self._draft(
             kind,
             work.channel,
@@ -98,7 +107,12 @@ class Drafts:
             causation_id=work.opening_id,
             trace_id=trace_id,
             ext=ask.ext,
+            sender=us,
         )
+
+    def _unusable(self, work: WorkView) -> str | None:
+        unusable = self._core.identities.unusable
+        return unusable.get(work.initiator) or unusable.get(work.target)
 
     def _opening(self, ask: WorkOpenAsk) -> tuple[str, dict[str, Any]]:
         if ask.capability_id is not None:
@@ -122,8 +136,8 @@ class Drafts:
         known = ", ".join(record.id for record in self._core.catalog.records) or "none"
         raise InvalidRequest(f"capability_id: {capability_id!r} is not in the catalog", hint=f"known: {known}")
 
-    def _step(self, work: WorkView, verb: WorkVerb, ask: WorkVerbAsk) -> tuple[str, dict[str, Any]]:
-        ours = work.target == self._core.us
+    def _step(self, work: WorkView, us: str, verb: WorkVerb, ask: WorkVerbAsk) -> tuple[str, dict[str, Any]]:
+        ours = work.target == us
         if verb == "say":
             if not ask.message:
                 raise InvalidRequest("message: is required")
@@ -167,13 +181,13 @@ class Drafts:
             raise InvalidRequest(f"channel: {chosen!r} is none of the channels joined here", hint=f"joined: {joined}")
         return chosen
 
-    def _container(self, ask: SendAsk, to: str | None, channel: str, work: WorkView | None) -> tuple[str, str]:
+    def _container(self, ask: SendAsk, to: str | None, channel: str, work: WorkView | None, us: str) -> tuple[str, str]:
         if ask.direct or ask.direct_id is not None:
             if ask.thread_id is not None:
                 raise InvalidRequest("thread_id: a direct message belongs to no thread")
-            if to is None or not is_peer(to) or to == self._core.us:
+            if to is None or not is_peer(to) or to in self._core.identities:
                 raise InvalidRequest("to: a direct room needs the other peer")
-            return "direct", ask.direct_id or direct_id(self._core.workspace, channel, self._core.us, to)
+            return "direct", ask.direct_id or direct_id(self._core.workspace, channel, us, to)
         if ask.thread_id is not None:
             return "thread", ask.thread_id
         if work is not None:
@@ -206,7 +220,7 @@ class Drafts:
             workspace_id=core.workspace,
             channel=channel,
             kind=kind,
-            sender=core.us,
+            sender=more.pop("sender", core.us),
             to=to,
             ts=now,
             expires_at=now + int(life),

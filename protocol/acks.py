@@ -2,19 +2,26 @@
 
 A sender may put a reply subject on a directed publish; a daemon of this project that has committed the envelope answers there
 with a few bytes. What is not such an answer (a stream's acknowledgement, say) is skipped. docs/adr/0005 says why.
+
+A peer with a key signs its answers as it signs envelopes, names both ends in them, and is believed only so: otherwise whoever
+follows a peer's subject could end a work between two verified peers. Without `protocol` an answer is never taken for an envelope.
 """
 
+import re
 from typing import Final, Literal
 
 import msgspec
 
+from aghbus.protocol.envelope import decode_document
+from aghbus.protocol.trust import Signer
+from aghbus.protocol.trust_proof import verify
+
 ANSWER_TO: Final = "Aghbus-Answer-To"
 """Header that names the reply subject again, on a repeated publish: a stream in between keeps headers, but not replies."""
 
-REPLY_PREFIX: Final = (
-    "_INBOX."  # the only subjects that are answered: a stranger's reply subject must not aim anywhere else
-)
 MAX_REPLY_CHARS: Final = 256  # ours
+# The inboxes for it (nats_names.py) are the only subjects that are answered: a stranger's reply subject must not aim elsewhere.
+_ANSWERED: Final = re.compile(r"_INBOX\.[0-9a-f]{32}\.ack(?:\.[!-)+\-/-=?-~]+)+")
 
 
 class Ack(msgspec.Struct, frozen=True, tag_field="aghbus", tag="ack"):
@@ -29,8 +36,26 @@ _decode: Final = msgspec.json.Decoder(Ack).decode
 
 
 def encode_ack(ack: Ack) -> bytes:
-    """The bytes of an answer."""
+    """The bytes of an answer of a peer without a key."""
     return msgspec.json.encode(ack)
+
+
+def encode_signed_ack(ack: Ack, *, sender: str, to: str, signer: Signer) -> bytes:
+    """The bytes of an answer of the handle `sender`, whose signer this is, to the peer `to`."""
+    return msgspec.json.encode(signer({**msgspec.to_builtins(ack), "from": sender, "to": to}))
+
+
+def is_answer_of(raw: bytes, *, recipient: str, sender: str) -> bool:
+    """Whether `raw`, an answer to what `sender` has sent to `recipient`, may come from that recipient.
+
+    A handle must have signed it, for this sender. A peer without a key cannot show it: its answers are taken as its messages are.
+    """
+    if "@" not in recipient:
+        return True
+    if verify(raw).state != "verified":
+        return False
+    document = decode_document(raw)
+    return (document.get("from"), document.get("to")) == (recipient, sender)
 
 
 def parse_ack(raw: bytes) -> Ack | None:
@@ -43,9 +68,4 @@ def parse_ack(raw: bytes) -> Ack | None:
 
 def may_answer(reply: str) -> bool:
     """Whether an answer may be published to this reply subject."""
-    return (
-        reply.startswith(REPLY_PREFIX)
-        and len(reply) <= MAX_REPLY_CHARS
-        and reply.isascii()
-        and not set(reply) & set("*> \t\r\n")
-    )
+    return len(reply) <= MAX_REPLY_CHARS and _ANSWERED.fullmatch(reply) is not None

@@ -1,4 +1,8 @@
-"""Token buckets by peer, as values over time: a bound on what one sender can make us do (spec section 5)."""
+"""Token buckets by peer, as values over time: a bound on what one sender can make us do (spec section 5).
+
+A name on an envelope is only a claim until its signature is verified. So what a claim alone can spend is never what the peer of
+that name lives on: `Doubts` keeps failed verifications apart.
+"""
 
 from collections import OrderedDict
 
@@ -17,11 +21,52 @@ class Budgets:
 
     def spend(self, key: str, now: float, cost: float = 1.0) -> bool:
         """Take `cost` tokens of `key` at monotonic second `now`; False, and nothing taken, when it has too few."""
-        level, since = self._buckets.get(key, (self._capacity, now))
-        level = min(self._capacity, level + max(0.0, now - since) * self._per_second)
+        level = self._level(key, now)
         allowed = level >= cost
         self._buckets[key] = (level - cost if allowed else level, now)
         self._buckets.move_to_end(key)
         if len(self._buckets) > self._keys:
             self._buckets.popitem(last=False)
         return allowed
+
+    def has(self, key: str, now: float, cost: float = 1.0) -> bool:
+        """Whether `spend` would succeed now; nothing is taken, and no bucket is remembered for it."""
+        return self._level(key, now) >= cost
+
+    def _level(self, key: str, now: float) -> float:
+        level, since = self._buckets.get(key, (self._capacity, now))
+        return min(self._capacity, level + max(0.0, now - since) * self._per_second)
+
+
+class Doubts:
+    """Which claims are worth a verification, so that a flood of wrong signatures does not cost all of our time.
+
+    Verifying is free for what turns out true. A failure spends: of its own bucket where the name has proved itself before, of one
+    that all others share when that is empty or the name is unknown. A name that never fails is always verified, whatever floods
+    under other names; one that is forged is still let in as far as both buckets go, and its retry brings it again.
+    """
+
+    def __init__(self, own: Budgets, shared: Budgets, names: int = 4096) -> None:
+        """At most `names` are remembered as proved; the one that proved itself longest ago is forgotten first."""
+        self._own = own
+        self._shared = shared
+        self._names = names
+        self._proved: OrderedDict[str, None] = OrderedDict()
+
+    def may_try(self, name: str, now: float) -> bool:
+        """Whether an envelope that claims `name` is verified at monotonic second `now`, or held off."""
+        if name in self._proved and self._own.has(name, now):
+            return True
+        return self._shared.has("", now)
+
+    def proved(self, name: str) -> None:
+        """A signature of `name` was right."""
+        self._proved[name] = None
+        self._proved.move_to_end(name)
+        if len(self._proved) > self._names:
+            self._proved.popitem(last=False)
+
+    def failed(self, name: str, now: float) -> None:
+        """A proof under `name` was wrong or missing at monotonic second `now`."""
+        if name not in self._proved or not self._own.spend(name, now):
+            self._shared.spend("", now)

@@ -62,8 +62,20 @@ class StoreStatus(Answer):
     synchronous: str
 
 
+class FormerIdentity(Answer):
+    """A peer id that was ours since `since_ms` and under which works are finished. `unsent` messages of it still go out, or
+    out again; `problem` says why it cannot be used."""
+
+    peer_id: str
+    since_ms: int
+    open_works: int
+    unsent: int
+    problem: str | None = None
+
+
 class Status(Answer):
-    """What `aghctl status` shows. `counters` count since the daemon's start; `problems` are sentences for a person."""
+    """What `aghctl status` shows. `counters` count since the daemon's start; `problems` are sentences for a person; `former`
+    are the peer ids that we had before and under which something is still to be done."""
 
     name: str
     peer_id: str
@@ -84,6 +96,7 @@ class Status(Answer):
     quarantined: int
     counters: dict[str, int]
     problems: list[str]
+    former: list[FormerIdentity] = []
 
 
 class Readiness(Answer):
@@ -152,7 +165,8 @@ class WhoisAnswer(Answer):
 class SendAsk(Ask):
     """One envelope by its parts. `kind` say, capability, receipt or trace. The container: `thread_id`, or `direct: true`
     with `to`, or none for the work's own (else a new thread). `expires_in` in seconds overrides the configured life.
-    `id` makes the request idempotent: the same id with the same content is sent once."""
+    `id` makes the request idempotent: the same id with the same content is sent once. `allow_secrets` sends what looks like a
+    credential all the same."""
 
     kind: str
     body: dict[str, Any]
@@ -168,6 +182,7 @@ class SendAsk(Ask):
     expires_in: float | None = None
     ext: dict[str, Any] | None = None
     id: str | None = None
+    allow_secrets: bool = False
 
 
 class Sent(Answer):
@@ -206,6 +221,7 @@ class WorkOpenAsk(Ask):
     progress_within: float | None = None
     ext: dict[str, Any] | None = None
     id: str | None = None
+    allow_secrets: bool = False
 
 
 WorkVerb = Literal["accept", "update", "need-input", "complete", "fail", "reject", "cancel", "say"]
@@ -226,6 +242,7 @@ class WorkVerbAsk(Ask):
     expires_in: float | None = None
     ext: dict[str, Any] | None = None
     id: str | None = None
+    allow_secrets: bool = False
 
 
 class Work(Answer):
@@ -339,6 +356,7 @@ class Direct(Answer):
     channel: str
     direct_id: str
     peer: str
+    trust: str
     derived: bool
     messages: int
     last_ms: int

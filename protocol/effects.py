@@ -31,10 +31,14 @@ class Conflict(msgspec.Struct, frozen=True):
 
 
 class Quarantine(msgspec.Struct, frozen=True):
-    """Refused in steps 1 to 7: kept in the bounded quarantine with its reason, touches nothing else."""
+    """Refused in steps 1 to 7: kept in the bounded quarantine with its reason, touches nothing else.
+
+    `trust` is how far the sender was believed when it was refused after that was known, by local policy or routing.
+    """
 
     reason: str
     detail: str
+    trust: Trust | None = None
 
 
 class Remember(msgspec.Struct, frozen=True):

@@ -5,7 +5,7 @@ AghbusError
 │   ├── Malformed           ├── LegacyFieldRejected   ├── UnsupportedKind   ├── UnsupportedProfile
 │   │   └── Illegible (nothing of it can be read)
 │   ├── Expired             ├── InvalidSurface        ├── VerificationFailed
-│   └── NotTarget
+│   └── NotTarget           └── FormerPeer
 └── RequestError            our own caller asked for something impossible; carries a code, a message and a hint
     ├── InvalidRequest      ├── NotFound              ├── Refused (the protocol forbids this send)
     └── Unavailable         the daemon cannot do it now (broker down, store full)
@@ -107,6 +107,12 @@ class NotTarget(ProtocolError):
     """Directed to another peer, or into a room that we or the sender are no member of (spec sections 4 and 5 step 7)."""
 
     reason = "not_target"
+
+
+class FormerPeer(ProtocolError):
+    """New work for an id that we had before and only finish works under (spec section 8): no such peer takes any."""
+
+    reason = "not_found"
 
 
 class RequestError(AghbusError):

@@ -12,7 +12,9 @@ from aghbus.protocol.text import WHITE_SPACE, byte_length, has_control
 
 CHANNEL: Final = re.compile(r"[a-z0-9][a-z0-9_-]{0,63}")
 PEER_ID: Final = re.compile(r"[a-z0-9][a-z0-9._-]{0,127}")
-HANDLE: Final = re.compile(r"[a-z0-9_-]{1,32}@[a-f0-9]{32}")
+NICKNAME: Final = re.compile(r"[a-z0-9_-]{1,32}")
+HANDLE: Final = re.compile(rf"{NICKNAME.pattern}@[a-f0-9]{{32}}")
+KEY_ID: Final = re.compile(r"sha256:[a-f0-9]{64}")
 THREAD_ID: Final = re.compile(r"thread_[a-z0-9][a-z0-9_-]{2,95}")
 DIRECT_ID: Final = re.compile(r"direct_[a-f0-9]{32}")
 EMITTED_WORK_ID: Final = re.compile(r"work_[a-zA-Z0-9_-]{1,64}")
@@ -63,6 +65,11 @@ def is_peer(value: str) -> bool:
 def is_handle(value: str) -> bool:
     """`nickname@fingerprint` of a peer with a key (spec section 8)."""
     return HANDLE.fullmatch(value) is not None
+
+
+def is_key_id(value: str) -> bool:
+    """`sha256:` and the 64 hex digits of SHA-256 of a public key (spec section 8)."""
+    return KEY_ID.fullmatch(value) is not None
 
 
 def is_thread_id(value: str) -> bool:

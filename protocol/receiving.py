@@ -27,12 +27,13 @@ from aghbus.protocol.effects import (
     Store,
 )
 from aghbus.protocol.envelope import DISCOVERY_KINDS, OPENING_KINDS, Envelope
-from aghbus.protocol.errors import InvalidRequest, NotTarget, ProtocolError, Refused
+from aghbus.protocol.errors import FormerPeer, InvalidRequest, NotTarget, ProtocolError, Refused
 from aghbus.protocol.identifiers import direct_id, pair_of
 from aghbus.protocol.lifecycle import Step, WorkView, after, opened_by, step
 from aghbus.protocol.rooms import Binding, admit
-from aghbus.protocol.sending import Draft, apply_own, build
-from aghbus.protocol.trust import Trust, Verifier, assess
+from aghbus.protocol.sending import Draft, apply_own, build, own_trust
+from aghbus.protocol.trust import Signer, Trust, Verifier, assess
+from aghbus.protocol.trust_policy import Policy
 
 
 class View(msgspec.Struct, frozen=True):
@@ -48,7 +49,8 @@ class Receiver(msgspec.Struct, frozen=True, kw_only=True):
     """Who receives: `us` is our peer id, `now` Unix seconds, `mint` a source of new envelope ids.
 
     `channels` are the `(workspace_id, channel)` joined; `observe` follows what is directed at others; `receipt_ttl` is the
-    life of an automatic receipt in seconds.
+    life of an automatic receipt in seconds. `verifier` checks proofs, `policy` judges who sent what, and `signer` signs our
+    receipts when we have a key. `successor` is set where `us` is a former id of ours, under which works are only finished.
     """
 
     us: str
@@ -58,6 +60,9 @@ class Receiver(msgspec.Struct, frozen=True, kw_only=True):
     observe: bool = False
     receipt_ttl: int = 86_400
     verifier: Verifier | None = None
+    successor: str | None = None
+    policy: Policy = Policy()
+    signer: Signer | None = None
 
 
 class Source(msgspec.Struct, frozen=True, kw_only=True):
@@ -76,20 +81,32 @@ class Source(msgspec.Struct, frozen=True, kw_only=True):
 
 def decide(envelope: Envelope, view: View, receiver: Receiver) -> Effects:
     """The effects of a valid envelope (spec section 5 steps 6-9). Never raises for what a peer sent."""
+    trust: Trust | None = None
     try:
         trust = assess(envelope, receiver.verifier)
+        if envelope.sender != receiver.us:  # our own messages come back to us, whatever we think of others
+            opens = _opens_work(envelope, view, receiver)
+            receiver.policy.judge(envelope, trust, opens_work=opens)
         return _route(envelope, trust, view, receiver)
     except ProtocolError as error:
-        return refuse(error, _answerable(envelope, receiver), view, receiver)
+        return refuse(error, _answerable(envelope, receiver), view, receiver, trust)
 
 
-def refuse(error: ProtocolError, source: Source | None, view: View, receiver: Receiver) -> Effects:
-    """The effects of a failure in steps 1 to 7. `source` is what could be read of it, None when too little.
+def _opens_work(envelope: Envelope, view: View, receiver: Receiver) -> bool:
+    directed = envelope.to == receiver.us and envelope.work_id is not None
+    return directed and envelope.kind in OPENING_KINDS and view.work is None
+
+
+def refuse(
+    error: ProtocolError, source: Source | None, view: View, receiver: Receiver, trust: Trust | None = None
+) -> Effects:
+    """The effects of a failure in steps 1 to 7. `source` is what could be read of it, None when too little; `trust` what
+    verification said, None when it did not come to that.
 
     Receipts answer `expired` and `unsupported_kind` always, other reasons only where the envelope would have opened a work:
     a bad continuation must not fail the work.
     """
-    effects: list[Effect] = [Quarantine(error.reason, error.detail)]
+    effects: list[Effect] = [Quarantine(error.reason, error.detail, trust)]
     if source is None or isinstance(error, NotTarget) or source.sender == receiver.us:
         return tuple(effects)
     if error.reason in ("expired", "unsupported_kind") and view.work is not None and _opened(view.work, source):
@@ -153,6 +170,8 @@ def _route(envelope: Envelope, trust: Trust, view: View, receiver: Receiver) -> 
         if source is None:
             return (Ignore("duplicate"),)
         return (Ignore("duplicate"), *_duplicate(source, view.work, receiver))
+    if receiver.successor is not None and _opens_work(envelope, view, receiver):
+        raise FormerPeer(f"takes no new work, it is {receiver.successor} now", "to")
     room: tuple[Effect, ...] = (Bind(binding),) if binding is not None and binding != view.room else ()
     pair = binding.pair if binding is not None else None
     return (Remember(envelope.fresh_until), *room, *_conversation(envelope, trust, pair, view, receiver))
@@ -296,9 +315,9 @@ def _receipt(
     )
     pair = pair_of(receiver.us, source.sender) if source.surface == "direct" else None
     try:
-        envelope = build(draft, receiver.now)
+        envelope = build(draft, receiver.now, receiver.signer)
         if work is None:
-            return (Queue(envelope, (Store("out", "unverified", Step("unchanged", None), pair),)),)
+            return (Queue(envelope, (Store("out", own_trust(envelope), Step("unchanged", None), pair),)),)
         room = Binding(pair, authoritative=False) if pair is not None else None
         own = apply_own(envelope, work, room)
     except (InvalidRequest, Refused):

@@ -11,7 +11,7 @@ from aghbus.protocol.envelope import Envelope, parse
 from aghbus.protocol.errors import ProtocolError
 from aghbus.protocol.lifecycle import WorkView, after, opened_by, step
 from aghbus.protocol.salvage import identity
-from aghbus.protocol.trust import assess
+from aghbus.protocol.trust import Verifier, assess
 
 ReplayOutcome = Literal["opened", "advanced", "unchanged", "ignored", "rejected", "refused"]
 
@@ -34,11 +34,11 @@ class Replayed(msgspec.Struct, frozen=True):
     reason: str | None
 
 
-def check(raw: bytes, now: int) -> Verdict:
-    """Steps 1 to 6 of spec section 5, without a verifier for signatures."""
+def check(raw: bytes, now: int, verifier: Verifier | None = None) -> Verdict:
+    """Steps 1 to 6 of spec section 5, local policy apart; without a verifier what is signed under a handle is refused."""
     try:
         envelope = parse(raw, now)
-        assess(envelope)
+        assess(envelope, verifier)
     except ProtocolError as error:
         return Verdict(identity(raw)[0] or None, False, error.reason, error.detail)
     return Verdict(envelope.id, True, None, None)
@@ -47,7 +47,8 @@ def check(raw: bytes, now: int) -> Verdict:
 class Replay:
     """Feeds envelopes in order; remembers works and ids as one receiver would."""
 
-    def __init__(self) -> None:
+    def __init__(self, verifier: Verifier | None = None) -> None:
+        self._verifier = verifier
         self._works: dict[tuple[str, str, str], WorkView] = {}
         self._seen: set[tuple[str, str, str]] = set()
 
@@ -55,7 +56,7 @@ class Replay:
         """The verdict on the next envelope at Unix second `now`."""
         try:
             envelope = parse(raw, now)
-            assess(envelope)
+            assess(envelope, self._verifier)
         except ProtocolError as error:
             return Replayed(identity(raw)[0] or None, "refused", None, error.reason)
         key = (envelope.workspace_id, envelope.sender, envelope.id)

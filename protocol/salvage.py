@@ -14,6 +14,7 @@ from aghbus.protocol.identifiers import (
     is_thread_id,
     is_work_id,
     is_workspace_id,
+    route_token,
 )
 from aghbus.protocol.receiving import Source
 
@@ -65,6 +66,21 @@ def identity(raw: bytes) -> tuple[str, str]:
     message_id, sender = document.get("id"), document.get("from")
     legible_id = message_id if isinstance(message_id, str) and is_message_id(message_id) else ""
     return legible_id, sender if isinstance(sender, str) and is_peer(sender) else ""
+
+
+def is_private_to_others(raw: bytes, subject: str, us: str) -> bool:
+    """Whether refused bytes may come from a direct room that `us` is not in: of these nothing is kept (spec section 4).
+
+    They get here by a wrong subject, or to whoever follows the traffic between others.
+    """
+    parts = subject.split(".")
+    between_others = parts[-2:-1] == ["peer"] and parts[-1] != route_token(us)
+    try:
+        document = decode_document(raw)
+    except Malformed:
+        return between_others
+    direct = document.get("surface") == "direct" or document.get("direct_id") is not None
+    return direct and document.get("to") != us
 
 
 def _legible(document: dict[str, Any]) -> dict[str, Any] | None:

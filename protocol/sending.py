@@ -12,6 +12,7 @@ from aghbus.protocol.identifiers import direct_id, is_emitted_work_id, pair_of
 from aghbus.protocol.lifecycle import WorkView, after, opened_by, step
 from aghbus.protocol.limits import MAX_ENVELOPE_BYTES, PROTOCOL
 from aghbus.protocol.rooms import Binding
+from aghbus.protocol.trust import Signer, Trust
 
 _encode: Final = msgspec.json.Encoder().encode
 
@@ -67,13 +68,15 @@ def wire_document(draft: Draft) -> dict[str, Any]:
     return document
 
 
-def build(draft: Draft, now: int) -> Envelope:
+def build(draft: Draft, now: int, signer: Signer | None = None) -> Envelope:
     """The envelope of a draft, through the same door as anybody's: what we would refuse we do not send.
 
-    Raises InvalidRequest naming the field and the rule.
+    `signer` is that of a daemon with a key, which signs everything that it sends (spec section 8). Raises InvalidRequest
+    naming the field and the rule.
     """
     try:
-        raw = _encode(wire_document(draft))
+        document = wire_document(draft)
+        raw = _encode(document if signer is None else signer(document))
     except (TypeError, ValueError, RecursionError, msgspec.EncodeError) as error:
         raise InvalidRequest(f"not representable as JSON: {error}") from None
     if len(raw) > MAX_ENVELOPE_BYTES:
@@ -85,6 +88,11 @@ def build(draft: Draft, now: int) -> Envelope:
         return parse(raw, now)
     except ProtocolError as error:
         raise InvalidRequest(f"{error.detail} ({error.reason})") from None
+
+
+def own_trust(envelope: Envelope) -> Trust:
+    """How far others can believe an envelope of ours: as it was built, signed or not."""
+    return "unverified" if envelope.proof is None else "verified"
 
 
 def apply_own(envelope: Envelope, work: WorkView | None, bound: Binding | None) -> Effects:
@@ -105,7 +113,7 @@ def apply_own(envelope: Envelope, work: WorkView | None, bound: Binding | None) 
         verdict = step(work, envelope)
         if verdict.outcome in ("ignored", "rejected"):
             raise _refused(envelope, work, verdict.reason or "")
-    effects.append(Store("out", "unverified", verdict, pair))
+    effects.append(Store("out", own_trust(envelope), verdict, pair))
     if verdict is not None and verdict.outcome == "opened":
         if not is_emitted_work_id(envelope.work_id or ""):
             raise InvalidRequest("work_id: must match ^work_[a-zA-Z0-9_-]{1,64}$")

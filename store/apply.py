@@ -3,16 +3,32 @@
 Nothing is written before everything that can refuse has been asked, so a job that raises has changed nothing.
 """
 
+from typing import Final
+
 import msgspec
 
 from aghbus.protocol.bodies import Receipt
-from aghbus.protocol.effects import Advance, Bind, Deliver, Effect, Effects, Open, Queue, Remember, Requeue, Store
+from aghbus.protocol.effects import (
+    Advance,
+    Bind,
+    Deliver,
+    Direction,
+    Effect,
+    Effects,
+    Open,
+    Queue,
+    Remember,
+    Requeue,
+    Store,
+)
 from aghbus.protocol.envelope import WORK_KINDS, Envelope
 from aghbus.protocol.lifecycle import State, WorkView
 from aghbus.protocol.receiving import Source, View
-from aghbus.store import envelopes, inbox, outbox, rooms, works
+from aghbus.store import audit, envelopes, inbox, outbox, rooms, works
 from aghbus.store.dedup import dedup_key, key_of
 from aghbus.store.transaction import Transaction
+
+_EVENTS: Final[dict[Direction, audit.Event]] = {"in": "receive", "observed": "receive", "out": "send"}
 
 
 class Applied(msgspec.Struct, frozen=True, kw_only=True):
@@ -126,6 +142,7 @@ class _Run:
                 seq = outbox.requeue(self.tx, workspace_id, message_id)
                 if seq is not None:
                     self.queued.append(seq)
+                    audit.note_outgoing(self.tx, self.now_ms, seq, "again", "somebody spoke of a work that is over")
 
     def queue(self, effect: Queue) -> int:
         seq: int | None = None
@@ -142,7 +159,20 @@ class _Run:
     def _store(self, envelope: Envelope, effect: Store, effects: Effects) -> int:
         seq = envelopes.insert(self.tx, envelope, effect, _state_before(effect, effects), self.now_ms)
         rooms.touch(self.tx, envelope, effect.pair, seq, self.now_ms)
+        self._audit(envelope, effect)
         return seq
+
+    def _audit(self, envelope: Envelope, effect: Store) -> None:
+        verdict = effect.verdict
+        audit.note_envelope(
+            self.tx,
+            self.now_ms,
+            _EVENTS[effect.direction] if verdict is None or verdict.outcome != "rejected" else "reject",
+            envelope,
+            outcome="kept" if verdict is None else verdict.outcome,
+            reason=None if verdict is None else verdict.reason,
+            trust=effect.trust,
+        )
 
     def _change(self, envelope: Envelope, effect: Bind | Open | Advance, effects: Effects, seq: int | None) -> None:
         match effect:

@@ -17,6 +17,7 @@ import aiosqlite
 from aghbus.protocol import control
 from aghbus.protocol.text import escape
 from aghbus.store import integrity, meta
+from aghbus.store.audit_mark import AuditMarkFile
 from aghbus.store.errors import StoreDamaged, StoreError, StoreUnavailable, StoreUnopenable
 from aghbus.store.handover import with_room
 from aghbus.store.lock import StoreLock
@@ -86,6 +87,7 @@ class Store:
             undo.callback(db.close)
             mark = _open_mark(path, opened.mark, executor)
             undo.callback(mark.close)
+            memory.audit.open(db, AuditMarkFile(path, executor))
             reader = await _open_reader(path)
             undo.push_async_callback(reader.close)
             store = cls(path, synchronous, lock, db, reader, memory, executor, opened, mark)
@@ -167,6 +169,7 @@ class Store:
         await asyncio.get_running_loop().run_in_executor(self._executor, _close_writer, self._db)
         self._executor.shutdown()
         self._mark.close()
+        self.memory.audit.close()
         self._lock.release()
 
 

@@ -9,6 +9,8 @@ from __future__ import annotations
 import hashlib
 from typing import TYPE_CHECKING, Final
 
+from aghbus.protocol.limits import MAX_LIFETIME
+
 if TYPE_CHECKING:
     import sqlite3
 
@@ -43,6 +45,15 @@ class DedupWindow:
 
     def __len__(self) -> int:
         return len(self._keys)
+
+    def admits(self, remaining: int, capacity: int) -> bool:
+        """Whether there is room for an id that would be kept for `remaining` seconds, with `capacity` ids at most in all.
+
+        Up to half of it every id is taken, beyond it ever shorter-lived ones: what would fill the window for days has to wait,
+        and what is gone in minutes still passes. Forgetting an id early instead would let its envelope in twice.
+        """
+        free = capacity - len(self._keys)
+        return free > 0 and remaining * capacity <= 2 * free * MAX_LIFETIME
 
     def contains(self, key: bytes) -> bool:
         """Whether an envelope of this key came this far before, in this transaction or an earlier one."""

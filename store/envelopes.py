@@ -47,7 +47,8 @@ class EnvelopeFilter(msgspec.Struct, frozen=True, kw_only=True):
     """Which envelopes; empty means all. Values of one field are alternatives, fields combine.
 
     `peer` sent it or was addressed. `direct_id` means the room of its current pair; with `peer` the room with that peer.
-    `inbox`: only what waits in the inbox (ready or leased).
+    `inbox`: only what waits in the inbox (ready or leased). `told`: only what tells our agent something, that is what came,
+    and the ends of its work that our daemon made because nobody answered.
     """
 
     kinds: frozenset[str] = frozenset()
@@ -58,6 +59,7 @@ class EnvelopeFilter(msgspec.Struct, frozen=True, kw_only=True):
     channel: str | None = None
     directions: frozenset[str] = frozenset()
     inbox: bool = False
+    told: bool = False
 
 
 class Sent(NamedTuple):
@@ -309,4 +311,6 @@ def _where(wanted: EnvelopeFilter) -> tuple[str, Params]:
         add("e.channel = ?", wanted.channel)
     if wanted.inbox:
         add("e.seq IN (SELECT seq FROM inbox WHERE state IN ('ready', 'leased'))")
+    if wanted.told:
+        add("(e.direction = 'in' OR e.seq IN (SELECT seq FROM own_ends))")
     return " ".join(clauses), params

@@ -23,8 +23,11 @@ ERROR_CHARS: Final = 500  # ours, of the agent's own words why it gave a message
 
 _LEASE: Final = """
 UPDATE inbox SET state = 'leased', attempts = attempts + 1, lease = ?1, lease_until_ms = ?2
-WHERE seq = (SELECT seq FROM inbox WHERE state = 'ready' AND available_ms <= ?3 ORDER BY seq LIMIT 1) RETURNING seq
-"""
+WHERE seq = (
+    SELECT seq FROM inbox WHERE state = 'ready' AND state IN ('ready', 'leased', 'dead') AND available_ms <= ?3
+    ORDER BY seq LIMIT 1
+) RETURNING seq
+"""  # The index inbox_open is used only where its own condition is repeated: SQLite does not conclude IN from =.
 _LEASE_OF_WORK: Final = """
 UPDATE inbox SET state = 'leased', attempts = attempts + 1, lease = ?1, lease_until_ms = ?2
 WHERE seq = (
@@ -35,7 +38,7 @@ WHERE seq = (
 _EXPIRE: Final = """
 UPDATE inbox SET state = iif(attempts >= ?2, 'dead', 'ready'), lease = NULL, lease_until_ms = NULL,
     last_error = 'the lease ran out'
-WHERE state = 'leased' AND lease_until_ms <= ?1 RETURNING state
+WHERE state = 'leased' AND state IN ('ready', 'leased', 'dead') AND lease_until_ms <= ?1 RETURNING state
 """
 _COLUMNS: Final = "i.state, i.attempts, i.lease, i.lease_until_ms, i.available_ms, i.last_error"
 _SELECT_ITEM: Final = SELECT_MESSAGE.replace("\nFROM", f",\n    {_COLUMNS}\nFROM", 1)

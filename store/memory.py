@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from aghbus.store.audit import AuditLog
 from aghbus.store.dedup import DedupWindow
+from aghbus.store.trust import TrustRules
 
 if TYPE_CHECKING:
     import sqlite3
@@ -31,19 +33,23 @@ class Gauge:
 
 
 class Memory:
-    """The dedup window; how many messages wait in the inbox (ready or leased); rows and bytes of the quarantine."""
+    """The end of the audit log; the dedup window; how many messages wait in the inbox (ready or leased); rows and bytes of the
+    quarantine; whom we listen to."""
 
-    __slots__ = ("dedup", "inbox_waiting", "quarantine_bytes", "quarantine_rows")
+    __slots__ = ("audit", "dedup", "inbox_waiting", "quarantine_bytes", "quarantine_rows", "trust")
 
     def __init__(self) -> None:
+        self.audit = AuditLog()
         self.dedup = DedupWindow()
         self.inbox_waiting = Gauge()
         self.quarantine_rows = Gauge()
         self.quarantine_bytes = Gauge()
+        self.trust = TrustRules()
 
     def load(self, db: sqlite3.Connection) -> None:
         """Reads everything from an open store: tenths of a second per hundred thousand ids of the window."""
         self.dedup.load(db)
+        self.trust.load(db)
         (self.inbox_waiting.value,) = db.execute(
             "SELECT count(*) FROM inbox WHERE state IN ('ready', 'leased')"
         ).fetchone()

@@ -24,7 +24,11 @@ SELECT o.seq, o.subject, e.workspace_id, e.sender, e.recipient, e.msg_id, o.expi
        AND (f.state = 'queued' OR f.state = 'published' AND f.next_ms IS NOT NULL) LIMIT 1)
 FROM outbox AS o JOIN envelopes AS e ON e.seq = o.seq
 """
-_QUEUED: Final = SELECT_OUTGOING + "WHERE o.state = 'queued' AND o.seq > ? ORDER BY o.seq LIMIT ?"
+# The condition of the index outbox_open is repeated wherever it is to be used: SQLite does not conclude IN from =.
+_QUEUED: Final = (
+    SELECT_OUTGOING
+    + "WHERE o.state = 'queued' AND o.state IN ('queued', 'expired', 'dead') AND o.seq > ? ORDER BY o.seq LIMIT ?"
+)
 
 
 class Outgoing(NamedTuple):
@@ -98,7 +102,8 @@ def expire(tx: Transaction, now: int, limit: int = 500) -> list[int]:
     """Up to `limit` queued envelopes that nobody would accept any more at Unix second `now` are expired; their sequences."""
     rows = tx.db.execute(
         "UPDATE outbox SET state = 'expired', detail = 'expired before it could be published' WHERE seq IN"
-        " (SELECT seq FROM outbox WHERE state = 'queued' AND expires_at <= ? ORDER BY seq LIMIT ?) RETURNING seq",
+        " (SELECT seq FROM outbox WHERE state = 'queued' AND state IN ('queued', 'expired', 'dead') AND expires_at <= ?"
+        " ORDER BY seq LIMIT ?) RETURNING seq",
         (now, limit),
     ).fetchall()
     return sorted(seq for (seq,) in rows)

@@ -1,5 +1,6 @@
 """Peers seen: the latest card of each, kept so that a restart does not forget who was there."""
 
+from collections.abc import Sequence
 from typing import Final
 
 import aiosqlite
@@ -13,6 +14,7 @@ from aghbus.store.envelopes import Row, fetch
 from aghbus.store.transaction import Transaction
 
 MAX_PEERS: Final = 10_000  # ours, rows kept: anybody may greet under any number of names
+MAX_BYTES: Final = 64 * 1024 * 1024  # ours, of their cards: each may have a megabyte
 
 _encode: Final = msgspec.json.Encoder().encode
 _decode_card: Final = msgspec.json.Decoder(PeerCard).decode
@@ -40,6 +42,11 @@ def seen(tx: Transaction, peer: PeerSeen) -> None:
     )
 
 
+def drop(tx: Transaction, keys: Sequence[tuple[str, str, str]]) -> None:
+    """Drops the peers of these `(workspace_id, channel, peer_id)`, whatever is known of them."""
+    tx.db.executemany("DELETE FROM peers WHERE workspace_id = ? AND channel = ? AND peer_id = ?", keys)
+
+
 def forget(tx: Transaction, rows: list[Row]) -> None:
     """Drops these `rows` of `stale`, except those that were heard again meanwhile."""
     tx.db.executemany(
@@ -47,14 +54,20 @@ def forget(tx: Transaction, rows: list[Row]) -> None:
     )
 
 
-async def stale(reader: aiosqlite.Connection, before_ms: int, limit: int, keep: int = MAX_PEERS) -> list[Row]:
-    """Up to `limit` peers last heard before `before_ms`, or beyond the `keep` heard last: what `forget` takes."""
+async def stale(
+    reader: aiosqlite.Connection, before_ms: int, limit: int, keep: int = MAX_PEERS, keep_bytes: int = MAX_BYTES
+) -> list[Row]:
+    """Up to `limit` peers last heard before `before_ms`, or beyond the `keep` heard last: what `forget` takes.
+
+    Beyond `keep_bytes` of cards those go too that were heard before the ones that fit.
+    """
     sql = """
         SELECT workspace_id, channel, peer_id, last_seen_ms
-        FROM (SELECT *, row_number() OVER (ORDER BY last_seen_ms DESC) AS place FROM peers)
-        WHERE last_seen_ms < ? OR place > ? LIMIT ?
+        FROM (SELECT *, row_number() OVER latest AS place, sum(length(card)) OVER latest AS bytes FROM peers
+            WINDOW latest AS (ORDER BY last_seen_ms DESC ROWS UNBOUNDED PRECEDING))
+        WHERE last_seen_ms < ? OR place > ? OR bytes > ? LIMIT ?
     """
-    return await fetch(reader, sql, [before_ms, keep, limit])
+    return await fetch(reader, sql, [before_ms, keep, keep_bytes, limit])
 
 
 async def load(reader: aiosqlite.Connection) -> list[PeerSeen]:

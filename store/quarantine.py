@@ -51,8 +51,8 @@ async def quarantined(reader: aiosqlite.Connection, *, limit: int = 100) -> list
     """Refused envelopes, latest first; their bytes as text, escaped and cut."""
     rows = await fetch(
         reader,
-        "SELECT id, received_ms, subject, message_id, sender, reason, detail, size, substr(raw, 1, ?) FROM quarantine"
-        " ORDER BY id DESC LIMIT ?",
+        "SELECT id, received_ms, subject, message_id, sender, reason, detail, size, coalesce(substr(raw, 1, ?), x'')"
+        " FROM quarantine ORDER BY id DESC LIMIT ?",
         [SHOWN_BYTES, limit],
     )
     return [

@@ -110,10 +110,12 @@ def recipient_of(tx: Transaction, seq: int) -> str | None:
     return None if row is None else row[0]
 
 
-def is_message(tx: Transaction, seq: int, message_id: str) -> bool:
-    """Whether our envelope `seq` has this id."""
-    sql = "SELECT 1 FROM outbox AS o JOIN envelopes AS e ON e.seq = o.seq WHERE o.seq = ? AND e.msg_id = ?"
-    return tx.db.execute(sql, (seq, message_id)).fetchone() is not None
+def ends_of(tx: Transaction, seq: int, message_id: str) -> tuple[str, str] | None:
+    """Sender and recipient of our directed envelope `seq`; None when it has another id."""
+    sql = """SELECT e.sender, e.recipient FROM outbox AS o JOIN envelopes AS e ON e.seq = o.seq
+             WHERE o.seq = ? AND e.msg_id = ? AND e.recipient IS NOT NULL"""
+    found: tuple[str, str] | None = tx.db.execute(sql, (seq, message_id)).fetchone()
+    return found
 
 
 def answered(tx: Transaction, seq: int, detail: str) -> None:
@@ -147,7 +149,7 @@ def give_up(tx: Transaction, seq: int, state: str, detail: str) -> Failed | None
 def stale(tx: Transaction, now: int, limit: int) -> list[int]:
     """Queued or still waiting for an answer at Unix second `now`, but nobody would accept them any more."""
     rows = tx.db.execute(
-        "SELECT seq FROM outbox WHERE state = 'queued' AND expires_at <= ?1"
+        "SELECT seq FROM outbox WHERE state = 'queued' AND state IN ('queued', 'expired', 'dead') AND expires_at <= ?1"
         " UNION SELECT seq FROM outbox WHERE next_ms IS NOT NULL AND expires_at <= ?1 LIMIT ?2",
         (now, limit),
     )

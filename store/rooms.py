@@ -7,6 +7,7 @@ import aiosqlite
 
 from aghbus.protocol import control
 from aghbus.protocol.envelope import Envelope
+from aghbus.protocol.identifiers import is_handle
 from aghbus.protocol.rooms import Binding, Pair
 from aghbus.store.envelopes import fetch
 from aghbus.store.transaction import Transaction
@@ -36,6 +37,15 @@ DELETE FROM rooms WHERE workspace_id = :workspace_id AND channel = :channel AND 
     AND NOT EXISTS (SELECT 1 FROM envelopes AS e
         WHERE e.container = :container AND e.workspace_id = :workspace_id AND e.channel = :channel
         AND e.pair_a = :pair_a AND e.pair_b = :pair_b)
+"""
+_SELECT_ROOMS: Final = """
+SELECT workspace_id, channel, direct_id,
+    CASE WHEN pair_a = ?1 THEN pair_b WHEN pair_b = ?1 THEN pair_a
+        WHEN pair_a IN (SELECT peer_id FROM identities) THEN pair_b ELSE pair_a END,
+    authoritative, messages, last_ms, last_seq
+FROM rooms
+WHERE (?1 IN (pair_a, pair_b) OR pair_a IN (SELECT peer_id FROM identities) OR pair_b IN (SELECT peer_id FROM identities))
+    AND (?2 IS NULL OR channel = ?2) ORDER BY last_seq DESC LIMIT ?3
 """
 
 
@@ -115,11 +125,10 @@ async def threads(
 async def directs(
     reader: aiosqlite.Connection, *, us: str, channel: str | None = None, limit: int = 100
 ) -> list[control.Direct]:
-    """Direct rooms of `us` and one other peer, latest activity first."""
+    """Direct rooms of `us`, or of an earlier id of ours, and one other peer, latest activity first."""
     rows = await fetch(
         reader,
-        "SELECT workspace_id, channel, direct_id, iif(pair_a = ?1, pair_b, pair_a), authoritative, messages, last_ms, last_seq"
-        " FROM rooms WHERE ?1 IN (pair_a, pair_b) AND (?2 IS NULL OR channel = ?2) ORDER BY last_seq DESC LIMIT ?3",
+        _SELECT_ROOMS,
         [us, channel, limit],
     )
     return [
@@ -128,6 +137,7 @@ async def directs(
             channel=row[1],
             direct_id=row[2],
             peer=row[3],
+            trust="verified" if is_handle(row[3]) else "unverified",  # spec section 8: no handle gets in unverified
             derived=bool(row[4]),
             messages=row[5],
             last_ms=row[6],

@@ -12,11 +12,13 @@ _SHIFTS: Final = (
     "UPDATE works SET due_ms = max(1, due_ms + ?) WHERE due_ms IS NOT NULL",
     "UPDATE inbox SET lease_until_ms = max(1, lease_until_ms + ?) WHERE state = 'leased'",
     "UPDATE inbox SET available_ms = max(1, available_ms + ?) WHERE state IN ('ready', 'leased') AND available_ms > 0",
+    "UPDATE chain_runs SET due_ms = max(1, due_ms + ?) WHERE due_ms IS NOT NULL",
+    "UPDATE bridge_log SET due_ms = max(1, due_ms + ?) WHERE due_ms IS NOT NULL",
 )
 
 
 def shift(tx: Transaction, step_ms: int) -> None:
-    """Moves retries, deadlines, leases and delays by `step_ms`, which is by how much the clock was set."""
+    """Moves retries, deadlines, leases, delays and times to live by `step_ms`, which is by how much the clock was set."""
     for sql in _SHIFTS:
         tx.db.execute(sql, (step_ms,))
 

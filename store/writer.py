@@ -144,6 +144,7 @@ class Writer:
             await self._begin()
             changes = self._db.total_changes
             await self._gather()
+            self._tx.memory.audit.flush(self._tx)
             await self._commit(changed=self._db.total_changes != changes)
         except sqlite3.Error as error:
             self._give_up(error)

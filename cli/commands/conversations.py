@@ -5,7 +5,7 @@ from __future__ import annotations
 from aghbus.cli.arguments import Command
 from aghbus.cli.asks import CHANNEL, LIMIT
 from aghbus.cli.errors import YES
-from aghbus.cli.render import ago, table
+from aghbus.cli.render import NOT_ENCRYPTED, ago, table
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -27,8 +27,7 @@ def run_directs(context: Context, values: dict[str, Any]) -> int:
     """List our direct rooms."""
     answer = context.api.get("/v1/directs", [("channel", values["channel"]), ("limit", values["limit"])])
     context.output.rows(answer, "directs", _directs)
-    if not answer["directs"]:
-        context.output.note("no direct room yet")
+    context.output.note(NOT_ENCRYPTED if answer["directs"] else "no direct room yet")
     return YES
 
 
@@ -42,10 +41,18 @@ def _threads(answer: dict[str, Any]) -> str:
 
 def _directs(answer: dict[str, Any]) -> str:
     rows = [
-        (row["peer"], row["direct_id"], row["channel"], row["messages"], f"#{row['last_seq']}", ago(row["last_ms"]))
+        (
+            row["peer"],
+            row["trust"],
+            row["direct_id"],
+            row["channel"],
+            row["messages"],
+            f"#{row['last_seq']}",
+            ago(row["last_ms"]),
+        )
         for row in answer["directs"]
     ]
-    return table(["PEER", "ROOM", "CHANNEL", "MESSAGES", "LAST", "WHEN"], rows) if rows else ""
+    return table(["PEER", "TRUST", "ROOM", "CHANNEL", "MESSAGES", "LAST", "WHEN"], rows) if rows else ""
 
 
 COMMANDS = {

@@ -18,9 +18,11 @@ if TYPE_CHECKING:
 
 def run(context: Context, values: dict[str, Any]) -> int:
     """One verdict a line; 1 when any envelope is refused."""
+    from aghbus.protocol.trust_proof import verify_envelope  # cryptography, which help and completion do not need
+
     code = YES
     for raw in lines(values["file"]):
-        verdict = check(raw, clock(values["now"]))
+        verdict = check(raw, clock(values["now"]), verify_envelope)
         if not verdict.accept:
             code = NO
         context.output.line(
@@ -34,8 +36,9 @@ COMMANDS = {
     "envelope check": Command(
         run,
         description=(
-            "Judge envelopes, one JSON object a line, each by itself: steps 1 to 6 of the receiving order, signatures not\n"
-            'verified. Prints {"id", "accept", "reason", "detail"} per line. Exits 1 if any is refused. Asks no daemon.'
+            "Judge envelopes, one JSON object a line, each by itself: steps 1 to 6 of the receiving order, signatures\n"
+            'verified, local policy apart. Prints {"id", "accept", "reason", "detail"} per line.\n'
+            "Exits 1 if any is refused. Asks no daemon."
         ),
         examples=["aghctl envelope check captured.jsonl", "aghctl envelope check - --now 1776366200 < captured.jsonl"],
         positionals=[FILE],

@@ -27,14 +27,15 @@ def run(context: Context, values: dict[str, Any]) -> int:
 def _human(answer: dict[str, Any]) -> str:
     if not answer["items"]:
         return ""
-    return table(["SEQ", "STATE", "TRIES", "FROM", "WORK", "CAME", "MESSAGE"], map(_row, answer["items"]))
+    return table(["SEQ", "STATE", "TRIES", "FROM", "TRUST", "WORK", "CAME", "MESSAGE"], map(_row, answer["items"]))
 
 
 def _row(item: dict[str, Any]) -> tuple[object, ...]:
     message = item["message"]
     says = body_line(message["kind"], message["envelope"].get("body") or {})
     came = moment(message["received_ms"])
-    return (item["seq"], item["state"], item["attempts"], message["sender"], message["work_id"], came, says)
+    head = (item["seq"], item["state"], item["attempts"], message["sender"], message["trust"])
+    return (*head, message["work_id"], came, says)
 
 
 COMMANDS = {

@@ -6,6 +6,7 @@ from aghbus.cli.arguments import Command, Option, Positional
 from aghbus.cli.asks import ARTIFACT, SENDING, one_of, sending, stdin_or
 from aghbus.cli.describe import sent_line
 from aghbus.cli.errors import YES, UsageError
+from aghbus.cli.render import NOT_ENCRYPTED
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -29,6 +30,8 @@ def run(context: Context, values: dict[str, Any]) -> int:
         context.output.answer(answers[0], sent_line)
     else:
         context.output.rows({"sent": answers}, "sent", lambda all_: "\n".join(map(sent_line, all_["sent"])))
+    if values["direct"]:
+        context.output.note(NOT_ENCRYPTED)
     return YES
 
 

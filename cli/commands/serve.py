@@ -136,6 +136,45 @@ def _pattern(text: str) -> str:
     return check_pattern(text)
 
 
+RUNNING = (
+    Option("--concurrency", "commands at a time (default 1)", "N", convert=_count, default=1),
+    Option("--when-busy", "what to do with work beyond that (default reject)", choices=("reject", "queue")),
+    Option(
+        "--time-limit",
+        "end a command after this long (default 30m)",
+        "TIME",
+        convert=_time_limit,
+        default=1800.0,
+    ),
+    Option("--grace", "from SIGTERM to SIGKILL (default 5s)", "TIME", convert=seconds, default=5.0),
+    Option(
+        "--heartbeat",
+        "report progress at most this often (default 10s)",
+        "TIME",
+        convert=lifetime,
+        default=10.0,
+    ),
+    Option(
+        "--drain",
+        "when stopping, wait this long for what runs (default 30s)",
+        "TIME",
+        convert=seconds,
+        default=30.0,
+    ),
+    Option("--cwd", "folder to run the command in (default: this one)", "DIR"),
+    Option(
+        "--accept",
+        "only work with intent=, from= or kind= of that value",
+        "NAME=VALUE",
+        convert=_accept,
+        repeat=True,
+    ),
+    Option("--on-restart", "a command that died with its worker (default fail)", choices=("fail", "rerun")),
+    Option("--max-jobs", "exit after so many jobs", "N", convert=_count),
+    Option("--once", "take one job, and exit with its outcome"),
+)
+"""How commands are run, here and in `aghctl bridge FORMAT -- COMMAND`."""
+
 COMMANDS = {
     "serve": Command(
         run,
@@ -152,30 +191,6 @@ COMMANDS = {
         positionals=[Positional("COMMAND", "the command and its arguments, after --", rest=True)],
         options=[
             Option("--capability", "what it serves: one that the daemon announces", "ID", repeat=True, required=True),
-            Option("--concurrency", "commands at a time (default 1)", "N", convert=_count, default=1),
-            Option("--when-busy", "what to do with work beyond that (default reject)", choices=("reject", "queue")),
-            Option(
-                "--time-limit",
-                "end a command after this long (default 30m)",
-                "TIME",
-                convert=_time_limit,
-                default=1800.0,
-            ),
-            Option("--grace", "from SIGTERM to SIGKILL (default 5s)", "TIME", convert=seconds, default=5.0),
-            Option(
-                "--heartbeat",
-                "report progress at most this often (default 10s)",
-                "TIME",
-                convert=lifetime,
-                default=10.0,
-            ),
-            Option(
-                "--drain",
-                "when stopping, wait this long for what runs (default 30s)",
-                "TIME",
-                convert=seconds,
-                default=30.0,
-            ),
             Option(
                 "--artifact",
                 "files to report, below the command's folder: 'reports/*.xml'",
@@ -183,17 +198,7 @@ COMMANDS = {
                 convert=_pattern,
                 repeat=True,
             ),
-            Option("--cwd", "folder to run the command in (default: this one)", "DIR"),
-            Option(
-                "--accept",
-                "only work with intent=, from= or kind= of that value",
-                "NAME=VALUE",
-                convert=_accept,
-                repeat=True,
-            ),
-            Option("--on-restart", "a command that died with its worker (default fail)", choices=("fail", "rerun")),
-            Option("--max-jobs", "exit after so many jobs", "N", convert=_count),
-            Option("--once", "take one job, and exit with its outcome"),
+            *RUNNING,
         ],
     )
 }

@@ -24,6 +24,7 @@ def _human(status: dict[str, Any]) -> str:
     pairs = [
         ("name", f"{status['name']} ({'ready' if status['ready'] else 'not ready'})"),
         ("peer", f"{status['peer_id']} in {status['workspace_id']}: {', '.join(status['channels'])}"),
+        *(("former peer", _former(one)) for one in status.get("former", [])),
         ("process", f"pid {status['pid']}, aghd {status['version']}, up {span(status['uptime_s'])}"),
         ("broker", _broker(status["broker"])),
         ("jetstream", _jetstream(status["broker"].get("jetstream"))),
@@ -38,6 +39,12 @@ def _human(status: dict[str, Any]) -> str:
         ("counters", _counts(counters)),
     ]
     return "\n".join([fields(pairs), *(f"problem: {safe(problem)}" for problem in status["problems"])])
+
+
+def _former(one: dict[str, Any]) -> str:
+    """An earlier identity of ours that is being finished."""
+    works = f"{one['open_works']} open works, {one['unsent']} messages not answered"
+    return f"{one['peer_id']}: {works}{', NOT USABLE' if one['problem'] else ''}"
 
 
 def _broker(broker: dict[str, Any]) -> str:

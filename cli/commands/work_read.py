@@ -39,9 +39,10 @@ def _list(answer: dict[str, Any]) -> str:
     if not answer["works"]:
         return ""
     rows = [
-        (work["work_id"], work["state"], _peer(work), ago(work["updated_ms"]), work["text"]) for work in answer["works"]
+        (work["work_id"], work["state"], _peer(work), work["trust"], ago(work["updated_ms"]), work["text"])
+        for work in answer["works"]
     ]
-    return table(["WORK", "STATE", "PEER", "CHANGED", "TEXT"], rows)
+    return table(["WORK", "STATE", "PEER", "TRUST", "CHANGED", "TEXT"], rows)
 
 
 def _peer(work: dict[str, Any]) -> str:

@@ -11,7 +11,8 @@ from aghbus.daemon.api.download import Download
 from aghbus.daemon.api.handlers import Call
 from aghbus.daemon.api.openapi import document
 from aghbus.daemon.api.refusals import HttpRefusal, error_body, incident, request_error_body, status_of
-from aghbus.daemon.api.routes import Route, Router, split
+from aghbus.daemon.api.route import Route
+from aghbus.daemon.api.routes import Router, split
 from aghbus.daemon.api.sse import KEEP_ALIVE, Stream
 from aghbus.daemon.service import Service
 from aghbus.protocol.control import Answer, Readiness
@@ -102,7 +103,9 @@ class ApiApp:
         query = parsing.query_string(scope["query_string"], route.query)
         ask = None
         if route.ask is not None:
-            raw = await parsing.body(scope, receive, limit=self._max_body, seconds=self._body_seconds)
+            raw = await parsing.body(
+                scope, receive, limit=max(self._max_body, route.max_body or 0), seconds=self._body_seconds
+            )
             ask = parsing.ask(raw, route.ask)
         resume_from = parsing.last_event_id(scope) if route.stream is not None else None
         return Call(path, query, ask, resume_from)

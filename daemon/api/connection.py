@@ -5,6 +5,8 @@ time, or too large a one, is answered and closed, and there are never more conne
 """
 
 import asyncio
+import logging
+import socket
 from http import HTTPStatus
 from typing import Any, Final
 
@@ -13,7 +15,9 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from uvicorn.server import ServerState
 
 from aghbus.daemon.api.asgi import JSON, common_headers
+from aghbus.daemon.api.peer_credentials import is_ours, peer_uid
 from aghbus.daemon.api.refusals import error_body
+from aghbus.daemon.logs import EventLimiter
 
 MAX_CONNECTIONS: Final = 256
 """Ours: an agent needs a few. Each holds up to a body and a file handle. So many again are answered with 503."""
@@ -52,10 +56,12 @@ class ApiConnection(HttpToolsProtocol):
         app_state: dict[str, Any],
         loop: asyncio.AbstractEventLoop,
         *,
+        strangers: EventLimiter,
         head_seconds: float = HEAD_SECONDS,
     ) -> None:
-        """As uvicorn's, with the seconds that a request's head may take."""
+        """As uvicorn's, with the seconds that a request's head may take; `strangers` logs other users' attempts."""
         super().__init__(config, server_state, app_state, loop)
+        self._strangers = strangers
         self.head_seconds = head_seconds
         self._head_bytes = 0
         self._in_head = False
@@ -72,11 +78,26 @@ class ApiConnection(HttpToolsProtocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override] # as uvicorn narrows it
         """Take the connection. One too many is heard before it is refused: closing on unread bytes would be a reset."""
         super().connection_made(transport)
+        if self._is_of_a_stranger():
+            transport.abort()  # nothing that it sends is read
+            return
         self._surplus = len(self.connections) > MAX_CONNECTIONS
         if len(self.connections) > 2 * MAX_CONNECTIONS:
             transport.abort()
         else:
             self._arm()
+
+    def _is_of_a_stranger(self) -> bool:
+        sock = self.transport.get_extra_info("socket")
+        if sock is None or sock.family != socket.AF_UNIX:
+            return False  # on TCP the guard asks for the token
+        uid = peer_uid(sock)
+        if is_ours(uid):
+            return False
+        self.connections.discard(self)  # it takes no place of ours
+        sentence = "a process of another user was turned away from the API's socket"
+        self._strangers.event(logging.WARNING, "api.stranger", sentence, uid=uid)
+        return True
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Release timers with the rest."""

@@ -1,8 +1,8 @@
 """Who may come in over TCP: whoever has the token, calls us by our own name, and is no web page.
 
-On the Unix socket the file's mode is the boundary. A TCP port on loopback is open to every user and every browser of
-the machine: the token keeps users out, the checks of `Host` and `Origin` keep out web pages whose name was rebound to
-127.0.0.1.
+On the Unix socket the file's mode and the kernel's word about the other end are the boundary. A TCP port on loopback is
+open to every user and every browser of the machine: the token keeps users out, the checks of `Host` and `Origin` keep
+out web pages, even those whose name was rebound to 127.0.0.1.
 """
 
 import hmac
@@ -53,9 +53,8 @@ class LoopbackGuard:
         hosts = header(scope, b"host")
         if len(hosts) != 1 or hosts[0].lower() not in self._authorities:
             return "host: is not the address that this API listens on", "call it by the address of api.tcp"
-        for origin in header(scope, b"origin"):
-            if origin.lower().removeprefix(b"http://") not in self._authorities:
-                return "origin: web pages may not call this API", "leave the Origin header out"
+        if header(scope, b"origin"):  # only browsers send it, and no page of ours exists
+            return "origin: web pages may not call this API", "leave the Origin header out"
         return None
 
     def _knows_token(self, scope: Scope) -> bool:

@@ -6,9 +6,10 @@ from typing import Any, Final
 import msgspec
 
 from aghbus.daemon.api.queries import BOUNDS, Query
-from aghbus.daemon.api.refusals import STATUS_OF_CODE
-from aghbus.daemon.api.routes import ROUTES, Route
-from aghbus.protocol.control import API_VERSION, Ask, ErrorAnswer
+from aghbus.daemon.api.refusals import ANSWER_OF_CODE, STATUS_OF_CODE
+from aghbus.daemon.api.route import Route
+from aghbus.daemon.api.routes import ROUTES
+from aghbus.protocol.control import API_VERSION, Ask, ErrorAnswer, Event
 
 _REF: Final = "#/components/schemas/{name}"
 
@@ -109,8 +110,8 @@ def _responses(route: Route) -> dict[str, Any]:
         codes.update({status: list(names) for status, names in _WITH_BODY.items()})
     for code in route.errors:
         codes.setdefault(STATUS_OF_CODE[code], []).append(code)
-    error = {"application/json": {"schema": _ref(ErrorAnswer)}}
     for status in sorted(codes):
+        error = {"application/json": {"schema": _ref(ANSWER_OF_CODE.get(codes[status][0], ErrorAnswer))}}
         responses[str(status)] = {"description": ", ".join(codes[status]), "content": error}
     return responses
 
@@ -125,13 +126,15 @@ def _success(route: Route) -> dict[str, Any]:
     if route.answer is None:
         return {"description": route.summary, "content": {"application/json": {"schema": {"type": "object"}}}}
     if route.stream is not None:
-        description = "Events `envelope` and `gap`: `id` is the sequence, `data` one JSON object of the schema Event."
+        name, form = ("envelope", "Event") if route.answer is Event else ("message", route.answer.__name__)
+        description = f"Events `{name}` and `gap`: `id` is the sequence, `data` one JSON object of the schema {form}"
+        description += " (a gap's of Event)." if name == "message" else "."
         return {"description": description, "content": {"text/event-stream": {"schema": {"type": "string"}}}}
     return {"description": route.summary, "content": {"application/json": {"schema": _ref(route.answer)}}}
 
 
 def _schemas(routes: tuple[Route, ...]) -> dict[str, Any]:
-    types: list[type[msgspec.Struct]] = [ErrorAnswer]
+    types: list[type[msgspec.Struct]] = [ErrorAnswer, *ANSWER_OF_CODE.values()]
     types += [found for route in routes for found in (route.answer, route.ask) if found is not None]
     _, components = msgspec.json.schema_components(list(dict.fromkeys(types)), ref_template=_REF)
     for form, bounds in BOUNDS.items():

@@ -12,7 +12,9 @@ from typing import Final
 import msgspec
 
 from aghbus.daemon.api.asgi import CLOSE, Header
+from aghbus.daemon.bridge.refused import MessageRefused
 from aghbus.daemon.logs import event
+from aghbus.protocol.bridge_api import RefusedMessage
 from aghbus.protocol.control import ErrorAnswer
 from aghbus.protocol.errors import NotFound, Refused, RequestError, Unavailable
 from aghbus.protocol.text import escape, shorten
@@ -32,9 +34,13 @@ STATUS_OF_CODE: Final = {
     "actor_not_allowed": 409,
     "invalid_transition": 409,
     "too_large": 413,
+    "message_refused": 422,
     "unavailable": 503,
 }
 """Status of a RequestError by its code; a code that is not here has the status of its class."""
+
+ANSWER_OF_CODE: Final[dict[str, type[ErrorAnswer]]] = {"message_refused": RefusedMessage}
+"""What an error is answered with, where that is more than an ErrorAnswer."""
 
 
 class HttpRefusal(Exception):
@@ -71,7 +77,11 @@ def error_body(code: str, message: str, hint: str = "") -> bytes:
 
 
 def request_error_body(error: RequestError) -> bytes:
-    """`error` as JSON."""
+    """`error` as JSON; of a refused foreign message with all its findings."""
+    if isinstance(error, MessageRefused):
+        text = shorten(escape(error.message), MAX_MESSAGE_CHARACTERS)
+        answer = RefusedMessage(code=error.error_code, message=text, hint=error.hint, findings=list(error.findings))
+        return msgspec.json.encode(answer)
     return error_body(error.error_code, error.message, error.hint)
 
 

@@ -1,19 +1,16 @@
 """The table of routes: routing and the OpenAPI document come from it, and the table of docs/api.md is compared to it."""
 
-from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Final
 
 from aghbus.daemon.api import handlers as h
 from aghbus.daemon.api import queries as q
+from aghbus.daemon.api.bridge_routes import BRIDGE_ROUTES
+from aghbus.daemon.api.chain_routes import CHAIN_ROUTES
 from aghbus.daemon.api.refusals import HttpRefusal
-from aghbus.daemon.service import Service
+from aghbus.daemon.api.route import Route
+from aghbus.daemon.api.trust_routes import TRUST_ROUTES
 from aghbus.protocol import control
-
-Handler = Callable[[Service, h.Call[Any, Any, Any]], Awaitable[control.Answer]]
-Uploader = Callable[[Service, h.Call[Any, Any, Any], AsyncIterator[bytes]], Awaitable[control.Artifact]]
-Downloader = Callable[[Service, h.Call[Any, Any, Any]], Awaitable[tuple[control.Artifact, AsyncIterator[bytes]]]]
-Streamer = Callable[[Service, h.Call[Any, Any, Any]], AsyncIterator[control.Event]]
 
 # Codes beside invalid_request, unavailable and internal, which every route may answer.
 _FOUND: Final = ("not_found",)
@@ -26,33 +23,6 @@ _SENDS: Final = (
     "invalid_transition",
 )
 _LEASES: Final = ("not_found", "conflict")
-
-
-@dataclass(frozen=True, slots=True)
-class Route:
-    """One method of one path.
-
-    `path` has its parameters in braces, of the form `parameters`. `ask` is the body's type (None: the method takes no
-    body), `answer` that of the reply. Exactly one of `handler`, `stream`, `upload` (its body is content, not JSON) and
-    `download` (its reply is content) is set, but for the OpenAPI document, which has none. `waits` marks a handler that may
-    wait long for something to happen: it is cancelled when its client goes away or the daemon drains, so that nothing is
-    handed to nobody.
-    """
-
-    method: str
-    path: str
-    summary: str
-    answer: type[control.Answer] | None = None
-    handler: Handler | None = None
-    stream: Streamer | None = None
-    upload: Uploader | None = None
-    download: Downloader | None = None
-    parameters: type[q.Query] = q.Nothing
-    query: type[q.Query] = q.Nothing
-    ask: type[control.Ask] | None = None
-    status: int = 200
-    errors: tuple[str, ...] = ()
-    waits: bool = False
 
 
 ROUTES: Final = (
@@ -167,6 +137,7 @@ ROUTES: Final = (
         h.quarantine,
         query=q.LimitQuery,
     ),
+    *TRUST_ROUTES,
     Route("GET", "/v1/artifacts", "Artifacts by URI", control.Artifacts, h.artifacts, query=q.ArtifactsQuery),
     Route(
         "PUT",
@@ -187,6 +158,8 @@ ROUTES: Final = (
         errors=("not_found", "too_large"),
     ),
     Route("GET", "/v1/events", "Server-sent events", control.Event, stream=h.events, query=q.EventsQuery),
+    *BRIDGE_ROUTES,
+    *CHAIN_ROUTES,
 )
 """Every route, in the order of the documentation."""
 

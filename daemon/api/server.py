@@ -19,7 +19,7 @@ from aghbus.daemon.api.connection import HEAD_SECONDS, IDLE_SECONDS, ApiConnecti
 from aghbus.daemon.api.guard import LoopbackGuard
 from aghbus.daemon.api.listening import UnixListener, listen_tcp, listen_unix
 from aghbus.daemon.api.sse import KEEP_ALIVE
-from aghbus.daemon.logs import event
+from aghbus.daemon.logs import EventLimiter, event
 from aghbus.daemon.service import Service
 from aghbus.protocol.limits import MAX_ENVELOPE_BYTES
 
@@ -31,6 +31,7 @@ MAX_BODY_BYTES: Final = MAX_ENVELOPE_BYTES + 65_536
 STALLED_GRACE: Final = 0.5
 """Seconds, ours: how long a drain waits for a client that reads nothing of what it was sent."""
 
+_STRANGERS_PER_MINUTE: Final = 6  # log lines that processes of other users can provoke
 _POLL: Final = 0.01  # seconds between two looks at the connections that are still open, while stopping
 
 
@@ -62,7 +63,8 @@ class ApiServer:
         self._head_seconds = head_seconds
         self._draining = asyncio.Event()
         self._app = ApiApp(service, self._draining, max_body=max_body, body_seconds=body_seconds, keep_alive=keep_alive)
-        self._state = ServerState()
+        self._strangers = EventLimiter(logger, _STRANGERS_PER_MINUTE)
+        self._states: list[ServerState] = []  # one for each listener: strangers on TCP take no place on the socket
         self._servers: list[asyncio.Server] = []
         self._unix: UnixListener | None = None
         self.tcp_address: tuple[str, int] | None = None
@@ -96,11 +98,12 @@ class ApiServer:
         self._draining.set()
         for connection in self._connections():
             connection.shutdown()
-        while (self._state.connections or self._state.tasks) and loop.time() < until:
+        while (self._connections() or self._tasks()) and loop.time() < until:
             if loop.time() >= stalled_until:
                 self._cut([connection for connection in self._connections() if connection.stalled])
             await asyncio.sleep(_POLL)
         await self._cut_all()
+        self._strangers.flush(everything=True)
 
     async def _serve(self, app: App, sock: socket.socket) -> None:
         """Accept on `sock`, which listens already: with uvicorn's defaults off that write logs or name the server."""
@@ -119,9 +122,11 @@ class ApiServer:
         )
         config.load()
         loop = asyncio.get_running_loop()
+        state = ServerState()
+        self._states.append(state)
 
         def accepted() -> ApiConnection:
-            return ApiConnection(config, self._state, {}, loop, head_seconds=self._head_seconds)
+            return ApiConnection(config, state, {}, loop, strangers=self._strangers, head_seconds=self._head_seconds)
 
         self._servers.append(await loop.create_server(accepted, sock=sock))
 
@@ -136,7 +141,11 @@ class ApiServer:
         self._unix = None
 
     def _connections(self) -> list[ApiConnection]:
-        return [connection for connection in self._state.connections if isinstance(connection, ApiConnection)]
+        every = (connection for state in self._states for connection in state.connections)
+        return [connection for connection in every if isinstance(connection, ApiConnection)]
+
+    def _tasks(self) -> set["asyncio.Task[None]"]:
+        return {task for state in self._states for task in state.tasks}
 
     def _cut(self, connections: list[ApiConnection]) -> None:
         for connection in connections:
@@ -145,7 +154,7 @@ class ApiServer:
     async def _cut_all(self) -> None:
         """Close what outlived the deadline, so that the daemon can go on to its last commit."""
         left = self._connections()
-        tasks = set(self._state.tasks)
+        tasks = self._tasks()
         if left or tasks:
             event(
                 logger, logging.WARNING, "requests cut off at the deadline", connections=len(left), requests=len(tasks)

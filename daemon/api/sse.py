@@ -13,6 +13,7 @@ import msgspec
 
 from aghbus.daemon.api.asgi import EVENT_STREAM, Receive, Send, common_headers, end, until_gone
 from aghbus.daemon.api.refusals import request_error_body
+from aghbus.protocol.bridge_api import HandedOut
 from aghbus.protocol.control import Event
 from aghbus.protocol.errors import RequestError
 
@@ -26,10 +27,14 @@ DRAINED: Final = b": the daemon is going away, reconnect with Last-Event-ID\n\n"
 """The last thing on a stream that the daemon ended."""
 
 
-def frame(item: Event) -> bytes:
-    """One event on the wire. Line ends can only stand between JSON tokens (raw envelopes may have them): made spaces."""
+def frame(item: Event | HandedOut) -> bytes:
+    """One event, or one foreign message as an event `message`, on the wire.
+
+    Line ends can only stand between JSON tokens (raw envelopes may have them): made spaces.
+    """
+    kind = item.type if isinstance(item, Event) else "message"
     data = msgspec.json.encode(item).translate(_ONE_LINE)
-    return b"id: %d\nevent: %s\ndata: %s\n\n" % (item.seq, item.type.encode(), data)
+    return b"id: %d\nevent: %s\ndata: %s\n\n" % (item.seq, kind.encode(), data)
 
 
 _ONE_LINE: Final = bytes.maketrans(b"\r\n", b"  ")
@@ -38,7 +43,9 @@ _ONE_LINE: Final = bytes.maketrans(b"\r\n", b"  ")
 class Stream:
     """One client's stream, from its first comment to its last."""
 
-    def __init__(self, send: Send, events: AsyncIterator[Event], report: Callable[[BaseException], bytes]) -> None:
+    def __init__(
+        self, send: Send, events: AsyncIterator[Event | HandedOut], report: Callable[[BaseException], bytes]
+    ) -> None:
         """`report` logs an unexpected error and returns the JSON to tell the client."""
         self._send = send
         self._events = events

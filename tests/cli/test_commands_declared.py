@@ -13,7 +13,7 @@ from aghbus.cli.arguments import GLOBAL_OPTIONS, defaults, parse
 from aghbus.cli.commands import capability_send, inbox_next, inbox_settle, say, whois, work_open, work_verbs
 from aghbus.cli.errors import EXIT_CODES, UsageError
 from aghbus.cli.main import entry
-from aghbus.cli.registry import COMMANDS, GROUPS, load, members
+from aghbus.cli.registry import COMMANDS, GROUPS, load, longest, members
 from aghbus.protocol import control
 
 REPOSITORY = Path(__file__).parent.parent.parent
@@ -25,7 +25,7 @@ def values_of(line: str) -> tuple[str, dict[str, Any]]:
     assert words.pop(0) == "aghctl"
     while words[0].startswith("-"):
         words = words[2:]
-    name = " ".join(words[:2]) if words[0] in GROUPS else words[0]
+    name = longest(words)
     return name, parse(load(name), words[len(name.split()) :], defaults(GLOBAL_OPTIONS))
 
 

@@ -293,3 +293,16 @@ def short_tmp(tmp_path: Path) -> Iterator[Path]:
 
     with tempfile.TemporaryDirectory(prefix="ad-", dir="/tmp") as folder:
         yield Path(folder)
+
+
+def test_a_person_is_told_that_direct_rooms_are_not_encrypted(bus: Bus) -> None:
+    home, _, _ = bus
+    said = home.ctl("--name", "ops", "say", "between us", "--direct", "worker")
+    listed = home.ctl("--name", "ops", "directs")
+    for done in (said, listed):
+        assert done.returncode == 0
+        assert b"not encrypted" in done.stderr
+        assert b"not encrypted" not in done.stdout
+    in_a_thread = home.ctl("--name", "ops", "say", "to all", "--to", "worker")
+    for_machines = home.ctl("--name", "ops", "directs", "-o", "json")
+    assert in_a_thread.stderr == for_machines.stderr == b""

@@ -62,6 +62,7 @@ MESSAGE = {
     "thread_id": HOSTILE,
     "direct_id": None,
     "work_id": None,
+    "trust": HOSTILE,
     "received_ms": 1_776_366_200_000,
 }
 

@@ -366,7 +366,8 @@ def test_work_beyond_the_concurrency_is_rejected_as_busy(bus: Bus, tmp_path: Pat
             serve.until("started", work_id=work_id)
         third = bus.open()
         end = bus.end_of(third)
-        assert (end["event"], end["reason"]) == ("receipt:rejected", "busy")
+        assert (end["event"], end["reason"], end["message"]) == ("receipt:rejected", "busy", "the worker is busy")
+        assert serve.until("rejected", work_id=third)["reason"] == "busy"
         (tmp_path / "go").touch()
         assert {bus.end_of(work_id)["event"] for work_id in (first, second)} == {"trace:completed"}
         last = bus.open()

@@ -187,7 +187,7 @@ def test_a_living_workers_file_is_not_taken_and_a_dead_ones_is(tmp_path: Path) -
 def test_files_are_for_their_owner_alone(tmp_path: Path) -> None:
     folder = tmp_path / "a" / "b"
     entry = Journal(str(folder)).begin(seq=1, command=[], item=ITEM)
-    worker_input.write(entry.input_path, message("secret"))
+    worker_input.write(entry.input_path, worker_input.written(message("secret")))
     assert folder.stat().st_mode & 0o077 == 0
     assert all(path.stat().st_mode & 0o077 == 0 for path in folder.glob("job_*"))
     entry.remove()

@@ -7,6 +7,7 @@ from pathlib import Path
 HEAVY = {
     "argparse",
     "asyncio",
+    "cryptography",
     "dataclasses",
     "email",
     "hashlib",

@@ -11,11 +11,13 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from aghbus.daemon.jetstream_api import JetStreamApi, JetStreamError
-from aghbus.daemon.jetstream_consumer import durable_name, stream_sequence
-from aghbus.daemon.jetstream_stream import MAX_MESSAGE_BYTES, STREAM, covers, differences, wanted
+from aghbus.daemon.jetstream_consumer import stream_sequence
+from aghbus.daemon.jetstream_stream import STREAM, covers, differences, wanted
 from aghbus.daemon.link import InboundMessage, LinkDown
 from aghbus.daemon.settings import JetStreamSettings
 from aghbus.protocol.identifiers import route_token
+from aghbus.protocol.jetstream_config import MAX_MESSAGE_BYTES
+from aghbus.protocol.nats_names import durable_name
 from tests.support.jetstream import CHANNEL, WORKSPACE, Peer, admin, row
 from tests.support.natsutil import NatsServer, wait_until
 

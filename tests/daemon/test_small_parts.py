@@ -10,9 +10,13 @@ from aghbus.daemon import failpoints
 from aghbus.daemon.announcer import Announcer
 from aghbus.daemon.counters import Counters
 from aghbus.daemon.roster import MAX_PEERS, Roster
-from aghbus.protocol.acks import Ack, encode_ack, may_answer, parse_ack
+from aghbus.protocol.acks import Ack, encode_ack, encode_signed_ack, is_answer_of, may_answer, parse_ack
 from aghbus.protocol.bodies import PeerCard
 from aghbus.protocol.budget import Budgets
+from aghbus.protocol.envelope import parse
+from aghbus.protocol.errors import Malformed
+from aghbus.protocol.trust_keys import SigningKey
+from aghbus.protocol.trust_proof import EnvelopeSigner
 
 
 async def test_a_ring_wakes_everybody_who_waits_and_is_not_missed() -> None:
@@ -61,6 +65,20 @@ def test_presence_fades_and_the_roster_is_bounded() -> None:
     assert roster.expected("ws", "c", last, 200_000) == frozenset()
 
 
+def test_the_rosters_bell_rings_for_who_appears_and_for_what_they_claim_but_not_for_each_greet() -> None:
+    roster = Roster(interval=30)
+
+    def rings(*capabilities: str, at: int) -> int:
+        before = roster.bell.rings
+        roster.heard("ws", "c", PeerCard(peer_id="p", capabilities=capabilities), "unverified", at)
+        return roster.bell.rings - before
+
+    assert rings("x", at=0) == 1
+    assert rings("x", at=20_000) == 0
+    assert rings("x", "y", at=25_000) == 1
+    assert rings("x", "y", at=500_000) == 1  # it was away
+
+
 def test_problems_fade_unless_noticed_again() -> None:
     counters = Counters()
     counters.problem("k", "it hurts", 0)
@@ -83,10 +101,36 @@ def test_an_acknowledgement_survives_its_way_and_a_streams_is_skipped() -> None:
     assert parse_ack(b'{"stream":"AGH_NETWORK_V0","seq":12}') is None
 
 
+def test_only_the_key_of_a_handle_answers_for_it_and_only_to_whom_it_says() -> None:
+    signer, thief = (EnvelopeSigner(SigningKey(bytes([number]) * 32), "worker") for number in (1, 2))
+    ack, worker = Ack("msg_1", "refused", "not_target"), signer.handle
+    raw = encode_signed_ack(ack, sender=worker, to="ops", signer=signer)
+    assert parse_ack(raw) == ack
+    assert is_answer_of(raw, recipient=worker, sender="ops")
+    assert not is_answer_of(raw, recipient=worker, sender="another")
+    assert not is_answer_of(raw.replace(b"refused", b"committed"), recipient=worker, sender="ops")
+    assert not is_answer_of(encode_ack(ack), recipient=worker, sender="ops")
+    forged = encode_signed_ack(ack, sender=thief.handle, to="ops", signer=thief)
+    assert not is_answer_of(forged, recipient=worker, sender="ops")
+    assert not is_answer_of(forged.replace(thief.handle.encode(), worker.encode()), recipient=worker, sender="ops")
+    assert is_answer_of(encode_ack(ack), recipient="plain", sender="ops")
+    with pytest.raises(Malformed):  # whatever else it is, it is no envelope
+        parse(raw, 0)
+
+
 @pytest.mark.parametrize(
     ("reply", "allowed"),
     [
-        ("_INBOX.aghbus_1.2", True),
+        (f"_INBOX.{'0af3' * 8}.ack.0f.2", True),
+        (f"_INBOX.{'0af3' * 8}.ack", False),
+        (f"_INBOX.{'0af3' * 8}.ack.", False),
+        (f"_INBOX.{'0af3' * 8}.ack.*", False),
+        (f"_INBOX.{'0af3' * 8}.ack.0f.>", False),
+        (f"_INBOX.{'0af3' * 8}.ack.a b", False),
+        (f"_INBOX.{'0af3' * 8}.ack.{'x' * 300}", False),
+        (f"_INBOX.{'0af3' * 8}.pub.0f.2", False),
+        (f"_INBOX.{'0af3' * 8}.deliver.name", False),
+        ("_INBOX.aghbus_1.2", False),
         ("agh.network.v0.ws_local.default.broadcast", False),
         ("$SYS.REQ.SERVER.PING", False),
         ("$JS.API.STREAM.DELETE.AGH_NETWORK_V0", False),
@@ -96,7 +140,7 @@ def test_an_acknowledgement_survives_its_way_and_a_streams_is_skipped() -> None:
         ("", False),
     ],
 )
-def test_only_inbox_subjects_are_answered(reply: str, allowed: bool) -> None:
+def test_only_inboxes_for_acknowledgements_are_answered(reply: str, allowed: bool) -> None:
     assert may_answer(reply) is allowed
 
 

@@ -50,6 +50,12 @@ async def test_one_is_cut_and_its_size_kept(store: Store) -> None:
     assert await rows(store, "SELECT length(raw) FROM quarantine") == [(quarantine.RAW_BYTES,)]
 
 
+async def test_an_empty_one_is_listed_like_any_other(store: Store) -> None:
+    await refuse(store, b"")
+    (entry,) = await quarantine.quarantined(store.reader)
+    assert (entry.raw, entry.size) == ("", 0)
+
+
 async def test_what_strangers_sent_cannot_reach_a_terminal(store: Store) -> None:
     await refuse(store, b"\x1b[2J\xff\x00\n{")
     (entry,) = await quarantine.quarantined(store.reader)

@@ -50,9 +50,9 @@ async def test_a_page_of_the_outbox_is_bounded_in_bytes_and_the_rest_follows(sto
 async def test_only_the_receiver_of_a_message_can_know_its_id(store: Store) -> None:
     seq = await published(store)
     ((message_id,),) = await rows(store, "SELECT msg_id FROM envelopes")
-    assert await store.write(lambda tx: retry.is_message(tx, seq, message_id))
-    assert not await store.write(lambda tx: retry.is_message(tx, seq, "msg_guessed"))
-    assert not await store.write(lambda tx: retry.is_message(tx, seq + 1, message_id))
+    assert await store.write(lambda tx: retry.ends_of(tx, seq, message_id)) == (US, BOB)
+    assert await store.write(lambda tx: retry.ends_of(tx, seq, "msg_guessed")) is None
+    assert await store.write(lambda tx: retry.ends_of(tx, seq + 1, message_id)) is None
 
 
 async def test_a_ready_message_of_another_work_is_nothing_to_wait_for(store: Store) -> None:

@@ -124,7 +124,7 @@ async def admin(server: NatsServer) -> AsyncIterator[JetStreamApi]:
     link = Link(resolve, name="admin")
     link.start()
     assert await link.wait_up(15)
-    api = JetStreamApi(link)
+    api = JetStreamApi(link, "admin")
     await link.flush(5)
     try:
         yield api

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 from aghbus.daemon.service import EventFilter, MessageQuery
-from aghbus.protocol import control
+from aghbus.protocol import bridge_api, chain_api, control, trust_api
 from aghbus.protocol.errors import InvalidRequest, NotFound, Refused
 
 WORKSPACE = "ws_local"
@@ -46,6 +46,27 @@ def artifact(work_id: str, name: str, content: bytes) -> control.Artifact:
         size=len(content),
         digest=f"sha256:{hashlib.sha256(content).hexdigest()}",
         put_by="ops",
+    )
+
+
+def chain_run(run_id: str) -> chain_api.ChainRun:
+    """A run that has just begun."""
+    return chain_api.ChainRun(
+        run_id=run_id,
+        name="review",
+        state="running",
+        version=1,
+        channel="default",
+        node="first",
+        steps=0,
+        max_steps=5,
+        error=None,
+        question=None,
+        created_ms=1,
+        updated_ms=1,
+        input=None,
+        response=None,
+        history=[],
     )
 
 
@@ -268,6 +289,63 @@ class SimulatedNode:
         self._called("capabilities")
         record = control.CapabilityRecord(id="test.run", summary="runs", digest=None, claim=True, document=None)
         return control.Capabilities(source=None, capabilities=[record], problems=[])
+
+    async def bridge_hand_over(self, name: bridge_api.Format, ask: bridge_api.HandOverAsk) -> bridge_api.HandedOver:
+        self._called("bridge_hand_over", (name, ask))
+        return bridge_api.HandedOver(message=ask.message, findings=[], sent=[], repeated=False)
+
+    async def bridge_message(self, name: bridge_api.Format, seq: int) -> bridge_api.HandedOut:
+        self._called("bridge_message", (name, seq))
+        raise NotFound("message: is none of this format")
+
+    async def bridge_ack(self, name: bridge_api.Format, ask: bridge_api.HandOutAckAsk) -> bridge_api.HandOutPosition:
+        self._called("bridge_ack", (name, ask))
+        return bridge_api.HandOutPosition(format=name, seq=ask.seq)
+
+    async def bridge_log(self, name: bridge_api.Format, *, limit: int) -> bridge_api.FormatLog:
+        self._called("bridge_log", (name, limit))
+        return bridge_api.FormatLog(format=name, rows=[])
+
+    async def bridge_stream(
+        self, name: bridge_api.Format, since: int | None
+    ) -> AsyncIterator[control.Event | bridge_api.HandedOut]:
+        self._called("bridge_stream", (name, since))
+        yield control.Event(seq=1, type="gap", pruned_from=0)
+
+    async def chain_start(self, ask: chain_api.ChainRunAsk) -> chain_api.ChainRun:
+        self._called("chain_start", ask)
+        return chain_run(ask.run_id or "run_1")
+
+    async def chain_runs(self, *, states: frozenset[str], limit: int) -> chain_api.ChainRuns:
+        self._called("chain_runs", (states, limit))
+        return chain_api.ChainRuns(runs=[])
+
+    async def chain_run(self, run_id: str, *, since: int | None, wait: float) -> chain_api.ChainRun:
+        self._called("chain_run", (run_id, since, wait))
+        return chain_run(run_id)
+
+    async def chain_answer(self, run_id: str, ask: chain_api.ChainAnswerAsk) -> chain_api.ChainRun:
+        self._called("chain_answer", (run_id, ask))
+        return chain_run(run_id)
+
+    async def chain_cancel(self, run_id: str) -> chain_api.ChainRun:
+        self._called("chain_cancel", run_id)
+        return chain_run(run_id)
+
+    async def trust_rules(self) -> trust_api.TrustRules:
+        self._called("trust_rules", None)
+        return trust_api.TrustRules(mode="verify", first_use="off", peer_id="ops", key_id=None, rules=[])
+
+    async def trust_change(self, verb: trust_api.TrustVerb, ask: trust_api.TrustAsk) -> trust_api.TrustChanged:
+        self._called("trust_change", (verb, ask))
+        rule = trust_api.TrustRule(
+            rule="deny", subject=None, who=ask.who, origin="operator", since_ms=1, in_force=verb == "deny"
+        )
+        return trust_api.TrustChanged(rule=rule, changed=True, notes=[])
+
+    async def trust_why(self, message_id: str) -> trust_api.TrustWhy:
+        self._called("trust_why", message_id)
+        return trust_api.TrustWhy(cases=[])
 
     async def quarantine(self, *, limit: int) -> control.QuarantineList:
         self._called("quarantine", limit)

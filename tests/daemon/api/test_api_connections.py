@@ -63,7 +63,7 @@ async def test_refused_client_that_never_ends_is_cut_off(api: Api) -> None:
 
     with pytest.raises((ConnectionResetError, BrokenPipeError)):
         await asyncio.wait_for(pour(), DEADLINE)
-    await until(lambda: not api.server._state.connections)
+    await until(lambda: not api.server._connections())
 
 
 async def test_smuggling_framings_are_refused(api: Api) -> None:
@@ -164,7 +164,7 @@ async def test_client_that_leaves_in_the_middle_is_forgotten(api: Api, caplog: p
         _, writer = await api.raw(data)
         await writer.drain()
         writer.close()
-    await until(lambda: not api.server._state.connections and not api.server._state.tasks)
+    await until(lambda: not api.server._connections() and not api.server._tasks())
     assert (await api.get("/healthz")).status == 200
     assert [record for record in caplog.records if record.levelno >= logging.ERROR] == []
 
@@ -183,7 +183,7 @@ async def test_too_many_connections_are_turned_away(api: Api) -> None:
     assert (await talk(api, b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n")).startswith(b"HTTP/1.1 503 ")
     held.pop()[1].close()
     await until(lambda: api.node.open_streams == MAX_CONNECTIONS - 1)
-    await until(lambda: len(api.server._state.connections) < MAX_CONNECTIONS)
+    await until(lambda: len(api.server._connections()) < MAX_CONNECTIONS)
     assert (await api.get("/healthz")).status == 200
     for _, writer in held:
         writer.close()
@@ -209,7 +209,7 @@ async def test_stop_finishes_what_is_in_flight(api: Api) -> None:
     assert reply.status == 200
     assert reply.headers["connection"] == "close"
     await stopping
-    assert not api.server._state.connections
+    assert not api.server._connections()
 
 
 async def test_stop_cuts_off_at_the_deadline(api: Api, caplog: pytest.LogCaptureFixture) -> None:
@@ -228,7 +228,7 @@ async def test_stop_cuts_off_at_the_deadline(api: Api, caplog: pytest.LogCapture
     await asyncio.wait_for(entered.wait(), DEADLINE)
     await asyncio.wait_for(api.server.stop(0.1), DEADLINE)
     assert ended.is_set()
-    assert not api.server._state.tasks
+    assert not api.server._tasks()
     assert [record.getMessage() for record in caplog.records] == ["requests cut off at the deadline"]
     writer.close()
 

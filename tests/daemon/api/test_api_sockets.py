@@ -222,11 +222,10 @@ async def test_tcp_refuses_other_names_and_web_pages(socket_path: Path) -> None:
         reply = await tcp(server, {**good, "host": host})
         assert (host, reply.status, reply.json["code"]) == (host, 403, "forbidden")
     assert (await tcp(server, {**good, "host": f"LOCALHOST:{port}"})).status == 200
-    for origin in ("http://evil.example", "null", f"https://127.0.0.1:{port}", "http://127.0.0.1", ""):
+    for origin in ("http://evil.example", "null", f"http://127.0.0.1:{port}", f"http://localhost:{port}", ""):
         reply = await tcp(server, {**good, "origin": origin})
         assert (origin, reply.status) == (origin, 403)
         assert "access-control-allow-origin" not in reply.headers
-    assert (await tcp(server, {**good, "origin": f"http://127.0.0.1:{port}"})).status == 200
     await server.stop(1.0)
 
 

@@ -1,0 +1,27 @@
+"""Findings of the adapters on standard error: a line for a person, or a JSON object."""
+
+from __future__ import annotations
+
+import sys
+
+from aghbus.cli.output import dumps
+from aghbus.cli.render import safe
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from typing import Any
+
+    from aghbus.cli.output import Output
+
+
+def tell(output: Output, place: str, number: int, findings: Iterable[dict[str, Any]]) -> None:
+    """Write findings (`{path, rule, severity, message}`) about a line of ours (`line`) or a message for us (`seq`)."""
+    for finding in findings:
+        if output.human:
+            path = finding["path"] or "(whole)"
+            words = f"{finding['severity']} {path} {finding['rule']}: {finding['message']}"
+            sys.stderr.write(f"{place} {number}: {safe(words)}\n")
+        else:
+            sys.stderr.write(dumps({place: number, **finding}) + "\n")
+    sys.stderr.flush()

@@ -1,0 +1,140 @@
+"""`aghctl audit verify`, `head` and `export` (offline): the log is read from the store itself, and every hash computed anew.
+
+A daemon may run meanwhile; it is not asked, since who could change its log could also change its answers.
+"""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+
+from aghbus.cli.arguments import Command, Option, whole
+from aghbus.cli.errors import NO, YES, AnswerIsNo, Unexpected
+from aghbus.cli.instance import chosen_name, locations
+from aghbus.cli.render import safe
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from typing import Any
+
+    from aghbus.cli.context import Context
+    from aghbus.store.audit_check import AuditReader
+
+
+def _head(text: str) -> Any:
+    from aghbus.store.audit_mark import parse_head
+
+    return parse_head(text)
+
+
+_STORE = Option("--store", "the database file (default: store.db in the state folder of the instance)", "FILE")
+_HEAD = Option(
+    "--head",
+    "a head that `audit head` printed once and you kept elsewhere: it must be in the log",
+    "N:HASH",
+    convert=_head,
+)
+_AFTER = Option("--after", "only rows after this number (default: all)", "N", convert=whole, default=0)
+
+
+def run_verify(context: Context, values: dict[str, Any]) -> int:
+    """Compute the log anew; 1 when anything is wrong with it."""
+    with _reading(context, values) as reader:
+        total = _rows(reader)
+        verdict = reader.verify(values["head"], lambda done: context.output.note(f"{done} of {total} rows"))
+    found = {
+        "whole": verdict.whole,
+        "rows": verdict.rows,
+        "head": verdict.last,
+        "pruned_through": verdict.pruned_through,
+        "found": verdict.found,
+        "findings": verdict.findings,
+        "notes": verdict.notes,
+    }
+    context.output.answer(found, _verdict)
+    for note in verdict.notes:
+        context.output.note(f"note: {note}")
+    return YES if verdict.whole else NO
+
+
+def run_head(context: Context, values: dict[str, Any]) -> int:
+    """Print the newest row's number and hash."""
+    with _reading(context, values) as reader:
+        head = reader.standing().last
+    context.output.answer({"n": head.n, "hash": head.hash.hex(), "head": str(head)}, lambda found: str(found["head"]))
+    return YES
+
+
+def run_export(context: Context, values: dict[str, Any]) -> int:
+    """Print the rows as JSON lines, whatever the form of output."""
+    from aghbus.store.audit_check import PROGRESS_ROWS, as_object
+
+    done = 0
+    with _reading(context, values) as reader:
+        total = _rows(reader)
+        for row in reader.rows(values["after"]):
+            context.output.line(as_object(row))
+            done += 1
+            if done % PROGRESS_ROWS == 0:
+                context.output.note(f"{done} of {total} rows")
+    context.output.note(f"{done} rows")
+    return YES
+
+
+@contextmanager
+def _reading(context: Context, values: dict[str, Any]) -> Iterator[AuditReader]:
+    import sqlite3
+    from pathlib import Path
+
+    from aghbus.store.audit_check import reading
+    from aghbus.store.errors import StoreError
+
+    named = values["store"] or locations(chosen_name(context.options, context.env), context.env).store_path
+    try:
+        with reading(Path(named)) as reader:
+            yield reader
+    except StoreError as error:
+        raise AnswerIsNo(str(error), f"{error.hint}; --store or --name says which store", code="store") from None
+    except sqlite3.Error as error:
+        raise Unexpected(f"the store cannot be read: {error}", "see `aghd check-store`", code="store") from None
+
+
+def _rows(reader: AuditReader) -> int:
+    standing = reader.standing()
+    return standing.last.n - standing.pruned.n
+
+
+def _verdict(found: dict[str, Any]) -> str:
+    lines = [f"{'whole' if found['whole'] else 'NOT WHOLE'}: {found['rows']} rows, head {found['head']}"]
+    if found["pruned_through"]:
+        lines.append(f"rows through {found['pruned_through']} were pruned by retention")
+    lines += [safe(sentence) for sentence in found["findings"]]
+    if found["found"] > len(found["findings"]):
+        lines.append(f"and {found['found'] - len(found['findings'])} more")
+    return "\n".join(lines)
+
+
+COMMANDS = {
+    "audit verify": Command(
+        run_verify,
+        description=(
+            "Check the audit log: compute every hash anew and compare both ends with what is noted of them. Finds rows that\n"
+            "were changed, removed or moved. Who can write the store can also write a whole new log: only a head that you\n"
+            "kept elsewhere (--head) shows that (docs/audit.md). Exits 1 if anything is wrong. Asks no daemon."
+        ),
+        examples=["aghctl --name ops audit verify", f"aghctl audit verify --head 1207:{'3f' * 32}"],
+        options=[_HEAD, _STORE],
+    ),
+    "audit head": Command(
+        run_head,
+        description="Print number and hash of the newest row: keep it where nobody who can write the store can. Asks no daemon.",
+        examples=["aghctl --name ops audit head"],
+        options=[_STORE],
+    ),
+    "audit export": Command(
+        run_export,
+        description="Print the audit log as JSON lines, oldest first. It holds no texts of messages. Asks no daemon.",
+        examples=["aghctl audit export > audit.jsonl", "aghctl audit export --after 1207 > audit-2.jsonl"],
+        options=[_AFTER, _STORE],
+    ),
+}

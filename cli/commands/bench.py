@@ -1,0 +1,122 @@
+"""`aghctl bench`."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import signal
+import sys
+
+from aghbus.cli.arguments import Command, Option
+from aghbus.cli.bench_measure import messages, whois, works
+from aghbus.cli.errors import YES
+from aghbus.cli.playground import Playground
+from aghbus.cli.render import fields
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from types import FrameType
+    from typing import Any
+
+    from aghbus.cli.client import Api
+    from aghbus.cli.context import Context
+
+ASKER, WORKER = "bench-ops", "bench-worker"
+_FLAGS = {"nats": "--nats", "nats_creds": "--nats-creds", "durability": "--durability"}
+
+
+def run(context: Context, values: dict[str, Any]) -> int:
+    """Measure between two throw-away daemons on a broker. Cleans up however it ends."""
+    signal.signal(signal.SIGTERM, _interrupt)
+    playground = Playground(os.environ)
+    try:
+        answer = _measure(playground, values)
+    finally:
+        _draw("")
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # a second Ctrl-C must not leave daemons behind
+        playground.close()
+    context.output.answer(answer, _human)
+    return YES
+
+
+def _measure(playground: Playground, values: dict[str, Any]) -> dict[str, Any]:
+    flags = [word for name, flag in _FLAGS.items() if values[name] for word in (flag, str(values[name]))]
+    # A workspace of its own: nobody else on the broker hears this.
+    flags += ["--workspace", f"bench_{secrets.token_hex(4)}", "--inbox-capacity", "1000000"]
+    worker, ops = (playground.start(name, *flags) for name in (WORKER, ASKER))
+    _draw("starting two daemons")
+    for api in (worker, ops):
+        playground.until_ready(api)
+    calls, count = int(values["calls"]), int(values["messages"])
+    found: dict[str, Any] = {"broker": _broker(ops)}
+    found["whois"] = whois(ops, WORKER, calls, _progress("1/3 whois"))
+    found["works"] = works(ops, worker, WORKER, calls, _progress("2/3 works"))
+    found["messages"] = messages(ops, worker, WORKER, count, _progress("3/3 messages"))
+    return found
+
+
+def _broker(ops: Api) -> dict[str, Any]:
+    broker = ops.get("/v1/status")["broker"]
+    return {name: broker[name] for name in ("url", "server", "embedded", "rtt_ms")}
+
+
+def _progress(title: str) -> Any:
+    def step(number: int, count: int) -> None:
+        if number % max(1, count // 100) == 0:
+            _draw(f"{title}: {100 * number // count} %")
+
+    return step
+
+
+def _draw(text: str) -> None:
+    """One line on standard error that the next one replaces; nothing when nobody looks."""
+    if sys.stderr.isatty():
+        sys.stderr.write(f"\r\033[K{text}")
+        sys.stderr.flush()
+
+
+def _human(found: dict[str, Any]) -> str:
+    def span(part: dict[str, Any]) -> str:
+        return f"p50 {part['p50_ms']:.2f} ms, p99 {part['p99_ms']:.2f} ms ({part['count']})"
+
+    broker, rate = found["broker"], found["messages"]
+    whose = "a throw-away broker" if broker["embedded"] else f"{broker['url']}, {broker['server']}"
+    return fields(
+        [
+            ("broker", whose),
+            ("whois", span(found["whois"])),
+            ("work, opened to completed", f"{span(found['works'])}, {found['works']['per_second']:.0f} a second"),
+            ("messages, request to delivered", f"{rate['per_second']:.0f} a second ({rate['count']})"),
+        ]
+    )
+
+
+def _interrupt(number: int, frame: FrameType | None) -> None:
+    raise KeyboardInterrupt
+
+
+def _count(text: str) -> int:
+    """ValueError names the rule."""
+    if not text.isascii() or not text.isdigit() or not 1 <= int(text) <= 1_000_000:
+        raise ValueError("must be a whole number from 1 to 1000000")
+    return int(text)
+
+
+COMMANDS = {
+    "bench": Command(
+        run,
+        description=(
+            "Measure two throw-away daemons on your broker (without --nats: on one of their own), in a workspace that nobody\n"
+            "else hears: whois, works from opened to completed, and messages from request to delivered, all of them durable.\n"
+            "docs/performance.md has figures beside their floors."
+        ),
+        options=[
+            Option("--nats", "measure on this NATS server", "URL"),
+            Option("--nats-creds", "credentials file for it", "FILE"),
+            Option("--durability", "as `aghd run --durability`", choices=("core", "jetstream")),
+            Option("--calls", "whois calls, and works, one after the other (100)", "N", convert=_count, default=100),
+            Option("--messages", "messages, 16 at a time (2000)", "N", convert=_count, default=2000),
+        ],
+        examples=["aghctl bench", "aghctl bench --nats nats://127.0.0.1:4222 -o json"],
+    )
+}

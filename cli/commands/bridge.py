@@ -1,0 +1,186 @@
+"""`aghctl bridge`: an agent that speaks another format, on standard input and output or as a command for each work."""
+
+from __future__ import annotations
+
+from aghbus.cli.arguments import Command, Option, Positional, defaults
+from aghbus.cli.asks import CHANNEL
+from aghbus.cli.commands.serve import RUNNING, journal_folder, plan_of
+from aghbus.cli.errors import INTERRUPTED, NO, YES, UsageError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from types import FrameType
+    from typing import Any
+
+    from aghbus.cli.bridge_in import Inward
+    from aghbus.cli.context import Context
+
+FORMATS = ("sentient", "humaninloop", "agentos", "sacp")
+WAYS = {
+    "log": ("sentient log", "agentos log", "sacp log"),
+    "prompt": ("sacp prompt",),
+    "apply": ("humaninloop apply",),
+}
+"""Commands below `bridge`, by their last word: `aghctl bridge humaninloop log` means one of them, and no COMMAND."""
+_LINES_ONLY = ("target", "work", "channel", "meta", "send_only")
+
+
+class _Stopped(Exception):
+    """A signal asks us to end."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__()
+        self.number = number
+
+
+def run(context: Context, values: dict[str, Any]) -> int:
+    """Bridge lines, or with a COMMAND works, until a signal."""
+    misplaced = [name for name, default in defaults(RUNNING).items() if values[name] != default]
+    if values["command"]:
+        misplaced = [name for name in _LINES_ONLY if values[name]]
+    if misplaced:
+        flag = "--" + misplaced[0].replace("_", "-")
+        raise UsageError(f"{flag} goes {'without' if values['command'] else 'with'} a COMMAND only")
+    return _works(context, values) if values["command"] else _lines(context, values)
+
+
+def _works(context: Context, values: dict[str, Any]) -> int:
+    """Run the command for each work; what it prints is bridged back."""
+    from functools import partial
+
+    from aghbus.cli.bridge_job import BridgeJob
+    from aghbus.cli.worker import Worker
+    from aghbus.cli.worker_journal import Journal
+
+    try:
+        plan = plan_of({**values, "capability": (), "artifact": ()})
+    except UsageError as error:
+        word = values["command"][0]
+        raise (_no_such_way(values["format"], word) if word in WAYS else error) from None
+    status = context.api.get("/v1/status")
+    folder = journal_folder(str(status["name"]), context) + f".bridge-{values['format']}"
+    try:
+        journal = Journal(folder)
+    except OSError as error:
+        raise UsageError(
+            f"the journal's folder {folder} cannot be made: {error.strerror}", "see XDG_STATE_HOME"
+        ) from None
+    job = partial(BridgeJob, format=values["format"])
+    return Worker(plan, context.api, journal, context.output, job).run(int(status["store"]["last_seq"]))
+
+
+def _no_such_way(format: str, word: str) -> UsageError:
+    """The first word of a COMMAND that cannot be run, but is what other formats have a command for."""
+    has = ", ".join(f"`bridge {one}`" for one in WAYS[word])
+    mine = " and ".join(f"`bridge {format} {way}`" for way, formats in WAYS.items() if f"{format} {way}" in formats)
+    return UsageError(
+        f"there is no command `bridge {format} {word}`: {has} {'is one' if len(WAYS[word]) == 1 else 'are'}",
+        f"of {format} there is {mine}; a COMMAND goes after --",
+    )
+
+
+def _lines(context: Context, values: dict[str, Any]) -> int:
+    """Hand lines of standard input over, and print what comes for our agent."""
+    import signal
+
+    from aghbus.cli.bridge_in import Inward
+
+    common = {"target": values["target"], "work_id": values["work"], "channel": values["channel"]}
+    inward = Inward(context.api, values["format"], common, context.output, meta=values["meta"])
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, _stop)
+    stopped = 0
+    try:
+        if values["send_only"]:
+            _send(context, inward)
+        else:
+            _both_ways(context, inward, values)
+    except _Stopped as stop:
+        stopped = stop.number
+    finally:
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, signal.SIG_IGN)  # we are ending already
+    if inward.refused:
+        return NO
+    return INTERRUPTED if stopped == signal.SIGINT else YES
+
+
+def _stop(number: int, frame: FrameType | None) -> None:
+    raise _Stopped(number)
+
+
+def _send(context: Context, inward: Inward) -> None:
+    """Only hand over; each answer of the daemon is a line."""
+    from aghbus.cli.bridge_in import read_lines
+
+    def on_sent(number: int, answer: dict[str, Any]) -> None:
+        context.output.event(answer, lambda made: f"line {number}: {_sent(made)}")
+
+    inward.run(read_lines(0), on_sent)
+
+
+def _sent(answer: dict[str, Any]) -> str:
+    from aghbus.cli.describe import sent_line
+
+    again = "was handed over before: " if answer["repeated"] else ""
+    return again + (", ".join(map(sent_line, answer["sent"])) or "nothing was to be sent")
+
+
+def _both_ways(context: Context, inward: Inward, values: dict[str, Any]) -> None:
+    """Lines go in from a thread of their own; what comes out is written here, where signals arrive. The end of the input
+    does not end the output."""
+    import signal
+    import threading
+
+    from aghbus.cli.bridge_in import read_lines
+    from aghbus.cli.bridge_out import hand_out
+    from aghbus.cli.commands.work_watch import lost_note
+
+    failures: list[Exception] = []
+
+    def hand_over() -> None:
+        try:
+            inward.run(read_lines(0), lambda number, answer: None)
+        except Exception as error:
+            failures.append(error)
+            signal.pthread_kill(main, signal.SIGTERM)
+
+    api, main = context.api, threading.get_ident()
+    try:
+        threading.Thread(target=hand_over, name="lines", daemon=True).start()
+        hand_out(api, values["format"], context.output, lost_note(context), meta=values["meta"])
+    except _Stopped:
+        if failures:
+            raise failures[0] from None
+        raise
+
+
+COMMANDS = {
+    "bridge": Command(
+        run,
+        description=(
+            "Be the way onto the bus for an agent that speaks another format. Without a COMMAND: each line of standard input is a\n"
+            "message of our agent, each line of standard output one for it, as JSON; findings go to standard error. With a\n"
+            "COMMAND, which runs as in `aghctl serve`: it gets the message of its work on standard input and prints its answer.\n"
+            "`bridge sentient log`, `bridge agentos log`, `bridge sacp log`, `bridge sacp prompt` and `bridge humaninloop\n"
+            "apply` are commands with help of their own. See docs/adapters/."
+        ),
+        examples=[
+            "aghctl --name planner bridge sentient < from-agent.jsonl > to-agent.jsonl",
+            "aghctl bridge humaninloop --target specifier --send-only < input.jsonl",
+            "aghctl bridge sacp -- ./ask-the-model",
+        ],
+        positionals=[
+            Positional("FORMAT", "format of the agent", choices=FORMATS),
+            Positional("COMMAND", "a command that is run for each work; goes after --", optional=True, rest=True),
+        ],
+        options=[
+            Option("--target", "peer that messages go to which name none", "PEER"),
+            Option("--work", "work that messages are about which name none", "ID"),
+            CHANNEL,
+            Option("--meta", "lines are objects that say more: `message` or `text`, `target`, `work_id`, `key`"),
+            Option("--send-only", "hand over standard input, print what was sent, and end with it"),
+            *RUNNING,
+        ],
+    )
+}

@@ -1,0 +1,228 @@
+"""`aghctl bridge humaninloop apply`."""
+
+from __future__ import annotations
+
+from aghbus.cli.apply_files import Application
+from aghbus.cli.arguments import Command, Option
+from aghbus.cli.asks import CHANNEL
+from aghbus.cli.client import answer_of
+from aghbus.cli.errors import YES, AnswerIsNo, RefusedByDaemon, UsageError
+from aghbus.cli.http1 import ConnectionLost, quote, request, unreachable
+from aghbus.cli.lines import opened
+from aghbus.cli.render import safe, shell, size, table
+from aghbus.protocol.adapters.carried import MAX_MESSAGE_BYTES, fetched, reference_in
+from aghbus.protocol.adapters.humaninloop_files import plan_files
+from aghbus.protocol.adapters.humaninloop_shape import check_output, kind_of, state_of
+from aghbus.protocol.adapters.model import Finding
+from aghbus.protocol.adapters.reading import check_value, read_json
+from aghbus.protocol.artifacts import parse_uri
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    from aghbus.cli.context import Context
+
+FORMAT = "humaninloop"
+MESSAGE = f"{FORMAT}.message"
+"""Where an envelope carries a message of the format."""
+
+
+def run(context: Context, values: dict[str, Any]) -> int:
+    """Judge the output envelope, then write its files below the root, or say what would be written."""
+    if (values["work"] is None) == (values["file"] is None):
+        raise UsageError("one of --work and --file is required", "--file reads an output envelope, - standard input")
+    if values["work"] is not None:
+        message, opening = _of_work(context, values["work"], values["channel"])
+    else:
+        message, opening = _of_file(values["file"]), None
+    findings = _judged(message)
+    plan = plan_files(message, values["feature_root"], opening)
+    findings += plan.findings
+    _refuse(findings)
+    for finding in findings:
+        context.output.note(f"warning: {safe(finding.path)}: {safe(finding.message)}")
+    with Application(values["root"], plan.files) as application:
+        application.check()
+        if not values["dry_run"]:
+            application.stage()
+            application.commit()
+    made = {
+        "root": values["root"],
+        "written": not values["dry_run"],
+        "files": [file.reference() for file in plan.files],
+        "findings": [_row(finding) for finding in findings],
+    }
+    context.output.rows(made, "files", _human)
+    if not plan.files:
+        context.output.note("the output has no artifacts")
+    return YES
+
+
+def _of_work(context: Context, work_id: str, channel: str | None) -> tuple[Any, Any]:
+    """The output envelope that completed a work, and the input envelope that opened it (None when a native one did)."""
+    detail = context.api.get(f"/v1/works/{quote(work_id)}", [("channel", channel)])
+    work = detail["work"]
+    if work["state"] != "completed":
+        raise AnswerIsNo(
+            f"work {work_id} is {work['state']}: only a completed work's artifacts are applied",
+            context.command(f"work watch {shell(work_id)}") + " waits for its end",
+            "not_completed",
+        )
+    ended = next(step for step in reversed(detail["history"]) if step["event"] == "trace:completed")
+    trace = context.api.get(f"/v1/messages/{quote(ended['id'])}")["envelope"]
+    return _output(context, trace), _opening(context, work["opening_id"])
+
+
+def _output(context: Context, trace: dict[str, Any]) -> Any:
+    """The message of a completing trace: the one that it carries, else the artifacts that its result holds uncut."""
+    message = _carried(context, trace)
+    if message is None:
+        body = trace["body"]
+        result = body.get("result")
+        if not isinstance(result, dict) or not isinstance(result.get("artifacts"), list):
+            raise AnswerIsNo(
+                "the work ended with a trace that carries no output envelope and no artifacts in its result",
+                context.command(f"work show {shell(trace['work_id'])}") + " shows what it has",
+                "no_artifacts",
+            )
+        message = {
+            "success": True,
+            "summary": body.get("message") or "",
+            "artifacts": result["artifacts"],
+            "recommendation": "proceed",
+        }
+    _refuse(check_value(message))
+    return message
+
+
+def _opening(context: Context, opening_id: str) -> Any:
+    try:
+        envelope = context.api.get(f"/v1/messages/{quote(opening_id)}")["envelope"]
+    except RefusedByDaemon as error:
+        if error.code == "not_found":
+            return None  # retention may have removed it: then only --feature-root tells where paths count from
+        raise
+    return _carried(context, envelope)
+
+
+def _carried(context: Context, envelope: dict[str, Any]) -> Any | None:
+    """The message that an envelope carries, fetched when it was too large to ride along; None when it carries none."""
+    ext = envelope.get("ext") or {}
+    reference = None if MESSAGE in ext else reference_in(FORMAT, ext)
+    if reference is None:
+        return ext.get(MESSAGE)
+    if isinstance(reference, Finding):
+        raise AnswerIsNo(reference.message, "", reference.rule)
+    where = parse_uri(reference.uri)
+    if where is None:
+        raise AnswerIsNo("the reference to the carried message names no artifact", "", "message_ref")
+    message, faults = fetched(reference, _fetch(context, *where))
+    if faults:
+        raise AnswerIsNo(faults[0].message, "", faults[0].rule)
+    return message
+
+
+def _fetch(context: Context, work_id: str, name: str) -> bytes:
+    endpoint = context.api.endpoint
+    held = bytearray()
+    try:
+        response = request(endpoint, "GET", f"/v1/artifacts/{quote(work_id)}/{quote(name)}", None, {}, context.timeout)
+        try:
+            if response.status != 200:
+                answer_of(response)
+            for piece in response.pieces():
+                held += piece
+                if len(held) > MAX_MESSAGE_BYTES:
+                    break  # longer than any reference may say: its digest will not hold
+        finally:
+            response.close()
+    except (OSError, ConnectionLost) as error:
+        raise unreachable(endpoint, error) from None
+    return bytes(held)
+
+
+def _of_file(path: str) -> Any:
+    stream = opened(path)
+    try:
+        text = stream.read(MAX_MESSAGE_BYTES + 1)
+    except OSError as error:
+        raise UsageError(f"--file: {path} cannot be read: {error.strerror}") from None
+    finally:
+        if path != "-":
+            stream.close()
+    if len(text) > MAX_MESSAGE_BYTES:
+        raise UsageError(f"--file: {path} is larger than {size(MAX_MESSAGE_BYTES)}")
+    message, faults = read_json(text)
+    _refuse(faults)
+    return message
+
+
+def _judged(message: Any) -> tuple[Finding, ...]:
+    """The findings of a message that must be the output envelope of a success; AnswerIsNo for any error."""
+    kind = kind_of(message)
+    if isinstance(kind, Finding):
+        _refuse((kind,))
+    if kind != "output":
+        raise AnswerIsNo("this is an input envelope: only outputs have artifacts", "", "not_an_output")
+    findings = check_output(message)
+    _refuse(findings)
+    if state_of(message) != "completed":
+        raise AnswerIsNo(
+            f"the output says success {str(message['success']).lower()}, {message['recommendation']}: nothing is applied",
+            "only (true, proceed) is a completed work",
+            "not_completed",
+        )
+    return findings
+
+
+def _refuse(findings: tuple[Finding, ...]) -> None:
+    errors = [finding for finding in findings if finding.severity == "error"]
+    if errors:
+        said = "; ".join(f"{finding.path or '(whole)'}: {finding.message} ({finding.rule})" for finding in errors[:5])
+        more = f"; and {len(errors) - 5} more" if len(errors) > 5 else ""
+        raise AnswerIsNo(f"the output breaks rules: {said}{more}", "nothing was written", errors[0].rule)
+
+
+def _row(finding: Finding) -> dict[str, str]:
+    return {
+        "path": finding.path,
+        "rule": finding.rule,
+        "severity": finding.severity,
+        "message": finding.message,
+    }
+
+
+def _human(made: dict[str, Any]) -> str:
+    if not made["files"]:
+        return ""
+    verbs = {"create": "created", "update": "updated"} if made["written"] else {"create": "create", "update": "update"}
+    return table(
+        ["FILE", "SIZE", "OPERATION"],
+        [(file["path"], size(file["size"]), verbs[file["operation"]]) for file in made["files"]],
+    )
+
+
+COMMANDS = {
+    "bridge humaninloop apply": Command(
+        run,
+        description=(
+            "Write the artifacts of a completed work below a feature root, all or nothing. Paths are relative and hold no\n"
+            "`..`; no symbolic link below the root is followed; `create` never overwrites, `update` needs the file.\n"
+            "Exits 1, with nothing changed, when any file cannot be written so."
+        ),
+        examples=[
+            "aghctl bridge humaninloop apply --work WORK_ID --root specs/005-user-auth --dry-run",
+            "aghctl bridge humaninloop apply --work WORK_ID --root specs/005-user-auth -o json",
+            "aghctl bridge humaninloop apply --file output.json --root specs/005-user-auth --feature-root specs/005-user-auth/",
+        ],
+        options=[
+            Option("--work", "completed work whose artifacts are written", "ID"),
+            Option("--file", "output envelope to take instead, without a daemon; - reads standard input", "FILE"),
+            Option("--root", "folder that the paths count from; it must exist", "DIR", required=True),
+            Option("--feature-root", "prefix to strip from paths when the opening input names none", "PREFIX"),
+            Option("--dry-run", "check everything, write nothing"),
+            CHANNEL,
+        ],
+    )
+}

@@ -1,0 +1,90 @@
+"""`aghctl bridge sentient log`, `aghctl bridge agentos log` and `aghctl bridge sacp log`."""
+
+from __future__ import annotations
+
+from aghbus.cli.arguments import Command
+from aghbus.cli.asks import LIMIT
+from aghbus.cli.errors import YES
+from aghbus.cli.render import compact, safe, table
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
+    from aghbus.cli.arguments import Run
+    from aghbus.cli.context import Context
+
+MESSAGE_LOG = (
+    "timestamp",
+    "direction",
+    "type",
+    "fromAgent",
+    "toAgent",
+    "status",
+    "latencyMs",
+    "evidenceCount",
+    "confidenceScore",
+    "messageId",
+)
+"""The ten fields of `MessageLog`, the long one last: a terminal cuts the last column."""
+AUDIT = ("status", "stage", "work_id", "raw")
+"""What a line of the audit table shows; -o json has all of it."""
+
+
+def _logs(format: str, human: Callable[[dict[str, Any]], str]) -> Run:
+    def run(context: Context, values: dict[str, Any]) -> int:
+        answer = context.api.get(f"/v1/bridge/{format}/log", [("limit", values["limit"])])
+        context.output.rows(answer, "rows", human)
+        if not answer["rows"]:
+            context.output.note("nothing has been logged yet")
+        return YES
+
+    return run
+
+
+def _entries(answer: dict[str, Any]) -> str:
+    """The entries as they stand in the daily file: they hold line breaks of their own, and nothing else to escape."""
+    return "\n".join(_entry(row).rstrip("\n") for row in answer["rows"])
+
+
+def _entry(row: dict[str, Any]) -> str:
+    entry = row.get("entry")
+    return "\n".join(map(safe, entry.split("\n"))) if isinstance(entry, str) else compact(row)
+
+
+def _table(columns: tuple[str, ...]) -> Callable[[dict[str, Any]], str]:
+    def human(answer: dict[str, Any]) -> str:
+        rows = [[_cell(row.get(name)) for name in columns] for row in answer["rows"]]
+        return table([name.upper() for name in columns], rows) if rows else ""
+
+    return human
+
+
+def _cell(value: object) -> object:
+    return compact(value) if isinstance(value, dict | list) else value
+
+
+COMMANDS = {
+    "bridge sentient log": Command(
+        _logs("sentient", _entries),
+        description="Print the audit entries of our own agent's messages, oldest first, in the layout of the daily file.",
+        examples=["aghctl bridge sentient log", "aghctl bridge sentient log --limit 20 -o jsonl"],
+        options=[LIMIT],
+    ),
+    "bridge agentos log": Command(
+        _logs("agentos", _table(MESSAGE_LOG)),
+        description="Print the message log, oldest first: every message of both directions, with the ten fields of MessageLog.",
+        examples=["aghctl bridge agentos log", "aghctl bridge agentos log -o jsonl"],
+        options=[LIMIT],
+    ),
+    "bridge sacp log": Command(
+        _logs("sacp", _table(AUDIT)),
+        description=(
+            "Print the audit table, oldest first: every response of our own agent. -o json has all of it, thoughts and the raw\n"
+            "text as the agent wrote it included."
+        ),
+        examples=["aghctl bridge sacp log", "aghctl bridge sacp log -o json"],
+        options=[LIMIT],
+    ),
+}

@@ -1,0 +1,31 @@
+"""`aghctl bridge sacp prompt` (offline)."""
+
+from __future__ import annotations
+
+from aghbus.cli.arguments import Command
+from aghbus.cli.errors import YES
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    from aghbus.cli.context import Context
+
+
+def run(context: Context, values: dict[str, Any]) -> int:
+    """Print the instructions; in JSON as `{"prompt"}`."""
+    from aghbus.protocol.adapters.sacp_prompt import RESPONSE_FORMAT
+
+    context.output.answer({"prompt": RESPONSE_FORMAT}, lambda it: str(it["prompt"]).rstrip("\n"))
+    return YES
+
+
+COMMANDS = {
+    "bridge sacp prompt": Command(
+        run,
+        description=(
+            "Print the instructions that make a language model answer in SACP: append them to its system prompt. Asks no daemon."
+        ),
+        examples=["aghctl bridge sacp prompt > response-format.txt", "aghctl bridge sacp prompt -o json"],
+    )
+}

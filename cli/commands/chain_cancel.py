@@ -1,0 +1,31 @@
+"""`aghctl chain cancel`."""
+
+from __future__ import annotations
+
+from aghbus.cli.arguments import Command, Positional
+from aghbus.cli.chain_render import run_text
+from aghbus.cli.errors import YES
+from aghbus.cli.http1 import quote
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    from aghbus.cli.context import Context
+
+
+def run(context: Context, values: dict[str, Any]) -> int:
+    """Call the run off."""
+    answer = context.api.post(f"/v1/chains/runs/{quote(values['run'])}/cancel", {})
+    context.output.answer(answer, run_text)
+    return YES
+
+
+COMMANDS = {
+    "chain cancel": Command(
+        run,
+        description="Call a run off: the work that it waits for is canceled, and no further node is visited.",
+        examples=["aghctl chain cancel RUN_ID"],
+        positionals=[Positional("RUN", "id of the run")],
+    )
+}

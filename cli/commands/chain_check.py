@@ -1,0 +1,47 @@
+"""`aghctl chain check` (offline)."""
+
+from __future__ import annotations
+
+from aghbus.cli.arguments import Command
+from aghbus.cli.chain_file import CHAIN_FILE, read
+from aghbus.cli.errors import NO, YES
+from aghbus.cli.render import safe
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    from aghbus.cli.context import Context
+
+
+def run(context: Context, values: dict[str, Any]) -> int:
+    """Print every fault of a chain file; 1 when there is any."""
+    document, faults = read(values["file"])
+    findings = [
+        {"path": fault.path, "rule": fault.rule, "severity": fault.severity, "message": fault.message}
+        for fault in faults
+    ]
+    context.output.answer({"ok": not findings, "findings": findings}, lambda answer: _text(document, answer))
+    return NO if findings else YES
+
+
+def _text(document: Any, answer: dict[str, Any]) -> str:
+    if answer["ok"]:
+        return f"{safe(document['name'])}: {len(document['nodes'])} nodes, {len(document.get('edges', ()))} edges, ok"
+    return "\n".join(
+        f"{found['severity']} {safe(found['path'] or '(whole)')} {found['rule']}: {safe(found['message'])}"
+        for found in answer["findings"]
+    )
+
+
+COMMANDS = {
+    "chain check": Command(
+        run,
+        description=(
+            "Check a chain file: nodes, edges, conditions and templates, every fault with its place (a JSON Pointer).\n"
+            "Exits 1 if there is any. Asks no daemon."
+        ),
+        examples=["aghctl chain check research.toml", "aghctl chain check - -o json < research.json"],
+        positionals=[CHAIN_FILE],
+    )
+}

@@ -1,0 +1,48 @@
+"""`aghctl chain show` and `aghctl chain list`."""
+
+from __future__ import annotations
+
+from aghbus.cli.arguments import Command, Option, Positional
+from aghbus.cli.asks import LIMIT
+from aghbus.cli.chain_follow import get
+from aghbus.cli.chain_render import run_text, runs_text
+from aghbus.cli.errors import YES
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    from aghbus.cli.context import Context
+
+STATES = ("running", "waiting", "completed", "failed", "canceled")
+
+
+def run_show(context: Context, values: dict[str, Any]) -> int:
+    """Show one run."""
+    context.output.answer(get(context, values["run"]), run_text)
+    return YES
+
+
+def run_list(context: Context, values: dict[str, Any]) -> int:
+    """List runs."""
+    answer = context.api.get("/v1/chains/runs", [("state", values["state"]), ("limit", values["limit"])])
+    context.output.rows(answer, "runs", runs_text)
+    if not answer["runs"]:
+        context.output.note("no such run")
+    return YES
+
+
+COMMANDS = {
+    "chain show": Command(
+        run_show,
+        description="Show one run of a chain: its state, every step with its work, and the last response.",
+        examples=["aghctl chain show RUN_ID", "aghctl chain show RUN_ID -o json"],
+        positionals=[Positional("RUN", "id of the run")],
+    ),
+    "chain list": Command(
+        run_list,
+        description="List runs of chains that this daemon knows, latest change first.",
+        examples=["aghctl chain list", "aghctl chain list --state waiting --state running -o jsonl"],
+        options=[Option("--state", "only runs in this state", choices=STATES, repeat=True), LIMIT],
+    ),
+}

@@ -1,0 +1,52 @@
+"""`aghctl chain resume`."""
+
+from __future__ import annotations
+
+from aghbus.cli.arguments import Command, Option, Positional
+from aghbus.cli.asks import one_of, stdin_or
+from aghbus.cli.chain_follow import conclude, get, to_the_end
+from aghbus.cli.chain_render import run_text
+from aghbus.cli.errors import YES
+from aghbus.cli.http1 import quote
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    from aghbus.cli.context import Context
+
+
+def run(context: Context, values: dict[str, Any]) -> int:
+    """Say the answer into the work that asked, then follow the run to its end or its next question."""
+    one_of(values, "wait", "no_wait")
+    if values["answer"] is None:
+        found = get(context, values["run"])
+    else:
+        where = f"/v1/chains/runs/{quote(values['run'])}/answer"
+        found = context.api.post(where, {"text": stdin_or(values["answer"])})
+    if not values["no_wait"]:
+        found = to_the_end(context, found)
+    context.output.answer(found, run_text)
+    return YES if values["no_wait"] else conclude(context, found)
+
+
+COMMANDS = {
+    "chain resume": Command(
+        run,
+        description=(
+            "Answer a run that waits (state waiting) and follow it to its end or its next question. Without --answer only\n"
+            "follow it: a run goes on by itself after a restart of its daemon. Exits as `chain run` does."
+        ),
+        examples=[
+            'aghctl chain resume RUN_ID --answer "The one in Bremen"',
+            "aghctl chain resume RUN_ID --answer - < answer.txt",
+            "aghctl chain resume RUN_ID",
+        ],
+        positionals=[Positional("RUN", "id of the run")],
+        options=[
+            Option("--answer", "what to answer; - reads standard input", "TEXT"),
+            Option("--wait", "follow the run, with progress on standard error (the default)"),
+            Option("--no-wait", "do not follow the run"),
+        ],
+    )
+}

@@ -1,0 +1,80 @@
+"""`aghctl chain run`."""
+
+from __future__ import annotations
+
+import json
+
+from aghbus.cli.arguments import Command, Option
+from aghbus.cli.asks import CHANNEL, one_of, stdin_or
+from aghbus.cli.chain_file import CHAIN_FILE, checked
+from aghbus.cli.chain_follow import conclude, to_the_end
+from aghbus.cli.chain_render import run_text
+from aghbus.cli.errors import YES
+from aghbus.cli.render import safe, shell
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    from aghbus.cli.context import Context
+
+
+def run(context: Context, values: dict[str, Any]) -> int:
+    """Begin the run and, unless told not to wait, follow it to its end or its first question."""
+    body = ask(values)
+    started = context.api.post("/v1/chains/runs", body)
+    if values["no_wait"]:
+        context.output.answer(started, lambda answer: safe(answer["run_id"]))
+        context.output.note(f"follow it: {context.command('chain watch ' + shell(started['run_id']))}")
+        return YES
+    context.output.note(f"run {safe(started['run_id'])}")
+    ended = to_the_end(context, started)
+    context.output.answer(ended, run_text)
+    return conclude(context, ended)
+
+
+def ask(values: dict[str, Any]) -> dict[str, Any]:
+    """The request body (`chain_api.ChainRunAsk`). Raises UsageError, or AnswerIsNo for a chain file with faults."""
+    one_of(values, "wait", "no_wait")
+    one_of(values, "input", "input_json")
+    given = values["input_json"]
+    return {
+        "chain": checked(values["file"]),
+        "input": given[0] if given is not None else None if values["input"] is None else stdin_or(values["input"]),
+        "run_id": values["run_id"],
+        "channel": values["channel"],
+    }
+
+
+def _json(text: str) -> tuple[Any]:
+    """Any JSON value, in a tuple, since `null` is one."""
+    try:
+        return (json.loads(stdin_or(text)),)
+    except (ValueError, RecursionError):
+        raise ValueError('must be a JSON value such as {"topic":"tides"}') from None
+
+
+COMMANDS = {
+    "chain run": Command(
+        run,
+        description=(
+            "Run a chain of agents (docs/adapters/chains.md): each node is a work for a peer, and what it answers decides which\n"
+            "node comes next. The run lives in the daemon: it goes on when this command ends, and after a restart. Exits 0\n"
+            "when the run completed, 1 when it failed, was canceled, or waits for an answer (`chain resume`)."
+        ),
+        examples=[
+            'aghctl chain run research.toml --input "Find the email of the CEO of Acme Corp."',
+            'aghctl chain run research.json --input-json \'{"company":"Acme Corp"}\' --run-id acme-1 -o json',
+            "aghctl chain run research.toml --no-wait",
+        ],
+        positionals=[CHAIN_FILE],
+        options=[
+            Option("--input", "text that {{input}} stands for; - reads standard input", "TEXT"),
+            Option("--input-json", "the same as any JSON value; - reads standard input", "JSON", convert=_json),
+            Option("--wait", "follow the run, with progress on standard error (the default)"),
+            Option("--no-wait", "print the run's id and leave it to the daemon"),
+            Option("--run-id", "id of your own: the same request under it again is the same run", "ID"),
+            CHANNEL,
+        ],
+    )
+}

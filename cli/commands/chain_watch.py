@@ -1,0 +1,35 @@
+"""`aghctl chain watch`."""
+
+from __future__ import annotations
+
+from aghbus.cli.arguments import Command, Positional
+from aghbus.cli.chain_follow import conclude, follow, get
+from aghbus.cli.chain_render import change_line
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    from aghbus.cli.context import Context
+
+
+def run(context: Context, values: dict[str, Any]) -> int:
+    """Print every change of a step until the run has ended."""
+
+    def tell(change: dict[str, Any]) -> None:
+        context.output.event(change, change_line)
+
+    return conclude(context, follow(context, get(context, values["run"]), tell, over_pauses=True))
+
+
+COMMANDS = {
+    "chain watch": Command(
+        run,
+        description=(
+            "Stream the steps of a run, those that are over first, until it has ended; over pauses for an answer and over\n"
+            "restarts of the daemon too. Exits 0 when the run completed, 1 when it failed or was canceled."
+        ),
+        examples=["aghctl chain watch RUN_ID", "aghctl chain watch RUN_ID -o jsonl"],
+        positionals=[Positional("RUN", "id of the run")],
+    )
+}

@@ -1,0 +1,166 @@
+"""`aghctl convert` (offline)."""
+
+from __future__ import annotations
+
+import sys
+
+from aghbus.cli.arguments import Command, Option, whole
+from aghbus.cli.bridge_findings import tell
+from aghbus.cli.errors import NO, YES, UsageError
+from aghbus.cli.lines import FILE, clock, lines
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    from aghbus.cli.context import Context
+    from aghbus.cli.convert import Converter, Settings
+    from aghbus.protocol.adapters.model import Adapter
+
+FORMATS = ("agh", "sentient", "humaninloop", "agentos", "sacp")
+"""The bus form first; the others as in aghbus.protocol.adapters.registry, which is not loaded to read a command line."""
+_PEER_RULE = "must be a peer id (a-z, 0-9, '.', '_', '-', first a letter or digit, at most 128)"
+
+
+def run(context: Context, values: dict[str, Any]) -> int:
+    """One result a line, with its findings; 1 when any line has an error."""
+    converter = converter_of(values)
+    code = YES
+    for number, raw in enumerate(lines(values["file"]), 1):
+        converted = converter.convert(raw)
+        if converted.failed:
+            code = NO
+        findings = [
+            {"path": one.path, "rule": one.rule, "severity": one.severity, "message": one.message}
+            for one in converted.findings
+        ]
+        context.output.line({"messages": converted.messages, "findings": findings})
+        sys.stdout.flush()
+        tell(context.output, "line", number, findings)
+    return code
+
+
+def converter_of(values: dict[str, Any]) -> Converter:
+    """The converter that the options ask for. Raises UsageError."""
+    from aghbus.cli.convert import Converter
+
+    settings = _settings(values)
+    return Converter(settings, _adapter(values["from"], values), _adapter(values["to"], values))
+
+
+def _settings(values: dict[str, Any]) -> Settings:
+    from aghbus.cli.convert import Settings
+
+    _check(values)
+    return Settings(
+        source=values["from"],
+        target_format=values["to"],
+        workspace_id=values["workspace"],
+        channel=values["channel"],
+        now=clock(values["now"]),
+        agents=dict(values["agent"]),
+        peer=values["peer"],
+        target=values["target"],
+        work=values["work"],
+    )
+
+
+def _check(values: dict[str, Any]) -> None:
+    from aghbus.protocol.identifiers import is_channel, is_emitted_work_id, is_peer, is_workspace_id
+
+    for name in ("peer", "target", "user"):
+        if values[name] is not None and not is_peer(values[name]):
+            raise UsageError(f"--{name}: {_PEER_RULE}")
+    for agent, peer in values["agent"]:
+        if not is_peer(peer):
+            raise UsageError(f"--agent: {agent}={peer}: the part after the last = {_PEER_RULE}")
+    if values["peer"] is not None and values["peer"] == values["target"]:
+        raise UsageError("--peer and --target: must be two different peers")
+    if not is_workspace_id(values["workspace"]):
+        raise UsageError("--workspace: must be 1 to 256 bytes without '.', space, '*', '>' and control characters")
+    if not is_channel(values["channel"]):
+        raise UsageError("--channel: must be 1 to 64 characters of a-z, 0-9, '_' and '-', the first a letter or digit")
+    if values["work"] is not None and not is_emitted_work_id(values["work"]):
+        raise UsageError("--work: must match ^work_[a-zA-Z0-9_-]{1,64}$")
+    if not values["now"] and values["now"] is not None:
+        raise UsageError("--now: must be later than 0")
+
+
+def _adapter(format: str, values: dict[str, Any]) -> Adapter | None:
+    """The adapter of one side, with those of the options that concern it; None for the bus form."""
+    from aghbus.protocol.adapters.registry import Options, adapter_for
+
+    match format:
+        case "agh":
+            return None
+        case "sentient":
+            from aghbus.protocol.adapters.sentient import SentientOptions
+
+            options = Options(sentient=SentientOptions(user=values["user"]))
+        case "humaninloop":
+            from aghbus.protocol.adapters.humaninloop import Options as HumanInLoopOptions
+
+            options = Options(humaninloop=HumanInLoopOptions(feature_root=values["feature_root"]))
+        case "agentos":
+            from aghbus.protocol.adapters.agentos import AgentOsOptions
+
+            manifest = None if values["manifest"] is None else read_manifest(values["manifest"])
+            options = Options(agentos=AgentOsOptions(strict=values["strict"], manifest=manifest))
+        case _:
+            options = Options()
+    return adapter_for(format, options)
+
+
+def read_manifest(path: str) -> frozenset[str]:
+    """The agent ids in a file: a JSON list of strings, or one id a line. Raises UsageError."""
+    import json
+
+    try:
+        with open(path, encoding="utf-8") as stream:  # noqa: PTH123 - pathlib is slow to load
+            text = stream.read()
+        ids = json.loads(text) if text.lstrip().startswith("[") else text.splitlines()
+    except (OSError, ValueError, RecursionError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise UsageError(f"--manifest: {path} cannot be read: {reason}") from None
+    if not all(isinstance(one, str) for one in ids):
+        raise UsageError(f"--manifest: {path} must hold a JSON list of strings, or one id a line")
+    return frozenset(one.strip() for one in ids if one.strip())
+
+
+def _agent(text: str) -> tuple[str, str]:
+    name, equals, peer = text.rpartition("=")
+    if not equals or not name or not peer:
+        raise ValueError("must be NAME=PEER")
+    return name, peer
+
+
+COMMANDS = {
+    "convert": Command(
+        run,
+        description=(
+            "Convert messages between the bus form (agh) and the four other formats, one message a line, by the lines alone.\n"
+            'Prints {"messages", "findings"} per line, and the findings on standard error. What a line does not say is filled in:\n'
+            "its own peer, the other one, the work that it reports on. Exits 1 if any line has an error. See docs/adapters/."
+        ),
+        examples=[
+            "aghctl convert --from sentient --to agh chain.jsonl",
+            "aghctl convert --from agentos --to sacp --agent one-brain=brain --agent macro-analyst=macro - < messages.jsonl",
+        ],
+        positionals=[FILE],
+        options=[
+            Option("--from", "format of the input", choices=FORMATS, required=True),
+            Option("--to", "format of the output", choices=FORMATS, required=True),
+            Option("--peer", "peer of an agent that a message does not tell (default agent-a)", "PEER"),
+            Option("--target", "the other peer where a message does not tell it (default agent-b)", "PEER"),
+            Option("--workspace", "workspace of the envelopes (default ws_local)", "WORKSPACE", default="ws_local"),
+            Option("--channel", "channel of the envelopes (default default)", "CHANNEL", default="default"),
+            Option("--work", "the one work that reports belong to (default work_convert, one for each line)", "ID"),
+            Option("--agent", "agent and its peer; then names must be known", "NAME=PEER", convert=_agent, repeat=True),
+            Option("--user", "sentient: peer that `user` stands for", "PEER"),
+            Option("--strict", "agentos: ids must be UUIDs of version 4"),
+            Option("--manifest", "agentos: file with the agent ids that may take part", "FILE"),
+            Option("--feature-root", "humaninloop: folder that artifact paths may begin with", "PATH"),
+            Option("--now", "moment of hand-over, in Unix seconds (default: now)", "UNIX", convert=whole),
+        ],
+    )
+}

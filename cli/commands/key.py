@@ -1,0 +1,217 @@
+"""`aghctl key generate`, `show`, `export-public` and `rotate` (offline): the daemon's private key, on this machine's disk."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+
+from aghbus.cli.arguments import Command, Option
+from aghbus.cli.errors import YES, AnswerIsNo
+from aghbus.cli.instance import chosen_name, locations
+from aghbus.cli.render import safe
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from pathlib import Path
+    from typing import Any
+
+    from aghbus.cli.context import Context
+    from aghbus.protocol.trust_keys import SigningKey
+
+_FILE = Option("--file", "the key's file (default: identity.pem in the state folder of the instance)", "FILE")
+_PASSPHRASE = Option("--passphrase-file", "file of mode 0600 whose first line is the key's passphrase", "FILE")
+_RESTART = "restart the daemon; it finds the key there"
+
+
+def run_generate(context: Context, values: dict[str, Any]) -> int:
+    """Write a new key; never over an old one."""
+    from aghbus.store.key_files import KeyFileError, generate_key, write_key
+
+    path = _path(context, values)
+    try:
+        passphrase = _passphrase(values)
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        key = generate_key()
+        write_key(path, key, passphrase)
+    except (KeyFileError, OSError) as error:
+        raise _refusal(error) from None
+    context.output.answer(_names(context, key, path), _human)
+    context.output.note(_RESTART if values["file"] is None else f"name it: aghd run --trust-key-file {path}")
+    return YES
+
+
+def run_show(context: Context, values: dict[str, Any]) -> int:
+    """Print what the key is called; the key itself is never printed."""
+    path, key = _read(context, values)
+    found = _names(context, key, path)
+    if values["file"] is None:
+        found["former"] = _former(context, str(found["handle"]))
+    context.output.answer(found, _human)
+    return YES
+
+
+def _former(context: Context, handle: str) -> list[dict[str, Any]]:
+    """The ids that the instance had before `handle` and under which something is to be finished, from its store."""
+    import sqlite3
+    from pathlib import Path
+
+    from aghbus.store.database import open_to_inspect
+    from aghbus.store.errors import StoreError
+    from aghbus.store.identities import former
+
+    path = Path(locations(chosen_name(context.options, context.env), context.env).store_path)
+    if not path.exists():
+        return []
+    try:
+        with contextlib.closing(open_to_inspect(path)) as db:
+            found = former(db, handle)
+    except (StoreError, sqlite3.Error) as error:  # the key is there whatever the store is like
+        context.output.note(f"former identities are not known: {error}")
+        return []
+    return [
+        {"peer_id": one.peer_id, "open_works": one.open_works, "unsent": one.unsent}
+        for one in found
+        if one.peer_id.partition("@")[2] != handle.partition("@")[2]  # the key of now, whatever the daemon is called
+    ]
+
+
+def run_export(context: Context, values: dict[str, Any]) -> int:
+    """Print the public key: PEM for people and other tools, the wire's form in JSON."""
+    from aghbus.protocol.trust_keys import encode_base64url
+    from aghbus.store.key_files import public_pem
+
+    _, key = _read(context, values)
+    pem = public_pem(key)
+    found = {"key_id": key.key_id, "pubkey": encode_base64url(key.public), "pem": pem}
+    context.output.answer(found, lambda _: pem.rstrip("\n"))
+    return YES
+
+
+def run_rotate(context: Context, values: dict[str, Any]) -> int:
+    """Put a new key in the old one's place; the old one and its statement stay beside it.
+
+    In an order that a crash cannot hurt: until the last step the old key is the one in place.
+    """
+    from aghbus.protocol.trust_keys import nickname_of
+    from aghbus.protocol.trust_rotation import rotation_statement
+    from aghbus.store.key_files import KeyFileError, generate_key, sync_folder, write_key, write_private
+
+    path, old = _read(context, values)
+    new = generate_key()
+    fresh = path.with_name(f"{path.stem}-{new.fingerprint}.new")
+    kept = path.with_name(f"{path.stem}-{old.fingerprint}{path.suffix}")
+    statement = path.with_name(f"{path.stem}-{old.fingerprint}.rotation.json")
+    try:
+        write_key(fresh, new, _passphrase(values))
+        nickname = nickname_of(chosen_name(context.options, context.env))
+        statement.unlink(missing_ok=True)  # of a rotation that was cut short: it names a key that nobody has
+        write_private(statement, rotation_statement(old, new.public, nickname, int(time.time())) + b"\n")
+        if not kept.exists():
+            kept.hardlink_to(path)
+        fresh.replace(path)
+        sync_folder(path.parent)
+    except (KeyFileError, OSError) as error:
+        fresh.unlink(missing_ok=True)
+        raise _refusal(error) from None
+    found = _names(context, new, path)
+    found |= {"old_key_id": old.key_id, "old_file": str(kept), "statement_file": str(statement)}
+    context.output.answer(found, _human)
+    context.output.note(f"{_RESTART}, and others know it as a new peer: give them the statement to pin the new key by")
+    return YES
+
+
+def _path(context: Context, values: dict[str, Any]) -> Path:
+    from pathlib import Path
+
+    from aghbus.store.key_files import KEY_FILE
+
+    if values["file"] is not None:
+        return Path(os.path.abspath(values["file"]))  # noqa: PTH100 - resolve() would follow a symbolic link
+    return Path(locations(chosen_name(context.options, context.env), context.env).state_dir, KEY_FILE)
+
+
+def _read(context: Context, values: dict[str, Any]) -> tuple[Path, SigningKey]:
+    from aghbus.store.key_files import KeyFileError, read_key
+
+    path = _path(context, values)
+    try:
+        return path, read_key(path, _passphrase(values))
+    except KeyFileError as error:
+        raise _refusal(error) from None
+
+
+def _passphrase(values: dict[str, Any]) -> bytes | None:
+    from pathlib import Path
+
+    from aghbus.store.key_files import read_passphrase
+
+    named = values["passphrase_file"]
+    return None if named is None else read_passphrase(Path(named))
+
+
+def _names(context: Context, key: SigningKey, path: Path) -> dict[str, Any]:
+    from aghbus.protocol.trust_keys import encode_base64url, handle_of
+
+    return {
+        "handle": handle_of(chosen_name(context.options, context.env), key.public),
+        "key_id": key.key_id,
+        "pubkey": encode_base64url(key.public),
+        "file": str(path),
+    }
+
+
+def _human(found: dict[str, Any]) -> str:
+    lines = [f"{name.replace('_', ' '):<15} {safe(value)}" for name, value in found.items() if name != "former"]
+    lines += [
+        f"{'former':<15} {safe(one['peer_id'])}, {one['open_works']} open works" for one in found.get("former", [])
+    ]
+    return "\n".join(lines)
+
+
+def _refusal(error: Exception) -> AnswerIsNo:
+    if isinstance(error, OSError):
+        return AnswerIsNo(f"{error.filename}: {os.strerror(error.errno or 0)}", code="key_file")
+    return AnswerIsNo(str(error), str(getattr(error, "hint", "")), code="key_file")
+
+
+COMMANDS = {
+    "key generate": Command(
+        run_generate,
+        description=(
+            "Make an Ed25519 key in a file of mode 0600, encrypted when a passphrase is given. With a key the daemon is the\n"
+            "verified peer nickname@fingerprint, and signs all that it sends. Refuses to write over a file. Asks no daemon."
+        ),
+        examples=[
+            "aghctl --name ops key generate",
+            "aghctl key generate --file ops.pem --passphrase-file ops.passphrase",
+        ],
+        options=[_FILE, _PASSPHRASE],
+    ),
+    "key show": Command(
+        run_show,
+        description=(
+            "Show handle, key id and public key of our key; the key id is what others allow, deny or pin. The nickname in the\n"
+            "handle is that of the instance that is named. Earlier identities that still have open works are named too. The\n"
+            "private key is never printed. Asks no daemon."
+        ),
+        examples=["aghctl --name ops key show", "aghctl key show --file ops.pem -o json"],
+        options=[_FILE, _PASSPHRASE],
+    ),
+    "key export-public": Command(
+        run_export,
+        description="Print our public key as PEM, or with -o json also as it goes over the wire. Asks no daemon.",
+        examples=["aghctl --name ops key export-public", "aghctl --name ops key export-public -o json"],
+        options=[_FILE, _PASSPHRASE],
+    ),
+    "key rotate": Command(
+        run_rotate,
+        description=(
+            "Put a new key in place of ours. The old key stays beside it under its fingerprint, and so does a statement, signed\n"
+            "by the old key, that names the new one (docs/trust.md). After the restart we are another peer; open works are\n"
+            "finished under the old identity, for which the daemon needs the file of the old key where it is."
+        ),
+        examples=["aghctl --name ops key rotate", "aghctl --name ops key rotate --passphrase-file ops.passphrase"],
+        options=[_FILE, _PASSPHRASE],
+    ),
+}

@@ -1,0 +1,109 @@
+"""`aghctl nats permissions`."""
+
+from __future__ import annotations
+
+from aghbus.cli.arguments import Command, Option
+from aghbus.cli.errors import YES, UsageError
+from aghbus.protocol.identifiers import is_channel, is_peer, is_workspace_id
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    from aghbus.cli.context import Context
+    from aghbus.protocol.nats_permissions import Network
+
+FORMATS = ("server-conf", "nsc", "json")
+
+
+def _checked(rule: str, holds: Any) -> Any:
+    """A `convert` of an option whose text must keep a rule."""
+
+    def convert(text: str) -> str:
+        if not holds(text):
+            raise ValueError(rule)
+        return text
+
+    return convert
+
+
+def run(context: Context, values: dict[str, Any]) -> int:
+    """Print what each peer's user needs, in one of the three forms."""
+    from aghbus.protocol import nats_permissions as rules
+
+    network, peers = _asked(context, values)
+    found = rules.permissions(network, peers)
+    form = values["format"] or ("server-conf" if context.output.human else "json")
+    if form == "json":
+        from aghbus.cli.output import dumps
+
+        context.output.text(dumps(rules.as_document(network, found), pretty=context.output.form != "jsonl"))
+        return YES
+    try:
+        text = rules.as_server_conf(network, found) if form == "server-conf" else rules.as_nsc(values["account"], found)
+    except ValueError as error:
+        raise UsageError(f"--format nsc: {error}") from None
+    steps = rules.as_commands(rules.setup(network, peers))
+    if steps:
+        note = "# Once, as a user without these limits; again for each peer that is added:"
+        text += "\n\n" + "\n".join([note, *(f"#   {step}" for step in steps)])
+    context.output.text(text)
+    return YES
+
+
+def _asked(context: Context, values: dict[str, Any]) -> tuple[Network, list[str]]:
+    """The network and the peers: as the options say, and for the rest as our own daemon is."""
+    from aghbus.protocol.nats_names import BUCKET
+    from aghbus.protocol.nats_permissions import Network
+
+    peers = list(dict.fromkeys(values["peer"]))
+    workspace, channels = values["workspace"] or "ws_local", values["channel"] or ["default"]
+    if not peers:
+        status = context.api.get("/v1/status")
+        peers = [status["peer_id"]]
+        workspace, channels = values["workspace"] or status["workspace_id"], values["channel"] or status["channels"]
+    bucket = (values["bucket"] or BUCKET) if values["artifacts"] or values["bucket"] else None
+    jetstream = values["durability"] == "jetstream"
+    return Network(workspace, tuple(dict.fromkeys(channels)), jetstream, bucket), peers
+
+
+_PEER = _checked("must be a peer id or a handle name@fingerprint", is_peer)
+_CHANNEL = _checked("must be 1 to 64 characters of a-z, 0-9, '_' and '-', the first a letter or digit", is_channel)
+_WORKSPACE = _checked("must be without '.', space, '*', '>' and control characters", is_workspace_id)
+_BUCKET = _checked(
+    "must be 1 to 64 characters of a-z, A-Z, 0-9, '_' and '-'",
+    lambda text: 0 < len(text) <= 64 and text.isascii() and text.replace("_", "").replace("-", "").isalnum(),
+)
+
+COMMANDS = {
+    "nats permissions": Command(
+        run,
+        description=(
+            "Print what the NATS user of each peer may publish and subscribe to: what the binding needs and nothing else.\n"
+            "Without --peer it is about our own daemon. docs/security/broker.md says what this holds, and what not."
+        ),
+        examples=[
+            "aghctl nats permissions --peer ops --peer patch-worker > permissions.conf",
+            "aghctl nats permissions --peer ops --durability jetstream --artifacts --format json",
+            "aghctl nats permissions --peer ops --format nsc | sh",
+        ],
+        options=[
+            Option(
+                "--peer", "peer id or handle; may be repeated (default: our daemon's)", "ID", convert=_PEER, repeat=True
+            ),
+            Option("--workspace", "workspace id (default: ws_local, or our daemon's)", "WORKSPACE", convert=_WORKSPACE),
+            Option(
+                "--channel",
+                "channel; may be repeated (default: default, or our daemon's)",
+                "CHANNEL",
+                convert=_CHANNEL,
+                repeat=True,
+            ),
+            Option("--durability", "how the peers' daemons run (default core)", choices=("core", "jetstream")),
+            Option("--artifacts", "let the peers use the object store of artifacts"),
+            Option("--bucket", "its name (default AGH_ARTIFACTS_V0); means --artifacts", "NAME", convert=_BUCKET),
+            Option("--account", "account of the users (with --format nsc)", "NAME", default="AGH"),
+            Option("--format", "form of the answer (default server-conf, with -o json: json)", choices=FORMATS),
+        ],
+    )
+}

@@ -1,0 +1,189 @@
+"""`aghctl trust list`, `pin`, `unpin`, `allow`, `deny` and `why`: whom the daemon listens to, changed while it runs."""
+
+from __future__ import annotations
+
+from aghbus.cli.arguments import Command, Option, Positional
+from aghbus.cli.errors import YES, UsageError
+from aghbus.cli.http1 import quote
+from aghbus.cli.render import fields, indented, moment, safe, table
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    from aghbus.cli.context import Context
+
+_REMOVE = Option("--remove", "take the rule away again")
+_CHANNEL = Option("--channel", "a rule for this channel alone: WHO may open work with us there", "CHANNEL")
+_TALK = Option("--talk", "with --channel: WHO may talk there, and open no work")
+_ORIGINS = {"configuration": "configuration", "operator": "aghctl trust", "first_use": "first use"}
+
+
+def run_list(context: Context, values: dict[str, Any]) -> int:
+    """List mode and rules."""
+    answer = context.api.get("/v1/trust")
+    context.output.rows(answer, "rules", _human)
+    return YES
+
+
+def run_pin(context: Context, values: dict[str, Any]) -> int:
+    """Pin a nickname to a key."""
+    return _change(context, "pin", {"who": values["pin"]})
+
+
+def run_unpin(context: Context, values: dict[str, Any]) -> int:
+    """Let any key bear the nickname again."""
+    return _change(context, "unpin", {"who": values["nickname"]})
+
+
+def run_allow(context: Context, values: dict[str, Any]) -> int:
+    """Allow a key, or a sender on one channel; raises UsageError for `--talk` alone."""
+    if values["talk"] and values["channel"] is None:
+        raise UsageError("--talk needs --channel")
+    verb = "disallow" if values["remove"] else "allow"
+    return _change(context, verb, {"who": values["who"], "channel": values["channel"], "talk": values["talk"] or None})
+
+
+def run_deny(context: Context, values: dict[str, Any]) -> int:
+    """Deny a key."""
+    return _change(context, "undeny" if values["remove"] else "deny", {"who": values["who"]})
+
+
+def run_why(context: Context, values: dict[str, Any]) -> int:
+    """Explain what was thought of a message, check by check."""
+    answer = context.api.get(f"/v1/trust/why/{quote(values['message'])}")
+    context.output.rows(answer, "cases", lambda found: "\n\n".join(map(_case, found["cases"])))
+    return YES
+
+
+def _change(context: Context, verb: str, ask: dict[str, Any]) -> int:
+    answer = context.api.post(f"/v1/trust/{verb}", ask)
+    context.output.answer(answer, lambda changed: _rule_line(changed["rule"], verb))
+    for note in answer["notes"]:
+        context.output.note(safe(note))
+    return YES
+
+
+def _rule_line(rule: dict[str, Any], verb: str) -> str:
+    gone = " (removed)" if verb in ("unpin", "disallow", "undeny") else ""
+    return f"{safe(rule['rule'])} {_about(rule)}{gone}"
+
+
+def _about(rule: dict[str, Any]) -> str:
+    return safe(rule["who"]) if rule["subject"] is None else f"{safe(rule['subject'])}={safe(rule['who'])}"
+
+
+def _human(answer: dict[str, Any]) -> str:
+    head = fields(
+        [
+            ("peer", answer["peer_id"]),
+            ("our key", answer["key_id"] or "none: we sign nothing"),
+            ("mode", answer["mode"]),
+            ("first use", answer["first_use"]),
+        ]
+    )
+    if not answer["rules"]:
+        return f"{head}\n\nno rules: every peer is listened to" if answer["mode"] == "verify" else head
+    rows = [
+        (
+            rule["rule"],
+            rule["subject"],
+            _ORIGINS.get(rule["origin"], rule["origin"]) + ("" if rule["in_force"] else " (not in force)"),
+            None if rule["since_ms"] is None else moment(rule["since_ms"]),
+            rule["who"],
+        )
+        for rule in answer["rules"]
+    ]
+    return f"{head}\n\n{table(['RULE', 'ABOUT', 'BY', 'SINCE', 'WHO'], rows)}"
+
+
+def _case(case: dict[str, Any]) -> str:
+    if case["listened"]:
+        verdict = f"taken as {case['recorded']} ({case['direction']})"
+    else:
+        verdict = f"refused: {case['recorded']}: {case['detail']}"
+    head = fields(
+        [
+            ("message", case["message_id"]),
+            ("from", case["sender"]),
+            ("came", moment(case["received_ms"])),
+            ("key", case["key_id"] or "none"),
+            ("was", verdict),
+            ("now decides", case["decided_by"]),
+            ("note", case["note"]),
+        ]
+    )
+    steps = "\n".join(
+        f"{'yes' if step['passed'] else 'NO ':<4}{safe(step['check']):<14}{safe(step['detail'])}"
+        for step in case["steps"]
+    )
+    return f"{head}\n{indented(steps)}" if steps else head
+
+
+COMMANDS = {
+    "trust list": Command(
+        run_list,
+        description=(
+            "List whom the daemon listens to: its mode, and every rule with who made it: the configuration, `aghctl trust`,\n"
+            "or the first use of a nickname (trust.first_use = pin)."
+        ),
+        examples=["aghctl trust list", "aghctl --name ops trust list -o json"],
+    ),
+    "trust pin": Command(
+        run_pin,
+        description=(
+            "Pin a nickname: from now on only this key may bear it, and a plain peer of that name is refused too. A handle stands\n"
+            "for its nickname and key, where the peer was heard lately."
+        ),
+        examples=[
+            "aghctl trust pin ops=sha256:56475aa75463474c0285df5dbf2bcab73da651358839e9b77481b2eab107708c",
+            "aghctl trust pin ops@56475aa75463474c0285df5dbf2bcab7",
+        ],
+        positionals=[Positional("PIN", "NICKNAME=KEY_ID, or a handle")],
+    ),
+    "trust unpin": Command(
+        run_unpin,
+        description="Let any key bear a nickname again.",
+        examples=["aghctl trust unpin ops"],
+        positionals=[Positional("NICKNAME", "the nickname of a pin")],
+    ),
+    "trust allow": Command(
+        run_allow,
+        description=(
+            "Put a key on the allow list: of the verified peers only those on it are listened to, once there is one.\n"
+            "With --channel WHO may open work with us on that channel, with --talk only talk; once a channel has a rule of\n"
+            "that kind, nobody else may. WHO is a key id or a handle, and with --channel also a plain peer id, * (everybody)\n"
+            "or *@* (every verified peer)."
+        ),
+        examples=[
+            "aghctl trust allow sha256:56475aa75463474c0285df5dbf2bcab73da651358839e9b77481b2eab107708c",
+            "aghctl trust allow --channel default ops@56475aa75463474c0285df5dbf2bcab7",
+            "aghctl trust allow --channel default --talk '*@*'",
+            "aghctl trust allow --channel default --talk '*@*' --remove",
+        ],
+        positionals=[Positional("WHO", "a key id, a handle, or with --channel a peer id, * or *@*")],
+        options=[_CHANNEL, _TALK, _REMOVE],
+    ),
+    "trust deny": Command(
+        run_deny,
+        description=(
+            "Listen to a key no more, at once and in open works too. What it is refused it is told at most once a minute. What\n"
+            "was taken before stays. Stronger than allow; --remove takes it back."
+        ),
+        examples=[
+            "aghctl trust deny spammer@56475aa75463474c0285df5dbf2bcab7",
+            "aghctl trust deny sha256:56475aa75463474c0285df5dbf2bcab73da651358839e9b77481b2eab107708c --remove",
+        ],
+        positionals=[Positional("WHO", "a key id, or the handle of a peer heard lately")],
+        options=[_REMOVE],
+    ),
+    "trust why": Command(
+        run_why,
+        description=(
+            "Explain a stored or quarantined message check by check: which one decided, the key, and the rule, as they are now;\n"
+            "and what was recorded when it came."
+        ),
+        examples=["aghctl trust why MESSAGE_ID", "aghctl trust why 17 -o json"],
+        positionals=[Positional("MESSAGE", "id of the message, or its number in the quarantine")],
+    ),
+}

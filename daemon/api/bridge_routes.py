@@ -1,0 +1,121 @@
+"""The routes of the bridge: foreign messages in and out (docs/adapters/)."""
+
+from collections.abc import AsyncIterator
+from typing import Any, Final
+
+from aghbus.daemon.api import queries as q
+from aghbus.daemon.api.handlers import Call
+from aghbus.daemon.api.route import Route
+from aghbus.daemon.service import Service
+from aghbus.protocol import bridge_api
+from aghbus.protocol.adapters.carried import MAX_MESSAGE_BYTES
+from aghbus.protocol.control import Event
+
+_MAX_BODY: Final = 2 * MAX_MESSAGE_BYTES
+"""Bytes, ours: the largest message as a string, whose quotes and line ends are escaped."""
+
+
+class ByFormat(q.Query, frozen=True):
+    """One of the foreign formats."""
+
+    format: bridge_api.Format
+
+
+class ByFormatSeq(q.Query, frozen=True):
+    """One message of a format by the local sequence of its envelope."""
+
+    format: bridge_api.Format
+    seq: q.Seq
+
+
+class StreamQuery(q.Query, frozen=True):
+    """Messages after `since`, without it after what was acknowledged."""
+
+    since: q.Since | None = None
+
+
+async def hand_over(service: Service, call: Call[ByFormat, Any, bridge_api.HandOverAsk]) -> bridge_api.HandedOver:
+    """A foreign message of our own agent onto the bus."""
+    return await service.bridge_hand_over(call.path.format, call.ask)
+
+
+def stream(service: Service, call: Call[ByFormat, StreamQuery, Any]) -> AsyncIterator[Event | bridge_api.HandedOut]:
+    """The stream. As for events, `Last-Event-ID` goes before `since`."""
+    since = call.query.since if call.resume_from is None else call.resume_from
+    return service.bridge_stream(call.path.format, since)
+
+
+async def message(service: Service, call: Call[ByFormatSeq, Any, Any]) -> bridge_api.HandedOut:
+    """The foreign form of one envelope."""
+    return await service.bridge_message(call.path.format, call.path.seq)
+
+
+async def ack(service: Service, call: Call[ByFormat, Any, bridge_api.HandOutAckAsk]) -> bridge_api.HandOutPosition:
+    """Our agent has everything up to a sequence."""
+    return await service.bridge_ack(call.path.format, call.ask)
+
+
+async def log(service: Service, call: Call[ByFormat, q.LimitQuery, Any]) -> bridge_api.FormatLog:
+    """The newest rows of the format's own log."""
+    return await service.bridge_log(call.path.format, limit=call.query.limit)
+
+
+BRIDGE_ROUTES: Final = (
+    Route(
+        "POST",
+        "/v1/bridge/{format}",
+        "Hand over a foreign message",
+        bridge_api.HandedOver,
+        hand_over,
+        parameters=ByFormat,
+        ask=bridge_api.HandOverAsk,
+        status=201,
+        errors=(
+            "message_refused",
+            "conflict",
+            "refused",
+            "work_closed",
+            "work_container_mismatch",
+            "actor_not_allowed",
+            "invalid_transition",
+        ),
+        max_body=_MAX_BODY,
+    ),
+    Route(
+        "GET",
+        "/v1/bridge/{format}/stream",
+        "Server-sent foreign messages",
+        bridge_api.HandedOut,
+        stream=stream,
+        parameters=ByFormat,
+        query=StreamQuery,
+    ),
+    Route(
+        "GET",
+        "/v1/bridge/{format}/messages/{seq}",
+        "The foreign form of one envelope",
+        bridge_api.HandedOut,
+        message,
+        parameters=ByFormatSeq,
+        errors=("not_found",),
+    ),
+    Route(
+        "POST",
+        "/v1/bridge/{format}/ack",
+        "Everything up to a sequence was received",
+        bridge_api.HandOutPosition,
+        ack,
+        parameters=ByFormat,
+        ask=bridge_api.HandOutAckAsk,
+    ),
+    Route(
+        "GET",
+        "/v1/bridge/{format}/log",
+        "The format's own log, oldest row first",
+        bridge_api.FormatLog,
+        log,
+        parameters=ByFormat,
+        query=q.LimitQuery,
+    ),
+)
+"""In the order of the documentation."""

@@ -1,0 +1,1 @@
+"""The stateful bridge between agents of foreign formats and the bus (docs/adapters/)."""

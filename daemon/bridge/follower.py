@@ -1,0 +1,199 @@
+"""What committed envelopes set off: ends that travel back along a chain, rows of the message log, and times that run out."""
+
+import asyncio
+from collections.abc import Mapping
+from functools import partial
+from typing import Any, Final
+
+import msgspec
+
+from aghbus.daemon.bridge import chains
+from aghbus.daemon.bridge.arrivals import Arrivals, Arrived, portions
+from aghbus.daemon.bridge.formats import agents
+from aghbus.daemon.bridge.handout import known_agents
+from aghbus.daemon.bridge.rows import WAITS, run_out
+from aghbus.daemon.core import Core
+from aghbus.daemon.outgoing import Batch, Sender
+from aghbus.protocol.adapters import common
+from aghbus.protocol.adapters.derived import envelope_id
+from aghbus.protocol.adapters.model import Agents, Place
+from aghbus.protocol.errors import InvalidRequest, Refused, Unavailable
+from aghbus.protocol.lifecycle import WorkView
+from aghbus.store import bridge, bridge_log, works
+from aghbus.store.bridge import Ended, Kept, StoreMemory
+from aghbus.store.errors import StoreUnavailable
+from aghbus.store.transaction import Transaction
+
+_POSITION: Final = "follower"
+_PAGE: Final = 100  # rows or works dealt with in one transaction
+_STRIDE: Final = (
+    5_000  # sequences after which the position is kept even if nothing was found: what a start looks through again
+)
+_WINDOW: Final = 20_000  # sequences looked through at once: others wait for the same reader
+_GATHER: Final = (
+    0.01  # seconds in which envelopes gather before they are looked at: a flood costs a hundred looks a second
+)
+_LONGEST: Final = 60.0  # seconds between two looks at what runs out: a wall clock may be set while we wait
+_AFTER_FAILURE: Final = 1.0  # seconds
+
+
+class Follower:
+    """One task behind the store's sequence. What it writes is committed together with its position, or finds itself done."""
+
+    def __init__(self, core: Core, sender: Sender, arrivals: Arrivals) -> None:
+        self._core = core
+        self._sender = sender
+        self._arrivals = arrivals
+        self._position = 0
+        self._kept_at = 0
+
+    async def run(self) -> None:
+        """Follow until cancelled or drained."""
+        self._position = await self._core.store.write(lambda tx: bridge.position(tx, _POSITION))
+        self._kept_at = self._position
+        stirred = True  # what ended while nobody looked
+        while not self._core.announcer.closed:
+            upto = min(self._core.announcer.seq, self._position + _WINDOW)
+            try:
+                stirred = stirred or await bridge.ended_since(self._core.store.reader, self._position, upto)
+                if stirred:
+                    await self._pass_ends_on()
+                    stirred = False
+                await self._log_arrivals(upto)
+                due_ms = await self._run_out()
+            except StoreUnavailable:
+                await asyncio.sleep(_AFTER_FAILURE)
+                continue
+            except Unavailable:
+                return  # draining: the next start finds it
+            if self._core.announcer.seq <= self._position:
+                left = _LONGEST if due_ms is None else (due_ms - self._core.clock.millis()) / 1000
+                await self._core.announcer.wait(min(max(left, 0.0), _LONGEST))
+                await asyncio.sleep(_GATHER)
+
+    # the log
+
+    async def _log_arrivals(self, upto: int) -> None:
+        """Messages of the format that keeps a log of what arrives, whether or not an agent reads them."""
+        core = self._core
+        seqs = await bridge.to_log(core.store.reader, WAITS, self._position, upto, _PAGE)
+        reached = seqs[-1] if len(seqs) == _PAGE else max(upto, self._position)
+        arrived = []
+        for kept in await bridge.kept_all(core.store.reader, seqs) if seqs else []:
+            if self._arrivals.is_ours(kept, frozenset({kept.kind})):
+                item = await self._arrivals.read(WAITS, kept)
+                arrived += [item] if item is not None else []
+        known = known_agents(core, arrived)
+        for portion in portions(arrived):
+            await core.store.write(partial(self._log_portion, portion=portion, known=known))
+        if arrived or reached - self._kept_at >= _STRIDE:
+            await core.store.write(lambda tx: bridge.move(tx, _POSITION, reached))
+            self._kept_at = reached
+        self._position = reached
+
+    def _log_portion(self, tx: Transaction, portion: list[Arrived], known: Mapping[str, Agents]) -> None:
+        for item in portion:
+            self._arrivals.hand(tx, WAITS, item, known, now=item.kept.received_ms // 1000)
+        bridge.move(tx, _POSITION, portion[-1].kept.seq)
+
+    async def _run_out(self) -> int | None:
+        """Rows whose time to live is over say so; when the next one's is, in Unix milliseconds."""
+        if await bridge_log.nothing_due(self._core.store.reader):
+            return None
+
+        def job(tx: Transaction) -> int | None:
+            self._core.steps.settle(tx)
+            for entry in bridge_log.due(tx, self._core.clock.millis(), _PAGE):
+                run_out(tx, entry)
+            return bridge_log.next_due_ms(tx)
+
+        return await self._core.store.write(job)
+
+    # ends
+
+    async def _pass_ends_on(self) -> None:
+        while await self._sender.send_all(self._some_ends):
+            pass
+
+    def _some_ends(self, tx: Transaction, batch: Batch) -> int:
+        found = bridge.ended(tx, _PAGE)
+        for end in found:
+            self._pass_on(tx, batch, end)
+            bridge.unlink(tx, end)
+        return len(found)
+
+    def _pass_on(self, tx: Transaction, batch: Batch, end: Ended) -> None:
+        """The work in hand ends as the next one did; the memory agent is told when no message of the chain ended it."""
+        core = self._core
+        work = works.load(tx, end.workspace_id, end.channel, end.work_id)
+        if work is None:
+            return
+        ending = None
+        if work.terminal_id is not None and work.terminal_sender is not None:
+            ending = bridge.kept_by_id(tx, work.workspace_id, work.terminal_id, work.terminal_sender)
+        in_hand = None
+        if end.in_hand is not None and end.in_hand_channel is not None:
+            in_hand = works.load(tx, end.workspace_id, end.in_hand_channel, end.in_hand)
+        us = core.identities.part_in(work if in_hand is None else in_hand) or core.us
+        place = Place(
+            us=us,
+            workspace_id=work.workspace_id,
+            channel=work.channel,
+            now=core.clock.seconds(),
+            ttl=core.settings.defaults.directed_ttl,
+            agents=agents(core, work.channel, us),
+        )
+        try:
+            if in_hand is not None and not in_hand.is_terminal:
+                batch.send(_closing(place, in_hand, work, ending), allow_secrets=True)
+            if _ended_outside(ending):
+                self._tell_memory(tx, batch, place, work)
+        except (InvalidRequest, Refused) as error:
+            core.counters.add("bridge.not_passed_on")
+            core.log.error("the end of a work could not be passed on work=%s cause=%s", work.work_id, error)
+
+    def _tell_memory(self, tx: Transaction, batch: Batch, place: Place, work: WorkView) -> None:
+        """A chain that broke off: the last message is the one that opened the work."""
+        memory = StoreMemory(tx, chains.NAME, work.workspace_id, work.channel, place.us)
+        last = memory.opening(work)
+        if last is None:
+            return
+        entries = chains.entries_so_far(tx, work)
+        session = str(last.message["metadata"]["session_id"])
+        draft = chains.memory_draft(
+            self._core, place, session, last.message, entries, work.terminal_id or work.opening_id
+        )
+        if draft is not None and draft.to != work.target:
+            batch.send(draft, allow_secrets=True)
+
+
+def _closing(place: Place, in_hand: WorkView, following: WorkView, ending: Kept | None) -> Any:
+    """The trace that ends the work in hand with the state, result and message that ended the next one."""
+    other = in_hand.other(place.us)
+    message_id = envelope_id(
+        chains.NAME, "closing", place.us, other, following.terminal_id or following.opening_id, in_hand.work_id
+    )
+    return common.trace(
+        place,
+        in_hand,
+        message_id,
+        _closing_body(following, ending),
+        reply_to=in_hand.opening_id,
+        causation_id=in_hand.opening_id,
+        ext={chains.MARK: following.terminal_id},
+    )
+
+
+def _closing_body(following: WorkView, ending: Kept | None) -> dict[str, Any]:
+    body: dict[str, Any] = msgspec.json.decode(ending.raw)["body"] if ending is not None else {}
+    if ending is not None and ending.kind == "trace":
+        return {key: body[key] for key in ("state", "message", "result", "artifact_refs") if body.get(key) is not None}
+    said = [str(body[key]) for key in ("status", "reason_code", "detail") if body.get(key)]
+    why = ", ".join(said) if said else following.state
+    return {"state": "failed", "message": f"the work of {following.target} ended without a result: {why}"}
+
+
+def _ended_outside(ending: Kept | None) -> bool:
+    """Whether the work ended by no message of the chain: not by one that a peer handed over, nor by an end passed on."""
+    ext = chains.extensions(ending.raw) if ending is not None else {}
+    return not {f"{chains.NAME}.message", f"{chains.NAME}.message_ref", chains.MARK} & ext.keys()

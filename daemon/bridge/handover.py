@@ -1,0 +1,233 @@
+"""A message of our own agent on its way to the bus: judged, turned into envelopes and committed in one transaction."""
+
+from collections.abc import Mapping
+from typing import Any, Final, NamedTuple
+
+import msgspec
+
+from aghbus.daemon.artifacts import Artifacts
+from aghbus.daemon.bridge import chains
+from aghbus.daemon.bridge.formats import Formats, agents
+from aghbus.daemon.bridge.large import is_too_large, moved, put_away
+from aghbus.daemon.bridge.refused import MessageRefused
+from aghbus.daemon.bridge.rows import LOGS_REFUSED, judged_by_log, keep_record
+from aghbus.daemon.bridge.sentient_log import SentientLog
+from aghbus.daemon.core import Core
+from aghbus.daemon.outgoing import Batch, Sender
+from aghbus.protocol.adapters.carried import MAX_MESSAGE_BYTES, Reference
+from aghbus.protocol.adapters.model import Agents, Finding, Place, Plan
+from aghbus.protocol.bridge_api import HandedOver, HandOverAsk
+from aghbus.protocol.control import Sent
+from aghbus.protocol.errors import InvalidRequest
+from aghbus.protocol.sending import Draft
+from aghbus.protocol.text import shorten
+from aghbus.store import bridge, quarantine, works
+from aghbus.store.bridge import StoreMemory
+from aghbus.store.transaction import Transaction
+
+REASON: Final = "message_refused"  # in quarantine, beside the wire's reason codes
+_DETAIL_CHARS: Final = 512  # ours, of the findings as quarantine keeps them
+
+
+class Outcome(NamedTuple):
+    """What became of a message in its transaction. `bulky` is a draft that fits no envelope: nothing was written then."""
+
+    plan: Plan
+    sent: list[Sent]
+    bulky: Draft | None = None
+
+
+class HandOver:
+    """The way in of all formats."""
+
+    def __init__(self, core: Core, sender: Sender, formats: Formats, artifacts: Artifacts, log: SentientLog) -> None:
+        self._core = core
+        self._sender = sender
+        self._formats = formats
+        self._artifacts = artifacts
+        self._log = log
+
+    async def take(self, name: str, ask: HandOverAsk) -> HandedOver:
+        """Carry out `ask` for format `name`.
+
+        Raises MessageRefused for a message that breaks rules of its format, Refused when our own copy of a work forbids it,
+        InvalidRequest (also `too_large`) and Unavailable.
+        """
+        self._formats.of(name)
+        text = _text(ask)
+        if len(text) > MAX_MESSAGE_BYTES:
+            raise InvalidRequest(
+                f"the message has {len(text)} bytes, of at most {MAX_MESSAGE_BYTES}",
+                hint="put large content into the artifact store and send a reference to it",
+                code="too_large",
+            )
+        references: dict[str, Reference] = {}
+        while True:
+            outcome = await self._sender.send_all(lambda tx, batch: self._job(tx, batch, name, ask, text, references))
+            if outcome.bulky is None:
+                break
+            references[outcome.bulky.id] = await put_away(self._artifacts, name, outcome.bulky)
+        return self._answer(name, outcome)
+
+    def _answer(self, name: str, outcome: Outcome) -> HandedOver:
+        plan, counters = outcome.plan, self._core.counters
+        if plan.refused:
+            counters.add("bridge.refused")
+            counters.add(f"bridge.refused.{name}")
+            raise MessageRefused(name, plan.findings)
+        counters.add(f"bridge.{'repeated' if plan.repeats else 'handed_over'}.{name}")
+        return HandedOver(message=plan.message, findings=list(plan.findings), sent=outcome.sent, repeated=plan.repeats)
+
+    def _job(
+        self,
+        tx: Transaction,
+        batch: Batch,
+        name: str,
+        ask: HandOverAsk,
+        text: bytes,
+        references: Mapping[str, Reference],
+    ) -> Outcome:
+        place, memory, plan = self._planned(tx, name, ask, text)
+        if not plan.drafts:
+            plan = judged_by_log(tx, name, plan)
+        if plan.refused:
+            self._refuse(tx, name, text, plan)
+            return Outcome(plan, [])
+        if plan.repeats:
+            return Outcome(plan, _sent_before(batch, place, plan, memory))
+        chain = chains.of(tx, self._core, place, plan) if name == chains.NAME else None
+        drafts = [moved(name, draft, references) for draft in (chain.drafts if chain is not None else plan.drafts)]
+        max_payload = self._core.link.max_payload
+        bulky = next((draft for draft in drafts if is_too_large(name, draft, max_payload)), None)
+        if bulky is not None:
+            return Outcome(plan, [], bulky)
+        sent = [batch.send(draft, allow_secrets=True) for draft in drafts]
+        self.remember(tx, name, plan, drafts, sent)
+        if chain is not None:
+            chain.link(tx)
+        return Outcome(plan, sent)
+
+    def _planned(self, tx: Transaction, name: str, ask: HandOverAsk, text: bytes) -> tuple[Place, StoreMemory, Plan]:
+        """The plan under our id of now, or under an earlier one where it reports on a work of that (spec section 8)."""
+        core, adapter = self._core, self._formats.of(name)
+        for us in (*core.identities.former, core.us):
+            place = self._place(tx, ask, us)
+            memory = StoreMemory(tx, name, place.workspace_id, place.channel, us)
+            plan = adapter.hand_over(text, place, memory)
+            if us == core.us or (not plan.refused and _continues(plan, memory)):
+                break
+        return place, memory, plan
+
+    def _place(self, tx: Transaction, ask: HandOverAsk, us: str) -> Place:
+        core = self._core
+        channel = _channel(tx, core, ask)
+        known = agents(core, channel, us)
+        return Place(
+            us=us,
+            workspace_id=core.workspace,
+            channel=channel,
+            now=core.clock.seconds(),
+            ttl=core.settings.defaults.directed_ttl,
+            agents=known,
+            target=None if ask.target is None else _target(known, ask.target),
+            work_id=ask.work_id,
+            key=ask.key,
+        )
+
+    def _refuse(self, tx: Transaction, name: str, text: bytes, plan: Plan) -> None:
+        """Nothing is sent; the message is kept in quarantine with its findings, and in the format's log if that wants it."""
+        core = self._core
+        limits = core.settings.quarantine
+        errors = [f"{found.path} {found.rule}: {found.message}" for found in plan.findings if found.severity == "error"]
+        quarantine.add(
+            tx,
+            raw=text,
+            subject=f"bridge/{name}",
+            message_id=plan.foreign_id or "",
+            sender=core.us,
+            reason=REASON,
+            detail=shorten("; ".join(errors), _DETAIL_CHARS),
+            received_ms=core.clock.millis(),
+            max_rows=limits.max_rows,
+            max_bytes=limits.max_bytes,
+        )
+        if plan.record is not None and name in LOGS_REFUSED:
+            keep_record(tx, name, "out", plan.record, at_ms=core.clock.millis())
+
+    def remember(self, tx: Transaction, name: str, plan: Plan, drafts: list[Draft], sent: list[Sent]) -> None:
+        """Note, in the transaction that sent `drafts`, which envelope carried the message, and keep the format's log row.
+
+        It is the envelope that has the message in `ext`, else the last.
+        """
+        at = next((index for index, draft in enumerate(drafts) if _carries(name, draft)), len(drafts) - 1)
+        seq = sent[at].seq if sent else 0
+        kept = bridge.kept(tx, seq) if sent else None
+        if kept is not None:
+            bridge.remember(tx, kept, name, "out", message=plan.message, foreign_id=plan.foreign_id, scope=plan.scope)
+        if plan.record is not None:
+            wants_file = name == chains.NAME and self._core.settings.sentient.log_root is not None
+            keep_record(
+                tx,
+                name,
+                "out",
+                plan.record,
+                at_ms=self._core.clock.millis(),
+                seq=seq,
+                message_id=plan.foreign_id,
+                unwritten=wants_file,
+            )
+            if wants_file:
+                self._log.note(tx)
+
+
+def _text(ask: HandOverAsk) -> bytes:
+    """The message as bytes: exactly what the agent wrote, or the value that the request held."""
+    if ask.text is not None and ask.message is not None:
+        raise InvalidRequest(
+            "text: goes without message", hint="`text` is what the agent wrote, `message` its JSON value"
+        )
+    if ask.text is not None:
+        return ask.text.encode()
+    if ask.message is None:
+        raise InvalidRequest("message: is required (or text)")
+    return msgspec.json.encode(ask.message)
+
+
+def _continues(plan: Plan, memory: StoreMemory) -> bool:
+    """Whether something of it belongs to a work that is there already."""
+    return any(draft.work_id is not None and memory.work(draft.work_id) is not None for draft in plan.drafts)
+
+
+def _channel(tx: Transaction, core: Core, ask: HandOverAsk) -> str:
+    """The channel that the caller named, else that of the work it named, else our first."""
+    channels = core.settings.channels
+    if ask.channel is not None:
+        if ask.channel not in channels:
+            raise InvalidRequest(f"channel: {ask.channel} is not joined here", hint=f"joined: {', '.join(channels)}")
+        return ask.channel
+    if ask.work_id is None:
+        return channels[0]
+    known = [channel for channel in channels if works.load(tx, core.workspace, channel, ask.work_id) is not None]
+    return known[0] if known else channels[0]
+
+
+def _target(known: Agents, target: str) -> str:
+    peer = known.peer_of(target, "/target")
+    if isinstance(peer, Finding):
+        raise InvalidRequest(f"target: {peer.message}", hint="name a peer id, or an agent of bridge.agents")
+    return peer
+
+
+def _sent_before(batch: Batch, place: Place, plan: Plan, memory: StoreMemory) -> list[Sent]:
+    """What was sent when the same message was handed over first."""
+    ids = [draft.id for draft in plan.drafts]
+    if not ids and plan.foreign_id is not None:
+        earlier = memory.find(plan.foreign_id, plan.scope, "out")
+        ids = [earlier.envelope_id] if earlier is not None else []
+    found = (batch.sent_before(place.workspace_id, message_id) for message_id in ids)
+    return [sent for sent in found if sent is not None]
+
+
+def _carries(name: str, draft: Draft) -> bool:
+    ext: Mapping[str, Any] = draft.ext or {}
+    return f"{name}.message" in ext or f"{name}.message_ref" in ext

@@ -1,0 +1,85 @@
+"""The envelope that begins a node's visit: who gets it, what it says, under which ids."""
+
+from typing import Any
+
+from aghbus.daemon.chains.formats import Formats
+from aghbus.daemon.core import Core
+from aghbus.daemon.outgoing import Batch
+from aghbus.protocol.adapters.derived import digest
+from aghbus.protocol.chains.chain import Node
+from aghbus.protocol.chains.templates import input_text
+from aghbus.protocol.control import Sent
+from aghbus.protocol.sending import Draft
+from aghbus.store.chains import Run
+from aghbus.store.transaction import Transaction
+
+
+def peer_of(core: Core, channel: str, node: Node) -> str | None:
+    """The node's peer; for a capability the first active peer in the order of ids that claims it, None when nobody does."""
+    if node.capability is None:
+        return node.peer
+    now_ms = core.clock.millis()
+    able = (
+        peer.peer_id
+        for peer in core.roster.all()
+        if (peer.workspace_id, peer.channel) == (core.workspace, channel)
+        and node.capability in peer.card.capabilities
+        and peer.peer_id != core.us
+        and core.roster.presence(peer, now_ms) == "active"
+    )
+    return min(able, default=None)
+
+
+def thread_of(core: Core, run: Run) -> str:
+    """All works of a run are in one thread."""
+    return "thread_" + digest("chain.thread", core.workspace, run.channel, core.us, run.run_id)
+
+
+def open_work(
+    tx: Transaction,
+    batch: Batch,
+    formats: Formats,
+    core: Core,
+    run: Run,
+    node: Node,
+    *,
+    step: int,
+    peer: str,
+    value: Any,
+    causation_id: str | None,
+) -> Sent:
+    """Sends the rendered input `value` to `peer` as the work of step number `step`.
+
+    The ids follow from run and step, so that nothing can be sent twice. Raises ChainError, InvalidRequest or Refused when it
+    cannot be sent; nothing is written then.
+    """
+    if node.speaks is None:
+        return batch.send(_say(core, run, node, step, peer, input_text(value), causation_id))
+    plan, draft = formats.opening(tx, node.speaks, value, run.channel, peer, f"{run.run_id}/{step}")
+    sent = batch.send(draft)
+    formats.remember(tx, node.speaks, plan, draft, sent)
+    return sent
+
+
+def _say(core: Core, run: Run, node: Node, step: int, peer: str, text: str, causation_id: str | None) -> Draft:
+    now = core.clock.seconds()
+    life: float = core.settings.defaults.directed_ttl
+    if node.timeout is not None:
+        life = min(life, max(1.0, node.timeout))  # who finds it later would work for nobody
+    identity = (core.workspace, run.channel, core.us, run.run_id, str(step))
+    return Draft(
+        id="msg_" + digest("chain.message", *identity),
+        workspace_id=core.workspace,
+        channel=run.channel,
+        kind="say",
+        sender=core.us,
+        to=peer,
+        ts=now,
+        expires_at=now + int(life),
+        surface="thread",
+        container=thread_of(core, run),
+        work_id="work_" + digest("chain.work", *identity),
+        trace_id=run.run_id,
+        causation_id=causation_id,
+        body={"text": text, "intent": node.intent or "request"},
+    )

@@ -1,0 +1,57 @@
+"""What the broker does not let us do, kept as long as it is so: a subscription that is refused makes us deaf without a word.
+
+A refused subscription stays refused until the next connection. A refused publish is known only when it is tried.
+"""
+
+import re
+from typing import Final
+
+_SUBSCRIPTION: Final = re.compile(r"permissions violation for subscription to \"?([^\"\s]+)", re.IGNORECASE)
+_MOST: Final = 16  # subjects that are remembered of each kind
+_SHOWN: Final = 3  # of them in a sentence
+_LIFE: Final = 300.0  # seconds after which a publish that is not tried any more is forgotten
+
+
+class Denied:
+    """The subjects that the server has refused, from its own words (nats-py hands them over in lower case)."""
+
+    def __init__(self, us: str) -> None:
+        """`us` is the peer whose permissions they are."""
+        self._us = us
+        self._subscriptions: dict[str, float] = {}
+        self._publishes: dict[str, float] = {}
+
+    @property
+    def deaf(self) -> bool:
+        """Whether a subscription of this connection was refused."""
+        return bool(self._subscriptions)
+
+    def note(self, detail: str, now: float) -> None:
+        """The server said `detail` at monotonic second `now`."""
+        found = _SUBSCRIPTION.search(detail)
+        known = self._subscriptions if found else self._publishes
+        subject = found[1] if found else detail.rpartition(" to ")[2].strip('"')
+        known.pop(subject, None)
+        known[subject] = now
+        if len(known) > _MOST:
+            del known[next(iter(known))]
+
+    def link_down(self) -> None:
+        """The next connection may have other permissions."""
+        self._subscriptions.clear()
+        self._publishes.clear()
+
+    def problems(self, now: float) -> list[str]:
+        """Sentences for the operator at monotonic second `now`."""
+        recent = [subject for subject, at in self._publishes.items() if now - at <= _LIFE]
+        return [
+            self._sentence(verb, subjects)
+            for verb, subjects in (("subscribe to", list(self._subscriptions)), ("publish to", recent))
+            if subjects
+        ]
+
+    def _sentence(self, verb: str, subjects: list[str]) -> str:
+        shown = ", ".join(subjects[-_SHOWN:])
+        more = f" and {len(subjects) - _SHOWN} more" if len(subjects) > _SHOWN else ""
+        hint = f"`aghctl nats permissions --peer {self._us}` prints what its user needs"
+        return f"the NATS server does not let us {verb} {shown}{more} ({hint}; then restart the daemon)"

@@ -1,0 +1,99 @@
+"""How much of one peer we take and answer (docs/delivery.md): every budget of the daemon in one place, cheap to ask.
+
+What is over is held off before it costs a signature or a transaction: counted, neither stored nor acknowledged, so that the
+sender's retry brings it again.
+"""
+
+from collections.abc import Callable
+from typing import Final, Literal
+
+from aghbus.daemon.settings import LimitsSettings
+from aghbus.protocol.budget import Budgets, Doubts
+from aghbus.protocol.envelope import Envelope
+from aghbus.protocol.errors import ProtocolError
+from aghbus.protocol.trust import Verifier
+
+Held = Literal["sender", "doubt"]
+
+# Failed verifications, ours. A proved name that is never forged spends nothing; some failures are its sender's own accidents.
+_OWN_FAILURES: Final = 60.0
+_OWN_FAILURES_PER_SECOND: Final = 5.0
+# All others share these: at a tenth of a millisecond for each, a flood of them costs at most a twentieth of a core.
+_FAILURES: Final = 1_000.0
+_FAILURES_PER_SECOND: Final = 500.0
+_DENIALS_PER_SECOND: Final = 1 / 60  # one receipt a minute to a sender that is not believed (docs/trust.md)
+
+
+class Flood:
+    """The budgets of one daemon by peer. Asking spends."""
+
+    def __init__(self, limits: LimitsSettings, now: Callable[[], float], verifier: Verifier) -> None:
+        """`now` is the monotonic clock in seconds, `verifier` what checks a proof."""
+        self._now = now
+        self._verifier = verifier
+        self._doubts = Doubts(
+            Budgets(_OWN_FAILURES, _OWN_FAILURES_PER_SECOND), Budgets(_FAILURES, _FAILURES_PER_SECOND, keys=1)
+        )
+        self._denials = Budgets(1.0, _DENIALS_PER_SECOND)
+        self.limit(limits)
+
+    def limit(self, limits: LimitsSettings) -> None:
+        """Begin anew with these limits."""
+        self._messages = _per_minute(limits.messages_per_minute)
+        self._receipts = _per_minute(limits.receipts_per_minute)
+        self._refusals = _per_minute(limits.receipts_per_minute)
+        self._answers = _per_minute(limits.answers_per_minute)
+
+    def hold(self, envelope: Envelope) -> Held | None:
+        """Why a message that has just come is held off, None when it is taken: its sender's budget, or doubt.
+
+        A plain name spends for what it sends. A handle spends only for what it is proved to have sent (`verify`), so that
+        nobody else can use its budget up.
+        """
+        now, sender = self._now(), envelope.sender
+        if "@" not in sender:
+            if not self._messages.spend(sender, now):
+                return "sender"
+            return None if envelope.proof is None else self.doubt(envelope)
+        if not self._messages.has(sender, now):
+            return "sender"
+        doubt = self.doubt(envelope)
+        if doubt is None and envelope.proof is None:  # proof stripping: known to fail without a look
+            self._doubts.failed(sender, now)
+        return doubt
+
+    def doubt(self, envelope: Envelope) -> Held | None:
+        """`doubt` when too many proofs were wrong lately to look at this one; None for one that can be looked at, or without."""
+        if envelope.proof is None and "@" not in envelope.sender:
+            return None
+        return None if self._doubts.may_try(envelope.sender, self._now()) else "doubt"
+
+    def verify(self, envelope: Envelope) -> None:
+        """The verifier, with what it finds noted. Raises VerificationFailed as that does."""
+        try:
+            self._verifier(envelope)
+        except ProtocolError:
+            self._doubts.failed(envelope.sender, self._now())
+            raise
+        self._doubts.proved(envelope.sender)
+        self._messages.spend(envelope.sender, self._now())
+
+    def may_acknowledge(self, peer: str) -> bool:
+        """An automatic receipt to a peer whose envelope we took."""
+        return self._receipts.spend(peer, self._now())
+
+    def may_refuse(self, peer: str) -> bool:
+        """An automatic receipt to whoever an envelope that could not be read seems to be from."""
+        return self._refusals.spend(peer, self._now())
+
+    def may_deny(self, peer: str) -> bool:
+        """An automatic receipt to whoever an envelope that we do not believe claims to be from: one a minute."""
+        return self._denials.spend(peer, self._now())
+
+    def may_tell(self, peer: str) -> bool:
+        """An answer to a whois of this peer."""
+        return self._answers.spend(peer, self._now())
+
+
+def _per_minute(count: int) -> Budgets:
+    return Budgets(capacity=float(count), per_second=count / 60)

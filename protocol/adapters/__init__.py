@@ -1,0 +1,1 @@
+"""The four other envelope formats, as pure translation into envelopes of the bus and back."""

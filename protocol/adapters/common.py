@@ -1,0 +1,125 @@
+"""Judgements that every format makes in the same way (adapters.md, Common rules)."""
+
+from itertools import islice
+from typing import Any, Final
+
+import msgspec
+
+from aghbus.protocol.adapters.derived import same_json
+from aghbus.protocol.adapters.model import Finding, Memory, Place
+from aghbus.protocol.adapters.reading import pointer
+from aghbus.protocol.bodies import Receipt
+from aghbus.protocol.lifecycle import WorkView
+from aghbus.protocol.secrets import secret_paths
+from aghbus.protocol.sending import Draft
+
+_MOST_SECRETS: Final = 20  # ours, warnings of one message
+
+
+def error(path: str, rule: str, message: str) -> Finding:
+    """A finding that refuses the message."""
+    return Finding(path, rule, "error", message)
+
+
+def warning(path: str, rule: str, message: str) -> Finding:
+    """A finding that travels with the message."""
+    return Finding(path, rule, "warning", message)
+
+
+def secrets_in(message: Any) -> tuple[Finding, ...]:
+    """The warnings `secret_like`; the value itself is never quoted."""
+    return tuple(
+        warning(pointer(*path), "secret_like", "looks like a credential: other peers may refuse the envelope")
+        for path in islice(secret_paths(message), _MOST_SECRETS)
+    )
+
+
+def conflict(memory: Memory, foreign_id: str, scope: str, message: Any, path: str) -> tuple[Finding, ...]:
+    """The error when our agent handed over another message under the same id before."""
+    earlier = memory.find(foreign_id, scope, "out")
+    if earlier is None or same_json(earlier.message, message):
+        return ()
+    return (error(path, "id_conflict", f"{foreign_id!r} was handed over before with other content"),)
+
+
+def work_in_hand(place: Place, memory: Memory) -> WorkView | Finding:
+    """The work that a message without correlation of its own reports on: the one the caller named, or the only open one.
+
+    Works that the agent was handed in this format come first: it cannot answer what it has not seen. One that was handed
+    none reads its works elsewhere, and all open ones count.
+    """
+    if place.work_id is not None:
+        work = memory.work(place.work_id)
+        return work if work is not None else error("", "unknown_work", f"no work {place.work_id!r} is known here")
+    everything = memory.in_hand()
+    works = [work for work in everything if memory.was_handed(work)] or list(everything)
+    if len(works) == 1:
+        return works[0]
+    if not works:
+        return error("", "no_work", "there is no open work that this could report on")
+    names = ", ".join(sorted(work.work_id for work in works[:5]))
+    why = (
+        f"{len(works)} works are open ({names}): name the one that this reports on, by --work, or by --meta and work_id"
+    )
+    return error("", "ambiguous_work", why)
+
+
+def closed(work: WorkView, path: str = "") -> tuple[Finding, ...]:
+    """The error when a work has ended: a foreign status never reopens it."""
+    if not work.is_terminal:
+        return ()
+    return (error(path, "work_closed", f"work {work.work_id} is already {work.state}: a retry is new work"),)
+
+
+def not_ours(work: WorkView, us: str, path: str = "") -> tuple[Finding, ...]:
+    """The error when a report is about a work whose target is another peer."""
+    if work.target == us:
+        return ()
+    return (error(path, "not_our_work", f"work {work.work_id} is to be done by {work.target}, not by {us}"),)
+
+
+def receipt_ends(body: Receipt, work: WorkView | None, place: Place) -> bool:
+    """Whether a receipt ends its work: by itself, or because the initiator's daemon closes the work on it (spec section 6)."""
+    if body.status in ("rejected", "canceled"):
+        return True
+    if body.status not in ("expired", "unsupported") or work is None:
+        return False
+    unanswered = work.state == "canceled" or not work.advanced
+    return work.initiator == place.us and body.for_id == work.opening_id and unanswered
+
+
+def trace(place: Place, work: WorkView, message_id: str, body: dict[str, Any], **more: Any) -> Draft:
+    """A trace of ours on `work`; `more` are further fields of the draft (ext, reply_to, trace_id, causation_id)."""
+    draft = Draft(
+        id=message_id,
+        workspace_id=work.workspace_id,
+        channel=work.channel,
+        kind="trace",
+        sender=place.us,
+        to=work.other(place.us),
+        ts=place.now,
+        expires_at=place.now + place.ttl,
+        surface=work.surface,
+        container=work.container,
+        work_id=work.work_id,
+        body=body,
+    )
+    return msgspec.structs.replace(draft, **more)
+
+
+def say(place: Place, to: str, message_id: str, container: str, body: dict[str, Any], **more: Any) -> Draft:
+    """A directed say of ours in the thread `container`; `more` as for `trace`, and `work_id` where it opens or continues one."""
+    draft = Draft(
+        id=message_id,
+        workspace_id=place.workspace_id,
+        channel=place.channel,
+        kind="say",
+        sender=place.us,
+        to=to,
+        ts=place.now,
+        expires_at=place.now + place.ttl,
+        surface="thread",
+        container=container,
+        body=body,
+    )
+    return msgspec.structs.replace(draft, **more)

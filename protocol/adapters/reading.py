@@ -1,0 +1,148 @@
+"""Reading foreign JSON strictly: what two readers could understand differently is an error (adapters.md, Common rules)."""
+
+import json
+import math
+import re
+from collections.abc import Iterator
+from typing import Any, Final
+
+from aghbus.protocol.adapters.model import Finding
+
+MAX_DEPTH: Final = 64  # adapters.md, Findings
+MAX_INTEGER: Final = 2**53 - 1  # adapters.md, Findings: beyond it a reader with doubles sees another number
+_DIGITS: Final = 16  # of MAX_INTEGER; longer ones are out of range without being converted
+_MOST_FINDINGS: Final = 100  # ours, of one message: the rest would only repeat itself
+
+_STRUCTURE: Final = re.compile(rb'"(?:[^"\\]|\\.)*+(?:"|\\?\Z)|[\[{]|[\]}]', re.DOTALL)
+_SURROGATE: Final = re.compile("[\ud800-\udfff]")
+
+
+class _Object(dict[str, Any]):
+    """A JSON object that remembers which keys came twice."""
+
+    twice: tuple[str, ...] = ()
+
+
+class _Unreadable:
+    """A number that not every reader can hold."""
+
+    def __init__(self, rule: str, text: str) -> None:
+        self.rule = rule
+        self.text = text if len(text) <= 40 else text[:40] + "…"
+
+
+def pointer(*keys: str | int) -> str:
+    """A JSON Pointer (RFC 6901) to the member at `keys`."""
+    return "".join("/" + str(key).replace("~", "~0").replace("/", "~1") for key in keys)
+
+
+def read_json(text: bytes) -> tuple[Any, tuple[Finding, ...]]:
+    """The value of `text` (UTF-8 JSON), and the errors: the value is None when there are any."""
+    try:
+        decoded = text.decode()
+    except UnicodeDecodeError as error:
+        return None, (_error("", "not_utf8", f"is not UTF-8 at byte {error.start}"),)
+    if _depth(text) > MAX_DEPTH:
+        return None, (_error("", "too_deep", f"is nested deeper than {MAX_DEPTH}"),)
+    try:
+        value = json.loads(
+            decoded, object_pairs_hook=_object, parse_int=_integer, parse_float=_float, parse_constant=_constant
+        )
+    except (ValueError, RecursionError) as error:
+        return None, (_error("", "not_json", f"is not JSON: {error}"),)
+    findings = tuple(_first(_faults(value, ()), _MOST_FINDINGS))
+    return (None, findings) if findings else (_plain(value), ())
+
+
+def check_value(value: Any) -> tuple[Finding, ...]:
+    """The same errors of a value that was decoded elsewhere (duplicate keys are lost there)."""
+    return tuple(_first(_faults(value, ()), _MOST_FINDINGS))
+
+
+def _depth(text: bytes) -> int:
+    depth = deepest = 0
+    for match in _STRUCTURE.finditer(text):
+        char = text[match.start()]
+        if char in b"[{":
+            depth += 1
+            deepest = max(deepest, depth)
+            if deepest > MAX_DEPTH:
+                return deepest
+        elif char in b"]}":
+            depth -= 1
+    return deepest
+
+
+def _object(pairs: list[tuple[str, Any]]) -> _Object:
+    made = _Object(pairs)
+    if len(made) != len(pairs):
+        seen: set[str] = set()
+        made.twice = tuple(dict.fromkeys(key for key, _ in pairs if key in seen or seen.add(key)))  # type: ignore[func-returns-value]
+    return made
+
+
+def _integer(text: str) -> int | _Unreadable:
+    if len(text.lstrip("-")) > _DIGITS or abs(int(text)) > MAX_INTEGER:
+        return _Unreadable("integer_range", text)
+    return int(text)
+
+
+def _float(text: str) -> float | _Unreadable:
+    value = float(text)
+    return value if math.isfinite(value) else _Unreadable("number_range", text)
+
+
+def _constant(text: str) -> _Unreadable:
+    return _Unreadable("not_finite", text)
+
+
+def _faults(value: Any, path: tuple[str | int, ...]) -> Iterator[Finding]:
+    match value:
+        case _Unreadable():
+            yield _error(pointer(*path), value.rule, f"the number {value.text} is one that not every reader can hold")
+        case bool() | None:
+            return
+        case int() if abs(value) > MAX_INTEGER:
+            yield _error(pointer(*path), "integer_range", "is an integer beyond 2^53-1")
+        case float() if not math.isfinite(value):
+            yield _error(pointer(*path), "not_finite", "is not a finite number")
+        case str() if not value.isascii() and _SURROGATE.search(value):
+            yield _error(pointer(*path), "lone_surrogate", "holds a lone surrogate")
+        case dict() | list():
+            yield from _inner_faults(value, path)
+
+
+def _inner_faults(value: dict[str, Any] | list[Any], path: tuple[str | int, ...]) -> Iterator[Finding]:
+    if len(path) >= MAX_DEPTH:
+        yield _error("", "too_deep", f"is nested deeper than {MAX_DEPTH}")
+        return
+    if isinstance(value, _Object):
+        for key in value.twice:
+            yield _error(pointer(*path, _legible(key)), "duplicate_key", "appears twice")
+    if isinstance(value, list):
+        for index, item in enumerate(value):
+            yield from _faults(item, (*path, index))
+        return
+    for key, item in value.items():
+        if not key.isascii() and _SURROGATE.search(key):
+            yield _error(pointer(*path), "lone_surrogate", "has a key with a lone surrogate")
+        yield from _faults(item, (*path, _legible(key)))
+
+
+def _legible(key: str) -> str:
+    return _SURROGATE.sub("\ufffd", key)
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _plain(item) for key, item in value.items()}
+    return [_plain(item) for item in value] if isinstance(value, list) else value
+
+
+def _error(path: str, rule: str, message: str) -> Finding:
+    return Finding(path, rule, "error", message)
+
+
+def _first(findings: Iterator[Finding], limit: int) -> Iterator[Finding]:
+    for _, finding in zip(range(limit), findings, strict=False):
+        yield finding

@@ -1,0 +1,51 @@
+"""The four formats by name. An adapter is imported when it is asked for: most commands need one at most."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from aghbus.protocol.errors import InvalidRequest
+
+if TYPE_CHECKING:
+    from aghbus.protocol.adapters.agentos import AgentOsOptions
+    from aghbus.protocol.adapters.humaninloop import Options as HumanInLoopOptions
+    from aghbus.protocol.adapters.model import Adapter
+    from aghbus.protocol.adapters.sacp import SacpOptions
+    from aghbus.protocol.adapters.sentient import SentientOptions
+
+FORMATS: Final = ("sentient", "humaninloop", "agentos", "sacp")
+"""In the order of adapters.md."""
+
+
+class Options(msgspec.Struct, frozen=True, kw_only=True):
+    """The options of every format; None: the format's defaults."""
+
+    sentient: SentientOptions | None = None
+    humaninloop: HumanInLoopOptions | None = None
+    agentos: AgentOsOptions | None = None
+    sacp: SacpOptions | None = None
+
+
+def adapter_for(name: str, options: Options) -> Adapter:
+    """The adapter of the format `name`. Raises InvalidRequest for a name that is no format, or options that cannot be taken."""
+    match name:
+        case "sentient":
+            from aghbus.protocol.adapters.sentient import Sentient, SentientOptions
+
+            return Sentient(options.sentient or SentientOptions())
+        case "humaninloop":
+            from aghbus.protocol.adapters.humaninloop import HumanInLoop
+            from aghbus.protocol.adapters.humaninloop import Options as HumanInLoopOptions
+
+            return HumanInLoop(options.humaninloop or HumanInLoopOptions())
+        case "agentos":
+            from aghbus.protocol.adapters.agentos import AgentOs, AgentOsOptions
+
+            return AgentOs(options.agentos or AgentOsOptions())
+        case "sacp":
+            from aghbus.protocol.adapters.sacp import Sacp, SacpOptions
+
+            return Sacp(options.sacp or SacpOptions())
+    raise InvalidRequest(f"{name}: is no format", hint=f"one of {', '.join(FORMATS)}")

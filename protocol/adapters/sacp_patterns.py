@@ -1,0 +1,246 @@
+"""Patterns of guardrails: a subset of Python's regular expressions, refused or understood before any text is seen.
+
+What needs backtracking (backreferences, look-around, atomic groups) is refused; everything else becomes the states of an
+automaton, which sacp_matching.py runs in time linear in the text. `re` itself would let a text written by a language
+model stall the daemon for hours on a pattern as harmless as `(a+)+$`.
+"""
+
+import re
+from typing import Final, NoReturn
+
+import msgspec
+
+from aghbus.protocol.errors import InvalidRequest
+
+MOST_CHARACTERS: Final = 1_000  # of a pattern, ours
+MOST_STATES: Final = 500  # of an automaton, ours: `x{500}` has them all
+_MOST_STEPS: Final = 5_000  # of building one, ours: repetitions of what is empty make no states
+_MOST_NESTED: Final = 20  # groups within groups, ours: far under the interpreter's stack
+
+_FLAGS: Final = re.compile(r"\(\?([aims]+)\)")
+_COUNT: Final = re.compile(r"\{(?=[\d,])(\d*)(?:(,)(\d*))?\}", re.ASCII)
+_CLASS: Final = re.compile(r"\[\^?+\]?+(?:[^\]\\]|\\.)*+\]", re.DOTALL)
+_ESCAPE: Final = re.compile(r"\\(?:x[0-9a-fA-F]{2}|u[0-9a-fA-F]{4}|U[0-9a-fA-F]{8}|N\{[^}]*+\}|[^0-9xuUN])", re.DOTALL)
+_GROUP: Final = re.compile(r"\((?:\?:|\?P<\w+>|(?!\?))")
+_ASSERTIONS: Final = ("^", "$", r"\b", r"\B", r"\A", r"\Z")
+_HINT: Final = "docs/adapters/sacp.md lists what a guardrail may hold"
+
+
+class One(msgspec.Struct, frozen=True):
+    """A state that one character leaves: `source` is the pattern of that character."""
+
+    source: str
+    then: int
+
+
+class Fork(msgspec.Struct, frozen=True):
+    """A state that leads to each of `then` without a character."""
+
+    then: tuple[int, ...]
+
+
+class When(msgspec.Struct, frozen=True):
+    """A state that leads to `then` where `assertion` (`^`, `$`, `\\b`, …) holds between the characters on both sides."""
+
+    assertion: str
+    then: int
+
+
+State = One | Fork | When
+
+
+class Automaton(msgspec.Struct, frozen=True):
+    """A pattern, understood. State 0 is the one in which it was found; `flags` are those of `re` for each character."""
+
+    states: tuple[State, ...]
+    start: int
+    flags: int
+
+
+def check_pattern(source: str) -> None:
+    """Raises InvalidRequest when `source` is no regular expression, or one that this subset does not hold."""
+    compile_pattern(source)
+
+
+def compile_pattern(source: str) -> Automaton:
+    """The automaton of `source`. Raises InvalidRequest with cause and hint."""
+    if len(source) > MOST_CHARACTERS:
+        raise InvalidRequest(
+            f"the pattern has {len(source)} characters, over the limit of {MOST_CHARACTERS}",
+            hint="write several patterns",
+        )
+    try:
+        re.compile(source)
+    except (re.error, RecursionError, OverflowError) as fault:
+        raise InvalidRequest(f"the pattern is no regular expression: {fault}", hint=_HINT) from None
+    leading = _FLAGS.match(source)
+    flags = 0
+    for letter in leading[1] if leading else "":
+        flags |= re.RegexFlag[letter.upper()]
+    tree = _Reader(source, leading.end() if leading else 0).whole()
+    builder = _Builder()
+    start = builder.build(tree, 0)
+    return Automaton(tuple(builder.states), start, int(flags))
+
+
+class _Single(msgspec.Struct, frozen=True):
+    source: str
+
+
+class _Place(msgspec.Struct, frozen=True):
+    assertion: str
+
+
+class _Row(msgspec.Struct, frozen=True):
+    parts: "tuple[_Tree, ...]"
+
+
+class _Choice(msgspec.Struct, frozen=True):
+    branches: "tuple[_Tree, ...]"
+
+
+class _Times(msgspec.Struct, frozen=True):
+    part: "_Tree"
+    least: int
+    most: int | None
+
+
+_Tree = _Single | _Place | _Row | _Choice | _Times
+
+
+class _Reader:
+    """Reads what `re` has taken already, so that only what this subset leaves out can be at fault."""
+
+    def __init__(self, source: str, at: int) -> None:
+        self._source = source
+        self._at = at
+        self._nested = 0
+
+    def whole(self) -> _Tree:
+        tree = self._choice()
+        if self._at < len(self._source):
+            self._refuse("an unmatched parenthesis")
+        return tree
+
+    def _choice(self) -> _Tree:
+        branches = [self._row()]
+        while self._take("|"):
+            branches.append(self._row())
+        return branches[0] if len(branches) == 1 else _Choice(tuple(branches))
+
+    def _row(self) -> _Tree:
+        parts: list[_Tree] = []
+        while self._at < len(self._source) and self._source[self._at] not in "|)":
+            parts.append(self._repeated(self._atom()))
+        return _Row(tuple(parts))
+
+    def _repeated(self, part: _Tree) -> _Tree:
+        bounds = self._bounds()
+        if bounds is None:
+            return part
+        if self._take("+"):
+            self._refuse("a possessive repetition")
+        self._take("?")  # a lazy repetition finds the same texts
+        return _Times(part, *bounds)
+
+    def _bounds(self) -> tuple[int, int | None] | None:
+        for sign, bounds in (("*", (0, None)), ("+", (1, None)), ("?", (0, 1))):
+            if self._take(sign):
+                return bounds
+        count = _COUNT.match(self._source, self._at)
+        if count is None:
+            return None
+        self._at = count.end()
+        least = int(count[1] or 0)
+        if count[2] is None:
+            return least, least
+        return least, int(count[3]) if count[3] else None
+
+    def _atom(self) -> _Tree:
+        char = self._source[self._at]
+        if char == "(":
+            return self._group()
+        for assertion in _ASSERTIONS:
+            if self._take(assertion):
+                return _Place(assertion)
+        if char in "[\\":
+            match = (_CLASS if char == "[" else _ESCAPE).match(self._source, self._at)
+            if match is None:
+                self._refuse("a backreference or an octal escape")
+            self._at = match.end()
+            return _Single(match[0])
+        self._at += 1
+        return _Single(char if char == "." else re.escape(char))
+
+    def _group(self) -> _Tree:
+        opening = _GROUP.match(self._source, self._at)
+        if opening is None:
+            self._refuse("look-around, an atomic or conditional group, or flags inside the pattern")
+        self._nested += 1
+        if self._nested > _MOST_NESTED:
+            self._refuse(f"more than {_MOST_NESTED} groups within groups")
+        self._at = opening.end()
+        inner = self._choice()
+        self._take(")")
+        self._nested -= 1
+        return inner
+
+    def _take(self, text: str) -> bool:
+        if not self._source.startswith(text, self._at):
+            return False
+        self._at += len(text)
+        return True
+
+    def _refuse(self, what: str) -> NoReturn:
+        raise InvalidRequest(f"the pattern holds {what} at character {self._at + 1}", hint=_HINT)
+
+
+class _Builder:
+    """Makes the states from the end of the pattern to its beginning, so that each knows where it leads."""
+
+    def __init__(self) -> None:
+        self.states: list[State] = [Fork(())]
+        self._steps = 0
+
+    def build(self, tree: _Tree, then: int) -> int:
+        """The state from which `tree` leads to `then`."""
+        self._steps += 1
+        if self._steps > _MOST_STEPS:
+            self._refuse()
+        match tree:
+            case _Single():
+                return self._add(One(tree.source, then))
+            case _Place():
+                return self._add(When(tree.assertion, then))
+            case _Row():
+                for part in reversed(tree.parts):
+                    then = self.build(part, then)
+                return then
+            case _Choice():
+                return self._add(Fork(tuple(self.build(branch, then) for branch in tree.branches)))
+            case _Times():
+                return self._repeat(tree, then)
+
+    def _repeat(self, tree: _Times, then: int) -> int:
+        if tree.most is None:
+            loop = self._add(Fork(()))
+            self.states[loop] = Fork((self.build(tree.part, loop), then))
+            start = loop
+        else:
+            start = then
+            for _ in range(tree.most - tree.least):
+                start = self._add(Fork((self.build(tree.part, start), then)))
+        for _ in range(tree.least):
+            start = self.build(tree.part, start)
+        return start
+
+    def _add(self, state: State) -> int:
+        if len(self.states) > MOST_STATES * 2:  # an optional character takes two
+            self._refuse()
+        self.states.append(state)
+        return len(self.states) - 1
+
+    def _refuse(self) -> NoReturn:
+        raise InvalidRequest(
+            "the pattern repeats too much", hint=f"counts may multiply to about {MOST_STATES} characters"
+        )

@@ -1,0 +1,200 @@
+"""The chain file: nodes, edges, where to begin and how many steps at most. JSON or TOML, given here as the parsed value.
+
+Everything that can be said about a file without running it is said at once, as findings with JSON Pointers.
+"""
+
+import re
+from typing import Annotated, Any, Final, Literal, TypeVar
+
+import msgspec
+from msgspec import Meta
+
+from aghbus.protocol.adapters.model import Finding
+from aghbus.protocol.adapters.reading import MAX_DEPTH, check_value, pointer
+from aghbus.protocol.chains.conditions import read_condition
+from aghbus.protocol.chains.errors import ChainError
+from aghbus.protocol.chains.paths import ROOTS, WORDS, Path
+from aghbus.protocol.chains.templates import references
+from aghbus.protocol.identifiers import is_peer
+from aghbus.protocol.limits import MAX_LIFETIME
+from aghbus.protocol.text import has_control, is_blank
+
+MAX_NODES: Final = 256  # ours: the latest response of each is kept, of up to an envelope's size
+MAX_EDGES: Final = 4_096  # ours
+MAX_STEPS: Final = 1_000  # ours, node visits of one run; every one is a work on the bus
+_MAX_WORD: Final = 256  # ours, characters of a name, a capability or an intent
+_NODE_ID: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_-]{0,63}")
+
+Format = Literal["sentient", "humaninloop", "agentos", "sacp"]
+Where = tuple[str | int, ...]
+F = TypeVar("F", bound=msgspec.Struct)
+
+
+class Node(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One agent of the chain: a `peer`, or whoever has the `capability` when its turn comes.
+
+    `input` is a template of any JSON value. With a `format` other than sacp it must be an object: a message of that format.
+    `timeout` in seconds from the visit of the node, or from an answer to its question, to the end of its work; None: no limit of
+    the chain's own.
+    """
+
+    input: Any
+    peer: str | None = None
+    capability: str | None = None
+    format: Format | None = None
+    intent: str | None = None
+    timeout: Annotated[float, Meta(gt=0, le=MAX_LIFETIME)] | None = None
+
+    @property
+    def speaks(self) -> Format | None:
+        """The format whose adapter makes the opening envelope. A SACP agent's input is the say's text, as anybody's."""
+        return None if self.format == "sacp" else self.format
+
+
+class Edge(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """From node to node. Without `when` it is the default."""
+
+    source: str = msgspec.field(name="from")
+    target: str = msgspec.field(name="to")
+    when: str | None = None
+
+
+class Chain(msgspec.Struct, frozen=True, kw_only=True):
+    """A chain whose every reference, condition and template was checked. Edges are tried in their order."""
+
+    name: str
+    start: str
+    max_steps: int
+    nodes: dict[str, Node]
+    edges: tuple[Edge, ...] = ()
+
+    def edges_of(self, node: str) -> tuple[Edge, ...]:
+        """The edges that leave `node`."""
+        return tuple(edge for edge in self.edges if edge.source == node)
+
+
+class _File(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    name: str
+    start: str
+    max_steps: Annotated[int, Meta(ge=1, le=MAX_STEPS)]
+    nodes: dict[str, Any]
+    edges: list[Any] = []
+
+
+def check_chain(document: Any) -> tuple[Chain | None, tuple[Finding, ...]]:
+    """The chain in a parsed file, and what is wrong with it: None when anything is."""
+    faults = _not_json(document, ()) or list(check_value(document))
+    file = _converted(document, _File, (), faults) if not faults else None
+    if file is None:
+        return None, tuple(faults)
+    nodes = {name: _converted(value, Node, ("nodes", name), faults) for name, value in file.nodes.items()}
+    edges = [_converted(value, Edge, ("edges", place), faults) for place, value in enumerate(file.edges)]
+    _check_words(file, faults)
+    for name, node in nodes.items():
+        _check_node(name, node, frozenset(nodes), faults)
+    for place, edge in enumerate(edges):
+        _check_edge(place, edge, frozenset(nodes), faults)
+    if faults:
+        return None, tuple(faults)
+    return Chain(
+        name=file.name,
+        start=file.start,
+        max_steps=file.max_steps,
+        nodes={name: node for name, node in nodes.items() if node is not None},
+        edges=tuple(edge for edge in edges if edge is not None),
+    ), ()
+
+
+def read_chain(document: Any) -> Chain:
+    """The chain in a parsed file. Raises ChainError that names the first fault's path, and how many more there are."""
+    chain, faults = check_chain(document)
+    if chain is None:
+        more = f" (and {len(faults) - 1} more)" if len(faults) > 1 else ""
+        raise ChainError(faults[0].rule, f"{faults[0].path or 'the file'}: {faults[0].message}{more}")
+    return chain
+
+
+def _not_json(value: Any, path: Where) -> list[Finding]:
+    """Dates and times of TOML have no form in JSON."""
+    if len(path) > MAX_DEPTH:
+        return [_error(path[:1], "too_deep", f"is nested deeper than {MAX_DEPTH}")]
+    if isinstance(value, dict):
+        inner = [_not_json(item, (*path, str(key))) for key, item in value.items()]
+        return [fault for faults in inner for fault in faults]
+    if isinstance(value, list):
+        inner = [_not_json(item, (*path, place)) for place, item in enumerate(value)]
+        return [fault for faults in inner for fault in faults]
+    if value is None or isinstance(value, str | bool | int | float):
+        return []
+    return [_error(path, "not_json", "is no JSON value: write a date or a time as a string")]
+
+
+def _converted(value: Any, form: type[F], path: Where, faults: list[Finding]) -> F | None:
+    try:
+        return msgspec.convert(value, form)
+    except msgspec.ValidationError as error:
+        rule, _, where = str(error).partition(" - at `$")
+        keys = re.findall(r"\.([\w-]+)|\[(\d+)\]", where)
+        inner = tuple(name or int(index) for name, index in keys)
+        faults.append(_error((*path, *inner), "shape", rule[:1].lower() + rule[1:]))
+        return None
+
+
+def _check_words(file: _File, faults: list[Finding]) -> None:
+    if is_blank(file.name) or len(file.name) > _MAX_WORD or has_control(file.name):
+        faults.append(_error(("name",), "name", f"must be 1 to {_MAX_WORD} characters without control characters"))
+    if file.start not in file.nodes:
+        faults.append(_error(("start",), "unknown_node", f"{file.start!r} is no node"))
+    for key, count, most in (("nodes", len(file.nodes), MAX_NODES), ("edges", len(file.edges), MAX_EDGES)):
+        if count > most:
+            faults.append(_error((key,), "too_many", f"are {count}, at most {most} are allowed"))
+
+
+def _check_node(name: str, node: Node | None, nodes: frozenset[str], faults: list[Finding]) -> None:
+    path: Where = ("nodes", name)
+    if not _NODE_ID.fullmatch(name) or name in ROOTS | WORDS:
+        reserved = ", ".join(sorted(ROOTS | WORDS))
+        faults.append(_error(path, "node_id", f"a node is called {_NODE_ID.pattern}, and none of {reserved}"))
+    if node is None:
+        return
+    if (node.peer is None) == (node.capability is None):
+        faults.append(_error(path, "who", "names either a peer or a capability"))
+    if node.peer is not None and not is_peer(node.peer):
+        faults.append(_error((*path, "peer"), "peer", f"{node.peer!r} is no peer id"))
+    for key, word in (("capability", node.capability), ("intent", node.intent)):
+        if word is not None and (is_blank(word) or len(word) > _MAX_WORD or has_control(word)):
+            faults.append(_error((*path, key), key, f"must be 1 to {_MAX_WORD} characters without control characters"))
+    if node.speaks is not None and not isinstance(node.input, dict):
+        faults.append(_error((*path, "input"), "format", f"must be an object: a message of the format {node.format}"))
+    if node.speaks is not None and node.intent is not None:
+        faults.append(_error((*path, "intent"), "format", f"is set by the message of the format {node.format}"))
+    try:
+        for reference in references(node.input):
+            _check_root(reference, nodes)
+    except ChainError as error:
+        faults.append(_error((*path, "input"), error.rule, error.message))
+
+
+def _check_edge(place: int, edge: Edge | None, nodes: frozenset[str], faults: list[Finding]) -> None:
+    if edge is None:
+        return
+    for key, name in (("from", edge.source), ("to", edge.target)):
+        if name not in nodes:
+            faults.append(_error(("edges", place, key), "unknown_node", f"{name!r} is no node"))
+    if edge.when is None:
+        return
+    try:
+        for path in read_condition(edge.when).paths():
+            _check_root(path, nodes)
+    except ChainError as error:
+        faults.append(_error(("edges", place, "when"), error.rule, error.message))
+
+
+def _check_root(path: Path, nodes: frozenset[str]) -> None:
+    if path.root not in ROOTS and path.root not in nodes:
+        known = ", ".join(sorted(ROOTS))
+        raise ChainError("unknown_node", f"{path.text!r} begins with neither a node nor one of {known}")
+
+
+def _error(path: Where, rule: str, message: str) -> Finding:
+    return Finding(pointer(*path), rule, "error", message)

@@ -1,0 +1,127 @@
+"""One step of a run, as a pure decision: what follows from the state of the run and the end of one node's work.
+
+    completed            the first edge that matches (a default matches); none: the run is completed
+    failed, canceled     the first edge whose `when` matches; none: the run has failed
+    needs_input          the run waits for an answer, which goes into the same work
+
+The default edge is for success ("Proceed to the default next node", seed 004, section 2.2): a failure goes on only where an edge
+says so.
+"""
+
+from collections.abc import Mapping
+from typing import Any, Final, Literal
+
+import msgspec
+
+from aghbus.protocol.adapters.derived import digest
+from aghbus.protocol.adapters.timestamps import utc
+from aghbus.protocol.chains.chain import Chain, Edge
+from aghbus.protocol.chains.conditions import read_condition
+from aghbus.protocol.chains.paths import Scope
+from aghbus.protocol.lifecycle import State
+
+RunState = Literal["running", "waiting", "completed", "failed", "canceled"]
+ENDED: Final = frozenset({"completed", "failed", "canceled"})
+
+_STATUS: Final[dict[str, str]] = {
+    "completed": "success",
+    "failed": "failure",
+    "canceled": "failure",
+    "needs_input": "clarification_needed",
+}
+
+
+class Result(msgspec.Struct, frozen=True, kw_only=True):
+    """What came of a node: the state of its work, its `response`, and `work` as conditions see it."""
+
+    node: str
+    state: State
+    response: Any
+    work: Mapping[str, Any]
+
+
+class Next(msgspec.Struct, frozen=True):
+    """Visit this node."""
+
+    node: str
+
+
+class Finish(msgspec.Struct, frozen=True):
+    """The run is completed with the last response."""
+
+
+class Fail(msgspec.Struct, frozen=True):
+    """The run has failed."""
+
+    error: str
+
+
+class Pause(msgspec.Struct, frozen=True):
+    """The run waits for an answer to `question`."""
+
+    question: str
+
+
+Decision = Next | Finish | Fail | Pause
+
+
+def decide(chain: Chain, steps: int, result: Result, scope: Scope) -> Decision:
+    """What follows from `result`, the end of step number `steps` (from 1) or its question."""
+    if result.state == "needs_input":
+        return Pause(_words(result))
+    edge = _matching(chain, result, scope)
+    if edge is None:
+        if result.state == "completed":
+            return Finish()
+        words = _words(result)
+        return Fail(f"node {result.node} {result.state}" + (f": {words}" if words else ""))
+    if steps >= chain.max_steps:
+        return Fail(f"the step limit of {chain.max_steps} is reached before node {edge.target}")
+    return Next(edge.target)
+
+
+def scope_of(
+    run_input: Any, run: Mapping[str, Any], responses: Mapping[str, Any], result: Result | None = None
+) -> dict[str, Any]:
+    """What paths can see: the run's input, `run_value`, the latest response of each node, and the result at hand."""
+    scope: dict[str, Any] = {**responses, "input": run_input, "run": run}
+    if result is not None:
+        scope.update({result.node: result.response, "response": result.response, "work": result.work})
+    return scope
+
+
+def run_value(peer: str, run_id: str, step: int, started: int) -> dict[str, Any]:
+    """`run` as conditions and templates see it: what a message of a node needs that must be new for each visit.
+
+    `uuid` has the form of version 4 and follows from our `peer`, run and step; `time` is the visit's beginning (`started`, Unix
+    seconds) in UTC.
+    """
+    digits = digest("chain.uuid", peer, run_id, str(step))
+    uuid = f"{digits[:8]}-{digits[8:12]}-4{digits[13:16]}-a{digits[17:20]}-{digits[20:]}"
+    return {"id": run_id, "step": step, "uuid": uuid, "time": utc(started)}
+
+
+def native_response(state: State, message: str | None, result: Any) -> dict[str, Any]:
+    """The response of an agent that speaks none of the formats, in the form of SACP (seed 004, section 2): no invented thought."""
+    data = result if isinstance(result, dict) else {} if result is None else {"result": result}
+    return {"thought": "", "status": _STATUS.get(state, state), "data": data, "message": message or ""}
+
+
+def work_value(work_id: str | None, state: State, message: str | None, result: Any) -> dict[str, Any]:
+    """`work` as conditions and templates see it."""
+    return {"id": work_id, "state": state, "message": message, "result": result}
+
+
+def _matching(chain: Chain, result: Result, scope: Scope) -> Edge | None:
+    for edge in chain.edges_of(result.node):
+        if edge.when is None:
+            if result.state == "completed":
+                return edge
+        elif read_condition(edge.when).holds(scope):
+            return edge
+    return None
+
+
+def _words(result: Result) -> str:
+    message = result.work.get("message")
+    return message if isinstance(message, str) else ""

@@ -1,0 +1,83 @@
+"""Keys and text that look like credentials: what the Go reference refuses on receipt, and nobody should put on a bus.
+
+Everything here takes time in proportion to its input, whatever that is: the text may come from strangers.
+"""
+
+import re
+from collections.abc import Iterator
+from typing import Any, Final
+
+Path = tuple[str | int, ...]
+
+# Names that hold a credential, as whole words of a key: `token`, `access_token`, `apiKey`; not `tokens` or `tokenizer`.
+_KEY: Final = re.compile(
+    r"(?:^|_)(?:token|password|passwd|passphrase|secret|(?:api|private|secret|access)_?key|authorization|bearer|credentials?)$"
+)
+_WORD_STARTS: Final = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
+_NOTHING: Final[tuple[Any, ...]] = (None, "", False, True, {}, [])
+# Forms that are credentials whatever their key is called, each with what it cannot do without. A run of characters is entered
+# only at its start (the look-behinds), so that none is read more than a few times.
+_FORMS: Final = (
+    (("earer",), re.compile(r"\b[Bb]earer\s+[A-Za-z0-9._~+/-]{16,}")),
+    (("PRIVATE KEY-----",), re.compile(r"-----BEGIN [A-Z ]{0,40}PRIVATE KEY-----")),
+    (("sk-", "rk-", "pk-"), re.compile(r"\b[srp]k-[A-Za-z0-9_-]{20,}")),
+    (("ghp_", "gho_", "ghu_", "ghr_", "ghs_"), re.compile(r"\bgh[pousr]_[A-Za-z0-9]{30,}")),
+    (("github_pat_",), re.compile(r"\bgithub_pat_[A-Za-z0-9_]{20,}")),
+    (("AKIA",), re.compile(r"\bAKIA[0-9A-Z]{16}\b")),
+    (("xox",), re.compile(r"\bxox[abprs]-[A-Za-z0-9-]{10,}")),
+    (("eyJ",), re.compile(r"(?<![A-Za-z0-9_-])eyJ[A-Za-z0-9_-]{10,}\.[A-Za-z0-9_-]{10,}\.[A-Za-z0-9_-]{10,}")),
+)
+_KEY_HINTS: Final = ("token", "passw", "passphrase", "secret", "key", "authorization", "bearer", "credential")
+_KEY_HINT: Final = re.compile("|".join(_KEY_HINTS), re.IGNORECASE)
+_RAW_KEY_HINTS: Final = tuple(hint.encode() for hint in _KEY_HINTS)
+_SHORT: Final = 200  # characters up to which one look for all hints costs less than one for each
+_TEXT_HINTS: Final = tuple(hint for hints, _ in _FORMS for hint in hints)
+_TEXT_HINT: Final = re.compile("|".join(_TEXT_HINTS))
+_RAW_TEXT_HINTS: Final = tuple(hint.encode() for hint in _TEXT_HINTS)
+
+
+def looks_like_secret_key(key: str) -> bool:
+    """True for a key that names a credential."""
+    if _KEY_HINT.search(key) is None:
+        return False
+    words = _WORD_STARTS.sub("_", key).lower().replace("-", "_").replace(" ", "_").strip("_")
+    return _KEY.search(words) is not None
+
+
+def looks_like_secret_text(text: str) -> bool:
+    """True for text that holds a credential in one of the usual forms."""
+    if len(text) <= _SHORT and _TEXT_HINT.search(text) is None:
+        return False
+    return any(form.search(text) is not None for hints, form in _FORMS if any(hint in text for hint in hints))
+
+
+def may_hold_secrets(raw: bytes) -> bool:
+    """False when no value in this JSON can look like a credential: a look at the bytes, far cheaper than `secret_paths`.
+
+    `raw` is as our own encoder writes it: letters are never escaped.
+    """
+    lowered = raw.lower()
+    return any(hint in raw for hint in _RAW_TEXT_HINTS) or any(hint in lowered for hint in _RAW_KEY_HINTS)
+
+
+def secret_paths(value: Any, path: Path = ()) -> Iterator[Path]:
+    """Where a JSON value looks like holding credentials, as paths of keys and indices; an empty value holds none.
+
+    A key that is itself a credential counts too.
+    """
+    if isinstance(value, str):
+        if looks_like_secret_text(value):
+            yield path
+    elif isinstance(value, dict | list):
+        for key, item in value.items() if isinstance(value, dict) else enumerate(value):
+            if isinstance(key, str) and _names_a_secret(key, item):
+                yield (*path, key)
+            elif isinstance(item, str):
+                if looks_like_secret_text(item):
+                    yield (*path, key)
+            elif isinstance(item, dict | list):
+                yield from secret_paths(item, (*path, key))
+
+
+def _names_a_secret(key: str, item: Any) -> bool:
+    return (looks_like_secret_key(key) and item not in _NOTHING) or looks_like_secret_text(key)

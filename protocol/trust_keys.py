@@ -1,0 +1,104 @@
+"""Ed25519 keys and the names that follow from them: key id, fingerprint, verified handle (spec section 8)."""
+
+import binascii
+import hashlib
+import re
+from typing import Final, NoReturn
+
+from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
+
+SEED_BYTES: Final = 32  # RFC 8032 section 5.1.5
+PUBLIC_BYTES: Final = 32  # RFC 8032 section 5.1.5
+SIGNATURE_BYTES: Final = 64  # RFC 8032 section 5.1.6
+FINGERPRINT_DIGITS: Final = 32  # spec section 8: hex digits of SHA-256 that a handle carries
+NICKNAME_CHARS: Final = 32  # spec section 8
+
+_ALPHABET: Final = re.compile(r"[A-Za-z0-9_-]*")
+_NOT_IN_NICKNAME: Final = re.compile(r"[^a-z0-9_-]")
+_TO_URL: Final = bytes.maketrans(b"+/", b"-_")
+_FROM_URL: Final = bytes.maketrans(b"-_", b"+/")
+
+
+def encode_base64url(raw: bytes) -> str:
+    """`raw` in the URL alphabet of RFC 4648 section 5, without padding."""
+    return binascii.b2a_base64(raw, newline=False).rstrip(b"=").translate(_TO_URL).decode("ascii")
+
+
+def decode_base64url(text: str, size: int) -> bytes | None:
+    """The `size` bytes that `text` encodes, or None for everything but their one canonical encoding.
+
+    Padding, white space, the other alphabet and stray bits after the last byte are all refused: a signature has one text.
+    """
+    if len(text) != (size * 4 + 2) // 3 or not _ALPHABET.fullmatch(text):
+        return None
+    raw = binascii.a2b_base64(text.encode("ascii").translate(_FROM_URL) + b"=" * (-len(text) % 4))
+    return raw if len(raw) == size and encode_base64url(raw) == text else None
+
+
+def key_id(public: bytes) -> str:
+    """`sha256:` and the 64 hex digits of SHA-256 of the raw public key."""
+    return "sha256:" + hashlib.sha256(public).hexdigest()
+
+
+def fingerprint(public: bytes) -> str:
+    """The first 32 hex digits of SHA-256 of the raw public key: the second half of a handle, and its route token."""
+    return hashlib.sha256(public).hexdigest()[:FINGERPRINT_DIGITS]
+
+
+def nickname_of(name: str) -> str:
+    """A daemon's nickname: its name in lower case, other characters than `[a-z0-9_-]` as `-`, cut at 32.
+
+    ValueError for an empty name.
+    """
+    if not name:
+        raise ValueError("a nickname needs a name")
+    return _NOT_IN_NICKNAME.sub("-", name.lower())[:NICKNAME_CHARS]
+
+
+def handle_of(name: str, public: bytes) -> str:
+    """The verified handle `nickname@fingerprint` of the daemon called `name` with this public key."""
+    return f"{nickname_of(name)}@{fingerprint(public)}"
+
+
+def is_signature(public: bytes, signature: bytes, message: bytes) -> bool:
+    """Whether `signature` is that of the key `public` under `message` (RFC 8032 section 5.1.7); False for any bad length."""
+    if len(public) != PUBLIC_BYTES or len(signature) != SIGNATURE_BYTES:
+        return False
+    try:
+        Ed25519PublicKey.from_public_bytes(public).verify(signature, message)
+    except (
+        InvalidSignature,
+        ValueError,
+    ):  # ValueError: a library that refuses what is no point of the curve at loading
+        return False
+    return True
+
+
+class SigningKey:
+    """A private key. Its text form names the key and never shows it; it cannot be pickled or copied by accident."""
+
+    __slots__ = ("_private", "fingerprint", "key_id", "public")
+
+    def __init__(self, seed: bytes) -> None:
+        """From the 32 bytes of RFC 8032's secret key. ValueError for another length, without the bytes."""
+        if len(seed) != SEED_BYTES:
+            raise ValueError(f"a seed has {SEED_BYTES} bytes, not {len(seed)}")
+        self._private = Ed25519PrivateKey.from_private_bytes(seed)
+        self.public = self._private.public_key().public_bytes_raw()
+        self.key_id = key_id(self.public)
+        self.fingerprint = fingerprint(self.public)
+
+    def sign(self, message: bytes) -> bytes:
+        """The 64 bytes of the signature (RFC 8032 section 5.1.6); the same for the same message."""
+        return self._private.sign(message)
+
+    def reveal_seed(self) -> bytes:
+        """The secret itself, for the writer of key files."""
+        return self._private.private_bytes_raw()
+
+    def __repr__(self) -> str:
+        return f"SigningKey({self.key_id})"
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError("a private key is not pickled")

@@ -1,0 +1,471 @@
+"""`aghctl bridge humaninloop apply`: what strangers' paths may do to a folder, and that it is all or nothing."""
+
+import json
+import os
+import resource
+import stat
+import tempfile
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from aghbus.cli.apply_files import Application, Refused
+from aghbus.cli.arguments import GLOBAL_OPTIONS, defaults, parse
+from aghbus.cli.commands.bridge_apply import COMMANDS
+from aghbus.cli.context import Context
+from aghbus.cli.errors import AnswerIsNo, CliError, UsageError
+from aghbus.protocol.adapters.humaninloop_files import PlannedFile
+from tests.support.daemons import Daemon, Home, wait_for
+
+NOBODY = 65534
+COMMAND = COMMANDS["bridge humaninloop apply"]
+
+
+def planned(path: str, operation: str = "create", content: str = "new\n") -> PlannedFile:
+    return PlannedFile(tuple(path.split("/")), operation, content)
+
+
+def apply(root: Path, *files: PlannedFile) -> None:
+    with Application(str(root), files) as application:
+        application.check()
+        application.stage()
+        application.commit()
+
+
+def tree(root: Path) -> dict[str, tuple[str, str]]:
+    """Everything below a folder: kind and content, hidden files included."""
+    seen: dict[str, tuple[str, str]] = {}
+    for path in sorted(root.rglob("*")):
+        name = path.relative_to(root).as_posix()
+        if path.is_symlink():
+            seen[name] = ("link", str(path.readlink()))
+        else:
+            seen[name] = ("folder", "") if path.is_dir() else ("file", path.read_text("utf-8"))
+    return seen
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    folder = tmp_path / "root"
+    (folder / "docs").mkdir(parents=True)
+    (folder / "docs" / "spec.md").write_text("old\n")
+    return folder
+
+
+@pytest.fixture
+def outside(tmp_path: Path) -> Path:
+    folder = tmp_path / "outside"
+    folder.mkdir()
+    (folder / "secret").write_text("untouched\n")
+    return folder
+
+
+def refused(root: Path, outside: Path | None, *files: PlannedFile) -> str:
+    """The message of a refusal that left everything as it was."""
+    before = tree(root), tree(outside) if outside else None
+    with pytest.raises(Refused) as caught:
+        apply(root, *files)
+    assert (tree(root), tree(outside) if outside else None) == before
+    return caught.value.message
+
+
+# what is written
+
+
+def test_files_are_created_and_updated_in_folders_that_are_made(root: Path) -> None:
+    apply(
+        root, planned("a/b/c.md"), planned("a/b/d.md", content="d"), planned("docs/spec.md", "update"), planned("ä.md")
+    )
+    assert tree(root) == {
+        "a": ("folder", ""),
+        "a/b": ("folder", ""),
+        "a/b/c.md": ("file", "new\n"),
+        "a/b/d.md": ("file", "d"),
+        "docs": ("folder", ""),
+        "docs/spec.md": ("file", "new\n"),
+        "ä.md": ("file", "new\n"),
+    }
+
+
+def test_an_updated_file_keeps_its_permissions_and_a_new_one_obeys_the_umask(root: Path) -> None:
+    (root / "docs" / "spec.md").chmod(0o640)
+    before = os.umask(0o027)
+    try:
+        apply(root, planned("docs/spec.md", "update"), planned("new.md"))
+    finally:
+        os.umask(before)
+    assert stat.S_IMODE((root / "docs" / "spec.md").stat().st_mode) == 0o640
+    assert stat.S_IMODE((root / "new.md").stat().st_mode) == 0o640
+
+
+def test_the_root_itself_may_be_a_link_of_the_operator(root: Path, tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to(root)
+    apply(tmp_path / "link", planned("x.md"))
+    assert (root / "x.md").read_text() == "new\n"
+
+
+def test_a_root_that_is_none_is_named(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="--root"):
+        Application(str(tmp_path / "missing"), [])
+
+
+# create and update
+
+
+def test_create_never_overwrites(root: Path) -> None:
+    assert "docs/spec.md: exists" in refused(root, None, planned("first.md"), planned("docs/spec.md"))
+    (root / "dangling").symlink_to("nowhere")
+    assert "dangling: exists" in refused(root, None, planned("dangling"))
+    assert "docs: exists" in refused(root, None, planned("docs"))
+
+
+def test_update_needs_a_regular_file(root: Path) -> None:
+    assert "does not exist" in refused(root, None, planned("first.md"), planned("docs/none.md", "update"))
+    assert "does not exist" in refused(root, None, planned("none/none.md", "update"))
+    assert "no regular file" in refused(root, None, planned("docs", "update"))
+    os.mkfifo(root / "pipe")
+    with pytest.raises(Refused, match="no regular file"):
+        apply(root, planned("pipe", "update"))
+
+
+def test_a_file_on_the_way_is_no_folder(root: Path) -> None:
+    assert "docs/spec.md is no folder" in refused(root, None, planned("docs/spec.md/x"))
+
+
+@pytest.mark.parametrize(
+    ("there", "wanted"),
+    [("Spec.md", "spec.md"), ("caf\u00e9.md", "cafe\u0301.md"), ("Folder", "folder/x.md"), ("STRASSE", "straße")],
+)
+def test_a_second_spelling_of_a_name_is_refused(root: Path, there: str, wanted: str) -> None:
+    (root / there).mkdir()
+    assert "same name" in refused(root, None, planned(wanted))
+
+
+# symbolic links
+
+
+def test_no_link_is_followed(root: Path, outside: Path) -> None:
+    (root / "out").symlink_to(outside)
+    (root / "docs" / "out").symlink_to(outside, target_is_directory=True)
+    (root / "secret").symlink_to(outside / "secret")
+    for file in (
+        planned("out/x"),
+        planned("docs/out/x"),
+        planned("out/secret", "update"),
+        planned("secret", "update"),
+        planned("secret"),
+        planned("out/deeper/x"),
+    ):
+        refused(root, outside, planned("innocent.md"), file)
+
+
+def test_a_link_to_the_inside_is_not_followed_either(root: Path) -> None:
+    (root / "alias").symlink_to("docs")
+    assert "symbolic links" in refused(root, None, planned("alias/x.md"))
+
+
+def test_an_updated_file_that_becomes_a_link_between_check_and_commit(root: Path, outside: Path) -> None:
+    with (
+        pytest.raises(Refused, match="changed by somebody else"),
+        Application(str(root), [planned("first.md"), planned("docs/spec.md", "update", "evil\n")]) as application,
+    ):
+        application.check()
+        application.stage()
+        (root / "docs" / "spec.md").unlink()
+        (root / "docs" / "spec.md").symlink_to(outside / "secret")
+        application.commit()
+    assert (outside / "secret").read_text() == "untouched\n"
+    assert tree(root) == {
+        "docs": ("folder", ""),
+        "docs/spec.md": ("link", str(outside / "secret")),
+    }
+
+
+def test_an_updated_file_whose_content_changed_meanwhile_is_left_alone(root: Path) -> None:
+    with (
+        pytest.raises(Refused, match="changed by somebody else"),
+        Application(str(root), [planned("first.md"), planned("docs/spec.md", "update")]) as application,
+    ):
+        application.check()
+        application.stage()
+        (root / "docs" / "spec.md").write_text("edited by a person\n")
+        application.commit()
+    assert tree(root) == {"docs": ("folder", ""), "docs/spec.md": ("file", "edited by a person\n")}
+
+
+def test_a_folder_that_somebody_swaps_for_a_link_all_the_time_leads_nowhere(root: Path, outside: Path) -> None:
+    """Each round either writes below the root or is refused; the outside never changes."""
+    done = threading.Event()
+    link = root / "link"
+    link.symlink_to(outside)
+
+    def swap() -> None:
+        while not done.is_set():
+            with suppress(OSError):
+                os.rename(root / "docs", root / "aside")  # noqa: PTH104
+                os.rename(link, root / "docs")  # noqa: PTH104
+            with suppress(OSError):
+                os.rename(root / "docs", link)  # noqa: PTH104
+                os.rename(root / "aside", root / "docs")  # noqa: PTH104
+
+    before = tree(outside)
+    swapper = threading.Thread(target=swap)
+    swapper.start()
+    written = turned_away = 0
+    try:
+        for number in range(400):
+            try:
+                apply(root, planned(f"docs/sub{number}/x.md"), planned("docs/secret", "update", "evil\n"))
+                pytest.fail("there is no docs/secret below the root")
+            except Refused:
+                turned_away += 1
+            try:
+                apply(root, planned(f"docs/new{number}/x.md", content="evil\n"))
+                written += 1
+            except Refused:
+                turned_away += 1
+    finally:
+        done.set()
+        swapper.join()
+    assert tree(outside) == before
+    assert written + turned_away == 800
+    assert turned_away >= 400
+
+
+# all or nothing
+
+
+def test_a_name_taken_between_stage_and_commit_takes_the_first_file_back(root: Path) -> None:
+    files = [planned("docs/spec.md", "update"), planned("made/one.md"), planned("made/two.md")]
+    with pytest.raises(Refused, match=r"made/two.md: exists"), Application(str(root), files) as application:
+        application.check()
+        application.stage()
+        (root / "made" / "two.md").write_text("somebody else's")
+        application.commit()
+    assert tree(root) == {
+        "docs": ("folder", ""),
+        "docs/spec.md": ("file", "old\n"),
+        "made": ("folder", ""),
+        "made/two.md": ("file", "somebody else's"),
+    }
+
+
+def test_what_somebody_put_in_the_place_of_ours_is_not_taken_back(root: Path) -> None:
+    files = [planned("one.md"), planned("two.md")]
+    with pytest.raises(Refused), Application(str(root), files) as application:
+        application.check()
+        application.stage()
+        (root / "two.md").write_text("theirs")
+        with pytest.raises(Refused):
+            application.commit()
+        (root / "one.md").unlink()
+        (root / "one.md").write_text("theirs too")
+        raise Refused("as before")
+    assert tree(root)["one.md"] == ("file", "theirs too")
+    assert tree(root)["two.md"] == ("file", "theirs")
+    assert not [name for name in tree(root) if name.startswith(".")]
+
+
+def test_leaving_without_commit_leaves_nothing(root: Path) -> None:
+    before = tree(root)
+    with Application(str(root), [planned("a/b.md"), planned("docs/spec.md", "update")]) as application:
+        application.check()
+        application.stage()
+        assert tree(root) != before
+    assert tree(root) == before
+
+
+def test_an_interrupt_in_the_middle_undoes_all(root: Path) -> None:
+    before = tree(root)
+    with pytest.raises(KeyboardInterrupt), Application(str(root), [planned("a/b.md")]) as application:
+        application.stage()
+        raise KeyboardInterrupt
+    assert tree(root) == before
+
+
+def test_a_content_that_cannot_be_written_leaves_nothing(root: Path) -> None:
+    """The limit on file sizes stands for a full disk."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, hard))
+    try:
+        said = refused(
+            root, None, planned("a/small.md"), planned("docs/spec.md", "update"), planned("big", content="x" * 200_000)
+        )
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert said.startswith("big: ")
+
+
+def test_a_name_that_is_too_long_leaves_nothing(root: Path) -> None:
+    refused(root, None, planned("a/fine.md"), planned("x" * 300))
+    refused(root, None, planned("a/fine.md"), planned("a/" + "x" * 300))
+
+
+def test_a_folder_that_is_read_only_leaves_nothing() -> None:
+    with tempfile.TemporaryDirectory() as name, _as_nobody(Path(name)) as root:
+        (root / "locked").mkdir()
+        (root / "locked").chmod(0o555)
+        (root / "open.md").write_text("old\n")
+        said = refused(root, None, planned("a/b.md"), planned("open.md", "update"), planned("locked/x.md"))
+        assert said == "locked/x.md: Permission denied"
+        (root / "locked").chmod(0o755)
+
+
+@contextmanager
+def _as_nobody(folder: Path) -> Iterator[Path]:
+    """A root of its own; permissions mean nothing to the superuser, so that one steps down for the while."""
+    root = folder / "root"
+    root.mkdir()
+    if os.geteuid() != 0:
+        yield root
+        return
+    folder.chmod(0o755)
+    os.chown(root, NOBODY, NOBODY)
+    os.seteuid(NOBODY)
+    try:
+        yield root
+    finally:
+        os.seteuid(0)
+
+
+def test_no_descriptor_is_left_open(root: Path) -> None:
+    before = set(os.listdir("/proc/self/fd"))  # noqa: PTH208
+    apply(root, planned("a/b/c/d.md"))
+    refused(root, None, planned("a/b/c/d.md"))
+    assert set(os.listdir("/proc/self/fd")) == before  # noqa: PTH208
+
+
+# the command
+
+
+def run(*argv: str) -> int:
+    options = defaults(GLOBAL_OPTIONS)
+    values = parse(COMMAND, argv, options)
+    return COMMAND.run(Context(options), values)
+
+
+def message(*artifacts: dict[str, str], **changed: Any) -> dict[str, Any]:
+    return {"success": True, "summary": "s", "artifacts": list(artifacts), "recommendation": "proceed", **changed}
+
+
+def artifact(path: str, operation: str = "create", content: str = "new\n") -> dict[str, str]:
+    return {"path": path, "operation": operation, "content": content}
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    return tmp_path / "output.json"
+
+
+def test_the_command_writes_and_says_what(root: Path, file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file.write_text(json.dumps(message(artifact("specs/f/a.md"), artifact("docs/spec.md", "update"))))
+    assert run("--file", str(file), "--root", str(root), "--feature-root", "specs/f/", "-o", "json") == 0
+    answer = json.loads(capsys.readouterr().out)
+    assert answer["written"] is True
+    assert [(row["path"], row["operation"], row["size"]) for row in answer["files"]] == [
+        ("a.md", "create", 4),
+        ("docs/spec.md", "update", 4),
+    ]
+    assert [row["rule"] for row in answer["findings"]] == ["feature_root_stripped"]
+    assert (root / "a.md").read_text() == (root / "docs" / "spec.md").read_text() == "new\n"
+
+
+def test_a_dry_run_checks_and_writes_nothing(root: Path, file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    before = tree(root)
+    file.write_text(json.dumps(message(artifact("a/b.md"))))
+    assert run("--file", str(file), "--root", str(root), "--dry-run", "-o", "json") == 0
+    assert json.loads(capsys.readouterr().out)["written"] is False
+    assert tree(root) == before
+    file.write_text(json.dumps(message(artifact("docs/spec.md"))))
+    with pytest.raises(Refused):
+        run("--file", str(file), "--root", str(root), "--dry-run")
+
+
+@pytest.mark.parametrize(
+    ("content", "code"),
+    [
+        (message(artifact("../x")), "path_dots"),
+        (message(artifact("/etc/x")), "path_absolute"),
+        (message(artifact("a"), artifact("A")), "path_twice"),
+        (message(artifact("caf\u00e9"), artifact("cafe\u0301")), "path_twice"),
+        (message(artifact("a"), artifact("a/b")), "file_as_folder"),
+        (message(artifact("a", "delete")), "enum"),
+        (message(recommendation="retry"), "not_completed"),
+        (message(recommendation="escalate"), "not_completed"),
+        (message(success=False), "not_completed"),
+        ({"context": {}, "paths": {}, "task": {}}, "not_an_output"),
+        ([], "type"),
+    ],
+)
+def test_what_the_command_refuses(root: Path, file: Path, content: Any, code: str) -> None:
+    before = tree(root)
+    file.write_text(json.dumps(content))
+    with pytest.raises(AnswerIsNo) as caught:
+        run("--file", str(file), "--root", str(root))
+    assert caught.value.code == code
+    assert tree(root) == before
+
+
+def test_work_and_file_exclude_each_other(root: Path) -> None:
+    for argv in (["--root", str(root)], ["--root", str(root), "--work", "w", "--file", "f"]):
+        with pytest.raises(CliError) as caught:
+            run(*argv)
+        assert caught.value.code == "usage"
+
+
+# with daemons
+
+
+def test_a_completed_work_is_applied_on_either_side_and_no_other(tmp_path: Path) -> None:
+    home = Home(tmp_path / "home")
+    question = {
+        "context": {"feature_id": "005", "workflow": "specify", "iteration": 1},
+        "paths": {"feature_root": "specs/005/"},
+        "task": {"action": "write"},
+    }
+    answer = message(artifact("specs/005/spec.md", content="carried\n"))
+    with Daemon(home, "checker") as checker, Daemon(home, "flow") as flow:
+        wait_for(lambda: flow.knows("checker") and checker.knows("flow"), 20, "the two to know each other")
+        ext = {"humaninloop.message": question}
+        work_id = flow.post("/v1/works", to="checker", text="write", ext=ext)["work_id"]
+        wait_for(lambda: any(work["work_id"] == work_id for work in checker.get("/v1/works")["works"]), 20, "the work")
+        argv = ["--work", work_id, "--root", str(tmp_path / "root"), "-o", "json"]
+        (tmp_path / "root").mkdir()
+        with pytest.raises(AnswerIsNo) as caught:
+            run("--socket", str(flow.socket_path), *argv)
+        assert caught.value.code == "not_completed"
+        assert "submitted" in caught.value.message
+        checker.post(f"/v1/works/{work_id}/complete", message="s", ext={"humaninloop.message": answer})
+        wait_for(lambda: flow.state_of(work_id) == "completed", 20, "the end")
+        for side in (flow, checker):
+            assert run("--socket", str(side.socket_path), *argv) == 0
+            assert (tmp_path / "root" / "spec.md").read_text() == "carried\n"
+            (tmp_path / "root" / "spec.md").unlink()
+        plain = flow.post("/v1/works", to="checker", text="plain")["work_id"]
+        wait_for(lambda: any(work["work_id"] == plain for work in checker.get("/v1/works")["works"]), 20, "the work")
+        checker.post(f"/v1/works/{plain}/complete", result={"artifacts": [artifact("native.md")]})
+        wait_for(lambda: flow.state_of(plain) == "completed", 20, "the end")
+        assert run("--socket", str(flow.socket_path), "--work", plain, "--root", str(tmp_path / "root")) == 0
+        assert tree(tmp_path / "root") == {"native.md": ("file", "new\n")}
+
+
+def test_an_output_too_large_for_an_envelope_is_fetched(tmp_path: Path) -> None:
+    home = Home(tmp_path / "home")
+    large = "x" * 1_500_000
+    (tmp_path / "root").mkdir()
+    with Daemon(home, "checker") as checker, Daemon(home, "flow") as flow:
+        wait_for(lambda: flow.knows("checker") and checker.knows("flow"), 20, "the two to know each other")
+        work_id = flow.post("/v1/works", to="checker", text="write")["work_id"]
+        wait_for(lambda: any(work["work_id"] == work_id for work in checker.get("/v1/works")["works"]), 20, "the work")
+        answer = message(artifact("large.txt", content=large))
+        handed = checker.post("/v1/bridge/humaninloop", message=answer, work_id=work_id)
+        assert [finding["rule"] for finding in handed["findings"]] == []
+        wait_for(lambda: flow.state_of(work_id) == "completed", 20, "the end")
+        for side in (flow, checker):
+            assert run("--socket", str(side.socket_path), "--work", work_id, "--root", str(tmp_path / "root")) == 0
+            assert (tmp_path / "root" / "large.txt").read_text() == large
+            (tmp_path / "root" / "large.txt").unlink()

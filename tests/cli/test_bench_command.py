@@ -1,0 +1,36 @@
+"""`aghctl bench` on a broker of its own and on a given one: its answer has the documented form, and nothing is left behind."""
+
+import json
+from pathlib import Path
+
+from aghbus.cli.bench_measure import summary
+from tests.support.daemons import Home
+from tests.support.natsutil import NatsServer
+
+
+def test_percentiles_are_samples() -> None:
+    assert summary([0.004, 0.001, 0.003, 0.002]) == {"count": 4, "p50_ms": 2.0, "p99_ms": 4.0}
+    assert summary([0.001]) == {"count": 1, "p50_ms": 1.0, "p99_ms": 1.0}
+
+
+async def test_it_measures_on_a_given_broker(tmp_path: Path) -> None:
+    async with NatsServer() as server:
+        done = Home(tmp_path).ctl(
+            "bench", "--nats", server.url, "--calls", "3", "--messages", "20", "-o", "json", timeout=100
+        )
+        assert done.returncode == 0, done.stderr
+        found = json.loads(done.stdout)
+        assert found["broker"]["url"].endswith(str(server.port)) and not found["broker"]["embedded"]
+        assert (
+            found["messages"]["count"] == 32
+        )  # of sixteen senders each sends the same number, at least twenty together
+        for part in ("whois", "works"):
+            assert found[part]["count"] == 3
+            assert 0 < found[part]["p50_ms"] <= found[part]["p99_ms"]
+        assert found["works"]["per_second"] > 0 and found["messages"]["per_second"] > 0
+
+
+def test_a_count_that_is_none_is_refused(tmp_path: Path) -> None:
+    done = Home(tmp_path).ctl("bench", "--calls", "0")
+    assert done.returncode == 2
+    assert b"whole number" in done.stderr

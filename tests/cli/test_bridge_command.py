@@ -1,0 +1,145 @@
+"""`aghctl bridge` as far as it needs no daemon: its command line, the lines that it reads, and what names three words."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from aghbus.cli.bridge_findings import tell
+from aghbus.cli.bridge_in import MAX_LINE_BYTES, META, raw_text, read_lines
+from aghbus.cli.commands.bridge import FORMATS
+from aghbus.cli.commands.convert import FORMATS as CONVERTED
+from aghbus.cli.main import entry
+from aghbus.cli.output import Output
+from aghbus.cli.registry import branches, longest, ways
+from aghbus.protocol.adapters import registry
+from aghbus.protocol.bridge_api import HandOverAsk
+
+
+def ctl(*args: str, stdin: bytes = b"") -> subprocess.CompletedProcess[bytes]:
+    command = [sys.executable, "-m", "aghbus.cli", *args]
+    env = {"PATH": os.environ["PATH"], "XDG_RUNTIME_DIR": "/nonexistent"}
+    return subprocess.run(command, input=stdin, capture_output=True, timeout=60, check=False, env=env)
+
+
+def test_the_formats_are_those_that_have_adapters() -> None:
+    assert registry.FORMATS == FORMATS
+    assert ("agh", *registry.FORMATS) == CONVERTED
+
+
+def test_the_members_of_a_line_with_meta_are_those_of_the_api() -> None:
+    assert set(META) == set(HandOverAsk.__struct_fields__)
+
+
+@pytest.mark.parametrize(
+    ("words", "name"),
+    [
+        (["bridge", "sacp", "log", "--limit", "1"], "bridge sacp log"),
+        (["bridge", "sacp", "--", "log"], "bridge"),
+        (["bridge", "sacp"], "bridge"),
+        (["bridge"], "bridge"),
+        (["work", "open"], "work open"),
+        (["nothing"], ""),
+    ],
+)
+def test_the_longest_name_is_the_command(words: list[str], name: str) -> None:
+    assert longest(words) == name
+
+
+def test_three_words_are_offered_word_by_word() -> None:
+    assert "bridge sacp" in branches()
+    assert ways("bridge sacp") == ["log", "prompt"]
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["bridge"],
+        ["bridge", "xml"],
+        ["bridge", "sacp", "--once"],
+        ["bridge", "sacp", "--accept", "kind=say"],
+        ["bridge", "sacp", "--meta", "--", "cat"],
+        ["bridge", "sacp", "--work", "w", "--", "cat"],
+        ["bridge", "sacp", "--", "no-such-command-here"],
+    ],
+)
+def test_contradictions_are_usage_errors(words: list[str]) -> None:
+    done = ctl(*words)
+    assert (done.returncode, done.stdout) == (2, b"")
+    assert done.stderr.startswith(b"aghctl: ")
+
+
+def test_a_command_of_another_format_is_named_rather_than_looked_for_on_the_path() -> None:
+    done = ctl("bridge", "humaninloop", "prompt")
+    assert (done.returncode, done.stdout) == (2, b"")
+    assert b"`bridge sacp prompt`" in done.stderr
+    assert b"`bridge humaninloop apply`" in done.stderr
+    assert b"after --" in done.stderr
+
+
+def test_without_a_daemon_it_says_so_and_loses_no_line_silently() -> None:
+    done = ctl("bridge", "sacp", "--send-only", "--timeout", "0.1s", stdin=b"hello\n")
+    assert done.returncode == 3
+
+
+def test_the_prompt_is_the_seed_s_text_and_needs_no_daemon() -> None:
+    text = ctl("bridge", "sacp", "prompt").stdout.decode()
+    answer = json.loads(ctl("bridge", "sacp", "prompt", "-o", "json").stdout)
+    assert answer == {"prompt": answer["prompt"]}
+    assert answer["prompt"].strip() == text.strip()
+    assert '"thought": "I need to calculate the sum. 5+5 is 10."' in text
+
+
+@given(st.lists(st.binary(max_size=40).filter(lambda line: b"\n" not in line), max_size=20), st.booleans())
+def test_lines_are_split_at_line_feeds_however_they_arrive(lines: list[bytes], ended: bool) -> None:
+    reader, writer = os.pipe()
+    os.write(writer, b"\n".join(lines) + (b"\n" if ended else b""))
+    os.close(writer)
+    try:
+        assert list(read_lines(reader)) == [line for line in lines if line.strip()]
+    finally:
+        os.close(reader)
+
+
+def test_a_line_without_an_end_is_held_up_to_a_bound(tmp_path: Path) -> None:
+    file = tmp_path / "endless"
+    file.write_bytes(b"x" * (MAX_LINE_BYTES + 100_000) + b"\nnext\n")
+    with file.open("rb") as stream:
+        first, second = read_lines(stream.fileno())
+    assert MAX_LINE_BYTES <= len(first) <= MAX_LINE_BYTES + 100_000
+    assert second == b"next"
+
+
+@pytest.mark.parametrize(
+    ("line", "text"),
+    [
+        ("plain words", "plain words"),
+        ('{"status": 1}', '{"status": 1}'),
+        ('"two\\nlines"', "two\nlines"),
+        ('"not closed', '"not closed'),
+        ('"a" and more', '"a" and more'),
+        ('"\\ud800"', "?"),
+    ],
+)
+def test_a_json_string_stands_for_the_text_of_an_sacp_agent(line: str, text: str) -> None:
+    assert raw_text(line) == text
+
+
+def test_findings_are_escaped_for_people_and_whole_for_machines(capsys: pytest.CaptureFixture[str]) -> None:
+    finding: dict[str, Any] = {"path": "/a\x1b[2J", "rule": "type", "severity": "error", "message": "is\nforged\u202e"}
+    tell(Output("human"), "line", 3, [finding])
+    told = capsys.readouterr().err
+    assert told == "line 3: error /a\\x1b[2J type: is\\nforged\\u202e\n"
+    tell(Output("jsonl"), "seq", 9, [finding])
+    assert json.loads(capsys.readouterr().err) == {"seq": 9, **finding}
+
+
+def test_help_shows_that_the_command_may_be_left_out(capsys: pytest.CaptureFixture[str]) -> None:
+    assert entry(["bridge", "--help"]) == 0
+    assert "usage: aghctl bridge FORMAT [options] [-- COMMAND...]" in capsys.readouterr().out

@@ -1,0 +1,134 @@
+"""`aghctl key …`: a key's life on disk, and that no output ever holds the secret."""
+
+import json
+import stat
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from aghbus.protocol.trust_keys import handle_of
+from aghbus.protocol.trust_rotation import read_rotation
+from aghbus.store.key_files import read_key
+from tests.support.daemons import Home
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Home:
+    return Home(tmp_path)
+
+
+def key(home: Home, *args: str) -> dict[str, Any]:
+    answer: dict[str, Any] = home.ctl_json("--name", "ops", "key", *args)
+    return answer
+
+
+def no(home: Home, *args: str) -> str:
+    done = home.ctl("--name", "ops", "key", *args)
+    assert done.returncode == 1, done
+    assert done.stdout == b""
+    return done.stderr.decode()
+
+
+def seed_texts(path: Path, passphrase: bytes | None = None) -> list[str]:
+    """Every form in which the secret could slip out."""
+    seed = read_key(path, passphrase).reveal_seed()
+    return [seed.hex(), *(line for line in path.read_text().splitlines() if "-----" not in line)]
+
+
+def test_generate_show_export(home: Home) -> None:
+    made = key(home, "generate")
+    path = Path(made["file"])
+    assert path == home.root / "state/aghbus/instances/ops/identity.pem"
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
+    secret = read_key(path)
+    assert made["handle"] == handle_of("ops", secret.public)
+    assert key(home, "show") == {**made, "former": []}
+    exported = key(home, "export-public")
+    assert (exported["key_id"], exported["pubkey"]) == (made["key_id"], made["pubkey"])
+    human = home.ctl("--name", "ops", "key", "export-public").stdout.decode()
+    assert human == exported["pem"]
+    for command in ("show", "export-public", "rotate"):
+        done = home.ctl("--name", "ops", "key", command)
+        for text in seed_texts(home.root / "state/aghbus/instances/ops/identity.pem"):
+            assert text not in (done.stdout + done.stderr).decode()
+
+
+def test_a_key_is_never_overwritten(home: Home) -> None:
+    made = key(home, "generate")
+    assert "exists" in no(home, "generate")
+    assert key(home, "show") == {**made, "former": []}
+
+
+def test_without_a_key_there_is_a_way_to_one(home: Home) -> None:
+    for command in ("show", "export-public", "rotate"):
+        assert "aghctl key generate" in no(home, command)
+    assert not (home.root / "state").exists()
+
+
+def test_a_file_and_a_passphrase_of_ones_own(home: Home) -> None:
+    passphrase = home.root / "p"
+    passphrase.write_text("correct horse\n")
+    file = str(home.root / "own.pem")
+    assert "mode" in no(home, "generate", "--file", file, "--passphrase-file", str(passphrase))
+    passphrase.chmod(0o600)
+    made = key(home, "generate", "--file", file, "--passphrase-file", str(passphrase))
+    assert "encrypted" in no(home, "show", "--file", file)
+    assert key(home, "show", "--file", file, "--passphrase-file", str(passphrase)) == made
+    done = home.ctl("key", "show", "--file", file, "--passphrase-file", str(passphrase))
+    assert "correct horse" not in (done.stdout + done.stderr).decode()
+
+
+def test_rotation_keeps_the_old_key_and_leaves_a_statement_that_holds(home: Home) -> None:
+    old = key(home, "generate")
+    new = key(home, "rotate")
+    assert new["file"] == old["file"]
+    assert new["key_id"] != old["key_id"] == new["old_key_id"]
+    assert key(home, "show")["key_id"] == new["key_id"]
+    assert read_key(Path(new["old_file"])).key_id == old["key_id"]
+    rotation = read_rotation(Path(new["statement_file"]).read_bytes())
+    assert rotation is not None
+    assert (rotation.nickname, rotation.old_key_id, rotation.new_key_id) == ("ops", old["key_id"], new["key_id"])
+    again = key(home, "rotate")
+    names = {path.name for path in Path(old["file"]).parent.iterdir()}
+    assert len(names) == 5, names  # the key, two old ones with their statements, and nothing half done
+    assert read_key(Path(again["old_file"])).key_id == new["key_id"]
+
+
+def test_a_rotation_that_was_cut_short_can_be_done_again(home: Home) -> None:
+    old = key(home, "generate")
+    path = Path(old["file"])
+    fingerprint = old["handle"].partition("@")[2]
+    path.with_name(f"identity-{fingerprint}.pem").hardlink_to(path)
+    path.with_name(f"identity-{fingerprint}.rotation.json").write_text("half")
+    new = key(home, "rotate")
+    rotation = read_rotation(Path(new["statement_file"]).read_bytes())
+    assert rotation is not None
+    assert rotation.new_key_id == new["key_id"]
+    assert read_key(Path(new["old_file"])).key_id == old["key_id"]
+
+
+def test_an_encrypted_key_stays_encrypted(home: Home) -> None:
+    passphrase = home.root / "p"
+    passphrase.write_text("correct horse\n")
+    passphrase.chmod(0o600)
+    with_it = ("--passphrase-file", str(passphrase))
+    key(home, "generate", *with_it)
+    assert "encrypted" in no(home, "rotate")
+    new = key(home, "rotate", *with_it)
+    assert "ENCRYPTED" in Path(new["file"]).read_text()
+    assert "ENCRYPTED" in Path(new["old_file"]).read_text()
+
+
+def test_envelopes_are_checked_with_their_signatures(home: Home) -> None:
+    vectors = Path(__file__).parent.parent / "vectors" / "trust_envelopes.jsonl"
+    cases = [json.loads(line) for line in vectors.read_text("utf-8").split("\n") if line]
+    one_line = [case for case in cases if "\n" not in case["raw"]]
+    stdin = "\n".join(case["raw"] for case in one_line).encode()
+    done: subprocess.CompletedProcess[bytes] = home.ctl(
+        "envelope", "check", "-", "--now", str(cases[0]["now"]), stdin=stdin
+    )
+    verdicts = [json.loads(line) for line in done.stdout.splitlines()]
+    assert [verdict["accept"] for verdict in verdicts] == [case["state"] != "rejected" for case in one_line]

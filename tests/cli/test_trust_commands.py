@@ -1,0 +1,120 @@
+"""`aghctl trust …` against one daemon: what it refuses, what it says beside the answer, and its forms of output."""
+
+import json
+from collections.abc import Iterator
+
+import pytest
+
+from aghbus.store.key_files import generate_key
+from tests.support.daemons import Daemon, Home
+
+KEY, OTHER = generate_key().key_id, generate_key().key_id
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Home:
+    return Home(tmp_path_factory.mktemp("home"))
+
+
+@pytest.fixture(scope="module")
+def own_key(home: Home) -> str:
+    return str(home.ctl_json("--name", "ops", "key", "generate")["key_id"])
+
+
+@pytest.fixture(scope="module")
+def daemon(home: Home, own_key: str) -> Iterator[Daemon]:
+    assert own_key
+    path = home.root / "config/aghbus/ops.toml"
+    path.parent.mkdir(parents=True)
+    path.write_text(f'[trust]\npins = ["carol={KEY}"]\ndeny = ["{OTHER}"]\n')
+    with Daemon(home, "ops") as running:
+        yield running
+
+
+def no(home: Home, *args: str, code: int = 4) -> str:
+    done = home.ctl("--name", "ops", "trust", *args)
+    assert (done.returncode, done.stdout) == (code, b""), done
+    return done.stderr.decode()
+
+
+def yes(home: Home, *args: str) -> tuple[str, str]:
+    done = home.ctl("--name", "ops", "trust", *args)
+    assert done.returncode == 0, done
+    return done.stdout.decode(), done.stderr.decode()
+
+
+def test_the_list_names_the_origin_of_each_rule(home: Home, daemon: Daemon, own_key: str) -> None:
+    listed = home.ctl_json("--name", "ops", "trust", "list")
+    assert (listed["mode"], listed["first_use"], listed["key_id"]) == ("verify", "off", own_key)
+    assert {(rule["rule"], rule["origin"]) for rule in listed["rules"]} >= {
+        ("pin", "configuration"),
+        ("deny", "configuration"),
+    }
+    human, _ = yes(home, "list")
+    (line,) = [line for line in human.splitlines() if line.startswith("pin")]
+    assert line.split() == ["pin", "carol", "configuration", "-", KEY]
+    lines = home.ctl("--name", "ops", "trust", "list", "-o", "jsonl").stdout.splitlines()
+    assert [json.loads(line) for line in lines] == listed["rules"]
+
+
+def test_rules_of_the_configuration_are_not_changed_here(home: Home, daemon: Daemon) -> None:
+    assert "trust.pins" in no(home, "unpin", "carol")
+    assert "trust.deny" in no(home, "deny", OTHER, "--remove")
+    assert "is pinned to" in no(home, "pin", f"carol={OTHER}")
+    assert "configuration says so already" in yes(home, "deny", OTHER)[1]
+    assert "is denied" in no(home, "allow", OTHER)
+
+
+def test_a_first_rule_says_whom_it_shuts_out_and_the_last_one_that_the_door_is_open(home: Home, daemon: Daemon) -> None:
+    assert "no other key is listened to" in yes(home, "allow", KEY)[1]
+    assert "every key" in yes(home, "allow", KEY, "--remove")[1]
+    assert "nobody else may open work" in yes(home, "allow", "dave", "--channel", "default")[1]
+    assert yes(home, "allow", "erin", "--channel", "default")[1] == ""
+    assert yes(home, "allow", "erin", "--channel", "default", "--remove")[1] == ""
+    assert "everybody" in yes(home, "allow", "dave", "--channel", "default", "--remove")[1]
+    assert "everybody" in yes_after(home, "allow", "dave", "--channel", "default", "--talk")
+
+
+def yes_after(home: Home, *args: str) -> str:
+    """What taking a rule away says, after it was made."""
+    yes(home, *args)
+    return yes(home, *args, "--remove")[1]
+
+
+@pytest.mark.parametrize(
+    ("args", "said"),
+    [
+        (("deny", "dave"), "key id or a handle"),
+        (("deny", f"dave@{'0' * 32}"), "not heard lately"),
+        (("deny", KEY[:-1]), "key id or a handle"),
+        (("pin", "dave"), "NICKNAME=KEY_ID"),
+        (("pin", f"Dave={KEY}"), "NICKNAME=KEY_ID"),
+        (("unpin", "nobody"), "no such rule"),
+        (("deny", KEY, "--remove"), "no such rule"),
+        (("allow", "dave"), "key id or a handle"),
+        (("allow", "d ave", "--channel", "default"), "who: must be"),
+        (("allow", "dave", "--channel", "elsewhere"), "none of the channels joined here"),
+        (("why", "msg_nowhere"), "stored here or in quarantine"),
+        (("why", "18446744073709551616999"), "stored here or in quarantine"),
+    ],
+)
+def test_what_cannot_be_is_refused_with_its_reason(
+    home: Home, daemon: Daemon, args: tuple[str, ...], said: str
+) -> None:
+    assert said in no(home, *args)
+
+
+def test_our_own_key_cannot_be_denied_and_talk_needs_a_channel(home: Home, daemon: Daemon, own_key: str) -> None:
+    assert "our own key" in no(home, "deny", own_key)
+    assert "--channel" in no(home, "allow", "dave", "--talk", code=2)
+
+
+def test_our_own_message_is_explained_as_ours(home: Home, daemon: Daemon, own_key: str) -> None:
+    sent = home.ctl_json("--name", "ops", "say", "whoever listens", "--thread", "new")["id"]
+    (case,) = home.ctl_json("--name", "ops", "trust", "why", sent)["cases"]
+    assert (case["place"], case["recorded"], case["key_id"]) == ("stored", "verified", own_key)
+    assert [step["check"] for step in case["steps"]] == ["envelope", "proof", "signature", "own"]
+    human, _ = yes(home, "why", sent)
+    assert f"signed by {own_key}" in human
+    own = next(peer for peer in daemon.get("/v1/peers")["peers"] if peer["presence"] == "local")
+    assert own["trust"] == "verified"

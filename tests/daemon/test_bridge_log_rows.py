@@ -1,0 +1,82 @@
+"""Rows of the message log: the time between a question and its answer, and what ends a question's wait."""
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from aghbus.daemon.bridge.rows import WAITS, keep_record, run_out
+from aghbus.store import bridge_log
+from aghbus.store.database import Store
+from aghbus.store.transaction import Transaction
+
+ASKED_MS = 1_780_000_000_250
+
+
+@pytest.fixture
+async def store(tmp_path: Path) -> AsyncIterator[Store]:
+    opened = await Store.open(tmp_path / "store.db", synchronous="normal")
+    yield opened
+    await opened.close()
+
+
+def record(message_id: str, direction: str, *, answers: str | None = None, waits: int | None = None) -> dict[str, Any]:
+    row = {
+        "messageId": message_id,
+        "timestamp": "2026-05-28T20:26:40Z",
+        "direction": direction,
+        "fromAgent": "asker",
+        "toAgent": "helper",
+        "type": "query",
+        "status": "success",
+        "latencyMs": 0,
+        "evidenceCount": 0,
+        "confidenceScore": 0,
+    }
+    return {"row": row, "answers": answers, "waits": waits}
+
+
+async def asked(store: Store) -> None:
+    await store.write(lambda tx: keep_record(tx, WAITS, "out", record("q", "sent", waits=2), at_ms=ASKED_MS, seq=1))
+
+
+async def answered(store: Store, at_ms: int, **more: Any) -> None:
+    given = record("a", "received", answers="q")
+    await store.write(lambda tx: keep_record(tx, WAITS, "in", given, at_ms=at_ms, seq=2, **more))
+
+
+async def rows(store: Store) -> dict[str, tuple[str, int]]:
+    kept = [found["row"] for found in await bridge_log.page(store.reader, WAITS, 10)]
+    return {row["messageId"]: (row["status"], row["latencyMs"]) for row in kept}
+
+
+async def ran_out(store: Store, now_ms: int) -> int:
+    def job(tx: Transaction) -> int:
+        due = bridge_log.due(tx, now_ms, 10)
+        for entry in due:
+            run_out(tx, entry)
+        return len(due)
+
+    return await store.write(job)
+
+
+async def test_latency_is_the_time_between_both_rows_in_milliseconds(store: Store) -> None:
+    await asked(store)
+    await answered(store, ASKED_MS + 1_234)
+    assert await rows(store) == {"q": ("success", 0), "a": ("success", 1_234)}
+    assert await ran_out(store, ASKED_MS + 60_000) == 0
+
+
+async def test_a_question_runs_out_its_whole_life_after_it_was_sent(store: Store) -> None:
+    await asked(store)
+    assert await ran_out(store, ASKED_MS + 1_999) == 0
+    assert await ran_out(store, ASKED_MS + 2_000) == 1
+    assert await rows(store) == {"q": ("timeout", 2_000)}
+
+
+async def test_an_end_that_nobody_sent_does_not_answer_the_question(store: Store) -> None:
+    await asked(store)
+    await answered(store, ASKED_MS + 500, answers=False)
+    assert await ran_out(store, ASKED_MS + 2_000) == 1
+    assert await rows(store) == {"q": ("timeout", 2_000), "a": ("success", 500)}

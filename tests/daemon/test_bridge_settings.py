@@ -1,0 +1,72 @@
+"""From settings to adapters: the agent map, and the files that the keys name."""
+
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from aghbus.daemon.bridge.formats import Formats, FormatsError, adapters, names, problems_of
+from aghbus.daemon.settings import AgentOsSettings, BridgeSettings, SacpSettings, Settings
+from aghbus.protocol.adapters.registry import FORMATS, Options, adapter_for
+from aghbus.protocol.errors import InvalidRequest, NotFound
+
+
+def settings(**tables: msgspec.Struct) -> Settings:
+    return msgspec.structs.replace(Settings(name="ops", peer_id="ops"), **tables)
+
+
+def test_every_format_has_its_adapter() -> None:
+    assert [adapter.name for adapter in adapters(settings()).values()] == list(FORMATS)
+    with pytest.raises(InvalidRequest) as caught:
+        adapter_for("smoke", Options())
+    assert "sacp" in caught.value.hint
+    with pytest.raises(NotFound):
+        Formats(settings()).of("smoke")
+
+
+def test_the_last_equals_sign_of_an_entry_divides() -> None:
+    assert names(settings(bridge=BridgeSettings(agents=("a=b=ops", "goal agent=goal")))) == {
+        "a=b": "ops",
+        "goal agent": "goal",
+    }
+
+
+def test_one_agent_with_two_peers_is_a_problem() -> None:
+    (problem,) = problems_of(settings(bridge=BridgeSettings(agents=("a=ops", "a=worker"))))
+    assert problem.key == "bridge.agents"
+    assert list(problems_of(settings(bridge=BridgeSettings(agents=("a=ops", "b=ops"))))) == []
+
+
+@pytest.mark.parametrize("text", ['["one", "two"]', "# known\none\n\ntwo\n"])
+def test_a_manifest_is_a_list_or_lines(tmp_path: Path, text: str) -> None:
+    file = tmp_path / "manifest"
+    file.write_text(text)
+    (adapter,) = (
+        one for one in adapters(settings(agentos=AgentOsSettings(manifest=str(file)))).values() if one.name == "agentos"
+    )
+    assert vars(adapter)["_options"].manifest == {"one", "two"}
+
+
+@pytest.mark.parametrize("content", [b"[1, 2]", b"[", b"\xff", b"x" * 1_100_000, b'[["nested"]]'])
+def test_a_manifest_that_is_none_is_a_problem_of_its_key(tmp_path: Path, content: bytes) -> None:
+    file = tmp_path / "manifest"
+    file.write_bytes(content)
+    (problem,) = problems_of(settings(agentos=AgentOsSettings(manifest=str(file))))
+    assert (problem.key, problem.origin) == ("agentos.manifest", f"file {file}")
+
+
+def test_a_missing_file_and_a_bad_pattern_are_problems(tmp_path: Path) -> None:
+    (problem,) = problems_of(settings(sacp=SacpSettings(guardrails=str(tmp_path / "none"))))
+    assert problem.key == "sacp.guardrails"
+    file = tmp_path / "patterns"
+    file.write_text("ok: [0-9]{4}\nbad: (\n")
+    (problem,) = problems_of(settings(sacp=SacpSettings(guardrails=str(file))))
+    assert "line 2" in problem.rule
+
+
+def test_formats_keep_what_they_had_when_a_new_file_is_bad(tmp_path: Path) -> None:
+    formats = Formats(settings())
+    before = formats.of("sacp")
+    with pytest.raises(FormatsError):
+        formats.take_over(settings(sacp=SacpSettings(guardrails=str(tmp_path / "none"))))
+    assert formats.of("sacp") is before

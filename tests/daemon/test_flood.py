@@ -1,0 +1,299 @@
+"""Floods: what one name sends, wrong signatures, receipts to strangers, and cards that would fill the disk."""
+
+import json
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from aghbus.daemon.broker import BrokerError
+from aghbus.daemon.carrier import CoreCarrier
+from aghbus.daemon.clock import Clock
+from aghbus.daemon.core import Core
+from aghbus.daemon.deadlines import Deadlines
+from aghbus.daemon.discovery import Discovery
+from aghbus.daemon.intake import Intake
+from aghbus.daemon.link import InboundMessage, Link
+from aghbus.daemon.link_events import Settlement
+from aghbus.daemon.nats_options import NatsOptions
+from aghbus.daemon.publisher import Publisher
+from aghbus.daemon.roster import Roster
+from aghbus.daemon.settings import LimitsSettings, ReceiveSettings, Settings
+from aghbus.protocol.budget import Budgets, Doubts
+from aghbus.protocol.envelope import Envelope
+from aghbus.protocol.identifiers import subject_for
+from aghbus.protocol.limits import MAX_LIFETIME
+from aghbus.protocol.trust_keys import SigningKey
+from aghbus.protocol.trust_proof import EnvelopeSigner
+from aghbus.store.database import Store
+from aghbus.store.dedup import DedupWindow
+
+FRIEND = EnvelopeSigner(SigningKey(bytes(range(32))), "friend")
+OTHER = EnvelopeSigner(SigningKey(bytes(range(1, 33))), "other")
+PER_MINUTE = 50
+
+
+async def _nowhere() -> NatsOptions:
+    raise BrokerError("resolve", "this test has no broker", "")
+
+
+class Settled(Settlement):
+    """A stream's message, which notes what became of it."""
+
+    def __init__(self) -> None:
+        self.said = ""
+
+    def ack(self) -> None:
+        self.said = "ack"
+
+    def nak(self, delay: float) -> None:
+        self.said = "nak"
+
+
+class Bench:
+    """A real intake over a real store, without a broker: what arrives is offered and worked off by the test."""
+
+    def __init__(self, core: Core, intake: Intake, store: Store) -> None:
+        self.core = core
+        self.intake = intake
+        self.store = store
+        self._number = 0
+
+    async def offer(self, document: dict[str, Any], settlement: Settlement | None = None) -> None:
+        subject = subject_for("ws_local", "default", document["to"])
+        self.intake.offer(InboundMessage(subject, json.dumps(document).encode(), "", None, settlement))
+        while self.intake.depth:
+            await self.intake._batch()
+
+    def say(self, sender: str, **fields: Any) -> dict[str, Any]:
+        self._number += 1
+        return {
+            "protocol": "agh-network/v0",
+            "id": f"msg_{self._number}",
+            "workspace_id": "ws_local",
+            "kind": "say",
+            "channel": "default",
+            "surface": "thread",
+            "thread_id": "thread_one",
+            "from": sender,
+            "to": "ops",
+            "ts": int(time.time()),
+            "body": {"text": "hello"},
+            **fields,
+        }
+
+    def signed(self, signer: EnvelopeSigner, **fields: Any) -> dict[str, Any]:
+        return signer(self.say(signer.handle, **fields))
+
+    def forged(self, sender: str, **fields: Any) -> dict[str, Any]:
+        """Under the name and key of `sender`'s last proof, with a signature that is not of this envelope."""
+        document = self.say(sender, **fields)
+        return {**document, "proof": self.signed(FRIEND)["proof"]}
+
+    async def senders(self, direction: str = "in") -> list[str]:
+        rows = await self.store.reader.execute_fetchall(
+            "SELECT sender FROM envelopes WHERE direction = ? ORDER BY seq", [direction]
+        )
+        return [row[0] for row in rows]
+
+    async def count(self, sql: str) -> int:
+        ((number,),) = await self.store.reader.execute_fetchall(sql)
+        return int(number)
+
+
+@asynccontextmanager
+async def bench(folder: Path, **settings: Any) -> AsyncIterator[Bench]:
+    store = await Store.open(folder / "store.db", synchronous="normal")
+    link = Link(_nowhere, name="test")
+    core = Core(Settings(name="ops", peer_id="ops", **settings), Clock(), store, link, Roster(30.0), 0)
+    publisher = Publisher(core, CoreCarrier(link, "_INBOX.test"))
+    intake = Intake(core, Discovery(core, "0", publisher.peer_is_back), publisher, Deadlines(core, publisher))
+    try:
+        yield Bench(core, intake, store)
+    finally:
+        await store.close()
+
+
+async def test_what_is_over_a_senders_budget_is_held_off_and_costs_nobody_else(tmp_path: Path) -> None:
+    async with bench(tmp_path, limits=LimitsSettings(messages_per_minute=PER_MINUTE)) as b:
+        for _ in range(PER_MINUTE):
+            await b.offer(b.say("flood"))
+        late, settled = b.say("flood"), Settled()
+        await b.offer(late, settled)
+        assert settled.said == "nak"  # a stream brings it again
+        await b.offer(b.say("quiet"))
+        assert await b.senders() == [*["flood"] * PER_MINUTE, "quiet"]
+        assert b.core.counters["overload.sender"] == 1
+        assert not await b.count("SELECT count(*) FROM quarantine")
+        b.core.take_over(msgspec.structs.replace(b.core.settings, limits=LimitsSettings(messages_per_minute=1000)))
+        again = Settled()
+        await b.offer(late, again)
+        assert again.said == "ack"
+        assert (await b.senders()).count("flood") == PER_MINUTE + 1
+
+
+async def test_forgeries_do_not_spend_what_the_real_one_may_send(tmp_path: Path) -> None:
+    async with bench(tmp_path, limits=LimitsSettings(messages_per_minute=PER_MINUTE)) as b:
+        await b.offer(b.signed(FRIEND))
+        for _ in range(2 * PER_MINUTE):
+            await b.offer(b.forged(FRIEND.handle))
+        for _ in range(PER_MINUTE - 1):
+            await b.offer(b.signed(FRIEND))
+        assert await b.senders() == [FRIEND.handle] * PER_MINUTE
+        await b.offer(b.signed(FRIEND))
+        assert b.core.counters["overload.sender"] == 1  # its own messages do spend it
+
+
+async def test_a_flood_of_wrong_signatures_ends_in_a_cheap_no_and_a_proved_peer_gets_through(tmp_path: Path) -> None:
+    async with bench(tmp_path) as b:
+        b.core.flood._doubts = Doubts(Budgets(10, 1), Budgets(100, 5))  # smaller than real, for a slow machine
+        await b.offer(b.signed(FRIEND))
+        for number in range(500):
+            await b.offer(b.forged(f"stranger-{number}@{FRIEND.handle.partition('@')[2]}"))
+        held = b.core.counters["overload.doubt"]
+        assert held > 0
+        assert b.core.counters["refused.verification_failed"] + held == 500
+        newcomer = Settled()
+        while newcomer.said != "ack":  # held off while the flood lasts, let in by its own retries
+            await b.offer(b.signed(OTHER), newcomer)
+            assert newcomer.said in ("ack", "nak")
+        await b.offer(b.signed(FRIEND))
+        assert await b.senders() == [FRIEND.handle, OTHER.handle, FRIEND.handle]
+
+
+async def test_the_verifier_is_not_asked_for_what_is_held_off(tmp_path: Path) -> None:
+    """Cost: nothing is verified that the budgets do not allow, and nothing of a plain message is."""
+    async with bench(tmp_path) as b:
+        asked: list[str] = []
+        verify = b.core.flood._verifier
+
+        def noted(envelope: Envelope) -> None:
+            asked.append(envelope.id)
+            verify(envelope)
+
+        b.core.flood._verifier = noted
+        b.core.flood._doubts = Doubts(Budgets(1, 0), Budgets(2, 0))
+        await b.offer(b.say("plain"))
+        assert asked == []
+        for _ in range(10):
+            await b.offer(b.forged(FRIEND.handle))
+        assert len(asked) == 2
+        stripped = b.say(FRIEND.handle)
+        await b.offer(stripped)
+        assert b.core.counters["overload.doubt"] == 9
+
+
+async def test_a_denied_sender_hears_it_once_and_keeps_its_own_receipts(tmp_path: Path) -> None:
+    """Forged openings would have us answer their victim, and use up the receipts that it needs."""
+    async with bench(tmp_path, limits=LimitsSettings(receipts_per_minute=5)) as b:
+        work: dict[str, Any] = {"thread_id": "thread_one"}
+        for number in range(30):
+            await b.offer(b.forged(FRIEND.handle, work_id=f"work_f{number}", **work))
+        assert await b.count("SELECT count(*) FROM envelopes WHERE direction = 'out'") == 1
+        opening = b.signed(FRIEND, work_id="work_1", **work)
+        for _ in range(5):
+            await b.offer(opening)  # the first opens it, each other is answered: duplicate
+        assert await b.count("SELECT count(*) FROM envelopes WHERE direction = 'out'") == 5
+
+
+async def test_receipts_to_what_could_not_be_read_have_a_budget_of_their_own(tmp_path: Path) -> None:
+    async with bench(tmp_path, limits=LimitsSettings(receipts_per_minute=5)) as b:
+        for number in range(30):
+            await b.offer(b.say("friend", work_id=f"work_b{number}", body={"text": 1}))
+        assert await b.count("SELECT count(*) FROM envelopes WHERE direction = 'out'") == 5
+        assert await b.count("SELECT count(*) FROM quarantine") == 30  # kept all the same, within its bounds
+        opening = b.say("friend", work_id="work_1")
+        for _ in range(3):
+            await b.offer(opening)
+        assert await b.count("SELECT count(*) FROM envelopes WHERE direction = 'out'") == 7
+
+
+async def test_large_cards_of_many_names_do_not_fill_the_store(tmp_path: Path) -> None:
+    entries = ["x" * 1000] * 1000
+    async with bench(tmp_path) as b:
+        for number in range(100):
+            card = {"peer_id": f"p{number}", "profiles_supported": [], "capabilities": entries}
+            card |= {"artifacts_supported": [], "trust_modes_supported": []}
+            greet = b.say(f"p{number}", kind="greet", to=None, body={"peer_card": card})
+            del greet["surface"], greet["thread_id"]
+            await b.offer(greet)
+        await b.store.write(lambda tx: None)  # after what waits behind
+        assert 60 <= await b.count("SELECT count(*) FROM peers") <= 70
+        assert await b.count("SELECT sum(length(card)) FROM peers") <= 64 << 20
+        await b.offer(greet | {"id": "msg_again"})
+        await b.store.write(lambda tx: None)
+        assert await b.count("SELECT count(*) FROM peers WHERE peer_id = 'p99'") == 1
+
+
+async def test_a_window_that_fills_up_holds_long_lives_off_first(tmp_path: Path) -> None:
+    async with bench(tmp_path, receive=ReceiveSettings(remembered=1000)) as b:
+        for _ in range(900):
+            await b.offer(b.say("flood", expires_at=int(time.time()) + 600))
+        for_days, settled = b.say("quiet", expires_at=int(time.time()) + 6 * 86_400), Settled()
+        await b.offer(for_days, settled)
+        assert settled.said == "nak"
+        await b.offer(b.say("quiet", expires_at=int(time.time()) + 3600))
+        assert (await b.senders()).count("quiet") == 1
+        assert b.core.counters["overload.memory"] == 1
+
+
+@given(st.integers(1, 10**6), st.integers(0, 10**6), st.integers(0, MAX_LIFETIME))
+def test_the_window_takes_everything_half_full_and_nothing_when_full(capacity: int, used: int, remaining: int) -> None:
+    class Sized(DedupWindow):
+        def __len__(self) -> int:
+            return used
+
+    window = Sized()
+    window._keys = range(used)  # type: ignore[assignment] # only its length counts here
+    admitted = window.admits(remaining, capacity)
+    if used >= capacity:
+        assert not admitted
+    elif 2 * used <= capacity:
+        assert admitted
+    elif admitted and remaining:
+        assert window.admits(remaining - 1, capacity)
+
+
+@given(st.lists(st.tuples(st.sampled_from("abc"), st.booleans()), max_size=200))
+def test_a_name_that_never_fails_is_always_tried(steps: list[tuple[str, bool]]) -> None:
+    doubts = Doubts(Budgets(3, 0), Budgets(5, 0))
+    doubts.proved("friend")
+    tried = 0
+    for name, right in steps:
+        assert doubts.may_try("friend", 0)
+        if doubts.may_try(name, 0):
+            if right:
+                doubts.proved(name)
+            else:
+                doubts.failed(name, 0)
+                tried += 1
+    assert tried <= 5 + 3 * 3
+
+
+def test_a_budget_that_is_only_looked_at_is_not_spent() -> None:
+    budget = Budgets(capacity=1, per_second=0.0)
+    assert all(budget.has("a", 0) for _ in range(5))
+    assert budget.spend("a", 0)
+    assert not budget.has("a", 0)
+
+
+def test_proved_names_are_bounded() -> None:
+    doubts = Doubts(Budgets(1, 0), Budgets(0, 0), names=2)
+    for name in ("a", "b", "c"):
+        doubts.proved(name)
+    assert [doubts.may_try(name, 0) for name in "abc"] == [False, True, True]
+
+
+@pytest.mark.parametrize("field", ["id", "body", "to"])
+async def test_what_was_changed_under_a_friends_name_is_not_delivered(tmp_path: Path, field: str) -> None:
+    async with bench(tmp_path) as b:
+        document = b.signed(FRIEND)
+        document[field] = {"id": "msg_other", "body": {"text": "other"}, "to": None}[field]
+        await b.offer(document)
+        assert await b.senders() == []

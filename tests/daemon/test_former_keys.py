@@ -1,0 +1,99 @@
+"""Keys of former identities: where they are looked for, when a plain id is taken up, and what happens to them at the end."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from aghbus.daemon.identities import Identities
+from aghbus.daemon.keys import FormerKey, load_former, load_signer, put_aside
+from aghbus.daemon.settings import Settings
+from aghbus.daemon.trust_settings import TrustSettings
+from aghbus.protocol.locations import Locations, locate
+from aghbus.protocol.trust_keys import SigningKey, handle_of
+from aghbus.store.key_files import KEY_FILE, KeyFileError, write_key
+
+OLD, NEW = SigningKey(bytes(range(32))), SigningKey(bytes(range(1, 33)))
+HANDLE = handle_of("earlier", OLD.public)
+KEPT = f"identity-{OLD.fingerprint}.pem"
+
+
+@pytest.fixture
+def places(tmp_path: Path) -> Locations:
+    found = locate("ops", {}, uid=os.getuid(), home=str(tmp_path))
+    Path(found.state_dir).mkdir(parents=True)
+    return found
+
+
+def settings(key_file: Path | None = None, passphrase_file: Path | None = None) -> Settings:
+    files = [None if path is None else str(path) for path in (key_file, passphrase_file)]
+    return Settings(name="ops", peer_id="ops", trust=TrustSettings(key_file=files[0], passphrase_file=files[1]))
+
+
+def test_the_kept_key_in_the_state_folder_signs_under_the_old_nickname(places: Locations) -> None:
+    write_key(Path(places.state_dir, KEY_FILE), NEW)
+    write_key(Path(places.state_dir, KEPT), OLD)
+    found = load_former(HANDLE, settings(), places, {})
+    assert found.error is None
+    assert found.signer is not None
+    assert (found.signer.handle, found.path) == (HANDLE, Path(places.state_dir, KEPT))
+
+
+def test_the_kept_key_beside_a_named_one_with_the_same_passphrase(places: Locations, tmp_path: Path) -> None:
+    passphrase = tmp_path / "passphrase"
+    passphrase.write_text("correct horse\n")
+    passphrase.chmod(0o600)
+    write_key(tmp_path / "ops.pem", NEW, b"correct horse")
+    kept = tmp_path / f"ops-{OLD.fingerprint}.pem"
+    write_key(kept, OLD, b"correct horse")
+    found = load_former(HANDLE, settings(tmp_path / "ops.pem", passphrase), places, {})
+    assert (found.error, found.path) == (None, kept)
+    locked = load_former(HANDLE, settings(tmp_path / "ops.pem"), places, {})
+    assert locked.signer is None
+    assert "encrypted" in str(locked.error)
+
+
+def test_a_credential_beside_the_one_in_use(places: Locations, tmp_path: Path) -> None:
+    write_key(tmp_path / "aghbus.key", NEW)
+    write_key(tmp_path / f"aghbus-{OLD.fingerprint}.key", OLD)
+    (tmp_path / f"aghbus-{OLD.fingerprint}.key").chmod(0o440)  # systemd's; its folder keeps others out
+    found = load_former(HANDLE, settings(), places, {"CREDENTIALS_DIRECTORY": str(tmp_path)})
+    assert found.signer is not None
+
+
+def test_another_key_in_the_place_of_the_kept_one_is_not_taken(places: Locations) -> None:
+    write_key(Path(places.state_dir, KEPT), NEW)
+    found = load_former(HANDLE, settings(), places, {})
+    assert found.signer is None
+    assert KEPT in str(found.error)
+
+
+def test_a_daemon_that_only_changed_its_name_keeps_its_key_where_it_is(places: Locations, tmp_path: Path) -> None:
+    named = settings(tmp_path / "ops.pem")
+    write_key(tmp_path / "ops.pem", OLD)
+    found = load_former(HANDLE, named, places, {})
+    assert found.signer is not None
+    assert found.path is None  # it is the key in use: nothing may rename it
+    now = load_signer(named, places, {})
+    assert now is not None
+    ours = Identities(now.handle, now, [found])
+    assert ours.former == (HANDLE,)
+    assert ours.elsewhere == ()  # one key, one route token, one subject
+    assert ours.shares_subject(HANDLE)
+
+
+def test_a_plain_id_is_taken_up_only_when_it_would_be_ours_without_a_key(places: Locations) -> None:
+    assert load_former("ops", settings(), places, {}) == FormerKey(peer_id="ops")
+    refused = load_former("somebody", settings(), places, {})
+    assert "--peer-id somebody" in str(refused.error)
+
+
+def test_what_is_put_aside_is_not_found_again_and_nothing_is_lost(places: Locations) -> None:
+    kept = Path(places.state_dir, KEPT)
+    write_key(kept, OLD)
+    before = kept.read_bytes()
+    aside = put_aside(kept)
+    assert aside.read_bytes() == before
+    assert load_former(HANDLE, settings(), places, {}).error is not None
+    with pytest.raises(KeyFileError, match="cannot be renamed"):
+        put_aside(kept)

@@ -1,0 +1,137 @@
+"""Consumers that an operator has made, and what strangers may try on the inboxes of the JetStream profile."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+from aghbus.daemon.jetstream_api import JetStreamApi
+from aghbus.daemon.jetstream_stream import STREAM
+from aghbus.daemon.link import InboundMessage
+from aghbus.protocol.acks import ANSWER_TO, Ack, encode_ack, may_answer
+from aghbus.protocol.identifiers import route_token
+from aghbus.protocol.nats_names import durable_name, provisioned_delivery
+from aghbus.protocol.nats_permissions import Network, setup
+from tests.support.jetstream import CHANNEL, WORKSPACE, Peer, admin, row
+from tests.support.natsutil import NatsServer, wait_until
+
+NAME = durable_name(WORKSPACE, CHANNEL, route_token("b"))
+DELIVERY = provisioned_delivery("b", WORKSPACE, CHANNEL)
+
+
+@pytest.fixture
+async def server() -> AsyncIterator[NatsServer]:
+    async with NatsServer(jetstream=True) as server:
+        yield server
+
+
+async def provision(api: JetStreamApi, **changes: Any) -> None:
+    """What `aghctl nats permissions` says to send, with changes to the consumer."""
+    for step in setup(Network(WORKSPACE, (CHANNEL,), jetstream=True), ["b"]):
+        payload = step.payload
+        if "config" in payload:
+            payload = {**payload, "config": {**payload["config"], **changes}}
+        await api.call(step.subject.removeprefix("$JS.API."), payload)
+
+
+async def config_of(api: JetStreamApi) -> dict[str, Any]:
+    config: dict[str, Any] = (await api.call(f"CONSUMER.INFO.{STREAM}.{NAME}"))["config"]
+    return config
+
+
+async def test_the_operators_consumer_is_taken_as_it_is(server: NatsServer) -> None:
+    async with admin(server) as api:
+        await provision(api, ack_wait=7_000_000_000, max_ack_pending=3)
+        before = await config_of(api)
+        async with Peer(server, "a").running() as sender, Peer(server, "b").running() as receiver:
+            assert sender.problems == receiver.problems == {}
+            assert len((await sender.profile.carrier.carry([row(n, "b") for n in range(1, 9)])).published) == 8
+            await receiver.has(8)
+            assert receiver.texts == [str(n) for n in range(1, 9)]
+        assert await config_of(api) == before
+        assert before["deliver_subject"] == DELIVERY
+
+
+@pytest.mark.parametrize(
+    ("key", "changes"),
+    [
+        ("filter_subjects", {"filter_subjects": ["agh.network.v0.ws_test.builders.broadcast"]}),
+        ("ack_policy", {"ack_policy": "none", "max_ack_pending": 0}),
+        ("flow_control", {"flow_control": False}),
+    ],
+)
+async def test_one_that_loses_messages_is_refused_until_it_is_right(
+    server: NatsServer, key: str, changes: dict[str, Any]
+) -> None:
+    async with admin(server) as api:
+        await provision(api, **changes)
+        async with Peer(server, "b").running(attached=False) as peer:
+            await wait_until(lambda: f"has another {key}" in peer.problems.get("jetstream", ""), 10, "the report")
+            assert "aghctl nats permissions" in peer.problems["jetstream"]
+            assert not peer.profile.attached
+            await api.call(f"CONSUMER.DELETE.{STREAM}.{NAME}")
+            await wait_until(lambda: peer.profile.attached and not peer.problems, 15, "the problem to be solved")
+
+
+async def test_a_daemon_goes_over_to_the_operators_consumer(server: NatsServer) -> None:
+    async with (
+        Peer(server, "a").running() as sender,
+        Peer(server, "b", check_every=3600).running() as receiver,
+        admin(server) as api,
+    ):
+        assert (await config_of(api))["deliver_subject"] != DELIVERY
+        await sender.profile.carrier.carry([row(1, "b")])
+        await receiver.has(1)
+        await api.call(f"CONSUMER.DELETE.{STREAM}.{NAME}")
+        (step,) = (
+            step for step in setup(Network(WORKSPACE, (CHANNEL,), jetstream=True), ["b"]) if NAME in step.subject
+        )
+        await api.call(step.subject.removeprefix("$JS.API."), step.payload)
+        receiver.profile.link_down()  # it looks again
+        assert await receiver.profile.wait_attached(10)
+        await sender.profile.carrier.carry([row(2, "b")])
+        await receiver.has(2)
+        assert receiver.texts == ["1", "2"]
+        assert [sub.subject for sub in receiver.link.subscriptions if ".deliver." in sub.subject] == [DELIVERY]
+
+
+async def test_nobody_has_us_publish_where_he_likes(server: NatsServer) -> None:
+    """What looks like flow control is answered only where flow control is: an empty message would be an ack elsewhere."""
+    async with Peer(server, "b").running(), admin(server) as api:
+        heard: list[InboundMessage] = []
+        victim = api._link.subscribe("victim.>", heard.append)
+        await api._link.flush(5)
+        subject = (await config_of(api))["deliver_subject"]
+        genuine = f"$JS.FC.{STREAM}.{NAME}.token"
+        flow = api._link.subscribe(genuine, heard.append)
+        await api._link.publish(subject, b"", {"Status": "100"}, "victim.reply")
+        await api._link.publish(subject, b"", {"Status": "100", "Nats-Consumer-Stalled": "victim.header"})
+        await api._link.publish(subject, b"", {"Status": "100", "Nats-Consumer-Stalled": genuine})
+        await wait_until(lambda: heard, 5, "the answer to flow control, which comes after the others")
+        assert [message.subject for message in heard] == [genuine]
+        await victim.unsubscribe()
+        await flow.unsubscribe()
+
+
+async def test_receivers_are_told_another_inbox_than_the_streams(server: NatsServer) -> None:
+    """Who acknowledges cannot confirm in the stream's name: what he sends there is an acknowledgement or nothing."""
+    async with Peer(server, "a").running() as sender, Peer(server, "b").running() as receiver:
+        await sender.profile.carrier.carry([row(1, "b")])
+        await receiver.has(1)
+        answer_to = receiver.messages[0].reply
+        assert may_answer(answer_to)
+        assert answer_to == (receiver.messages[0].headers or {})[ANSWER_TO]
+        raw = encode_ack(Ack("msg_1", "committed"))
+        await receiver.link.publish(answer_to, b'{"stream":"AGH_NETWORK_V0","seq":99}')
+        await receiver.link.publish(answer_to, raw)
+        await wait_until(lambda: sender.answers, 5, "the acknowledgement")
+        assert [message.data for message in sender.answers] == [raw]
+        core: list[InboundMessage] = []
+        listening = receiver.link.subscribe(f"agh.network.v0.{WORKSPACE}.{CHANNEL}.peer.*", core.append)
+        await receiver.link.flush(5)
+        await sender.profile.carrier.carry([row(2, "b")])
+        await wait_until(lambda: core, 5, "the message in core NATS")
+        assert not may_answer(core[0].reply)
+        await listening.unsubscribe()

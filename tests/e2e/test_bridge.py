@@ -1,0 +1,694 @@
+"""Agents of the four foreign formats on real daemons: in at one end, out at the other, and what happens in between."""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import contextlib
+import copy
+import json
+import signal
+import uuid
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from aghbus.store import meta
+from aghbus.store.database import Store
+from tests.support.daemons import Daemon, Home, HttpError, UnixClient, wait_for
+from tests.support.natsutil import NatsServer
+
+MAP = ("--bridge-agent", "asker=ops", "--bridge-agent", "helper=worker")
+SHORT = 20.0  # seconds: the machine is shared
+
+
+@contextlib.contextmanager
+def daemons(root: Path, *starts: tuple[str, ...]) -> Iterator[list[Daemon]]:
+    """Daemons (name, flags…) that share the embedded broker and know each other."""
+    home = Home(root)
+    with contextlib.ExitStack() as stack:
+        made = [stack.enter_context(Daemon(home, name, *flags)) for name, *flags in starts]
+        names = {daemon.name for daemon in made}
+        wait_for(lambda: all(daemon.knows(*(names - {daemon.name})) for daemon in made), SHORT, "presence")
+        yield made
+
+
+def messages(daemon: Daemon, name: str, count: int, query: str = "") -> list[dict[str, Any]]:
+    """The next `count` events of a format's stream."""
+    client = UnixClient(daemon.socket_path, SHORT)
+    found: list[dict[str, Any]] = []
+    try:
+        client.request("GET", f"/v1/bridge/{name}/stream{query}")
+        response = client.getresponse()
+        assert response.status == 200, response.read()
+        while len(found) < count:
+            line = response.readline()
+            assert line, f"the stream ended after {found}"
+            if line.startswith(b"data:"):
+                found.append(json.loads(line[5:]))
+    finally:
+        client.close()
+    return found
+
+
+def hand_over(daemon: Daemon, name: str, message: Any, **more: Any) -> Any:
+    return daemon.post(f"/v1/bridge/{name}", text=message if name == "sacp" else json.dumps(message), **more)
+
+
+def now() -> str:
+    return datetime.now(UTC).isoformat(timespec="seconds")
+
+
+def link(agent: str, following: str | None, number: int, parent: str | None = None, **more: Any) -> dict[str, Any]:
+    """A message of a sentient chain."""
+    return {
+        "message_id": more.pop("message_id", f"msg-{agent}-{uuid.uuid4()}"),
+        "timestamp": {"executed_at": now(), "timezone": "UTC"},
+        "agent": {"name": agent, "type": "governance"},
+        "input": {"source": "user", "content": f"do {number}"},
+        "output": {"content": f"words of {agent}", "content_type": "plan"},
+        "next_agent": {"name": following, "reason": "it is next"},
+        "status": {"code": more.pop("code", "success"), "message": f"{agent} is done"},
+        "error": {
+            "has_error": False,
+            "error_code": None,
+            "error_message": None,
+            "retry_count": 0,
+            "recoverable": False,
+        },
+        "metadata": {
+            "session_id": more.pop("session", "session-1"),
+            "request_id": more.pop("request", "req-1"),
+            "sequence_number": number,
+            "parent_message_id": parent,
+        },
+        "resources": {"source_refs": [], "storage_refs": [], "derived_refs": []},
+        "audit": {"compliance_notes": "none", "governance_files_consulted": [], "reasoning": "because"},
+        **more,
+    }
+
+
+def query(sender: str, to: str, **more: Any) -> dict[str, Any]:
+    """A message of AgentOS; agents are mapped to peers by MAP."""
+    return {
+        "id": f"msg-{uuid.uuid4()}",
+        "timestamp": now(),
+        "version": "1.0.0",
+        "from": {"agentId": sender, "instanceId": "one", "role": "analyst"},
+        "to": {"agentId": to, "instanceId": "one", "role": "analyst"},
+        "type": "query",
+        "payload": {"content": {"question": "how many?"}, "format": "json", "encoding": "utf-8", "language": "en"},
+        "context": {
+            "sessionId": "s-1",
+            "conversationId": "c-1",
+            "requestId": "r-1",
+            "environment": "test",
+            "timezone": "UTC",
+            "locale": "en",
+        },
+        "evidence": {"sources": [], "confidence": 0, "verification": []},
+        "priority": "normal",
+        "ttl": 60,
+        "retryCount": 0,
+        **more,
+    }
+
+
+INPUT = {
+    "context": {"feature_id": "005-user-auth", "workflow": "specify", "iteration": 1},
+    "paths": {"feature_root": "specs/005-user-auth", "spec": "spec.md"},
+    "task": {"action": "create_spec", "params": {"depth": "full"}},
+    "prior_context": ["earlier notes"],
+}
+OUTPUT = {
+    "success": True,
+    "summary": "the spec is written",
+    "artifacts": [{"path": "spec.md", "operation": "create", "content": "# Spec\n"}],
+    "notes": ["mind the tests"],
+    "recommendation": "proceed",
+}
+REPLY = {"thought": "I think", "status": "success", "data": {"names": ["A", "B"]}, "message": "two names"}
+
+
+@pytest.fixture
+def pair(tmp_path: Path) -> Iterator[tuple[Daemon, Daemon]]:
+    with daemons(tmp_path, ("ops", *MAP), ("worker", *MAP)) as (ops, worker):
+        yield ops, worker
+
+
+def test_sacp_words_go_out_and_the_response_comes_back(pair: tuple[Daemon, Daemon]) -> None:
+    ops, worker = pair
+    opened = hand_over(ops, "sacp", "List the names.", target="worker")
+    (asked,) = messages(worker, "sacp", 1)
+    assert asked["message"] == "List the names."
+    assert worker.post("/v1/bridge/sacp/ack", seq=asked["seq"]) == {"format": "sacp", "seq": asked["seq"]}
+    wait_for(lambda: ops.state_of(asked["work_id"]) == "working", SHORT, "the acceptance")
+    hand_over(worker, "sacp", f"Here you are:\n```json\n{json.dumps(REPLY)}\n```")
+    (answer,) = messages(ops, "sacp", 1)
+    assert answer["message"] == REPLY
+    assert (answer["work_id"], answer["work_state"]) == (opened["sent"][0]["work_id"], "completed")
+    (row,) = worker.get("/v1/bridge/sacp/log")["rows"]
+    assert row["raw"].startswith("Here you are")
+    assert row["stage"] == "fence"
+
+
+def test_what_another_way_dealt_with_is_not_handed_out_again_and_no_answer_to_it_ends_another_work(
+    pair: tuple[Daemon, Daemon],
+) -> None:
+    ops, worker = pair
+    done, kept = (hand_over(ops, "sacp", text, target="worker")["sent"][0]["work_id"] for text in ("one", "two"))
+    wait_for(lambda: len(worker.get("/v1/works")["works"]) == 2, SHORT, "the works")
+    worker.post(f"/v1/works/{done}/complete", result={})
+    taken = worker.post("/v1/inbox/next", ack=True)["item"]
+    assert taken["message"]["work_id"] == done
+    (asked,) = messages(worker, "sacp", 1)
+    assert (asked["work_id"], asked["work_state"]) == (kept, "submitted")
+    again, _ = messages(worker, "sacp", 2, "?since=0")
+    assert (again["work_id"], again["work_state"]) == (done, "completed")
+    hand_over(worker, "sacp", json.dumps(REPLY))
+    wait_for(lambda: ops.state_of(kept) == "completed", SHORT, "the answer to what was handed out")
+
+
+def test_works_of_a_chain_that_runs_here_are_not_handed_to_our_agent(pair: tuple[Daemon, Daemon]) -> None:
+    ops, worker = pair
+    chain = {"name": "c", "start": "a", "max_steps": 2, "nodes": {"a": {"peer": "worker", "input": "for the run"}}}
+    run_id = ops.post("/v1/chains/runs", chain=chain)["run_id"]
+    (asked,) = messages(worker, "sacp", 1)
+    hand_over(worker, "sacp", json.dumps(REPLY), work_id=asked["work_id"])
+    wait_for(lambda: ops.get(f"/v1/chains/runs/{run_id}")["state"] == "completed", SHORT, "the run")
+    own = hand_over(ops, "sacp", "for the agent", target="worker")["sent"][0]["work_id"]
+    wait_for(lambda: len(worker.get("/v1/works")["works"]) == 2, SHORT, "the agent's own question")
+    hand_over(worker, "sacp", json.dumps(REPLY), work_id=own)
+    (answer,) = messages(ops, "sacp", 1)
+    assert answer["work_id"] == own
+
+
+def test_humaninloop_input_and_output_cross_unchanged(pair: tuple[Daemon, Daemon]) -> None:
+    ops, worker = pair
+    hand_over(ops, "humaninloop", INPUT, target="worker")
+    (asked,) = messages(worker, "humaninloop", 1)
+    assert asked["message"] == INPUT
+    assert not asked["native"]
+    hand_over(worker, "humaninloop", OUTPUT, work_id=asked["work_id"])
+    (answer,) = messages(ops, "humaninloop", 1)
+    assert answer["message"] == OUTPUT
+    assert ops.state_of(asked["work_id"]) == "completed"
+
+
+def test_agentos_question_and_answer_cross_unchanged_and_are_logged(pair: tuple[Daemon, Daemon]) -> None:
+    ops, worker = pair
+    question = query("asker", "helper")
+    hand_over(ops, "agentos", question)
+    (asked,) = messages(worker, "agentos", 1)
+    assert asked["message"] == question
+    evidence = {
+        "sources": [{"type": "code", "location": "a.py", "confidence": 90}],
+        "confidence": 90,
+        "verification": [],
+    }
+    reply = query("helper", "asker", type="response", replyTo=question["id"], evidence=evidence)
+    hand_over(worker, "agentos", reply)
+    (answer,) = messages(ops, "agentos", 1)
+    assert answer["message"] == reply
+    rows = ops.get("/v1/bridge/agentos/log")["rows"]
+    assert [(row["messageId"], row["direction"], row["status"]) for row in rows] == [
+        (question["id"], "sent", "success"),
+        (reply["id"], "received", "success"),
+    ]
+    assert len(rows[0]) == 10
+    there = worker.get("/v1/bridge/agentos/log")["rows"]
+    assert [(row["messageId"], row["direction"]) for row in there] == [
+        (question["id"], "received"),
+        (reply["id"], "sent"),
+    ]
+
+
+def test_a_question_that_nobody_answers_in_time_says_timeout(pair: tuple[Daemon, Daemon]) -> None:
+    ops, _worker = pair
+    question = query("asker", "helper", ttl=1)
+    hand_over(ops, "agentos", question)
+
+    def timed_out() -> bool:
+        (row,) = (row for row in ops.get("/v1/bridge/agentos/log")["rows"] if row["messageId"] == question["id"])
+        return bool(row["status"] == "timeout" and row["latencyMs"] == 1000)
+
+    wait_for(timed_out, SHORT, "the time to run out")
+
+
+def test_a_sentient_chain_closes_backwards_and_tells_the_memory_agent(tmp_path: Path) -> None:
+    logs = tmp_path / "audit"
+    flags = ("--sentient-memory-agent", "memory", "--sentient-log-root", str(logs), "--sentient-user", "desk")
+    with daemons(
+        tmp_path, ("objective", *flags), ("goal", *flags), ("final", *flags), ("memory", *flags), ("desk",)
+    ) as (objective, goal, final, memory, desk):
+        work_id = desk.post("/v1/works", to="objective", text="Plan my day")["work_id"]
+        (asked,) = messages(objective, "sentient", 1)
+        assert asked["native"]
+        session = asked["message"]["metadata"]["session_id"]
+        request = asked["message"]["metadata"]["request_id"]
+        first = link("objective", "goal", 1, session=session, request=request)
+        hand_over(objective, "sentient", first)
+        (second_in,) = messages(goal, "sentient", 1)
+        assert second_in["message"] == first
+        second = link("goal", "final", 2, first["message_id"], session=session, request=request)
+        hand_over(goal, "sentient", second)
+        (third_in,) = messages(final, "sentient", 1)
+        assert third_in["message"] == second
+        third = link("final", None, 3, second["message_id"], session=session, request=request)
+        hand_over(final, "sentient", third)
+        wait_for(lambda: desk.state_of(work_id) == "completed", SHORT, "the end to travel back")
+        result = desk.get(f"/v1/works/{work_id}")["work"]["result"]
+        assert result["content"] == "words of final"
+        assert goal.state_of(second_in["work_id"]) == "completed"
+        (told,) = messages(memory, "sentient", 1)
+        text = told["message"]["output"]["content"]
+        for sent in (first, second, third):
+            assert f"[MESSAGE_ID: {sent['message_id']}]" in text
+        assert told["work_id"] is None
+
+        day = datetime.now(UTC).strftime("%Y%m%d")
+        file = logs / "system" / "logs" / f"{day}.log"
+        wait_for(lambda: file.exists() and file.read_text().count("---\n") == 3, SHORT, "the log")
+        ids = [line for line in file.read_text().splitlines() if line.startswith("[MESSAGE_ID")]
+        assert ids == [f"[MESSAGE_ID: {sent['message_id']}]" for sent in (first, second, third)]
+        # The memory agent's own end of the chain calls nobody.
+        assert [m["kind"] for m in memory.get("/v1/messages?direction=out")["messages"] if m["kind"] == "say"] == []
+
+
+def test_a_chain_whose_next_agent_refuses_ends_as_failed_and_the_memory_agent_hears_of_it(tmp_path: Path) -> None:
+    flags = ("--sentient-memory-agent", "memory")
+    with daemons(tmp_path, ("objective", *flags), ("goal",), ("memory",), ("desk",)) as (objective, goal, memory, desk):
+        work_id = desk.post("/v1/works", to="objective", text="Plan my day")["work_id"]
+        (asked,) = messages(objective, "sentient", 1)
+        metadata = asked["message"]["metadata"]
+        first = link("objective", "goal", 1, session=metadata["session_id"], request=metadata["request_id"])
+        hand_over(objective, "sentient", first)
+        (got,) = messages(goal, "sentient", 1)
+        goal.post(f"/v1/works/{got['work_id']}/reject", reason="busy", message="no time")
+        wait_for(lambda: desk.state_of(work_id) == "failed", SHORT, "the failure to travel back")
+        assert "busy" in desk.get(f"/v1/works/{work_id}")["work"]["message"]
+        (told,) = messages(memory, "sentient", 1)
+        assert first["message_id"] in told["message"]["output"]["content"]
+
+
+def test_a_first_agent_with_ids_of_its_own_answers_the_only_request_it_was_handed(tmp_path: Path) -> None:
+    with daemons(tmp_path, ("objective",), ("goal",), ("desk",)) as (objective, goal, desk):
+        first = desk.post("/v1/works", to="objective", text="Plan my day")["work_id"]
+        messages(objective, "sentient", 1)
+        passed_on = link("objective", "goal", 1, session="own-session", request="own-request")
+        hand_over(objective, "sentient", passed_on)
+        assert messages(goal, "sentient", 1)[0]["message"] == passed_on
+        second = desk.post("/v1/works", to="objective", text="Plan my night")["work_id"]
+        messages(objective, "sentient", 2)
+        refusal = link("objective", None, 1, session="other-session", request="other-request")
+        hand_over(objective, "sentient", refusal)  # the first work waits for its chain: only the second is in hand
+        wait_for(lambda: desk.state_of(second) == "completed", SHORT, "the second request to be answered")
+        assert desk.state_of(first) == "working"
+
+
+def test_the_same_message_is_sent_once_also_at_the_same_time_and_after_a_restart(pair: tuple[Daemon, Daemon]) -> None:
+    ops, worker = pair
+    question = query("asker", "helper")
+    with concurrent.futures.ThreadPoolExecutor(8) as pool:
+        answers = [done.result() for done in [pool.submit(hand_over, ops, "agentos", question) for _ in range(8)]]
+    assert sorted(answer["repeated"] for answer in answers) == [False] + [True] * 7
+    assert len({sent["id"] for answer in answers for sent in answer["sent"]}) == 1
+    assert ops.stop() == 0
+    ops.start()
+    again = hand_over(ops, "agentos", question)
+    assert (again["repeated"], again["sent"][0]["id"]) == (True, answers[0]["sent"][0]["id"])
+    assert len(ops.get("/v1/messages?direction=out&kind=say")["messages"]) == 1
+    assert len(messages(worker, "agentos", 1)) == 1
+    assert len(worker.get("/v1/messages?direction=in&kind=say")["messages"]) == 1
+    assert len(ops.get("/v1/bridge/agentos/log")["rows"]) == 1
+
+
+def test_a_refused_message_says_why_and_lies_in_quarantine(pair: tuple[Daemon, Daemon]) -> None:
+    ops, _worker = pair
+    broken = query("asker", "helper", type="\u202eshout\n[FORGED]")
+    with pytest.raises(HttpError) as caught:
+        hand_over(ops, "agentos", broken)
+    assert caught.value.status == 422
+    assert caught.value.answer["code"] == "message_refused"
+    assert "/type" in {found["path"] for found in caught.value.answer["findings"] if found["severity"] == "error"}
+    (kept,) = ops.get("/v1/quarantine")["quarantined"]
+    assert (kept["subject"], kept["reason"]) == ("bridge/agentos", "message_refused")
+    assert kept["size"] == len(json.dumps(broken))
+    assert ops.get("/v1/messages?direction=out&kind=say")["messages"] == []
+    assert ops.get("/v1/status")["counters"]["bridge.refused.agentos"] == 1
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '{"a": 1, "a": 2}',
+        '{"a": NaN}',
+        '{"a": 9007199254740993}',
+        "[" * 5000,
+        "",
+        "null",
+        '"{{node}}"',
+        '{"a": "\\ud800"}',
+    ],
+)
+def test_hostile_text_is_refused_and_harms_nothing(pair: tuple[Daemon, Daemon], text: str) -> None:
+    ops, worker = pair
+    for name in ("sentient", "humaninloop", "agentos"):
+        with pytest.raises(HttpError) as caught:
+            ops.post(f"/v1/bridge/{name}", text=text)
+        assert caught.value.status == 422, caught.value.answer
+    answer = ops.post("/v1/bridge/sacp", text=text or " ", target="worker")
+    assert len(answer["sent"]) == 1
+    assert messages(worker, "sacp", 1)[0]["envelope_id"] == answer["sent"][0]["id"]
+
+
+def test_positions_survive_a_restart_and_a_second_reader_can_go_back(pair: tuple[Daemon, Daemon]) -> None:
+    ops, worker = pair
+    for number in range(4):
+        hand_over(ops, "agentos", query("asker", "helper", type="event", payload={"content": number, "format": "json"}))
+    four = messages(worker, "agentos", 4)
+    assert [item["message"]["payload"]["content"] for item in four] == [0, 1, 2, 3]
+    worker.post("/v1/bridge/agentos/ack", seq=four[1]["seq"])
+    states = worker.get("/v1/inbox")["counts"]
+    assert states["ready"] == 2
+    worker.kill()
+    worker.start()
+    assert [item["message"] for item in messages(worker, "agentos", 2)] == [item["message"] for item in four[2:]]
+    assert [item["seq"] for item in messages(worker, "agentos", 4, "?since=0")] == [item["seq"] for item in four]
+    # An older acknowledgement moves nothing back, one of the future is refused.
+    assert worker.post("/v1/bridge/agentos/ack", seq=1)["seq"] == four[1]["seq"]
+    with pytest.raises(HttpError) as caught:
+        worker.post("/v1/bridge/agentos/ack", seq=10**9)
+    assert caught.value.status == 400
+    one = worker.get(f"/v1/bridge/agentos/messages/{four[3]['seq']}")
+    assert one["message"] == four[3]["message"]
+    with pytest.raises(HttpError) as caught:
+        worker.get("/v1/bridge/agentos/messages/999999")
+    assert caught.value.status == 404
+
+
+def test_a_message_that_fits_no_envelope_travels_through_the_artifact_store(pair: tuple[Daemon, Daemon]) -> None:
+    ops, worker = pair
+    large = query("asker", "helper", type="event")
+    large["payload"] = {"content": {"text": "x" * 1_500_000}, "format": "json"}
+    sent = hand_over(ops, "agentos", large)["sent"]
+    (got,) = messages(worker, "agentos", 1)
+    assert got["message"] == large
+    assert not got["native"]
+    envelope = ops.get(f"/v1/messages/{sent[0]['id']}")["envelope"]
+    assert envelope["ext"]["agentos.message_ref"]["uri"].startswith("agh://artifacts/")
+    assert "agentos.message" not in envelope["ext"]
+    assert hand_over(ops, "agentos", large)["repeated"]
+
+
+def test_a_work_that_has_ended_takes_no_report(pair: tuple[Daemon, Daemon]) -> None:
+    ops, worker = pair
+    hand_over(ops, "humaninloop", INPUT, target="worker")
+    (asked,) = messages(worker, "humaninloop", 1)
+    ops.post(f"/v1/works/{asked['work_id']}/cancel")
+    wait_for(lambda: worker.state_of(asked["work_id"]) == "canceled", SHORT, "the cancelation")
+    with pytest.raises(HttpError) as caught:
+        hand_over(worker, "humaninloop", OUTPUT, work_id=asked["work_id"])
+    assert "work_closed" in {found["rule"] for found in caught.value.answer["findings"]}
+    assert worker.get("/v1/messages?direction=out&kind=trace")["messages"] == []
+
+
+def test_names_of_agents_map_to_peers_by_configuration(tmp_path: Path) -> None:
+    agents = ("--bridge-agent", "com.acme.asker=ops", "--bridge-agent", "com.acme.helper=worker")
+    with daemons(tmp_path, ("ops", *agents), ("worker", *agents)) as (ops, worker):
+        question = query("com.acme.asker", "com.acme.helper")
+        hand_over(ops, "agentos", question)
+        (asked,) = messages(worker, "agentos", 1)
+        assert asked["message"] == question
+        assert asked["sender"] == "ops"
+        stranger = copy.deepcopy(question)
+        stranger["id"] = f"msg-{uuid.uuid4()}"
+        stranger["to"]["agentId"] = "com.acme.nobody"
+        with pytest.raises(HttpError) as caught:
+            hand_over(ops, "agentos", stranger)
+        assert "agent_map" in {found["rule"] for found in caught.value.answer["findings"]}
+
+
+def test_an_end_that_came_while_the_daemon_was_down_travels_back_after_its_start(tmp_path: Path) -> None:
+    with daemons(tmp_path, ("objective",), ("goal",), ("desk",)) as (objective, goal, desk):
+        work_id = desk.post("/v1/works", to="objective", text="Plan my day")["work_id"]
+        (asked,) = messages(objective, "sentient", 1)
+        metadata = asked["message"]["metadata"]
+        first = link("objective", "goal", 1, session=metadata["session_id"], request=metadata["request_id"])
+        hand_over(objective, "sentient", first)
+        (got,) = messages(goal, "sentient", 1)
+        objective.kill()
+        last = link("goal", None, 2, first["message_id"], code="partial")
+        last["metadata"].update(session_id="wrong", request_id="wrong")
+        answer = hand_over(goal, "sentient", last)
+        # Inherited from the parent before anything else is looked at.
+        assert answer["message"]["metadata"]["session_id"] == metadata["session_id"]
+        assert goal.state_of(got["work_id"]) == "completed"
+        objective.start()
+        wait_for(lambda: desk.state_of(work_id) == "completed", SHORT, "the end to travel back")
+        assert desk.get(f"/v1/works/{work_id}")["work"]["result"]["partial"] is True
+
+
+def test_the_audit_log_has_each_entry_once_after_a_crash_in_between(tmp_path: Path) -> None:
+    home = Home(tmp_path)
+    flags = ("--sentient-log-root", str(tmp_path / "audit"), "--sentient-user", "desk")
+    ops = Daemon(home, "ops", *flags, env={"AGHD_FAILPOINT": "bridge.appended:2"})
+    ops.start()
+    process = ops.process
+    assert process is not None
+    sent = [link("ops", None, 1, session=f"session-{number}") for number in range(2)]
+    hand_over(ops, "sentient", sent[0])
+    folder = tmp_path / "audit" / "system" / "logs"
+    wait_for(lambda: any(file.stat().st_size for file in folder.glob("*.log")), SHORT, "the first entry")
+    with contextlib.suppress(OSError, HttpError):  # the daemon may die before it has answered
+        hand_over(ops, "sentient", sent[1])
+    wait_for(lambda: process.poll() is not None, SHORT, "the crash")
+    ops.env.pop("AGHD_FAILPOINT")
+    with ops:
+        third = link("ops", None, 1, session="session-2")
+        hand_over(ops, "sentient", third)
+        wanted = [f"[MESSAGE_ID: {message['message_id']}]" for message in (*sent, third)]
+
+        def ids() -> list[str]:
+            text = "".join(file.read_text() for file in sorted(folder.glob("*.log")))
+            return [line for line in text.splitlines() if line.startswith("[MESSAGE_ID")]
+
+        wait_for(lambda: len(ids()) >= 3, SHORT, "the third entry")
+        assert ids() == wanted
+
+
+def test_without_an_artifact_store_a_message_that_fits_no_envelope_is_too_large(tmp_path: Path) -> None:
+    async def run() -> None:
+        async with NatsServer() as broker:
+            await asyncio.to_thread(_too_large, tmp_path, broker.url)
+
+    asyncio.run(run())
+
+
+def _too_large(root: Path, url: str) -> None:
+    with daemons(root, ("ops", *MAP, "--nats", url), ("worker", *MAP, "--nats", url)) as (ops, _worker):
+        large = query("asker", "helper", type="event")
+        large["payload"]["content"] = "x" * 1_200_000
+        with pytest.raises(HttpError) as caught:
+            hand_over(ops, "agentos", large)
+        assert (caught.value.status, caught.value.answer["code"]) == (413, "too_large")
+        assert "JetStream" in caught.value.answer["hint"]
+        assert ops.get("/v1/messages?direction=out&kind=say")["messages"] == []
+        with pytest.raises(HttpError) as caught:
+            hand_over(ops, "agentos", {"text": "x" * 5_000_000})
+        assert caught.value.answer["code"] == "too_large"
+
+
+def test_names_are_looked_up_among_present_peers_where_that_is_switched_on(tmp_path: Path) -> None:
+    with daemons(
+        tmp_path,
+        ("ops", "--bridge-lookup", "both"),
+        ("goal", "--display-name", "Goal Agent", "--capability", "goals:split"),
+        ("twin", "--capability", "goals:split"),
+    ) as (ops, goal, twin):
+        hand_over(ops, "sentient", link("ops", "Goal Agent", 1))
+        assert messages(goal, "sentient", 1)[0]["sender"] == "ops"
+        with pytest.raises(HttpError) as caught:
+            hand_over(ops, "sentient", link("ops", "goals:split", 1, session="other"))
+        (found,) = (item for item in caught.value.answer["findings"] if item["rule"] == "agent_map")
+        assert "2 peers" in found["message"]
+        with pytest.raises(HttpError):
+            hand_over(ops, "sentient", link("ops", "goal agent", 1, session="third"))  # nothing is lower-cased
+        with pytest.raises(HttpError):
+            hand_over(goal, "sentient", link("goal", "Goal Agent", 1, session="fourth"))  # off by default
+        assert twin.get("/v1/messages?direction=in&kind=say")["messages"] == []
+
+
+def test_agents_are_handed_what_is_for_them_and_nothing_of_others(tmp_path: Path) -> None:
+    with daemons(tmp_path, ("ops", *MAP), ("worker", *MAP, "--observe"), ("third",)) as (ops, worker, third):
+        third.post("/v1/messages", kind="say", body={"text": "private"}, to="ops", direct=True)
+        third.post("/v1/messages", kind="say", body={"text": "to ops"}, to="ops", thread_id="thread_open")
+        third.post("/v1/messages", kind="say", body={"text": "to all"}, thread_id="thread_open")
+        third.post("/v1/messages", kind="say", body={"text": "to you"}, to="worker", direct=True)
+        got = messages(worker, "sacp", 2)
+        assert [item["message"] for item in got] == ["to all", "to you"]
+        assert all(item["native"] for item in got)
+        assert [item["message"] for item in messages(ops, "sacp", 3)] == ["private", "to ops", "to all"]
+
+
+def test_a_carried_message_that_does_not_hold_counts_as_native(pair: tuple[Daemon, Daemon]) -> None:
+    ops, worker = pair
+    forged = query("helper", "helper", type="event")
+    ops.post(
+        "/v1/messages",
+        kind="say",
+        body={"text": "what I really say"},
+        to="worker",
+        thread_id="thread_open",
+        ext={
+            "agentos.message": forged,
+            "agentos.message_ref": {"uri": "agh://artifacts/a/../b", "sha256": "", "size": 5},
+        },
+    )
+    (got,) = messages(worker, "agentos", 1)
+    assert got["native"]
+    assert got["message"] != forged
+    assert "what I really say" in json.dumps(got["message"])
+    assert {"message_ref", "carried_message"} <= {found["rule"] for found in got["findings"]}
+    assert ops.get("/v1/status")["counters"].get("internal_errors") is None
+
+
+def test_what_retention_removed_is_a_gap_in_the_stream(pair: tuple[Daemon, Daemon]) -> None:
+    ops, worker = pair
+    for text in ("one", "two"):
+        ops.post("/v1/messages", kind="say", body={"text": text}, to="worker", thread_id="thread_open")
+    first, second = messages(worker, "sacp", 2)
+    assert worker.stop() == 0
+
+    async def prune() -> None:
+        store = await Store.open(worker.store_path)
+        await store.write(lambda tx: tx.db.execute("DELETE FROM envelopes WHERE seq = ?", (first["seq"],)).rowcount)
+        await store.write(lambda tx: meta.put(tx.db, "pruned_through", first["seq"]))
+        await store.close()
+
+    asyncio.run(prune())
+    worker.start()
+    gap, left = messages(worker, "sacp", 2, "?since=0")
+    assert (gap["type"], gap["seq"], gap["pruned_from"]) == ("gap", first["seq"], 1)
+    assert left["message"] == second["message"] == "two"
+
+
+def test_the_agent_map_and_the_files_are_read_again_at_a_signal(tmp_path: Path) -> None:
+    home = Home(tmp_path)
+    config = tmp_path / "ops.toml"
+    config.write_text("")
+    with Daemon(home, "ops", "--config", str(config)) as ops, Daemon(home, "worker", *MAP) as worker:
+        wait_for(lambda: ops.knows("worker") and worker.knows("ops"), SHORT, "presence")
+        question = query("asker", "helper")
+        with pytest.raises(HttpError):
+            hand_over(ops, "agentos", question)
+        config.write_text('[bridge]\nagents = ["asker=ops", "helper=worker"]\n[agentos]\nstrict = true\n')
+        assert ops.process is not None
+        ops.process.send_signal(signal.SIGHUP)
+
+        def taken() -> bool:
+            with contextlib.suppress(HttpError):
+                return bool(hand_over(ops, "agentos", question)["sent"])
+            return False
+
+        wait_for(taken, SHORT, "the new map")
+        old = query("asker", "helper", id=f"msg-{uuid.uuid1()}")
+        with pytest.raises(HttpError) as caught:  # strict now
+            hand_over(ops, "agentos", old)
+        assert "uuid_version" in {found["rule"] for found in caught.value.answer["findings"]}
+        # Bad files leave everything as it is.
+        config.write_text(config.read_text() + f'manifest = "{tmp_path}/none"\n')
+        ops.process.send_signal(signal.SIGHUP)
+        wait_for(lambda: "not reloaded" in ops.log.read_text(), SHORT, "the complaint")
+        assert hand_over(ops, "agentos", question)["repeated"]
+
+
+def examples(name: str) -> list[Any]:
+    """The real JSON examples of a seed, in its order."""
+    lines = (Path(__file__).parent.parent / "vectors" / "seed_examples.jsonl").read_text().splitlines()
+    return [row["value"] for row in map(json.loads, lines) if row["format"] == name]
+
+
+def rules(answer: Any) -> set[str]:
+    assert {found["severity"] for found in answer["findings"]} <= {"warning"}
+    return {found["rule"] for found in answer["findings"]}
+
+
+def test_the_seeds_examples_of_sentient_cross_with_the_findings_they_deserve(tmp_path: Path) -> None:
+    flags = [
+        flag
+        for entry in ("objective_agent=objective", "goal_agent=goal", "planning_agent=planning", "user=planning")
+        for flag in ("--bridge-agent", entry)
+    ]
+    first, second, third = examples("sentient")
+    with daemons(tmp_path, ("objective", *flags), ("goal", *flags), ("planning", *flags)) as (
+        objective,
+        goal,
+        planning,
+    ):
+        assert rules(hand_over(objective, "sentient", first)) == {"clock_skew"}
+        (got,) = messages(goal, "sentient", 1)
+        assert (got["message"], got["native"]) == (first, False)
+        assert rules(hand_over(goal, "sentient", second)) == {"clock_skew"}
+        assert rules(hand_over(objective, "sentient", third)) == {"clock_skew"}
+        two = {item["message"]["message_id"]: item["message"] for item in messages(planning, "sentient", 2)}
+        assert two == {second["message_id"]: second, third["message_id"]: third}
+
+
+def test_the_seeds_examples_of_agentos_cross_with_the_findings_they_deserve(tmp_path: Path) -> None:
+    senders = ("one-brain=brain", "admin-monitor=brain")
+    others = ("macro-analyst=other", "data-connector-wb=other", "gap-ticket-creator=other")
+    flags = [flag for entry in senders + others for flag in ("--bridge-agent", entry)]
+    question, *rest = examples("agentos")
+    with daemons(tmp_path, ("brain", *flags), ("other", *flags)) as (brain, other):
+        assert rules(hand_over(brain, "agentos", question)) == {"uuid_version", "clock_skew"}
+        (got,) = messages(other, "agentos", 1)
+        assert (got["message"], got["native"]) == (question, False)
+        for message in rest:
+            assert rules(hand_over(other, "agentos", message)) == {"uuid_version", "clock_skew"}
+        assert [item["message"] for item in messages(brain, "agentos", 3)] == rest
+
+
+def test_the_seeds_examples_of_humaninloop_and_sacp_cross_with_the_findings_they_deserve(
+    pair: tuple[Daemon, Daemon],
+) -> None:
+    ops, worker = pair
+    given, made = examples("humaninloop")
+    assert rules(hand_over(ops, "humaninloop", given, target="worker")) == set()
+    (asked,) = messages(worker, "humaninloop", 1)
+    assert asked["message"] == given
+    assert rules(hand_over(worker, "humaninloop", made)) == {"feature_root_stripped"}
+    (answer,) = messages(ops, "humaninloop", 1)
+    assert answer["message"] == made
+    ops.post("/v1/bridge/sacp/ack", seq=answer["seq"])
+    worker.post("/v1/bridge/sacp/ack", seq=asked["seq"])
+    for response in examples("sacp"):
+        hand_over(ops, "sacp", f"Work on {response['message']}", target="worker")
+        (asked,) = messages(worker, "sacp", 1)
+        assert rules(hand_over(worker, "sacp", json.dumps(response), work_id=asked["work_id"])) == set()
+        (answer,) = messages(ops, "sacp", 1)
+        assert answer["message"] == response
+        ops.post("/v1/bridge/sacp/ack", seq=answer["seq"])
+        worker.post("/v1/bridge/sacp/ack", seq=asked["seq"])
+
+
+@pytest.mark.parametrize("point", ["send.decided", "send.committed"])
+def test_a_hand_over_that_a_crash_interrupted_is_sent_once(tmp_path: Path, point: str) -> None:
+    home = Home(tmp_path)
+    with Daemon(home, "worker", *MAP) as worker:
+        ops = Daemon(home, "ops", *MAP, env={"AGHD_FAILPOINT": point})
+        ops.start()
+        question = query("asker", "helper")
+        with pytest.raises(OSError):  # the connection ends, in one way or another
+            hand_over(ops, "agentos", question)
+        assert ops.process is not None
+        ops.process.wait(SHORT)
+        ops.env.pop("AGHD_FAILPOINT")
+        with ops:
+            assert hand_over(ops, "agentos", question)["repeated"] is (point == "send.committed")
+            assert [item["message"] for item in messages(worker, "agentos", 1)] == [question]
+            assert len(worker.get("/v1/messages?direction=in&kind=say")["messages"]) == 1
+            assert len(ops.get("/v1/bridge/agentos/log")["rows"]) == 1

@@ -1,0 +1,347 @@
+"""`aghctl bridge` between two real daemons: lines in and out, a command for each work, logs."""
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.daemons import Daemon, Home, wait_for
+
+pytestmark = pytest.mark.skipif(not hasattr(os, "pidfd_open"), reason="bridging to a command needs Linux")
+
+WAIT = 30.0
+RESPONSE = {"thought": "adding", "status": "success", "data": {"sum": 10}, "message": "It is ten."}
+OUTPUT = {"success": True, "summary": "spec written", "artifacts": [], "recommendation": "proceed", "notes": ["n"]}
+INPUT = {
+    "context": {"feature_id": "005-auth", "workflow": "specify", "iteration": 1},
+    "paths": {"feature_root": "specs/005-auth/"},
+    "task": {"action": "write_spec", "params": {"depth": 2}},
+}
+
+
+class Bus:
+    """`ops`, who asks, and `worker`, whose agent speaks a foreign format."""
+
+    def __init__(self, home: Home, ops: Daemon, worker: Daemon) -> None:
+        self.home, self.ops, self.worker = home, ops, worker
+
+    def open(self, text: str) -> str:
+        work_id: str = self.ops.post("/v1/works", to="worker", text=text)["work_id"]
+        return work_id
+
+    def end_of(self, work_id: str) -> dict[str, Any]:
+        """The body of the trace that ended a work, as `ops` has it."""
+        wait_for(lambda: self.ops.state_of(work_id) in ("completed", "failed", "canceled"), WAIT, "the work to end")
+        messages = self.ops.get(f"/v1/messages?work={work_id}&direction=in&kind=trace")["messages"]
+        body: dict[str, Any] = messages[-1]["envelope"]["body"]
+        return body
+
+
+@pytest.fixture
+def bus(tmp_path: Path) -> Iterator[Bus]:
+    home = Home(tmp_path)
+    with Daemon(home, "worker") as worker, Daemon(home, "ops") as ops:
+        wait_for(lambda: ops.knows("worker") and worker.knows("ops"), WAIT, "the two to know each other")
+        yield Bus(home, ops, worker)
+
+
+class Bridge:
+    """One `aghctl bridge`; its lines and its words are collected as they come."""
+
+    def __init__(self, home: Home, name: str, *words: str) -> None:
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "aghbus.cli", "--name", name, "bridge", *words],
+            env=home.env,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+        )
+        self.lines: list[Any] = []
+        self.words: list[str] = []
+        self._readers = [
+            threading.Thread(
+                target=self._read, args=(self.process.stdout, lambda line: self.lines.append(json.loads(line)))
+            ),
+            threading.Thread(
+                target=self._read, args=(self.process.stderr, lambda line: self.words.append(line.decode()))
+            ),
+        ]
+        for reader in self._readers:
+            reader.start()
+
+    def _read(self, stream: Any, keep: Any) -> None:
+        for line in stream:
+            keep(line)
+
+    def write(self, *values: Any) -> None:
+        assert self.process.stdin is not None
+        for value in values:
+            self.process.stdin.write(value if isinstance(value, bytes) else json.dumps(value).encode() + b"\n")
+        self.process.stdin.flush()
+
+    def wait_lines(self, count: int) -> list[Any]:
+        wait_for(lambda: len(self.lines) >= count, WAIT, f"{count} lines, have {self.lines} {self.words}")
+        return self.lines
+
+    def wait_words(self, text: str) -> None:
+        wait_for(lambda: any(text in line for line in self.words), WAIT, f"{text!r} in {self.words}")
+
+    def end(self, number: signal.Signals = signal.SIGTERM) -> int:
+        """The exit code after a signal (or without one, when it has ended by itself)."""
+        if self.process.poll() is None:
+            self.process.send_signal(number)
+        return self.wait()
+
+    def wait(self) -> int:
+        code = self.process.wait(WAIT)
+        for reader in self._readers:
+            reader.join()
+        for stream in (self.process.stdin, self.process.stdout, self.process.stderr):
+            assert stream is not None
+            with contextlib.suppress(BrokenPipeError):
+                stream.close()
+        return code
+
+
+@contextlib.contextmanager
+def bridging(home: Home, name: str, *words: str) -> Iterator[Bridge]:
+    bridge = Bridge(home, name, *words)
+    try:
+        yield bridge
+    finally:
+        if bridge.process.poll() is None:
+            bridge.process.kill()
+        bridge.wait()
+
+
+def send(bus: Bus, name: str, *words: str, lines: list[Any]) -> subprocess.CompletedProcess[bytes]:
+    stdin = b"\n".join(line if isinstance(line, bytes) else json.dumps(line).encode() for line in lines)
+    return bus.home.ctl("--name", name, "bridge", *words, "--send-only", stdin=stdin)
+
+
+def test_an_agent_of_sacp_gets_words_and_its_response_ends_the_work(bus: Bus) -> None:
+    work_id = bus.open("add 5 and 5\nthen stop")
+    with bridging(bus.home, "worker", "sacp") as agent:
+        assert agent.wait_lines(1) == ["add 5 and 5\nthen stop"]
+        wait_for(lambda: bus.ops.state_of(work_id) == "working", WAIT, "the work to be accepted")
+        agent.write(RESPONSE)
+        assert bus.end_of(work_id) == {"state": "completed", "message": "It is ten.", "result": {"sum": 10}}
+        assert agent.end() == 0
+        assert agent.words == []
+    rows = bus.home.ctl_json("--name", "worker", "bridge", "sacp", "log")["rows"]
+    assert [(row["status"], row["thought"], row["work_id"]) for row in rows] == [("success", "adding", work_id)]
+    shown = bus.home.ctl("--name", "worker", "bridge", "sacp", "log").stdout.decode()
+    assert work_id in shown
+
+
+def test_both_envelopes_of_adr_007_come_out_as_they_went_in(bus: Bus) -> None:
+    with (
+        bridging(bus.home, "ops", "humaninloop", "--target", "worker") as workflow,
+        bridging(bus.home, "worker", "humaninloop") as agent,
+    ):
+        workflow.write(INPUT)
+        assert agent.wait_lines(1) == [INPUT]
+        agent.write(OUTPUT)
+        assert workflow.wait_lines(1) == [OUTPUT]
+        assert (agent.end(), workflow.end(signal.SIGINT)) == (0, 130)
+
+
+def test_a_refused_line_is_told_the_others_go_on_and_the_exit_code_says_no(bus: Bus) -> None:
+    bad = {**INPUT, "task": {"action": "\x1b[2Jgo", "params": {}, "more\u202e": 1}, "context": {}}
+    done = send(bus, "ops", "humaninloop", "--target", "worker", lines=[bad, b"\xff", b"{", INPUT])
+    told = done.stderr.decode()
+    assert done.returncode == 1
+    assert {line.split(":")[0] for line in told.splitlines()} == {"line 1", "line 2", "line 3"}
+    assert not {char for char in told if not char.isprintable()} - {"\n"}
+    assert "line 4: sent to worker" in done.stdout.decode()
+    again = send(bus, "ops", "humaninloop", "--target", "worker", "-o", "json", lines=[INPUT])
+    (answer,) = map(json.loads, again.stdout.splitlines())
+    assert (answer["repeated"], answer["message"]) == (True, INPUT)
+    with bridging(bus.home, "ops", "humaninloop") as workflow:
+        workflow.write(b"no json\n")
+        workflow.wait_words("line 1: error")
+        assert workflow.end() == 1
+
+
+def test_lines_with_meta_say_target_and_work_and_tell_where_a_message_comes_from(bus: Bus) -> None:
+    line = {"message": INPUT, "target": "worker", "key": "k1"}
+    done = send(
+        bus, "ops", "humaninloop", "--meta", "-o", "jsonl", lines=[line, {**line, "key": "k2"}, {"target": "x"}]
+    )
+    first, second = map(json.loads, done.stdout.splitlines())
+    assert first["sent"][0]["work_id"] != second["sent"][0]["work_id"]
+    assert b"line 3" not in done.stdout
+    assert json.loads(done.stderr)["line"] == 3
+    with bridging(bus.home, "worker", "humaninloop", "--meta") as agent:
+        one, two = agent.wait_lines(2)
+        assert (one["message"], one["sender"], one["native"], one["format"]) == (INPUT, "ops", False, "humaninloop")
+        agent.write({"text": json.dumps(OUTPUT), "work_id": two["work_id"]})
+        assert bus.end_of(two["work_id"])["state"] == "completed"
+        assert bus.ops.state_of(one["work_id"]) == "working"
+        assert agent.end() == 0
+
+
+def test_what_was_printed_is_acknowledged_and_a_restart_of_the_daemon_loses_nothing(bus: Bus) -> None:
+    bus.open("first")
+    with bridging(bus.home, "worker", "sacp") as agent:
+        agent.wait_lines(1)
+        wait_for(lambda: not bus.worker.get("/v1/inbox")["items"], WAIT, "the message to be acknowledged")
+        bus.worker.kill()
+        bus.worker.start()
+        bus.open("second")
+        assert agent.wait_lines(2) == ["first", "second"]
+        wait_for(lambda: not bus.worker.get("/v1/inbox")["items"], WAIT, "the message to be acknowledged")
+        assert agent.end() == 0
+    bus.open("third")
+    with bridging(bus.home, "worker", "sacp") as agent:
+        assert agent.wait_lines(1) == ["third"]
+        assert agent.end() == 0
+
+
+def test_a_daemon_that_stays_away_ends_the_bridge(bus: Bus) -> None:
+    with bridging(bus.home, "worker", "sacp", "--timeout", "0.5s") as agent:
+        bus.open("first")
+        agent.wait_lines(1)
+        bus.worker.stop()
+        assert agent.wait() == 3
+        assert any("aghctl: " in line for line in agent.words)
+    bus.worker.start()
+
+
+AGENT = """
+import json, os, sys
+words = sys.stdin.read()
+print("progress of no interest", file=sys.stderr, flush=True)
+assert words == open(os.environ["AGH_INPUT"]).read()
+"""
+SACP_AGENT = AGENT + f"print('Sure!', '```json', {json.dumps(RESPONSE)!r}, '```', sep='\\n'); assert words == 'add\\n'"
+HUMAN_AGENT = AGENT + f"assert json.loads(words)['task']['action'] == 'write_spec'; print({json.dumps(OUTPUT)!r})"
+SLOPPY_AGENT = AGENT + "print(json.dumps({'success': 'yes', 'summary': '', 'artifacts': [], 'recommendation': 'go'}))"
+LARGE_AGENT = (
+    AGENT
+    + "print(json.dumps({'success': True, 'summary': 's', 'artifacts': [], 'recommendation': 'proceed', 'notes': ['x' * 300_000]}))"
+)
+
+
+def once(bus: Bus, format: str, script: str) -> tuple[int, list[dict[str, Any]], bytes]:
+    """Exit code, events and errors of one work done by a Python script."""
+    words = ["bridge", format, "--once", "--grace", "1s", "-o", "jsonl", "--", sys.executable, "-c", script]
+    done = bus.home.ctl("--name", "worker", *words)
+    return done.returncode, [json.loads(line) for line in done.stdout.splitlines()], done.stderr
+
+
+def test_a_command_gets_the_words_of_a_work_and_its_output_is_bridged_back(bus: Bus) -> None:
+    work_id = bus.open("add")
+    code, events, errors = once(bus, "sacp", SACP_AGENT)
+    assert (code, errors) == (0, b"")
+    assert [event["event"] for event in events][-3:] == ["finished", "problem", "reported"]
+    assert "surrounding_text" in events[-2]["message"]  # a warning that refuses nothing is not silent
+    assert bus.end_of(work_id) == {"state": "completed", "message": "It is ten.", "result": {"sum": 10}}
+    assert bus.worker.get("/v1/inbox")["items"] == []
+    journal = bus.home.root / "state" / "aghbus" / "serve" / "worker.bridge-sacp"
+    assert [path.name for path in journal.iterdir()] == ["lock"]
+
+
+@pytest.mark.parametrize("script", [HUMAN_AGENT, LARGE_AGENT], ids=["small", "large"])
+def test_a_command_answers_an_input_envelope_with_an_output_envelope(bus: Bus, script: str) -> None:
+    assert send(bus, "ops", "humaninloop", "--target", "worker", lines=[INPUT]).returncode == 0
+    code, _, errors = once(bus, "humaninloop", script)
+    assert (code, errors) == (0, b"")
+    with bridging(bus.home, "ops", "humaninloop") as workflow:
+        (output,) = workflow.wait_lines(1)
+        assert output["recommendation"] == "proceed"
+        assert output == OUTPUT or output["notes"] == ["x" * 300_000]
+        assert workflow.end() == 0
+
+
+def test_an_output_that_breaks_the_format_fails_the_work_with_the_findings(bus: Bus) -> None:
+    assert send(bus, "ops", "humaninloop", "--target", "worker", lines=[INPUT]).returncode == 0
+    work_id = bus.ops.get("/v1/works")["works"][0]["work_id"]
+    code, _, _ = once(bus, "humaninloop", SLOPPY_AGENT)
+    body = bus.end_of(work_id)
+    assert (code, body["state"]) == (1, "failed")
+    assert body["message"].startswith("the output was refused: /success ")
+    assert {"/success", "/recommendation"} <= {finding["path"] for finding in body["result"]["findings"]}
+    assert "'yes'" in body["result"]["output"] or '"yes"' in body["result"]["output"]
+
+
+def test_a_command_that_fails_fails_its_work_as_any_worker_s_does(bus: Bus) -> None:
+    work_id = bus.open("add")
+    code, _, _ = once(bus, "sacp", "import sys; print('half'); sys.exit('no model there')")
+    body = bus.end_of(work_id)
+    assert (code, body["state"], body["message"]) == (1, "failed", "no model there")
+    assert (body["result"]["exit_code"], body["result"]["stdout"]) == (1, "half\n")
+
+
+def test_a_command_can_ask_back_and_its_job_is_done(bus: Bus) -> None:
+    work_id = bus.open("find the CEO")
+    ask = json.dumps({**RESPONSE, "status": "clarification_needed", "message": "Which company?"})
+    code, told, errors = once(bus, "sacp", AGENT + f"print({ask!r})")
+    assert (code, errors) == (0, b"")
+    assert [event["verb"] for event in told if event["event"] == "reported"] == ["asked"]
+    wait_for(lambda: bus.ops.state_of(work_id) == "needs_input", WAIT, "the question to arrive")
+    bus.ops.post(f"/v1/works/{work_id}/say", message="Acme Corp.")
+    with bridging(bus.home, "worker", "sacp") as agent:
+        assert agent.wait_lines(2) == ["find the CEO", "Acme Corp."]
+        agent.write({"thought": "", "status": "success", "data": {}, "message": "Found."})
+        assert bus.end_of(work_id)["message"] == "Found."
+        assert agent.end() == 0
+
+
+def test_the_message_log_has_the_ten_fields(bus: Bus) -> None:
+    query = {
+        "id": "msg-0b9e8f6e-6f8a-4c3b-9d2e-1a2b3c4d5e6f",
+        "timestamp": "2026-01-27T14:30:52Z",
+        "version": "1.0.0",
+        "from": {"agentId": "ops", "instanceId": ""},
+        "to": {"agentId": "worker", "instanceId": ""},
+        "type": "query",
+        "payload": {"content": {"q": 1}, "format": "json", "language": "en", "encoding": "utf-8"},
+        "context": {"sessionId": "s", "requestId": "r", "locale": "en-US", "timezone": "UTC"},
+        "evidence": {"sources": [], "confidence": 0, "citations": [], "provenance": []},
+        "priority": "normal",
+        "ttl": 3600,
+        "retryCount": 0,
+    }
+    done = send(bus, "ops", "agentos", lines=[query])
+    assert done.returncode == 0, done.stderr
+    (row,) = bus.home.ctl_json("--name", "ops", "bridge", "agentos", "log")["rows"]
+    assert len(row) == 10
+    assert (row["messageId"], row["type"], row["evidenceCount"]) == (query["id"], "query", 0)
+    assert "query" in bus.home.ctl("--name", "ops", "bridge", "agentos", "log").stdout.decode()
+
+
+def test_an_answer_that_was_printed_is_handed_over_by_the_next_one_when_all_died_before(bus: Bus) -> None:
+    work_id = bus.open("add")
+    waits = (
+        AGENT
+        + f"""
+import pathlib, time
+while not pathlib.Path("go").exists():
+    time.sleep(0.01)
+with open("runs", "a") as runs:
+    runs.write("ran ")
+print({json.dumps(RESPONSE)!r})
+"""
+    )
+    command = ["--cwd", str(bus.home.root), "-o", "jsonl", "--", sys.executable, "-c", waits]
+    with bridging(bus.home, "worker", "sacp", *command) as first:
+        wait_for(lambda: any(line["event"] == "started" for line in first.lines), WAIT, "the command to start")
+        bus.worker.kill()
+        (bus.home.root / "go").touch()
+        wait_for(lambda: any(line["event"] == "finished" for line in first.lines), WAIT, "the command to end")
+        first.process.kill()
+    bus.worker.start()
+    with bridging(bus.home, "worker", "sacp", *command) as second:
+        assert bus.end_of(work_id)["result"] == {"sum": 10}
+        wait_for(lambda: any(line["event"] == "reported" for line in second.lines), WAIT, "the report")
+        assert second.end() == 0
+    assert (bus.home.root / "runs").read_text() == "ran "

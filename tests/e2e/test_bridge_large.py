@@ -1,0 +1,119 @@
+"""Messages in the artifact store that are not what their reference says: the envelope counts as native, with a finding."""
+
+import asyncio
+import hashlib
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from aghbus.daemon.settings import ArtifactSettings
+from tests.e2e.test_bridge import MAP, SHORT, daemons, hand_over, messages, query
+from tests.support.daemons import Daemon, UnixClient, wait_for
+from tests.support.jetstream import admin
+from tests.support.natsutil import NatsServer
+
+
+def put_artifact(daemon: Daemon, work_id: str, name: str, content: bytes) -> str:
+    """Store `content`; its URI."""
+    client = UnixClient(daemon.socket_path, SHORT)
+    try:
+        client.request("PUT", f"/v1/artifacts/{work_id}/{name}", content)
+        response = client.getresponse()
+        answer: dict[str, Any] = json.loads(response.read())
+        assert response.status in (200, 201), answer
+    finally:
+        client.close()
+    return str(answer["uri"])
+
+
+def refer(daemon: Daemon, reference: dict[str, Any]) -> None:
+    """A say to the worker whose message lies elsewhere."""
+    daemon.post(
+        "/v1/messages",
+        kind="say",
+        to="worker",
+        thread_id="thread_open",
+        body={"text": "in plain words"},
+        ext={"agentos.message_ref": reference},
+    )
+
+
+def native_with(got: dict[str, Any], words: str) -> None:
+    """It was made from the envelope, and the finding says why."""
+    assert got["native"]
+    assert "in plain words" in json.dumps(got["message"])
+    (why,) = (found for found in got["findings"] if found["rule"] == "message_ref")
+    assert why["severity"] == "warning"
+    assert words in why["message"]
+
+
+@pytest.mark.parametrize(
+    ("stored", "words"),
+    [
+        (lambda whole: whole.replace(b"event", b"query"), "other content"),
+        (lambda whole: whole[:-1], "another size"),
+        (lambda whole: whole + b" ", "another size"),
+    ],
+    ids=["changed", "shorter", "longer"],
+)
+def test_an_artifact_with_other_content_than_its_reference_says(tmp_path: Path, stored: Any, words: str) -> None:
+    with daemons(tmp_path, ("ops", *MAP), ("worker", *MAP)) as (ops, worker):
+        whole = json.dumps(query("asker", "helper", type="event")).encode()
+        uri = put_artifact(ops, "bridge", "message.json", stored(whole))
+        refer(ops, {"uri": uri, "sha256": hashlib.sha256(whole).hexdigest(), "size": len(whole)})
+        (got,) = messages(worker, "agentos", 1)
+        native_with(got, words)
+
+
+def test_an_artifact_that_is_no_json_is_a_carried_message_that_does_not_hold(tmp_path: Path) -> None:
+    with daemons(tmp_path, ("ops", *MAP), ("worker", *MAP)) as (ops, worker):
+        content = b'{"id": 1, "id": 2}'
+        uri = put_artifact(ops, "bridge", "message.json", content)
+        refer(ops, {"uri": uri, "sha256": hashlib.sha256(content).hexdigest(), "size": len(content)})
+        (got,) = messages(worker, "agentos", 1)
+        assert got["native"]
+        assert "carried_message" in {found["rule"] for found in got["findings"]}
+
+
+def test_an_artifact_that_was_damaged_in_the_bucket(tmp_path: Path) -> None:
+    async def run() -> None:
+        async with NatsServer(jetstream=True) as server:
+            await asyncio.to_thread(_damaged, tmp_path, server)
+
+    asyncio.run(run())
+
+
+def test_a_question_of_any_size_can_be_answered_and_is_logged_under_its_own_id(tmp_path: Path) -> None:
+    with daemons(tmp_path, ("ops", *MAP), ("worker", *MAP)) as (ops, worker):
+        question = query("asker", "helper")
+        question["payload"]["content"] = {"question": "x" * 1_200_000}
+        sent = hand_over(ops, "agentos", question)["sent"][0]
+
+        def logged() -> list[str]:
+            return [row["messageId"] for row in worker.get("/v1/bridge/agentos/log")["rows"]]
+
+        wait_for(logged, SHORT, "the row of the question, which nobody has read")
+        assert logged() == [question["id"]]
+        hand_over(worker, "agentos", query("helper", "asker", type="response", replyTo=question["id"]))
+        wait_for(lambda: ops.state_of(sent["work_id"]) == "completed", SHORT, "the answer")
+
+
+def _damaged(root: Path, server: NatsServer) -> None:
+    async def damage() -> None:
+        """The content is gone, its description is not."""
+        bucket = ArtifactSettings().bucket
+        async with admin(server) as api:
+            await api.call(f"STREAM.PURGE.OBJ_{bucket}", {"filter": f"$O.{bucket}.C.>"})
+
+    flags = (*MAP, "--nats", server.url)
+    with daemons(root, ("ops", *flags), ("worker", *flags)) as (ops, worker):
+        large = query("asker", "helper", type="event")
+        large["payload"]["content"] = "in plain words " * 100_000
+        sent = hand_over(ops, "agentos", large)["sent"][0]
+        asyncio.run(damage())
+        (got,) = messages(worker, "agentos", 1)
+        native_with(got, "bytes are missing")
+        assert got["envelope_id"] == sent["id"]
+        assert worker.get("/v1/status")["counters"].get("internal_errors") is None

@@ -1,0 +1,114 @@
+"""Work that nobody answered: the daemon ends it, and the agent that asked is told in its own format."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.e2e.test_bridge import INPUT, MAP, SHORT, daemons, hand_over, link, messages, query
+from tests.support.daemons import Daemon, wait_for
+
+QUICK = ("--retry-first", "100ms", "--retry-ceiling", "500ms")
+IMPATIENT = ("--work-accept-within", "1s")
+
+
+@pytest.fixture
+def pair(tmp_path: Path) -> Iterator[tuple[Daemon, Daemon]]:
+    """ops, which does not wait long for an acceptance, and a worker that accepts nothing."""
+    with daemons(tmp_path, ("ops", *MAP, *IMPATIENT), ("worker", *MAP)) as (ops, worker):
+        yield ops, worker
+
+
+def closing(daemon: Daemon) -> Any:
+    """The receipt that the daemon sent."""
+    (found,) = daemon.get("/v1/messages?direction=out&kind=receipt")["messages"]
+    return found
+
+
+def test_a_question_to_somebody_who_is_not_there_comes_back_as_a_timeout(tmp_path: Path) -> None:
+    names = ("--bridge-agent", "asker=ops", "--bridge-agent", "helper=ghost")
+    with daemons(tmp_path, ("ops", *names, *QUICK)) as (ops,):
+        question = query("asker", "helper", ttl=2)
+        sent = hand_over(ops, "agentos", question)["sent"][0]
+        (told,) = messages(ops, "agentos", 1)
+        assert (told["message"]["type"], told["message"]["replyTo"]) == ("error", question["id"])
+        content = told["message"]["payload"]["content"]
+        assert (content["code"], content["recoverable"]) == ("TIMEOUT", True)
+        assert content["details"] == {"status": "canceled", "reasonCode": "expired"}
+        assert (told["work_id"], told["work_state"], told["kind"]) == (sent["work_id"], "canceled", "receipt")
+        assert told["envelope_id"] == closing(ops)["id"]
+        assert told["native"]
+        assert ops.get(f"/v1/bridge/agentos/messages/{told['seq']}")["message"] == told["message"]
+
+        def logged() -> bool:
+            rows = {row["messageId"]: row for row in ops.get("/v1/bridge/agentos/log")["rows"]}
+            asked, answer = rows[question["id"]], rows.get(told["message"]["id"], {})
+            return (asked["status"], asked["latencyMs"], answer.get("status")) == ("timeout", 2000, "error")
+
+        wait_for(logged, SHORT, "both rows")
+
+
+def test_the_end_is_handed_out_once_and_again_to_who_did_not_acknowledge(pair: tuple[Daemon, Daemon]) -> None:
+    ops, worker = pair
+    hand_over(ops, "sacp", "List the names.", target="worker")
+    (told,) = messages(ops, "sacp", 1)
+    ops.kill()
+    ops.start()
+    assert messages(ops, "sacp", 1) == [told]
+    ops.post("/v1/bridge/sacp/ack", seq=told["seq"])
+    worker.post("/v1/messages", kind="say", to="ops", body={"text": "later"}, thread_id="thread_later")
+    assert [one["message"] for one in messages(ops, "sacp", 1)] == ["later"]
+
+
+def test_the_failure_of_each_format_says_why(pair: tuple[Daemon, Daemon]) -> None:
+    ops, _worker = pair
+    hand_over(ops, "humaninloop", INPUT, target="worker")
+    (told,) = messages(ops, "humaninloop", 1)
+    assert (told["message"]["success"], told["message"]["recommendation"]) == (False, "escalate")
+    assert told["message"]["summary"] == "canceled: not accepted within 1 s"
+    hand_over(ops, "sacp", "List the names.", target="worker")
+    (told,) = messages(ops, "sacp", 1, f"?since={told['seq']}")
+    assert told["message"] == {
+        "thought": "",
+        "status": "failure",
+        "data": {"receipt": "canceled"},
+        "message": "not accepted within 1 s",
+    }
+    hand_over(ops, "agentos", query("asker", "helper"))
+    (told,) = messages(ops, "agentos", 1, f"?since={told['seq']}")
+    assert told["message"]["payload"]["content"]["code"] == "TIMEOUT"
+
+
+def test_the_target_is_not_told_and_neither_is_who_called_it_off_himself(tmp_path: Path) -> None:
+    with daemons(tmp_path, ("ops", *MAP), ("worker", *MAP, *IMPATIENT)) as (ops, worker):
+        work_id = hand_over(ops, "sacp", "one", target="worker")["sent"][0]["work_id"]
+        (refused,) = messages(ops, "sacp", 1)  # the worker's daemon refused it: an ordinary receipt
+        assert refused["message"]["data"] == {"receipt": "rejected", "reason_code": "busy"}
+        assert ops.state_of(work_id) == "failed"
+        second = hand_over(ops, "sacp", "two", target="worker")["sent"][0]["work_id"]
+        ops.post(f"/v1/works/{second}/cancel")
+        wait_for(lambda: worker.state_of(second) == "canceled", SHORT, "the end of it")
+        for one, other in ((ops, worker), (worker, ops)):
+            one.post("/v1/messages", kind="say", to=other.name, body={"text": "last"}, thread_id="thread_last")
+        (last,) = messages(ops, "sacp", 1, f"?since={refused['seq']}")
+        assert last["message"] == "last"
+        heard = messages(worker, "sacp", 4, "?since=0")
+        assert [one["message"] for one in heard if one["kind"] == "say"] == ["one", "two", "last"]
+        (canceled,) = (one for one in heard if one["kind"] == "receipt")
+        assert canceled["work_id"] == second  # ops called it off; what the worker's own daemon refused is not here
+
+
+def test_a_chain_ends_as_failed_when_the_next_agent_never_answers(tmp_path: Path) -> None:
+    with daemons(tmp_path, ("desk",), ("objective", *IMPATIENT), ("goal",)) as (desk, objective, goal):
+        work_id = desk.post("/v1/works", to="objective", text="Plan my day")["work_id"]
+        (asked,) = messages(objective, "sentient", 1)
+        objective.post("/v1/bridge/sentient/ack", seq=asked["seq"])
+        metadata = asked["message"]["metadata"]
+        first = link("objective", "goal", 1, session=metadata["session_id"], request=metadata["request_id"])
+        hand_over(objective, "sentient", first)
+        wait_for(lambda: desk.state_of(work_id) == "failed", SHORT, "the failure to travel back")
+        assert "not accepted within 1 s" in desk.get(f"/v1/works/{work_id}")["work"]["message"]
+        goal.post("/v1/messages", kind="say", to="objective", body={"text": "late"}, thread_id="thread_late")
+        (late,) = messages(objective, "sentient", 1)
+        assert late["message"]["output"]["content"] == "late"  # agents of this format are handed says only

@@ -1,0 +1,154 @@
+"""Target `adapters`: any text handed over in every format, and any envelope handed out."""
+
+import json
+from collections.abc import Iterator
+from typing import Any, Final
+
+import msgspec
+
+from aghbus.protocol.adapters.derived import same_json
+from aghbus.protocol.adapters.model import Adapter, Handed, Plan
+from aghbus.protocol.adapters.reading import check_value
+from aghbus.protocol.adapters.registry import FORMATS, Options, adapter_for
+from aghbus.protocol.envelope import parse
+from aghbus.protocol.errors import InvalidRequest, ProtocolError
+from aghbus.protocol.sending import Draft, build
+from tests.fuzz.desk import CHANNEL, WORKSPACE, Desk
+from tests.fuzz.oracles import NOW, any_json, dump, vector_lines
+
+ASKER: Final = "one-brain.ob-001"
+DOER: Final = "macro-analyst.ma-001"
+_adapters: dict[str, Adapter] = {}
+
+
+def check(raw: bytes) -> None:
+    """What holds of any bytes; AssertionError where it does not."""
+    value = any_json(raw)
+    for adapter in adapters().values():
+        for opened in (False, True):
+            _handed_over(adapter, raw, opened=opened)
+        if value is not None:
+            _carried(adapter, value)
+        _native(adapter, raw)
+
+
+def seeds() -> Iterator[bytes]:
+    """The messages of the formats' own pages, and envelopes."""
+    for case in vector_lines("seed_examples"):
+        yield dump(case["value"])
+    yield b'```json\n{"thought": "", "status": "success", "message": "done", "data": {"score": 0.9}}\n```'
+    for case in vector_lines("kind_examples", "rules"):
+        yield dump(case["envelope"])
+
+
+def adapters() -> dict[str, Adapter]:
+    """Every format's adapter with its default options."""
+    if not _adapters:
+        _adapters.update((name, adapter_for(name, Options())) for name in FORMATS)
+    return _adapters
+
+
+def sides(adapter: Adapter, *, opened: bool) -> tuple[Desk, Desk]:
+    """The asker and the doer; `opened`: the asker has opened a work with the doer."""
+    asker, doer = Desk(adapter, ASKER, DOER), Desk(adapter, DOER, ASKER)
+    if opened:
+        doer.receive(asker.send(_draft("say", {"text": "do it"}, work_id="work_1")))
+    return asker, doer
+
+
+def _handed_over(adapter: Adapter, raw: bytes, *, opened: bool) -> None:
+    """The doer's agent hands over; what leaves is legal, and the asker's agent gets the same message."""
+    asker, doer = sides(adapter, opened=opened)
+    plan = doer.adapter.hand_over(raw, doer.place(), doer)
+    _plan_is_sound(plan, doer, raw)
+    for draft in plan.drafts:
+        try:
+            envelope = doer.send(draft)
+        except InvalidRequest as error:
+            raise AssertionError(f"{adapter.name}: a draft that cannot be sent: {error}") from error
+        doer.remember(plan, envelope)
+        if envelope.to != asker.us:
+            continue
+        handed = asker.receive(envelope)
+        _handed_is_sound(handed)
+        if handed.message is not None and f"{adapter.name}.message" in envelope.extensions():
+            assert not handed.native, (adapter.name, handed.findings)
+            assert same_json(handed.message, plan.message), f"{adapter.name}: the message changed on the way"
+    if plan.drafts:
+        again = doer.adapter.hand_over(raw, doer.place(), doer)
+        _plan_is_sound(again, doer, raw)
+        assert not {draft.id for draft in again.drafts} - {draft.id for draft in plan.drafts} or opened, adapter.name
+
+
+def _carried(adapter: Adapter, value: Any) -> None:
+    """A hostile peer puts any value where the message rides."""
+    asker, doer = sides(adapter, opened=True)
+    ext = {f"{adapter.name}.message": value, f"{adapter.name}.findings": value}
+    for draft in (
+        _draft("say", {"text": "x"}, work_id="work_2", ext=ext),
+        _draft("say", {"text": "x"}, ext=ext),
+        _draft("trace", {"state": "completed", "result": value, "message": "m"}, work_id="work_1", ext=ext),
+    ):
+        try:
+            envelope = build(draft, NOW)
+        except InvalidRequest:  # larger or deeper than an envelope may be
+            continue
+        _handed_is_sound(doer.receive(envelope))
+    far = {**value, "x far": 2**60} if isinstance(value, dict) else [value, 2**60]
+    unfit = _draft("say", {"text": "x"}, ext={f"{adapter.name}.message": far})
+    try:
+        handed = doer.receive(build(unfit, NOW))
+        assert handed.native or handed.message is None, "believed what other readers understand differently"
+        _handed_is_sound(handed)
+        answer = build(_draft("trace", {"state": "failed", "result": value}, back=True, work_id="work_1", ext=ext), NOW)
+    except InvalidRequest:
+        return
+    _handed_is_sound(asker.receive(answer))
+
+
+def _native(adapter: Adapter, raw: bytes) -> None:
+    """Any envelope that the parser takes."""
+    try:
+        envelope = parse(raw, NOW)
+    except ProtocolError:
+        return
+    us = envelope.to if envelope.to not in (None, envelope.sender) else "somebody-else"
+    desk = Desk(adapter, us or "", envelope.sender)
+    _handed_is_sound(desk.receive(envelope))
+    _handed_is_sound(desk.receive(envelope))
+
+
+def _plan_is_sound(plan: Plan, desk: Desk, raw: bytes) -> None:
+    again = desk.adapter.hand_over(raw, desk.place(), desk)
+    assert msgspec.json.encode(again) == msgspec.json.encode(plan), "the same message twice, two plans"
+    assert not (plan.refused and plan.drafts), "refused, and sent all the same"
+    assert plan.refused or not check_value(plan.message), "a message that not every reader can hold"
+    assert all(draft.sender == desk.us for draft in plan.drafts)
+    assert len({draft.id for draft in plan.drafts}) == len(plan.drafts)
+    for finding in plan.findings:
+        assert finding.path == "" or finding.path.startswith("/"), finding
+
+
+def _handed_is_sound(handed: Handed) -> None:
+    assert not check_value(handed.message)
+    json.dumps(handed.message, allow_nan=False)
+    for finding in handed.findings:
+        assert finding.path == "" or finding.path.startswith("/"), finding
+        finding.message.encode()
+
+
+def _draft(kind: str, body: dict[str, Any], *, back: bool = False, **more: Any) -> Draft:
+    sender, to = (DOER, ASKER) if back else (ASKER, DOER)
+    return Draft(
+        id=f"msg_{kind}_{more.get('work_id')}",
+        workspace_id=WORKSPACE,
+        channel=CHANNEL,
+        kind=kind,
+        sender=sender,
+        to=to,
+        ts=NOW,
+        surface="thread",
+        container="thread_release_check",
+        body=body,
+        **more,
+    )

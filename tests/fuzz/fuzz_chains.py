@@ -1,0 +1,122 @@
+"""Target `chains`: any text as a condition or a template, any value as a chain file. One line of text, then JSON to judge."""
+
+from collections.abc import Iterator
+from typing import Any, Final
+
+from aghbus.protocol.chains import conditions, paths, templates
+from aghbus.protocol.chains.chain import check_chain
+from aghbus.protocol.chains.conditions import Condition
+from aghbus.protocol.chains.errors import ChainError
+from tests.fuzz.oracles import any_json, dump, same
+
+SCOPE: Final[dict[str, Any]] = {
+    "response": {
+        "status": "success",
+        "message": 'say "hi" {{input}}',
+        "data": {"score": 0.9, "count": 3, "ok": True, "nothing": None, "list": [{"x": 1}, {"x": "two"}], "käse": 1},
+    },
+    "node_A": {"data": {"score": 0.2, "a-b": 7}, "message": "m"},
+    "work": {"id": "work_1", "state": "completed", "message": None, "result": {"exit_code": 0}},
+    "input": 5,
+    "run": {},
+}
+_CONDITIONS: Final = (
+    'response.status == "success" and response.data.score > 0.8',
+    "not (response.data.count <= 3) or node_A.data.a-b != 7",
+    '!response.data.ok || work.result.exit_code == 0 && response.data["käse"] < 2e0',
+    "response.data.list[1].x == 'tw\\u006f'",
+    "response.data.nothing == null",
+    "{{node_A.data.score}} and {{ response.message }}",
+)
+_CHAIN: Final = {
+    "name": "review",
+    "start": "first",
+    "max_steps": 5,
+    "nodes": {
+        "first": {"peer": "worker", "input": "{{input}}"},
+        "second": {"peer": "ops", "input": {"a": "{{first}}"}},
+    },
+    "edges": [{"from": "first", "to": "second", "when": 'response.status == "success"'}],
+}
+
+
+def check(raw: bytes) -> None:
+    """What holds of any bytes; AssertionError where it does not."""
+    line, _, rest = raw.decode("utf-8", "replace").partition("\n")
+    found = any_json(rest.encode())
+    scope = found if isinstance(found, dict) else SCOPE
+    _condition(line, scope)
+    _template(line, scope)
+    check_chain(any_json(raw))
+
+
+def seeds() -> Iterator[bytes]:
+    """Conditions of every form, with and without a scope of their own, and a chain file."""
+    for condition in _CONDITIONS:
+        yield condition.encode()
+        yield condition.encode() + b"\n" + dump(SCOPE)
+    yield dump(_CHAIN)
+
+
+def _condition(text: str, scope: dict[str, Any]) -> None:
+    try:
+        condition = conditions.read_condition(text)
+    except ChainError:
+        return
+    holds = condition.holds(scope)
+    assert isinstance(holds, bool)
+    assert condition.holds({}) in (True, False)
+    room = conditions.MAX_LENGTH - len(text)
+    for changed, wanted in _LAWS:
+        inner = changed.replace("C", f"({text})")
+        if len(inner) - len(text) <= room and text.count("(") + text.count("not") + text.count("!") < 28:
+            assert conditions.read_condition(inner).holds(scope) == wanted(holds), changed
+    _comparisons(condition.tree, scope)
+    _paths_lead_to_values(condition, scope)
+
+
+_LAWS: Final = (
+    ("not C", lambda holds: not holds),
+    ("C and true", lambda holds: holds),
+    ("false or C", lambda holds: holds),
+    ("not (not C)", lambda holds: holds),
+)
+
+
+def _comparisons(tree: Any, scope: dict[str, Any]) -> None:
+    """No two values are both equal and unequal, or both below and not below."""
+    if isinstance(tree, conditions.Compare):
+        signs = {
+            sign: conditions.Condition("", conditions.Compare(tree.left, sign, tree.right)).holds(scope)
+            for sign in ("==", "!=", "<", ">=", ">", "<=")
+        }
+        assert not (signs["=="] and signs["!="])
+        assert not (signs["<"] and signs[">="]) and not (signs[">"] and signs["<="])
+        assert signs["<="] == (signs["<"] or (signs["<="] and signs["=="]))
+    for part in getattr(tree, "parts", ()):
+        _comparisons(part, scope)
+    if isinstance(tree, conditions.Not):
+        _comparisons(tree.inner, scope)
+
+
+def _paths_lead_to_values(condition: Condition, scope: dict[str, Any]) -> None:
+    for path in condition.paths():
+        assert paths.read_path(path.text) == path
+        assert path.find({}) is paths.MISSING
+        value = path.find(scope)
+        if value is paths.MISSING:
+            continue
+        assert same(templates.render(f"{{{{{path.text}}}}}", scope), value), "a value changed its type"
+        rendered = templates.render(f"<{{{{{path.text}}}}}>", scope)
+        assert not isinstance(value, str) or rendered == f"<{value}>", "what was put in was looked at again"
+
+
+def _template(text: str, scope: dict[str, Any]) -> None:
+    try:
+        found = list(templates.references(text))
+        rendered = templates.render([text, {"k": text}], scope)
+    except ChainError:
+        return
+    assert found or rendered == [text, {"k": text}]
+    assert same(rendered[0], rendered[1]["k"])
+    assert isinstance(templates.input_text(rendered), str)

@@ -1,0 +1,642 @@
+"""SACP on the bus: what an agent wrote becomes envelopes, envelopes become what an agent reads (adapters.md, sacp)."""
+
+import json
+from typing import Any, Final, Literal
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from aghbus.protocol import lifecycle
+from aghbus.protocol.adapters.carried import CUT_BYTES
+from aghbus.protocol.adapters.model import Arrival, Direction, Handed, Known, Place, Plan
+from aghbus.protocol.adapters.sacp import Sacp, SacpOptions
+from aghbus.protocol.adapters.sacp_guardrails import REDACTED, Guardrail
+from aghbus.protocol.adapters.sacp_schema import response_faults
+from aghbus.protocol.digest import capability_digest
+from aghbus.protocol.envelope import Envelope, parse
+from aghbus.protocol.lifecycle import WorkView
+from aghbus.protocol.sending import build
+
+NOW: Final = 1_776_366_200
+ASKS: Final = "orchestrator"
+WORKS: Final = "researcher"
+CARD: Final = Guardrail("card", r"\d{4}-\d{4}-\d{4}-\d{4}")
+NUMBER: Final = "4111-1111-1111-1111"
+
+
+def response(status: str = "success", **changes: Any) -> dict[str, Any]:
+    return {"thought": "t", "status": status, "data": {"a": 1}, "message": "m"} | changes
+
+
+# The seed's own examples, as it prints them: 3.1, 6 (two agents), 7.2 and 8.1 with its mis-encoded degree sign.
+SEED: Final = {
+    "3.1": """{
+    "thought": "I need to calculate the sum. 5+5 is 10.",
+    "status": "success",
+    "data": { "result": 10 },
+    "message": "The result is 10."
+}""",
+    "6 agent 1": """    {
+        "thought": "I found the CEO is John Doe, but no direct email. I will guess standard formats.",
+        "status": "success",
+        "data": {
+            "ceo_name": "John Doe",
+            "domain": "acme.com",
+            "guesses": ["john.doe@acme.com", "jdoe@acme.com"]
+        },
+        "message": "I identified the CEO as John Doe."
+    }
+""",
+    "6 agent 2": """    {
+        "thought": "Pinged servers. jdoe@acme.com is valid.",
+        "status": "success",
+        "data": {
+            "valid_email": "jdoe@acme.com"
+        },
+        "message": "The valid email is jdoe@acme.com"
+    }
+""",
+    "7.2": """{
+    "thought": "System Note: LLM failed to provide structured JSON output.",
+    "status": "failure",
+    "data": { "raw_output": "The actual raw text from the LLM..." },
+    "message": "The LLM returned an invalid response format."
+}""",
+    "8.1": """{
+    "thought": "I used the search tool and found the weather.",
+    "status": "success",
+    "data": {
+        "city": "London",
+        "temp": 15,
+        "tool_used": "get_weather"
+    },
+    "message": "The weather in London is 15\u00c2\u00b0C."
+}""",
+}
+
+
+class Side:
+    """One peer: its works and what crossed, kept by the protocol's own lifecycle. Answers as a Memory."""
+
+    whole = True
+
+    def __init__(self, us: str, **options: Any) -> None:
+        self.us = us
+        self.adapter = Sacp(SacpOptions(**options))
+        self.works: dict[str, WorkView] = {}
+        self.unseen: set[str] = set()
+        self.envelopes: list[Envelope] = []
+        self.known: list[tuple[str | None, Known]] = []
+
+    def work(self, work_id: str) -> WorkView | None:
+        return self.works.get(work_id)
+
+    def in_hand(self) -> tuple[WorkView, ...]:
+        return tuple(work for work in self.works.values() if work.target == self.us and not work.is_terminal)
+
+    def was_handed(self, work: WorkView) -> bool:
+        return work.work_id not in self.unseen
+
+    def opening(self, work: WorkView) -> Known | None:
+        return next((known for _, known in self.known if known.envelope_id == work.opening_id), None)
+
+    def answered(self, work: WorkView) -> str:
+        kinds = ("say", "capability") if work.target == self.us else ("trace",)
+        heard = [
+            envelope.id
+            for envelope in self.envelopes
+            if envelope.sender != self.us and envelope.work_id == work.work_id and envelope.kind in kinds
+        ]
+        return heard[-1] if heard else work.opening_id
+
+    def sent(self, envelope_id: str) -> WorkView | Literal[True] | None:
+        for envelope in self.envelopes:
+            if envelope.id == envelope_id and envelope.sender == self.us:
+                return self.works.get(envelope.work_id or "", True)
+        return None
+
+    def find(self, foreign_id: str, scope: str = "", direction: Direction | None = None) -> Known | None:
+        for name, known in reversed(self.known):
+            if name == foreign_id and direction in (None, known.direction):
+                return msgspec.structs.replace(known, work=self.works[known.work.work_id] if known.work else None)
+        return None
+
+    def last(self, scope: str) -> Known | None:
+        return self.known[-1][1] if self.known else None
+
+    def place(self, **changes: Any) -> Place:
+        return Place(us=self.us, workspace_id="ws_alpha", channel="builders", now=NOW, **changes)
+
+    def write(self, text: str | bytes, **place: Any) -> Plan:
+        """The plan for what our agent wrote; nothing leaves."""
+        raw = text.encode() if isinstance(text, str) else text
+        return self.adapter.hand_over(raw, self.place(**place), self)
+
+    def apply(self, envelope: Envelope) -> tuple[str | None, WorkView | None]:
+        self.envelopes.append(envelope)
+        if envelope.work_id is None:
+            return None, None
+        work = self.works.get(envelope.work_id)
+        verdict = lifecycle.step(work, envelope)
+        if verdict.outcome == "opened":
+            self.works[envelope.work_id] = lifecycle.opened_by(envelope)
+        elif work is not None and verdict.outcome in ("advanced", "unchanged"):
+            self.works[envelope.work_id] = lifecycle.after(work, envelope, verdict)
+        return verdict.outcome, self.works.get(envelope.work_id)
+
+    def hear(self, envelope: Envelope) -> Handed:
+        outcome, work = self.apply(envelope)
+        return self.adapter.hand_out(Arrival(envelope=envelope, work=work, outcome=outcome), self.place(), self)
+
+
+def send(plan: Plan, sender: Side, receiver: Side) -> Handed:
+    """Carries the one envelope of a plan across, through the protocol's own validator and our own lifecycle."""
+    assert not plan.refused and not plan.repeats
+    (draft,) = plan.drafts
+    envelope = build(draft, NOW)
+    outcome, work = sender.apply(envelope)
+    assert outcome in ("opened", "advanced", "unchanged"), "our own copy refuses it"
+    sender.known.append(
+        (
+            plan.foreign_id,
+            Known(message=plan.message, direction="out", envelope_id=envelope.id, sender=sender.us, at=NOW, work=work),
+        )
+    )
+    return receiver.hear(envelope)
+
+
+def received(handed: Handed) -> Any:
+    """The message that an agent gets."""
+    assert handed.message is not None
+    return handed.message
+
+
+def pair(**options: Any) -> tuple[Side, Side]:
+    """An orchestrator, and a worker with `options` that it has given a work."""
+    asks, works = Side(ASKS), Side(WORKS, **options)
+    send(asks.write("Find the email.", target=WORKS), asks, works)
+    return asks, works
+
+
+def rules(found: Plan | Handed) -> list[tuple[str, str]]:
+    return [(finding.path, finding.rule) for finding in found.findings]
+
+
+def body(plan: Plan) -> dict[str, Any]:
+    (draft,) = plan.drafts
+    return dict(draft.body)
+
+
+@pytest.mark.parametrize("text", SEED.values(), ids=list(SEED))
+def test_every_example_of_the_seed_crosses_as_it_is_and_deserves_no_finding(text: str) -> None:
+    asks, works = pair()
+    plan = works.write(text)
+    assert rules(plan) == []
+    handed = send(plan, works, asks)
+    assert handed == Handed(message=json.loads(text))
+    assert json.dumps(handed.message) == json.dumps(json.loads(text)), "keys in their order, too"
+
+
+@pytest.mark.parametrize(
+    ("status", "state"),
+    [
+        ("success", "completed"),
+        ("completed", "completed"),
+        ("failure", "failed"),
+        ("clarification_needed", "needs_input"),
+    ],
+)
+def test_a_response_is_a_trace_on_the_work_in_hand(status: str, state: str) -> None:
+    asks, works = pair()
+    work = works.in_hand()[0]
+    plan = works.write(json.dumps(response(status)))
+    (draft,) = plan.drafts
+    assert (draft.kind, draft.sender, draft.to, draft.work_id) == ("trace", WORKS, ASKS, work.work_id)
+    assert (draft.reply_to, draft.ts, draft.container) == (work.opening_id, NOW, work.container)
+    assert draft.body == {"state": state, "message": "m", "result": {"a": 1}}
+    assert draft.ext == {"sacp.message": response(status)}
+    assert send(plan, works, asks).message == response(status)
+    assert asks.works == works.works
+    assert asks.works[work.work_id].state == state
+
+
+def test_a_text_with_a_target_opens_work_with_that_text() -> None:
+    asks, works = Side(ASKS), Side(WORKS)
+    plan = asks.write("Find the email of the CEO of Acme Corp.", target=WORKS)
+    (draft,) = plan.drafts
+    assert (draft.kind, draft.to, draft.surface) == ("say", WORKS, "thread")
+    assert draft.body == {"text": "Find the email of the CEO of Acme Corp."}
+    assert send(plan, asks, works) == Handed(message="Find the email of the CEO of Acme Corp.")
+    assert [work.initiator for work in works.in_hand()] == [ASKS]
+
+
+@pytest.mark.parametrize("text", ["", " \n", "x" * (CUT_BYTES + 1), '{"a": 1}', "nul \x00 and \u202e"])
+def test_any_text_of_a_say_comes_out_whole(text: str) -> None:
+    asks, works = Side(ASKS), Side(WORKS)
+    plan = asks.write(text, target=WORKS)
+    assert len(body(plan)["text"].encode()) <= CUT_BYTES
+    assert send(plan, asks, works).message == text
+
+
+def test_a_question_is_answered_by_a_say_and_the_work_goes_on() -> None:
+    asks, works = pair()
+    (work,) = works.in_hand()
+    question = response("clarification_needed", message="Which Acme?")
+    assert send(works.write(json.dumps(question)), works, asks).message == question
+    answer = asks.write("The one in Ohio.", work_id=work.work_id)
+    assert (answer.drafts[0].kind, answer.drafts[0].to) == ("say", WORKS)
+    assert send(answer, asks, works) == Handed(message="The one in Ohio.")
+    assert works.works[work.work_id].state == "working"
+    again = works.write(json.dumps(question))
+    assert send(again, works, asks).message == question, "the same question after an answer is a new one"
+    assert send(asks.write("The one in Ohio.", work_id=work.work_id), asks, works).message == "The one in Ohio."
+
+
+def test_the_same_response_handed_over_twice_is_sent_once() -> None:
+    asks, works = pair()
+    (work,) = works.in_hand()
+    text = json.dumps(response("clarification_needed"))
+    send(works.write(text), works, asks)
+    again = works.write(json.dumps(json.loads(text), indent=1, sort_keys=True))
+    assert again.repeats and not again.refused
+    final = json.dumps(response())
+    send(works.write(final), works, asks)
+    for plan in (works.write(final), works.write(final, work_id=work.work_id)):
+        assert plan.repeats and not plan.refused, "known though its work has ended and none is in hand"
+        assert plan.drafts[0].id == works.envelopes[-1].id
+
+
+def test_the_same_words_for_another_work_are_new() -> None:
+    asks, works = pair()
+    text = json.dumps(response())
+    send(works.write(text), works, asks)
+    send(asks.write("Now the phone number.", target=WORKS), asks, works)
+    assert send(works.write(text), works, asks).message == response()
+
+
+def test_the_same_opening_is_one_message_while_its_work_is_open() -> None:
+    asks, works = pair()
+    assert asks.write("Find the email.", target=WORKS).repeats
+    assert not asks.write("Find the email.", target=WORKS, key="second").repeats
+    assert not asks.write("Find the email.", target="other").repeats
+    for _ in range(3):
+        send(works.write(json.dumps(response())), works, asks)
+        send(asks.write("Find the email.", target=WORKS), asks, works)
+        assert asks.write("Find the email.", target=WORKS).repeats
+    assert len(works.works) == 4
+
+
+def test_a_closed_work_is_not_reopened() -> None:
+    asks, works = pair()
+    (work,) = works.in_hand()
+    send(works.write(json.dumps(response("failure"))), works, asks)
+    late = works.write(json.dumps(response()), work_id=work.work_id)
+    assert late.refused and late.drafts == () and rules(late) == [("", "work_closed")]
+    assert asks.write("And now?", work_id=work.work_id).refused
+
+
+def test_the_work_must_be_known_ours_and_one() -> None:
+    asks, works = pair()
+    text = json.dumps(response())
+    assert rules(works.write(text, work_id="work_else")) == [("", "unknown_work")]
+    assert rules(Side(WORKS).write(text)) == [("", "no_work")]
+    send(asks.write("And the phone number.", target=WORKS), asks, works)
+    several = works.write(text)
+    assert rules(several) == [("", "ambiguous_work")]
+    assert "--work" in several.findings[0].message and "work_id" in several.findings[0].message
+    assert not works.write(text, work_id=works.in_hand()[1].work_id).refused
+    stranger = Side("stranger")
+    stranger.works = dict(works.works)
+    assert rules(stranger.write(text, work_id=works.in_hand()[0].work_id)) == [("", "not_our_work")]
+
+
+def test_a_response_that_names_no_work_goes_to_what_the_agent_has_seen_first() -> None:
+    asks, works = pair()
+    text = json.dumps(response())
+    (seen,) = works.in_hand()
+    send(asks.write("And the phone number.", target=WORKS), asks, works)
+    unseen = works.in_hand()[1]
+    works.unseen.add(unseen.work_id)
+    assert [draft.work_id for draft in works.write(text).drafts] == [seen.work_id]
+    assert [draft.work_id for draft in works.write(text, work_id=unseen.work_id).drafts] == [unseen.work_id]
+    works.unseen.add(seen.work_id)
+    assert rules(works.write(text)) == [("", "ambiguous_work")]  # it reads elsewhere: all count
+    refused = Side(WORKS).write(text)
+    assert rules(refused) == [("", "no_work")]
+    assert "--target" in refused.findings[0].message
+
+
+def test_text_that_holds_no_response_becomes_the_fallback() -> None:
+    asks, works = pair()
+    plan = works.write("I'd rather not.\n")
+    assert rules(plan) == [("", "not_json"), ("", "fallback")]
+    assert all(finding.severity == "warning" for finding in plan.findings)
+    assert send(plan, works, asks).message == {
+        "thought": "System Note: LLM failed to provide structured JSON output.",
+        "status": "failure",
+        "data": {"raw_output": "I'd rather not.\n"},
+        "message": "The LLM returned an invalid response format.",
+    }
+    assert [work.state for work in asks.works.values()] == ["failed"]
+
+
+def test_a_schema_fault_is_a_warning_that_travels() -> None:
+    asks, works = pair()
+    plan = works.write(json.dumps(response("done")))
+    assert rules(plan) == [("/status", "enum"), ("", "fallback")]
+    (draft,) = plan.drafts
+    assert draft.ext is not None
+    assert [(found["path"], found["rule"], found["severity"]) for found in draft.ext["sacp.findings"]] == [
+        ("/status", "enum", "warning"),
+        ("", "fallback", "warning"),
+    ]
+    assert json.loads(received(send(plan, works, asks))["data"]["raw_output"]) == response("done")
+
+
+def test_filler_is_a_warning_and_the_audit_row_keeps_the_raw_text() -> None:
+    _, works = pair()
+    text = f"Sure!\n```json\n{json.dumps(response())}\n```"
+    plan = works.write(text)
+    assert rules(plan) == [("", "surrounding_text")]
+    assert plan.record is not None
+    (work,) = works.in_hand()
+    assert plan.record == {
+        "at": NOW,
+        "peer": WORKS,
+        "work_id": work.work_id,
+        "envelope_id": plan.drafts[0].id,
+        "status": "success",
+        "thought": "t",
+        "stage": "fence",
+        "raw": text,
+        "original": response(),
+        "sent": response(),
+        "findings": [msgspec.to_builtins(finding) for finding in plan.findings],
+    }
+
+
+def test_a_refused_response_is_a_row_of_the_audit_table_too() -> None:
+    plan = Side(WORKS).write(json.dumps(response()))
+    assert plan.refused and plan.record is not None
+    assert (plan.record["envelope_id"], plan.record["findings"][0]["rule"]) == (None, "no_work")
+
+
+def test_bytes_that_are_no_text_are_replaced_and_said() -> None:
+    asks, works = pair()
+    plan = works.write(b"caf\xe9")
+    assert ("", "not_utf8") in rules(plan)
+    assert received(send(plan, works, asks))["data"] == {"raw_output": "caf\ufffd"}
+
+
+def test_thoughts_can_be_kept_off_the_wire() -> None:
+    asks, works = pair(wire_thought=False)
+    plan = works.write(json.dumps(response(thought="between us")))
+    assert rules(plan) == [("/thought", "thought_withheld")]
+    assert plan.record is not None and plan.record["thought"] == "between us"
+    assert b"between us" not in build(plan.drafts[0], NOW).raw
+    assert send(plan, works, asks).message == response(thought="")
+    quiet = pair(wire_thought=False)[1].write(json.dumps(response(thought="")))
+    assert rules(quiet) == [], "an empty thought has lost nothing"
+
+
+def test_responses_that_differ_in_a_withheld_thought_only_are_two() -> None:
+    asks, works = pair(wire_thought=False)
+    send(works.write(json.dumps(response("clarification_needed", thought="first"))), works, asks)
+    assert not works.write(json.dumps(response("clarification_needed", thought="second"))).repeats
+
+
+@pytest.mark.parametrize("status", ["success", "failure", "clarification_needed"])
+def test_what_a_guardrail_finds_in_the_message_never_leaves(status: str) -> None:
+    asks, works = pair(guardrails=(CARD,))
+    written = response(status, message=f"charged {NUMBER}", thought=f"I know {NUMBER}", next_step_hint=NUMBER)
+    plan = works.write(json.dumps(written))
+    assert NUMBER.encode() not in build(plan.drafts[0], NOW).raw
+    assert plan.record is not None and plan.record["original"] == written
+    assert body(plan)["state"] == "failed"
+    assert send(plan, works, asks).message == response("failure", message=REDACTED, thought="", next_step_hint="")
+
+
+def test_a_failure_with_sensitive_data_keeps_the_data_for_the_orchestrator() -> None:
+    asks, works = pair(guardrails=(CARD,))
+    plan = works.write(json.dumps(response("failure", data={"card": NUMBER}, message="the bank refused it")))
+    assert rules(plan) == [("/data", "guardrail")]
+    assert send(plan, works, asks).message == response("failure", data={"card": NUMBER}, message=REDACTED)
+
+
+def test_raw_output_is_data_too() -> None:
+    _, works = pair(guardrails=(CARD,))
+    plan = works.write(f"Your card {NUMBER} was charged.")
+    assert body(plan)["message"] == REDACTED
+    assert body(plan)["result"] == {"raw_output": f"Your card {NUMBER} was charged."}
+
+
+def test_what_looks_like_a_credential_is_a_warning_without_its_value() -> None:
+    _, works = pair()
+    plan = works.write(json.dumps(response(data={"api_key": "hunter2hunter2"})))
+    assert rules(plan) == [("/data/api_key", "secret_like")]
+    assert "hunter2" not in str(plan.findings)
+
+
+def test_large_data_is_cut_in_the_result_and_whole_for_the_agent() -> None:
+    asks, works = pair()
+    large = response(data={"list": list(range(30_000)), "n": 1}, message="é" * CUT_BYTES)
+    plan = works.write(json.dumps(large))
+    assert len(json.dumps(body(plan)["result"])) <= CUT_BYTES
+    assert body(plan)["result"]["n"] == 1
+    assert len(body(plan)["message"].encode()) <= CUT_BYTES
+    assert send(plan, works, asks).message == large
+
+
+def native(kind: str, sender: str, to: str, content: dict[str, Any], work: WorkView | None, **fields: Any) -> Envelope:
+    document = {
+        "protocol": "agh-network/v0",
+        "id": f"msg_native_{kind}",
+        "workspace_id": "ws_alpha",
+        "channel": "builders",
+        "kind": kind,
+        "from": sender,
+        "to": to,
+        "ts": NOW,
+        "surface": "thread",
+        "thread_id": work.container if work else "thread_native",
+        "work_id": work.work_id if work else "work_native",
+        "body": content,
+        "proof": None,
+        **fields,
+    }
+    return parse(json.dumps(document).encode(), NOW)
+
+
+def answered(content: dict[str, Any], kind: str = "trace", **fields: Any) -> Handed:
+    """What an orchestrator's agent gets for a native answer of the worker."""
+    asks, _ = pair()
+    (work,) = asks.works.values()
+    return asks.hear(native(kind, WORKS, ASKS, content, work, **fields))
+
+
+@pytest.mark.parametrize(
+    ("trace", "made"),
+    [
+        ({"state": "completed", "result": {"x": [1]}, "message": "done"}, ("success", {"x": [1]}, "done")),
+        ({"state": "completed"}, ("success", {}, "")),
+        ({"state": "completed", "result": [1, 2]}, ("success", {"result": [1, 2]}, "")),
+        ({"state": "failed", "result": "why", "message": "no"}, ("failure", {"result": "why"}, "no")),
+        ({"state": "canceled", "message": "stopped"}, ("failure", {}, "stopped")),
+        ({"state": "needs_input", "message": "Which?"}, ("clarification_needed", {}, "Which?")),
+    ],
+)
+def test_a_native_trace_becomes_a_response_that_invents_nothing(
+    trace: dict[str, Any], made: tuple[str, dict[str, Any], str]
+) -> None:
+    status, data, message = made
+    handed = answered(trace)
+    assert handed == Handed(message={"thought": "", "status": status, "data": data, "message": message}, native=True)
+    assert response_faults(handed.message) == ()
+
+
+def test_a_native_result_that_not_every_reader_can_hold_comes_as_text() -> None:
+    handed = answered({"state": "completed", "result": {"n": 2**60}})
+    assert received(handed)["data"] == {"result": f'{{"n":{2**60}}}'}
+    assert rules(handed) == [("/data/result", "as_text")]
+
+
+def test_progress_is_not_for_this_format() -> None:
+    assert answered({"state": "working", "message": "half way"}).message is None
+
+
+@pytest.mark.parametrize(
+    ("receipt", "data"),
+    [
+        (
+            {"status": "rejected", "reason_code": "busy", "detail": "full"},
+            {"receipt": "rejected", "reason_code": "busy"},
+        ),
+        ({"status": "canceled"}, {"receipt": "canceled"}),
+        ({"status": "expired", "reason_code": "expired"}, {"receipt": "expired", "reason_code": "expired"}),
+        (
+            {"status": "unsupported", "reason_code": "unsupported_kind"},
+            {"receipt": "unsupported", "reason_code": "unsupported_kind"},
+        ),
+        ({"status": "accepted"}, None),
+        ({"status": "duplicate", "reason_code": "duplicate"}, None),
+    ],
+)
+def test_a_receipt_that_ends_the_work_arrives_as_failure(receipt: dict[str, Any], data: dict[str, str] | None) -> None:
+    asks, _ = pair()
+    (work,) = asks.works.values()
+    handed = asks.hear(native("receipt", WORKS, ASKS, {"for_id": work.opening_id, **receipt}, work))
+    if data is None:
+        assert handed.message is None
+    else:
+        expected = {"thought": "", "status": "failure", "data": data, "message": receipt.get("detail", "")}
+        assert handed == Handed(message=expected, native=True)
+
+
+def test_a_receipt_for_a_later_message_ends_nothing() -> None:
+    asks, _ = pair()
+    (work,) = asks.works.values()
+    later = {"for_id": "msg_later", "status": "expired", "reason_code": "expired"}
+    assert asks.hear(native("receipt", WORKS, ASKS, later, work)).message is None
+
+
+def test_what_the_lifecycle_refused_reaches_no_agent() -> None:
+    asks, works = pair()
+    (work,) = asks.works.values()
+    send(works.write(json.dumps(response())), works, asks)
+    assert asks.hear(native("trace", WORKS, ASKS, {"state": "failed"}, work)).message is None
+    assert works.hear(native("say", ASKS, WORKS, {"text": "more"}, work)).message is None
+
+
+def test_native_words_and_capabilities_are_text() -> None:
+    works = Side(WORKS)
+    assert works.hear(native("say", ASKS, WORKS, {"text": "Run it."}, None)) == Handed(message="Run it.", native=True)
+    record = {"id": "fix-tests", "summary": "Repair.", "outcome": "A patch."}
+    content = {"capability": {**record, "digest": capability_digest(record)}}
+    handed = works.hear(native("capability", ASKS, WORKS, content, None, work_id="work_2"))
+    assert json.loads(received(handed)) == content["capability"]
+
+
+CARRIED: Final = [
+    ("another state", response("failure")),
+    ("a broken schema", {"status": "success"}),
+    ("no object", "text"),
+    ("an integer out of range", response(data={"n": 2**60})),
+    ("too deep", response(data={"a": json.loads("[" * 70 + "]" * 70)})),
+]
+
+
+@pytest.mark.parametrize("carried", [value for _, value in CARRIED], ids=[name for name, _ in CARRIED])
+def test_a_carried_message_that_does_not_hold_makes_the_envelope_native(carried: Any) -> None:
+    handed = answered({"state": "completed", "message": "done"}, ext={"sacp.message": carried})
+    assert handed.native
+    assert handed.message == {"thought": "", "status": "success", "data": {}, "message": "done"}
+    assert [finding.rule for finding in handed.findings] == ["carried_message"]
+
+
+@pytest.mark.parametrize("carried", ["other words", {"thought": ""}, 5])
+def test_carried_words_must_be_those_of_the_envelope(carried: Any) -> None:
+    handed = Side(WORKS).hear(native("say", ASKS, WORKS, {"text": "Run it."}, None, ext={"sacp.message": carried}))
+    assert (handed.message, handed.native) == ("Run it.", True)
+    assert [finding.rule for finding in handed.findings] == ["carried_message"]
+
+
+def test_a_carried_message_from_the_artifact_store_counts_like_one_in_ext() -> None:
+    asks, _ = pair()
+    (work,) = asks.works.values()
+    envelope = native("trace", WORKS, ASKS, {"state": "completed"}, work)
+    handed = asks.adapter.hand_out(
+        Arrival(envelope=envelope, work=work, carried=response("completed")), asks.place(), asks
+    )
+    assert handed == Handed(message=response("completed"))
+
+
+_texts: Final = st.text(st.characters(exclude_categories=["Cs"]), max_size=30)
+_values: Final = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers(-(2**53) + 1, 2**53 - 1)
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | _texts,
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(_texts, inner, max_size=4),
+    max_leaves=10,
+)
+_responses: Final = st.builds(
+    lambda base, more, hint: {**more, **base, **hint},
+    st.fixed_dictionaries(
+        {
+            "thought": _texts,
+            "status": st.sampled_from(["success", "failure", "clarification_needed", "completed"]),
+            "data": st.dictionaries(_texts, _values, max_size=4),
+            "message": _texts,
+        }
+    ),
+    st.dictionaries(_texts, _values, max_size=2),
+    st.fixed_dictionaries({}, optional={"next_step_hint": _texts}),
+).filter(lambda value: response_faults(value) == ())
+
+
+@given(_responses, st.sampled_from(["{}", "```json\n{}\n```", "Here you are: {} (done)"]))
+def test_a_response_comes_out_as_it_went_in(written: dict[str, Any], around: str) -> None:
+    asks, works = pair()
+    plan = works.write(around.replace("{}", json.dumps(written)))
+    handed = send(plan, works, asks)
+    assert not handed.native
+    assert json.dumps(handed.message) == json.dumps(written)
+
+
+@given(st.binary(max_size=200) | st.text().map(lambda text: text.encode(errors="replace")))
+def test_any_bytes_become_one_valid_envelope_with_a_valid_response(raw: bytes) -> None:
+    asks, works = pair(guardrails=(CARD, Guardrail("any", ".")))
+    plan = works.write(raw)
+    assert response_faults(plan.message) == ()
+    assert response_faults(send(plan, works, asks).message) == ()
+
+
+@given(_responses, st.text(max_size=5), st.text(max_size=5))
+def test_no_guarded_word_of_a_message_leaves(written: dict[str, Any], before: str, after: str) -> None:
+    asks, works = pair(guardrails=(CARD,))
+    plan = works.write(json.dumps({**written, "message": before + NUMBER + after}))
+    assert NUMBER.encode() not in build(plan.drafts[0], NOW).raw
+    assert received(send(plan, works, asks))["status"] == "failure"

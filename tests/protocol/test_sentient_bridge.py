@@ -1,0 +1,463 @@
+"""Sentient messages on the bus: which envelopes they become, what comes out at the other side (adapters.md, sentient)."""
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from aghbus.protocol.adapters import derived
+from aghbus.protocol.adapters.common import say, trace
+from aghbus.protocol.adapters.model import Agents, Arrival
+from aghbus.protocol.adapters.sentient_message import check_shape
+from aghbus.protocol.digest import capability_digest
+from aghbus.protocol.lifecycle import after, opened_by, step
+from aghbus.protocol.sending import build
+from tests.protocol.sentient_bus import (
+    GOALS,
+    NOW,
+    OBJECTIVES,
+    OUT_OF_SCOPE,
+    Bus,
+    Peer,
+    changed,
+    rules,
+)
+from tests.protocol.wire import RECORD
+
+SESSION = OBJECTIVES["metadata"]["session_id"]
+ENDS = {"next_agent/name": None}
+
+
+def chain() -> Bus:
+    """Three agents and the user's peer; the objective agent has handed over the seed's Example 1."""
+    bus = Bus(Peer("obj", user="front"), Peer("goal"), Peer("plan"), Peer("front"))
+    bus.hand_over("obj", OBJECTIVES)
+    return bus
+
+
+def asked(bus: Bus, name: str = "ask", **more: Any) -> Any:
+    """A native request of the peer `front` to the objective agent."""
+    place = bus.peers["front"].place()
+    body = {"text": "Do it"}
+    return bus.request(say(place, "obj", f"msg_{name}", "thread_request", body, work_id=f"work_{name}", **more))
+
+
+def test_a_first_message_opens_work_for_the_next_agent() -> None:
+    bus = Bus(Peer("obj"), Peer("goal"))
+    plan = bus.hand_over("obj", OBJECTIVES)
+    (draft,) = plan.drafts
+    assert (draft.kind, draft.to, draft.surface) == ("say", "goal", "thread")
+    assert draft.container == derived.thread_id("sentient", SESSION)
+    assert draft.trace_id == "req-20260127-143050"
+    assert draft.causation_id is None
+    assert draft.body["text"] == "\n".join(OBJECTIVES["output"]["content"])
+    assert draft.body["intent"] == "objectives"
+    assert draft.body["artifacts"] == [
+        {
+            "type": "source",
+            "ref_id": "src_1",
+            "media_type": "video",
+            "uri": "https://www.youtube.com/watch?v=abc123",
+        },
+        {"type": "storage", "ref_id": "store_1", "media_type": "video", "source_ref_id": "src_1", "status": "pending"},
+    ]
+    assert draft.ext == {"sentient.message": OBJECTIVES}
+    assert plan.follows is None
+    work = bus.peers["goal"].works[draft.work_id or ""]
+    assert (work.initiator, work.target, work.state) == ("obj", "goal", "submitted")
+
+
+def test_a_middle_message_reports_progress_and_passes_the_work_on() -> None:
+    bus = chain()
+    opened = bus.peers["goal"].handed[0]
+    assert opened.message == OBJECTIVES
+    plan = bus.hand_over("goal", GOALS)
+    progress, onward = plan.drafts
+    first = next(iter(bus.peers["obj"].works.values()))
+    assert (progress.kind, progress.to, progress.work_id) == ("trace", "obj", first.work_id)
+    assert progress.body == {"state": "working", "message": GOALS["status"]["message"]}
+    assert progress.ext is None
+    assert (onward.kind, onward.to) == ("say", "plan")
+    assert onward.causation_id == first.opening_id
+    assert plan.follows == (first.work_id, onward.work_id)
+    assert first.state == "working"
+    assert bus.peers["plan"].handed[0].message == GOALS
+
+
+@pytest.mark.parametrize(
+    ("code", "state", "partial"),
+    [("success", "completed", None), ("partial", "completed", True), ("failed", "failed", None)],
+)
+@pytest.mark.parametrize("following", [None, "user"])
+def test_the_end_of_a_chain_is_the_terminal_trace(code: str, state: str, partial: Any, following: Any) -> None:
+    bus = chain()
+    last = changed(GOALS, {"next_agent/name": following, "status/code": code})
+    plan = bus.hand_over("goal", last)
+    (draft,) = plan.drafts
+    assert (draft.kind, draft.body["state"], draft.body["message"]) == ("trace", state, last["status"]["message"])
+    result = draft.body["result"]
+    assert (result["content"], result["content_type"], result["status"]) == (last["output"]["content"], "goals", code)
+    assert result.get("partial") == partial
+    assert "error" not in result
+    assert plan.follows is None
+    assert next(iter(bus.peers["obj"].works.values())).state == state
+    assert len(bus.peers["obj"].handed) == 0  # agents of this format are handed says only
+
+
+def test_the_error_group_is_part_of_the_result() -> None:
+    bus = chain()
+    fault = {"has_error": True, "error_code": "TIMEOUT", "error_message": "slow", "retry_count": 2, "recoverable": True}
+    (draft,) = bus.hand_over("goal", changed(GOALS, {**ENDS, "status/code": "failed", "error": fault})).drafts
+    del fault["has_error"]
+    assert draft.body["result"]["error"] == fault
+
+
+@pytest.mark.parametrize(
+    ("following", "state"), [("planning_agent", "working"), (None, "working"), ("user", "needs_input")]
+)
+def test_pending_moves_the_work_and_sends_no_say(following: Any, state: str) -> None:
+    bus = chain()
+    plan = bus.hand_over("goal", changed(GOALS, {"status/code": "pending", "next_agent/name": following}))
+    (draft,) = plan.drafts
+    assert (draft.kind, draft.body["state"], plan.follows) == ("trace", state, None)
+    later = changed(GOALS, {"message_id": "later"})
+    assert [one.kind for one in bus.hand_over("goal", later).drafts] == ["trace", "say"]
+
+
+def test_pending_without_a_work_is_refused() -> None:
+    plan = Peer("obj", user="front").plan(changed(OBJECTIVES, {"status/code": "pending"}))
+    assert rules(plan.findings) == [("/status/code", "no_work")]
+
+
+def test_a_chain_that_nobody_on_the_bus_asked_for_reports_to_the_users_peer() -> None:
+    bus = Bus(Peer("obj", user="front"), Peer("front"))
+    (draft,) = bus.hand_over("obj", OUT_OF_SCOPE).drafts
+    assert (draft.kind, draft.to, draft.work_id) == ("say", "front", None)
+    assert draft.body == {"text": "Request falls outside platform capabilities", "intent": "error"}
+    assert bus.peers["front"].handed[0].message == OUT_OF_SCOPE
+    assert not bus.peers["front"].handed[0].native
+
+
+def test_without_a_users_peer_it_is_refused_naming_the_setting() -> None:
+    plan = Peer("obj").plan(OUT_OF_SCOPE)
+    assert ("/next_agent/name", "no_user_peer") in rules(plan.findings)
+    assert "`sentient.user`" in plan.findings[-1].message
+    assert plan.drafts == ()
+    by_map = Peer("obj", names={"objective_agent": "obj", "user": "front"}).plan(OUT_OF_SCOPE)
+    assert [draft.to for draft in by_map.drafts] == ["front"]
+
+
+# the work in hand
+
+
+@pytest.mark.parametrize("with_trace_id", [False, True])
+def test_a_native_request_is_answered_when_session_and_request_are_taken_over(with_trace_id: bool) -> None:
+    bus = Bus(Peer("obj", user="front"), Peer("goal"), Peer("front"))
+    asked(bus, trace_id="trace-7" if with_trace_id else None)
+    asked(bus, "other", trace_id="trace-8")
+    request = bus.peers["obj"].handed[0]
+    assert request.message is not None
+    assert (request.native, request.message["output"]["content"]) == (True, "Do it")
+    assert check_shape(request.message) == ()
+    metadata = request.message["metadata"]
+    assert metadata["request_id"] == ("trace-7" if with_trace_id else "work_ask")
+    first = changed(OUT_OF_SCOPE, {"metadata/session_id": metadata["session_id"], "metadata/request_id": "another"})
+    assert bus.peers["obj"].plan(first).drafts[0].kind == "say"
+    first = changed(first, {"metadata/request_id": metadata["request_id"]})
+    plan = bus.hand_over("obj", first)
+    assert [(draft.kind, draft.work_id) for draft in plan.drafts] == [("trace", "work_ask")]
+    assert bus.peers["front"].works["work_ask"].state == "failed"
+    assert bus.peers["obj"].plan(first).repeats
+
+
+def test_the_only_native_request_is_answered_with_ids_of_ones_own() -> None:
+    bus = Bus(Peer("obj", user="front"), Peer("goal"), Peer("front"))
+    asked(bus)
+    assert [(draft.kind, draft.work_id) for draft in bus.peers["obj"].plan(OUT_OF_SCOPE).drafts] == [
+        ("trace", "work_ask")
+    ]
+    asked(bus, "other")
+    assert [(draft.kind, draft.work_id) for draft in bus.peers["obj"].plan(OUT_OF_SCOPE).drafts] == [("say", None)]
+
+
+def test_a_native_request_is_answered_as_the_parent() -> None:
+    bus = Bus(Peer("obj"), Peer("goal"), Peer("front"))
+    asked(bus)
+    second = changed(GOALS, {"agent/name": "objective_agent", "next_agent/name": "goal_agent", "status/message": None})
+    second = changed(second, {"metadata/parent_message_id": "msg_ask", "metadata/session_id": "made-up"})
+    plan = bus.hand_over("obj", second)
+    assert [draft.kind for draft in plan.drafts] == ["trace", "say"]
+    assert plan.follows == ("work_ask", plan.drafts[1].work_id)
+    assert plan.message["metadata"]["session_id"] == "thread_request"
+    assert plan.message["metadata"]["request_id"] == "work_ask"
+
+
+def test_the_caller_may_name_the_work() -> None:
+    bus = Bus(Peer("obj", user="front"), Peer("front"))
+    asked(bus)
+    assert [draft.work_id for draft in bus.hand_over("obj", OUT_OF_SCOPE, work_id="work_ask").drafts] == ["work_ask"]
+    assert rules(Peer("obj").plan(OUT_OF_SCOPE, work_id="work_x").findings, "error") == [("", "unknown_work")]
+    theirs = bus.peers["front"].plan(changed(OUT_OF_SCOPE, {"agent/name": "front"}), work_id="work_ask")
+    assert ("", "not_our_work") in rules(theirs.findings)
+
+
+def test_a_status_never_reopens_a_work() -> None:
+    bus = chain()
+    bus.hand_over("goal", changed(GOALS, ENDS))
+    for late in (changed(GOALS, {"message_id": "late"}), changed(GOALS, {**ENDS, "message_id": "late"})):
+        plan = bus.peers["goal"].plan(late)
+        assert rules(plan.findings) == [("", "work_closed")]
+        assert plan.drafts == ()
+
+
+# who is who
+
+
+def test_the_agent_must_belong_to_the_peer_that_hands_over() -> None:
+    assert rules(Peer("plan").plan(OBJECTIVES).findings) == [("/agent/name", "agent_map")]
+    unmapped = Peer("obj", names={"goal_agent": "goal"}).plan(changed(OBJECTIVES, {"agent/name": "Objective Agent"}))
+    assert rules(unmapped.findings) == [("/agent/name", "agent_map")]
+    assert not Peer("obj", names={"goal_agent": "goal"}).plan(changed(OBJECTIVES, {"agent/name": "obj"})).refused
+
+
+@pytest.mark.parametrize(("name", "rule"), [("Goal Agent", "agent_map"), ("", "agent_map"), ("obj", "same_peer")])
+def test_the_next_agent_must_be_another_known_peer(name: str, rule: str) -> None:
+    assert rules(Peer("obj").plan(changed(OBJECTIVES, {"next_agent/name": name})).findings) == [
+        ("/next_agent/name", rule)
+    ]
+
+
+# once
+
+
+def test_the_same_message_twice_is_sent_once() -> None:
+    bus = chain()
+    again = bus.peers["obj"].plan(OBJECTIVES)
+    assert again.repeats
+    sent = bus.peers["obj"].own
+    assert [draft.id in sent for draft in again.drafts] == [True]
+    first = bus.hand_over("goal", GOALS)
+    again = bus.peers["goal"].plan(GOALS, now=NOW + 9)
+    assert again.repeats
+    assert [draft.id for draft in again.drafts] == [draft.id for draft in first.drafts]
+    assert again.follows == first.follows
+
+
+def test_a_repeated_last_message_is_no_error_although_it_closed_the_work() -> None:
+    bus = chain()
+    bus.hand_over("goal", changed(GOALS, ENDS))
+    again = bus.peers["goal"].plan(changed(GOALS, ENDS))
+    assert (again.repeats, again.refused) == (True, False)
+
+
+@pytest.mark.parametrize("path", ["status/message", "audit/reasoning"])
+def test_the_same_id_with_other_content_is_an_error(path: str) -> None:
+    bus = chain()
+    assert rules(bus.peers["obj"].plan(changed(OBJECTIVES, {path: "other"})).findings) == [
+        ("/message_id", "id_conflict")
+    ]
+    elsewhere = changed(OBJECTIVES, {path: "other", "metadata/session_id": "another"})
+    assert rules(bus.peers["obj"].plan(elsewhere).findings) == [("/message_id", "id_conflict")]
+
+
+def test_ids_that_the_bus_cannot_carry_are_hashed() -> None:
+    odd = changed(OBJECTIVES, {"metadata/request_id": " odd \n", "metadata/session_id": "Ü" * 500, "message_id": "\t1"})
+    bus = Bus(Peer("obj"), Peer("goal"))
+    (draft,) = bus.hand_over("obj", odd).drafts
+    assert (draft.trace_id or "").startswith("sha256_")
+    assert bus.peers["goal"].handed[0].message == odd
+
+
+def test_what_ext_carries_is_cut_in_text_result_and_artifacts() -> None:
+    refs = [{**OBJECTIVES["resources"]["source_refs"][0], "ref_id": f"src_{n}"} for n in range(1, 1500)]
+    big = changed(OBJECTIVES, {"output/content": "x" * 200_000, "resources/source_refs": refs})
+    bus = Bus(Peer("obj", user="front"), Peer("goal"), Peer("front"))
+    (draft,) = bus.hand_over("obj", big).drafts
+    assert len(draft.body["text"].encode()) <= 65_536
+    assert 100 < len(draft.body["artifacts"]) < 1499
+    assert len(msgspec.json.encode(draft.body["artifacts"])) <= 65_536 + 2
+    assert bus.peers["goal"].handed[0].message == big
+
+
+# what comes out
+
+
+def carried(message: Any, **more: Any) -> Arrival:
+    """An envelope of `obj` to `goal` that carries `message`, as `goal` receives it."""
+    place = Peer("obj").place()
+    draft = say(
+        place,
+        "goal",
+        "msg_x",
+        "thread_x_y",
+        {"text": "native words"},
+        work_id="work_x",
+        ext={"sentient.message": message},
+    )
+    return Arrival(envelope=build(msgspec.structs.replace(draft, **more), NOW))
+
+
+@pytest.mark.parametrize(
+    ("message", "more", "rule"),
+    [
+        (changed(OBJECTIVES, {"agent/name": "goal_agent"}), {}, "/agent/name"),
+        (changed(OBJECTIVES, {"agent/name": "unknown agent"}), {}, "/agent/name"),
+        (changed(OBJECTIVES, {"status/code": "pending"}), {}, "/status/code"),
+        (changed(OBJECTIVES, ENDS), {}, "/status/code"),
+        (OBJECTIVES, {"work_id": None}, "/status/code"),
+        (changed(OBJECTIVES, {"status/code": "great"}), {}, "/status/code"),
+        (changed(OBJECTIVES, {"metadata/sequence_number": 2}), {}, "/metadata/parent_message_id"),
+        (changed(OBJECTIVES, {"resources/source_refs": []}), {}, "/resources/storage_refs/0/source_ref_id"),
+        ("text", {}, ""),
+        (2**60, {}, ""),
+    ],
+)
+def test_a_carried_message_that_does_not_hold_counts_as_native(message: Any, more: dict[str, Any], rule: str) -> None:
+    peer = Peer("goal")
+    handed = peer.adapter.hand_out(carried(message, **more), peer.place(), peer)
+    assert handed.native
+    assert handed.message is not None
+    assert handed.message["output"]["content"] == "native words"
+    assert [(one.path, one.rule, one.severity) for one in handed.findings] == [(rule, "carried_message", "warning")]
+
+
+def test_a_carried_message_comes_with_its_own_warnings_judged_at_the_moment_of_hand_over() -> None:
+    peer = Peer("goal")
+    late = changed(OBJECTIVES, {"audit/reasoning": None, "timestamp/executed_at": "2026-01-27T06:00:00Z"})
+    handed = peer.adapter.hand_out(carried(late), peer.place(NOW + 10**6), peer)
+    assert (handed.message, handed.native, handed.foreign_id, handed.scope) == (
+        late,
+        False,
+        late["message_id"],
+        SESSION,
+    )
+    assert rules(handed.findings) == [("/audit/reasoning", "reasoning"), ("/timestamp/executed_at", "clock_skew")]
+    assert handed.findings == Peer("obj").plan(late).findings
+
+
+def test_a_message_fetched_from_the_artifact_store_stands_for_the_one_in_ext() -> None:
+    peer = Peer("goal")
+    arrival = msgspec.structs.replace(carried(None, ext={}), carried=OBJECTIVES)
+    assert peer.adapter.hand_out(arrival, peer.place(), peer).message == OBJECTIVES
+
+
+def native(kind: str, body: dict[str, Any], **more: Any) -> Arrival:
+    """A native envelope of `goal` to `obj` on a work that `obj` opened, with what it did to the work."""
+    ours, theirs = Peer("obj").place(), Peer("goal").place()
+    opening = build(say(ours, "goal", "msg_open", "thread_x_y", {"text": "x"}, work_id="work_x"), NOW)
+    draft = trace(theirs, opened_by(opening), "msg_n", body, **more)
+    envelope = build(msgspec.structs.replace(draft, kind=kind), NOW)
+    work = opened_by(opening)
+    verdict = step(work, envelope)
+    return Arrival(envelope=envelope, work=after(work, envelope, verdict), outcome=verdict.outcome)
+
+
+@pytest.mark.parametrize(
+    ("kind", "body", "status", "content", "fault"),
+    [
+        ("say", {"text": "hi", "intent": "notice"}, "success", "hi", None),
+        ("trace", {"state": "completed", "result": {"a": 1}, "message": "done"}, "success", {"a": 1}, None),
+        ("trace", {"state": "completed", "result": {"partial": True}}, "partial", {"partial": True}, None),
+        ("trace", {"state": "completed"}, "success", None, None),
+        ("trace", {"state": "completed", "result": 7}, "success", {"result": 7}, None),
+        ("trace", {"state": "completed", "result": [1]}, "success", [1], None),
+        ("trace", {"state": "failed", "message": "broke"}, "failed", None, "PROCESSING_ERROR"),
+        ("trace", {"state": "canceled"}, "failed", None, "PROCESSING_ERROR"),
+        ("trace", {"state": "needs_input", "message": "which?"}, "pending", None, None),
+        ("receipt", {"for_id": "msg_open", "status": "canceled"}, "failed", None, "PROCESSING_ERROR"),
+        ("receipt", {"for_id": "m", "status": "rejected", "reason_code": "expired"}, "failed", None, "TIMEOUT"),
+        ("receipt", {"for_id": "m", "status": "rejected", "reason_code": "busy"}, "failed", None, "PROCESSING_ERROR"),
+    ],
+)
+def test_native_envelopes_become_valid_messages(kind: str, body: Any, status: str, content: Any, fault: Any) -> None:
+    peer = Peer("obj")
+    handed = peer.adapter.hand_out(native(kind, body), peer.place(), peer)
+    message = handed.message
+    assert message is not None
+    assert handed.native
+    assert check_shape(message) == ()
+    assert (message["status"]["code"], message["output"]["content"]) == (status, content)
+    assert (message["error"]["error_code"], message["error"]["has_error"]) == (fault, fault is not None)
+    assert message["error"]["recoverable"] is (False if fault is None else None)
+    assert message["agent"] == {"name": "goal_agent", "type": None}
+    assert message["message_id"] == "msg_n"
+    assert message["timestamp"] == {"executed_at": "2026-01-27T06:30:54Z", "timezone": "UTC"}
+    assert (handed.foreign_id, handed.scope) == ("msg_n", "thread_x_y")
+    assert message["audit"]["reasoning"] is None
+
+
+@pytest.mark.parametrize(
+    ("kind", "body"),
+    [
+        ("trace", {"state": "working", "message": "half"}),
+        ("receipt", {"for_id": "msg_open", "status": "accepted"}),
+        ("receipt", {"for_id": "msg_open", "status": "duplicate", "reason_code": "duplicate"}),
+    ],
+)
+def test_progress_and_receipts_that_end_nothing_say_nothing(kind: str, body: Any) -> None:
+    peer = Peer("obj")
+    assert peer.adapter.hand_out(native(kind, body), peer.place(), peer).message is None
+
+
+def test_a_capability_is_handed_out_as_its_document() -> None:
+    peer = Peer("obj")
+    document = {**RECORD, "digest": capability_digest(RECORD)}
+    message = peer.adapter.hand_out(native("capability", {"capability": document}), peer.place(), peer).message
+    assert message is not None
+    assert message["output"] == {"content": document, "content_type": "capability"}
+    assert check_shape(message) == ()
+
+
+def test_numbers_that_the_format_cannot_hold_become_text_with_a_warning() -> None:
+    peer = Peer("obj")
+    handed = peer.adapter.hand_out(native("trace", {"state": "completed", "result": [2**60]}), peer.place(), peer)
+    assert handed.message is not None
+    assert handed.message["output"]["content"] == "[1152921504606846976]"
+    assert rules(handed.findings) == [("/output/content", "not_carried")]
+
+
+def test_a_trace_gives_its_message_back_where_it_agrees_with_the_state() -> None:
+    bus = chain()
+    last = changed(GOALS, ENDS)
+    plan = bus.peers["goal"].plan(last)
+    (draft,) = plan.drafts
+    obj = bus.peers["obj"]
+    assert obj.adapter.hand_out(Arrival(envelope=build(draft, NOW)), obj.place(), obj).message == last
+    body = {**draft.body, "state": "failed"}
+    lying = obj.adapter.hand_out(
+        Arrival(envelope=build(msgspec.structs.replace(draft, body=body), NOW)), obj.place(), obj
+    )
+    assert lying.native
+    assert lying.message is not None
+    assert lying.message["status"]["code"] == "failed"
+    assert rules(lying.findings) == [("/status/code", "carried_message")]
+
+
+def test_an_offline_conversion_fills_missing_ends() -> None:
+    peer = Peer("agent-a")
+    peer.whole = False
+    peer.agents = Agents(own="agent-a", other="agent-b")
+    ends = {"agent/name": "The Objectives", "next_agent/name": "The Goals"}
+    assert [draft.to for draft in peer.plan(changed(OBJECTIVES, ends)).drafts] == ["agent-b"]
+    lone = peer.plan(changed(OUT_OF_SCOPE, {"agent/name": "The Objectives"}))
+    assert [(draft.kind, draft.to) for draft in lone.drafts] == [("say", "agent-b")]
+
+
+def test_a_chain_goes_on_from_its_own_question_and_from_the_answer() -> None:
+    bus = chain()
+    question = changed(GOALS, {"message_id": "q", "status/code": "pending", "next_agent/name": "user"})
+    bus.hand_over("goal", question)
+    (work,) = bus.peers["obj"].works.values()
+    assert work.state == "needs_input"
+    place = bus.peers["obj"].place()
+    answer = say(place, "goal", "msg_answer", work.container, {"text": "yes"}, work_id=work.work_id)
+    bus.request(answer)
+    ids = {"metadata/parent_message_id": "q", "metadata/sequence_number": 3}
+    from_question = bus.peers["goal"].plan(changed(GOALS, ids))
+    assert [draft.work_id for draft in from_question.drafts][:1] == [work.work_id]
+    assert from_question.findings == ()
+    from_answer = bus.peers["goal"].plan(changed(GOALS, {"metadata/parent_message_id": "msg_answer"}))
+    assert [draft.work_id for draft in from_answer.drafts][:1] == [work.work_id]
+    # The answer is native: it carries no refs to compare with, and it belongs to the session that opened the work.
+    assert from_answer.findings == ()
+    assert from_answer.scope == SESSION

@@ -1,0 +1,189 @@
+"""Local policy: who is listened to once it is known who they are."""
+
+from typing import Any, Final
+
+import pytest
+
+from aghbus.protocol.effects import Deliver, Discovered, Ignore, Quarantine, Queue, Store
+from aghbus.protocol.envelope import Envelope, parse
+from aghbus.protocol.errors import UnsupportedProfile, VerificationFailed
+from aghbus.protocol.lifecycle import WorkView, opened_by
+from aghbus.protocol.receiving import Receiver, View, decide
+from aghbus.protocol.trust import assess
+from aghbus.protocol.trust_keys import SigningKey, handle_of
+from aghbus.protocol.trust_policy import ChannelRule, Policy
+from aghbus.protocol.trust_proof import EnvelopeSigner, sign, verify_envelope
+from tests.protocol.wire import CARD, CHANNEL, JOINED, NOW, B, dump, wire
+
+OPS_KEY: Final = SigningKey(bytes(range(32)))
+OUR_KEY: Final = SigningKey(bytes([1]) * 32)
+OPS: Final = handle_of("ops", OPS_KEY.public)
+US: Final = handle_of("patch-worker", OUR_KEY.public)
+
+
+def verified(kind: str = "say", key: SigningKey = OPS_KEY, name: str = "ops", **changes: Any) -> Envelope:
+    document = wire(kind, **{"sender": handle_of(name, key.public), **changes})
+    return parse(dump(sign(document, key)), NOW)
+
+
+def plain(kind: str = "say", **changes: Any) -> Envelope:
+    return parse(dump(wire(kind, **changes)), NOW)
+
+
+def judged(policy: Policy, envelope: Envelope, *, opens: bool = False) -> str:
+    """ "" when it is taken, else the wire's reason and the field."""
+    try:
+        policy.judge(envelope, assess(envelope, verify_envelope), opens_work=opens)
+    except (VerificationFailed, UnsupportedProfile) as error:
+        return f"{error.reason} {error.field}"
+    return ""
+
+
+def test_the_default_takes_what_verification_takes() -> None:
+    for envelope in (verified(), plain(), plain(proof={"profile": "acme/v1"})):
+        assert judged(Policy(), envelope, opens=True) == ""
+
+
+class TestRequire:
+    def test_only_the_verified_get_in(self) -> None:
+        policy = Policy(mode="require")
+        assert judged(policy, verified()) == ""
+        assert judged(policy, plain()) == "verification_failed proof"
+        assert judged(policy, plain(proof={"profile": "acme/v1"})) == "unsupported_profile proof.profile"
+
+    def test_presence_of_the_unverified_is_not_refreshed(self) -> None:
+        greet = plain("greet")
+        assert [type(effect) for effect in decide(greet, View(), receiver(mode="require"))] == [Quarantine]
+        ours = verified("greet", body={"peer_card": {**CARD, "peer_id": OPS}})
+        heard = [effect for effect in decide(ours, View(), receiver(mode="require")) if isinstance(effect, Discovered)]
+        assert [effect.trust for effect in heard] == ["verified"]
+
+
+class TestKeys:
+    def test_deny(self) -> None:
+        policy = Policy(deny=frozenset({OPS_KEY.key_id}))
+        assert judged(policy, verified()) == "verification_failed proof.key_id"
+        assert judged(policy, verified(key=OUR_KEY)) == ""
+        assert judged(policy, plain()) == ""
+
+    def test_allow(self) -> None:
+        policy = Policy(allow=frozenset({OPS_KEY.key_id}))
+        assert judged(policy, verified()) == ""
+        assert judged(policy, verified(key=OUR_KEY)) == "verification_failed proof.key_id"
+        assert judged(policy, plain()) == ""  # unsigned peers are the mode's affair
+
+    def test_deny_is_stronger_than_allow(self) -> None:
+        policy = Policy(allow=frozenset({OPS_KEY.key_id}), deny=frozenset({OPS_KEY.key_id}))
+        assert judged(policy, verified()) == "verification_failed proof.key_id"
+
+    def test_an_unverified_proof_is_no_key(self) -> None:
+        """A plain peer may write any key id into a proof of another profile: nothing follows from it."""
+        named = plain(proof={"profile": "acme/v1", "key_id": OPS_KEY.key_id})
+        assert judged(Policy(deny=frozenset({OPS_KEY.key_id})), named) == ""
+        rule = ChannelRule(talk=frozenset({OPS_KEY.key_id}))
+        assert judged(Policy(channels={CHANNEL: rule}), named) == "verification_failed from"
+
+
+class TestPins:
+    POLICY: Final = Policy(pins={"ops": OPS_KEY.key_id})
+
+    def test_the_pinned_key_bears_the_name(self) -> None:
+        assert judged(self.POLICY, verified()) == ""
+
+    def test_another_key_does_not(self) -> None:
+        assert judged(self.POLICY, verified(key=OUR_KEY)) == "verification_failed from"
+        assert judged(self.POLICY, verified(key=OUR_KEY, name="other")) == ""
+
+    def test_nor_does_nobody_s_key(self) -> None:
+        assert judged(self.POLICY, plain(sender="ops")) == "verification_failed from"
+        assert judged(self.POLICY, plain(sender="ops2")) == ""
+
+    def test_the_pinned_key_may_bear_another_name(self) -> None:
+        assert judged(self.POLICY, verified(name="ops-2")) == ""
+
+
+class TestChannels:
+    @pytest.mark.parametrize("entry", [OPS, OPS_KEY.key_id, "*", "*@*"])
+    def test_every_way_to_name_a_verified_peer(self, entry: str) -> None:
+        policy = Policy(channels={CHANNEL: ChannelRule(work=frozenset({entry}))})
+        assert judged(policy, verified(), opens=True) == ""
+
+    @pytest.mark.parametrize(("entry", "taken"), [("ops", True), ("*", True), ("*@*", False), (OPS, False)])
+    def test_and_a_plain_one(self, entry: str, taken: bool) -> None:
+        policy = Policy(channels={CHANNEL: ChannelRule(work=frozenset({entry}))})
+        assert (judged(policy, plain(sender="ops"), opens=True) == "") is taken
+
+    def test_who_may_only_talk(self) -> None:
+        policy = Policy(channels={CHANNEL: ChannelRule(work=frozenset({OPS}), talk=frozenset({"stranger"}))})
+        assert judged(policy, verified(), opens=True) == judged(policy, verified()) == ""
+        assert judged(policy, plain(sender="stranger")) == ""
+        assert judged(policy, plain(sender="stranger"), opens=True) == "verification_failed from"
+        assert judged(policy, plain(sender="another")) == "verification_failed from"
+
+    def test_without_a_list_of_talkers_everybody_talks(self) -> None:
+        policy = Policy(channels={CHANNEL: ChannelRule(work=frozenset({OPS}))})
+        assert judged(policy, plain()) == ""
+        assert judged(policy, plain(), opens=True) == "verification_failed from"
+
+    def test_without_a_list_of_workers_every_talker_opens_work(self) -> None:
+        policy = Policy(channels={CHANNEL: ChannelRule(talk=frozenset({"ops"}))})
+        assert judged(policy, plain(sender="ops"), opens=True) == ""
+        assert judged(policy, plain(sender="stranger"), opens=True) == "verification_failed from"
+
+    def test_another_channel_has_no_rule(self) -> None:
+        policy = Policy(channels={"elsewhere": ChannelRule(work=frozenset(), talk=frozenset())})
+        assert judged(policy, plain(), opens=True) == ""
+
+
+def receiver(us: str = B, **policy: Any) -> Receiver:
+    signer = EnvelopeSigner(OUR_KEY, "patch-worker") if us == US else None
+    return Receiver(
+        us=us, now=NOW, mint=lambda: "msg_ours", channels=JOINED, verifier=verify_envelope, signer=signer,
+        policy=Policy(**policy),
+    )  # fmt: skip
+
+
+def work(envelope: Envelope, initiator: str, target: str) -> WorkView:
+    del envelope
+    return opened_by(plain(sender=initiator, to=target) if "@" not in initiator else verified(to=target))
+
+
+class TestInTheReceiver:
+    TALKERS: Final = {CHANNEL: ChannelRule(work=frozenset({"nobody"}))}
+
+    def test_a_refused_opening_is_answered_with_its_reason(self) -> None:
+        effects = decide(plain(), View(), receiver(channels=self.TALKERS))
+        assert isinstance(effects[0], Quarantine)
+        assert effects[0].reason == "verification_failed"
+        queued = [effect for effect in effects if isinstance(effect, Queue)]
+        assert [effect.envelope.document()["body"]["reason_code"] for effect in queued] == ["verification_failed"]
+
+    def test_a_talker_goes_on_with_a_work_that_is_open(self) -> None:
+        known = View(work=work(plain(), B, "ops"))
+        assert any(isinstance(effect, Deliver) for effect in decide(plain(), known, receiver(channels=self.TALKERS)))
+
+    def test_talk_without_work_is_delivered(self) -> None:
+        effects = decide(plain(work_id=None), View(), receiver(channels=self.TALKERS))
+        assert any(isinstance(effect, Deliver) for effect in effects)
+
+    def test_what_is_for_another_peer_opens_no_work_with_us(self) -> None:
+        effects = decide(plain(to="stranger"), View(), receiver(channels=self.TALKERS))
+        assert [effect.reason for effect in effects if isinstance(effect, Quarantine)] == ["not_target"]
+
+    def test_our_own_messages_come_back_whatever_the_policy(self) -> None:
+        ours = verified(key=OUR_KEY, name="patch-worker", to=None, work_id=None)
+        assert ours.sender == US
+        effects = decide(ours, View(sent_by_us=True), receiver(US, mode="require", deny=frozenset({OUR_KEY.key_id})))
+        assert effects == (Ignore("own"),)
+
+    def test_a_forgery_of_ours_is_no_conflict(self) -> None:
+        forged = parse(dump(sign(wire("say", sender=US), OPS_KEY)), NOW)
+        assert [type(effect) for effect in decide(forged, View(), receiver(US))] == [Quarantine]
+
+    def test_the_receipts_of_a_keyed_daemon_are_signed(self) -> None:
+        effects = decide(verified(to=US), View(), receiver(US, deny=frozenset({OPS_KEY.key_id})))
+        (queued,) = [effect for effect in effects if isinstance(effect, Queue)]
+        assert assess(queued.envelope, verify_envelope) == "verified"
+        assert queued.envelope.sender == US
+        stored = [effect for effect in queued.effects if isinstance(effect, Store)]
+        assert [effect.trust for effect in stored] == ["verified"]

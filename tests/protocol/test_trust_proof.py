@@ -1,0 +1,405 @@
+"""Making and checking proofs: whatever is changed on the way is noticed, and nothing that a peer sends makes it raise."""
+
+import copy
+import json
+import pickle
+from collections.abc import Callable, Iterator
+from typing import Any, Final
+
+import msgspec
+import pytest
+import rfc8785
+from hypothesis import given
+from hypothesis import strategies as st
+
+from aghbus.protocol.envelope import parse
+from aghbus.protocol.errors import InvalidRequest, VerificationFailed
+from aghbus.protocol.identifiers import is_handle
+from aghbus.protocol.sending import Draft, apply_own, build
+from aghbus.protocol.trust import PROFILE, assess
+from aghbus.protocol.trust_json import MAX_INTEGER, Received, Unfaithful, canonical_bytes, read_strict
+from aghbus.protocol.trust_keys import (
+    SigningKey,
+    decode_base64url,
+    encode_base64url,
+    fingerprint,
+    handle_of,
+    is_signature,
+    nickname_of,
+)
+from aghbus.protocol.trust_proof import EnvelopeSigner, sign, verify, verify_envelope
+from aghbus.protocol.trust_rotation import STATEMENT, read_rotation, rotation_statement
+from tests.protocol.wire import BODIES, CARD, NOW, dump, json_values, texts, wire
+
+KEY: Final = SigningKey(bytes(range(32)))
+OTHER: Final = SigningKey(bytes(32))
+OPS: Final = handle_of("ops", KEY.public)
+KINDS: Final = sorted(BODIES)
+
+Document = dict[str, Any]
+Path = tuple[str | int, ...]
+
+
+def document_of(kind: str) -> Document:
+    """A wire document of `kind` from the key's handle, with every optional field that the kind takes, unsigned."""
+    changes: Document = {"sender": OPS, "trace_id": "t", "causation_id": "c", "reply_to": "r", "expires_at": NOW + 60}
+    changes["ext"] = {"acme.x": {"deep": [1, {"a": None}]}, "empty": [], "half": 0.5}
+    changes["later"] = "kept"
+    if kind == "greet":
+        changes["body"] = {"peer_card": {**CARD, "peer_id": OPS}}
+    return wire(kind, **changes)
+
+
+def signed(kind: str = "say", **changes: Any) -> Document:
+    return sign({**document_of(kind), **changes}, KEY)
+
+
+def leaves(value: Any, path: Path = ()) -> Iterator[Path]:
+    """Every place in a document, containers included, from the top down."""
+    if path:
+        yield path
+    if isinstance(value, dict):
+        for name, item in value.items():
+            yield from leaves(item, (*path, name))
+    elif isinstance(value, list):
+        for index, item in enumerate(value):
+            yield from leaves(item, (*path, index))
+
+
+def at(value: Any, path: Path) -> Any:
+    for step in path:
+        value = value[step]
+    return value
+
+
+def without(document: Document, path: Path) -> Document:
+    changed = copy.deepcopy(document)
+    del at(changed, path[:-1])[path[-1]]
+    return changed
+
+
+def with_value(document: Document, path: Path, value: Any) -> Document:
+    changed = copy.deepcopy(document)
+    at(changed, path[:-1])[path[-1]] = value
+    return changed
+
+
+def other_value(value: Any) -> Any:
+    """Something like `value` that is not it: the smallest change of its own type."""
+    match value:
+        case bool():
+            return not value
+        case int() | float():
+            return value + 1
+        case str():
+            return value[:-1] + chr(ord(value[-1]) ^ 1) if value else "x"
+        case None:
+            return ""
+        case list():
+            return [*value, None]
+        case dict():
+            return {**value, "added": None}
+    raise AssertionError(value)
+
+
+class TestTampering:
+    @pytest.mark.parametrize("kind", KINDS)
+    def test_untouched_it_is_verified_whatever_its_layout(self, kind: str) -> None:
+        document = signed(kind)
+        shuffled = dict(reversed(document.items()))
+        for raw in (dump(document), json.dumps(document, indent=1).encode(), json.dumps(shuffled).encode()):
+            assert verify(raw).state == "verified"
+            assert assess(parse(raw, NOW), verify_envelope) == "verified"
+
+    @pytest.mark.parametrize("kind", KINDS)
+    def test_no_value_can_be_changed(self, kind: str) -> None:
+        document = signed(kind)
+        for path in leaves(document):
+            changed = with_value(document, path, other_value(at(document, path)))
+            assert verify(dump(changed)).state == "rejected", path
+
+    @pytest.mark.parametrize("kind", KINDS)
+    def test_nothing_can_be_taken_out(self, kind: str) -> None:
+        document = signed(kind)
+        for path in leaves(document):
+            assert verify(dump(without(document, path))).state == "rejected", path
+
+    @pytest.mark.parametrize("kind", KINDS)
+    def test_null_and_absent_are_different_under_a_signature(self, kind: str) -> None:
+        document = signed(kind)
+        for path in [(), *leaves(document)]:
+            container = at(document, path)
+            if isinstance(container, dict):
+                assert verify(dump(with_value(document, (*path, "reply"), None))).state == "rejected", path
+
+    def test_a_proof_moved_to_another_envelope_does_not_hold(self) -> None:
+        first, second = signed(), signed(id="msg_2")
+        assert verify(dump({**second, "proof": first["proof"]})).state == "rejected"
+
+    def test_another_key_cannot_sign_for_the_handle(self) -> None:
+        forged = sign(document_of("say"), OTHER)
+        assert verify(dump(forged)).detail.startswith("from: ")
+
+    def test_another_key_cannot_be_put_under_a_signature(self) -> None:
+        document = signed()
+        claims = sign(document_of("say"), OTHER)["proof"]
+        document["from"] = handle_of("ops", OTHER.public)
+        document["proof"] = {**claims, "sig": document["proof"]["sig"]}
+        assert verify(dump(document)).detail.startswith("proof.sig: ")
+
+
+class TestSigning:
+    def test_every_other_field_stays_as_it_is_and_in_its_place(self) -> None:
+        document = document_of("say")
+        done = sign(document, KEY)
+        assert list(done) == list(document)
+        assert {name: value for name, value in done.items() if name != "proof"} == {
+            name: value for name, value in document.items() if name != "proof"
+        }
+        assert list(done["proof"]) == ["profile", "alg", "key_id", "pubkey", "sig"]
+
+    def test_what_has_no_faithful_form_is_our_callers_fault(self) -> None:
+        for value in (MAX_INTEGER + 1, -MAX_INTEGER - 1):
+            with pytest.raises(InvalidRequest, match="beyond 2"):
+                sign({**document_of("say"), "ext": {"n": value}}, KEY)
+        assert verify(dump(signed(ext={"n": [MAX_INTEGER, -MAX_INTEGER]}))).state == "verified"
+
+    def test_a_built_envelope_is_signed_and_stays_within_the_rules(self) -> None:
+        draft = Draft(
+            id="msg_1", workspace_id="ws_alpha", channel="builders", kind="say", sender=OPS, ts=NOW, body={"text": "hi"},
+            surface="thread", container="thread_release_check",
+        )  # fmt: skip
+        envelope = build(draft, NOW, EnvelopeSigner(KEY, "Ops"))
+        assert assess(envelope, verify_envelope) == "verified"
+        assert envelope.document()["to"] is None
+        assert [getattr(effect, "trust", None) for effect in apply_own(envelope, None, None)] == ["verified"]
+        with pytest.raises(InvalidRequest, match="from"):
+            build(msgspec.structs.replace(draft, sender="ops"), NOW, EnvelopeSigner(KEY, "Ops"))
+        assert build(msgspec.structs.replace(draft, sender="ops"), NOW).proof is None
+
+    @given(st.dictionaries(texts, json_values, max_size=3))
+    def test_what_we_sign_others_can_verify(self, ext: Document) -> None:
+        document = {**document_of("say"), "ext": ext}
+        try:
+            done = sign(document, KEY)
+        except InvalidRequest as error:
+            assert "2^53" in str(error) or "double" in str(error)
+            return
+        assert verify(msgspec.json.encode(done)).state == "verified"
+        assert verify(json.dumps(done, indent=2).encode()).state == "verified"
+
+
+class TestCanonicalForm:
+    @given(st.dictionaries(texts | st.text(), json_values, max_size=4))
+    def test_the_fast_way_gives_the_library_s_bytes(self, value: Document) -> None:
+        try:
+            raw = json.dumps(value, ensure_ascii=False).encode()
+            received = read_strict(raw)
+        except (UnicodeEncodeError, Unfaithful):
+            return
+        assert canonical_bytes(received) == rfc8785.dumps(received.value)
+
+    @given(st.text(st.characters(codec="utf-8"), max_size=8), st.text(st.characters(codec="utf-8"), max_size=8))
+    def test_names_and_strings_of_all_of_unicode(self, one: str, other: str) -> None:
+        for ascii_only in (True, False):
+            raw = json.dumps({one: other, other: one}, ensure_ascii=ascii_only).encode()
+            received = read_strict(raw)
+            assert canonical_bytes(received) == rfc8785.dumps(received.value)
+
+    def test_every_control_character_alone(self) -> None:
+        value = {chr(code): chr(code) for code in (*range(0x80), 0x85, 0x2028, 0x2029, 0xFEFF)}
+        received = read_strict(json.dumps(value).encode())
+        assert received.plain
+        assert canonical_bytes(received) == rfc8785.dumps(value)
+
+    def test_the_fast_way_would_be_wrong_where_it_is_not_taken(self) -> None:
+        for text in ('{"\U0001f600":1,"\ufb33":2}', '{"\\ud83d\\ude00":1,"\\ufb33":2}', '{"n":1e3}', '{"n":-0.0}'):
+            received = read_strict(text.encode())
+            assert not received.plain
+            assert canonical_bytes(received) != canonical_bytes(Received(received.value, plain=True))
+
+    @pytest.mark.parametrize(
+        "text",
+        [
+            '{"a":1,"a":1}',
+            '{"a":{"b":1,"\\u0062":1}}',
+            '[{"a":1}]',
+            '"a"',
+            '{"n":9007199254740992}',
+            '{"n":-9007199254740992}',
+            '{"n":' + "9" * 5000 + "}",
+            '{"n":1e309}',
+            '{"n":-1e309}',
+            '{"n":NaN}',
+            '{"n":Infinity}',
+            '{"n":-Infinity}',
+            '{"a":"\x01"}',
+            '{"a":1}{"b":2}',
+            '\ufeff{"a":1}',
+            '{"a":' * 100_000,
+            "",
+        ],
+    )
+    def test_unfaithful_json_is_refused(self, text: str) -> None:
+        with pytest.raises(Unfaithful):
+            read_strict(text.encode())
+
+    def test_other_encodings_are_refused(self) -> None:
+        for raw in (b"\xff{}", b'{"a":"\xed\xa0\x80"}', '{"a":1}'.encode("utf-16"), '{"a":1}'.encode("utf-32")):
+            with pytest.raises(Unfaithful):
+                read_strict(raw)
+
+    @pytest.mark.parametrize("text", ['{"a":"\\ud800"}', '{"\\udfff":1}', '{"a":["\\udc00\\ud800"]}'])
+    def test_lone_surrogates_have_no_canonical_form(self, text: str) -> None:
+        with pytest.raises(Unfaithful):
+            canonical_bytes(read_strict(text.encode()))
+
+
+class TestHostileProofs:
+    @given(
+        st.none()
+        | json_values
+        | st.dictionaries(st.sampled_from(["profile", "alg", "key_id", "pubkey", "sig"]), json_values)
+    )
+    def test_any_proof_is_judged(self, proof: Any) -> None:
+        assert verify(dump({**document_of("say"), "proof": proof})).state == "rejected"
+
+    @given(st.sampled_from(["profile", "alg", "key_id", "pubkey", "sig"]), json_values)
+    def test_any_member_is_judged(self, member: str, value: Any) -> None:
+        document = signed()
+        if value != document["proof"][member]:
+            document["proof"][member] = value
+            assert verify(dump(document)).state == "rejected"
+
+    @given(st.binary(max_size=200))
+    def test_any_bytes_are_judged(self, raw: bytes) -> None:
+        assert verify(raw).state in ("rejected", "unverified")
+
+    @given(json_values)
+    def test_any_sender_is_judged(self, sender: Any) -> None:
+        proof = signed()["proof"]
+        assert verify(dump({**document_of("say"), "from": sender, "proof": proof})).state == "rejected"
+
+    def test_what_only_looks_like_a_handle_is_never_unverified(self) -> None:
+        for sender in ("Ops@" + KEY.fingerprint, "ops@", "@", "ops@" + KEY.fingerprint.upper()):
+            assert verify(dump({**document_of("say"), "from": sender, "proof": None})).state == "rejected"
+
+    def test_a_plain_peer_is_not_verified_by_a_verifier_that_lets_it_pass(self) -> None:
+        envelope = parse(dump({**document_of("say"), "from": "ops", "proof": {"profile": PROFILE}}), NOW)
+        with pytest.raises(VerificationFailed, match="from"):
+            assess(envelope, lambda _: None)
+
+
+class TestTheVerifierAlone:
+    """Asked directly, without the door before it, it takes nothing for granted."""
+
+    def test_another_profile(self) -> None:
+        document = signed()
+        document["proof"]["profile"] = "acme/v1"
+        with pytest.raises(VerificationFailed, match=r"proof\.profile"):
+            verify_envelope(parse(dump(document), NOW))
+
+    def test_no_proof(self) -> None:
+        with pytest.raises(VerificationFailed, match="proof"):
+            verify_envelope(parse(dump(document_of("say")), NOW))
+
+    def test_a_proof_that_holds(self) -> None:
+        verify_envelope(parse(dump(signed()), NOW))
+
+
+class TestNames:
+    @given(st.binary(min_size=32, max_size=32) | st.binary(min_size=64, max_size=64))
+    def test_base64url_has_one_text(self, raw: bytes) -> None:
+        text = encode_base64url(raw)
+        assert decode_base64url(text, len(raw)) == raw
+        last = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_"
+        same = [c for c in last if decode_base64url(text[:-1] + c, len(raw)) == raw]
+        assert same == [text[-1]]
+
+    @given(st.text(max_size=50))
+    def test_no_text_decodes_but_the_canonical_one(self, text: str) -> None:
+        raw = decode_base64url(text, 32)
+        assert raw is None or encode_base64url(raw) == text
+
+    @pytest.mark.parametrize(
+        "bad", ["", "A" * 42, "A" * 44, "A" * 42 + "=", "A" * 42 + "+", "A" * 42 + "/", "A" * 42 + " ", "A" * 42 + "é"]
+    )
+    def test_everything_else_is_refused(self, bad: str) -> None:
+        assert decode_base64url(bad, 32) is None
+
+    @pytest.mark.parametrize(
+        ("name", "nickname"),
+        [
+            ("ops", "ops"),
+            ("Patch.Worker 1", "patch-worker-1"),
+            ("Ünï", "-n-"),
+            ("a" * 40, "a" * 32),
+            ("-_", "-_"),
+            ("İ", "i-"),
+        ],
+    )
+    def test_nickname(self, name: str, nickname: str) -> None:
+        assert nickname_of(name) == nickname
+
+    @given(st.text(min_size=1))
+    def test_every_name_makes_a_handle(self, name: str) -> None:
+        assert is_handle(handle_of(name, KEY.public))
+
+    def test_no_name_makes_none(self) -> None:
+        with pytest.raises(ValueError, match="name"):
+            nickname_of("")
+
+
+class TestTheSecret:
+    def test_no_text_form_shows_it(self) -> None:
+        seed = b"0123456789abcdef0123456789abcdef"
+        key = SigningKey(seed)
+        signer = EnvelopeSigner(key, "ops")
+        for shown in (repr(key), str(key), repr(signer), f"{key} {signer}", repr([key]), repr({"k": signer})):
+            assert "0123456789abcdef" not in shown
+            assert seed.hex() not in shown
+        assert key.key_id in repr(key)
+        assert signer.handle in repr(signer)
+
+    @pytest.mark.parametrize("leak", [pickle.dumps, copy.deepcopy, copy.copy])
+    def test_it_is_not_copied_by_accident(self, leak: Callable[[object], object]) -> None:
+        with pytest.raises(TypeError, match="not pickled"):
+            leak(SigningKey(bytes(32)))
+
+    @pytest.mark.parametrize("length", [0, 31, 33, 64])
+    def test_a_bad_seed_is_refused_without_being_repeated(self, length: int) -> None:
+        with pytest.raises(ValueError, match=f"not {length}$"):
+            SigningKey(b"s" * length)
+
+    def test_signature_lengths(self) -> None:
+        assert not is_signature(KEY.public[:31], bytes(64), b"")
+        assert not is_signature(KEY.public, bytes(63), b"")
+
+
+class TestRotation:
+    def test_what_the_old_key_says_of_the_new_one(self) -> None:
+        raw = rotation_statement(KEY, OTHER.public, "ops", NOW)
+        rotation = read_rotation(raw)
+        assert rotation is not None
+        assert (rotation.old_key_id, rotation.new_key_id, rotation.ts) == (KEY.key_id, OTHER.key_id, NOW)
+        assert fingerprint(OTHER.public) == OTHER.fingerprint
+        assert json.loads(raw)["statement"] == STATEMENT
+        assert "protocol" not in json.loads(raw)
+
+    def test_no_field_can_be_changed_dropped_or_added(self) -> None:
+        document = json.loads(rotation_statement(KEY, OTHER.public, "ops", NOW))
+        assert read_rotation(dump(document)) is not None
+        for field, value in document.items():
+            assert read_rotation(dump({**document, field: other_value(value)})) is None
+            assert read_rotation(dump(without(document, (field,)))) is None
+            assert read_rotation(dump({**document, field: None})) is None
+        assert read_rotation(dump({**document, "more": 1})) is None
+
+    def test_the_new_key_cannot_say_it_of_itself(self) -> None:
+        document = json.loads(rotation_statement(OTHER, OTHER.public, "ops", NOW))
+        forged = {**document, "old_pubkey": encode_base64url(KEY.public)}
+        assert read_rotation(dump(forged)) is None
+
+    @given(st.binary(max_size=100))
+    def test_any_bytes_are_judged(self, raw: bytes) -> None:
+        assert read_rotation(raw) is None

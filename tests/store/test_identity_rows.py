@@ -1,0 +1,69 @@
+"""Our own peer ids in the store: which earlier ones have something left to do, and what an older store says of them."""
+
+import contextlib
+import sqlite3
+from pathlib import Path
+
+from aghbus.store import identities, outbox
+from aghbus.store.database import Store
+from aghbus.store.identities import Former
+from aghbus.store.schema import migrate, shipped
+from aghbus.store.transaction import Transaction
+from tests.store.makers import BOB, NOW_MS, US, receipt, receive, rows, say, sending, trace
+
+NEW = "us@0123456789abcdef0123456789abcdef"
+
+
+async def begin(store: Store, us: str) -> list[Former]:
+    def job(tx: Transaction) -> list[Former]:
+        identities.begin(tx, us, NOW_MS)
+        return identities.former(tx.db, us)
+
+    return await store.write(job)
+
+
+async def test_an_id_retires_when_its_works_and_its_outbox_are_done(store: Store) -> None:
+    assert await begin(store, US) == []
+    opening = say(work_id="work_1")
+    await receive(store, opening)
+    await store.write(sending(say(US, BOB, work_id="work_2")))
+    talk = say(US, BOB)
+    await store.write(sending(talk))
+    assert await begin(store, US) == []
+    (one,) = await begin(store, NEW)
+    assert (one.peer_id, one.open_works, one.unsent) == (US, 2, 2)
+    assert await identities.read_former(store.reader, NEW) == [one]
+    assert await store.write(lambda tx: identities.retire_idle(tx, NEW, NOW_MS)) == []
+
+    await receive(store, trace("completed", BOB, US, work_id="work_2"))
+    await receive(store, receipt("canceled", opening.id, work_id="work_1"))
+    (still,) = await identities.read_former(store.reader, NEW)
+    assert (still.open_works, still.unsent) == (0, 1), "a message that waits to go out"
+    await store.write(lambda tx: outbox.mark_receipted(tx, "ws_test", talk.id, by=BOB))
+    assert await store.write(lambda tx: identities.retire_idle(tx, NEW, NOW_MS)) == [US]
+    assert await identities.read_former(store.reader, NEW) == []
+    assert [one.peer_id for one in await begin(store, US)] == [NEW], "and comes back, with the other one before it"
+
+
+async def test_an_older_store_knows_its_ids_by_its_open_works(path: Path) -> None:
+    path.parent.mkdir(exist_ok=True)
+    with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as db:
+        migrate(db, 0, [step for step in shipped() if "CREATE TABLE identities" not in step.sql][:4])
+        for number, (role, state) in enumerate(
+            (("initiator", "working"), ("target", "submitted"), ("observer", "working"), ("target", "completed"))
+        ):
+            names = {"initiator": ("us", "bob"), "target": ("bob", "us"), "observer": ("eve", "bob")}[role]
+            if state == "completed":
+                names = ("bob", "long_ago")
+            db.execute(
+                "INSERT INTO works (workspace_id, channel, work_id, surface, container, initiator, target, role, state, trust,"
+                " opening_id, advanced, opened_seq, opened_ms, last_seq, updated_ms, text)"
+                " VALUES ('ws', 'c', ?, 'thread', 't', ?, ?, ?, ?, 'unverified', 'm', 0, 1, ?, 1, 1, '')",
+                (f"work_{number}", *names, role, state, 1000 + number),
+            )
+    store = await Store.open(path)
+    try:
+        assert await rows(store, "SELECT peer_id, since_ms, retired_ms FROM identities") == [("us", 1000, None)]
+        assert await identities.read_former(store.reader, NEW) == [Former("us", 1000, 2, 0)]
+    finally:
+        await store.close()

@@ -1,0 +1,29 @@
+"""What is asked for every message must not look through whole tables: the partial indexes are used by those they were made for."""
+
+from aghbus.store import inbox, outbox, retry
+from aghbus.store.database import Store
+from aghbus.store.transaction import Transaction
+
+
+async def test_leasing_expiring_and_publishing_search_by_an_index(store: Store) -> None:
+    def job(tx: Transaction) -> list[str]:
+        asked: list[str] = []
+        tx.db.set_trace_callback(asked.append)
+        inbox.lease_next(tx, 1_000, 1_000, "token")
+        outbox.load_queued(tx, 0, 10)
+        outbox.expire(tx, 1)
+        retry.stale(tx, 1, 10)
+        tx.db.set_trace_callback(None)
+        plans = [
+            row[3]
+            for sql in asked
+            if "inbox" in sql or "outbox" in sql
+            for row in tx.db.execute(f"EXPLAIN QUERY PLAN {sql}")
+        ]
+        assert len(plans) >= 5
+        return plans
+
+    plans = await store.write(job)
+    assert [plan for plan in plans if plan.startswith("SCAN") and "INDEX" not in plan] == []
+    assert sum("inbox_open" in plan for plan in plans) == 2
+    assert sum("outbox_open" in plan for plan in plans) == 3
