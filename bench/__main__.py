@@ -1,0 +1,68 @@
+"""`python -m bench --quick|--full|--smoke [--only NAME…] [--out DIR]`: measure, print the table, write table, samples and plots."""
+
+import argparse
+import signal
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from bench.figures import FIGURES
+from bench.harness import report
+from bench.harness.figure import Figure, Result, Run
+from bench.harness.processes import ROOT
+from bench.harness.progress import Progress
+from bench.harness.scale import SCALES, Scale
+
+
+def measured(figure: Figure, run: Run) -> Result:
+    """What the figure finds; a figure for which there is no time left is skipped, one that fails says why."""
+    run.progress.begin(figure.title)
+    if run.progress.over:
+        return Result(skipped="no time was left")
+    try:
+        return figure.measure(run)
+    except Exception as error:  # the others are still worth having; the exit code says that this one failed
+        return Result(skipped=f"FAILED: {type(error).__name__}: {error}".replace("\n", " ").replace("|", "/"))
+
+
+def measure(scale: Scale, figures: Sequence[Figure]) -> report.Report:
+    """All figures, one after the other."""
+    about = report.machine()
+    progress = Progress([figure.weight for figure in figures], scale.budget)
+    started = time.monotonic()
+    results = {figure.title: measured(figure, Run(scale, progress)) for figure in figures}
+    progress.end()
+    return report.Report(scale=scale.name, seconds=time.monotonic() - started, machine=about, results=results)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Exit code 0 when every figure was measured or had a reason not to be, 1 when one failed."""
+    parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
+    how = parser.add_mutually_exclusive_group()
+    for name, text in (
+        ("quick", "under three minutes (default)"),
+        ("full", "under half an hour"),
+        ("smoke", "seconds"),
+    ):
+        how.add_argument(f"--{name}", dest="scale", action="store_const", const=name, help=text)
+    names = [figure.name for figure in FIGURES]
+    parser.add_argument("--only", nargs="+", choices=names, metavar="NAME", help=f"some of: {', '.join(names)}")
+    parser.add_argument(
+        "--out", type=Path, default=ROOT / "bench" / "results", metavar="DIR", help="default: bench/results"
+    )
+    options = parser.parse_args(argv)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # unwinds, so that brokers and daemons end too
+    chosen = [figure for figure in FIGURES if not options.only or figure.name in options.only]
+    found = measure(SCALES[options.scale or "quick"], chosen)
+    print(report.markdown(found))
+    for path in report.write(found, options.out):
+        print(path)
+    failed = [title for title, result in found.results.items() if result.skipped.startswith("FAILED")]
+    if failed:
+        print(f"failed: {', '.join(failed)}", file=sys.stderr)
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

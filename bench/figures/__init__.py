@@ -1,0 +1,26 @@
+"""One file for each figure. `FIGURES` is their order in the report."""
+
+from bench.figures import (
+    cost,
+    discovery,
+    growth,
+    jetstream,
+    peers,
+    receive,
+    send,
+    verified,
+    work,
+)
+from bench.harness.figure import Figure
+
+FIGURES: tuple[Figure, ...] = (
+    receive.FIGURE,
+    send.FIGURE,
+    work.FIGURE,
+    discovery.FIGURE,
+    cost.FIGURE,
+    growth.FIGURE,
+    verified.FIGURE,
+    jetstream.FIGURE,
+    peers.FIGURE,
+)

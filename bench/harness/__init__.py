@@ -1,0 +1,1 @@
+"""What all figures share: processes, floors, load, statistics, report and plots."""

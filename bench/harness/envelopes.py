@@ -1,0 +1,82 @@
+"""Envelopes of a peer that is only played: says of 614 bytes, and a mix of kinds around works."""
+
+import itertools
+import json
+import time
+from collections.abc import Iterator
+from typing import Any, Final
+
+from aghbus.protocol.identifiers import direct_id, subject_for
+
+WORKSPACE: Final = "ws_local"
+CHANNEL: Final = "default"
+SIZE: Final = 614  # bytes, as in the prototypes that the targets come from
+LIFE: Final = 3_600  # seconds
+MIX: Final = 10  # messages of the mix around one work
+
+
+class Maker:
+    """Envelopes from `sender` to `to`, with ids in the order of time."""
+
+    def __init__(self, sender: str, to: str | None) -> None:
+        self.sender = sender
+        self.to = to
+        self.subject = subject_for(WORKSPACE, CHANNEL, to)
+        self._numbers = itertools.count()
+        self._origin = time.time_ns()
+
+    def make(self, kind: str, body: dict[str, Any], size: int = 0, **fields: Any) -> bytes:
+        """One envelope, padded in its body's text to `size` bytes."""
+        now = int(time.time())
+        envelope = {
+            "protocol": "agh-network/v0",
+            "id": f"msg_{self._origin:016x}{next(self._numbers):012x}",
+            "workspace_id": WORKSPACE,
+            "kind": kind,
+            "channel": CHANNEL,
+            "from": self.sender,
+            "to": self.to,
+            "ts": now,
+            "expires_at": now + LIFE,
+            "body": body,
+            "proof": None,
+            **fields,
+        }
+        raw = json.dumps(envelope, separators=(",", ":")).encode()
+        if size > len(raw):
+            envelope["body"] = {**body, "text": body["text"] + "x" * (size - len(raw))}
+            raw = json.dumps(envelope, separators=(",", ":")).encode()
+        return raw
+
+    def say(self) -> bytes:
+        """A say of 614 bytes in one of fifty threads."""
+        thread = f"thread_bench_{next(self._numbers) % 50:03d}"
+        return self.make("say", {"text": "", "intent": "notice"}, SIZE, surface="thread", thread_id=thread)
+
+    def greet(self) -> bytes:
+        """A greet with a Peer Card, to everybody."""
+        lists = ("profiles_supported", "capabilities", "artifacts_supported", "trust_modes_supported")
+        return self.make("greet", {"peer_card": {"peer_id": self.sender, **{name: [] for name in lists}}})
+
+    def around(self, work: dict[str, Any]) -> Iterator[bytes]:
+        """MIX messages around a work that the receiver has opened for us: it is accepted, traced and completed between six other
+        messages, one in a direct room and one that opens a work for the receiver."""
+        place = {"surface": "thread", "thread_id": work["thread_id"], "work_id": work["work_id"]}
+        yield self.make("receipt", {"for_id": work["id"], "status": "accepted"}, **place)
+        yield self.say()
+        yield self.make("trace", {"state": "working", "message": "a third of it"}, **place)
+        yield self.say()
+        yield self.say()
+        assert self.to is not None
+        room = {"surface": "direct", "direct_id": direct_id(WORKSPACE, CHANNEL, self.sender, self.to)}
+        yield self.make("say", {"text": "between us"}, SIZE, **room)
+        yield self.make("trace", {"state": "working", "message": "two thirds"}, **place)
+        yield self.say()
+        number = next(self._numbers)
+        opening = {
+            "surface": "thread",
+            "thread_id": f"thread_open_{number}",
+            "work_id": f"work_{self._origin}_{number}",
+        }
+        yield self.make("say", {"text": "do this"}, SIZE, **opening)
+        yield self.make("trace", {"state": "completed", "result": {"passed": True, "tests": 42}}, **place)

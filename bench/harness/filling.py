@@ -1,0 +1,62 @@
+"""Stores that have already seen a lot, written with SQL between two lives of the daemon: the daemon then reads them as its own."""
+
+import asyncio
+import sqlite3
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+from aghbus.store.database import Store
+from bench.harness.envelopes import CHANNEL, WORKSPACE, Maker
+
+_CHUNK: Final = 100_000  # rows of one transaction
+_NUMBERS: Final = "WITH RECURSIVE numbers (n) AS (SELECT :first UNION ALL SELECT n + 1 FROM numbers WHERE n < :last) "
+_SEEN: Final = _NUMBERS + "INSERT INTO seen (slot, key) SELECT (:minute << 36) + n, randomblob(16) FROM numbers"
+_ENVELOPES: Final = (
+    _NUMBERS
+    + """
+INSERT INTO envelopes (direction, workspace_id, channel, kind, msg_id, sender, recipient, surface, container, work_id, trust,
+    received_ms, raw)
+SELECT 'in', :workspace, :channel, 'say', printf('msg_%016x%012x', :now, n), 'flooder', :us, 'thread',
+    printf('thread_%06d', n % 5000), NULL, 'unverified', :now, :raw FROM numbers"""
+)
+_WORKS: Final = (
+    _NUMBERS
+    + """
+INSERT INTO works (workspace_id, channel, work_id, surface, container, initiator, target, role, state, trust, opening_id,
+    advanced, opened_seq, opened_ms, last_seq, updated_ms, text)
+SELECT :workspace, :channel, printf('work_%08d', n), 'thread', printf('thread_%06d', n), 'flooder', :us, 'target', 'working',
+    'unverified', printf('msg_%016x%012x', :now, n), 1, n, :now, n, :now, 'do this' FROM numbers"""
+)
+_STATEMENTS: Final = {"dedup": (_SEEN,), "stored": (_ENVELOPES,), "works": (_ENVELOPES, _WORKS)}
+
+
+def fill(path: Path, what: str, count: int, us: str, step: Callable[[str], None]) -> None:
+    """A new store at `path` of the peer `us` with `count` remembered ids (`dedup`), envelopes (`stored`) or open works with
+    their openings (`works`). `step` is told of the progress."""
+    path.parent.mkdir(parents=True, mode=0o700)
+    asyncio.run(_create(path))
+    now = time.time()
+    db = sqlite3.connect(path, isolation_level=None)
+    db.execute("PRAGMA synchronous = OFF")
+    values = {
+        "workspace": WORKSPACE,
+        "channel": CHANNEL,
+        "us": us,
+        "now": int(now * 1000),
+        "minute": int(now) // 60 + 24 * 60,
+        "raw": Maker("flooder", us).say(),
+    }
+    for first in range(1, count + 1, _CHUNK):
+        step(f"{what}: {first - 1:,} of {count:,} rows")
+        db.execute("BEGIN")
+        for statement in _STATEMENTS[what]:
+            db.execute(statement, {**values, "first": first, "last": min(first + _CHUNK - 1, count)})
+        db.execute("COMMIT")
+    db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    db.close()
+
+
+async def _create(path: Path) -> None:
+    await (await Store.open(path)).close()

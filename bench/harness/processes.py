@@ -1,0 +1,131 @@
+"""Brokers, daemons and load in processes of their own, all of them gone when their block ends."""
+
+import asyncio
+import contextlib
+import json
+import shutil
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final, Self
+
+from tests.support.daemons import Daemon, Home, wait_for
+from tests.support.natsutil import NatsServer
+
+ROOT: Final = Path(__file__).resolve().parent.parent.parent
+CHILD_SECONDS: Final = 40.0  # that a child may take for one answer; far more than any measurement does
+
+ROOMY: Final = ("--inbox-capacity", "100000000", "--retry-first", "1h", "--retry-ceiling", "1d")
+"""Flags of daemons under a load that no agent takes off them: the inbox has room, and what a load generator does not answer is
+not tried again while it is measured. All else is as by default, `store.synchronous = full` among it."""
+
+
+@contextlib.contextmanager
+def broker(*, jetstream: bool = False) -> Iterator[NatsServer]:
+    """A nats-server with its default limits on a free port."""
+    server = NatsServer(jetstream=jetstream)
+    try:
+        asyncio.run(server.start())
+        yield server
+    finally:
+        server.kill()
+        shutil.rmtree(server.folder, ignore_errors=True)
+
+
+@contextlib.contextmanager
+def home() -> Iterator[Home]:
+    """A folder for daemons, in the same file system as the temporary folder."""
+    with tempfile.TemporaryDirectory(prefix="aghbench-") as folder:
+        yield Home(Path(folder))
+
+
+@contextlib.contextmanager
+def daemons(url: str, *names: str, flags: tuple[str, ...] = ROOMY, knows: bool = True) -> Iterator[list[Daemon]]:
+    """Daemons on the broker at `url`, ready and, when `knows`, acquainted with each other."""
+    with home() as folder, contextlib.ExitStack() as stack:
+        started = [stack.enter_context(Daemon(folder, name, "--nats", url, *flags)) for name in names]
+        if knows:
+            wait_for(lambda: all(one.knows(*names) for one in started), 30, "the daemons to meet")
+        yield started
+
+
+def pid_of(daemon: Daemon) -> int:
+    """Its process id."""
+    assert daemon.process is not None
+    return daemon.process.pid
+
+
+class Child:
+    """A module of ours as a process that says one JSON value a line; closed by leaving its block."""
+
+    def __init__(self, module: str, *arguments: object) -> None:
+        self._module = module
+        command = [sys.executable, "-m", module, *map(str, arguments)]
+        self._process = subprocess.Popen(
+            command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True
+        )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        assert self._process.stdin is not None and self._process.stdout is not None
+        self._process.stdin.close()
+        try:
+            self._process.wait(5)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        self._process.stdout.close()
+
+    @property
+    def pid(self) -> int:
+        """Its process id."""
+        return self._process.pid
+
+    def read(self) -> Any:
+        """The next value that it says; RuntimeError when it ended instead."""
+        assert self._process.stdout is not None
+        watch = threading.Timer(CHILD_SECONDS, self._process.kill)
+        watch.start()
+        line = self._process.stdout.readline()
+        watch.cancel()
+        if not line:
+            raise RuntimeError(f"{self._module} ended with {self._process.wait(10)} instead of an answer")
+        return json.loads(line)
+
+    def tell(self, value: Any) -> None:
+        """One JSON value to its standard input."""
+        assert self._process.stdin is not None
+        self._process.stdin.write(json.dumps(value).encode() + b"\n")
+        self._process.stdin.flush()
+
+    def ask(self, value: Any) -> Any:
+        """Tell it, and read its answer."""
+        self.tell(value)
+        return self.read()
+
+
+def memory_mib(pid: int) -> float:
+    """MiB that a process holds (VmRSS)."""
+    for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+        if line.startswith("VmRSS:"):
+            return int(line.split()[1]) / 1024
+    raise RuntimeError(f"process {pid} has no VmRSS")
+
+
+def cpu_seconds(pid: int) -> float:
+    """Seconds of processor time that a process has used, in steps of the kernel's tick."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
+    return (int(fields[11]) + int(fields[12])) / 100  # utime, stime; USER_HZ is 100 on Linux
+
+
+def wall(command: list[str], env: dict[str, str] | None = None) -> float:
+    """Milliseconds from starting a command to its end; it must succeed."""
+    started = time.perf_counter()
+    subprocess.run(command, check=True, stdout=subprocess.DEVNULL, env=env, timeout=CHILD_SECONDS)
+    return (time.perf_counter() - started) * 1000
