@@ -36,7 +36,6 @@ _SLACK: Final = (
 )
 _TEXT_CHARS: Final = 512  # ours, of a text that could be read of a refused envelope, and of a reason
 
-_INSERT: Final = "INSERT INTO audit (n, line, hash) VALUES (?, ?, ?)"
 _SET: Final = "UPDATE meta SET value = ? WHERE key = ?"
 _GET: Final = "SELECT value FROM meta WHERE key = ?"
 _encode: Final = msgspec.json.Encoder().encode
@@ -139,28 +138,32 @@ class AuditLog:
     def add(self, tx: "Transaction", entry: Entry) -> None:
         """One row more in `tx`. Ask `enabled` before."""
         self._pending.append(entry)
-        tx.after_rollback(self._take_back)
+
+    @property
+    def waiting(self) -> int:
+        """Rows of the open transaction that are not numbered yet."""
+        return len(self._pending)
+
+    def undo(self, to: int) -> None:
+        """Only `to` rows wait."""
+        del self._pending[to:]
 
     def flush(self, tx: "Transaction") -> None:
-        """Writes the rows of `tx`. For the writer, once, after the last job of a transaction and before its COMMIT."""
+        """Numbers the rows of `tx` and appends them: for the writer, once, after the last job of a transaction."""
         if not self._pending:
             return
         n, before = self._head
-        rows = []
+        rows = tx.rows
         for entry in self._pending:
             n += 1
             line = _encode((n, *entry))
             before = link(before, line)
-            rows.append((n, line, before))
+            rows.audit += (n, line, before)
         head = AuditHead(n, before)
-        tx.db.executemany(_INSERT, rows)
-        tx.db.execute(_SET, (str(head), "audit_head"))
+        rows.note("audit_head", str(head))
         tx.after_rollback(partial(self._restore, self._pending, self._head))
         tx.after_commit(self._committed)
         self._pending, self._head = [], head
-
-    def _take_back(self) -> None:
-        self._pending.pop()
 
     def _restore(self, pending: list[Entry], head: AuditHead) -> None:
         self._pending, self._head = pending, head

@@ -41,6 +41,7 @@ class DedupWindow:
 
     def __init__(self) -> None:
         self._keys: set[bytes] = set()
+        self._fresh: list[bytes] = []  # keys of the open transaction
         self._number = 0
 
     def __len__(self) -> int:
@@ -64,10 +65,25 @@ class DedupWindow:
         if key in self._keys:
             return
         self._number = (self._number + 1) % _NUMBERS
-        slot = _first_slot(until + GRACE + _BUCKET) + self._number
-        tx.db.execute("INSERT INTO seen (slot, key) VALUES (?, ?)", (slot, key))
+        rows = tx.rows
+        rows.seen += (_first_slot(until + GRACE + _BUCKET) + self._number, key)
+        rows.waiting = True
         self._keys.add(key)
-        tx.after_rollback(lambda: self._keys.discard(key))
+        self._fresh.append(key)
+
+    @property
+    def fresh(self) -> int:
+        """How many keys the open transaction has added."""
+        return len(self._fresh)
+
+    def undo(self, to: int) -> None:
+        """The open transaction has added only `to` keys."""
+        self._keys.difference_update(self._fresh[to:])
+        del self._fresh[to:]
+
+    def settle(self) -> None:
+        """The transaction is committed."""
+        self._fresh.clear()
 
     def expire(self, tx: Transaction, now: int, limit: int = 500) -> int:
         """Forgets up to `limit` ids that are past their time at Unix second `now`, the oldest first; how many it were."""

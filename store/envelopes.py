@@ -4,7 +4,6 @@ Pages are bounded by rows and by bytes, and a filter without an index is looked 
 reader to itself. Messages of a direct room are those of one pair, whatever ids collide (spec section 4).
 """
 
-import sqlite3
 from collections.abc import Iterable, Sequence
 from typing import Any, Final, NamedTuple
 
@@ -23,12 +22,6 @@ WINDOW_ROWS: Final = 5_000  # ours, rows that one query looks through: some mill
 
 Row = tuple[Any, ...]
 Params = list[Any]
-
-_INSERT: Final = """
-INSERT INTO envelopes (direction, workspace_id, channel, kind, msg_id, sender, recipient, surface, container, pair_a, pair_b,
-    work_id, trust, event, outcome, reason, state_before, state_after, received_ms, raw)
-VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
-"""
 
 # The columns of `message_of`, then those of a change (events.py). All joins are look-ups by a primary or unique key.
 SELECT_MESSAGE: Final = """
@@ -74,7 +67,11 @@ def insert(tx: Transaction, envelope: Envelope, store: Store, before: State | No
     """Keeps `envelope` with the verdict of `store`; `before` is the work's state before it. Its sequence."""
     verdict = store.verdict
     pair_a, pair_b = store.pair or (None, None)
-    row = (
+    last_seq = tx.memory.last_seq
+    last_seq.value += 1
+    rows = tx.rows
+    rows.envelopes += (
+        last_seq.value,
         store.direction,
         envelope.workspace_id,
         envelope.channel,
@@ -96,10 +93,8 @@ def insert(tx: Transaction, envelope: Envelope, store: Store, before: State | No
         received_ms,
         envelope.raw,
     )
-    seq = tx.db.execute(_INSERT, row).lastrowid
-    if seq is None:
-        raise sqlite3.InternalError("an insert without a row id")
-    return seq
+    rows.waiting = True
+    return last_seq.value
 
 
 def find_sent(tx: Transaction, workspace_id: str, message_id: str) -> Sent | None:

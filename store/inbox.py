@@ -53,9 +53,10 @@ def require_room(tx: Transaction, capacity: int) -> None:
 
 def add(tx: Transaction, seq: int) -> None:
     """Puts the envelope `seq` into the inbox, ready."""
-    # Available since ever: a clock that steps back must not hide it.
-    tx.db.execute("INSERT INTO inbox (seq, state, attempts, available_ms) VALUES (?, 'ready', 0, 0)", (seq,))
-    tx.memory.inbox_waiting.add(tx, 1)
+    rows = tx.rows
+    rows.inbox += ("ready", 0, 0, seq)
+    rows.waiting = True
+    tx.memory.inbox_waiting.value += 1
 
 
 def notify(tx: Transaction, seq: int, error: str) -> None:
@@ -67,7 +68,7 @@ def notify(tx: Transaction, seq: int, error: str) -> None:
         "INSERT OR IGNORE INTO inbox (seq, state, attempts, available_ms, last_error) VALUES (?, 'ready', 0, 0, ?)",
         (seq, error[:ERROR_CHARS]),
     ).rowcount
-    tx.memory.inbox_waiting.add(tx, added)
+    tx.memory.inbox_waiting.add(added)
 
 
 def lease_next(
@@ -95,7 +96,7 @@ def lease_next(
 def expire_leases(tx: Transaction, now_ms: int, max_attempts: int = MAX_ATTEMPTS) -> int:
     """Leases that ran out by `now_ms` are ready again, or dead after `max_attempts`; how many they were."""
     states = [state for (state,) in tx.db.execute(_EXPIRE, (now_ms, max_attempts)).fetchall()]
-    tx.memory.inbox_waiting.add(tx, -states.count("dead"))
+    tx.memory.inbox_waiting.add(-states.count("dead"))
     return len(states)
 
 
@@ -105,7 +106,7 @@ def ack(tx: Transaction, seq: int, lease: str | None = None) -> control.InboxIte
     if state != "acked":
         tx.db.execute("UPDATE inbox SET state = 'acked', lease_until_ms = NULL WHERE seq = ?", (seq,))
         if state != "dead":
-            tx.memory.inbox_waiting.add(tx, -1)
+            tx.memory.inbox_waiting.add(-1)
     return item(tx, seq)
 
 
@@ -134,7 +135,7 @@ def nack(
         ("dead" if dead else "ready", now_ms + delay, error[:ERROR_CHARS] if error else None, seq),
     )
     if dead:
-        tx.memory.inbox_waiting.add(tx, -1)
+        tx.memory.inbox_waiting.add(-1)
     return item(tx, seq)
 
 
@@ -146,7 +147,7 @@ def requeue(tx: Transaction, seq: int) -> control.InboxItem:
         (seq,),
     )
     if state in ("acked", "dead"):
-        tx.memory.inbox_waiting.add(tx, 1)
+        tx.memory.inbox_waiting.add(1)
     return item(tx, seq)
 
 

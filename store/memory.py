@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from aghbus.store.audit import AuditLog
 from aghbus.store.dedup import DedupWindow
@@ -11,34 +11,39 @@ from aghbus.store.trust import TrustRules
 if TYPE_CHECKING:
     import sqlite3
 
-    from aghbus.store.transaction import Transaction
-
 
 class Gauge:
-    """A number that follows the rows of a table, so that no message pays for counting them."""
+    """A number that follows the rows of a table, so that no message pays for counting them. Jobs change it."""
 
     __slots__ = ("value",)
 
     def __init__(self, value: int = 0) -> None:
         self.value = value
 
-    def add(self, tx: Transaction, change: int) -> None:
-        """Changes the value within `tx`."""
-        if change:
-            self.value += change
-            tx.after_rollback(lambda: self._restore(change))
+    def add(self, change: int) -> None:
+        """Changes the value within the transaction of the job that calls."""
+        self.value += change
 
-    def _restore(self, change: int) -> None:
-        self.value -= change
+
+class MemoryMark(NamedTuple):
+    """How everything stood before a job."""
+
+    last_seq: int
+    inbox_waiting: int
+    quarantine_rows: int
+    quarantine_bytes: int
+    remembered: int
+    audited: int
 
 
 class Memory:
-    """The end of the audit log; the dedup window; how many messages wait in the inbox (ready or leased); rows and bytes of the
-    quarantine; whom we listen to."""
+    """The last sequence that an envelope was given; the end of the audit log; the dedup window; how many messages wait in the
+    inbox (ready or leased); rows and bytes of the quarantine; whom we listen to."""
 
-    __slots__ = ("audit", "dedup", "inbox_waiting", "quarantine_bytes", "quarantine_rows", "trust")
+    __slots__ = ("audit", "dedup", "inbox_waiting", "last_seq", "quarantine_bytes", "quarantine_rows", "trust")
 
     def __init__(self) -> None:
+        self.last_seq = Gauge()
         self.audit = AuditLog()
         self.dedup = DedupWindow()
         self.inbox_waiting = Gauge()
@@ -46,10 +51,36 @@ class Memory:
         self.quarantine_bytes = Gauge()
         self.trust = TrustRules()
 
+    def mark(self) -> MemoryMark:
+        """How everything stands."""
+        return MemoryMark(
+            self.last_seq.value,
+            self.inbox_waiting.value,
+            self.quarantine_rows.value,
+            self.quarantine_bytes.value,
+            self.dedup.fresh,
+            self.audit.waiting,
+        )
+
+    def undo(self, to: MemoryMark) -> None:
+        """As it stood then, in the same transaction."""
+        self.last_seq.value = to.last_seq
+        self.inbox_waiting.value = to.inbox_waiting
+        self.quarantine_rows.value = to.quarantine_rows
+        self.quarantine_bytes.value = to.quarantine_bytes
+        self.dedup.undo(to.remembered)
+        self.audit.undo(to.audited)
+
+    def settle(self) -> None:
+        """The transaction is durable: nothing of it is undone any more."""
+        self.dedup.settle()
+
     def load(self, db: sqlite3.Connection) -> None:
         """Reads everything from an open store: tenths of a second per hundred thousand ids of the window."""
         self.dedup.load(db)
         self.trust.load(db)
+        row = db.execute("SELECT seq FROM sqlite_sequence WHERE name = 'envelopes'").fetchone()
+        self.last_seq.value = 0 if row is None else row[0]
         (self.inbox_waiting.value,) = db.execute(
             "SELECT count(*) FROM inbox WHERE state IN ('ready', 'leased')"
         ).fetchone()

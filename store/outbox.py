@@ -15,7 +15,6 @@ from aghbus.store.transaction import Transaction
 
 PAGE_BYTES: Final = 16 * 1024 * 1024  # ours, of envelopes that are read at once: sixteen of the largest
 
-_ADD: Final = "INSERT INTO outbox (seq, state, attempts, expires_at, subject) VALUES (?, 'queued', 0, ?, ?)"
 SELECT_OUTGOING: Final = """
 SELECT o.seq, o.subject, e.workspace_id, e.sender, e.recipient, e.msg_id, o.expires_at, o.attempts,
     e.kind IN ('say', 'capability') AND e.work_id IS NOT NULL, e.raw,
@@ -53,7 +52,10 @@ class Outgoing(NamedTuple):
 
 def add(tx: Transaction, seq: int, envelope: Envelope) -> None:
     """Queues the envelope stored under `seq`."""
-    tx.db.execute(_ADD, (seq, envelope.fresh_until, subject_for(envelope.workspace_id, envelope.channel, envelope.to)))
+    rows = tx.rows
+    subject = subject_for(envelope.workspace_id, envelope.channel, envelope.to)
+    rows.outbox += ("queued", 0, seq, envelope.fresh_until, subject)
+    rows.waiting = True
 
 
 def requeue(tx: Transaction, workspace_id: str, message_id: str) -> int | None:

@@ -41,8 +41,8 @@ def add(
         (received_ms, *texts, len(raw), cut),
     )
     memory = tx.memory
-    memory.quarantine_rows.add(tx, 1)
-    memory.quarantine_bytes.add(tx, len(cut))
+    memory.quarantine_rows.add(1)
+    memory.quarantine_bytes.add(len(cut))
     while memory.quarantine_rows.value > max_rows or memory.quarantine_bytes.value > max_bytes:
         _drop_oldest(tx)
 
@@ -77,8 +77,8 @@ def _drop_oldest(tx: Transaction) -> None:
     ).fetchone()
     if row is None:
         raise LookupError("the quarantine is empty, and its gauges say otherwise")
-    tx.memory.quarantine_rows.add(tx, -1)
-    tx.memory.quarantine_bytes.add(tx, -row[0])
+    tx.memory.quarantine_rows.add(-1)
+    tx.memory.quarantine_bytes.add(-row[0])
 
 
 def _storable(text: str) -> str:

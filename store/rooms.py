@@ -10,6 +10,7 @@ from aghbus.protocol.envelope import Envelope
 from aghbus.protocol.identifiers import is_handle
 from aghbus.protocol.rooms import Binding, Pair
 from aghbus.store.envelopes import fetch
+from aghbus.store.rows import Touch
 from aghbus.store.transaction import Transaction
 
 _BIND: Final = """
@@ -17,14 +18,6 @@ INSERT INTO rooms (workspace_id, channel, direct_id, pair_a, pair_b, authoritati
 VALUES (?, ?, ?, ?, ?, ?, 1, 0, 0, 0)
 ON CONFLICT (workspace_id, channel, direct_id, pair_a, pair_b)
     DO UPDATE SET authoritative = excluded.authoritative, current = 1
-"""
-_TOUCH_THREAD: Final = """
-INSERT INTO threads (workspace_id, channel, thread_id, messages, first_ms, last_ms, last_seq) VALUES (?, ?, ?, 1, ?, ?, ?)
-ON CONFLICT DO UPDATE SET messages = messages + 1, last_ms = excluded.last_ms, last_seq = excluded.last_seq
-"""
-_TOUCH_ROOM: Final = """
-UPDATE rooms SET messages = messages + 1, last_ms = ?, last_seq = ?
-WHERE workspace_id = ? AND channel = ? AND direct_id = ? AND pair_a = ? AND pair_b = ?
 """
 _FORGET_THREAD: Final = """
 DELETE FROM threads WHERE workspace_id = :workspace_id AND channel = :channel AND thread_id = :container
@@ -62,7 +55,7 @@ class Place(NamedTuple):
 
 def bound(tx: Transaction, workspace_id: str, channel: str, direct_id: str) -> Binding | None:
     """The pair that `direct_id` stands for at present; None when it was never used."""
-    row = tx.db.execute(
+    row = tx.apart.execute(
         "SELECT pair_a, pair_b, authoritative FROM rooms"
         " WHERE workspace_id = ? AND channel = ? AND direct_id = ? AND current = 1",
         (workspace_id, channel, direct_id),
@@ -84,9 +77,12 @@ def bind(tx: Transaction, workspace_id: str, channel: str, direct_id: str, bindi
 def touch(tx: Transaction, envelope: Envelope, pair: Pair | None, seq: int, now_ms: int) -> None:
     """Counts `envelope` in its thread or in its pair's room; without effect for discovery and unbound rooms."""
     if envelope.surface == "thread":
-        tx.db.execute(_TOUCH_THREAD, (envelope.workspace_id, envelope.channel, envelope.container, now_ms, now_ms, seq))
+        touch = Touch((envelope.workspace_id, envelope.channel, envelope.container or ""), now_ms, seq)
+        tx.rows.threads.append(touch)
     elif pair is not None:
-        tx.db.execute(_TOUCH_ROOM, (now_ms, seq, envelope.workspace_id, envelope.channel, envelope.container, *pair))
+        place = (envelope.workspace_id, envelope.channel, envelope.container or "", *pair)
+        tx.rows.rooms.append(Touch(place, now_ms, seq))
+    tx.rows.waiting = True
 
 
 def forget_empty(tx: Transaction, places: Iterable[Place]) -> int:

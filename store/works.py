@@ -49,7 +49,7 @@ SELECT seq, msg_id, kind, event, actor, outcome, state_before, state_after, rece
 
 def load(tx: Transaction, workspace_id: str, channel: str, work_id: str) -> WorkView | None:
     """Our copy of a work; None when it is not known here."""
-    row = tx.db.execute(_VIEW, (workspace_id, channel, work_id)).fetchone()
+    row = tx.apart.execute(_VIEW, (workspace_id, channel, work_id)).fetchone()
     if row is None:
         return None
     return WorkView(
@@ -78,7 +78,7 @@ def role_of(work: WorkView, us: str) -> control.Role:
 def open_work(tx: Transaction, effect: Open, envelope: Envelope, seq: int, trust: Trust, us: str, now_ms: int) -> None:
     """A new work, opened by `envelope`, stored under `seq`."""
     work = effect.work
-    tx.db.execute(
+    tx.apart.execute(
         _OPEN,
         (
             work.workspace_id,
@@ -106,7 +106,7 @@ def advance(tx: Transaction, effect: Advance, envelope: Envelope, seq: int, now_
     """The state of a known work after `envelope`, stored under `seq`."""
     work, body = effect.after, envelope.body
     message = _progress_text(envelope)
-    tx.db.execute(
+    tx.apart.execute(
         _ADVANCE,
         (
             work.state,

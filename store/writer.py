@@ -21,7 +21,7 @@ from aghbus.store.errors import StoreUnavailable
 from aghbus.store.handover import with_room
 from aghbus.store.mark import MarkFile
 from aghbus.store.memory import Memory
-from aghbus.store.transaction import Mark, Transaction
+from aghbus.store.transaction import Transaction
 
 T = TypeVar("T")
 Job = Callable[[Transaction], T]
@@ -97,6 +97,7 @@ class Writer:
         self._waiting: collections.deque[_Entry] = collections.deque()
         self._batch: list[_Entry] = []
         self._careful = False
+        self._start = self._tx.begin_job()
         self._wake = asyncio.Event()
         self._closing = False
         self.stats = Stats()
@@ -140,13 +141,18 @@ class Writer:
             self._waiting.clear()
 
     async def _transact(self) -> None:
+        self._start = self._tx.begin_job()
         try:
             await self._begin()
             changes = self._db.total_changes
             await self._gather()
-            self._tx.memory.audit.flush(self._tx)
-            await self._commit(changed=self._db.total_changes != changes)
-        except sqlite3.Error as error:
+            if self._tx.rows.waiting or self._tx.memory.audit.waiting or self._db.total_changes != changes:
+                await self._commit()
+            else:
+                self._db.execute("COMMIT")  # nothing to write, so nothing to wait for
+        except Exception as error:
+            if not isinstance(error, sqlite3.Error):
+                _log.exception("a transaction could not be written")
             self._give_up(error)
             return
         self._settle()
@@ -191,33 +197,35 @@ class Writer:
                 return
 
     def _run(self, entry: _Entry) -> None:
-        mark, changes = self._tx.mark(), self._db.total_changes
+        mark = self._tx.begin_job()
         try:
             entry.result = entry.job(self._tx)
         except Exception as error:
             if _is_environment(error):
                 raise
             entry.error = error
-            if self._db.total_changes == changes:
-                self._tx.undo(mark)
-            else:
+            if self._tx.written:
                 self._rerun()
+            else:
+                self._tx.undo(mark)
 
     def _rerun(self) -> None:
-        """A job had written before it raised: take everything back, and run the others again, each in its own savepoint."""
+        """What a job had written cannot be taken back alone: take everything back, and run all jobs that have not failed
+        again, each in its own savepoint."""
         self._rollback()
         self.stats.reruns += 1
         self._careful = True
         self._db.execute("BEGIN IMMEDIATE")
-        for entry in self._batch[:-1]:
+        for entry in self._batch:
             if entry.error is None:
                 self._run_apart(entry)
 
     def _run_apart(self, entry: _Entry) -> None:
-        mark = self._tx.mark()
+        mark = self._tx.begin_job()
         self._db.execute("SAVEPOINT job")
         try:
             entry.result = entry.job(self._tx)
+            self._tx.write_rows()
         except Exception as error:
             if _is_environment(error):
                 raise
@@ -226,18 +234,30 @@ class Writer:
             self._tx.undo(mark)
         self._db.execute("RELEASE job")
 
-    async def _commit(self, *, changed: bool) -> None:
-        if not changed:
-            self._db.execute("COMMIT")  # nothing to write, so nothing to wait for
-            return
+    async def _commit(self) -> None:
         number = self._mark.commits + 1
-        last_seq = integrity.count(self._db, number)
-        await self._in_thread(self._db.execute, "COMMIT")
-        self._mark.set(number, last_seq)
+        try:
+            await self._write(number)
+        except Exception as error:
+            if self._careful or _is_environment(error):
+                raise
+            _log.exception("rows of a transaction could not be written")
+            self._rerun()  # one job has appended what cannot be written: the others must not suffer
+            await self._write(number)
+        self._mark.set(number, self._tx.memory.last_seq.value)
         if not self.writable:
             _log.warning("the store writes again")
         self.writable, self.last_error = True, None
         self.stats.commits += 1
+
+    async def _write(self, number: int) -> None:
+        self._tx.memory.audit.flush(self._tx)
+        await self._in_thread(self._write_and_commit, number)
+
+    def _write_and_commit(self, number: int) -> None:
+        self._tx.write_rows()
+        integrity.count(self._db, number)
+        self._db.execute("COMMIT")
 
     def _settle(self) -> None:
         for callback in self._tx.take_committed():
@@ -254,7 +274,7 @@ class Writer:
                 self.stats.failed_jobs += 1
             entry.resolve()
 
-    def _give_up(self, error: sqlite3.Error) -> None:
+    def _give_up(self, error: Exception) -> None:
         """The transaction is not durable: memory as before, everybody who waited for it is told."""
         self._rollback()
         while self._waiting and len(self._batch) < BATCH_JOBS:  # one answer for a burst, not one attempt per job
@@ -273,7 +293,8 @@ class Writer:
                 self._db.execute("ROLLBACK")
         except sqlite3.Error:
             _log.exception("a rollback failed")
-        self._tx.undo(Mark(0, 0))
+        self._tx.undo(self._start)
+        self._tx.rows.clear()
 
     def _fail(self, entries: list[_Entry], error: StoreUnavailable) -> None:
         for entry in entries:
@@ -283,13 +304,13 @@ class Writer:
         await with_room(asyncio.get_running_loop().run_in_executor(self._executor, function, *args))
 
 
-def _primary(error: sqlite3.Error) -> int:
+def _primary(error: Exception) -> int:
     """The primary result code; 0 for errors that Python's module raises itself."""
     code: int = getattr(error, "sqlite_errorcode", 0)
     return code & 0xFF
 
 
-def _hint_of(error: sqlite3.Error) -> str:
+def _hint_of(error: Exception) -> str:
     if _primary(error) in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
         return "the file is damaged: stop the daemon, and see `aghd check-store`"
     if _primary(error) == sqlite3.SQLITE_READONLY:

@@ -84,7 +84,7 @@ def refuse_at_once(tx: Transaction) -> int:
 
 def refuse_late(tx: Transaction) -> int:
     tx.db.execute("INSERT INTO seen (slot, key) VALUES (777, x'00')")
-    tx.memory.inbox_waiting.add(tx, 5)
+    tx.memory.inbox_waiting.add(5)
     raise NotFound("changed my mind")
 
 
@@ -239,7 +239,7 @@ async def test_a_full_disk_is_said_undone_and_got_over(store: Store) -> None:
     seen: list[str] = []
 
     def doomed(tx: Transaction) -> None:
-        tx.memory.inbox_waiting.add(tx, 1)
+        tx.memory.inbox_waiting.add(1)
         tx.after_commit(lambda: seen.append("committed"))
         fill(tx)
 

@@ -1,0 +1,159 @@
+"""Rows that write jobs have appended and that SQLite does not have yet: they are written together, many to a statement.
+
+What every message appends (its envelope, its id, its place in the inbox or the outbox, the activity of its thread, its rows of the
+audit log) is never changed by what the next message needs to know, so it can wait for the end of the transaction. There it is
+written in few statements, each of which keeps the interpreter lock only while its values are bound: that is what a thread beside a
+busy event loop can do (docs/adr/0002-writer-on-the-loop.md).
+"""
+
+import sqlite3
+from collections.abc import Iterable
+from typing import Any, Final, NamedTuple
+
+_SIZES: Final = (64, 8, 1)  # rows of one statement: each size is a statement that SQLite keeps compiled
+
+
+class Insert:
+    """An INSERT of rows of `width` values."""
+
+    def __init__(self, into: str, width: int, conflict: str = "") -> None:
+        row = f"({', '.join('?' * width)})"
+        self._width = width
+        self._statements = [
+            (size, f"INSERT INTO {into} VALUES {', '.join([row] * size)} {conflict}")  # noqa: S608 - constants of this module
+            for size in _SIZES
+        ]
+
+    def write(self, db: sqlite3.Connection, values: list[Any]) -> None:
+        """Writes rows whose values follow each other in `values`."""
+        at = 0
+        for size, sql in self._statements:
+            step = size * self._width
+            while len(values) - at >= step:
+                db.execute(sql, values[at : at + step])
+                at += step
+
+
+_ENVELOPES: Final = Insert(
+    "envelopes (seq, direction, workspace_id, channel, kind, msg_id, sender, recipient, surface, container, pair_a, pair_b,"
+    " work_id, trust, event, outcome, reason, state_before, state_after, received_ms, raw)",
+    21,
+)
+# Available since ever: a clock that steps back must not hide it.
+_INBOX: Final = Insert("inbox (state, attempts, available_ms, seq)", 4)
+_OUTBOX: Final = Insert("outbox (state, attempts, seq, expires_at, subject)", 5)
+_SEEN: Final = Insert("seen (slot, key)", 2)
+_AUDIT: Final = Insert("audit (n, line, hash)", 3)
+_THREADS: Final = Insert(
+    "threads (workspace_id, channel, thread_id, messages, first_ms, last_ms, last_seq)",
+    7,
+    "ON CONFLICT DO UPDATE SET messages = messages + excluded.messages, last_ms = excluded.last_ms,"
+    " last_seq = excluded.last_seq",
+)
+_ROOM: Final = """
+UPDATE rooms SET messages = messages + ?, last_ms = ?, last_seq = ?
+WHERE workspace_id = ? AND channel = ? AND direct_id = ? AND pair_a = ? AND pair_b = ?
+"""
+_META: Final = "UPDATE meta SET value = ? WHERE key = ?"
+
+
+class Position(NamedTuple):
+    """How much of everything was waiting."""
+
+    envelopes: int
+    inbox: int
+    outbox: int
+    seen: int
+    threads: int
+    rooms: int
+    audit: int
+
+
+class Touch(NamedTuple):
+    """A message in a thread, or in the room of a pair: `place` is the key of its row."""
+
+    place: tuple[str, ...]
+    now_ms: int
+    seq: int
+
+
+class Rows:
+    """Rows that wait, by table, as flat lists of values. `waiting` is whether there are any; who appends says so."""
+
+    __slots__ = ("_meta", "audit", "envelopes", "inbox", "outbox", "rooms", "seen", "threads", "waiting")
+
+    def __init__(self) -> None:
+        self.waiting = False
+        self.envelopes: list[Any] = []
+        self.inbox: list[Any] = []
+        self.outbox: list[Any] = []
+        self.seen: list[Any] = []
+        self.audit: list[Any] = []
+        self.threads: list[Touch] = []
+        self.rooms: list[Touch] = []
+        self._meta: dict[str, str] = {}
+
+    def note(self, key: str, value: str) -> None:
+        """An entry of `meta`, which is there, will have this value."""
+        self._meta[key] = value
+        self.waiting = True
+
+    def position(self) -> Position:
+        """Where the rows of the next job begin."""
+        return Position(
+            len(self.envelopes),
+            len(self.inbox),
+            len(self.outbox),
+            len(self.seen),
+            len(self.threads),
+            len(self.rooms),
+            len(self.audit),
+        )
+
+    def undo(self, to: Position) -> None:
+        """Forgets what was appended since."""
+        del self.envelopes[to.envelopes :]
+        del self.inbox[to.inbox :]
+        del self.outbox[to.outbox :]
+        del self.seen[to.seen :]
+        del self.threads[to.threads :]
+        del self.rooms[to.rooms :]
+        del self.audit[to.audit :]
+
+    def write(self, db: sqlite3.Connection) -> None:
+        """Writes what waits into the open transaction of `db`."""
+        _ENVELOPES.write(db, self.envelopes)
+        _INBOX.write(db, self.inbox)
+        _OUTBOX.write(db, self.outbox)
+        _SEEN.write(db, self.seen)
+        _AUDIT.write(db, self.audit)
+        threads: list[Any] = []
+        for place, messages, first_ms, last_ms, last_seq in _activity(self.threads):
+            threads += (*place, messages, first_ms, last_ms, last_seq)
+        _THREADS.write(db, threads)
+        for place, messages, _, last_ms, last_seq in _activity(self.rooms):
+            db.execute(_ROOM, (messages, last_ms, last_seq, *place))
+        for key, value in self._meta.items():
+            db.execute(_META, (value, key))
+        self.clear()
+
+    def clear(self) -> None:
+        """Nothing waits any more."""
+        for values in (self.envelopes, self.inbox, self.outbox, self.seen, self.threads, self.rooms, self.audit):
+            values.clear()
+        self._meta.clear()
+        self.waiting = False
+
+
+_Activity = tuple[tuple[str, ...], int, int, int, int]
+
+
+def _activity(touches: Iterable[Touch]) -> Iterable[_Activity]:
+    """For each place how many messages it had, the time of the first and the last, and the sequence of the last."""
+    found: dict[tuple[str, ...], _Activity] = {}
+    for place, now_ms, seq in touches:
+        before = found.get(place)
+        found[place] = (
+            (place, 1, now_ms, now_ms, seq) if before is None else (place, before[1] + 1, before[2], now_ms, seq)
+        )
+    return found.values()
