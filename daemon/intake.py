@@ -9,7 +9,7 @@ import asyncio
 import logging
 from collections import Counter, deque
 from functools import partial
-from typing import Final
+from typing import Final, Literal
 
 import msgspec
 
@@ -35,8 +35,9 @@ from aghbus.protocol.effects import (
     Queue,
     Remember,
     Requeue,
+    Store,
 )
-from aghbus.protocol.envelope import DISCOVERY_KINDS, Envelope, parse
+from aghbus.protocol.envelope import DISCOVERY_KINDS, KINDS, Envelope, parse
 from aghbus.protocol.errors import Illegible, NotTarget, ProtocolError
 from aghbus.protocol.identifiers import channel_of_subject
 from aghbus.protocol.receiving import Receiver, Source, View, decide, refuse
@@ -60,6 +61,7 @@ _HELD: Final = {
     "memory": "more long-lived ids are remembered than receive.remembered has room for",
     "store": "the store cannot write",
 }
+_RECEIVED: Final = {kind: f"received.{kind}" for kind in KINDS}  # names of counters
 _STORE_PAUSE: Final = 0.25  # seconds before the next batch after the store could not write
 
 
@@ -122,7 +124,7 @@ class Intake:
         except ProtocolError as error:
             self._offer_refused(message, error)
             return
-        core.counters.add(f"received.{envelope.kind}")
+        core.counters.add(_RECEIVED[envelope.kind])
         failpoint("receive.parsed")
         if (held := core.flood.hold(envelope)) is not None:
             self._overload(held, self._arrived(message, envelope))
@@ -168,16 +170,17 @@ class Intake:
         return None, core.us
 
     def _put(self, arrived: Arrived) -> None:
-        limit = self._core.settings.receive.queue
-        share = self._shares[_sender(arrived)] >= max(1, int(limit * _SHARE))
-        if share or len(self._queue) >= limit or self._bytes + len(arrived.raw) > _QUEUE_BYTES:
+        limit, sender, size = self._core.settings.receive.queue, _sender(arrived), len(arrived.raw)
+        share = self._shares.get(sender, 0)
+        if share >= max(1, int(limit * _SHARE)) or len(self._queue) >= limit or self._bytes + size > _QUEUE_BYTES:
             self._overload("queue", arrived)
             return
+        if not self._queue:
+            self._idle.clear()
+            self._bell.set()
         self._queue.append(arrived)
-        self._bytes += len(arrived.raw)
-        self._shares[_sender(arrived)] += 1
-        self._idle.clear()
-        self._bell.set()
+        self._bytes += size
+        self._shares[sender] = share + 1
 
     def _discover(self, message: InboundMessage, envelope: Envelope) -> None:
         """Greet and whois: answered at once, remembered behind (docs/adr/0004)."""
@@ -268,6 +271,7 @@ class Intake:
         failpoint("receive.committed")
         for done in results:
             self._act(done)
+        self._announce(results)
 
     async def _give_up(self, arrived: Arrived) -> None:
         """An envelope that we cannot process for a defect of our own: kept for inspection, reported, and not asked for again."""
@@ -284,12 +288,12 @@ class Intake:
         _settle(arrived.settlement)
 
     def _decide_all(self, tx: Transaction, batch: list[Arrived]) -> list[Done]:
-        receivers = {us: self._core.receiver(us) for us in {self._named(arrived.us) for arrived in batch}}
+        receivers = {us: self._core.receiver(self._named(us)) for us in {arrived.us for arrived in batch}}
         room = self._core.settings.inbox.capacity - tx.memory.inbox_waiting.value
         results: list[Done] = []
         for arrived in batch:
-            done = self._decide(tx, arrived, receivers[self._named(arrived.us)], room > 0)
-            room -= any(isinstance(effect, Deliver) for effect in done.effects)
+            done = self._decide(tx, arrived, receivers[arrived.us], room > 0)
+            room -= done.applied is not None and done.applied.delivered
             results.append(done)
         return results
 
@@ -299,48 +303,52 @@ class Intake:
 
     def _decide(self, tx: Transaction, arrived: Arrived, receiver: Receiver, room: bool) -> Done:
         core = self._core
-        envelope = arrived.envelope
+        envelope, key = arrived.envelope, None
         if envelope is None:
             assert arrived.error is not None
             effects = refuse(arrived.error, arrived.source, load_source_view(tx, arrived.source), receiver)
         else:
-            if (held := core.flood.doubt(envelope)) is not None:
+            if (doubt := core.flood.doubt(envelope)) is not None:
+                return Done(arrived, (), held=doubt)
+            key = key_of(envelope)
+            effects = decide(envelope, load_view(tx, envelope, receiver.us, key), receiver)
+            if (held := self._held(tx, effects, room)) is not None:
                 return Done(arrived, (), held=held)
-            effects = decide(envelope, load_view(tx, envelope, receiver.us), receiver)
-            if not room and any(isinstance(effect, Deliver) for effect in effects):
-                return Done(arrived, (), held="inbox")
-            if (crowded := self._crowded(tx, effects)) is not None:
-                return Done(arrived, (), held=crowded)
-        if any(self._suppressed(effect, arrived, effects) for effect in effects):
-            effects = tuple(effect for effect in effects if not isinstance(effect, Queue | Requeue))
-            audit.note_policy(tx, arrived.received_ms, "receipt_suppressed", "the peer's budget", envelope=envelope)
         for effect in effects:
-            match effect:
-                case Quarantine():
-                    self._quarantine(tx, arrived, effect)
-                case Conflict():
-                    self._note_conflict(tx, effect.envelope, arrived.received_ms)
-                case _:
-                    pass
+            if isinstance(effect, Queue) and self._suppressed(effect, arrived, effects):
+                effects = tuple(effect for effect in effects if not isinstance(effect, Queue | Requeue))
+                audit.note_policy(tx, arrived.received_ms, "receipt_suppressed", "the peer's budget", envelope=envelope)
+                break
+        for effect in effects:
+            if isinstance(effect, Quarantine):
+                self._quarantine(tx, arrived, effect)
+            elif isinstance(effect, Conflict):
+                self._note_conflict(tx, effect.envelope, arrived.received_ms)
         capacity = core.settings.inbox.capacity
-        applied = apply(tx, envelope, effects, us=receiver.us, received_ms=arrived.received_ms, inbox_capacity=capacity)
+        applied = apply(
+            tx, envelope, effects, us=receiver.us, received_ms=arrived.received_ms, inbox_capacity=capacity, key=key
+        )
         if envelope is not None:
             self._deadlines.note(tx, envelope, applied)
             core.trust.heard(tx, envelope, effects)
         failpoint("receive.decided")
-        return Done(arrived, effects, applied, outgoing(tx, applied))
+        return Done(arrived, effects, applied, outgoing(tx, applied) if applied.queued else [])
 
-    def _crowded(self, tx: Transaction, effects: Effects) -> str | None:
-        """`memory` when the ids to be remembered are too many for one of so long a life (store/dedup.py)."""
-        now, capacity = self._core.clock.seconds(), self._core.settings.receive.remembered
+    def _held(self, tx: Transaction, effects: Effects, room: bool) -> Literal["inbox", "memory"] | None:
+        """`inbox` when that has no room for what is to be delivered, `memory` when the ids to be remembered are too many for one
+        of so long a life (store/dedup.py)."""
         for effect in effects:
-            if isinstance(effect, Remember) and not tx.memory.dedup.admits(effect.until - now, capacity):
-                return "memory"
+            if isinstance(effect, Remember):
+                capacity = self._core.settings.receive.remembered
+                if not tx.memory.dedup.admits(effect.until - self._core.clock.seconds(), capacity):
+                    return "memory"
+            elif not room and isinstance(effect, Deliver):
+                return "inbox"
         return None
 
-    def _suppressed(self, effect: object, arrived: Arrived, effects: Effects) -> bool:
+    def _suppressed(self, effect: Queue, arrived: Arrived, effects: Effects) -> bool:
         """Whether the peer's budget has no room for this receipt. One that was not believed has another than the peer's own."""
-        if not (isinstance(effect, Queue) and effect.automatic) or arrived.envelope is None:
+        if not effect.automatic or arrived.envelope is None:
             return False  # what could not be read has spent its budget on arriving
         peer, flood = effect.envelope.to or "", self._core.flood
         refused = next((each for each in effects if isinstance(each, Quarantine)), None)
@@ -399,6 +407,8 @@ class Intake:
             self._overload(done.held, done.arrived)
             return
         for effect in done.effects:
+            if isinstance(effect, Remember | Store | Deliver):
+                continue  # the usual ones: the store has done all that there is to do
             match effect:
                 case Ignore(why=why):
                     core.counters.add(f"ignored.{why}")
@@ -412,14 +422,19 @@ class Intake:
                 case _:
                     pass
         if done.applied is not None:
-            self._publisher.enqueue(done.outgoing)
-            seq = max((done.applied.seq or 0, *done.applied.queued))
-            core.announcer.ring(seq)
-            if done.applied.delivered:
-                core.inbox_bell.ring(seq)
+            if done.outgoing:
+                self._publisher.enqueue(done.outgoing)
             _settle(done.arrived.settlement)
             self._acknowledge(done)
             failpoint("receive.acted")
+
+    def _announce(self, results: list[Done]) -> None:
+        """Wake those who wait for new envelopes, once for all."""
+        applied = [done.applied for done in results if done.applied is not None]
+        seq = max((max(one.seq or 0, *one.queued) if one.queued else one.seq or 0 for one in applied), default=0)
+        self._core.announcer.ring(seq)
+        if any(one.delivered for one in applied):
+            self._core.inbox_bell.ring(seq)
 
     def _acknowledge(self, done: Done) -> None:
         """Tell the sender's daemon, if it asked, that a message directed at us is committed, or refused for good."""

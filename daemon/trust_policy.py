@@ -58,8 +58,8 @@ class LivePolicy:
 
     def heard(self, tx: Transaction, envelope: Envelope, effects: Effects) -> None:
         """A message was decided in `tx`: where the nickname of a verified sender is new and first use pins, it is pinned."""
-        if not any(isinstance(effect, Remember) for effect in effects):
-            return  # refused, seen before, or our own
+        if "@" not in envelope.sender or not any(isinstance(effect, Remember) for effect in effects):
+            return  # a plain name, which nothing pins; or refused, seen before, or our own
         key = self._new_key(envelope)
         if key is not None:
             self._pin(tx, envelope, key)

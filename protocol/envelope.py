@@ -236,8 +236,11 @@ def _check_header(wire: _Wire) -> str:
         raise Malformed("is not a peer id", "from")
     if wire.to is not None and not is_peer(wire.to):
         raise Malformed("is not a peer id", "to")
-    for field in ("reply_to", "trace_id", "causation_id"):
-        value = getattr(wire, field)
+    for field, value in (
+        ("reply_to", wire.reply_to),
+        ("trace_id", wire.trace_id),
+        ("causation_id", wire.causation_id),
+    ):
         if value is not None and not is_message_id(value):
             raise Malformed("must be 1-256 bytes without control characters or outer white space", field)
     if wire.ts <= 0:

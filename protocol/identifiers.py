@@ -5,6 +5,7 @@ Identifiers are refused, never repaired.
 
 import hashlib
 import re
+from functools import lru_cache
 from typing import Final
 
 from aghbus.protocol.limits import MAX_ID_BYTES, MAX_WORK_ID_BYTES, MAX_WORKSPACE_BYTES, SUBJECT_PREFIX
@@ -18,6 +19,7 @@ KEY_ID: Final = re.compile(r"sha256:[a-f0-9]{64}")
 THREAD_ID: Final = re.compile(r"thread_[a-z0-9][a-z0-9_-]{2,95}")
 DIRECT_ID: Final = re.compile(r"direct_[a-f0-9]{32}")
 EMITTED_WORK_ID: Final = re.compile(r"work_[a-zA-Z0-9_-]{1,64}")
+_REMEMBERED: Final = 4_096  # answers about names: most messages come from few peers, in few threads
 _WORKSPACE_FORBIDDEN: Final = re.compile(r"[.*> \x00-\x1f\x7f-\x9f]")
 _PEER: Final = re.compile(rf"{PEER_ID.pattern}|{HANDLE.pattern}")
 _PLAIN_ID: Final = re.compile(r"[!-~]{1,256}")  # the usual case of an id, decided in one match
@@ -45,6 +47,7 @@ def is_emitted_work_id(value: str) -> bool:
     return EMITTED_WORK_ID.fullmatch(value) is not None
 
 
+@lru_cache(_REMEMBERED)
 def is_workspace_id(value: str) -> bool:
     """Non-empty, without `.`, space, `*`, `>` and control characters, since it is one token of a subject."""
     return (
@@ -52,11 +55,13 @@ def is_workspace_id(value: str) -> bool:
     )
 
 
+@lru_cache(_REMEMBERED)
 def is_channel(value: str) -> bool:
     """`^[a-z0-9][a-z0-9_-]{0,63}$`."""
     return CHANNEL.fullmatch(value) is not None
 
 
+@lru_cache(_REMEMBERED)
 def is_peer(value: str) -> bool:
     """A plain peer id or a verified handle."""
     return _PEER.fullmatch(value) is not None
@@ -72,6 +77,7 @@ def is_key_id(value: str) -> bool:
     return KEY_ID.fullmatch(value) is not None
 
 
+@lru_cache(_REMEMBERED)
 def is_thread_id(value: str) -> bool:
     """`^thread_[a-z0-9][a-z0-9_-]{2,95}$`."""
     return THREAD_ID.fullmatch(value) is not None
@@ -113,6 +119,7 @@ def pair_of(a: str, b: str) -> tuple[str, str]:
     return (a, b) if a < b else (b, a)
 
 
+@lru_cache(_REMEMBERED)
 def direct_id(workspace_id: str, channel: str, peer_a: str, peer_b: str) -> str:
     """The id of the room of two peers in a channel (spec section 4). ValueError when the peers are the same."""
     first, second = pair_of(peer_a, peer_b)
@@ -125,12 +132,14 @@ def subject_root(workspace_id: str, channel: str) -> str:
     return f"{SUBJECT_PREFIX}.{workspace_id}.{channel}"
 
 
+@lru_cache(_REMEMBERED)
 def subject_for(workspace_id: str, channel: str, to: str | None) -> str:
     """Where an envelope is published (spec section 4)."""
     root = subject_root(workspace_id, channel)
     return f"{root}.broadcast" if to is None else f"{root}.peer.{route_token(to)}"
 
 
+@lru_cache(_REMEMBERED)
 def channel_of_subject(subject: str) -> tuple[str, str] | None:
     """`(workspace_id, channel)` that a subject of ours belongs to, or None when it is not of this protocol."""
     parts = subject.split(".")

@@ -22,7 +22,7 @@ from aghbus.protocol.effects import (
     Store,
 )
 from aghbus.protocol.envelope import WORK_KINDS, Envelope
-from aghbus.protocol.lifecycle import State, WorkView
+from aghbus.protocol.lifecycle import State, Step, WorkView
 from aghbus.protocol.receiving import Source, View
 from aghbus.store import audit, envelopes, inbox, outbox, rooms, works
 from aghbus.store.dedup import dedup_key, key_of
@@ -42,8 +42,8 @@ class Applied(msgspec.Struct, frozen=True, kw_only=True):
     after: WorkView | None
 
 
-def load_view(tx: Transaction, envelope: Envelope, us: str) -> View:
-    """What the store knows that bears on `envelope`; `us` is our peer id."""
+def load_view(tx: Transaction, envelope: Envelope, us: str, key: bytes | None = None) -> View:
+    """What the store knows that bears on `envelope`; `us` is our peer id, `key` its `key_of`, where that is known."""
     work = None
     if envelope.work_id is not None:
         work = works.load(tx, envelope.workspace_id, envelope.channel, envelope.work_id)
@@ -51,7 +51,7 @@ def load_view(tx: Transaction, envelope: Envelope, us: str) -> View:
     if envelope.surface == "direct" and envelope.container is not None:
         room = rooms.bound(tx, envelope.workspace_id, envelope.channel, envelope.container)
     return View(
-        duplicate=tx.memory.dedup.contains(key_of(envelope)),
+        duplicate=tx.memory.dedup.contains(key_of(envelope) if key is None else key),
         sent_by_us=envelope.sender == us and envelopes.was_sent(tx, envelope.workspace_id, envelope.id),
         work=work,
         room=room,
@@ -79,21 +79,23 @@ def apply(
     us: str,
     received_ms: int,
     inbox_capacity: int = inbox.CAPACITY,
+    key: bytes | None = None,
 ) -> Applied:
     """Carries out the store's part of `effects`, those of queued envelopes included; the others are the caller's.
 
-    `envelope` is None for one that failed validation (its effects store nothing of it). Raises InboxFull, before anything is
-    written, when the agent's inbox has no room: the envelope counts as not received then.
+    `envelope` is None for one that failed validation (its effects store nothing of it), `key` its `key_of` where that is known.
+    Raises InboxFull, before anything is written, when the agent's inbox has no room: it counts as not received then.
     """
-    if any(isinstance(effect, Deliver) for effect in effects):
-        inbox.require_room(tx, inbox_capacity)
+    for effect in effects:
+        if isinstance(effect, Deliver):
+            inbox.require_room(tx, inbox_capacity)
     run = _Run(tx, us, received_ms)
-    before, after = _work_change(effects)
     if envelope is None:
         for effect in effects:
             run.detached(effect)
     else:
-        run.carry_out(envelope, effects)
+        run.carry_out(envelope, effects, key)
+    before, after = run.change
     return Applied(seq=run.seq, queued=tuple(run.queued), delivered=run.delivered, before=before, after=after)
 
 
@@ -115,23 +117,26 @@ class _Run:
         self.seq: int | None = None
         self.queued: list[int] = []
         self.delivered = False
+        self.change: tuple[WorkView | None, WorkView | None] = (None, None)
 
-    def carry_out(self, envelope: Envelope, effects: Effects) -> None:
+    def carry_out(self, envelope: Envelope, effects: Effects, key: bytes | None) -> None:
+        """The usual effects first, and by plain comparison: every message passes here."""
+        if envelope.work_id is not None:
+            self.change = _work_change(effects)
         for effect in effects:
-            match effect:
-                case Remember(until):
-                    self.tx.memory.dedup.remember(self.tx, key_of(envelope), until)
-                case Store():
-                    self.seq = self._store(envelope, effect, effects)
-                    if effect.direction == "in":
-                        self._note_arrival(envelope, effects)
-                case Deliver():
-                    inbox.add(self.tx, _stored(self.seq))
-                    self.delivered = True
-                case Bind() | Open() | Advance():
-                    self._change(envelope, effect, effects, self.seq)
-                case _:
-                    self.detached(effect)
+            if isinstance(effect, Remember):
+                self.tx.memory.dedup.remember(self.tx, key_of(envelope) if key is None else key, effect.until)
+            elif isinstance(effect, Store):
+                self.seq = self._store(envelope, effect, self.change[0])
+                if effect.direction == "in" and envelope.kind in WORK_KINDS:
+                    self._note_arrival(envelope)
+            elif isinstance(effect, Deliver):
+                inbox.add(self.tx, _stored(self.seq))
+                self.delivered = True
+            elif isinstance(effect, Bind | Open | Advance):
+                self._change(envelope, effect, effects, self.seq)
+            else:
+                self.detached(effect)
 
     def detached(self, effect: Effect) -> None:
         """Effects that need nothing of the received envelope."""
@@ -149,15 +154,16 @@ class _Run:
         for own in effect.effects:
             match own:
                 case Store():
-                    seq = self._store(effect.envelope, own, effect.effects)
+                    seq = self._store(effect.envelope, own, _work_change(effect.effects)[0])
                 case Bind() | Open() | Advance():
                     self._change(effect.envelope, own, effect.effects, seq)
         outbox.add(self.tx, _stored(seq), effect.envelope)
         self.queued.append(_stored(seq))
         return _stored(seq)
 
-    def _store(self, envelope: Envelope, effect: Store, effects: Effects) -> int:
-        seq = envelopes.insert(self.tx, envelope, effect, _state_before(effect, effects), self.now_ms)
+    def _store(self, envelope: Envelope, effect: Store, before: WorkView | None) -> int:
+        state = None if effect.verdict is None else _state_before(effect.verdict, before)
+        seq = envelopes.insert(self.tx, envelope, effect, state, self.now_ms)
         rooms.touch(self.tx, envelope, effect.pair, seq, self.now_ms)
         self._audit(envelope, effect)
         return seq
@@ -185,28 +191,24 @@ class _Run:
             case Advance():
                 works.advance(self.tx, effect, envelope, _stored(seq), self.now_ms)
 
-    def _note_arrival(self, envelope: Envelope, effects: Effects) -> None:
+    def _note_arrival(self, envelope: Envelope) -> None:
         """Receipts and traces show that what they answer arrived: the message they name, and the opening of their work.
 
         They say nothing of later messages of the same work, which may still be on their way.
         """
-        if envelope.kind not in WORK_KINDS:
-            return
         body = envelope.body
         answered = {body.for_id if isinstance(body, Receipt) else None, envelope.reply_to, envelope.causation_id}
-        before, _ = _work_change(effects)
+        before, _ = self.change
         if before is not None and before.initiator == self.us:
             answered.add(before.opening_id)
         for message_id in answered - {None}:
             outbox.mark_receipted(self.tx, envelope.workspace_id, str(message_id), by=envelope.sender)
 
 
-def _state_before(store: Store, effects: Effects) -> State | None:
-    before, _ = _work_change(effects)
+def _state_before(verdict: Step, before: WorkView | None) -> State | None:
     if before is not None:
         return before.state
-    verdict = store.verdict
-    return verdict.state if verdict is not None and verdict.outcome in ("ignored", "rejected") else None
+    return verdict.state if verdict.outcome in ("ignored", "rejected") else None
 
 
 def _work_change(effects: Effects) -> tuple[WorkView | None, WorkView | None]:
