@@ -33,6 +33,7 @@ _LOCK_WAIT = 5.0  # seconds for another guard, or a probe of the lock, to let go
 _START_WAIT = 15.0  # seconds for nats-server to listen; a JetStream folder with much in it is read first
 _TERM_WAIT = 5.0  # seconds between SIGTERM and SIGKILL
 _TAIL = 2000  # bytes of the server's log that an error repeats
+_LARGEST_FD = 4096  # of those that a starter may have open when it forks
 
 
 class _GuardError(Exception):
@@ -265,6 +266,7 @@ def _serve(arguments: list[str], report: int) -> None:
 
 def main(arguments: list[str]) -> int:
     """Forks the guard, hands its one line on to standard output, and returns 0 if the broker runs, else 1."""
+    os.closerange(3, _LARGEST_FD)  # whoever started us may have let more through, and would wait for its end
     read_end, write_end = os.pipe()
     if os.fork() == 0:
         os.close(read_end)

@@ -151,11 +151,10 @@ def _run(args: argparse.Namespace) -> int:
 
 
 def _run_daemon(loaded: Loaded, banner: TextIO | None, reload: Callable[[], Settings]) -> int:
-    import asyncio  # only this command needs it
-
+    from aghbus.daemon import tuning  # only this command needs it
     from aghbus.daemon.process import run_daemon  # and this, which is most of the start-up time
 
-    return asyncio.run(run_daemon(loaded.settings, loaded.locations, banner=banner, reload=reload))
+    return tuning.run(run_daemon(loaded.settings, loaded.locations, banner=banner, reload=reload))
 
 
 def _config_show(args: argparse.Namespace) -> int:
