@@ -1,0 +1,179 @@
+"""Rows that wait for the end of their transaction: seen by who asks, gone with their job, and never a burden to the others."""
+
+import asyncio
+import uuid
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from aghbus.protocol.errors import NotFound
+from aghbus.store.database import Store
+from aghbus.store.rows import Rows, Touch
+from aghbus.store.transaction import Transaction
+from tests.store.makers import BOB, EVE, make, receive, receiving, rows, say
+
+TOUCHED = "SELECT thread_id, messages FROM threads ORDER BY thread_id"
+
+
+def failing(text: str, *, look: bool) -> Callable[[Transaction], None]:
+    """A job that receives a say, looks at the table when `look`, and raises."""
+    envelope = say(text=text)
+
+    def job(tx: Transaction) -> None:
+        receiving(envelope)(tx)
+        if look:
+            tx.db.execute("SELECT count(*) FROM envelopes").fetchone()
+        raise NotFound("after all")
+
+    return job
+
+
+def seqs(tx: Transaction) -> list[int]:
+    return [seq for (seq,) in tx.db.execute("SELECT seq FROM envelopes ORDER BY seq")]
+
+
+async def test_a_statement_sees_what_was_appended_before_it(store: Store) -> None:
+    first = store.submit(receiving(say()))
+    second = store.submit(seqs)
+    _, applied = await first
+    assert await second == [applied.seq]
+
+
+async def test_a_job_that_raises_leaves_nothing_and_costs_the_others_nothing(store: Store) -> None:
+    good = [store.submit(receiving(say(container="thread_good"))) for _ in range(2)]
+    bad = store.submit(failing("bad", look=False))
+    good += [store.submit(receiving(say(container="thread_good"))) for _ in range(2)]
+    results = await asyncio.gather(*good)
+    assert isinstance(bad.exception(), NotFound)
+    assert [applied.seq for _, applied in results] == [1, 2, 3, 4]
+    assert await rows(store, "SELECT seq FROM envelopes") == [(1,), (2,), (3,), (4,)]
+    assert await rows(store, "SELECT seq FROM inbox") == [(1,), (2,), (3,), (4,)]
+    assert await rows(store, TOUCHED) == [("thread_good", 4)]
+    assert await rows(store, "SELECT count(*) FROM seen") == [(4,)]
+    assert store.memory.inbox_waiting.value == 4
+    assert len(store.memory.dedup) == 4
+    assert store.stats.reruns == 0
+
+
+async def test_a_job_that_looked_before_it_raised_is_taken_back_too(store: Store) -> None:
+    jobs: list[asyncio.Future[Any]] = [
+        store.submit(receiving(say())),
+        store.submit(failing("bad", look=True)),
+        store.submit(receiving(say())),
+    ]
+    done = await asyncio.gather(*jobs, return_exceptions=True)
+    assert isinstance(done[1], NotFound)
+    assert await rows(store, "SELECT seq FROM envelopes") == [(1,), (2,)]
+    assert store.memory.last_seq.value == 2
+    assert store.stats.reruns == 1
+
+
+async def test_a_look_at_what_others_appended_is_no_reason_to_run_them_again(store: Store) -> None:
+    def look(tx: Transaction) -> None:
+        seqs(tx)
+        raise NotFound("only looking")
+
+    jobs: list[asyncio.Future[Any]] = [
+        store.submit(receiving(say())),
+        store.submit(look),
+        store.submit(receiving(say())),
+    ]
+    done = await asyncio.gather(*jobs, return_exceptions=True)
+    assert isinstance(done[1], NotFound)
+    assert await rows(store, "SELECT seq FROM envelopes") == [(1,), (2,)]
+    assert store.stats.reruns == 0
+
+
+async def test_rows_that_cannot_be_written_fail_their_own_job_alone(store: Store) -> None:
+    def impossible(tx: Transaction) -> None:
+        tx.rows.threads.append(Touch(("ws", "channel", "\ud800"), 1, 1))  # no UTF-8
+        tx.rows.waiting = True
+
+    jobs: list[asyncio.Future[Any]] = [
+        store.submit(receiving(say())),
+        store.submit(impossible),
+        store.submit(receiving(say())),
+    ]
+    done = await asyncio.gather(*jobs, return_exceptions=True)
+    assert isinstance(done[1], UnicodeEncodeError)
+    assert await rows(store, "SELECT seq FROM envelopes") == [(1,), (2,)]
+    assert store.writable
+
+
+async def test_more_rows_than_one_statement_takes(store: Store) -> None:
+    await asyncio.gather(*(store.submit(receiving(say(container=f"thread_{n % 7:03}"))) for n in range(523)))
+    assert await rows(store, "SELECT count(*), max(seq) FROM envelopes") == [(523, 523)]
+    expected = Counter(f"thread_{n % 7:03}" for n in range(523))
+    assert dict(await rows(store, TOUCHED)) == expected
+    raws = {raw for (raw,) in await rows(store, "SELECT raw FROM envelopes")}
+    assert len(raws) == 523
+
+
+async def test_rooms_count_their_messages(store: Store) -> None:
+    await asyncio.gather(*(store.submit(receiving(say(sender, direct=True))) for sender in (BOB, EVE, BOB, BOB)))
+    found = await rows(store, "SELECT pair_a, messages, last_seq FROM rooms ORDER BY pair_a")
+    assert found == [(BOB, 3, 4), (EVE, 1, 2)]
+
+
+async def test_a_sequence_is_never_given_twice(tmp_path: Path) -> None:
+    store = await Store.open(tmp_path / "store.db")
+    await receive(store, say())
+    await receive(store, say())
+    await store.write(lambda tx: tx.db.execute("DELETE FROM envelopes").rowcount)
+    await store.close()
+    again = await Store.open(tmp_path / "store.db")
+    try:
+        assert (await receive(again, say())).seq == 3
+    finally:
+        await again.close()
+
+
+STEPS = st.lists(
+    st.tuples(st.sampled_from(["say", "direct", "work", "raise", "look", "raise after a look"]), st.integers(0, 2)),
+    max_size=25,
+)
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(steps=STEPS)
+async def test_any_mixture_of_jobs_leaves_what_the_good_ones_wrote(
+    tmp_path: Path, steps: list[tuple[str, int]]
+) -> None:
+    store = await Store.open(tmp_path / f"{uuid.uuid4()}.db", synchronous="normal")
+    try:
+        jobs: list[Any] = []
+        kept: list[str] = []
+        for what, number in steps:
+            sender = (BOB, EVE, "carol")[number]
+            if what in ("say", "direct", "work"):
+                extra: dict[str, Any] = {"direct": True} if what == "direct" else {}
+                if what == "work":
+                    extra["work_id"] = f"work_{len(jobs)}"
+                envelope = make("say", {"text": "x"}, sender=sender, to="us", **extra)
+                kept.append(envelope.id)
+                jobs.append(receiving(envelope))
+            elif what == "look":
+                jobs.append(seqs)
+            else:
+                jobs.append(failing("bad", look=what != "raise"))
+        results = await asyncio.gather(*(store.submit(job) for job in jobs), return_exceptions=True)
+        assert sum(isinstance(one, NotFound) for one in results) == sum(what.startswith("raise") for what, _ in steps)
+        stored = await rows(store, "SELECT seq, msg_id FROM envelopes ORDER BY seq")
+        assert stored == [(number + 1, message_id) for number, message_id in enumerate(kept)]
+        assert await rows(store, "SELECT count(*) FROM inbox") == [(len(kept),)]
+        assert store.memory.inbox_waiting.value == len(store.memory.dedup) == len(kept)
+    finally:
+        await store.close()
+
+
+def test_nothing_waits_after_an_undo() -> None:
+    waiting = Rows()
+    before = waiting.position()
+    waiting.inbox += ("ready", 0, 0, 1)
+    waiting.seen += (1, b"k")
+    waiting.undo(before)
+    assert waiting.position() == before
