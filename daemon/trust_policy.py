@@ -24,6 +24,14 @@ _KEYS: Final = 10_000  # handles whose whole key id is remembered; the least rec
 _CLAIMS: Final = 1_000  # pins by greets that wait for the store
 
 
+class _Pins(ChainMap[str, str]):
+    """Pins by nickname, from where they stand first."""
+
+    def __contains__(self, name: object) -> bool:
+        """Asked of every message; ChainMap's own takes ten times as long."""
+        return any([name in pins for pins in self.maps])  # noqa: C419 - a list of three is quicker than a generator
+
+
 class LivePolicy:
     """The policy that every envelope is judged by. It follows the settings and the store's rules at once."""
 
@@ -44,7 +52,7 @@ class LivePolicy:
         """The policy as of now; its pins are live."""
         rules = self._core.store.memory.trust
         if self._revision != rules.revision:
-            pins = ChainMap(dict(self.configured.pins), rules.pins, self._claims)
+            pins = _Pins(dict(self.configured.pins), rules.pins, self._claims)
             self._policy = merged(self.configured, rules, pins)
             self._revision = rules.revision
         return self._policy
