@@ -47,9 +47,9 @@ async def test_a_receiver_that_was_away_gets_traces_and_receipts_too(tmp_path: P
         work_id = ops.post("/v1/works", to="worker", text="while you are away")["work_id"]
         wait_for(lambda: worker.get("/v1/works")["works"], 10, "the work")
         ops.kill()
-        worker.post(f"/v1/works/{work_id}/accept")
-        done = worker.post(f"/v1/works/{work_id}/complete", result={"n": 1})
-        wait_for(lambda: delivery(worker, done["id"]) == "published", 10, "the broker to have it")
+        accepted = worker.post(f"/v1/works/{work_id}/accept")
+        done = worker.post(f"/v1/works/{work_id}/complete", result={"n": 1})  # may have to wait behind the other
+        wait_for(lambda: delivery(worker, accepted["id"]) == "published", 20, "the broker to have it")
         ops.start()
         wait_for(lambda: ops.state_of(work_id) == "completed", 20, "the missed end")
         wait_for(lambda: delivery(worker, done["id"]) == "receipted", 20, "the acknowledgement")
