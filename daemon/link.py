@@ -161,6 +161,11 @@ class Link:
         """The library's client of this moment, for the file that adds JetStream; LinkDown while not up."""
         return self._live().client
 
+    @property
+    def loss(self) -> asyncio.Future[str]:
+        """Done, with the reason, when the connection of this moment is lost; LinkDown while not up."""
+        return self._live().lost
+
     def rtt_ms(self) -> float | None:
         """The last measured round trip in milliseconds, None before the first."""
         return None if self._rtt is None else self._rtt * 1000

@@ -631,3 +631,15 @@ async def test_api_errors_carry_code_and_escaped_words(server: NatsServer) -> No
         with pytest.raises(JetStreamError) as caught:
             await api.call("STREAM.INFO.NOPE")
         assert caught.value.code == 10059 and "not found" in str(caught.value)
+
+
+async def test_a_request_does_not_outlive_the_link_that_it_went_out_on(server: NatsServer) -> None:
+    async with Peer(server, "ops").running() as peer:
+        api = JetStreamApi(peer.link, "ops")
+        await peer.link.flush(20)
+        await server.pause()
+        asking = asyncio.create_task(api.request("$JS.API.INFO", b"", timeout=3600))
+        await wait_until(lambda: api._waiting, 20, "the request to be under way")
+        server.kill()
+        with pytest.raises(LinkDown):
+            await asking
