@@ -548,3 +548,17 @@ def test_only_one_file_imports_nats() -> None:
         and any(line.startswith(("import nats", "from nats")) for line in path.read_text().splitlines())
     ]
     assert importing == ["nats_connection.py"]
+
+
+@pytest.mark.parametrize("turns", range(20))
+async def test_it_ends_wherever_an_attempt_to_connect_has_got_to(turns: int) -> None:
+    async def resolve() -> NatsOptions:
+        return NatsOptions(servers=("nats://127.0.0.1:1",))
+
+    link = Link(resolve, name="test")
+    link.start()
+    for _ in range(turns):
+        await asyncio.sleep(0)  # one turn of the loop further into the attempt
+    async with asyncio.timeout(60):
+        await link.close(0.1)
+    assert link.state == "closed"
