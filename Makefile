@@ -28,6 +28,7 @@ test: $(STAMP) ## set up, then run every test but the long ones
 
 test-long: $(STAMP) ## what takes minutes
 	$(BIN)/python -m pytest -q -m long --timeout 1800
+	$(BIN)/python -m pytest -q -n $(TEST_WORKERS) --dist worksteal --hypothesis-profile thorough --timeout 1800 tests/protocol tests/daemon/test_settings.py
 
 # Without a wheel of Atheris for this Python or machine nothing is built: the fuzzer says that it is skipped.
 $(FUZZ_STAMP): $(STAMP)

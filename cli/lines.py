@@ -31,15 +31,15 @@ def opened(path: str | None) -> BinaryIO:
 def lines(path: str | None) -> Iterator[bytes]:
     """The lines of a file, split at line feeds only, without the line feed; blank ones are skipped."""
     stream = opened(path)
-    while True:
-        try:
-            line = stream.readline()
-        except OSError as error:
-            raise UsageError(f"FILE: {path} cannot be read: {error.strerror}") from None
-        if not line:
-            return
-        if line.strip():
-            yield line.removesuffix(b"\n")
+    try:
+        while line := stream.readline():
+            if line.strip():
+                yield line.removesuffix(b"\n")
+    except OSError as error:
+        raise UsageError(f"FILE: {path} cannot be read: {error.strerror}") from None
+    finally:
+        if stream is not sys.stdin.buffer:
+            stream.close()
 
 
 def clock(now: int | None) -> int:

@@ -23,6 +23,10 @@ _FULL: Final = 10077  # maximum bytes exceeded
 T = TypeVar("T")
 
 
+class Unreachable(Unavailable):
+    """The link to the broker was down, or was lost on the way: nothing is known of the artifact, or of the bucket."""
+
+
 class Artifacts:
     """The object store as the local API sees it. Everything raises RequestError with a hint."""
 
@@ -178,6 +182,6 @@ def _words(error: JetStreamError | LinkError | Damaged) -> Unavailable:
         case JetStreamError():
             return Unavailable(f"the artifact bucket: {error}", hint="`aghctl status` shows the broker")
         case LinkError():
-            return Unavailable(f"the broker cannot be reached: {error}", hint="`aghctl status` shows the link")
+            return Unreachable(f"the broker cannot be reached: {error}", hint="`aghctl status` shows the link")
         case _:
             return Unavailable(f"the artifact is damaged: {error}", hint="have it put again under another name")

@@ -52,7 +52,7 @@ class Discovery:
     """One daemon's discovery on all its channels."""
 
     def __init__(self, core: Core, instance: str, on_back: Callable[[str], None]) -> None:
-        """`instance` is this store's own mark; `on_back` is called with a peer that has joined or was not heard for long."""
+        """`instance` is this store's own mark; `on_back` gets the subject of a peer that has joined or was not heard for long."""
         self._core = core
         self._instance = instance
         self._on_back = on_back
@@ -114,7 +114,7 @@ class Discovery:
         ext = envelope.extensions()
         core.roster.note_acknowledging(effect.card.peer_id, INSTANCE_KEY in ext)
         if ext.get(JOINED_KEY) is True or not core.roster.is_active(envelope, now_ms):
-            self._on_back(effect.card.peer_id)
+            self._on_back(subject_for(envelope.workspace_id, envelope.channel, effect.card.peer_id))
         peer = core.roster.heard(envelope.workspace_id, envelope.channel, effect.card, effect.trust, now_ms)
         core.behind(partial(self._save, workspace_id=peer.workspace_id, channel=peer.channel, peer_id=peer.peer_id))
         question = self._questions.get(effect.answer_to or "")

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 import msgspec
 
-from aghbus.daemon.link import InboundMessage, Link, LinkTimeout
+from aghbus.daemon.link import InboundMessage, Link, LinkDown, LinkTimeout
 from aghbus.protocol.nats_names import inbox
 from aghbus.protocol.text import escape, shorten
 
@@ -76,20 +76,25 @@ class JetStreamApi:
     async def request(
         self, subject: str, data: bytes, headers: Mapping[str, str] | None = None, timeout: float = _WAIT
     ) -> InboundMessage:
-        """The first reply to a request. Raises NoJetStream when nobody is there to answer, LinkError."""
+        """The first reply to a request. Raises NoJetStream when nobody is there to answer, LinkError (at once when the link
+        is lost)."""
         if not self._answers.attached:
             await self._link.flush(timeout)  # made a moment ago; the answer must not be faster than the subscription
         reply = f"{self._root}.{next(self._numbers)}"
         answer: asyncio.Future[InboundMessage] = asyncio.get_running_loop().create_future()
         self._waiting[reply] = answer
         try:
+            loss = self._link.loss
             await self._link.publish(subject, data, headers, reply)
-            async with asyncio.timeout(timeout):
-                message = await answer
-        except TimeoutError:
-            raise LinkTimeout(f"no answer from JetStream within {timeout:g} s") from None
+            ends: set[asyncio.Future[Any]] = {answer, loss}
+            await asyncio.wait(ends, timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
         finally:
             del self._waiting[reply]
+        if not answer.done():
+            if loss.done():
+                raise LinkDown(f"the NATS link was lost before JetStream answered: {loss.result()}")
+            raise LinkTimeout(f"no answer from JetStream within {timeout:g} s")
+        message = answer.result()
         if message.headers and message.headers.get("Status") == "503" and not message.data:
             raise NoJetStream
         return message

@@ -161,6 +161,11 @@ class Link:
         """The library's client of this moment, for the file that adds JetStream; LinkDown while not up."""
         return self._live().client
 
+    @property
+    def loss(self) -> asyncio.Future[str]:
+        """Done, with the reason, when the connection of this moment is lost; LinkDown while not up."""
+        return self._live().lost
+
     def rtt_ms(self) -> float | None:
         """The last measured round trip in milliseconds, None before the first."""
         return None if self._rtt is None else self._rtt * 1000
@@ -255,17 +260,20 @@ class Link:
         failures = 0
         while True:
             ceiling = self._ceiling or REMOTE_CEILING
+            problem: LinkProblem | None = None
             try:
                 options = await self._resolve()
                 ceiling = self._ceiling or (LOOPBACK_CEILING if options.loopback else REMOTE_CEILING)
-                self._connection = await self._endpoints.connect(options)
-                await self._resubscribe(self._connection)
+                self._connection = connection = await self._endpoints.connect(options)
+                await self._resubscribe(connection)
             except ConnectFailed as error:
                 problem = error.problem
             except Exception as error:
                 problem = _resolve_problem(error)
-            else:
-                lasted = await self._stay_up(self._connection)
+            if self._state == "closed":  # the library swallows a cancellation in the middle of an attempt
+                return
+            if problem is None:
+                lasted = await self._stay_up(connection)
                 failures = 0 if lasted > _STEADY else failures + 1
                 await asyncio.sleep(self._delay(failures, ceiling) if failures else 0)
                 continue

@@ -275,6 +275,7 @@ class Node:
         self.core.counters.solved("link")
         _log.info("link up server=%s", link.server.url if link.server else "")
         self.publisher.link_up()
+        self.chains.link_up()
         self.discovery.spawn(self._announce())
 
     async def _announce(self) -> None:

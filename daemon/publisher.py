@@ -6,18 +6,20 @@ then it is given up, its work is closed and the agent is told. Receivers dedupli
 """
 
 import asyncio
+import contextlib
 import logging
 import re
 from collections import deque
 from collections.abc import Iterable
 from functools import partial
-from typing import Final
+from typing import Final, NamedTuple
 
 from aghbus.daemon.carrier import Carrier
 from aghbus.daemon.closing import after_failure
 from aghbus.daemon.core import Core
 from aghbus.daemon.failpoints import failpoint
 from aghbus.daemon.link import InboundMessage, LinkError
+from aghbus.daemon.silence import FIRST_PAUSE, Silences
 from aghbus.protocol.acks import Ack, is_answer_of, parse_ack
 from aghbus.protocol.budget import Budgets
 from aghbus.protocol.errors import REASON_CODES
@@ -32,25 +34,20 @@ _FRESH: Final = 1024  # envelopes in memory that wait for the broker; more are r
 _LONGEST: Final = 30.0  # seconds between two looks for what is due: a wall clock may be set while we wait
 _SHORTEST: Final = 0.05  # seconds between two looks, when the clock says that something is due
 _NOT_TAKEN: Final = 0.5  # seconds before what the broker did not take now is offered again
-_WINDOW: Final = 256  # unanswered messages that go out again before a new one to the same peer
-_FIRST_SILENCE: Final = 1.0  # seconds between the first two times that all unanswered messages go out again; doubled
 _JITTER: Final = 0.25  # of a pause between two tries, both ways
 _HASTES: Final = 3.0  # times in a row that a peer's return hastens what waits for it: anybody may greet under its name
 _HASTES_PER_SECOND: Final = 1 / 15  # thereafter
+_NOBODY: Final = "503"  # status by which a broker says that nobody listens on the subject of a message
 _SEQUENCE: Final = re.compile(r"[0-9]{1,18}").fullmatch  # last token of our reply subjects; fits SQLite's 63 bits
 
 
-class _Silence:
-    """A peer whose daemon acknowledges, but left something unanswered until its second try: when (monotonic) all of that goes
-    out again, in order."""
+class _Due(NamedTuple):
+    """What the store has for the next round of tries."""
 
-    def __init__(self) -> None:
-        self.until = float("-inf")
-        self._pause = _FIRST_SILENCE
-
-    def next(self, now: float, ceiling: float) -> None:
-        self.until = now + self._pause
-        self._pause = min(2 * self._pause, ceiling)
+    rows: list[Outgoing]
+    next_ms: int | None = None  # when something is due
+    back: frozenset[str] = frozenset()  # subjects of peers that are back, to which all that waits is due
+    whole: bool = True  # whether `rows` are all that is due
 
 
 class Publisher:
@@ -63,7 +60,8 @@ class Publisher:
         self._bell = asyncio.Event()
         self._due_bell = asyncio.Event()
         self._reload = True
-        self._silent: dict[str, _Silence] = {}
+        self._silences = Silences(core.clock)
+        self._turn = asyncio.Lock()  # one task at a time publishes to silent peers
         self._ahead: set[int] = set()  # sequences behind whose answer others are held back
         self._known_from = float("-inf")  # monotonic; a peer not heard until then counts as not acknowledging
         self._hastened = Budgets(_HASTES, _HASTES_PER_SECOND)
@@ -127,7 +125,7 @@ class Publisher:
             if self._reload:
                 await self._publish_stored()
             batch = [self._fresh.popleft() for _ in range(min(_BATCH, len(self._fresh)))]
-            await self._publish(batch)
+            await self._publish_in_turn(batch)
         self._idle.set()
 
     async def _publish_stored(self) -> None:
@@ -139,10 +137,16 @@ class Publisher:
         self._fresh.clear()
         after = 0
         while rows := await store.write(partial(outbox.load_queued, after_seq=after, limit=_BATCH)):
-            await self._publish(rows)
+            await self._publish_in_turn(rows)
             after = rows[-1].seq
 
-    async def _publish(self, rows: list[Outgoing]) -> None:
+    async def _publish_in_turn(self, rows: list[Outgoing]) -> None:
+        """Not between what is due and its publication, where that may be older and go to the same peer."""
+        async with self._turn if self._silences.concern(rows) else contextlib.nullcontext():
+            await self._publish(rows)
+
+    async def _publish(self, rows: list[Outgoing], catching_up: frozenset[str] = frozenset()) -> None:
+        """`rows`, as far as they may go out now. They are all that is due on the subjects of `catching_up`."""
         now = self._core.clock.seconds()
         fresh = [row for row in rows if row.expires_at > now]
         if len(fresh) < len(rows):
@@ -150,8 +154,8 @@ class Publisher:
         if not fresh:
             return
         counted = {row.seq for row in fresh}  # what goes out in front of them is no try of its own
-        if self._silent:
-            fresh = await self._core.store.write(lambda tx: self._in_order(tx, fresh))
+        if self._silences.concern(fresh):
+            fresh = await self._core.store.write(lambda tx: self._in_order(tx, fresh, catching_up))
         if any(row.behind is not None and self._waits_for(row.recipient) for row in fresh):
             fresh = await self._core.store.write(lambda tx: self._without_held(tx, fresh))
         if not fresh:
@@ -186,31 +190,9 @@ class Publisher:
             self._core.counters.add("outbox.dead")
             self._fail(tx, seq, "dead", why)
 
-    def _in_order(self, tx: Transaction, rows: list[Outgoing]) -> list[Outgoing]:
-        """`rows`, and before them what the same silent peers have not answered yet, so that they get all of it in order.
-
-        That is done at growing intervals for each of them; in between, and behind a full window of unanswered messages, the
-        others wait. A greet or an answer of the peer ends the silence.
-        """
-        chosen = {row.seq: row for row in rows}
-        now, now_ms = self._core.clock.monotonic(), self._core.clock.millis()
-        for peer in {row.recipient for row in rows if row.recipient is not None} & self._silent.keys():
-            mine = [row for _, row in sorted(chosen.items()) if row.recipient == peer]
-            older = retry.unanswered(tx, peer, mine[-1].seq, _WINDOW)
-            if not older or older[0].seq >= mine[0].seq:
-                continue  # nothing is in front of them
-            silence = self._silent[peer]
-            if now >= silence.until:
-                silence.next(now, self._core.settings.retry.ceiling)
-                chosen.update((one.seq, one) for one in older)
-                last = older[-1].seq if len(older) == _WINDOW else mine[-1].seq
-            else:
-                last = older[0].seq
-            for row in mine:
-                if row.seq > last:
-                    del chosen[row.seq]
-                    retry.hold_back(tx, row.seq, now_ms + int(1000 * (silence.until - now)))
-        return [chosen[seq] for seq in sorted(chosen)]
+    def _in_order(self, tx: Transaction, rows: list[Outgoing], catching_up: frozenset[str]) -> list[Outgoing]:
+        tx.after_commit(self._due_bell.set)  # for what is held back
+        return self._silences.in_order(tx, rows, catching_up, self._core.settings.retry.ceiling)
 
     def _without_held(self, tx: Transaction, rows: list[Outgoing]) -> list[Outgoing]:
         """`rows` without what must not arrive before the opening of its work, or before our end of it.
@@ -254,15 +236,19 @@ class Publisher:
         while True:
             self._due_bell.clear()
             try:
-                rows, due_ms = await self._core.store.write(self._take_due)
-                if rows and self._core.link.state == "up":
-                    self._core.counters.add("outbox.retried", sum(row.attempts > 0 for row in rows))
-                    await self._publish(rows)
+                async with self._turn:
+                    due = await self._core.store.write(self._take_due)
+                    if due.rows:
+                        self._core.counters.add("outbox.retried", sum(row.attempts > 0 for row in due.rows))
+                        await self._publish(due.rows, due.back)
+                    if due.whole:
+                        self._silences.caught_up(due.back)
+                next_ms = due.next_ms
             except (LinkError, StoreUnavailable) as error:
                 self._core.noise.event(logging.INFO, "retry", "retry interrupted", cause=str(error))
                 soon = isinstance(error, StoreUnavailable)  # nobody rings when the store writes again
-                due_ms = self._core.clock.millis() + int(1000 * _NOT_TAKEN) if soon else None
-            await self._pause(due_ms)
+                next_ms = self._core.clock.millis() + int(1000 * _NOT_TAKEN) if soon else None
+            await self._pause(next_ms)
 
     async def _pause(self, due_ms: int | None) -> None:
         left = _LONGEST if due_ms is None else (due_ms - self._core.clock.millis()) / 1000
@@ -272,27 +258,28 @@ class Publisher:
         except TimeoutError:
             return
 
-    def _take_due(self, tx: Transaction) -> tuple[list[Outgoing], int | None]:
+    def _take_due(self, tx: Transaction) -> _Due:
         self._core.steps.settle(tx)
         retry.settle(tx)
         policy, now_ms = self._core.settings.retry, self._core.clock.millis()
-        longest = (1 + _JITTER) * max(policy.first, policy.ceiling, _FIRST_SILENCE)
+        longest = (1 + _JITTER) * max(policy.first, policy.ceiling, FIRST_PAUSE)
         retry.pull_in(tx, now_ms, now_ms + int(1000 * longest))
         for seq in retry.stale(tx, self._core.clock.seconds(), _BATCH):
             self._core.counters.add("outbox.expired")
             self._fail(tx, seq, "expired", "no answer before it expired")
-        due: list[Outgoing] = []
         if self._core.link.state != "up":
-            return due, None
+            return _Due([])
+        back = self._silences.hasten(tx, now_ms)
+        rows: list[Outgoing] = []
         for row in retry.due(tx, now_ms, _BATCH):
             if row.attempts < policy.limit:
-                due.append(row)
+                rows.append(row)
                 if row.attempts and row.recipient is not None and self._core.roster.acknowledges(row.recipient):
-                    self._silent.setdefault(row.recipient, _Silence())
+                    self._silences.begins(row.subject)
             else:
                 self._core.counters.add("outbox.dead")
                 self._fail(tx, row.seq, "dead", f"no answer after {row.attempts} tries")
-        return due, retry.next_due_ms(tx)
+        return _Due(rows, retry.next_due_ms(tx), back, retry.count_due(tx, now_ms) == len(rows))
 
     def _fail(self, tx: Transaction, seq: int, state: str, why: str, reason: str | None = None) -> None:
         failed = retry.give_up(tx, seq, state, why)
@@ -311,11 +298,16 @@ class Publisher:
 
     def acknowledged(self, message: InboundMessage) -> None:
         """Something came to the reply subject of one of our messages (a callback of the link)."""
-        ack = parse_ack(message.data)
         token = message.subject.rpartition(".")[2]
-        if ack is None or not _SEQUENCE(token):
-            return  # a stream's acknowledgement, for one
+        if not _SEQUENCE(token):
+            return
         seq = int(token)
+        if not message.data and (message.headers or {}).get("Status") == _NOBODY:
+            self._silences.nobody_at(seq)
+            return
+        ack = parse_ack(message.data)
+        if ack is None:
+            return  # a stream's acknowledgement, for one
         self._core.counters.add(f"acks.{ack.outcome}")
         self._core.behind(lambda tx: self._take_answer(tx, seq, ack, message.data))
 
@@ -330,24 +322,20 @@ class Publisher:
             return
         if ack.outcome == "committed":
             retry.answered(tx, seq, "committed by the receiver's daemon")
-            self._answered_by(tx, retry.recipient_of(tx, seq))
+            self._answered_by(tx, retry.subject_of(tx, seq))
         else:
             reason = ack.reason if ack.reason in REASON_CODES else None
             self._fail(tx, seq, "dead", f"refused by the receiver: {reason or 'no reason given'}", reason)
         if seq in self._ahead:
             self._release(tx, seq)
 
-    def peer_is_back(self, peer: str) -> None:
-        """A peer has joined: what waits for its answer need not wait longer."""
-        if self._hastened.spend(peer, self._core.clock.monotonic()):
-            self._silent.pop(peer, None)
-            self._core.behind(lambda tx: self._hasten(tx, peer))
+    def peer_is_back(self, subject: str) -> None:
+        """The peer that listens on `subject` has joined: what waits for its answer need not wait longer."""
+        if self._hastened.spend(subject, self._core.clock.monotonic()):
+            self._silences.is_back(subject)
+            self._due_bell.set()
 
-    def _answered_by(self, tx: Transaction, peer: str | None) -> None:
+    def _answered_by(self, tx: Transaction, subject: str | None) -> None:
         """A peer that did not answer for a while does: what else waits for it goes out now, in order."""
-        if peer is not None and self._silent.pop(peer, None) is not None:
-            self._hasten(tx, peer)
-
-    def _hasten(self, tx: Transaction, peer: str) -> None:
-        if retry.hasten(tx, peer, self._core.clock.millis()):
+        if subject is not None and self._silences.answered(subject):
             tx.after_commit(self._due_bell.set)

@@ -39,22 +39,35 @@ def published(tx: Transaction, schedules: list[Schedule], now_ms: int) -> None:
 
 def due(tx: Transaction, now_ms: int, limit: int) -> list[Outgoing]:
     """What has to go out again at `now_ms`, in the order of the sequence among the `limit` that wait longest."""
-    rows = tx.db.execute(f"{SELECT_OUTGOING} WHERE o.next_ms <= ? ORDER BY o.next_ms LIMIT ?", (now_ms, limit))
+    rows = tx.db.execute(f"{SELECT_OUTGOING} WHERE o.next_ms <= ? ORDER BY o.next_ms, o.seq LIMIT ?", (now_ms, limit))
     return sorted(within_bytes(rows))
 
 
-def unanswered(tx: Transaction, recipient: str, before_seq: int, limit: int) -> list[Outgoing]:
-    """The oldest `limit` messages to `recipient` before sequence `before_seq` that wait for its answer, in order."""
+def count_due(tx: Transaction, now_ms: int) -> int:
+    """How many have to go out again at `now_ms`."""
+    count: int = tx.db.execute("SELECT count(*) FROM outbox WHERE next_ms <= ?", (now_ms,)).fetchone()[0]
+    return count
+
+
+def unanswered(tx: Transaction, subject: str, before_seq: int, limit: int) -> list[Outgoing]:
+    """The oldest `limit` messages to `subject` before sequence `before_seq` that wait for an answer, in order."""
     rows = tx.db.execute(
-        f"{SELECT_OUTGOING} WHERE o.next_ms IS NOT NULL AND e.recipient = ? AND o.seq < ? ORDER BY o.seq LIMIT ?",
-        (recipient, before_seq, limit),
+        f"{SELECT_OUTGOING} WHERE o.next_ms IS NOT NULL AND o.subject = ? AND o.seq < ? ORDER BY o.seq LIMIT ?",
+        (subject, before_seq, limit),
     )
     return [Outgoing(*row) for row in rows]
 
 
-def hold_back(tx: Transaction, seq: int, next_ms: int) -> None:
-    """A message goes out at `next_ms`, behind others to the same peer that wait for an answer."""
-    tx.db.execute("UPDATE outbox SET next_ms = ? WHERE seq = ? AND state IN ('queued', 'published')", (next_ms, seq))
+def hold_back(tx: Transaction, seq: int, next_ms: int, *, tried: bool = False) -> None:
+    """A message goes out at `next_ms`, behind others to the same peer that wait for an answer.
+
+    `tried`: nobody listens there. That is another try in vain of what was published before, and needs no publication.
+    """
+    tx.db.execute(
+        "UPDATE outbox SET next_ms = ?, attempts = attempts + (? AND state = 'published')"
+        " WHERE seq = ? AND state IN ('queued', 'published')",
+        (next_ms, tried, seq),
+    )
 
 
 def hold(tx: Transaction, seqs: list[int], next_ms: int) -> dict[int, int]:
@@ -94,19 +107,14 @@ def pull_in(tx: Transaction, now_ms: int, latest_ms: int) -> None:
     tx.db.execute("UPDATE outbox SET next_ms = ? WHERE next_ms > ?", (now_ms, latest_ms))
 
 
-def hasten(tx: Transaction, recipient: str, now_ms: int) -> int:
-    """The peer `recipient` is back: what waits for its answer is due now. How many that are."""
-    return tx.db.execute(
-        "UPDATE outbox SET next_ms = ?1 WHERE next_ms > ?1 AND seq IN"
-        " (SELECT o.seq FROM outbox AS o JOIN envelopes AS e ON e.seq = o.seq"
-        "  WHERE o.next_ms IS NOT NULL AND e.recipient = ?2)",
-        (now_ms, recipient),
-    ).rowcount
+def hasten(tx: Transaction, subject: str, now_ms: int) -> None:
+    """The peer of `subject` is back: what waits for its answer is due now, at one time, so that `due` has it in order."""
+    tx.db.execute("UPDATE outbox SET next_ms = ? WHERE next_ms IS NOT NULL AND subject = ?", (now_ms, subject))
 
 
-def recipient_of(tx: Transaction, seq: int) -> str | None:
-    """To whom our envelope `seq` is directed."""
-    row = tx.db.execute("SELECT recipient FROM envelopes WHERE seq = ?", (seq,)).fetchone()
+def subject_of(tx: Transaction, seq: int) -> str | None:
+    """Where our envelope `seq` goes; None when it does not go out (any more)."""
+    row = tx.db.execute("SELECT subject FROM outbox WHERE seq = ?", (seq,)).fetchone()
     return None if row is None else row[0]
 
 

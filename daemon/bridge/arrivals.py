@@ -5,11 +5,12 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from aghbus.daemon.artifacts import Artifacts
+from aghbus.daemon.artifacts import Artifacts, Unreachable
 from aghbus.daemon.bridge.formats import Formats, agents
 from aghbus.daemon.bridge.large import fetch
 from aghbus.daemon.bridge.rows import keep_record
 from aghbus.daemon.core import Core
+from aghbus.protocol.adapters.carried import not_fetched
 from aghbus.protocol.adapters.model import Agents, Arrival, Finding, Handed, Place
 from aghbus.protocol.bridge_api import Format, HandedOut
 from aghbus.protocol.envelope import Envelope, parse
@@ -71,7 +72,10 @@ class Arrivals:
         envelope = _parsed(kept)
         if envelope is None:
             return None
-        message, findings = await fetch(self._artifacts, name, envelope.extensions())
+        try:
+            message, findings = await fetch(self._artifacts, name, envelope.extensions())
+        except Unreachable as error:
+            message, findings = None, (not_fetched(error.message),)
         return Arrived(kept, envelope, message, findings)
 
     def is_ours(self, kept: Kept, kinds: frozenset[str]) -> bool:

@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from aghbus.daemon.artifacts import Artifacts
+from aghbus.daemon.artifacts import Artifacts, Unreachable
 from aghbus.protocol.adapters.carried import (
     MAX_MESSAGE_BYTES,
     Reference,
@@ -51,7 +51,10 @@ def moved(name: str, draft: Draft, references: Mapping[str, Reference]) -> Draft
 
 
 async def put_away(artifacts: Artifacts, name: str, draft: Draft) -> Reference:
-    """The message that `draft` carries, put into the artifact store. Raises InvalidRequest (`too_large`) where there is none."""
+    """The message that `draft` carries, put into the artifact store.
+
+    Raises InvalidRequest (`too_large`) where there is none, Unreachable.
+    """
     content = compact((draft.ext or {})[f"{name}.message"]).encode()
     if len(content) > MAX_MESSAGE_BYTES:
         raise InvalidRequest(
@@ -63,6 +66,8 @@ async def put_away(artifacts: Artifacts, name: str, draft: Draft) -> Reference:
     work_id = draft.work_id if draft.work_id is not None and is_part(draft.work_id) else _SHELF
     try:
         artifact = await artifacts.put(work_id, f"{name}-{sha256[:32]}.json", _pieces(content))
+    except Unreachable:
+        raise
     except RequestError as error:
         raise InvalidRequest(
             f"the message has {len(content)} bytes, too many for an envelope, and the artifact store did not take it:"
@@ -74,7 +79,7 @@ async def put_away(artifacts: Artifacts, name: str, draft: Draft) -> Reference:
 
 
 async def fetch(artifacts: Artifacts, name: str, ext: Mapping[str, Any]) -> tuple[Any | None, tuple[Finding, ...]]:
-    """The message that `ext` refers to, and why it could not be had; `(None, ())` when it refers to none."""
+    """The message that `ext` refers to, and why it could not be had; `(None, ())` when it refers to none. Raises Unreachable."""
     reference = reference_in(name, ext)
     if reference is None:
         return None, ()
@@ -88,6 +93,8 @@ async def fetch(artifacts: Artifacts, name: str, ext: Mapping[str, Any]) -> tupl
         if artifact.size != reference.size:
             return None, (not_fetched("the artifact has another size"),)
         return fetched(reference, await _whole(content))
+    except Unreachable:
+        raise
     except RequestError as error:
         return None, (not_fetched(error.message),)
 

@@ -60,7 +60,7 @@ class Formats:
     async def settle(self, needed: Elsewhere) -> None:
         """Put an opening's message into the artifact store, or fetch a result's; what cannot be done is known then, too.
 
-        A result whose message cannot be had counts as native, as everywhere.
+        A result whose message cannot be had counts as native, as everywhere. Raises Unreachable: nothing is known.
         """
         if isinstance(needed.what, Envelope):
             message, _ = await fetch(self._artifacts, needed.name, needed.what.extensions())

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Final
 
 from aghbus.daemon.announcer import Announcer
+from aghbus.daemon.artifacts import Unreachable
 from aghbus.daemon.chains.formats import Elsewhere, Formats
 from aghbus.daemon.chains.steps import Steps
 from aghbus.daemon.core import Core
@@ -20,7 +21,7 @@ _log = logging.getLogger("aghbus.chains")
 _PAGE: Final = 100  # runs looked at at once
 _LONGEST: Final = 60.0  # seconds between two looks while anything runs: a wall clock may be set while we wait
 _SHORTEST: Final = 0.05  # seconds between two looks, when the clock says that something is due
-_LINK_DOWN: Final = 1.0  # seconds until a run that needs the artifact store looks whether the broker is back
+_UNREACHABLE: Final = 1.0  # seconds until a run tries again whose broker could not be reached with the link up
 _AFTER_FAILURE: Final = 1.0  # seconds
 _LARGE: Final = 2  # ours, runs at a time that hold a message out of the artifact store: 4 MiB each
 
@@ -33,8 +34,10 @@ class ChainRunner:
         self._sender = sender
         self._formats = formats
         self._wake = Announcer(0)
+        self._link = Announcer(0)
         self._large = asyncio.Semaphore(_LARGE)
         self._held = False  # whether a run waits for the broker, and nothing else
+        self._bells = (core.announcer, core.roster.bell, self._link)
         self.steps = Steps(core, formats)
         self.bell = Announcer(0)
 
@@ -45,10 +48,14 @@ class ChainRunner:
         self._core.announcer.ring()
         self.bell.ring()
 
+    def link_up(self) -> None:
+        """The link is (back) up: runs that need the artifact store go on."""
+        self._link.ring()
+
     async def run(self) -> None:
         """Follow every run in progress, until cancelled or the daemon drains."""
         while not self._core.announcer.closed:
-            rings, heard, wakes = self._core.announcer.rings, self._core.roster.bell.rings, self._wake.rings
+            rung, wakes = self._rung(), self._wake.rings
             try:
                 pause = await self._round()
             except StoreUnavailable:
@@ -58,7 +65,7 @@ class ChainRunner:
                 if self._wake.rings == wakes:
                     await self._wake.wait()
             elif pause:
-                await self._pause(pause, rings, heard)
+                await self._pause(pause, rung)
 
     async def _round(self) -> float | None:
         """Look at everything that is due; the seconds to wait then, None while nothing is in progress."""
@@ -74,7 +81,7 @@ class ChainRunner:
         if any(changed):
             return 0.0  # what they opened or ended may have moved again, and more may wait behind the page
         left = _LONGEST if due_ms is None else (due_ms - core.clock.millis()) / 1000
-        return max(_SHORTEST, min(left, _LINK_DOWN if self._held else _LONGEST))
+        return max(_SHORTEST, min(left, _UNREACHABLE if self._held else _LONGEST))
 
     async def _look(self, run_id: str) -> bool:
         """Whether anything changed."""
@@ -105,7 +112,10 @@ class ChainRunner:
         settled: list[Elsewhere] = []
         try:
             while self._core.link.state == "up":
-                await self._formats.settle(needed)
+                try:
+                    await self._formats.settle(needed)
+                except Unreachable:
+                    break  # lost meanwhile, perhaps up again by now
                 settled.append(needed)
                 try:
                     return await self._sender.send_all(lambda tx, batch: self.steps.look(tx, batch, run_id))
@@ -116,12 +126,15 @@ class ChainRunner:
         self._held = True
         return False
 
-    async def _pause(self, seconds: float, rings: int, heard: int) -> None:
-        """Until something is committed, somebody appears, or `seconds` have passed; not when that has happened meanwhile."""
-        bells = (self._core.announcer, self._core.roster.bell)
-        if (bells[0].rings, bells[1].rings) != (rings, heard):
+    def _rung(self) -> list[int]:
+        return [bell.rings for bell in self._bells]
+
+    async def _pause(self, seconds: float, rung: list[int]) -> None:
+        """Until something is committed, somebody appears, the link is up, or `seconds` have passed; not when it has happened
+        since the bells had `rung`."""
+        if self._rung() != rung:
             return
-        waits = [asyncio.ensure_future(bell.wait(seconds)) for bell in bells]
+        waits = [asyncio.ensure_future(bell.wait(seconds)) for bell in self._bells]
         try:
             await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
         finally:

@@ -330,7 +330,7 @@ async def test_a_broker_that_goes_away_is_a_clear_error(server: NatsServer) -> N
         assert await anext(content)
         link = ours._link
         server.kill()
-        await wait_until(lambda: link.state == "down", 10, "the loss")
+        await wait_until(lambda: link.state == "down", 30, "the loss")
         with pytest.raises(RequestError, match="cannot be reached"):
             async for _ in content:
                 pass

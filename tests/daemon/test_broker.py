@@ -124,7 +124,7 @@ async def joined(folder: BrokerFolder) -> AsyncIterator[tuple[EmbeddedBroker, Li
 async def exchange(sender: Link, receiver: list[bytes], text: bytes) -> None:
     await sender.publish("t", text)
     await sender.flush(5)
-    await wait_until(lambda: text in receiver, 5, f"{text!r} to arrive")
+    await wait_until(lambda: text in receiver, 20, f"{text!r} to arrive")
 
 
 async def test_two_processes_share_one_broker_that_ends_with_the_last(folder: BrokerFolder) -> None:
@@ -134,7 +134,7 @@ async def test_two_processes_share_one_broker_that_ends_with_the_last(folder: Br
     await first.leave()
     assert is_locked(folder.server_lock)
     await second.leave()
-    await wait_until(lambda: gone(folder), 10, "the broker to stop")
+    await wait_until(lambda: gone(folder), 30, "the broker to stop")
     assert not folder.record_file.exists()
 
 
@@ -169,7 +169,7 @@ async def test_a_killed_guard_is_replaced_without_a_lost_connection(folder: Brok
     async with joined(folder) as (broker, link, received), joined(folder) as (_, other, _):
         before = broker.status()
         os.kill(before.guard_pid, signal.SIGKILL)
-        await wait_until(lambda: not is_locked(folder.guard_lock), 5, "the guard to die")
+        await wait_until(lambda: not is_locked(folder.guard_lock), 20, "the guard to die")
         await wait_until(
             lambda: is_locked(folder.guard_lock) and broker.status().guard_pid not in (0, before.guard_pid),
             BACK_WITHIN,
@@ -185,7 +185,7 @@ async def test_a_killed_guard_does_not_leave_the_server_behind(folder: BrokerFol
     broker = EmbeddedBroker(folder.path)
     await broker.join()
     os.kill(guard_pid(folder), signal.SIGKILL)
-    await wait_until(lambda: not is_locked(folder.guard_lock), 5, "the guard to die")
+    await wait_until(lambda: not is_locked(folder.guard_lock), 20, "the guard to die")
     await broker.leave()
 
 
@@ -193,7 +193,7 @@ async def test_an_orphaned_server_is_adopted_by_the_next_to_join(folder: BrokerF
     member = await Member.start(folder.path)
     os.kill(guard_pid(folder), signal.SIGKILL)
     await member.kill()
-    await wait_until(lambda: not is_locked(folder.guard_lock), 5, "the guard to die")
+    await wait_until(lambda: not is_locked(folder.guard_lock), 20, "the guard to die")
     assert is_locked(folder.server_lock)
     async with joined(folder) as (broker, _, _):
         assert broker.status().server_pid == member.server_pid
@@ -216,7 +216,7 @@ async def test_a_guard_told_to_end_stops_its_server_and_the_members_start_anothe
     async with joined(folder) as (broker, link, _):
         before = broker.status()
         os.kill(before.guard_pid, signal.SIGTERM)
-        await wait_until(lambda: link.reconnects == 1, 10, "the loss to be seen")
+        await wait_until(lambda: link.reconnects == 1, 30, "the loss to be seen")
         assert await link.wait_up(BACK_WITHIN)
         assert broker.status().server_pid != before.server_pid
 
@@ -225,8 +225,8 @@ async def test_the_last_member_killed_ends_the_broker(folder: BrokerFolder) -> N
     first, second = await Member.start(folder.path), await Member.start(folder.path)
     await first.kill()
     await second.kill()
-    await wait_until(lambda: gone(folder), 10, "the broker to stop")
-    await wait_until(lambda: not Path(f"/proc/{first.server_pid}").exists(), 5, "the server's process to be gone")
+    await wait_until(lambda: gone(folder), 30, "the broker to stop")
+    await wait_until(lambda: not Path(f"/proc/{first.server_pid}").exists(), 20, "the server's process to be gone")
 
 
 async def test_eight_joiners_at_once_start_one_server(folder: BrokerFolder) -> None:
@@ -246,9 +246,9 @@ async def test_a_joiner_waits_for_a_broker_that_is_just_stopping(folder: BrokerF
     old = leaving.status().server_pid
     await pause(old)
     await leaving.leave()
-    await wait_until(lambda: is_locked(folder.members_lock), 5, "the guard to begin")
+    await wait_until(lambda: is_locked(folder.members_lock), 20, "the guard to begin")
     join = asyncio.create_task(joining.join())
-    await wait_until(lambda: is_locked(folder.election_lock), 5, "the joiner to begin")
+    await wait_until(lambda: is_locked(folder.election_lock), 20, "the joiner to begin")
     os.kill(old, signal.SIGCONT)
     await join
     assert joining.status().server_pid != old
@@ -298,7 +298,7 @@ async def test_a_stale_record_shows_the_token_to_nobody_and_kills_nobody(folder:
     async with joined(folder) as (broker, _, _):
         assert broker.status().port != port
         assert not heard
-    await wait_until(lambda: gone(folder), 10, "the broker to stop")
+    await wait_until(lambda: gone(folder), 30, "the broker to stop")
     server.close()
     await server.wait_closed()
 
@@ -329,7 +329,7 @@ async def test_the_token_outlives_the_broker_and_a_torn_one_is_replaced(folder: 
     await broker.leave()
     assert (await broker.join()).token == first
     await broker.leave()
-    await wait_until(lambda: gone(folder), 10, "the broker to stop")
+    await wait_until(lambda: gone(folder), 30, "the broker to stop")
     folder.token_file.write_text("tor")
     second = (await broker.join()).token
     assert second is not None
@@ -349,7 +349,7 @@ async def test_it_takes_an_envelope_of_full_size_and_has_jetstream(folder: Broke
 async def test_a_join_that_is_cancelled_leaves_nothing_behind(folder: BrokerFolder) -> None:
     broker = EmbeddedBroker(folder.path)
     join = asyncio.create_task(broker.join())
-    await wait_until(lambda: folder.config_file.exists(), 5, "the start to be under way")
+    await wait_until(lambda: folder.config_file.exists(), 20, "the start to be under way")
     join.cancel()
     with pytest.raises(asyncio.CancelledError):
         await join
@@ -362,8 +362,8 @@ async def test_a_removed_folder_ends_the_broker(folder: BrokerFolder) -> None:
     await broker.join()
     pid = broker.status().server_pid
     folder.path.rename(folder.path.with_name("elsewhere"))
-    await wait_until(lambda: not is_locked(folder.path.with_name("elsewhere") / "server.lock"), 10, "the server to end")
-    await wait_until(lambda: not Path(f"/proc/{pid}").exists(), 5, "the server's process to be gone")
+    await wait_until(lambda: not is_locked(folder.path.with_name("elsewhere") / "server.lock"), 30, "the server to end")
+    await wait_until(lambda: not Path(f"/proc/{pid}").exists(), 20, "the server's process to be gone")
     await broker.leave()
 
 

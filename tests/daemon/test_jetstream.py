@@ -97,7 +97,7 @@ async def test_a_stream_that_is_different_is_reported_and_left_alone(server: Nat
         await api.call(f"STREAM.CREATE.{STREAM}", made)
         before = (await stream_info(api))["config"]
         async with Peer(server, "a").running() as peer:
-            await wait_until(lambda: peer.problems, 5, "the report")
+            await wait_until(lambda: peer.problems, 20, "the report")
             (sentence,) = peer.problems.values()
             assert (await stream_info(api))["config"] == before
             # it works as well as that stream lets it
@@ -107,7 +107,7 @@ async def test_a_stream_that_is_different_is_reported_and_left_alone(server: Nat
             await api.call(
                 f"STREAM.UPDATE.{STREAM}", {**wanted(JetStreamSettings(), expires=True), "storage": "memory"}
             )
-            await wait_until(lambda: "1d" not in peer.problems.get("jetstream.stream", "1d"), 5, "the edit to be seen")
+            await wait_until(lambda: "1d" not in peer.problems.get("jetstream.stream", "1d"), 20, "the edit to be seen")
             (rest,) = peer.problems.values()
     for word in ("--subjects", "--max-msg-size", "--max-age 7d", "--max-bytes", "--discard new", "memory"):
         assert word in sentence
@@ -177,7 +177,7 @@ async def test_another_stream_on_our_subjects_is_named_as_the_obstacle(server: N
     async with admin(server) as api:
         await api.call("STREAM.CREATE.OTHER", {"name": "OTHER", "subjects": ["agh.>"], "storage": "memory"})
         async with Peer(server, "a").running(attached=False) as peer:
-            await wait_until(lambda: peer.problems, 5, "the report")
+            await wait_until(lambda: peer.problems, 20, "the report")
             assert "another stream takes subjects" in peer.problems["jetstream"]
             await api.call("STREAM.DELETE.OTHER")
             assert await peer.profile.wait_attached(10)
@@ -189,7 +189,7 @@ async def test_too_little_room_for_the_stream_names_the_setting() -> None:
         NatsServer(config="max_payload: 2MB\njetstream { max_file_store: 100MB }") as server,
         Peer(server, "a").running(attached=False) as peer,
     ):
-        await wait_until(lambda: peer.problems, 5, "the report")
+        await wait_until(lambda: peer.problems, 20, "the report")
         assert "1GiB" in peer.problems["jetstream"] and "jetstream.max_bytes" in peer.problems["jetstream"]
 
 
@@ -197,14 +197,14 @@ async def test_a_broker_without_jetstream_is_reported_with_what_to_do_until_it_h
     async with NatsServer() as server:
         peer = Peer(server, "a")
         async with peer.running(attached=False):
-            await wait_until(lambda: peer.problems, 5, "the report")
+            await wait_until(lambda: peer.problems, 20, "the report")
             assert "enable JetStream" in peer.problems["jetstream"]
             assert not peer.profile.attached
             server.kill()
             server.jetstream = True
             await server.start()
             assert await peer.profile.wait_attached(15)
-            await wait_until(lambda: not peer.problems, 5, "the problem to be solved")
+            await wait_until(lambda: not peer.problems, 20, "the problem to be solved")
             assert (await peer.profile.carrier.carry([row(1)])).published == [1]
             await peer.has(1)
 
@@ -221,7 +221,7 @@ async def test_a_message_arrives_with_its_answer_subject_and_is_settled(server: 
         assert directed.data == b"1" and directed.subject.endswith(f".peer.{route_token('b')}")
         assert broadcast.reply == ""
         await receiver.link.publish(directed.reply, b'{"aghbus":"ack","id":"msg_1","outcome":"committed"}')
-        await wait_until(lambda: sender.answers, 5, "the answer")
+        await wait_until(lambda: sender.answers, 20, "the answer")
         assert sender.answers[0].subject.rpartition(".")[2] == "1"
         await settled(api, "b")
         assert sender.texts == ["2"], (
@@ -336,7 +336,7 @@ async def test_large_messages_keep_flowing(server: NatsServer) -> None:
 
 async def test_a_second_daemon_under_one_peer_id_is_told_and_the_first_goes_on(server: NatsServer) -> None:
     async with Peer(server, "a").running() as first, Peer(server, "a").running(attached=False) as second:
-        await wait_until(lambda: second.problems, 5, "the report")
+        await wait_until(lambda: second.problems, 20, "the report")
         assert "another daemon receives as a" in second.problems["jetstream"]
         assert "--peer-id" in second.problems["jetstream"]
         await first.profile.carrier.carry([row(1, "a")])
@@ -406,7 +406,7 @@ async def test_publishing_while_the_link_is_lost_says_so(server: NatsServer) -> 
     async with Peer(server, "a").running() as sender:
         await server.pause()
         carrying = asyncio.create_task(sender.profile.carrier.carry([row(1), row(2)]))
-        await wait_until(lambda: len(sender.profile.carrier._flights) == 2, 5, "the messages to be on their way")
+        await wait_until(lambda: len(sender.profile.carrier._flights) == 2, 20, "the messages to be on their way")
         server.kill()
         with pytest.raises(LinkDown):
             await carrying
@@ -421,7 +421,7 @@ async def test_a_deleted_consumer_is_made_again_without_a_hole(server: NatsServe
         await sender.profile.carrier.carry([row(1, "b")])
         await receiver.has(1)
         await settled(api, "b")
-        await wait_until(lambda: receiver.profile._consumers[0].place.ack_floor == 1, 5, "a look")
+        await wait_until(lambda: receiver.profile._consumers[0].place.ack_floor == 1, 20, "a look")
         await api.call(f"CONSUMER.DELETE.{STREAM}.{receiver.profile._consumers[0].name}")
         await sender.profile.carrier.carry([row(2, "b"), row(3, "b")])
         await receiver.has(3)
@@ -446,7 +446,7 @@ async def test_a_deleted_stream_is_made_again_and_what_is_published_then_arrives
         await sender.profile.carrier.carry([row(4, "b")])
         await receiver.has(4)
         assert receiver.texts == ["1", "2", "3", "4"]
-        await wait_until(lambda: not (sender.problems or receiver.problems), 10, "the problems to be solved")
+        await wait_until(lambda: not (sender.problems or receiver.problems), 30, "the problems to be solved")
 
 
 async def test_publishing_waits_for_a_stream_that_is_gone(server: NatsServer) -> None:
@@ -455,7 +455,7 @@ async def test_publishing_waits_for_a_stream_that_is_gone(server: NatsServer) ->
         await api.call("STREAM.CREATE.BLOCK", {"name": "BLOCK", "subjects": ["x"], "storage": "memory"})
         await api.call(f"STREAM.DELETE.{STREAM}")
         await api.call("STREAM.UPDATE.BLOCK", {"name": "BLOCK", "subjects": ["agh.>"], "storage": "memory"})
-        await wait_until(lambda: "jetstream" in sender.problems, 10, "the report")
+        await wait_until(lambda: "jetstream" in sender.problems, 30, "the report")
         assert (await sender.profile.carrier.carry([row(1)])).published == []
         carrying = asyncio.create_task(sender.profile.carrier.carry([row(1)]))
         await api.call("STREAM.DELETE.BLOCK")
@@ -546,7 +546,7 @@ async def test_a_retry_is_stored_again_only_when_its_receiver_is_past_it(server:
         await carrier.carry([row(1, "b")])
         assert (await carrier.carry([row(1, "b", attempts=1)])).published == [1]
         assert await stored() == 1, "nobody has a consumer for b: a copy for peers of core NATS is enough"
-        await wait_until(lambda: len(live) == 2, 5, "both copies on core NATS")
+        await wait_until(lambda: len(live) == 2, 20, "both copies on core NATS")
         await core.unsubscribe()
 
         receiver = Peer(server, "b")
@@ -590,7 +590,7 @@ async def test_status_tells_stream_and_consumers_as_plain_data(server: NatsServe
             (one,) = json.loads(json.dumps(receiver.profile.status()))["consumers"]
             return dict(one)
 
-        await wait_until(lambda: consumer()["ack_pending"] == 2, 5, "a look")
+        await wait_until(lambda: consumer()["ack_pending"] == 2, 20, "a look")
         status = receiver.profile.status()
         assert status["attached"] is True and status["stream"] == STREAM and status["messages"] == 2
 
@@ -613,7 +613,7 @@ async def test_a_drained_daemon_receives_no_more_but_settles_and_publishes(serve
             assert asyncio.get_running_loop().time() < deadline
             await asyncio.sleep(0.01)
         looked = receiver.profile._stream
-        await wait_until(lambda: receiver.profile._stream is not looked, 5, "another look")
+        await wait_until(lambda: receiver.profile._stream is not looked, 20, "another look")
         assert receiver.texts == ["1"] and not receiver.profile.attached
 
 
@@ -631,3 +631,15 @@ async def test_api_errors_carry_code_and_escaped_words(server: NatsServer) -> No
         with pytest.raises(JetStreamError) as caught:
             await api.call("STREAM.INFO.NOPE")
         assert caught.value.code == 10059 and "not found" in str(caught.value)
+
+
+async def test_a_request_does_not_outlive_the_link_that_it_went_out_on(server: NatsServer) -> None:
+    async with Peer(server, "ops").running() as peer:
+        api = JetStreamApi(peer.link, "ops")
+        await peer.link.flush(20)
+        await server.pause()
+        asking = asyncio.create_task(api.request("$JS.API.INFO", b"", timeout=3600))
+        await wait_until(lambda: api._waiting, 20, "the request to be under way")
+        server.kill()
+        with pytest.raises(LinkDown):
+            await asking

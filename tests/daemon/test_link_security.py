@@ -49,7 +49,7 @@ async def failure(options: NatsOptions) -> LinkProblem:
     link = fixed(options)
     link.start()
     try:
-        await wait_until(lambda: link.last_error, 10, "the failure")
+        await wait_until(lambda: link.last_error, 30, "the failure")
         assert link.state == "connecting"
         assert link.last_error is not None
         return link.last_error
@@ -222,7 +222,7 @@ async def test_tls_comes_back_and_leaves_nothing_behind(authority: Authority, tl
     assert await link.wait_up(10)
     for count in (1, 2):
         await tls_server.restart()
-        await wait_until(lambda: link.reconnects == count, 10, "the loss")  # noqa: B023 - awaited in the loop
+        await wait_until(lambda: link.reconnects == count, 30, "the loss")  # noqa: B023 - awaited in the loop
         assert await link.wait_up(10)
     await link.close(1)
 

@@ -68,7 +68,7 @@ async def test_one_that_loses_messages_is_refused_until_it_is_right(
     async with admin(server) as api:
         await provision(api, **changes)
         async with Peer(server, "b").running(attached=False) as peer:
-            await wait_until(lambda: f"has another {key}" in peer.problems.get("jetstream", ""), 10, "the report")
+            await wait_until(lambda: f"has another {key}" in peer.problems.get("jetstream", ""), 30, "the report")
             assert "aghctl nats permissions" in peer.problems["jetstream"]
             assert not peer.profile.attached
             await api.call(f"CONSUMER.DELETE.{STREAM}.{NAME}")
@@ -109,7 +109,7 @@ async def test_nobody_has_us_publish_where_he_likes(server: NatsServer) -> None:
         await api._link.publish(subject, b"", {"Status": "100"}, "victim.reply")
         await api._link.publish(subject, b"", {"Status": "100", "Nats-Consumer-Stalled": "victim.header"})
         await api._link.publish(subject, b"", {"Status": "100", "Nats-Consumer-Stalled": genuine})
-        await wait_until(lambda: heard, 5, "the answer to flow control, which comes after the others")
+        await wait_until(lambda: heard, 20, "the answer to flow control, which comes after the others")
         assert [message.subject for message in heard] == [genuine]
         await victim.unsubscribe()
         await flow.unsubscribe()
@@ -126,12 +126,12 @@ async def test_receivers_are_told_another_inbox_than_the_streams(server: NatsSer
         raw = encode_ack(Ack("msg_1", "committed"))
         await receiver.link.publish(answer_to, b'{"stream":"AGH_NETWORK_V0","seq":99}')
         await receiver.link.publish(answer_to, raw)
-        await wait_until(lambda: sender.answers, 5, "the acknowledgement")
+        await wait_until(lambda: sender.answers, 20, "the acknowledgement")
         assert [message.data for message in sender.answers] == [raw]
         core: list[InboundMessage] = []
         listening = receiver.link.subscribe(f"agh.network.v0.{WORKSPACE}.{CHANNEL}.peer.*", core.append)
         await receiver.link.flush(5)
         await sender.profile.carrier.carry([row(2, "b")])
-        await wait_until(lambda: core, 5, "the message in core NATS")
+        await wait_until(lambda: core, 20, "the message in core NATS")
         assert not may_answer(core[0].reply)
         await listening.unsubscribe()

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from aghbus.daemon.config_layers import ConfigError, Problem
@@ -406,6 +406,7 @@ def test_sizes_are_read_back_as_they_are_shown(size: int) -> None:
     assert Size(0).read(show_size(size), TEXT) == size
 
 
+@settings(max_examples=20)  # each of them for every key
 @given(st.text(max_size=40))
 def test_no_text_crashes_the_reader(text: str) -> None:
     host = Host(uid=1, home="/h", hostname="h", folder="/", socket_path_limit=4096)

@@ -43,9 +43,9 @@ def test_a_result_that_fits_no_envelope_reaches_the_initiator(
     there, here = folder(tmp_path, "there"), folder(tmp_path, "here")
     content = os.urandom(5_000_000)
     (there / "report.bin").write_bytes(content)
-    wait_for(lambda: ops.knows("worker") and worker.knows("ops"), 10, "presence")
+    wait_for(lambda: ops.knows("worker") and worker.knows("ops"), 30, "presence")
     work_id = ops.post("/v1/works", to="worker", text="make a report")["work_id"]
-    wait_for(lambda: worker.get("/v1/works")["works"], 10, "the work")
+    wait_for(lambda: worker.get("/v1/works")["works"], 30, "the work")
 
     put = ctl(home, there, "--name", "worker", "artifact", "put", work_id, "report.bin", "-o", "json")
     assert put.returncode == 0, put.stderr
@@ -53,7 +53,7 @@ def test_a_result_that_fits_no_envelope_reaches_the_initiator(
     assert made["uri"] == f"agh://artifacts/{work_id}/report.bin"
     assert made["digest"] == f"sha256:{hashlib.sha256(content).hexdigest()}"
     worker.post(f"/v1/works/{work_id}/complete", artifact_refs=[{"uri": made["uri"], "sha256": made["digest"][7:]}])
-    wait_for(lambda: ops.state_of(work_id) == "completed", 10, "the end")
+    wait_for(lambda: ops.state_of(work_id) == "completed", 30, "the end")
 
     listed = home.ctl_json("--name", "ops", "artifact", "list", work_id)
     assert [(row["uri"], row["put_by"]) for row in listed["artifacts"]] == [(made["uri"], "worker")]

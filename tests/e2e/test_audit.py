@@ -19,8 +19,8 @@ def pair(tmp_path: Path) -> Iterator[tuple[Home, Daemon, Daemon]]:
     home = Home(tmp_path)
     bob, ops = Daemon(home, "bob"), Daemon(home, "ops")
     with bob, ops:
-        wait_for(lambda: ops.knows("bob"), 10, "ops to know bob")
-        wait_for(lambda: bob.knows("ops"), 10, "bob to know ops")
+        wait_for(lambda: ops.knows("bob"), 30, "ops to know bob")
+        wait_for(lambda: bob.knows("ops"), 30, "bob to know ops")
         yield home, bob, ops
 
 
@@ -65,9 +65,9 @@ def test_refused_bytes_are_a_row(pair: tuple[Home, Daemon, Daemon]) -> None:
     bob.stop()
     with Daemon(home, "bob", "--trust-mode", "require") as strict:
         home.ctl_json("--name", "ops", "say", "--to", "bob", SECRET)
-        wait_for(lambda: len(log_of(home, "bob")) > 2, 10, "bob to refuse it")
+        wait_for(lambda: len(log_of(home, "bob")) > 2, 30, "bob to refuse it")
         refused = log_of(home, "bob")[-1]
-        wait_for(lambda: strict.get("/v1/quarantine")["quarantined"], 10, "the quarantine")
+        wait_for(lambda: strict.get("/v1/quarantine")["quarantined"], 30, "the quarantine")
     assert (refused["event"], refused["reason"], refused["sender"]) == ("reject", "verification_failed", "ops")
     assert log_of(home, "bob")[1]["reason"] == "trust.mode=require, no key"
     bob.start()  # for the fixture to stop
@@ -106,7 +106,7 @@ def test_a_killed_daemon_leaves_a_whole_log(pair: tuple[Home, Daemon, Daemon]) -
     home, bob, _ = pair
     for number in range(5):
         home.ctl_json("--name", "ops", "say", "--to", "bob", f"{SECRET} {number}")
-    wait_for(lambda: len(log_of(home, "bob")) == 6, 10, "bob to have all")
+    wait_for(lambda: len(log_of(home, "bob")) == 6, 30, "bob to have all")
     bob.kill()
     assert home.ctl_json("--name", "bob", "audit", "verify") == {
         "whole": True,

@@ -39,7 +39,7 @@ def pair(tmp_path: Path, *args: str) -> Iterator[tuple[Daemon, Daemon, WallClock
         Daemon(home, "worker", *RETRY, *args, env=clock.env) as worker,
         Daemon(home, "ops", *RETRY, *args, env=clock.env) as ops,
     ):
-        wait_for(lambda: ops.knows("worker") and worker.knows("ops"), 10, "the two to meet")
+        wait_for(lambda: ops.knows("worker") and worker.knows("ops"), 30, "the two to meet")
         yield worker, ops, clock
 
 
@@ -57,7 +57,7 @@ def all_receipted(daemon: Daemon) -> bool:
 
 
 def noticed(daemon: Daemon, steps: int) -> None:
-    wait_for(lambda: counter(daemon, "clock.steps") >= steps, 10, f"{daemon.name} to notice that its clock was set")
+    wait_for(lambda: counter(daemon, "clock.steps") >= steps, 30, f"{daemon.name} to notice that its clock was set")
 
 
 def open_works(ops: Daemon, name: str) -> list[str]:
@@ -99,7 +99,7 @@ def test_hours_forward_and_back_in_the_middle_of_traffic(tmp_path: Path) -> None
             sent = daemon.get("/v1/messages?direction=out&limit=500")["messages"]
             directed = [message for message in sent if message["envelope"]["to"]]
             assert len(directed) == 3 * TRAFFIC
-            wait_for(partial(all_receipted, daemon), 10, "every message to be receipted")
+            wait_for(partial(all_receipted, daemon), 30, "every message to be receipted")
         seqs = [m["seq"] for m in ops.get("/v1/messages?limit=500")["messages"]]
         assert seqs == sorted(seqs)  # order is that of the sequence, whatever the ids say
 
@@ -124,7 +124,7 @@ def test_a_jump_back_by_hours_in_the_middle_of_traffic(tmp_path: Path) -> None:
 def test_a_lease_lasts_as_long_as_it_was_given_for(tmp_path: Path) -> None:
     with pair(tmp_path) as (worker, ops, clock):
         ops.post("/v1/works", to="worker", text="hold me")
-        wait_for(lambda: worker.get("/v1/works")["works"], 10, "the work")
+        wait_for(lambda: worker.get("/v1/works")["works"], 30, "the work")
         held = worker.post("/v1/inbox/next", visibility=600)["item"]
         clock.set(4 * HOUR)
         assert worker.post("/v1/inbox/next")["item"] is None  # not four hours later: nobody else may have it
@@ -155,7 +155,7 @@ def test_retries_neither_stop_nor_storm(tmp_path: Path) -> None:
     with pair(tmp_path) as (worker, ops, clock):
         worker.kill()
         late = ops.post("/v1/works", to="worker", text="anybody there?")
-        wait_for(lambda: counter(ops, "outbox.retried") >= 1, 10, "a first retry")
+        wait_for(lambda: counter(ops, "outbox.retried") >= 1, 30, "a first retry")
         for step, hours in enumerate((-3, 2, 0), start=1):
             before = counter(ops, "outbox.retried")
             started = time.monotonic()
@@ -179,11 +179,11 @@ def test_presence_follows_the_truth_over_a_jump(tmp_path: Path) -> None:
         for step, hours in enumerate((3, -3), start=1):
             clock.set(hours * HOUR)
             noticed(ops, step)
-            wait_for(lambda: presence(ops, "worker") == "active", 10, "the other to be active")
+            wait_for(lambda: presence(ops, "worker") == "active", 30, "the other to be active")
         worker.kill()
         clock.set(-9 * HOUR)
         noticed(ops, 3)
-        wait_for(lambda: presence(ops, "worker") == "expired", 10, "the dead to be gone, not in six hours")
+        wait_for(lambda: presence(ops, "worker") == "expired", 30, "the dead to be gone, not in six hours")
         worker.start()
 
 
@@ -192,9 +192,9 @@ def test_a_jump_of_ten_days_forward_keeps_history_and_the_dedup_window(tmp_path:
     """Retention is seven days here: believing such a clock would empty the store at the next sweep."""
     with pair(tmp_path) as (worker, ops, clock):
         work_id = ops.post("/v1/works", to="worker", text="keep me")["work_id"]
-        wait_for(lambda: worker.get("/v1/works")["works"], 10, "the work")
+        wait_for(lambda: worker.get("/v1/works")["works"], 30, "the work")
         worker.post(f"/v1/works/{work_id}/complete")
-        wait_for(lambda: ops.state_of(work_id) == "completed", 10, "its end")
+        wait_for(lambda: ops.state_of(work_id) == "completed", 30, "its end")
         clock.set(240 * HOUR)
         noticed(ops, 1)
         swept = counter(ops, "retention.sweeps")
@@ -208,7 +208,7 @@ def test_set_back_while_it_was_down(tmp_path: Path) -> None:
         clock.set(5 * HOUR)
         noticed(worker, 1)
         ops.post("/v1/works", to="worker", text="hold me")
-        wait_for(lambda: worker.get("/v1/works")["works"], 10, "the work")
+        wait_for(lambda: worker.get("/v1/works")["works"], 30, "the work")
         held = worker.post("/v1/inbox/next", visibility=5)["item"]
         worker.kill()
         clock.set(0)

@@ -86,7 +86,7 @@ async def test_a_full_disk_refuses_holds_off_and_recovers_by_itself(tmp_path: Pa
         nats = ("--nats", server.url, *RETRY)
         ops = Daemon(home, "ops", *nats, "--store-path", str(small_disk / "store.db"))
         with Daemon(home, "worker", *nats) as worker, ops:
-            wait_for(lambda: ops.knows("worker") and worker.knows("ops"), 10, "the two to meet")
+            wait_for(lambda: ops.knows("worker") and worker.knows("ops"), 30, "the two to meet")
             said_yes = [f"before {number}" for number in range(20)]
             for text in said_yes:
                 ops.post("/v1/works", to="worker", text=text)
@@ -103,13 +103,13 @@ async def test_a_full_disk_refuses_holds_off_and_recovers_by_itself(tmp_path: Pa
             assert refused.answer["code"] == "unavailable"
             assert "full" in refused.answer["message"]
             assert "free disk space" in refused.answer["hint"]
-            wait_for(lambda: not_ready(ops), 5, "readiness to be false")
+            wait_for(lambda: not_ready(ops), 20, "readiness to be false")
             status = ops.get("/v1/status")  # reading goes on
             assert status["store"]["writable"] is False
             assert any("the store cannot write" in problem for problem in status["problems"])
 
             held_off = worker.post("/v1/works", to="ops", text="into the full disk")
-            wait_for(lambda: ops.get("/v1/status")["counters"].get("overload.store", 0) > 0, 10, "it to be held off")
+            wait_for(lambda: ops.get("/v1/status")["counters"].get("overload.store", 0) > 0, 30, "it to be held off")
             assert worker.get(f"/v1/messages/{held_off['id']}")["delivery"] == "published"
 
             ballast.unlink()
@@ -208,7 +208,7 @@ async def test_a_disk_that_becomes_read_only_refuses_and_still_answers(tmp_path:
             assert refused is not None
             assert refused.answer["code"] == "unavailable"
             assert refused.answer["hint"]
-            wait_for(lambda: not_ready(ops), 5, "readiness to be false")
+            wait_for(lambda: not_ready(ops), 20, "readiness to be false")
             assert len(work_texts(ops)) == 5  # reading goes on
         kept = shutil.copytree(folder, tmp_path / "saved", ignore=shutil.ignore_patterns("lost+found"))
         with Daemon(home, "ops", "--nats", server.url, "--store-path", str(kept / "store.db")) as saved:
@@ -254,7 +254,7 @@ def test_a_cut_wal_starts_loudly_and_doctor_says_what_to_do(tmp_path: Path) -> N
         ops = Daemon(home, "ops").start()
         for number in range(5):
             ops.post("/v1/works", to="worker", text=f"number {number}")
-        wait_for(lambda: marked(ops) == 5, 5, "the mark to follow")
+        wait_for(lambda: marked(ops) == 5, 20, "the mark to follow")
         ops.kill()
         wal = ops.store_path.with_name("store.db-wal")
         os.truncate(wal, wal.stat().st_size // 2)

@@ -4,6 +4,7 @@ import contextlib
 import json
 import signal
 import threading
+import time
 import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -88,10 +89,17 @@ def show(ops: Daemon, run_id: str) -> dict[str, Any]:
     return found
 
 
-def reach(ops: Daemon, run_id: str, *states: str, timeout: float = 30.0) -> dict[str, Any]:
+def reach(ops: Daemon, run_id: str, *states: str, timeout: float = 60.0) -> dict[str, Any]:
     """The run once it is in one of these states."""
-    wait_for(lambda: show(ops, run_id)["state"] in states, timeout, f"{run_id} to be {states}")
-    return show(ops, run_id)
+    deadline = time.monotonic() + timeout
+    run = show(ops, run_id)
+    while run["state"] not in states:
+        left = deadline - time.monotonic()
+        assert left > 0, f"waited {timeout} s for {run_id} to be {states}: {run['state']}"
+        run = ops.request(
+            "GET", f"/v1/chains/runs/{run_id}?since={run['version']}&wait={min(left, 10):.3f}", timeout=60
+        )
+    return run
 
 
 @contextlib.contextmanager

@@ -82,6 +82,20 @@ async def test_an_opening_of_that_size_waits_for_the_broker(tmp_path: Path) -> N
             assert run["state"] == "completed", run["error"]
 
 
+async def test_a_broker_that_dies_while_it_is_given_an_opening_of_that_size_is_waited_for(tmp_path: Path) -> None:
+    document = chain({"a": {"peer": "worker", "format": "agentos", "input": asked(QUESTION)}})
+    async with NatsServer(jetstream=True) as server:
+        home, flags = Home(tmp_path), (*NAMES, "--nats", server.url)
+        with Daemon(home, "ops", *flags) as ops, Daemon(home, "worker", *flags) as worker, Agent(worker, work):
+            await server.pause()
+            run_id = begin(ops, document, input=HALF)
+            server.kill()
+            wait_for(lambda: ops.get("/v1/status")["broker"]["state"] != "up", WITHIN, "the link to be down")
+            await server.restart()
+            run = reach(ops, run_id, "completed", "failed")
+            assert run["state"] == "completed", run["error"]
+
+
 @pytest.mark.parametrize("reference", ["another", "missing"])
 def test_a_response_that_is_not_what_its_reference_says_counts_as_native(tmp_path: Path, reference: str) -> None:
     """The worker completes by itself, with a reference to an artifact of other content, or to none."""

@@ -50,9 +50,9 @@ def every_point_once(home: Home, url: str, seed: int) -> dict[str, int]:
 def test_an_end_waits_for_its_opening_that_a_full_inbox_holds_off(tmp_path: Path) -> None:
     home = Home(tmp_path)
     with Daemon(home, "worker", *QUICK, "--inbox-capacity", "1") as worker, Daemon(home, "ops", *QUICK) as ops:
-        wait_for(lambda: ops.knows("worker"), 10, "presence")
+        wait_for(lambda: ops.knows("worker"), 30, "presence")
         ops.post("/v1/works", to="worker", text="fills the inbox")
-        wait_for(lambda: worker.get("/v1/works")["works"], 10, "the first work")
+        wait_for(lambda: worker.get("/v1/works")["works"], 30, "the first work")
         late = ops.post("/v1/works", to="worker", text="has to wait")["work_id"]
         ops.post(f"/v1/works/{late}/say", message="one thing more")
         ops.post(f"/v1/works/{late}/cancel")

@@ -11,10 +11,10 @@ def test_killed_daemons_come_back_as_they_were(tmp_path: Path) -> None:
     worker, ops = Daemon(home, "worker").start(), Daemon(home, "ops").start()
     try:
         work_id = ops.post("/v1/works", to="worker", text="survive")["work_id"]
-        wait_for(lambda: worker.get("/v1/works")["works"], 10, "the work")
+        wait_for(lambda: worker.get("/v1/works")["works"], 30, "the work")
         leased = worker.post("/v1/inbox/next", visibility=600)["item"]
         worker.post(f"/v1/works/{work_id}/accept")
-        wait_for(lambda: ops.state_of(work_id) == "working", 10, "the receipt")
+        wait_for(lambda: ops.state_of(work_id) == "working", 30, "the receipt")
         before = {
             daemon.name: (daemon.get(f"/v1/works/{work_id}"), daemon.get("/v1/messages"), daemon.get("/v1/threads"))
             for daemon in (worker, ops)
@@ -47,7 +47,7 @@ async def test_a_seen_id_is_remembered_over_a_kill(tmp_path: Path) -> None:
         async with foreign_peer(server.url, "asker") as asker:
             opening = asker.work("worker", "work_once")
             await asker.publish(opening)
-            wait_for(lambda: worker.get("/v1/works")["works"], 10, "the work")
+            wait_for(lambda: worker.get("/v1/works")["works"], 30, "the work")
             worker.kill()
             worker.start()
             await asker.publish(opening)
@@ -62,7 +62,7 @@ async def test_what_was_said_yes_to_goes_out_after_an_outage_and_a_kill(tmp_path
         nats = ("--nats", server.url)
         with Daemon(home, "worker", *nats) as worker, Daemon(home, "ops", *nats) as ops:
             server.kill()
-            wait_for(lambda: ops.get("/v1/status")["broker"]["state"] == "down", 10, "the loss to be noticed")
+            wait_for(lambda: ops.get("/v1/status")["broker"]["state"] == "down", 30, "the loss to be noticed")
             assert any("broker" in line for line in ops.get("/v1/status")["problems"])
             sent = [ops.post("/v1/works", to="worker", text=f"number {n}") for n in range(20)]
             assert {answer["state"] for answer in sent} == {"queued"}
@@ -77,8 +77,8 @@ async def test_what_was_said_yes_to_goes_out_after_an_outage_and_a_kill(tmp_path
             assert [m["id"] for m in worker.get("/v1/messages?kind=say")["messages"]] == [
                 answer["id"] for answer in sent
             ]
-            wait_for(lambda: ops.get("/v1/status")["outbox"]["queued"] == 0, 10, "the outbox to be empty")
-            wait_for(lambda: worker.knows("ops") and ops.knows("worker"), 10, "greetings after the reconnection")
+            wait_for(lambda: ops.get("/v1/status")["outbox"]["queued"] == 0, 30, "the outbox to be empty")
+            wait_for(lambda: worker.knows("ops") and ops.knows("worker"), 30, "greetings after the reconnection")
 
 
 def test_the_embedded_broker_is_replaced_when_it_dies(tmp_path: Path) -> None:
@@ -120,7 +120,7 @@ def test_events_resume_over_a_restart_without_a_hole_or_a_repeat(tmp_path: Path)
     try:
         for number in range(5):
             ops.post("/v1/works", to="worker", text=f"before {number}")
-        wait_for(lambda: len(worker.get("/v1/works")["works"]) == 5, 10, "five works")
+        wait_for(lambda: len(worker.get("/v1/works")["works"]) == 5, 30, "five works")
         stream = worker.events("?since=0&kind=say")
         seen = [next(stream) for _ in range(3)]
         stream.close()

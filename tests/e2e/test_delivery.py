@@ -22,16 +22,16 @@ async def test_an_outage_loses_nothing_though_everybody_was_cut_off(tmp_path: Pa
         home = Home(tmp_path)
         nats = ("--nats", server.url, *QUICK)
         with Daemon(home, "worker", *nats) as worker, Daemon(home, "ops", *nats) as ops:
-            wait_for(lambda: ops.knows("worker"), 10, "presence")
+            wait_for(lambda: ops.knows("worker"), 30, "presence")
             server.kill()
-            wait_for(lambda: ops.get("/v1/status")["broker"]["state"] == "down", 10, "the loss to be noticed")
+            wait_for(lambda: ops.get("/v1/status")["broker"]["state"] == "down", 30, "the loss to be noticed")
             sent = [ops.post("/v1/works", to="worker", text=f"number {n}") for n in range(20)]
             await server.restart()
             wait_for(lambda: len(worker.get("/v1/works")["works"]) == 20, 30, "all of them to arrive")
             for answer in sent:
                 worker.post(f"/v1/works/{answer['work_id']}/complete")
             server.kill()
-            wait_for(lambda: worker.get("/v1/status")["broker"]["state"] == "down", 10, "the second loss")
+            wait_for(lambda: worker.get("/v1/status")["broker"]["state"] == "down", 30, "the second loss")
             await server.restart()
             ids = [answer["work_id"] for answer in sent]
             wait_for(lambda: {ops.state_of(work_id) for work_id in ids} == {"completed"}, 30, "the end on both sides")
@@ -43,13 +43,13 @@ async def test_an_outage_loses_nothing_though_everybody_was_cut_off(tmp_path: Pa
 async def test_a_receiver_that_was_away_gets_traces_and_receipts_too(tmp_path: Path) -> None:
     home = Home(tmp_path)
     with Daemon(home, "worker", *QUICK) as worker, Daemon(home, "ops", *QUICK) as ops:
-        wait_for(lambda: ops.knows("worker"), 10, "presence")
+        wait_for(lambda: ops.knows("worker"), 30, "presence")
         work_id = ops.post("/v1/works", to="worker", text="while you are away")["work_id"]
-        wait_for(lambda: worker.get("/v1/works")["works"], 10, "the work")
+        wait_for(lambda: worker.get("/v1/works")["works"], 30, "the work")
         ops.kill()
-        worker.post(f"/v1/works/{work_id}/accept")
-        done = worker.post(f"/v1/works/{work_id}/complete", result={"n": 1})
-        wait_for(lambda: delivery(worker, done["id"]) == "published", 10, "the broker to have it")
+        accepted = worker.post(f"/v1/works/{work_id}/accept")
+        done = worker.post(f"/v1/works/{work_id}/complete", result={"n": 1})  # may have to wait behind the other
+        wait_for(lambda: delivery(worker, accepted["id"]) == "published", 20, "the broker to have it")
         ops.start()
         wait_for(lambda: ops.state_of(work_id) == "completed", 20, "the missed end")
         wait_for(lambda: delivery(worker, done["id"]) == "receipted", 20, "the acknowledgement")
@@ -84,7 +84,7 @@ async def test_retries_are_the_same_bytes_until_a_receipt(tmp_path: Path) -> Non
                     reply_to=opening["id"],
                 )
                 await stranger.publish(receipt)
-                wait_for(lambda: delivery(ops, sent["id"]) == "receipted", 10, "the receipt to count")
+                wait_for(lambda: delivery(ops, sent["id"]) == "receipted", 30, "the receipt to count")
                 assert ops.state_of(sent["work_id"]) == "submitted"
                 later = ops.post("/v1/works", to="stranger", text="and now?")
 
@@ -122,7 +122,7 @@ def test_what_expires_unanswered_is_expired_and_the_agent_is_told(tmp_path: Path
 def test_a_work_that_is_not_accepted_in_time_is_canceled_on_both_sides(tmp_path: Path) -> None:
     home = Home(tmp_path)
     with Daemon(home, "worker") as worker, Daemon(home, "ops") as ops:
-        wait_for(lambda: ops.knows("worker"), 10, "presence")
+        wait_for(lambda: ops.knows("worker"), 30, "presence")
         work_id = ops.post("/v1/works", to="worker", text="soon", accept_within=0.5)["work_id"]
         kept = ops.post("/v1/works", to="worker", text="whenever")["work_id"]
         wait_for(lambda: ops.state_of(work_id) == "canceled", 20, "the deadline")
@@ -134,9 +134,9 @@ def test_a_work_that_is_not_accepted_in_time_is_canceled_on_both_sides(tmp_path:
 def test_traces_reset_the_progress_deadline(tmp_path: Path) -> None:
     home = Home(tmp_path)
     with Daemon(home, "worker", "--work-progress-within", "2s") as worker, Daemon(home, "ops") as ops:
-        wait_for(lambda: ops.knows("worker"), 10, "presence")
+        wait_for(lambda: ops.knows("worker"), 30, "presence")
         work_id = ops.post("/v1/works", to="worker", text="step by step")["work_id"]
-        wait_for(lambda: worker.get("/v1/works")["works"], 10, "the work")
+        wait_for(lambda: worker.get("/v1/works")["works"], 30, "the work")
         started = time.monotonic()
         while time.monotonic() - started < 4:
             worker.post(f"/v1/works/{work_id}/update", message="on it")
@@ -149,7 +149,7 @@ def test_traces_reset_the_progress_deadline(tmp_path: Path) -> None:
 def test_leases_run_out_and_dead_letters_can_be_requeued(tmp_path: Path) -> None:
     home = Home(tmp_path)
     with Daemon(home, "worker") as worker, Daemon(home, "ops") as ops:
-        wait_for(lambda: ops.knows("worker"), 10, "presence")
+        wait_for(lambda: ops.knows("worker"), 30, "presence")
         ops.post("/v1/works", to="worker", text="take me")
         first = worker.post("/v1/inbox/next", wait=10, visibility=1)["item"]
         assert worker.post("/v1/inbox/next")["item"] is None  # one message, one lease
@@ -168,9 +168,9 @@ def test_leases_run_out_and_dead_letters_can_be_requeued(tmp_path: Path) -> None
 def test_a_peer_that_was_away_gets_everything_in_order(tmp_path: Path) -> None:
     home = Home(tmp_path)
     with Daemon(home, "worker", *QUICK) as worker, Daemon(home, "ops", *QUICK) as ops:
-        wait_for(lambda: ops.knows("worker"), 10, "presence")
+        wait_for(lambda: ops.knows("worker"), 30, "presence")
         ops.post("/v1/works", to="worker", text="first contact")
-        wait_for(lambda: worker.get("/v1/works")["works"], 10, "the first work")
+        wait_for(lambda: worker.get("/v1/works")["works"], 30, "the first work")
         worker.kill()
         ids = []
         for number in range(40):
@@ -179,7 +179,7 @@ def test_a_peer_that_was_away_gets_everything_in_order(tmp_path: Path) -> None:
             ops.post(f"/v1/works/{work_id}/cancel")
             ids.append(work_id)
         retried = "outbox.retried"
-        wait_for(lambda: ops.get("/v1/status")["counters"].get(retried), 10, "a try in vain")
+        wait_for(lambda: ops.get("/v1/status")["counters"].get(retried), 30, "a try in vain")
         worker.start()
         wait_for(lambda: len(worker.get("/v1/works?state=canceled")["works"]) == 40, 30, "every end")
         for work_id in ids:

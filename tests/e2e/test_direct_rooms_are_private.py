@@ -52,19 +52,19 @@ async def test_an_observer_sees_and_keeps_nothing_of_a_room(tmp_path: Path) -> N
             said = alice.post("/v1/messages", kind="say", to="bob", direct=True, body={"text": SECRET})
             work = alice.post("/v1/works", to="bob", text=SECRET, direct=True)
             alice.post("/v1/messages", kind="say", to="bob", body={"text": "in a thread"}, thread_id="thread_open")
-            wait_for(lambda: len(bob.get("/v1/directs")["directs"]) == 1, 10, "the room")
+            wait_for(lambda: len(bob.get("/v1/directs")["directs"]) == 1, 30, "the room")
             bob.post(f"/v1/works/{work['work_id']}/complete", message=SECRET)
-            wait_for(lambda: alice.state_of(work["work_id"]) == "completed", 10, "the end of the work")
-            wait_for(lambda: carol.get("/v1/threads")["threads"], 10, "the observed thread")
-            wait_for(lambda: counted(carol, "ignored.private_room") >= 3, 10, "the room's traffic to pass by")
+            wait_for(lambda: alice.state_of(work["work_id"]) == "completed", 30, "the end of the work")
+            wait_for(lambda: carol.get("/v1/threads")["threads"], 30, "the observed thread")
+            wait_for(lambda: counted(carol, "ignored.private_room") >= 3, 30, "the room's traffic to pass by")
 
             # What was refused on its way between the two is followed too: expired, and no JSON.
             async with foreign_peer(server.url, "dave") as dave:
                 stale = int(time.time()) - 5_000
                 await dave.publish(whisper(dave, "bob", room("dave", "bob"), SECRET, ts=stale, expires_at=stale + 1))
                 await dave.publish(b'{"surface":"direct","body":"' + SECRET.encode(), "bob")
-                wait_for(lambda: counted(carol, "refused") >= 2, 10, "the refusals")
-                wait_for(lambda: len(carol.get("/v1/quarantine")["quarantined"]) >= 2, 10, "the quarantine")
+                wait_for(lambda: counted(carol, "refused") >= 2, 30, "the refusals")
+                wait_for(lambda: len(carol.get("/v1/quarantine")["quarantined"]) >= 2, 30, "the quarantine")
 
             direct = said["direct_id"]
             assert texts(carol.get("/v1/messages")) == ["in a thread"]
@@ -101,7 +101,7 @@ async def test_every_way_into_the_room_of_two_others_is_closed(tmp_path: Path) -
             with Daemon(home, "bob", "--nats", server.url) as bob:
                 theirs = room("alice", "bob")
                 await alice.publish(whisper(alice, "bob", theirs, SECRET))
-                wait_for(lambda: texts(bob.get(f"/v1/messages?direct={theirs}")) == [SECRET], 10, "the room")
+                wait_for(lambda: texts(bob.get(f"/v1/messages?direct={theirs}")) == [SECRET], 30, "the room")
                 tries = [
                     whisper(mallory, "bob", theirs, "with the room's id"),
                     whisper(mallory, None, theirs, "to nobody"),
@@ -115,7 +115,7 @@ async def test_every_way_into_the_room_of_two_others_is_closed(tmp_path: Path) -
                 stray = whisper(alice, "mallory", room("alice", "mallory"), "stray-" + SECRET)
                 await alice.client.publish(subject_for(WORKSPACE, CHANNEL, "bob"), json.dumps(stray).encode())
                 await alice.client.flush()
-                wait_for(lambda: counted(bob, "refused.not_target") == len(tries) + 1, 10, "the refusals")
+                wait_for(lambda: counted(bob, "refused.not_target") == len(tries) + 1, 30, "the refusals")
 
                 assert texts(bob.get("/v1/messages")) == [SECRET]
                 assert [(found["peer"], found["messages"]) for found in bob.get("/v1/directs")["directs"]] == [
@@ -127,7 +127,7 @@ async def test_every_way_into_the_room_of_two_others_is_closed(tmp_path: Path) -
                 assert bob.get("/v1/status")["outbox"].get("queued", 0) == 0
                 ours = whisper(mallory, "bob", room("mallory", "bob"), "by its own room")
                 await mallory.publish(ours)
-                wait_for(lambda: len(bob.get("/v1/directs")["directs"]) == 2, 10, "mallory's own room")
+                wait_for(lambda: len(bob.get("/v1/directs")["directs"]) == 2, 30, "mallory's own room")
                 assert not [
                     heard for heard in mallory.heard if heard["kind"] == "receipt"
                 ]  # no word about the others' room
@@ -142,12 +142,12 @@ async def test_whoever_takes_an_opaque_id_over_sees_nothing_of_the_room_before(t
             with Daemon(home, "bob", "--nats", server.url) as bob:
                 taken = room("bob", "carol")
                 await mallory.publish(whisper(mallory, "bob", taken, "first", work_id="work_first"))
-                wait_for(lambda: texts(bob.get(f"/v1/messages?direct={taken}")) == ["first"], 10, "the squatter")
+                wait_for(lambda: texts(bob.get(f"/v1/messages?direct={taken}")) == ["first"], 30, "the squatter")
                 await carol.publish(whisper(carol, "bob", taken, SECRET))
-                wait_for(lambda: texts(bob.get(f"/v1/messages?direct={taken}")) == [SECRET], 10, "the true pair")
+                wait_for(lambda: texts(bob.get(f"/v1/messages?direct={taken}")) == [SECRET], 30, "the true pair")
                 await mallory.publish(whisper(mallory, "bob", taken, "second"))
                 await mallory.publish(whisper(mallory, "bob", taken, "third", work_id="work_first"))
-                wait_for(lambda: counted(bob, "refused.not_target") == 2, 10, "mallory to be put out")
+                wait_for(lambda: counted(bob, "refused.not_target") == 2, 30, "mallory to be put out")
 
                 assert texts(bob.get(f"/v1/messages?direct={taken}")) == [SECRET]
                 assert texts(bob.get(f"/v1/messages?direct={taken}&peer=carol")) == [SECRET]

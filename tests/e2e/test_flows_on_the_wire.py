@@ -77,7 +77,7 @@ async def test_expired_unsupported_and_malformed_get_their_receipts(
     answer = await asker.expect(work_id="work_blank")
     assert (answer["body"]["status"], answer["body"]["reason_code"]) == ("rejected", "malformed")
     assert worker.get("/v1/works")["works"] == []
-    wait_for(lambda: len(worker.get("/v1/quarantine")["quarantined"]) == 3, 10, "the quarantine")
+    wait_for(lambda: len(worker.get("/v1/quarantine")["quarantined"]) == 3, 30, "the quarantine")
     reasons = {row["reason"] for row in worker.get("/v1/quarantine")["quarantined"]}
     assert reasons == {"expired", "unsupported_kind", "malformed"}
 
@@ -85,7 +85,7 @@ async def test_expired_unsupported_and_malformed_get_their_receipts(
 async def test_a_bad_continuation_does_not_fail_the_work(bus: tuple[NatsServer, Daemon], asker: Foreign) -> None:
     _, worker = bus
     await asker.publish(asker.work("worker", "work_open"))
-    wait_for(lambda: worker.get("/v1/works")["works"], 10, "the work")
+    wait_for(lambda: worker.get("/v1/works")["works"], 30, "the work")
     await asker.publish({**asker.work("worker", "work_open"), "body": {"text": ""}})
     elsewhere = asker.work("worker", "work_open", thread_id="thread_elsewhere")
     await asker.publish(elsewhere)
@@ -99,7 +99,7 @@ async def test_a_bad_continuation_does_not_fail_the_work(bus: tuple[NatsServer, 
 async def test_a_message_for_a_closed_work_brings_its_end_again(bus: tuple[NatsServer, Daemon], asker: Foreign) -> None:
     _, worker = bus
     await asker.publish(asker.work("worker", "work_done"))
-    wait_for(lambda: worker.get("/v1/works")["works"], 10, "the work")
+    wait_for(lambda: worker.get("/v1/works")["works"], 30, "the work")
     worker.post("/v1/works/work_done/complete", result={"ok": True})
     first = await asker.expect(kind="trace", state="completed")
     asker.heard.clear()
@@ -121,8 +121,8 @@ async def test_what_is_for_others_is_left_alone(bus: tuple[NatsServer, Daemon], 
     other_channel = asker.work("worker", "work_other", channel="secrets")
     await asker.client.publish(subject_for("ws_local", "default", "worker"), json.dumps(other_channel).encode())
     await asker.publish(asker.work("worker", "work_mine"))
-    wait_for(lambda: worker.get("/v1/works")["works"], 10, "the one that is for us")
-    wait_for(lambda: worker.get("/v1/status")["counters"].get("refused.not_target") == 3, 10, "three refusals")
+    wait_for(lambda: worker.get("/v1/works")["works"], 30, "the one that is for us")
+    wait_for(lambda: worker.get("/v1/status")["counters"].get("refused.not_target") == 3, 30, "three refusals")
     assert [work["work_id"] for work in worker.get("/v1/works")["works"]] == ["work_mine"]
     assert [message["work_id"] for message in worker.get("/v1/messages")["messages"]] == ["work_mine"]
     assert worker.get("/v1/directs")["directs"] == []
@@ -192,9 +192,9 @@ def test_a_flood_from_another_process_does_not_keep_work_from_arriving(
     (tmp_path / "other").mkdir()
     quick = ("--retry-first", "200ms", "--retry-ceiling", "1s")
     with Daemon(Home(tmp_path / "other"), "ops", "--nats", server.url, *quick) as ops:
-        wait_for(lambda: ops.knows("worker"), 10, "presence")
+        wait_for(lambda: ops.knows("worker"), 30, "presence")
         subject = subject_for("ws_local", "default", "worker")
-        flood = subprocess.Popen([sys.executable, "-c", FLOOD, "127.0.0.1", str(server.port), subject, "3"])
+        flood = subprocess.Popen([sys.executable, "-c", FLOOD, "127.0.0.1", str(server.port), subject, "1.5"])
         sent: list[str] = []
         while flood.poll() is None:
             sent.append(ops.post("/v1/works", to="worker", text=f"number {len(sent)}")["work_id"])

@@ -112,7 +112,7 @@ def test_works_of_a_plain_peer_are_finished_under_its_plain_id_after_the_first_k
                 assert senders(daemon, work) <= {"ops", "worker"}, (daemon.name, work)
 
         wait_for(lambda: former(ops) == {}, 20, "the old identity to retire")
-        wait_for(lambda: f"peer.{route_token('ops')}" not in subjects(ops), 5, "its subscription to end")
+        wait_for(lambda: f"peer.{route_token('ops')}" not in subjects(ops), 20, "its subscription to end")
         assert f"peer.{route_token(handle)}" in subjects(ops)
         assert ops.get("/v1/status")["counters"]["identities.retired"] == 1
         assert ops.get("/v1/status")["counters"].get("identity.conflicts", 0) == 0
@@ -223,7 +223,7 @@ async def test_works_of_a_rotated_key_are_finished_with_the_old_key_and_no_other
                 assert verify(json.dumps(one["envelope"]).encode()).state == "verified"
 
             wait_for(lambda: former(ops) == {}, 20, "the old identity to retire")
-            wait_for(lambda: not kept.exists(), 5, "its key to be put aside")
+            wait_for(lambda: not kept.exists(), 20, "its key to be put aside")
             assert kept.with_name(f"{kept.stem}.retired.pem").stat().st_mode & 0o777 == 0o600
             assert {one["sender"] for one in ops.get("/v1/messages?direction=out")["messages"]} == {old}
 

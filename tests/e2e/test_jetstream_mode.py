@@ -53,13 +53,13 @@ async def test_a_peer_that_was_killed_gets_what_it_missed_and_is_still_fresh(tmp
         home = Home(tmp_path)
         nats = ("--nats", server.url, *DURABLE)
         with Daemon(home, "worker", *nats, *NO_RETRY) as worker, Daemon(home, "ops", *nats, *NO_RETRY) as ops:
-            wait_for(lambda: ops.knows("worker"), 10, "presence")
+            wait_for(lambda: ops.knows("worker"), 30, "presence")
             worker.kill()
             stale = say(ops, "worker", "stale", expires_in=1)
             fresh = [say(ops, "worker", f"number {n}", expires_in=600) for n in range(30)]
-            wait_for(lambda: {delivery(ops, one) for one in fresh} == {"published"}, 10, "the stream to have them")
+            wait_for(lambda: {delivery(ops, one) for one in fresh} == {"published"}, 30, "the stream to have them")
             until = ops.get(f"/v1/messages/{stale}")["envelope"]["expires_at"]
-            wait_for(lambda: time.time() >= until, 10, "the stale one to be stale")
+            wait_for(lambda: time.time() >= until, 30, "the stale one to be stale")
             ops.kill()  # whatever comes now comes from the stream
             worker.start()
             wait_for(lambda: len(texts(worker)) == 30, 20, "what was missed")
@@ -79,18 +79,18 @@ async def test_core_and_jetstream_peers_work_together(
         home = Home(tmp_path)
         nats = ("--nats", server.url, *QUICK)
         with Daemon(home, "ops", *nats, *first) as ops, Daemon(home, "worker", *nats, *second) as worker:
-            wait_for(lambda: ops.knows("worker") and worker.knows("ops"), 10, "presence")
+            wait_for(lambda: ops.knows("worker") and worker.knows("ops"), 30, "presence")
             plain = say(ops, "worker", "plain")
             wait_for(lambda: delivery(ops, plain) == "receipted", 20, "a commit acknowledgement")
             sent = ops.post("/v1/works", to="worker", text="together")
-            wait_for(lambda: worker.get("/v1/works")["works"], 10, "the work")
+            wait_for(lambda: worker.get("/v1/works")["works"], 30, "the work")
             worker.post(f"/v1/works/{sent['work_id']}/accept")
             worker.post(f"/v1/works/{sent['work_id']}/complete", result={"n": 1})
-            wait_for(lambda: ops.state_of(sent["work_id"]) == "completed", 10, "the end")
+            wait_for(lambda: ops.state_of(sent["work_id"]) == "completed", 30, "the end")
             wait_for(lambda: delivery(ops, sent["id"]) == "receipted", 20, "the acknowledgement")
             ops.post("/v1/messages", kind="say", body={"text": "to all"}, thread_id="thread_talk")
             worker.post("/v1/messages", kind="say", body={"text": "to all too"}, thread_id="thread_talk")
-            wait_for(lambda: "to all" in texts(worker) and "to all too" in texts(ops), 10, "both broadcasts")
+            wait_for(lambda: "to all" in texts(worker) and "to all too" in texts(ops), 30, "both broadcasts")
             assert sorted(texts(worker)) == ["plain", "to all", "together"]
             assert ops.post("/v1/whois", query="worker")["peers"]
             assert worker.post("/v1/whois", query="ops")["peers"]
@@ -101,9 +101,9 @@ async def test_core_and_jetstream_peers_work_together(
 def test_the_embedded_broker_has_a_stream_too(tmp_path: Path) -> None:
     home = Home(tmp_path)
     with Daemon(home, "ops", *DURABLE) as ops, Daemon(home, "worker", *DURABLE) as worker:
-        wait_for(lambda: ops.knows("worker"), 10, "presence")
+        wait_for(lambda: ops.knows("worker"), 30, "presence")
         sent = ops.post("/v1/works", to="worker", text="hello")
-        wait_for(lambda: delivery(ops, sent["id"]) == "receipted", 10, "the acknowledgement")
+        wait_for(lambda: delivery(ops, sent["id"]) == "receipted", 30, "the acknowledgement")
         status = worker.get("/v1/status")
         assert status["problems"] == []
         assert status["broker"]["jetstream"]["stream"] == STREAM
@@ -133,10 +133,10 @@ async def test_a_restarted_broker_has_kept_what_nobody_had_read(tmp_path: Path) 
         home = Home(tmp_path)
         nats = ("--nats", server.url, *DURABLE, *NO_RETRY)
         with Daemon(home, "ops", *nats) as ops, Daemon(home, "worker", *nats) as worker:
-            wait_for(lambda: ops.knows("worker"), 10, "presence")
+            wait_for(lambda: ops.knows("worker"), 30, "presence")
             worker.kill()
             sent = [say(ops, "worker", str(n)) for n in range(20)]
-            wait_for(lambda: {delivery(ops, one) for one in sent} == {"published"}, 10, "the stream to have them")
+            wait_for(lambda: {delivery(ops, one) for one in sent} == {"published"}, 30, "the stream to have them")
             await server.restart()
             worker.start()
             wait_for(lambda: len(texts(worker)) == 20, 20, "what was kept")
@@ -148,14 +148,14 @@ async def test_a_deleted_stream_is_made_again_under_traffic(tmp_path: Path) -> N
         home = Home(tmp_path)
         nats = ("--nats", server.url, *DURABLE, *QUICK)
         with Daemon(home, "ops", *nats) as ops, Daemon(home, "worker", *nats) as worker:
-            wait_for(lambda: ops.knows("worker"), 10, "presence")
+            wait_for(lambda: ops.knows("worker"), 30, "presence")
             sent: list[str] = []
             stop = threading.Event()
 
             def talk() -> None:
                 while not stop.is_set():
                     sent.append(say(ops, "worker", str(len(sent))))
-                    stop.wait(0.01)
+                    stop.wait(0.05)
 
             talking = threading.Thread(target=talk)
             talking.start()
@@ -179,7 +179,7 @@ async def test_a_deleted_consumer_is_made_again_without_a_hole(tmp_path: Path) -
         home = Home(tmp_path)
         nats = ("--nats", server.url, *DURABLE, *NO_RETRY)
         with Daemon(home, "ops", *nats) as ops, Daemon(home, "worker", *nats) as worker:
-            wait_for(lambda: ops.knows("worker"), 10, "presence")
+            wait_for(lambda: ops.knows("worker"), 30, "presence")
             (consumer,) = worker.get("/v1/status")["broker"]["jetstream"]["consumers"]
             async with admin(server) as api:
                 await api.call(f"CONSUMER.DELETE.{STREAM}.{consumer['name']}")
@@ -202,7 +202,7 @@ async def test_a_full_stream_keeps_messages_queued_and_says_so(tmp_path: Path) -
             async with admin(server) as api:
                 await api.call(f"STREAM.PURGE.{STREAM}")
             wait_for(lambda: {delivery(ops, one) for one in sent} == {"published"}, 30, "all to be published")
-            wait_for(lambda: not problems(ops), 10, "the problem to be solved")
+            wait_for(lambda: not problems(ops), 30, "the problem to be solved")
 
 
 async def test_a_kill_between_commit_and_ack_gives_no_second_delivery(tmp_path: Path) -> None:
@@ -210,7 +210,7 @@ async def test_a_kill_between_commit_and_ack_gives_no_second_delivery(tmp_path: 
         home = Home(tmp_path)
         nats = ("--nats", server.url, *DURABLE, *NO_RETRY)
         with Daemon(home, "ops", *nats) as ops, Daemon(home, "worker", *nats) as worker:
-            wait_for(lambda: ops.knows("worker"), 10, "presence")
+            wait_for(lambda: ops.knows("worker"), 30, "presence")
             worker.stop()
             worker.env["AGHD_FAILPOINT"] = "receive.committed"
             worker.start(wait=False)
@@ -231,33 +231,33 @@ async def test_a_kill_between_commit_and_ack_gives_no_second_delivery(tmp_path: 
             assert worker.get("/v1/status")["inbox"]["ready"] == 2
 
 
-async def test_two_thousand_messages_over_kills_of_the_receiver(tmp_path: Path) -> None:
+async def test_hundreds_of_messages_over_kills_of_the_receiver(tmp_path: Path) -> None:
     async with NatsServer(jetstream=True) as server:
         home = Home(tmp_path)
         nats = ("--nats", server.url, *DURABLE)
         with Daemon(home, "ops", *nats) as ops, Daemon(home, "worker", *nats) as worker:
-            wait_for(lambda: ops.knows("worker"), 10, "presence")
+            wait_for(lambda: ops.knows("worker"), 30, "presence")
             sent: list[str] = []
             failure: list[BaseException] = []
 
             def talk() -> None:
                 try:
-                    for n in range(2000):
+                    for n in range(600):
                         sent.append(say(ops, "worker", str(n)))
                 except (OSError, HttpError) as error:
                     failure.append(error)
 
             talking = threading.Thread(target=talk)
             talking.start()
-            for mark in (300, 900, 1500):
+            for mark in (100, 250, 400):
                 wait_for(lambda: len(sent) >= mark, 60, "traffic")  # noqa: B023 - called at once
                 worker.kill()
                 worker.start()
             talking.join()
             assert not failure
-            wait_for(lambda: len(texts(worker)) >= 2000, 60, "everything")
-            assert sorted(texts(worker), key=int) == [str(n) for n in range(2000)]
-            assert worker.get("/v1/status")["inbox"]["ready"] == 2000
+            wait_for(lambda: len(texts(worker)) >= 600, 60, "everything")
+            assert sorted(texts(worker), key=int) == [str(n) for n in range(600)]
+            assert worker.get("/v1/status")["inbox"]["ready"] == 600
 
 
 async def test_a_second_daemon_under_one_peer_id_is_told_and_the_first_goes_on(tmp_path: Path) -> None:

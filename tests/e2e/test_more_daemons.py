@@ -35,7 +35,7 @@ def test_a_catalog_is_advertised_reloaded_and_sent(tmp_path: Path) -> None:
         Daemon(home, "worker", "--catalog", str(path), "--capability", "bare.claim") as worker,
         Daemon(home, "ops") as ops,
     ):
-        wait_for(lambda: ops.knows("worker"), 10, "presence")
+        wait_for(lambda: ops.knows("worker"), 30, "presence")
         answer = ops.post("/v1/whois", query="fix-tests", catalog=True)
         (found,) = answer["peers"]
         assert answer["ended"] == "complete"
@@ -48,7 +48,7 @@ def test_a_catalog_is_advertised_reloaded_and_sent(tmp_path: Path) -> None:
         assert ops.post("/v1/whois", query="fix-tests")["peers"][0]["capabilities"] is None
 
         worker.post("/v1/works", to="ops", capability_id="fix-tests")
-        wait_for(lambda: ops.get("/v1/works")["works"], 10, "the capability as work")
+        wait_for(lambda: ops.get("/v1/works")["works"], 30, "the capability as work")
         (message,) = ops.get("/v1/messages?kind=capability")["messages"]
         assert message["envelope"]["body"]["capability"]["digest"] == capability_digest(RECORD)
 
@@ -58,7 +58,7 @@ def test_a_catalog_is_advertised_reloaded_and_sent(tmp_path: Path) -> None:
             20,
             "the changed catalog",
         )
-        wait_for(lambda: not ops.post("/v1/whois", query="fix-tests", wait=0.3)["peers"], 10, "the card without it")
+        wait_for(lambda: not ops.post("/v1/whois", query="fix-tests", wait=0.3)["peers"], 30, "the card without it")
         path.write_text('[{"id": "broken"}]')
         wait_for(lambda: worker.get("/v1/capabilities")["problems"], 20, "the problem to be reported")
         assert [c["id"] for c in worker.get("/v1/capabilities")["capabilities"]] == ["read-logs", "bare.claim"]
@@ -73,14 +73,14 @@ async def test_an_observer_sees_works_of_others_but_no_rooms(tmp_path: Path) -> 
             Daemon(home, "ops", *nats) as ops,
             Daemon(home, "watcher", "--observe", *nats) as watcher,
         ):
-            wait_for(lambda: ops.knows("worker", "watcher"), 10, "presence")
+            wait_for(lambda: ops.knows("worker", "watcher"), 30, "presence")
             ops.post("/v1/works", to="worker", text="in private", direct=True)
             work_id = ops.post("/v1/works", to="worker", text="in public")["work_id"]
-            wait_for(lambda: len(worker.get("/v1/works")["works"]) == 2, 10, "both works")
+            wait_for(lambda: len(worker.get("/v1/works")["works"]) == 2, 30, "both works")
             worker.post(f"/v1/works/{work_id}/complete", result={"n": 1})
-            wait_for(lambda: ops.state_of(work_id) == "completed", 10, "the end")
-            wait_for(lambda: watcher.get("/v1/works")["works"], 10, "the observed work")
-            wait_for(lambda: watcher.state_of(work_id) == "completed", 10, "the observed end")
+            wait_for(lambda: ops.state_of(work_id) == "completed", 30, "the end")
+            wait_for(lambda: watcher.get("/v1/works")["works"], 30, "the observed work")
+            wait_for(lambda: watcher.state_of(work_id) == "completed", 30, "the observed end")
             (seen,) = watcher.get("/v1/works")["works"]
             assert (seen["work_id"], seen["role"]) == (work_id, "observer")
             assert {m["direction"] for m in watcher.get("/v1/messages")["messages"]} == {"observed"}
@@ -100,13 +100,13 @@ async def test_a_full_inbox_holds_off_and_takes_the_retry(tmp_path: Path) -> Non
                 works = [asker.work("worker", f"work_{n}") for n in range(3)]
                 for work in works:
                     await asker.publish(work)
-                wait_for(lambda: worker.get("/v1/status")["counters"].get("overload.inbox"), 10, "the overload")
+                wait_for(lambda: worker.get("/v1/status")["counters"].get("overload.inbox"), 30, "the overload")
                 assert [work["work_id"] for work in worker.get("/v1/works")["works"]] == ["work_1", "work_0"]
                 assert any("inbox is full" in line for line in worker.get("/v1/status")["problems"])
                 assert not [heard for heard in asker.heard if heard["kind"] == "receipt"]
                 worker.post("/v1/inbox/next", ack=True)
                 await asker.publish(works[2])
-                wait_for(lambda: len(worker.get("/v1/works")["works"]) == 3, 10, "the retry to be taken")
+                wait_for(lambda: len(worker.get("/v1/works")["works"]) == 3, 30, "the retry to be taken")
 
 
 def test_sighup_reloads_what_may_change(tmp_path: Path) -> None:
@@ -115,7 +115,7 @@ def test_sighup_reloads_what_may_change(tmp_path: Path) -> None:
     config.mkdir(parents=True)
     (config / "aghbus.toml").write_text('display_name = "Before"\n')
     with Daemon(home, "worker") as worker, Daemon(home, "ops") as ops:
-        wait_for(lambda: ops.knows("worker"), 10, "presence")
+        wait_for(lambda: ops.knows("worker"), 30, "presence")
         assert ops.post("/v1/whois", query="Before", first=True)["peers"]
         (config / "aghbus.toml").write_text('display_name = "After"\nworkspace = "ws_other"\n')
         assert worker.process is not None
@@ -125,7 +125,7 @@ def test_sighup_reloads_what_may_change(tmp_path: Path) -> None:
         assert "workspace" in worker.log.read_text()
         (config / "aghbus.toml").write_text("display_name = 7\n")
         worker.process.send_signal(signal.SIGHUP)
-        wait_for(lambda: "not reloaded" in worker.log.read_text(), 10, "the refusal in the log")
+        wait_for(lambda: "not reloaded" in worker.log.read_text(), 30, "the refusal in the log")
         assert ops.post("/v1/whois", query="After", first=True)["peers"]
         (config / "aghbus.toml").write_text('display_name = "After"\n')
 
@@ -133,29 +133,29 @@ def test_sighup_reloads_what_may_change(tmp_path: Path) -> None:
 def test_the_same_request_twice_is_sent_once(tmp_path: Path) -> None:
     home = Home(tmp_path)
     with Daemon(home, "worker") as worker, Daemon(home, "ops") as ops:
-        wait_for(lambda: ops.knows("worker"), 10, "presence")
+        wait_for(lambda: ops.knows("worker"), 30, "presence")
         ask = {"to": "worker", "text": "once", "id": "req-1"}
         first, second = (ops.post("/v1/works", **ask) for _ in range(2))
         assert (first["seq"], first["work_id"]) == (second["seq"], second["work_id"])
         with pytest.raises(HttpError) as conflict:
             ops.post("/v1/works", **{**ask, "text": "other"})
         assert conflict.value.answer["code"] == "conflict"
-        wait_for(lambda: worker.get("/v1/works")["works"], 10, "the work")
+        wait_for(lambda: worker.get("/v1/works")["works"], 30, "the work")
         assert len(worker.get("/v1/messages")["messages"]) == 1
 
 
 def test_three_daemons_pass_work_along(tmp_path: Path) -> None:
     home = Home(tmp_path)
     with Daemon(home, "ops") as ops, Daemon(home, "lead") as lead, Daemon(home, "worker") as worker:
-        wait_for(lambda: ops.knows("lead") and lead.knows("worker"), 10, "presence")
+        wait_for(lambda: ops.knows("lead") and lead.knows("worker"), 30, "presence")
         outer = ops.post("/v1/works", to="lead", text="the whole thing")["work_id"]
-        wait_for(lambda: lead.get("/v1/works")["works"], 10, "the work at the lead")
+        wait_for(lambda: lead.get("/v1/works")["works"], 30, "the work at the lead")
         inner = lead.post("/v1/works", to="worker", text="a part of it", trace_id=outer)["work_id"]
-        wait_for(lambda: worker.get("/v1/works")["works"], 10, "the part at the worker")
+        wait_for(lambda: worker.get("/v1/works")["works"], 30, "the part at the worker")
         worker.post(f"/v1/works/{inner}/complete", result={"part": 1})
-        wait_for(lambda: lead.state_of(inner) == "completed", 10, "the part to be done")
+        wait_for(lambda: lead.state_of(inner) == "completed", 30, "the part to be done")
         lead.post(f"/v1/works/{outer}/complete", result={"parts": [1]})
-        wait_for(lambda: ops.state_of(outer) == "completed", 10, "the whole to be done")
+        wait_for(lambda: ops.state_of(outer) == "completed", 30, "the whole to be done")
         (trace,) = lead.get(f"/v1/messages?work={inner}&kind=trace")["messages"]
         assert trace["envelope"]["trace_id"] == outer  # carried over from the opening
         assert {work["work_id"] for work in ops.get("/v1/works")["works"]} == {outer}
@@ -165,7 +165,7 @@ def test_three_daemons_pass_work_along(tmp_path: Path) -> None:
 async def test_a_thread_is_public_and_a_broadcast_reaches_everybody(tmp_path: Path) -> None:
     home = Home(tmp_path)
     with Daemon(home, "ops") as ops, Daemon(home, "one") as one, Daemon(home, "two") as two:
-        wait_for(lambda: ops.knows("one", "two"), 10, "presence")
+        wait_for(lambda: ops.knows("one", "two"), 30, "presence")
         ops.post("/v1/messages", kind="say", body={"text": "hello all"}, thread_id="thread_all")
         for daemon in (one, two):
             item = daemon.post("/v1/inbox/next", wait=10, ack=True)["item"]

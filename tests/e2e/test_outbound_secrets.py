@@ -50,7 +50,7 @@ def test_every_way_of_sending_is_guarded_and_nothing_of_it_stays(pair: tuple[Hom
     assert answers[-1]["message"].startswith("ext.a.api_key: ")
     answers.append(refused(ops, "/v1/works", to="worker", text=BEARER))
     work_id = ops.post("/v1/works", to="worker", text="find the password")["work_id"]
-    wait_for(lambda: worker.get("/v1/works?state=submitted")["works"], 10, "the work to arrive")
+    wait_for(lambda: worker.get("/v1/works?state=submitted")["works"], 30, "the work to arrive")
     answers.append(refused(worker, f"/v1/works/{work_id}/complete", result={"token": SECRET}))
     answers.append(refused(worker, f"/v1/works/{work_id}/update", message=BEARER))
     for answer in answers:
@@ -67,7 +67,7 @@ def test_one_request_may_say_that_it_is_none(pair: tuple[Home, Daemon, Daemon]) 
     home, ops, worker = pair
     sent = ops.post("/v1/messages", kind="say", to="worker", body={"text": BEARER}, allow_secrets=True)
     work_id = ops.post("/v1/works", to="worker", text=BEARER, allow_secrets=True)["work_id"]
-    wait_for(lambda: f'"{work_id}"'.encode() in stored(worker), 10, "the work to arrive")
+    wait_for(lambda: f'"{work_id}"'.encode() in stored(worker), 30, "the work to arrive")
     worker.post(f"/v1/works/{work_id}/complete", result={"token": "t"}, allow_secrets=True)
     assert sent["id"].encode() in stored(worker)
     denied = home.ctl("--name", "ops", "say", BEARER, "--to", "worker")
@@ -97,4 +97,4 @@ def test_the_setting_is_reloaded_and_warns_without_the_value(tmp_path: Path) -> 
             ops.post("/v1/messages", **say)
             return bool(ops.get("/v1/status")["counters"]["secrets.warned"] == before)
 
-        wait_for(unguarded, 10, "the setting to be taken over")
+        wait_for(unguarded, 30, "the setting to be taken over")

@@ -15,8 +15,8 @@ def pair(tmp_path: Path) -> Iterator[tuple[Home, Daemon, Daemon]]:
     worker = Daemon(home, "patch-worker", "--capability", "test.run", "--capability", "code.patch")
     ops = Daemon(home, "ops")
     with worker, ops:
-        wait_for(lambda: ops.knows("patch-worker"), 10, "ops to know the worker")
-        wait_for(lambda: worker.knows("ops"), 10, "the worker to know ops")
+        wait_for(lambda: ops.knows("patch-worker"), 30, "ops to know the worker")
+        wait_for(lambda: worker.knows("ops"), 30, "the worker to know ops")
         yield home, worker, ops
 
 
@@ -47,14 +47,14 @@ def test_work_goes_from_hand_to_hand(pair: tuple[Home, Daemon, Daemon]) -> None:
         home.ctl_json("--name", "patch-worker", "work", *args)
 
     step("accept", work_id)
-    wait_for(lambda: ops.state_of(work_id) == "working", 10, "the receipt")
+    wait_for(lambda: ops.state_of(work_id) == "working", 30, "the receipt")
     step("update", work_id, "--message", "halfway")
     step("need-input", work_id, "--message", "which branch?")
-    wait_for(lambda: ops.state_of(work_id) == "needs_input", 10, "the question")
+    wait_for(lambda: ops.state_of(work_id) == "needs_input", 30, "the question")
     home.ctl_json("--name", "ops", "work", "say", work_id, "--message", "staging")
-    wait_for(lambda: worker.state_of(work_id) == "working", 10, "the answer")
+    wait_for(lambda: worker.state_of(work_id) == "working", 30, "the answer")
     step("complete", work_id, "--result", '{"passed":true}', "--artifact", "agh://artifacts/x/report")
-    wait_for(lambda: ops.state_of(work_id) == "completed", 10, "the end")
+    wait_for(lambda: ops.state_of(work_id) == "completed", 30, "the end")
 
     watched = home.ctl("--name", "ops", "work", "watch", work_id, "-o", "jsonl")
     assert watched.returncode == 0, watched.stderr
@@ -93,7 +93,7 @@ def test_work_goes_from_hand_to_hand(pair: tuple[Home, Daemon, Daemon]) -> None:
 def test_a_work_can_end_badly(pair: tuple[Home, Daemon, Daemon], who: str, args: tuple[str, ...], state: str) -> None:
     home, worker, ops = pair
     work_id = home.ctl_json("--name", "ops", "work", "open", "--to", "patch-worker", "--text", "try")["work_id"]
-    wait_for(lambda: worker.get("/v1/works?state=submitted")["works"], 10, "the work to arrive")
+    wait_for(lambda: worker.get("/v1/works?state=submitted")["works"], 30, "the work to arrive")
     home.ctl_json("--name", who, "work", args[0], work_id, *args[1:])
     wait_for(lambda: ops.state_of(work_id) == state and worker.state_of(work_id) == state, 10, state)
     watched = home.ctl("--name", "ops", "work", "watch", work_id)
@@ -107,8 +107,8 @@ def test_messages_in_threads_and_rooms(pair: tuple[Home, Daemon, Daemon]) -> Non
     home, worker, ops = pair
     home.ctl_json("--name", "ops", "say", "to everybody", "--thread", "thread_release")
     home.ctl_json("--name", "ops", "say", "just you", "--direct", "patch-worker")
-    wait_for(lambda: worker.get("/v1/directs")["directs"], 10, "the room")
-    wait_for(lambda: worker.get("/v1/threads")["threads"], 10, "the thread")
+    wait_for(lambda: worker.get("/v1/directs")["directs"], 30, "the room")
+    wait_for(lambda: worker.get("/v1/threads")["threads"], 30, "the thread")
     (room,) = worker.get("/v1/directs")["directs"]
     assert (room["peer"], room["derived"]) == ("ops", True)
     (thread,) = worker.get("/v1/threads")["threads"]

@@ -143,7 +143,7 @@ async def test_a_job_that_is_undone_leaves_no_row_and_the_others_keep_theirs(log
 TEXTS = st.none() | st.text(st.characters(codec="utf-8"), max_size=20)
 
 
-@settings(max_examples=60)
+@settings(max_examples=25)
 @given(entries=st.lists(st.tuples(st.integers(0, 2**53), TEXTS, TEXTS), min_size=1, max_size=5))
 def test_anybody_can_compute_the_hash_with_a_json_library_of_his_own(
     entries: list[tuple[int, str | None, str | None]],

@@ -126,7 +126,7 @@ class Client:
         """The server's refusal of `subject` must come, by name (the client library lowers its case)."""
         await self.link.flush(5)
         expected = f'permissions violation for {action} to "{subject}"'.lower()
-        await wait_until(lambda: any(expected in one for one in self.denied), 5, f"{expected!r} in {self.denied}")
+        await wait_until(lambda: any(expected in one for one in self.denied), 20, f"{expected!r} in {self.denied}")
 
 
 @contextlib.asynccontextmanager

