@@ -1,6 +1,6 @@
 """Event streams: every stored envelope in the order of the local sequence, from wherever a client left off."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from typing import Final
 
 from aghbus.daemon.core import Core
@@ -12,7 +12,7 @@ from aghbus.store.events import events, gap_after
 _PAGE: Final = 200  # events read at once: what a slow reader can make us hold
 
 
-async def follow(core: Core, since: int | None, wanted: EventFilter) -> AsyncIterator[Event]:
+async def follow(core: Core, since: int | None, wanted: EventFilter) -> AsyncIterator[Sequence[Event]]:
     """Events after `since` (None: from now on) until the daemon drains.
 
     The position is the store's sequence, so nothing is missed and nothing repeated, over restarts of either side; where
@@ -22,13 +22,13 @@ async def follow(core: Core, since: int | None, wanted: EventFilter) -> AsyncIte
     chosen = envelope_filter(wanted)
     removed = await gap_after(core.store.reader, chosen, position)
     if removed is not None:
-        yield Event(seq=removed, type="gap", pruned_from=position + 1)
+        yield [Event(seq=removed, type="gap", pruned_from=position + 1)]
         # What retention kept of that stretch (open works, unread messages) still follows.
     while True:
         upto = core.announcer.seq
         page = await events(core.store.reader, chosen, since=position, limit=_PAGE)
-        for event in page.events:
-            yield event
+        if page.events:
+            yield page.events
         position = max(position, page.next_since)
         if position < upto:
             continue

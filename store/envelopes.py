@@ -142,7 +142,7 @@ def message_of(row: Sequence[Any]) -> control.Message:
         reason=row[14],
         delivery=row[15],
         delivery_detail=row[16],
-        envelope=msgspec.json.decode(row[17]),
+        envelope=msgspec.Raw(row[17]),
     )
 
 
