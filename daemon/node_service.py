@@ -223,7 +223,7 @@ class NodeService(ArtifactService, BridgeService, ChainService, TrustService):
 
     def events(self, since: int | None, wanted: EventFilter) -> AsyncIterator[Sequence[control.Event]]:
         """The event stream."""
-        return follow(self._core, since, wanted)
+        return follow(self._core.store, self._core.announcer, since, wanted)
 
 
 def _chosen(ask: control.SendAsk | control.WorkOpenAsk) -> frozenset[str] | None:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from aghbus.store.audit import AuditLog
 from aghbus.store.dedup import DedupWindow
+from aghbus.store.tail import Tail
 from aghbus.store.trust import TrustRules
 
 if TYPE_CHECKING:
@@ -34,9 +35,9 @@ class Gauge:
 
 class Memory:
     """The end of the audit log; the dedup window; how many messages wait in the inbox (ready or leased); rows and bytes of the
-    quarantine; whom we listen to."""
+    quarantine; the tail of the event stream; whom we listen to."""
 
-    __slots__ = ("audit", "dedup", "inbox_waiting", "quarantine_bytes", "quarantine_rows", "trust")
+    __slots__ = ("audit", "dedup", "inbox_waiting", "quarantine_bytes", "quarantine_rows", "tail", "trust")
 
     def __init__(self) -> None:
         self.audit = AuditLog()
@@ -44,6 +45,7 @@ class Memory:
         self.inbox_waiting = Gauge()
         self.quarantine_rows = Gauge()
         self.quarantine_bytes = Gauge()
+        self.tail = Tail()
         self.trust = TrustRules()
 
     def load(self, db: sqlite3.Connection) -> None:

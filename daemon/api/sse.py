@@ -36,7 +36,9 @@ def frame(item: Event | HandedOut) -> bytes:
     Line ends can only stand between JSON tokens (raw envelopes may have them): made spaces.
     """
     kind = item.type if isinstance(item, Event) else "message"
-    data = msgspec.json.encode(item).translate(_ONE_LINE)
+    data = msgspec.json.encode(item)
+    if b"\n" in data or b"\r" in data:
+        data = data.translate(_ONE_LINE)
     return b"id: %d\nevent: %s\ndata: %s\n\n" % (item.seq, kind.encode(), data)
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from aghbus.daemon.api.sse import frame
+from aghbus.daemon.api.sse import WRITE_BYTES, frame, writes
 from aghbus.protocol import control
 from aghbus.protocol.errors import Unavailable
 from tests.daemon.api.harness import DEADLINE, Api, until
@@ -99,6 +99,17 @@ def test_line_ends_inside_a_raw_envelope_do_not_break_the_frame() -> None:
     assert data.count(b"\n") == 4
     line = data.split(b"\n")[2].removeprefix(b"data: ")
     assert json.loads(line)["message"]["envelope"] == {"id": "msg_1", "body": {"text": "a\nb"}}
+
+
+@pytest.mark.parametrize("size", [10, 20_000, 2 * WRITE_BYTES])
+def test_what_is_ready_together_is_written_together_up_to_a_bound(size: int) -> None:
+    page = [envelope(seq, "x" * size) for seq in range(1, 12)]
+    pieces = list(writes(page))
+    assert b"".join(pieces) == b"".join(map(frame, page))
+    assert all(piece.endswith(b"\n\n") for piece in pieces)
+    assert all(len(piece) <= WRITE_BYTES or piece.count(b"\nevent: ") == 1 for piece in pieces)
+    assert len(pieces) == {10: 1, 20_000: 4, 2 * WRITE_BYTES: 11}[size]
+    assert list(writes([])) == []
 
 
 async def test_resume_by_since_and_by_last_event_id(api: Api) -> None:
