@@ -1,8 +1,10 @@
 """The daemon's side of the local API: every request answered from the store, or carried out through the sender."""
 
 import os
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from typing import TYPE_CHECKING, Final
+
+import msgspec
 
 from aghbus.daemon.artifact_service import ArtifactService
 from aghbus.daemon.bridge.service import Bridge, BridgeService
@@ -146,7 +148,7 @@ class NodeService(ArtifactService, BridgeService, ChainService, TrustService):
         """One step of a work of ours."""
         work = view_of((await self.work(work_id, ask.channel)).work)
         opening = await envelopes.message(self._core.store.reader, work.opening_id)
-        trace_id = opening.envelope.get("trace_id") if opening else None
+        trace_id = msgspec.json.decode(opening.envelope).get("trace_id") if opening else None
         draft = self._drafts.of_verb(work, verb, ask, trace_id)
         repeats = None if ask.id is None else frozenset({"work_id"})
         return await self._node.sender.send(draft, repeats=repeats, allow_secrets=ask.allow_secrets)
@@ -219,9 +221,9 @@ class NodeService(ArtifactService, BridgeService, ChainService, TrustService):
 
     # streams
 
-    def events(self, since: int | None, wanted: EventFilter) -> AsyncIterator[control.Event]:
+    def events(self, since: int | None, wanted: EventFilter) -> AsyncIterator[Sequence[control.Event]]:
         """The event stream."""
-        return follow(self._core, since, wanted)
+        return follow(self._core.store, self._core.announcer, since, wanted)
 
 
 def _chosen(ask: control.SendAsk | control.WorkOpenAsk) -> frozenset[str] | None:

@@ -4,7 +4,7 @@ Every method takes and returns the plain data of `aghbus.protocol.control` and `
 (`InvalidRequest`, `NotFound`, `Refused`, `Unavailable`) for what cannot be done.
 """
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from typing import Protocol
 
 from aghbus.daemon.chains.api import ChainApi
@@ -78,13 +78,13 @@ class Service(ChainApi, Protocol):
     async def bridge_log(self, name: bridge_api.Format, *, limit: int) -> bridge_api.FormatLog: ...
     def bridge_stream(
         self, name: bridge_api.Format, since: int | None
-    ) -> AsyncIterator[control.Event | bridge_api.HandedOut]:
+    ) -> AsyncIterator[Sequence[control.Event | bridge_api.HandedOut]]:
         """Messages for our agent after `since` (None: after what it acknowledged), otherwise as `events`."""
         ...
 
-    def events(self, since: int | None, wanted: EventFilter) -> AsyncIterator[control.Event]:
+    def events(self, since: int | None, wanted: EventFilter) -> AsyncIterator[Sequence[control.Event]]:
         """Events after `since` (None: from now on), for ever; a `gap` event first where retention removed some of them.
 
-        Ends when the daemon drains. Closing the iterator releases everything it holds.
+        They come in pages of what was ready together. Ends when the daemon drains. Closing the iterator releases what it holds.
         """
         ...

@@ -4,7 +4,7 @@ Times ending in `_ms` are Unix milliseconds, others Unix seconds. `seq` is the s
 streams resume by it. Text in these values may come from strangers: escape it before a terminal sees it.
 """
 
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import msgspec
 from msgspec import UNSET, UnsetType
@@ -16,6 +16,9 @@ API_VERSION = "v1"
 OutboxState = Literal["queued", "published", "receipted", "expired", "dead"]
 InboxState = Literal["ready", "leased", "acked", "dead"]
 Role = Literal["initiator", "target", "observer"]
+
+RawObject = Annotated[msgspec.Raw, msgspec.Meta(extra_json_schema={"type": "object"})]
+"""A JSON object as its bytes: passed on as it came, without being read and written again."""
 
 
 class Answer(msgspec.Struct, kw_only=True, omit_defaults=False):
@@ -320,7 +323,7 @@ class Message(Answer):
     reason: str | None
     delivery: str | None
     delivery_detail: str | None
-    envelope: dict[str, Any]
+    envelope: RawObject
 
 
 class Messages(Answer):

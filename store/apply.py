@@ -3,11 +3,12 @@
 Nothing is written before everything that can refuse has been asked, so a job that raises has changed nothing.
 """
 
-from typing import Final
+from typing import Final, Literal
 
 import msgspec
 
 from aghbus.protocol.bodies import Receipt
+from aghbus.protocol.control import Role
 from aghbus.protocol.effects import (
     Advance,
     Bind,
@@ -24,7 +25,7 @@ from aghbus.protocol.effects import (
 from aghbus.protocol.envelope import WORK_KINDS, Envelope
 from aghbus.protocol.lifecycle import State, Step, WorkView
 from aghbus.protocol.receiving import Source, View
-from aghbus.store import audit, envelopes, inbox, outbox, rooms, works
+from aghbus.store import audit, envelopes, events, inbox, outbox, rooms, works
 from aghbus.store.dedup import dedup_key, key_of
 from aghbus.store.transaction import Transaction
 
@@ -166,7 +167,31 @@ class _Run:
         seq = envelopes.insert(self.tx, envelope, effect, state, self.now_ms)
         rooms.touch(self.tx, envelope, effect.pair, seq, self.now_ms)
         self._audit(envelope, effect)
+        if self.tx.memory.tail.followed:
+            self._tell(seq, envelope, effect, effects)
         return seq
+
+    def _tell(self, seq: int, envelope: Envelope, effect: Store, effects: Effects) -> None:
+        """Those who follow, once it is committed."""
+        delivery: Literal["queued", "ready"] | None = "queued" if effect.direction == "out" else None
+        role: Role | None = None
+        for other in effects:
+            if isinstance(other, Deliver):
+                delivery = "ready"
+            elif isinstance(other, Open):
+                role = works.role_of(other.work, self.us)  # it is written after its envelope
+        if role is None and effect.verdict is not None and envelope.work_id is not None:
+            role = works.role(self.tx, envelope.workspace_id, envelope.channel, envelope.work_id)
+        fresh = events.fresh(
+            envelope,
+            effect,
+            _state_before(effect, effects),
+            seq=seq,
+            received_ms=self.now_ms,
+            delivery=delivery,
+            role=role,
+        )
+        self.tx.memory.tail.add(self.tx, fresh)
 
     def _audit(self, envelope: Envelope, effect: Store) -> None:
         verdict = effect.verdict

@@ -54,6 +54,11 @@ class EnvelopeFilter(msgspec.Struct, frozen=True, kw_only=True):
     inbox: bool = False
     told: bool = False
 
+    @property
+    def needs_store(self) -> bool:
+        """Whether it asks for what an envelope does not say itself, and what may change after it came."""
+        return self.inbox or self.told or (self.direct_id is not None and self.peer is None)
+
 
 class Sent(NamedTuple):
     """An envelope of ours that is stored: where it stands in the outbox, None when it never had a row there."""
@@ -137,7 +142,7 @@ def message_of(row: Sequence[Any]) -> control.Message:
         reason=row[14],
         delivery=row[15],
         delivery_detail=row[16],
-        envelope=msgspec.json.decode(row[17]),
+        envelope=msgspec.Raw(row[17]),
     )
 
 

@@ -1,10 +1,12 @@
 """The stream of what happened: stored envelopes with what they did to a work, by the local sequence, resumable."""
 
-from typing import NamedTuple
-
 import aiosqlite
+import msgspec
 
 from aghbus.protocol import control
+from aghbus.protocol.effects import Store
+from aghbus.protocol.envelope import Envelope
+from aghbus.protocol.lifecycle import State, event_of
 from aghbus.store.envelopes import (
     EnvelopeFilter,
     Row,
@@ -15,23 +17,17 @@ from aghbus.store.envelopes import (
     message_of,
     pruned_through,
 )
+from aghbus.store.tail import Fresh, Stretch
 
 
-class EventPage(NamedTuple):
-    """Events in order, and the sequence after which the next page begins: also past what did not match."""
-
-    events: list[control.Event]
-    next_since: int
-
-
-async def events(reader: aiosqlite.Connection, wanted: EnvelopeFilter, *, since: int, limit: int = 100) -> EventPage:
+async def events(reader: aiosqlite.Connection, wanted: EnvelopeFilter, *, since: int, limit: int = 100) -> Stretch:
     """Up to `limit` events after sequence `since`; fewer when PAGE_BYTES are reached.
 
     What retention removed is simply missing: ask `gap_after` first.
     """
     page = await find(reader, wanted, since=since, limit=limit)
     rows = await fetch_messages(reader, page.seqs)
-    return EventPage([_event_of(row) for row in rows], page.next_since)
+    return Stretch([_event_of(row) for row in rows], page.next_since)
 
 
 async def gap_after(reader: aiosqlite.Connection, wanted: EnvelopeFilter, since: int) -> int | None:
@@ -52,9 +48,54 @@ async def gap_after(reader: aiosqlite.Connection, wanted: EnvelopeFilter, since:
     return removed
 
 
+def fresh(
+    envelope: Envelope,
+    store: Store,
+    before: State | None,
+    *,
+    seq: int,
+    received_ms: int,
+    delivery: control.OutboxState | control.InboxState | None,
+    role: control.Role | None,
+) -> Fresh:
+    """What `events` gives for an envelope that was stored under `seq` and has not been touched since."""
+    verdict = store.verdict
+    message = control.Message(
+        seq=seq,
+        id=envelope.id,
+        direction=store.direction,
+        kind=envelope.kind,
+        workspace_id=envelope.workspace_id,
+        channel=envelope.channel,
+        sender=envelope.sender,
+        to=envelope.to,
+        thread_id=envelope.container if envelope.surface == "thread" else None,
+        direct_id=envelope.container if envelope.surface == "direct" else None,
+        work_id=envelope.work_id,
+        trust=store.trust,
+        received_ms=received_ms,
+        outcome=verdict.outcome if verdict is not None else None,
+        reason=verdict.reason if verdict is not None else None,
+        delivery=delivery,
+        delivery_detail=None,
+        envelope=msgspec.Raw(envelope.raw),
+    )
+    if verdict is None:
+        event = _event(message, None, None, None, None)
+    else:
+        event = _event(message, event_of(envelope), before, verdict.state, role)
+    return Fresh(event, message, store.pair, len(envelope.raw))
+
+
 def _event_of(row: Row) -> control.Event:
-    message = message_of(row)
     event, before, after, role = row[18:22]
+    return _event(message_of(row), event, before, after, role)
+
+
+def _event(
+    message: control.Message, event: str | None, before: State | None, after: State | None, role: control.Role | None
+) -> control.Event:
+    """`event` is what the envelope was to the work; None where it concerned none."""
     change = None
     if message.work_id is not None and event is not None and message.outcome is not None:
         change = control.WorkChange(

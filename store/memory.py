@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from aghbus.store.audit import AuditLog
 from aghbus.store.dedup import DedupWindow
+from aghbus.store.tail import Tail
 from aghbus.store.trust import TrustRules
 
 if TYPE_CHECKING:
@@ -34,13 +35,14 @@ class MemoryMark(NamedTuple):
     quarantine_bytes: int
     remembered: int
     audited: int
+    tailed: int
 
 
 class Memory:
     """The last sequence that an envelope was given; the end of the audit log; the dedup window; how many messages wait in the
-    inbox (ready or leased); rows and bytes of the quarantine; whom we listen to."""
+    inbox (ready or leased); rows and bytes of the quarantine; the tail of the event stream; whom we listen to."""
 
-    __slots__ = ("audit", "dedup", "inbox_waiting", "last_seq", "quarantine_bytes", "quarantine_rows", "trust")
+    __slots__ = ("audit", "dedup", "inbox_waiting", "last_seq", "quarantine_bytes", "quarantine_rows", "tail", "trust")
 
     def __init__(self) -> None:
         self.last_seq = Gauge()
@@ -49,6 +51,7 @@ class Memory:
         self.inbox_waiting = Gauge()
         self.quarantine_rows = Gauge()
         self.quarantine_bytes = Gauge()
+        self.tail = Tail()
         self.trust = TrustRules()
 
     def mark(self) -> MemoryMark:
@@ -60,6 +63,7 @@ class Memory:
             self.quarantine_bytes.value,
             self.dedup.fresh,
             self.audit.waiting,
+            self.tail.waiting,
         )
 
     def undo(self, to: MemoryMark) -> None:
@@ -70,6 +74,7 @@ class Memory:
         self.quarantine_bytes.value = to.quarantine_bytes
         self.dedup.undo(to.remembered)
         self.audit.undo(to.audited)
+        self.tail.undo(to.tailed)
 
     def settle(self) -> None:
         """The transaction is durable: nothing of it is undone any more."""

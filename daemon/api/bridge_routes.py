@@ -1,6 +1,6 @@
 """The routes of the bridge: foreign messages in and out (docs/adapters/)."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from typing import Any, Final
 
 from aghbus.daemon.api import queries as q
@@ -39,7 +39,9 @@ async def hand_over(service: Service, call: Call[ByFormat, Any, bridge_api.HandO
     return await service.bridge_hand_over(call.path.format, call.ask)
 
 
-def stream(service: Service, call: Call[ByFormat, StreamQuery, Any]) -> AsyncIterator[Event | bridge_api.HandedOut]:
+def stream(
+    service: Service, call: Call[ByFormat, StreamQuery, Any]
+) -> AsyncIterator[Sequence[Event | bridge_api.HandedOut]]:
     """The stream. As for events, `Last-Event-ID` goes before `since`."""
     since = call.query.since if call.resume_from is None else call.resume_from
     return service.bridge_stream(call.path.format, since)

@@ -1,6 +1,6 @@
 """One function for each route: from the parsed request to a call of the Service, and back with its answer."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib import metadata
@@ -171,7 +171,7 @@ async def quarantine(service: Service, call: Call[Any, q.LimitQuery, Any]) -> co
     return await service.quarantine(limit=call.query.limit)
 
 
-def events(service: Service, call: Call[Any, q.EventsQuery, Any]) -> AsyncIterator[control.Event]:
+def events(service: Service, call: Call[Any, q.EventsQuery, Any]) -> AsyncIterator[Sequence[control.Event]]:
     """The stream. A client that reconnects says where it was in `Last-Event-ID`, which is newer than its `since`."""
     query = call.query
     wanted = EventFilter(

@@ -1,6 +1,6 @@
 """One route of the local API: what it takes, what it gives, and who answers."""
 
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,7 +13,7 @@ from aghbus.protocol.bridge_api import HandedOut
 Handler = Callable[[Service, h.Call[Any, Any, Any]], Awaitable[control.Answer]]
 Uploader = Callable[[Service, h.Call[Any, Any, Any], AsyncIterator[bytes]], Awaitable[control.Artifact]]
 Downloader = Callable[[Service, h.Call[Any, Any, Any]], Awaitable[tuple[control.Artifact, AsyncIterator[bytes]]]]
-Streamer = Callable[[Service, h.Call[Any, Any, Any]], AsyncIterator[control.Event | HandedOut]]
+Streamer = Callable[[Service, h.Call[Any, Any, Any]], AsyncIterator[Sequence[control.Event | HandedOut]]]
 
 
 @dataclass(frozen=True, slots=True)

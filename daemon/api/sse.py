@@ -1,12 +1,12 @@
 """Server-sent events (HTML standard, section 9.2): the event stream on the wire, and its end.
 
-The stream reads the next event only after the one before went into the socket, so that a slow reader holds up its own
-iterator and nothing accumulates. Between events a comment every `KEEP_ALIVE` seconds tells both sides that the other
+The stream reads the next page of events only after the one before went into the socket, so that a slow reader holds up its
+own iterator and nothing accumulates. Between events a comment every `KEEP_ALIVE` seconds tells both sides that the other
 one lives.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from typing import Any, Final
 
 import msgspec
@@ -19,6 +19,9 @@ from aghbus.protocol.errors import RequestError
 
 KEEP_ALIVE: Final = 15.0
 """Seconds of silence before a comment; the figure that the HTML standard recommends."""
+
+WRITE_BYTES: Final = 65_536
+"""Ours: events that are ready together go out in writes of about this size, which is what the transport buffers."""
 
 OPENED: Final = b": stream open\n\n"
 """Sent at once: the client knows that the daemon took its request, before there is any event."""
@@ -33,20 +36,40 @@ def frame(item: Event | HandedOut) -> bytes:
     Line ends can only stand between JSON tokens (raw envelopes may have them): made spaces.
     """
     kind = item.type if isinstance(item, Event) else "message"
-    data = msgspec.json.encode(item).translate(_ONE_LINE)
+    data = msgspec.json.encode(item)
+    if b"\n" in data or b"\r" in data:
+        data = data.translate(_ONE_LINE)
     return b"id: %d\nevent: %s\ndata: %s\n\n" % (item.seq, kind.encode(), data)
 
 
 _ONE_LINE: Final = bytes.maketrans(b"\r\n", b"  ")
 
 
+def writes(page: Sequence[Event | HandedOut]) -> Iterator[bytes]:
+    """A page on the wire, in pieces that each end with an event and have WRITE_BYTES at most, or a single event."""
+    frames: list[bytes] = []
+    size = 0
+    for item in page:
+        data = frame(item)
+        if frames and size + len(data) > WRITE_BYTES:
+            yield b"".join(frames)
+            frames, size = [], 0
+        frames.append(data)
+        size += len(data)
+    if frames:
+        yield b"".join(frames)
+
+
 class Stream:
     """One client's stream, from its first comment to its last."""
 
     def __init__(
-        self, send: Send, events: AsyncIterator[Event | HandedOut], report: Callable[[BaseException], bytes]
+        self,
+        send: Send,
+        events: AsyncIterator[Sequence[Event | HandedOut]],
+        report: Callable[[BaseException], bytes],
     ) -> None:
-        """`report` logs an unexpected error and returns the JSON to tell the client."""
+        """`events` are pages of what is ready together. `report` logs an unexpected error and returns JSON for the client."""
         self._send = send
         self._events = events
         self._report = report
@@ -81,8 +104,9 @@ class Stream:
                 await self._write(b": keep-alive\n\n")
 
     async def _pump(self) -> None:
-        async for item in self._events:
-            await self._write(frame(item))
+        async for page in self._events:
+            for data in writes(page):
+                await self._write(data)
 
     async def _write(self, data: bytes) -> None:
         await self._send({"type": "http.response.body", "body": data, "more_body": True})

@@ -1,6 +1,6 @@
 """Messages for our agent: a stream in the order of the local sequence, and the position up to which it has them."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from functools import partial
 from typing import Final
 
@@ -32,7 +32,7 @@ class HandOut:
         self._formats = formats
         self._arrivals = arrivals
 
-    async def stream(self, name: Format, since: int | None) -> AsyncIterator[HandedOut | Event]:
+    async def stream(self, name: Format, since: int | None) -> AsyncIterator[Sequence[HandedOut | Event]]:
         """Messages after `since` until the daemon drains; a `gap` first where retention removed some of what they may have been
         in.
 
@@ -46,11 +46,11 @@ class HandOut:
             position = await core.store.write(lambda tx: bridge.position(tx, _position(name)))
         removed = await gap_after(core.store.reader, wanted, position)
         if removed is not None:
-            yield Event(seq=removed, type="gap", pruned_from=position + 1)
+            yield [Event(seq=removed, type="gap", pruned_from=position + 1)]
         while True:
             upto = core.announcer.seq
             page = await find(core.store.reader, wanted, since=position, limit=_PAGE)
-            for handed in await self._hand_all(name, page.seqs, unsettled=since is None):
+            if handed := await self._hand_all(name, page.seqs, unsettled=since is None):
                 yield handed
             position = max(position, page.next_since)
             if position < upto:

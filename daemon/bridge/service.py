@@ -1,6 +1,6 @@
 """The bridge's parts put together, and the part of the daemon's service that is about them."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 
 from aghbus.daemon.artifacts import Artifacts
 from aghbus.daemon.bridge.arrivals import Arrivals
@@ -44,7 +44,9 @@ class BridgeService:
         """A message of our own agent onto the bus."""
         return await self._bridge.hand_over.take(name, ask)
 
-    def bridge_stream(self, name: bridge_api.Format, since: int | None) -> AsyncIterator[bridge_api.HandedOut | Event]:
+    def bridge_stream(
+        self, name: bridge_api.Format, since: int | None
+    ) -> AsyncIterator[Sequence[bridge_api.HandedOut | Event]]:
         """Messages for our agent."""
         return self._bridge.hand_out.stream(name, since)
 

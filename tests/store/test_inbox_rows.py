@@ -1,5 +1,6 @@
 """The inbox: ready -> leased -> acked | dead, one lease for one message, and clocks that jump."""
 
+import msgspec
 import pytest
 
 from aghbus.protocol import control
@@ -31,7 +32,7 @@ async def test_the_oldest_ready_message_is_leased_with_everything_about_it(store
         "a",
         NOW_MS + VISIBLE,
     )
-    assert one.message.envelope["body"] == {"text": "hello"}
+    assert msgspec.json.decode(one.message.envelope)["body"] == {"text": "hello"}
     assert one.message.delivery == "leased"
     two = await lease(store, "b")
     assert two is not None

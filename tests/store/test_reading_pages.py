@@ -113,7 +113,7 @@ async def test_a_message_shows_what_came_of_it(store: Store) -> None:
     await store.write(sending(receipt("accepted", incoming.id, sender=US, to=BOB, work_id="work_a")))
     shown = await envelopes.message(store.reader, incoming.id)
     assert shown is not None
-    assert shown.envelope == incoming.document()
+    assert bytes(shown.envelope) == incoming.raw
     assert (shown.direction, shown.delivery, shown.outcome, shown.thread_id) == ("in", "ready", "opened", "thread_one")
     (sent,) = (await envelopes.messages(store.reader, EnvelopeFilter(directions=frozenset(["out"])))).messages
     assert (sent.delivery, sent.outcome, sent.received_ms) == ("queued", "advanced", NOW_MS)

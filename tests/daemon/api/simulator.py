@@ -2,8 +2,10 @@
 
 import asyncio
 import hashlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from typing import Any
+
+import msgspec
 
 from aghbus.daemon.service import EventFilter, MessageQuery
 from aghbus.protocol import bridge_api, chain_api, control, trust_api
@@ -33,7 +35,7 @@ def message(seq: int, message_id: str = "msg_1", text: str = "hello") -> control
         reason=None,
         delivery="ready",
         delivery_detail=None,
-        envelope=envelope,
+        envelope=msgspec.Raw(msgspec.json.encode(envelope)),
     )
 
 
@@ -308,9 +310,9 @@ class SimulatedNode:
 
     async def bridge_stream(
         self, name: bridge_api.Format, since: int | None
-    ) -> AsyncIterator[control.Event | bridge_api.HandedOut]:
+    ) -> AsyncIterator[Sequence[control.Event | bridge_api.HandedOut]]:
         self._called("bridge_stream", (name, since))
-        yield control.Event(seq=1, type="gap", pruned_from=0)
+        yield [control.Event(seq=1, type="gap", pruned_from=0)]
 
     async def chain_start(self, ask: chain_api.ChainRunAsk) -> chain_api.ChainRun:
         self._called("chain_start", ask)
@@ -351,16 +353,16 @@ class SimulatedNode:
         self._called("quarantine", limit)
         return control.QuarantineList(quarantined=[])
 
-    async def events(self, since: int | None, wanted: EventFilter) -> AsyncIterator[control.Event]:
+    async def events(self, since: int | None, wanted: EventFilter) -> AsyncIterator[Sequence[control.Event]]:
         self._called("events", (since, wanted))
         after = (self.log[-1].seq if self.log else 0) if since is None else since
         self.open_streams += 1
         try:
             while True:
                 found = [item for item in self.log if item.seq > after]
-                for item in found:
-                    yield item
-                    after = item.seq
+                if found:
+                    yield found
+                    after = found[-1].seq
                 if self.stream_failure is not None:
                     raise self.stream_failure
                 if not found:

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from aghbus.daemon.api.sse import frame
+from aghbus.daemon.api.sse import WRITE_BYTES, frame, writes
 from aghbus.protocol import control
 from aghbus.protocol.errors import Unavailable
 from tests.daemon.api.harness import DEADLINE, Api, until
@@ -93,16 +93,23 @@ async def test_events_have_id_type_and_one_line_of_json(api: Api) -> None:
 
 
 def test_line_ends_inside_a_raw_envelope_do_not_break_the_frame() -> None:
-    item = msgspec.convert(
-        {"seq": 9, "type": "envelope", "message": msgspec.to_builtins(message(9))}, control.Event, strict=True
-    )
-    assert item.message is not None
     pretty = b'{\r\n  "id": "msg_1",\n  "body": {"text": "a\\nb"}\n}'
-    item.message.envelope = msgspec.Raw(pretty)  # type: ignore[assignment] # what the store hands on as it came
-    data = frame(item)
+    stored = msgspec.structs.replace(message(9), envelope=msgspec.Raw(pretty))
+    data = frame(control.Event(seq=9, type="envelope", message=stored))
     assert data.count(b"\n") == 4
     line = data.split(b"\n")[2].removeprefix(b"data: ")
     assert json.loads(line)["message"]["envelope"] == {"id": "msg_1", "body": {"text": "a\nb"}}
+
+
+@pytest.mark.parametrize("size", [10, 20_000, 2 * WRITE_BYTES])
+def test_what_is_ready_together_is_written_together_up_to_a_bound(size: int) -> None:
+    page = [envelope(seq, "x" * size) for seq in range(1, 12)]
+    pieces = list(writes(page))
+    assert b"".join(pieces) == b"".join(map(frame, page))
+    assert all(piece.endswith(b"\n\n") for piece in pieces)
+    assert all(len(piece) <= WRITE_BYTES or piece.count(b"\nevent: ") == 1 for piece in pieces)
+    assert len(pieces) == {10: 1, 20_000: 4, 2 * WRITE_BYTES: 11}[size]
+    assert list(writes([])) == []
 
 
 async def test_resume_by_since_and_by_last_event_id(api: Api) -> None:
@@ -177,7 +184,7 @@ async def test_slow_reader_holds_up_only_itself(api: Api) -> None:
         nonlocal taken
         for seq in range(1, 65):
             taken = seq
-            yield envelope(seq, "x" * 1_000_000)
+            yield [envelope(seq, "x" * 1_000_000)]
 
     api.node.events = lambda since, wanted: watched()  # type: ignore[method-assign]
     client = await SseClient.open(api, "?since=0")
@@ -219,7 +226,7 @@ async def test_drain_does_not_wait_for_a_stalled_reader(api: Api) -> None:
 async def test_end_of_events_ends_the_stream(api: Api) -> None:
     async def three() -> Any:
         for seq in (1, 2, 3):
-            yield envelope(seq)
+            yield [envelope(seq)]
 
     api.node.events = lambda since, wanted: three()  # type: ignore[method-assign]
     client = await SseClient.open(api)

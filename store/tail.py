@@ -1,0 +1,147 @@
+"""The tail of the event stream: events of the latest envelopes, in memory, so that whoever has caught up asks no database.
+
+It is kept only while somebody follows. An event joins it with the commit of its envelope and shows that moment: what came is
+`ready` in the inbox, what goes out is `queued`. The sequences in it have no gaps, so that whoever is at its beginning or
+further misses nothing.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from aghbus.protocol.control import Event, Message
+    from aghbus.store.envelopes import EnvelopeFilter
+    from aghbus.store.transaction import Transaction
+
+TAIL_ROWS: Final = 2_048  # ours: half a receive queue; a consumer that lags further reads from the file
+TAIL_BYTES: Final = 4 * 1024 * 1024  # ours, of their raw envelopes: with the rest of the events about twice that
+
+
+class Fresh(NamedTuple):
+    """An envelope that was just stored: its event, the message in that, the pair of its direct room, and how many bytes it has."""
+
+    event: Event
+    message: Message
+    pair: tuple[str, str] | None
+    size: int
+
+
+class Stretch(NamedTuple):
+    """Events in order, and the sequence after which the next stretch begins: also past what did not match."""
+
+    events: list[Event]
+    next_since: int
+
+
+class Tail:
+    """The latest events. Filled by the writer, read on the same event loop; what is not committed shows nowhere."""
+
+    __slots__ = ("_bytes", "_followers", "_pending", "_rows")
+
+    def __init__(self) -> None:
+        self._followers = 0
+        self._rows: list[Fresh] = []
+        self._bytes = 0
+        self._pending: list[Fresh] = []  # of the open transaction
+
+    @property
+    def followed(self) -> bool:
+        """Whether anybody wants to be told: else nothing need be made, and nothing is kept."""
+        return self._followers > 0
+
+    @contextlib.contextmanager
+    def following(self) -> Iterator[None]:
+        """Somebody follows meanwhile."""
+        self._followers += 1
+        try:
+            yield
+        finally:
+            self._followers -= 1
+            if not self._followers:
+                self._clear()
+
+    def add(self, tx: Transaction, fresh: Fresh) -> None:
+        """The next envelope of `tx`, in order of the sequence; readers see it once that is committed."""
+        if not self._pending:
+            tx.after_commit(self._publish)
+        self._pending.append(fresh)
+
+    @property
+    def waiting(self) -> int:
+        """Events of the open transaction."""
+        return len(self._pending)
+
+    def undo(self, to: int) -> None:
+        """The open transaction has only `to` events."""
+        del self._pending[to:]
+
+    def read(self, wanted: EnvelopeFilter, since: int, upto: int, limit: int) -> Stretch | None:
+        """Up to `limit` events after `since` that match; None where the file has to be asked.
+
+        That is when the tail does not reach from `since` to `upto`, or when the filter asks for what only the file knows and
+        something may match it.
+        """
+        rows = self._rows
+        if not rows or rows[0].event.seq > since + 1 or rows[-1].event.seq < upto:
+            return None
+        first = max(0, since + 1 - rows[0].event.seq)
+        found: list[Event] = []
+        for index in range(first, len(rows)):
+            if not _may_match(wanted, rows[index]):
+                continue
+            if wanted.needs_store:
+                return None
+            found.append(rows[index].event)
+            if len(found) == limit:
+                return Stretch(found, rows[index].event.seq)
+        return Stretch(found, max(since, rows[-1].event.seq))
+
+    def _publish(self) -> None:
+        pending, self._pending = self._pending, []
+        if not self._followers:
+            return
+        for fresh in pending:
+            if self._rows and fresh.event.seq != self._rows[-1].event.seq + 1:
+                self._clear()  # nobody followed for a while
+            self._rows.append(fresh)
+            self._bytes += fresh.size
+        self._trim()
+
+    def _trim(self) -> None:
+        gone = max(0, len(self._rows) - TAIL_ROWS)
+        self._bytes -= sum(fresh.size for fresh in self._rows[:gone])
+        while self._bytes > TAIL_BYTES:
+            self._bytes -= self._rows[gone].size
+            gone += 1
+        del self._rows[:gone]
+
+    def _clear(self) -> None:
+        self._rows.clear()
+        self._bytes = 0
+
+
+def _may_match(wanted: EnvelopeFilter, fresh: Fresh) -> bool:
+    """What the event itself says of the filter; the same rules as in SQL (envelopes.py), but for what only the file knows."""
+    message = fresh.message
+    return (
+        (not wanted.kinds or message.kind in wanted.kinds)
+        and (not wanted.directions or message.direction in wanted.directions)
+        and wanted.work_id in (None, message.work_id)
+        and wanted.thread_id in (None, message.thread_id)
+        and wanted.direct_id in (None, message.direct_id)
+        and wanted.channel in (None, message.channel)
+        and (wanted.peer is None or wanted.peer in _peers(wanted, fresh))
+        # Ours may be put into the inbox when it is given up, and tells our agent something when it is an end that we made.
+        and (not wanted.inbox or message.direction == "out" or message.delivery is not None)
+        and (not wanted.told or message.direction != "observed")
+    )
+
+
+def _peers(wanted: EnvelopeFilter, fresh: Fresh) -> tuple[str | None, ...]:
+    if wanted.direct_id is not None:
+        return fresh.pair or ()
+    return fresh.message.sender, fresh.message.to

@@ -1,0 +1,241 @@
+"""The tail of the event stream: the same events as the file gives, of committed envelopes only, within bounds."""
+
+import asyncio
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import hypothesis.strategies as st
+import msgspec
+import pytest
+from hypothesis import given, settings
+
+from aghbus.protocol.control import Event
+from aghbus.protocol.envelope import Envelope
+from aghbus.protocol.errors import NotFound
+from aghbus.store import tail as tails
+from aghbus.store.database import Store
+from aghbus.store.envelopes import EnvelopeFilter
+from aghbus.store.errors import StoreUnavailable
+from aghbus.store.events import events
+from aghbus.store.tail import Tail
+from aghbus.store.transaction import Transaction
+from tests.store.makers import BOB, CHANNEL, EVE, US, receipt, receive, receiving, say, sending, trace
+
+EVERYTHING = EnvelopeFilter()
+OPAQUE = "direct_" + "cd" * 16  # a room's id that follows from no pair
+Job = Callable[[Transaction], Any]
+
+WORKS = st.sampled_from([None, "work_a", "work_b"])
+THREADS = st.sampled_from(["thread_one", "thread_two"])
+FROM_OTHERS = st.sampled_from([(BOB, US), (EVE, US), (BOB, None), (BOB, EVE)])
+STATES = st.sampled_from(["working", "completed", "failed"])
+
+
+def received(envelope: Envelope) -> Job:
+    return receiving(envelope, observe=True)
+
+
+@st.composite
+def jobs(draw: st.DrawFn) -> Job:
+    """One envelope that comes or goes out, or a job that stores one and then raises."""
+    work, place = draw(WORKS), {"container": draw(THREADS)}
+    (sender, to), peer = draw(FROM_OTHERS), draw(st.sampled_from([BOB, EVE]))
+    choices: list[Callable[[], Job]] = [
+        lambda: received(say(sender, to, work_id=work, **place)),
+        lambda: received(trace(draw(STATES), sender, to, work_id=work or "work_c", **place)),
+        lambda: received(receipt("rejected", "msg_some", sender, to, work_id=work or "work_a", **place)),
+        lambda: received(say(peer, US, direct=True, work_id=work)),
+        lambda: received(say(peer, US, direct=True, container=OPAQUE)),
+        lambda: sending(say(US, peer, work_id=work, **place)),
+        lambda: sending(trace(draw(STATES), US, peer, work_id=work or "work_a", **place)),
+        lambda: undone(received(say(sender, to, work_id=work, **place))),
+    ]
+    return draw(st.sampled_from(choices))()
+
+
+def undone(job: Job) -> Job:
+    def failing(tx: Transaction) -> None:
+        job(tx)
+        raise NotFound("changed my mind")
+
+    return failing
+
+
+TRANSACTIONS = st.lists(st.lists(jobs(), min_size=1, max_size=4), max_size=6)
+FILTERS = st.builds(
+    EnvelopeFilter,
+    kinds=st.frozensets(st.sampled_from(["say", "trace", "receipt"]), max_size=2),
+    work_id=WORKS,
+    thread_id=st.none() | THREADS,
+    direct_id=st.sampled_from([None, None, None, OPAQUE]),
+    peer=st.sampled_from([None, BOB, EVE, US]),
+    channel=st.sampled_from([None, CHANNEL, "elsewhere"]),
+    directions=st.frozensets(st.sampled_from(["in", "out", "observed"]), max_size=2),
+    inbox=st.sampled_from([False, False, True]),
+    told=st.sampled_from([False, False, True]),
+)
+
+
+@settings(max_examples=60)
+@given(before=TRANSACTIONS, after=TRANSACTIONS, wanted=st.lists(FILTERS, min_size=1, max_size=8))
+def test_the_tail_tells_what_the_file_tells(
+    before: list[list[Job]], after: list[list[Job]], wanted: list[EnvelopeFilter]
+) -> None:
+    async def compare() -> None:
+        with tempfile.TemporaryDirectory() as folder:
+            store = await Store.open(Path(folder) / "store.db", synchronous="normal")
+            start = await commit(store, before)
+            with store.memory.tail.following():
+                top = await commit(store, after)
+                for one in (EVERYTHING, *wanted):
+                    for since in range(top + 2):
+                        await same(store, one, since, top, kept=start <= since and start < top)
+            await store.close()
+
+    asyncio.run(compare())
+
+
+async def commit(store: Store, transactions: list[list[Job]]) -> int:
+    """The last sequence after all jobs, those of a list in one transaction; what some raise is meant."""
+    for together in transactions:
+        await asyncio.gather(*(store.submit(job) for job in together), return_exceptions=True)
+    return (await store.status()).last_seq
+
+
+async def same(store: Store, wanted: EnvelopeFilter, since: int, top: int, *, kept: bool) -> None:
+    """`kept`: the tail reaches from `since` to the end."""
+    stretch = store.memory.tail.read(wanted, since, top, 100)
+    page = await events(store.reader, wanted, since=since)
+    if stretch is None:
+        assert not kept or wanted.needs_store
+        return
+    assert kept
+    assert stretch.events == [as_it_came(event) for event in page.events]
+    assert stretch.next_since == page.next_since
+
+
+def as_it_came(event: Event) -> Event:
+    """The event before something else showed that an envelope of ours had arrived."""
+    message = event.message
+    if message is None or message.delivery != "receipted":
+        return event
+    return msgspec.structs.replace(event, message=msgspec.structs.replace(message, delivery="queued"))
+
+
+def seqs(tail: Tail, since: int = 0, upto: int = 0, limit: int = 10_000) -> list[int] | None:
+    stretch = tail.read(EVERYTHING, since, upto, limit)
+    return None if stretch is None else [event.seq for event in stretch.events]
+
+
+async def test_nothing_is_kept_while_nobody_follows(store: Store) -> None:
+    tail = store.memory.tail
+    await receive(store, say())
+    assert seqs(tail) is None
+    with tail.following(), tail.following():
+        await receive(store, say())
+        assert seqs(tail, 1) == [2]
+        assert seqs(tail, 0) is None  # the file has to be asked for the first
+    assert seqs(tail, 1) is None
+
+
+async def test_pages_go_on_where_the_last_one_ended(store: Store) -> None:
+    with store.memory.tail.following():
+        for _ in range(5):
+            await receive(store, say())
+        first = store.memory.tail.read(EVERYTHING, 0, 5, 2)
+        assert first is not None
+        assert [event.seq for event in first.events] == [1, 2]
+        assert first.next_since == 2
+        assert seqs(store.memory.tail, first.next_since, 5) == [3, 4, 5]
+        beyond = store.memory.tail.read(EVERYTHING, 9, 5, 2)  # a client that knows another store
+        assert beyond is not None
+        assert (beyond.events, beyond.next_since) == ([], 9)
+
+
+async def test_what_is_not_committed_shows_nowhere(store: Store) -> None:
+    tail = store.memory.tail
+    seen: list[list[int] | None] = []
+
+    def look(tx: Transaction) -> None:
+        seen.append(seqs(tail))
+
+    with tail.following():
+        await asyncio.gather(store.submit(received(say())), store.submit(look))
+        assert seen == [None]
+        assert seqs(tail) == [1]
+
+
+async def test_followers_that_come_and_go_within_a_transaction_miss_nothing(store: Store) -> None:
+    """The tail goes without what was stored while nobody followed, and so cannot be read from before that."""
+    tail = store.memory.tail
+    first, second = tail.following(), tail.following()
+
+    def job(action: Callable[[], object]) -> Job:
+        def run(tx: Transaction) -> None:
+            action()
+
+        return run
+
+    await asyncio.gather(
+        *(
+            store.submit(each)
+            for each in (
+                job(first.__enter__),
+                received(say()),
+                job(lambda: first.__exit__(None, None, None)),
+                received(say()),
+                job(second.__enter__),
+                received(say()),
+                received(say()),
+            )
+        )
+    )
+    assert seqs(tail, 1, 4) is None
+    assert seqs(tail, 2, 4) == [3, 4]
+    second.__exit__(None, None, None)
+
+
+async def test_a_transaction_that_fails_leaves_nothing(store: Store) -> None:
+    def overflow(tx: Transaction) -> None:
+        (pages,) = tx.db.execute("PRAGMA page_count").fetchone()
+        tx.db.execute(f"PRAGMA max_page_count = {pages}").fetchone()
+        tx.db.execute("INSERT INTO quarantine VALUES (NULL, 0, '', '', '', '', '', 0, zeroblob(1000000))")
+
+    def relieve(tx: Transaction) -> None:
+        tx.db.execute(f"PRAGMA max_page_count = {1 << 30}").fetchone()
+
+    with store.memory.tail.following():
+        await receive(store, say())
+        failed = [store.submit(received(say())), store.submit(overflow), store.submit(received(say()))]
+        results = await asyncio.gather(*failed, return_exceptions=True)
+        assert [type(result) for result in results] == [StoreUnavailable] * 3
+        assert seqs(store.memory.tail) == [1]
+        await store.write(relieve)
+        await receive(store, say(text="the next one"))
+        assert seqs(store.memory.tail) == [1, 2]
+        stretch = store.memory.tail.read(EVERYTHING, 1, 2, 1)
+        assert stretch is not None
+        assert stretch.events == (await events(store.reader, EVERYTHING, since=1)).events
+
+
+async def test_the_tail_is_bounded_by_rows(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tails, "TAIL_ROWS", 3)
+    with store.memory.tail.following():
+        await asyncio.gather(*(store.submit(received(say())) for _ in range(7)))
+        assert seqs(store.memory.tail, 3, 7) is None
+        assert seqs(store.memory.tail, 4, 7) == [5, 6, 7]
+
+
+async def test_the_tail_is_bounded_by_bytes(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tails, "TAIL_BYTES", 10_000)
+    with store.memory.tail.following():
+        for _ in range(4):
+            await receive(store, say(text="x" * 4_000))
+        assert seqs(store.memory.tail, 1, 4) is None
+        assert seqs(store.memory.tail, 2, 4) == [3, 4]
+        await receive(store, say(text="x" * 20_000))
+        assert seqs(store.memory.tail, 4, 5) is None
+        await receive(store, say())
+        assert seqs(store.memory.tail, 5, 6) == [6]
