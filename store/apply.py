@@ -128,7 +128,7 @@ class _Run:
             if isinstance(effect, Remember):
                 self.tx.memory.dedup.remember(self.tx, key_of(envelope) if key is None else key, effect.until)
             elif isinstance(effect, Store):
-                self.seq = self._store(envelope, effect, self.change[0])
+                self.seq = self._store(envelope, effect, effects, self.change[0])
                 if effect.direction == "in" and envelope.kind in WORK_KINDS:
                     self._note_arrival(envelope)
             elif isinstance(effect, Deliver):
@@ -155,23 +155,23 @@ class _Run:
         for own in effect.effects:
             match own:
                 case Store():
-                    seq = self._store(effect.envelope, own, _work_change(effect.effects)[0])
+                    seq = self._store(effect.envelope, own, effect.effects, _work_change(effect.effects)[0])
                 case Bind() | Open() | Advance():
                     self._change(effect.envelope, own, effect.effects, seq)
         outbox.add(self.tx, _stored(seq), effect.envelope)
         self.queued.append(_stored(seq))
         return _stored(seq)
 
-    def _store(self, envelope: Envelope, effect: Store, before: WorkView | None) -> int:
+    def _store(self, envelope: Envelope, effect: Store, effects: Effects, before: WorkView | None) -> int:
         state = None if effect.verdict is None else _state_before(effect.verdict, before)
         seq = envelopes.insert(self.tx, envelope, effect, state, self.now_ms)
         rooms.touch(self.tx, envelope, effect.pair, seq, self.now_ms)
         self._audit(envelope, effect)
         if self.tx.memory.tail.followed:
-            self._tell(seq, envelope, effect, effects)
+            self._tell(seq, envelope, effect, effects, state)
         return seq
 
-    def _tell(self, seq: int, envelope: Envelope, effect: Store, effects: Effects) -> None:
+    def _tell(self, seq: int, envelope: Envelope, effect: Store, effects: Effects, before: State | None) -> None:
         """Those who follow, once it is committed."""
         delivery: Literal["queued", "ready"] | None = "queued" if effect.direction == "out" else None
         role: Role | None = None
@@ -185,7 +185,7 @@ class _Run:
         fresh = events.fresh(
             envelope,
             effect,
-            _state_before(effect, effects),
+            before,
             seq=seq,
             received_ms=self.now_ms,
             delivery=delivery,

@@ -70,7 +70,7 @@ def load(tx: Transaction, workspace_id: str, channel: str, work_id: str) -> Work
 
 def role(tx: Transaction, workspace_id: str, channel: str, work_id: str) -> control.Role | None:
     """Our part in a work when it was opened; None when it is not known here."""
-    row = tx.db.execute(
+    row = tx.apart.execute(
         "SELECT role FROM works WHERE workspace_id = ? AND channel = ? AND work_id = ?",
         (workspace_id, channel, work_id),
     ).fetchone()
