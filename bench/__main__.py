@@ -16,14 +16,15 @@ from bench.harness.scale import SCALES, Scale
 
 
 def measured(figure: Figure, run: Run) -> Result:
-    """What the figure finds; a figure for which there is no time left is skipped, one that fails says why."""
+    """What the figure finds, or why it is not measured."""
     run.progress.begin(figure.title)
     if run.progress.over:
         return Result(skipped="no time was left")
     try:
         return figure.measure(run)
     except Exception as error:  # the others are still worth having; the exit code says that this one failed
-        return Result(skipped=f"FAILED: {type(error).__name__}: {error}".replace("\n", " ").replace("|", "/"))
+        why = f"{type(error).__name__}: {error}".replace("\n", " ").replace("|", "/")
+        return Result(skipped=why, failed=True)
 
 
 def measure(scale: Scale, figures: Sequence[Figure]) -> report.Report:
@@ -54,13 +55,17 @@ def main(argv: Sequence[str] | None = None) -> int:
     options = parser.parse_args(argv)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # unwinds, so that brokers and daemons end too
     chosen = [figure for figure in FIGURES if not options.only or figure.name in options.only]
-    found = measure(SCALES[options.scale or "quick"], chosen)
+    try:
+        found = measure(SCALES[options.scale or "quick"], chosen)
+    except KeyboardInterrupt:
+        print("\ninterrupted: nothing was written", file=sys.stderr)
+        return 130
     print(report.markdown(found))
     for path in report.write(found, options.out):
         print(path)
-    failed = [title for title, result in found.results.items() if result.skipped.startswith("FAILED")]
+    failed = [title for title, result in found.results.items() if result.failed]
     if failed:
-        print(f"failed: {', '.join(failed)}", file=sys.stderr)
+        print(f"not measured: {', '.join(failed)}", file=sys.stderr)
     return 1 if failed else 0
 
 

@@ -11,66 +11,38 @@ from tests.support.daemons import Daemon
 def measure(run: Run) -> Result:
     """`aghd` beside an interpreter that only imports the same libraries."""
     scale = run.scale
-    bare_mib: list[float] = []
-    fresh_mib: list[float] = []
     with broker() as server, daemons(server.url, "worker") as (worker,):
 
-        def bare() -> float:
+        def bare() -> dict[str, float]:
             started = time.perf_counter()
             with Child("bench.harness.floors", "bare") as child:
                 child.read()
                 took = (time.perf_counter() - started) * 1000
-                bare_mib.append(memory_mib(child.pid))
-            return took
+                return {"bare start": took, "bare memory": memory_mib(child.pid)}
 
-        def start() -> float:
+        def fresh() -> dict[str, float]:
             with home() as folder:
                 started = time.perf_counter()
                 with Daemon(folder, "fresh", "--nats", server.url) as daemon:
                     took = (time.perf_counter() - started) * 1000
-                    fresh_mib.append(memory_mib(pid_of(daemon)))
-            return took
+                    return {"start": took, "memory": memory_mib(pid_of(daemon))}
 
-        def loaded() -> float:
+        def loaded() -> dict[str, float]:
             received(server, worker, scale.messages)
-            return memory_mib(pid_of(worker))
+            return {"loaded memory": memory_mib(pid_of(worker))}
 
-        found = interleave(run, {"bare": bare, "start": start, "loaded": loaded})
+        found = interleave(run, {"bare": bare, "fresh": fresh, "loaded": loaded})
         run.progress.step("doing nothing")
         before = cpu_seconds(pid_of(worker))
         time.sleep(scale.idle_seconds)
         idle = 100 * (cpu_seconds(pid_of(worker)) - before) / scale.idle_seconds
-    rounds = len(found["bare"])
-    bare_rounds = bare_mib[-rounds:]
     imports = "bare imports of the same libraries"
+    start, memory = (imports, "bare start"), (imports, "bare memory")
     return Result(
         rows=[
-            Row(
-                what="start of the process to ready",
-                unit="ms",
-                values=found["start"],
-                floor=imports,
-                floors=found["bare"],
-                better="lower",
-            ),
-            Row(
-                what="memory when ready",
-                unit="MiB",
-                values=fresh_mib[-rounds:],
-                floor=imports,
-                floors=bare_rounds,
-                better="lower",
-            ),
-            Row(
-                what="memory after the load",
-                unit="MiB",
-                values=found["loaded"],
-                bound=2.5,
-                aim=1.5,
-                floor=imports,
-                floors=bare_rounds,
-                better="lower",
-            ),
+            found.row("start of the process to ready", "ms", "start", floor=start),
+            found.row("memory when ready", "MiB", "memory", floor=memory),
+            found.row("memory after the load", "MiB", "loaded memory", floor=memory, target=(2.5, 1.5)),
             Row(what="processor time at rest", unit="% of a core", values=[idle], better="lower"),
         ],
         notes=[f"The load is {scale.messages:,} says a round, delivered to a consumer; flags: {' '.join(ROOMY)}."],

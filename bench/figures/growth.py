@@ -1,81 +1,120 @@
 """Figure 6: the cost of a message as everything else grows."""
 
 import contextlib
-from collections.abc import Iterator
+import statistics
+from collections.abc import Callable, Iterator
 from functools import partial
 
 from bench.harness.envelopes import Maker
-from bench.harness.figure import Curve, Figure, Result, Row, Run, interleave
-from bench.harness.filling import fill
-from bench.harness.load import received
-from bench.harness.processes import ROOMY, broker, home
+from bench.harness.figure import Curve, Figure, Found, Result, Row, Run, Way, interleave
+from bench.harness.filling import fill, room_for
+from bench.harness.load import drained, received
+from bench.harness.processes import HANG, ROOMY, broker, home, run_all
+from bench.harness.scale import Growth
 from bench.harness.wire import RawNats, frame
 from tests.support.daemons import Daemon, Home, wait_for
 from tests.support.natsutil import NatsServer
 
 _TITLES = {
     "dedup": "ids in the dedup window",
-    "stored": "envelopes in the store",
     "works": "open works",
     "peers": "peers present",
+    "inbox": "messages in the inbox",
+    "stored": "envelopes in the store",
 }
+_TARGET = (1.3, 1.05)
 _FLAGS = (*ROOMY, "--store-retention-size", "1000GiB", "--discovery-interval", "1h")
+
+Cost = Callable[[NatsServer, Daemon, int], float]
+"""Microseconds for each of so many messages."""
+
+
+def _receive(server: NatsServer, daemon: Daemon, count: int) -> float:
+    return 1e6 / received(server, daemon, count)
+
+
+def _receive_and_clear(server: NatsServer, daemon: Daemon, count: int) -> float:
+    """The inbox is left as it was found: these messages go again, and are not counted."""
+    cost = _receive(server, daemon, count)
+    drained(daemon, count)
+    return cost
+
+
+def _lease_and_ack(server: NatsServer, daemon: Daemon, count: int) -> float:
+    """So many come first, and are not counted, so that the inbox is left as it was found."""
+    received(server, daemon, count)
+    return 1e6 / drained(daemon, count)
+
+
+_COSTS: dict[str, dict[str, Cost]] = {
+    "inbox": {"received": _receive_and_clear, "leased and acked": _lease_and_ack},
+}
+"""What is measured for each size, by what happens to a message: received, where nothing else is said."""
 
 
 def measure(run: Run) -> Result:
     """For each quantity, daemons of all its sizes beside each other, the rounds in turn."""
-    scale = run.scale
-    sizes = {
-        "dedup": scale.dedup,
-        "works": scale.open_works,
-        "peers": scale.present,
-        "stored": scale.stored,  # last: filling it takes longest
-    }
+    growth = run.scale.growth
     rows: list[Row] = []
     curves: list[Curve] = []
-    for what, counts in sizes.items():
+    notes: list[str] = []
+    for what, title in _TITLES.items():
         if rows and run.progress.late:
+            notes.append(f"Not measured: {title}: no time was left.")
+            continue
+        sizes = _possible(growth, what, notes)
+        found = _grown(run, what, sizes)
+        for done in _COSTS.get(what, {"received": _receive}):
+            rows += _rows(found, done, what, sizes)
+            costs = [statistics.median(found[f"{done} {size}"]) for size in sizes]
+            name = title if done == "received" else f"{title}, {done}"
+            curves.append(Curve(name=name, unit="µs per message", sizes=sizes, costs=costs))
+    return Result(rows=rows, curves=curves, notes=notes)
+
+
+def _possible(growth: Growth, what: str, notes: list[str]) -> list[int]:
+    """The sizes for which there is room on the disk; why others are left out goes into `notes`."""
+    sizes: list[int] = []
+    total = 0
+    for size in getattr(growth, what):
+        total += size
+        if why := room_for(what, total):
+            notes.append(f"Not measured: {size:,} {_TITLES[what]}: {why}.")
             break
-        with broker() as server, home() as folder, _grown(run, server, folder, what, counts) as grown:
-            ways = {str(size): partial(_cost, server, daemon, scale.growth_messages) for size, daemon in grown.items()}
-            found = interleave(run, ways, scale.growth_rounds)
-        small, *others = counts
-        rows += [
-            Row(
-                what=f"{size:,} {_TITLES[what]}",
-                unit="µs/msg",
-                values=found[str(size)],
-                floor=f"{small:,}",
-                floors=found[str(small)],
-                bound=1.3,
-                aim=1.05,
-                better="lower",
-            )
-            for size in others
-        ]
-        middle = [sorted(found[str(size)])[len(found[str(size)]) // 2] for size in counts]
-        curves.append(Curve(name=_TITLES[what], unit="µs per message", sizes=list(counts), costs=middle))
-    left = [_TITLES[what] for what in sizes if what not in list(sizes)[: len(curves)]]
-    return Result(rows=rows, curves=curves, notes=[f"No time for: {', '.join(left)}."] if left else [])
+        sizes.append(size)
+    return sizes
 
 
-def _cost(server: NatsServer, daemon: Daemon, count: int) -> float:
-    return 1e6 / received(server, daemon, count)
+def _rows(found: Found, done: str, what: str, sizes: list[int]) -> list[Row]:
+    small, *others = sizes
+    floor = (f"{small:,}", f"{done} {small}")
+    return [
+        found.row(f"{size:,} {_TITLES[what]}: {done}", "µs/msg", f"{done} {size}", floor=floor, target=_TARGET)
+        for size in others
+    ]
+
+
+def _grown(run: Run, what: str, sizes: list[int]) -> Found:
+    """Costs by `"<what happens> <size>"`."""
+    with broker() as server, home() as folder, _daemons(run, server, folder, what, sizes) as grown:
+        ways: dict[str, Way] = {
+            f"{done} {size}": partial(cost, server, daemon, run.scale.growth.messages)
+            for size, daemon in grown.items()
+            for done, cost in _COSTS.get(what, {"received": _receive}).items()
+        }
+        return interleave(run, ways)
 
 
 @contextlib.contextmanager
-def _grown(
-    run: Run, server: NatsServer, folder: Home, what: str, counts: tuple[int, ...]
-) -> Iterator[dict[int, Daemon]]:
+def _daemons(run: Run, server: NatsServer, folder: Home, what: str, sizes: list[int]) -> Iterator[dict[int, Daemon]]:
     """A daemon for each size, by size."""
+    grown = {size: Daemon(folder, f"grown-{size}", "--nats", server.url, *_FLAGS) for size in sizes}
+    if what != "peers":
+        for size, daemon in grown.items():
+            fill(daemon.store_path, what, size, daemon.name, run.progress.step)
     with contextlib.ExitStack() as stack:
-        grown = {}
-        for size in counts:
-            daemon = Daemon(folder, f"grown-{size}", "--nats", server.url, *_FLAGS)
-            if what != "peers":
-                fill(daemon.store_path, what, size, daemon.name, run.progress.step)
-            run.progress.step(f"starting with {size:,} {_TITLES[what]}")
-            grown[size] = stack.enter_context(daemon)
+        run.progress.step(f"starting with {_TITLES[what]}")
+        run_all(stack, list(grown.values()))
         if what == "peers":
             _greet(server, grown)
         yield grown
@@ -90,7 +129,7 @@ def _greet(server: NatsServer, grown: dict[int, Daemon]) -> None:
                 nats.socket.sendall(frame(Maker("", daemon.name).subject, maker.greet()))
             nats.flush()
     for size, daemon in grown.items():
-        wait_for(partial(_has, daemon, size), 60, "presence")
+        wait_for(partial(_has, daemon, size), HANG, "presence")
 
 
 def _has(daemon: Daemon, peers: int) -> bool:

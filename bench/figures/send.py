@@ -1,7 +1,7 @@
 """Figure 2: the send path, from requests on the API to the bus."""
 
-from bench.harness.figure import Figure, Result, Row, Run, interleave
-from bench.harness.load import once, published, received
+from bench.harness.figure import Figure, Result, Run, interleave
+from bench.harness.load import published, received, sent
 from bench.harness.processes import broker, daemons
 
 _CONNECTIONS = 64
@@ -11,47 +11,19 @@ def measure(run: Run) -> Result:
     """Requests over many connections at a time, each answered after its commit, until all are on the bus."""
     scale = run.scale
     with broker() as server, daemons(server.url, "ops") as (ops,):
-
-        def sent() -> float:
-            return float(
-                once(
-                    "caller",
-                    do="send",
-                    nats=server.url,
-                    socket=str(ops.socket_path),
-                    to="absent",
-                    count=scale.messages // 2,
-                    connections=_CONNECTIONS,
-                )
-            )
-
         found = interleave(
             run,
             {
                 "publish": lambda: published(server, scale.floor_messages),
-                "send": sent,
+                "send": lambda: sent(server, ops, scale.messages // 2, _CONNECTIONS),
                 "receive": lambda: received(server, ops, scale.messages // 2),
             },
         )
     what = f"API, commit, published; {_CONNECTIONS} connections"
     return Result(
         rows=[
-            Row(
-                what=what,
-                unit="msg/s",
-                values=found["send"],
-                floor="nats-py publish of the same size",
-                floors=found["publish"],
-            ),
-            Row(
-                what=what,
-                unit="msg/s",
-                values=found["send"],
-                floor="durable receive path",
-                floors=found["receive"],
-                bound=0.5,
-                aim=1.0,
-            ),
+            found.row(what, "msg/s", "send", floor=("nats-py publish of the same size", "publish")),
+            found.row(what, "msg/s", "send", floor=("durable receive path", "receive"), target=(0.5, 1.0)),
         ]
     )
 

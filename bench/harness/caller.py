@@ -2,153 +2,124 @@
 
 Jobs, by `do`:
 - `send`:  says to `to` over `connections` at a time, until a subscriber on the bus has them all; messages a second
-- `whois`: milliseconds of `POST /v1/whois`, one after the other
-- `works`: works opened at one daemon and carried out at the other, one after the other; milliseconds from request to completed
-- `crowd`: the same with `flight` works at a time; works a second
+- `whois`: milliseconds of `POST /v1/whois`, one after the other; the first tenth warms up
+- `drain`: messages leased from the inbox and acked, over `connections` at a time; messages a second
 """
 
 import json
 import selectors
 import sys
-import threading
 import time
+from collections.abc import Callable
 from typing import Any, Final
 
 from aghbus.protocol.identifiers import subject_for
 from bench.harness.envelopes import CHANNEL, WORKSPACE
-from bench.harness.wire import Events, RawApi, RawNats, request_bytes, take_answer
+from bench.harness.wire import RawApi, RawNats, ready, request_bytes
 
-_WAIT: Final = 20  # seconds that a consumer waits for a work
-_READ: Final = 1 << 16
+WAIT: Final = 60  # seconds that a consumer waits for a message that is on its way
 _TEXT: Final = "x" * 320  # gives an envelope of about 614 bytes
 
 
 def send(job: dict[str, Any]) -> float:
     """Messages a second, from the first request until the last is on the bus."""
     ask = {"kind": "say", "to": job["to"], "thread_id": "thread_bench", "body": {"text": _TEXT}}
-    request = request_bytes("POST", "/v1/messages", ask)
-    picker = selectors.DefaultSelector()
-    for _ in range(job["connections"]):
-        picker.register(RawApi(job["socket"]).socket, selectors.EVENT_READ, bytearray())
+    request, count = request_bytes("POST", "/v1/messages", ask), job["count"]
+    asked = seen = 0
+
+    def say(api: RawApi) -> None:
+        nonlocal asked
+        if asked < count:
+            asked += 1
+            api.socket.sendall(request)
+
+    def answered(api: RawApi) -> None:
+        if api.receive() is not None:
+            say(api)
+
+    def published() -> None:
+        nonlocal seen
+        seen += len(nats.receive())
+
+    picker, apis = selectors.DefaultSelector(), _connections(job)
     with RawNats(job["nats"]) as nats:
         nats.subscribe(subject_for(WORKSPACE, CHANNEL, job["to"]))
-        picker.register(nats.socket, selectors.EVENT_READ, None)
+        picker.register(nats.socket, selectors.EVENT_READ, published)
+        for api in apis:
+            picker.register(api.socket, selectors.EVENT_READ, _bound(answered, api))
         started = time.perf_counter()
-        asked = seen = 0
-        for key in list(picker.get_map().values()):
-            if key.data is not None and asked < job["count"]:
-                key.fileobj.send(request)  # type: ignore[union-attr]
-                asked += 1
-        while seen < job["count"]:
-            for key, _ in picker.select(30):
-                if key.data is None:
-                    seen += len(nats.receive())
-                    continue
-                key.data.extend(key.fileobj.recv(_READ))  # type: ignore[union-attr]
-                if (answer := take_answer(key.data)) is None:
-                    continue
-                if answer[0] != 201:
-                    raise RuntimeError(answer[1].decode())
-                if asked < job["count"]:
-                    key.fileobj.send(request)  # type: ignore[union-attr]
-                    asked += 1
-        return float(seen / (time.perf_counter() - started))
+        for api in apis:
+            say(api)
+        while seen < count:
+            for act in ready(picker):
+                act()
+        return float(count / (time.perf_counter() - started))
 
 
 def whois(job: dict[str, Any]) -> list[float]:
-    """Milliseconds of each call; the first tenth warms up."""
-    api = RawApi(job["socket"])
+    """Milliseconds of each call."""
+    api, warm_up = RawApi(job["socket"]), job["count"] // 10
+    request = request_bytes("POST", "/v1/whois", {"query": job["query"], "first": True})
     taken = []
-    for _ in range(job["count"] + job["count"] // 10):
+    for _ in range(job["count"] + warm_up):
         started = time.perf_counter()
-        answer = api.call("POST", "/v1/whois", {"query": job["query"], "first": True})
+        api.socket.sendall(request)
+        answer = api.answer()
         taken.append((time.perf_counter() - started) * 1000)
         if not answer["peers"]:
             raise RuntimeError("nobody answered")
-    return taken[job["count"] // 10 :]
-
-
-def open_work(api: RawApi, to: str, work_id: str) -> None:
-    """One work for a peer."""
-    api.call("POST", "/v1/works", {"to": to, "text": "x" * 200, "work_id": work_id})
-
-
-def carry_out(api: RawApi, work_id: str) -> None:
-    """Take a work from the inbox when it comes, and accept, trace and complete it."""
-    item = api.call("POST", "/v1/inbox/next", {"wait": _WAIT, "ack": True, "work_id": work_id})["item"]
-    if item is None:
-        raise RuntimeError(f"{work_id} did not come")
-    for verb in ("accept", "update", "complete"):
-        api.call("POST", f"/v1/works/{work_id}/{verb}", {})
-
-
-class Ends:
-    """Works seen completed on the opener's event stream, with the time of each."""
-
-    def __init__(self, path: str) -> None:
-        self._events = Events(path, "direction=in&kind=trace")
-        self._ahead = 0  # traces that came with others and are not waited for yet
-
-    def wait(self, count: int) -> None:
-        """Until that many further traces have come."""
-        while self._ahead < count:
-            self._ahead += self._events.count()
-        self._ahead -= count
-
-
-def works(job: dict[str, Any]) -> list[float]:
-    """Milliseconds from the request that opens a work to the event that says completed; the first tenth warms up."""
-    ops, worker, ends = RawApi(job["ops"]), RawApi(job["worker"]), Ends(job["ops"])
-    origin, warm_up = f"work_{time.time_ns()}", job["count"] // 10
-    taken = []
-    for number in range(job["count"] + warm_up):
-        work_id = f"{origin}_{number}"
-        thread = threading.Thread(target=carry_out, args=(worker, work_id))
-        thread.start()
-        started = time.perf_counter()
-        open_work(ops, job["to"], work_id)
-        ends.wait(2)  # working, completed
-        taken.append((time.perf_counter() - started) * 1000)
-        thread.join()
     return taken[warm_up:]
 
 
-def crowd(job: dict[str, Any]) -> float:
-    """Works a second, `flight` at a time, each opener with a consumer of its own."""
-    each = max(1, job["count"] // job["flight"])
-    origin = f"work_{time.time_ns()}"
+def drain(job: dict[str, Any]) -> float:
+    """Messages a second, from the first lease to the last ack."""
+    lease = request_bytes("POST", "/v1/inbox/next", {"wait": WAIT})
+    leased = acked = 0
+    count = job["count"]
 
-    def opener(lane: int) -> None:
-        api = RawApi(job["ops"])
-        for number in range(each):
-            room.acquire()
-            open_work(api, job["to"], f"{origin}_{lane}_{number}")
+    def take(api: RawApi) -> None:
+        nonlocal leased
+        if leased < count:
+            leased += 1
+            api.socket.sendall(lease)
 
-    def consumer(lane: int) -> None:
-        api = RawApi(job["worker"])
-        for number in range(each):
-            carry_out(api, f"{origin}_{lane}_{number}")
+    def answered(api: RawApi) -> None:
+        nonlocal acked
+        if (content := api.receive()) is None:
+            return
+        answer = json.loads(content)
+        if "item" not in answer:
+            acked += 1
+            take(api)
+        elif (item := answer["item"]) is None:
+            raise RuntimeError("the inbox is empty")
+        else:
+            api.send("POST", f"/v1/inbox/{item['seq']}/ack", {"lease": item["lease"]})
 
-    room = threading.Semaphore(job["flight"])
-    ends = Ends(job["ops"])
-    lanes = range(job["flight"])
-    threads = [threading.Thread(target=role, args=(lane,)) for role in (opener, consumer) for lane in lanes]
+    picker, apis = selectors.DefaultSelector(), _connections(job)
+    for api in apis:
+        picker.register(api.socket, selectors.EVENT_READ, _bound(answered, api))
     started = time.perf_counter()
-    for thread in threads:
-        thread.start()
-    for _ in range(each * job["flight"]):
-        ends.wait(2)
-        room.release()
-    took = time.perf_counter() - started
-    for thread in threads:
-        thread.join()
-    return float(each * job["flight"] / took)
+    for api in apis:
+        take(api)
+    while acked < count:
+        for act in ready(picker):
+            act()
+    return float(count / (time.perf_counter() - started))
+
+
+def _connections(job: dict[str, Any]) -> list[RawApi]:
+    return [RawApi(job["socket"]) for _ in range(job["connections"])]
+
+
+def _bound(act: Callable[[RawApi], None], api: RawApi) -> Callable[[], None]:
+    return lambda: act(api)
 
 
 def main() -> None:
     """Do the one job that the command line has."""
     job = json.loads(sys.argv[1])
-    result = {"send": send, "whois": whois, "works": works, "crowd": crowd}[job["do"]](job)
+    result = {"send": send, "whois": whois, "drain": drain}[job["do"]](job)
     print(json.dumps(result), flush=True)
 
 

@@ -9,8 +9,9 @@ import msgspec
 from bench.harness.progress import Progress
 from bench.harness.scale import Scale
 
-Way = Callable[[], float]
-"""One measurement: a rate, a time or a size."""
+Measured = float | list[float] | dict[str, float]
+Way = Callable[[], Measured]
+"""One measurement: a value (a rate, a time or a size), samples, whose median is the value, or several values by name."""
 
 
 class Row(msgspec.Struct, frozen=True, kw_only=True):
@@ -61,13 +62,15 @@ class Curve(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Result(msgspec.Struct, frozen=True, kw_only=True):
-    """What a figure found. `latencies` are samples in milliseconds by name; `skipped` says why there is nothing."""
+    """What a figure found. `latencies` are samples in milliseconds by name; `skipped` says why there is nothing, and `failed`
+    that there should be something."""
 
     rows: list[Row] = []
     latencies: dict[str, list[float]] = {}
     curves: list[Curve] = []
     notes: list[str] = []
     skipped: str = ""
+    failed: bool = False
 
 
 class Run(NamedTuple):
@@ -87,21 +90,64 @@ class Figure(NamedTuple):
     weight: float = 1.0
 
 
-def interleave(run: Run, ways: Mapping[str, Way], rounds: int | None = None) -> dict[str, list[float]]:
-    """The values of all ways by name: one round that warms up and is not counted, then rounds in which they take turns.
+class Found(dict[str, list[float]]):
+    """The values of the counted rounds, in order, by name. `samples` has all samples of the ways that return some."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.samples: dict[str, list[float]] = {}
+
+    def add(self, name: str, measured: Measured) -> None:
+        """What a way returned in one round."""
+        if isinstance(measured, dict):
+            for part, value in measured.items():
+                self.add(part, value)
+        elif isinstance(measured, list):
+            self.samples.setdefault(name, []).extend(measured)
+            self.add(name, statistics.median(measured))
+        else:
+            self.setdefault(name, []).append(measured)
+
+    def row(
+        self,
+        what: str,
+        unit: str,
+        name: str,
+        *,
+        floor: tuple[str, str] | None = None,
+        target: tuple[float, float] | None = None,
+    ) -> Row:
+        """The line of the table about `name`. `floor` is its label and its name here, `target` the ratio to stay above and the
+        one to reach. Rates are better higher, all else lower."""
+        label, beside = floor or ("", "")
+        bound, aim = target or (None, None)
+        return Row(
+            what=what,
+            unit=unit,
+            values=self[name],
+            floor=label,
+            floors=self[beside] if floor else [],
+            bound=bound,
+            aim=aim,
+            better="higher" if unit.endswith("/s") else "lower",
+        )
+
+
+def interleave(run: Run, ways: Mapping[str, Way], rounds: int | None = None) -> Found:
+    """The values of all ways by name: a round that warms up and is not counted, then rounds in which they take turns.
 
     The order turns around with every round, so that a machine that drifts spoils all alike. When the figure's share of time is
-    used up no further round begins; one is always measured.
+    used up no further round begins; one is always measured. A smoke test has no warm-up.
     """
-    found: dict[str, list[float]] = {name: [] for name in ways}
+    found = Found()
     rounds = run.scale.rounds if rounds is None else rounds
-    for number in range(rounds + 1):
+    for number in range(0 if run.scale.warm_up else 1, rounds + 1):
         if number > 1 and run.progress.late:
             break
         names = list(ways) if number % 2 else list(ways)[::-1]
         for name in names:
             run.progress.step(f"{name}, {f'round {number} of {rounds}' if number else 'warm-up'}")
-            value = ways[name]()
+            measured = ways[name]()
             if number:
-                found[name].append(value)
+                found.add(name, measured)
     return found

@@ -1,7 +1,9 @@
 """Stores that have already seen a lot, written with SQL between two lives of the daemon: the daemon then reads them as its own."""
 
 import asyncio
+import shutil
 import sqlite3
+import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -29,12 +31,28 @@ INSERT INTO works (workspace_id, channel, work_id, surface, container, initiator
 SELECT :workspace, :channel, printf('work_%08d', n), 'thread', printf('thread_%06d', n), 'flooder', :us, 'target', 'working',
     'unverified', printf('msg_%016x%012x', :now, n), 1, n, :now, n, :now, 'do this' FROM numbers"""
 )
-_STATEMENTS: Final = {"dedup": (_SEEN,), "stored": (_ENVELOPES,), "works": (_ENVELOPES, _WORKS)}
+_INBOX: Final = _NUMBERS + "INSERT INTO inbox (seq, state, attempts, available_ms) SELECT n, 'ready', 0, 0 FROM numbers"
+_STATEMENTS: Final = {
+    "dedup": (_SEEN,),
+    "stored": (_ENVELOPES,),
+    "works": (_ENVELOPES, _WORKS),
+    "inbox": (_ENVELOPES, _INBOX),
+}
+_ROW_BYTES: Final = 1_200  # of an envelope with its indexes, rounded up
+_SPARE: Final = 2 << 30  # bytes that are left to others
+
+
+def room_for(what: str, count: int) -> str:
+    """Why so many rows have no room in the temporary folder; empty when they do."""
+    need, free = count * _ROW_BYTES + _SPARE, shutil.disk_usage(tempfile.gettempdir()).free
+    if what in _STATEMENTS and count > _CHUNK and need > free:
+        return f"{need >> 30} GiB are needed in {tempfile.gettempdir()}, {free >> 30} are free"
+    return ""
 
 
 def fill(path: Path, what: str, count: int, us: str, step: Callable[[str], None]) -> None:
-    """A new store at `path` of the peer `us` with `count` remembered ids (`dedup`), envelopes (`stored`) or open works with
-    their openings (`works`). `step` is told of the progress."""
+    """A new store at `path` of the peer `us` with `count` remembered ids (`dedup`), envelopes (`stored`), open works with their
+    openings (`works`) or messages that wait (`inbox`). `step` is told of the progress."""
     path.parent.mkdir(parents=True, mode=0o700)
     asyncio.run(_create(path))
     now = time.time()

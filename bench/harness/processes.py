@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import json
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -17,7 +18,8 @@ from tests.support.daemons import Daemon, Home, wait_for
 from tests.support.natsutil import NatsServer
 
 ROOT: Final = Path(__file__).resolve().parent.parent.parent
-CHILD_SECONDS: Final = 40.0  # that a child may take for one answer; far more than any measurement does
+HANG: Final = 300.0
+"""Seconds after which a child that has not answered hangs. What is measured ends by count: this only bounds the slowest machine."""
 
 ROOMY: Final = ("--inbox-capacity", "100000000", "--retry-first", "1h", "--retry-ceiling", "1d")
 """Flags of daemons under a load that no agent takes off them: the inbox has room, and what a load generator does not answer is
@@ -47,10 +49,20 @@ def home() -> Iterator[Home]:
 def daemons(url: str, *names: str, flags: tuple[str, ...] = ROOMY, knows: bool = True) -> Iterator[list[Daemon]]:
     """Daemons on the broker at `url`, ready and, when `knows`, acquainted with each other."""
     with home() as folder, contextlib.ExitStack() as stack:
-        started = [stack.enter_context(Daemon(folder, name, "--nats", url, *flags)) for name in names]
+        started = [Daemon(folder, name, "--nats", url, *flags) for name in names]
+        run_all(stack, started)
         if knows:
             wait_for(lambda: all(one.knows(*names) for one in started), 30, "the daemons to meet")
         yield started
+
+
+def run_all(stack: contextlib.ExitStack, daemons: list[Daemon]) -> None:
+    """Start them beside each other, wait until all are ready, and have `stack` end them."""
+    for daemon in daemons:
+        daemon.start(wait=False)
+        stack.push(daemon)
+    for daemon in daemons:
+        daemon.wait_ready(HANG)
 
 
 def pid_of(daemon: Daemon) -> int:
@@ -90,12 +102,14 @@ class Child:
     def read(self) -> Any:
         """The next value that it says; RuntimeError when it ended instead."""
         assert self._process.stdout is not None
-        watch = threading.Timer(CHILD_SECONDS, self._process.kill)
+        watch = threading.Timer(HANG, self._process.kill)
         watch.start()
         line = self._process.stdout.readline()
         watch.cancel()
         if not line:
-            raise RuntimeError(f"{self._module} ended with {self._process.wait(10)} instead of an answer")
+            code = self._process.wait(10)
+            why = f"no answer in {HANG:g} s" if code == -signal.SIGKILL else f"ended with {code} instead of an answer"
+            raise RuntimeError(f"{self._module}: {why}")
         return json.loads(line)
 
     def tell(self, value: Any) -> None:
@@ -127,5 +141,5 @@ def cpu_seconds(pid: int) -> float:
 def wall(command: list[str], env: dict[str, str] | None = None) -> float:
     """Milliseconds from starting a command to its end; it must succeed."""
     started = time.perf_counter()
-    subprocess.run(command, check=True, stdout=subprocess.DEVNULL, env=env, timeout=CHILD_SECONDS)
+    subprocess.run(command, check=True, stdout=subprocess.DEVNULL, env=env, timeout=HANG)
     return (time.perf_counter() - started) * 1000

@@ -4,7 +4,8 @@ Jobs, by `do`:
 - `deliver`: as fast as a consumer on the event stream of the daemon gets them, with at most `window` on their way
 - `commit`:  as fast as the broker takes them, until the daemon has committed all (asked twenty times a second)
 - `blast`:   as fast as the broker takes them; answers when it began
-- `pace`:    `rate` a second; with `reply`, the milliseconds until each was acknowledged
+- `pace`:    `count` at `rate` a second; the milliseconds until each was acknowledged
+- `press`:   `rate` a second until it is told to stop; says when it runs, and how many a second it has reached
 """
 
 import json
@@ -13,6 +14,7 @@ import sys
 import time
 from typing import Any, Final
 
+from aghbus.protocol.nats_names import inbox
 from bench.harness.envelopes import MIX, Maker
 from bench.harness.wire import Events, RawApi, RawNats, frame
 
@@ -20,6 +22,10 @@ WINDOW: Final = 2_048  # half of the daemon's receive queue; one sender may fill
 _BURST: Final = 64  # frames of one write
 _LOOK: Final = 0.05  # seconds between two looks at the store
 _PATIENCE: Final = 60.0  # seconds without any progress
+_UNANSWERED: Final = (
+    512  # acknowledgements that may be awaited: half of the answers that a daemon has under way at most
+)
+_SETTLED: Final = 1.0  # seconds after which a steady load counts as running
 
 
 def frames_of(job: dict[str, Any]) -> list[bytes]:
@@ -60,10 +66,14 @@ def commit(job: dict[str, Any]) -> float:
         started = time.perf_counter()
         nats.socket.sendall(b"".join(frames))
         nats.flush()
-        while api.call("GET", "/v1/status")["store"]["last_seq"] - before < len(frames):
-            if time.perf_counter() - started > _PATIENCE:
-                raise RuntimeError("messages were lost on their way into the store")
+        done, moved = 0, started
+        while done < len(frames):
+            if time.perf_counter() - moved > _PATIENCE:
+                raise RuntimeError(f"{len(frames) - done} messages were lost on their way into the store")
             time.sleep(_LOOK)
+            now_done = api.call("GET", "/v1/status")["store"]["last_seq"] - before
+            if now_done > done:
+                done, moved = now_done, time.perf_counter()
         return len(frames) / (time.perf_counter() - started)
 
 
@@ -79,28 +89,48 @@ def blast(job: dict[str, Any]) -> float:
 
 
 def pace(job: dict[str, Any]) -> list[float]:
-    """Milliseconds from each write to its acknowledgement, of messages at a steady rate; the first tenth warms up."""
-    maker = Maker(job.get("sender", "pacer"), job["to"])
+    """Milliseconds from each write to its acknowledgement, of messages at a steady rate; the first tenth warms up.
+
+    Every message is waited for, however slow the machine is. A write that had to wait for room counts from when it was due.
+    """
+    maker = Maker("pacer", job["to"])
     subject = job.get("subject") or maker.subject
-    count = int(job["rate"] * job["seconds"])
-    reply = f"_INBOX.bench{time.time_ns()}"
-    frames = [frame(subject, maker.say(), f"{reply}.{number}" if job.get("reply") else "") for number in range(count)]
+    reply = f"{inbox(maker.sender, 'ack')}.{time.time_ns()}"  # the one form of reply subject that a daemon answers
+    frames = [frame(subject, maker.say(), f"{reply}.{number}") for number in range(job["count"])]
     taken: list[float] = []
     written: dict[bytes, float] = {}
     with RawNats(job["nats"]) as nats:
-        if job.get("reply"):
-            nats.subscribe(f"{reply}.*")
+        nats.subscribe(f"{reply}.*")
         start = time.perf_counter()
         for number, one in enumerate(frames):
             due = start + number / job["rate"]
             while (left := due - time.perf_counter()) > 0:
                 _collect(nats, written, taken, left)
-            written[_key(one)] = time.perf_counter()
+            full = len(written) >= _UNANSWERED
+            while len(written) >= _UNANSWERED:
+                _await(nats, written, taken)
+            written[_key(one)] = due if full else time.perf_counter()
             nats.socket.sendall(one)
-        end = time.perf_counter() + 2
-        while job.get("reply") and written and time.perf_counter() < end:
-            _collect(nats, written, taken, 0.1)
+        while written:
+            _await(nats, written, taken)
     return taken[len(taken) // 10 :]
+
+
+def press(job: dict[str, Any]) -> float:
+    """Messages a second that were sent until standard input had a line or ended."""
+    maker = Maker("neighbour", job["to"])
+    told = False
+    with RawNats(job["nats"]) as nats:
+        number, start = 0, time.perf_counter()
+        while not told:
+            one = frame(maker.subject, maker.say())
+            if number == int(_SETTLED * job["rate"]):
+                print(json.dumps("running"), flush=True)
+            left = max(0.0, start + number / job["rate"] - time.perf_counter())
+            told = bool(select.select([sys.stdin], [], [], left)[0])
+            nats.socket.sendall(one)
+            number += 1
+        return number / (time.perf_counter() - start)
 
 
 def _key(raw: bytes) -> bytes:
@@ -109,7 +139,7 @@ def _key(raw: bytes) -> bytes:
 
 
 def _collect(nats: RawNats, written: dict[bytes, float], taken: list[float], left: float) -> None:
-    """Answers that come within `left` seconds; each names the envelope's id."""
+    """What comes within `left` seconds; an answer names the envelope's id."""
     if not select.select([nats.socket], [], [], left)[0]:
         return
     payloads, now = nats.receive(), time.perf_counter()
@@ -118,10 +148,19 @@ def _collect(nats: RawNats, written: dict[bytes, float], taken: list[float], lef
             taken.append((now - began) * 1000)
 
 
+def _await(nats: RawNats, written: dict[bytes, float], taken: list[float]) -> None:
+    """One more read with acknowledgements that are still missing; RuntimeError when none comes any more."""
+    before, end = len(taken), time.perf_counter() + _PATIENCE
+    while len(taken) == before:
+        if (left := end - time.perf_counter()) <= 0:
+            raise RuntimeError(f"{len(written)} messages were never acknowledged")
+        _collect(nats, written, taken, left)
+
+
 def main() -> None:
     """Do the one job that the command line has."""
     job = json.loads(sys.argv[1])
-    result = {"deliver": deliver, "commit": commit, "blast": blast, "pace": pace}[job["do"]](job)
+    result = {"deliver": deliver, "commit": commit, "blast": blast, "pace": pace, "press": press}[job["do"]](job)
     print(json.dumps(result), flush=True)
 
 

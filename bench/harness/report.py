@@ -77,7 +77,7 @@ def markdown(report: Report) -> str:
         "|---|---|---|---|---|---|---|---|",
     ]
     for title, result in report.results.items():
-        lines.append(f"| **{title}** | | | | | | | {f'skipped: {result.skipped}' if result.skipped else ''} |")
+        lines.append(f"| **{title}** | | | | | | | {f'not measured: {result.skipped}' if result.skipped else ''} |")
         lines += [_row(row) for row in result.rows]
     notes = [note for result in report.results.values() for note in result.notes]
     return "\n".join([*lines, *([""] if notes else []), *notes]) + "\n"

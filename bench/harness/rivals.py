@@ -63,7 +63,7 @@ async def _micro(job: dict[str, Any]) -> float:
     async def asker() -> None:
         for number in range(job["count"] // job["flight"]):
             answer = await client.request(
-                "bench.work", json.dumps({"id": number, "text": "x" * 200}).encode(), timeout=10
+                "bench.work", json.dumps({"id": number, "text": "x" * 200}).encode(), timeout=60
             )
             if json.loads(answer.data)["state"] != "completed":
                 raise RuntimeError(f"not completed: {answer.data.decode()}")

@@ -2,12 +2,21 @@
 
 import json
 import os
+import selectors
 import socket
 from typing import Any, Final, Self
 from urllib.parse import urlsplit
 
 _READ: Final = 1 << 18  # bytes
 TIMEOUT: Final = 60.0  # seconds; nothing that is measured takes that long between two reads
+
+
+def ready(picker: selectors.DefaultSelector) -> list[Any]:
+    """What was registered with the sockets that can be read now. RuntimeError when none can for a minute."""
+    found = [key.data for key, _ in picker.select(TIMEOUT)]
+    if not found:
+        raise RuntimeError(f"nothing came for {TIMEOUT:g} s")
+    return found
 
 
 class RawNats:
@@ -84,16 +93,24 @@ class RawApi:
         """Write a request."""
         self.socket.sendall(request_bytes(method, path, body))
 
-    def answer(self) -> Any:
-        """Read the answer to it: its JSON. RuntimeError for an error answer."""
-        while (answer := take_answer(self._rest)) is None:
-            piece = self.socket.recv(_READ)
-            if not piece:
-                raise RuntimeError("the daemon closed the connection")
-            self._rest += piece
+    def receive(self) -> bytes | None:
+        """One read: the content of the answer, None while it is not whole. RuntimeError for an error answer."""
+        piece = self.socket.recv(_READ)
+        if not piece:
+            raise RuntimeError("the daemon closed the connection")
+        self._rest += piece
+        answer = take_answer(self._rest)
+        if answer is None:
+            return None
         status, content = answer
         if status >= 300:
             raise RuntimeError(f"HTTP {status} {content.decode()}")
+        return content
+
+    def answer(self) -> Any:
+        """Read the answer to it: its JSON. RuntimeError for an error answer."""
+        while (content := self.receive()) is None:
+            pass
         return json.loads(content)
 
     def call(self, method: str, path: str, body: dict[str, Any] | None = None) -> Any:

@@ -8,20 +8,25 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parent.parent.parent
+HANG = 540  # seconds; it takes half a minute on two cores at rest
 
 
-@pytest.mark.long
-@pytest.mark.timeout(180)
+@pytest.mark.timeout(HANG + 60)
 def test_the_smoke_run_prints_a_table_and_writes_samples_and_plots(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "bench", "--smoke", "--out", str(tmp_path)]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=170, check=False)
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=HANG, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     results = json.loads((tmp_path / "bench.json").read_text())["results"]
     assert [title.split(".")[0] for title in results] == list("123456789")
     for title, result in results.items():
-        assert result["rows"] or result["skipped"], title
+        assert not result["failed"], (title, result["skipped"])
         assert f"**{title}**" in done.stdout
+        # The other systems of figure 9 are a dependency group of their own.
+        assert result["rows"] or title.startswith("7.") or "not installed" in result["skipped"], (title, result)
         for row in result["rows"]:
             assert row["values"] and min(row["values"]) >= 0, row
+            assert len(row["floors"]) in (0, len(row["values"])), row
+        for name, samples in result["latencies"].items():
+            assert samples and min(samples) > 0, (title, name)
     for name in ("throughput.svg", "latency.svg", "growth.svg"):
         assert (tmp_path / name).read_text().startswith("<svg ")

@@ -115,7 +115,7 @@ class Daemon:
         self.process.kill()
         self.process.wait(10)
 
-    def wait_ready(self) -> None:
+    def wait_ready(self, timeout: float = START_WAIT) -> None:
         """Until `/readyz` says so."""
 
         def ready() -> bool:
@@ -126,7 +126,7 @@ class Daemon:
                 return bool(self.get("/readyz")["ready"])
             return False
 
-        wait_for(ready, START_WAIT, f"{self.name} to be ready")
+        wait_for(ready, timeout, f"{self.name} to be ready")
 
     # the API
 
