@@ -103,7 +103,8 @@ def starlette_app(node: Any) -> Any:
 
     from aghbus.daemon.api import parsing
     from aghbus.daemon.api.handlers import Call
-    from aghbus.daemon.api.routes import ROUTES, Route
+    from aghbus.daemon.api.route import Route
+    from aghbus.daemon.api.routes import ROUTES
 
     def endpoint(route: Route) -> Any:
         async def answer(request: Request) -> Response:

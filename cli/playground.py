@@ -65,14 +65,14 @@ class Playground:
 
         def ready() -> bool:
             if any(process.poll() is not None for process in self._running):
-                raise Unexpected(f"a daemon of the demo ended: {self._last_words()}", "try `aghctl doctor`")
+                raise Unexpected(f"a throw-away daemon ended: {self._last_words()}", "try `aghctl doctor`")
             try:
                 return bool(api.get("/v1/status")["ready"])
             except CliError:
                 return False
 
         if not eventually(ready, START_SECONDS):
-            raise Unexpected(f"the demo's daemons were not ready in {START_SECONDS:.0f} s", "try `aghctl doctor`")
+            raise Unexpected(f"the throw-away daemons were not ready in {START_SECONDS:.0f} s", "try `aghctl doctor`")
 
     def close(self) -> None:
         """Stop what was started, wait for the broker to stop by itself, and remove the folder."""

@@ -6,11 +6,12 @@ import os
 import secrets
 import signal
 import sys
+import time
 
 from aghbus.cli.arguments import Command, Option
 from aghbus.cli.bench_measure import messages, whois, works
-from aghbus.cli.errors import YES
-from aghbus.cli.playground import Playground
+from aghbus.cli.errors import YES, AnswerIsNo, CliError
+from aghbus.cli.playground import START_SECONDS, Playground, eventually
 from aghbus.cli.render import fields
 
 TYPE_CHECKING = False
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
     from aghbus.cli.context import Context
 
 ASKER, WORKER = "bench-ops", "bench-worker"
+BROKER_SECONDS = 5.0
+"""For a given broker to let a daemon in, once the first attempt has failed: a wrong address must not take half a minute."""
 _FLAGS = {"nats": "--nats", "nats_creds": "--nats-creds", "durability": "--durability"}
 
 
@@ -45,6 +48,8 @@ def _measure(playground: Playground, values: dict[str, Any]) -> dict[str, Any]:
     flags += ["--workspace", f"bench_{secrets.token_hex(4)}", "--inbox-capacity", "1000000"]
     worker, ops = (playground.start(name, *flags) for name in (WORKER, ASKER))
     _draw("starting two daemons")
+    if values["nats"]:
+        _until_connected(ops)
     for api in (worker, ops):
         playground.until_ready(api)
     calls, count = int(values["calls"]), int(values["messages"])
@@ -53,6 +58,27 @@ def _measure(playground: Playground, values: dict[str, Any]) -> dict[str, Any]:
     found["works"] = works(ops, worker, WORKER, calls, _progress("2/3 works"))
     found["messages"] = messages(ops, worker, WORKER, count, _progress("3/3 messages"))
     return found
+
+
+def _until_connected(api: Api) -> None:
+    """Wait for the first sign of the daemon's link to the broker that is measured. Raises AnswerIsNo with the link's own error
+    when that stays; a daemon that does not come up at all is for `until_ready` to tell."""
+    failed_at = 0.0
+    why = ""
+
+    def settled() -> bool:
+        nonlocal failed_at, why
+        try:
+            broker = api.get("/v1/status")["broker"]
+        except CliError:
+            return False
+        why = broker["last_error"] or ""
+        failed_at = failed_at or (time.monotonic() if why else 0.0)
+        return broker["state"] == "up" or bool(failed_at and time.monotonic() - failed_at > BROKER_SECONDS)
+
+    if eventually(settled, START_SECONDS) and why and api.get("/v1/status")["broker"]["state"] != "up":
+        hint = "see --nats and --nats-creds; without --nats the daemons bring their own broker"
+        raise AnswerIsNo(f"the broker cannot be used: {why}", hint, code="broker_unreachable")
 
 
 def _broker(ops: Api) -> dict[str, Any]:

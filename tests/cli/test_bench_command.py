@@ -30,6 +30,14 @@ async def test_it_measures_on_a_given_broker(tmp_path: Path) -> None:
         assert found["works"]["per_second"] > 0 and found["messages"]["per_second"] > 0
 
 
+def test_a_broker_that_is_not_there_is_told_from_a_daemon_that_is_not_ready(tmp_path: Path) -> None:
+    done = Home(tmp_path).ctl("bench", "--nats", "nats://127.0.0.1:1", "-o", "json")
+    assert done.returncode == 1, done.stderr
+    error = json.loads(done.stderr)
+    assert error["code"] == "broker_unreachable"
+    assert "127.0.0.1:1: " in error["message"] and "--nats" in error["hint"]
+
+
 def test_a_count_that_is_none_is_refused(tmp_path: Path) -> None:
     done = Home(tmp_path).ctl("bench", "--calls", "0")
     assert done.returncode == 2
