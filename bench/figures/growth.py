@@ -62,8 +62,7 @@ def measure(run: Run) -> Result:
         if rows and run.progress.late:
             notes.append(f"Not measured: {title}: no time was left.")
             continue
-        sizes = _possible(growth, what, notes)
-        found = _grown(run, what, sizes)
+        sizes, found = _grown(run, what, _possible(growth, what, notes), notes)
         for done in _COSTS.get(what, {"received": _receive}):
             rows += _rows(found, done, what, sizes)
             costs = [statistics.median(found[f"{done} {size}"]) for size in sizes]
@@ -94,24 +93,31 @@ def _rows(found: Found, done: str, what: str, sizes: list[int]) -> list[Row]:
     ]
 
 
-def _grown(run: Run, what: str, sizes: list[int]) -> Found:
-    """Costs by `"<what happens> <size>"`."""
+def _grown(run: Run, what: str, sizes: list[int], notes: list[str]) -> tuple[list[int], Found]:
+    """The sizes that there was time for, and costs by `"<what happens> <size>"`."""
     with broker() as server, home() as folder, _daemons(run, server, folder, what, sizes) as grown:
+        notes += [f"Not measured: {size:,} {_TITLES[what]}: no time to fill it." for size in sizes if size not in grown]
         ways: dict[str, Way] = {
             f"{done} {size}": partial(cost, server, daemon, run.scale.growth.messages)
             for size, daemon in grown.items()
             for done, cost in _COSTS.get(what, {"received": _receive}).items()
         }
-        return interleave(run, ways)
+        return list(grown), interleave(run, ways)
 
 
 @contextlib.contextmanager
 def _daemons(run: Run, server: NatsServer, folder: Home, what: str, sizes: list[int]) -> Iterator[dict[int, Daemon]]:
     """A daemon for each size, by size."""
+
+    def in_time(step: str) -> bool:
+        run.progress.step(step)
+        return not run.progress.late or size == sizes[0]
+
     grown = {size: Daemon(folder, f"grown-{size}", "--nats", server.url, *_FLAGS) for size in sizes}
     if what != "peers":
-        for size, daemon in grown.items():
-            fill(daemon.store_path, what, size, daemon.name, run.progress.step)
+        for size, daemon in list(grown.items()):
+            if not fill(daemon.store_path, what, size, daemon.name, in_time):
+                del grown[size]
     with contextlib.ExitStack() as stack:
         run.progress.step(f"starting with {_TITLES[what]}")
         run_all(stack, list(grown.values()))
@@ -136,4 +142,4 @@ def _has(daemon: Daemon, peers: int) -> bool:
     return len(daemon.get("/v1/peers")["peers"]) >= peers
 
 
-FIGURE = Figure("growth", "6. Growth", measure, 4.0)
+FIGURE = Figure("growth", "6. Growth", measure, 5.0)

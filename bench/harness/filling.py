@@ -52,9 +52,10 @@ def room_for(what: str, count: int) -> str:
     return ""
 
 
-def fill(path: Path, what: str, count: int, us: str, step: Callable[[str], None]) -> None:
+def fill(path: Path, what: str, count: int, us: str, step: Callable[[str], bool]) -> bool:
     """A new store at `path` of the peer `us` with `count` remembered ids (`dedup`), envelopes (`stored`), open works with their
-    openings (`works`) or messages that wait (`inbox`). `step` is told of the progress."""
+    openings (`works`) or messages that wait (`inbox`). `step` is told of the progress, and says whether there
+    is still time: when there is none the store is removed. Whether it was filled."""
     path.parent.mkdir(parents=True, mode=0o700)
     asyncio.run(_create(path))
     now = time.time()
@@ -70,13 +71,17 @@ def fill(path: Path, what: str, count: int, us: str, step: Callable[[str], None]
         "raw": Maker("flooder", us).say(),
     }
     for first in range(1, count + 1, _CHUNK):
-        step(f"{what}: {first - 1:,} of {count:,} rows")
+        if not step(f"{what}: {first - 1:,} of {count:,} rows"):
+            db.close()
+            path.unlink()
+            return False
         db.execute("BEGIN")
         for statement in _STATEMENTS[what]:
             db.execute(statement, {**values, "first": first, "last": min(first + _CHUNK - 1, count)})
         db.execute("COMMIT")
     db.execute("PRAGMA journal_mode = WAL")
     db.close()
+    return True
 
 
 async def _create(path: Path) -> None:
