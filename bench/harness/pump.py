@@ -5,6 +5,8 @@ Jobs, by `do`:
 - `commit`:  as fast as the broker takes them, until the daemon has committed all (asked twenty times a second)
 - `blast`:   as fast as the broker takes them; answers when it began
 - `pace`:    `rate` a second; with `reply`, the milliseconds until each was acknowledged
+
+With `signed` the envelopes of `deliver` and `commit` are signed, before the clock starts.
 """
 
 import json
@@ -12,8 +14,10 @@ import select
 import sys
 import time
 from typing import Any, Final
+from urllib.parse import quote
 
 from bench.harness.envelopes import MIX, Maker
+from bench.harness.proofs import SIGNER
 from bench.harness.wire import Events, RawApi, RawNats, frame
 
 WINDOW: Final = 2_048  # half of the daemon's receive queue; one sender may fill three quarters of it
@@ -22,9 +26,13 @@ _LOOK: Final = 0.05  # seconds between two looks at the store
 _PATIENCE: Final = 60.0  # seconds without any progress
 
 
-def frames_of(job: dict[str, Any]) -> list[bytes]:
+def maker_of(job: dict[str, Any]) -> Maker:
+    """Who sends, to whom, and whether it signs."""
+    return Maker(job.get("sender", "flooder"), job["to"], SIGNER if job.get("signed") else None)
+
+
+def frames_of(job: dict[str, Any], maker: Maker) -> list[bytes]:
     """The prepared bytes of all messages, and the works of the mix opened beforehand."""
-    maker = Maker(job.get("sender", "flooder"), job["to"])
     if job.get("mix"):
         api = RawApi(job["socket"])
         ask = {"to": maker.sender, "text": "x" * 200}
@@ -35,8 +43,9 @@ def frames_of(job: dict[str, Any]) -> list[bytes]:
 
 def deliver(job: dict[str, Any]) -> float:
     """Messages a second, from the first write to the last event."""
-    frames = frames_of(job)
-    events = Events(job["socket"], f"direction=in&peer={job.get('sender', 'flooder')}")
+    maker = maker_of(job)
+    frames = frames_of(job, maker)
+    events = Events(job["socket"], f"direction=in&peer={quote(maker.sender)}")
     with RawNats(job["nats"]) as nats:
         sent = got = 0
         started = time.perf_counter()
@@ -53,7 +62,7 @@ def deliver(job: dict[str, Any]) -> float:
 
 def commit(job: dict[str, Any]) -> float:
     """Messages a second, from the first write until the store has them all."""
-    frames = frames_of(job)
+    frames = frames_of(job, maker_of(job))
     api = RawApi(job["socket"])
     before = api.call("GET", "/v1/status")["store"]["last_seq"]
     with RawNats(job["nats"]) as nats:
@@ -69,7 +78,10 @@ def commit(job: dict[str, Any]) -> float:
 
 def blast(job: dict[str, Any]) -> float:
     """Monotonic seconds at the first write."""
-    frames = frames_of(job) if not job.get("subject") else [frame(job["subject"], b"x" * job["size"])] * job["count"]
+    if job.get("subject"):
+        frames = [frame(job["subject"], b"x" * job["size"])] * job["count"]
+    else:
+        frames = frames_of(job, maker_of(job))
     whole = b"".join(frames)
     with RawNats(job["nats"]) as nats:
         started = time.monotonic()
