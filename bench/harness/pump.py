@@ -78,10 +78,8 @@ def commit(job: dict[str, Any]) -> float:
 
 def blast(job: dict[str, Any]) -> float:
     """Monotonic seconds at the first write."""
-    if job.get("subject"):
-        frames = [frame(job["subject"], b"x" * job["size"])] * job["count"]
-    else:
-        frames = frames_of(job, maker_of(job))
+    bare = job.get("subject")
+    frames = [frame(bare, b"x" * job["size"])] * job["count"] if bare else frames_of(job, maker_of(job))
     whole = b"".join(frames)
     with RawNats(job["nats"]) as nats:
         started = time.monotonic()
