@@ -1,16 +1,17 @@
-"""What a signature costs, in a process of its own: `python -m bench.harness.proofs JOB` (JSON), microseconds as JSON.
+"""What a signature costs, in a process of its own: `python -m bench.harness.proofs JOB` (JSON), microseconds by name as JSON.
 
-Jobs, by `do`, each `count` times one after the other in one thread:
-- `bare-verify`, `bare-sign`: the Ed25519 operation of `cryptography` alone, over the signed bytes of a say of 614 bytes
-- `verify`, `sign`: what the daemon does for an envelope, canonical form and all
-- `inline`, `ahead`: batches of 256 envelopes verified one by one on an event loop, or by the threads of the daemon
+Each is the mean of `count` operations, in blocks that take turns:
+- `bare verify`, `bare sign`: the Ed25519 operation of `cryptography` alone, in one thread, over the signed bytes of a say
+- `verify`, `sign`: what the daemon does for an envelope, canonical form and all, in one thread
+- `inline`, `ahead`: what the intake waits for a batch, verified on the event loop or by the daemon's threads
 """
 
 import asyncio
 import json
 import sys
 import time
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
 import msgspec
@@ -25,33 +26,7 @@ from bench.harness.envelopes import Maker
 
 _KEY: Final = SigningKey(bytes(range(32)))
 SIGNER: Final = EnvelopeSigner(_KEY, "flooder")
-_SOME: Final = 256  # different envelopes, taken in turn
-
-
-def bare_verify(raws: list[bytes]) -> Callable[[int], object]:
-    """One Ed25519 verification for each call, with a key object that is there already."""
-    public = Ed25519PublicKey.from_public_bytes(_KEY.public)
-    cases = [_signature_and_message(raw) for raw in raws]
-    return lambda number: public.verify(*cases[number % _SOME])
-
-
-def bare_sign(raws: list[bytes]) -> Callable[[int], object]:
-    """One Ed25519 signature for each call."""
-    messages = [_signature_and_message(raw)[1] for raw in raws]
-    return lambda number: _KEY.sign(messages[number % _SOME])
-
-
-def verify(raws: list[bytes]) -> Callable[[int], object]:
-    """The check of a received envelope that is parsed already."""
-    now = int(time.time())
-    envelopes = [parse(raw, now) for raw in raws]
-    return lambda number: verify_envelope(envelopes[number % _SOME])
-
-
-def signing(raws: list[bytes]) -> Callable[[int], object]:
-    """The proof of an envelope that is built already."""
-    documents = [msgspec.json.decode(raw) for raw in raws]
-    return lambda number: sign(documents[number % _SOME], _KEY)
+_BLOCK: Final = 256  # different envelopes, one block: a batch of the daemon's
 
 
 def _signature_and_message(raw: bytes) -> tuple[bytes, bytes]:
@@ -61,39 +36,67 @@ def _signature_and_message(raw: bytes) -> tuple[bytes, bytes]:
     return signature, canonical_bytes(received)
 
 
-async def batches(count: int, *, ahead: bool) -> float:
-    """Microseconds of each of `count` envelopes, which come in batches."""
+def ways(verification: Verification) -> dict[str, Callable[[], Awaitable[None]]]:
+    """One block of each operation, with everything prepared that is not part of it."""
     maker, now = Maker("", "nobody", SIGNER), int(time.time())
-    envelopes = [parse(maker.say(), now) for _ in range(_SOME)]
-    verification = Verification(verify_envelope)
-    rounds = max(1, count // _SOME)
-    started = time.perf_counter()
-    for _ in range(rounds):
-        if ahead:
-            verification.begin(envelopes)
-            await verification.ready(envelopes)
+    raws = [maker.say() for _ in range(_BLOCK)]
+    envelopes, documents = [parse(raw, now) for raw in raws], [msgspec.json.decode(raw) for raw in raws]
+    signed = [_signature_and_message(raw) for raw in raws]
+    public = Ed25519PublicKey.from_public_bytes(_KEY.public)
+
+    async def bare_verify() -> None:
+        for signature, message in signed:
+            public.verify(signature, message)
+
+    async def bare_sign() -> None:
+        for _, message in signed:
+            _KEY.sign(message)
+
+    async def verify() -> None:
+        for envelope in envelopes:
+            verify_envelope(envelope)
+
+    async def signing() -> None:
+        for document in documents:
+            sign(document, _KEY)
+
+    async def inline() -> None:
         for envelope in envelopes:
             verification.verify(envelope)
+
+    async def ahead() -> None:
+        verification.begin(envelopes)
+        await verification.ready(envelopes)
+        await inline()
         verification.forget(envelopes)
-    took = time.perf_counter() - started
+
+    return {
+        "bare verify": bare_verify,
+        "verify": verify,
+        "bare sign": bare_sign,
+        "sign": signing,
+        "inline": inline,
+        "ahead": ahead,
+    }
+
+
+async def microseconds(count: int) -> dict[str, float]:
+    """Of one operation, by name."""
+    verification = Verification(verify_envelope)
+    blocks, taken = max(1, count // _BLOCK), Counter[str]()
+    for name, way in list(ways(verification).items()) * blocks:
+        started = time.perf_counter_ns()
+        await way()
+        taken[name] += time.perf_counter_ns() - started
     verification.close()
-    return took * 1e6 / (rounds * _SOME)
+    return {name: nanoseconds / 1000 / (blocks * _BLOCK) for name, nanoseconds in taken.items()}
 
 
-_WAYS: Final = {"bare-verify": bare_verify, "bare-sign": bare_sign, "verify": verify, "sign": signing}
-
-
-def microseconds(job: dict[str, Any]) -> float:
-    """Of one operation, over all of them."""
-    if job["do"] in ("inline", "ahead"):
-        return asyncio.run(batches(job["count"], ahead=job["do"] == "ahead"))
-    maker = Maker("", "nobody", SIGNER)
-    operation = _WAYS[job["do"]]([maker.say() for _ in range(_SOME)])
-    started = time.perf_counter()
-    for number in range(job["count"]):
-        operation(number)
-    return (time.perf_counter() - started) * 1e6 / job["count"]
+def main() -> None:
+    """Do the one job that the command line has."""
+    job: dict[str, Any] = json.loads(sys.argv[1])
+    print(json.dumps(asyncio.run(microseconds(job["count"]))), flush=True)
 
 
 if __name__ == "__main__":
-    print(json.dumps(microseconds(json.loads(sys.argv[1]))), flush=True)
+    main()
