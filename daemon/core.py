@@ -18,6 +18,7 @@ from aghbus.daemon.logs import EventLimiter
 from aghbus.daemon.roster import Roster
 from aghbus.daemon.settings import Settings
 from aghbus.daemon.trust_policy import LivePolicy
+from aghbus.daemon.verification import Verification
 from aghbus.protocol.bodies import PeerCard
 from aghbus.protocol.discovery import build_card
 from aghbus.protocol.receiving import Receiver
@@ -69,7 +70,8 @@ class Core:
         self.log = logging.getLogger("aghbus.node")
         self.noise = EventLimiter(self.log, _NOISE_PER_MINUTE)
         self.steps = ClockSteps(self)
-        self.flood = Flood(settings.limits, clock.monotonic, verify_envelope)
+        self.verification = Verification(verify_envelope)
+        self.flood = Flood(settings.limits, clock.monotonic, self.verification.verify)
         self.trust = LivePolicy(self)
 
     def card(self) -> PeerCard:

@@ -4,7 +4,8 @@ What is over is held off before it costs a signature or a transaction: counted, 
 sender's retry brings it again.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from itertools import compress
 from typing import Final, Literal
 
 from aghbus.daemon.settings import LimitsSettings
@@ -67,6 +68,12 @@ class Flood:
         if envelope.proof is None and "@" not in envelope.sender:
             return None
         return None if self._doubts.may_try(envelope.sender, self._now()) else "doubt"
+
+    def checkable(self, envelopes: Iterable[Envelope]) -> list[Envelope]:
+        """Those of these with a proof that may be looked at before their turn: if each turns out wrong, no budget is
+        overdrawn. Nothing is spent."""
+        signed = [each for each in envelopes if each.proof is not None and "@" in each.sender]
+        return list(compress(signed, self._doubts.may_try_all([each.sender for each in signed], self._now())))
 
     def verify(self, envelope: Envelope) -> None:
         """The verifier, with what it finds noted. Raises VerificationFailed as that does."""

@@ -8,7 +8,9 @@ brings it again. While one commit is under way the next batch gathers.
 import asyncio
 import logging
 from collections import Counter, deque
+from collections.abc import Iterable
 from functools import partial
+from itertools import islice
 from typing import Final, Literal
 
 import msgspec
@@ -235,6 +237,10 @@ class Intake:
 
     async def _batch(self) -> None:
         batch = self._next()
+        envelopes, verification = _envelopes(batch), self._core.verification
+        # Those behind it are checked while this batch is decided and committed.
+        verification.begin(self._core.flood.checkable([*envelopes, *_envelopes(islice(self._queue, _BATCH))]))
+        await verification.ready(envelopes)
         try:
             await self._work_off(batch)
         except StoreUnavailable as error:
@@ -242,6 +248,8 @@ class Intake:
                 self._overload("store", arrived)
             self._core.noise.event(logging.ERROR, "store", "the store cannot write", cause=str(error))
             await asyncio.sleep(_STORE_PAUSE)
+        finally:
+            verification.forget(envelopes)
 
     def _next(self) -> list[Arrived]:
         batch: list[Arrived] = []
@@ -472,6 +480,10 @@ class Intake:
         core.counters.problem(f"overload.{where}", sentence, core.clock.monotonic())
         sender = arrived.envelope.sender if arrived.envelope else ""
         core.noise.event(logging.WARNING, f"overload.{where}", sentence, sender=sender, subject=arrived.subject)
+
+
+def _envelopes(messages: Iterable[Arrived]) -> list[Envelope]:
+    return [arrived.envelope for arrived in messages if arrived.envelope is not None]
 
 
 def _sender(arrived: Arrived) -> str:

@@ -253,6 +253,7 @@ class Node:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+        self.core.verification.close()
         await self.link.close(left(0.3))
         await self._store.close()
         if self.broker is not None:

@@ -5,6 +5,7 @@ that name lives on: `Doubts` keeps failed verifications apart.
 """
 
 from collections import OrderedDict
+from collections.abc import Sequence
 
 
 class Budgets:
@@ -33,6 +34,10 @@ class Budgets:
         """Whether `spend` would succeed now; nothing is taken, and no bucket is remembered for it."""
         return self._level(key, now) >= cost
 
+    def left(self, key: str, now: float) -> float:
+        """The tokens of `key` now; nothing is taken."""
+        return self._level(key, now)
+
     def _level(self, key: str, now: float) -> float:
         level, since = self._buckets.get(key, (self._capacity, now))
         return min(self._capacity, level + max(0.0, now - since) * self._per_second)
@@ -58,6 +63,22 @@ class Doubts:
         if name in self._proved and self._own.has(name, now):
             return True
         return self._shared.has("", now)
+
+    def may_try_all(self, names: Sequence[str], now: float) -> list[bool]:
+        """`may_try` for each of these claims in turn, as if all before it had turned out wrong."""
+        own: dict[str, int] = {}
+        shared = int(self._shared.left("", now))
+        allowed = []
+        for name in names:
+            if name not in own:
+                own[name] = int(self._own.left(name, now)) if name in self._proved else 0
+            if own[name]:
+                own[name] -= 1
+                allowed.append(True)
+            else:
+                allowed.append(shared > 0)
+                shared -= 1
+        return allowed
 
     def proved(self, name: str) -> None:
         """A signature of `name` was right."""

@@ -63,16 +63,60 @@ def handle_of(name: str, public: bytes) -> str:
 
 def is_signature(public: bytes, signature: bytes, message: bytes) -> bool:
     """Whether `signature` is that of the key `public` under `message` (RFC 8032 section 5.1.7); False for any bad length."""
-    if len(public) != PUBLIC_BYTES or len(signature) != SIGNATURE_BYTES:
-        return False
-    try:
-        Ed25519PublicKey.from_public_bytes(public).verify(signature, message)
-    except (
-        InvalidSignature,
-        ValueError,
-    ):  # ValueError: a library that refuses what is no point of the curve at loading
-        return False
-    return True
+    return len(public) == PUBLIC_BYTES and PublicKey(public).has_signed(message, signature)
+
+
+class PublicKey:
+    """A public key as read from a proof: the names that follow from it, and a loaded key to verify with."""
+
+    __slots__ = ("_loaded", "fingerprint", "key_id")
+
+    def __init__(self, public: bytes) -> None:
+        """From the 32 bytes of RFC 8032's public key; they need not be a point of the curve."""
+        self.key_id = key_id(public)
+        self.fingerprint = fingerprint(public)
+        try:
+            self._loaded: Ed25519PublicKey | None = Ed25519PublicKey.from_public_bytes(public)
+        except ValueError:  # a library that refuses what is no point of the curve at loading
+            self._loaded = None
+
+    def has_signed(self, message: bytes, signature: bytes) -> bool:
+        """Whether `signature` is this key's under `message` (RFC 8032 section 5.1.7); False for any bad length."""
+        if self._loaded is None or len(signature) != SIGNATURE_BYTES:
+            return False
+        try:
+            self._loaded.verify(signature, message)
+        except InvalidSignature:
+            return False
+        return True
+
+
+class PublicKeys:
+    """Public keys by their text in proofs, each read once: hashing and loading it costs a tenth of a verification.
+
+    A memo and nothing more: at most `most` keys, all forgotten when there would be more, so a flood of keys only costs the time to
+    read them again. Several threads may ask.
+    """
+
+    __slots__ = ("_by_text", "_most")
+
+    def __init__(self, most: int = 1024) -> None:
+        self._most = most
+        self._by_text: dict[str, PublicKey] = {}
+
+    def read(self, text: str) -> PublicKey | None:
+        """The key in strict base64url; None for every other text."""
+        if (known := self._by_text.get(text)) is not None:
+            return known
+        public = decode_base64url(text, PUBLIC_BYTES)
+        if public is None:
+            return None
+        if len(self._by_text) >= self._most:
+            self._by_text.clear()
+        return self._by_text.setdefault(text, PublicKey(public))
+
+    def __len__(self) -> int:
+        return len(self._by_text)
 
 
 class SigningKey:

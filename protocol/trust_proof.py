@@ -17,18 +17,18 @@ from aghbus.protocol.trust_json import Unfaithful, canonical_bytes, read_strict
 from aghbus.protocol.trust_keys import (
     PUBLIC_BYTES,
     SIGNATURE_BYTES,
+    PublicKey,
+    PublicKeys,
     SigningKey,
     decode_base64url,
     encode_base64url,
-    fingerprint,
     handle_of,
-    is_signature,
-    key_id,
 )
 
 ALGORITHM: Final = "Ed25519"
 
 _encode: Final = msgspec.json.Encoder().encode
+_keys: Final = PublicKeys()
 
 
 class Verdict(msgspec.Struct, frozen=True):
@@ -121,33 +121,33 @@ def _check_proof(raw: bytes, sender: str, proof: dict[str, Any]) -> None:
     signature = decode_base64url(text, SIGNATURE_BYTES) if isinstance(text, str) else None
     if signature is None:
         raise VerificationFailed(f"must be {SIGNATURE_BYTES} bytes in strict base64url", "proof.sig")
-    if not is_signature(public, signature, _signed_bytes(raw)):
+    if not public.has_signed(_signed_bytes(raw), signature):
         raise VerificationFailed("does not belong to this envelope and key", "proof.sig")
 
 
-def _check_claims(proof: dict[str, Any]) -> bytes:
+def _check_claims(proof: dict[str, Any]) -> PublicKey:
     """Profile, algorithm, public key, key id; the public key."""
     if proof.get("profile") != PROFILE:
         raise VerificationFailed(f"must be {PROFILE}", "proof.profile")
     if proof.get("alg") != ALGORITHM:
         raise VerificationFailed(f"must be {ALGORITHM}", "proof.alg")
     text = proof.get("pubkey")
-    public = decode_base64url(text, PUBLIC_BYTES) if isinstance(text, str) else None
+    public = _keys.read(text) if isinstance(text, str) else None
     if public is None:
         raise VerificationFailed(f"must be {PUBLIC_BYTES} bytes in strict base64url", "proof.pubkey")
-    if proof.get("key_id") != key_id(public):
+    if proof.get("key_id") != public.key_id:
         raise VerificationFailed("is not the SHA-256 of the public key", "proof.key_id")
     return public
 
 
-def _check_sender(sender: str, public: bytes) -> None:
+def _check_sender(sender: str, public: PublicKey) -> None:
     """Shape, nickname, fingerprint."""
     nickname, at, digits = sender.partition("@")
     if not at:
         raise VerificationFailed("is not the handle of the key that signed", "from")
     if not NICKNAME.fullmatch(nickname):
         raise VerificationFailed("has a nickname that does not match ^[a-z0-9_-]{1,32}$", "from")
-    if digits != fingerprint(public):
+    if digits != public.fingerprint:
         raise VerificationFailed("has another fingerprint than the key that signed", "from")
 
 

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from typing import Any, Final
 
 from aghbus.protocol.identifiers import direct_id, subject_for
+from aghbus.protocol.trust_proof import EnvelopeSigner
 
 WORKSPACE: Final = "ws_local"
 CHANNEL: Final = "default"
@@ -16,17 +17,18 @@ MIX: Final = 10  # messages of the mix around one work
 
 
 class Maker:
-    """Envelopes from `sender` to `to`, with ids in the order of time."""
+    """Envelopes from `sender` to `to`, with ids in the order of time; with a `signer`, signed by it under its handle."""
 
-    def __init__(self, sender: str, to: str | None) -> None:
-        self.sender = sender
+    def __init__(self, sender: str, to: str | None, signer: EnvelopeSigner | None = None) -> None:
+        self.sender = sender if signer is None else signer.handle
+        self._signer = signer
         self.to = to
         self.subject = subject_for(WORKSPACE, CHANNEL, to)
         self._numbers = itertools.count()
         self._origin = time.time_ns()
 
     def make(self, kind: str, body: dict[str, Any], size: int = 0, **fields: Any) -> bytes:
-        """One envelope, padded in its body's text to `size` bytes."""
+        """One envelope, padded in its body's text to `size` bytes before it is signed."""
         now = int(time.time())
         envelope = {
             "protocol": "agh-network/v0",
@@ -46,6 +48,8 @@ class Maker:
         if size > len(raw):
             envelope["body"] = {**body, "text": body["text"] + "x" * (size - len(raw))}
             raw = json.dumps(envelope, separators=(",", ":")).encode()
+        if self._signer is not None:
+            raw = json.dumps(self._signer(envelope), separators=(",", ":")).encode()
         return raw
 
     def say(self) -> bytes:

@@ -20,10 +20,12 @@ def once(module: str, **job: Any) -> Any:
         return child.read()
 
 
-def received(server: NatsServer, daemon: Daemon, count: int, *, do: str = "deliver", mix: bool = False) -> float:
+def received(
+    server: NatsServer, daemon: Daemon, count: int, *, do: str = "deliver", mix: bool = False, signed: bool = False
+) -> float:
     """Messages a second through the whole receive path of a daemon."""
     job = {"nats": server.url, "socket": str(daemon.socket_path), "to": daemon.name, "count": count, "mix": mix}
-    return float(once("pump", do=do, **job))
+    return float(once("pump", do=do, signed=signed, **job))
 
 
 @contextlib.contextmanager

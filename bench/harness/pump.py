@@ -6,6 +6,8 @@ Jobs, by `do`:
 - `blast`:   as fast as the broker takes them; answers when it began
 - `pace`:    `count` at `rate` a second; the milliseconds until each was acknowledged
 - `press`:   `rate` a second until it is told to stop; says when it runs, and how many a second it has reached
+
+With `signed` the envelopes of `deliver` and `commit` are signed, before the clock starts.
 """
 
 import json
@@ -13,9 +15,11 @@ import select
 import sys
 import time
 from typing import Any, Final
+from urllib.parse import quote
 
 from aghbus.protocol.nats_names import inbox
 from bench.harness.envelopes import MIX, Maker
+from bench.harness.proofs import SIGNER
 from bench.harness.wire import Events, RawApi, RawNats, frame
 
 WINDOW: Final = 2_048  # half of the daemon's receive queue; one sender may fill three quarters of it
@@ -29,9 +33,13 @@ _BESIDE: Final = 64  # the same of a load that something else is measured beside
 _RUNNING: Final = 500  # messages after which such a load counts as running
 
 
-def frames_of(job: dict[str, Any]) -> list[bytes]:
+def maker_of(job: dict[str, Any]) -> Maker:
+    """Who sends, to whom, and whether it signs."""
+    return Maker(job.get("sender", "flooder"), job["to"], SIGNER if job.get("signed") else None)
+
+
+def frames_of(job: dict[str, Any], maker: Maker) -> list[bytes]:
     """The prepared bytes of all messages, and the works of the mix opened beforehand."""
-    maker = Maker(job.get("sender", "flooder"), job["to"])
     if job.get("mix"):
         api = RawApi(job["socket"])
         ask = {"to": maker.sender, "text": "x" * 200}
@@ -42,8 +50,9 @@ def frames_of(job: dict[str, Any]) -> list[bytes]:
 
 def deliver(job: dict[str, Any]) -> float:
     """Messages a second, from the first write to the last event."""
-    frames = frames_of(job)
-    events = Events(job["socket"], f"direction=in&peer={job.get('sender', 'flooder')}")
+    maker = maker_of(job)
+    frames = frames_of(job, maker)
+    events = Events(job["socket"], f"direction=in&peer={quote(maker.sender)}")
     with RawNats(job["nats"]) as nats:
         sent = got = 0
         started = time.perf_counter()
@@ -60,7 +69,7 @@ def deliver(job: dict[str, Any]) -> float:
 
 def commit(job: dict[str, Any]) -> float:
     """Messages a second, from the first write until the store has them all."""
-    frames = frames_of(job)
+    frames = frames_of(job, maker_of(job))
     api = RawApi(job["socket"])
     before = api.call("GET", "/v1/status")["store"]["last_seq"]
     with RawNats(job["nats"]) as nats:
@@ -80,7 +89,8 @@ def commit(job: dict[str, Any]) -> float:
 
 def blast(job: dict[str, Any]) -> float:
     """Monotonic seconds at the first write."""
-    frames = frames_of(job) if not job.get("subject") else [frame(job["subject"], b"x" * job["size"])] * job["count"]
+    bare = job.get("subject")
+    frames = [frame(bare, b"x" * job["size"])] * job["count"] if bare else frames_of(job, maker_of(job))
     whole = b"".join(frames)
     with RawNats(job["nats"]) as nats:
         started = time.monotonic()

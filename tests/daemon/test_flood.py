@@ -276,6 +276,23 @@ def test_a_name_that_never_fails_is_always_tried(steps: list[tuple[str, bool]]) 
     assert tried <= 5 + 3 * 3
 
 
+@given(
+    st.lists(st.sampled_from("abc"), max_size=40), st.integers(0, 4), st.integers(0, 6), st.sets(st.sampled_from("abc"))
+)
+def test_what_may_be_tried_ahead_is_what_would_be_if_all_of_it_failed(
+    names: list[str], own: int, shared: int, known: set[str]
+) -> None:
+    doubts = Doubts(Budgets(own, 0), Budgets(shared, 0))
+    for name in known:
+        doubts.proved(name)
+    ahead = doubts.may_try_all(names, 0)
+    assert ahead == doubts.may_try_all(names, 0)  # nothing was spent
+    for name, allowed in zip(names, ahead, strict=True):
+        assert doubts.may_try(name, 0) == allowed
+        if allowed:
+            doubts.failed(name, 0)
+
+
 def test_a_budget_that_is_only_looked_at_is_not_spent() -> None:
     budget = Budgets(capacity=1, per_second=0.0)
     assert all(budget.has("a", 0) for _ in range(5))

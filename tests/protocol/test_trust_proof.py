@@ -17,8 +17,18 @@ from aghbus.protocol.errors import InvalidRequest, VerificationFailed
 from aghbus.protocol.identifiers import is_handle
 from aghbus.protocol.sending import Draft, apply_own, build
 from aghbus.protocol.trust import PROFILE, assess
-from aghbus.protocol.trust_json import MAX_INTEGER, Received, Unfaithful, canonical_bytes, read_strict
+from aghbus.protocol.trust_json import (
+    MAX_INTEGER,
+    Received,
+    Unfaithful,
+    _as_written,
+    _read_slowly,
+    canonical_bytes,
+    read_strict,
+)
 from aghbus.protocol.trust_keys import (
+    PublicKey,
+    PublicKeys,
     SigningKey,
     decode_base64url,
     encode_base64url,
@@ -35,6 +45,25 @@ KEY: Final = SigningKey(bytes(range(32)))
 OTHER: Final = SigningKey(bytes(32))
 OPS: Final = handle_of("ops", KEY.public)
 KINDS: Final = sorted(BODIES)
+PIECES: Final = [
+    b"",
+    b'"',
+    b",",
+    b":",
+    b"{",
+    b"}",
+    b"[",
+    b"]",
+    b"0",
+    b"-",
+    b".5",
+    b"e9",
+    b"\\",
+    b"\\u00",
+    b" ",
+    b"\xf0",
+    b"\xff",
+]
 
 Document = dict[str, Any]
 Path = tuple[str | int, ...]
@@ -255,6 +284,81 @@ class TestCanonicalForm:
             canonical_bytes(read_strict(text.encode()))
 
 
+class TestTheFastReading:
+    """`_as_written` says what the slow way says, or nothing."""
+
+    @given(st.dictionaries(texts | st.text(), json_values, max_size=4))
+    def test_compact_documents(self, value: Document) -> None:
+        try:
+            raw = json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode()
+        except UnicodeEncodeError:
+            return
+        self.agree(raw)
+
+    @given(st.dictionaries(texts, json_values, max_size=3), st.data())
+    def test_documents_with_a_few_bytes_changed(self, value: Document, data: st.DataObject) -> None:
+        raw = bytearray(msgspec.json.encode({"a": 1, **value}))
+        for _ in range(data.draw(st.integers(1, 3))):
+            at = data.draw(st.integers(0, len(raw) - 1))
+            raw[at : at + data.draw(st.integers(0, 2))] = data.draw(st.sampled_from(PIECES))
+        self.agree(bytes(raw))
+
+    @given(
+        st.integers(-(2**65), 2**65) | st.sampled_from([MAX_INTEGER, -MAX_INTEGER]).map(lambda n: n + 1) | st.floats()
+    )
+    def test_numbers_at_any_depth(self, number: float) -> None:
+        self.agree(json.dumps({"a": [{"b": [number]}]}, separators=(",", ":")).encode())
+
+    @pytest.mark.parametrize(
+        "text",
+        [
+            '{"a":1,"a":1}',
+            '{"a":-0}',
+            '{"a":-0.0}',
+            '{"a":1.0}',
+            '{"a":1e3}',
+            '{"a":9007199254740992}',
+            '{"a":[[-9007199254740992]]}',
+            '{"a": 1}',
+            '{"a":"\\u0061"}',
+            '{"a":"\\ud800"}',
+            '{"a":"\\ud83d\\ude00"}',
+            '{"a":"😀"}',
+            '{"😀":1,"דּ":2}',
+            '{"a":"\\/"}',
+            '{"a":NaN}',
+            '["a"]',
+            "1",
+            "",
+            '﻿{"a":1}',
+            '{"a":' * 100_000,
+            '{"a":' + "9" * 5_000 + "}",
+        ],
+    )
+    def test_it_declines_whatever_is_not_certain(self, text: str) -> None:
+        assert _as_written(text.encode()) is None
+
+    def test_it_declines_other_encodings(self) -> None:
+        for raw in (b'{"a":"\xff"}', b'{"a":"\xed\xa0\x80"}', '{"a":1}'.encode("utf-16")):
+            assert _as_written(raw) is None
+
+    @pytest.mark.parametrize("kind", KINDS)
+    def test_it_takes_what_a_compact_writer_sends(self, kind: str) -> None:
+        document = document_of(kind)
+        document["ext"].pop("half")  # a double
+        assert _as_written(msgspec.json.encode(sign(document, KEY))) is not None
+
+    def agree(self, raw: bytes) -> None:
+        if (found := _as_written(raw)) is None:
+            return
+        slow = _read_slowly(raw)
+        assert slow.plain
+        assert msgspec.json.encode(found) == msgspec.json.encode(
+            slow.value
+        )  # the same names in the same order, 1 and True apart
+        assert canonical_bytes(read_strict(raw)) == rfc8785.dumps(slow.value)
+
+
 class TestHostileProofs:
     @given(
         st.none()
@@ -348,6 +452,32 @@ class TestNames:
     def test_no_name_makes_none(self) -> None:
         with pytest.raises(ValueError, match="name"):
             nickname_of("")
+
+
+class TestPublicKeys:
+    def test_a_key_is_read_once_and_not_all_are_kept(self) -> None:
+        keys = PublicKeys(most=3)
+        texts_of = [encode_base64url(SigningKey(bytes([n]) * 32).public) for n in range(7)]
+        for text in texts_of:
+            read = keys.read(text)
+            assert read is not None
+            assert keys.read(text) is read
+            assert len(keys) <= 3
+        again = keys.read(texts_of[0])
+        assert again is not None
+        assert again.key_id == SigningKey(bytes(32)).key_id
+
+    def test_what_is_no_key_is_not_kept(self) -> None:
+        keys = PublicKeys()
+        for text in ("", "A" * 42, "A" * 44, "A" * 42 + "=", "B" * 1_000_000):
+            assert keys.read(text) is None
+        assert len(keys) == 0
+
+    def test_a_point_that_is_none_of_the_curve_signs_nothing(self) -> None:
+        key = PublicKey(b"\xff" * 32)
+        assert not key.has_signed(b"", bytes(64))
+        assert not PublicKey(KEY.public).has_signed(b"", KEY.sign(b"")[:63])
+        assert PublicKey(KEY.public).has_signed(b"", KEY.sign(b""))
 
 
 class TestTheSecret:
