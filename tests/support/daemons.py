@@ -87,7 +87,15 @@ class Daemon:
         return self.home.root / "state" / "aghbus" / "instances" / self.name / "store.db"
 
     def start(self, *, wait: bool = True) -> Self:
-        self.process = NURSERY.start(["run", "--name", self.name, "--quiet", *self.args], self.env, self.log)
+        argv = ["run", "--name", self.name, "--quiet", *self.args]
+        if NURSERY.opened:
+            self.process = NURSERY.start(argv, self.env, self.log)
+        else:
+            command = [sys.executable, "-m", "aghbus.daemon", *argv]
+            with self.log.open("ab") as log:
+                self.process = subprocess.Popen(
+                    command, env=self.env, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
+                )
         if wait:
             self.wait_ready()
         return self

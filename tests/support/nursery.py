@@ -72,9 +72,13 @@ class Child:
 
 
 class Nursery:
-    """The process that has imported everything, one for each process of tests, started when it is first needed."""
+    """The process that has imported everything, one for each process of tests, started when it is first needed.
+
+    `opened` by the suite alone: the benchmarks start the daemons that they measure as a user does.
+    """
 
     def __init__(self) -> None:
+        self.opened = False
         self._lock = threading.Lock()
         self._process: subprocess.Popen[bytes] | None = None
 
