@@ -113,7 +113,7 @@ class Core:
     def behind(self, job: Job[Any], *, at_once: bool = False) -> None:
         """Commit `job` and do not wait: for what a crash may lose, because it can be had again.
 
-        It goes with the next group that somebody waits for; `at_once` it begins one itself, since something waits for what follows it.
+        It goes with the next group that somebody waits for; with `at_once` it begins one, since something waits for what follows.
         """
         if self.store.backlog >= _BEHIND:
             self.counters.add("store.behind_lost")  # a disk that does not keep up must not cost us the memory
