@@ -9,6 +9,7 @@ from aghbus.daemon.announcer import Announcer
 from aghbus.daemon.catalog import Catalog
 from aghbus.daemon.clock import Clock
 from aghbus.daemon.clock_steps import ClockSteps
+from aghbus.daemon.consumers import Consumers
 from aghbus.daemon.counters import Counters
 from aghbus.daemon.flood import Flood
 from aghbus.daemon.identities import Identities
@@ -55,7 +56,7 @@ class Core:
         self.roster = roster
         self.counters = Counters()
         self.announcer = Announcer(seq)
-        self.inbox_bell = Announcer(seq)
+        self.consumers = Consumers()
         self.catalog = Catalog()
         self.catalog_problems: tuple[str, ...] = ()
         self.signer = signer
@@ -109,12 +110,16 @@ class Core:
             successor=None if us == self.us else self.us,
         )
 
-    def behind(self, job: Job[Any]) -> None:
-        """Commit `job` with the next group and do not wait: for what a crash may lose, because it can be had again."""
+    def behind(self, job: Job[Any], *, at_once: bool = False) -> None:
+        """Commit `job` and do not wait: for what a crash may lose, because it can be had again.
+
+        It goes with the next group that somebody waits for; with `at_once` it begins one, since something waits for what follows.
+        """
         if self.store.backlog >= _BEHIND:
             self.counters.add("store.behind_lost")  # a disk that does not keep up must not cost us the memory
             return
-        self.store.submit(job).add_done_callback(self._behind_done)
+        submit = self.store.submit if at_once else self.store.submit_behind
+        submit(job).add_done_callback(self._behind_done)
 
     def _behind_done(self, future: asyncio.Future[Any]) -> None:
         error = None if future.cancelled() else future.exception()

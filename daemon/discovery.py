@@ -173,6 +173,7 @@ class Discovery:
                 question.request.raw,
                 self._core.passing(REPLAY_AGE),
             )
+            self._core.link.push()
             ended = await self._wait(question)
         except LinkError as error:
             raise Unavailable(f"the broker link is down: {error}", hint="see `aghctl status`") from None
@@ -286,6 +287,7 @@ class Discovery:
             envelope = build(draft, draft.ts, self._core.signer)
             subject = subject_for(envelope.workspace_id, envelope.channel, envelope.to)
             await self._core.link.publish(subject, envelope.raw, self._core.passing(REPLAY_AGE))
+            self._core.link.push()
             self._core.counters.add(f"sent.{envelope.kind}")
         except (LinkError, InvalidRequest) as error:
             self._core.counters.add("discovery.unsent")

@@ -303,7 +303,14 @@ class Intake:
             done = self._decide(tx, arrived, receivers[arrived.us], room > 0)
             room -= done.applied is not None and done.applied.delivered
             results.append(done)
+        if self._core.consumers.some_wait:
+            self._offer(tx, results)
         return results
+
+    def _offer(self, tx: Transaction, results: list[Done]) -> None:
+        """Lease what was delivered to agents that wait for it, in the same transaction."""
+        delivered = [done.arrived.envelope for done in results if done.applied is not None and done.applied.delivered]
+        self._core.consumers.offer(tx, [envelope.work_id for envelope in delivered if envelope is not None])
 
     def _named(self, peer_id: str) -> str:
         """`peer_id` if it is one of ours (it may have retired while the envelope waited), else the present one."""
@@ -441,8 +448,6 @@ class Intake:
         applied = [done.applied for done in results if done.applied is not None]
         seq = max((max(one.seq or 0, *one.queued) if one.queued else one.seq or 0 for one in applied), default=0)
         self._core.announcer.ring(seq)
-        if any(one.delivered for one in applied):
-            self._core.inbox_bell.ring(seq)
 
     def _acknowledge(self, done: Done) -> None:
         """Tell the sender's daemon, if it asked, that a message directed at us is committed, or refused for good."""

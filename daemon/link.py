@@ -232,6 +232,10 @@ class Link:
         """
         await self._live().publish(subject, data, reply, headers)
 
+    def push(self) -> None:
+        """Writes what was published to the socket now; otherwise that is done at the next turn of the loop. LinkDown."""
+        self._live().push()
+
     async def flush(self, timeout: float) -> None:
         """Returns when the broker has all that was published and subscribed before; LinkTimeout, LinkDown."""
         if self._attaching:

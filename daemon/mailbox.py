@@ -1,8 +1,10 @@
 """The agent's inbox as the API serves it: lease, ack, nack, and waiting without polling."""
 
 import secrets
+from functools import partial
 from typing import Final
 
+from aghbus.daemon.consumers import Consumer
 from aghbus.daemon.core import Core
 from aghbus.daemon.failpoints import failpoint
 from aghbus.protocol.control import InboxItem, InboxList, InboxNackAsk, InboxNextAsk
@@ -29,32 +31,39 @@ class Mailbox:
         """The oldest ready message, leased to the caller; waits up to `ask.wait` seconds for one to come."""
         core = self._core
         deadline = core.clock.monotonic() + ask.wait
-        while True:
-            rings, now_ms = core.inbox_bell.rings, core.clock.millis()
-            item = await self._lease(ask)
-            left = deadline - core.clock.monotonic()
-            if item is not None or left <= 0 or core.draining:
-                return item
-            pause = await self._until_due(left, now_ms)
-            if core.inbox_bell.rings == rings:
-                await core.inbox_bell.wait(pause)
+        consumer = None
+        try:
+            while True:
+                consumer = Consumer(ask.work_id, partial(self._lease, ask=ask))
+                now_ms = core.clock.millis()
+                item = await core.store.write(partial(self._lease_or_join, consumer=consumer, waits=ask.wait > 0))
+                left = deadline - core.clock.monotonic()
+                if item is None and left > 0 and not core.draining:
+                    item = await consumer.wait(core.consumers, await self._until_due(left, now_ms))
+                elif item is None:
+                    return None
+                if item is not None:
+                    failpoint("inbox.leased")
+                    return item
+        finally:
+            if consumer is not None:
+                core.consumers.leave(consumer)
 
-    async def _lease(self, ask: InboxNextAsk) -> InboxItem | None:
-        token = "lease_" + secrets.token_hex(8)
-
-        def job(tx: Transaction) -> InboxItem | None:
-            self._core.steps.settle(tx)
-            now_ms, visible_ms = self._core.clock.millis(), int(ask.visibility * 1000)
-            item = inbox.lease_next(tx, now_ms, visible_ms, token, work_id=ask.work_id)
-            if item is None:
-                return None
-            audit.note_delivery(tx, now_ms, item, "acked" if ask.ack else "leased")
-            return inbox.ack(tx, item.seq, token) if ask.ack else item
-
-        item = await self._core.store.write(job)
-        if item is not None:
-            failpoint("inbox.leased")
+    def _lease_or_join(self, tx: Transaction, consumer: Consumer, waits: bool) -> InboxItem | None:
+        item = consumer.take(tx)
+        if item is None and waits:
+            self._core.consumers.join(tx, consumer)
         return item
+
+    def _lease(self, tx: Transaction, ask: InboxNextAsk) -> InboxItem | None:
+        self._core.steps.settle(tx)
+        now_ms, visible_ms = self._core.clock.millis(), int(ask.visibility * 1000)
+        token = "lease_" + secrets.token_hex(8)
+        item = inbox.lease_next(tx, now_ms, visible_ms, token, work_id=ask.work_id)
+        if item is None:
+            return None
+        audit.note_delivery(tx, now_ms, item, "acked" if ask.ack else "leased")
+        return inbox.ack(tx, item.seq, token) if ask.ack else item
 
     async def _until_due(self, left: float, after_ms: int) -> float:
         """Seconds until a lease runs out or a returned message is ready again, `left` at most.
@@ -87,13 +96,13 @@ class Mailbox:
             return self._noted(tx, item, "dead" if item.state == "dead" else "returned")
 
         item = await self._core.store.write(job)
-        self._core.inbox_bell.ring()
+        self._core.consumers.ring()
         return item
 
     async def requeue(self, seq: int) -> InboxItem:
         """Ready at once, attempts forgotten."""
         item = await self._core.store.write(lambda tx: self._noted(tx, inbox.requeue(tx, seq), "requeued"))
-        self._core.inbox_bell.ring()
+        self._core.consumers.ring()
         return item
 
     def _noted(self, tx: Transaction, item: InboxItem, outcome: str) -> InboxItem:

@@ -69,7 +69,14 @@ class _Client(nats.aio.client.Client):
         """Puts PING behind what waits in the buffer. The library writes it ahead of that, so its PONG confirms too little."""
         self._pongs.append(future or asyncio.get_running_loop().create_future())
         await self._send_command(nats.aio.client.PING_PROTO)
-        await self._flush_pending()
+        self.push()
+
+    def push(self) -> None:
+        """Writes what waits in the buffer to the socket now. The library's own task does it at the next turn of the loop."""
+        if self._pending and self._transport is not None:
+            self._transport.writelines(self._pending)
+            self._pending = []
+            self._pending_data_size = 0
 
     async def _process_pong(self) -> None:
         """A PONG for someone who has stopped waiting is no error. In the library it ends the read loop."""
@@ -251,6 +258,10 @@ class NatsConnection:
             raise BadPublish(f"{escape(subject)!r}: {escape(str(error))}") from None
         except nats.errors.Error as error:
             raise LinkDown(str(error)) from None
+
+    def push(self) -> None:
+        """Writes what was published to the socket now, for what somebody waits for."""
+        self.client.push()
 
     async def ping(self, timeout: float) -> float:
         """PING behind all that was sent before; the seconds until its PONG. LinkTimeout, LinkDown.

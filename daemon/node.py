@@ -244,7 +244,7 @@ class Node:
         if self.link.state == "up":
             clean = await self.publisher.drained(left(0.5)) and clean
         self.core.announcer.close()
-        self.core.inbox_bell.close()
+        self.core.consumers.ring()
         if self._api is not None:
             await self._api.stop(left(0.5))
         await self.discovery.close(left(0.3))

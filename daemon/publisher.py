@@ -166,7 +166,8 @@ class Publisher:
         taken = set(carried.published)
         self._core.counters.add("outbox.published", len(taken))
         noted = [row for row in fresh if row.seq in taken & counted]
-        self._core.store.submit(lambda tx: self._note(tx, noted, carried.impossible)).add_done_callback(self._noted)
+        note = self._core.store.submit_behind(lambda tx: self._note(tx, noted, carried.impossible))
+        note.add_done_callback(self._noted)
         if len(taken) + len(carried.impossible) < len(fresh):
             self._core.counters.add("outbox.not_taken", len(fresh) - len(taken) - len(carried.impossible))
             self._reload = True
@@ -292,7 +293,7 @@ class Publisher:
     def _told(self, rows: list[Outgoing]) -> None:
         self.enqueue(rows)
         self._core.announcer.ring(max((row.seq for row in rows), default=0))
-        self._core.inbox_bell.ring()
+        self._core.consumers.ring()
 
     # answers
 
@@ -309,7 +310,8 @@ class Publisher:
         if ack is None:
             return  # a stream's acknowledgement, for one
         self._core.counters.add(f"acks.{ack.outcome}")
-        self._core.behind(lambda tx: self._take_answer(tx, seq, ack, message.data))
+        held_up = seq in self._ahead or self._silences.any  # by this answer
+        self._core.behind(lambda tx: self._take_answer(tx, seq, ack, message.data), at_once=held_up)
 
     def _take_answer(self, tx: Transaction, seq: int, ack: Ack, raw: bytes) -> None:
         """Who got one message of ours knows where answers go, and can count: the id shows that it is the receiver's answer.

@@ -55,6 +55,11 @@ class Silences:
         self._silent: dict[str, _Silence] = {}
         self._probes: dict[int, _Silence] = {}
 
+    @property
+    def any(self) -> bool:
+        """Whether there is any."""
+        return bool(self._silent)
+
     def concern(self, rows: Iterable[Outgoing]) -> bool:
         """Whether any of `rows` goes to a silent peer."""
         return bool(self._silent) and any(row.subject in self._silent for row in rows)

@@ -23,6 +23,7 @@ from aghbus.store.handover import with_room
 from aghbus.store.lock import StoreLock
 from aghbus.store.mark import Mark, MarkFile
 from aghbus.store.memory import Memory
+from aghbus.store.pace import CHECKPOINT_PAGES
 from aghbus.store.schema import check_owner, migrate, shipped
 from aghbus.store.writer import Job, Stats, Writer
 
@@ -32,7 +33,6 @@ Synchronous = Literal["full", "normal"]
 # Pages are 4 KiB, SQLite's default and the block of most disks.
 _WRITER_CACHE_KIB: Final = 16_384  # the hot ends of four B-trees and their inner pages at 10^7 rows
 _READER_CACHE_KIB: Final = 4_096  # pages of a listing are read once
-_CHECKPOINT_PAGES: Final = 4_096  # 16 MiB of WAL: a checkpoint, which makes one commit slow, comes seldom
 _WAL_LIMIT: Final = 64 * 1024 * 1024  # bytes the WAL file keeps after a burst
 _READER_PATIENCE_MS: Final = 5_000  # only while WAL recovery or a foreign tool holds the file
 
@@ -132,6 +132,10 @@ class Store:
         """
         return self._writer.submit(job)
 
+    def submit_behind(self, job: Job[T]) -> asyncio.Future[T]:
+        """As `submit`, for what nobody waits for: it goes with the next transaction, or in one of its own within 10 ms."""
+        return self._writer.submit(job, behind=True)
+
     async def write(self, job: Job[T]) -> T:
         """`submit` and wait. Cancelling the wait leaves it open whether the job is carried out."""
         return await self._writer.submit(job)
@@ -220,7 +224,7 @@ def _configure(db: sqlite3.Connection, synchronous: Synchronous) -> None:
     db.execute("PRAGMA trusted_schema = OFF")
     db.execute("PRAGMA temp_store = MEMORY")
     db.execute(f"PRAGMA cache_size = -{_WRITER_CACHE_KIB}")
-    db.execute(f"PRAGMA wal_autocheckpoint = {_CHECKPOINT_PAGES}")
+    db.execute(f"PRAGMA wal_autocheckpoint = {CHECKPOINT_PAGES}")
     db.execute(f"PRAGMA journal_size_limit = {_WAL_LIMIT}")
 
 

@@ -40,6 +40,14 @@ UPDATE inbox SET state = iif(attempts >= ?2, 'dead', 'ready'), lease = NULL, lea
     last_error = 'the lease ran out'
 WHERE state = 'leased' AND state IN ('ready', 'leased', 'dead') AND lease_until_ms <= ?1 RETURNING state
 """
+_NEXT_DUE: Final = """
+SELECT min(at) FROM (
+    SELECT min(lease_until_ms) AS at FROM inbox
+    WHERE state = 'leased' AND state IN ('ready', 'leased', 'dead') AND lease_until_ms > ?1
+    UNION ALL SELECT min(available_ms) FROM inbox
+    WHERE state = 'ready' AND state IN ('ready', 'leased', 'dead') AND available_ms > ?1
+)
+"""
 _COLUMNS: Final = "i.state, i.attempts, i.lease, i.lease_until_ms, i.available_ms, i.last_error"
 _SELECT_ITEM: Final = SELECT_MESSAGE.replace("\nFROM", f",\n    {_COLUMNS}\nFROM", 1)
 _ITEM_AT: Final = 22  # where _COLUMNS begin in a row of _SELECT_ITEM
@@ -187,11 +195,7 @@ async def counts(reader: aiosqlite.Connection) -> dict[str, int]:
 
 async def next_due_ms(reader: aiosqlite.Connection, after_ms: int = -1) -> int | None:
     """When, in Unix milliseconds after `after_ms`, the next message is ready or a lease runs out; None when none will."""
-    sql = (
-        "SELECT min(coalesce(lease_until_ms, available_ms)) FROM inbox"
-        " WHERE state IN ('ready', 'leased') AND coalesce(lease_until_ms, available_ms) > ?"
-    )
-    value: int | None = (await fetch(reader, sql, [after_ms]))[0][0]
+    value: int | None = (await fetch(reader, _NEXT_DUE, [after_ms]))[0][0]
     return value
 
 

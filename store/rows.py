@@ -18,7 +18,7 @@ class Insert:
 
     def __init__(self, into: str, width: int, conflict: str = "") -> None:
         row = f"({', '.join('?' * width)})"
-        self._width = width
+        self.width: Final = width
         self._statements = [
             (size, f"INSERT INTO {into} VALUES {', '.join([row] * size)} {conflict}")  # noqa: S608 - constants of this module
             for size in _SIZES
@@ -28,7 +28,7 @@ class Insert:
         """Writes rows whose values follow each other in `values`."""
         at = 0
         for size, sql in self._statements:
-            step = size * self._width
+            step = size * self.width
             while len(values) - at >= step:
                 db.execute(sql, values[at : at + step])
                 at += step
@@ -109,6 +109,18 @@ class Rows:
             len(self.rooms),
             len(self.audit),
         )
+
+    @property
+    def size(self) -> int:
+        """Rows that wait, and rows of activity that will become fewer."""
+        flat = (
+            (_ENVELOPES, self.envelopes),
+            (_INBOX, self.inbox),
+            (_OUTBOX, self.outbox),
+            (_SEEN, self.seen),
+            (_AUDIT, self.audit),
+        )
+        return sum(len(values) // into.width for into, values in flat) + len(self.threads) + len(self.rooms)
 
     def undo(self, to: Position) -> None:
         """Forgets what was appended since."""

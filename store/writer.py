@@ -1,7 +1,9 @@
-"""Group commit: write jobs run on the event loop, everything that waits shares one transaction, only COMMIT leaves the loop.
+"""Group commit: write jobs run on the event loop, everything that waits shares one transaction, and a COMMIT that may wait for
+the disk leaves the loop.
 
-docs/adr/0002-writer-on-the-loop.md says why. There is no linger: a commit begins as soon as the one before it ended and
-something waits. While a commit is under way nothing touches the connection.
+docs/adr/0002-writer-on-the-loop.md says why. There is no linger for a job that somebody waits for: a commit begins as soon as the
+one before it ended. Jobs behind, for which nobody waits, go with the next one, or begin one of their own soon. While a commit is
+under way nothing touches the connection.
 """
 
 import asyncio
@@ -11,6 +13,7 @@ import sqlite3
 import time
 from collections.abc import Callable
 from concurrent.futures import Executor
+from functools import partial
 from typing import Any, Final, TypeVar
 
 import msgspec
@@ -21,6 +24,7 @@ from aghbus.store.errors import StoreUnavailable
 from aghbus.store.handover import with_room
 from aghbus.store.mark import MarkFile
 from aghbus.store.memory import Memory
+from aghbus.store.pace import Pace
 from aghbus.store.transaction import Transaction
 
 T = TypeVar("T")
@@ -29,6 +33,7 @@ Job = Callable[[Transaction], T]
 BATCH_JOBS: Final = 1024  # ours: past a few hundred messages a commit costs next to nothing per message
 BATCH_SECONDS: Final = 0.05  # ours: how long jobs gather under load before they are committed
 SLICE_SECONDS: Final = 0.005  # ours: how long jobs keep the event loop before it turns to its other duties
+BEHIND_SECONDS: Final = 0.01  # ours: how long jobs behind wait for a transaction that begins for another reason
 PATIENCE_MS: Final = 5000  # ours: how long BEGIN waits, off the loop, for a foreign tool that holds the write lock
 
 # Result codes that say something about the disk, the file or another process, not about the job: sqlite.org/rescode.html
@@ -99,7 +104,9 @@ class Writer:
         self._careful = False
         self._start = self._tx.begin_job()
         self._wake = asyncio.Event()
+        self._timer: asyncio.TimerHandle | None = None
         self._closing = False
+        self._pace = Pace(db)
         self.stats = Stats()
         self.writable = True
         self.last_error: str | None = None
@@ -109,14 +116,21 @@ class Writer:
         """Jobs that wait for their transaction."""
         return len(self._waiting)
 
-    def submit(self, job: Job[T]) -> asyncio.Future[T]:
-        """Queues `job`; its future resolves to the job's result once that is durable."""
-        future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+    def submit(self, job: Job[T], *, behind: bool = False) -> asyncio.Future[T]:
+        """Queues `job`; its future resolves to the job's result once that is durable.
+
+        With `behind` nobody waits for it: no transaction begins for it alone within BEHIND_SECONDS.
+        """
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[T] = loop.create_future()
         if self._closing:
             future.set_exception(StoreUnavailable("the store is closed", hint="the daemon is stopping"))
             return future
         self._waiting.append(_Entry(job, future))
-        self._wake.set()
+        if not behind:
+            self._wake.set()
+        elif self._timer is None:
+            self._timer = loop.call_later(BEHIND_SECONDS, self._wake.set)
         return future
 
     def stop(self) -> None:
@@ -127,14 +141,17 @@ class Writer:
     async def run(self) -> None:
         """Runs and commits jobs until `stop`; failures of the store go to the jobs' futures and never end it."""
         try:
-            while True:
-                if not self._waiting:
-                    if self._closing:
-                        return
-                    self._wake.clear()
-                    await self._wake.wait()
-                    continue
-                await self._transact()
+            while self._waiting or not self._closing:
+                await self._wake.wait()
+                self._wake.clear()
+                if self._timer is not None:
+                    self._timer.cancel()
+                    self._timer = None
+                if self._waiting:
+                    await self._transact()
+                    if self._waiting and self._timer is None:
+                        self._wake.set()  # the batch was full
+                    await asyncio.sleep(0)  # whoever waited for this commit goes on before the next one begins
         finally:
             self._closing = True
             self._fail(self._batch + list(self._waiting), StoreUnavailable("the store was closed", hint=""))
@@ -146,8 +163,9 @@ class Writer:
             await self._begin()
             changes = self._db.total_changes
             await self._gather()
-            if self._tx.rows.waiting or self._tx.memory.audit.waiting or self._db.total_changes != changes:
-                await self._commit()
+            changes = self._db.total_changes - changes
+            if self._tx.rows.waiting or self._tx.memory.audit.waiting or changes:
+                await self._commit(changes)
             else:
                 self._db.execute("COMMIT")  # nothing to write, so nothing to wait for
         except Exception as error:
@@ -234,30 +252,33 @@ class Writer:
             self._tx.undo(mark)
         self._db.execute("RELEASE job")
 
-    async def _commit(self) -> None:
+    async def _commit(self, changes: int) -> None:
         number = self._mark.commits + 1
         try:
-            await self._write(number)
+            await self._write(number, changes)
         except Exception as error:
             if self._careful or _is_environment(error):
                 raise
             _log.exception("rows of a transaction could not be written")
             self._rerun()  # one job has appended what cannot be written: the others must not suffer
-            await self._write(number)
+            await self._write(number, changes)
         self._mark.set(number, self._tx.memory.last_seq.value)
         if not self.writable:
             _log.warning("the store writes again")
         self.writable, self.last_error = True, None
         self.stats.commits += 1
 
-    async def _write(self, number: int) -> None:
+    async def _write(self, number: int, changes: int) -> None:
         self._tx.memory.audit.flush(self._tx)
-        await self._in_thread(self._write_and_commit, number)
+        size, write = changes + self._tx.rows.size, partial(self._write_rows, number)
+        if self._pace.is_quick(size):
+            self._pace.commit_here(size, write)
+        else:
+            await self._in_thread(self._pace.commit, write)
 
-    def _write_and_commit(self, number: int) -> None:
+    def _write_rows(self, number: int) -> None:
         self._tx.write_rows()
         integrity.count(self._db, number)
-        self._db.execute("COMMIT")
 
     def _settle(self) -> None:
         for callback in self._tx.take_committed():

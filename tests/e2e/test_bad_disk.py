@@ -110,7 +110,8 @@ async def test_a_full_disk_refuses_holds_off_and_recovers_by_itself(tmp_path: Pa
 
             held_off = worker.post("/v1/works", to="ops", text="into the full disk")
             wait_for(lambda: ops.get("/v1/status")["counters"].get("overload.store", 0) > 0, 30, "it to be held off")
-            assert worker.get(f"/v1/messages/{held_off['id']}")["delivery"] == "published"
+            sent = f"/v1/messages/{held_off['id']}"
+            wait_for(lambda: worker.get(sent)["delivery"] == "published", 30, "it to be noted as published")
 
             ballast.unlink()
             wait_for(lambda: ops.get("/v1/status")["store"]["writable"], RECOVERY, "the store to write again")

@@ -62,6 +62,49 @@ async def test_jobs_that_arrive_during_a_commit_share_the_next(store: Store) -> 
     assert store.stats.largest_batch == 39
 
 
+async def test_jobs_behind_go_with_the_next_that_somebody_waits_for(store: Store) -> None:
+    behind = [store.submit_behind(put(number)) for number in range(3)]
+    assert await store.write(put(3)) == 3
+    assert [job.done() for job in behind] == [True] * 3
+    assert store.stats.commits == 1
+
+
+async def test_jobs_behind_are_not_left_alone(store: Store) -> None:
+    first, second = store.submit_behind(put(0)), store.submit_behind(put(1))
+    assert [await first, await second] == [0, 1]
+    assert store.stats.commits == 1
+    assert await store.submit_behind(put(2)) == 2
+
+
+async def test_jobs_behind_are_committed_when_the_store_is_closed(path: Path) -> None:
+    store = await Store.open(path, synchronous="normal")
+    behind = store.submit_behind(put(0))
+    await store.close()
+    assert await behind == 0
+
+
+async def test_who_waited_for_a_commit_goes_on_before_the_next_transaction(store: Store) -> None:
+    order: list[str] = []
+
+    def noted(name: str) -> Callable[[Transaction], None]:
+        return lambda tx: order.append(f"job {name}")
+
+    async def waiting(name: str) -> None:
+        await store.write(noted(name))
+        order.append(f"knows {name}")
+        await store.write(noted(f"{name} again"))
+
+    def late() -> None:
+        store.submit(noted("late"))
+
+    def first(tx: Transaction) -> None:
+        put(0)(tx)
+        tx.after_commit(late)
+
+    await asyncio.gather(store.write(first), waiting("a"))
+    assert order == ["job a", "knows a", "job late", "job a again"]
+
+
 async def test_jobs_run_in_the_order_they_were_submitted(store: Store) -> None:
     order: list[int] = []
 

@@ -1,0 +1,112 @@
+"""Who waits for the inbox gets a message in the transaction that stores it: one of them, once, and only if that commits."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from aghbus.daemon.consumers import Consumer, Consumers
+from aghbus.protocol.control import InboxItem
+from aghbus.protocol.errors import NotFound
+from aghbus.store import inbox
+from aghbus.store.database import Store
+from aghbus.store.transaction import Transaction
+from tests.store.makers import NOW_MS, receiving, say
+
+VISIBLE_MS = 60_000
+
+
+@pytest.fixture
+async def store(tmp_path: Path) -> AsyncIterator[Store]:
+    opened = await Store.open(tmp_path / "store.db", synchronous="normal")
+    yield opened
+    await opened.close()
+
+
+def take(tx: Transaction, work_id: str | None) -> InboxItem | None:
+    return inbox.lease_next(tx, NOW_MS, VISIBLE_MS, "lease", work_id=work_id)
+
+
+async def waiting(store: Store, consumers: Consumers, work_id: str | None = None) -> Consumer:
+    consumer = Consumer(work_id, partial(take, work_id=work_id))
+    await store.write(lambda tx: consumers.join(tx, consumer))
+    return consumer
+
+
+def arrives(tx: Transaction, consumers: Consumers, work_id: str | None = None) -> None:
+    receiving(say(work_id=work_id))(tx)
+    consumers.offer(tx, [work_id])
+
+
+async def test_one_message_is_for_the_one_that_waited_longest(store: Store) -> None:
+    consumers = Consumers()
+    first, second = await waiting(store, consumers), await waiting(store, consumers)
+    before = store.stats.commits
+    await store.write(lambda tx: arrives(tx, consumers))
+    item = await first.wait(consumers, 0)
+    assert item is not None
+    assert item.state == "leased"
+    assert store.stats.commits == before + 1
+    assert not second.served.done()
+    await store.write(lambda tx: arrives(tx, consumers))
+    assert await second.wait(consumers, 0) is not None
+
+
+async def test_a_message_of_a_work_is_for_those_who_wait_for_it_or_for_any(store: Store) -> None:
+    consumers = Consumers()
+    other = await waiting(store, consumers, "work_other")
+    mine = await waiting(store, consumers, "work_mine")
+    any_one = await waiting(store, consumers)
+    for _ in range(2):
+        await store.write(lambda tx: arrives(tx, consumers, "work_mine"))
+    for one in (mine, any_one):
+        item = await one.wait(consumers, 0)
+        assert item is not None
+        assert item.message.work_id == "work_mine"
+    assert not other.served.done()
+
+
+async def test_what_is_rolled_back_is_given_to_nobody(store: Store) -> None:
+    consumers = Consumers()
+    consumer = await waiting(store, consumers)
+
+    def fails(tx: Transaction) -> None:
+        arrives(tx, consumers)
+        raise NotFound("on purpose")
+
+    with pytest.raises(NotFound):
+        await store.write(fails)
+    assert await consumer.wait(consumers, 0) is None  # it has to look again
+    assert await store.write(lambda tx: take(tx, None)) is None
+
+
+async def test_who_waits_no_longer_is_given_nothing(store: Store) -> None:
+    consumers = Consumers()
+    consumer = await waiting(store, consumers)
+    assert await consumer.wait(consumers, 0) is None
+    await store.write(lambda tx: arrives(tx, consumers))
+    assert await store.write(lambda tx: take(tx, None)) is not None
+
+
+async def test_what_was_leased_before_the_time_was_up_is_still_given(store: Store) -> None:
+    consumers = Consumers()
+    consumer = await waiting(store, consumers)
+    stored = asyncio.Event()
+
+    def job(tx: Transaction) -> None:
+        arrives(tx, consumers)
+        stored.set()
+
+    committing = store.submit(job)
+    await stored.wait()
+    assert await consumer.wait(consumers, 0) is not None
+    await committing
+
+
+async def test_a_ring_makes_everybody_look_again(store: Store) -> None:
+    consumers = Consumers()
+    both = [await waiting(store, consumers), await waiting(store, consumers, "work_mine")]
+    consumers.ring()
+    assert [await one.wait(consumers, 60) for one in both] == [None, None]

@@ -1,0 +1,45 @@
+"""Room for a thread that is late is made by a busy loop only; by one that seems idle, now and then."""
+
+import asyncio
+
+import pytest
+
+from aghbus.store import handover
+from aghbus.store.handover import LEAST, STARVED_SECONDS, with_room
+
+
+class Thread:
+    """In place of the module time: at each look the loop's thread has computed for `share` of the time."""
+
+    def __init__(self, share: float, looks: int) -> None:
+        self.share = share
+        self.left = looks + 1  # the first is where it begins
+        self.used = 0.0
+        self.slept = 0
+        self.done = asyncio.Event()
+
+    def thread_time(self) -> float:
+        self.left -= 1
+        if self.left <= 0:
+            self.done.set()
+        self.used += self.share * STARVED_SECONDS
+        return self.used
+
+    def sleep(self, seconds: float) -> None:
+        assert seconds > 0
+        self.slept += 1
+
+
+@pytest.mark.parametrize(("share", "rooms"), [(0.9, 4 * (LEAST + 1)), (0.1, 4)])
+async def test_room_is_made_by_a_busy_loop(monkeypatch: pytest.MonkeyPatch, share: float, rooms: int) -> None:
+    thread = Thread(share, looks=4 * (LEAST + 1))
+    monkeypatch.setattr(handover, "time", thread)
+    await with_room(thread.done.wait())
+    assert thread.slept == rooms
+
+
+async def test_no_room_for_what_is_quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    thread = Thread(0.9, looks=1)
+    monkeypatch.setattr(handover, "time", thread)
+    await with_room(asyncio.sleep(0))
+    assert thread.slept == 0

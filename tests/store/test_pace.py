@@ -1,0 +1,101 @@
+"""Which commits stay on the event loop: small ones, on a disk that is quick, between two in the thread."""
+
+import sqlite3
+from typing import Any
+
+import pytest
+
+from aghbus.store import pace
+from aghbus.store.pace import CHECKPOINT_PAGES, PENALTY, QUICK_SECONDS, SLOW_SECONDS, Pace
+
+
+class Disk:
+    """In place of a connection: each COMMIT takes `seconds`."""
+
+    def __init__(self) -> None:
+        self.seconds = QUICK_SECONDS / 10
+        self.now = 0.0
+        self.pages = CHECKPOINT_PAGES  # at which the connection makes a checkpoint; 0: never
+        self.checkpointing = 0  # commits that could have made one
+        self.commits = 0
+
+    def execute(self, sql: str) -> None:
+        if sql == "COMMIT":
+            self.now += self.seconds
+            self.commits += 1
+            self.checkpointing += self.pages > 0
+        else:
+            self.pages = int(sql.removeprefix("PRAGMA wal_autocheckpoint = "))
+
+    def perf_counter(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def disk(monkeypatch: pytest.MonkeyPatch) -> Disk:
+    made = Disk()
+    monkeypatch.setattr(pace, "time", made)
+    return made
+
+
+def paced(disk: Any) -> Pace:
+    db: sqlite3.Connection = disk
+    return Pace(db)
+
+
+def nothing() -> None:
+    """To write before the COMMIT."""
+
+
+def commit(one: Pace, changes: int = 10) -> bool:
+    """Whether the commit stayed on the loop."""
+    if one.is_quick(changes):
+        one.commit_here(changes, nothing)
+        return True
+    one.commit(nothing)
+    return False
+
+
+def test_a_quick_disk_is_known_after_some_commits(disk: Disk) -> None:
+    one = paced(disk)
+    assert [commit(one) for _ in range(10)] == [False] * 8 + [True] * 2
+
+
+def test_a_slow_disk_is_always_waited_for_in_the_thread(disk: Disk) -> None:
+    one = paced(disk)
+    disk.seconds = 2 * QUICK_SECONDS
+    assert not any(commit(one) for _ in range(100))
+
+
+def test_a_busy_machine_makes_no_slow_disk(disk: Disk) -> None:
+    one = paced(disk)
+    for number in range(100):
+        disk.seconds = QUICK_SECONDS / 2 if number % 8 == 0 else SLOW_SECONDS / 2
+        stayed = commit(one)
+    assert stayed
+
+
+def test_one_stall_on_the_loop_is_enough(disk: Disk) -> None:
+    one = paced(disk)
+    while not commit(one):
+        pass
+    disk.seconds = 2 * SLOW_SECONDS
+    assert commit(one)
+    disk.seconds = QUICK_SECONDS / 10
+    assert [commit(one) for _ in range(PENALTY + 1)] == [False] * PENALTY + [True]
+
+
+def test_much_is_written_in_the_thread(disk: Disk) -> None:
+    one = paced(disk)
+    while not commit(one):
+        pass
+    assert not commit(one, changes=10_000)
+    assert commit(one)
+
+
+def test_checkpoints_are_made_in_the_thread_and_go_on_being_made(disk: Disk) -> None:
+    one = paced(disk)
+    stayed = sum(commit(one, changes=64) for _ in range(1000))
+    assert disk.commits == 1000
+    assert disk.checkpointing == 1000 - stayed
+    assert 10 < disk.checkpointing < 100
