@@ -25,9 +25,6 @@ from aghbus.store.transaction import Transaction
 
 _log = logging.getLogger("aghbus.node")
 
-# Seconds, a tenth of Python's default: a busy loop that often turns to its selector would starve the threads that commit and
-# read for seconds (docs/adr/0002-writer-on-the-loop.md); there are only a few of them, so that switching costs little.
-_SWITCH_INTERVAL: Final = 0.0005
 _STOP_SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
 
 
@@ -41,7 +38,6 @@ async def run_daemon(
     """
     arm(os.environ)
     clock.arm(os.environ)
-    sys.setswitchinterval(_SWITCH_INTERVAL)
     signer = load_signer(settings, locations, os.environ)
     broker = _embedded(settings, locations)
     store = await Store.open(Path(locations.store_path), synchronous=_synchronous(settings), name=settings.name)

@@ -12,7 +12,9 @@ from typing import Any, Final, TypeVar
 T = TypeVar("T")
 
 SWITCH_SECONDS: Final = 0.0005
-"""How long a thread waits for the interpreter lock before it asks for it, ours: the store's threads need it for moments."""
+"""How long a thread waits for the interpreter lock before it asks for it, ours: a tenth of Python's default. A busy loop that often
+turns to its selector would starve the threads that commit and read (docs/adr/0002-writer-on-the-loop.md); they are few, so that
+switching costs little."""
 _COLLECT_AFTER: Final = (20_000, 50, 100)  # objects, generations: a batch of messages must not set the collector off
 
 

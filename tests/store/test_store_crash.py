@@ -14,7 +14,7 @@ from tests.store.makers import receive, rows
 ROOT = Path(__file__).parents[2]
 # Statements of one envelope that opens a work: BEGIN, look up the work, and one each for seen, envelope, thread, work and
 # inbox, the count of commits, the last sequence, COMMIT; one more ends the transaction that sets the trap.
-PER_ENVELOPE = 10
+PER_ENVELOPE = 9
 
 
 def start(path: Path, first: int, count: int, together: int, statement: int = 0) -> subprocess.Popen[bytes]:
