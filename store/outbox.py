@@ -94,7 +94,7 @@ async def queued(reader: aiosqlite.Connection, after_seq: int, limit: int) -> li
 def mark_receipted(tx: Transaction, workspace_id: str, message_id: str, by: str) -> bool:
     """Peer `by` showed that our envelope `message_id` arrived; whether that was news. Only its receiver can."""
     sql = (
-        "UPDATE outbox SET state = 'receipted' WHERE state <> 'receipted' AND seq ="
+        "UPDATE outbox SET state = 'receipted', next_ms = NULL WHERE state <> 'receipted' AND seq ="
         " (SELECT seq FROM envelopes WHERE msg_id = ? AND direction = 'out' AND workspace_id = ? AND recipient = ?)"
     )
     return tx.db.execute(sql, (message_id, workspace_id, by)).rowcount > 0
@@ -103,7 +103,7 @@ def mark_receipted(tx: Transaction, workspace_id: str, message_id: str, by: str)
 def expire(tx: Transaction, now: int, limit: int = 500) -> list[int]:
     """Up to `limit` queued envelopes that nobody would accept any more at Unix second `now` are expired; their sequences."""
     rows = tx.db.execute(
-        "UPDATE outbox SET state = 'expired', detail = 'expired before it could be published' WHERE seq IN"
+        "UPDATE outbox SET state = 'expired', next_ms = NULL, detail = 'expired before it could be published' WHERE seq IN"
         " (SELECT seq FROM outbox WHERE state = 'queued' AND state IN ('queued', 'expired', 'dead') AND expires_at <= ?"
         " ORDER BY seq LIMIT ?) RETURNING seq",
         (now, limit),

@@ -134,11 +134,6 @@ def answered(tx: Transaction, seq: int, detail: str) -> None:
     )
 
 
-def settle(tx: Transaction) -> None:
-    """What was receipted since it was scheduled needs no further try."""
-    tx.db.execute("UPDATE outbox SET next_ms = NULL WHERE next_ms IS NOT NULL AND state NOT IN ('queued', 'published')")
-
-
 def give_up(tx: Transaction, seq: int, state: str, detail: str) -> Failed | None:
     """Ends envelope `seq` as `expired` or `dead` with the reason; None when it was answered or ended before."""
     changed = tx.db.execute(
@@ -162,3 +157,13 @@ def stale(tx: Transaction, now: int, limit: int) -> list[int]:
         (now, limit),
     )
     return sorted(seq for (seq,) in rows)
+
+
+def stale_from(tx: Transaction) -> int | None:
+    """The first Unix second at which `stale` finds something; None when nothing is queued or waits for an answer."""
+    sql = (
+        "SELECT min(first) FROM (SELECT min(expires_at) AS first FROM outbox WHERE state = 'queued' AND state IN"
+        " ('queued', 'expired', 'dead') UNION ALL SELECT min(expires_at) FROM outbox WHERE next_ms IS NOT NULL)"
+    )
+    value: int | None = tx.db.execute(sql).fetchone()[0]
+    return value
