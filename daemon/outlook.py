@@ -1,7 +1,7 @@
-"""What the publisher knows of its waiting messages without asking the store: when the next try is due, and from when on one is stale.
+"""What the publisher knows of its waiting messages without asking the store: when the next try is due, and what can be stale.
 
-Under load thousands of messages wait for an answer, nearly all of which comes long before a second try. So the task that tries again
-is woken only for what is due before its next look, and looks for what is stale only once the first of them can be.
+Under load thousands of messages wait for an answer, nearly all of which comes long before a second try. So the task that tries
+again is woken only for what is due before its next look, and looks for what is stale only once the first of them can be.
 """
 
 import asyncio

@@ -8,21 +8,25 @@ from typing import Final, NamedTuple
 
 import aiosqlite
 
-from aghbus.protocol.envelope import Envelope
+from aghbus.protocol.envelope import OPENING_KINDS, Envelope
 from aghbus.protocol.identifiers import subject_for
 from aghbus.store.envelopes import fetch
 from aghbus.store.transaction import Transaction
 
 PAGE_BYTES: Final = 16 * 1024 * 1024  # ours, of envelopes that are read at once: sixteen of the largest
 
-SELECT_OUTGOING: Final = """
+_BEHIND: Final = """
+SELECT f.seq FROM works AS w JOIN outbox AS f ON f.seq IN (w.opened_seq, iif(w.terminal_id IS NULL, NULL, w.last_seq))
+WHERE w.workspace_id = {} AND w.channel = {} AND w.work_id = {} AND f.seq < {}
+    AND (f.state = 'queued' OR f.state = 'published' AND f.next_ms IS NOT NULL) LIMIT 1
+"""
+_BEHIND_NEW: Final = _BEHIND.format("?", "?", "?", "?")
+SELECT_OUTGOING: Final = f"""
 SELECT o.seq, o.subject, e.workspace_id, e.sender, e.recipient, e.msg_id, o.expires_at, o.attempts,
     e.kind IN ('say', 'capability') AND e.work_id IS NOT NULL, e.raw,
-    (SELECT f.seq FROM works AS w JOIN outbox AS f ON f.seq IN (w.opened_seq, iif(w.terminal_id IS NULL, NULL, w.last_seq))
-     WHERE w.workspace_id = e.workspace_id AND w.channel = e.channel AND w.work_id = e.work_id AND f.seq < o.seq
-       AND (f.state = 'queued' OR f.state = 'published' AND f.next_ms IS NOT NULL) LIMIT 1)
+    ({_BEHIND.format("e.workspace_id", "e.channel", "e.work_id", "o.seq")})
 FROM outbox AS o JOIN envelopes AS e ON e.seq = o.seq
-"""
+"""  # noqa: S608 - constants
 # The condition of the index outbox_open is repeated wherever it is to be used: SQLite does not conclude IN from =.
 _QUEUED: Final = (
     SELECT_OUTGOING
@@ -50,22 +54,42 @@ class Outgoing(NamedTuple):
     behind: int | None = None
 
 
-def add(tx: Transaction, seq: int, envelope: Envelope) -> None:
+def add(tx: Transaction, seq: int, envelope: Envelope) -> Outgoing:
     """Queues the envelope stored under `seq`."""
     rows = tx.rows
     subject = subject_for(envelope.workspace_id, envelope.channel, envelope.to)
     rows.outbox += ("queued", 0, seq, envelope.fresh_until, subject)
     rows.waiting = True
+    in_work = envelope.work_id is not None
+    return Outgoing(
+        seq=seq,
+        subject=subject,
+        workspace_id=envelope.workspace_id,
+        sender=envelope.sender,
+        recipient=envelope.to,
+        message_id=envelope.id,
+        expires_at=envelope.fresh_until,
+        attempts=0,
+        answerable=int(in_work and envelope.kind in OPENING_KINDS),
+        raw=envelope.raw,
+        behind=_behind(tx, seq, envelope) if in_work else None,
+    )
 
 
-def requeue(tx: Transaction, workspace_id: str, message_id: str) -> int | None:
-    """Sends an envelope of ours again, same bytes; its sequence, None when it is not in the store any more."""
+def _behind(tx: Transaction, seq: int, envelope: Envelope) -> int | None:
+    place = (envelope.workspace_id, envelope.channel, envelope.work_id, seq)
+    row = tx.db.execute(_BEHIND_NEW, place).fetchone()
+    return None if row is None else int(row[0])
+
+
+def requeue(tx: Transaction, workspace_id: str, message_id: str) -> Outgoing | None:
+    """Sends an envelope of ours again, same bytes; None when it is not in the store any more."""
     sql = (
         "UPDATE outbox SET state = 'queued', detail = NULL WHERE seq ="
         " (SELECT seq FROM envelopes WHERE msg_id = ? AND direction = 'out' AND workspace_id = ?) RETURNING seq"
     )
     row = tx.db.execute(sql, (message_id, workspace_id)).fetchone()
-    return None if row is None else int(row[0])
+    return None if row is None else Outgoing(*tx.db.execute(f"{SELECT_OUTGOING} WHERE o.seq = ?", row).fetchone())
 
 
 def load_queued(tx: Transaction, after_seq: int, limit: int) -> list[Outgoing]:
