@@ -15,18 +15,17 @@ from aghbus.store.transaction import Transaction
 
 PAGE_BYTES: Final = 16 * 1024 * 1024  # ours, of envelopes that are read at once: sixteen of the largest
 
-_BEHIND: Final = """
-SELECT f.seq FROM works AS w JOIN outbox AS f ON f.seq IN (w.opened_seq, iif(w.terminal_id IS NULL, NULL, w.last_seq))
-WHERE w.workspace_id = {} AND w.channel = {} AND w.work_id = {} AND f.seq < {}
-    AND (f.state = 'queued' OR f.state = 'published' AND f.next_ms IS NOT NULL) LIMIT 1
+_MARKS: Final = """
+SELECT opened_seq, iif(terminal_id IS NULL, NULL, last_seq) FROM works WHERE workspace_id = ? AND channel = ? AND work_id = ?
 """
-_BEHIND_NEW: Final = _BEHIND.format("?", "?", "?", "?")
-SELECT_OUTGOING: Final = f"""
+SELECT_OUTGOING: Final = """
 SELECT o.seq, o.subject, e.workspace_id, e.sender, e.recipient, e.msg_id, o.expires_at, o.attempts,
     e.kind IN ('say', 'capability') AND e.work_id IS NOT NULL, e.raw,
-    ({_BEHIND.format("e.workspace_id", "e.channel", "e.work_id", "o.seq")})
+    (SELECT f.seq FROM works AS w JOIN outbox AS f ON f.seq IN (w.opened_seq, iif(w.terminal_id IS NULL, NULL, w.last_seq))
+     WHERE w.workspace_id = e.workspace_id AND w.channel = e.channel AND w.work_id = e.work_id AND f.seq < o.seq
+       AND (f.state = 'queued' OR f.state = 'published' AND f.next_ms IS NOT NULL) LIMIT 1)
 FROM outbox AS o JOIN envelopes AS e ON e.seq = o.seq
-"""  # noqa: S608 - constants
+"""
 # The condition of the index outbox_open is repeated wherever it is to be used: SQLite does not conclude IN from =.
 _QUEUED: Final = (
     SELECT_OUTGOING
@@ -77,9 +76,21 @@ def add(tx: Transaction, seq: int, envelope: Envelope) -> Outgoing:
 
 
 def _behind(tx: Transaction, seq: int, envelope: Envelope) -> int | None:
-    place = (envelope.workspace_id, envelope.channel, envelope.work_id, seq)
-    row = tx.db.execute(_BEHIND_NEW, place).fetchone()
-    return None if row is None else int(row[0])
+    """`Outgoing.behind` of a new row, as SELECT_OUTGOING has it: asked without writing the rows that wait."""
+    place = (envelope.workspace_id, envelope.channel, envelope.work_id)
+    for before in tx.apart.execute(_MARKS, place).fetchone() or ():
+        if before is not None and before < seq and (_waits(tx, before) or _is_unanswered(tx, before)):
+            return int(before)
+    return None
+
+
+def _waits(tx: Transaction, seq: int) -> bool:
+    return seq in tx.rows.outbox[2::5]
+
+
+def _is_unanswered(tx: Transaction, seq: int) -> bool:
+    sql = "SELECT 1 FROM outbox WHERE seq = ? AND (state = 'queued' OR state = 'published' AND next_ms IS NOT NULL)"
+    return tx.apart.execute(sql, (seq,)).fetchone() is not None
 
 
 def requeue(tx: Transaction, workspace_id: str, message_id: str) -> Outgoing | None:
@@ -116,12 +127,15 @@ async def queued(reader: aiosqlite.Connection, after_seq: int, limit: int) -> li
 
 
 def mark_receipted(tx: Transaction, workspace_id: str, message_id: str, by: str) -> bool:
-    """Peer `by` showed that our envelope `message_id` arrived; whether that was news. Only its receiver can."""
+    """Peer `by` showed that our envelope `message_id` arrived; whether that was news. Only its receiver can.
+
+    What arrived was committed before it was published: its row does not wait to be written (store/rows.py).
+    """
     sql = (
         "UPDATE outbox SET state = 'receipted', next_ms = NULL WHERE state <> 'receipted' AND seq ="
         " (SELECT seq FROM envelopes WHERE msg_id = ? AND direction = 'out' AND workspace_id = ? AND recipient = ?)"
     )
-    return tx.db.execute(sql, (message_id, workspace_id, by)).rowcount > 0
+    return tx.apart.execute(sql, (message_id, workspace_id, by)).rowcount > 0
 
 
 def expire(tx: Transaction, now: int, limit: int = 500) -> list[int]:

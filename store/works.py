@@ -25,6 +25,11 @@ _VIEW: Final = """
 SELECT surface, container, initiator, target, state, opening_id, advanced, terminal_id, terminal_sender
 FROM works WHERE workspace_id = ? AND channel = ? AND work_id = ?
 """
+# By the index on the id, not along all works by `last_seq`: hence the plus.
+_FIND: Final = """
+SELECT w.workspace_id, w.channel, e.raw FROM works AS w LEFT JOIN envelopes AS e ON e.seq = w.opened_seq
+WHERE w.work_id = ?1 AND (?2 IS NULL OR w.channel = ?2) ORDER BY +w.last_seq DESC LIMIT 1
+"""
 _OPEN: Final = """
 INSERT INTO works (workspace_id, channel, work_id, surface, container, initiator, target, role, state, trust, opening_id,
     advanced, opened_seq, opened_ms, last_seq, updated_ms, text)
@@ -90,11 +95,9 @@ class _Traced(msgspec.Struct):
 
 def find(tx: Transaction, work_id: str, channel: str | None) -> Known | None:
     """The work of this id; the latest when `channel` leaves it open. None when it is not known here."""
-    sql = (  # by the index on the id, not along all works by `last_seq`: hence the plus
-        "SELECT w.workspace_id, w.channel, e.raw FROM works AS w LEFT JOIN envelopes AS e ON e.seq = w.opened_seq"
-        " WHERE w.work_id = ?1 AND (?2 IS NULL OR w.channel = ?2) ORDER BY +w.last_seq DESC LIMIT 1"
-    )
-    row = tx.db.execute(sql, (work_id, channel)).fetchone()
+    row = tx.apart.execute(_FIND, (work_id, channel)).fetchone()
+    if row is not None and row[2] is None:  # removed, or of this transaction and still to be written
+        row = tx.db.execute(_FIND, (work_id, channel)).fetchone()
     work = None if row is None else load(tx, row[0], row[1], work_id)
     if work is None:
         return None
