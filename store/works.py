@@ -25,10 +25,9 @@ _VIEW: Final = """
 SELECT surface, container, initiator, target, state, opening_id, advanced, terminal_id, terminal_sender
 FROM works WHERE workspace_id = ? AND channel = ? AND work_id = ?
 """
-# By the index on the id, not along all works by `last_seq`: hence the plus.
 _FIND: Final = """
 SELECT w.workspace_id, w.channel, e.raw FROM works AS w LEFT JOIN envelopes AS e ON e.seq = w.opened_seq
-WHERE w.work_id = ?1 AND (?2 IS NULL OR w.channel = ?2) ORDER BY +w.last_seq DESC LIMIT 1
+WHERE w.work_id = ?1 AND (?2 IS NULL OR w.channel = ?2) ORDER BY w.last_seq DESC LIMIT 1
 """
 _OPEN: Final = """
 INSERT INTO works (workspace_id, channel, work_id, surface, container, initiator, target, role, state, trust, opening_id,
@@ -191,7 +190,7 @@ async def work(reader: aiosqlite.Connection, work_id: str, channel: str | None =
     clause, params = ("", []) if channel is None else (" AND w.channel = ?", [channel])
     rows = await fetch(
         reader,
-        f"{_SELECT_WORK} WHERE w.work_id = ?{clause} ORDER BY +w.last_seq DESC LIMIT 1",
+        f"{_SELECT_WORK} WHERE w.work_id = ?{clause} ORDER BY w.last_seq DESC LIMIT 1",
         [1 << 62, work_id, *params],
     )
     if not rows:
