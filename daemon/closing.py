@@ -8,8 +8,8 @@ from aghbus.protocol.errors import InvalidRequest, Refused
 from aghbus.protocol.lifecycle import WorkView
 from aghbus.protocol.sending import Draft, apply_own, build
 from aghbus.store import audit, bridge, inbox, works
-from aghbus.store.apply import load_view, send
-from aghbus.store.outbox import Outgoing, load_queued
+from aghbus.store.apply import load_own, send
+from aghbus.store.outbox import Outgoing
 from aghbus.store.retry import Failed
 from aghbus.store.transaction import Transaction
 
@@ -56,11 +56,10 @@ def _send_on(
     )
     try:
         envelope = build(draft, now, core.identities.signer_of(us))
-        view = load_view(tx, envelope, us)
-        applied = send(tx, envelope, apply_own(envelope, view.work, view.room), us=us, now_ms=core.clock.millis())
+        applied = send(tx, envelope, apply_own(envelope, *load_own(tx, envelope)), us=us, now_ms=core.clock.millis())
     except (InvalidRequest, Refused):
         return None, []
-    return envelope, [row for seq in applied.queued for row in load_queued(tx, seq - 1, 1)]
+    return envelope, applied.outgoing
 
 
 def close_unanswered(tx: Transaction, core: Core, work: WorkView, kind: str, body: dict[str, Any]) -> list[Outgoing]:

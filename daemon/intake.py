@@ -21,7 +21,6 @@ from aghbus.daemon.discovery import Discovery
 from aghbus.daemon.failpoints import failpoint
 from aghbus.daemon.link import InboundMessage, LinkError
 from aghbus.daemon.link_events import Settlement
-from aghbus.daemon.outgoing import outgoing
 from aghbus.daemon.publisher import Publisher
 from aghbus.daemon.trust_policy import denied_as
 from aghbus.protocol.acks import ANSWER_TO, Ack, encode_ack, encode_signed_ack, may_answer
@@ -347,7 +346,7 @@ class Intake:
             self._deadlines.note(tx, envelope, applied)
             core.trust.heard(tx, envelope, effects)
         failpoint("receive.decided")
-        return Done(arrived, effects, applied, outgoing(tx, applied) if applied.queued else [])
+        return Done(arrived, effects, applied, applied.outgoing)
 
     def _held(self, tx: Transaction, effects: Effects, room: bool) -> Literal["inbox", "memory"] | None:
         """`inbox` when that has no room for what is to be delivered, `memory` when the ids to be remembered are too many for one

@@ -4,13 +4,12 @@ import os
 from collections.abc import AsyncIterator, Sequence
 from typing import TYPE_CHECKING, Final
 
-import msgspec
-
 from aghbus.daemon.artifact_service import ArtifactService
 from aghbus.daemon.bridge.service import Bridge, BridgeService
 from aghbus.daemon.chains.runner import ChainRunner
 from aghbus.daemon.chains.service import ChainService
 from aghbus.daemon.mailbox import Mailbox
+from aghbus.daemon.outgoing import Batch
 from aghbus.daemon.roster import card_object
 from aghbus.daemon.service import EventFilter, MessageQuery
 from aghbus.daemon.status import readiness, status
@@ -19,9 +18,9 @@ from aghbus.daemon.trust_service import TrustService
 from aghbus.daemon.verbs import Drafts
 from aghbus.protocol import control
 from aghbus.protocol.errors import InvalidRequest, NotFound
-from aghbus.protocol.lifecycle import WorkView
 from aghbus.protocol.limits import MAX_LIFETIME
 from aghbus.store import envelopes, quarantine, rooms, works
+from aghbus.store.transaction import Transaction
 
 if TYPE_CHECKING:
     from aghbus.daemon.node import Node
@@ -127,9 +126,13 @@ class NodeService(ArtifactService, BridgeService, ChainService, TrustService):
 
     async def send(self, ask: control.SendAsk) -> control.Sent:
         """One envelope by its parts."""
-        detail = await works.work(self._core.store.reader, ask.work_id, ask.channel) if ask.work_id else None
-        draft = self._drafts.of_send(ask, view_of(detail.work) if detail else None)
-        return await self._node.sender.send(draft, repeats=_chosen(ask), allow_secrets=ask.allow_secrets)
+
+        def job(tx: Transaction, batch: Batch) -> control.Sent:
+            known = works.find(tx, ask.work_id, ask.channel) if ask.work_id else None
+            draft = self._drafts.of_send(ask, known.work if known else None)
+            return batch.send(draft, repeats=_chosen(ask), allow_secrets=ask.allow_secrets)
+
+        return await self._node.sender.send_all(job)
 
     async def work_open(self, ask: control.WorkOpenAsk) -> control.Sent:
         """Open a work for a peer."""
@@ -146,12 +149,16 @@ class NodeService(ArtifactService, BridgeService, ChainService, TrustService):
 
     async def work_verb(self, work_id: str, verb: control.WorkVerb, ask: control.WorkVerbAsk) -> control.Sent:
         """One step of a work of ours."""
-        work = view_of((await self.work(work_id, ask.channel)).work)
-        opening = await envelopes.message(self._core.store.reader, work.opening_id)
-        trace_id = msgspec.json.decode(opening.envelope).get("trace_id") if opening else None
-        draft = self._drafts.of_verb(work, verb, ask, trace_id)
-        repeats = None if ask.id is None else frozenset({"work_id"})
-        return await self._node.sender.send(draft, repeats=repeats, allow_secrets=ask.allow_secrets)
+
+        def job(tx: Transaction, batch: Batch) -> control.Sent:
+            known = works.find(tx, work_id, ask.channel)
+            if known is None:
+                raise _unknown(work_id)
+            draft = self._drafts.of_verb(known.work, verb, ask, known.trace_id)
+            repeats = None if ask.id is None else frozenset({"work_id"})
+            return batch.send(draft, repeats=repeats, allow_secrets=ask.allow_secrets)
+
+        return await self._node.sender.send_all(job)
 
     # reading
 
@@ -168,7 +175,7 @@ class NodeService(ArtifactService, BridgeService, ChainService, TrustService):
         """One work with its history; the latest of that id when no channel is named."""
         found = await works.work(self._core.store.reader, work_id, channel)
         if found is None:
-            raise NotFound(f"no work {work_id} is known here", hint="`aghctl work list` shows the works")
+            raise _unknown(work_id)
         return found
 
     async def messages(self, query: MessageQuery) -> control.Messages:
@@ -234,16 +241,5 @@ def _chosen(ask: control.SendAsk | control.WorkOpenAsk) -> frozenset[str] | None
     return frozenset(named | {"direct_id"} if ask.direct else named)
 
 
-def view_of(work: control.Work) -> WorkView:
-    """A stored work as the protocol sees it."""
-    return WorkView(
-        workspace_id=work.workspace_id,
-        channel=work.channel,
-        work_id=work.work_id,
-        surface=work.surface,
-        container=work.thread_id or work.direct_id or "",
-        initiator=work.initiator,
-        target=work.target,
-        state=work.state,
-        opening_id=work.opening_id,
-    )
+def _unknown(work_id: str) -> NotFound:
+    return NotFound(f"no work {work_id} is known here", hint="`aghctl work list` shows the works")

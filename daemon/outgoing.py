@@ -16,9 +16,9 @@ from aghbus.protocol.errors import InvalidRequest, Refused, Unavailable
 from aghbus.protocol.lifecycle import State
 from aghbus.protocol.sending import Draft, apply_own, build
 from aghbus.store import works
-from aghbus.store.apply import Applied, load_view, send
+from aghbus.store.apply import load_own, send
 from aghbus.store.envelopes import find_sent
-from aghbus.store.outbox import Outgoing, load_queued
+from aghbus.store.outbox import Outgoing
 from aghbus.store.transaction import Transaction
 
 T = TypeVar("T")
@@ -113,14 +113,13 @@ class Batch:
             )
         if repeats is not None and (first := self._earlier(envelope, repeats)) is not None:
             return first
-        view = load_view(tx, envelope, envelope.sender)
-        own = apply_own(envelope, view.work, view.room)
+        own = apply_own(envelope, *load_own(tx, envelope))
         applied = send(tx, envelope, own, us=envelope.sender, now_ms=core.clock.millis())
         self._deadlines.note(tx, envelope, applied, accept_within, progress_within)
         failpoint("send.decided")
         state = applied.after.state if applied.after is not None else None
-        self.add(envelope.kind, outgoing(tx, applied))
-        return _sent(envelope.document(), applied.queued[-1], state, "queued")
+        self.add(envelope.kind, applied.outgoing)
+        return _queued(envelope, applied.outgoing[-1].seq, state)
 
     def add(self, kind: str, rows: list[Outgoing]) -> None:
         """Rows of an envelope of `kind` that something else has put into the outbox in this transaction."""
@@ -147,15 +146,26 @@ class Batch:
         return _sent(json.decode(found.raw), found.seq, None, found.state or "published")
 
 
-def outgoing(tx: Transaction, applied: Applied) -> list[Outgoing]:
-    """The rows that a job has put into the outbox, as the publisher takes them."""
-    return [row for seq in applied.queued for row in load_queued(tx, seq - 1, 1)]
-
-
 def _content(raw: bytes, chosen: frozenset[str]) -> dict[str, object]:
     """What makes two envelopes the same request: what the caller said, not what the daemon filled in."""
     document: dict[str, object] = json.decode(raw)
     return {key: document.get(key) for key in {"workspace_id", "channel", "kind", "to", "body", "ext"} | chosen}
+
+
+def _queued(envelope: Envelope, seq: int, work_state: State | None) -> Sent:
+    return Sent(
+        id=envelope.id,
+        seq=seq,
+        kind=envelope.kind,
+        workspace_id=envelope.workspace_id,
+        channel=envelope.channel,
+        to=envelope.to,
+        thread_id=envelope.container if envelope.surface == "thread" else None,
+        direct_id=envelope.container if envelope.surface == "direct" else None,
+        work_id=envelope.work_id,
+        work_state=work_state,
+        state="queued",
+    )
 
 
 def _sent(document: dict[str, Any], seq: int, work_state: State | None, state: OutboxState) -> Sent:

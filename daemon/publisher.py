@@ -19,6 +19,7 @@ from aghbus.daemon.closing import after_failure
 from aghbus.daemon.core import Core
 from aghbus.daemon.failpoints import failpoint
 from aghbus.daemon.link import InboundMessage, LinkError
+from aghbus.daemon.outlook import Outlook
 from aghbus.daemon.silence import FIRST_PAUSE, Silences
 from aghbus.protocol.acks import Ack, is_answer_of, parse_ack
 from aghbus.protocol.budget import Budgets
@@ -58,7 +59,7 @@ class Publisher:
         self._carrier = carrier
         self._fresh: deque[Outgoing] = deque()
         self._bell = asyncio.Event()
-        self._due_bell = asyncio.Event()
+        self._outlook = Outlook()
         self._reload = True
         self._silences = Silences(core.clock)
         self._turn = asyncio.Lock()  # one task at a time publishes to silent peers
@@ -73,6 +74,7 @@ class Publisher:
         queued = list(rows)
         if not queued:
             return
+        self._outlook.waits(min(row.expires_at for row in queued))
         if self._core.link.state == "up" and len(self._fresh) + len(queued) <= _FRESH:
             self._fresh.extend(queued)
         else:  # they are in the store: neither an outage nor a slow broker fills our memory
@@ -87,7 +89,7 @@ class Publisher:
         self._known_from = self._core.clock.monotonic() + self._core.settings.discovery.max_wait
         self._idle.clear()
         self._bell.set()
-        self._due_bell.set()
+        self._outlook.ring()
 
     # publishing
 
@@ -150,7 +152,7 @@ class Publisher:
         now = self._core.clock.seconds()
         fresh = [row for row in rows if row.expires_at > now]
         if len(fresh) < len(rows):
-            self._due_bell.set()  # the other task gives up what is stale
+            self._outlook.ring()  # the other task gives up what is stale
         if not fresh:
             return
         counted = {row.seq for row in fresh}  # what goes out in front of them is no try of its own
@@ -185,14 +187,15 @@ class Publisher:
         now_ms = self._core.clock.millis()
         schedules = [Schedule(row.seq, self._next_ms(row, now_ms)) for row in rows]
         retry.published(tx, schedules, now_ms)
-        if any(schedule.next_ms is not None for schedule in schedules):
-            tx.after_commit(self._due_bell.set)
+        first_ms = min((one.next_ms for one in schedules if one.next_ms is not None), default=None)
+        if first_ms is not None:
+            tx.after_commit(partial(self._outlook.due_at, first_ms))
         for seq, why in impossible:
             self._core.counters.add("outbox.dead")
             self._fail(tx, seq, "dead", why)
 
     def _in_order(self, tx: Transaction, rows: list[Outgoing], catching_up: frozenset[str]) -> list[Outgoing]:
-        tx.after_commit(self._due_bell.set)  # for what is held back
+        tx.after_commit(self._outlook.ring)  # for what is held back
         return self._silences.in_order(tx, rows, catching_up, self._core.settings.retry.ceiling)
 
     def _without_held(self, tx: Transaction, rows: list[Outgoing]) -> list[Outgoing]:
@@ -204,7 +207,7 @@ class Publisher:
         behind = [row.seq for row in rows if row.behind is not None and self._waits_for(row.recipient)]
         held = retry.hold(tx, behind, self._core.clock.millis() + int(1000 * self._core.settings.retry.first))
         self._ahead.update(held.values())
-        tx.after_commit(self._due_bell.set)
+        tx.after_commit(self._outlook.ring)
         return [row for row in rows if row.seq not in held]
 
     def _waits_for(self, peer: str | None) -> bool:
@@ -217,7 +220,7 @@ class Publisher:
     def _release(self, tx: Transaction, seq: int) -> None:
         self._ahead.discard(seq)
         if retry.release(tx, seq, self._core.clock.millis()):
-            tx.after_commit(self._due_bell.set)
+            tx.after_commit(self._outlook.ring)
 
     # trying again
 
@@ -235,7 +238,7 @@ class Publisher:
     async def retry(self) -> None:
         """Send again what is due, and give up what is stale, until cancelled."""
         while True:
-            self._due_bell.clear()
+            self._outlook.clear()
             try:
                 async with self._turn:
                     due = await self._core.store.write(self._take_due)
@@ -249,26 +252,26 @@ class Publisher:
                 self._core.noise.event(logging.INFO, "retry", "retry interrupted", cause=str(error))
                 soon = isinstance(error, StoreUnavailable)  # nobody rings when the store writes again
                 next_ms = self._core.clock.millis() + int(1000 * _NOT_TAKEN) if soon else None
+                self._outlook.looks_at(next_ms)
             await self._pause(next_ms)
 
     async def _pause(self, due_ms: int | None) -> None:
         left = _LONGEST if due_ms is None else (due_ms - self._core.clock.millis()) / 1000
         try:
             async with asyncio.timeout(min(max(left, _SHORTEST), _LONGEST)):
-                await self._due_bell.wait()
+                await self._outlook.rung()
         except TimeoutError:
             return
 
     def _take_due(self, tx: Transaction) -> _Due:
         self._core.steps.settle(tx)
-        retry.settle(tx)
         policy, now_ms = self._core.settings.retry, self._core.clock.millis()
         longest = (1 + _JITTER) * max(policy.first, policy.ceiling, FIRST_PAUSE)
         retry.pull_in(tx, now_ms, now_ms + int(1000 * longest))
-        for seq in retry.stale(tx, self._core.clock.seconds(), _BATCH):
-            self._core.counters.add("outbox.expired")
-            self._fail(tx, seq, "expired", "no answer before it expired")
+        if self._outlook.some_stale(self._core.clock.seconds()):
+            self._give_up_stale(tx)
         if self._core.link.state != "up":
+            tx.after_commit(partial(self._outlook.looks_at, None))
             return _Due([])
         back = self._silences.hasten(tx, now_ms)
         rows: list[Outgoing] = []
@@ -280,7 +283,15 @@ class Publisher:
             else:
                 self._core.counters.add("outbox.dead")
                 self._fail(tx, row.seq, "dead", f"no answer after {row.attempts} tries")
-        return _Due(rows, retry.next_due_ms(tx), back, retry.count_due(tx, now_ms) == len(rows))
+        next_ms = retry.next_due_ms(tx)
+        tx.after_commit(partial(self._outlook.looks_at, next_ms))
+        return _Due(rows, next_ms, back, retry.count_due(tx, now_ms) == len(rows))
+
+    def _give_up_stale(self, tx: Transaction) -> None:
+        for seq in retry.stale(tx, self._core.clock.seconds(), _BATCH):
+            self._core.counters.add("outbox.expired")
+            self._fail(tx, seq, "expired", "no answer before it expired")
+        tx.after_commit(partial(self._outlook.stale_from, retry.stale_from(tx)))
 
     def _fail(self, tx: Transaction, seq: int, state: str, why: str, reason: str | None = None) -> None:
         failed = retry.give_up(tx, seq, state, why)
@@ -335,9 +346,9 @@ class Publisher:
         """The peer that listens on `subject` has joined: what waits for its answer need not wait longer."""
         if self._hastened.spend(subject, self._core.clock.monotonic()):
             self._silences.is_back(subject)
-            self._due_bell.set()
+            self._outlook.ring()
 
     def _answered_by(self, tx: Transaction, subject: str | None) -> None:
         """A peer that did not answer for a while does: what else waits for it goes out now, in order."""
         if subject is not None and self._silences.answered(subject):
-            tx.after_commit(self._due_bell.set)
+            tx.after_commit(self._outlook.ring)

@@ -43,6 +43,8 @@ def escape(text: str, *, keep_newlines: bool = False) -> str:
 
     The result cannot move a cursor, recolour a terminal, forge a line or reorder what is around it.
     """
+    if text.isascii() and text.isprintable():
+        return text
 
     def replace(match: re.Match[str]) -> str:
         char = match.group()

@@ -25,6 +25,7 @@ from aghbus.protocol.effects import (
 from aghbus.protocol.envelope import WORK_KINDS, Envelope
 from aghbus.protocol.lifecycle import State, Step, WorkView
 from aghbus.protocol.receiving import Source, View
+from aghbus.protocol.rooms import Binding
 from aghbus.store import audit, envelopes, events, inbox, outbox, rooms, works
 from aghbus.store.dedup import dedup_key, key_of
 from aghbus.store.transaction import Transaction
@@ -33,30 +34,41 @@ _EVENTS: Final[dict[Direction, audit.Event]] = {"in": "receive", "observed": "re
 
 
 class Applied(msgspec.Struct, frozen=True, kw_only=True):
-    """What the store did. `seq` of the envelope itself (None when it was not kept), `queued` the outbox rows to publish, in
-    order, those that go out again included; `before` and `after` the work, where the envelope opened or moved one."""
+    """What the store did. `seq` of the envelope itself (None when it was not kept), `outgoing` what is to be published, in
+    order, what goes out again included; `before` and `after` the work, where the envelope opened or moved one."""
 
     seq: int | None
-    queued: tuple[int, ...]
+    outgoing: list[outbox.Outgoing]
     delivered: bool
     before: WorkView | None
     after: WorkView | None
 
+    @property
+    def queued(self) -> tuple[int, ...]:
+        """The sequences of what is to be published."""
+        return tuple(row.seq for row in self.outgoing)
+
 
 def load_view(tx: Transaction, envelope: Envelope, us: str, key: bytes | None = None) -> View:
     """What the store knows that bears on `envelope`; `us` is our peer id, `key` its `key_of`, where that is known."""
-    work = None
-    if envelope.work_id is not None:
-        work = works.load(tx, envelope.workspace_id, envelope.channel, envelope.work_id)
-    room = None
-    if envelope.surface == "direct" and envelope.container is not None:
-        room = rooms.bound(tx, envelope.workspace_id, envelope.channel, envelope.container)
+    work, room = load_own(tx, envelope)
     return View(
         duplicate=tx.memory.dedup.contains(key_of(envelope) if key is None else key),
         sent_by_us=envelope.sender == us and envelopes.was_sent(tx, envelope.workspace_id, envelope.id),
         work=work,
         room=room,
     )
+
+
+def load_own(tx: Transaction, envelope: Envelope) -> tuple[WorkView | None, Binding | None]:
+    """What bears on sending `envelope`: its work, and the pair that its direct room stands for."""
+    work = None
+    if envelope.work_id is not None:
+        work = works.load(tx, envelope.workspace_id, envelope.channel, envelope.work_id)
+    room = None
+    if envelope.surface == "direct" and envelope.container is not None:
+        room = rooms.bound(tx, envelope.workspace_id, envelope.channel, envelope.container)
+    return work, room
 
 
 def load_source_view(tx: Transaction, source: Source | None) -> View:
@@ -97,7 +109,7 @@ def apply(
     else:
         run.carry_out(envelope, effects, key)
     before, after = run.change
-    return Applied(seq=run.seq, queued=tuple(run.queued), delivered=run.delivered, before=before, after=after)
+    return Applied(seq=run.seq, outgoing=run.outgoing, delivered=run.delivered, before=before, after=after)
 
 
 def send(tx: Transaction, envelope: Envelope, effects: Effects, *, us: str, now_ms: int) -> Applied:
@@ -105,7 +117,7 @@ def send(tx: Transaction, envelope: Envelope, effects: Effects, *, us: str, now_
     run = _Run(tx, us, now_ms)
     seq = run.queue(Queue(envelope, effects, automatic=False))
     before, after = _work_change(effects)
-    return Applied(seq=seq, queued=tuple(run.queued), delivered=False, before=before, after=after)
+    return Applied(seq=seq, outgoing=run.outgoing, delivered=False, before=before, after=after)
 
 
 class _Run:
@@ -116,7 +128,7 @@ class _Run:
         self.us = us
         self.now_ms = now_ms
         self.seq: int | None = None
-        self.queued: list[int] = []
+        self.outgoing: list[outbox.Outgoing] = []
         self.delivered = False
         self.change: tuple[WorkView | None, WorkView | None] = (None, None)
 
@@ -145,10 +157,10 @@ class _Run:
             case Queue():
                 self.queue(effect)
             case Requeue(workspace_id, message_id):
-                seq = outbox.requeue(self.tx, workspace_id, message_id)
-                if seq is not None:
-                    self.queued.append(seq)
-                    audit.note_outgoing(self.tx, self.now_ms, seq, "again", "somebody spoke of a work that is over")
+                row = outbox.requeue(self.tx, workspace_id, message_id)
+                if row is not None:
+                    self.outgoing.append(row)
+                    audit.note_outgoing(self.tx, self.now_ms, row.seq, "again", "somebody spoke of a work that is over")
 
     def queue(self, effect: Queue) -> int:
         seq: int | None = None
@@ -158,8 +170,7 @@ class _Run:
                     seq = self._store(effect.envelope, own, effect.effects, _work_change(effect.effects)[0])
                 case Bind() | Open() | Advance():
                     self._change(effect.envelope, own, effect.effects, seq)
-        outbox.add(self.tx, _stored(seq), effect.envelope)
-        self.queued.append(_stored(seq))
+        self.outgoing.append(outbox.add(self.tx, _stored(seq), effect.envelope))
         return _stored(seq)
 
     def _store(self, envelope: Envelope, effect: Store, effects: Effects, before: WorkView | None) -> int:

@@ -8,13 +8,16 @@ from typing import Final, NamedTuple
 
 import aiosqlite
 
-from aghbus.protocol.envelope import Envelope
+from aghbus.protocol.envelope import OPENING_KINDS, Envelope
 from aghbus.protocol.identifiers import subject_for
 from aghbus.store.envelopes import fetch
 from aghbus.store.transaction import Transaction
 
 PAGE_BYTES: Final = 16 * 1024 * 1024  # ours, of envelopes that are read at once: sixteen of the largest
 
+_MARKS: Final = """
+SELECT opened_seq, iif(terminal_id IS NULL, NULL, last_seq) FROM works WHERE workspace_id = ? AND channel = ? AND work_id = ?
+"""
 SELECT_OUTGOING: Final = """
 SELECT o.seq, o.subject, e.workspace_id, e.sender, e.recipient, e.msg_id, o.expires_at, o.attempts,
     e.kind IN ('say', 'capability') AND e.work_id IS NOT NULL, e.raw,
@@ -50,22 +53,54 @@ class Outgoing(NamedTuple):
     behind: int | None = None
 
 
-def add(tx: Transaction, seq: int, envelope: Envelope) -> None:
+def add(tx: Transaction, seq: int, envelope: Envelope) -> Outgoing:
     """Queues the envelope stored under `seq`."""
     rows = tx.rows
     subject = subject_for(envelope.workspace_id, envelope.channel, envelope.to)
     rows.outbox += ("queued", 0, seq, envelope.fresh_until, subject)
     rows.waiting = True
+    in_work = envelope.work_id is not None
+    return Outgoing(
+        seq=seq,
+        subject=subject,
+        workspace_id=envelope.workspace_id,
+        sender=envelope.sender,
+        recipient=envelope.to,
+        message_id=envelope.id,
+        expires_at=envelope.fresh_until,
+        attempts=0,
+        answerable=int(in_work and envelope.kind in OPENING_KINDS),
+        raw=envelope.raw,
+        behind=_behind(tx, seq, envelope) if in_work else None,
+    )
 
 
-def requeue(tx: Transaction, workspace_id: str, message_id: str) -> int | None:
-    """Sends an envelope of ours again, same bytes; its sequence, None when it is not in the store any more."""
+def _behind(tx: Transaction, seq: int, envelope: Envelope) -> int | None:
+    """`Outgoing.behind` of a new row, as SELECT_OUTGOING has it: asked without writing the rows that wait."""
+    place = (envelope.workspace_id, envelope.channel, envelope.work_id)
+    for before in tx.apart.execute(_MARKS, place).fetchone() or ():
+        if before is not None and before < seq and (_waits(tx, before) or _is_unanswered(tx, before)):
+            return int(before)
+    return None
+
+
+def _waits(tx: Transaction, seq: int) -> bool:
+    return seq in tx.rows.outbox[2::5]
+
+
+def _is_unanswered(tx: Transaction, seq: int) -> bool:
+    sql = "SELECT 1 FROM outbox WHERE seq = ? AND (state = 'queued' OR state = 'published' AND next_ms IS NOT NULL)"
+    return tx.apart.execute(sql, (seq,)).fetchone() is not None
+
+
+def requeue(tx: Transaction, workspace_id: str, message_id: str) -> Outgoing | None:
+    """Sends an envelope of ours again, same bytes; None when it is not in the store any more."""
     sql = (
         "UPDATE outbox SET state = 'queued', detail = NULL WHERE seq ="
         " (SELECT seq FROM envelopes WHERE msg_id = ? AND direction = 'out' AND workspace_id = ?) RETURNING seq"
     )
     row = tx.db.execute(sql, (message_id, workspace_id)).fetchone()
-    return None if row is None else int(row[0])
+    return None if row is None else Outgoing(*tx.db.execute(f"{SELECT_OUTGOING} WHERE o.seq = ?", row).fetchone())
 
 
 def load_queued(tx: Transaction, after_seq: int, limit: int) -> list[Outgoing]:
@@ -92,18 +127,21 @@ async def queued(reader: aiosqlite.Connection, after_seq: int, limit: int) -> li
 
 
 def mark_receipted(tx: Transaction, workspace_id: str, message_id: str, by: str) -> bool:
-    """Peer `by` showed that our envelope `message_id` arrived; whether that was news. Only its receiver can."""
+    """Peer `by` showed that our envelope `message_id` arrived; whether that was news. Only its receiver can.
+
+    What arrived was committed before it was published: its row does not wait to be written (store/rows.py).
+    """
     sql = (
-        "UPDATE outbox SET state = 'receipted' WHERE state <> 'receipted' AND seq ="
+        "UPDATE outbox SET state = 'receipted', next_ms = NULL WHERE state <> 'receipted' AND seq ="
         " (SELECT seq FROM envelopes WHERE msg_id = ? AND direction = 'out' AND workspace_id = ? AND recipient = ?)"
     )
-    return tx.db.execute(sql, (message_id, workspace_id, by)).rowcount > 0
+    return tx.apart.execute(sql, (message_id, workspace_id, by)).rowcount > 0
 
 
 def expire(tx: Transaction, now: int, limit: int = 500) -> list[int]:
     """Up to `limit` queued envelopes that nobody would accept any more at Unix second `now` are expired; their sequences."""
     rows = tx.db.execute(
-        "UPDATE outbox SET state = 'expired', detail = 'expired before it could be published' WHERE seq IN"
+        "UPDATE outbox SET state = 'expired', next_ms = NULL, detail = 'expired before it could be published' WHERE seq IN"
         " (SELECT seq FROM outbox WHERE state = 'queued' AND state IN ('queued', 'expired', 'dead') AND expires_at <= ?"
         " ORDER BY seq LIMIT ?) RETURNING seq",
         (now, limit),

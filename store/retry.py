@@ -1,4 +1,7 @@
-"""Going out again: what was published and not answered, until it is answered, stale, or given up (outbox.next_ms)."""
+"""Going out again: what was published and not answered, until it is answered, stale, or given up (outbox.next_ms).
+
+An answer can only come to what was published, which was committed before: its rows do not wait to be written (store/rows.py).
+"""
 
 from typing import NamedTuple
 
@@ -30,11 +33,10 @@ class Schedule(msgspec.Struct, frozen=True):
 
 def published(tx: Transaction, schedules: list[Schedule], now_ms: int) -> None:
     """The broker has them (for the first or another time), and when to try again. Answered ones stay answered."""
-    tx.db.executemany(
-        "UPDATE outbox SET state = 'published', attempts = attempts + 1, published_ms = ?, next_ms = ?"
-        " WHERE seq = ? AND state IN ('queued', 'published')",
-        [(now_ms, schedule.next_ms, schedule.seq) for schedule in schedules],
-    )
+    rows = tx.rows
+    for schedule in schedules:
+        rows.published += (now_ms, schedule.next_ms, schedule.seq)
+    rows.waiting = True
 
 
 def due(tx: Transaction, now_ms: int, limit: int) -> list[Outgoing]:
@@ -114,7 +116,7 @@ def hasten(tx: Transaction, subject: str, now_ms: int) -> None:
 
 def subject_of(tx: Transaction, seq: int) -> str | None:
     """Where our envelope `seq` goes; None when it does not go out (any more)."""
-    row = tx.db.execute("SELECT subject FROM outbox WHERE seq = ?", (seq,)).fetchone()
+    row = tx.apart.execute("SELECT subject FROM outbox WHERE seq = ?", (seq,)).fetchone()
     return None if row is None else row[0]
 
 
@@ -122,21 +124,16 @@ def ends_of(tx: Transaction, seq: int, message_id: str) -> tuple[str, str] | Non
     """Sender and recipient of our directed envelope `seq`; None when it has another id."""
     sql = """SELECT e.sender, e.recipient FROM outbox AS o JOIN envelopes AS e ON e.seq = o.seq
              WHERE o.seq = ? AND e.msg_id = ? AND e.recipient IS NOT NULL"""
-    found: tuple[str, str] | None = tx.db.execute(sql, (seq, message_id)).fetchone()
+    found: tuple[str, str] | None = tx.apart.execute(sql, (seq, message_id)).fetchone()
     return found
 
 
 def answered(tx: Transaction, seq: int, detail: str) -> None:
     """The receiver's daemon has committed our envelope `seq`."""
-    tx.db.execute(
+    tx.apart.execute(
         "UPDATE outbox SET state = 'receipted', detail = ?, next_ms = NULL WHERE seq = ? AND state <> 'receipted'",
         (detail, seq),
     )
-
-
-def settle(tx: Transaction) -> None:
-    """What was receipted since it was scheduled needs no further try."""
-    tx.db.execute("UPDATE outbox SET next_ms = NULL WHERE next_ms IS NOT NULL AND state NOT IN ('queued', 'published')")
 
 
 def give_up(tx: Transaction, seq: int, state: str, detail: str) -> Failed | None:
@@ -162,3 +159,13 @@ def stale(tx: Transaction, now: int, limit: int) -> list[int]:
         (now, limit),
     )
     return sorted(seq for (seq,) in rows)
+
+
+def stale_from(tx: Transaction) -> int | None:
+    """The first Unix second at which `stale` finds something; None when nothing is queued or waits for an answer."""
+    sql = (
+        "SELECT min(first) FROM (SELECT min(expires_at) AS first FROM outbox WHERE state = 'queued' AND state IN"
+        " ('queued', 'expired', 'dead') UNION ALL SELECT min(expires_at) FROM outbox WHERE next_ms IS NOT NULL)"
+    )
+    value: int | None = tx.db.execute(sql).fetchone()[0]
+    return value

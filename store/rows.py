@@ -13,16 +13,13 @@ from typing import Any, Final, NamedTuple
 _SIZES: Final = (64, 8, 1)  # rows of one statement: each size is a statement that SQLite keeps compiled
 
 
-class Insert:
-    """An INSERT of rows of `width` values."""
+class Many:
+    """A statement over many rows of `width` values, which it has between `head` and `tail`."""
 
-    def __init__(self, into: str, width: int, conflict: str = "") -> None:
+    def __init__(self, width: int, head: str, tail: str = "") -> None:
         row = f"({', '.join('?' * width)})"
         self.width: Final = width
-        self._statements = [
-            (size, f"INSERT INTO {into} VALUES {', '.join([row] * size)} {conflict}")  # noqa: S608 - constants of this module
-            for size in _SIZES
-        ]
+        self._statements = [(size, f"{head} VALUES {', '.join([row] * size)} {tail}") for size in _SIZES]
 
     def write(self, db: sqlite3.Connection, values: list[Any]) -> None:
         """Writes rows whose values follow each other in `values`."""
@@ -34,17 +31,27 @@ class Insert:
                 at += step
 
 
-_ENVELOPES: Final = Insert(
+def _insert(into: str, width: int, conflict: str = "") -> Many:
+    return Many(width, f"INSERT INTO {into}", conflict)
+
+
+_ENVELOPES: Final = _insert(
     "envelopes (seq, direction, workspace_id, channel, kind, msg_id, sender, recipient, surface, container, pair_a, pair_b,"
     " work_id, trust, event, outcome, reason, state_before, state_after, received_ms, raw)",
     21,
 )
 # Available since ever: a clock that steps back must not hide it.
-_INBOX: Final = Insert("inbox (state, attempts, available_ms, seq)", 4)
-_OUTBOX: Final = Insert("outbox (state, attempts, seq, expires_at, subject)", 5)
-_SEEN: Final = Insert("seen (slot, key)", 2)
-_AUDIT: Final = Insert("audit (n, line, hash)", 3)
-_THREADS: Final = Insert(
+_INBOX: Final = _insert("inbox (state, attempts, available_ms, seq)", 4)
+_OUTBOX: Final = _insert("outbox (state, attempts, seq, expires_at, subject)", 5)
+_PUBLISHED: Final = Many(
+    3,
+    "WITH now (at_ms, next_ms, seq) AS (",
+    ") UPDATE outbox SET state = 'published', attempts = attempts + 1, published_ms = now.at_ms, next_ms = now.next_ms"
+    " FROM now WHERE outbox.seq = now.seq AND outbox.state IN ('queued', 'published')",
+)
+_SEEN: Final = _insert("seen (slot, key)", 2)
+_AUDIT: Final = _insert("audit (n, line, hash)", 3)
+_THREADS: Final = _insert(
     "threads (workspace_id, channel, thread_id, messages, first_ms, last_ms, last_seq)",
     7,
     "ON CONFLICT DO UPDATE SET messages = messages + excluded.messages, last_ms = excluded.last_ms,"
@@ -63,6 +70,7 @@ class Position(NamedTuple):
     envelopes: int
     inbox: int
     outbox: int
+    published: int
     seen: int
     threads: int
     rooms: int
@@ -80,13 +88,14 @@ class Touch(NamedTuple):
 class Rows:
     """Rows that wait, by table, as flat lists of values. `waiting` is whether there are any; who appends says so."""
 
-    __slots__ = ("_meta", "audit", "envelopes", "inbox", "outbox", "rooms", "seen", "threads", "waiting")
+    __slots__ = ("_meta", "audit", "envelopes", "inbox", "outbox", "published", "rooms", "seen", "threads", "waiting")
 
     def __init__(self) -> None:
         self.waiting = False
         self.envelopes: list[Any] = []
         self.inbox: list[Any] = []
         self.outbox: list[Any] = []
+        self.published: list[Any] = []  # changes of rows of the outbox
         self.seen: list[Any] = []
         self.audit: list[Any] = []
         self.threads: list[Touch] = []
@@ -104,6 +113,7 @@ class Rows:
             len(self.envelopes),
             len(self.inbox),
             len(self.outbox),
+            len(self.published),
             len(self.seen),
             len(self.threads),
             len(self.rooms),
@@ -117,16 +127,18 @@ class Rows:
             (_ENVELOPES, self.envelopes),
             (_INBOX, self.inbox),
             (_OUTBOX, self.outbox),
+            (_PUBLISHED, self.published),
             (_SEEN, self.seen),
             (_AUDIT, self.audit),
         )
-        return sum(len(values) // into.width for into, values in flat) + len(self.threads) + len(self.rooms)
+        return sum(len(values) // many.width for many, values in flat) + len(self.threads) + len(self.rooms)
 
     def undo(self, to: Position) -> None:
         """Forgets what was appended since."""
         del self.envelopes[to.envelopes :]
         del self.inbox[to.inbox :]
         del self.outbox[to.outbox :]
+        del self.published[to.published :]
         del self.seen[to.seen :]
         del self.threads[to.threads :]
         del self.rooms[to.rooms :]
@@ -137,6 +149,7 @@ class Rows:
         _ENVELOPES.write(db, self.envelopes)
         _INBOX.write(db, self.inbox)
         _OUTBOX.write(db, self.outbox)
+        _PUBLISHED.write(db, self.published)
         _SEEN.write(db, self.seen)
         _AUDIT.write(db, self.audit)
         threads: list[Any] = []
@@ -151,8 +164,10 @@ class Rows:
 
     def clear(self) -> None:
         """Nothing waits any more."""
-        for values in (self.envelopes, self.inbox, self.outbox, self.seen, self.threads, self.rooms, self.audit):
+        for values in (self.envelopes, self.inbox, self.outbox, self.published, self.seen, self.audit):
             values.clear()
+        self.threads.clear()
+        self.rooms.clear()
         self._meta.clear()
         self.waiting = False
 

@@ -46,7 +46,7 @@ class Transaction:
 
     @property
     def apart(self) -> sqlite3.Connection:
-        """The connection, for tables that nothing is appended to (store/rows.py): rows of the others may still wait."""
+        """The connection, for what does not wait (store/rows.py): tables without appended rows, rows of earlier transactions."""
         return self._db
 
     def write_rows(self) -> None:

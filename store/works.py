@@ -1,6 +1,6 @@
 """Works as this daemon knows them: the lifecycle's view of one, the list, and a work with its history."""
 
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import aiosqlite
 import msgspec
@@ -24,6 +24,10 @@ HISTORY_BYTES: Final = 8 * 1024 * 1024  # ours, of the envelopes that these step
 _VIEW: Final = """
 SELECT surface, container, initiator, target, state, opening_id, advanced, terminal_id, terminal_sender
 FROM works WHERE workspace_id = ? AND channel = ? AND work_id = ?
+"""
+_FIND: Final = """
+SELECT w.workspace_id, w.channel, e.raw FROM works AS w LEFT JOIN envelopes AS e ON e.seq = w.opened_seq
+WHERE w.work_id = ?1 AND (?2 IS NULL OR w.channel = ?2) ORDER BY w.last_seq DESC LIMIT 1
 """
 _OPEN: Final = """
 INSERT INTO works (workspace_id, channel, work_id, surface, container, initiator, target, role, state, trust, opening_id,
@@ -75,6 +79,28 @@ def role(tx: Transaction, workspace_id: str, channel: str, work_id: str) -> cont
         (workspace_id, channel, work_id),
     ).fetchone()
     return None if row is None else row[0]
+
+
+class Known(NamedTuple):
+    """A work of ours to act on, and the `trace_id` of the message that opened it, while that is stored."""
+
+    work: WorkView
+    trace_id: str | None
+
+
+class _Traced(msgspec.Struct):
+    trace_id: str | None = None
+
+
+def find(tx: Transaction, work_id: str, channel: str | None) -> Known | None:
+    """The work of this id; the latest when `channel` leaves it open. None when it is not known here."""
+    row = tx.apart.execute(_FIND, (work_id, channel)).fetchone()
+    if row is not None and row[2] is None:  # removed, or of this transaction and still to be written
+        row = tx.db.execute(_FIND, (work_id, channel)).fetchone()
+    work = None if row is None else load(tx, row[0], row[1], work_id)
+    if work is None:
+        return None
+    return Known(work, None if row[2] is None else msgspec.json.decode(row[2], type=_Traced).trace_id)
 
 
 def role_of(work: WorkView, us: str) -> control.Role:

@@ -12,7 +12,7 @@ from aghbus.daemon.api.handlers import Call
 from aghbus.daemon.api.openapi import document
 from aghbus.daemon.api.refusals import HttpRefusal, error_body, incident, request_error_body, status_of
 from aghbus.daemon.api.route import Route
-from aghbus.daemon.api.routes import Router, split
+from aghbus.daemon.api.routes import Router, parameter_names
 from aghbus.daemon.api.sse import KEEP_ALIVE, Stream
 from aghbus.daemon.service import Service
 from aghbus.protocol.control import Answer, Readiness
@@ -97,7 +97,7 @@ class ApiApp:
         await reply(send, route.status, self._encoder.encode(answer))
 
     async def _parse(self, route: Route, segments: list[str], scope: Scope, receive: Receive) -> Call[Any, Any, Any]:
-        names = [name[1:-1] for name in split(route.path) if name.startswith("{")]
+        names = parameter_names(route.path)
         values = {name: parsing.unquoted(segment) for name, segment in zip(names, segments, strict=True)}
         path = parsing.path_parameters(values, route.parameters)
         query = parsing.query_string(scope["query_string"], route.query)

@@ -15,6 +15,9 @@ JSON: Final = b"application/json"
 EVENT_STREAM: Final = b"text/event-stream"
 CLOSE: Final[Header] = (b"connection", b"close")
 
+WHOLE_BODY: Final = "aghbus.body"
+"""Key of a scope, ours: the body's bytes, where all of it came together with the head."""
+
 
 class ClientGone(Exception):
     """The client closed its connection before the answer; nobody is left to answer."""

@@ -10,11 +10,13 @@ import socket
 from http import HTTPStatus
 from typing import Any, Final
 
+import httptools
 from uvicorn.config import Config
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from uvicorn.server import ServerState
 
-from aghbus.daemon.api.asgi import JSON, common_headers
+from aghbus.daemon.api.asgi import JSON, WHOLE_BODY, common_headers
+from aghbus.daemon.api.exchange import Exchange
 from aghbus.daemon.api.peer_credentials import is_ours, peer_uid
 from aghbus.daemon.api.refusals import error_body
 from aghbus.daemon.logs import EventLimiter
@@ -68,6 +70,10 @@ class ApiConnection(HttpToolsProtocol):
         self._surplus = False
         self._lingering = False
         self._deadline: asyncio.TimerHandle | None = None
+        self._resting_since: float | None = None  # since when it waits for a further request
+        self._rest: asyncio.TimerHandle | None = None
+        self._reads = 0
+        self._head_came_with = 0  # which of the reads
         self._why: tuple[int, str, str] = (400, "bad_request", "not an HTTP/1.1 request")
 
     @property
@@ -102,12 +108,15 @@ class ApiConnection(HttpToolsProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """Release timers with the rest."""
         self._disarm()
+        if self._rest is not None:
+            self._rest.cancel()
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
         """Feed the parser, then look at how much of an unfinished head there is."""
         if self._lingering:
             return
+        self._reads += 1
         super().data_received(data)
         if self.transport.is_closing() or self._lingering:
             return
@@ -132,7 +141,10 @@ class ApiConnection(HttpToolsProtocol):
 
     def on_header(self, name: bytes, value: bytes) -> None:
         """A header, or a trailer after the body."""
-        super().on_header(name, value)
+        name = name.lower()
+        if name == b"expect" and value.lower() == b"100-continue":
+            self.expect_100_continue = True
+        self.headers.append((name, value))
         if len(self.headers) > MAX_HEADERS:
             self._stop(431, "head_too_large", f"request head: has more than {MAX_HEADERS} fields")
 
@@ -142,7 +154,69 @@ class ApiConnection(HttpToolsProtocol):
         self._disarm()
         if self._surplus:
             self._stop(503, "unavailable", f"more than {MAX_CONNECTIONS} connections")
-        super().on_headers_complete()
+        self._head_came_with = self._reads
+        self._complete_scope()
+        before = self.cycle
+        self.cycle = Exchange(
+            scope=self.scope,
+            transport=self.transport,
+            flow=self.flow,
+            logger=self.logger,
+            access_logger=self.access_logger,
+            access_log=False,
+            default_headers=[],
+            message_event=asyncio.Event(),
+            expect_100_continue=self.expect_100_continue,
+            keep_alive=self.scope["http_version"] != "1.0" and self.parser.should_keep_alive(),
+            on_response=self.on_response_complete,
+        )
+        if before is None or before.response_complete:
+            self._start_asgi_task(self.cycle, self.app)
+        else:  # it came before the answer to the one before
+            self.flow.pause_reading()
+            self.pipeline.appendleft((self.cycle, self.app))
+
+    def _complete_scope(self) -> None:
+        target = httptools.parse_url(self.url)
+        if not target.path or not target.path.isascii():
+            raise _Refused
+        self.scope["method"] = self.parser.get_method().decode("ascii")
+        self.scope["http_version"] = self.parser.get_http_version()
+        self.scope["raw_path"] = target.path
+        self.scope["query_string"] = target.query or b""
+
+    def on_message_complete(self) -> None:
+        """The request is whole. One that came in one read, as nearly all do, has its body ready before the application begins."""
+        super().on_message_complete()
+        if self._head_came_with == self._reads:
+            scope: Any = self.scope  # with an entry that ASGI does not know
+            scope[WHOLE_BODY] = bytes(self.cycle.body)
+
+    def on_response_complete(self) -> None:
+        """On to the next request, or to a rest: with one timer for many rests, since under load each lasts a moment."""
+        if self.transport.is_closing():
+            return
+        self.flow.resume_reading()
+        if self.pipeline:
+            self._start_asgi_task(*self.pipeline.pop())
+            return
+        self._resting_since = self.loop.time()
+        if self._rest is None:
+            self._rest = self.loop.call_later(self.timeout_keep_alive, self._look_at_rest)
+
+    def _look_at_rest(self) -> None:
+        self._rest = None
+        if self._resting_since is None:
+            return  # the next rest sets a timer
+        left = self._resting_since + self.timeout_keep_alive - self.loop.time()
+        if left > 0:
+            self._rest = self.loop.call_later(left, self._look_at_rest)
+        else:
+            self.transport.close()
+
+    def _unset_keepalive_if_required(self) -> None:
+        """Something came (uvicorn's name for it)."""
+        self._resting_since = None
 
     def send_400_response(self, msg: str) -> None:
         """Answer what the parser could not take (uvicorn's name for it, and its text, are not ours)."""

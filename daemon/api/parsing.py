@@ -12,7 +12,7 @@ from urllib.parse import parse_qsl, unquote
 import msgspec
 import msgspec.inspect
 
-from aghbus.daemon.api.asgi import CLOSE, ClientGone, Receive, Scope, header
+from aghbus.daemon.api.asgi import CLOSE, WHOLE_BODY, ClientGone, Receive, Scope, header
 from aghbus.daemon.api.queries import BOUNDS, MAX_SEQ, Query
 from aghbus.daemon.api.refusals import HttpRefusal, too_large
 from aghbus.protocol.control import Ask
@@ -52,7 +52,7 @@ def query_string(raw: bytes, form: type[Q]) -> Q:
     """A query string as `form`. A parameter that `form` does not know, or a second value of a single one, is an error."""
     values: dict[str, Any] = {}
     repeatable = _sets(form)
-    for name, value in _pairs(raw):
+    for name, value in _pairs(raw) if raw else ():
         if name in repeatable:
             values.setdefault(name, []).append(value)
         elif name in values:
@@ -76,6 +76,11 @@ def last_event_id(scope: Scope) -> int | None:
 async def body(scope: Scope, receive: Receive, *, limit: int, seconds: float) -> bytes:
     """The request's body, at most `limit` bytes within `seconds`. Raises HttpRefusal 408, 413, 415, or ClientGone."""
     _check_content_type(scope)
+    whole: bytes | None = scope.get(WHOLE_BODY)
+    if whole is not None:
+        if len(whole) > limit:
+            raise too_large(limit)
+        return whole
     deadline = time.monotonic() + seconds
     declared = int((header(scope, b"content-length") or [b"0"])[0])
     if declared > limit:
@@ -126,7 +131,7 @@ class Content:
 def ask(raw: bytes, form: type[A]) -> A:
     """A request body as `form`; an empty body stands for `{}`. Unknown fields and numbers out of bounds are errors."""
     try:
-        value = msgspec.json.decode(raw or b"{}", type=form)
+        value: A = _decoder(form).decode(raw or b"{}")
     except msgspec.ValidationError as error:
         raise _described(error, form) from None
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
@@ -174,8 +179,6 @@ def _check_content_type(scope: Scope) -> None:
 
 
 def _pairs(raw: bytes) -> list[tuple[str, str]]:
-    if not raw:
-        return []
     try:
         return parse_qsl(
             raw.decode("ascii"),
@@ -217,6 +220,11 @@ def _described(error: msgspec.ValidationError, form: type[msgspec.Struct]) -> In
     choices = _choices(form).get(name, ())
     hint = f"one of {', '.join(choices)}" if choices else ""
     return InvalidRequest(f"{field or 'body'}: {rule[:1].lower()}{rule[1:]}", hint=hint)
+
+
+@cache
+def _decoder(form: type[A]) -> msgspec.json.Decoder[A]:
+    return msgspec.json.Decoder(form)
 
 
 @cache

@@ -1,6 +1,7 @@
 """The table of routes: routing and the OpenAPI document come from it, and the table of docs/api.md is compared to it."""
 
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Final
 
 from aghbus.daemon.api import handlers as h
@@ -169,6 +170,12 @@ def split(path: str) -> tuple[str, ...]:
     return tuple(path[1:].split("/"))
 
 
+@cache
+def parameter_names(path: str) -> tuple[str, ...]:
+    """The names of the parameters of a route's path, in order."""
+    return tuple(segment[1:-1] for segment in split(path) if segment.startswith("{"))
+
+
 @dataclass(slots=True)
 class _Node:
     """A place in the tree of path segments; `any` is the branch of a parameter, taken when no word fits."""
@@ -183,6 +190,7 @@ class Router:
 
     def __init__(self, routes: tuple[Route, ...] = ROUTES) -> None:
         self._root = _Node()
+        self._plain = {(route.method, route.path): route for route in routes if "{" not in route.path}
         for route in routes:
             self._node_for(route.path).methods[route.method] = route
 
@@ -191,6 +199,8 @@ class Router:
 
         Raises HttpRefusal: 404 for a path that is not in the table, 405 with `Allow` for another method.
         """
+        if (plain := self._plain.get((method, path))) is not None:
+            return plain, []
         found = self._walk(self._root, split(path), 0)
         if found is None or not path.startswith("/"):
             raise HttpRefusal(404, "unknown_path", f"{path}: no such path", "GET /openapi.json lists the paths")

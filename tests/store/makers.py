@@ -9,7 +9,7 @@ from aghbus.protocol.envelope import Envelope
 from aghbus.protocol.identifiers import direct_id
 from aghbus.protocol.receiving import Receiver, decide
 from aghbus.protocol.sending import Draft, apply_own, build
-from aghbus.store.apply import Applied, apply, load_view, send
+from aghbus.store.apply import Applied, apply, load_own, load_view, send
 from aghbus.store.database import Store
 from aghbus.store.transaction import Transaction
 
@@ -84,8 +84,7 @@ def sending(envelope: Envelope, *, at: int = NOW) -> Callable[[Transaction], App
     """The write job that keeps and queues an envelope of ours."""
 
     def job(tx: Transaction) -> Applied:
-        view = load_view(tx, envelope, US)
-        return send(tx, envelope, apply_own(envelope, view.work, view.room), us=US, now_ms=at * 1000)
+        return send(tx, envelope, apply_own(envelope, *load_own(tx, envelope)), us=US, now_ms=at * 1000)
 
     return job
 

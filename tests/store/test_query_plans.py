@@ -1,6 +1,6 @@
 """What is asked for every message must not look through whole tables: the partial indexes are used by those they were made for."""
 
-from aghbus.store import inbox, outbox, retry
+from aghbus.store import inbox, outbox, retry, works
 from aghbus.store.database import Store
 from aghbus.store.transaction import Transaction
 
@@ -27,3 +27,17 @@ async def test_leasing_expiring_and_publishing_search_by_an_index(store: Store) 
     assert [plan for plan in plans if plan.startswith("SCAN") and "INDEX" not in plan] == []
     assert sum("inbox_open" in plan for plan in plans) == 2
     assert sum("outbox_open" in plan for plan in plans) == 3
+
+
+async def test_a_work_is_found_by_its_id_among_many(store: Store) -> None:
+    def job(tx: Transaction) -> list[str]:
+        asked: list[str] = []
+        tx.db.set_trace_callback(asked.append)
+        works.find(tx, "work_1", None)
+        works.find(tx, "work_1", "default")
+        tx.db.set_trace_callback(None)
+        return [row[3] for sql in asked for row in tx.db.execute(f"EXPLAIN QUERY PLAN {sql}") if " w " in row[3]]
+
+    plans = await store.write(job)
+    assert len(plans) == 2
+    assert all("works_by_id" in plan for plan in plans)

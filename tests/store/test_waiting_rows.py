@@ -62,3 +62,25 @@ async def test_a_ready_message_of_another_work_is_nothing_to_wait_for(store: Sto
     assert held is not None
     await receive(store, say(work_id="work_third", ts=NOW))
     assert await inbox.next_due_ms(store.reader, NOW_MS) == NOW_MS + 5000
+
+
+async def test_what_ends_the_wait_for_an_answer_ends_the_tries(store: Store) -> None:
+    first, second = await published(store), await published(store)
+    [(name,)] = await rows(store, f"SELECT msg_id FROM envelopes WHERE seq = {first}")
+    assert await store.write(lambda tx: outbox.mark_receipted(tx, "ws_test", name, by=BOB))
+    assert await store.write(lambda tx: retry.next_due_ms(tx)) == NOW_MS
+    await store.write(lambda tx: retry.answered(tx, second, "committed"))
+    assert await store.write(retry.next_due_ms) is None
+    assert await store.write(retry.stale_from) is None
+
+
+async def test_the_first_that_goes_stale_is_known(store: Store) -> None:
+    assert await store.write(retry.stale_from) is None
+    waiting = await published(store)
+    queued = (await store.write(sending(say(sender=US, to=BOB, expires_at=NOW + 50)))).seq
+    assert await store.write(retry.stale_from) == NOW + 50
+    assert await store.write(lambda tx: retry.stale(tx, NOW + 50, 10)) == [queued]
+    await store.write(lambda tx: retry.give_up(tx, queued or 0, "expired", "nobody answered"))
+    later = await store.write(retry.stale_from)
+    assert later is not None and later > NOW + 50
+    assert await store.write(lambda tx: retry.stale(tx, later, 10)) == [waiting]

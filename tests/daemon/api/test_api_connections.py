@@ -4,12 +4,14 @@ import asyncio
 import logging
 import shutil
 import subprocess
+from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from aghbus.daemon.api.connection import MAX_CONNECTIONS, MAX_HEAD_BYTES
+from tests.daemon.api.conftest import serving
 from tests.daemon.api.harness import BODY_LIMIT, DEADLINE, Api, until
 
 CURL = shutil.which("curl")
@@ -29,6 +31,42 @@ async def test_kept_alive_and_pipelined_requests(api: Api) -> None:
     answer = await talk(api, one + one + last)
     assert answer.count(b"HTTP/1.1 200 OK\r\n") == 3
     assert answer.index(b"alive") < answer.index(b"peer_id")
+
+
+async def test_bodies_come_with_their_heads_or_after_them(api: Api) -> None:
+    body = b'{"kind":"say","to":"ops","body":{"text":"hello"}}'
+    head = b"POST /v1/messages HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % len(body)
+    reader, writer = await api.raw(head + body + head + body + head)
+    async with asyncio.timeout(DEADLINE):
+        for number in range(3):
+            if number == 2:
+                writer.write(body[:10])
+                await writer.drain()
+                writer.write(body[10:])
+            assert (await reader.readuntil(b"\r\n")) == b"HTTP/1.1 201 Created\r\n"
+            rest = await reader.readuntil(b"\r\n\r\n")
+            length = int(rest.partition(b"content-length: ")[2].split(b"\r\n")[0])
+            assert b'"id"' in await reader.readexactly(length)
+
+
+async def test_an_answer_to_head_has_no_body(api: Api) -> None:
+    answer = await talk(api, b"HEAD /healthz HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+    assert answer.startswith(b"HTTP/1.1 405 Method Not Allowed\r\n")
+    assert answer.endswith(b"\r\n\r\n")
+
+
+async def test_a_connection_that_rests_too_long_is_closed_without_a_word(
+    socket_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("aghbus.daemon.api.server.IDLE_SECONDS", 0.2)
+    one = b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n"
+    async with serving(socket_path) as api, asyncio.timeout(DEADLINE):
+        reader, writer = await api.raw(one)
+        for _ in range(3):
+            await reader.readuntil(b"}")
+            writer.write(one)
+        await reader.readuntil(b"}")
+        assert await reader.read() == b""
 
 
 async def test_garbage_is_a_json_400(api: Api) -> None:

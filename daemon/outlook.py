@@ -1,0 +1,50 @@
+"""What the publisher knows of its waiting messages without asking the store: when the next try is due, and what can be stale.
+
+Under load thousands of messages wait for an answer, nearly all of which comes long before a second try. So the task that tries
+again is woken only for what is due before its next look, and looks for what is stale only once the first of them can be.
+"""
+
+import asyncio
+
+
+class Outlook:
+    """A bell for the task that tries again, and two times: bounds from below of what the store would say."""
+
+    def __init__(self) -> None:
+        self._bell = asyncio.Event()
+        self._next_ms = float("inf")  # Unix milliseconds: when the task looks by itself
+        self._stale_from = float("-inf")  # Unix seconds: nothing that waits is stale before
+
+    def ring(self) -> None:
+        """There is something to do now."""
+        self._bell.set()
+
+    def clear(self) -> None:
+        """The task begins a look."""
+        self._bell.clear()
+
+    async def rung(self) -> None:
+        """Until the bell was rung since `clear`."""
+        await self._bell.wait()
+
+    def due_at(self, next_ms: int) -> None:
+        """Something is committed as due at `next_ms` (Unix milliseconds): rings, unless the task looks before that anyway."""
+        if next_ms < self._next_ms:
+            self._next_ms = next_ms
+            self._bell.set()
+
+    def looks_at(self, next_ms: int | None) -> None:
+        """The task has seen all that is committed, and will look at `next_ms` by itself; None: for nothing in particular."""
+        self._next_ms = float("inf") if next_ms is None else next_ms
+
+    def waits(self, expires_at: int) -> None:
+        """One more message waits, which is stale from Unix second `expires_at` on."""
+        self._stale_from = min(self._stale_from, expires_at)
+
+    def some_stale(self, now: int) -> bool:
+        """Whether something that waits may be stale at Unix second `now`."""
+        return now >= self._stale_from
+
+    def stale_from(self, expires_at: int | None) -> None:
+        """Of all that the store has, the first is stale from Unix second `expires_at` on; None: nothing waits."""
+        self._stale_from = float("inf") if expires_at is None else expires_at
