@@ -209,6 +209,7 @@ def remember(
     A message that could not be had at first takes the place of the native one that stood for it.
     """
     carried = _carried(name, kept.raw)
+    tx.memory.bridged = True
     stored = None if carried is not None and same_json(carried[0], message) else msgspec.json.encode(message)
     return (
         tx.db.execute(
@@ -299,6 +300,7 @@ def opened_by_messages(tx: Transaction, name: str, upto: int, limit: int) -> lis
 
 def link(tx: Transaction, in_hand: WorkView | None, following: WorkView) -> None:
     """`in_hand` closes with the end of `following`; None: a chain begins with `following`."""
+    tx.memory.bridged = True
     row = None
     if in_hand is not None:
         row = tx.db.execute(f"SELECT id FROM works WHERE {_WORK}", _key(in_hand)).fetchone()  # noqa: S608 - constants

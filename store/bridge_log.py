@@ -52,6 +52,7 @@ def add(
     `unwritten` that it waits for a log file.
     """
     encoded = msgspec.json.encode(record)
+    tx.memory.bridged = True
     tx.db.execute(_ADD, (name, seq, direction, message_id, at_ms, due_ms, int(unwritten), len(encoded), encoded))
     rows, size = _grow(tx, name, 1, len(encoded))
     while rows > 1 and (rows > max_rows or size > max_bytes):

@@ -17,6 +17,8 @@ from aghbus.protocol.lifecycle import State, event_of
 from aghbus.store.handover import with_room
 from aghbus.store.transaction import Transaction
 
+MARK: Final = b".message"
+"""In the `ext` of every envelope that carries a message of a foreign format (`agentos.message`), or a reference to one."""
 PAGE_BYTES: Final = 8 * 1024 * 1024  # ours, of raw envelopes in one page: eight of the largest
 WINDOW_ROWS: Final = 5_000  # ours, rows that one query looks through: some milliseconds
 
@@ -74,6 +76,8 @@ def insert(tx: Transaction, envelope: Envelope, store: Store, before: State | No
     pair_a, pair_b = store.pair or (None, None)
     last_seq = tx.memory.last_seq
     last_seq.value += 1
+    if envelope.ext is not None and MARK in bytes(envelope.ext):
+        tx.memory.bridged = True
     rows = tx.rows
     rows.envelopes += (
         last_seq.value,

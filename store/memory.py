@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from aghbus.store.audit import AuditLog
 from aghbus.store.dedup import DedupWindow
@@ -11,6 +11,10 @@ from aghbus.store.trust import TrustRules
 
 if TYPE_CHECKING:
     import sqlite3
+
+_BRIDGED: Final = """
+SELECT EXISTS (SELECT 1 FROM bridge_messages) OR EXISTS (SELECT 1 FROM bridge_links) OR EXISTS (SELECT 1 FROM bridge_log)
+"""
 
 
 class Gauge:
@@ -40,13 +44,25 @@ class MemoryMark(NamedTuple):
 
 class Memory:
     """The last sequence that an envelope was given; the end of the audit log; the dedup window; how many messages wait in the
-    inbox (ready or leased); rows and bytes of the quarantine; the tail of the event stream; whom we listen to."""
+    inbox (ready or leased); rows and bytes of the quarantine; the tail of the event stream; whom we listen to. `bridged`: whether
+    a message of a foreign format was ever seen, so that who looks for them need not; it may be true in vain."""
 
-    __slots__ = ("audit", "dedup", "inbox_waiting", "last_seq", "quarantine_bytes", "quarantine_rows", "tail", "trust")
+    __slots__ = (
+        "audit",
+        "bridged",
+        "dedup",
+        "inbox_waiting",
+        "last_seq",
+        "quarantine_bytes",
+        "quarantine_rows",
+        "tail",
+        "trust",
+    )
 
     def __init__(self) -> None:
         self.last_seq = Gauge()
         self.audit = AuditLog()
+        self.bridged = False
         self.dedup = DedupWindow()
         self.inbox_waiting = Gauge()
         self.quarantine_rows = Gauge()
@@ -84,6 +100,8 @@ class Memory:
         """Reads everything from an open store: tenths of a second per hundred thousand ids of the window."""
         self.dedup.load(db)
         self.trust.load(db)
+        (bridged,) = db.execute(_BRIDGED).fetchone()
+        self.bridged = bool(bridged)
         row = db.execute("SELECT seq FROM sqlite_sequence WHERE name = 'envelopes'").fetchone()
         self.last_seq.value = 0 if row is None else row[0]
         (self.inbox_waiting.value,) = db.execute(

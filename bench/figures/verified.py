@@ -28,7 +28,8 @@ def measure(run: Run) -> Result:
                 "signed": lambda: received(server, worker, scale.messages, signed=True),
             },
         )
-    each = {name: [cost[name] for cost in costs[1:]] for name in costs[0]}  # without the round that warms up
+    counted = costs[-len(found["bare"]) :]  # without a round that warms up
+    each = {name: [cost[name] for cost in counted] for name in counted[0]}
     could = [cores * 1e6 / one for one in found["bare"]]
     return Result(
         rows=[

@@ -52,15 +52,20 @@ class Follower:
         self._position = await self._core.store.write(lambda tx: bridge.position(tx, _POSITION))
         self._kept_at = self._position
         stirred = True  # what ended while nobody looked
+        begun = self._core.announcer.seq
+        due_ms: int | None = None
         while not self._core.announcer.closed:
             upto = min(self._core.announcer.seq, self._position + _WINDOW)
             try:
-                stirred = stirred or await bridge.ended_since(self._core.store.reader, self._position, upto)
-                if stirred:
-                    await self._pass_ends_on()
-                    stirred = False
-                await self._log_arrivals(upto)
-                due_ms = await self._run_out()
+                if self._position >= begun and not self._core.store.memory.bridged:
+                    await self._reach(upto)
+                else:
+                    stirred = stirred or await bridge.ended_since(self._core.store.reader, self._position, upto)
+                    if stirred:
+                        await self._pass_ends_on()
+                        stirred = False
+                    await self._log_arrivals(upto)
+                    due_ms = await self._run_out()
             except StoreUnavailable:
                 await asyncio.sleep(_AFTER_FAILURE)
                 continue
@@ -86,10 +91,14 @@ class Follower:
         known = known_agents(core, arrived)
         for portion in portions(arrived):
             await core.store.write(partial(self._log_portion, portion=portion, known=known))
-        if arrived or reached - self._kept_at >= _STRIDE:
-            await core.store.write(lambda tx: bridge.move(tx, _POSITION, reached))
-            self._kept_at = reached
-        self._position = reached
+        await self._reach(reached, found=bool(arrived))
+
+    async def _reach(self, position: int, *, found: bool = False) -> None:
+        """Everything up to `position` is dealt with; `found` when there was something in it."""
+        if found or position - self._kept_at >= _STRIDE:
+            await self._core.store.write(lambda tx: bridge.move(tx, _POSITION, position))
+            self._kept_at = position
+        self._position = max(position, self._position)
 
     def _log_portion(self, tx: Transaction, portion: list[Arrived], known: Mapping[str, Agents]) -> None:
         for item in portion:

@@ -14,6 +14,7 @@ ALLOWED: Final = frozenset(
     {
         "__future__",
         "collections",
+        "functools",  # caches remember answers of pure functions, nothing else
         "hashlib",
         "itertools",
         "json",

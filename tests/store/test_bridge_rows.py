@@ -67,6 +67,24 @@ async def test_a_message_is_found_by_its_id_scope_and_direction(store: Store) ->
     assert last is not None and last.message == {"n": 2}
 
 
+async def test_a_store_knows_whether_anything_ever_crossed_a_bridge(store: Store) -> None:
+    await receive(store, say(work_id=work_id(), ext={"trace": "sacp"}))
+    await receive(store, say(text="sacp.message"))
+    assert not store.memory.bridged
+    await receive(store, say(ext={f"{NAME}.message_ref": {"uri": "agh://artifacts/a/b"}}))
+    assert store.memory.bridged
+
+
+async def test_that_a_message_crossed_is_known_over_restarts(store: Store) -> None:
+    await crossed(store, say(), {"n": "native"}, native=True)  # its envelope does not show it
+    await store.close()
+    again = await Store.open(store.path)
+    try:
+        assert again.memory.bridged
+    finally:
+        await again.close()
+
+
 async def test_a_message_that_could_not_be_had_at_first_takes_the_place_of_the_native_one(store: Store) -> None:
     first = say()
     seq = await crossed(store, first, {"n": "native"}, foreign_id="made-up", native=True)
