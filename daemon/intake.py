@@ -221,9 +221,26 @@ class Intake:
         while True:
             await self._bell.wait()
             self._bell.clear()
-            while self._queue:
-                await self._batch()
+            await self._work_queue_off()
             self._idle.set()
+
+    async def _work_queue_off(self) -> None:
+        """Batch after batch; while one is committed the next is decided, and no third begins."""
+        before: asyncio.Task[None] | None = None
+        try:
+            while self._queue:
+                if before is not None and self._core.verification.known:
+                    await before  # what it finds wrong spends the budgets that say how much more is looked at
+                batch, envelopes = await self._prepared()
+                task = asyncio.create_task(self._carry_out(batch, envelopes))
+                if before is not None:
+                    await before
+                before = task
+            if before is not None:
+                await before
+        finally:
+            if before is not None:
+                before.cancel()
 
     async def drained(self, timeout: float) -> bool:
         """Wait until everything that arrived is committed; False when `timeout` seconds passed before."""
@@ -234,12 +251,16 @@ class Intake:
             return False
         return True
 
-    async def _batch(self) -> None:
+    async def _prepared(self) -> tuple[list[Arrived], list[Envelope]]:
+        """The next batch and its envelopes, their signatures checked."""
         batch = self._next()
         envelopes, verification = _envelopes(batch), self._core.verification
         # Those behind it are checked while this batch is decided and committed.
         verification.begin(self._core.flood.checkable([*envelopes, *_envelopes(islice(self._queue, _BATCH))]))
         await verification.ready(envelopes)
+        return batch, envelopes
+
+    async def _carry_out(self, batch: list[Arrived], envelopes: list[Envelope]) -> None:
         try:
             await self._work_off(batch)
         except StoreUnavailable as error:
@@ -248,7 +269,7 @@ class Intake:
             self._core.noise.event(logging.ERROR, "store", "the store cannot write", cause=str(error))
             await asyncio.sleep(_STORE_PAUSE)
         finally:
-            verification.forget(envelopes)
+            self._core.verification.forget(envelopes)
 
     def _next(self) -> list[Arrived]:
         batch: list[Arrived] = []
@@ -265,7 +286,7 @@ class Intake:
 
     async def _work_off(self, batch: list[Arrived]) -> None:
         try:
-            results = await self._core.store.write(lambda tx: self._decide_all(tx, batch))
+            results = await self._core.store.submit_ahead(lambda tx: self._decide_all(tx, batch))
         except StoreUnavailable:
             raise
         except Exception:

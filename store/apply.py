@@ -202,7 +202,7 @@ class _Run:
             delivery=delivery,
             role=role,
         )
-        self.tx.memory.tail.add(self.tx, fresh)
+        self.tx.told.append(fresh)
 
     def _audit(self, envelope: Envelope, effect: Store) -> None:
         verdict = effect.verdict

@@ -101,16 +101,15 @@ def _noted(db: sqlite3.Connection, key: str) -> AuditHead:
 
 
 class AuditLog:
-    """The end of the log of an open store, and the rows of the transaction that is open. `enabled` is the daemon's to set."""
+    """The end of the log of an open store. `enabled` is the daemon's to set."""
 
-    __slots__ = ("_head", "_mark", "_pending", "enabled", "gap")
+    __slots__ = ("_head", "_mark", "enabled", "gap")
 
     def __init__(self) -> None:
         self.enabled = False
         self.gap: str | None = None
         """How the log differed from its mark when it was opened; None when it did not, or had none."""
         self._head = NOTHING
-        self._pending: list[Entry] = []
         self._mark: AuditMarkFile | None = None
 
     @property
@@ -137,36 +136,28 @@ class AuditLog:
 
     def add(self, tx: "Transaction", entry: Entry) -> None:
         """One row more in `tx`. Ask `enabled` before."""
-        self._pending.append(entry)
-
-    @property
-    def waiting(self) -> int:
-        """Rows of the open transaction that are not numbered yet."""
-        return len(self._pending)
-
-    def undo(self, to: int) -> None:
-        """Only `to` rows wait."""
-        del self._pending[to:]
+        tx.entries.append(entry)
 
     def flush(self, tx: "Transaction") -> None:
         """Numbers the rows of `tx` and appends them: for the writer, once, after the last job of a transaction."""
-        if not self._pending:
+        if not tx.entries:
             return
         n, before = self._head
         rows = tx.rows
-        for entry in self._pending:
+        for entry in tx.entries:
             n += 1
             line = _encode((n, *entry))
             before = link(before, line)
             rows.audit += (n, line, before)
         head = AuditHead(n, before)
         rows.note("audit_head", str(head))
-        tx.after_rollback(partial(self._restore, self._pending, self._head))
+        tx.entries.clear()
+        tx.after_rollback(partial(self._restore, self._head))
         tx.after_commit(self._committed)
-        self._pending, self._head = [], head
+        self._head = head
 
-    def _restore(self, pending: list[Entry], head: AuditHead) -> None:
-        self._pending, self._head = pending, head
+    def _restore(self, head: AuditHead) -> None:
+        self._head = head
 
     def _committed(self) -> None:
         if self._mark is not None:

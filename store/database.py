@@ -136,6 +136,11 @@ class Store:
         """As `submit`, for what nobody waits for: it goes with the next transaction, or in one of its own within 10 ms."""
         return self._writer.submit(job, behind=True)
 
+    def submit_ahead(self, job: Job[T]) -> asyncio.Future[T]:
+        """As `submit`, for a job that seldom needs the file: it may run while the transaction before its own is being committed, on
+        what that has left in memory. It asks for the file through `tx` alone; then it is undone, and runs again in its turn."""
+        return self._writer.submit(job, ahead=True)
+
     async def write(self, job: Job[T]) -> T:
         """`submit` and wait. Cancelling the wait leaves it open whether the job is carried out."""
         return await self._writer.submit(job)

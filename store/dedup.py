@@ -13,6 +13,7 @@ from aghbus.protocol.limits import MAX_LIFETIME
 
 if TYPE_CHECKING:
     import sqlite3
+    from collections.abc import Iterable
 
     from aghbus.protocol.envelope import Envelope
     from aghbus.store.transaction import Transaction
@@ -41,7 +42,6 @@ class DedupWindow:
 
     def __init__(self) -> None:
         self._keys: set[bytes] = set()
-        self._fresh: list[bytes] = []  # keys of the open transaction
         self._number = 0
 
     def __len__(self) -> int:
@@ -69,21 +69,11 @@ class DedupWindow:
         rows.seen += (_first_slot(until + GRACE + _BUCKET) + self._number, key)
         rows.waiting = True
         self._keys.add(key)
-        self._fresh.append(key)
+        tx.remembered.append(key)
 
-    @property
-    def fresh(self) -> int:
-        """How many keys the open transaction has added."""
-        return len(self._fresh)
-
-    def undo(self, to: int) -> None:
-        """The open transaction has added only `to` keys."""
-        self._keys.difference_update(self._fresh[to:])
-        del self._fresh[to:]
-
-    def settle(self) -> None:
-        """The transaction is committed."""
-        self._fresh.clear()
+    def forget(self, keys: Iterable[bytes]) -> None:
+        """The transaction that added these keys is undone."""
+        self._keys.difference_update(keys)
 
     def expire(self, tx: Transaction, now: int, limit: int = 500) -> int:
         """Forgets up to `limit` ids that are past their time at Unix second `now`, the oldest first; how many it were."""

@@ -31,15 +31,12 @@ class Gauge:
 
 
 class MemoryMark(NamedTuple):
-    """How everything stood before a job."""
+    """The numbers as they stood before a job."""
 
     last_seq: int
     inbox_waiting: int
     quarantine_rows: int
     quarantine_bytes: int
-    remembered: int
-    audited: int
-    tailed: int
 
 
 class Memory:
@@ -71,30 +68,20 @@ class Memory:
         self.trust = TrustRules()
 
     def mark(self) -> MemoryMark:
-        """How everything stands."""
+        """The numbers as they stand."""
         return MemoryMark(
             self.last_seq.value,
             self.inbox_waiting.value,
             self.quarantine_rows.value,
             self.quarantine_bytes.value,
-            self.dedup.fresh,
-            self.audit.waiting,
-            self.tail.waiting,
         )
 
     def undo(self, to: MemoryMark) -> None:
-        """As it stood then, in the same transaction."""
+        """The numbers as they stood then, in the same transaction."""
         self.last_seq.value = to.last_seq
         self.inbox_waiting.value = to.inbox_waiting
         self.quarantine_rows.value = to.quarantine_rows
         self.quarantine_bytes.value = to.quarantine_bytes
-        self.dedup.undo(to.remembered)
-        self.audit.undo(to.audited)
-        self.tail.undo(to.tailed)
-
-    def settle(self) -> None:
-        """The transaction is durable: nothing of it is undone any more."""
-        self.dedup.settle()
 
     def load(self, db: sqlite3.Connection) -> None:
         """Reads everything from an open store: tenths of a second per hundred thousand ids of the window."""

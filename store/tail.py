@@ -11,11 +11,10 @@ import contextlib
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
     from aghbus.protocol.control import Event, Message
     from aghbus.store.envelopes import EnvelopeFilter
-    from aghbus.store.transaction import Transaction
 
 TAIL_ROWS: Final = 2_048  # ours: half a receive queue; a consumer that lags further reads from the file
 TAIL_BYTES: Final = 4 * 1024 * 1024  # ours, of their raw envelopes: with the rest of the events about twice that
@@ -40,13 +39,12 @@ class Stretch(NamedTuple):
 class Tail:
     """The latest events. Filled by the writer, read on the same event loop; what is not committed shows nowhere."""
 
-    __slots__ = ("_bytes", "_followers", "_pending", "_rows")
+    __slots__ = ("_bytes", "_followers", "_rows")
 
     def __init__(self) -> None:
         self._followers = 0
         self._rows: list[Fresh] = []
         self._bytes = 0
-        self._pending: list[Fresh] = []  # of the open transaction
 
     @property
     def followed(self) -> bool:
@@ -64,20 +62,16 @@ class Tail:
             if not self._followers:
                 self._clear()
 
-    def add(self, tx: Transaction, fresh: Fresh) -> None:
-        """The next envelope of `tx`, in order of the sequence; readers see it once that is committed."""
-        if not self._pending:
-            tx.after_commit(self._publish)
-        self._pending.append(fresh)
-
-    @property
-    def waiting(self) -> int:
-        """Events of the open transaction."""
-        return len(self._pending)
-
-    def undo(self, to: int) -> None:
-        """The open transaction has only `to` events."""
-        del self._pending[to:]
+    def publish(self, committed: Iterable[Fresh]) -> None:
+        """These envelopes have become durable, in order of the sequence."""
+        if not self._followers:
+            return
+        for fresh in committed:
+            if self._rows and fresh.event.seq != self._rows[-1].event.seq + 1:
+                self._clear()  # nobody followed for a while
+            self._rows.append(fresh)
+            self._bytes += fresh.size
+        self._trim()
 
     def read(self, wanted: EnvelopeFilter, since: int, upto: int, limit: int) -> Stretch | None:
         """Up to `limit` events after `since` that match; None where the file has to be asked.
@@ -99,17 +93,6 @@ class Tail:
             if len(found) == limit:
                 return Stretch(found, rows[index].event.seq)
         return Stretch(found, max(since, rows[-1].event.seq))
-
-    def _publish(self) -> None:
-        pending, self._pending = self._pending, []
-        if not self._followers:
-            return
-        for fresh in pending:
-            if self._rows and fresh.event.seq != self._rows[-1].event.seq + 1:
-                self._clear()  # nobody followed for a while
-            self._rows.append(fresh)
-            self._bytes += fresh.size
-        self._trim()
 
     def _trim(self) -> None:
         gone = max(0, len(self._rows) - TAIL_ROWS)

@@ -25,7 +25,7 @@ from aghbus.store.handover import with_room
 from aghbus.store.mark import MarkFile
 from aghbus.store.memory import Memory
 from aghbus.store.pace import Pace
-from aghbus.store.transaction import Transaction
+from aghbus.store.transaction import NeedsFile, Transaction
 
 T = TypeVar("T")
 Job = Callable[[Transaction], T]
@@ -34,6 +34,7 @@ BATCH_JOBS: Final = 1024  # ours: past a few hundred messages a commit costs nex
 BATCH_SECONDS: Final = 0.05  # ours: how long jobs gather under load before they are committed
 SLICE_SECONDS: Final = 0.005  # ours: how long jobs keep the event loop before it turns to its other duties
 BEHIND_SECONDS: Final = 0.01  # ours: how long jobs behind wait for a transaction that begins for another reason
+REFUSED_COMMITS: Final = 8  # ours: commits during which nothing runs ahead, after a job that did needed the file
 PATIENCE_MS: Final = 5000  # ours: how long BEGIN waits, off the loop, for a foreign tool that holds the write lock
 
 # Result codes that say something about the disk, the file or another process, not about the job: sqlite.org/rescode.html
@@ -69,11 +70,12 @@ class Stats(msgspec.Struct):
 
 
 class _Entry:
-    __slots__ = ("error", "future", "job", "result")
+    __slots__ = ("ahead", "error", "future", "job", "result")
 
-    def __init__(self, job: Job[Any], future: asyncio.Future[Any]) -> None:
+    def __init__(self, job: Job[Any], future: asyncio.Future[Any], *, ahead: bool) -> None:
         self.job = job
         self.future = future
+        self.ahead = ahead
         self.result: Any = None
         self.error: Exception | None = None
 
@@ -99,6 +101,10 @@ class Writer:
         self._mark = mark
         self._executor = executor
         self._tx = Transaction(db, memory)
+        self._next = Transaction(db, memory)
+        self._next_start = self._next.begin_job()
+        self._refused = 0  # commits until jobs may run ahead again
+        self._ahead: list[_Entry] = []  # ran in it while the one before was being committed
         self._waiting: collections.deque[_Entry] = collections.deque()
         self._batch: list[_Entry] = []
         self._careful = False
@@ -116,17 +122,20 @@ class Writer:
         """Jobs that wait for their transaction."""
         return len(self._waiting)
 
-    def submit(self, job: Job[T], *, behind: bool = False) -> asyncio.Future[T]:
+    def submit(self, job: Job[T], *, behind: bool = False, ahead: bool = False) -> asyncio.Future[T]:
         """Queues `job`; its future resolves to the job's result once that is durable.
 
-        With `behind` nobody waits for it: no transaction begins for it alone within BEHIND_SECONDS.
+        With `behind` nobody waits for it: no transaction begins for it alone within BEHIND_SECONDS. With `ahead` it may run while
+        the transaction before its own is still being committed; when it asks for the file it is undone, and runs in its turn.
         """
         loop = asyncio.get_running_loop()
         future: asyncio.Future[T] = loop.create_future()
         if self._closing:
             future.set_exception(StoreUnavailable("the store is closed", hint="the daemon is stopping"))
             return future
-        self._waiting.append(_Entry(job, future))
+        self._waiting.append(_Entry(job, future, ahead=ahead))
+        if ahead and self._next.ahead:
+            loop.call_soon(self._run_ahead)
         if not behind:
             self._wake.set()
         elif self._timer is None:
@@ -141,30 +150,31 @@ class Writer:
     async def run(self) -> None:
         """Runs and commits jobs until `stop`; failures of the store go to the jobs' futures and never end it."""
         try:
-            while self._waiting or not self._closing:
+            while self._waiting or self._batch or not self._closing:
                 await self._wake.wait()
                 self._wake.clear()
                 if self._timer is not None:
                     self._timer.cancel()
                     self._timer = None
-                if self._waiting:
+                if self._waiting or self._batch:
                     await self._transact()
-                    if self._waiting and self._timer is None:
-                        self._wake.set()  # the batch was full
+                    if self._batch or (self._waiting and self._timer is None):
+                        self._wake.set()  # the batch was full, or a part of the next one ran ahead
                     await asyncio.sleep(0)  # whoever waited for this commit goes on before the next one begins
         finally:
             self._closing = True
-            self._fail(self._batch + list(self._waiting), StoreUnavailable("the store was closed", hint=""))
+            self._fail([*self._batch, *self._ahead, *self._waiting], StoreUnavailable("the store was closed", hint=""))
             self._waiting.clear()
 
     async def _transact(self) -> None:
-        self._start = self._tx.begin_job()
+        if not self._batch:
+            self._start = self._tx.begin_job()
         try:
             await self._begin()
             changes = self._db.total_changes
             await self._gather()
             changes = self._db.total_changes - changes
-            if self._tx.rows.waiting or self._tx.memory.audit.waiting or changes:
+            if self._tx.rows.waiting or self._tx.entries or changes:
                 await self._commit(changes)
             else:
                 self._db.execute("COMMIT")  # nothing to write, so nothing to wait for
@@ -253,7 +263,7 @@ class Writer:
         self._db.execute("RELEASE job")
 
     async def _commit(self, changes: int) -> None:
-        number = self._mark.commits + 1
+        number, last_seq = self._mark.commits + 1, self._tx.memory.last_seq.value
         try:
             await self._write(number, changes)
         except Exception as error:
@@ -261,8 +271,9 @@ class Writer:
                 raise
             _log.exception("rows of a transaction could not be written")
             self._rerun()  # one job has appended what cannot be written: the others must not suffer
+            last_seq = self._tx.memory.last_seq.value
             await self._write(number, changes)
-        self._mark.set(number, self._tx.memory.last_seq.value)
+        self._mark.set(number, last_seq)
         if not self.writable:
             _log.warning("the store writes again")
         self.writable, self.last_error = True, None
@@ -274,7 +285,48 @@ class Writer:
         if self._pace.is_quick(size):
             self._pace.commit_here(size, write)
         else:
-            await self._in_thread(self._pace.commit, write)
+            await self._commit_in_thread(write)
+
+    async def _commit_in_thread(self, write: Callable[[], None]) -> None:
+        """Meanwhile jobs of the next transaction run, as far as they need nothing of the file."""
+        committing = asyncio.get_running_loop().run_in_executor(self._executor, self._pace.commit, write)
+        self._next.ahead = self._refused == 0
+        self._refused = max(0, self._refused - 1)
+        self._next_start = self._next.begin_job()
+        self._run_ahead()
+        try:
+            await with_room(committing)
+        finally:
+            self._next.ahead = False
+
+    def _run_ahead(self) -> None:
+        until = time.perf_counter() + SLICE_SECONDS
+        while self._next.ahead and self._waiting and self._waiting[0].ahead and len(self._ahead) < BATCH_JOBS:
+            entry, mark = self._waiting[0], self._next.begin_job()
+            if not entry.future.done():  # else its waiter was cancelled before it began
+                try:
+                    entry.result = entry.job(self._next)
+                except NeedsFile:
+                    self._next.undo(mark)
+                    self._next.ahead = False
+                    self._refused = REFUSED_COMMITS
+                    return
+                except Exception as error:
+                    self._next.undo(mark)
+                    entry.error = error
+                self._ahead.append(entry)
+            self._waiting.popleft()
+            if time.perf_counter() >= until:
+                asyncio.get_running_loop().call_soon(self._run_ahead)
+                return
+
+    def _put_back(self) -> None:
+        """The transaction before did not become durable: nothing ran ahead of it."""
+        self._next.undo(self._next_start)
+        for entry in self._ahead:
+            entry.result = entry.error = None
+        self._waiting.extendleft(reversed(self._ahead))
+        self._ahead.clear()
 
     def _write_rows(self, number: int) -> None:
         self._tx.write_rows()
@@ -294,6 +346,9 @@ class Writer:
             else:
                 self.stats.failed_jobs += 1
             entry.resolve()
+        if self._ahead:
+            self._tx, self._next = self._next, self._tx
+            self._start, self._batch, self._ahead = self._next_start, self._ahead, []
 
     def _give_up(self, error: Exception) -> None:
         """The transaction is not durable: memory as before, everybody who waited for it is told."""
@@ -314,6 +369,7 @@ class Writer:
                 self._db.execute("ROLLBACK")
         except sqlite3.Error:
             _log.exception("a rollback failed")
+        self._put_back()
         self._tx.undo(self._start)
         self._tx.rows.clear()
 

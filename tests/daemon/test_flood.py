@@ -69,7 +69,7 @@ class Bench:
         subject = subject_for("ws_local", "default", document["to"])
         self.intake.offer(InboundMessage(subject, json.dumps(document).encode(), "", None, settlement))
         while self.intake.depth:
-            await self.intake._batch()
+            await self.intake._work_queue_off()
 
     def say(self, sender: str, **fields: Any) -> dict[str, Any]:
         self._number += 1

@@ -85,7 +85,7 @@ async def test_what_was_worked_off_makes_room_again(intake: Intake) -> None:
             intake.offer(message("flood", number))
         full = intake.depth
         while intake.depth:
-            await intake._batch()
+            await intake._work_queue_off()
         assert full == QUEUE * 3 // 4
 
 

@@ -33,7 +33,7 @@ def take(b: Bench, *documents: dict[str, Any], settlement: Settled | None = None
 
 async def work_off(b: Bench) -> None:
     while b.intake.depth:
-        await b.intake._batch()
+        await b.intake._work_queue_off()
 
 
 async def texts(b: Bench) -> list[str]:
