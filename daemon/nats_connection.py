@@ -72,11 +72,30 @@ class _Client(nats.aio.client.Client):
         self.push()
 
     def push(self) -> None:
-        """Writes what waits in the buffer to the socket now. The library's own task does it at the next turn of the loop."""
-        if self._pending and self._transport is not None:
+        """Writes what waits in the buffer to the socket now. The library's own task does it at the next turn of the loop.
+
+        On a connection that has ended it does nothing: whoever reads from it tells everybody.
+        """
+        if not self._pending or self._transport is None:
+            return
+        with contextlib.suppress(
+            RuntimeError
+        ):  # uvloop's word for a transport that is closed; asyncio's takes no notice
             self._transport.writelines(self._pending)
             self._pending = []
             self._pending_data_size = 0
+
+    async def _close(self, status: int, do_cbs: bool = True) -> None:
+        """The library writes what still waits before it tells anybody: on a closed transport of uvloop nobody would be told."""
+        self.push()
+        self._pending = []
+        self._pending_data_size = 0
+        await super()._close(status, do_cbs)
+
+    async def _send_command(self, cmd: bytes, priority: bool = False) -> None:
+        """Nothing waits to be written any more once `_close` has begun."""
+        if not self.is_closed:
+            await super()._send_command(cmd, priority)
 
     async def _process_pong(self) -> None:
         """A PONG for someone who has stopped waiting is no error. In the library it ends the read loop."""

@@ -62,7 +62,7 @@ class Exchange(RequestResponseCycle):
                 pieces.append(b"0\r\n\r\n")
         elif not self._bodiless:
             pieces.append(body)
-        if pieces:
+        if pieces and not self.transport.is_closing():
             self.transport.write(b"".join(pieces))
         if not more:
             self.response_complete = True

@@ -562,3 +562,31 @@ async def test_it_ends_wherever_an_attempt_to_connect_has_got_to(turns: int) -> 
     async with asyncio.timeout(60):
         await link.close(0.1)
     assert link.state == "closed"
+
+
+def test_what_is_pushed_into_a_connection_that_has_ended_is_no_defect() -> None:
+    """On uvloop, where `aghd` runs: its transports raise RuntimeError once they are closed, before anybody was told."""
+    uvloop = pytest.importorskip("uvloop")
+
+    async def lose() -> None:
+        server = NatsServer()
+        await server.start()
+        link = Link(to(server), name="test", first_delay=0.01)
+        try:
+            async with up(link):
+                transport = link.connection._transport._io_writer.transport  # type: ignore[union-attr]
+                transport.abort()
+                with pytest.raises(LinkDown):
+                    while True:  # at every turn of the loop until somebody has told the link
+                        await link.publish("a.b", b"late")
+                        link.push()
+                        await asyncio.sleep(0)
+                with pytest.raises(LinkDown):  # not a defect, and not a wait for the answer
+                    await link.flush(60)
+                await wait_until(lambda: link.reconnects == 1 and link.state == "up")
+                await link.flush(15)
+        finally:
+            server.kill()
+
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(lose())
