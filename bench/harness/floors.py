@@ -141,10 +141,13 @@ async def bare() -> None:
     import httptools
     import msgspec
     import nats
+    import rfc8785
     import uvicorn
+    import uvloop
+    from cryptography.hazmat.primitives.asymmetric import ed25519
 
     took = (time.perf_counter() - started) * 1000
-    assert aiosqlite and httptools and msgspec and nats and uvicorn
+    assert aiosqlite and httptools and msgspec and nats and rfc8785 and uvicorn and uvloop and ed25519
     say(took)
     await _heard()
 
