@@ -232,10 +232,9 @@ class Intake:
                 if before is not None and self._core.verification.known:
                     await before  # what it finds wrong spends the budgets that say how much more is looked at
                 batch, envelopes = await self._prepared()
-                task = asyncio.create_task(self._carry_out(batch, envelopes))
-                if before is not None:
-                    await before
-                before = task
+                earlier, before = before, asyncio.create_task(self._carry_out(batch, envelopes))
+                if earlier is not None:
+                    await earlier
             if before is not None:
                 await before
         finally:
