@@ -50,8 +50,8 @@ class ClockSteps:
         self._offset = offset
         if abs(step) < STEP_MS:
             return
+        tx.after_rollback(lambda: self._restore(before))  # before anything that may raise
         waits.shift(tx, step)
-        tx.after_rollback(lambda: self._restore(before))
         tx.after_commit(lambda: self._note(step))
 
     def prudent_millis(self) -> int:

@@ -20,6 +20,7 @@ class Consumer:
         self.work_id = work_id
         self.take = take
         self.served: asyncio.Future[InboxItem | None] = asyncio.get_running_loop().create_future()
+        self.gone = False  # nobody asks for it any more
 
     def end(self, item: InboxItem | None) -> None:
         """With what it was given, or None: it has to look again."""
@@ -45,7 +46,12 @@ class Consumers:
         return bool(self._waiting)
 
     def join(self, tx: Transaction, consumer: Consumer) -> None:
-        """`consumer` has found nothing in `tx`, and waits for what comes later."""
+        """`consumer` has found nothing in `tx`, and waits for what comes later.
+
+        Not when it was told to look again: the job that joins may run twice.
+        """
+        if consumer.gone or consumer.served.done():
+            return
         self._waiting[consumer] = None
         tx.after_rollback(partial(self.leave, consumer))
 

@@ -222,7 +222,8 @@ class Intake:
             await self._bell.wait()
             self._bell.clear()
             await self._work_queue_off()
-            self._idle.set()
+            if not self._queue:  # else one came while the last batch was committed
+                self._idle.set()
 
     async def _work_queue_off(self) -> None:
         """Batch after batch; while one is committed the next is decided, and no third begins."""
@@ -285,7 +286,10 @@ class Intake:
 
     async def _work_off(self, batch: list[Arrived]) -> None:
         try:
-            results = await self._core.store.submit_ahead(lambda tx: self._decide_all(tx, batch))
+            # What a signature proves spends its sender's budget, once: a batch with signatures is not begun in vain.
+            signed = any(arrived.envelope is not None and arrived.envelope.proof is not None for arrived in batch)
+            submit = self._core.store.submit if signed else self._core.store.submit_ahead
+            results = await submit(lambda tx: self._decide_all(tx, batch))
         except StoreUnavailable:
             raise
         except Exception:

@@ -47,6 +47,7 @@ class Mailbox:
                     return item
         finally:
             if consumer is not None:
+                consumer.gone = True
                 core.consumers.leave(consumer)
 
     def _lease_or_join(self, tx: Transaction, consumer: Consumer, waits: bool) -> InboxItem | None:

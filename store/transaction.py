@@ -22,6 +22,7 @@ class Mark(NamedTuple):
 
     committed: int
     rolled_back: int
+    writes: int
     remembered: int
     entries: int
     told: int
@@ -49,6 +50,7 @@ class Transaction:
         "_db",
         "_job",
         "_rolled_back",
+        "_writes",
         "ahead",
         "entries",
         "memory",
@@ -69,6 +71,7 @@ class Transaction:
         self._rolled_back: list[Callback] = []
         self._job = self.rows.position()
         self._base = 0
+        self._writes = 0  # times that rows were written
 
     @property
     def db(self) -> sqlite3.Connection:
@@ -90,6 +93,7 @@ class Transaction:
         """Writes the rows that wait."""
         own, changes = self.rows.position() != self._job, self._db.total_changes
         self.rows.write(self._db)
+        self._writes += 1
         self._job = self.rows.position()
         if not own:
             self._base += self._db.total_changes - changes
@@ -109,6 +113,7 @@ class Transaction:
         return Mark(
             len(self._committed),
             len(self._rolled_back),
+            self._writes,
             len(self.remembered),
             len(self.entries),
             len(self.told),
@@ -130,7 +135,10 @@ class Transaction:
         del self.remembered[mark.remembered :]
         del self.entries[mark.entries :]
         del self.told[mark.told :]
-        self.rows.undo(mark.rows)
+        if self._writes == mark.writes:
+            self.rows.undo(mark.rows)
+        else:
+            self.rows.clear()  # those of before are written: what waits was appended since
         self.memory.undo(mark.memory)
 
     def take_committed(self) -> list[Callback]:

@@ -245,7 +245,7 @@ class Writer:
         self._careful = True
         self._db.execute("BEGIN IMMEDIATE")
         for entry in self._batch:
-            if entry.error is None:
+            if entry.error is None and not entry.future.cancelled():
                 self._run_apart(entry)
 
     def _run_apart(self, entry: _Entry) -> None:

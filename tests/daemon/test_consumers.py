@@ -110,3 +110,33 @@ async def test_a_ring_makes_everybody_look_again(store: Store) -> None:
     both = [await waiting(store, consumers), await waiting(store, consumers, "work_mine")]
     consumers.ring()
     assert [await one.wait(consumers, 60) for one in both] == [None, None]
+
+
+async def test_a_transaction_that_is_run_again_loses_no_message(store: Store) -> None:
+    """The join is undone, and its consumer told to look again: what comes in the second run is not for a deaf one."""
+    consumers = Consumers()
+    consumer = Consumer(None, partial(take, work_id=None))
+
+    def refused(tx: Transaction) -> None:
+        tx.db.execute("INSERT INTO meta (key, value) VALUES ('late', 1)")
+        raise NotFound("changed my mind")
+
+    joining = store.submit(lambda tx: consumers.join(tx, consumer))
+    coming = store.submit(lambda tx: arrives(tx, consumers))
+    failing = store.submit(refused)
+    await asyncio.gather(joining, coming, failing, return_exceptions=True)
+    assert isinstance(failing.exception(), NotFound)
+    given = await consumer.wait(consumers, 0)
+    if given is None:  # it has to look again, and finds it
+        given = await store.write(lambda tx: take(tx, None))
+    assert given is not None
+    assert given.attempts == 1
+
+
+async def test_nobody_joins_who_is_gone(store: Store) -> None:
+    consumers = Consumers()
+    consumer = Consumer(None, partial(take, work_id=None))
+    consumer.gone = True
+    await store.write(lambda tx: consumers.join(tx, consumer))
+    await store.write(lambda tx: arrives(tx, consumers))
+    assert (await store.write(lambda tx: take(tx, None))) is not None

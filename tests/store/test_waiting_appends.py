@@ -32,6 +32,13 @@ def failing(text: str, *, look: bool) -> Callable[[Transaction], None]:
     return job
 
 
+def late(tx: Transaction) -> None:
+    """A job that looks, receives a say, and raises."""
+    seqs(tx)
+    receiving(say())(tx)
+    raise NotFound("after all")
+
+
 def seqs(tx: Transaction) -> list[int]:
     return [seq for (seq,) in tx.db.execute("SELECT seq FROM envelopes ORDER BY seq")]
 
@@ -88,6 +95,22 @@ async def test_a_look_at_what_others_appended_is_no_reason_to_run_them_again(sto
     assert store.stats.reruns == 0
 
 
+async def test_what_a_job_appended_after_its_look_is_taken_back_too(store: Store) -> None:
+    """Its look has written the rows of the others; what it has appended since is not among them."""
+
+    jobs: list[asyncio.Future[Any]] = [
+        store.submit(receiving(say())),
+        store.submit(receiving(say())),
+        store.submit(late),
+        store.submit(receiving(say())),
+    ]
+    done = await asyncio.gather(*jobs, return_exceptions=True)
+    assert isinstance(done[2], NotFound)
+    assert await rows(store, "SELECT seq FROM envelopes") == [(1,), (2,), (3,)]
+    assert await rows(store, "SELECT seq FROM inbox") == [(1,), (2,), (3,)]
+    assert store.memory.last_seq.value == len(store.memory.dedup) == 3
+
+
 async def test_rows_that_cannot_be_written_fail_their_own_job_alone(store: Store) -> None:
     def impossible(tx: Transaction) -> None:
         tx.rows.threads.append(Touch(("ws", "channel", "\ud800"), 1, 1))  # no UTF-8
@@ -133,7 +156,10 @@ async def test_a_sequence_is_never_given_twice(tmp_path: Path) -> None:
 
 
 STEPS = st.lists(
-    st.tuples(st.sampled_from(["say", "direct", "work", "raise", "look", "raise after a look"]), st.integers(0, 2)),
+    st.tuples(
+        st.sampled_from(["say", "direct", "work", "raise", "look", "raise after a look", "raise later"]),
+        st.integers(0, 2),
+    ),
     max_size=25,
 )
 
@@ -159,7 +185,7 @@ async def test_any_mixture_of_jobs_leaves_what_the_good_ones_wrote(
             elif what == "look":
                 jobs.append(seqs)
             else:
-                jobs.append(failing("bad", look=what != "raise"))
+                jobs.append(late if what == "raise later" else failing("bad", look=what != "raise"))
         results = await asyncio.gather(*(store.submit(job) for job in jobs), return_exceptions=True)
         assert sum(isinstance(one, NotFound) for one in results) == sum(what.startswith("raise") for what, _ in steps)
         stored = await rows(store, "SELECT seq, msg_id FROM envelopes ORDER BY seq")
