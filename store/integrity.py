@@ -92,7 +92,13 @@ def reckon(db: sqlite3.Connection, path: Path) -> Opened:
 
 def lost(db: sqlite3.Connection, identity: int | None, mark: Mark | None) -> Loss | None:
     """What the mark knows and the store does not; None when nothing is missing or the mark says nothing about this store."""
-    if mark is None or mark.identity != identity or mark.commits <= commits(db):
+    if mark is None or mark.commits <= commits(db):
+        return None
+    if identity is None and last_seq(db) == 0:
+        identity = (
+            mark.identity
+        )  # all of it may be gone, its identity too: an opening takes the mark for its own (`_adopt`)
+    if mark.identity != identity:
         return None
     return Loss(mark.commits - commits(db), last_seq(db), max(mark.last_seq, last_seq(db)))
 

@@ -378,3 +378,24 @@ async def test_a_mark_that_cannot_be_written_costs_nothing_but_the_check(path: P
     await store.close()
     assert await opened_with_loss(path) == (1, ())
     assert meta.get(sqlite3.connect(path), "commits") is not None
+
+
+async def test_a_store_that_lost_everything_but_its_tables_is_told_by_its_mark(tmp_path: Path) -> None:
+    """A log cut behind the first migrations: not even the identity is left that the mark names."""
+    path = tmp_path / "store.db"
+    store = await Store.open(path)
+    await receive(store, say())
+    await store.close()
+    db = sqlite3.connect(path)
+    for table in ("inbox", "seen", "threads", "envelopes"):
+        db.execute(f"DELETE FROM {table}")
+    db.execute("DELETE FROM meta WHERE key IN ('identity', 'commits')")
+    db.execute("DELETE FROM sqlite_sequence")
+    db.commit()
+    db.close()
+    assert named(check_store(path, quick=True).checks, "store commits").state == "fail"
+    again = await Store.open(path)
+    try:
+        assert any("commits that had been made durable are gone" in problem for problem in again.problems)
+    finally:
+        await again.close()
