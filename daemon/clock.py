@@ -38,9 +38,13 @@ class Clock:
         now = time.time_ns() // 1_000_000
         return now if _offset_file is None else now + _wrong_by(_offset_file)
 
+    def steady_millis(self) -> int:
+        """A time in milliseconds that is never set, and counts on while the machine sleeps where the system has such a one."""
+        return time.clock_gettime_ns(_STEADY) // 1_000_000
+
     def offset_millis(self) -> int:
-        """Wall time less a time that is never set: it changes when, and by how much, the wall clock is set."""
-        return self.millis() - time.clock_gettime_ns(_STEADY) // 1_000_000
+        """Wall time less `steady_millis`: it changes when, and by how much, the wall clock is set."""
+        return self.millis() - self.steady_millis()
 
     def monotonic(self) -> float:
         """Seconds that never step back: deadlines, budgets, round trips."""

@@ -43,16 +43,28 @@ class ClockSteps:
                 except StoreUnavailable:
                     self._core.counters.add("clock.unsettled")  # the next look tries again
 
-    def settle(self, tx: Transaction) -> None:
-        """Moves what waits, if the clock was set since the last time."""
+    def settle(self, tx: Transaction) -> int:
+        """Moves what waits, if the clock was set since the last time; `now_millis` after that."""
         offset, before = self._core.clock.offset_millis(), self._offset
         step = offset - before
         self._offset = offset
         if abs(step) < STEP_MS:
-            return
+            return self.now_millis()
         tx.after_rollback(lambda: self._restore(before))  # before anything that may raise
         waits.shift(tx, step)
         tx.after_commit(lambda: self._note(step))
+        return self.now_millis()
+
+    def now_millis(self) -> int:
+        """Now, in Unix milliseconds of the clock that the times in the store are of: the wall clock but for a step not yet settled.
+
+        What is compared with such a time, and what is stored to wait for, goes by this: the clock may be set between two looks.
+        """
+        return self._core.clock.steady_millis() + self._offset
+
+    def seconds_until(self, due_ms: int) -> float:
+        """From now to a time in the store, negative when it is past."""
+        return (due_ms - self.now_millis()) / 1000
 
     def prudent_millis(self) -> int:
         """Now, in Unix milliseconds, as if no step forward of the last day had happened."""

@@ -39,8 +39,7 @@ class Deadlines:
         work = applied.after
         if work is None:
             return
-        self._core.steps.settle(tx)
-        now_ms = self._core.clock.millis()
+        now_ms = self._core.steps.settle(tx)
         if applied.before is None:
             configured = self._core.settings.work
             accept = configured.accept_within if accept_within is None else accept_within
@@ -68,7 +67,7 @@ class Deadlines:
             await self._pause(due_ms)
 
     async def _pause(self, due_ms: int | None) -> None:
-        left = _LONGEST if due_ms is None else (due_ms - self._core.clock.millis()) / 1000
+        left = _LONGEST if due_ms is None else self._core.steps.seconds_until(due_ms)
         try:
             async with asyncio.timeout(min(max(left, 0.0), _LONGEST)):
                 await self._bell.wait()
@@ -77,8 +76,7 @@ class Deadlines:
 
     def _close_overdue(self, tx: Transaction) -> tuple[list[Outgoing], int | None]:
         rows: list[Outgoing] = []
-        self._core.steps.settle(tx)
-        for late in deadlines.overdue(tx, self._core.clock.millis()):
+        for late in deadlines.overdue(tx, self._core.steps.settle(tx)):
             work = works.load(tx, late.workspace_id, late.channel, late.work_id)
             if work is not None and not work.is_terminal:
                 kind, body = self._verdict(work, late)

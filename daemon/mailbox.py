@@ -34,16 +34,15 @@ class Mailbox:
         consumer = None
         try:
             while True:
+                waits = core.clock.monotonic() < deadline and not core.draining
                 consumer = Consumer(ask.work_id, partial(self._lease, ask=ask))
-                now_ms = core.clock.millis()
-                item = await core.store.write(partial(self._lease_or_join, consumer=consumer, waits=ask.wait > 0))
-                left = deadline - core.clock.monotonic()
-                if item is None and left > 0 and not core.draining:
-                    item = await consumer.wait(core.consumers, await self._until_due(left, now_ms))
-                elif item is None:
-                    return None
+                now_ms = core.steps.now_millis()
+                item = await core.store.write(partial(self._lease_or_join, consumer=consumer, waits=waits))
+                if item is None and waits:  # it has joined: what is leased to it meanwhile is its own, late or not
+                    item = await consumer.wait(core.consumers, await self._until_due(deadline, now_ms))
                 if item is not None:
                     failpoint("inbox.leased")
+                if item is not None or not waits:
                     return item
         finally:
             if consumer is not None:
@@ -57,8 +56,7 @@ class Mailbox:
         return item
 
     def _lease(self, tx: Transaction, ask: InboxNextAsk) -> InboxItem | None:
-        self._core.steps.settle(tx)
-        now_ms, visible_ms = self._core.clock.millis(), int(ask.visibility * 1000)
+        now_ms, visible_ms = self._core.steps.settle(tx), int(ask.visibility * 1000)
         token = "lease_" + secrets.token_hex(8)
         item = inbox.lease_next(tx, now_ms, visible_ms, token, work_id=ask.work_id)
         if item is None:
@@ -66,15 +64,14 @@ class Mailbox:
         audit.note_delivery(tx, now_ms, item, "acked" if ask.ack else "leased")
         return inbox.ack(tx, item.seq, token) if ask.ack else item
 
-    async def _until_due(self, left: float, after_ms: int) -> float:
-        """Seconds until a lease runs out or a returned message is ready again, `left` at most.
+    async def _until_due(self, deadline: float, after_ms: int) -> float:
+        """Seconds until a lease runs out or a returned message is ready again, up to `deadline`; 0 once the daemon drains.
 
         What was ready at `after_ms` and not leased then is of another work: its time is past, not to be waited for.
         """
         due_ms = await inbox.next_due_ms(self._core.store.reader, after_ms)
-        if due_ms is None:
-            return left
-        return min(left, max(_SHORTEST, (due_ms - self._core.clock.millis()) / 1000))
+        left = 0.0 if self._core.draining else max(0.0, deadline - self._core.clock.monotonic())
+        return left if due_ms is None else min(left, max(_SHORTEST, self._core.steps.seconds_until(due_ms)))
 
     async def ack(self, seq: int, lease: str | None) -> InboxItem:
         """Done; refused when another lease holds it."""
@@ -91,8 +88,7 @@ class Mailbox:
         delay_ms = None if ask.delay is None else int(ask.delay * 1000)
 
         def job(tx: Transaction) -> InboxItem:
-            self._core.steps.settle(tx)
-            now_ms = self._core.clock.millis()
+            now_ms = self._core.steps.settle(tx)
             item = inbox.nack(tx, seq, now_ms=now_ms, lease=ask.lease, delay_ms=delay_ms, error=ask.error)
             return self._noted(tx, item, "dead" if item.state == "dead" else "returned")
 

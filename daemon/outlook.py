@@ -12,7 +12,7 @@ class Outlook:
 
     def __init__(self) -> None:
         self._bell = asyncio.Event()
-        self._next_ms = float("inf")  # Unix milliseconds: when the task looks by itself
+        self._looks_at = float("inf")  # monotonic: when the task looks by itself
         self._stale_from = float("-inf")  # Unix seconds: nothing that waits is stale before
 
     def ring(self) -> None:
@@ -27,15 +27,15 @@ class Outlook:
         """Until the bell was rung since `clear`."""
         await self._bell.wait()
 
-    def due_at(self, next_ms: int) -> None:
-        """Something is committed as due at `next_ms` (Unix milliseconds): rings, unless the task looks before that anyway."""
-        if next_ms < self._next_ms:
-            self._next_ms = next_ms
+    def due_at(self, at: float) -> None:
+        """Something is committed as due `at` (monotonic seconds): rings, unless the task looks before that anyway."""
+        if at < self._looks_at:
+            self._looks_at = at
             self._bell.set()
 
-    def looks_at(self, next_ms: int | None) -> None:
-        """The task has seen all that is committed, and will look at `next_ms` by itself; None: for nothing in particular."""
-        self._next_ms = float("inf") if next_ms is None else next_ms
+    def looks_at(self, at: float | None) -> None:
+        """The task has seen all that is committed, and will look `at` (monotonic seconds) by itself; None: for nothing."""
+        self._looks_at = float("inf") if at is None else at
 
     def waits(self, expires_at: int) -> None:
         """One more message waits, which is stale from Unix second `expires_at` on."""

@@ -46,7 +46,7 @@ class _Due(NamedTuple):
     """What the store has for the next round of tries."""
 
     rows: list[Outgoing]
-    next_ms: int | None = None  # when something is due
+    next_at: float | None = None  # when something is due (monotonic)
     back: frozenset[str] = frozenset()  # subjects of peers that are back, to which all that waits is due
     whole: bool = True  # whether `rows` are all that is due
 
@@ -183,20 +183,20 @@ class Publisher:
             self._core.log.error("what was published could not be noted", exc_info=error)
 
     def _note(self, tx: Transaction, rows: list[Outgoing], impossible: list[tuple[int, str]]) -> None:
-        self._core.steps.settle(tx)
-        now_ms = self._core.clock.millis()
+        now_ms = self._core.steps.settle(tx)
         schedules = [Schedule(row.seq, self._next_ms(row, now_ms)) for row in rows]
         retry.published(tx, schedules, now_ms)
         first_ms = min((one.next_ms for one in schedules if one.next_ms is not None), default=None)
         if first_ms is not None:
-            tx.after_commit(partial(self._outlook.due_at, first_ms))
+            tx.after_commit(partial(self._outlook.due_at, self._monotonic(first_ms)))
         for seq, why in impossible:
             self._core.counters.add("outbox.dead")
             self._fail(tx, seq, "dead", why)
 
     def _in_order(self, tx: Transaction, rows: list[Outgoing], catching_up: frozenset[str]) -> list[Outgoing]:
         tx.after_commit(self._outlook.ring)  # for what is held back
-        return self._silences.in_order(tx, rows, catching_up, self._core.settings.retry.ceiling)
+        now_ms = self._core.steps.settle(tx)
+        return self._silences.in_order(tx, rows, catching_up, self._core.settings.retry.ceiling, now_ms)
 
     def _without_held(self, tx: Transaction, rows: list[Outgoing]) -> list[Outgoing]:
         """`rows` without what must not arrive before the opening of its work, or before our end of it.
@@ -205,7 +205,7 @@ class Publisher:
         comes before our end would end the work in another state. So they wait for the acknowledgement.
         """
         behind = [row.seq for row in rows if row.behind is not None and self._waits_for(row.recipient)]
-        held = retry.hold(tx, behind, self._core.clock.millis() + int(1000 * self._core.settings.retry.first))
+        held = retry.hold(tx, behind, self._core.steps.settle(tx) + int(1000 * self._core.settings.retry.first))
         self._ahead.update(held.values())
         tx.after_commit(self._outlook.ring)
         return [row for row in rows if row.seq not in held]
@@ -219,7 +219,7 @@ class Publisher:
 
     def _release(self, tx: Transaction, seq: int) -> None:
         self._ahead.discard(seq)
-        if retry.release(tx, seq, self._core.clock.millis()):
+        if retry.release(tx, seq, self._core.steps.settle(tx)):
             tx.after_commit(self._outlook.ring)
 
     # trying again
@@ -247,16 +247,16 @@ class Publisher:
                         await self._publish(due.rows, due.back)
                     if due.whole:
                         self._silences.caught_up(due.back)
-                next_ms = due.next_ms
+                next_at = due.next_at
             except (LinkError, StoreUnavailable) as error:
                 self._core.noise.event(logging.INFO, "retry", "retry interrupted", cause=str(error))
                 soon = isinstance(error, StoreUnavailable)  # nobody rings when the store writes again
-                next_ms = self._core.clock.millis() + int(1000 * _NOT_TAKEN) if soon else None
-                self._outlook.looks_at(next_ms)
-            await self._pause(next_ms)
+                next_at = self._core.clock.monotonic() + _NOT_TAKEN if soon else None
+                self._outlook.looks_at(next_at)
+            await self._pause(next_at)
 
-    async def _pause(self, due_ms: int | None) -> None:
-        left = _LONGEST if due_ms is None else (due_ms - self._core.clock.millis()) / 1000
+    async def _pause(self, at: float | None) -> None:
+        left = _LONGEST if at is None else at - self._core.clock.monotonic()
         try:
             async with asyncio.timeout(min(max(left, _SHORTEST), _LONGEST)):
                 await self._outlook.rung()
@@ -264,8 +264,7 @@ class Publisher:
             return
 
     def _take_due(self, tx: Transaction) -> _Due:
-        self._core.steps.settle(tx)
-        policy, now_ms = self._core.settings.retry, self._core.clock.millis()
+        policy, now_ms = self._core.settings.retry, self._core.steps.settle(tx)
         longest = (1 + _JITTER) * max(policy.first, policy.ceiling, FIRST_PAUSE)
         retry.pull_in(tx, now_ms, now_ms + int(1000 * longest))
         if self._outlook.some_stale(self._core.clock.seconds()):
@@ -284,8 +283,13 @@ class Publisher:
                 self._core.counters.add("outbox.dead")
                 self._fail(tx, row.seq, "dead", f"no answer after {row.attempts} tries")
         next_ms = retry.next_due_ms(tx)
-        tx.after_commit(partial(self._outlook.looks_at, next_ms))
-        return _Due(rows, next_ms, back, retry.count_due(tx, now_ms) == len(rows))
+        next_at = None if next_ms is None else self._monotonic(next_ms)
+        tx.after_commit(partial(self._outlook.looks_at, next_at))
+        return _Due(rows, next_at, back, retry.count_due(tx, now_ms) == len(rows))
+
+    def _monotonic(self, due_ms: int) -> float:
+        """A time that the store has, as one that is never set: pauses are made of those."""
+        return self._core.clock.monotonic() + self._core.steps.seconds_until(due_ms)
 
     def _give_up_stale(self, tx: Transaction) -> None:
         for seq in retry.stale(tx, self._core.clock.seconds(), _BATCH):

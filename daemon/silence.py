@@ -103,8 +103,10 @@ class Silences:
             if not self._silent[subject].overdue:
                 self._probes.pop(self._silent.pop(subject).probe, None)
 
-    def in_order(self, tx: Transaction, rows: list[Outgoing], catching_up: Set[str], ceiling: float) -> list[Outgoing]:
-        """What goes out in place of `rows`, in order; what may not go out now is due later.
+    def in_order(
+        self, tx: Transaction, rows: list[Outgoing], catching_up: Set[str], ceiling: float, now_ms: int
+    ) -> list[Outgoing]:
+        """What goes out in place of `rows` at `now_ms`, in order; what may not go out now is due later.
 
         On subjects of `catching_up` `rows` are all that is due, and go out. `ceiling` in seconds is the longest time between two
         times that everything unanswered goes out.
@@ -116,7 +118,7 @@ class Silences:
             going = {} if silence.back else {row.seq: row for row in self._going(tx, silence, mine, ceiling)}
             for seq in [row.seq for row in mine if row.seq not in going]:
                 del chosen[seq]
-                retry.hold_back(tx, seq, self._due_ms(silence), tried=away)
+                retry.hold_back(tx, seq, self._due_ms(silence, now_ms), tried=away)
             chosen.update(going)
         return [chosen[seq] for seq in sorted(chosen)]
 
@@ -135,7 +137,7 @@ class Silences:
             silence.probed(going[0].seq, now)
         return going
 
-    def _due_ms(self, silence: _Silence) -> int:
+    def _due_ms(self, silence: _Silence, now_ms: int) -> int:
         """What is held back goes with everything; to a peer that is back, as soon as what is older goes."""
         left = 0.0 if silence.back else max(0.0, silence.until - self._clock.monotonic())
-        return self._clock.millis() + int(1000 * left)
+        return now_ms + int(1000 * left)

@@ -72,7 +72,7 @@ class Follower:
             except Unavailable:
                 return  # draining: the next start finds it
             if self._core.announcer.seq <= self._position:
-                left = _LONGEST if due_ms is None else (due_ms - self._core.clock.millis()) / 1000
+                left = _LONGEST if due_ms is None else self._core.steps.seconds_until(due_ms)
                 await self._core.announcer.wait(min(max(left, 0.0), _LONGEST))
                 await asyncio.sleep(_GATHER)
 
@@ -111,8 +111,7 @@ class Follower:
             return None
 
         def job(tx: Transaction) -> int | None:
-            self._core.steps.settle(tx)
-            for entry in bridge_log.due(tx, self._core.clock.millis(), _PAGE):
+            for entry in bridge_log.due(tx, self._core.steps.settle(tx), _PAGE):
                 run_out(tx, entry)
             return bridge_log.next_due_ms(tx)
 

@@ -73,14 +73,14 @@ class ChainRunner:
         count, due_ms = await chains.in_progress(core.store.reader)
         if not count:
             return None
-        found = await chains.pending(core.store.reader, core.workspace, core.clock.millis(), _PAGE)
+        found = await chains.pending(core.store.reader, core.workspace, core.steps.now_millis(), _PAGE)
         if core.draining:
             return _LONGEST
         self._held = False
         changed = await asyncio.gather(*(self._look(run_id) for run_id in found))
         if any(changed):
             return 0.0  # what they opened or ended may have moved again, and more may wait behind the page
-        left = _LONGEST if due_ms is None else (due_ms - core.clock.millis()) / 1000
+        left = _LONGEST if due_ms is None else core.steps.seconds_until(due_ms)
         return max(_SHORTEST, min(left, _UNREACHABLE if self._held else _LONGEST))
 
     async def _look(self, run_id: str) -> bool:

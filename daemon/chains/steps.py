@@ -77,7 +77,7 @@ class Steps:
 
     def _look(self, tx: Transaction, batch: Batch, run: Run) -> None:
         visit = _current(tx, run)
-        late = run.due_ms is not None and run.due_ms <= self._core.clock.millis()
+        late = run.due_ms is not None and run.due_ms <= self._core.steps.now_millis()
         if visit.work_id is None:
             if late:
                 self._end(tx, batch, run, visit, self._nobody(run, visit), None)
@@ -118,7 +118,7 @@ class Steps:
         found = chains.followed(tx, self._core.workspace, run.channel, visit.work_id) if visit.work_id else None
         if found is not None and not found.work.is_terminal:
             self._call_off(tx, batch, found.work, "the run was canceled")
-        now_ms = self._core.clock.millis()
+        now_ms = self._core.steps.now_millis()
         chains.change_visit(tx, visit, work_state="canceled", message="the run was canceled", ended_ms=now_ms)
         self._over(tx, run, "canceled", None)
 
@@ -147,7 +147,7 @@ class Steps:
     ) -> None:
         """The work is under way. Its time begins anew where it was asked for something."""
         chains.change_visit(tx, visit, work_state=state, message=progress)
-        now_ms = self._core.clock.millis()
+        now_ms = self._core.steps.now_millis()
         due_ms = self._due_ms(run, visit.node, now_ms) if run.state == "waiting" else run.due_ms
         chains.change(tx, run, state="running", question=None, seen_seq=seen_seq, due_ms=due_ms, updated_ms=now_ms)
 
@@ -193,7 +193,7 @@ class Steps:
         self, tx: Transaction, batch: Batch, run: Run, visit: Visit, result: Result, causation_id: str | None
     ) -> None:
         """The visit has a result, or a question: what follows from it."""
-        now_ms = self._core.clock.millis()
+        now_ms = self._core.steps.now_millis()
         asks = result.state == "needs_input"
         chain = _chain(run)
         chains.change_visit(
@@ -225,7 +225,7 @@ class Steps:
                 )
 
     def _visit(self, tx: Transaction, batch: Batch, run: Run, node: str, step: int, causation_id: str | None) -> None:
-        now_ms = self._core.clock.millis()
+        now_ms = self._core.steps.now_millis()
         visit = Visit(run_id=run.run_id, step=step, node=node, started_ms=now_ms)
         chains.add_visit(tx, visit)
         run = chains.change(
@@ -264,7 +264,7 @@ class Steps:
                 causation_id=causation_id,
             )
         except (ChainError, InvalidRequest, Refused) as error:
-            now_ms = self._core.clock.millis()
+            now_ms = self._core.steps.now_millis()
             chains.change_visit(tx, visit, peer=peer, work_state="failed", message=error.message, ended_ms=now_ms)
             self._over(tx, run, "failed", f"the input of node {visit.node}: {error.message}")
             return
@@ -272,7 +272,7 @@ class Steps:
         chains.change(tx, run, seen_seq=sent.seq)
 
     def _over(self, tx: Transaction, run: Run, state: str, error: str | None) -> None:
-        now_ms = self._core.clock.millis()
+        now_ms = self._core.steps.now_millis()
         chains.change(
             tx, run, state=state, error=error, question=None, seen_seq=run.seen_seq, due_ms=None, updated_ms=now_ms
         )

@@ -7,8 +7,16 @@ from pathlib import Path
 
 import pytest
 
+from aghbus.daemon.broker import BrokerError
+from aghbus.daemon.clock import Clock
 from aghbus.daemon.consumers import Consumer, Consumers
-from aghbus.protocol.control import InboxItem
+from aghbus.daemon.core import Core
+from aghbus.daemon.link import Link
+from aghbus.daemon.mailbox import Mailbox
+from aghbus.daemon.nats_options import NatsOptions
+from aghbus.daemon.roster import Roster
+from aghbus.daemon.settings import Settings
+from aghbus.protocol.control import InboxItem, InboxNextAsk
 from aghbus.protocol.errors import NotFound
 from aghbus.store import inbox
 from aghbus.store.database import Store
@@ -140,3 +148,33 @@ async def test_nobody_joins_who_is_gone(store: Store) -> None:
     await store.write(lambda tx: consumers.join(tx, consumer))
     await store.write(lambda tx: arrives(tx, consumers))
     assert (await store.write(lambda tx: take(tx, None))) is not None
+
+
+class Rushing(Clock):
+    """A test puts it on."""
+
+    elapsed = 0.0
+
+    def monotonic(self) -> float:
+        return super().monotonic() + self.elapsed
+
+
+async def _nowhere() -> NatsOptions:
+    raise BrokerError("resolve", "this test has no broker", "")
+
+
+@pytest.mark.parametrize("ack", [True, False])
+async def test_what_is_leased_in_the_last_moment_of_a_wait_is_given(store: Store, ack: bool) -> None:
+    """It was found by nobody when it asked, stored in the same transaction, and its time was up when that was durable."""
+    clock = Rushing()
+    core = Core(Settings(name="us", peer_id="us"), clock, store, Link(_nowhere, name="test"), Roster(30.0), 0)
+
+    def job(tx: Transaction) -> None:
+        arrives(tx, core.consumers)
+        clock.elapsed = 6.0
+
+    commits = store.stats.commits
+    item, _ = await asyncio.gather(Mailbox(core).next(InboxNextAsk(wait=5, ack=ack)), store.write(job))
+    assert store.stats.commits == commits + 1
+    assert item is not None
+    assert item.state == ("acked" if ack else "leased")

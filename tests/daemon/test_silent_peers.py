@@ -91,15 +91,15 @@ class Wire:
 
 
 @asynccontextmanager
-async def publishing(folder: Path, wire: Wire) -> AsyncIterator[tuple[Publisher, Core]]:
+async def publishing(folder: Path, wire: Wire, clock: Clock | None = None) -> AsyncIterator[tuple[Publisher, Core]]:
     """The publisher with its two tasks over a real store, in front of a peer that acknowledges."""
     store = await Store.open(folder / "store.db", synchronous="normal")
     settings = Settings(name="ops", peer_id=US, retry=RetrySettings(first=0.1, ceiling=0.1))
-    core = Core(settings, Clock(), store, Up(), Roster(30.0), 0)
+    core = Core(settings, clock or Clock(), store, Up(), Roster(30.0), 0)
     core.roster.note_acknowledging(BOB, True)
     publisher = Publisher(core, wire)
     wire.answered = publisher.acknowledged
-    tasks = [asyncio.create_task(main()) for main in (publisher.run, publisher.retry)]
+    tasks = [asyncio.create_task(main()) for main in (publisher.run, publisher.retry, core.steps.run)]
     try:
         yield publisher, core
     finally:
@@ -164,6 +164,37 @@ async def test_what_is_new_does_not_overtake_what_goes_out_again_to_a_peer_that_
         assert wire.got == seqs
 
 
+class SetDuring(Clock):
+    """A wall clock that is set by `step_ms` before somebody reads it for the `at`-th time since `counting`."""
+
+    def __init__(self, at: int, step_ms: int) -> None:
+        self.counting = False
+        self._left = at
+        self._step_ms = step_ms
+
+    def millis(self) -> int:
+        if self.counting:
+            self._left -= 1
+        return super().millis() + (self._step_ms if self._left <= 0 else 0)
+
+
+@pytest.mark.parametrize("step_ms", [-3 * 3_600_000, 10_000])
+async def test_a_clock_that_is_set_at_any_moment_holds_up_no_further_try(tmp_path: Path, step_ms: int) -> None:
+    async def tries(at: int) -> None:
+        clock, wire = SetDuring(at, step_ms), Wire()
+        async with publishing(tmp_path / str(at), wire, clock) as (publisher, core):
+            await send(publisher, core, 1)
+            await wait_until(lambda: core.counters["outbox.retried"], 15, "a first try in vain")
+            clock.counting = True
+            await wait_until(lambda: core.counters["clock.steps"], 15, "the step to be noticed")
+            before = core.counters["outbox.retried"]
+            what = f"further tries, a tenth of a second apart, with a clock set at reading {at}"
+            await wait_until(lambda: core.counters["outbox.retried"] >= before + 3, 15, what)
+            assert core.counters["clock.steps"] == 1
+
+    await asyncio.gather(*map(tries, range(1, 31)))
+
+
 # one step at a time
 
 
@@ -192,10 +223,10 @@ async def store(tmp_path: Path) -> AsyncIterator[Store]:
 
 
 async def going(
-    store: Store, silences: Silences, rows: list[Outgoing], back: frozenset[str] = frozenset()
+    store: Store, clock: Hand, silences: Silences, rows: list[Outgoing], back: frozenset[str] = frozenset()
 ) -> list[int]:
     """The sequences of what goes out in place of `rows`."""
-    chosen = await store.write(lambda tx: silences.in_order(tx, rows, back, CEILING))
+    chosen = await store.write(lambda tx: silences.in_order(tx, rows, back, CEILING, clock.millis()))
     return [row.seq for row in chosen]
 
 
@@ -208,11 +239,11 @@ async def test_the_oldest_asks_and_then_everything_goes_also_what_is_between_the
     silences, rows = Silences(clock), await waiting(store, clock, 21)
     silences.begins(SUBJECT)
     due = [*rows[:12], rows[20]]
-    assert await going(store, silences, due) == [rows[0].seq]
+    assert await going(store, clock, silences, due) == [rows[0].seq]
     clock.now += 1  # the broker has not said that nobody listens
-    assert await going(store, silences, due) == seqs_of(rows)
-    assert await going(store, silences, due) == [rows[0].seq]
-    assert await going(store, silences, [rows[20], rows[20]]) == []  # an answer that was asked for twice
+    assert await going(store, clock, silences, due) == seqs_of(rows)
+    assert await going(store, clock, silences, due) == [rows[0].seq]
+    assert await going(store, clock, silences, [rows[20], rows[20]]) == []  # an answer that was asked for twice
 
 
 async def test_while_nobody_listens_only_the_oldest_asks_and_the_tries_of_the_others_count(store: Store) -> None:
@@ -220,14 +251,14 @@ async def test_while_nobody_listens_only_the_oldest_asks_and_the_tries_of_the_ot
     silences, rows = Silences(clock), await waiting(store, clock, 5)
     silences.begins(SUBJECT)
     for _ in range(4):
-        assert await going(store, silences, rows) == [rows[0].seq]
+        assert await going(store, clock, silences, rows) == [rows[0].seq]
         silences.nobody_at(rows[0].seq)
         clock.now += CEILING + 1
     ((attempts,),) = await store.reader.execute_fetchall("SELECT attempts FROM outbox WHERE seq = ?", (rows[4].seq,))
     assert attempts == 1 + 3
-    assert await going(store, silences, rows) == [rows[0].seq]
+    assert await going(store, clock, silences, rows) == [rows[0].seq]
     clock.now += CEILING + 1
-    assert await going(store, silences, rows) == seqs_of(rows)
+    assert await going(store, clock, silences, rows) == seqs_of(rows)
 
 
 async def test_a_channel_that_the_peer_has_left_holds_up_no_other(store: Store) -> None:
@@ -235,7 +266,7 @@ async def test_a_channel_that_the_peer_has_left_holds_up_no_other(store: Store) 
     silences = Silences(clock)
     left, here = await waiting(store, clock, 2, ELSEWHERE), await waiting(store, clock, 2)
     silences.begins(ELSEWHERE)
-    assert await going(store, silences, [*left, *here]) == [left[0].seq, *seqs_of(here)]
+    assert await going(store, clock, silences, [*left, *here]) == [left[0].seq, *seqs_of(here)]
 
 
 async def test_a_peer_that_is_back_gets_nothing_before_all_is_due_and_then_all_in_order(store: Store) -> None:
@@ -245,14 +276,14 @@ async def test_a_peer_that_is_back_gets_nothing_before_all_is_due_and_then_all_i
     await store.write(lambda tx: retry.hold_back(tx, rows[4].seq, clock.millis() - 5))  # due for longer than all others
     assert silences.answered(SUBJECT)
     assert not silences.answered(SUBJECT)
-    assert await going(store, silences, rows[5:]) == []  # was taken before the peer was heard
+    assert await going(store, clock, silences, rows[5:]) == []  # was taken before the peer was heard
     back = await store.write(lambda tx: silences.hasten(tx, clock.millis()))
     assert back == {SUBJECT}
     first, second = await store.write(
         lambda tx: (retry.due(tx, clock.millis(), 3), retry.count_due(tx, clock.millis()))
     )
     assert (seqs_of(first), second) == (seqs_of(rows[:3]), 6)
-    assert await going(store, silences, first, back) == seqs_of(first)
+    assert await going(store, clock, silences, first, back) == seqs_of(first)
     silences.caught_up(back)
     assert not silences.concern(rows)
 
