@@ -29,25 +29,30 @@ class Announcer:
         self.closed = True
         self.ring()
 
+    def next_ring(self) -> asyncio.Future[None]:
+        """Done at the next ring; at once when closed. Whoever waits for several bells waits for all from one moment on."""
+        ring: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        if self.closed:
+            ring.set_result(None)
+        else:
+            self._waiters.add(ring)
+            ring.add_done_callback(self._waiters.discard)
+        return ring
+
     async def wait(self, timeout: float | None = None) -> bool:
         """Until the next ring; False when `timeout` seconds passed without one. Returns at once when closed."""
-        if self.closed:
-            return True
-        loop = asyncio.get_running_loop()
-        waiter: asyncio.Future[None] = loop.create_future()
-        self._waiters.add(waiter)
-        timer = loop.call_later(timeout, _give_up, waiter) if timeout is not None else None
+        ring = self.next_ring()
+        timer = asyncio.get_running_loop().call_later(timeout, _give_up, ring) if timeout is not None else None
         try:
-            await waiter
+            await ring
             return True
         except TimeoutError:
             return False
         finally:
-            self._waiters.discard(waiter)
             if timer is not None:
                 timer.cancel()
 
 
-def _give_up(waiter: asyncio.Future[None]) -> None:
-    if not waiter.done():
-        waiter.set_exception(TimeoutError())
+def _give_up(ring: asyncio.Future[None]) -> None:
+    if not ring.done():
+        ring.set_exception(TimeoutError())

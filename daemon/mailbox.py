@@ -36,8 +36,7 @@ class Mailbox:
             while True:
                 waits = core.clock.monotonic() < deadline and not core.draining
                 consumer = Consumer(ask.work_id, partial(self._lease, ask=ask))
-                now_ms = core.steps.now_millis()
-                item = await core.store.write(partial(self._lease_or_join, consumer=consumer, waits=waits))
+                item, now_ms = await core.store.write(partial(self._lease_or_join, consumer=consumer, waits=waits))
                 if item is None and waits:  # it has joined: what is leased to it meanwhile is its own, late or not
                     item = await consumer.wait(core.consumers, await self._until_due(deadline, now_ms))
                 if item is not None:
@@ -49,11 +48,13 @@ class Mailbox:
                 consumer.gone = True
                 core.consumers.leave(consumer)
 
-    def _lease_or_join(self, tx: Transaction, consumer: Consumer, waits: bool) -> InboxItem | None:
+    def _lease_or_join(self, tx: Transaction, consumer: Consumer, waits: bool) -> tuple[InboxItem | None, int]:
+        """What there is, and when that was looked at, in Unix milliseconds."""
+        now_ms = self._core.steps.settle(tx)
         item = consumer.take(tx)
         if item is None and waits:
             self._core.consumers.join(tx, consumer)
-        return item
+        return item, now_ms
 
     def _lease(self, tx: Transaction, ask: InboxNextAsk) -> InboxItem | None:
         now_ms, visible_ms = self._core.steps.settle(tx), int(ask.visibility * 1000)

@@ -134,10 +134,9 @@ class ChainRunner:
         since the bells had `rung`."""
         if self._rung() != rung:
             return
-        waits = [asyncio.ensure_future(bell.wait(seconds)) for bell in self._bells]
+        rings = [bell.next_ring() for bell in self._bells]
         try:
-            await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait(rings, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
         finally:
-            for wait in waits:
-                wait.cancel()
-            await asyncio.gather(*waits, return_exceptions=True)
+            for ring in rings:
+                ring.cancel()

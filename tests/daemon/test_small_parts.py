@@ -33,6 +33,17 @@ async def test_a_ring_wakes_everybody_who_waits_and_is_not_missed() -> None:
     assert await bell.wait() is True
 
 
+async def test_who_waits_for_one_of_several_bells_misses_none_from_the_moment_he_asks() -> None:
+    bells = [Announcer(0), Announcer(0)]
+    rings = [bell.next_ring() for bell in bells]
+    bells[1].ring()  # before the loop has had a turn
+    assert [ring.done() for ring in rings] == [False, True]
+    rings[0].cancel()
+    bells[0].ring()  # nobody waits any more
+    bells[0].close()
+    assert bells[0].next_ring().done()
+
+
 @given(st.lists(st.floats(0, 10), max_size=60), st.integers(1, 5))
 def test_a_budget_never_gives_more_than_its_capacity_and_its_refill(steps: list[float], capacity: int) -> None:
     budget = Budgets(capacity=capacity, per_second=0.5)
