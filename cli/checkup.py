@@ -70,8 +70,10 @@ def _broker(broker: dict[str, Any]) -> Finding:
         return Finding("broker link", "fail", f"{broker['state']}: {why}", "the daemon keeps trying; is the server up?")
     where = f"{broker['url']}{', embedded' if broker['embedded'] else ''}"
     if broker["slow_consumer_events"]:
-        detail = f"{where}; {broker['dropped_messages']} messages were dropped because we read too slowly"
-        return Finding("broker link", "warn", detail, "look at the queues in `aghctl status`, and at the store's disk")
+        detail = f"{where}; the server has ended {broker['slow_consumer_events']} connections that we read too slowly"
+        return Finding(
+            "broker link", "warn", detail, "is the machine overloaded, or the daemon being stopped at times?"
+        )
     return Finding("broker link", "ok", where)
 
 

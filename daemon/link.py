@@ -87,8 +87,6 @@ class Link:
         on_up: Callable[[Link], None] = lambda _link: None,
         on_down: Callable[[Link, str], None] = lambda _link, _reason: None,
         on_error: Callable[[LinkEvent], None] = lambda _event: None,
-        pending_msgs_limit: int = 65_536,
-        pending_bytes_limit: int = 67_108_864,
         no_echo: bool = True,
         first_delay: float = FIRST_DELAY,
         ceiling: float | None = None,
@@ -98,15 +96,14 @@ class Link:
         """`resolve` says where to connect, anew before every round of attempts; what it raises counts as a failed attempt.
 
         `on_up` is called when everything is subscribed, `on_down` (with the reason) when a connection that was up is
-        lost, `on_error` with what does not end the connection. The pending limits, messages and bytes, hold per
-        subscription. `ceiling` in seconds replaces the two that depend on where the servers are.
+        lost, `on_error` with what does not end the connection. `ceiling` in seconds replaces the two that depend on
+        where the servers are.
         """
         self._resolve = resolve
         self._endpoints = Endpoints(name, no_echo, self._report)
         self._on_up = on_up
         self._on_down = on_down
         self._on_error = on_error
-        self._limits = (pending_msgs_limit, pending_bytes_limit)
         self._first_delay = first_delay
         self._ceiling = ceiling
         self._keepalive = keepalive
@@ -119,10 +116,9 @@ class Link:
         self._attaching: set[asyncio.Task[None]] = set()
         self._rtt: float | None = None
         self._max_payload = MAX_ENVELOPE_BYTES
-        self._past_slow = 0
-        self._past_dropped = 0
         self.last_error: LinkProblem | None = None
         self.reconnects = 0  # of a connection that was up
+        self.slow_consumer_events = 0  # of them, those that the server ended because we read too slowly
 
     # state
 
@@ -143,18 +139,8 @@ class Link:
 
     @property
     def subscriptions(self) -> tuple[Subscription, ...]:
-        """Every live subscription, for status."""
+        """Every live subscription."""
         return tuple(self._subscriptions)
-
-    @property
-    def slow_consumer_events(self) -> int:
-        """Episodes of loss by overflow on our side, and disconnections by the server for reading too slowly."""
-        return self._past_slow + sum(sub.slow_events for sub in self._subscriptions)
-
-    @property
-    def dropped_messages(self) -> int:
-        """Messages lost because a subscription's pending limits were reached."""
-        return self._past_dropped + sum(sub.dropped for sub in self._subscriptions)
 
     @property
     def connection(self) -> Client:
@@ -213,11 +199,12 @@ class Link:
     def subscribe(self, subject: str, callback: Callable[[InboundMessage], None]) -> Subscription:
         """Remembers the subscription over all reconnects; a `flush` that returns says that the broker has it.
 
-        Raises BadPublish for what is not a subject: it could never be subscribed, and the link not come up with it.
+        `callback` gets each message as it is read, and has to bound what it keeps. Raises BadPublish for what is not a
+        subject: it could never be subscribed, and the link not come up with it.
         """
-        if not all(subject.split(".")) or any(char.isspace() for char in subject):
+        if not _can_be_subscribed(subject):
             raise BadPublish(f"{escape(subject)!r} is not a subject")
-        subscription = Subscription(subject, callback, self._report, self._limits, self._forget)
+        subscription = Subscription(subject, callback, self._report, self._subscriptions.remove)
         self._subscriptions.append(subscription)
         if self._connection is not None and self._state == "up":
             self._spawn(subscription.attach(self._connection))
@@ -319,7 +306,7 @@ class Link:
         self._up.clear()
         self.reconnects += 1
         self._connection = None
-        self._past_slow += "slow consumer" in reason.lower()
+        self.slow_consumer_events += "slow consumer" in reason.lower()
         self.last_error = LinkProblem("lost", reason, "reconnecting", time.time())
         await connection.close()
         for subscription in self._subscriptions:
@@ -365,11 +352,6 @@ class Link:
         self._attaching.add(task)
         task.add_done_callback(self._attaching.discard)
 
-    def _forget(self, subscription: Subscription) -> None:
-        self._subscriptions.remove(subscription)
-        self._past_slow += subscription.slow_events
-        self._past_dropped += subscription.dropped
-
 
 def _resolve_problem(error: Exception) -> LinkProblem:
     """What `resolve` raised, in the words of its cause and hint if it has them."""
@@ -377,3 +359,11 @@ def _resolve_problem(error: Exception) -> LinkProblem:
     if not str(cause):
         cause = type(error).__name__
     return LinkProblem("resolve", escape(str(cause)), escape(str(hint)), time.time())
+
+
+def _can_be_subscribed(subject: str) -> bool:
+    """Parts without white space; `*` as a whole one, `>` as the last."""
+    parts = subject.removesuffix(".>").split(".") if subject != ">" else ["all"]
+    return all(parts) and not any(
+        char.isspace() or char == ">" or (char == "*" and part != "*") for part in parts for char in part
+    )

@@ -114,17 +114,6 @@ class ServerInfo(msgspec.Struct, frozen=True):
     max_payload: int
 
 
-class SlowConsumer(msgspec.Struct, frozen=True):
-    """A subscription overflowed its pending limits and lost messages: the start of an episode, or its end with the count.
-
-    `dropped` counts the subscription's losses since the link began.
-    """
-
-    subject: str
-    dropped: int
-    over: bool
-
-
 class PermissionDenied(msgspec.Struct, frozen=True):
     """The server refused a publish or a subscription; the connection goes on."""
 
@@ -135,7 +124,7 @@ class CallbackFailed(msgspec.Struct, frozen=True):
     """A subscriber's callback raised: a defect of ours; the message counts as delivered."""
 
     subject: str
-    error: Exception
+    error: BaseException
 
 
 class ServerComplaint(msgspec.Struct, frozen=True):
@@ -144,4 +133,4 @@ class ServerComplaint(msgspec.Struct, frozen=True):
     detail: str
 
 
-LinkEvent = SlowConsumer | PermissionDenied | CallbackFailed | ServerComplaint
+LinkEvent = PermissionDenied | CallbackFailed | ServerComplaint

@@ -1,7 +1,8 @@
-"""One NATS connection from CONNECT to its loss. The only file that imports nats; link.py makes a lasting link of such connections.
+"""One NATS connection from CONNECT to its loss; link.py makes a lasting link of such connections.
 
-nats-py's own reconnecting is off. Three of its habits are mended in `_Client`, each checked by a test:
-a flush that confirms less than it says, a read loop that dies of a late PONG, and TLS that a server can talk us out of.
+With nats_parser.py the only file that imports nats. nats-py's own reconnecting is off, and messages of our subscriptions pass by
+its queues and tasks. Four of its habits are mended in `_Client`, each checked by a test: a flush that confirms less than it says,
+a read loop that dies of a late PONG or of headers that somebody made up, and TLS that a server can talk us out of.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from aghbus.daemon.link_events import (
     ConnectFailed,
     InboundMessage,
     LinkDown,
+    LinkError,
     LinkEvent,
     LinkProblem,
     LinkTimeout,
@@ -32,13 +34,11 @@ from aghbus.daemon.link_events import (
     ServerComplaint,
     ServerInfo,
 )
+from aghbus.daemon.nats_parser import MessageParser, as_text
 from aghbus.protocol.text import escape
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Mapping
-
-    from nats.aio.msg import Msg
-    from nats.aio.subscription import Subscription
+    from collections.abc import Callable, Mapping
 
     from aghbus.daemon.nats_options import NatsOptions
 
@@ -50,6 +50,7 @@ _WINDOW = 2_097_152  # bytes that may wait in the client's buffer before a publi
 _BUFFER = (
     1_073_741_824  # bytes at which nats-py would block a publisher, with no way out if the link is lost: never reached
 )
+_DRAIN_TIMEOUT = 10.0  # seconds for the PONG behind an UNSUB, as long as nats-py would wait
 _NEVER = 86_400 * 365  # seconds; nats-py's pings are off, the link measures the round trip itself
 
 
@@ -59,11 +60,41 @@ class _Client(nats.aio.client.Client):
     def __init__(self, *, require_tls: bool) -> None:
         super().__init__()
         self._require_tls = require_tls
+        self.receivers: dict[int, Callable[[InboundMessage], None]] = {}
+        self._ps = MessageParser(self, self.receivers)
 
     @property
     def server_info(self) -> dict[str, Any]:
         """The last INFO of the server."""
         return self._server_info
+
+    async def listen(self, subject: str, receiver: Callable[[InboundMessage], None]) -> int:
+        """Sends SUB and returns its number: the library knows nothing of this subscription but that the number is taken."""
+        if self.is_closed:
+            raise nats.errors.ConnectionClosedError
+        self._sid += 1
+        sid = self._sid
+        self.receivers[sid] = receiver
+        await self._send_command(b"SUB %b  %d\r\n" % (subject.encode(), sid))
+        await self._flush_pending()
+        return sid
+
+    async def _process_msg(self, sid: int, subject: bytes, reply: bytes, data: bytes, headers: bytes | None) -> None:
+        """A message with headers, or for one of the library's own subscriptions."""
+        receiver = self.receivers.get(sid)
+        if receiver is None:
+            await super()._process_msg(sid, subject, reply, data, headers)  # type: ignore[arg-type] # it passes None itself
+            return
+        read = await self._process_headers(headers)
+        receiver(InboundMessage(as_text(subject), data, as_text(reply), read))
+
+    async def _process_headers(self, headers: bytes | None) -> dict[str, str] | None:
+        """Headers that cannot be read are reported, and the message comes without. In the library they end the read loop."""
+        try:
+            return await super()._process_headers(headers)
+        except (ValueError, LookupError):
+            await self._error_cb(nats.errors.Error("a message has headers that cannot be read"))
+            return None
 
     async def _send_ping(self, future: asyncio.Future[Any] | None = None) -> None:
         """Puts PING behind what waits in the buffer. The library writes it ahead of that, so its PONG confirms too little."""
@@ -121,8 +152,6 @@ class NatsConnection:
         self._url = url
         self._no_echo = no_echo
         self._trouble: Exception | None = None
-        self._handles: dict[int, Subscription] = {}
-        self._on_drop: dict[int, Callable[[], None]] = {}
         self.client = client
         self.lost: asyncio.Future[str] = asyncio.get_running_loop().create_future()
 
@@ -160,9 +189,7 @@ class NatsConnection:
         self, options: NatsOptions, name: str, tls_hostname: str | None, on_event: Callable[[LinkEvent], None]
     ) -> None:
         async def report(error: Exception) -> None:
-            if isinstance(error, nats.errors.SlowConsumerError):
-                self._on_drop.get(error.sid, _nothing)()
-            elif not self.client.is_connected:
+            if not self.client.is_connected:
                 self._trouble = error
             elif not isinstance(error, OSError | nats.errors.StaleConnectionError):  # the loss itself says these
                 on_event(_typed(error))
@@ -216,53 +243,29 @@ class NatsConnection:
         """URLs of other servers of the cluster that this one has told of."""
         return [server.geturl() for server in self.client.discovered_servers if server.hostname and server.port]
 
-    async def subscribe(
-        self,
-        subject: str,
-        callback: Callable[[Msg], Awaitable[None]],
-        on_drop: Callable[[], None],
-        *,
-        msgs_limit: int,
-        bytes_limit: int,
-    ) -> int:
-        """Sends SUB and returns its number here; live at the broker after the next `ping`. BadPublish, LinkDown.
+    async def subscribe(self, subject: str, receiver: Callable[[InboundMessage], None]) -> int:
+        """Sends SUB and returns its number here; live at the broker after the next `ping`. LinkDown.
 
-        At most so many messages and bytes may wait for `callback`; `on_drop` is called for each that finds no room.
+        `receiver` gets each message as it is parsed, on the loop. It must not raise, and has to bound what it keeps.
         """
         try:
-            handle = await self.client.subscribe(
-                subject, cb=callback, pending_msgs_limit=msgs_limit, pending_bytes_limit=bytes_limit
-            )
-        except nats.errors.BadSubjectError:
-            raise BadPublish(f"{escape(subject)!r} is not a subject") from None
+            return await self.client.listen(subject, receiver)
         except nats.errors.Error as error:
             raise LinkDown(str(error)) from None
-        self._handles[handle._id] = handle
-        self._on_drop[handle._id] = on_drop
-        return handle._id
 
     async def unsubscribe(self, sid: int) -> None:
-        """Sends UNSUB and forgets what waits; nothing to do on a lost connection."""
-        handle = self._handles.pop(sid, None)
-        if handle is not None and not self.client.is_closed:
+        """Sends UNSUB; what is still on its way goes nowhere. Nothing to do on a lost connection."""
+        if self.client.receivers.pop(sid, None) is not None and not self.client.is_closed:
             with contextlib.suppress(nats.errors.Error):
-                await handle.unsubscribe()
+                await self.client._send_unsubscribe(sid)
 
     async def drain(self, sid: int) -> None:
-        """Sends UNSUB and waits until the callback has had everything; ends early, without error, if the connection does."""
-        if sid in self._handles and not self.client.is_closed:
-            with contextlib.suppress(nats.errors.Error):
-                await self._handles[sid].drain()  # type: ignore[no-untyped-call] # the library's gap
-
-    def queued(self, sid: int) -> int:
-        """Messages that wait for the callback of `sid`."""
-        handle = self._handles.get(sid)
-        return handle.pending_msgs if handle else 0
-
-    def queued_bytes(self, sid: int) -> int:
-        """Payload bytes that wait for the callback of `sid`."""
-        handle = self._handles.get(sid)
-        return handle.pending_bytes if handle else 0
+        """Sends UNSUB and waits until the receiver has had everything; ends early, without error, if the connection does."""
+        if sid in self.client.receivers and not self.client.is_closed:
+            with contextlib.suppress(nats.errors.Error, LinkError):
+                await self.client._send_unsubscribe(sid)
+                await self.ping(_DRAIN_TIMEOUT)
+                self.client.receivers.pop(sid, None)
 
     async def publish(self, subject: str, data: bytes, reply: str, headers: Mapping[str, str] | None) -> None:
         """Puts the message into the client's buffer; waits for the broker only when two MiB wait there already."""
@@ -334,10 +337,6 @@ def is_address(host: str | None) -> bool:
     except ValueError:
         return False
     return True
-
-
-def _nothing() -> None:
-    """For a drop on a subscription that was just ended."""
 
 
 def _typed(error: Exception) -> LinkEvent:

@@ -37,7 +37,7 @@ from aghbus.daemon.intake import Intake
 from aghbus.daemon.jetstream import JetStreamProfile
 from aghbus.daemon.keys import FormerKey
 from aghbus.daemon.link import Link, LinkError, Subscription
-from aghbus.daemon.link_events import InboundMessage, LinkEvent, PermissionDenied, SlowConsumer
+from aghbus.daemon.link_events import InboundMessage, LinkEvent, PermissionDenied
 from aghbus.daemon.logs import set_level
 from aghbus.daemon.nats_options import NatsOptions, resolve_nats_options
 from aghbus.daemon.node_service import NodeService
@@ -59,8 +59,6 @@ _log = logging.getLogger("aghbus.node")
 
 _RETENTION_INTERVAL: Final = 30.0  # seconds between two looks at age and size
 _ATTACH_WAIT: Final = 10.0  # seconds for stream and consumers after the link is up, before we greet all the same
-_PENDING_MESSAGES: Final = 65_536  # in the client library, per subscription; beyond it the loss is counted and shown
-_PENDING_BYTES: Final = 64 * 1024 * 1024
 _STOP_SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
 
 Reload = Callable[[], Settings]
@@ -98,8 +96,6 @@ class Node:
             on_up=self._link_up,
             on_down=self._link_down,
             on_error=self._link_event,
-            pending_msgs_limit=_PENDING_MESSAGES,
-            pending_bytes_limit=_PENDING_BYTES,
         )
         clock = Clock()
         roster = Roster(settings.discovery.interval)
@@ -298,9 +294,6 @@ class Node:
         self.core.counters.add(f"link.{type(event).__name__}")
         if isinstance(event, PermissionDenied):
             self.denied.note(event.detail, self.core.clock.monotonic())
-        if isinstance(event, SlowConsumer):
-            sentence = f"slow consumer: {event.dropped} messages were dropped on {event.subject}"
-            self.core.counters.problem("slow", sentence, self.core.clock.monotonic())
         self.core.noise.event(logging.WARNING, f"link.{type(event).__name__}", "link event", detail=str(event))
 
     # catalog, retention, reload

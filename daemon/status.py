@@ -38,7 +38,7 @@ async def status(node: "Node", *, uptime: float, pid: int) -> control.Status:
         observe=core.settings.observe,
         broker=_broker(node),
         store=await core.store.status(),
-        queues={"receive": node.intake.depth, **{f"nats {sub.subject}": sub.queued for sub in node.link.subscriptions}},
+        queues={"receive": node.intake.depth},
         inbox=await inbox.counts(reader),
         outbox=await outbox.counts(reader),
         works=await works.counts(reader),
@@ -65,7 +65,6 @@ def _broker(node: "Node") -> control.BrokerStatus:
         last_error=str(link.last_error) if link.last_error else None,
         jetstream=node.jetstream.status() if node.jetstream is not None else None,
         slow_consumer_events=link.slow_consumer_events,
-        dropped_messages=link.dropped_messages,
     )
 
 

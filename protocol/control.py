@@ -38,7 +38,8 @@ class ErrorAnswer(Answer):
 
 
 class BrokerStatus(Answer):
-    """The link to NATS. `state`: connecting, up, down or closed. `jetstream`: stream and consumers, in that profile."""
+    """The link to NATS. `state`: connecting, up, down or closed. `slow_consumer_events`: how often the server has ended the
+    connection because we read too slowly. `jetstream`: stream and consumers, in that profile."""
 
     state: str
     url: str | None
@@ -49,7 +50,6 @@ class BrokerStatus(Answer):
     reconnects: int
     last_error: str | None
     slow_consumer_events: int
-    dropped_messages: int
     jetstream: dict[str, Any] | None = None
 
 

@@ -33,7 +33,7 @@ def _human(status: dict[str, Any]) -> str:
         ("works", _counts(status["works"])),
         ("inbox", _counts(status["inbox"])),
         ("outbox", _counts(status["outbox"])),
-        ("queues", _queues(status["queues"])),
+        ("queues", _counts(status["queues"])),
         ("quarantined", status["quarantined"]),
         ("observing", "yes" if status["observe"] else None),
         ("counters", _counts(counters)),
@@ -54,7 +54,7 @@ def _broker(broker: dict[str, Any]) -> str:
     if broker["reconnects"]:
         parts.append(f"{broker['reconnects']} reconnects")
     if broker["slow_consumer_events"]:
-        parts.append(f"SLOW CONSUMER: {broker['dropped_messages']} messages dropped")
+        parts.append(f"SLOW CONSUMER: {broker['slow_consumer_events']} times cut off by the server")
     if broker["last_error"]:
         parts.append(f"last error: {broker['last_error']}")
     return ", ".join(str(part) for part in parts if part)
@@ -77,12 +77,6 @@ def _jetstream(profile: dict[str, Any] | None) -> str | None:
 def _store(store: dict[str, Any]) -> str:
     state = "" if store["writable"] else f", NOT WRITABLE: {store['last_error']}"
     return f"{store['path']}, {size(store['bytes'])}, up to #{store['last_seq']}{state}"
-
-
-def _queues(queues: dict[str, int]) -> str:
-    """Our own queues by name, those of the single subscriptions as one number."""
-    ours = {name: count for name, count in queues.items() if not name.startswith("nats ")}
-    return _counts({**ours, "subscriptions": sum(queues.values()) - sum(ours.values())})
 
 
 def _counts(counts: dict[str, Any]) -> str:

@@ -152,8 +152,7 @@ def test_status_names_no_subjects_to_a_person(bus: Bus) -> None:
     (queues,) = [
         line for line in home.ctl("--name", "ops", "status").stdout.decode().splitlines() if line.startswith("queues")
     ]
-    assert "receive 0, subscriptions 0" in queues
-    assert "agh.network" not in queues
+    assert queues.split() == ["queues", "receive", "0"]
 
 
 def test_hostile_text_reaches_no_terminal(bus: Bus) -> None:

@@ -174,7 +174,6 @@ class SimulatedNode:
             reconnects=0,
             last_error=None,
             slow_consumer_events=0,
-            dropped_messages=0,
         )
         store = control.StoreStatus(
             path="/x", bytes=0, last_seq=0, first_seq=0, writable=True, last_error=None, synchronous="full"
