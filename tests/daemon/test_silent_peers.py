@@ -91,11 +91,13 @@ class Wire:
 
 
 @asynccontextmanager
-async def publishing(folder: Path, wire: Wire, clock: Clock | None = None) -> AsyncIterator[tuple[Publisher, Core]]:
+async def publishing(
+    folder: Path, wire: Wire, clock: Clock | None = None, link: Link | None = None
+) -> AsyncIterator[tuple[Publisher, Core]]:
     """The publisher with its two tasks over a real store, in front of a peer that acknowledges."""
     store = await Store.open(folder / "store.db", synchronous="normal")
     settings = Settings(name="ops", peer_id=US, retry=RetrySettings(first=0.1, ceiling=0.1))
-    core = Core(settings, clock or Clock(), store, Up(), Roster(30.0), 0)
+    core = Core(settings, clock or Clock(), store, link or Up(), Roster(30.0), 0)
     core.roster.note_acknowledging(BOB, True)
     publisher = Publisher(core, wire)
     wire.answered = publisher.acknowledged
