@@ -326,14 +326,18 @@ class Intake:
             done = self._decide(tx, arrived, receivers[arrived.us], room > 0)
             room -= done.applied is not None and done.applied.delivered
             results.append(done)
-        if self._core.consumers.some_wait:
+        if self._core.consumers.count:
             self._offer(tx, results)
         return results
 
     def _offer(self, tx: Transaction, results: list[Done]) -> None:
         """Lease what was delivered to agents that wait for it, in the same transaction."""
-        delivered = [done.arrived.envelope for done in results if done.applied is not None and done.applied.delivered]
-        self._core.consumers.offer(tx, [envelope.work_id for envelope in delivered if envelope is not None])
+        delivered = [
+            (done.applied.seq, done.arrived.envelope.work_id)
+            for done in results
+            if done.applied is not None and done.applied.delivered and done.arrived.envelope is not None
+        ]
+        self._core.consumers.offer(tx, [(seq, work_id) for seq, work_id in delivered if seq is not None])
 
     def _named(self, peer_id: str) -> str:
         """`peer_id` if it is one of ours (it may have retired while the envelope waited), else the present one."""
