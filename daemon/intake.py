@@ -81,13 +81,17 @@ class Arrived(msgspec.Struct, frozen=True):
 
 
 class Done(msgspec.Struct, frozen=True):
-    """What became of one message in the transaction; `applied` None when it was held off, for the reason `held`."""
+    """What became of one message in the transaction; `applied` None when it was held off, for the reason `held`.
+
+    `known`: it had come before, and is committed whatever is said of this copy.
+    """
 
     arrived: Arrived
     effects: Effects
     applied: Applied | None = None
     outgoing: list[Outgoing] = msgspec.field(default_factory=list)
     held: str = ""
+    known: bool = False
 
 
 class Intake:
@@ -345,7 +349,7 @@ class Intake:
 
     def _decide(self, tx: Transaction, arrived: Arrived, receiver: Receiver, room: bool) -> Done:
         core = self._core
-        envelope, key = arrived.envelope, None
+        envelope, key, known = arrived.envelope, None, False
         if envelope is None:
             assert arrived.error is not None
             effects = refuse(arrived.error, arrived.source, load_source_view(tx, arrived.source), receiver)
@@ -353,7 +357,8 @@ class Intake:
             if (doubt := core.flood.doubt(envelope)) is not None:
                 return Done(arrived, (), held=doubt)
             key = key_of(envelope)
-            effects = decide(envelope, load_view(tx, envelope, receiver.us, key), receiver)
+            view = load_view(tx, envelope, receiver.us, key)
+            known, effects = view.duplicate, decide(envelope, view, receiver)
             if (held := self._held(tx, effects, room)) is not None:
                 return Done(arrived, (), held=held)
         for effect in effects:
@@ -374,7 +379,7 @@ class Intake:
             self._deadlines.note(tx, envelope, applied)
             core.trust.heard(tx, envelope, effects)
         failpoint("receive.decided")
-        return Done(arrived, effects, applied, applied.outgoing)
+        return Done(arrived, effects, applied, applied.outgoing, known=known)
 
     def _held(self, tx: Transaction, effects: Effects, room: bool) -> Literal["inbox", "memory"] | None:
         """`inbox` when that has no room for what is to be delivered, `memory` when the ids to be remembered are too many for one
@@ -485,7 +490,8 @@ class Intake:
             return
         if envelope.sender in self._core.identities:
             return  # our own, or of another daemon under our id: not kept here
-        refusal = next((effect.reason for effect in done.effects if isinstance(effect, Quarantine)), None)
+        refusals = [effect.reason for effect in done.effects if isinstance(effect, Quarantine)]
+        refusal = refusals[0] if refusals and not done.known else None
         ack = Ack(envelope.id, "committed" if refusal is None else "refused", refusal)
         if self._discovery.busy:
             self._core.counters.add("acks.unsent")  # it will be asked again
