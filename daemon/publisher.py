@@ -218,7 +218,7 @@ class Publisher:
         return self._core.clock.monotonic() < self._known_from if acknowledges is None else acknowledges
 
     def _release(self, tx: Transaction, seq: int) -> None:
-        self._ahead.discard(seq)
+        tx.after_commit(partial(self._ahead.discard, seq))
         if retry.release(tx, seq, self._core.steps.settle(tx)):
             tx.after_commit(self._outlook.ring)
 
@@ -356,5 +356,5 @@ class Publisher:
 
     def _answered_by(self, tx: Transaction, subject: str | None) -> None:
         """A peer that did not answer for a while does: what else waits for it goes out now, in order."""
-        if subject is not None and self._silences.answered(subject):
+        if subject is not None and self._silences.answered(tx, subject):
             tx.after_commit(self._outlook.ring)

@@ -24,7 +24,8 @@ from aghbus.daemon.link_events import Settlement
 from aghbus.daemon.nats_options import NatsOptions
 from aghbus.daemon.publisher import Publisher
 from aghbus.daemon.roster import Roster
-from aghbus.daemon.settings import LimitsSettings, ReceiveSettings, Settings, TrustSettings
+from aghbus.daemon.settings import LimitsSettings, ReceiveSettings, Settings
+from aghbus.daemon.trust_settings import TrustSettings
 from aghbus.protocol.budget import Budgets, Doubts
 from aghbus.protocol.envelope import Envelope
 from aghbus.protocol.identifiers import subject_for
