@@ -32,8 +32,8 @@ _KEY_HINT: Final = re.compile("|".join(_KEY_HINTS), re.IGNORECASE)
 _SHORT: Final = 200  # characters up to which one look for all hints costs less than one for each
 _TEXT_HINTS: Final = tuple(hint for hints, _ in _FORMS for hint in hints)
 _TEXT_HINT: Final = re.compile("|".join(_TEXT_HINTS))
-# The hints by what several of them begin with or have in them, so that most text is looked through for few. Those of "Bearer" and of
-# private keys are missing: they are found as hints of keys.
+# The hints by what several of them have in common, so that most text is looked through for few. Those of "Bearer" and of private
+# keys are missing: they are found as hints of keys.
 _ROOTS: Final = (
     ("k-", ("sk-", "rk-", "pk-")),
     ("gh", ("ghp_", "gho_", "ghu_", "ghr_", "ghs_")),
