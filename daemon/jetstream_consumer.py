@@ -22,6 +22,7 @@ from aghbus.protocol.nats_names import durable_name, own_subjects, provisioned_d
 
 _IN_USE: Final = 10013  # the consumer pushes to another subject, and somebody is subscribed there
 _FLUSH_WAIT: Final = 5.0  # seconds for the broker to have a subscription
+_FLOW_CHARS: Final = 512  # ours, of a subject for flow control: the server ends a connection over a line too long
 _MOST_REFUSED: Final = 65_536  # stream sequences looked through for those that a lost connection or process had in hand
 
 
@@ -175,7 +176,7 @@ class DurableConsumer:
         headers = message.headers or {}
         if not message.data and "Status" in headers:
             stalled = message.reply or headers.get("Nats-Consumer-Stalled", "")
-            if stalled.startswith(self._flow):  # a stranger's message must not have us publish anywhere else
+            if self._is_flow(stalled):
                 self._acks.put(stalled, b"")  # flow control: we have had all that came before
             return
         sequence = stream_sequence(message.reply)
@@ -194,6 +195,11 @@ class DurableConsumer:
                 Delivery(hands, sequence, message.reply),
             )
         )
+
+    def _is_flow(self, subject: str) -> bool:
+        """Whether flow control may listen there: a stranger's message must not have us publish anywhere else, or break our line."""
+        plain = subject.isprintable() and " " not in subject
+        return plain and len(subject) <= _FLOW_CHARS and subject.startswith(self._flow)
 
 
 def _place(info: Mapping[str, Any]) -> Place:

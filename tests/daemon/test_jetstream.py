@@ -348,16 +348,30 @@ async def test_a_second_daemon_under_one_peer_id_is_told_and_the_first_goes_on(s
 
 async def test_strangers_cannot_settle_or_feed_through_the_delivery_subject(server: NatsServer) -> None:
     async with Peer(server, "a").running() as peer, admin(server) as api:
-        subject = (await consumer_info(api, "a"))["config"]["deliver_subject"]
+        info = await consumer_info(api, "a")
+        subject, flow = info["config"]["deliver_subject"], f"$JS.FC.{STREAM}.{info['name']}."
         await peer.profile.carrier.carry([row(1)])
         await peer.has(1)
         await api._link.publish(subject, b"fed", reply="somewhere")
         await api._link.publish(subject, b"fed")
         await api._link.publish(subject, b"", {"Status": "100"})
+        for token in ("two words", "\x01", 6_000 * "x"):
+            await api._link.publish(subject, b"", {"Status": "100", "Nats-Consumer-Stalled": flow + token})
         await api._link.flush(5)
         await peer.profile.carrier.carry([row(2)])
         await peer.has(2)
+        await settled(api, "a")
         assert peer.texts == ["1", "2"]
+        assert peer.link.reconnects == 0 and peer.profile._acks.refused == 0
+
+
+async def test_what_cannot_be_published_holds_up_no_acks(server: NatsServer) -> None:
+    async with Peer(server, "a").running() as peer, admin(server) as api:
+        peer.profile._acks.put("no subject", b"")
+        await peer.profile.carrier.carry([row(1)])
+        await peer.has(1)
+        await settled(api, "a")
+        assert peer.profile._acks.refused == 1
 
 
 def test_stream_sequences_of_both_reply_forms() -> None:
