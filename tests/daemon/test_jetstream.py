@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from aghbus.daemon import jetstream_consumer
 from aghbus.daemon.jetstream_api import JetStreamApi, JetStreamError
 from aghbus.daemon.jetstream_consumer import stream_sequence
 from aghbus.daemon.jetstream_stream import STREAM, covers, differences, wanted
@@ -657,3 +658,34 @@ async def test_a_request_does_not_outlive_the_link_that_it_went_out_on(server: N
         server.kill()
         with pytest.raises(LinkDown):
             await asking
+
+
+@pytest.mark.parametrize("why", ["a former id retires", "the consumer pushes elsewhere"])
+async def test_a_subscription_that_the_broker_does_not_end_is_a_lost_one(
+    server: NatsServer, monkeypatch: pytest.MonkeyPatch, why: str
+) -> None:
+    """It stops answering at that very moment: the looks go on, and are right again when it is back."""
+    monkeypatch.setattr(jetstream_consumer, "_FLUSH_WAIT", 0.5)
+    async with Peer(server, "a", former=("b",)).running() as peer, admin(server) as api:
+        consumer = peer.profile._consumers[1]
+        subscription = consumer._subscription
+        assert subscription is not None
+        drain = subscription.drain
+
+        async def stalled() -> None:
+            await server.pause()
+            await drain()
+
+        monkeypatch.setattr(subscription, "drain", stalled)
+        if why == "a former id retires":
+            peer.profile.retire("b")
+        else:
+            subscription.subject = "another"
+        await wait_until(lambda: any("did not end" in said for said in peer.history), 8, "the report")
+        server.resume()
+        await wait_until(lambda: peer.profile.attached and not peer.problems, 20, "everything to be right again")
+        gone = why == "a former id retires"
+        assert [sub.attached for sub in peer.link.subscriptions if "deliver" in sub.subject] == [True] * (2 - gone)
+        if gone:
+            with pytest.raises(JetStreamError):
+                await consumer_info(api, "b")
