@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from aghbus.daemon import jetstream_consumer
 from aghbus.daemon.jetstream_api import JetStreamApi, JetStreamError
 from aghbus.daemon.jetstream_consumer import stream_sequence
 from aghbus.daemon.jetstream_stream import STREAM, covers, differences, wanted
@@ -348,16 +349,30 @@ async def test_a_second_daemon_under_one_peer_id_is_told_and_the_first_goes_on(s
 
 async def test_strangers_cannot_settle_or_feed_through_the_delivery_subject(server: NatsServer) -> None:
     async with Peer(server, "a").running() as peer, admin(server) as api:
-        subject = (await consumer_info(api, "a"))["config"]["deliver_subject"]
+        info = await consumer_info(api, "a")
+        subject, flow = info["config"]["deliver_subject"], f"$JS.FC.{STREAM}.{info['name']}."
         await peer.profile.carrier.carry([row(1)])
         await peer.has(1)
         await api._link.publish(subject, b"fed", reply="somewhere")
         await api._link.publish(subject, b"fed")
         await api._link.publish(subject, b"", {"Status": "100"})
+        for token in ("two words", "\x01", 6_000 * "x"):
+            await api._link.publish(subject, b"", {"Status": "100", "Nats-Consumer-Stalled": flow + token})
         await api._link.flush(20)
         await peer.profile.carrier.carry([row(2)])
         await peer.has(2)
+        await settled(api, "a")
         assert peer.texts == ["1", "2"]
+        assert peer.link.reconnects == 0 and peer.profile._acks.refused == 0
+
+
+async def test_what_cannot_be_published_holds_up_no_acks(server: NatsServer) -> None:
+    async with Peer(server, "a").running() as peer, admin(server) as api:
+        peer.profile._acks.put("no subject", b"")
+        await peer.profile.carrier.carry([row(1)])
+        await peer.has(1)
+        await settled(api, "a")
+        assert peer.profile._acks.refused == 1
 
 
 def test_stream_sequences_of_both_reply_forms() -> None:
@@ -643,3 +658,34 @@ async def test_a_request_does_not_outlive_the_link_that_it_went_out_on(server: N
         server.kill()
         with pytest.raises(LinkDown):
             await asking
+
+
+@pytest.mark.parametrize("why", ["a former id retires", "the consumer pushes elsewhere"])
+async def test_a_subscription_that_the_broker_does_not_end_is_a_lost_one(
+    server: NatsServer, monkeypatch: pytest.MonkeyPatch, why: str
+) -> None:
+    """It stops answering at that very moment: the looks go on, and are right again when it is back."""
+    monkeypatch.setattr(jetstream_consumer, "_FLUSH_WAIT", 0.5)
+    async with Peer(server, "a", former=("b",)).running() as peer, admin(server) as api:
+        consumer = peer.profile._consumers[1]
+        subscription = consumer._subscription
+        assert subscription is not None
+        drain = subscription.drain
+
+        async def stalled() -> None:
+            await server.pause()
+            await drain()
+
+        monkeypatch.setattr(subscription, "drain", stalled)
+        if why == "a former id retires":
+            peer.profile.retire("b")
+        else:
+            subscription.subject = "another"
+        await wait_until(lambda: any("did not end" in said for said in peer.history), 8, "the report")
+        server.resume()
+        await wait_until(lambda: peer.profile.attached and not peer.problems, 20, "everything to be right again")
+        gone = why == "a former id retires"
+        assert [sub.attached for sub in peer.link.subscriptions if "deliver" in sub.subject] == [True] * (2 - gone)
+        if gone:
+            with pytest.raises(JetStreamError):
+                await consumer_info(api, "b")
