@@ -174,10 +174,16 @@ class DurableConsumer:
         if not self.place.ack_pending or last - first >= _MOST_REFUSED:
             return
         any_delivery = int(info["delivered"]["consumer_seq"])
-        for sequence in range(first, last + 1):
-            if sequence not in self._hands:
-                self._acks.put(f"$JS.ACK.{STREAM}.{self.name}.1.{sequence}.{any_delivery}.0.0", NAK)
+        lost = [
+            f"$JS.ACK.{STREAM}.{self.name}.1.{sequence}.{any_delivery}.0.0"
+            for sequence in range(first, last + 1)
+            if sequence not in self._hands
+        ]
+        for subject in lost[:-1]:
+            self._acks.put(subject, NAK)
         await self._acks.drained(_FLUSH_WAIT)
+        for subject in lost[-1:]:  # answered once the broker has dealt with all: only then nothing newer comes before them
+            await self._api.request(subject, NAK, timeout=_FLUSH_WAIT)
 
     # receiving
 
