@@ -30,6 +30,7 @@ from aghbus.protocol.jetstream_config import bucket_config
 _CHUNK_BYTES: Final = 262_144  # twice the tools' default: half the round trips; any size can be read
 _CHUNK_MARGIN: Final = 4096  # of the server's largest payload, for what it wraps around a chunk
 _WAIT: Final = 30.0  # seconds for one chunk
+_PURGE_WHEN_CANCELLED: Final = 0.5  # seconds: a daemon that stops is waited for
 _AT_ONCE: Final = 32  # descriptions that are asked for at a time
 _DIGEST: Final = "SHA-256="
 _WRONG_SEQUENCE: Final = frozenset({10071, 10164})  # somebody else has described an object of that name meanwhile
@@ -179,8 +180,11 @@ class Bucket:
                 size, count = size + len(piece), count + 1
             stored = Stored(name, size, f"sha256:{digest.hexdigest()}", chunks, put_by)
             await self._announce(stored, count, limit, 0 if last is None else last[1])
+        except asyncio.CancelledError:
+            await self._purge(subject, _PURGE_WHEN_CANCELLED)
+            raise
         except BaseException:
-            await self._purge(subject)
+            await self._purge(subject, _WAIT)
             raise
         return stored
 
@@ -228,10 +232,10 @@ class Bucket:
         if answer.get("stream") != self._stream:
             raise read_error({"description": f"another stream keeps the subjects of the bucket {self._name}"})
 
-    async def _purge(self, subject: str) -> None:
+    async def _purge(self, subject: str, timeout: float) -> None:
         """Drop the chunks of an object that did not come to be; if that fails too the bucket's age removes them."""
         purging = asyncio.ensure_future(self._api.call(f"STREAM.PURGE.{self._stream}", {"filter": subject}))
-        await asyncio.wait({purging}, timeout=_WAIT)
+        await asyncio.wait({purging}, timeout=timeout)
         if purging.done():
             purging.exception()
         else:

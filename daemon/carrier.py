@@ -4,6 +4,7 @@ Core NATS: published into the connection's buffer, all confirmed by one PONG, ea
 receiver's commit acknowledgement. The JetStream profile has its own carrier.
 """
 
+import contextlib
 from collections.abc import Sequence
 from typing import Final, Protocol
 
@@ -44,13 +45,19 @@ class CoreCarrier:
         """All of `rows`, in order, confirmed by one round trip."""
         carried = Carried([], [])
         for row in rows:
-            reply = "" if row.subject.endswith(".broadcast") else f"{self._ack_root}.{row.seq}"
             try:
-                headers = {ANSWER_TO: reply} if reply and row.attempts else None
-                await self._link.publish(row.subject, row.raw, headers, reply=reply)
+                await self._publish(row)
                 carried.published.append(row.seq)
             except (PayloadTooLarge, BadPublish) as error:
                 carried.impossible.append((row.seq, str(error)))
         failpoint("publish.handed")
         await self._link.flush(_CONFIRM_WAIT)
         return carried
+
+    async def _publish(self, row: Outgoing) -> None:
+        reply = "" if row.subject.endswith(".broadcast") else f"{self._ack_root}.{row.seq}"
+        if reply and row.attempts:
+            with contextlib.suppress(PayloadTooLarge):  # it fits without the header: the first try went out so
+                await self._link.publish(row.subject, row.raw, {ANSWER_TO: reply}, reply=reply)
+                return
+        await self._link.publish(row.subject, row.raw, reply=reply)

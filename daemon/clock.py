@@ -33,6 +33,10 @@ class Clock:
         """Unix seconds: `ts` and freshness."""
         return self.millis() // 1000
 
+    def expiry(self, life: float) -> int:
+        """`expires_at` of what lives for `life` seconds from now: the first whole Unix second that is no earlier."""
+        return -((-self.millis() - int(1000 * life)) // 1000)
+
     def millis(self) -> int:
         """Unix milliseconds: what the store and the API show."""
         now = time.time_ns() // 1_000_000

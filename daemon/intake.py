@@ -11,18 +11,18 @@ from collections import Counter, deque
 from collections.abc import Iterable
 from functools import partial
 from itertools import islice
-from typing import Final, Literal
+from typing import Final
 
 import msgspec
 
 from aghbus.daemon.core import Core
 from aghbus.daemon.deadlines import Deadlines
+from aghbus.daemon.deciding import Arrived, Decider, Done
 from aghbus.daemon.discovery import Discovery
 from aghbus.daemon.failpoints import failpoint
 from aghbus.daemon.link import InboundMessage, LinkError
 from aghbus.daemon.link_events import Settlement
 from aghbus.daemon.publisher import Publisher
-from aghbus.daemon.trust_policy import denied_as
 from aghbus.protocol.acks import ANSWER_TO, Ack, encode_ack, encode_signed_ack, may_answer
 from aghbus.protocol.budget import Budgets
 from aghbus.protocol.effects import (
@@ -30,25 +30,19 @@ from aghbus.protocol.effects import (
     Conflict,
     Deliver,
     Discovered,
-    Effects,
     Ignore,
     Quarantine,
     Queue,
     Remember,
-    Requeue,
     Store,
 )
 from aghbus.protocol.envelope import DISCOVERY_KINDS, KINDS, Envelope, parse
 from aghbus.protocol.errors import Illegible, NotTarget, ProtocolError
 from aghbus.protocol.identifiers import channel_of_subject
-from aghbus.protocol.receiving import Receiver, Source, View, decide, refuse
-from aghbus.protocol.salvage import identity, is_private_to_others, salvage
-from aghbus.store import audit, quarantine
-from aghbus.store.apply import Applied, apply, load_source_view, load_view
+from aghbus.protocol.receiving import Source, View, decide
+from aghbus.protocol.salvage import salvage
 from aghbus.store.dedup import key_of
 from aghbus.store.errors import StoreUnavailable
-from aghbus.store.outbox import Outgoing
-from aghbus.store.transaction import Transaction
 
 _BATCH: Final = 256  # envelopes decided in one job: some milliseconds of the loop
 _BATCH_BYTES: Final = 4 * 1024 * 1024  # of envelopes decided in one job, for the same reason
@@ -66,36 +60,12 @@ _RECEIVED: Final = {kind: f"received.{kind}" for kind in KINDS}  # names of coun
 _STORE_PAUSE: Final = 0.25  # seconds before the next batch after the store could not write
 
 
-class Arrived(msgspec.Struct, frozen=True):
-    """One message off the wire: a valid envelope, or the error and what could be read of it."""
-
-    subject: str
-    raw: bytes
-    received_ms: int
-    envelope: Envelope | None = None
-    error: ProtocolError | None = None
-    source: Source | None = None
-    reply: str = ""
-    settlement: Settlement | None = None
-    us: str = ""  # which of our ids it concerns
-
-
-class Done(msgspec.Struct, frozen=True):
-    """What became of one message in the transaction; `applied` None when it was held off, for the reason `held`."""
-
-    arrived: Arrived
-    effects: Effects
-    applied: Applied | None = None
-    outgoing: list[Outgoing] = msgspec.field(default_factory=list)
-    held: str = ""
-
-
 class Intake:
     """The receiving half of the daemon."""
 
     def __init__(self, core: Core, discovery: Discovery, publisher: Publisher, deadlines: Deadlines) -> None:
         self._core = core
-        self._deadlines = deadlines
+        self._decider = Decider(core, deadlines)
         self._discovery = discovery
         self._publisher = publisher
         self._queue: deque[Arrived] = deque()
@@ -104,7 +74,6 @@ class Intake:
         self._bell = asyncio.Event()
         self._idle = asyncio.Event()
         self._idle.set()
-        self._skipped = 0  # refused and not kept since the last that was
         self._kept = Budgets(capacity=4 * _QUARANTINE_PER_SECOND, per_second=_QUARANTINE_PER_SECOND, keys=1)
 
     @property
@@ -157,7 +126,7 @@ class Intake:
             source = None
         if source is None and not self._kept.spend("", core.clock.monotonic()):
             core.counters.add("quarantine.skipped")
-            self._skipped += 1
+            self._decider.skip()
             _settle(message.settlement)
             return
         self._put(msgspec.structs.replace(self._arrived(message, None, error, source), us=us))
@@ -187,7 +156,7 @@ class Intake:
         """Greet and whois: answered at once, remembered behind (docs/adr/0004)."""
         core = self._core
         view = View(duplicate=core.store.memory.dedup.contains(key_of(envelope)))
-        for effect in decide(envelope, view, core.receiver(self._named(envelope.sender))):
+        for effect in decide(envelope, view, self._decider.receiver(envelope.sender)):
             match effect:
                 case Remember(until=until):
                     self._remember(envelope, until)
@@ -197,7 +166,7 @@ class Intake:
                 case Conflict():
                     self._discovery.conflict(envelope)
                     if self._kept.spend("", core.clock.monotonic()):
-                        core.behind(partial(self._note_conflict, envelope=envelope, at_ms=core.clock.millis()))
+                        core.behind(partial(self._decider.note_conflict, envelope=envelope, at_ms=core.clock.millis()))
                 case Quarantine(reason=reason):
                     core.counters.add("refused")
                     core.counters.add(f"refused.{reason}")
@@ -212,7 +181,7 @@ class Intake:
         self._core.behind(lambda tx: tx.memory.dedup.remember(tx, key_of(envelope), until))
 
     def _keep(self, arrived: Arrived, effect: Quarantine) -> None:
-        self._core.behind(lambda tx: self._quarantine(tx, arrived, effect))
+        self._core.behind(lambda tx: self._decider.quarantine(tx, arrived, effect))
 
     # deciding and committing
 
@@ -289,7 +258,7 @@ class Intake:
             # What a signature proves spends its sender's budget, once: a batch with signatures is not begun in vain.
             signed = any(arrived.envelope is not None and arrived.envelope.proof is not None for arrived in batch)
             submit = self._core.store.submit if signed else self._core.store.submit_ahead
-            results = await submit(lambda tx: self._decide_all(tx, batch))
+            results = await submit(lambda tx: self._decider.decide_all(tx, batch))
         except StoreUnavailable:
             raise
         except Exception:
@@ -314,128 +283,11 @@ class Intake:
             self._core.clock.monotonic(),
         )
         await self._core.store.write(
-            lambda tx: self._quarantine(tx, arrived, Quarantine("internal", "a defect of this daemon: see its log"))
+            lambda tx: self._decider.quarantine(
+                tx, arrived, Quarantine("internal", "a defect of this daemon: see its log")
+            )
         )
         _settle(arrived.settlement)
-
-    def _decide_all(self, tx: Transaction, batch: list[Arrived]) -> list[Done]:
-        receivers = {us: self._core.receiver(self._named(us)) for us in {arrived.us for arrived in batch}}
-        room = self._core.settings.inbox.capacity - tx.memory.inbox_waiting.value
-        results: list[Done] = []
-        for arrived in batch:
-            done = self._decide(tx, arrived, receivers[arrived.us], room > 0)
-            room -= done.applied is not None and done.applied.delivered
-            results.append(done)
-        if self._core.consumers.some_wait:
-            self._offer(tx, results)
-        return results
-
-    def _offer(self, tx: Transaction, results: list[Done]) -> None:
-        """Lease what was delivered to agents that wait for it, in the same transaction."""
-        delivered = [done.arrived.envelope for done in results if done.applied is not None and done.applied.delivered]
-        self._core.consumers.offer(tx, [envelope.work_id for envelope in delivered if envelope is not None])
-
-    def _named(self, peer_id: str) -> str:
-        """`peer_id` if it is one of ours (it may have retired while the envelope waited), else the present one."""
-        return peer_id if peer_id in self._core.identities else self._core.us
-
-    def _decide(self, tx: Transaction, arrived: Arrived, receiver: Receiver, room: bool) -> Done:
-        core = self._core
-        envelope, key = arrived.envelope, None
-        if envelope is None:
-            assert arrived.error is not None
-            effects = refuse(arrived.error, arrived.source, load_source_view(tx, arrived.source), receiver)
-        else:
-            if (doubt := core.flood.doubt(envelope)) is not None:
-                return Done(arrived, (), held=doubt)
-            key = key_of(envelope)
-            effects = decide(envelope, load_view(tx, envelope, receiver.us, key), receiver)
-            if (held := self._held(tx, effects, room)) is not None:
-                return Done(arrived, (), held=held)
-        for effect in effects:
-            if isinstance(effect, Queue) and self._suppressed(effect, arrived, effects):
-                effects = tuple(effect for effect in effects if not isinstance(effect, Queue | Requeue))
-                audit.note_policy(tx, arrived.received_ms, "receipt_suppressed", "the peer's budget", envelope=envelope)
-                break
-        for effect in effects:
-            if isinstance(effect, Quarantine):
-                self._quarantine(tx, arrived, effect)
-            elif isinstance(effect, Conflict):
-                self._note_conflict(tx, effect.envelope, arrived.received_ms)
-        capacity = core.settings.inbox.capacity
-        applied = apply(
-            tx, envelope, effects, us=receiver.us, received_ms=arrived.received_ms, inbox_capacity=capacity, key=key
-        )
-        if envelope is not None:
-            self._deadlines.note(tx, envelope, applied)
-            core.trust.heard(tx, envelope, effects)
-        failpoint("receive.decided")
-        return Done(arrived, effects, applied, applied.outgoing)
-
-    def _held(self, tx: Transaction, effects: Effects, room: bool) -> Literal["inbox", "memory"] | None:
-        """`inbox` when that has no room for what is to be delivered, `memory` when the ids to be remembered are too many for one
-        of so long a life (store/dedup.py)."""
-        for effect in effects:
-            if isinstance(effect, Remember):
-                capacity = self._core.settings.receive.remembered
-                if not tx.memory.dedup.admits(effect.until - self._core.clock.seconds(), capacity):
-                    return "memory"
-            elif not room and isinstance(effect, Deliver):
-                return "inbox"
-        return None
-
-    def _suppressed(self, effect: Queue, arrived: Arrived, effects: Effects) -> bool:
-        """Whether the peer's budget has no room for this receipt. One that was not believed has another than the peer's own."""
-        if not effect.automatic or arrived.envelope is None:
-            return False  # what could not be read has spent its budget on arriving
-        peer, flood = effect.envelope.to or "", self._core.flood
-        refused = next((each for each in effects if isinstance(each, Quarantine)), None)
-        if flood.may_acknowledge(peer) if refused is None else flood.may_deny(denied_as(peer, refused.trust)):
-            return False
-        self._core.counters.add("receipts.suppressed")
-        return True
-
-    def _quarantine(self, tx: Transaction, arrived: Arrived, effect: Quarantine) -> None:
-        message_id, sender = identity(arrived.raw)
-        private = is_private_to_others(arrived.raw, arrived.subject, self._core.us)
-        limits = self._core.settings.quarantine
-        quarantine.add(
-            tx,
-            subject=arrived.subject,
-            message_id=message_id,
-            sender=sender,
-            reason=effect.reason,
-            detail=effect.detail,
-            raw=b"" if private else arrived.raw,
-            received_ms=arrived.received_ms,
-            max_rows=limits.max_rows,
-            max_bytes=limits.max_bytes,
-        )
-        self._note_skipped(tx, arrived.received_ms)
-        if private:
-            return  # not even that two others spoke (docs/audit.md, Rows)
-        audit.note_refused(
-            tx,
-            arrived.received_ms,
-            arrived.raw,
-            effect.reason,
-            envelope=arrived.envelope,
-            msg_id=message_id,
-            sender=sender,
-        )
-
-    def _note_skipped(self, tx: Transaction, at_ms: int) -> None:
-        """A flood of refused bytes must not push everything else out of the log: one row for all that were not kept."""
-        skipped, self._skipped = self._skipped, 0
-        if skipped:
-            tx.after_rollback(lambda: self._unskip(skipped))
-            audit.note_policy(tx, at_ms, "not_kept", f"{skipped} refused before, beyond what is kept in a second")
-
-    def _unskip(self, skipped: int) -> None:
-        self._skipped += skipped
-
-    def _note_conflict(self, tx: Transaction, envelope: Envelope, at_ms: int) -> None:
-        audit.note_policy(tx, at_ms, "peer_id_conflict", "another daemon sends under our peer id", envelope=envelope)
 
     # acting, after the commit
 
@@ -481,7 +333,8 @@ class Intake:
             return
         if envelope.sender in self._core.identities:
             return  # our own, or of another daemon under our id: not kept here
-        refusal = next((effect.reason for effect in done.effects if isinstance(effect, Quarantine)), None)
+        refusals = [effect.reason for effect in done.effects if isinstance(effect, Quarantine)]
+        refusal = refusals[0] if refusals and not done.known else None
         ack = Ack(envelope.id, "committed" if refusal is None else "refused", refusal)
         if self._discovery.busy:
             self._core.counters.add("acks.unsent")  # it will be asked again

@@ -7,7 +7,7 @@ import asyncio
 from collections import OrderedDict, deque
 from typing import Final
 
-from aghbus.daemon.link import Link, LinkError
+from aghbus.daemon.link import BadPublish, Link, LinkError, PayloadTooLarge
 
 ACK: Final = b"+ACK"
 NAK: Final = b"-NAK"
@@ -25,6 +25,7 @@ class Acks:
     """A queue of small publishes and the task that empties it; `put` returns at once."""
 
     def __init__(self, link: Link) -> None:
+        self.refused = 0  # what could not be published on any connection: its subject came from a stranger
         self._link = link
         self._queue: deque[tuple[str, bytes]] = deque()
         self._bell = asyncio.Event()
@@ -66,7 +67,10 @@ class Acks:
         queue = self._queue
         while queue:
             entry = queue[0]
-            await self._link.publish(*entry)
+            try:
+                await self._link.publish(*entry)
+            except (BadPublish, PayloadTooLarge):
+                self.refused += 1  # tried again it would hold up everything behind it for ever
             if queue and queue[0] is entry:  # not forgotten meanwhile
                 queue.popleft()
         self._empty.set()

@@ -4,6 +4,7 @@ A push consumer with explicit acks and flow control: the measurements of docs/je
 The subject it pushes to belongs to this daemon's store, so that a second daemon under the same peer id is refused by the broker.
 """
 
+import asyncio
 import hashlib
 from collections.abc import Callable, Mapping
 from typing import Any, Final
@@ -13,7 +14,7 @@ import msgspec
 from aghbus.daemon.jetstream_acks import NAK, Acks, Delivery, Hands
 from aghbus.daemon.jetstream_api import CONSUMER_NOT_FOUND, JetStreamApi, JetStreamError
 from aghbus.daemon.jetstream_stream import STREAM
-from aghbus.daemon.link import InboundMessage, Link, Subscription
+from aghbus.daemon.link import InboundMessage, Link, LinkTimeout, Subscription
 from aghbus.daemon.settings import JetStreamSettings
 from aghbus.protocol.acks import ANSWER_TO
 from aghbus.protocol.identifiers import route_token
@@ -21,7 +22,8 @@ from aghbus.protocol.jetstream_config import consumer_config
 from aghbus.protocol.nats_names import durable_name, own_subjects, provisioned_delivery
 
 _IN_USE: Final = 10013  # the consumer pushes to another subject, and somebody is subscribed there
-_FLUSH_WAIT: Final = 5.0  # seconds for the broker to have a subscription
+_FLUSH_WAIT: Final = 5.0  # seconds for the broker to have a subscription, or its end
+_FLOW_CHARS: Final = 512  # ours, of a subject for flow control: the server ends a connection over a line too long
 _MOST_REFUSED: Final = 65_536  # stream sequences looked through for those that a lost connection or process had in hand
 
 
@@ -95,18 +97,26 @@ class DurableConsumer:
             self._connection = self._link.reconnects
         deliver_to = str(info["config"]["deliver_subject"])
         if self._subscription is not None and self._subscription.subject != deliver_to:
-            await self._subscription.drain()  # the operator has put one of his in the place of ours, or the reverse
-            self._subscription = None
+            await self._unsubscribe()  # the operator has put one of his in the place of ours, or the reverse
         if self._subscription is None and not self._closed:
             self._subscription = self._link.subscribe(deliver_to, self._delivered)
             await self._link.flush(_FLUSH_WAIT)
 
     async def close(self) -> None:
-        """Stop receiving; what is in our hands can still be settled. The consumer stays, it keeps our place."""
+        """Stop receiving; what is in our hands can still be settled. The consumer stays, it keeps our place. Raises LinkTimeout."""
         self._closed = True
-        if self._subscription is not None:
-            await self._subscription.drain()
-            self._subscription = None
+        await self._unsubscribe()
+
+    async def _unsubscribe(self) -> None:
+        """After what was on its way. Raises LinkTimeout: the connection is as good as lost, and the subscription ends with it."""
+        subscription, self._subscription = self._subscription, None
+        if subscription is None:
+            return
+        try:
+            async with asyncio.timeout(_FLUSH_WAIT):
+                await subscription.drain()
+        except TimeoutError:
+            raise LinkTimeout(f"the broker did not end a subscription within {_FLUSH_WAIT:g} s") from None
 
     # making
 
@@ -164,10 +174,18 @@ class DurableConsumer:
         if not self.place.ack_pending or last - first >= _MOST_REFUSED:
             return
         any_delivery = int(info["delivered"]["consumer_seq"])
-        for sequence in range(first, last + 1):
-            if sequence not in self._hands:
-                self._acks.put(f"$JS.ACK.{STREAM}.{self.name}.1.{sequence}.{any_delivery}.0.0", NAK)
+        lost = [
+            f"$JS.ACK.{STREAM}.{self.name}.1.{sequence}.{any_delivery}.0.0"
+            for sequence in range(first, last + 1)
+            if sequence not in self._hands
+        ]
+        for subject in lost[:-1]:
+            self._acks.put(subject, NAK)
         await self._acks.drained(_FLUSH_WAIT)
+        for subject in lost[
+            -1:
+        ]:  # answered once the broker has dealt with all: only then nothing newer comes before them
+            await self._api.request(subject, NAK, timeout=_FLUSH_WAIT)
 
     # receiving
 
@@ -175,7 +193,7 @@ class DurableConsumer:
         headers = message.headers or {}
         if not message.data and "Status" in headers:
             stalled = message.reply or headers.get("Nats-Consumer-Stalled", "")
-            if stalled.startswith(self._flow):  # a stranger's message must not have us publish anywhere else
+            if self._is_flow(stalled):
                 self._acks.put(stalled, b"")  # flow control: we have had all that came before
             return
         sequence = stream_sequence(message.reply)
@@ -194,6 +212,11 @@ class DurableConsumer:
                 Delivery(hands, sequence, message.reply),
             )
         )
+
+    def _is_flow(self, subject: str) -> bool:
+        """Whether flow control may listen there: a stranger's message must not have us publish anywhere else, or break our line."""
+        plain = subject.isprintable() and " " not in subject
+        return plain and len(subject) <= _FLOW_CHARS and subject.startswith(self._flow)
 
 
 def _place(info: Mapping[str, Any]) -> Place:

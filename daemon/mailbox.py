@@ -31,39 +31,55 @@ class Mailbox:
         """The oldest ready message, leased to the caller; waits up to `ask.wait` seconds for one to come."""
         core = self._core
         deadline = core.clock.monotonic() + ask.wait
-        consumer = None
+        consumer, lease = None, "lease_" + secrets.token_hex(8)
+        take, give_back = partial(self._lease, ask=ask, lease=lease), partial(self._give_back, lease=lease)
         try:
             while True:
                 waits = core.clock.monotonic() < deadline and not core.draining
-                consumer = Consumer(ask.work_id, partial(self._lease, ask=ask))
+                consumer = Consumer(ask.work_id, take, give_back)
                 item, now_ms = await core.store.write(partial(self._lease_or_join, consumer=consumer, waits=waits))
                 if item is None and waits:  # it has joined: what is leased to it meanwhile is its own, late or not
                     item = await consumer.wait(core.consumers, await self._until_due(deadline, now_ms))
                 if item is not None:
                     failpoint("inbox.leased")
                 if item is not None or not waits:
+                    consumer.hand_on()
                     return item
         finally:
             if consumer is not None:
-                consumer.gone = True
                 core.consumers.leave(consumer)
+                consumer.leave()
 
     def _lease_or_join(self, tx: Transaction, consumer: Consumer, waits: bool) -> tuple[InboxItem | None, int]:
         """What there is, and when that was looked at, in Unix milliseconds."""
         now_ms = self._core.steps.settle(tx)
-        item = consumer.take(tx)
+        item = consumer.lease(tx)
         if item is None and waits:
             self._core.consumers.join(tx, consumer)
         return item, now_ms
 
-    def _lease(self, tx: Transaction, ask: InboxNextAsk) -> InboxItem | None:
+    def _lease(self, tx: Transaction, ask: InboxNextAsk, lease: str) -> InboxItem | None:
         now_ms, visible_ms = self._core.steps.settle(tx), int(ask.visibility * 1000)
-        token = "lease_" + secrets.token_hex(8)
-        item = inbox.lease_next(tx, now_ms, visible_ms, token, work_id=ask.work_id)
+        item = inbox.lease_next(tx, now_ms, visible_ms, lease, work_id=ask.work_id)
         if item is None:
             return None
         audit.note_delivery(tx, now_ms, item, "acked" if ask.ack else "leased")
-        return inbox.ack(tx, item.seq, token) if ask.ack else item
+        if ask.ack:
+            return inbox.ack(tx, item.seq, lease)
+        tx.after_commit(partial(self._core.consumers.ring_in, ask.visibility))
+        return item
+
+    def _give_back(self, item: InboxItem, lease: str) -> None:
+        """Whoever asked for it has gone away, or the daemon drains, before it was handed on."""
+        self._core.counters.add("inbox.given_back")
+        self._core.behind(partial(self._return, seq=item.seq, lease=lease), at_once=True)
+
+    def _return(self, tx: Transaction, seq: int, lease: str) -> None:
+        now_ms = self._core.steps.settle(tx)
+        item = inbox.give_back(tx, seq, lease)
+        if item is not None:
+            audit.note_delivery(tx, now_ms, item, "returned")
+            tx.after_commit(self._core.consumers.ring)
 
     async def _until_due(self, deadline: float, after_ms: int) -> float:
         """Seconds until a lease runs out or a returned message is ready again, up to `deadline`; 0 once the daemon drains.

@@ -166,6 +166,7 @@ class Node:
             self._run("jetstream", self.jetstream.run)
         else:
             self._subscribe()
+        self._run("store", self._store.ended)
         self._run("intake", self.intake.run)
         self._run("publisher", self.publisher.run)
         self._run("retry", self.publisher.retry)

@@ -41,6 +41,10 @@ class Outlook:
         """One more message waits, which is stale from Unix second `expires_at` on."""
         self._stale_from = min(self._stale_from, expires_at)
 
+    def seconds_to_stale(self, now: float) -> float:
+        """From Unix second `now` until something that waits may be stale; 0 when it may be already."""
+        return max(0.0, self._stale_from - now)
+
     def some_stale(self, now: int) -> bool:
         """Whether something that waits may be stale at Unix second `now`."""
         return now >= self._stale_from

@@ -19,6 +19,7 @@ from aghbus.daemon.nats_options import resolve_nats_options
 from aghbus.daemon.node import Node, Reload
 from aghbus.daemon.settings import Settings
 from aghbus.protocol.locations import Locations
+from aghbus.protocol.trust_proof import EnvelopeSigner
 from aghbus.store import envelopes, identities, meta
 from aghbus.store.database import Store
 from aghbus.store.transaction import Transaction
@@ -42,21 +43,33 @@ async def run_daemon(
     broker = _embedded(settings, locations)
     store = await Store.open(Path(locations.store_path), synchronous=_synchronous(settings), name=settings.name)
     try:
-        last_seq = await envelopes.last_seq(store.reader)
-        instance = await store.write(_instance)
-        us = settings.peer_id if signer is None else signer.handle
-        earlier = await store.write(lambda tx: _identity(tx, us))
-    except BaseException:
-        await store.close()  # its threads would keep the process
-        raise
+        node = await _node(settings, locations, store, broker, signer)
+        try:
+            await node.start()
+            await _serve(node, banner, reload)
+        finally:
+            clean = await node.stop()
+    finally:
+        await store.close()  # unless the node has come so far: the store's threads would keep the process
+    if not clean:
+        _log.warning("not everything went out before the deadline; it is kept and goes out at the next start")
+    return 1 if node.failed else 0
+
+
+async def _node(
+    settings: Settings,
+    locations: Locations,
+    store: Store,
+    broker: EmbeddedBroker | None,
+    signer: EnvelopeSigner | None,
+) -> Node:
+    """The node with what it was before, as the store knows it."""
+    last_seq = await envelopes.last_seq(store.reader)
+    instance = await store.write(_instance)
+    us = settings.peer_id if signer is None else signer.handle
+    earlier = await store.write(lambda tx: _identity(tx, us))
     former = [load_former(peer_id, settings, locations, os.environ) for peer_id in earlier]
-    node = Node(settings, locations, store, broker, last_seq=last_seq, instance=instance, signer=signer, former=former)
-    try:
-        await node.start()
-    except BaseException:
-        await node.stop()
-        raise
-    return await _serve(node, banner, reload)
+    return Node(settings, locations, store, broker, last_seq=last_seq, instance=instance, signer=signer, former=former)
 
 
 def _embedded(settings: Settings, locations: Locations) -> EmbeddedBroker | None:
@@ -74,7 +87,8 @@ def _synchronous(settings: Settings) -> Literal["full", "normal"]:
     return "normal" if settings.store.synchronous == "normal" else "full"
 
 
-async def _serve(node: Node, banner: TextIO | None, reload: Reload | None) -> int:
+async def _serve(node: Node, banner: TextIO | None, reload: Reload | None) -> None:
+    """Until a signal, or until a part of it has failed."""
     loop = asyncio.get_running_loop()
     for number in _STOP_SIGNALS:
         loop.add_signal_handler(number, node.stopped.set)
@@ -88,22 +102,27 @@ async def _serve(node: Node, banner: TextIO | None, reload: Reload | None) -> in
             greeting.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await greeting
-    for number in _STOP_SIGNALS:
-        loop.remove_signal_handler(number)  # a second signal ends the process at once
-    clean = await node.stop()
-    if not clean:
-        _log.warning("not everything went out before the deadline; it is kept and goes out at the next start")
-    return 1 if node.failed else 0
+        for number in _STOP_SIGNALS:
+            loop.remove_signal_handler(number)  # a second signal ends the process at once
 
 
 async def _greet_person(node: Node, banner: TextIO) -> None:
-    """Tell the person at the terminal that it runs, and what to type next."""
+    """Tell the person at the terminal that it runs, and what to type next; if there is a terminal."""
     up = await node.link.wait_up(10.0)
+    try:
+        banner.write(_greeting(node, up=up))
+        banner.flush()
+    except (OSError, ValueError):  # nobody reads the pipe, or the disk is full
+        with contextlib.suppress(OSError, ValueError):
+            banner.close()  # or the interpreter would try once more at its end, and fail with it
+
+
+def _greeting(node: Node, *, up: bool) -> str:
     name, us = node.settings.name, node.core.us
     server = node.link.server
     where = f"{'embedded broker' if node.broker else 'NATS'} at {server.url}" if up and server else "no broker yet"
     ctl = _command("aghctl")
-    banner.write(
+    return (
         f"aghd {name}: peer {us} in {node.core.workspace}, channels {', '.join(node.settings.channels)}; {where}\n"
         f"  {ctl} --name {name} status          how it is\n"
         f"  {ctl} --name {name} whois           who is there\n"
@@ -112,7 +131,6 @@ async def _greet_person(node: Node, banner: TextIO) -> None:
         f"  {_command('aghd')} run --name patch-worker --capability test.run\n"
         f"Ctrl-C stops this one.\n"
     )
-    banner.flush()
 
 
 def _instance(tx: Transaction) -> str:

@@ -218,7 +218,7 @@ class Publisher:
         return self._core.clock.monotonic() < self._known_from if acknowledges is None else acknowledges
 
     def _release(self, tx: Transaction, seq: int) -> None:
-        self._ahead.discard(seq)
+        tx.after_commit(partial(self._ahead.discard, seq))
         if retry.release(tx, seq, self._core.steps.settle(tx)):
             tx.after_commit(self._outlook.ring)
 
@@ -250,15 +250,17 @@ class Publisher:
                 next_at = due.next_at
             except (LinkError, StoreUnavailable) as error:
                 self._core.noise.event(logging.INFO, "retry", "retry interrupted", cause=str(error))
-                soon = isinstance(error, StoreUnavailable)  # nobody rings when the store writes again
+                # Nobody rings when the store writes again, nor when a broker answers that was slow for a while.
+                soon = isinstance(error, StoreUnavailable) or self._core.link.state == "up"
                 next_at = self._core.clock.monotonic() + _NOT_TAKEN if soon else None
                 self._outlook.looks_at(next_at)
             await self._pause(next_at)
 
     async def _pause(self, at: float | None) -> None:
         left = _LONGEST if at is None else at - self._core.clock.monotonic()
+        left = min(left, self._outlook.seconds_to_stale(self._core.clock.millis() / 1000), _LONGEST)
         try:
-            async with asyncio.timeout(min(max(left, _SHORTEST), _LONGEST)):
+            async with asyncio.timeout(max(left, _SHORTEST)):
                 await self._outlook.rung()
         except TimeoutError:
             return
@@ -354,5 +356,5 @@ class Publisher:
 
     def _answered_by(self, tx: Transaction, subject: str | None) -> None:
         """A peer that did not answer for a while does: what else waits for it goes out now, in order."""
-        if subject is not None and self._silences.answered(subject):
+        if subject is not None and self._silences.answered(tx, subject):
             tx.after_commit(self._outlook.ring)

@@ -9,6 +9,7 @@ middle of it. A peer is silent on one subject: it may have left one channel and 
 """
 
 from collections.abc import Iterable, Set
+from functools import partial
 from typing import Final
 
 from aghbus.daemon.clock import Clock
@@ -21,6 +22,9 @@ _WINDOW: Final = 256  # unanswered messages that go out at once
 _WORD: Final = 0.25  # seconds in which the broker has said that nobody listens
 
 
+_State = tuple[float, float, bool, int]
+
+
 class _Silence:
     """One subject. `until` is when (monotonic) everything may go out again, `probe` the sequence of the oldest that last did."""
 
@@ -31,6 +35,15 @@ class _Silence:
         self.overdue = False  # back, but what waits is not due yet
         self.probe = 0
         self._pause = FIRST_PAUSE
+
+    @property
+    def state(self) -> _State:
+        """What a look for what may go out changes."""
+        return self.until, self._pause, self.away, self.probe
+
+    @state.setter
+    def state(self, state: _State) -> None:
+        self.until, self._pause, self.away, self.probe = state
 
     def probed(self, seq: int, now: float) -> None:
         """The oldest goes out: somebody listens, unless the broker says otherwise."""
@@ -75,12 +88,12 @@ class Silences:
     def _on(self, subject: str) -> _Silence:
         return self._silent.setdefault(subject, _Silence(self._clock.monotonic() + _WORD))
 
-    def answered(self, subject: str) -> bool:
-        """A peer has answered; whether that ends a silence."""
+    def answered(self, tx: Transaction, subject: str) -> bool:
+        """A peer has answered; whether that ends a silence, with the commit of `tx`."""
         silence = self._silent.get(subject)
         if silence is None or silence.back:
             return False
-        silence.ended()
+        tx.after_commit(silence.ended)
         return True
 
     def nobody_at(self, seq: int) -> None:
@@ -125,6 +138,7 @@ class Silences:
     def _going(self, tx: Transaction, silence: _Silence, mine: list[Outgoing], ceiling: float) -> list[Outgoing]:
         """Everything unanswered up to the last of `mine`, or only the oldest, if that is one of them."""
         now = self._clock.monotonic()
+        tx.after_rollback(partial(self._restore, silence, silence.state))
         older = retry.unanswered(tx, mine[-1].subject, mine[-1].seq, _WINDOW)
         unanswered = sorted({row.seq: row for row in (*older, *mine)}.values())
         going = unanswered[:1] if unanswered[0].seq == mine[0].seq else []
@@ -136,6 +150,12 @@ class Silences:
             self._probes[going[0].seq] = silence
             silence.probed(going[0].seq, now)
         return going
+
+    def _restore(self, silence: _Silence, state: _State) -> None:
+        self._probes.pop(silence.probe, None)
+        silence.state = state
+        if silence.probe:
+            self._probes[silence.probe] = silence
 
     def _due_ms(self, silence: _Silence, now_ms: int) -> int:
         """What is held back goes with everything; to a peer that is back, as soon as what is older goes."""

@@ -29,7 +29,10 @@ class _Pins(ChainMap[str, str]):
 
     def __contains__(self, name: object) -> bool:
         """Asked of every message; ChainMap's own takes ten times as long."""
-        return any([name in pins for pins in self.maps])  # noqa: C419 - a list of three is quicker than a generator
+        for pins in self.maps:  # noqa: SIM110 - a generator takes three times as long
+            if name in pins:
+                return True
+        return False
 
 
 class LivePolicy:

@@ -223,7 +223,7 @@ class Drafts:
             sender=more.pop("sender", core.us),
             to=to,
             ts=now,
-            expires_at=now + int(life),
+            expires_at=min(core.clock.expiry(life), now + MAX_LIFETIME),
             surface=place[0],
             container=place[1],
             body=body,

@@ -39,7 +39,12 @@ JOIN chain_steps AS s ON s.run_id = r.run_id AND s.step = r.step
 LEFT JOIN works AS w ON w.workspace_id = ?1 AND w.channel = r.channel AND w.work_id = s.work_id
 WHERE r.state IN ('running', 'waiting')
     AND (s.work_id IS NULL OR w.id IS NULL OR w.last_seq > r.seen_seq OR r.due_ms <= ?2)
-ORDER BY s.work_id IS NULL, r.rowid LIMIT ?3
+    AND r.run_id NOT IN (SELECT value FROM json_each(?3))
+ORDER BY s.work_id IS NULL, r.rowid LIMIT ?4
+"""
+_IN_PROGRESS: Final = """
+SELECT count(*), min(due_ms) FILTER (WHERE run_id NOT IN (SELECT value FROM json_each(?)))
+FROM chain_runs WHERE state IN ('running', 'waiting')
 """
 _FORGET: Final = """
 DELETE FROM chain_runs WHERE run_id IN (
@@ -185,16 +190,18 @@ def forget(tx: Transaction, before_ms: int, *, keep: int = KEEP, limit: int = 16
     return tx.db.execute(_FORGET, (before_ms, keep, limit)).rowcount
 
 
-async def pending(reader: aiosqlite.Connection, workspace_id: str, now_ms: int, limit: int) -> list[str]:
-    """Up to `limit` runs whose work has moved, whose time is up, and then those that wait for a peer, the oldest first."""
-    rows = await fetch(reader, _PENDING, [workspace_id, now_ms, limit])
+async def pending(
+    reader: aiosqlite.Connection, workspace_id: str, now_ms: int, limit: int, *, apart: Collection[str] = ()
+) -> list[str]:
+    """Up to `limit` runs whose work has moved, whose time is up, and then those that wait for a peer, the oldest first; none
+    of `apart`."""
+    rows = await fetch(reader, _PENDING, [workspace_id, now_ms, json.dumps(list(apart)), limit])
     return [str(run_id) for (run_id,) in rows]
 
 
-async def in_progress(reader: aiosqlite.Connection) -> tuple[int, int | None]:
-    """How many runs are in progress, and when the first node's time is up."""
-    sql = "SELECT count(*), min(due_ms) FROM chain_runs WHERE state IN ('running', 'waiting')"
-    row = (await fetch(reader, sql, []))[0]
+async def in_progress(reader: aiosqlite.Connection, *, apart: Collection[str] = ()) -> tuple[int, int | None]:
+    """How many runs are in progress, and when the first node's time is up, those of `apart` aside."""
+    row = (await fetch(reader, _IN_PROGRESS, [json.dumps(list(apart))]))[0]
     return int(row[0]), row[1]
 
 

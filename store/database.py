@@ -167,6 +167,10 @@ class Store:
             synchronous=self.synchronous,
         )
 
+    async def ended(self) -> None:
+        """Until the writer has ended: by `close`, or by a defect, which is raised."""
+        await asyncio.shield(self._task)
+
     async def close(self) -> None:
         """Finishes the jobs that wait, puts everything into the main file, notes that it was closed, and lets go of it."""
         if self._closed:

@@ -147,6 +147,22 @@ def nack(
     return item(tx, seq)
 
 
+def give_back(tx: Transaction, seq: int, lease: str) -> control.InboxItem | None:
+    """Undoes the lease `lease`, whether acked or not: nobody has seen the message. None when another has it by now."""
+    row = tx.db.execute(
+        "SELECT state FROM inbox WHERE seq = ? AND lease = ? AND state IN ('leased', 'acked')", (seq, lease)
+    ).fetchone()
+    if row is None:
+        return None
+    tx.db.execute(
+        "UPDATE inbox SET state = 'ready', attempts = attempts - 1, lease = NULL, lease_until_ms = NULL WHERE seq = ?",
+        (seq,),
+    )
+    if row[0] == "acked":
+        tx.memory.inbox_waiting.add(1)
+    return item(tx, seq)
+
+
 def requeue(tx: Transaction, seq: int) -> control.InboxItem:
     """Ready at once, with its attempts forgotten: for dead letters, and to read an acked message again. Raises NotFound."""
     state = _held(tx, seq, None)

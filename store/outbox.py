@@ -138,17 +138,6 @@ def mark_receipted(tx: Transaction, workspace_id: str, message_id: str, by: str)
     return tx.apart.execute(sql, (message_id, workspace_id, by)).rowcount > 0
 
 
-def expire(tx: Transaction, now: int, limit: int = 500) -> list[int]:
-    """Up to `limit` queued envelopes that nobody would accept any more at Unix second `now` are expired; their sequences."""
-    rows = tx.db.execute(
-        "UPDATE outbox SET state = 'expired', next_ms = NULL, detail = 'expired before it could be published' WHERE seq IN"
-        " (SELECT seq FROM outbox WHERE state = 'queued' AND state IN ('queued', 'expired', 'dead') AND expires_at <= ?"
-        " ORDER BY seq LIMIT ?) RETURNING seq",
-        (now, limit),
-    ).fetchall()
-    return sorted(seq for (seq,) in rows)
-
-
 async def counts(reader: aiosqlite.Connection) -> dict[str, int]:
     """How many are queued, expired and dead. Published and receipted ones are history, and not counted."""
     sql = "SELECT state, count(*) FROM outbox WHERE state IN ('queued', 'expired', 'dead') GROUP BY state"

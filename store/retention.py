@@ -12,7 +12,7 @@ from typing import Any, Final, NamedTuple
 import msgspec
 
 from aghbus.protocol.lifecycle import TERMINAL_STATES
-from aghbus.store import meta, outbox, peers, rooms
+from aghbus.store import meta, peers, rooms
 from aghbus.store.database import Store
 from aghbus.store.transaction import Transaction
 
@@ -45,7 +45,6 @@ class Swept(msgspec.Struct):
     envelopes: int = 0
     works: int = 0
     ids: int = 0
-    expired: int = 0
     peers: int = 0
     rooms: int = 0
     pages: int = 0
@@ -104,7 +103,7 @@ class _Step(NamedTuple):
 
 
 async def sweep(store: Store, policy: Policy, now_ms: int) -> Swept:
-    """Removes what is past the bounds at `now_ms`, and dedup ids and outbox rows past their time; what went.
+    """Removes what is past the bounds at `now_ms`, and dedup ids past their time; what went.
 
     Each step is a write job of its own. Call it from time to time. StoreUnavailable ends it; the next sweep goes on.
     """
@@ -112,8 +111,6 @@ async def sweep(store: Store, policy: Policy, now_ms: int) -> Swept:
     now = now_ms // 1000
     while count := await store.write(lambda tx: tx.memory.dedup.expire(tx, now, STEP_ROWS)):
         swept.ids += count
-    while gone := await store.write(lambda tx: outbox.expire(tx, now, STEP_ROWS)):
-        swept.expired += len(gone)
     before_ms = 0 if policy.max_age is None else now_ms - int(policy.max_age * 1000)
     through = await store.write(lambda tx: _too_much(tx.db, policy.max_bytes))
     await _sweep_envelopes(store, _Bound(before_ms, through), swept)

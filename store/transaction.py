@@ -57,6 +57,7 @@ class Transaction:
         "remembered",
         "rows",
         "told",
+        "torn",
     )
 
     def __init__(self, db: sqlite3.Connection, memory: Memory) -> None:
@@ -66,6 +67,7 @@ class Transaction:
         self.entries: list[Entry] = []
         self.told: list[Fresh] = []
         self.ahead = False
+        self.torn = False  # rows of some job could not be written
         self._db: Final = db
         self._committed: list[Callback] = []
         self._rolled_back: list[Callback] = []
@@ -92,7 +94,9 @@ class Transaction:
     def write_rows(self) -> None:
         """Writes the rows that wait."""
         own, changes = self.rows.position() != self._job, self._db.total_changes
+        self.torn = True
         self.rows.write(self._db)
+        self.torn = False
         self._writes += 1
         self._job = self.rows.position()
         if not own:
@@ -135,6 +139,7 @@ class Transaction:
         del self.remembered[mark.remembered :]
         del self.entries[mark.entries :]
         del self.told[mark.told :]
+        self.torn = False
         if self._writes == mark.writes:
             self.rows.undo(mark.rows)
         else:

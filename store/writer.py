@@ -82,7 +82,9 @@ class _Entry:
     def resolve(self) -> None:
         if self.future.done():  # its waiter was cancelled
             return
-        if self.error is not None:
+        if isinstance(self.error, StopIteration):  # no future takes it
+            self.future.set_exception(RuntimeError("the job raised StopIteration"))
+        elif self.error is not None:
             self.future.set_exception(self.error)
         else:
             self.future.set_result(self.result)
@@ -231,6 +233,9 @@ class Writer:
         except Exception as error:
             if _is_environment(error):
                 raise
+            if self._tx.torn:  # by rows of this job or of one before it: each alone shows which
+                self._rerun()
+                return
             entry.error = error
             if self._tx.written:
                 self._rerun()

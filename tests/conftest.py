@@ -1,5 +1,7 @@
 """Settings of the whole suite."""
 
+import signal
+
 from hypothesis import settings
 
 from tests.support.nursery import NURSERY
@@ -9,5 +11,10 @@ from tests.support.nursery import NURSERY
 settings.register_profile("aghbus", deadline=None, max_examples=40)
 settings.register_profile("thorough", deadline=None, max_examples=400)
 settings.load_profile("aghbus")
+
+# Who starts the suite in the background of a script (`make test &`) hands it SIGINT ignored, which every process that a test
+# starts and interrupts would inherit.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 NURSERY.opened = True

@@ -7,12 +7,14 @@ time, or too large a one, is answered and closed, and there are never more conne
 import asyncio
 import logging
 import socket
+from collections.abc import Callable
 from http import HTTPStatus
 from typing import Any, Final
 
 import httptools
 from uvicorn.config import Config
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.protocols.http.flow_control import FlowControl
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 from uvicorn.server import ServerState
 
 from aghbus.daemon.api.asgi import JSON, WHOLE_BODY, common_headers
@@ -40,12 +42,31 @@ IDLE_SECONDS: Final = 75
 """Seconds, ours: a connection kept alive without a request."""
 
 
+MAX_AHEAD: Final = 16
+"""Ours: requests that a connection takes while one of its is being answered. Only who goes on reading hears a client hang up."""
+
+MAX_AHEAD_BYTES: Final = 65_536
+"""Ours: bytes of such requests, heads and bodies together. What was read with the last of them comes on top."""
+
 LINGER_SECONDS: Final = 1.0
 """Seconds, ours: how long a refused client may go on sending before its connection is cut (RFC 9112 section 9.6)."""
 
 
 class _Refused(Exception):
     """Stops the parser: why is in the connection."""
+
+
+class _Flow(FlowControl):
+    """As uvicorn's, but reading does not go on before the connection has room for what it would read."""
+
+    def __init__(self, transport: asyncio.Transport, has_room: Callable[[], bool]) -> None:
+        super().__init__(transport)
+        self._has_room = has_room
+
+    def resume_reading(self) -> None:
+        """Unless there is no room."""
+        if self.read_paused and self._has_room():
+            super().resume_reading()
 
 
 class ApiConnection(HttpToolsProtocol):
@@ -67,6 +88,10 @@ class ApiConnection(HttpToolsProtocol):
         self.head_seconds = head_seconds
         self._head_bytes = 0
         self._in_head = False
+        self._served: RequestResponseCycle | None = (
+            None  # the last that was begun; those of the pipeline wait for its end
+        )
+        self._ahead_bytes = 0
         self._surplus = False
         self._lingering = False
         self._deadline: asyncio.TimerHandle | None = None
@@ -84,6 +109,7 @@ class ApiConnection(HttpToolsProtocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override] # as uvicorn narrows it
         """Take the connection. One too many is heard before it is refused: closing on unread bytes would be a reset."""
         super().connection_made(transport)
+        self.flow = _Flow(transport, self._has_room)
         if self._is_of_a_stranger():
             transport.abort()  # nothing that it sends is read
             return
@@ -106,10 +132,11 @@ class ApiConnection(HttpToolsProtocol):
         return True
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Release timers with the rest."""
+        """Release timers with the rest, and tell the application, which uvicorn does for the newest request alone."""
         self._disarm()
         if self._rest is not None:
             self._rest.cancel()
+        self._give_up()
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
@@ -120,6 +147,10 @@ class ApiConnection(HttpToolsProtocol):
         super().data_received(data)
         if self.transport.is_closing() or self._lingering:
             return
+        if self.pipeline:
+            self._ahead_bytes += len(data)
+            if not self._has_room():
+                self.flow.pause_reading()
         if self._in_head:
             self._head_bytes += len(data)
             if self._head_bytes > MAX_HEAD_BYTES:
@@ -171,10 +202,16 @@ class ApiConnection(HttpToolsProtocol):
             on_response=self.on_response_complete,
         )
         if before is None or before.response_complete:
-            self._start_asgi_task(self.cycle, self.app)
+            self._serve(self.cycle)
         else:  # it came before the answer to the one before
-            self.flow.pause_reading()
             self.pipeline.appendleft((self.cycle, self.app))
+
+    def _serve(self, cycle: RequestResponseCycle) -> None:
+        self._served = cycle
+        self._start_asgi_task(cycle, self.app)
+
+    def _has_room(self) -> bool:
+        return len(self.pipeline) < MAX_AHEAD and self._ahead_bytes <= MAX_AHEAD_BYTES
 
     def _complete_scope(self) -> None:
         target = httptools.parse_url(self.url)
@@ -196,9 +233,12 @@ class ApiConnection(HttpToolsProtocol):
         """On to the next request, or to a rest: with one timer for many rests, since under load each lasts a moment."""
         if self.transport.is_closing():
             return
+        following = self.pipeline.pop()[0] if self.pipeline else None
+        if not self.pipeline:
+            self._ahead_bytes = 0
         self.flow.resume_reading()
-        if self.pipeline:
-            self._start_asgi_task(*self.pipeline.pop())
+        if following is not None:
+            self._serve(following)
             return
         self._resting_since = self.loop.time()
         if self._rest is None:
@@ -248,7 +288,7 @@ class ApiConnection(HttpToolsProtocol):
     def _refuse(self, status: int, code: str, message: str) -> None:
         """Answer and close. When another answer is under way on this connection, only close."""
         self._disarm()
-        if self.transport.is_closing() or (self.cycle is not None and self._answering()):
+        if self.transport.is_closing() or self._answering():
             self.transport.close()
             return
         body = error_body(code, message)
@@ -261,13 +301,19 @@ class ApiConnection(HttpToolsProtocol):
     def _linger(self) -> None:
         """Write no more, and drop what still comes: closing on unread bytes is a reset, which may overtake the answer."""
         self._lingering = True
-        self.pipeline.clear()
-        if self.cycle is not None and not self.cycle.response_complete:  # to its application the client is gone
-            self.cycle.disconnected = True
-            self.cycle.message_event.set()
+        self._give_up()
         self.flow.resume_reading()
         self.transport.write_eof()
         self._deadline = self.loop.call_later(LINGER_SECONDS, self.transport.abort)
 
+    def _give_up(self) -> None:
+        """To the application the client is gone, and what waits for an answer is never begun."""
+        self.pipeline.clear()
+        self._ahead_bytes = 0
+        if self._served is not None and not self._served.response_complete:
+            self._served.disconnected = True
+            self._served.message_event.set()
+
     def _answering(self) -> bool:
-        return self.cycle.response_started and not self.cycle.response_complete
+        served = self._served
+        return served is not None and served.response_started and not served.response_complete

@@ -34,6 +34,7 @@ _GATHER: Final = (
     0.01  # seconds in which envelopes gather before they are looked at: a flood costs a hundred looks a second
 )
 _LONGEST: Final = 60.0  # seconds between two looks at what runs out: a wall clock may be set while we wait
+_LOOK: Final = 1.0  # seconds after which a look fetches no more messages: ends, and what runs out, come between
 _AFTER_FAILURE: Final = 1.0  # seconds
 
 
@@ -84,10 +85,14 @@ class Follower:
         seqs = await bridge.to_log(core.store.reader, WAITS, self._position, upto, _PAGE)
         reached = seqs[-1] if len(seqs) == _PAGE else max(upto, self._position)
         arrived = []
+        until = core.clock.monotonic() + _LOOK
         for kept in await bridge.kept_all(core.store.reader, seqs) if seqs else []:
             if self._arrivals.is_ours(kept, frozenset({kept.kind})):
                 item = await self._arrivals.read(WAITS, kept)
                 arrived += [item] if item is not None else []
+            if core.clock.monotonic() >= until:
+                reached = kept.seq
+                break
         known = known_agents(core, arrived)
         for portion in portions(arrived):
             await core.store.write(partial(self._log_portion, portion=portion, known=known))

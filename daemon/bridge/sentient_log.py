@@ -3,7 +3,7 @@
 An entry is committed with the message that it is about, and appended afterwards. A daemon that was killed in between does
 not know what it had written: it looks for its entries at the end of the file before it appends them, and completes one
 that was cut off. So each entry is in the file once, unless the file was changed by somebody else meanwhile. Several
-daemons may share a root: the file is locked while one of them appends.
+daemons may share a root: the file is locked while one of them appends, and one that keeps the lock is not waited for.
 """
 
 import asyncio
@@ -11,6 +11,7 @@ import fcntl
 import logging
 import os
 import stat
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
@@ -28,6 +29,8 @@ _log = logging.getLogger("aghbus.bridge")
 _BATCH: Final = 200  # entries between two syncs
 _TAIL_BYTES: Final = 16 * 1024 * 1024  # ours, of a file in which entries are looked for after a crash
 _AFTER_FAILURE: Final = 5.0  # seconds until a file that could not be written is tried again
+_LOCK_WAIT: Final = 2.0  # seconds, ours: an append takes milliseconds; an exit of ours has to wait for so long
+_LOCK_RETRY: Final = 0.02  # seconds
 _END: Final = b"---\n"  # the last line of an entry
 
 
@@ -88,12 +91,26 @@ def append(root: Path, day: str, texts: Sequence[bytes], *, doubt: bool) -> None
     try:
         if not stat.S_ISREG(os.fstat(fd).st_mode):
             raise OSError(0, f"{path.name} is no file")
-        fcntl.flock(fd, fcntl.LOCK_EX)
+        _lock(fd, path)
         _write(fd, _missing(fd, texts, doubt=doubt))
         os.fsync(fd)
     finally:
         os.close(fd)
     _sync_folder(path.parent)
+
+
+def _lock(fd: int, path: Path) -> None:
+    """Keep other daemons out until `fd` is closed. Raises OSError when one of them does not let us in."""
+    deadline = time.monotonic() + _LOCK_WAIT
+    while True:
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if time.monotonic() >= deadline:
+                raise OSError(0, f"{path.name} is locked by another process") from None
+            time.sleep(_LOCK_RETRY)
+        else:
+            return
 
 
 def _missing(fd: int, texts: Sequence[bytes], *, doubt: bool) -> bytes:

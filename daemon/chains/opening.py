@@ -75,7 +75,7 @@ def _say(core: Core, run: Run, node: Node, step: int, peer: str, text: str, caus
         sender=core.us,
         to=peer,
         ts=now,
-        expires_at=now + int(life),
+        expires_at=core.clock.expiry(life),
         surface="thread",
         container=thread_of(core, run),
         work_id="work_" + digest("chain.work", *identity),

@@ -21,7 +21,8 @@ Bus = tuple[Home, Daemon, Daemon]
 def bus(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bus]:
     """A home with `ops` and `worker`, who know each other; each test opens works of its own."""
     home = Home(tmp_path_factory.mktemp("bus"))
-    with Daemon(home, "worker", "--capability", "test.run") as worker, Daemon(home, "ops") as ops:
+    once = ("--retry-first", "30s")  # a second try, after a second's stall, would be an event of its own
+    with Daemon(home, "worker", *once, "--capability", "test.run") as worker, Daemon(home, "ops", *once) as ops:
         wait_for(lambda: ops.knows("worker") and worker.knows("ops"), 20, "the two to know each other")
         yield home, ops, worker
 
@@ -29,7 +30,7 @@ def bus(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bus]:
 def opened(home: Home, *args: str) -> str:
     sent = home.ctl_json("--name", "ops", "work", "open", "--to", "worker", "--text", "do it", *args)
     work_id: str = sent["work_id"]
-    home.ctl_json("--name", "worker", "inbox", "next", "--wait", "10s", "--ack", "--work", work_id)
+    home.ctl_json("--name", "worker", "inbox", "next", "--wait", "30s", "--ack", "--work", work_id)
     return work_id
 
 
@@ -55,7 +56,7 @@ def test_work_open_prints_the_id_alone(bus: Bus) -> None:
     done = home.ctl("--name", "ops", "work", "open", "--to", "worker", "--text", "x", "--direct")
     work_id = done.stdout.decode().removesuffix("\n")
     assert home.ctl_json("--name", "ops", "work", "show", work_id)["work"]["surface"] == "direct"
-    home.ctl_json("--name", "worker", "inbox", "next", "--wait", "10s", "--ack", "--work", work_id)
+    home.ctl_json("--name", "worker", "inbox", "next", "--wait", "30s", "--ack", "--work", work_id)
 
 
 def test_the_same_id_is_sent_once(bus: Bus) -> None:
@@ -110,11 +111,11 @@ def test_a_lease_is_given_back_and_acked(bus: Bus) -> None:
     home, _, _ = bus
     work_id = home.ctl_json("--name", "ops", "work", "open", "--to", "worker", "--text", "x")["work_id"]
     take = ["--name", "worker", "inbox", "next", "--work", work_id]
-    item = home.ctl_json(*take, "--wait", "10s")["item"]
+    item = home.ctl_json(*take, "--wait", "30s")["item"]
     assert home.ctl(*take).returncode == 1
     nacked = home.ctl_json("--name", "worker", "inbox", "nack", str(item["seq"]), "--delay", "0", "--error", "again")
     assert (nacked["state"], nacked["last_error"]) == ("ready", "again")
-    second = home.ctl_json(*take, "--wait", "10s")["item"]
+    second = home.ctl_json(*take, "--wait", "30s")["item"]
     assert (second["seq"], second["attempts"]) == (item["seq"], 2)
     ack = ["--name", "worker", "inbox", "ack", str(item["seq"]), "--lease"]
     assert home.ctl(*ack, item["lease"]).returncode == 4
@@ -126,7 +127,7 @@ def test_next_steps_reach_the_same_daemon(bus: Bus) -> None:
     done = home.ctl("--name", "ops", "work", "open", "--to", "worker", "--text", "next steps")
     work_id = done.stdout.decode().strip()
     assert f"aghctl --name ops work watch {work_id}" in done.stderr.decode()
-    took = home.ctl("--name", "worker", "inbox", "next", "--wait", "10s", "--work", work_id)
+    took = home.ctl("--name", "worker", "inbox", "next", "--wait", "30s", "--work", work_id)
     steps = [line.removeprefix("next: aghctl ") for line in took.stderr.decode().splitlines()]
     assert steps[0] == f"--name worker work accept {work_id}"
     accepted = home.ctl(*steps[0].split())
@@ -138,10 +139,10 @@ def test_next_steps_reach_the_same_daemon(bus: Bus) -> None:
 def test_a_message_that_is_ready_at_once_names_no_time(bus: Bus) -> None:
     home, _, _ = bus
     work_id = home.ctl_json("--name", "ops", "work", "open", "--to", "worker", "--text", "twice")["work_id"]
-    item = home.ctl_json("--name", "worker", "inbox", "next", "--wait", "10s", "--ack", "--work", work_id)["item"]
+    item = home.ctl_json("--name", "worker", "inbox", "next", "--wait", "30s", "--ack", "--work", work_id)["item"]
     requeued = home.ctl("--name", "worker", "inbox", "requeue", str(item["seq"])).stdout.decode()
     assert requeued.endswith(" is ready\n")
-    home.ctl_json("--name", "worker", "inbox", "next", "--wait", "10s", "--work", work_id)
+    home.ctl_json("--name", "worker", "inbox", "next", "--wait", "30s", "--work", work_id)
     later = home.ctl("--name", "worker", "inbox", "nack", str(item["seq"]), "--delay", "5m").stdout.decode()
     assert " is ready, again at " in later
     assert home.ctl("--name", "worker", "inbox", "ack", str(item["seq"])).returncode == 0
@@ -160,7 +161,7 @@ def test_hostile_text_reaches_no_terminal(bus: Bus) -> None:
     hostile = "\x1b[2J\u202eoops\nforged line\x07"
     work_id = home.ctl_json("--name", "ops", "work", "open", "--to", "worker", "--text", hostile)["work_id"]
     shown = [
-        home.ctl("--name", "worker", "inbox", "next", "--wait", "10s", "--work", work_id),
+        home.ctl("--name", "worker", "inbox", "next", "--wait", "30s", "--work", work_id),
         home.ctl("--name", "worker", "inbox", "list"),
         home.ctl("--name", "worker", "work", "show", work_id),
         home.ctl("--name", "worker", "work", "list"),

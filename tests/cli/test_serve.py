@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from aghbus.cli.worker_journal import Journal
-from tests.support.daemons import Daemon, Home, wait_for
+from tests.support.daemons import Daemon, Home, HttpError, wait_for
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "pidfd_open"), reason="serve needs Linux")
 
@@ -400,14 +400,16 @@ def test_heartbeats_carry_the_last_line_and_keep_their_distance(bus: Bus, tmp_pa
     )
     with serving(bus, tmp_path, "--once", "--heartbeat", "0.3s", command=command) as serve:
         work_id = bus.open()
-        wait_for(lambda: len(bus.traces(work_id)) >= 3, WAIT, "three heartbeats")
+        wait_for(lambda: len(serve.seen("heartbeat", message="\\x1b[1m50 %")) >= 4, WAIT, "four heartbeats of the line")
         (tmp_path / "go").touch()
         serve.ended()
     beats = [body["message"] for body in bus.traces(work_id) if body["state"] == "working"]
-    assert set(beats) == {"\\x1b[1m50 %"}
-    times = [item["at_ms"] for item in serve.seen("heartbeat")]
-    # Nothing new: a keep-alive every three intervals. Half a second is for a daemon that once answers late.
-    assert times[-1] - times[0] >= 900 * (len(times) - 1) - 500
+    assert {beat for beat in beats if not beat.startswith("running for ")} == {"\\x1b[1m50 %"}  # before it has printed
+    times = [item["at_ms"] for item in serve.seen("heartbeat", message="\\x1b[1m50 %")]
+    # Nothing new: a keep-alive every three intervals. The time is that of the answer, which once may come late: one beat is
+    # decided after the answer to the one before, so that two intervals are never shorter than one of theirs.
+    assert len(times) >= 3
+    assert times[-1] - times[0] >= 900 * (len(times) - 2) - 20
 
 
 def test_what_is_said_meanwhile_is_acknowledged_and_noted(bus: Bus, tmp_path: Path) -> None:
@@ -423,11 +425,15 @@ def test_what_is_said_meanwhile_is_acknowledged_and_noted(bus: Bus, tmp_path: Pa
 
 
 def test_the_time_limit_ends_the_whole_family(bus: Bus, tmp_path: Path) -> None:
-    options = ["--once", "--time-limit", "3s", "--grace", "0.2s"]
-    with serving(bus, tmp_path, *options, command=script(tmp_path, FAMILY)) as serve:
-        end = bus.end_of(bus.open())
-        assert serve.ended() == 1
-    assert (end["event"], end["message"], end["result"]["timeout"]) == ("trace:failed", "timed out after 3 s", True)
+    for limit in (3, 10, 30):  # on a slow machine the family is not complete within the first
+        options = ["--once", "--time-limit", f"{limit}s", "--grace", "0.2s"]
+        with serving(bus, tmp_path, *options, command=script(tmp_path, FAMILY)) as serve:
+            end = bus.end_of(bus.open())
+            assert serve.ended() == 1
+        told = (end["event"], end["message"], end["result"]["timeout"])
+        assert told == ("trace:failed", f"timed out after {limit} s", True)
+        if (tmp_path / "pids").exists():
+            break
     assert len(pids_of(tmp_path)) == 3
     assert all_gone(pids_of(tmp_path))()
 
@@ -579,7 +585,7 @@ def test_told_to_it_runs_again_what_died_with_its_worker(bus: Bus, tmp_path: Pat
     with serving(bus, tmp_path, command=command) as serve:
         work_id = bus.open()
         serve.until("started")
-        wait_for((tmp_path / "runs").exists, WAIT, "the first run")
+        wait_for(lambda: (tmp_path / "runs").exists() and (tmp_path / "runs").read_text(), WAIT, "the first run")
         serve.stop(signal.SIGKILL)
     (tmp_path / "go").touch()
     with serving(bus, tmp_path, "--on-restart", "rerun", command=command) as serve:
@@ -651,6 +657,9 @@ def test_the_daemon_may_be_killed_and_started_while_a_command_runs(tmp_path: Pat
         wait_for(lambda: not bus.waiting(work_id), WAIT, "the acknowledgement")
         second = bus.open()
         assert bus.end_of(second)["event"] == "trace:completed"
-        bus.ops.post(f"/v1/works/{bus.open()}/cancel")
+        third = bus.open()
+        with contextlib.suppress(HttpError):  # the command has nothing to wait for: it may have ended before
+            bus.ops.post(f"/v1/works/{third}/cancel")
+        bus.end_of(third)
         assert serve.stop() == 0
     assert (tmp_path / "runs").read_text().split()[:2] == [work_id, second]

@@ -186,6 +186,23 @@ async def test_a_sender_that_breaks_off_leaves_nothing(server: NatsServer) -> No
             await ours.get("w", "n")
 
 
+async def test_a_daemon_that_stops_does_not_wait_for_a_broker_that_stands_still(server: NatsServer) -> None:
+    stalled = asyncio.Event()
+
+    async def content() -> AsyncIterator[bytes]:
+        yield bytes(300_000)
+        await server.pause()
+        stalled.set()
+        yield bytes(300_000)
+
+    async with store(server) as ours:
+        putting = asyncio.create_task(ours.put("w", "n", content()))
+        await stalled.wait()
+        putting.cancel()
+        done, _ = await asyncio.wait({putting}, timeout=3)  # a purge that is not answered takes 5
+        assert done and putting.cancelled()
+
+
 async def test_missing_content_is_noticed_and_its_last_piece_never_comes(server: NatsServer) -> None:
     async with store(server) as ours, foreign(server) as js:
         await ours.put("w", "n", pieces(os.urandom(700_000)))

@@ -1,5 +1,6 @@
 """The daily audit log as a file: appended once, whatever interrupted it, and by several daemons at a time."""
 
+import fcntl
 import os
 import stat
 import threading
@@ -71,6 +72,28 @@ def test_a_pipe_in_place_of_the_file_does_not_hold_us(tmp_path: Path) -> None:
     os.mkfifo(log(tmp_path))
     with pytest.raises(OSError, match="no file"):
         append(tmp_path, DAY, [FIRST], doubt=False)
+
+
+def test_a_writer_that_keeps_the_lock_is_not_waited_for(tmp_path: Path) -> None:
+    append(tmp_path, DAY, [FIRST], doubt=False)
+    with log(tmp_path).open("rb") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        refused: list[OSError] = []
+
+        def attempt() -> None:
+            try:
+                append(tmp_path, DAY, [SECOND], doubt=False)
+            except OSError as error:
+                refused.append(error)
+
+        attempting = threading.Thread(target=attempt)
+        attempting.start()
+        attempting.join(15)
+        waited = not attempting.is_alive()
+    attempting.join()
+    assert waited and "locked by another process" in str(refused[0])
+    append(tmp_path, DAY, [SECOND], doubt=True)
+    assert log(tmp_path).read_bytes() == FIRST + SECOND
 
 
 def test_two_writers_never_mix_their_entries(tmp_path: Path) -> None:

@@ -4,6 +4,8 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from aghbus.daemon.broker import BrokerError
 from aghbus.daemon.clock import Clock, arm
@@ -145,6 +147,22 @@ async def test_who_is_heard_before_the_step_is_noticed_is_not_active_for_hours(
     await core.store.write(core.steps.settle)
     (peer,) = core.roster.all()
     assert core.roster.presence(peer, clock.millis() + 61_000) == "expired"
+
+
+class At(Clock):
+    """A wall clock that stands."""
+
+    def __init__(self, now_ms: int) -> None:
+        self._now_ms = now_ms
+
+    def millis(self) -> int:
+        return self._now_ms
+
+
+@given(st.integers(1_700_000_000_000, 1_900_000_000_000), st.integers(1_000, 604_800_000))
+def test_nothing_expires_earlier_than_it_was_asked_to_nor_a_second_later(now_ms: int, life_ms: int) -> None:
+    expires_ms = 1000 * At(now_ms).expiry(life_ms / 1000)
+    assert now_ms + life_ms - 1 <= expires_ms < now_ms + life_ms + 1000  # the millisecond is of floating point
 
 
 def test_the_test_switch_is_off_unless_it_is_named(tmp_path: Path) -> None:

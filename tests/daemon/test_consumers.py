@@ -22,6 +22,7 @@ from aghbus.store import inbox
 from aghbus.store.database import Store
 from aghbus.store.transaction import Transaction
 from tests.store.makers import NOW_MS, receiving, say
+from tests.support.natsutil import wait_until
 
 VISIBLE_MS = 60_000
 
@@ -37,15 +38,20 @@ def take(tx: Transaction, work_id: str | None) -> InboxItem | None:
     return inbox.lease_next(tx, NOW_MS, VISIBLE_MS, "lease", work_id=work_id)
 
 
+def _ignore(_item: InboxItem) -> None:
+    """For consumers that do not go away."""
+
+
 async def waiting(store: Store, consumers: Consumers, work_id: str | None = None) -> Consumer:
-    consumer = Consumer(work_id, partial(take, work_id=work_id))
+    consumer = Consumer(work_id, partial(take, work_id=work_id), _ignore)
     await store.write(lambda tx: consumers.join(tx, consumer))
     return consumer
 
 
 def arrives(tx: Transaction, consumers: Consumers, work_id: str | None = None) -> None:
-    receiving(say(work_id=work_id))(tx)
-    consumers.offer(tx, [work_id])
+    _, applied = receiving(say(work_id=work_id))(tx)
+    assert applied.seq is not None
+    consumers.offer(tx, [(applied.seq, work_id)])
 
 
 async def test_one_message_is_for_the_one_that_waited_longest(store: Store) -> None:
@@ -123,7 +129,7 @@ async def test_a_ring_makes_everybody_look_again(store: Store) -> None:
 async def test_a_transaction_that_is_run_again_loses_no_message(store: Store) -> None:
     """The join is undone, and its consumer told to look again: what comes in the second run is not for a deaf one."""
     consumers = Consumers()
-    consumer = Consumer(None, partial(take, work_id=None))
+    consumer = Consumer(None, partial(take, work_id=None), _ignore)
 
     def refused(tx: Transaction) -> None:
         tx.db.execute("INSERT INTO meta (key, value) VALUES ('late', 1)")
@@ -143,11 +149,14 @@ async def test_a_transaction_that_is_run_again_loses_no_message(store: Store) ->
 
 async def test_nobody_joins_who_is_gone(store: Store) -> None:
     consumers = Consumers()
-    consumer = Consumer(None, partial(take, work_id=None))
+    consumer = Consumer(None, partial(take, work_id=None), _ignore)
     consumer.gone = True
     await store.write(lambda tx: consumers.join(tx, consumer))
     await store.write(lambda tx: arrives(tx, consumers))
     assert (await store.write(lambda tx: take(tx, None))) is not None
+
+
+# as the API asks
 
 
 class Rushing(Clock):
@@ -163,11 +172,27 @@ async def _nowhere() -> NatsOptions:
     raise BrokerError("resolve", "this test has no broker", "")
 
 
+def core_of(store: Store, clock: Clock | None = None) -> Core:
+    return Core(
+        Settings(name="us", peer_id="us"), clock or Clock(), store, Link(_nowhere, name="test"), Roster(30.0), 0
+    )
+
+
+async def asking(core: Core, count: int, ask: InboxNextAsk) -> list[asyncio.Task[InboxItem | None]]:
+    """So many consumers that wait, in this order."""
+    asks = []
+    for _ in range(count):
+        before = core.consumers.count
+        asks.append(asyncio.create_task(Mailbox(core).next(ask)))
+        await wait_until(lambda: core.consumers.count > before, 10, "a consumer to wait")  # noqa: B023 - awaited at once
+    return asks
+
+
 @pytest.mark.parametrize("ack", [True, False])
 async def test_what_is_leased_in_the_last_moment_of_a_wait_is_given(store: Store, ack: bool) -> None:
     """It was found by nobody when it asked, stored in the same transaction, and its time was up when that was durable."""
     clock = Rushing()
-    core = Core(Settings(name="us", peer_id="us"), clock, store, Link(_nowhere, name="test"), Roster(30.0), 0)
+    core = core_of(store, clock)
 
     def job(tx: Transaction) -> None:
         arrives(tx, core.consumers)
@@ -178,3 +203,53 @@ async def test_what_is_leased_in_the_last_moment_of_a_wait_is_given(store: Store
     assert store.stats.commits == commits + 1
     assert item is not None
     assert item.state == ("acked" if ack else "leased")
+
+
+async def test_who_waits_beside_one_that_dies_gets_its_message_when_the_lease_runs_out(store: Store) -> None:
+    core = core_of(store)
+    first, second = await asking(core, 2, InboxNextAsk(wait=60, visibility=1))
+    await store.write(lambda tx: arrives(tx, core.consumers))
+    dies = await first
+    assert dies is not None
+    async with asyncio.timeout(15):
+        item = await second
+    assert item is not None
+    assert (item.seq, item.attempts) == (dies.seq, 2)
+
+
+async def test_one_that_takes_an_older_message_leaves_the_new_one_to_the_next(store: Store) -> None:
+    core = core_of(store)
+    await store.write(receiving(say()))
+    old = await store.write(lambda tx: inbox.lease_next(tx, NOW_MS - 60_000, 1_000, "of a dead one"))
+    consumers = [await waiting(store, core.consumers) for _ in range(2)]
+    await store.write(lambda tx: arrives(tx, core.consumers))
+    items = [await consumer.wait(core.consumers, 0) for consumer in consumers]
+    assert old is not None
+    assert [item.seq for item in items if item is not None] == [old.seq, old.seq + 1]
+
+
+@pytest.mark.parametrize("ack", [True, False])
+@pytest.mark.parametrize("waits", [True, False])
+async def test_what_is_leased_to_one_that_goes_away_is_ready_again(store: Store, ack: bool, waits: bool) -> None:
+    """It is gone when the transaction that leased it is through: at its own look, or while it waited."""
+    core, asks = core_of(store), InboxNextAsk(wait=60, ack=ack)
+    if waits:
+        (asked,) = await asking(core, 1, asks)
+
+        def arrive(tx: Transaction) -> None:
+            arrives(tx, core.consumers)
+            asked.cancel()
+
+        await store.write(arrive)
+    else:
+        await store.write(receiving(say()))
+        asked = asyncio.create_task(Mailbox(core).next(asks))
+        commits = store.stats.commits
+        await asyncio.gather(asyncio.sleep(0), store.write(lambda _tx: asked.cancel()))
+        assert store.stats.commits == commits + 1  # of one transaction
+    assert isinstance((await asyncio.gather(asked, return_exceptions=True))[0], asyncio.CancelledError)
+    async with asyncio.timeout(15):
+        item = await Mailbox(core).next(InboxNextAsk(wait=60))
+    assert item is not None
+    assert item.attempts == 1
+    assert core.counters["inbox.given_back"] == 1

@@ -25,6 +25,7 @@ from aghbus.daemon.nats_options import NatsOptions
 from aghbus.daemon.publisher import Publisher
 from aghbus.daemon.roster import Roster
 from aghbus.daemon.settings import LimitsSettings, ReceiveSettings, Settings
+from aghbus.daemon.trust_settings import TrustSettings
 from aghbus.protocol.budget import Budgets, Doubts
 from aghbus.protocol.envelope import Envelope
 from aghbus.protocol.identifiers import subject_for
@@ -33,6 +34,7 @@ from aghbus.protocol.trust_keys import SigningKey
 from aghbus.protocol.trust_proof import EnvelopeSigner
 from aghbus.store.database import Store
 from aghbus.store.dedup import DedupWindow
+from tests.support.natsutil import wait_until
 
 FRIEND = EnvelopeSigner(SigningKey(bytes(range(32))), "friend")
 OTHER = EnvelopeSigner(SigningKey(bytes(range(1, 33))), "other")
@@ -65,9 +67,9 @@ class Bench:
         self.store = store
         self._number = 0
 
-    async def offer(self, document: dict[str, Any], settlement: Settlement | None = None) -> None:
+    async def offer(self, document: dict[str, Any], settlement: Settlement | None = None, reply: str = "") -> None:
         subject = subject_for("ws_local", "default", document["to"])
-        self.intake.offer(InboundMessage(subject, json.dumps(document).encode(), "", None, settlement))
+        self.intake.offer(InboundMessage(subject, json.dumps(document).encode(), reply, None, settlement))
         while self.intake.depth:
             await self.intake._work_queue_off()
 
@@ -143,6 +145,25 @@ async def test_what_is_over_a_senders_budget_is_held_off_and_costs_nobody_else(t
         await b.offer(late, again)
         assert again.said == "ack"
         assert (await b.senders()).count("flood") == PER_MINUTE + 1
+
+
+async def test_a_repeat_of_what_is_committed_is_answered_so_even_if_its_sender_is_not_listened_to_any_more(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answers: list[str] = []
+
+    async def publish(_subject: str, raw: bytes) -> None:
+        answers.append(json.loads(raw)["outcome"])
+
+    async with bench(tmp_path) as b:
+        monkeypatch.setattr(b.core.link, "publish", publish)
+        first, later = b.say("peer"), b.say("peer")
+        await b.offer(first, reply=f"_INBOX.{'0' * 32}.ack.1")
+        b.core.take_over(msgspec.structs.replace(b.core.settings, trust=TrustSettings(mode="require")))
+        await b.offer(first, reply=f"_INBOX.{'0' * 32}.ack.1")
+        await b.offer(later, reply=f"_INBOX.{'0' * 32}.ack.1")
+        await wait_until(lambda: len(answers) == 3, 10, "the answers")
+        assert answers == ["committed", "committed", "refused"]
 
 
 async def test_forgeries_do_not_spend_what_the_real_one_may_send(tmp_path: Path) -> None:

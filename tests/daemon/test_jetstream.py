@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from aghbus.daemon import jetstream_consumer
 from aghbus.daemon.jetstream_api import JetStreamApi, JetStreamError
 from aghbus.daemon.jetstream_consumer import stream_sequence
 from aghbus.daemon.jetstream_stream import STREAM, covers, differences, wanted
@@ -348,16 +349,30 @@ async def test_a_second_daemon_under_one_peer_id_is_told_and_the_first_goes_on(s
 
 async def test_strangers_cannot_settle_or_feed_through_the_delivery_subject(server: NatsServer) -> None:
     async with Peer(server, "a").running() as peer, admin(server) as api:
-        subject = (await consumer_info(api, "a"))["config"]["deliver_subject"]
+        info = await consumer_info(api, "a")
+        subject, flow = info["config"]["deliver_subject"], f"$JS.FC.{STREAM}.{info['name']}."
         await peer.profile.carrier.carry([row(1)])
         await peer.has(1)
         await api._link.publish(subject, b"fed", reply="somewhere")
         await api._link.publish(subject, b"fed")
         await api._link.publish(subject, b"", {"Status": "100"})
-        await api._link.flush(5)
+        for token in ("two words", "\x01", 6_000 * "x"):
+            await api._link.publish(subject, b"", {"Status": "100", "Nats-Consumer-Stalled": flow + token})
+        await api._link.flush(20)
         await peer.profile.carrier.carry([row(2)])
         await peer.has(2)
+        await settled(api, "a")
         assert peer.texts == ["1", "2"]
+        assert peer.link.reconnects == 0 and peer.profile._acks.refused == 0
+
+
+async def test_what_cannot_be_published_holds_up_no_acks(server: NatsServer) -> None:
+    async with Peer(server, "a").running() as peer, admin(server) as api:
+        peer.profile._acks.put("no subject", b"")
+        await peer.profile.carrier.carry([row(1)])
+        await peer.has(1)
+        await settled(api, "a")
+        assert peer.profile._acks.refused == 1
 
 
 def test_stream_sequences_of_both_reply_forms() -> None:
@@ -542,7 +557,7 @@ async def test_a_retry_is_stored_again_only_when_its_receiver_is_past_it(server:
         carrier = sender.profile.carrier
         live: list[InboundMessage] = []
         core = api._link.subscribe("agh.>", live.append)
-        await api._link.flush(5)
+        await api._link.flush(20)
         await carrier.carry([row(1, "b")])
         assert (await carrier.carry([row(1, "b", attempts=1)])).published == [1]
         assert await stored() == 1, "nobody has a consumer for b: a copy for peers of core NATS is enough"
@@ -571,7 +586,7 @@ async def test_a_forged_answer_to_a_publish_counts_for_nothing(server: NatsServe
         root = sender.profile.carrier._root
         for forged in (b"", b"{", b"[]", b"{}", b'{"stream":7}', b"\xff", b"[" * 100_000):
             await api._link.publish(f"{root}.1.1", forged)
-        await api._link.flush(5)
+        await api._link.flush(20)
         assert (await sender.profile.carrier.carry([row(1)])).published == [1]
         await sender.has(1)
 
@@ -622,8 +637,8 @@ async def test_the_last_acks_go_out_at_the_end(server: NatsServer) -> None:
         async with Peer(server, "b", instance="b").running() as receiver:
             await sender.profile.carrier.carry([row(seq, "b") for seq in range(1, 201)])
             await receiver.has(200)
-        info = await consumer_info(api, "b")
-        assert info["num_ack_pending"] == 0 and info["ack_floor"]["stream_seq"] == 200
+        await settled(api, "b")  # nobody is there to send more: the broker counts what it has received in its own time
+        assert (await consumer_info(api, "b"))["ack_floor"]["stream_seq"] == 200
 
 
 async def test_api_errors_carry_code_and_escaped_words(server: NatsServer) -> None:
@@ -643,3 +658,34 @@ async def test_a_request_does_not_outlive_the_link_that_it_went_out_on(server: N
         server.kill()
         with pytest.raises(LinkDown):
             await asking
+
+
+@pytest.mark.parametrize("why", ["a former id retires", "the consumer pushes elsewhere"])
+async def test_a_subscription_that_the_broker_does_not_end_is_a_lost_one(
+    server: NatsServer, monkeypatch: pytest.MonkeyPatch, why: str
+) -> None:
+    """It stops answering at that very moment: the looks go on, and are right again when it is back."""
+    monkeypatch.setattr(jetstream_consumer, "_FLUSH_WAIT", 0.5)
+    async with Peer(server, "a", former=("b",)).running() as peer, admin(server) as api:
+        consumer = peer.profile._consumers[1]
+        subscription = consumer._subscription
+        assert subscription is not None
+        drain = subscription.drain
+
+        async def stalled() -> None:
+            await server.pause()
+            await drain()
+
+        monkeypatch.setattr(subscription, "drain", stalled)
+        if why == "a former id retires":
+            peer.profile.retire("b")
+        else:
+            subscription.subject = "another"
+        await wait_until(lambda: any("did not end" in said for said in peer.history), 8, "the report")
+        server.resume()
+        await wait_until(lambda: peer.profile.attached and not peer.problems, 20, "everything to be right again")
+        gone = why == "a former id retires"
+        assert [sub.attached for sub in peer.link.subscriptions if "deliver" in sub.subject] == [True] * (2 - gone)
+        if gone:
+            with pytest.raises(JetStreamError):
+                await consumer_info(api, "b")

@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import gc
 import json
-import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -67,10 +66,10 @@ async def test_a_message_arrives_whole(server: NatsServer) -> None:
     inbox = Inbox()
     async with up(Link(to(server), name="a")) as sender, up(Link(to(server), name="b")) as receiver:
         receiver.subscribe("s.*", inbox)
-        await receiver.flush(5)
+        await receiver.flush(20)
         await sender.publish("s.1", b"\x00bytes\r\n", headers={"Nats-Msg-Id": "w ü"}, reply="answers")
         await sender.publish("s.2", b"")
-        await sender.flush(5)
+        await sender.flush(20)
         await wait_until(lambda: len(inbox.messages) == 2, 20, "both messages")
     first, second = inbox.messages
     assert (first.subject, first.data, first.reply) == ("s.1", b"\x00bytes\r\n", "answers")
@@ -82,12 +81,12 @@ async def test_flush_confirms_everything_published_before_it(server: NatsServer)
     """After the sender's flush the broker has all of it, so the receiver's own flush leaves none on its way."""
     async with up(Link(to(server), name="a")) as sender, up(Link(to(server), name="b")) as receiver:
         subscription = receiver.subscribe("t", Inbox())
-        await receiver.flush(5)
+        await receiver.flush(20)
         for round_number in range(1, 11):
             for _ in range(1000):
                 await sender.publish("t", b"x" * 600)
-            await sender.flush(5)
-            await receiver.flush(5)
+            await sender.flush(20)
+            await receiver.flush(20)
             assert subscription.received == 1000 * round_number
 
 
@@ -96,12 +95,12 @@ async def test_own_messages_do_not_come_back_unless_asked_for(server: NatsServer
     async with up(Link(to(server), name="a")) as one, up(Link(to(server), name="b", no_echo=False)) as other:
         one.subscribe("t", quiet)
         other.subscribe("t", loud)
-        await one.flush(5)
-        await other.flush(5)
+        await one.flush(20)
+        await other.flush(20)
         await one.publish("t", b"from one")
         await other.publish("t", b"from other")
-        await one.flush(5)
-        await other.flush(5)
+        await one.flush(20)
+        await other.flush(20)
         await wait_until(lambda: quiet.messages and len(loud.messages) == 2, 20, "the messages")
         assert quiet.texts == [b"from other"]
         assert sorted(loud.texts) == [b"from one", b"from other"]
@@ -193,7 +192,7 @@ async def test_too_large_is_refused_before_it_costs_the_connection(server: NatsS
     inbox = Inbox()
     async with up(Link(to(server), name="a")) as sender, up(Link(to(server), name="b")) as receiver:
         receiver.subscribe("t", inbox)
-        await receiver.flush(5)
+        await receiver.flush(20)
         limit = sender.max_payload
         assert limit == 1_048_576
         headers = {"Nats-Msg-Id": "ü" * 10}
@@ -204,7 +203,7 @@ async def test_too_large_is_refused_before_it_costs_the_connection(server: NatsS
             assert (error.value.size, error.value.limit) == (limit + 1, limit)
         await sender.publish("t", b"x" * limit)
         await sender.publish("t", b"y" * room, headers=headers)
-        await sender.flush(5)
+        await sender.flush(20)
         await wait_until(lambda: len(inbox.messages) == 2, 20, "the largest ones")
         assert [len(data) for data in inbox.texts] == [limit, room]
         assert sender.reconnects == 0
@@ -221,7 +220,7 @@ async def test_what_nats_does_not_allow(server: NatsServer) -> None:
             with pytest.raises(BadPublish):
                 link.subscribe(subject, Inbox())
         assert not link.subscriptions
-        await link.flush(5)
+        await link.flush(20)
         assert link.reconnects == 0
 
 
@@ -229,11 +228,11 @@ async def test_a_flood_arrives_whole_and_in_order(server: NatsServer) -> None:
     inbox = Inbox()
     async with up(Link(to(server), name="b")) as link, up(Link(to(server), name="a")) as sender:
         subscription = link.subscribe("t", inbox)
-        await link.flush(5)
+        await link.flush(20)
         for number in range(5000):
             await sender.publish("t", b"%d " % number * 20, reply=f"answers.{number}")
-        await sender.flush(15)
-        await link.flush(15)
+        await sender.flush(20)
+        await link.flush(20)
         assert subscription.received == 5000
         assert [int(data.split()[0]) for data in inbox.texts] == list(range(5000))
         assert [message.reply for message in inbox.messages] == [f"answers.{number}" for number in range(5000)]
@@ -255,11 +254,11 @@ async def test_a_callback_that_raises_hurts_nobody_else(server: NatsServer) -> N
     async with up(link), up(Link(to(server), name="a")) as sender:
         failing = link.subscribe("t", broken)
         link.subscribe("t", inbox)
-        await link.flush(5)
+        await link.flush(20)
         await sender.publish("t", b"1")
         await sender.publish("t", b"2", headers={"a": "b"})
-        await sender.flush(5)
-        await link.flush(5)
+        await sender.flush(20)
+        await link.flush(20)
         assert (inbox.texts, failing.received, link.reconnects) == ([b"1", b"2"], 2, 0)
     assert [type(event.error) for event in events if isinstance(event, CallbackFailed)] == [
         ValueError,
@@ -293,7 +292,7 @@ async def test_what_a_publisher_makes_up_ends_nothing(server: NatsServer, publis
             writer.write(greeting + published + b"PUB t 5\r\nafter\r\nPING\r\n")
             assert (await reader.readline()).startswith(b"INFO")
             assert await reader.readline() == b"PONG\r\n"
-        await link.flush(5)
+        await link.flush(20)
         assert len(inbox.messages) == 2
         assert inbox.texts[1] == b"after"
         assert [type(event) for event in events] == [ServerComplaint] * complaints
@@ -305,7 +304,7 @@ async def test_who_unsubscribes_hears_nothing_more_of_the_same_piece(server: Nat
     async with up(Link(to(server), name="a")) as link:
         subscription = link.subscribe("t", inbox)
         second = link.subscribe("t", other)
-        await link.flush(5)
+        await link.flush(20)
         client = link.connection
         assert isinstance(client, _Client)
         first, next_one = client.receivers
@@ -328,13 +327,13 @@ async def test_an_end_in_the_middle_of_a_piece_holds_for_the_rest_of_it(server: 
 
     async with up(Link(to(server), name="a")) as link:
         subscription = link.subscribe("t", once)
-        await link.flush(5)
+        await link.flush(20)
         client = link.connection
         assert isinstance(client, _Client)
         (sid,) = client.receivers
         await client._ps.parse(b"MSG t %d 1\r\n1\r\nMSG t %d 1\r\n2\r\n" % (sid, sid))
         assert heard == [b"1"]
-        await link.flush(5)
+        await link.flush(20)
         assert not link.subscriptions
 
 
@@ -343,9 +342,9 @@ async def test_unsubscribed_means_silent(server: NatsServer) -> None:
     async with up(Link(to(server), name="a")) as sender, up(Link(to(server), name="b")) as receiver:
         subscription = receiver.subscribe("t", inbox)
         receiver.subscribe("t", other)
-        await receiver.flush(5)
+        await receiver.flush(20)
         await subscription.unsubscribe()
-        await receiver.flush(5)
+        await receiver.flush(20)
         await sender.publish("t", b"x")
         await wait_until(lambda: other.texts == [b"x"], 20, "the message")
         assert not inbox.messages
@@ -377,7 +376,7 @@ async def test_close_pushes_out_what_was_published(server: NatsServer) -> None:
     inbox = Inbox()
     async with up(Link(to(server), name="b")) as receiver:
         receiver.subscribe("t", inbox)
-        await receiver.flush(5)
+        await receiver.flush(20)
         async with up(Link(to(server), name="a")) as sender:
             for _ in range(5000):
                 await sender.publish("t", b"x" * 500)
@@ -389,13 +388,13 @@ async def test_after_a_drain_publishing_goes_on(server: NatsServer) -> None:
     async with up(Link(to(server), name="a")) as sender, up(Link(to(server), name="b")) as receiver:
         receiver.subscribe("t", inbox)
         sender.subscribe("answers", answers)
-        await receiver.flush(5)
-        await sender.flush(5)
+        await receiver.flush(20)
+        await sender.flush(20)
         await receiver.drain(5)
         await sender.publish("t", b"too late")
-        await sender.flush(5)
+        await sender.flush(20)
         await receiver.publish("answers", b"receipt")
-        await receiver.flush(5)
+        await receiver.flush(20)
         await wait_until(lambda: answers.texts == [b"receipt"], 20, "the receipt")
         assert not inbox.messages
 
@@ -406,9 +405,8 @@ async def test_close_is_bounded_when_the_server_hangs(server: NatsServer) -> Non
     async with up(link):
         await server.pause()
         try:
-            started = time.monotonic()
-            await link.close(0.5)
-            assert time.monotonic() - started < 5
+            async with asyncio.timeout(30):  # else it waits for ever, or for the keep-alive
+                await link.close(0.5)
         finally:
             server.resume()
 
@@ -418,7 +416,7 @@ async def test_a_flush_that_times_out_leaves_the_connection_whole(server: NatsSe
     inbox = Inbox()
     async with up(Link(to(server), name="a")) as link, up(Link(to(server), name="b")) as other:
         link.subscribe("t", inbox)
-        await link.flush(5)
+        await link.flush(20)
         await server.pause()
         try:
             with pytest.raises(LinkTimeout):
@@ -427,7 +425,7 @@ async def test_a_flush_that_times_out_leaves_the_connection_whole(server: NatsSe
                 await link.connection.flush(0.05)  # type: ignore[arg-type] # the library says int and takes seconds
         finally:
             server.resume()
-        await link.flush(5)
+        await link.flush(20)
         await other.publish("t", b"still reading")
         await wait_until(lambda: inbox.texts == [b"still reading"], 20, "the message")
         assert link.reconnects == 0
@@ -453,7 +451,7 @@ async def test_publishers_held_up_by_a_full_buffer_learn_of_the_loss(server: Nat
         publishers = [asyncio.create_task(pour(link)) for _ in range(5)]
         await wait_until(lambda: len(link.connection._pongs) == 5, 30, "all of them to wait")
         server.kill()
-        ends = await asyncio.wait_for(asyncio.gather(*publishers, return_exceptions=True), 10)
+        ends = await asyncio.wait_for(asyncio.gather(*publishers, return_exceptions=True), 30)
         assert all(isinstance(end, LinkDown) for end in ends)
 
 
@@ -465,7 +463,7 @@ async def test_a_connection_that_died_silently_is_found(server: NatsServer) -> N
             await wait_until(lambda: link.state == "down", 20, "the loss to be seen")
         finally:
             server.resume()
-        assert await link.wait_up(10)
+        assert await link.wait_up(30)
 
 
 async def test_messages_received_before_the_loss_are_handed_out(server: NatsServer) -> None:
@@ -494,7 +492,7 @@ async def test_requests(server: NatsServer) -> None:
         tasks: list[asyncio.Future[None]] = []
         answering.subscribe("ask", answer)
         answering.subscribe("mute", Inbox())
-        await answering.flush(5)
+        await answering.flush(20)
         assert (await asking.request_raw("ask", b"x", 5)).data == b"re: x"
         with pytest.raises(NoResponders):
             await asking.request_raw("nobody", b"x", 5)
@@ -527,13 +525,13 @@ async def test_nothing_is_left_of_old_connections(server: NatsServer) -> None:
     link = Link(to(server), name="a", ceiling=0.01)
     link.subscribe("t", Inbox())
     async with up(link):
-        await link.flush(5)
+        await link.flush(20)
         files, tasks = open_files(), len(asyncio.all_tasks())
         for count in range(1, 26):
             await link.connection.close()
             await wait_until(lambda: link.reconnects == count, 20, "the loss")  # noqa: B023 - awaited in the loop
             assert await link.wait_up(10)
-        await link.flush(5)
+        await link.flush(20)
         await wait_until(lambda: open_files() <= files, 20, "files to be closed")
         await wait_until(lambda: len(asyncio.all_tasks()) <= tasks, 20, "tasks to end")
     assert len(asyncio.all_tasks()) == 1

@@ -17,7 +17,8 @@ SECRET = "the text that nobody else may read"
 @pytest.fixture
 def pair(tmp_path: Path) -> Iterator[tuple[Home, Daemon, Daemon]]:
     home = Home(tmp_path)
-    bob, ops = Daemon(home, "bob"), Daemon(home, "ops")
+    # A second try, after a second's stall, would be a row of its own.
+    bob, ops = Daemon(home, "bob", "--retry-first", "30s"), Daemon(home, "ops", "--retry-first", "30s")
     with bob, ops:
         wait_for(lambda: ops.knows("bob"), 30, "ops to know bob")
         wait_for(lambda: bob.knows("ops"), 30, "bob to know ops")
@@ -39,9 +40,9 @@ def story(log: list[dict[str, Any]]) -> list[tuple[str, str]]:
 def test_a_message_from_sending_to_the_agent_that_read_it(pair: tuple[Home, Daemon, Daemon]) -> None:
     home, _, _ = pair
     sent = home.ctl_json("--name", "ops", "say", "--to", "bob", SECRET)
-    taken = home.ctl_json("--name", "bob", "inbox", "next", "--wait", "10")
+    taken = home.ctl_json("--name", "bob", "inbox", "next", "--wait", "25")
     home.ctl_json("--name", "bob", "inbox", "nack", str(taken["item"]["seq"]), "--delay", "0")
-    home.ctl_json("--name", "bob", "inbox", "next", "--wait", "10", "--ack")
+    home.ctl_json("--name", "bob", "inbox", "next", "--wait", "25", "--ack")
 
     of_ops, of_bob = log_of(home, "ops"), log_of(home, "bob")
     assert story(of_ops) == [("policy", "started"), ("send", "kept")]

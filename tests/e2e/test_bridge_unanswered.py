@@ -86,6 +86,11 @@ def test_the_target_is_not_told_and_neither_is_who_called_it_off_himself(tmp_pat
         (refused,) = messages(ops, "sacp", 1)  # the worker's daemon refused it: an ordinary receipt
         assert refused["message"]["data"] == {"receipt": "rejected", "reason_code": "busy"}
         assert ops.state_of(work_id) == "failed"
+        assert (
+            worker.stop() == 0
+        )  # with more patience from now on: its refusal must not be quicker than the cancelation
+        worker.args = MAP
+        worker.start()
         second = hand_over(ops, "sacp", "two", target="worker")["sent"][0]["work_id"]
         ops.post(f"/v1/works/{second}/cancel")
         wait_for(lambda: worker.state_of(second) == "canceled", SHORT, "the end of it")

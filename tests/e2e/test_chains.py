@@ -368,7 +368,8 @@ def test_a_node_whose_time_is_up_has_failed_and_its_work_is_called_off(tmp_path:
             agent.complete(envelope)
 
     nodes = {
-        "a": {"peer": "worker", "input": "slow", "timeout": 0.5},
+        # An opening lives no longer than its node waits: time enough for the agent to get it.
+        "a": {"peer": "worker", "input": "slow", "timeout": 5},
         "b": {"capability": "nobody.has.it", "input": "x", "timeout": 0.5},
         "c": {"peer": "worker", "input": "{{response.message}}"},
     }

@@ -108,7 +108,7 @@ def test_a_second_daemon_on_the_same_store_is_refused(tmp_path: Path) -> None:
         second = Daemon(home, "ops")
         second.start(wait=False)
         assert second.process is not None
-        assert second.process.wait(20) == 1
+        assert second.process.wait(60) == 1
         log = second.log.read_text()
         assert "in use" in log
         assert "hint" in log

@@ -2,11 +2,12 @@
 
 import json
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from aghbus.protocol.identifiers import subject_for
-from tests.support.daemons import Daemon, Home, wait_for
+from tests.support.daemons import Daemon, Home, HttpError, wait_for
 from tests.support.foreign import foreign_peer
 from tests.support.natsutil import NatsServer, wait_until
 
@@ -35,7 +36,8 @@ async def test_an_outage_loses_nothing_though_everybody_was_cut_off(tmp_path: Pa
             await server.restart()
             ids = [answer["work_id"] for answer in sent]
             wait_for(lambda: {ops.state_of(work_id) for work_id in ids} == {"completed"}, 30, "the end on both sides")
-            assert {delivery(ops, answer["id"]) for answer in sent} == {"receipted"}
+            # An acknowledgement that was lost with the broker comes with the next try.
+            wait_for(lambda: {delivery(ops, one["id"]) for one in sent} == {"receipted"}, 30, "every acknowledgement")
             texts = [m["envelope"]["body"]["text"] for m in worker.get("/v1/messages?kind=say")["messages"]]
             assert sorted(texts) == sorted(f"number {n}" for n in range(20))
 
@@ -54,7 +56,9 @@ async def test_a_receiver_that_was_away_gets_traces_and_receipts_too(tmp_path: P
         wait_for(lambda: ops.state_of(work_id) == "completed", 20, "the missed end")
         wait_for(lambda: delivery(worker, done["id"]) == "receipted", 20, "the acknowledgement")
         events = [row["event"] for row in ops.get(f"/v1/works/{work_id}")["history"]]
-        assert sorted(events) == ["message", "receipt:accepted", "trace:completed"]
+        # A try of the opening too many (its acknowledgement was not yet noted at the kill) is answered with a receipt.
+        assert sorted(set(events) - {"receipt:duplicate"}) == ["message", "receipt:accepted", "trace:completed"]
+        assert len([event for event in events if event != "receipt:duplicate"]) == 3
 
 
 async def test_retries_are_the_same_bytes_until_a_receipt(tmp_path: Path) -> None:
@@ -131,16 +135,35 @@ def test_a_work_that_is_not_accepted_in_time_is_canceled_on_both_sides(tmp_path:
         assert ops.state_of(kept) == "submitted"
 
 
+def report_for(seconds: float, worker: Daemon, work_id: str) -> float:
+    """Traces without a pause for so long, and then it must still be `working`; the longest time between two looks at the clock.
+
+    After a time without traces that may be the deadline it is given up.
+    """
+    started = before = time.monotonic()
+    longest, state = 0.0, "working"
+    while before - started < seconds and longest < 1.5:
+        try:
+            worker.post(f"/v1/works/{work_id}/update", message="on it")
+            state = worker.state_of(work_id)
+        except HttpError as error:
+            state = error.answer["code"]
+        now = time.monotonic()
+        longest, before = max(longest, now - before), now
+        assert state == "working" or longest >= 1.5, (state, now - started, longest)
+    return longest
+
+
 def test_traces_reset_the_progress_deadline(tmp_path: Path) -> None:
     home = Home(tmp_path)
     with Daemon(home, "worker", "--work-progress-within", "2s") as worker, Daemon(home, "ops") as ops:
         wait_for(lambda: ops.knows("worker"), 30, "presence")
-        work_id = ops.post("/v1/works", to="worker", text="step by step")["work_id"]
-        wait_for(lambda: worker.get("/v1/works")["works"], 30, "the work")
-        started = time.monotonic()
-        while time.monotonic() - started < 4:
-            worker.post(f"/v1/works/{work_id}/update", message="on it")
-        assert worker.state_of(work_id) == "working"
+        for _ in range(10):  # a machine that stood still as long as the deadline has shown nothing
+            work_id = ops.post("/v1/works", to="worker", text="step by step")["work_id"]
+            wait_for(partial(worker.state_of, work_id), 30, "the work")
+            if (longest := report_for(4, worker, work_id)) < 1.5:
+                break
+        assert longest < 1.5, "the machine never ran for 4 s without a stall"
         wait_for(lambda: worker.state_of(work_id) == "failed", 20, "the deadline after silence")
         wait_for(lambda: ops.state_of(work_id) == "failed", 20, "the deadline over there")
         assert ops.get(f"/v1/works/{work_id}")["work"]["message"] == "no progress within 2 s"
@@ -151,10 +174,12 @@ def test_leases_run_out_and_dead_letters_can_be_requeued(tmp_path: Path) -> None
     with Daemon(home, "worker") as worker, Daemon(home, "ops") as ops:
         wait_for(lambda: ops.knows("worker"), 30, "presence")
         ops.post("/v1/works", to="worker", text="take me")
-        first = worker.post("/v1/inbox/next", wait=10, visibility=1)["item"]
+        held = worker.post("/v1/inbox/next", wait=20, visibility=600)["item"]
         assert worker.post("/v1/inbox/next")["item"] is None  # one message, one lease
+        worker.post(f"/v1/inbox/{held['seq']}/nack", lease=held["lease"], delay=0)
+        first = worker.post("/v1/inbox/next", visibility=1)["item"]  # never given back
         again = worker.post("/v1/inbox/next", wait=20, visibility=60)["item"]
-        assert (again["seq"], again["attempts"]) == (first["seq"], 2)
+        assert (again["seq"], again["attempts"]) == (first["seq"], 3) == (held["seq"], 3)
         returned = worker.post(f"/v1/inbox/{again['seq']}/nack", lease=again["lease"], delay=0, error="not mine")
         assert (returned["state"], returned["last_error"]) == ("ready", "not mine")
         while (item := worker.post("/v1/inbox/next", wait=5)["item"]) is not None:

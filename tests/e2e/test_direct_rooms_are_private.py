@@ -53,6 +53,7 @@ async def test_an_observer_sees_and_keeps_nothing_of_a_room(tmp_path: Path) -> N
             work = alice.post("/v1/works", to="bob", text=SECRET, direct=True)
             alice.post("/v1/messages", kind="say", to="bob", body={"text": "in a thread"}, thread_id="thread_open")
             wait_for(lambda: len(bob.get("/v1/directs")["directs"]) == 1, 30, "the room")
+            wait_for(lambda: bob.state_of(work["work_id"]), 30, "the work, which comes after the room's first message")
             bob.post(f"/v1/works/{work['work_id']}/complete", message=SECRET)
             wait_for(lambda: alice.state_of(work["work_id"]) == "completed", 30, "the end of the work")
             wait_for(lambda: carol.get("/v1/threads")["threads"], 30, "the observed thread")

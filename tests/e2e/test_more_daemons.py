@@ -36,16 +36,17 @@ def test_a_catalog_is_advertised_reloaded_and_sent(tmp_path: Path) -> None:
         Daemon(home, "ops") as ops,
     ):
         wait_for(lambda: ops.knows("worker"), 30, "presence")
-        answer = ops.post("/v1/whois", query="fix-tests", catalog=True)
+        answer = ops.post("/v1/whois", query="fix-tests", catalog=True, wait=20)  # it ends with the last answer
         (found,) = answer["peers"]
         assert answer["ended"] == "complete"
         assert found["card"]["capabilities"] == ["fix-tests", "read-logs", "bare.claim"]
         assert [brief["id"] for brief in found["card"]["ext"]["agh.capabilities_brief"]] == ["fix-tests", "read-logs"]
         digests = {record["id"]: record["digest"] for record in found["capabilities"]}
         assert digests == {record["id"]: capability_digest(record) for record in (RECORD, OTHER)}
-        (only,) = ops.post("/v1/whois", query="fix-tests", catalog=True, capability_ids=["read-logs", "nope"])["peers"]
+        ask = {"query": "fix-tests", "catalog": True, "capability_ids": ["read-logs", "nope"], "wait": 20}
+        (only,) = ops.post("/v1/whois", **ask)["peers"]
         assert [record["id"] for record in only["capabilities"]] == ["read-logs"]
-        assert ops.post("/v1/whois", query="fix-tests")["peers"][0]["capabilities"] is None
+        assert ops.post("/v1/whois", query="fix-tests", wait=20)["peers"][0]["capabilities"] is None
 
         worker.post("/v1/works", to="ops", capability_id="fix-tests")
         wait_for(lambda: ops.get("/v1/works")["works"], 30, "the capability as work")
@@ -116,7 +117,7 @@ def test_sighup_reloads_what_may_change(tmp_path: Path) -> None:
     (config / "aghbus.toml").write_text('display_name = "Before"\n')
     with Daemon(home, "worker") as worker, Daemon(home, "ops") as ops:
         wait_for(lambda: ops.knows("worker"), 30, "presence")
-        assert ops.post("/v1/whois", query="Before", first=True)["peers"]
+        assert ops.post("/v1/whois", query="Before", first=True, wait=20)["peers"]
         (config / "aghbus.toml").write_text('display_name = "After"\nworkspace = "ws_other"\n')
         assert worker.process is not None
         worker.process.send_signal(signal.SIGHUP)
@@ -126,7 +127,7 @@ def test_sighup_reloads_what_may_change(tmp_path: Path) -> None:
         (config / "aghbus.toml").write_text("display_name = 7\n")
         worker.process.send_signal(signal.SIGHUP)
         wait_for(lambda: "not reloaded" in worker.log.read_text(), 30, "the refusal in the log")
-        assert ops.post("/v1/whois", query="After", first=True)["peers"]
+        assert ops.post("/v1/whois", query="After", first=True, wait=20)["peers"]
         (config / "aghbus.toml").write_text('display_name = "After"\n')
 
 
@@ -168,6 +169,6 @@ async def test_a_thread_is_public_and_a_broadcast_reaches_everybody(tmp_path: Pa
         wait_for(lambda: ops.knows("one", "two"), 30, "presence")
         ops.post("/v1/messages", kind="say", body={"text": "hello all"}, thread_id="thread_all")
         for daemon in (one, two):
-            item = daemon.post("/v1/inbox/next", wait=10, ack=True)["item"]
+            item = daemon.post("/v1/inbox/next", wait=25, ack=True)["item"]
             assert item["message"]["envelope"]["body"]["text"] == "hello all"
             assert item["message"]["envelope"]["to"] is None

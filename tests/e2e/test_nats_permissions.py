@@ -42,7 +42,7 @@ def problems(daemon: Daemon) -> str:
 def play_through(home: Home, ops: Daemon, worker: Daemon) -> None:
     """Discovery, a work with its receipts and traces, the acknowledgement of each side's daemon."""
     wait_for(lambda: ops.knows("patch-worker") and worker.knows("ops"), 20, "presence")
-    (found,) = home.ctl_json("--name", "ops", "whois", "test.run")["peers"]
+    (found,) = home.ctl_json("--name", "ops", "whois", "test.run", "--wait", "20s")["peers"]
     assert found["peer_id"] == "patch-worker"
     opened = ops.post("/v1/works", to="patch-worker", text="Run it")
     work_id = opened["work_id"]
@@ -130,9 +130,9 @@ async def test_a_peers_credentials_read_nothing_of_another_peer(home: Home) -> N
                 await operator.link.publish(f"{ROOT}.peer.{OPS}", b"for ops only")
                 await operator.link.publish("elsewhere", b"x")
                 await threaded(home.ctl, "--name", "ops", "whois")  # requests of ops' own, with answers to its inboxes
-                await operator.link.flush(5)
+                await operator.link.flush(20)
                 await wait_until(lambda: ops.get("/v1/status")["counters"].get("refused", 0) >= 1, 30, "ops to have it")
-                await intruder.link.flush(5)
+                await intruder.link.flush(20)
                 assert seen == []
 
 
@@ -172,7 +172,7 @@ async def test_a_peers_credentials_do_nothing_beyond_the_binding(home: Home) -> 
                 for subject in (f"{ROOT}.broadcast", "$JS.API.DIRECT.GET.OBJ_AGH_ARTIFACTS_V0"):
                     intruder.denied.clear()
                     await intruder.link.publish(subject, b"{}", reply=settled)
-                    await intruder.link.flush(5)
+                    await intruder.link.flush(20)
                     await wait_until(lambda: any("reply" in one for one in intruder.denied), 20, "the refusal")
 
 
@@ -206,9 +206,9 @@ async def test_what_the_permissions_do_not_hold(home: Home) -> None:
     ):
         got: list[InboundMessage] = []
         ops.link.subscribe(f"{ROOT}.peer.{OPS}", got.append)
-        await ops.link.flush(5)
+        await ops.link.flush(20)
         await client.link.publish(f"{ROOT}.peer.{OPS}", b'{"from":"somebody else"}')
-        await client.link.flush(5)
+        await client.link.flush(20)
         await wait_until(lambda: got, 20, "the message")
         assert client.denied == []
 

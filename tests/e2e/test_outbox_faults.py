@@ -162,7 +162,7 @@ def test_waiting_for_one_work_costs_nothing_while_others_have_messages(tmp_path:
         wait_for(lambda: ops.get("/v1/inbox")["items"], 20, "the notice in the inbox")
         before = processor_seconds(ops)
         assert ops.post("/v1/inbox/next", work_id="work_other", wait=4)["item"] is None
-        assert processor_seconds(ops) - before < 0.1
+        assert processor_seconds(ops) - before < 1.0  # who looks again and again takes all four
         assert ops.post("/v1/inbox/next", work_id=sent["work_id"])["item"] is not None
 
 

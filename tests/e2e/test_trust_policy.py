@@ -52,7 +52,8 @@ def pair(home: Home) -> Iterator[tuple[Daemon, Daemon, str, str, str]]:
     """`ops` and `worker`, both with keys: the daemons, the handle of each, and the key id of ops."""
     ops_handle, ops_key = with_key(home, "ops")
     worker_handle, _ = with_key(home, "worker")
-    with Daemon(home, "worker") as worker, Daemon(home, "ops") as ops:
+    once = ("--retry-first", "30s")  # a second try, after a second's stall, is answered with a receipt
+    with Daemon(home, "worker", *once) as worker, Daemon(home, "ops", *once) as ops:
         wait_for(lambda: ops.knows(worker_handle) and worker.knows(ops_handle), 15, "presence")
         yield ops, worker, ops_handle, worker_handle, ops_key
 

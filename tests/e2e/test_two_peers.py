@@ -8,12 +8,14 @@ import pytest
 
 from tests.support.daemons import Daemon, Home, wait_for
 
+ONCE = ("--retry-first", "30s")  # a second try, after a second's stall, would add a receipt `duplicate` to the stories
+
 
 @pytest.fixture
 def pair(tmp_path: Path) -> Iterator[tuple[Home, Daemon, Daemon]]:
     home = Home(tmp_path)
-    worker = Daemon(home, "patch-worker", "--capability", "test.run", "--capability", "code.patch")
-    ops = Daemon(home, "ops")
+    worker = Daemon(home, "patch-worker", *ONCE, "--capability", "test.run", "--capability", "code.patch")
+    ops = Daemon(home, "ops", *ONCE)
     with worker, ops:
         wait_for(lambda: ops.knows("patch-worker"), 30, "ops to know the worker")
         wait_for(lambda: worker.knows("ops"), 30, "the worker to know ops")
@@ -22,10 +24,10 @@ def pair(tmp_path: Path) -> Iterator[tuple[Home, Daemon, Daemon]]:
 
 def test_whois_finds_by_capability_and_says_no_when_nobody_answers(pair: tuple[Home, Daemon, Daemon]) -> None:
     home, _, _ = pair
-    found = home.ctl_json("--name", "ops", "whois", "test.run")
+    found = home.ctl_json("--name", "ops", "whois", "test.run", "--wait", "20s")  # it ends with the last answer
     assert [peer["peer_id"] for peer in found["peers"]] == ["patch-worker"]
     assert found["peers"][0]["card"]["capabilities"] == ["test.run", "code.patch"]
-    human = home.ctl("--name", "ops", "whois", "test.run")
+    human = home.ctl("--name", "ops", "whois", "test.run", "--wait", "20s")
     assert human.returncode == 0
     assert b"patch-worker" in human.stdout
     nobody = home.ctl("--name", "ops", "whois", "no.such.capability")
@@ -39,7 +41,7 @@ def test_work_goes_from_hand_to_hand(pair: tuple[Home, Daemon, Daemon]) -> None:
     work_id = opened["work_id"]
     assert opened["thread_id"].startswith("thread_")
 
-    taken = home.ctl_json("--name", "patch-worker", "inbox", "next", "--wait", "10")
+    taken = home.ctl_json("--name", "patch-worker", "inbox", "next", "--wait", "25")
     assert taken["item"]["message"]["work_id"] == work_id
     assert taken["item"]["message"]["envelope"]["body"]["text"] == "Run the smoke test"
 
@@ -95,7 +97,7 @@ def test_a_work_can_end_badly(pair: tuple[Home, Daemon, Daemon], who: str, args:
     work_id = home.ctl_json("--name", "ops", "work", "open", "--to", "patch-worker", "--text", "try")["work_id"]
     wait_for(lambda: worker.get("/v1/works?state=submitted")["works"], 30, "the work to arrive")
     home.ctl_json("--name", who, "work", args[0], work_id, *args[1:])
-    wait_for(lambda: ops.state_of(work_id) == state and worker.state_of(work_id) == state, 10, state)
+    wait_for(lambda: ops.state_of(work_id) == state and worker.state_of(work_id) == state, 30, state)
     watched = home.ctl("--name", "ops", "work", "watch", work_id)
     assert watched.returncode == 1
     refused = home.ctl("--name", "patch-worker", "work", "complete", work_id)

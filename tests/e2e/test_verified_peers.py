@@ -31,7 +31,7 @@ def test_a_keyed_daemon_is_its_handle_everywhere(home: Home) -> None:
     with worker, ops:
         wait_for(lambda: ops.knows(worker_handle) and worker.knows(ops_handle), 15, "presence")
         assert ops.get("/v1/status")["peer_id"] == ops_handle
-        (found,) = home.ctl_json("--name", "ops", "whois", "test.run")["peers"]
+        (found,) = home.ctl_json("--name", "ops", "whois", "test.run", "--wait", "20s")["peers"]
         assert (found["peer_id"], found["trust"]) == (worker_handle, "verified")
         assert PROFILE in found["card"]["profiles_supported"]
         assert found["card"]["trust_modes_supported"] == ["unverified", "verified"]
@@ -39,7 +39,7 @@ def test_a_keyed_daemon_is_its_handle_everywhere(home: Home) -> None:
         assert peers[worker_handle] == "verified"
 
         opened = home.ctl_json("--name", "ops", "work", "open", "--to", worker_handle, "--text", "Run it")
-        taken = home.ctl_json("--name", "patch-worker", "inbox", "next", "--wait", "10")["item"]["message"]
+        taken = home.ctl_json("--name", "patch-worker", "inbox", "next", "--wait", "25")["item"]["message"]
         assert (taken["trust"], taken["sender"]) == ("verified", ops_handle)
         home.ctl_json("--name", "patch-worker", "work", "accept", opened["work_id"])
         home.ctl_json("--name", "patch-worker", "work", "complete", opened["work_id"], "--result", '{"ok":1.5}')
@@ -70,7 +70,7 @@ def test_signed_and_plain_peers_work_together_until_verification_is_required(hom
         assert peers[ops_handle] == "verified"
         assert _answers(home, ops_handle)
         first = home.ctl_json("--name", "plain", "work", "open", "--to", ops_handle, "--text", "unsigned")
-        taken = home.ctl_json("--name", "ops", "inbox", "next", "--wait", "10")["item"]["message"]
+        taken = home.ctl_json("--name", "ops", "inbox", "next", "--wait", "25")["item"]["message"]
         assert (taken["trust"], taken["sender"]) == ("unverified", "plain")
         home.ctl_json("--name", "ops", "work", "complete", first["work_id"])
         wait_for(lambda: plain.state_of(first["work_id"]) == "completed", 15, "the end")

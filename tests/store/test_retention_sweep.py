@@ -187,13 +187,12 @@ async def test_writes_go_on_between_the_steps(store: Store) -> None:
     assert len(await left(store)) == fresh
 
 
-async def test_dedup_ids_and_outbox_rows_past_their_time(store: Store) -> None:
+async def test_dedup_ids_go_past_their_time_and_what_is_queued_is_left_to_those_who_tell_its_end(store: Store) -> None:
     await acked(store, 10)
     await store.write(sending(say(sender=US, to=BOB)))
     swept = await sweep(store, Policy(max_age=30 * DAY, max_bytes=None), LATER_MS)
     assert swept.ids == 10
-    assert swept.expired == 1
-    assert await outbox.counts(store.reader) == {"queued": 0, "expired": 1, "dead": 0}
+    assert await outbox.counts(store.reader) == {"queued": 1, "expired": 0, "dead": 0}
     assert len(store.memory.dedup) == 0
     assert len(await left(store)) == 11
 
@@ -210,5 +209,5 @@ async def test_outbox_rows_have_their_states(store: Store) -> None:
         ("queued", 0, None, None),
     ]
     assert await outbox.counts(store.reader) == {"queued": 1, "expired": 0, "dead": 1}
-    assert await store.write(lambda tx: outbox.expire(tx, NOW)) == []
-    assert await store.write(lambda tx: outbox.expire(tx, NOW + 3600)) == [seqs[2]]
+    assert await store.write(lambda tx: retry.stale(tx, NOW, 10)) == []
+    assert await store.write(lambda tx: retry.stale(tx, NOW + 3600, 10)) == [seqs[2]]

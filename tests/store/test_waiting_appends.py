@@ -1,6 +1,7 @@
 """Rows that wait for the end of their transaction: seen by who asks, gone with their job, and never a burden to the others."""
 
 import asyncio
+import sqlite3
 import uuid
 from collections import Counter
 from collections.abc import Callable
@@ -125,6 +126,35 @@ async def test_rows_that_cannot_be_written_fail_their_own_job_alone(store: Store
     assert isinstance(done[1], UnicodeEncodeError)
     assert await rows(store, "SELECT seq FROM envelopes") == [(1,), (2,)]
     assert store.writable
+
+
+async def test_rows_that_cannot_be_written_do_not_fail_the_jobs_that_look_after_them(store: Store) -> None:
+    def impossible(tx: Transaction) -> None:
+        tx.rows.inbox += ("ready", 0, 0, 999)  # of no envelope
+        tx.rows.waiting = True
+
+    jobs: list[asyncio.Future[Any]] = [
+        store.submit(impossible),
+        store.submit(lambda tx: tx.db.execute("SELECT 7").fetchone()[0]),
+        store.submit(lambda tx: tx.db.execute("INSERT INTO meta (key, value) VALUES ('x', 1)").rowcount),
+        store.submit(receiving(say())),
+    ]
+    done = await asyncio.gather(*jobs, return_exceptions=True)
+    assert isinstance(done[0], sqlite3.IntegrityError)
+    assert done[1:3] == [7, 1]
+    assert await rows(store, "SELECT seq FROM envelopes") == [(1,)]
+    assert store.writable
+
+
+async def test_whatever_a_job_raises_ends_it_alone(store: Store) -> None:
+    def stops(_tx: Transaction) -> None:
+        next(iter(()))
+
+    jobs: list[asyncio.Future[Any]] = [store.submit(job) for job in (receiving(say()), stops, receiving(say()))]
+    done = await asyncio.wait_for(asyncio.gather(*jobs, return_exceptions=True), 10)
+    assert isinstance(done[1], RuntimeError)
+    await store.write(receiving(say()))
+    assert await rows(store, "SELECT seq FROM envelopes") == [(1,), (2,), (3,)]
 
 
 async def test_more_rows_than_one_statement_takes(store: Store) -> None:

@@ -124,7 +124,7 @@ class Client:
 
     async def refused(self, action: str, subject: str) -> None:
         """The server's refusal of `subject` must come, by name (the client library lowers its case)."""
-        await self.link.flush(5)
+        await self.link.flush(20)
         expected = f'permissions violation for {action} to "{subject}"'.lower()
         await wait_until(lambda: any(expected in one for one in self.denied), 20, f"{expected!r} in {self.denied}")
 

@@ -67,7 +67,7 @@ class Foreign:
         await self.client.publish(subject_for(self.workspace, self.channel, target), raw)
         await self.client.flush()
 
-    async def expect(self, timeout: float = 15.0, **wanted: Any) -> dict[str, Any]:
+    async def expect(self, timeout: float = 40.0, **wanted: Any) -> dict[str, Any]:
         """The first envelope heard whose top-level or body fields have these values."""
         deadline = asyncio.get_running_loop().time() + timeout
         while True:

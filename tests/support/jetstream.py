@@ -125,7 +125,7 @@ async def admin(server: NatsServer) -> AsyncIterator[JetStreamApi]:
     link.start()
     assert await link.wait_up(15)
     api = JetStreamApi(link, "admin")
-    await link.flush(5)
+    await link.flush(20)
     try:
         yield api
     finally:

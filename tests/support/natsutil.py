@@ -21,10 +21,16 @@ if TYPE_CHECKING:
 
 
 async def wait_until(predicate: Callable[[], object], timeout: float = 30.0, what: str = "the condition") -> None:
-    """Returns once `predicate()` is true, looked at every few milliseconds; an AssertionError after `timeout` seconds."""
-    deadline = time.monotonic() + timeout
+    """Returns once `predicate()` is true, looked at every few milliseconds; an AssertionError after `timeout` seconds.
+
+    Of a pause between two looks that is longer than half a second the rest is not counted: the machine stood still.
+    """
+    left, before = timeout, time.monotonic()
     while not predicate():
-        assert time.monotonic() < deadline, f"waited {timeout:g} s for {what}"
+        now = time.monotonic()
+        left -= min(now - before, 0.5)
+        before = now
+        assert left > 0, f"waited {timeout:g} s for {what}"
         await asyncio.sleep(0.005)
 
 
@@ -34,7 +40,10 @@ async def pause(pid: int) -> None:
     threads = Path(f"/proc/{pid}/task")
 
     def still() -> bool:
-        return all(stat.read_text().rsplit(")", 1)[1].split()[0] == "T" for stat in threads.glob("*/stat"))
+        try:
+            return all(stat.read_text().rsplit(")", 1)[1].split()[0] == "T" for stat in threads.glob("*/stat"))
+        except (FileNotFoundError, ProcessLookupError):  # a thread that ended between the list and the look
+            return False
 
     await wait_until(still, 20, f"process {pid} to stop")
 

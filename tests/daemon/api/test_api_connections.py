@@ -10,7 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from aghbus.daemon.api.connection import MAX_CONNECTIONS, MAX_HEAD_BYTES
+from aghbus.daemon.api.connection import MAX_AHEAD, MAX_AHEAD_BYTES, MAX_CONNECTIONS, MAX_HEAD_BYTES, ApiConnection
 from tests.daemon.api.conftest import serving
 from tests.daemon.api.harness import BODY_LIMIT, DEADLINE, Api, until
 
@@ -47,6 +47,74 @@ async def test_bodies_come_with_their_heads_or_after_them(api: Api) -> None:
             rest = await reader.readuntil(b"\r\n\r\n")
             length = int(rest.partition(b"content-length: ")[2].split(b"\r\n")[0])
             assert b'"id"' in await reader.readexactly(length)
+
+
+NEXT = b'{"wait":60}'
+WAITING = b"POST /v1/inbox/next HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n%b" % (len(NEXT), NEXT)
+STREAM = b"GET /v1/events HTTP/1.1\r\nHost: x\r\n\r\n"
+ALIVE = b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n"
+
+
+async def until_ahead(api: Api, number: int) -> ApiConnection:
+    """Wait until so many requests wait for the answer to the one before, on the only connection: that."""
+    await until(lambda: [len(connection.pipeline) for connection in api.server._connections()] == [number])
+    (connection,) = api.server._connections()
+    return connection
+
+
+@pytest.mark.parametrize("apart", [False, True])
+@pytest.mark.parametrize("more", [0, 1, 3])
+@pytest.mark.parametrize("first", [WAITING, STREAM], ids=["waiting", "stream"])
+async def test_a_client_that_asked_for_more_and_hung_up_is_noticed(
+    api: Api, first: bytes, more: int, apart: bool
+) -> None:
+    _, writer = await api.raw(first if apart else first + more * ALIVE)
+    await until(lambda: api.node.waiting.is_set() or api.node.open_streams == 1)
+    for number in range(more if apart else 0):
+        writer.write(ALIVE)
+        await until_ahead(api, number + 1)  # each in a read of its own
+    await until_ahead(api, more)
+    writer.close()
+    await until(lambda: api.node.wait_ended.is_set() or api.node.open_streams == 0)
+    await until(lambda: not api.server._tasks())
+    assert [name for name, _ in api.node.calls] in (["inbox_next"], ["events"]), "nothing is begun for nobody"
+
+
+async def test_a_client_that_asks_on_and_on_is_read_no_further_than_the_bound(api: Api) -> None:
+    _, writer = await api.raw(WAITING)
+    await until(api.node.waiting.is_set)
+    for number in range(MAX_AHEAD):
+        writer.write(ALIVE)
+        connection = await until_ahead(api, number + 1)
+    assert connection.flow.read_paused
+    connection.flow.resume_reading()  # as the application does when it asks for its body
+    assert connection.flow.read_paused
+
+
+async def test_requests_beyond_the_bounds_are_answered_in_their_turn(api: Api) -> None:
+    many = 5 * MAX_AHEAD
+    body = b'{"kind":"say","to":"ops","body":{"text":"%b"}}' % (b"x" * (BODY_LIMIT - 1000))
+    large = b"POST /v1/messages HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n%b" % (len(body), body)
+    last = ALIVE.replace(b"\r\n\r\n", b"\r\nConnection: close\r\n\r\n")
+    reader, writer = await api.raw(WAITING)
+    await until(api.node.waiting.is_set)
+    writer.write(3 * large + many * ALIVE + 3 * large + last)
+    (connection,) = api.server._connections()
+    await until(lambda: connection.flow.read_paused)
+    assert sum(len(cycle.body) for cycle, _ in connection.pipeline) < MAX_AHEAD_BYTES + 256 * 1024, "a read on top"
+    api.node.release.set()
+    answer = await asyncio.wait_for(reader.read(), DEADLINE)
+    statuses = [int(part[:3]) for part in answer.split(b"HTTP/1.1 ")[1:]]
+    assert statuses == [200, 201, 201, 201, *many * [200], 201, 201, 201, 200]
+
+
+async def test_what_is_no_request_is_not_answered_into_a_stream(api: Api) -> None:
+    reader, writer = await api.raw(STREAM)
+    await asyncio.wait_for(reader.readuntil(b": stream open\n\n"), DEADLINE)
+    writer.write(ALIVE + b"nonsense\r\n\r\n")
+    rest = await asyncio.wait_for(reader.read(), DEADLINE)
+    assert b"HTTP/1.1" not in rest
+    await until(lambda: api.node.open_streams == 0)
 
 
 async def test_an_answer_to_head_has_no_body(api: Api) -> None:

@@ -1,0 +1,194 @@
+"""What an envelope comes to: the protocol's verdict carried out in the transaction of its batch, with what the daemon adds to it.
+
+It adds the budgets of receipts, room in the inbox, the quarantine and its rows of the audit log, deadlines of works, and leases for
+agents that wait. Jobs may run twice and ahead of a commit: nothing outside the transaction is changed but through it.
+"""
+
+from typing import Literal
+
+import msgspec
+
+from aghbus.daemon.core import Core
+from aghbus.daemon.deadlines import Deadlines
+from aghbus.daemon.failpoints import failpoint
+from aghbus.daemon.link_events import Settlement
+from aghbus.daemon.trust_policy import denied_as
+from aghbus.protocol.effects import Conflict, Deliver, Effects, Quarantine, Queue, Remember, Requeue
+from aghbus.protocol.envelope import Envelope
+from aghbus.protocol.errors import ProtocolError
+from aghbus.protocol.receiving import Receiver, Source, decide, refuse
+from aghbus.protocol.salvage import identity, is_private_to_others
+from aghbus.store import audit, quarantine
+from aghbus.store.apply import Applied, apply, load_source_view, load_view
+from aghbus.store.dedup import key_of
+from aghbus.store.outbox import Outgoing
+from aghbus.store.transaction import Transaction
+
+
+class Arrived(msgspec.Struct, frozen=True):
+    """One message off the wire: a valid envelope, or the error and what could be read of it."""
+
+    subject: str
+    raw: bytes
+    received_ms: int
+    envelope: Envelope | None = None
+    error: ProtocolError | None = None
+    source: Source | None = None
+    reply: str = ""
+    settlement: Settlement | None = None
+    us: str = ""  # which of our ids it concerns
+
+
+class Done(msgspec.Struct, frozen=True):
+    """What became of one message in the transaction; `applied` None when it was held off, for the reason `held`.
+
+    `known`: it had come before, and is committed whatever is said of this copy.
+    """
+
+    arrived: Arrived
+    effects: Effects
+    applied: Applied | None = None
+    outgoing: list[Outgoing] = msgspec.field(default_factory=list)
+    held: str = ""
+    known: bool = False
+
+
+class Decider:
+    """The middle of the intake, between what has arrived and what is done about it after the commit."""
+
+    def __init__(self, core: Core, deadlines: Deadlines) -> None:
+        self._core = core
+        self._deadlines = deadlines
+        self._skipped = 0  # refused and not kept since the last that was
+
+    def skip(self) -> None:
+        """One more was refused and is not kept."""
+        self._skipped += 1
+
+    def decide_all(self, tx: Transaction, batch: list[Arrived]) -> list[Done]:
+        """A write job: each of `batch` decided and carried out in turn, and what was delivered leased to agents that wait."""
+        receivers = {us: self.receiver(us) for us in {arrived.us for arrived in batch}}
+        room = self._core.settings.inbox.capacity - tx.memory.inbox_waiting.value
+        results: list[Done] = []
+        for arrived in batch:
+            done = self._decide(tx, arrived, receivers[arrived.us], room > 0)
+            room -= done.applied is not None and done.applied.delivered
+            results.append(done)
+        if self._core.consumers.count:
+            self._offer(tx, results)
+        return results
+
+    def _offer(self, tx: Transaction, results: list[Done]) -> None:
+        """Lease what was delivered to agents that wait for it, in the same transaction."""
+        delivered = [
+            (done.applied.seq, done.arrived.envelope.work_id)
+            for done in results
+            if done.applied is not None and done.applied.delivered and done.arrived.envelope is not None
+        ]
+        self._core.consumers.offer(tx, [(seq, work_id) for seq, work_id in delivered if seq is not None])
+
+    def receiver(self, peer_id: str) -> Receiver:
+        """Who receives as `peer_id`: that one of ours (it may have retired while the envelope waited), else the present one."""
+        core = self._core
+        return core.receiver(peer_id if peer_id in core.identities else core.us)
+
+    def _decide(self, tx: Transaction, arrived: Arrived, receiver: Receiver, room: bool) -> Done:
+        core = self._core
+        envelope, key, known = arrived.envelope, None, False
+        if envelope is None:
+            assert arrived.error is not None
+            effects = refuse(arrived.error, arrived.source, load_source_view(tx, arrived.source), receiver)
+        else:
+            if (doubt := core.flood.doubt(envelope)) is not None:
+                return Done(arrived, (), held=doubt)
+            key = key_of(envelope)
+            view = load_view(tx, envelope, receiver.us, key)
+            known, effects = view.duplicate, decide(envelope, view, receiver)
+            if (held := self._held(tx, effects, room)) is not None:
+                return Done(arrived, (), held=held)
+        for effect in effects:
+            if isinstance(effect, Queue) and self._suppressed(effect, arrived, effects):
+                effects = tuple(effect for effect in effects if not isinstance(effect, Queue | Requeue))
+                audit.note_policy(tx, arrived.received_ms, "receipt_suppressed", "the peer's budget", envelope=envelope)
+                break
+        for effect in effects:
+            if isinstance(effect, Quarantine):
+                self.quarantine(tx, arrived, effect)
+            elif isinstance(effect, Conflict):
+                self.note_conflict(tx, effect.envelope, arrived.received_ms)
+        capacity = core.settings.inbox.capacity
+        applied = apply(
+            tx, envelope, effects, us=receiver.us, received_ms=arrived.received_ms, inbox_capacity=capacity, key=key
+        )
+        if envelope is not None:
+            self._deadlines.note(tx, envelope, applied)
+            core.trust.heard(tx, envelope, effects)
+        failpoint("receive.decided")
+        return Done(arrived, effects, applied, applied.outgoing, known=known)
+
+    def _held(self, tx: Transaction, effects: Effects, room: bool) -> Literal["inbox", "memory"] | None:
+        """`inbox` when that has no room for what is to be delivered, `memory` when the ids to be remembered are too many for one
+        of so long a life (store/dedup.py)."""
+        for effect in effects:
+            if isinstance(effect, Remember):
+                capacity = self._core.settings.receive.remembered
+                if not tx.memory.dedup.admits(effect.until - self._core.clock.seconds(), capacity):
+                    return "memory"
+            elif not room and isinstance(effect, Deliver):
+                return "inbox"
+        return None
+
+    def _suppressed(self, effect: Queue, arrived: Arrived, effects: Effects) -> bool:
+        """Whether the peer's budget has no room for this receipt. One that was not believed has another than the peer's own."""
+        if not effect.automatic or arrived.envelope is None:
+            return False  # what could not be read has spent its budget on arriving
+        peer, flood = effect.envelope.to or "", self._core.flood
+        refused = next((each for each in effects if isinstance(each, Quarantine)), None)
+        if flood.may_acknowledge(peer) if refused is None else flood.may_deny(denied_as(peer, refused.trust)):
+            return False
+        self._core.counters.add("receipts.suppressed")
+        return True
+
+    def quarantine(self, tx: Transaction, arrived: Arrived, effect: Quarantine) -> None:
+        """Keeps what was refused, with its row of the audit log; of a private message of others not what it says."""
+        message_id, sender = identity(arrived.raw)
+        private = is_private_to_others(arrived.raw, arrived.subject, self._core.us)
+        limits = self._core.settings.quarantine
+        quarantine.add(
+            tx,
+            subject=arrived.subject,
+            message_id=message_id,
+            sender=sender,
+            reason=effect.reason,
+            detail=effect.detail,
+            raw=b"" if private else arrived.raw,
+            received_ms=arrived.received_ms,
+            max_rows=limits.max_rows,
+            max_bytes=limits.max_bytes,
+        )
+        self._note_skipped(tx, arrived.received_ms)
+        if private:
+            return  # not even that two others spoke (docs/audit.md, Rows)
+        audit.note_refused(
+            tx,
+            arrived.received_ms,
+            arrived.raw,
+            effect.reason,
+            envelope=arrived.envelope,
+            msg_id=message_id,
+            sender=sender,
+        )
+
+    def _note_skipped(self, tx: Transaction, at_ms: int) -> None:
+        """A flood of refused bytes must not push everything else out of the log: one row for all that were not kept."""
+        skipped, self._skipped = self._skipped, 0
+        if skipped:
+            tx.after_rollback(lambda: self._unskip(skipped))
+            audit.note_policy(tx, at_ms, "not_kept", f"{skipped} refused before, beyond what is kept in a second")
+
+    def _unskip(self, skipped: int) -> None:
+        self._skipped += skipped
+
+    def note_conflict(self, tx: Transaction, envelope: Envelope, at_ms: int) -> None:
+        """A row of the audit log: somebody else bears our name."""
+        audit.note_policy(tx, at_ms, "peer_id_conflict", "another daemon sends under our peer id", envelope=envelope)

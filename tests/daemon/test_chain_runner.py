@@ -1,0 +1,213 @@
+"""The task that brings runs forward: what one run waits for holds up no other, and what failed is tried again."""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+import pytest
+
+from aghbus.daemon.artifacts import Artifacts, Unreachable
+from aghbus.daemon.bridge.service import Bridge
+from aghbus.daemon.carrier import CoreCarrier
+from aghbus.daemon.chains import runner as runners
+from aghbus.daemon.chains.formats import Formats
+from aghbus.daemon.chains.runner import ChainRunner
+from aghbus.daemon.chains.service import ChainService
+from aghbus.daemon.clock import Clock
+from aghbus.daemon.core import Core
+from aghbus.daemon.deadlines import Deadlines
+from aghbus.daemon.outgoing import Batch, Sender
+from aghbus.daemon.publisher import Publisher
+from aghbus.daemon.roster import Roster
+from aghbus.daemon.settings import BridgeSettings, Settings
+from aghbus.protocol.artifacts import artifact_uri
+from aghbus.protocol.chain_api import ChainRun, ChainRunAsk
+from aghbus.protocol.control import Artifact
+from aghbus.store.database import Store
+from aghbus.store.errors import StoreUnavailable
+from aghbus.store.transaction import Transaction
+from tests.daemon.test_silent_peers import Up
+from tests.e2e.test_chains import asked, chain
+from tests.store.makers import BOB, US
+from tests.support.natsutil import wait_until
+
+WITHIN = 20.0
+LARGE = chain({"a": {"peer": BOB, "format": "agentos", "input": asked("{{input}} {{input}}")}})
+LONELY = chain({"a": {"capability": "nobody.has.it", "timeout": 0.01, "input": "go"}})
+
+T = TypeVar("T")
+
+
+class Far(Artifacts):
+    """An artifact store that takes what it is given once the test lets it; `lost` times the broker is out of reach instead."""
+
+    def __init__(self) -> None:
+        self.puts = 0
+        self.held = 0
+        self.lost = 0
+        self.open = asyncio.Event()
+
+    async def put(self, work_id: str, name: str, _content: AsyncIterator[bytes]) -> Artifact:
+        self.puts += 1
+        if self.lost:
+            self.lost -= 1
+            raise Unreachable("the broker cannot be reached")
+        self.held += 1
+        try:
+            await self.open.wait()
+        finally:
+            self.held -= 1
+        return Artifact(artifact_uri(work_id, name), work_id, name, 1, f"sha256:{0:064}", US)
+
+
+class Failing(Sender):
+    """The next `failures` transactions do not become durable."""
+
+    failures = 0
+    looks = 0
+
+    async def send_all(self, job: Callable[[Transaction, Batch], T]) -> T:
+        self.looks += 1
+        if self.failures:
+            self.failures -= 1
+            raise StoreUnavailable("the disk is full")
+        return await super().send_all(job)
+
+
+class Chains(ChainService):
+    """The runner of a daemon without a link, and what the local API does with it."""
+
+    def __init__(self, store: Store) -> None:
+        settings = Settings(name=US, peer_id=US, bridge=BridgeSettings(agents=(f"asker={US}", f"helper={BOB}")))
+        self.core = self._core = Core(settings, Clock(), store, Up(), Roster(30.0), 0)
+        publisher = Publisher(self.core, CoreCarrier(self.core.link, "acks"))
+        self.sender = Failing(self.core, publisher, Deadlines(self.core, publisher))
+        self.far = Far()
+        bridge = Bridge(self.core, self.sender)
+        formats = Formats(self.core, bridge.formats.of, bridge.hand_over.remember, self.far)
+        self.runner = ChainRunner(self.core, self.sender, formats)
+
+    @property
+    def _chains(self) -> ChainRunner:
+        return self.runner
+
+    async def begin(self, document: Any) -> ChainRun:
+        return await self.chain_start(ChainRunAsk(chain=document, input='"' * 400_000 if document is LARGE else None))
+
+    async def moved(self, run: ChainRun) -> ChainRun:
+        """The run when it has changed."""
+        found = await self.chain_run(run.run_id, since=run.version, wait=WITHIN)
+        assert found.version > run.version, "the run did not move"
+        return found
+
+    async def opened(self, run: ChainRun) -> None:
+        """Wait until the work of the run's node has been handed over."""
+        async with asyncio.timeout(WITHIN):
+            while (await self.chain_run(run.run_id, since=None, wait=0)).history[0].work_id is None:
+                await self.runner.bell.wait(1.0)
+
+    @contextlib.asynccontextmanager
+    async def running(self) -> AsyncIterator[asyncio.Task[None]]:
+        task = asyncio.create_task(self.runner.run())
+        try:
+            yield task
+        finally:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+
+
+@pytest.fixture
+async def service(tmp_path: Path) -> AsyncIterator[Chains]:
+    store = await Store.open(tmp_path / "store.db", synchronous="normal")
+    yield Chains(store)
+    await store.close()
+
+
+async def test_a_run_whose_artifact_store_does_not_answer_holds_up_no_other(service: Chains) -> None:
+    async with service.running():
+        large = [await service.begin(LARGE) for _ in range(3)]
+        await wait_until(lambda: service.far.held == 2, WITHIN, "two messages at a time on their way")
+        for _ in range(2):
+            lonely = await service.moved(await service.begin(LONELY))
+            assert (lonely.state, lonely.history[0].work_state) == ("failed", "failed")
+        assert service.far.puts == 2  # nor is it asked again before it has answered
+        service.far.open.set()
+        for run in large:
+            await service.opened(run)
+        assert (service.far.puts, service.far.held) == (3, 0)
+
+
+async def test_runs_apart_are_out_of_the_way_of_those_behind_them(
+    service: Chains, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(runners, "_PAGE", 1)
+    async with service.running():
+        await service.begin(LARGE)
+        await wait_until(lambda: service.far.held, WITHIN, "the message to be on its way")
+        assert (await service.moved(await service.begin(LONELY))).state == "failed"
+
+
+async def test_a_broker_out_of_reach_is_tried_again_after_a_while(
+    service: Chains, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(runners, "_UNREACHABLE", 0.01)
+    service.far.lost = 2
+    service.far.open.set()
+    async with service.running():
+        await service.opened(await service.begin(LARGE))
+    assert service.far.puts == 3
+
+
+async def test_a_broker_out_of_reach_is_tried_again_when_the_link_is_up(
+    service: Chains, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(runners, "_UNREACHABLE", 3600.0)
+    service.far.lost = 1
+    async with service.running():
+        await service.begin(LARGE)
+        await wait_until(lambda: service.far.puts, WITHIN, "the first try")
+
+        def tried_again() -> bool:
+            service.runner.link_up()
+            return service.far.held == 1
+
+        await wait_until(tried_again, WITHIN, "the second try")
+
+
+@pytest.mark.parametrize("how", ["cancelled", "drained"])
+async def test_nothing_of_a_run_goes_on_when_the_runner_has_ended(service: Chains, how: str) -> None:
+    async with service.running() as task:
+        await service.begin(LARGE)
+        await wait_until(lambda: service.far.held, WITHIN, "the message to be on its way")
+        if how == "cancelled":
+            task.cancel()
+        else:
+            service.core.announcer.close()
+        await asyncio.wait({task}, timeout=WITHIN)
+        assert task.cancelled() if how == "cancelled" else task.result() is None
+        assert service.far.held == 0
+
+
+async def test_a_look_that_the_store_did_not_take_is_tried_again(
+    service: Chains, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(runners, "_AFTER_FAILURE", 0.01)
+    await service.begin(chain({"a": {"capability": "nobody.has.it", "input": "go"}}))
+    service.sender.looks, service.sender.failures = 0, 1
+    async with service.running():
+        await wait_until(lambda: service.sender.looks == 2, WITHIN, "the second look")
+
+
+async def test_a_look_apart_that_the_store_did_not_take_is_tried_again(
+    service: Chains, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(runners, "_AFTER_FAILURE", 0.01)
+    async with service.running():
+        run = await service.begin(LARGE)
+        await wait_until(lambda: service.far.held, WITHIN, "the message to be on its way")
+        service.sender.failures = 1
+        service.far.open.set()
+        await service.opened(run)
+    assert (service.sender.failures, service.far.puts) == (0, 2)

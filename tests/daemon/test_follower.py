@@ -1,0 +1,71 @@
+"""The follower: an artifact store that is slow to answer holds up neither ends nor what runs out."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from aghbus.daemon.artifacts import Artifacts, Unreachable
+from aghbus.daemon.bridge.arrivals import Arrivals
+from aghbus.daemon.bridge.follower import Follower
+from aghbus.daemon.bridge.formats import Formats
+from aghbus.daemon.bridge.rows import WAITS, keep_record
+from aghbus.daemon.carrier import CoreCarrier
+from aghbus.daemon.core import Core
+from aghbus.daemon.deadlines import Deadlines
+from aghbus.daemon.outgoing import Sender
+from aghbus.daemon.publisher import Publisher
+from aghbus.daemon.roster import Roster
+from aghbus.daemon.settings import Settings
+from aghbus.protocol.control import Artifact
+from aghbus.store import bridge_log
+from aghbus.store.database import Store
+from tests.daemon.test_bridge_log_rows import ASKED_MS, record
+from tests.daemon.test_silent_peers import Hand, Up
+from tests.store.makers import US, WORKSPACE, receive, say
+
+WITHIN = 20.0
+
+
+class Slow(Artifacts):
+    """An artifact store that gives up on the first artifact after five seconds, and never answers for the next."""
+
+    def __init__(self, clock: Hand) -> None:
+        self._clock = clock
+        self.asked = 0
+        self.again = asyncio.Event()
+
+    async def get(self, _work_id: str, _name: str) -> tuple[Artifact, AsyncIterator[bytes]]:
+        self.asked += 1
+        if self.asked > 1:
+            self.again.set()
+            await asyncio.Event().wait()
+        self._clock.now += 5.0
+        raise Unreachable("no answer from JetStream within 5 s")
+
+
+@pytest.fixture
+async def store(tmp_path: Path) -> AsyncIterator[Store]:
+    opened = await Store.open(tmp_path / "store.db", synchronous="normal")
+    yield opened
+    await opened.close()
+
+
+async def test_what_runs_out_does_not_wait_for_all_messages_that_are_fetched(store: Store) -> None:
+    clock = Hand()
+    core = Core(Settings(name=US, peer_id=US, workspace=WORKSPACE), clock, store, Up(), Roster(30.0), 0)
+    await store.write(lambda tx: keep_record(tx, WAITS, "out", record("q", "sent", waits=2), at_ms=ASKED_MS))
+    for number in range(3):
+        reference = {"uri": f"agh://artifacts/work_1/{number}.json", "sha256": "0" * 64, "size": 5}
+        core.announcer.ring((await receive(store, say(ext={f"{WAITS}.message_ref": reference}))).seq or 0)
+    artifacts = Slow(clock)
+    publisher = Publisher(core, CoreCarrier(core.link, "acks"))
+    sender = Sender(core, publisher, Deadlines(core, publisher))
+    follower = asyncio.create_task(Follower(core, sender, Arrivals(core, Formats(core.settings), artifacts)).run())
+    async with asyncio.timeout(WITHIN):
+        await artifacts.again.wait()
+    follower.cancel()
+    (question, *_) = await bridge_log.page(store.reader, WAITS, 10)
+    assert question["row"]["status"] == "timeout"
+    await asyncio.gather(follower, return_exceptions=True)

@@ -1,0 +1,124 @@
+"""What never goes out ends when its time is over, and the agent is told; what only failed for now goes out soon."""
+
+import asyncio
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from aghbus.daemon.carrier import Carried, CoreCarrier
+from aghbus.daemon.core import Core
+from aghbus.daemon.link import InboundMessage, Link
+from aghbus.daemon.link_events import LinkTimeout
+from aghbus.daemon.publisher import Publisher
+from aghbus.protocol.acks import Ack, encode_ack
+from aghbus.protocol.errors import NotFound
+from aghbus.store import inbox, outbox
+from aghbus.store.outbox import Outgoing
+from aghbus.store.retention import Policy, sweep
+from aghbus.store.transaction import Transaction
+from tests.daemon.test_link import to, up
+from tests.daemon.test_silent_peers import Wire, _nowhere, publishing
+from tests.store.makers import BOB, US, receipt, rows, say, sending
+from tests.support.natsutil import NatsServer, wait_until
+
+FOREVER = Policy(max_age=None, max_bytes=None)
+
+
+async def queue(publisher: Publisher, core: Core, count: int, life: int = 1) -> None:
+    """So many works whose openings are of use for `life` seconds more."""
+    now = core.clock.seconds()
+
+    def job(tx: Transaction) -> list[Outgoing]:
+        for number in range(count):
+            sending(say(sender=US, to=BOB, ts=now, expires_at=now + life, work_id=f"work_{number}"))(tx)
+        return outbox.load_queued(tx, 0, count)
+
+    publisher.enqueue(await core.store.write(job))
+
+
+@pytest.mark.parametrize("count", [1, 2_500])
+async def test_what_could_not_go_out_in_its_time_is_told_soon_and_its_work_is_over(tmp_path: Path, count: int) -> None:
+    """Not by a look every half minute, nor by so many a look, and retention does not take it away before."""
+    wire = Wire()
+    async with publishing(tmp_path, wire, link=Link(_nowhere, name="down")) as (publisher, core):
+        await queue(publisher, core, count)
+        await sweep(core.store, FOREVER, core.clock.millis() + 3_600_000)
+        await wait_until(lambda: core.counters["outbox.expired"] == count, 20, "all to be given up")
+        await core.store.write(lambda _tx: None)  # counted in a transaction that is durable now
+        items = await inbox.items(core.store.reader, limit=count)
+        assert [item.last_error for item in items] == ["expired: no answer before it expired"] * count
+        assert await rows(core.store, "SELECT DISTINCT state FROM works") == [("canceled",)]
+    assert wire.batches == []
+
+
+class Stalled(Wire):
+    """A broker that says nothing for a while, with the link up."""
+
+    def __init__(self, tries: int) -> None:
+        super().__init__()
+        self.tries = tries
+
+    async def carry(self, rows: Sequence[Outgoing]) -> Carried:
+        if self.batches and self.tries:
+            self.tries -= 1
+            raise LinkTimeout("no PONG within 10 s")
+        return await super().carry(rows)
+
+
+async def test_a_try_that_a_slow_broker_did_not_confirm_is_made_again_soon(tmp_path: Path) -> None:
+    wire = Stalled(tries=2)
+    async with publishing(tmp_path, wire) as (publisher, core):
+        core.roster.note_acknowledging(BOB, False)
+        await queue(publisher, core, 1, life=60)
+        await wait_until(lambda: len(wire.batches) > 1, 10, "a further try")
+        assert wire.tries == 0
+
+
+async def test_a_further_try_of_what_just_fits_the_broker_goes_out_as_the_first_did() -> None:
+    """It has no room for the header that a further try brings."""
+    async with NatsServer() as server, up(Link(to(server), name="a")) as link:
+        carrier = CoreCarrier(link, "_INBOX.test")
+        row = Outgoing(7, "a.b.c", "ws_test", US, BOB, "msg_1", 2**40, 0, 1, b"x" * link.max_payload)
+        for attempts in (0, 1):
+            assert await carrier.carry([row._replace(attempts=attempts)]) == Carried([7], [])
+
+
+class Silent(Wire):
+    """A broker that has everything, and a peer that says nothing."""
+
+    async def carry(self, rows: Sequence[Outgoing]) -> Carried:
+        self.got += [row.seq for row in rows]
+        return Carried([row.seq for row in rows], [])
+
+
+async def test_an_answer_that_is_noted_in_a_transaction_run_again_still_lets_out_what_waited_for_it(
+    tmp_path: Path,
+) -> None:
+    def late(tx: Transaction) -> None:
+        tx.db.execute("INSERT INTO meta (key, value) VALUES ('late', 1)")
+        raise NotFound("changed my mind")
+
+    wire = Silent()
+    async with publishing(tmp_path, wire, retry_after=300) as (publisher, core):
+        await queue(publisher, core, 1, life=600)
+        settled = "SELECT seq FROM outbox WHERE next_ms IS NOT NULL AND state = ?"
+        await seen(core, settled, "published")
+        opening = await core.store.write(lambda tx: tx.db.execute("SELECT msg_id FROM envelopes").fetchone()[0])
+        end = receipt("canceled", opening, sender=US, to=BOB, ts=core.clock.seconds(), work_id="work_0")
+        publisher.enqueue(await core.store.write(lambda tx: sending(end)(tx).outgoing))
+        await seen(core, settled, "queued")  # behind its opening, for five minutes
+        reruns = core.store.stats.reruns
+        answer = encode_ack(Ack(opening, "committed"))
+        publisher.acknowledged(InboundMessage("_INBOX.test.1", answer, "", None))
+        with pytest.raises(NotFound):
+            await core.store.write(late)
+        assert core.store.stats.reruns == reruns + 1
+        await wait_until(lambda: wire.got == [1, 2], 20, "the end")
+
+
+async def seen(core: Core, sql: str, state: str) -> None:
+    """Until the store has such a row."""
+    async with asyncio.timeout(20):
+        while not await rows(core.store, sql, state):
+            await core.store.write(lambda _tx: None)
