@@ -235,7 +235,7 @@ class EmbeddedBroker:
             try:
                 async with self._turn:
                     await self._ensure()
-            except (BrokerError, OSError) as error:
+            except Exception as error:  # whatever it is: the next look may find it mended
                 event(_log, logging.WARNING, "broker has no guard", cause=str(error))
 
 

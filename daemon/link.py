@@ -163,6 +163,13 @@ class Link:
         if self._runner is None and self._state != "closed":
             self._runner = asyncio.create_task(self._run(), name="nats-link")
 
+    async def ended(self) -> None:
+        """Until the link is closed; or its loop has ended by a defect, which is raised: it will never come back then."""
+        if self._runner is not None:
+            await asyncio.wait({self._runner})
+            if not self._runner.cancelled():
+                self._runner.result()
+
     async def wait_up(self, timeout: float) -> bool:
         """Waits until the link is up; False when `timeout` seconds have passed."""
         with contextlib.suppress(TimeoutError):

@@ -240,8 +240,13 @@ class NatsConnection:
 
     @property
     def discovered(self) -> list[str]:
-        """URLs of other servers of the cluster that this one has told of."""
-        return [server.geturl() for server in self.client.discovered_servers if server.hostname and server.port]
+        """URLs of other servers of the cluster that this one has told of; what is none is passed over."""
+        urls = []
+        for server in self.client.discovered_servers:
+            with contextlib.suppress(ValueError):  # a port that is none
+                if server.hostname and server.port:
+                    urls.append(server.geturl())
+        return urls
 
     async def subscribe(self, subject: str, receiver: Callable[[InboundMessage], None]) -> int:
         """Sends SUB and returns its number here; live at the broker after the next `ping`. LinkDown.

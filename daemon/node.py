@@ -181,6 +181,7 @@ class Node:
         self._run("clock steps", self.core.steps.run)
         self._run("store watch", StoreWatch(self.core, self.publisher.link_up).run)
         self.link.start()
+        self._run("link", self.link.ended)
 
     async def _begin_audit(self) -> None:
         core = self.core

@@ -566,6 +566,45 @@ async def test_a_refused_subscription_is_reported_and_ends_nothing() -> None:
             assert link.reconnects == 0
 
 
+async def test_a_server_that_tells_of_others_that_are_none_is_not_the_end_of_the_link() -> None:
+    links: list[asyncio.StreamWriter] = []
+
+    async def server(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        links.append(writer)
+        info = {"server_id": "x", "server_name": "x", "version": "2.11.0", "max_payload": 1_048_576, "headers": True}
+        writer.write(b"INFO " + json.dumps({**info, "connect_urls": ["10.0.0.1:99999"]}).encode() + b"\r\n")
+        with contextlib.suppress(OSError):
+            while line := await reader.readline():
+                if line.startswith(b"PING"):
+                    writer.write(b"PONG\r\n")
+
+    listener = await asyncio.start_server(server, "127.0.0.1", 0)
+    url = f"nats://127.0.0.1:{listener.sockets[0].getsockname()[1]}"
+
+    async def resolve() -> NatsOptions:
+        return NatsOptions(servers=(url,))
+
+    async with up(Link(resolve, name="a")) as link:
+        links[0].close()
+        await wait_until(lambda: len(links) > 1 and link.state == "up", 30, "another connection")
+    links[-1].close()
+    listener.close()
+
+
+async def test_a_defect_in_the_loop_of_the_link_is_not_hidden(server: NatsServer) -> None:
+    def defect(_link: Link) -> None:
+        raise SystemError
+
+    link = Link(to(server), name="a")
+    link.start()
+    assert await link.wait_up(20)
+    link._endpoints.remember = defect  # type: ignore[assignment,method-assign]
+    await server.restart()
+    with pytest.raises(SystemError):
+        await asyncio.wait_for(link.ended(), 30)
+    await link.close(1)
+
+
 @pytest.mark.parametrize(
     "greeting", [b"HTTP/1.1 400 Bad Request\r\n\r\n", b"INFO {not json\r\n", b"", b"INFO {}\r\n-ERR '\x1b[2J'\r\n"]
 )
