@@ -166,6 +166,28 @@ async def test_a_repeat_of_what_is_committed_is_answered_so_even_if_its_sender_i
         assert answers == ["committed", "committed", "refused"]
 
 
+async def test_what_is_not_believed_of_a_handle_is_not_answered_and_what_policy_refuses_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answers: list[tuple[str, str]] = []
+
+    async def publish(_subject: str, raw: bytes) -> None:
+        answer = json.loads(raw)
+        answers.append((answer["id"], answer["outcome"]))
+
+    async with bench(tmp_path) as b:
+        monkeypatch.setattr(b.core.link, "publish", publish)
+        taken, refused = b.signed(FRIEND), b.signed(FRIEND)
+        stripped = b.say(FRIEND.handle)
+        for document in (b.forged(FRIEND.handle), stripped, taken, {**taken, "body": {"text": "other"}}, taken):
+            await b.offer(document, reply=f"_INBOX.{'0' * 32}.ack.1")
+        b.core.take_over(msgspec.structs.replace(b.core.settings, trust=TrustSettings(deny=(FRIEND.key_id,))))
+        await b.offer(refused, reply=f"_INBOX.{'0' * 32}.ack.1")
+        await wait_until(lambda: len(answers) == b.core.counters["acks.sent"], 10, "the answers")
+        assert answers == [(taken["id"], "committed")] * 2 + [(refused["id"], "refused")]
+        assert b.core.counters["refused.verification_failed"] == 4
+
+
 async def test_forgeries_do_not_spend_what_the_real_one_may_send(tmp_path: Path) -> None:
     async with bench(tmp_path, Still(), limits=LimitsSettings(messages_per_minute=PER_MINUTE)) as b:
         await b.offer(b.signed(FRIEND))
