@@ -351,6 +351,43 @@ async def test_rows_go_by_age_step_by_step(logged: Store) -> None:
     assert checked(logged.path).whole
 
 
+async def test_an_export_that_is_taken_slowly_holds_nothing_of_the_store(logged: Store) -> None:
+    await many(logged, 2500)
+    told: list[str] = []
+    with reading(logged.path) as reader:
+        export = reader.export(0, told.append)
+        assert next(export).n == 1
+        await policies(logged, 3)
+        other = sqlite3.connect(logged.path)
+        busy, *_ = other.execute("PRAGMA wal_checkpoint(RESTART)").fetchone()
+        other.close()
+        assert busy == 0
+        assert [row.n for row in export] == list(range(2, 2501))  # to the newest when it began
+    assert told == []
+
+
+async def test_an_export_says_what_was_pruned_before_its_turn(logged: Store) -> None:
+    await many(logged, 2500)
+    told: list[str] = []
+    with reading(logged.path) as reader:
+        export = reader.export(10, told.append)
+        numbers = [next(export).n]
+        gone = await audit.sweep(logged, 300, 10**9, NOW_MS)
+        numbers += [row.n for row in export]
+    assert numbers == [*range(11, 1011), *range(gone + 1, 2501)]
+    assert told == [f"rows 1011 to {gone} are missing: pruned meanwhile, unless `aghctl audit verify` says otherwise"]
+
+
+async def many(store: Store, count: int) -> None:
+    """So many rows at once."""
+
+    def write(tx: Transaction) -> None:
+        for number in range(count):
+            audit.note_policy(tx, NOW_MS + number, "tried", f"number {number}")
+
+    await store.write(write)
+
+
 async def test_a_log_that_is_off_is_not_pruned(logged: Store) -> None:
     await policies(logged, 10)
     logged.memory.audit.enabled = False
