@@ -4,6 +4,7 @@ import hashlib
 import json
 import sqlite3
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ from hypothesis import strategies as st
 from aghbus.protocol.errors import Refused
 from aghbus.store import audit
 from aghbus.store.audit_check import Verdict, reading
-from aghbus.store.audit_mark import AuditHead, audit_mark_path, parse_head, read_audit_mark
+from aghbus.store.audit_mark import AuditHead, AuditMarkFile, audit_mark_path, parse_head, read_audit_mark
 from aghbus.store.database import Store
 from aghbus.store.errors import StoreDamaged, StoreUnopenable
 from aghbus.store.memory import Memory
@@ -393,6 +394,24 @@ async def test_a_log_that_is_off_is_not_pruned(logged: Store) -> None:
     logged.memory.audit.enabled = False
     assert await audit.sweep(logged, 1, 0, NOW_MS + 10**9) == 0
     assert checked(logged.path).rows == 10
+
+
+class Overtaken(AuditMarkFile):
+    """Whenever its head is looked at, the loop has the next one set right behind."""
+
+    def __getattribute__(self, name: str) -> Any:
+        found = super().__getattribute__(name)
+        if name == "_head":
+            self._head = AuditHead(found.n + 1, bytes([found.n + 1]) * 32)
+        return found
+
+
+async def test_a_mark_that_is_set_while_it_is_written_names_one_row(tmp_path: Path) -> None:
+    with ThreadPoolExecutor(1) as executor:
+        mark = Overtaken(tmp_path / "store.db", executor)
+        mark.set(AuditHead(1, bytes([1]) * 32))
+        mark.close()
+    assert read_audit_mark(mark.store) == (1, bytes([1]) * 32)
 
 
 def test_heads_are_read_as_they_are_written() -> None:
