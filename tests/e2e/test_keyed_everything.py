@@ -204,6 +204,7 @@ async def test_a_forged_copy_that_comes_first_has_no_message_refused(tmp_path: P
                 seen = await tapped.next_msg(SHORT)
                 forged = json.loads(seen.data)
                 del forged["work_id"]  # no opening, so that the protocol has no receipt for it
+                assert ops.process is not None
                 await pause(ops.process.pid)
                 try:
                     await threaded(worker.start)
