@@ -152,7 +152,8 @@ class Decider:
     def quarantine(self, tx: Transaction, arrived: Arrived, effect: Quarantine) -> None:
         """Keeps what was refused, with its row of the audit log; of a private message of others not what it says."""
         message_id, sender = identity(arrived.raw)
-        private = is_private_to_others(arrived.raw, arrived.subject, self._core.us)
+        ours = (self._core.us, *self._core.identities.former)
+        private = all(is_private_to_others(arrived.raw, arrived.subject, us) for us in ours)
         limits = self._core.settings.quarantine
         quarantine.add(
             tx,

@@ -16,11 +16,16 @@ from aghbus.protocol.trust import Verifier
 
 Held = Literal["sender", "doubt"]
 
-# Failed verifications, ours. A proved name that is never forged spends nothing; some failures are its sender's own accidents.
-_OWN_FAILURES: Final = 60.0
-_OWN_FAILURES_PER_SECOND: Final = 5.0
-# All others share these: at a tenth of a millisecond for each, a flood of them costs at most a twentieth of a core.
-_FAILURES: Final = 1_000.0
+# A failed verification spends by size, ours: a token for the signature, and one for so many bytes, most of which go into the
+# canonical form. With doubles or characters beyond the basic plane that takes a microsecond a byte, else a tenth of it.
+_LOOK: Final = 1.0
+_BYTES: Final = 128.0
+# A proved name that is never forged spends nothing; some failures are its sender's own accidents.
+_OWN_FAILURES: Final = 300.0
+_OWN_FAILURES_PER_SECOND: Final = 25.0
+# All others share these: at a tenth of a millisecond for each, a flood of them costs at most a twentieth of a core. The largest
+# envelope takes 8,193 of them.
+_FAILURES: Final = 10_000.0
 _FAILURES_PER_SECOND: Final = 500.0
 _DENIALS_PER_SECOND: Final = 1 / 60  # one receipt a minute to a sender that is not believed (docs/trust.md)
 
@@ -60,27 +65,28 @@ class Flood:
             return "sender"
         doubt = self.doubt(envelope)
         if doubt is None and envelope.proof is None:  # proof stripping: known to fail without a look
-            self._doubts.failed(sender, now)
+            self._doubts.failed(sender, now, _cost(envelope))
         return doubt
 
     def doubt(self, envelope: Envelope) -> Held | None:
         """`doubt` when too many proofs were wrong lately to look at this one; None for one that can be looked at, or without."""
         if envelope.proof is None and "@" not in envelope.sender:
             return None
-        return None if self._doubts.may_try(envelope.sender, self._now()) else "doubt"
+        return None if self._doubts.may_try(envelope.sender, self._now(), _cost(envelope)) else "doubt"
 
     def checkable(self, envelopes: Iterable[Envelope]) -> list[Envelope]:
         """Those of these with a proof that may be looked at before their turn: if each turns out wrong, no budget is
         overdrawn. Nothing is spent."""
         signed = [each for each in envelopes if each.proof is not None and "@" in each.sender]
-        return list(compress(signed, self._doubts.may_try_all([each.sender for each in signed], self._now())))
+        claims = [(each.sender, _cost(each)) for each in signed]
+        return list(compress(signed, self._doubts.may_try_all(claims, self._now())))
 
     def verify(self, envelope: Envelope) -> None:
         """The verifier, with what it finds noted. Raises VerificationFailed as that does."""
         try:
             self._verifier(envelope)
         except ProtocolError:
-            self._doubts.failed(envelope.sender, self._now())
+            self._doubts.failed(envelope.sender, self._now(), _cost(envelope))
             raise
         self._doubts.proved(envelope.sender)
         self._messages.spend(envelope.sender, self._now())
@@ -100,6 +106,11 @@ class Flood:
     def may_tell(self, peer: str) -> bool:
         """An answer to a whois of this peer."""
         return self._answers.spend(peer, self._now())
+
+
+def _cost(envelope: Envelope) -> float:
+    """What it takes to find out that this proof is wrong, in tokens; without one that is known at once."""
+    return _LOOK if envelope.proof is None else _LOOK + len(envelope.raw) / _BYTES
 
 
 def _per_minute(count: int) -> Budgets:

@@ -325,7 +325,10 @@ class Intake:
         self._core.announcer.ring(seq)
 
     def _acknowledge(self, done: Done) -> None:
-        """Tell the sender's daemon, if it asked, that a message directed at us is committed, or refused for good."""
+        """Tell the sender's daemon, if it asked, that a message directed at us is committed, or refused for good.
+
+        A handle is told only of what it is shown to have sent: a forged copy would have us refuse the real one, in our name.
+        """
         envelope, reply = done.arrived.envelope, done.arrived.reply
         if not reply or envelope is None or envelope.to is None or not may_answer(reply):
             return
@@ -333,8 +336,10 @@ class Intake:
             return
         if envelope.sender in self._core.identities:
             return  # our own, or of another daemon under our id: not kept here
-        refusals = [effect.reason for effect in done.effects if isinstance(effect, Quarantine)]
-        refusal = refusals[0] if refusals and not done.known else None
+        refused = next((effect for effect in done.effects if isinstance(effect, Quarantine)), None)
+        if refused is not None and refused.trust is None and "@" in envelope.sender:
+            return
+        refusal = None if refused is None or done.known else refused.reason
         ack = Ack(envelope.id, "committed" if refusal is None else "refused", refusal)
         if self._discovery.busy:
             self._core.counters.add("acks.unsent")  # it will be asked again

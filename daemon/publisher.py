@@ -21,7 +21,7 @@ from aghbus.daemon.failpoints import failpoint
 from aghbus.daemon.link import InboundMessage, LinkError
 from aghbus.daemon.outlook import Outlook
 from aghbus.daemon.silence import FIRST_PAUSE, Silences
-from aghbus.protocol.acks import Ack, is_answer_of, parse_ack
+from aghbus.protocol.acks import MAX_ANSWER_BYTES, Ack, is_answer_of, parse_ack
 from aghbus.protocol.budget import Budgets
 from aghbus.protocol.errors import REASON_CODES
 from aghbus.store import audit, outbox, retry
@@ -322,6 +322,9 @@ class Publisher:
         seq = int(token)
         if not message.data and (message.headers or {}).get("Status") == _NOBODY:
             self._silences.nobody_at(seq)
+            return
+        if len(message.data) > MAX_ANSWER_BYTES:
+            self._core.counters.add("acks.unknown")
             return
         ack = parse_ack(message.data)
         if ack is None:

@@ -20,6 +20,9 @@ ANSWER_TO: Final = "Aghbus-Answer-To"
 """Header that names the reply subject again, on a repeated publish: a stream in between keeps headers, but not replies."""
 
 MAX_REPLY_CHARS: Final = 256  # ours
+MAX_ANSWER_BYTES: Final = 4096
+"""Ours: an answer has a few hundred bytes. To check the signature of a megabyte can take a second."""
+
 # The inboxes for it (nats_names.py) are the only subjects that are answered: a stranger's reply subject must not aim elsewhere.
 _ANSWERED: Final = re.compile(r"_INBOX\.[0-9a-f]{32}\.ack(?:\.[!-)+\-/-=?-~]+)+")
 

@@ -24,10 +24,7 @@ class Budgets:
         """Take `cost` tokens of `key` at monotonic second `now`; False, and nothing taken, when it has too few."""
         level = self._level(key, now)
         allowed = level >= cost
-        self._buckets[key] = (level - cost if allowed else level, now)
-        self._buckets.move_to_end(key)
-        if len(self._buckets) > self._keys:
-            self._buckets.popitem(last=False)
+        self._set(key, level - cost if allowed else level, now)
         return allowed
 
     def has(self, key: str, now: float, cost: float = 1.0) -> bool:
@@ -38,9 +35,23 @@ class Budgets:
         """The tokens of `key` now; nothing is taken."""
         return self._level(key, now)
 
+    def suffices(self, level: float, cost: float) -> bool:
+        """Whether a bucket with `level` tokens is enough for `drain`: what costs more than it can hold takes a full one."""
+        return level >= cost or level >= self._capacity > 0
+
+    def drain(self, key: str, now: float, cost: float) -> None:
+        """Take `cost` tokens of `key`, or all that are left where these are fewer: for what has been done already."""
+        self._set(key, max(0.0, self._level(key, now) - cost), now)
+
     def _level(self, key: str, now: float) -> float:
         level, since = self._buckets.get(key, (self._capacity, now))
         return min(self._capacity, level + max(0.0, now - since) * self._per_second)
+
+    def _set(self, key: str, level: float, now: float) -> None:
+        self._buckets[key] = (level, now)
+        self._buckets.move_to_end(key)
+        if len(self._buckets) > self._keys:
+            self._buckets.popitem(last=False)
 
 
 class Doubts:
@@ -49,6 +60,9 @@ class Doubts:
     Verifying is free for what turns out true. A failure spends: of its own bucket where the name has proved itself before, of one
     that all others share when that is empty or the name is unknown. A name that never fails is always verified, whatever floods
     under other names; one that is forged is still let in as far as both buckets go, and its retry brings it again.
+
+    A cost is in tokens. It must be there before the look, since it is spent when that fails; so under a flood small envelopes get
+    in before large ones. A full bucket is enough for any.
     """
 
     def __init__(self, own: Budgets, shared: Budgets, names: int = 4096) -> None:
@@ -58,26 +72,27 @@ class Doubts:
         self._names = names
         self._proved: OrderedDict[str, None] = OrderedDict()
 
-    def may_try(self, name: str, now: float) -> bool:
-        """Whether an envelope that claims `name` is verified at monotonic second `now`, or held off."""
-        if name in self._proved and self._own.has(name, now):
-            return True
-        return self._shared.has("", now)
+    def may_try(self, name: str, now: float, cost: float = 1.0) -> bool:
+        """Whether an envelope that claims `name` is verified at monotonic second `now`, or held off; `cost` is what it spends if it
+        is wrong."""
+        return self._pays_itself(name, now, cost) or self._shared.suffices(self._shared.left("", now), cost)
 
-    def may_try_all(self, names: Sequence[str], now: float) -> list[bool]:
-        """`may_try` for each of these claims in turn, as if all before it had turned out wrong."""
-        own: dict[str, int] = {}
-        shared = int(self._shared.left("", now))
+    def may_try_all(self, claims: Sequence[tuple[str, float]], now: float) -> list[bool]:
+        """`may_try` for each of these claims, name and cost, in turn, as if all before it had turned out wrong."""
+        own: dict[str, float] = {}
+        shared = self._shared.left("", now)
         allowed = []
-        for name in names:
+        for name, cost in claims:
             if name not in own:
-                own[name] = int(self._own.left(name, now)) if name in self._proved else 0
-            if own[name]:
-                own[name] -= 1
+                own[name] = self._own.left(name, now)
+            if name in self._proved and self._own.suffices(own[name], cost):
+                own[name] = max(0.0, own[name] - cost)
+                allowed.append(True)
+            elif self._shared.suffices(shared, cost):
+                shared = max(0.0, shared - cost)
                 allowed.append(True)
             else:
-                allowed.append(shared > 0)
-                shared -= 1
+                allowed.append(False)
         return allowed
 
     def proved(self, name: str) -> None:
@@ -87,7 +102,12 @@ class Doubts:
         if len(self._proved) > self._names:
             self._proved.popitem(last=False)
 
-    def failed(self, name: str, now: float) -> None:
-        """A proof under `name` was wrong or missing at monotonic second `now`."""
-        if name not in self._proved or not self._own.spend(name, now):
-            self._shared.spend("", now)
+    def failed(self, name: str, now: float, cost: float = 1.0) -> None:
+        """A proof under `name` was wrong or missing at monotonic second `now`, and to find that out took `cost`."""
+        if self._pays_itself(name, now, cost):
+            self._own.drain(name, now, cost)
+        else:
+            self._shared.drain("", now, cost)
+
+    def _pays_itself(self, name: str, now: float, cost: float) -> bool:
+        return name in self._proved and self._own.suffices(self._own.left(name, now), cost)

@@ -17,6 +17,7 @@ from aghbus.store.database import open_to_inspect
 from aghbus.store.errors import StoreDamaged, StoreUnopenable
 
 PROGRESS_ROWS: Final = 100_000  # ours, rows between two signs of life
+_PIECE: Final = 1000  # ours, rows of an export that are read at once: some hundred kilobytes
 _SHOWN: Final = 20  # findings that are told one by one
 Progress = Callable[[int], None]
 
@@ -61,7 +62,7 @@ class Verdict(msgspec.Struct, kw_only=True):
 
 
 class AuditReader:
-    """One consistent view of the log in a store. Made by `reading`."""
+    """One consistent view of the log in a store, until `export` gives it up. Made by `reading`."""
 
     def __init__(self, db: sqlite3.Connection, mark: AuditHead | None) -> None:
         """Use `reading`."""
@@ -72,10 +73,32 @@ class AuditReader:
         """What the store notes about the log."""
         return Standing(noted_head(self._db), noted_pruning(self._db))
 
-    def rows(self, after: int = 0) -> Iterator[Row]:
-        """The rows after row `after`, in order, one at a time."""
-        for n, line, stored in self._db.execute("SELECT n, line, hash FROM audit WHERE n > ? ORDER BY n", (after,)):
+    def rows(self) -> Iterator[Row]:
+        """The rows in order, one at a time."""
+        for n, line, stored in self._db.execute("SELECT n, line, hash FROM audit ORDER BY n"):
             yield Row(n, line, stored, _parse(line))
+
+    def export(self, after: int, tell: Callable[[str], None]) -> Iterator[Row]:
+        """The rows after row `after` to the newest of now, in order, for somebody who takes them as slowly as he likes.
+
+        No view is held meanwhile, since the WAL of a running daemon would grow as long: they are read in pieces. What is pruned
+        between two of these is missing; `tell` gets a sentence about it.
+        """
+        last, pruned = self.standing()
+        self._db.execute("COMMIT")
+        at = max(after, pruned.n)
+        while at < last.n:
+            piece = self._db.execute(
+                "SELECT n, line, hash FROM audit WHERE n > ? AND n <= ? ORDER BY n LIMIT ?", (at, last.n, _PIECE)
+            ).fetchall()
+            first = piece[0][0] if piece else last.n + 1
+            if first != at + 1:
+                tell(
+                    f"{_span(at + 1, first - 1)} missing: pruned meanwhile, unless `aghctl audit verify` says otherwise"
+                )
+            for n, line, stored in piece:
+                yield Row(n, line, stored, _parse(line))
+            at = piece[-1][0] if piece else last.n
 
     def verify(self, kept: AuditHead | None, progress: Progress) -> Verdict:
         """Every row against the one before it, and the ends of the log against what is noted of them.

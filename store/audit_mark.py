@@ -87,9 +87,10 @@ class AuditMarkFile:
 
     def _write(self) -> None:
         """A mark that cannot be written stays behind, which is no more than less to check by."""
+        head = self._head  # once: the loop may set the next while this thread writes
         with contextlib.suppress(OSError):
             fd = os.open(audit_mark_path(self.store), os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
             try:
-                os.write(fd, b"aghbus-audit %019d:%s\n" % (self._head.n, self._head.hash.hex().encode()))
+                os.write(fd, b"aghbus-audit %019d:%s\n" % (head.n, head.hash.hex().encode()))
             finally:
                 os.close(fd)

@@ -49,6 +49,15 @@ def former(db: sqlite3.Connection, us: str) -> list[Former]:
     return [Former(*row) for row in db.execute(_FORMER, (us,))]
 
 
+def newest_of_key(db: sqlite3.Connection, fingerprint: str) -> str | None:
+    """The handle under which the key of this fingerprint was used last; None when it never was."""
+    row = db.execute(
+        "SELECT peer_id FROM identities WHERE peer_id LIKE '%@' || ? ORDER BY retired_ms IS NOT NULL, since_ms DESC LIMIT 1",
+        (fingerprint,),
+    ).fetchone()
+    return None if row is None else str(row[0])
+
+
 async def read_former(reader: aiosqlite.Connection, us: str) -> list[Former]:
     """The same through the connection that only reads."""
     return [Former(*row) for row in await fetch(reader, _FORMER, [us])]

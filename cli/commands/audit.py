@@ -72,7 +72,7 @@ def run_export(context: Context, values: dict[str, Any]) -> int:
     done = 0
     with _reading(context, values) as reader:
         total = _rows(reader)
-        for row in reader.rows(values["after"]):
+        for row in reader.export(values["after"], context.output.note):
             context.output.line(as_object(row))
             done += 1
             if done % PROGRESS_ROWS == 0:

@@ -13,11 +13,15 @@ from aghbus.cli.render import safe
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
-    from typing import Any
+    from sqlite3 import Connection
+    from typing import Any, TypeVar
 
     from aghbus.cli.context import Context
     from aghbus.protocol.trust_keys import SigningKey
+
+    T = TypeVar("T")
 
 _FILE = Option("--file", "the key's file (default: identity.pem in the state folder of the instance)", "FILE")
 _PASSPHRASE = Option("--passphrase-file", "file of mode 0600 whose first line is the key's passphrase", "FILE")
@@ -28,7 +32,7 @@ def run_generate(context: Context, values: dict[str, Any]) -> int:
     """Write a new key; never over an old one."""
     from aghbus.store.key_files import KeyFileError, generate_key, write_key
 
-    path = _path(context, values)
+    path, name = _path(context, values), _name(context)
     try:
         passphrase = _passphrase(values)
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -36,7 +40,7 @@ def run_generate(context: Context, values: dict[str, Any]) -> int:
         write_key(path, key, passphrase)
     except (KeyFileError, OSError) as error:
         raise _refusal(error) from None
-    context.output.answer(_names(context, key, path), _human)
+    context.output.answer(_names(name, key, path), _human)
     context.output.note(_RESTART if values["file"] is None else f"name it: aghd run --trust-key-file {path}")
     return YES
 
@@ -44,7 +48,7 @@ def run_generate(context: Context, values: dict[str, Any]) -> int:
 def run_show(context: Context, values: dict[str, Any]) -> int:
     """Print what the key is called; the key itself is never printed."""
     path, key = _read(context, values)
-    found = _names(context, key, path)
+    found = _names(_name(context), key, path)
     if values["file"] is None:
         found["former"] = _former(context, str(found["handle"]))
     context.output.answer(found, _human)
@@ -53,27 +57,32 @@ def run_show(context: Context, values: dict[str, Any]) -> int:
 
 def _former(context: Context, handle: str) -> list[dict[str, Any]]:
     """The ids that the instance had before `handle` and under which something is to be finished, from its store."""
+    from aghbus.store.identities import former
+
+    return [
+        {"peer_id": one.peer_id, "open_works": one.open_works, "unsent": one.unsent}
+        for one in _from_store(context, lambda db: former(db, handle)) or []
+        if one.peer_id.partition("@")[2] != handle.partition("@")[2]  # the key of now, whatever the daemon is called
+    ]
+
+
+def _from_store(context: Context, read: Callable[[Connection], T]) -> T | None:
+    """What the instance's store says; None when there is none, or none that can be read."""
     import sqlite3
     from pathlib import Path
 
     from aghbus.store.database import open_to_inspect
     from aghbus.store.errors import StoreError
-    from aghbus.store.identities import former
 
     path = Path(locations(chosen_name(context.options, context.env), context.env).store_path)
     if not path.exists():
-        return []
+        return None
     try:
         with contextlib.closing(open_to_inspect(path)) as db:
-            found = former(db, handle)
+            return read(db)
     except (StoreError, sqlite3.Error) as error:  # the key is there whatever the store is like
         context.output.note(f"former identities are not known: {error}")
-        return []
-    return [
-        {"peer_id": one.peer_id, "open_works": one.open_works, "unsent": one.unsent}
-        for one in found
-        if one.peer_id.partition("@")[2] != handle.partition("@")[2]  # the key of now, whatever the daemon is called
-    ]
+        return None
 
 
 def run_export(context: Context, values: dict[str, Any]) -> int:
@@ -98,15 +107,15 @@ def run_rotate(context: Context, values: dict[str, Any]) -> int:
     from aghbus.store.key_files import KeyFileError, generate_key, sync_folder, write_key, write_private
 
     path, old = _read(context, values)
+    name = _used(context, old) or _name(context)
     new = generate_key()
     fresh = path.with_name(f"{path.stem}-{new.fingerprint}.new")
     kept = path.with_name(f"{path.stem}-{old.fingerprint}{path.suffix}")
     statement = path.with_name(f"{path.stem}-{old.fingerprint}.rotation.json")
     try:
         write_key(fresh, new, _passphrase(values))
-        nickname = nickname_of(chosen_name(context.options, context.env))
         statement.unlink(missing_ok=True)  # of a rotation that was cut short: it names a key that nobody has
-        write_private(statement, rotation_statement(old, new.public, nickname, int(time.time())) + b"\n")
+        write_private(statement, rotation_statement(old, new.public, nickname_of(name), int(time.time())) + b"\n")
         if not kept.exists():
             kept.hardlink_to(path)
         fresh.replace(path)
@@ -114,11 +123,26 @@ def run_rotate(context: Context, values: dict[str, Any]) -> int:
     except (KeyFileError, OSError) as error:
         fresh.unlink(missing_ok=True)
         raise _refusal(error) from None
-    found = _names(context, new, path)
+    found = _names(name, new, path)
     found |= {"old_key_id": old.key_id, "old_file": str(kept), "statement_file": str(statement)}
     context.output.answer(found, _human)
     context.output.note(f"{_RESTART}, and others know it as a new peer: give them the statement to pin the new key by")
     return YES
+
+
+def _name(context: Context) -> str:
+    """What the instance's daemon is called on the bus, by its configuration."""
+    from aghbus.cli.own_name import configured_peer_id
+
+    return configured_peer_id(chosen_name(context.options, context.env), context.env)
+
+
+def _used(context: Context, key: SigningKey) -> str | None:
+    """The nickname under which others know this key, whatever the configuration says by now; None when it was not used yet."""
+    from aghbus.store.identities import newest_of_key
+
+    handle = _from_store(context, lambda db: newest_of_key(db, key.fingerprint))
+    return None if handle is None else handle.partition("@")[0]
 
 
 def _path(context: Context, values: dict[str, Any]) -> Path:
@@ -150,11 +174,11 @@ def _passphrase(values: dict[str, Any]) -> bytes | None:
     return None if named is None else read_passphrase(Path(named))
 
 
-def _names(context: Context, key: SigningKey, path: Path) -> dict[str, Any]:
+def _names(name: str, key: SigningKey, path: Path) -> dict[str, Any]:
     from aghbus.protocol.trust_keys import encode_base64url, handle_of
 
     return {
-        "handle": handle_of(chosen_name(context.options, context.env), key.public),
+        "handle": handle_of(name, key.public),
         "key_id": key.key_id,
         "pubkey": encode_base64url(key.public),
         "file": str(path),
@@ -192,8 +216,8 @@ COMMANDS = {
         run_show,
         description=(
             "Show handle, key id and public key of our key; the key id is what others allow, deny or pin. The nickname in the\n"
-            "handle is that of the instance that is named. Earlier identities that still have open works are named too. The\n"
-            "private key is never printed. Asks no daemon."
+            "handle is the configured peer_id of the instance that is named, else its name. Earlier identities that still have\n"
+            "open works are named too. The private key is never printed. Asks no daemon."
         ),
         examples=["aghctl --name ops key show", "aghctl key show --file ops.pem -o json"],
         options=[_FILE, _PASSPHRASE],

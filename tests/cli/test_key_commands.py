@@ -1,15 +1,21 @@
 """`aghctl key …`: a key's life on disk, and that no output ever holds the secret."""
 
+import asyncio
 import json
+import os
 import stat
 import subprocess
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from aghbus.protocol.trust_keys import handle_of
+from aghbus.daemon.settings_loader import Host, load_settings
+from aghbus.protocol.trust_keys import handle_of, nickname_of
 from aghbus.protocol.trust_rotation import read_rotation
+from aghbus.store import identities
+from aghbus.store.database import Store
 from aghbus.store.key_files import read_key
 from tests.support.daemons import Home
 
@@ -95,6 +101,58 @@ def test_rotation_keeps_the_old_key_and_leaves_a_statement_that_holds(home: Home
     names = {path.name for path in Path(old["file"]).parent.iterdir()}
     assert len(names) == 5, names  # the key, two old ones with their statements, and nothing half done
     assert read_key(Path(again["old_file"])).key_id == new["key_id"]
+
+
+@pytest.mark.parametrize(
+    ("files", "env"),
+    [
+        ({}, {}),
+        ({"ops.toml": "front_desk"}, {}),
+        ({"aghbus.toml": "common"}, {}),
+        ({"aghbus.toml": "common", "ops.toml": "front-desk"}, {}),
+        ({"ops.toml": "front-desk"}, {"AGHD_PEER_ID": "by-variable"}),
+        ({"ops.toml": "front-desk", "other": "elsewhere"}, {"AGHD_CONFIG": "~/config/aghbus/other"}),
+        ({"ops.toml": "front-desk"}, {"AGHD_CONFIG": "~/config/aghbus/none", "AGHD_PEER_ID": ""}),
+    ],
+)
+def test_the_nickname_is_the_one_that_the_daemon_takes(home: Home, files: dict[str, str], env: dict[str, str]) -> None:
+    folder = home.root / "config/aghbus"
+    folder.mkdir(parents=True)
+    for name, peer_id in {"none": "", **files}.items():
+        (folder / name).write_text(f"peer_id = {json.dumps(peer_id)}\n" if peer_id else "")
+    home.env |= env
+    host = Host(os.getuid(), str(home.root), "machine", str(home.root), 108)
+    nickname = nickname_of(load_settings({"name": "ops"}, home.env, host).settings.peer_id)
+    old = key(home, "generate")
+    assert old["handle"].partition("@")[0] == nickname
+    assert key(home, "show")["handle"] == old["handle"]
+    new = key(home, "rotate")
+    assert new["handle"].partition("@")[0] == nickname
+    rotation = read_rotation(Path(new["statement_file"]).read_bytes())
+    assert rotation is not None
+    assert rotation.nickname == nickname
+
+
+async def test_a_rotation_names_the_nickname_by_which_others_know_the_old_key(home: Home) -> None:
+    old = key(home, "generate")
+    fingerprint = old["handle"].partition("@")[2]
+    ours = ["ops", f"ops@{fingerprint}", f"door@{fingerprint}", f"other@{'0' * 32}"]
+    store = await Store.open(Path(old["file"]).with_name("store.db"))
+    for number, peer_id in enumerate(ours):
+        await store.write(partial(identities.begin, us=peer_id, now_ms=number))
+    await store.close()
+    new = await asyncio.to_thread(key, home, "rotate")
+    rotation = await asyncio.to_thread(lambda: read_rotation(Path(new["statement_file"]).read_bytes()))
+    assert rotation is not None
+    assert (rotation.nickname, new["handle"].partition("@")[0]) == ("door", "door")
+
+
+def test_a_configuration_that_cannot_be_read_gives_no_name(home: Home) -> None:
+    folder = home.root / "config/aghbus"
+    folder.mkdir(parents=True)
+    (folder / "ops.toml").write_text("peer_id = front\n")
+    assert "no TOML" in no(home, "generate")
+    assert not (home.root / "state").exists()
 
 
 def test_a_rotation_that_was_cut_short_can_be_done_again(home: Home) -> None:

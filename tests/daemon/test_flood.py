@@ -18,6 +18,7 @@ from aghbus.daemon.clock import Clock
 from aghbus.daemon.core import Core
 from aghbus.daemon.deadlines import Deadlines
 from aghbus.daemon.discovery import Discovery
+from aghbus.daemon.flood import _BYTES
 from aghbus.daemon.intake import Intake
 from aghbus.daemon.link import InboundMessage, Link
 from aghbus.daemon.link_events import Settlement
@@ -166,6 +167,28 @@ async def test_a_repeat_of_what_is_committed_is_answered_so_even_if_its_sender_i
         assert answers == ["committed", "committed", "refused"]
 
 
+async def test_what_is_not_believed_of_a_handle_is_not_answered_and_what_policy_refuses_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answers: list[tuple[str, str]] = []
+
+    async def publish(_subject: str, raw: bytes) -> None:
+        answer = json.loads(raw)
+        answers.append((answer["id"], answer["outcome"]))
+
+    async with bench(tmp_path) as b:
+        monkeypatch.setattr(b.core.link, "publish", publish)
+        taken, refused = b.signed(FRIEND), b.signed(FRIEND)
+        stripped = b.say(FRIEND.handle)
+        for document in (b.forged(FRIEND.handle), stripped, taken, {**taken, "body": {"text": "other"}}, taken):
+            await b.offer(document, reply=f"_INBOX.{'0' * 32}.ack.1")
+        b.core.take_over(msgspec.structs.replace(b.core.settings, trust=TrustSettings(deny=(FRIEND.key_id,))))
+        await b.offer(refused, reply=f"_INBOX.{'0' * 32}.ack.1")
+        await wait_until(lambda: len(answers) == b.core.counters["acks.sent"], 10, "the answers")
+        assert answers == [(taken["id"], "committed")] * 2 + [(refused["id"], "refused")]
+        assert b.core.counters["refused.verification_failed"] == 4
+
+
 async def test_forgeries_do_not_spend_what_the_real_one_may_send(tmp_path: Path) -> None:
     async with bench(tmp_path, Still(), limits=LimitsSettings(messages_per_minute=PER_MINUTE)) as b:
         await b.offer(b.signed(FRIEND))
@@ -180,7 +203,7 @@ async def test_forgeries_do_not_spend_what_the_real_one_may_send(tmp_path: Path)
 
 async def test_a_flood_of_wrong_signatures_ends_in_a_cheap_no_and_a_proved_peer_gets_through(tmp_path: Path) -> None:
     async with bench(tmp_path) as b:
-        b.core.flood._doubts = Doubts(Budgets(10, 1), Budgets(100, 5))  # smaller than real, for a slow machine
+        b.core.flood._doubts = Doubts(Budgets(60, 6), Budgets(600, 30))  # smaller than real, for a slow machine
         await b.offer(b.signed(FRIEND))
         for number in range(500):
             await b.offer(b.forged(f"stranger-{number}@{FRIEND.handle.partition('@')[2]}"))
@@ -195,6 +218,11 @@ async def test_a_flood_of_wrong_signatures_ends_in_a_cheap_no_and_a_proved_peer_
         assert await b.senders() == [FRIEND.handle, OTHER.handle, FRIEND.handle]
 
 
+def spent_by(forgery: dict[str, Any]) -> float:
+    """The tokens that this costs, rounded up so far that no shorter name or number makes it another count."""
+    return 1 + (len(json.dumps(forgery)) + 4) / _BYTES
+
+
 async def test_the_verifier_is_not_asked_for_what_is_held_off(tmp_path: Path) -> None:
     """Cost: nothing is verified that the budgets do not allow, and nothing of a plain message is."""
     async with bench(tmp_path) as b:
@@ -206,15 +234,34 @@ async def test_the_verifier_is_not_asked_for_what_is_held_off(tmp_path: Path) ->
             verify(envelope)
 
         b.core.flood._verifier = noted
-        b.core.flood._doubts = Doubts(Budgets(1, 0), Budgets(2, 0))
         await b.offer(b.say("plain"))
         assert asked == []
-        for _ in range(10):
-            await b.offer(b.forged(FRIEND.handle))
+        forgeries = [b.forged(FRIEND.handle) for _ in range(10)]
+        b.core.flood._doubts = Doubts(Budgets(1, 0), Budgets(2 * spent_by(forgeries[0]), 0))
+        for forgery in forgeries:
+            await b.offer(forgery)
         assert len(asked) == 2
         stripped = b.say(FRIEND.handle)
         await b.offer(stripped)
         assert b.core.counters["overload.doubt"] == 9
+
+
+async def test_a_wrong_signature_spends_by_the_size_of_what_it_signs(tmp_path: Path) -> None:
+    large = {"ext": {"filler": "x" * 1_000_000}}
+    async with bench(tmp_path, Still()) as b:
+        asked: list[str] = []
+        verify = b.core.flood._verifier
+
+        def noted(envelope: Envelope) -> None:
+            asked.append(envelope.id)
+            verify(envelope)
+
+        b.core.flood._verifier = noted
+        first, more, small = b.forged(FRIEND.handle, **large), b.forged(FRIEND.handle, **large), b.forged(FRIEND.handle)
+        for document in (first, more, more, small):
+            await b.offer(document)
+        assert asked == [first["id"], small["id"]]
+        assert b.core.counters["overload.doubt"] == 2
 
 
 async def test_a_denied_sender_hears_it_once_and_keeps_its_own_receipts(tmp_path: Path) -> None:
@@ -305,20 +352,33 @@ def test_a_name_that_never_fails_is_always_tried(steps: list[tuple[str, bool]]) 
 
 
 @given(
-    st.lists(st.sampled_from("abc"), max_size=40), st.integers(0, 4), st.integers(0, 6), st.sets(st.sampled_from("abc"))
+    st.lists(st.tuples(st.sampled_from("abc"), st.sampled_from([1.0, 1.5, 5.0, 9.0])), max_size=40),
+    st.integers(0, 8),
+    st.integers(0, 12),
+    st.sets(st.sampled_from("abc")),
 )
 def test_what_may_be_tried_ahead_is_what_would_be_if_all_of_it_failed(
-    names: list[str], own: int, shared: int, known: set[str]
+    claims: list[tuple[str, float]], own: int, shared: int, known: set[str]
 ) -> None:
     doubts = Doubts(Budgets(own, 0), Budgets(shared, 0))
     for name in known:
         doubts.proved(name)
-    ahead = doubts.may_try_all(names, 0)
-    assert ahead == doubts.may_try_all(names, 0)  # nothing was spent
-    for name, allowed in zip(names, ahead, strict=True):
-        assert doubts.may_try(name, 0) == allowed
+    ahead = doubts.may_try_all(claims, 0)
+    assert ahead == doubts.may_try_all(claims, 0)  # nothing was spent
+    for (name, cost), allowed in zip(claims, ahead, strict=True):
+        assert doubts.may_try(name, 0, cost) == allowed
         if allowed:
-            doubts.failed(name, 0)
+            doubts.failed(name, 0, cost)
+
+
+def test_what_costs_more_than_a_bucket_holds_takes_a_full_one() -> None:
+    doubts = Doubts(Budgets(3, 1), Budgets(5, 0))
+    doubts.proved("friend")
+    doubts.failed("friend", 0, 100)  # its own
+    doubts.failed("stranger", 2, 100)  # what all share
+    assert [doubts.may_try("friend", 2, cost) for cost in (2, 2.5, 100)] == [True, False, False]
+    assert doubts.may_try("friend", 3, 100)
+    assert not doubts.may_try("stranger", 100, 1)
 
 
 def test_a_budget_that_is_only_looked_at_is_not_spent() -> None:

@@ -1,5 +1,6 @@
 """Keys of former identities: where they are looked for, when a plain id is taken up, and what happens to them at the end."""
 
+import json
 import os
 from pathlib import Path
 
@@ -7,11 +8,14 @@ import pytest
 
 from aghbus.daemon.identities import Identities
 from aghbus.daemon.keys import FormerKey, load_former, load_signer, put_aside
+from aghbus.daemon.link import InboundMessage
 from aghbus.daemon.settings import Settings
 from aghbus.daemon.trust_settings import TrustSettings
+from aghbus.protocol.identifiers import direct_id, subject_for
 from aghbus.protocol.locations import Locations, locate
 from aghbus.protocol.trust_keys import SigningKey, handle_of
 from aghbus.store.key_files import KEY_FILE, KeyFileError, write_key
+from tests.daemon.test_flood import OTHER, bench
 
 OLD, NEW = SigningKey(bytes(range(32))), SigningKey(bytes(range(1, 33)))
 HANDLE = handle_of("earlier", OLD.public)
@@ -97,3 +101,27 @@ def test_what_is_put_aside_is_not_found_again_and_nothing_is_lost(places: Locati
     assert load_former(HANDLE, settings(), places, {}).error is not None
     with pytest.raises(KeyFileError, match="cannot be renamed"):
         put_aside(kept)
+
+
+async def test_what_is_refused_in_a_room_of_a_former_id_is_ours_to_keep(tmp_path: Path) -> None:
+    async with bench(tmp_path) as b:
+        b.store.memory.audit.enabled = True
+        b.core.us, b.core.signer = OTHER.handle, OTHER
+        b.core.identities = Identities(OTHER.handle, OTHER, [FormerKey(peer_id="earlier")])
+        for to in (OTHER.handle, "earlier", "another"):
+            room = direct_id("ws_local", "default", "peer", to)
+            wrong = b.say(
+                "peer", to=to, surface="direct", thread_id=None, direct_id=room, id=f"in_{to}", body={"text": 5}
+            )
+            for raw in (json.dumps(wrong).encode(), b"not JSON"):
+                b.intake.offer(InboundMessage(subject_for("ws_local", "default", to), raw, "", None))
+        while b.intake.depth:
+            await b.intake._work_queue_off()
+        kept = await b.store.reader.execute_fetchall("SELECT message_id, raw FROM quarantine ORDER BY rowid")
+        assert [(message, bool(raw)) for message, raw in kept] == [
+            *((f"in_{OTHER.handle}", True), ("", True)),
+            *(("in_earlier", True), ("", True)),
+            *(("in_another", False), ("", False)),
+        ]
+        rows = await b.store.reader.execute_fetchall("SELECT line FROM audit ORDER BY n")
+        assert [b"reject" in line for (line,) in rows].count(True) == 4

@@ -11,7 +11,7 @@ from aghbus.daemon.core import Core
 from aghbus.daemon.link import InboundMessage, Link
 from aghbus.daemon.link_events import LinkTimeout
 from aghbus.daemon.publisher import Publisher
-from aghbus.protocol.acks import Ack, encode_ack
+from aghbus.protocol.acks import MAX_ANSWER_BYTES, Ack, encode_ack
 from aghbus.protocol.errors import NotFound
 from aghbus.store import inbox, outbox
 from aghbus.store.outbox import Outgoing
@@ -115,6 +115,18 @@ async def test_an_answer_that_is_noted_in_a_transaction_run_again_still_lets_out
             await core.store.write(late)
         assert core.store.stats.reruns == reruns + 1
         await wait_until(lambda: wire.got == [1, 2], 20, "the end")
+
+
+async def test_an_answer_much_longer_than_any_of_ours_is_not_read(tmp_path: Path) -> None:
+    async with publishing(tmp_path, Silent(), retry_after=300) as (publisher, core):
+        await queue(publisher, core, 1, life=600)
+        await seen(core, "SELECT seq FROM outbox WHERE next_ms IS NOT NULL AND state = ?", "published")
+        opening = await core.store.write(lambda tx: tx.db.execute("SELECT msg_id FROM envelopes").fetchone()[0])
+        answer = encode_ack(Ack(opening, "committed"))
+        for length, counter in ((MAX_ANSWER_BYTES + 1, "acks.unknown"), (MAX_ANSWER_BYTES, "acks.committed")):
+            assert core.counters[counter] == 0
+            publisher.acknowledged(InboundMessage("_INBOX.test.1", answer.ljust(length), "", None))
+            assert core.counters[counter] == 1
 
 
 async def seen(core: Core, sql: str, state: str) -> None:

@@ -18,7 +18,7 @@ from aghbus.protocol.identifiers import subject_for
 from aghbus.protocol.trust_api import TrustAsk
 from aghbus.protocol.trust_keys import SigningKey
 from aghbus.protocol.trust_proof import EnvelopeSigner, verify_envelope
-from tests.daemon.test_flood import FRIEND, OTHER, Bench, Settled, bench
+from tests.daemon.test_flood import FRIEND, OTHER, Bench, Settled, Still, bench, spent_by
 
 MANY = 3 * FEW
 ROTATED = EnvelopeSigner(SigningKey(bytes(range(2, 34))), "friend")
@@ -137,8 +137,9 @@ async def test_a_peer_denied_while_its_messages_wait_is_denied(tmp_path: Path) -
 async def test_a_flood_of_wrong_signatures_is_not_checked_beyond_its_budget(tmp_path: Path) -> None:
     async with bench(tmp_path) as b:
         check = counted(b)
-        b.core.flood._doubts = Doubts(Budgets(10, 0), Budgets(20, 0))
         friend, stranger = b.signed(FRIEND), FRIEND.handle.replace("friend", "stranger")
+        spent = spent_by(b.forged(stranger))
+        b.core.flood._doubts = Doubts(Budgets(10 * spent, 0), Budgets(20 * spent, 0))
         take(b, friend, *(b.forged(stranger) for _ in range(600)))
         await work_off(b)
         assert len(check.asked) == 21
@@ -148,6 +149,17 @@ async def test_a_flood_of_wrong_signatures_is_not_checked_beyond_its_budget(tmp_
         await work_off(b)
         assert len(check.asked) == 21 + 10  # a proved name spends its own, and the others' is spent
         assert b.core.counters["overload.doubt"] == 580 + 190
+
+
+async def test_no_more_large_ones_are_checked_ahead_than_the_budget_would_pay_if_all_were_wrong(tmp_path: Path) -> None:
+    async with bench(tmp_path, Still()) as b:
+        check = counted(b)
+        large = [b.forged(FRIEND.handle, ext={"filler": "x" * 1_000_000}) for _ in range(MANY)]
+        small = [b.forged(FRIEND.handle) for _ in range(MANY)]
+        take(b, *large, *small)
+        await work_off(b)
+        assert sorted(check.asked) == sorted([large[0]["id"], *(one["id"] for one in small)])
+        assert b.core.counters["overload.doubt"] == MANY - 1
 
 
 async def test_a_proved_peer_is_taken_whole_while_others_flood(tmp_path: Path) -> None:

@@ -1,7 +1,9 @@
 """Peers with keys through every part: foreign agents and chains, the stream, artifacts, workers, and the audit log of it."""
 
 import json
+import os
 import shutil
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -16,7 +18,7 @@ from tests.e2e.test_bridge import REPLY, SHORT, hand_over, link, messages, query
 from tests.e2e.test_jetstream_mode import DURABLE, NO_RETRY, delivery
 from tests.support.broker_users import GuardedBroker, threaded
 from tests.support.daemons import Daemon, Home, wait_for
-from tests.support.natsutil import NatsServer
+from tests.support.natsutil import NatsServer, pause
 
 REQUIRE = ("--trust-mode", "require")
 
@@ -184,6 +186,45 @@ async def test_nobody_else_acknowledges_or_refuses_for_a_verified_peer(tmp_path:
             assert (ops.state_of(sent["work_id"]), delivery(ops, sent["id"])) == ("submitted", "published")
             await threaded(worker.start)
             await threaded(wait_for, lambda: delivery(ops, sent["id"]) == "receipted", SHORT, "the real answer")
+
+
+async def test_a_forged_copy_that_comes_first_has_no_message_refused(tmp_path: Path) -> None:
+    async with NatsServer() as server:
+        home = Home(tmp_path)
+        ops_handle, worker_handle = with_keys(home, "ops", "worker")
+        flags = ("--nats", server.url)
+        with Daemon(home, "ops", *flags) as ops, Daemon(home, "worker", *flags) as worker:
+            await threaded(_meet, ops, worker, ops_handle, worker_handle)
+            worker.kill()
+            thief = await nats.connect(server.url)
+            try:
+                tapped = await thief.subscribe(subject_for("ws_local", "default", worker_handle))
+                await thief.flush()
+                sent = await threaded(lambda: ops.post("/v1/works", to=worker_handle, text="Run it"))
+                seen = await tapped.next_msg(SHORT)
+                forged = json.loads(seen.data)
+                del forged["work_id"]  # no opening, so that the protocol has no receipt for it
+                assert ops.process is not None
+                await pause(ops.process.pid)
+                try:
+                    await threaded(worker.start)
+                    await thief.publish(seen.subject, json.dumps(forged).encode(), reply=seen.reply)
+                    await thief.flush()
+                    await threaded(
+                        wait_for, lambda: counted(worker, "refused.verification_failed") == 1, SHORT, "the forgery"
+                    )
+                finally:
+                    os.kill(ops.process.pid, signal.SIGCONT)
+            finally:
+                await thief.close()
+            await threaded(
+                wait_for,
+                lambda: delivery(ops, sent["id"]) in ("receipted", "dead"),
+                SHORT,
+                "the answer to the real one",
+            )
+            assert (ops.state_of(sent["work_id"]), delivery(ops, sent["id"])) == ("submitted", "receipted")
+            assert [work["work_id"] for work in worker.get("/v1/works")["works"]] == [sent["work_id"]]
 
 
 def _meet(ops: Daemon, worker: Daemon, ops_handle: str, worker_handle: str) -> None:

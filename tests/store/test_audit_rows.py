@@ -4,6 +4,7 @@ import hashlib
 import json
 import sqlite3
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ from hypothesis import strategies as st
 from aghbus.protocol.errors import Refused
 from aghbus.store import audit
 from aghbus.store.audit_check import Verdict, reading
-from aghbus.store.audit_mark import AuditHead, audit_mark_path, parse_head, read_audit_mark
+from aghbus.store.audit_mark import AuditHead, AuditMarkFile, audit_mark_path, parse_head, read_audit_mark
 from aghbus.store.database import Store
 from aghbus.store.errors import StoreDamaged, StoreUnopenable
 from aghbus.store.memory import Memory
@@ -351,11 +352,66 @@ async def test_rows_go_by_age_step_by_step(logged: Store) -> None:
     assert checked(logged.path).whole
 
 
+async def test_an_export_that_is_taken_slowly_holds_nothing_of_the_store(logged: Store) -> None:
+    await many(logged, 2500)
+    told: list[str] = []
+    with reading(logged.path) as reader:
+        export = reader.export(0, told.append)
+        assert next(export).n == 1
+        await policies(logged, 3)
+        other = sqlite3.connect(logged.path)
+        busy, *_ = other.execute("PRAGMA wal_checkpoint(RESTART)").fetchone()
+        other.close()
+        assert busy == 0
+        assert [row.n for row in export] == list(range(2, 2501))  # to the newest when it began
+    assert told == []
+
+
+async def test_an_export_says_what_was_pruned_before_its_turn(logged: Store) -> None:
+    await many(logged, 2500)
+    told: list[str] = []
+    with reading(logged.path) as reader:
+        export = reader.export(10, told.append)
+        numbers = [next(export).n]
+        gone = await audit.sweep(logged, 300, 10**9, NOW_MS)
+        numbers += [row.n for row in export]
+    assert numbers == [*range(11, 1011), *range(gone + 1, 2501)]
+    assert told == [f"rows 1011 to {gone} are missing: pruned meanwhile, unless `aghctl audit verify` says otherwise"]
+
+
+async def many(store: Store, count: int) -> None:
+    """So many rows at once."""
+
+    def write(tx: Transaction) -> None:
+        for number in range(count):
+            audit.note_policy(tx, NOW_MS + number, "tried", f"number {number}")
+
+    await store.write(write)
+
+
 async def test_a_log_that_is_off_is_not_pruned(logged: Store) -> None:
     await policies(logged, 10)
     logged.memory.audit.enabled = False
     assert await audit.sweep(logged, 1, 0, NOW_MS + 10**9) == 0
     assert checked(logged.path).rows == 10
+
+
+class Overtaken(AuditMarkFile):
+    """Whenever its head is looked at, the loop has the next one set right behind."""
+
+    def __getattribute__(self, name: str) -> Any:
+        found = super().__getattribute__(name)
+        if name == "_head":
+            self._head = AuditHead(found.n + 1, bytes([found.n + 1]) * 32)
+        return found
+
+
+async def test_a_mark_that_is_set_while_it_is_written_names_one_row(tmp_path: Path) -> None:
+    with ThreadPoolExecutor(1) as executor:
+        mark = Overtaken(tmp_path / "store.db", executor)
+        mark.set(AuditHead(1, bytes([1]) * 32))
+        mark.close()
+    assert read_audit_mark(mark.store) == (1, bytes([1]) * 32)
 
 
 def test_heads_are_read_as_they_are_written() -> None:
