@@ -32,6 +32,13 @@ def body_line(kind: str, body: dict[str, Any]) -> str:
     return " ".join(part for part in parts if part)
 
 
+def not_delivered(message: dict[str, Any]) -> str | None:
+    """Why a message of our own that was given up never arrived, as far as we know: `expired: no answer before it expired`."""
+    if message["direction"] != "out" or message["delivery"] not in ("expired", "dead"):
+        return None
+    return safe(": ".join(part for part in (message["delivery"], message["delivery_detail"]) if part))
+
+
 def message_line(message: dict[str, Any]) -> str:
     """One stored envelope: time, sequence, who to whom, trust, work or container, and what it says."""
     body = message["envelope"].get("body")
@@ -44,6 +51,8 @@ def message_line(message: dict[str, Any]) -> str:
         safe(where) if where else "",
         body_line(message["kind"], body if isinstance(body, dict) else {}),
     ]
+    if (why := not_delivered(message)) is not None:
+        parts.append(f"(not delivered: {why})")
     return "  ".join(part for part in parts if part)
 
 

@@ -1,17 +1,28 @@
 """The agent's inbox as the API serves it: lease, ack, nack, and waiting without polling."""
 
+import contextlib
 import secrets
 from functools import partial
 from typing import Final
+
+import aiosqlite
 
 from aghbus.daemon.consumers import Consumer
 from aghbus.daemon.core import Core
 from aghbus.daemon.failpoints import failpoint
 from aghbus.protocol.control import InboxItem, InboxList, InboxNackAsk, InboxNextAsk
 from aghbus.store import audit, inbox
+from aghbus.store.errors import StoreUnavailable
 from aghbus.store.transaction import Transaction
 
 _SHORTEST: Final = 0.01  # seconds between two tries for a message that is due: its consumer may hold the commit
+
+
+async def settled(core: Core) -> aiosqlite.Connection:
+    """The store's reader, which finds no lease that has run out: nobody may have asked for its message since."""
+    with contextlib.suppress(StoreUnavailable):
+        await core.store.write(lambda tx: inbox.expire_leases(tx, core.steps.settle(tx)))
+    return core.store.reader
 
 
 class Mailbox:
@@ -22,9 +33,10 @@ class Mailbox:
 
     async def list(self, states: frozenset[str], limit: int) -> InboxList:
         """Items in `states` (empty: ready and leased), oldest first, and the counts of all states."""
+        reader = await settled(self._core)
         return InboxList(
-            items=await inbox.items(self._core.store.reader, states=states, limit=limit),
-            counts=await inbox.counts(self._core.store.reader),
+            items=await inbox.items(reader, states=states, limit=limit),
+            counts=await inbox.counts(reader),
         )
 
     async def next(self, ask: InboxNextAsk) -> InboxItem | None:

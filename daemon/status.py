@@ -2,6 +2,7 @@
 
 from typing import TYPE_CHECKING
 
+from aghbus.daemon.mailbox import settled
 from aghbus.daemon.retirement import former_identities
 from aghbus.daemon.retirement import problems as former_problems
 from aghbus.protocol import control
@@ -24,7 +25,7 @@ def readiness(node: "Node") -> control.Readiness:
 async def status(node: "Node", *, uptime: float, pid: int) -> control.Status:
     """Everything a person asks first."""
     core = node.core
-    reader = core.store.reader
+    reader = await settled(core)
     former = await former_identities(core)
     return control.Status(
         name=node.settings.name,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from aghbus.cli.arguments import Command, Option
 from aghbus.cli.asks import LIMIT
-from aghbus.cli.describe import body_line
+from aghbus.cli.describe import body_line, not_delivered
 from aghbus.cli.errors import YES
 from aghbus.cli.render import moment, table
 
@@ -33,6 +33,8 @@ def _human(answer: dict[str, Any]) -> str:
 def _row(item: dict[str, Any]) -> tuple[object, ...]:
     message = item["message"]
     says = body_line(message["kind"], message["envelope"].get("body") or {})
+    if (why := not_delivered(message)) is not None:
+        says = f"NOT DELIVERED ({why}): {says}"
     came = moment(message["received_ms"])
     head = (item["seq"], item["state"], item["attempts"], message["sender"], message["trust"])
     return (*head, message["work_id"], came, says)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from aghbus.cli.arguments import Command, Option, seconds
-from aghbus.cli.describe import body_line
+from aghbus.cli.describe import body_line, not_delivered
 from aghbus.cli.errors import YES, AnswerIsNo
 from aghbus.cli.render import fields, moment, safe, shell
 
@@ -39,6 +39,8 @@ def _human(item: dict[str, Any]) -> str:
         [
             ("message", f"#{item['seq']} {message['id']}"),
             ("from", f"{message['sender']} ({message['trust']})"),
+            ("to", None if message["direction"] == "in" else message["to"]),
+            ("not delivered", not_delivered(message)),
             ("work", message["work_id"]),
             ("in", message["thread_id"] or message["direct_id"]),
             ("came", moment(message["received_ms"])),
@@ -52,7 +54,7 @@ def _human(item: dict[str, Any]) -> str:
 def _next_steps(item: dict[str, Any], context: Context) -> str:
     message, lease = item["message"], item["lease"]
     steps = [f"inbox ack {item['seq']} --lease {shell(lease)}"] if lease else []
-    if message["work_id"] and message["outcome"] == "opened":
+    if message["work_id"] and message["outcome"] == "opened" and message["direction"] == "in":
         work = shell(message["work_id"])
         steps.insert(0, f"work accept {work}")
         steps.append(f"work complete {work} --result '{{}}'")

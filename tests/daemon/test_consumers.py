@@ -253,3 +253,19 @@ async def test_what_is_leased_to_one_that_goes_away_is_ready_again(store: Store,
     assert item is not None
     assert item.attempts == 1
     assert core.counters["inbox.given_back"] == 1
+
+
+async def test_a_lease_that_has_run_out_is_shown_as_ready_though_nobody_asks(store: Store) -> None:
+    clock = Rushing()
+    core = core_of(store, clock)
+    await store.write(receiving(say()))
+    item = await Mailbox(core).next(InboxNextAsk(visibility=1))
+    assert item is not None
+
+    async def ready() -> bool:
+        found = await Mailbox(core).list(frozenset({"ready"}), 10)
+        return [one.seq for one in found.items] == [item.seq] and found.counts == {"ready": 1, "leased": 0, "dead": 0}
+
+    async with asyncio.timeout(15):
+        while not await ready():
+            assert item.lease_until_ms is None or clock.millis() < item.lease_until_ms + 5_000
