@@ -136,6 +136,25 @@ def test_next_steps_reach_the_same_daemon(bus: Bus) -> None:
     assert home.ctl(*steps[1].split()).returncode == 0
 
 
+def test_a_message_of_ours_that_was_not_delivered_is_told_as_that_and_is_no_order(bus: Bus) -> None:
+    home, _, _ = bus
+    opened = home.ctl_json(
+        "--name", "ops", "work", "open", "--to", "nobody.there", "--text", "anybody?", "--expires-in", "1s"
+    )
+    mine = ["--work", opened["work_id"]]
+    wait_for(
+        lambda: home.ctl_json("--name", "ops", "work", "show", opened["work_id"])["work"]["state"] == "canceled",
+        30,
+        "the end",
+    )
+    listed = home.ctl("--name", "ops", "inbox", "list").stdout.decode()
+    assert "NOT DELIVERED (expired: no answer before it expired): say “anybody?”" in listed
+    took = home.ctl("--name", "ops", "inbox", "next", "--wait", "10s", *mine)
+    assert "not delivered  expired: no answer before it expired" in took.stdout.decode()
+    assert "nobody.there" in took.stdout.decode()
+    assert "work accept" not in took.stderr.decode()
+
+
 def test_a_message_that_is_ready_at_once_names_no_time(bus: Bus) -> None:
     home, _, _ = bus
     work_id = home.ctl_json("--name", "ops", "work", "open", "--to", "worker", "--text", "twice")["work_id"]
