@@ -1,5 +1,6 @@
 """`aghctl bridge` between two real daemons: lines in and out, a command for each work, logs."""
 
+import asyncio
 import contextlib
 import json
 import os
@@ -13,6 +14,8 @@ from typing import Any
 
 import pytest
 
+from aghbus.store import meta
+from aghbus.store.database import Store
 from tests.support.daemons import Daemon, Home, wait_for
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "pidfd_open"), reason="bridging to a command needs Linux")
@@ -203,6 +206,26 @@ def test_what_was_printed_is_acknowledged_and_a_restart_of_the_daemon_loses_noth
     bus.open("third")
     with bridging(bus.home, "worker", "sacp") as agent:
         assert agent.wait_lines(1) == ["third"]
+        assert agent.end() == 0
+
+
+def test_what_waits_from_before_the_end_of_a_gap_is_printed_before_it_is_acknowledged(bus: Bus) -> None:
+    works = [bus.open(text) for text in ("one", "removed", "three")]
+    wait_for(lambda: all(bus.worker.state_of(work) for work in works), WAIT, "the works")
+    first, second, third = bus.worker.get("/v1/messages?direction=in&kind=say")["messages"]
+    assert bus.worker.stop() == 0
+
+    async def prune() -> None:
+        store = await Store.open(bus.worker.store_path)
+        await store.write(lambda tx: tx.db.execute("DELETE FROM envelopes WHERE seq = ?", (second["seq"],)).rowcount)
+        await store.write(lambda tx: meta.put(tx.db, "pruned_through", second["seq"]))
+        await store.close()
+
+    asyncio.run(prune())
+    bus.worker.start()
+    with bridging(bus.home, "worker", "sacp", "--meta") as agent:
+        assert [line["seq"] for line in agent.wait_lines(2)] == [first["seq"], third["seq"]]
+        assert [line["message"] for line in agent.lines] == ["one", "three"]
         assert agent.end() == 0
 
 
