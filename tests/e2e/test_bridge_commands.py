@@ -368,3 +368,33 @@ print({json.dumps(RESPONSE)!r})
         wait_for(lambda: any(line["event"] == "reported" for line in second.lines), WAIT, "the report")
         assert second.end() == 0
     assert (bus.home.root / "runs").read_text() == "ran "
+
+
+def test_files_are_those_of_the_works_own_envelopes_whoever_uses_their_ids_too(bus: Bus, tmp_path: Path) -> None:
+    def output(path: str, content: str) -> dict[str, Any]:
+        return {**OUTPUT, "artifacts": [{"path": path, "operation": "create", "content": content}]}
+
+    root = tmp_path / "root"
+    root.mkdir()
+    with Daemon(bus.home, "third") as third:
+        wait_for(lambda: third.knows("ops") and bus.ops.knows("third"), WAIT, "the third to be known")
+        (opening,) = bus.ops.post("/v1/bridge/humaninloop", message=INPUT, target="worker")["sent"]
+        work_id = opening["work_id"]
+        wait_for(lambda: bus.worker.state_of(work_id), WAIT, "the work")
+        answer = output("specs/005-auth/spec.md", "its own")
+        (ended,) = bus.worker.post("/v1/bridge/humaninloop", message=answer, work_id=work_id)["sent"]
+        wait_for(lambda: bus.ops.state_of(work_id) == "completed", WAIT, "the end")
+        other_input = {**INPUT, "paths": {"feature_root": "elsewhere/"}}
+        for message_id, message in (
+            (ended["id"], output("specs/005-auth/spec.md", "another's")),
+            (opening["id"], other_input),
+        ):
+            said = {"id": message_id, "kind": "say", "to": "ops", "thread_id": "thread_other", "body": {"text": "hi"}}
+            third.post("/v1/messages", **said, ext={"humaninloop.message": message})
+        same = "/v1/messages?peer=third&kind=say"
+        wait_for(lambda: len(bus.ops.get(same)["messages"]) == 2, WAIT, "the same ids from the third")
+        made = bus.home.ctl_json(
+            "--name", "ops", "bridge", "humaninloop", "apply", "--work", work_id, "--root", str(root)
+        )
+    assert [file["path"] for file in made["files"]] == ["spec.md"]
+    assert (root / "spec.md").read_text() == "its own"
