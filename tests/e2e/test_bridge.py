@@ -205,7 +205,7 @@ def test_an_output_that_names_nothing_reports_on_the_only_work_of_all_channels(t
     with daemons(tmp_path, ("flow", *CHANNELS), ("spec", *CHANNELS)) as (flow, spec):
         first = hand_over(flow, "humaninloop", INPUT, target="spec", channel="ops")["sent"][0]["work_id"]
         messages(spec, "humaninloop", 1)
-        second_input = {**INPUT, "context": {**INPUT["context"], "iteration": 2}}
+        second_input = {**INPUT, "prior_context": ["of another"]}
         second = hand_over(flow, "humaninloop", second_input, target="spec", channel="default")["sent"][0]["work_id"]
         messages(spec, "humaninloop", 2)
         with pytest.raises(HttpError) as caught:

@@ -192,6 +192,22 @@ def test_lines_with_meta_say_target_and_work_and_tell_where_a_message_comes_from
         assert agent.end() == 0
 
 
+def test_a_line_with_meta_whose_meaning_depends_on_the_reader_is_refused(bus: Bus) -> None:
+    lines = [
+        b'{"text": "x", "target": "worker", "target": "third"}',
+        b'{"message": {"deep": [{"k": 1, "k": 2}]}, "target": "worker"}',
+        b'{"message": {"n": NaN}, "target": "worker"}',
+    ]
+    done = send(bus, "ops", "sacp", "--meta", "-o", "jsonl", lines=lines)
+    assert (done.returncode, done.stdout) == (1, b"")
+    told = [json.loads(line) for line in done.stderr.splitlines()]
+    assert [(one["line"], one["rule"]) for one in told] == [
+        (1, "duplicate_key"),
+        (2, "duplicate_key"),
+        (3, "not_finite"),
+    ]
+
+
 def test_what_was_printed_is_acknowledged_and_a_restart_of_the_daemon_loses_nothing(bus: Bus) -> None:
     bus.open("first")
     with bridging(bus.home, "worker", "sacp") as agent:
@@ -398,3 +414,50 @@ def test_files_are_those_of_the_works_own_envelopes_whoever_uses_their_ids_too(b
         )
     assert [file["path"] for file in made["files"]] == ["spec.md"]
     assert (root / "spec.md").read_text() == "its own"
+
+
+def test_an_answer_to_what_was_called_off_meanwhile_goes_to_no_other_work(bus: Bus) -> None:
+    first = bus.open("question one")
+    with bridging(bus.home, "worker", "sacp") as agent:
+        agent.wait_lines(1)
+        bus.ops.post(f"/v1/works/{first}/cancel")
+        wait_for(lambda: bus.worker.state_of(first) == "canceled", WAIT, "the first to be called off")
+        agent.write(RESPONSE)
+        agent.wait_words("work_closed")
+        second = bus.open("question two")
+        assert agent.wait_lines(3)[2] == "question two"  # after the news that the first was called off
+        agent.write({**RESPONSE, "message": "of the second"})
+        assert bus.end_of(second)["message"] == "of the second"
+        assert agent.end() == 1
+
+
+def test_with_two_works_printed_an_answer_that_names_none_is_refused(bus: Bus) -> None:
+    first, second = bus.open("question one"), ""
+    with bridging(bus.home, "worker", "sacp") as agent:
+        agent.wait_lines(1)
+        second = bus.open("question two")
+        agent.wait_lines(2)
+        bus.ops.post(f"/v1/works/{first}/cancel")
+        wait_for(lambda: bus.worker.state_of(first) == "canceled", WAIT, "the first to be called off")
+        agent.write(RESPONSE)  # for which of them?
+        agent.wait_words("line 1: error (whole) ambiguous_work: 2 works wait for an answer")
+        assert bus.worker.state_of(second) == "working"
+        agent.write({**RESPONSE, "message": "of the second"})
+        assert bus.end_of(second)["message"] == "of the second"
+        assert agent.end() == 1
+
+
+def test_an_answer_after_a_question_back_is_for_the_same_work(bus: Bus) -> None:
+    with bridging(bus.home, "worker", "humaninloop") as agent:
+        opened = bus.ops.post("/v1/bridge/humaninloop", message=INPUT, target="worker")["sent"][0]["work_id"]
+        agent.wait_lines(1)
+        agent.write({**OUTPUT, "success": False, "recommendation": "escalate"})
+        wait_for(lambda: bus.ops.state_of(opened) == "needs_input", WAIT, "the question back")
+        again = {**INPUT, "prior_context": ["this one"]}
+        bus.ops.post("/v1/bridge/humaninloop", message=again, work_id=opened)
+        agent.wait_lines(2)
+        agent.write({**INPUT, "task": {"action": "ask", "params": {}}})  # opens work: it has no target
+        agent.wait_words("no_target")
+        agent.write(OUTPUT)
+        assert bus.end_of(opened)["state"] == "completed"
+        assert agent.end() == 1
