@@ -59,7 +59,7 @@ class HandedOut(Answer):
     channel: str
     work_id: str | None
     work_state: str | None
-    work_role: Role | None = None
+    work_role: Role | None
 
 
 class HandOutAckAsk(Ask):
