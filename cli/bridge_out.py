@@ -14,11 +14,14 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
+    from aghbus.cli.bridge_works import Printed
     from aghbus.cli.client import Api
     from aghbus.cli.output import Output
 
 
-def hand_out(api: Api, format: str, output: Output, on_lost: Callable[[str], None], *, meta: bool) -> None:
+def hand_out(
+    api: Api, format: str, output: Output, on_lost: Callable[[str], None], printed: Printed, *, meta: bool
+) -> None:
     """Print what comes, for ever: what nobody has acknowledged first. Raises Unreachable when the daemon stays away.
 
     What was printed but not yet acknowledged when the process ended is printed again by the next one.
@@ -27,6 +30,7 @@ def hand_out(api: Api, format: str, output: Output, on_lost: Callable[[str], Non
         if item.get("type") == "gap":
             output.note(f"(gap: everything up to #{item['seq']} was removed by retention)")
             continue
+        printed.add(item)  # before: the answer may be here at once
         output.line(item if meta else item["message"])
         sys.stdout.flush()
         tell(output, "seq", item["seq"], item["findings"])

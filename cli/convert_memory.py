@@ -187,6 +187,10 @@ class EarlierLines:
         """True: who got an earlier line is not known."""
         return True
 
+    def reads_works(self) -> bool:
+        """True: it was handed all of them."""
+        return True
+
     def opening(self, work: WorkView) -> Known | None:
         """The message of this format that opened a work."""
         return self._known(self._lines.carried_by(self._format, work.opening_id))

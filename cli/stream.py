@@ -1,7 +1,8 @@
 """Following the daemon's event stream over its restarts: no hole, no repeat, a bounded wait.
 
 Server-sent events as the API sends them: `id:` is the local sequence, `data:` one JSON line, comments keep it alive.
-Every reconnect resumes after the last sequence that was handed out.
+Every reconnect resumes after the last sequence that was handed out. A gap says what is missing, not how far we are: what
+retention kept of that stretch still follows it.
 """
 
 from __future__ import annotations
@@ -42,7 +43,9 @@ def follow(
     while True:
         try:
             for event in _events(response):
-                if since is None or event["seq"] > since:
+                if event.get("type") == "gap":
+                    yield event
+                elif since is None or event["seq"] > since:
                     since = event["seq"]
                     yield event
             why = "the daemon ended the stream"

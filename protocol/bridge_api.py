@@ -3,7 +3,7 @@
 from typing import Any, Literal
 
 from aghbus.protocol.adapters.model import Finding
-from aghbus.protocol.control import Answer, Ask, ErrorAnswer, Sent
+from aghbus.protocol.control import Answer, Ask, ErrorAnswer, Role, Sent
 
 Format = Literal["sentient", "humaninloop", "agentos", "sacp"]
 
@@ -43,8 +43,8 @@ class RefusedMessage(ErrorAnswer, kw_only=True):
 class HandedOut(Answer):
     """One message for our agent. `seq` is the position to acknowledge; `native`: made from an envelope that carried none.
 
-    `work_id` is the work of the envelope, `work_state` its state as it is now; `sender` is the envelope's peer,
-    `trust` whether a signature shows that: `verified` or `unverified`.
+    `work_id` is the work of the envelope, `work_state` its state as it is now, `work_role` our part in it; `sender` is the
+    envelope's peer, `trust` whether a signature shows that: `verified` or `unverified`.
     """
 
     seq: int
@@ -59,6 +59,7 @@ class HandedOut(Answer):
     channel: str
     work_id: str | None
     work_state: str | None
+    work_role: Role | None
 
 
 class HandOutAckAsk(Ask):

@@ -48,6 +48,11 @@ _HANDED: Final = f"""
 SELECT 1 FROM works AS w JOIN bridge_messages AS b ON b.seq = w.opened_seq
 WHERE {_WORK_W} AND b.format = ? AND b.direction = 'in'
 """  # noqa: S608 - constants
+_READS: Final = f"""
+SELECT 1 FROM bridge_messages AS b JOIN works AS w ON w.opened_seq = b.seq
+    AND w.workspace_id = b.workspace_id AND w.channel = b.channel
+WHERE b.format = ? AND b.direction = 'in' AND w.role = 'target' AND w.state IN {_TERMINAL} LIMIT 1
+"""  # noqa: S608 - constants
 _SETTLED: Final = f"""
 SELECT 1 FROM works AS w
 WHERE {_WORK_W} AND w.role = 'target' AND w.state IN {_TERMINAL}
@@ -145,6 +150,18 @@ class StoreMemory:
     def was_handed(self, work: WorkView) -> bool:
         """Whether our agent got the message of this format, or the native one, that opened a work."""
         row = self._tx.db.execute(_HANDED, (*_key(work), self._name)).fetchone()
+        return row is not None
+
+    def reads_works(self) -> bool:
+        """Whether our agent was handed a work in this format that has ended since."""
+        return self._tx.db.execute(_READS, (self._name,)).fetchone() is not None
+
+    def holds(self, envelope_id: str) -> bool:
+        """Whether an envelope of this id is stored from this channel."""
+        row = self._tx.db.execute(
+            "SELECT 1 FROM envelopes WHERE msg_id = ? AND workspace_id = ? AND channel = ?",
+            (envelope_id, self._workspace_id, self._channel),
+        ).fetchone()
         return row is not None
 
     def opening(self, work: WorkView) -> Known | None:

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from aghbus.cli.bridge_in import Inward
+    from aghbus.cli.bridge_works import Printed
     from aghbus.cli.context import Context
 
 FORMATS = ("sentient", "humaninloop", "agentos", "sacp")
@@ -84,9 +85,11 @@ def _lines(context: Context, values: dict[str, Any]) -> int:
     import signal
 
     from aghbus.cli.bridge_in import Inward
+    from aghbus.cli.bridge_works import Printed
 
     common = {"target": values["target"], "work_id": values["work"], "channel": values["channel"]}
-    inward = Inward(context.api, values["format"], common, context.output, meta=values["meta"])
+    printed = Printed(values["format"])
+    inward = Inward(context.api, values["format"], common, context.output, printed, meta=values["meta"])
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, _stop)
     stopped = 0
@@ -94,7 +97,7 @@ def _lines(context: Context, values: dict[str, Any]) -> int:
         if values["send_only"]:
             _send(context, inward)
         else:
-            _both_ways(context, inward, values)
+            _both_ways(context, inward, printed, values)
     except _Stopped as stop:
         stopped = stop.number
     finally:
@@ -126,7 +129,7 @@ def _sent(answer: dict[str, Any]) -> str:
     return again + (", ".join(map(sent_line, answer["sent"])) or "nothing was to be sent")
 
 
-def _both_ways(context: Context, inward: Inward, values: dict[str, Any]) -> None:
+def _both_ways(context: Context, inward: Inward, printed: Printed, values: dict[str, Any]) -> None:
     """Lines go in from a thread of their own; what comes out is written here, where signals arrive. The end of the input
     does not end the output."""
     import signal
@@ -148,7 +151,7 @@ def _both_ways(context: Context, inward: Inward, values: dict[str, Any]) -> None
     api, main = context.api, threading.get_ident()
     try:
         threading.Thread(target=hand_over, name="lines", daemon=True).start()
-        hand_out(api, values["format"], context.output, lost_note(context), meta=values["meta"])
+        hand_out(api, values["format"], context.output, lost_note(context), printed, meta=values["meta"])
     except _Stopped:
         if failures:
             raise failures[0] from None

@@ -6,7 +6,7 @@ from aghbus.cli.apply_files import Application
 from aghbus.cli.arguments import Command, Option
 from aghbus.cli.asks import CHANNEL
 from aghbus.cli.client import answer_of
-from aghbus.cli.errors import YES, AnswerIsNo, RefusedByDaemon, UsageError
+from aghbus.cli.errors import YES, AnswerIsNo, UsageError
 from aghbus.cli.http1 import ConnectionLost, quote, request, unreachable
 from aghbus.cli.lines import opened
 from aghbus.cli.render import safe, shell, size, table
@@ -70,8 +70,28 @@ def _of_work(context: Context, work_id: str, channel: str | None) -> tuple[Any, 
             "not_completed",
         )
     ended = next(step for step in reversed(detail["history"]) if step["event"] == "trace:completed")
-    trace = context.api.get(f"/v1/messages/{quote(ended['id'])}")["envelope"]
-    return _output(context, trace), _opening(context, work["opening_id"])
+    trace = _stored(context, work, ended["seq"] - 1, id=ended["id"], sender=work["target"], kind="trace")
+    if trace is None:
+        raise AnswerIsNo("the trace that completed the work is not stored any more", "", "not_found")
+    return _output(context, trace), _opening(context, work, detail["history"])
+
+
+def _stored(context: Context, work: dict[str, Any], since: int, **wanted: Any) -> dict[str, Any] | None:
+    """The work's first envelope after `since`, which must be the `wanted` one; else None.
+
+    Never by its id alone: that is the sender's choice, and another peer may choose the same.
+    """
+    query = [
+        ("since", since),
+        ("work", work["work_id"]),
+        ("channel", work["channel"]),
+        ("kind", [wanted["kind"]]),
+        ("direction", ["in", "out"]),
+        ("limit", 1),
+    ]
+    found = context.api.get("/v1/messages", query)["messages"]
+    held = [message for message in found if all(message[name] == value for name, value in wanted.items())]
+    return held[0]["envelope"] if held else None
 
 
 def _output(context: Context, trace: dict[str, Any]) -> Any:
@@ -96,14 +116,15 @@ def _output(context: Context, trace: dict[str, Any]) -> Any:
     return message
 
 
-def _opening(context: Context, opening_id: str) -> Any:
-    try:
-        envelope = context.api.get(f"/v1/messages/{quote(opening_id)}")["envelope"]
-    except RefusedByDaemon as error:
-        if error.code == "not_found":
-            return None  # retention may have removed it: then only --feature-root tells where paths count from
-        raise
-    return _carried(context, envelope)
+def _opening(context: Context, work: dict[str, Any], history: list[dict[str, Any]]) -> Any:
+    """The input envelope of the opening; None when there is none: then only --feature-root tells where paths count from."""
+    since = next(
+        (step["seq"] - 1 for step in history if step["outcome"] == "opened"), 0
+    )  # a long history lacks its begin
+    envelope = _stored(
+        context, work, since, id=work["opening_id"], sender=work["initiator"], kind="say", outcome="opened"
+    )
+    return None if envelope is None else _carried(context, envelope)
 
 
 def _carried(context: Context, envelope: dict[str, Any]) -> Any | None:

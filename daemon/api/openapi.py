@@ -127,7 +127,7 @@ def _success(route: Route) -> dict[str, Any]:
         return {"description": route.summary, "content": {"application/json": {"schema": {"type": "object"}}}}
     if route.stream is not None:
         name, form = ("envelope", "Event") if route.answer is Event else ("message", route.answer.__name__)
-        description = f"Events `{name}` and `gap`: `id` is the sequence, `data` one JSON object of the schema {form}"
+        description = f"Events `{name}` and `gap`: `id` is the position to go on from, `data` one JSON object of the schema {form}"
         description += " (a gap's of Event)." if name == "message" else "."
         return {"description": description, "content": {"text/event-stream": {"schema": {"type": "string"}}}}
     return {"description": route.summary, "content": {"application/json": {"schema": _ref(route.answer)}}}

@@ -33,13 +33,17 @@ DRAINED: Final = b": the daemon is going away, reconnect with Last-Event-ID\n\n"
 def frame(item: Event | HandedOut) -> bytes:
     """One event, or one foreign message as an event `message`, on the wire.
 
+    The `id` is where a client goes on. After a gap that is before the stretch that has it: what was kept of it still follows.
     Line ends can only stand between JSON tokens (raw envelopes may have them): made spaces.
     """
     kind = item.type if isinstance(item, Event) else "message"
     data = msgspec.json.encode(item)
     if b"\n" in data or b"\r" in data:
         data = data.translate(_ONE_LINE)
-    return b"id: %d\nevent: %s\ndata: %s\n\n" % (item.seq, kind.encode(), data)
+    position = item.seq
+    if isinstance(item, Event) and item.pruned_from is not msgspec.UNSET:
+        position = item.pruned_from - 1
+    return b"id: %d\nevent: %s\ndata: %s\n\n" % (position, kind.encode(), data)
 
 
 _ONE_LINE: Final = bytes.maketrans(b"\r\n", b"  ")

@@ -137,6 +137,7 @@ class Arrivals:
             channel=kept.channel,
             work_id=kept.work_id,
             work_state=kept.state_after if work is None else work.state,
+            work_role=None if work is None else works.role(tx, work.workspace_id, work.channel, work.work_id),
         )
 
     def _handed(

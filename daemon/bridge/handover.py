@@ -15,10 +15,12 @@ from aghbus.daemon.bridge.sentient_log import SentientLog
 from aghbus.daemon.core import Core
 from aghbus.daemon.outgoing import Batch, Sender
 from aghbus.protocol.adapters.carried import MAX_MESSAGE_BYTES, Reference
+from aghbus.protocol.adapters.common import OTHER_CHANNEL
 from aghbus.protocol.adapters.model import Agents, Finding, Place, Plan
 from aghbus.protocol.bridge_api import HandedOver, HandOverAsk
 from aghbus.protocol.control import Sent
 from aghbus.protocol.errors import InvalidRequest
+from aghbus.protocol.lifecycle import WorkView
 from aghbus.protocol.sending import Draft
 from aghbus.protocol.text import shorten
 from aghbus.store import bridge, quarantine, works
@@ -26,6 +28,7 @@ from aghbus.store.bridge import StoreMemory
 from aghbus.store.transaction import Transaction
 
 REASON: Final = "message_refused"  # in quarantine, beside the wire's reason codes
+_UNKNOWN: Final = frozenset({"no_work", "parent_unknown", OTHER_CHANNEL})  # on this channel: another one may know more
 _DETAIL_CHARS: Final = 512  # ours, of the findings as quarantine keeps them
 
 
@@ -108,30 +111,45 @@ class HandOver:
         return Outcome(plan, sent)
 
     def _planned(self, tx: Transaction, name: str, ask: HandOverAsk, text: bytes) -> tuple[Place, StoreMemory, Plan]:
-        """The plan under our id of now, or under an earlier one where it reports on a work of that (spec section 8)."""
-        core, adapter = self._core, self._formats.of(name)
-        for us in (*core.identities.former, core.us):
-            place = self._place(tx, ask, us)
-            memory = StoreMemory(tx, name, place.workspace_id, place.channel, us)
-            plan = adapter.hand_over(text, place, memory)
-            if us == core.us or (not plan.refused and _continues(plan, memory)):
-                break
-        return place, memory, plan
+        """The plan under our id of now, or under an earlier one where it reports on a work of that (spec section 8).
 
-    def _place(self, tx: Transaction, ask: HandOverAsk, us: str) -> Place:
+        Where the caller named neither channel nor work: for the first joined channel on which it continues something, else
+        the first on which it can be sent.
+        """
+        core, adapter = self._core, self._formats.of(name)
+        channels = _channels(tx, core, ask)
+        for us in (*core.identities.former, core.us):
+            target = None if ask.target is None else _target(agents(core, channels[0], us), ask.target)
+            in_hand = {
+                channel: StoreMemory(tx, name, core.workspace, channel, us).in_hand()
+                for channel in (channels if len(channels) > 1 else ())
+            }
+            tried: list[tuple[Place, StoreMemory, Plan]] = []
+            for channel in channels:
+                elsewhere = tuple(work for other, works in in_hand.items() if other != channel for work in works)
+                place = self._place(ask, us, channel, target, elsewhere)
+                memory = StoreMemory(tx, name, place.workspace_id, channel, us)
+                plan = adapter.hand_over(text, place, memory)
+                if not plan.refused and (_continues(plan, memory) or (us == core.us and _answers(plan, memory))):
+                    return place, memory, plan
+                tried.append((place, memory, plan))
+        return min(tried, key=lambda one: _fault(one[2]))
+
+    def _place(
+        self, ask: HandOverAsk, us: str, channel: str, target: str | None, elsewhere: tuple[WorkView, ...]
+    ) -> Place:
         core = self._core
-        channel = _channel(tx, core, ask)
-        known = agents(core, channel, us)
         return Place(
             us=us,
             workspace_id=core.workspace,
             channel=channel,
             now=core.clock.seconds(),
             ttl=core.settings.defaults.directed_ttl,
-            agents=known,
-            target=None if ask.target is None else _target(known, ask.target),
+            agents=agents(core, channel, us),
+            target=target,
             work_id=ask.work_id,
             key=ask.key,
+            elsewhere=elsewhere,
         )
 
     def _refuse(self, tx: Transaction, name: str, text: bytes, plan: Plan) -> None:
@@ -198,17 +216,28 @@ def _continues(plan: Plan, memory: StoreMemory) -> bool:
     return any(draft.work_id is not None and memory.work(draft.work_id) is not None for draft in plan.drafts)
 
 
-def _channel(tx: Transaction, core: Core, ask: HandOverAsk) -> str:
-    """The channel that the caller named, else that of the work it named, else our first."""
+def _answers(plan: Plan, memory: StoreMemory) -> bool:
+    """Whether something of it answers an envelope that is there already."""
+    return any(draft.reply_to is not None and memory.holds(draft.reply_to) for draft in plan.drafts)
+
+
+def _fault(plan: Plan) -> int:
+    """How little a refusal says about what the message is: 0 when there is none, 2 when nothing that it is about is known."""
+    errors = {found.rule for found in plan.findings if found.severity == "error"}
+    return 0 if not errors else 2 if errors & _UNKNOWN else 1
+
+
+def _channels(tx: Transaction, core: Core, ask: HandOverAsk) -> tuple[str, ...]:
+    """The channel that the caller named, else that of the work it named, else all that are joined."""
     channels = core.settings.channels
     if ask.channel is not None:
         if ask.channel not in channels:
             raise InvalidRequest(f"channel: {ask.channel} is not joined here", hint=f"joined: {', '.join(channels)}")
-        return ask.channel
+        return (ask.channel,)
     if ask.work_id is None:
-        return channels[0]
+        return tuple(channels)
     known = [channel for channel in channels if works.load(tx, core.workspace, channel, ask.work_id) is not None]
-    return known[0] if known else channels[0]
+    return (known[0] if known else channels[0],)
 
 
 def _target(known: Agents, target: str) -> str:

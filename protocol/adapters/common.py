@@ -13,6 +13,8 @@ from aghbus.protocol.lifecycle import WorkView
 from aghbus.protocol.secrets import secret_paths
 from aghbus.protocol.sending import Draft
 
+OTHER_CHANNEL: Final = "other_channel"
+"""Rule of the error when the work that a message reports on is on another channel than the place's."""
 _MOST_SECRETS: Final = 20  # ours, warnings of one message
 
 
@@ -45,18 +47,23 @@ def conflict(memory: Memory, foreign_id: str, scope: str, message: Any, path: st
 def work_in_hand(place: Place, memory: Memory) -> WorkView | Finding:
     """The work that a message without correlation of its own reports on: the one the caller named, or the only open one.
 
-    Works that the agent was handed in this format come first: it cannot answer what it has not seen. One that was handed
-    none reads its works elsewhere, and all open ones count.
+    Works that the agent was handed in this format come first: it cannot answer what it has not seen. One that was never
+    handed any reads its works elsewhere, and all open ones count. Where the caller named no channel, those of the other
+    joined channels count too.
     """
     if place.work_id is not None:
         work = memory.work(place.work_id)
         return work if work is not None else error("", "unknown_work", f"no work {place.work_id!r} is known here")
-    everything = memory.in_hand()
-    works = [work for work in everything if memory.was_handed(work)] or list(everything)
-    if len(works) == 1:
-        return works[0]
+    everything = (*memory.in_hand(), *place.elsewhere)
+    works = [work for work in everything if memory.was_handed(work)]
+    if everything and not works:
+        if memory.reads_works():
+            return error("", "no_work", "what our agent was handed has ended, and it has not got what is open now")
+        works = list(everything)
     if not works:
         return error("", "no_work", "there is no open work that this could report on")
+    if len(works) == 1:
+        return works[0] if works[0].channel == place.channel else error("", OTHER_CHANNEL, works[0].channel)
     names = ", ".join(sorted(work.work_id for work in works[:5]))
     why = (
         f"{len(works)} works are open ({names}): name the one that this reports on, by --work, or by --meta and work_id"

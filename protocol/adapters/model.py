@@ -70,7 +70,8 @@ class Place(msgspec.Struct, frozen=True, kw_only=True):
     """Where and when one message crosses: everything beside the message itself.
 
     `us` is our peer, `now` Unix seconds, `ttl` the life of a directed message in seconds. What the caller named: `target` the peer
-    for formats that name none, `work_id` the work in hand, `key` an idempotency key.
+    for formats that name none, `work_id` the work in hand, `key` an idempotency key. `elsewhere` are the works in hand on other
+    channels, where the caller named neither a channel nor a work: it may mean one of them.
     """
 
     us: str
@@ -82,6 +83,7 @@ class Place(msgspec.Struct, frozen=True, kw_only=True):
     target: str | None = None
     work_id: str | None = None
     key: str | None = None
+    elsewhere: tuple[WorkView, ...] = ()
 
 
 class Known(msgspec.Struct, frozen=True, kw_only=True):
@@ -126,6 +128,10 @@ class Memory(Protocol):
 
     def was_handed(self, work: WorkView) -> bool:
         """Whether our agent was handed what opened a work, as a message of this format; True where that is not known (offline)."""
+        ...
+
+    def reads_works(self) -> bool:
+        """Whether our agent was handed a work in this format that has ended since: it answers what it was handed, then."""
         ...
 
     def opening(self, work: WorkView) -> Known | None:

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from aghbus.cli.bridge_findings import tell
 from aghbus.cli.bridge_in import MAX_LINE_BYTES, META, raw_text, read_lines
+from aghbus.cli.bridge_works import Printed, reports
 from aghbus.cli.commands.bridge import FORMATS
 from aghbus.cli.commands.convert import FORMATS as CONVERTED
 from aghbus.cli.main import entry
@@ -143,3 +144,42 @@ def test_findings_are_escaped_for_people_and_whole_for_machines(capsys: pytest.C
 def test_help_shows_that_the_command_may_be_left_out(capsys: pytest.CaptureFixture[str]) -> None:
     assert entry(["bridge", "--help"]) == 0
     assert "usage: aghctl bridge FORMAT [options] [-- COMMAND...]" in capsys.readouterr().out
+
+
+def words(**more: Any) -> dict[str, Any]:
+    return {"kind": "say", "channel": "default", "work_id": "work_1", "work_role": "target", **more}
+
+
+def test_what_waits_for_an_answer_is_what_was_printed_for_our_agent_to_do() -> None:
+    printed = Printed("sacp")
+    for item in (
+        words(),
+        words(),
+        words(channel="ops"),
+        words(work_id="work_2", work_role="initiator"),
+        words(work_id="work_3", kind="trace"),
+        words(work_id=None, work_role=None),
+    ):
+        printed.add(item)
+    assert printed.waiting(None) == [("default", "work_1"), ("ops", "work_1")]
+    printed.forget("default", "work_1")
+    assert (printed.waiting("default"), printed.waiting("ops")) == ([], [("ops", "work_1")])
+    agentos = Printed("agentos")
+    agentos.add(words())
+    assert agentos.waiting(None) == []
+
+
+@pytest.mark.parametrize(
+    ("format", "ask", "reporting"),
+    [
+        ("sacp", {"text": "x"}, True),
+        ("sacp", {"text": "x", "target": "b"}, False),
+        ("humaninloop", {"text": '{"success":true}', "target": "b"}, True),
+        ("humaninloop", {"message": {"success": True}}, True),
+        ("humaninloop", {"message": {"task": {}}}, False),
+        ("humaninloop", {"text": "no json"}, False),
+        ("agentos", {"text": "{}"}, False),
+    ],
+)
+def test_which_messages_report_on_a_work(format: str, ask: dict[str, Any], reporting: bool) -> None:
+    assert reports(format, ask) is reporting

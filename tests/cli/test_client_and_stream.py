@@ -130,6 +130,18 @@ def test_a_stream_resumes_after_the_last_event_without_repeats(tmp_path: Path) -
     assert len(lost) == 1
 
 
+def test_what_was_kept_from_before_the_end_of_a_gap_still_comes(tmp_path: Path) -> None:
+    head = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
+    gap = b'id: 0\nevent: gap\ndata: {"seq":2,"type":"gap","pruned_from":1}\n\n'
+    only_the_gap, rest = [head + chunked(gap)], [head + chunked(gap, event(1), event(3))]
+    with serving(tmp_path / "s", [only_the_gap, rest]) as requests:
+        stream = follow(Api(Endpoint(path=str(tmp_path / "s")), 10), [], None, lambda why: None)
+        seen = [next(stream) for _ in range(4)]
+        stream.close()  # type: ignore[attr-defined]
+    assert [(item.get("type"), item["seq"]) for item in seen] == [("gap", 2), ("gap", 2), (None, 1), (None, 3)]
+    assert b"since" not in requests[1]
+
+
 def test_a_daemon_that_stays_away_is_not_waited_for_for_ever(tmp_path: Path) -> None:
     with serving(tmp_path / "s", [[b"HTTP/1.1 200 OK\r\n\r\n" + event(1)]]):
         stream = follow(Api(Endpoint(path=str(tmp_path / "s")), 0.2), [], 0, lambda why: None)

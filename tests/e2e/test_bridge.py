@@ -172,6 +172,78 @@ def test_what_another_way_dealt_with_is_not_handed_out_again_and_no_answer_to_it
     wait_for(lambda: ops.state_of(kept) == "completed", SHORT, "the answer to what was handed out")
 
 
+def test_an_answer_to_what_was_called_off_does_not_go_to_the_next_question(tmp_path: Path) -> None:
+    with daemons(tmp_path, ("one",), ("other",), ("worker",)) as (one, other, worker):
+        first = hand_over(one, "sacp", "question one", target="worker")["sent"][0]["work_id"]
+        messages(worker, "sacp", 1)
+        one.post(f"/v1/works/{first}/cancel")
+        wait_for(lambda: worker.state_of(first) == "canceled", SHORT, "the first to be called off")
+        second = hand_over(other, "sacp", "question two", target="worker")["sent"][0]["work_id"]
+        wait_for(lambda: worker.state_of(second), SHORT, "the second question")
+        with pytest.raises(HttpError) as caught:
+            hand_over(worker, "sacp", json.dumps(REPLY))
+        assert [found["rule"] for found in caught.value.answer["findings"]] == ["no_work"]
+        assert worker.state_of(second) == "submitted"
+
+
+def test_an_answer_handed_over_again_is_a_repetition_though_another_question_came(tmp_path: Path) -> None:
+    with daemons(tmp_path, ("one",), ("other",), ("worker",)) as (one, other, worker):
+        first = hand_over(one, "sacp", "question one", target="worker")["sent"][0]["work_id"]
+        messages(worker, "sacp", 1)
+        hand_over(worker, "sacp", json.dumps(REPLY))
+        second = hand_over(other, "sacp", "question two", target="worker")["sent"][0]["work_id"]
+        wait_for(lambda: worker.state_of(second), SHORT, "the second question")
+        again = hand_over(worker, "sacp", json.dumps(REPLY))
+        assert (again["repeated"], again["sent"][0]["work_id"]) == (True, first)
+        assert worker.state_of(second) == "submitted"
+
+
+CHANNELS = ("--channel", "default", "--channel", "ops")
+
+
+def test_an_output_that_names_nothing_reports_on_the_only_work_of_all_channels(tmp_path: Path) -> None:
+    with daemons(tmp_path, ("flow", *CHANNELS), ("spec", *CHANNELS)) as (flow, spec):
+        first = hand_over(flow, "humaninloop", INPUT, target="spec", channel="ops")["sent"][0]["work_id"]
+        messages(spec, "humaninloop", 1)
+        second_input = {**INPUT, "prior_context": ["of another"]}
+        second = hand_over(flow, "humaninloop", second_input, target="spec", channel="default")["sent"][0]["work_id"]
+        messages(spec, "humaninloop", 2)
+        with pytest.raises(HttpError) as caught:
+            hand_over(spec, "humaninloop", OUTPUT)
+        assert [found["rule"] for found in caught.value.answer["findings"]] == ["ambiguous_work"]
+        hand_over(spec, "humaninloop", OUTPUT, work_id=second)
+        (sent,) = hand_over(spec, "humaninloop", {**OUTPUT, "summary": "of the first"})["sent"]
+        assert (sent["work_id"], sent["channel"]) == (first, "ops")
+        again = hand_over(spec, "humaninloop", {**OUTPUT, "summary": "of the first"})
+        assert (again["repeated"], again["sent"][0]["work_id"]) == (True, first)
+
+
+def test_what_says_what_it_answers_goes_to_the_channel_of_that(tmp_path: Path) -> None:
+    names = (*CHANNELS, *MAP)
+    with daemons(tmp_path, ("ops", *names), ("worker", *names)) as (ops, worker):
+        question = query("asker", "helper")
+        asked = hand_over(ops, "agentos", question, channel="ops")["sent"][0]["work_id"]
+        messages(worker, "agentos", 1)
+        for kind in ("correction", "response"):
+            answer = query("helper", "asker", type=kind, replyTo=question["id"])
+            assert hand_over(worker, "agentos", answer)["sent"][0]["channel"] == "ops"
+        wait_for(lambda: ops.state_of(asked) == "completed", SHORT, "the answer")
+        late = query("helper", "asker", type="response", replyTo=question["id"])
+        with pytest.raises(HttpError) as caught:
+            hand_over(worker, "agentos", late)
+        assert "work_closed" in [found["rule"] for found in caught.value.answer["findings"]]
+
+
+def test_a_chain_goes_on_in_the_channel_that_it_came_on(tmp_path: Path) -> None:
+    names = (*CHANNELS, "--bridge-agent", "a=a", "--bridge-agent", "b=b")
+    with daemons(tmp_path, ("a", *names), ("b", *names)) as (a, b):
+        first = link("a", "b", 1)
+        hand_over(a, "sentient", first, channel="ops")
+        messages(b, "sentient", 1)
+        (sent,) = hand_over(b, "sentient", link("b", None, 2, parent=first["message_id"]))["sent"]
+        assert (sent["channel"], sent["work_state"]) == ("ops", "completed")
+
+
 def test_works_of_a_chain_that_runs_here_are_not_handed_to_our_agent(pair: tuple[Daemon, Daemon]) -> None:
     ops, worker = pair
     chain = {"name": "c", "start": "a", "max_steps": 2, "nodes": {"a": {"peer": "worker", "input": "for the run"}}}

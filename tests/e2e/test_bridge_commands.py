@@ -1,5 +1,6 @@
 """`aghctl bridge` between two real daemons: lines in and out, a command for each work, logs."""
 
+import asyncio
 import contextlib
 import json
 import os
@@ -13,6 +14,8 @@ from typing import Any
 
 import pytest
 
+from aghbus.store import meta
+from aghbus.store.database import Store
 from tests.support.daemons import Daemon, Home, wait_for
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "pidfd_open"), reason="bridging to a command needs Linux")
@@ -189,6 +192,22 @@ def test_lines_with_meta_say_target_and_work_and_tell_where_a_message_comes_from
         assert agent.end() == 0
 
 
+def test_a_line_with_meta_whose_meaning_depends_on_the_reader_is_refused(bus: Bus) -> None:
+    lines = [
+        b'{"text": "x", "target": "worker", "target": "third"}',
+        b'{"message": {"deep": [{"k": 1, "k": 2}]}, "target": "worker"}',
+        b'{"message": {"n": NaN}, "target": "worker"}',
+    ]
+    done = send(bus, "ops", "sacp", "--meta", "-o", "jsonl", lines=lines)
+    assert (done.returncode, done.stdout) == (1, b"")
+    told = [json.loads(line) for line in done.stderr.splitlines()]
+    assert [(one["line"], one["rule"]) for one in told] == [
+        (1, "duplicate_key"),
+        (2, "duplicate_key"),
+        (3, "not_finite"),
+    ]
+
+
 def test_what_was_printed_is_acknowledged_and_a_restart_of_the_daemon_loses_nothing(bus: Bus) -> None:
     bus.open("first")
     with bridging(bus.home, "worker", "sacp") as agent:
@@ -203,6 +222,26 @@ def test_what_was_printed_is_acknowledged_and_a_restart_of_the_daemon_loses_noth
     bus.open("third")
     with bridging(bus.home, "worker", "sacp") as agent:
         assert agent.wait_lines(1) == ["third"]
+        assert agent.end() == 0
+
+
+def test_what_waits_from_before_the_end_of_a_gap_is_printed_before_it_is_acknowledged(bus: Bus) -> None:
+    works = [bus.open(text) for text in ("one", "removed", "three")]
+    wait_for(lambda: all(bus.worker.state_of(work) for work in works), WAIT, "the works")
+    first, second, third = bus.worker.get("/v1/messages?direction=in&kind=say")["messages"]
+    assert bus.worker.stop() == 0
+
+    async def prune() -> None:
+        store = await Store.open(bus.worker.store_path)
+        await store.write(lambda tx: tx.db.execute("DELETE FROM envelopes WHERE seq = ?", (second["seq"],)).rowcount)
+        await store.write(lambda tx: meta.put(tx.db, "pruned_through", second["seq"]))
+        await store.close()
+
+    asyncio.run(prune())
+    bus.worker.start()
+    with bridging(bus.home, "worker", "sacp", "--meta") as agent:
+        assert [line["seq"] for line in agent.wait_lines(2)] == [first["seq"], third["seq"]]
+        assert [line["message"] for line in agent.lines] == ["one", "three"]
         assert agent.end() == 0
 
 
@@ -345,3 +384,80 @@ print({json.dumps(RESPONSE)!r})
         wait_for(lambda: any(line["event"] == "reported" for line in second.lines), WAIT, "the report")
         assert second.end() == 0
     assert (bus.home.root / "runs").read_text() == "ran "
+
+
+def test_files_are_those_of_the_works_own_envelopes_whoever_uses_their_ids_too(bus: Bus, tmp_path: Path) -> None:
+    def output(path: str, content: str) -> dict[str, Any]:
+        return {**OUTPUT, "artifacts": [{"path": path, "operation": "create", "content": content}]}
+
+    root = tmp_path / "root"
+    root.mkdir()
+    with Daemon(bus.home, "third") as third:
+        wait_for(lambda: third.knows("ops") and bus.ops.knows("third"), WAIT, "the third to be known")
+        (opening,) = bus.ops.post("/v1/bridge/humaninloop", message=INPUT, target="worker")["sent"]
+        work_id = opening["work_id"]
+        wait_for(lambda: bus.worker.state_of(work_id), WAIT, "the work")
+        answer = output("specs/005-auth/spec.md", "its own")
+        (ended,) = bus.worker.post("/v1/bridge/humaninloop", message=answer, work_id=work_id)["sent"]
+        wait_for(lambda: bus.ops.state_of(work_id) == "completed", WAIT, "the end")
+        other_input = {**INPUT, "paths": {"feature_root": "elsewhere/"}}
+        for message_id, message in (
+            (ended["id"], output("specs/005-auth/spec.md", "another's")),
+            (opening["id"], other_input),
+        ):
+            said = {"id": message_id, "kind": "say", "to": "ops", "thread_id": "thread_other", "body": {"text": "hi"}}
+            third.post("/v1/messages", **said, ext={"humaninloop.message": message})
+        same = "/v1/messages?peer=third&kind=say"
+        wait_for(lambda: len(bus.ops.get(same)["messages"]) == 2, WAIT, "the same ids from the third")
+        made = bus.home.ctl_json(
+            "--name", "ops", "bridge", "humaninloop", "apply", "--work", work_id, "--root", str(root)
+        )
+    assert [file["path"] for file in made["files"]] == ["spec.md"]
+    assert (root / "spec.md").read_text() == "its own"
+
+
+def test_an_answer_to_what_was_called_off_meanwhile_goes_to_no_other_work(bus: Bus) -> None:
+    first = bus.open("question one")
+    with bridging(bus.home, "worker", "sacp") as agent:
+        agent.wait_lines(1)
+        bus.ops.post(f"/v1/works/{first}/cancel")
+        wait_for(lambda: bus.worker.state_of(first) == "canceled", WAIT, "the first to be called off")
+        agent.write(RESPONSE)
+        agent.wait_words("work_closed")
+        second = bus.open("question two")
+        assert agent.wait_lines(3)[2] == "question two"  # after the news that the first was called off
+        agent.write({**RESPONSE, "message": "of the second"})
+        assert bus.end_of(second)["message"] == "of the second"
+        assert agent.end() == 1
+
+
+def test_with_two_works_printed_an_answer_that_names_none_is_refused(bus: Bus) -> None:
+    first, second = bus.open("question one"), ""
+    with bridging(bus.home, "worker", "sacp") as agent:
+        agent.wait_lines(1)
+        second = bus.open("question two")
+        agent.wait_lines(2)
+        bus.ops.post(f"/v1/works/{first}/cancel")
+        wait_for(lambda: bus.worker.state_of(first) == "canceled", WAIT, "the first to be called off")
+        agent.write(RESPONSE)  # for which of them?
+        agent.wait_words("line 1: error (whole) ambiguous_work: 2 works wait for an answer")
+        assert bus.worker.state_of(second) == "working"
+        agent.write({**RESPONSE, "message": "of the second"})
+        assert bus.end_of(second)["message"] == "of the second"
+        assert agent.end() == 1
+
+
+def test_an_answer_after_a_question_back_is_for_the_same_work(bus: Bus) -> None:
+    with bridging(bus.home, "worker", "humaninloop") as agent:
+        opened = bus.ops.post("/v1/bridge/humaninloop", message=INPUT, target="worker")["sent"][0]["work_id"]
+        agent.wait_lines(1)
+        agent.write({**OUTPUT, "success": False, "recommendation": "escalate"})
+        wait_for(lambda: bus.ops.state_of(opened) == "needs_input", WAIT, "the question back")
+        again = {**INPUT, "prior_context": ["this one"]}
+        bus.ops.post("/v1/bridge/humaninloop", message=again, work_id=opened)
+        agent.wait_lines(2)
+        agent.write({**INPUT, "task": {"action": "ask", "params": {}}})  # opens work: it has no target
+        agent.wait_words("no_target")
+        agent.write(OUTPUT)
+        assert bus.end_of(opened)["state"] == "completed"
+        assert agent.end() == 1

@@ -58,6 +58,10 @@ class Desk:
         """Every work of ours was."""
         return True
 
+    def reads_works(self) -> bool:
+        """It was handed them all."""
+        return True
+
     def opening(self, work: WorkView) -> Known | None:
         """The message that opened a work."""
         return next((known for _, _, known, _ in self._crossed if known.envelope_id == work.opening_id), None)

@@ -76,6 +76,9 @@ class Desk:
     def was_handed(self, work: WorkView) -> bool:
         return True
 
+    def reads_works(self) -> bool:
+        return True
+
     def opening(self, work: WorkView) -> Known | None:
         return next((known for _, known, _ in self._crossed if known.envelope_id == work.opening_id), None)
 

@@ -142,6 +142,9 @@ class Peer:
     def was_handed(self, work: WorkView) -> bool:
         return True
 
+    def reads_works(self) -> bool:
+        return True
+
     def opening(self, work: WorkView) -> Known | None:
         return next((self._fresh(known) for _, _, known in self.known if known.envelope_id == work.opening_id), None)
 

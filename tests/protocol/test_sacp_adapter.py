@@ -99,6 +99,10 @@ class Side:
     def was_handed(self, work: WorkView) -> bool:
         return work.work_id not in self.unseen
 
+    def reads_works(self) -> bool:
+        ours = [work for work in self.works.values() if work.target == self.us]
+        return any(work.is_terminal and self.was_handed(work) for work in ours)
+
     def opening(self, work: WorkView) -> Known | None:
         return next((known for _, known in self.known if known.envelope_id == work.opening_id), None)
 
@@ -323,6 +327,9 @@ def test_a_response_that_names_no_work_goes_to_what_the_agent_has_seen_first() -
     assert [draft.work_id for draft in works.write(text, work_id=unseen.work_id).drafts] == [unseen.work_id]
     works.unseen.add(seen.work_id)
     assert rules(works.write(text)) == [("", "ambiguous_work")]  # it reads elsewhere: all count
+    works.unseen.discard(seen.work_id)
+    works.works[seen.work_id] = msgspec.structs.replace(seen, state="canceled")
+    assert rules(works.write(text)) == [("", "no_work")]  # it reads here: what it was handed has ended
     refused = Side(WORKS).write(text)
     assert rules(refused) == [("", "no_work")]
     assert "--target" in refused.findings[0].message

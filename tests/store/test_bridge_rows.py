@@ -158,6 +158,23 @@ async def test_a_work_is_handed_by_the_message_that_opened_it_and_in_this_format
     assert not await store.write(lambda tx: handed(tx, seen, "agentos"))
 
 
+async def test_an_agent_reads_its_works_here_once_one_that_it_was_handed_has_ended(store: Store) -> None:
+    mine = work_id()
+    await crossed(store, say(work_id=mine), "made up", foreign_id="n", native=True)
+    assert not await store.write(lambda tx: memory(tx).reads_works())
+    await store.write(sending(trace("completed", US, BOB, work_id=mine)))
+    assert await store.write(lambda tx: memory(tx).reads_works())
+    assert not await store.write(lambda tx: StoreMemory(tx, "agentos", WORKSPACE, CHANNEL, US).reads_works())
+
+
+async def test_an_envelope_is_held_on_its_channel_only(store: Store) -> None:
+    said = say(work_id=work_id())
+    await receive(store, said)
+    assert await store.write(lambda tx: memory(tx).holds(said.id))
+    assert not await store.write(lambda tx: memory(tx).holds("msg_other"))
+    assert not await store.write(lambda tx: StoreMemory(tx, NAME, WORKSPACE, "elsewhere", US).holds(said.id))
+
+
 async def test_what_the_next_message_of_a_work_answers(store: Store) -> None:
     name = work_id()
     opening = say(work_id=name)

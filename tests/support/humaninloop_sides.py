@@ -82,6 +82,9 @@ class Side:
     def was_handed(self, work: WorkView) -> bool:
         return True
 
+    def reads_works(self) -> bool:
+        return True
+
     def opening(self, work: WorkView) -> Known | None:
         for crossing in self.crossings:
             if crossing.envelope.id == work.opening_id and crossing.message is not None:
