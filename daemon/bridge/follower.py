@@ -7,6 +7,7 @@ from typing import Any, Final
 
 import msgspec
 
+from aghbus.daemon.artifacts import Unreachable
 from aghbus.daemon.bridge import chains
 from aghbus.daemon.bridge.arrivals import Arrivals, Arrived, portions
 from aghbus.daemon.bridge.formats import agents
@@ -65,8 +66,11 @@ class Follower:
                     if stirred:
                         await self._pass_ends_on()
                         stirred = False
-                    await self._log_arrivals(upto)
+                    missed = not await self._log_arrivals(upto)
                     due_ms = await self._run_out()
+                    if missed:
+                        stirred = True  # what ends meanwhile may lie beyond what is looked through
+                        await asyncio.sleep(_AFTER_FAILURE)
             except StoreUnavailable:
                 await asyncio.sleep(_AFTER_FAILURE)
                 continue
@@ -79,16 +83,24 @@ class Follower:
 
     # the log
 
-    async def _log_arrivals(self, upto: int) -> None:
-        """Messages of the format that keeps a log of what arrives, whether or not an agent reads them."""
+    async def _log_arrivals(self, upto: int) -> bool:
+        """Messages of the format that keeps a log of what arrives, whether or not an agent reads them.
+
+        False where one could not be fetched for the moment: the position stays before it.
+        """
         core = self._core
         seqs = await bridge.to_log(core.store.reader, WAITS, self._position, upto, _PAGE)
         reached = seqs[-1] if len(seqs) == _PAGE else max(upto, self._position)
         arrived = []
+        missed = False
         until = core.clock.monotonic() + _LOOK
         for kept in await bridge.kept_all(core.store.reader, seqs) if seqs else []:
             if self._arrivals.is_ours(kept, frozenset({kept.kind})):
-                item = await self._arrivals.read(WAITS, kept)
+                try:
+                    item = await self._arrivals.read(WAITS, kept)
+                except Unreachable:
+                    reached, missed = kept.seq - 1, True
+                    break
                 arrived += [item] if item is not None else []
             if core.clock.monotonic() >= until:
                 reached = kept.seq
@@ -97,6 +109,7 @@ class Follower:
         for portion in portions(arrived):
             await core.store.write(partial(self._log_portion, portion=portion, known=known))
         await self._reach(reached, found=bool(arrived))
+        return not missed
 
     async def _reach(self, position: int, *, found: bool = False) -> None:
         """Everything up to `position` is dealt with; `found` when there was something in it."""
