@@ -7,6 +7,7 @@ import concurrent.futures
 import contextlib
 import copy
 import json
+import re
 import signal
 import uuid
 from collections.abc import Iterator
@@ -292,6 +293,52 @@ def test_a_chain_whose_next_agent_refuses_ends_as_failed_and_the_memory_agent_he
         assert "busy" in desk.get(f"/v1/works/{work_id}")["work"]["message"]
         (told,) = messages(memory, "sentient", 1)
         assert first["message_id"] in told["message"]["output"]["content"]
+
+
+def largest_result(daemon: Daemon, work_id: str, limit: int) -> None:
+    """Complete a work with as large a result as an envelope of `limit` bytes holds."""
+    size = limit
+    while True:
+        try:
+            daemon.post(f"/v1/works/{work_id}/complete", message="done", result={"words": "x" * size})
+        except HttpError as error:
+            (length,) = re.findall(r"ha(?:s|ve) (\d+) bytes", error.answer["message"])
+            size -= int(length) - limit
+        else:
+            return
+
+
+@pytest.mark.parametrize(
+    ("limit", "message", "left"),
+    [
+        (1_048_576, "the end of the next work was too large to be passed on whole: done", True),
+        (65_536, "the end of the next work was too large to be passed on whole", False),
+    ],
+    ids=["cut", "left out"],
+)
+async def test_a_result_too_large_to_be_passed_on_whole_ends_the_work_in_hand_all_the_same(
+    tmp_path: Path, limit: int, message: str, left: bool
+) -> None:
+    async with NatsServer(config=f"max_payload: {limit}") as server:
+        flags = ("--nats", server.url)
+        starts = [("objective", *flags), ("goal", *flags, "--sentient-memory-agent", "memory")]
+        with daemons(tmp_path, *starts, ("final", *flags), ("memory", *flags)) as (objective, goal, final, memory):
+            first = link("objective", "goal", 1)
+            opened = next(sent for sent in hand_over(objective, "sentient", first)["sent"] if sent["kind"] == "say")
+            messages(goal, "sentient", 1)
+            hand_over(goal, "sentient", link("goal", "final", 2, first["message_id"]))
+            (asked,) = messages(final, "sentient", 1)
+            largest_result(final, asked["work_id"], limit)
+            wait_for(lambda: objective.state_of(opened["work_id"]) == "completed", SHORT, "the end to travel back")
+            work = objective.get(f"/v1/works/{opened['work_id']}")["work"]
+            assert work["message"] == message
+            if left:
+                assert work["result"]["truncated"] == ["words"]
+                assert len(work["result"]["words"]) > 40_000
+            else:
+                assert work.get("result") is None
+            (told,) = messages(memory, "sentient", 1)
+            assert first["metadata"]["session_id"] in told["message"]["output"]["content"]
 
 
 def test_a_first_agent_with_ids_of_its_own_answers_the_only_request_it_was_handed(tmp_path: Path) -> None:
