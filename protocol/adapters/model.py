@@ -5,7 +5,7 @@ answers from its store inside the transaction that will carry the result out, an
 that it has read.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final, Literal, Protocol
 
 import msgspec
@@ -110,6 +110,10 @@ class Memory(Protocol):
 
     def find(self, foreign_id: str, scope: str = "", direction: Direction | None = None) -> Known | None:
         """The latest message with this id of its own in this scope (e.g. a session); in any scope when it is empty."""
+        ...
+
+    def arrived(self, foreign_id: str) -> Sequence[Known]:
+        """All messages with this id of its own that arrived, of whatever sender and scope, latest first."""
         ...
 
     def last(self, scope: str) -> Known | None:

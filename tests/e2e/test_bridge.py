@@ -341,6 +341,20 @@ async def test_a_result_too_large_to_be_passed_on_whole_ends_the_work_in_hand_al
             assert first["metadata"]["session_id"] in told["message"]["output"]["content"]
 
 
+def test_the_answers_to_two_peers_that_use_the_same_message_id_go_to_each(tmp_path: Path) -> None:
+    names = ("--bridge-agent", "one=ops", "--bridge-agent", "two=desk", "--bridge-agent", "both=goal")
+    with daemons(tmp_path, ("ops", *names), ("desk", *names), ("goal", *names)) as (ops, desk, goal):
+        opened = {}
+        for agent, daemon in (("one", ops), ("two", desk)):
+            hand_over(daemon, "sentient", link(agent, "both", 1, message_id="msg-objectives-001"))
+            opened[agent] = messages(goal, "sentient", len(opened) + 1)[-1]["work_id"]
+        for agent, daemon in (("one", ops), ("two", desk)):
+            answer = link("both", None, 2, "msg-objectives-001", input={"source": agent, "content": "objectives"})
+            (sent,) = hand_over(goal, "sentient", answer)["sent"]
+            assert (sent["to"], sent["work_id"]) == (daemon.name, opened[agent])
+            wait_for(lambda: daemon.state_of(opened[agent]) == "completed", SHORT, "the answer")  # noqa: B023 - at once
+
+
 def test_a_first_agent_with_ids_of_its_own_answers_the_only_request_it_was_handed(tmp_path: Path) -> None:
     with daemons(tmp_path, ("objective",), ("goal",), ("desk",)) as (objective, goal, desk):
         first = desk.post("/v1/works", to="objective", text="Plan my day")["work_id"]

@@ -123,6 +123,10 @@ class Side:
                 return msgspec.structs.replace(known, work=self.works[known.work.work_id] if known.work else None)
         return None
 
+    def arrived(self, foreign_id: str) -> list[Known]:
+        found = self.find(foreign_id, direction="in")
+        return [] if found is None else [found]
+
     def last(self, scope: str) -> Known | None:
         return self.known[-1][1] if self.known else None
 
