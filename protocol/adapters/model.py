@@ -70,7 +70,7 @@ class Place(msgspec.Struct, frozen=True, kw_only=True):
     """Where and when one message crosses: everything beside the message itself.
 
     `us` is our peer, `now` Unix seconds, `ttl` the life of a directed message in seconds. What the caller named: `target` the peer
-    for formats that name none, `work_id` the work in hand, `key` an idempotency key.
+    for formats that name none, `work_id` the work in hand, `key` an idempotency key among messages with equal content.
     """
 
     us: str

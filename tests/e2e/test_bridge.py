@@ -344,7 +344,7 @@ async def test_a_result_too_large_to_be_passed_on_whole_ends_the_work_in_hand_al
 def test_the_answers_to_two_peers_that_use_the_same_message_id_go_to_each(tmp_path: Path) -> None:
     names = ("--bridge-agent", "one=ops", "--bridge-agent", "two=desk", "--bridge-agent", "both=goal")
     with daemons(tmp_path, ("ops", *names), ("desk", *names), ("goal", *names)) as (ops, desk, goal):
-        opened = {}
+        opened: dict[str, str] = {}
         for agent, daemon in (("one", ops), ("two", desk)):
             hand_over(daemon, "sentient", link(agent, "both", 1, message_id="msg-objectives-001"))
             opened[agent] = messages(goal, "sentient", len(opened) + 1)[-1]["work_id"]

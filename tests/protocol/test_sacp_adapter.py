@@ -258,6 +258,19 @@ def test_a_question_is_answered_by_a_say_and_the_work_goes_on() -> None:
     assert send(asks.write("The one in Ohio.", work_id=work.work_id), asks, works).message == "The one in Ohio."
 
 
+def test_with_a_key_what_is_tried_again_after_the_other_side_went_on_is_sent_once() -> None:
+    asks, works = pair()
+    (work,) = works.in_hand()
+    question = json.dumps(response("clarification_needed", message="Which Acme?"))
+    send(works.write(question, key="q1"), works, asks)
+    send(asks.write("The one in Ohio.", work_id=work.work_id, key="a1"), asks, works)
+    again = works.write(question, key="q1")
+    assert again.repeats and not again.refused
+    assert not works.write(question, key="q2").repeats
+    send(works.write(question, key="q2"), works, asks)
+    assert asks.write("The one in Ohio.", work_id=work.work_id, key="a1").repeats
+
+
 def test_the_same_response_handed_over_twice_is_sent_once() -> None:
     asks, works = pair()
     (work,) = works.in_hand()
