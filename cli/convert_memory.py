@@ -171,6 +171,12 @@ class EarlierLines:
                 return self._known(crossed)
         return None
 
+    def arrived(self, foreign_id: str) -> list[Known]:
+        """All messages with this id of its own that came to us, latest first."""
+        crossed = reversed(self._lines.with_id(self._format, foreign_id, ""))
+        found = [self._known(one) for one in crossed if self._direction(one) == "in"]
+        return [known for known in found if known is not None]
+
     def last(self, scope: str) -> Known | None:
         """The latest message of this scope."""
         return self._known(self._lines.latest(self._format, scope))

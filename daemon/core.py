@@ -11,6 +11,7 @@ from aghbus.daemon.clock import Clock
 from aghbus.daemon.clock_steps import ClockSteps
 from aghbus.daemon.consumers import Consumers
 from aghbus.daemon.counters import Counters
+from aghbus.daemon.denied import Denied
 from aghbus.daemon.flood import Flood
 from aghbus.daemon.identities import Identities
 from aghbus.daemon.keys import FormerKey
@@ -62,6 +63,7 @@ class Core:
         self.signer = signer
         self.us = settings.peer_id if signer is None else signer.handle
         self.identities = Identities(self.us, signer, former)
+        self.denied = Denied(self.us)
         self.workspace = settings.workspace
         self.channels = tuple((settings.workspace, channel) for channel in settings.channels)
         self.joined = frozenset(self.channels)

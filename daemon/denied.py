@@ -41,14 +41,21 @@ class Denied:
         self._subscriptions.clear()
         self._publishes.clear()
 
+    def refuses(self, prefix: str, now: float) -> bool:
+        """Whether a publish to a subject below `prefix` was refused, the last time that it was tried."""
+        below = f"{prefix.lower()}."
+        return any(subject.lower().startswith(below) for subject in self._recent(now))
+
     def problems(self, now: float) -> list[str]:
         """Sentences for the operator at monotonic second `now`."""
-        recent = [subject for subject, at in self._publishes.items() if now - at <= _LIFE]
         return [
             self._sentence(verb, subjects)
-            for verb, subjects in (("subscribe to", list(self._subscriptions)), ("publish to", recent))
+            for verb, subjects in (("subscribe to", list(self._subscriptions)), ("publish to", self._recent(now)))
             if subjects
         ]
+
+    def _recent(self, now: float) -> list[str]:
+        return [subject for subject, at in self._publishes.items() if now - at <= _LIFE]
 
     def _sentence(self, verb: str, subjects: list[str]) -> str:
         shown = ", ".join(subjects[-_SHOWN:])

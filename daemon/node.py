@@ -31,7 +31,6 @@ from aghbus.daemon.clock import Clock
 from aghbus.daemon.config_rules import split_address
 from aghbus.daemon.core import Core
 from aghbus.daemon.deadlines import Deadlines
-from aghbus.daemon.denied import Denied
 from aghbus.daemon.discovery import Discovery
 from aghbus.daemon.intake import Intake
 from aghbus.daemon.jetstream import JetStreamProfile
@@ -101,7 +100,6 @@ class Node:
         roster = Roster(settings.discovery.interval)
         self.core = Core(settings, clock, store, self.link, roster, last_seq, signer, former)
         self._ack_root = f"{inbox(self.core.us, 'ack')}.{secrets.token_hex(12)}"
-        self.denied = Denied(self.core.us)
         self.jetstream = self._profile(instance) if settings.durability == "jetstream" else None
         carrier = self.jetstream.carrier if self.jetstream else CoreCarrier(self.link, self._ack_root)
         self.publisher = Publisher(self.core, carrier)
@@ -285,7 +283,7 @@ class Node:
         await (self.discovery.join() if first else self.discovery.greet(joined=True))
 
     def _link_down(self, _link: Link, reason: str) -> None:
-        self.denied.link_down()
+        self.core.denied.link_down()
         if self.jetstream is not None:
             self.jetstream.link_down()
         if not self.core.draining:
@@ -295,7 +293,7 @@ class Node:
     def _link_event(self, event: LinkEvent) -> None:
         self.core.counters.add(f"link.{type(event).__name__}")
         if isinstance(event, PermissionDenied):
-            self.denied.note(event.detail, self.core.clock.monotonic())
+            self.core.denied.note(event.detail, self.core.clock.monotonic())
         self.core.noise.event(logging.WARNING, f"link.{type(event).__name__}", "link event", detail=str(event))
 
     # catalog, retention, reload

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 def readiness(node: "Node") -> control.Readiness:
     """Ready when the broker link is up (subscriptions are made before it counts as up) and the store takes writes."""
     up = node.link.state == "up"
-    hears = (node.jetstream.attached if node.jetstream is not None else up) and not node.denied.deaf
+    hears = (node.jetstream.attached if node.jetstream is not None else up) and not node.core.denied.deaf
     writable = node.core.store.writable
     return control.Readiness(
         ready=up and hears and writable and not node.core.draining, broker=up, subscriptions=hears, store=writable
@@ -71,7 +71,7 @@ def _broker(node: "Node") -> control.BrokerStatus:
 
 def _problems(node: "Node") -> list[str]:
     problems = node.core.counters.problems(node.core.clock.monotonic())
-    problems[:0] = [*node.core.store.problems, *node.denied.problems(node.core.clock.monotonic())]
+    problems[:0] = [*node.core.store.problems, *node.core.denied.problems(node.core.clock.monotonic())]
     if node.link.state != "up":
         why = f": {node.link.last_error}" if node.link.last_error else ""
         problems.insert(0, f"the broker link is {node.link.state}{why}")

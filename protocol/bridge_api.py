@@ -13,7 +13,8 @@ class HandOverAsk(Ask):
     may be no JSON at all, and to notice duplicate keys).
 
     `target` is the peer for formats that name none, `work_id` the work that it reports on or continues where it cannot be
-    told from the message, `key` tells two openings with equal content apart.
+    told from the message. For formats without ids `key` names the message among those with equal content: two openings, or two
+    on one work.
     """
 
     message: Any = None

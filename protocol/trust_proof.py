@@ -42,6 +42,20 @@ class Verdict(msgspec.Struct, frozen=True):
     key_id: str | None = None
 
 
+PROOF_BYTES: Final = len(
+    _encode(
+        {
+            "profile": PROFILE,
+            "alg": ALGORITHM,
+            "key_id": f"sha256:{'0' * 64}",
+            "pubkey": encode_base64url(bytes(32)),
+            "sig": encode_base64url(bytes(64)),
+        }
+    )
+) - len("null")
+"""By how much a signed envelope is longer than the same one without a proof: all parts have their lengths."""
+
+
 class EnvelopeSigner:
     """Signs the envelopes of one identity. Called with a wire document, it returns the same document with its proof."""
 

@@ -14,6 +14,7 @@ from aghbus.store.transaction import Transaction
 
 _WORK: Final = "workspace_id = ? AND channel = ? AND work_id = ?"
 _WORK_W: Final = "w.workspace_id = ? AND w.channel = ? AND w.work_id = ?"
+_SAME_ID: Final = 50  # ours: who is meant by an id is looked for among so many messages
 _TERMINAL: Final = "('completed', 'failed', 'canceled')"
 
 _SELECT_KNOWN: Final = """
@@ -128,6 +129,12 @@ class StoreMemory:
                 where, params = f"{where} {clause}", [*params, value]
         return self._known(f"{where} ORDER BY b.seq DESC LIMIT 1", *params)
 
+    def arrived(self, foreign_id: str) -> list[Known]:
+        """All messages with this id of its own that arrived, latest first: the newest fifty."""
+        return self._all_known(
+            "AND b.foreign_id = ? AND b.direction = 'in' ORDER BY b.seq DESC LIMIT ?", foreign_id, _SAME_ID
+        )
+
     def last(self, scope: str) -> Known | None:
         """The latest message of this scope."""
         return self._known("AND b.scope = ? ORDER BY b.seq DESC LIMIT 1", scope)
@@ -194,11 +201,16 @@ class StoreMemory:
         return True if work is None else work
 
     def _known(self, where: str, *params: Any) -> Known | None:
-        row = self._tx.db.execute(
+        found = self._all_known(where, *params)
+        return found[0] if found else None
+
+    def _all_known(self, where: str, *params: Any) -> list[Known]:
+        rows = self._tx.db.execute(
             f"{_SELECT_KNOWN} {where}", (self._name, self._workspace_id, self._channel, *params)
-        ).fetchone()
-        if row is None:
-            return None
+        ).fetchall()
+        return [self._as_known(row) for row in rows]
+
+    def _as_known(self, row: tuple[Any, ...]) -> Known:
         direction, message, envelope_id, sender, received_ms, work_id, raw = row
         return Known(
             message=_message(self._name, message, raw),

@@ -10,6 +10,7 @@ from aghbus.daemon.bridge.formats import Formats, agents
 from aghbus.daemon.bridge.large import fetch
 from aghbus.daemon.bridge.rows import keep_record
 from aghbus.daemon.core import Core
+from aghbus.daemon.jetstream_api import PREFIX
 from aghbus.protocol.adapters.carried import not_fetched
 from aghbus.protocol.adapters.model import Agents, Arrival, Finding, Handed, Place
 from aghbus.protocol.bridge_api import Format, HandedOut
@@ -68,13 +69,19 @@ class Arrivals:
 
     async def read(self, name: str, kept: Kept) -> Arrived | None:
         """The envelope, with the message of format `name` that it refers to where it carries none. None when it can no longer
-        be read."""
+        be read.
+
+        Raises Unreachable: nothing is known of that message, which a moment later may be had. That the server refuses us
+        the artifact store is a finding, since it lasts.
+        """
         envelope = _parsed(kept)
         if envelope is None:
             return None
         try:
             message, findings = await fetch(self._artifacts, name, envelope.extensions())
         except Unreachable as error:
+            if not self._core.denied.refuses(PREFIX, self._core.clock.monotonic()):
+                raise
             message, findings = None, (not_fetched(error.message),)
         return Arrived(kept, envelope, message, findings)
 

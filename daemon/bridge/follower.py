@@ -7,6 +7,7 @@ from typing import Any, Final
 
 import msgspec
 
+from aghbus.daemon.artifacts import Unreachable
 from aghbus.daemon.bridge import chains
 from aghbus.daemon.bridge.arrivals import Arrivals, Arrived, portions
 from aghbus.daemon.bridge.formats import agents
@@ -15,10 +16,12 @@ from aghbus.daemon.bridge.rows import WAITS, run_out
 from aghbus.daemon.core import Core
 from aghbus.daemon.outgoing import Batch, Sender
 from aghbus.protocol.adapters import common
+from aghbus.protocol.adapters.carried import cut_result, cut_text
 from aghbus.protocol.adapters.derived import envelope_id
 from aghbus.protocol.adapters.model import Agents, Place
 from aghbus.protocol.errors import InvalidRequest, Refused, Unavailable
 from aghbus.protocol.lifecycle import WorkView
+from aghbus.protocol.sending import Draft
 from aghbus.store import bridge, bridge_log, works
 from aghbus.store.bridge import Ended, Kept, StoreMemory
 from aghbus.store.errors import StoreUnavailable
@@ -36,6 +39,7 @@ _GATHER: Final = (
 _LONGEST: Final = 60.0  # seconds between two looks at what runs out: a wall clock may be set while we wait
 _LOOK: Final = 1.0  # seconds after which a look fetches no more messages: ends, and what runs out, come between
 _AFTER_FAILURE: Final = 1.0  # seconds
+_TOO_LARGE: Final = "the end of the next work was too large to be passed on whole"
 
 
 class Follower:
@@ -65,8 +69,11 @@ class Follower:
                     if stirred:
                         await self._pass_ends_on()
                         stirred = False
-                    await self._log_arrivals(upto)
+                    missed = not await self._log_arrivals(upto)
                     due_ms = await self._run_out()
+                    if missed:
+                        stirred = True  # what ends meanwhile may lie beyond what is looked through
+                        await asyncio.sleep(_AFTER_FAILURE)
             except StoreUnavailable:
                 await asyncio.sleep(_AFTER_FAILURE)
                 continue
@@ -79,16 +86,24 @@ class Follower:
 
     # the log
 
-    async def _log_arrivals(self, upto: int) -> None:
-        """Messages of the format that keeps a log of what arrives, whether or not an agent reads them."""
+    async def _log_arrivals(self, upto: int) -> bool:
+        """Messages of the format that keeps a log of what arrives, whether or not an agent reads them.
+
+        False where one could not be fetched for the moment: the position stays before it.
+        """
         core = self._core
         seqs = await bridge.to_log(core.store.reader, WAITS, self._position, upto, _PAGE)
         reached = seqs[-1] if len(seqs) == _PAGE else max(upto, self._position)
         arrived = []
+        missed = False
         until = core.clock.monotonic() + _LOOK
         for kept in await bridge.kept_all(core.store.reader, seqs) if seqs else []:
             if self._arrivals.is_ours(kept, frozenset({kept.kind})):
-                item = await self._arrivals.read(WAITS, kept)
+                try:
+                    item = await self._arrivals.read(WAITS, kept)
+                except Unreachable:
+                    reached, missed = kept.seq - 1, True
+                    break
                 arrived += [item] if item is not None else []
             if core.clock.monotonic() >= until:
                 reached = kept.seq
@@ -97,6 +112,7 @@ class Follower:
         for portion in portions(arrived):
             await core.store.write(partial(self._log_portion, portion=portion, known=known))
         await self._reach(reached, found=bool(arrived))
+        return not missed
 
     async def _reach(self, position: int, *, found: bool = False) -> None:
         """Everything up to `position` is dealt with; `found` when there was something in it."""
@@ -136,7 +152,10 @@ class Follower:
         return len(found)
 
     def _pass_on(self, tx: Transaction, batch: Batch, end: Ended) -> None:
-        """The work in hand ends as the next one did; the memory agent is told when no message of the chain ended it."""
+        """The work in hand ends as the next one did; the memory agent is told when no message of the chain ended it.
+
+        Neither holds up the other.
+        """
         core = self._core
         work = works.load(tx, end.workspace_id, end.channel, end.work_id)
         if work is None:
@@ -156,37 +175,50 @@ class Follower:
             ttl=core.settings.defaults.directed_ttl,
             agents=agents(core, work.channel, us),
         )
-        try:
-            if in_hand is not None and not in_hand.is_terminal:
-                batch.send(_closing(place, in_hand, work, ending), allow_secrets=True)
-            if _ended_outside(ending):
-                self._tell_memory(tx, batch, place, work)
-        except (InvalidRequest, Refused) as error:
-            core.counters.add("bridge.not_passed_on")
-            core.log.error("the end of a work could not be passed on work=%s cause=%s", work.work_id, error)
+        if in_hand is not None and not in_hand.is_terminal:
+            self._send_one(batch, work, _closings(place, in_hand, work, ending))
+        if _ended_outside(ending):
+            told = self._memory_draft(tx, place, work)
+            self._send_one(batch, work, () if told is None else (told,))
 
-    def _tell_memory(self, tx: Transaction, batch: Batch, place: Place, work: WorkView) -> None:
-        """A chain that broke off: the last message is the one that opened the work."""
+    def _send_one(self, batch: Batch, ended: WorkView, drafts: tuple[Draft, ...]) -> None:
+        """The first of `drafts` that fits an envelope; none of them is counted and logged: the end of `ended` is told no other
+        way."""
+        cause: InvalidRequest | Refused | None = None
+        for draft in drafts:
+            try:
+                batch.send(draft, allow_secrets=True)
+                return
+            except (InvalidRequest, Refused) as error:
+                cause = cause or error
+        if cause is not None:
+            self._core.counters.add("bridge.not_passed_on")
+            self._core.log.error("the end of a work could not be passed on work=%s cause=%s", ended.work_id, cause)
+
+    def _memory_draft(self, tx: Transaction, place: Place, work: WorkView) -> Draft | None:
+        """What the memory agent is told of a chain that broke off: the last message is the one that opened the work."""
         memory = StoreMemory(tx, chains.NAME, work.workspace_id, work.channel, place.us)
         last = memory.opening(work)
         if last is None:
-            return
+            return None
         entries = chains.entries_so_far(tx, work)
         session = str(last.message["metadata"]["session_id"])
         draft = chains.memory_draft(
             self._core, place, session, last.message, entries, work.terminal_id or work.opening_id
         )
-        if draft is not None and draft.to != work.target:
-            batch.send(draft, allow_secrets=True)
+        return None if draft is None or draft.to == work.target else draft
 
 
-def _closing(place: Place, in_hand: WorkView, following: WorkView, ending: Kept | None) -> Any:
-    """The trace that ends the work in hand with the state, result and message that ended the next one."""
+def _closings(place: Place, in_hand: WorkView, following: WorkView, ending: Kept | None) -> tuple[Draft, ...]:
+    """The trace that ends the work in hand with the state, result and message that ended the next one.
+
+    What passes it on is longer than what ended that: behind the whole come a cut one and one with the state alone.
+    """
     other = in_hand.other(place.us)
     message_id = envelope_id(
         chains.NAME, "closing", place.us, other, following.terminal_id or following.opening_id, in_hand.work_id
     )
-    return common.trace(
+    whole = common.trace(
         place,
         in_hand,
         message_id,
@@ -195,6 +227,17 @@ def _closing(place: Place, in_hand: WorkView, following: WorkView, ending: Kept 
         causation_id=in_hand.opening_id,
         ext={chains.MARK: following.terminal_id},
     )
+    return (whole, *(msgspec.structs.replace(whole, body=body) for body in _shorter(dict(whole.body))))
+
+
+def _shorter(body: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """`body` with a cut result and message, and with its state alone."""
+    bare = {"state": body["state"], "message": _TOO_LARGE}
+    result, message = body.get("result"), body.get("message")
+    cut = {**bare, "message": cut_text(f"{_TOO_LARGE}: {message}")} if message else dict(bare)
+    if result is not None:
+        cut["result"] = cut_result(result if isinstance(result, dict) else {"result": result})
+    return cut, bare
 
 
 def _closing_body(following: WorkView, ending: Kept | None) -> dict[str, Any]:

@@ -1,9 +1,11 @@
 """Messages for our agent: a stream in the order of the local sequence, and the position up to which it has them."""
 
+import asyncio
 from collections.abc import AsyncIterator, Sequence
 from functools import partial
 from typing import Final
 
+from aghbus.daemon.artifacts import Unreachable
 from aghbus.daemon.bridge.arrivals import Arrivals, Arrived, portions
 from aghbus.daemon.bridge.formats import Formats, agents, handed_kinds
 from aghbus.daemon.closing import accept_work
@@ -20,6 +22,7 @@ from aghbus.store.events import gap_after
 from aghbus.store.transaction import Transaction
 
 _PAGE: Final = 32  # envelopes turned into messages in one transaction: some milliseconds of the loop
+_PAUSE: Final = 1.0  # seconds before a message that lies beyond an unreachable broker is fetched again
 _ACKED_AT_ONCE: Final = 500  # ours, inbox items and works that one acknowledgement settles; the next one goes on
 
 
@@ -38,6 +41,8 @@ class HandOut:
 
         None: after what was acknowledged, and without words of ended works that were dealt with in another way, such as by a
         command: an answer to them could only go to another work.
+
+        A message in the artifact store that the broker does not give away for the moment holds up those after it.
         """
         core = self._core
         wanted = EnvelopeFilter(kinds=handed_kinds(self._formats.of(name)), told=True)
@@ -50,20 +55,31 @@ class HandOut:
         while True:
             upto = core.announcer.seq
             page = await find(core.store.reader, wanted, since=position, limit=_PAGE)
-            if handed := await self._hand_all(name, page.seqs, unsettled=since is None):
+            arrived: list[Arrived] = []
+            missed = False
+            try:
+                async for item in self._read(name, page.seqs):
+                    arrived.append(item)
+            except Unreachable:
+                missed = True
+            if handed := await self._hand_all(name, arrived, unsettled=since is None):
                 yield handed
-            position = max(position, page.next_since)
-            if position < upto:
-                continue
+            if missed:
+                position = arrived[-1].kept.seq if arrived else position
+                await asyncio.sleep(_PAUSE)
+            else:
+                position = max(position, page.next_since)
+                if position < upto:
+                    continue
             if core.announcer.closed:
                 return
             if core.announcer.seq <= position:
                 await core.announcer.wait()
 
     async def one(self, name: Format, seq: int) -> HandedOut:
-        """The message of one envelope of ours. Raises NotFound when there is none in this format."""
+        """The message of one envelope of ours. Raises NotFound when there is none in this format, Unreachable."""
         self._formats.of(name)
-        found = await self._hand_all(name, [seq])
+        found = await self._hand_all(name, [item async for item in self._read(name, [seq])])
         if not found:
             raise NotFound(f"message {seq}: is none for an agent of the format {name}", hint="`aghctl messages list`")
         return found[0]
@@ -85,13 +101,20 @@ class HandOut:
                 batch.add("receipt", rows)
         return bridge.move(tx, _position(name), seq)
 
-    async def _hand_all(self, name: Format, seqs: list[int], *, unsettled: bool = False) -> list[HandedOut]:
-        """The messages of these envelopes; `unsettled` leaves out what needs no agent any more."""
+    async def _read(self, name: Format, seqs: list[int]) -> AsyncIterator[Arrived]:
+        """Those of these envelopes that are for our agent, with their messages. Raises Unreachable at the first that cannot be
+        fetched for the moment."""
         if not seqs:
-            return []
+            return
         kinds = handed_kinds(self._formats.of(name))
-        found = [kept for kept in await bridge.kept_all(self._core.store.reader, seqs) if self._is_ours(kept, kinds)]
-        arrived = [item for kept in found if (item := await self._arrivals.read(name, kept)) is not None]
+        for kept in await bridge.kept_all(self._core.store.reader, seqs):
+            if self._is_ours(kept, kinds):
+                item = await self._arrivals.read(name, kept)
+                if item is not None:
+                    yield item
+
+    async def _hand_all(self, name: Format, arrived: list[Arrived], *, unsettled: bool = False) -> list[HandedOut]:
+        """The messages of these envelopes; `unsettled` leaves out what needs no agent any more."""
         if not arrived:
             return []
         known = known_agents(self._core, arrived)

@@ -101,7 +101,8 @@ class HandOver:
         chain = chains.of(tx, self._core, place, plan) if name == chains.NAME else None
         drafts = [moved(name, draft, references) for draft in (chain.drafts if chain is not None else plan.drafts)]
         max_payload = self._core.link.max_payload
-        bulky = next((draft for draft in drafts if is_too_large(name, draft, max_payload)), None)
+        signed = self._core.identities.signer_of(place.us) is not None
+        bulky = next((draft for draft in drafts if is_too_large(name, draft, max_payload, signed=signed)), None)
         if bulky is not None:
             return Outcome(plan, [], bulky)
         sent = [batch.send(draft, allow_secrets=True) for draft in drafts]

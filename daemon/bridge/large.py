@@ -21,16 +21,18 @@ from aghbus.protocol.artifacts import is_part, parse_uri
 from aghbus.protocol.errors import InvalidRequest, RequestError
 from aghbus.protocol.limits import MAX_ENVELOPE_BYTES
 from aghbus.protocol.sending import Draft, wire_document
+from aghbus.protocol.trust_proof import PROOF_BYTES
 
 _SHELF = "bridge"  # in place of a work id, for messages of no work
 
 
-def is_too_large(name: str, draft: Draft, max_payload: int) -> bool:
-    """Whether the message that `draft` carries must go into the artifact store; `max_payload` is the broker's, in bytes.
+def is_too_large(name: str, draft: Draft, max_payload: int, *, signed: bool) -> bool:
+    """Whether the message that `draft` carries must go into the artifact store; `max_payload` is the broker's, in bytes, and
+    `signed` tells that the envelope will have a proof.
 
     Raises InvalidRequest (`too_large`) when it is not the message that makes the envelope so large.
     """
-    size = len(msgspec.json.encode(wire_document(draft)))
+    size = len(msgspec.json.encode(wire_document(draft))) + (PROOF_BYTES if signed else 0)
     if size <= min(MAX_ENVELOPE_BYTES, max_payload):
         return False
     if f"{name}.message" not in (draft.ext or {}):

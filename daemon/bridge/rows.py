@@ -45,7 +45,7 @@ def keep_record(
         if question is not None:
             record = agentos_log.to_plain(agentos_log.answering(kept, question.at_ms, at_ms))
             if answers:
-                bridge_log.settle(tx, question.id)
+                _answered(tx, question, at_ms)
     bridge_log.add(
         tx,
         name,
@@ -82,6 +82,15 @@ def shown(name: str, record: dict[str, Any]) -> dict[str, Any]:
     """A row as the API shows it: of agentos the ten fields of its schema alone."""
     row: dict[str, Any] = record["row"] if name == WAITS else record
     return row
+
+
+def _answered(tx: Transaction, question: Entry, at_ms: int) -> None:
+    """An answer that crossed at `at_ms` ends the wait of its question, also where it is read only after that ran out."""
+    after_all = agentos_log.in_time(agentos_log.from_plain(question.record), question.at_ms, at_ms)
+    if after_all is None:
+        bridge_log.settle(tx, question.id)
+    else:
+        bridge_log.replace(tx, question.id, agentos_log.to_plain(after_all))
 
 
 def _question(tx: Transaction, message_id: str, direction: str) -> Entry | None:

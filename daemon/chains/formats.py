@@ -129,7 +129,8 @@ class Formats:
         if isinstance(put, InvalidRequest):
             raise put
         fitting = draft if put is None else moved(name, draft, {draft.id: put})
-        if is_too_large(name, fitting, self._core.link.max_payload):
+        signed = self._core.identities.signer_of(fitting.sender) is not None
+        if is_too_large(name, fitting, self._core.link.max_payload, signed=signed):
             raise Elsewhere(name, fitting)
         return fitting
 

@@ -87,6 +87,16 @@ def timed_out(kept: Record) -> Record:
     return Record(row=row, answers=kept.answers)
 
 
+def in_time(kept: Record, asked_ms: int, at_ms: int) -> Record | None:
+    """The record of a question that counted as timed out, when its answer had crossed before that but was read only now.
+
+    `kept` crossed at `asked_ms`, the answer at `at_ms` (Unix milliseconds). None: nothing changes.
+    """
+    if kept.row.status != "timeout" or at_ms - asked_ms >= kept.row.latency_ms:
+        return None
+    return Record(row=msgspec.structs.replace(kept.row, status="success", latency_ms=0), answers=kept.answers)
+
+
 def to_plain(kept: Record) -> dict[str, Any]:
     """A record as JSON: `row` with the ten names of the schema, `answers`, `waits`."""
     plain: dict[str, Any] = msgspec.to_builtins(kept)

@@ -5,7 +5,7 @@ from typing import Any, Final
 
 import msgspec
 
-from aghbus.protocol.adapters.derived import same_json
+from aghbus.protocol.adapters.derived import envelope_id, same_json
 from aghbus.protocol.adapters.model import Finding, Memory, Place
 from aghbus.protocol.adapters.reading import pointer
 from aghbus.protocol.bodies import Receipt
@@ -69,6 +69,13 @@ def work_in_hand(place: Place, memory: Memory) -> WorkView | Finding:
         f"{len(works)} works are open ({names}): name the one that this reports on, by --work, or by --meta and work_id"
     )
     return error("", "ambiguous_work", why)
+
+
+def next_id(name: str, kind: str, place: Place, work: WorkView, memory: Memory, content: bytes) -> str:
+    """The id of what our agent says on `work`, for formats without ids: one for each envelope that it answers. With a key of the
+    caller one for the work, since what is tried again may come after the next envelope."""
+    answered = memory.answered(work) if place.key is None else work.opening_id
+    return envelope_id(name, kind, place.us, work.other(place.us), answered, content, place.key)
 
 
 def closed(work: WorkView, path: str = "") -> tuple[Finding, ...]:

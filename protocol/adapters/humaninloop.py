@@ -20,6 +20,7 @@ from aghbus.protocol.adapters.carried import (
 from aghbus.protocol.adapters.common import (
     closed,
     error,
+    next_id,
     not_ours,
     receipt_ends,
     say,
@@ -106,7 +107,7 @@ class HumanInLoop:
             return Plan(message=message, findings=(*findings, work))
         files = self._files(message, work, memory)
         answered = memory.answered(work)
-        message_id = envelope_id(NAME, "trace", place.us, work.initiator, answered, canonical(message))
+        message_id = next_id(NAME, "trace", place, work, memory, canonical(message))
         repeats = memory.sent(message_id) is not None
         findings += (*files.findings, *not_ours(work, place.us), *(() if repeats else closed(work)))
         if _refuses(findings):
@@ -230,7 +231,7 @@ def _opening_id(content: bytes, place: Place, memory: Memory) -> tuple[str, bool
 def _continue(message: dict[str, Any], findings: _Findings, work: WorkView, place: Place, memory: Memory) -> Plan:
     """A say in a work that we opened: the answer to its newest trace."""
     answered = memory.answered(work)
-    message_id = envelope_id(NAME, "say", place.us, work.target, answered, canonical(message))
+    message_id = next_id(NAME, "say", place, work, memory, canonical(message))
     repeats = memory.sent(message_id) is not None
     if not repeats:
         findings += closed(work)

@@ -5,7 +5,7 @@ answers from its store inside the transaction that will carry the result out, an
 that it has read.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final, Literal, Protocol
 
 import msgspec
@@ -70,8 +70,8 @@ class Place(msgspec.Struct, frozen=True, kw_only=True):
     """Where and when one message crosses: everything beside the message itself.
 
     `us` is our peer, `now` Unix seconds, `ttl` the life of a directed message in seconds. What the caller named: `target` the peer
-    for formats that name none, `work_id` the work in hand, `key` an idempotency key. `elsewhere` are the works in hand on other
-    channels, where the caller named neither a channel nor a work: it may mean one of them.
+    for formats that name none, `work_id` the work in hand, `key` an idempotency key among messages with equal content. `elsewhere` are
+    the works in hand on other channels, where the caller named neither a channel nor a work: it may mean one of them.
     """
 
     us: str
@@ -112,6 +112,10 @@ class Memory(Protocol):
 
     def find(self, foreign_id: str, scope: str = "", direction: Direction | None = None) -> Known | None:
         """The latest message with this id of its own in this scope (e.g. a session); in any scope when it is empty."""
+        ...
+
+    def arrived(self, foreign_id: str) -> Sequence[Known]:
+        """All messages with this id of its own that arrived, of whatever sender and scope, latest first."""
         ...
 
     def last(self, scope: str) -> Known | None:

@@ -75,7 +75,7 @@ class Sacp:
             findings += common.not_ours(work, place.us)
         plan = Plan(message=sent, findings=findings, foreign_id=_content_id(original))
         if isinstance(work, WorkView) and not plan.refused:
-            message_id = _message_id("trace", place, work, memory, canonical(original))
+            message_id = common.next_id(NAME, "trace", place, work, memory, canonical(original))
             plan = _answered(plan, common.trace(place, work, message_id, _trace_body(sent)), work, place, memory)
         where = work.work_id if isinstance(work, WorkView) else place.work_id
         return msgspec.structs.replace(plan, record=_audit_row(words, extracted, original, plan, place, where))
@@ -145,10 +145,6 @@ def _content_id(message: Any) -> str:
     return "sha256_" + digest(NAME, canonical(message))
 
 
-def _message_id(kind: str, place: Place, work: WorkView, memory: Memory, identity: bytes) -> str:
-    return envelope_id(NAME, kind, place.us, work.other(place.us), memory.answered(work), identity)
-
-
 def _trace_body(response: dict[str, Any]) -> dict[str, Any]:
     return {
         "state": STATE_OF[response["status"]],
@@ -173,7 +169,7 @@ def _answered(plan: Plan, draft: Draft, work: WorkView, place: Place, memory: Me
 def _continuing(words: str, findings: tuple[Finding, ...], work: WorkView, place: Place, memory: Memory) -> Plan:
     """Words on a work that our agent opened, such as the answer to `clarification_needed`."""
     plan = Plan(message=words, findings=findings + common.secrets_in(words), foreign_id=_content_id(words))
-    message_id = _message_id("say", place, work, memory, words.encode())
+    message_id = common.next_id(NAME, "say", place, work, memory, words.encode())
     draft = common.say(
         place,
         work.target,

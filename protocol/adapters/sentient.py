@@ -16,8 +16,9 @@ from aghbus.protocol.adapters.sentient_bodies import report_body, say_body, stat
 from aghbus.protocol.adapters.sentient_log import record_of
 from aghbus.protocol.adapters.sentient_message import NAME, USER, Message, check_shape, quoted, view
 from aghbus.protocol.adapters.sentient_native import from_envelope
+from aghbus.protocol.adapters.sentient_parent import find_parent, report_id
 from aghbus.protocol.adapters.sentient_refs import check_refs, compare_refs, reused_refs
-from aghbus.protocol.adapters.sentient_rules import check_chain, check_parent, inherit, parent_id, quality
+from aghbus.protocol.adapters.sentient_rules import check_chain, check_parent, inherit, quality
 from aghbus.protocol.adapters.timestamps import read_timestamp, skew
 from aghbus.protocol.bodies import Trace
 from aghbus.protocol.envelope import OPENING_KINDS, Envelope
@@ -66,7 +67,9 @@ class Sentient:
         value, faults = read_json(text)
         if faults:
             return Plan(message=None, findings=faults)
-        parent = _parent(value, memory)
+        parent = find_parent(value, place, memory)
+        if isinstance(parent, Finding):
+            return Plan(message=value, findings=(parent,))
         value, inherited = inherit(value, parent[1]) if parent is not None else (value, ())
         shape = check_shape(value)
         if shape:
@@ -138,29 +141,6 @@ class Sentient:
             why = "nobody on the bus asked for this, and no peer stands for the user: set `sentient.user`"
             return None, (error("/next_agent/name", "no_user_peer", why),)
         return _Way(None, told=user), _to_ourselves(user, place)
-
-
-def _parent(value: Any, memory: Memory) -> tuple[Known, Message] | None:
-    """The parent message: of the session that the message names, else of another one, else what opened a work in hand.
-
-    The session may be wrong: it is overwritten from the parent (seed, Metadata Continuity Checks).
-    """
-    wanted = parent_id(value)
-    if wanted is None:
-        return None
-    session = value["metadata"].get("session_id")
-    known = memory.find(wanted, session) if isinstance(session, str) and session else None
-    known = known or memory.find(wanted) or _opening(wanted, memory)
-    message = view(known.message) if known is not None else None
-    return (known, message) if known is not None and message is not None else None
-
-
-def _opening(wanted: str, memory: Memory) -> Known | None:
-    for work in memory.in_hand():
-        known = memory.opening(work)
-        if known is not None and isinstance(known.message, dict) and known.message.get("message_id") == wanted:
-            return known
-    return None
 
 
 def _judge(value: Any, message: Message, now: int) -> _Findings:
@@ -277,7 +257,7 @@ def _say(message: Message, way: _Way, to: str, parent: Known | None, place: Plac
 
 def _trace(message: Message, hand: WorkView, body: dict[str, Any], parent: Known | None, place: Place) -> Draft:
     answered = parent.envelope_id if parent is not None else _parent_as_id(message) or hand.opening_id
-    traced = derived.envelope_id(NAME, "trace", place.us, hand.other(place.us), answered, message.message_id)
+    traced = report_id(place.us, hand.other(place.us), answered, message.message_id)
     trace_id = derived.legal_id(message.metadata.request_id)
     return common.trace(place, hand, traced, body, trace_id=trace_id, reply_to=hand.opening_id, causation_id=answered)
 

@@ -80,3 +80,17 @@ async def test_an_end_that_nobody_sent_does_not_answer_the_question(store: Store
     await answered(store, ASKED_MS + 500, answers=False)
     assert await ran_out(store, ASKED_MS + 2_000) == 1
     assert await rows(store) == {"q": ("timeout", 2_000), "a": ("success", 500)}
+
+
+async def test_an_answer_that_came_in_time_and_is_read_only_after_it_still_ends_the_wait(store: Store) -> None:
+    await asked(store)
+    assert await ran_out(store, ASKED_MS + 2_000) == 1
+    await answered(store, ASKED_MS + 1_999)
+    assert await rows(store) == {"q": ("success", 0), "a": ("success", 1_999)}
+
+
+async def test_an_answer_that_came_too_late_changes_nothing_of_its_question(store: Store) -> None:
+    await asked(store)
+    assert await ran_out(store, ASKED_MS + 2_000) == 1
+    await answered(store, ASKED_MS + 2_000)
+    assert await rows(store) == {"q": ("timeout", 2_000), "a": ("success", 2_000)}

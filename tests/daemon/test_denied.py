@@ -42,3 +42,12 @@ def test_words_that_are_not_known_are_shown_all_the_same() -> None:
     denied = Denied("ops")
     denied.note('nats: permissions violation for publish with reply of "x"', 0.0)
     assert 'with reply of "x' in denied.problems(0.0)[0]
+
+
+def test_a_refused_publish_is_found_by_the_beginning_of_its_subject_in_any_case() -> None:
+    denied = Denied("ops")
+    denied.note(PUBLISH.format("$js.api.direct.get.obj_x"), 0.0)
+    assert denied.refuses("$JS.API", 300.0)
+    assert not denied.refuses("$JS.API.STREAM", 0.0)
+    assert not denied.refuses("$JS.A", 0.0)
+    assert not denied.refuses("$JS.API", 301.0)

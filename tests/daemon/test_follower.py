@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from aghbus.daemon.artifacts import Artifacts, Unreachable
+from aghbus.daemon.artifacts import Artifacts
 from aghbus.daemon.bridge.arrivals import Arrivals
 from aghbus.daemon.bridge.follower import Follower
 from aghbus.daemon.bridge.formats import Formats
@@ -19,6 +19,7 @@ from aghbus.daemon.publisher import Publisher
 from aghbus.daemon.roster import Roster
 from aghbus.daemon.settings import Settings
 from aghbus.protocol.control import Artifact
+from aghbus.protocol.errors import Unavailable
 from aghbus.store import bridge_log
 from aghbus.store.database import Store
 from tests.daemon.test_bridge_log_rows import ASKED_MS, record
@@ -42,7 +43,7 @@ class Slow(Artifacts):
             self.again.set()
             await asyncio.Event().wait()
         self._clock.now += 5.0
-        raise Unreachable("no answer from JetStream within 5 s")
+        raise Unavailable("the artifact is damaged")
 
 
 @pytest.fixture

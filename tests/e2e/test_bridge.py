@@ -7,6 +7,7 @@ import concurrent.futures
 import contextlib
 import copy
 import json
+import re
 import signal
 import uuid
 from collections.abc import Iterator
@@ -364,6 +365,66 @@ def test_a_chain_whose_next_agent_refuses_ends_as_failed_and_the_memory_agent_he
         assert "busy" in desk.get(f"/v1/works/{work_id}")["work"]["message"]
         (told,) = messages(memory, "sentient", 1)
         assert first["message_id"] in told["message"]["output"]["content"]
+
+
+def largest_result(daemon: Daemon, work_id: str, limit: int) -> None:
+    """Complete a work with as large a result as an envelope of `limit` bytes holds."""
+    size = limit
+    while True:
+        try:
+            daemon.post(f"/v1/works/{work_id}/complete", message="done", result={"words": "x" * size})
+        except HttpError as error:
+            (length,) = re.findall(r"ha(?:s|ve) (\d+) bytes", error.answer["message"])
+            size -= int(length) - limit
+        else:
+            return
+
+
+@pytest.mark.parametrize(
+    ("limit", "message", "left"),
+    [
+        (1_048_576, "the end of the next work was too large to be passed on whole: done", True),
+        (65_536, "the end of the next work was too large to be passed on whole", False),
+    ],
+    ids=["cut", "left out"],
+)
+async def test_a_result_too_large_to_be_passed_on_whole_ends_the_work_in_hand_all_the_same(
+    tmp_path: Path, limit: int, message: str, left: bool
+) -> None:
+    async with NatsServer(config=f"max_payload: {limit}") as server:
+        flags = ("--nats", server.url)
+        starts = [("objective", *flags), ("goal", *flags, "--sentient-memory-agent", "memory")]
+        with daemons(tmp_path, *starts, ("final", *flags), ("memory", *flags)) as (objective, goal, final, memory):
+            first = link("objective", "goal", 1)
+            opened = next(sent for sent in hand_over(objective, "sentient", first)["sent"] if sent["kind"] == "say")
+            messages(goal, "sentient", 1)
+            hand_over(goal, "sentient", link("goal", "final", 2, first["message_id"]))
+            (asked,) = messages(final, "sentient", 1)
+            largest_result(final, asked["work_id"], limit)
+            wait_for(lambda: objective.state_of(opened["work_id"]) == "completed", SHORT, "the end to travel back")
+            work = objective.get(f"/v1/works/{opened['work_id']}")["work"]
+            assert work["message"] == message
+            if left:
+                assert work["result"]["truncated"] == ["words"]
+                assert len(work["result"]["words"]) > 40_000
+            else:
+                assert work.get("result") is None
+            (told,) = messages(memory, "sentient", 1)
+            assert first["metadata"]["session_id"] in told["message"]["output"]["content"]
+
+
+def test_the_answers_to_two_peers_that_use_the_same_message_id_go_to_each(tmp_path: Path) -> None:
+    names = ("--bridge-agent", "one=ops", "--bridge-agent", "two=desk", "--bridge-agent", "both=goal")
+    with daemons(tmp_path, ("ops", *names), ("desk", *names), ("goal", *names)) as (ops, desk, goal):
+        opened: dict[str, str] = {}
+        for agent, daemon in (("one", ops), ("two", desk)):
+            hand_over(daemon, "sentient", link(agent, "both", 1, message_id="msg-objectives-001"))
+            opened[agent] = messages(goal, "sentient", len(opened) + 1)[-1]["work_id"]
+        for agent, daemon in (("one", ops), ("two", desk)):
+            answer = link("both", None, 2, "msg-objectives-001", input={"source": agent, "content": "objectives"})
+            (sent,) = hand_over(goal, "sentient", answer)["sent"]
+            assert (sent["to"], sent["work_id"]) == (daemon.name, opened[agent])
+            wait_for(lambda: daemon.state_of(opened[agent]) == "completed", SHORT, "the answer")  # noqa: B023 - at once
 
 
 def test_a_first_agent_with_ids_of_its_own_answers_the_only_request_it_was_handed(tmp_path: Path) -> None:

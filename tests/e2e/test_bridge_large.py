@@ -10,7 +10,7 @@ import pytest
 
 from aghbus.daemon.settings import ArtifactSettings
 from tests.e2e.test_bridge import MAP, SHORT, daemons, hand_over, messages, query
-from tests.support.daemons import Daemon, UnixClient, wait_for
+from tests.support.daemons import Daemon, HttpError, UnixClient, wait_for
 from tests.support.jetstream import admin
 from tests.support.natsutil import NatsServer
 
@@ -117,3 +117,28 @@ def _damaged(root: Path, server: NatsServer) -> None:
         native_with(got, "bytes are missing")
         assert got["envelope_id"] == sent["id"]
         assert worker.get("/v1/status")["counters"].get("internal_errors") is None
+
+
+async def test_a_large_message_whose_broker_is_away_is_handed_out_whole_once_it_is_back(tmp_path: Path) -> None:
+    async with NatsServer(jetstream=True) as server:
+        flags = (*MAP, "--nats", server.url)
+        with daemons(tmp_path, ("ops", *flags), ("worker", *flags)) as (ops, worker):
+            large = query("asker", "helper", type="event")
+            large["payload"]["content"] = "in plain words " * 100_000
+            sent = hand_over(ops, "agentos", large)["sent"][0]
+
+            def came() -> list[int]:
+                return [one["seq"] for one in worker.get("/v1/messages")["messages"] if one["id"] == sent["id"]]
+
+            wait_for(came, SHORT, "the message")
+            (seq,) = came()
+            wait_for(lambda: worker.get("/v1/bridge/agentos/log")["rows"], SHORT, "the follower to have seen it")
+            server.kill()
+            wait_for(lambda: worker.get("/v1/status")["broker"]["state"] != "up", SHORT, "the link to be lost")
+            with pytest.raises(HttpError) as refused:
+                worker.get(f"/v1/bridge/agentos/messages/{seq}")
+            assert refused.value.status == 503
+            stream = asyncio.create_task(asyncio.to_thread(messages, worker, "agentos", 1, "?since=0"))
+            await server.start()
+            (got,) = await stream
+            assert (got["message"], got["native"]) == (large, False)

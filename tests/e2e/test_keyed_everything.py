@@ -14,6 +14,7 @@ import pytest
 
 from aghbus.protocol.acks import Ack, encode_ack
 from aghbus.protocol.identifiers import subject_for
+from aghbus.protocol.trust_proof import PROOF_BYTES
 from tests.e2e.test_bridge import REPLY, SHORT, hand_over, link, messages, query
 from tests.e2e.test_jetstream_mode import DURABLE, NO_RETRY, delivery
 from tests.support.broker_users import GuardedBroker, threaded
@@ -61,6 +62,29 @@ async def test_foreign_agents_of_peers_that_only_take_what_is_signed(tmp_path: P
             for daemon in (ops, worker):
                 assert unsigned(daemon) == []
                 assert daemon.get("/v1/quarantine")["quarantined"] == []
+
+
+def test_a_message_that_fits_an_envelope_but_for_its_signature_goes_through_the_artifact_store(tmp_path: Path) -> None:
+    home = Home(tmp_path)
+    _, worker_handle = with_keys(home, "ops", "worker")
+    with Daemon(home, "worker") as worker, Daemon(home, "ops") as ops:
+        wait_for(lambda: ops.knows(worker_handle), SHORT, "presence")
+
+        def sent(size: int) -> tuple[int, Any]:
+            """The bytes of the envelope that carries so many characters, and its `ext`."""
+            given = hand_over(ops, "sacp", "y" * size, target=worker_handle)["sent"][0]
+            envelope = ops.get(f"/v1/messages/{given['id']}")["envelope"]
+            return len(json.dumps(envelope, separators=(",", ":"), ensure_ascii=False).encode()), envelope["ext"]
+
+        length, carried = sent(900_000)
+        assert "sacp.message" in carried
+        for over in (0, 1, PROOF_BYTES):
+            size = 900_000 + 1_048_576 - length + over
+            _, carried = sent(size)
+            assert ("sacp.message_ref" in carried) == (over > 0), over
+        got = messages(worker, "sacp", 4)
+        assert [one["native"] for one in got] == [False] * 4
+        assert len(got[-1]["message"]) == size
 
 
 def test_a_sentient_chain_over_handles_tells_the_memory_agent(tmp_path: Path) -> None:

@@ -42,6 +42,11 @@ class Desk:
                 return msgspec.structs.replace(known, work=self.works.get(work_id or ""))
         return None
 
+    def arrived(self, foreign_id: str) -> list[Known]:
+        """The latest message of this id that arrived, whoever sent it."""
+        found = self.find(foreign_id, direction="in")
+        return [] if found is None else [found]
+
     def last(self, scope: str) -> Known | None:
         """The latest message of a scope."""
         return next((known for _, where, known, _ in reversed(self._crossed) if where == scope), None)

@@ -64,6 +64,10 @@ class Desk:
                 return msgspec.structs.replace(known, work=self.works.get(work_id or ""))
         return None
 
+    def arrived(self, foreign_id: str) -> list[Known]:
+        found = self.find(foreign_id, direction="in")
+        return [] if found is None else [found]
+
     def last(self, scope: str) -> Known | None:
         return self._crossed[-1][1] if self._crossed else None
 

@@ -130,6 +130,10 @@ class Peer:
                 return self._fresh(known)
         return None
 
+    def arrived(self, foreign_id: str) -> list[Known]:
+        found = [known for key, _, known in reversed(self.known) if key == foreign_id and known.direction == "in"]
+        return [self._fresh(known) for known in found]
+
     def last(self, scope: str) -> Known | None:
         return next((self._fresh(known) for _, session, known in reversed(self.known) if session == scope), None)
 

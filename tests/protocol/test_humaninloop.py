@@ -114,6 +114,22 @@ def test_escalation_answer_and_end_stay_in_one_work() -> None:
     assert flow.works[work.work_id].state == "completed"
 
 
+def test_with_a_key_what_is_tried_again_after_the_other_side_went_on_is_sent_once() -> None:
+    flow, checker, work = opened()
+    question = output(success=False, recommendation="escalate", summary="which provider?")
+    answer = {**SEED_INPUT, "task": {"action": "answer", "params": {"provider": "none"}}}
+    first, _ = checker.hand_over(question, flow, key="q1")
+    said, _ = flow.hand_over(answer, checker, work_id=work.work_id, key="a1")
+    again, _ = checker.hand_over(question, flow, key="q1")
+    assert (again.repeats, [draft.id for draft in again.drafts]) == (True, [draft.id for draft in first.drafts])
+    assert flow.works[work.work_id].state == "working"
+    anew, _ = checker.hand_over(question, flow, key="q2")
+    assert not anew.repeats
+    assert flow.works[work.work_id].state == "needs_input"
+    again, _ = flow.hand_over(answer, checker, work_id=work.work_id, key="a1")
+    assert (again.repeats, [draft.id for draft in again.drafts]) == (True, [draft.id for draft in said.drafts])
+
+
 def test_inputs_of_one_feature_and_workflow_share_a_thread() -> None:
     flow, checker = pair()
     threads = []

@@ -127,6 +127,10 @@ class Side:
                 return msgspec.structs.replace(known, work=self.works[known.work.work_id] if known.work else None)
         return None
 
+    def arrived(self, foreign_id: str) -> list[Known]:
+        found = self.find(foreign_id, direction="in")
+        return [] if found is None else [found]
+
     def last(self, scope: str) -> Known | None:
         return self.known[-1][1] if self.known else None
 
@@ -256,6 +260,19 @@ def test_a_question_is_answered_by_a_say_and_the_work_goes_on() -> None:
     again = works.write(json.dumps(question))
     assert send(again, works, asks).message == question, "the same question after an answer is a new one"
     assert send(asks.write("The one in Ohio.", work_id=work.work_id), asks, works).message == "The one in Ohio."
+
+
+def test_with_a_key_what_is_tried_again_after_the_other_side_went_on_is_sent_once() -> None:
+    asks, works = pair()
+    (work,) = works.in_hand()
+    question = json.dumps(response("clarification_needed", message="Which Acme?"))
+    send(works.write(question, key="q1"), works, asks)
+    send(asks.write("The one in Ohio.", work_id=work.work_id, key="a1"), asks, works)
+    again = works.write(question, key="q1")
+    assert again.repeats and not again.refused
+    assert not works.write(question, key="q2").repeats
+    send(works.write(question, key="q2"), works, asks)
+    assert asks.write("The one in Ohio.", work_id=work.work_id, key="a1").repeats
 
 
 def test_the_same_response_handed_over_twice_is_sent_once() -> None:

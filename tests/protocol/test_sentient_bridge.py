@@ -210,6 +210,43 @@ def test_a_status_never_reopens_a_work() -> None:
         assert plan.drafts == ()
 
 
+# ids that several peers use
+
+NAMES_OF_TWO = {"one": "obj", "two": "front", "goal_agent": "goal"}
+SAME = {"message_id": "msg-same"}
+ANSWER = changed(GOALS, {**ENDS, "metadata/parent_message_id": "msg-same"})
+
+
+def asked_by_two() -> tuple[Bus, list[str]]:
+    """Two peers have given the goal agent work, under the same message id, session and all; and these works."""
+    bus = Bus(*(Peer(name, names=NAMES_OF_TWO) for name in ("obj", "front", "goal")))
+    works = []
+    for agent in ("one", "two"):
+        plan = bus.hand_over(bus.peers["obj"].agents.names[agent], changed(OBJECTIVES, {"agent/name": agent, **SAME}))
+        works.append(plan.drafts[0].work_id or "")
+    return bus, works
+
+
+@pytest.mark.parametrize(("source", "number"), [("one", 0), ("two", 1)])
+def test_an_answer_goes_to_the_peer_that_its_input_came_from(source: str, number: int) -> None:
+    bus, works = asked_by_two()
+    answer = changed(ANSWER, {"input/source": source})
+    assert [draft.work_id for draft in bus.hand_over("goal", answer).drafts] == [works[number]]
+    again = bus.peers["goal"].plan(answer)
+    assert (again.repeats, again.refused) == (True, False)
+
+
+def test_where_the_parent_may_be_that_of_several_open_works_the_work_must_be_named() -> None:
+    bus, works = asked_by_two()
+    answer = changed(ANSWER, {"input/source": "somebody"})
+    assert rules(bus.peers["goal"].plan(answer).findings) == [("/metadata/parent_message_id", "parent_ambiguous")]
+    assert [draft.work_id for draft in bus.hand_over("goal", answer, work_id=works[0]).drafts] == [works[0]]
+    again = bus.peers["goal"].plan(answer)  # not the other work, which alone is open now
+    assert (again.repeats, again.drafts[0].work_id) == (True, works[0])
+    last = changed(answer, {"message_id": "msg-second"})
+    assert [draft.work_id for draft in bus.hand_over("goal", last).drafts] == [works[1]]
+
+
 # who is who
 
 

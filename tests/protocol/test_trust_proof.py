@@ -37,7 +37,7 @@ from aghbus.protocol.trust_keys import (
     is_signature,
     nickname_of,
 )
-from aghbus.protocol.trust_proof import EnvelopeSigner, sign, verify, verify_envelope
+from aghbus.protocol.trust_proof import PROOF_BYTES, EnvelopeSigner, sign, verify, verify_envelope
 from aghbus.protocol.trust_rotation import STATEMENT, read_rotation, rotation_statement
 from tests.protocol.wire import BODIES, CARD, NOW, dump, json_values, texts, wire
 
@@ -533,3 +533,10 @@ class TestRotation:
     @given(st.binary(max_size=100))
     def test_any_bytes_are_judged(self, raw: bytes) -> None:
         assert read_rotation(raw) is None
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_proof_makes_every_envelope_longer_by_the_same(kind: str) -> None:
+    plain = {**document_of(kind), "proof": None}
+    for key in (KEY, OTHER):
+        assert len(msgspec.json.encode(sign(plain, key))) - len(msgspec.json.encode(plain)) == PROOF_BYTES

@@ -69,6 +69,11 @@ class Side:
         ]
         return self._known(found[-1]) if found else None
 
+    def arrived(self, foreign_id: str) -> list[Known]:
+        """The latest message of this id that arrived, whoever sent it."""
+        found = self.find(foreign_id, direction="in")
+        return [] if found is None else [found]
+
     def last(self, scope: str) -> Known | None:
         found = [crossing for crossing in self.crossings if crossing.message is not None and crossing.scope == scope]
         return self._known(found[-1]) if found else None

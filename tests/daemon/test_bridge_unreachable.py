@@ -1,0 +1,155 @@
+"""A message in the artifact store while the broker is away: it is fetched later, whole, and nothing overtakes it."""
+
+import asyncio
+import hashlib
+import json
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+
+from aghbus.daemon.artifacts import Artifacts, Unreachable
+from aghbus.daemon.bridge.arrivals import Arrivals
+from aghbus.daemon.bridge.follower import Follower
+from aghbus.daemon.bridge.formats import Formats
+from aghbus.daemon.bridge.handout import HandOut
+from aghbus.daemon.bridge.rows import WAITS, keep_record
+from aghbus.daemon.carrier import CoreCarrier
+from aghbus.daemon.core import Core
+from aghbus.daemon.deadlines import Deadlines
+from aghbus.daemon.outgoing import Sender
+from aghbus.daemon.publisher import Publisher
+from aghbus.daemon.roster import Roster
+from aghbus.daemon.settings import BridgeSettings, Settings
+from aghbus.protocol.control import Artifact, Event
+from aghbus.store import bridge, bridge_log
+from aghbus.store.database import Store
+from tests.daemon.test_bridge_log_rows import ASKED_MS, record
+from tests.daemon.test_silent_peers import Hand, Up
+from tests.e2e.test_bridge import query
+from tests.store.makers import BOB, US, WORKSPACE, receive, say
+
+WITHIN = 20.0
+MESSAGE = query("asker", "helper", type="event")
+CONTENT = json.dumps(MESSAGE).encode()
+
+
+class Away(Artifacts):
+    """An artifact store that has one content under every name, once the broker is back."""
+
+    def __init__(self) -> None:
+        self.back = asyncio.Event()
+        self.asked = asyncio.Event()
+
+    async def get(self, work_id: str, name: str) -> tuple[Artifact, AsyncIterator[bytes]]:
+        self.asked.set()
+        if not self.back.is_set():
+            raise Unreachable("the broker cannot be reached")
+        uri = f"agh://artifacts/{work_id}/{name}"
+        artifact = Artifact(uri=uri, work_id=work_id, name=name, size=len(CONTENT), digest="", put_by="bob")
+        return artifact, self._pieces()
+
+    async def _pieces(self) -> AsyncIterator[bytes]:
+        yield CONTENT
+
+
+@pytest.fixture
+async def store(tmp_path: Path) -> AsyncIterator[Store]:
+    opened = await Store.open(tmp_path / "store.db", synchronous="normal")
+    yield opened
+    await opened.close()
+
+
+def core_of(store: Store) -> Core:
+    agents = BridgeSettings(agents=(f"asker={BOB}", f"helper={US}"))
+    settings = Settings(name=US, peer_id=US, workspace=WORKSPACE, bridge=agents)
+    return Core(settings, Hand(), store, Up(), Roster(30.0), 0)
+
+
+def sender_of(core: Core) -> Sender:
+    publisher = Publisher(core, CoreCarrier(core.link, "acks"))
+    return Sender(core, publisher, Deadlines(core, publisher))
+
+
+def hand_out(core: Core, artifacts: Artifacts) -> HandOut:
+    formats = Formats(core.settings)
+    return HandOut(core, sender_of(core), formats, Arrivals(core, formats, artifacts))
+
+
+REFERRING: Final = {
+    f"{WAITS}.message_ref": {
+        "uri": "agh://artifacts/bridge/message.json",
+        "sha256": hashlib.sha256(CONTENT).hexdigest(),
+        "size": len(CONTENT),
+    }
+}
+
+
+async def arrived(core: Core, *said: dict[str, Any]) -> list[int]:
+    """The sequences of these says to us, which the daemon knows of."""
+    seqs = [(await receive(core.store, say(**fields))).seq or 0 for fields in said]
+    core.announcer.ring(seqs[-1])
+    return seqs
+
+
+async def test_the_stream_waits_at_a_message_that_cannot_be_fetched_and_has_it_whole_afterwards(store: Store) -> None:
+    core, artifacts = core_of(store), Away()
+    first, large, last = await arrived(core, {"text": "one"}, {"ext": REFERRING}, {"text": "three"})
+    stream = hand_out(core, artifacts).stream(WAITS, 0)
+    async with asyncio.timeout(WITHIN):
+        before = await anext(stream)
+        assert artifacts.asked.is_set()
+        artifacts.back.set()
+        after = await anext(stream)
+    assert [item.seq for item in before] == [first]
+    assert [item.seq for item in after] == [large, last]
+    (fetched, _) = after
+    assert not isinstance(fetched, Event)
+    assert (fetched.native, fetched.message) == (False, MESSAGE)
+
+
+async def test_one_message_that_cannot_be_fetched_is_unavailable_and_not_noted_as_another(store: Store) -> None:
+    core, artifacts = core_of(store), Away()
+    (large,) = await arrived(core, {"ext": REFERRING})
+    out = hand_out(core, artifacts)
+    with pytest.raises(Unreachable) as refused:
+        await out.one(WAITS, large)
+    assert refused.value.code == "unavailable"
+    artifacts.back.set()
+    assert (await out.one(WAITS, large)).message == MESSAGE
+
+
+async def test_an_artifact_store_that_the_server_refuses_us_holds_nothing_up(store: Store) -> None:
+    core = core_of(store)
+    (large,) = await arrived(core, {"text": "in plain words", "ext": REFERRING})
+    core.denied.note('permissions violation for publish to "$js.api.direct.get.obj_agh"', core.clock.monotonic())
+    got = await hand_out(core, Away()).one(WAITS, large)
+    assert got.native
+    assert "message_ref" in {found.rule for found in got.findings}
+
+
+async def test_the_log_waits_for_what_cannot_be_fetched_while_other_rows_run_out(store: Store) -> None:
+    core = core_of(store)
+    artifacts = Away()
+    await store.write(lambda tx: keep_record(tx, WAITS, "out", record("q", "sent", waits=2), at_ms=ASKED_MS))
+    (large,) = await arrived(core, {"ext": REFERRING})
+    follower = Follower(core, sender_of(core), Arrivals(core, Formats(core.settings), artifacts))
+    running = asyncio.create_task(follower.run())
+
+    async def until(rows: int, status: str) -> list[dict[str, Any]]:
+        while True:
+            found = [entry["row"] for entry in await bridge_log.page(store.reader, WAITS, 10)]
+            if len(found) == rows and found[0]["status"] == status:
+                return found
+            await asyncio.sleep(0.01)
+
+    async with asyncio.timeout(WITHIN):
+        await until(1, "timeout")
+        assert artifacts.asked.is_set()
+        assert await store.write(lambda tx: bridge.position(tx, "follower")) < large
+        artifacts.back.set()
+        (_, logged) = await until(2, "timeout")
+    assert logged["messageId"] == MESSAGE["id"]
+    running.cancel()
+    await asyncio.gather(running, return_exceptions=True)
