@@ -70,8 +70,8 @@ class Place(msgspec.Struct, frozen=True, kw_only=True):
     """Where and when one message crosses: everything beside the message itself.
 
     `us` is our peer, `now` Unix seconds, `ttl` the life of a directed message in seconds. What the caller named: `target` the peer
-    for formats that name none, `work_id` the work in hand, `key` an idempotency key among messages with equal content. `elsewhere` are
-    the works in hand on other channels, where the caller named neither a channel nor a work: it may mean one of them.
+    for formats that name none, `work_id` the work in hand, `key` an idempotency key among messages with equal content.
+    `elsewhere` are the works in hand on other channels, where the caller named neither channel nor work: it may mean one of them.
     """
 
     us: str
