@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import stat
+import sys
 
 from aghbus.cli.arguments import Command, Option, Positional
 from aghbus.cli.client import answer_of
@@ -23,6 +26,7 @@ def run(context: Context, values: dict[str, Any]) -> int:
     """Fetch into a temporary file beside its place, check it, and only then give it its name."""
     work_id, name = _which(values["work_id"], values["artifact_name"])
     target = values["output_file"] or name
+    to_stdout = values["output_file"] == "-"
     if not values["output_file"] and os.path.lexists(target):
         raise UsageError(f"{target}: exists in this folder", "name a file with -O, which is replaced")
     where = f"/v1/artifacts/{quote(work_id)}/{quote(name)}"
@@ -34,15 +38,27 @@ def run(context: Context, values: dict[str, Any]) -> int:
     try:
         if response.status != 200:
             answer_of(response)
-        made = _saved(response, target, replace=bool(values["output_file"]))
+        if to_stdout:
+            made = _poured(response, "standard output", sys.stdout.buffer)
+        elif values["output_file"] and _is_special(target):
+            made = _written_into(response, target)
+        else:
+            made = _saved(response, target, replace=bool(values["output_file"]))
     except ConnectionLost:
         raise Unexpected(
             "the content ended early", "it is not what its digest says, or the daemon stopped: try again"
         ) from None
     finally:
         response.close()
-    context.output.answer(made, lambda row: f"{safe(row['file'])}  {size(row['size'])}  {row['digest']}")
+    if to_stdout:
+        context.output.note(_human(made))
+    else:
+        context.output.answer(made, _human)
     return YES
+
+
+def _human(made: dict[str, Any]) -> str:
+    return f"{safe(made['file'])}  {size(made['size'])}  {made['digest']}"
 
 
 def _which(first: str, second: str | None) -> tuple[str, str]:
@@ -57,6 +73,30 @@ def _which(first: str, second: str | None) -> tuple[str, str]:
     return first, second
 
 
+def _is_special(path: str) -> bool:
+    """Whether something is there that a new file must not take the place of: a device, a pipe, a link to something."""
+    return os.path.exists(path) and not stat.S_ISREG(os.lstat(path).st_mode)
+
+
+def _written_into(response: Response, target: str) -> dict[str, Any]:
+    """The body written into what is at `target`, which stays what it is."""
+    try:
+        handle = os.open(target, os.O_WRONLY | os.O_TRUNC | os.O_NOCTTY | os.O_CLOEXEC)
+        with os.fdopen(handle, "wb") as stream:
+            made = _poured(response, target, stream)
+            with contextlib.suppress(OSError):  # pipes and devices have nothing to synchronize
+                os.fsync(handle)
+    except OSError as error:
+        raise UsageError(f"{target}: {error.strerror or error}") from None
+    return made
+
+
+def _poured(response: Response, name: str, stream: Any) -> dict[str, Any]:
+    digest, length = _copied(response, stream)
+    stream.flush()
+    return {"file": name, "size": length, "digest": digest}
+
+
 def _saved(response: Response, target: str, *, replace: bool) -> dict[str, Any]:
     """The body under its name; a file that is there meanwhile is not overwritten unless `replace`."""
     temporary = f"{target}.{os.getpid()}.part"
@@ -64,8 +104,7 @@ def _saved(response: Response, target: str, *, replace: bool) -> dict[str, Any]:
         handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
         try:
             with os.fdopen(handle, "wb") as stream:
-                digest, length = _copied(response, stream)
-                stream.flush()
+                made = _poured(response, target, stream)
                 os.fsync(handle)
             if replace:
                 os.replace(temporary, target)  # noqa: PTH105 - pathlib would double the start-up time
@@ -78,7 +117,7 @@ def _saved(response: Response, target: str, *, replace: bool) -> dict[str, Any]:
         raise UsageError(f"{error.filename2 or error.filename}: exists", "name another file with -O") from None
     except OSError as error:
         raise UsageError(f"{target}: {error.strerror or error}") from None
-    return {"file": target, "size": length, "digest": digest}
+    return made
 
 
 def _copied(response: Response, stream: Any) -> tuple[str, int]:
@@ -101,7 +140,8 @@ COMMANDS = {
         run,
         description=(
             "Fetch an artifact, by its URI or by work and name, into a file of its name in the current folder. Size and\n"
-            "SHA-256 are checked before the file gets that name; a file that exists is only replaced when -O names it."
+            "SHA-256 are checked before the file gets that name; a file that exists is only replaced when -O names it. What is\n"
+            "no regular file, such as a pipe, a device or a link, is written into, and checked when all of it is."
         ),
         examples=[
             "aghctl artifact get agh://artifacts/work_0199a3/report.xml",
@@ -111,6 +151,6 @@ COMMANDS = {
             Positional("WORK_ID", "work that it belongs to, or the whole URI"),
             Positional("ARTIFACT_NAME", "name of the artifact", optional=True),
         ],
-        options=[Option("-O --output-file", "file to write, replaced if it exists", "FILE")],
+        options=[Option("-O --output-file", "file to write, replaced if it exists; - is standard output", "FILE")],
     )
 }
