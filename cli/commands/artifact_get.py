@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import stat
 import sys
@@ -16,10 +15,19 @@ from aghbus.protocol.artifacts import PART_RULE, URI_PREFIX, is_part, parse_uri
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from typing import Any
 
     from aghbus.cli.context import Context
     from aghbus.cli.http1 import Response
+
+
+class _Silent(Exception):
+    """Reading the connection failed with `cause`."""
+
+    def __init__(self, cause: OSError) -> None:
+        super().__init__(str(cause))
+        self.cause = cause
 
 
 def run(context: Context, values: dict[str, Any]) -> int:
@@ -37,13 +45,15 @@ def run(context: Context, values: dict[str, Any]) -> int:
         raise unreachable(endpoint, error) from None
     try:
         if response.status != 200:
-            answer_of(response)
+            _refuse(response)
         if to_stdout:
             made = _poured(response, "standard output", sys.stdout.buffer)
         elif values["output_file"] and _is_special(target):
             made = _written_into(response, target)
         else:
             made = _saved(response, target, replace=bool(values["output_file"]))
+    except _Silent as error:
+        raise unreachable(endpoint, error.cause) from None
     except ConnectionLost:
         raise Unexpected(
             "the content ended early", "it is not what its digest says, or the daemon stopped: try again"
@@ -55,6 +65,13 @@ def run(context: Context, values: dict[str, Any]) -> int:
     else:
         context.output.answer(made, _human)
     return YES
+
+
+def _refuse(response: Response) -> None:
+    try:
+        answer_of(response)
+    except OSError as error:
+        raise _Silent(error) from None
 
 
 def _human(made: dict[str, Any]) -> str:
@@ -75,7 +92,7 @@ def _which(first: str, second: str | None) -> tuple[str, str]:
 
 def _is_special(path: str) -> bool:
     """Whether something is there that a new file must not take the place of: a device, a pipe, a link to something."""
-    return os.path.exists(path) and not stat.S_ISREG(os.lstat(path).st_mode)
+    return os.path.exists(path) and not stat.S_ISREG(os.lstat(path).st_mode)  # noqa: PTH110 - pathlib is slow to load
 
 
 def _written_into(response: Response, target: str) -> dict[str, Any]:
@@ -84,7 +101,7 @@ def _written_into(response: Response, target: str) -> dict[str, Any]:
         handle = os.open(target, os.O_WRONLY | os.O_TRUNC | os.O_NOCTTY | os.O_CLOEXEC)
         with os.fdopen(handle, "wb") as stream:
             made = _poured(response, target, stream)
-            with contextlib.suppress(OSError):  # pipes and devices have nothing to synchronize
+            if stat.S_ISREG(os.fstat(handle).st_mode):
                 os.fsync(handle)
     except OSError as error:
         raise UsageError(f"{target}: {error.strerror or error}") from None
@@ -125,7 +142,7 @@ def _copied(response: Response, stream: Any) -> tuple[str, int]:
     import hashlib
 
     seen, length = hashlib.sha256(), 0
-    for piece in response.pieces():
+    for piece in _pieces(response):
         stream.write(piece)
         seen.update(piece)
         length += len(piece)
@@ -133,6 +150,14 @@ def _copied(response: Response, stream: Any) -> tuple[str, int]:
     if (digest, str(length)) != (response.headers.get("artifact-digest"), response.headers.get("artifact-size")):
         raise Unexpected("the content is not what its digest says", "try again, or have it put again")
     return digest, length
+
+
+def _pieces(response: Response) -> Iterator[bytes]:
+    """The body as it arrives. Raises ConnectionLost, and _Silent where the socket's error would pass for the file's."""
+    try:
+        yield from response.pieces()
+    except OSError as error:
+        raise _Silent(error) from None
 
 
 COMMANDS = {

@@ -101,3 +101,19 @@ def test_a_dash_is_standard_output(tmp_path: Path) -> None:
     assert (process.returncode, output) == (0, CONTENT), errors
     assert b"sha256:" in errors
     assert [path.name for path in tmp_path.iterdir()] == ["s"]
+
+
+@pytest.mark.parametrize("sent", [CONTENT[:3], b""])
+def test_a_daemon_that_falls_silent_is_unreachable(sent: bytes, tmp_path: Path) -> None:
+    with daemon(tmp_path / "s", head(CONTENT) + sent), get(tmp_path, "--timeout", "0.2s") as process:
+        _, errors = process.communicate(timeout=60)
+    assert process.returncode == 3, errors
+    assert b"did not answer in time" in errors
+    assert [path.name for path in tmp_path.iterdir()] == ["s"]
+
+
+def test_a_refusal_that_does_not_end_is_unreachable(tmp_path: Path) -> None:
+    answer = b"HTTP/1.1 404 Not Found\r\nContent-Length: 9\r\n\r\n{"
+    with daemon(tmp_path / "s", answer), get(tmp_path, "--timeout", "0.2s") as process:
+        _, errors = process.communicate(timeout=60)
+    assert process.returncode == 3, errors
