@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import sys
 import time
 
 from aghbus.cli.bridge_findings import tell
 from aghbus.cli.errors import CliError, RefusedByDaemon
+from aghbus.cli.output import flush
 from aghbus.cli.stream import FIRST_PAUSE, LAST_PAUSE, follow
 
 TYPE_CHECKING = False
@@ -28,7 +28,7 @@ def hand_out(api: Api, format: str, output: Output, on_lost: Callable[[str], Non
             output.note(f"(gap: everything up to #{item['seq']} was removed by retention)")
             continue
         output.line(item if meta else item["message"])
-        sys.stdout.flush()
+        flush()
         tell(output, "seq", item["seq"], item["findings"])
         persist(api, f"/v1/bridge/{format}/ack", {"seq": item["seq"]})
 

@@ -10,6 +10,7 @@ from aghbus.cli.arguments import Command, Option, Positional
 from aghbus.cli.client import answer_of
 from aghbus.cli.errors import YES, Unexpected, UsageError
 from aghbus.cli.http1 import ConnectionLost, quote, request, unreachable
+from aghbus.cli.output import unwritable
 from aghbus.cli.render import safe, size
 from aghbus.protocol.artifacts import PART_RULE, URI_PREFIX, is_part, parse_uri
 
@@ -47,7 +48,7 @@ def run(context: Context, values: dict[str, Any]) -> int:
         if response.status != 200:
             _refuse(response)
         if to_stdout:
-            made = _poured(response, "standard output", sys.stdout.buffer)
+            made = _printed(response)
         elif values["output_file"] and _is_special(target):
             made = _written_into(response, target)
         else:
@@ -106,6 +107,13 @@ def _written_into(response: Response, target: str) -> dict[str, Any]:
     except OSError as error:
         raise UsageError(f"{target}: {error.strerror or error}") from None
     return made
+
+
+def _printed(response: Response) -> dict[str, Any]:
+    try:
+        return _poured(response, "standard output", sys.stdout.buffer)
+    except OSError as error:
+        raise unwritable(error) from None
 
 
 def _poured(response: Response, name: str, stream: Any) -> dict[str, Any]:
