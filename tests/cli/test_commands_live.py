@@ -273,7 +273,7 @@ def test_the_demo_holds_and_leaves_nothing(short_tmp: Path) -> None:
 
 
 @pytest.mark.skipif(not Path("/proc").exists(), reason="looks at processes through /proc")
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_an_interrupted_demo_leaves_nothing(short_tmp: Path, number: signal.Signals) -> None:
     with demo(short_tmp, "-o", "jsonl") as process:
         assert process.stdout is not None
@@ -282,6 +282,21 @@ def test_an_interrupted_demo_leaves_nothing(short_tmp: Path, number: signal.Sign
         process.send_signal(number)
         process.communicate(timeout=90)
     assert process.returncode == 130
+    assert list(short_tmp.iterdir()) == []
+    assert left_over(short_tmp) == []
+
+
+@pytest.mark.skipif(not Path("/proc").exists(), reason="looks at processes through /proc")
+@pytest.mark.parametrize("lost", ["stdout", "stderr", "both"])
+def test_a_demo_that_nobody_reads_leaves_nothing(short_tmp: Path, lost: str) -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    out, err = (writer if lost in (name, "both") else subprocess.DEVNULL for name in ("stdout", "stderr"))
+    env = {"PATH": os.environ.get("PATH", ""), "HOME": str(short_tmp), "TMPDIR": str(short_tmp)}
+    command = [sys.executable, "-m", "aghbus.cli", "demo"]
+    done = subprocess.run(command, env=env, stdout=out, stderr=err, timeout=90, check=False, start_new_session=True)
+    os.close(writer)
+    assert done.returncode == (0 if lost == "stderr" else 141)
     assert list(short_tmp.iterdir()) == []
     assert left_over(short_tmp) == []
 
