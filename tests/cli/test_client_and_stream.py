@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from aghbus.cli.arguments import LONGEST_SPAN
 from aghbus.cli.client import Api
 from aghbus.cli.errors import CliError, RefusedByDaemon, Unexpected, Unreachable
 from aghbus.cli.http1 import Endpoint, quote, target
@@ -83,6 +84,11 @@ def test_an_answer_is_read_in_every_framing(answer: list[bytes], tmp_path: Path)
     assert head.startswith(b"POST /v1/whois HTTP/1.1\r\n")
     assert body == b'{"query": "\\u00e9"}'
     assert f"Content-Length: {len(body)}".encode() in head
+
+
+def test_a_wait_that_poll_cannot_count_is_cut(tmp_path: Path) -> None:
+    with serving(tmp_path / "s", [[HEAD + b"Content-Length: 2\r\n\r\n{}"]]):
+        assert Api(Endpoint(path=str(tmp_path / "s")), LONGEST_SPAN).post("/v1/whois", {}, wait=LONGEST_SPAN) == {}
 
 
 @pytest.mark.parametrize(
