@@ -117,7 +117,7 @@ def read_key(path: Path, passphrase: bytes | None = None, *, guarded: bool = Fal
 
 
 def read_passphrase(path: Path, *, guarded: bool = False) -> bytes:
-    """The first line of `path`. Raises PassphraseFileError as `read_key` raises its own does, and for an empty or over-long line."""
+    """The first line of `path`. Raises PassphraseFileError as `read_key` its own error, and for an empty or over-long line."""
     line = _read(path, PassphraseFileError, guarded=guarded).split(b"\n", 1)[0].rstrip(b"\r")
     if not 0 < len(line) <= MAX_PASSPHRASE_BYTES:
         cause = f"its first line must have 1 to {MAX_PASSPHRASE_BYTES} bytes"

@@ -156,6 +156,18 @@ def test_status_names_no_subjects_to_a_person(bus: Bus) -> None:
     assert queues.split() == ["queues", "receive", "0"]
 
 
+def test_a_list_of_runs_says_whether_there_is_none_at_all(bus: Bus) -> None:
+    home, _, _ = bus
+    assert home.ctl("--name", "ops", "chain", "list").stderr == b"no run yet\n"
+    assert home.ctl("--name", "ops", "chain", "list", "--state", "failed").stderr == b"no such run\n"
+
+
+def test_a_bound_and_what_breaks_it_are_whole_numbers(bus: Bus) -> None:
+    home, _, _ = bus
+    refused = home.ctl("--name", "ops", "say", "x", "--to", "worker", "--expires-in", "30d")
+    assert b"to 604800 seconds, got 2592000" in refused.stderr
+
+
 def test_hostile_text_reaches_no_terminal(bus: Bus) -> None:
     home, _, _ = bus
     hostile = "\x1b[2J\u202eoops\nforged line\x07"

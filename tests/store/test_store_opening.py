@@ -113,6 +113,7 @@ def test_a_full_disk_costs_the_lock_its_note_alone(path: Path, monkeypatch: pyte
     def full(fd: int, data: bytes, offset: int) -> int:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
+    path.parent.mkdir(exist_ok=True)
     lock = StoreLock(path)
     with monkeypatch.context() as patched:
         patched.setattr(os, "pwrite", full)
