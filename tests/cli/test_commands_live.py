@@ -255,10 +255,10 @@ def test_the_only_daemon_needs_no_name_and_two_do(tmp_path: Path) -> None:
             assert home.ctl_json("status", "--name", "solo-2")["name"] == "solo-2"
 
 
-def demo(tmp_path: Path, *args: str) -> subprocess.Popen[bytes]:
+def demo(tmp_path: Path, *args: str, command: str = "demo") -> subprocess.Popen[bytes]:
     env = {"PATH": os.environ.get("PATH", ""), "HOME": str(tmp_path), "TMPDIR": str(tmp_path)}
-    command = [sys.executable, "-m", "aghbus.cli", "demo", *args]
-    return subprocess.Popen(command, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True)
+    words = [sys.executable, "-m", "aghbus.cli", command, *args]
+    return subprocess.Popen(words, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True)
 
 
 def left_over(folder: Path) -> list[str]:
@@ -292,6 +292,17 @@ def test_an_interrupted_demo_leaves_nothing(short_tmp: Path, number: signal.Sign
         assert json.loads(process.stdout.readline())["ok"] is True  # both daemons run by now
         assert len(left_over(short_tmp)) > 2
         process.send_signal(number)
+        process.communicate(timeout=90)
+    assert process.returncode == 130
+    assert list(short_tmp.iterdir()) == []
+    assert left_over(short_tmp) == []
+
+
+@pytest.mark.skipif(not Path("/proc").exists(), reason="looks at processes through /proc")
+def test_a_bench_whose_terminal_is_closed_leaves_nothing(short_tmp: Path) -> None:
+    with demo(short_tmp, "--calls", "1000000", command="bench") as process:
+        wait_for(lambda: len(left_over(short_tmp)) > 3, 60, "the daemons and their broker")
+        process.send_signal(signal.SIGHUP)
         process.communicate(timeout=90)
     assert process.returncode == 130
     assert list(short_tmp.iterdir()) == []
