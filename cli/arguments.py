@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     Convert = Callable[[str], Any]
 
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
+LONGEST_SPAN = 366 * 86_400
+"""Seconds, ours: a longer span of time is a mistake, and some 300 years end in a number that no clock holds."""
 
 
 class Option:
@@ -103,15 +105,25 @@ def seconds(text: str) -> float:
     digits = text[:-1] if scale else text
     if not digits.isascii() or not digits.replace(".", "", 1).isdigit():
         raise ValueError("must be a span of time such as 30s, 5m, 24h, or a number of seconds")
-    return float(digits) * (scale or 1)
+    span = float(digits) * (scale or 1)
+    if span > LONGEST_SPAN:
+        raise ValueError("must be a span of time of 366d at most")
+    return span
 
 
 def lifetime(text: str) -> float:
-    """A span of time longer than none, for `--expires-in`."""
+    """A span of time longer than none."""
     span = seconds(text)
     if not span:
         raise ValueError("must be longer than 0")
     return span
+
+
+def some(text: str) -> str:
+    """Any text but the empty one, which a variable of a script that is not set leaves."""
+    if not text:
+        raise ValueError("must not be empty")
+    return text
 
 
 def whole(text: str) -> int:
@@ -130,14 +142,21 @@ def limit(text: str) -> int:
 
 
 GLOBAL_OPTIONS = (
-    Option("--name", "instance to talk to (default: $AGHD_NAME, this host's name, or the only one running)", "NAME"),
-    Option("--socket", "Unix socket of the daemon, instead of a name (default: $AGHD_API_SOCKET)", "PATH"),
-    Option("--api", "URL of the daemon's TCP API, such as http://127.0.0.1:4480", "URL"),
+    Option(
+        "--name",
+        "instance to talk to (default: $AGHD_NAME, this host's name, or the only one running)",
+        "NAME",
+        convert=some,
+    ),
+    Option(
+        "--socket", "Unix socket of the daemon, instead of a name (default: $AGHD_API_SOCKET)", "PATH", convert=some
+    ),
+    Option("--api", "URL of the daemon's TCP API, such as http://127.0.0.1:4480", "URL", convert=some),
     Option(
         "--token-file", "file with the bearer token for --api (default: $AGHD_API_TOKEN_FILE, the instance's)", "FILE"
     ),
     Option("-o --output", "form of the output", choices=("human", "json", "jsonl")),
-    Option("--timeout", "how long to wait for the daemon (default 30s)", "TIME", convert=seconds),
+    Option("--timeout", "how long to wait for the daemon (default 30s)", "TIME", convert=lifetime),
 )
 """Understood before and after the name of every command."""
 
@@ -228,6 +247,8 @@ def _positionals(declared: Sequence[Positional], words: Sequence[str]) -> dict[s
             raise UsageError(f"{positional.metavar} is missing: {positional.help}")
         if word is not None and positional.choices and word not in positional.choices:
             raise UsageError(f"{positional.metavar}: must be one of {', '.join(positional.choices)}")
+        if word == "" and not positional.optional and not positional.rest:
+            raise UsageError(f"{positional.metavar} must not be empty: {positional.help}")
         if positional.rest:
             return {**values, positional.name: list(words[place:])}
         values[positional.name] = word

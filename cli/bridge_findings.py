@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import sys
-
-from aghbus.cli.output import dumps
+from aghbus.cli.output import complain, dumps
 from aghbus.cli.render import safe
 
 TYPE_CHECKING = False
@@ -21,7 +19,6 @@ def tell(output: Output, place: str, number: int, findings: Iterable[dict[str, A
         if output.human:
             path = finding["path"] or "(whole)"
             words = f"{finding['severity']} {path} {finding['rule']}: {finding['message']}"
-            sys.stderr.write(f"{place} {number}: {safe(words)}\n")
+            complain(f"{place} {number}: {safe(words)}\n")
         else:
-            sys.stderr.write(dumps({place: number, **finding}) + "\n")
-    sys.stderr.flush()
+            complain(dumps({place: number, **finding}) + "\n")

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import sys
 import time
 
 from aghbus.cli.bridge_findings import tell
 from aghbus.cli.errors import CliError, RefusedByDaemon
+from aghbus.cli.output import flush
 from aghbus.cli.stream import FIRST_PAUSE, LAST_PAUSE, follow
 
 TYPE_CHECKING = False
@@ -32,7 +32,7 @@ def hand_out(
             continue
         printed.add(item)  # before: the answer may be here at once
         output.line(item if meta else item["message"])
-        sys.stdout.flush()
+        flush()
         tell(output, "seq", item["seq"], item["findings"])
         persist(api, f"/v1/bridge/{format}/ack", {"seq": item["seq"]})
 

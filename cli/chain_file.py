@@ -25,6 +25,8 @@ def read(path: str) -> tuple[Any, tuple[Finding, ...]]:
     from aghbus.protocol.chains.chain import check_chain
 
     raw = _bytes(path)
+    if not raw.strip():
+        return None, (Finding("", "empty", "error", "is empty"),)
     if not path.endswith(".toml"):
         document, faults = read_json(raw)
         if faults and isinstance(_toml(raw), dict):

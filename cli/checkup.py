@@ -45,7 +45,8 @@ def daemon_findings(context: Context) -> list[Finding]:
         status = context.api.get("/v1/status")
         received = context.api.get("/v1/messages", [("last", True), ("limit", RECENT_MESSAGES), ("direction", ["in"])])
     except CliError as error:
-        return [own_clock, Finding("daemon", "fail", error.message, error.hint)]
+        hint = "see its log, or raise --timeout" if "`aghctl doctor`" in error.hint else error.hint
+        return [own_clock, Finding("daemon", "fail", error.message, hint)]
     return [
         own_clock,
         Finding("daemon", "ok", f"{status['name']}, pid {status['pid']}, aghd {status['version']}"),

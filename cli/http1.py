@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
 MAX_HEAD_BYTES = 65_536
 """Bytes of status line and headers; the API's are a few hundred."""
+LONGEST_STEP = 2_000_000.0
+"""Seconds: poll(2) counts milliseconds in 31 bits."""
 _RECEIVE_BYTES = 65_536
 _UNRESERVED = frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-._~")  # RFC 3986 section 2.3
 
@@ -42,6 +44,7 @@ class Endpoint:
 
     def connect(self, timeout: float) -> socket.socket:
         """A connection whose every step may take `timeout` seconds. Raises OSError."""
+        timeout = min(timeout, LONGEST_STEP)
         if not self.path:
             return socket.create_connection((self.host, self.port), timeout)
         connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)

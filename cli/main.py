@@ -8,7 +8,7 @@ import sys
 from aghbus.cli.arguments import GLOBAL_OPTIONS, HelpWanted, defaults, parse, take_globals
 from aghbus.cli.context import Context
 from aghbus.cli.errors import BROKEN_PIPE, INTERRUPTED, YES, CliError, Unexpected, UsageError
-from aghbus.cli.output import Output
+from aghbus.cli.output import Output, flush, write
 from aghbus.cli.registry import COMMANDS, GROUPS, load, longest, members
 
 TYPE_CHECKING = False
@@ -19,18 +19,21 @@ if TYPE_CHECKING:
 
 def entry(argv: Sequence[str] | None = None) -> int:
     """Run the command in `argv` (the process's arguments when None) and return its exit code (docs/cli.md)."""
+    if None in (sys.stdin, sys.stdout, sys.stderr):
+        from aghbus.store.standard_streams import reopen_closed
+
+        reopen_closed()
     words = list(sys.argv[1:] if argv is None else argv)
     options = defaults(GLOBAL_OPTIONS)
     try:
         code = _run(words, options)
-        sys.stdout.flush()
+        flush()
         return code
     except CliError as error:
         return _report(error, options, words)
     except KeyboardInterrupt:
         return INTERRUPTED
     except BrokenPipeError:
-        _close_stdout()
         return BROKEN_PIPE
     except Exception as error:
         if os.environ.get("AGHCTL_TRACEBACK"):
@@ -97,16 +100,17 @@ def _group(words: Sequence[str]) -> str:
 def _help(name: str) -> int:
     from aghbus.cli.help import text_of
 
-    sys.stdout.write(text_of(name))
+    write(text_of(name))
     return YES
 
 
 def _report(error: CliError, options: dict[str, Any], words: Sequence[str]) -> int:
     form = options["output"] or _form_in(words)
-    try:
-        Output(form).error(error)
-    except BrokenPipeError:
-        _close_stdout()
+    try:  # noqa: SIM105 - contextlib is slow to load
+        flush()
+    except (BrokenPipeError, CliError):
+        pass  # this error is the one to tell
+    Output(form).error(error)
     return error.exit_code
 
 
@@ -115,13 +119,6 @@ def _form_in(words: Sequence[str]) -> str:
     joined = " ".join(words) + " "
     wanted = any(f"{flag}json" in joined for flag in ("-o ", "-o", "--output ", "--output="))
     return "json" if wanted else "human"
-
-
-def _close_stdout() -> None:
-    """Point standard output at nothing, so that the interpreter's last flush has nobody to complain to."""
-    nowhere = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(nowhere, 1)
-    os.close(nowhere)
 
 
 if __name__ == "__main__":

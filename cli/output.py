@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import sys
 
+from aghbus.cli.errors import Unexpected
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -46,7 +48,7 @@ class Output:
     def event(self, item: Any, human: Callable[[Any], str]) -> None:
         """One entry of a stream: a line at once, in json too, since a stream has no end to wait for."""
         self.text(human(item) if self.human else dumps(item))
-        sys.stdout.flush()
+        flush()
 
     def line(self, item: Any) -> None:
         """One JSON line whatever the form: the offline commands with a fixed form."""
@@ -55,26 +57,63 @@ class Output:
     def text(self, text: str) -> None:
         """`text`, already escaped, as whole lines; nothing at all when it is empty."""
         if text:
-            sys.stdout.write(text + "\n")
+            write(text + "\n")
 
     def note(self, text: str) -> None:
         """A remark for a person on standard error; machines are spared it."""
         if self.human:
-            sys.stdout.flush()
-            sys.stderr.write(text + "\n")
-            sys.stderr.flush()
+            complain(text + "\n")
 
     def error(self, error: CliError) -> None:
         """An error on standard error: `aghctl: …` and its hint, or `{code, message, hint}`."""
-        sys.stdout.flush()
         if not self.human:
-            sys.stderr.write(dumps({"code": error.code, "message": error.message, "hint": error.hint}) + "\n")
+            complain(dumps({"code": error.code, "message": error.message, "hint": error.hint}) + "\n")
             return
         from aghbus.cli.render import safe
 
-        sys.stderr.write(f"aghctl: {safe(error.message)}\n")
-        if error.hint:
-            sys.stderr.write(f"hint: {safe(error.hint)}\n")
+        hint = f"hint: {safe(error.hint)}\n" if error.hint else ""
+        complain(f"aghctl: {safe(error.message)}\n{hint}")
+
+
+def write(text: str) -> None:
+    """Write to standard output. Raises BrokenPipeError when its reader is gone, Unexpected when it takes no more."""
+    try:
+        sys.stdout.write(text)
+    except OSError as error:
+        raise unwritable(error) from None
+
+
+def flush() -> None:
+    """Have all that was written so far where it goes. Raises as `write` does."""
+    try:
+        sys.stdout.flush()
+    except OSError as error:
+        raise unwritable(error) from None
+
+
+def unwritable(error: OSError) -> Exception:
+    """What to raise when standard output gave `error`; what it still holds is given up."""
+    from aghbus.store.standard_streams import discard
+
+    discard(1)
+    if isinstance(error, BrokenPipeError):
+        return error
+    return Unexpected(f"standard output cannot be written: {error.strerror}", code="output")
+
+
+def complain(text: str) -> None:
+    """Write to standard error, behind what was written to standard output before. Nothing happens when nobody listens."""
+    try:  # noqa: SIM105 - contextlib is slow to load
+        sys.stdout.flush()
+    except OSError:
+        pass  # still there for the next flush, which tells
+    try:
+        sys.stderr.write(text)
+        sys.stderr.flush()
+    except OSError:
+        from aghbus.store.standard_streams import discard
+
+        discard(2)
 
 
 def dumps(data: Any, *, pretty: bool = False) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -18,6 +19,8 @@ from aghbus.protocol.locations import Locations, locate
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
+    from types import FrameType, TracebackType
+    from typing import Self
 
 START_SECONDS = 30.0
 """For a daemon and its broker to be ready; a second on an idle machine."""
@@ -27,11 +30,14 @@ LOOK_AGAIN = 0.02
 """Seconds between two looks at something that is awaited."""
 LONGEST_ROOT = 60
 """Bytes of the folder's path that leave room for a socket's path below it (104 bytes on some systems)."""
+_ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _OURS = ("AGHD_", "AGHCTL_", "NATS_", "XDG_")
 
 
 class Playground:
-    """Daemons in one temporary folder. `close` stops them, waits for their broker to be gone and removes the folder."""
+    """Daemons in one temporary folder, for a `with`: its end stops them, waits for their broker to be gone and removes the
+    folder. SIGINT, SIGTERM and SIGHUP begin that end, once; from then on they are ignored, or they would leave daemons behind.
+    """
 
     def __init__(self, env: Mapping[str, str]) -> None:
         root = tempfile.mkdtemp(prefix="aghctl-demo-")
@@ -44,6 +50,18 @@ class Playground:
             self.env[variable] = f"{root}/{variable[4:7].lower()}"
         os.mkdir(self.env["XDG_RUNTIME_DIR"], 0o700)  # noqa: PTH102 - pathlib is slow to load
         self._running: list[subprocess.Popen[bytes]] = []
+
+    def __enter__(self) -> Self:
+        for number in _ENDING:
+            if signal.getsignal(number) != signal.SIG_IGN:  # nohup's SIGHUP stays ignored
+                signal.signal(number, _interrupt)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        _ignore_ending()
+        self._close()
 
     def places(self, name: str) -> Locations:
         """The paths of the instance called `name` in here."""
@@ -74,8 +92,7 @@ class Playground:
         if not eventually(ready, START_SECONDS):
             raise Unexpected(f"the throw-away daemons were not ready in {START_SECONDS:.0f} s", "try `aghctl doctor`")
 
-    def close(self) -> None:
-        """Stop what was started, wait for the broker to stop by itself, and remove the folder."""
+    def _close(self) -> None:
         for process in self._running:
             if process.poll() is None:
                 process.terminate()
@@ -96,6 +113,16 @@ class Playground:
                 with open(f"{self.root}/{entry}", encoding="utf-8", errors="replace") as log:  # noqa: PTH123 - as above
                     words += log.read().splitlines()[-2:]
         return " / ".join(words) or "it said nothing"
+
+
+def _interrupt(number: int, frame: FrameType | None) -> None:
+    _ignore_ending()
+    raise KeyboardInterrupt
+
+
+def _ignore_ending() -> None:
+    for number in _ENDING:
+        signal.signal(number, signal.SIG_IGN)
 
 
 def eventually(condition: Callable[[], bool], timeout: float) -> bool:

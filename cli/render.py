@@ -134,6 +134,11 @@ def ago(milliseconds: int) -> str:
     return span(time.time() - milliseconds / 1000) + " ago"
 
 
+def counted(number: int, thing: str) -> str:
+    """`1 work`, `2 works`."""
+    return f"{number} {thing}{'' if number == 1 else 's'}"
+
+
 def size(octets: int) -> str:
     """Bytes in the largest binary unit that keeps a digit before the point."""
     amount, unit = float(octets), "B"

@@ -57,6 +57,10 @@ def _human(item: dict[str, Any]) -> str:
     }
     parts = [moment(item["at_ms"]), f"{item['event']:<9}", safe(item["work_id"]) if "work_id" in item else ""]
     parts += [f"from {safe(item['from'])}"] if item["event"] == "taken" else []
-    parts += [f"{name} {safe(value)}" for name, value in details.items()]
+    parts += [f"{name} {safe(_words(value))}" for name, value in details.items()]
     parts += [f"“{safe(item['message'])}”"] if item.get("message") else []
     return "  ".join(part for part in parts if part)
+
+
+def _words(value: object) -> object:
+    return ", ".join(map(str, value)) if isinstance(value, list) else value

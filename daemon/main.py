@@ -1,6 +1,7 @@
 """The command line of `aghd`.
 
-Exit codes: 0 all went well; 1 a failure while running; 2 a usage or configuration error; 3 is kept free.
+Exit codes: 0 all went well; 1 a failure while running; 2 a usage or configuration error; 3 is kept free; 141 the reader of the
+output went away.
 Only `run` imports the node and with it NATS, SQLite and HTTP, so that the other commands answer at once.
 """
 
@@ -23,10 +24,12 @@ from aghbus.daemon.settings_loader import Inspect, Loaded, load_settings
 from aghbus.protocol.limits import PROTOCOL
 from aghbus.protocol.locations import LocationError
 from aghbus.protocol.text import escape
+from aghbus.store.standard_streams import discard, reopen_closed
 
 OK: Final = 0
 FAILED: Final = 1
 USAGE: Final = 2
+BROKEN_PIPE: Final = 141  # 128 + SIGPIPE, as shells report it
 
 _RUN_EXAMPLES: Final = """examples:
   aghd run                                     a peer called like this host, on the embedded broker
@@ -58,14 +61,26 @@ configuration: flags over AGHD_* variables over NATS_URL and NATS_CONTEXT over T
 
 def entry(argv: Sequence[str] | None = None) -> int:
     """Run the command in `argv` (the process's arguments when None) and return its exit code."""
-    parser = build_parser()
+    if None in (sys.stdin, sys.stdout, sys.stderr):
+        reopen_closed()
+    try:
+        code = _carry_out(build_parser(), argv)
+        _complain("", end="")  # argparse leaves it to the interpreter's end to notice that nobody reads
+        if not sys.stdout.closed:  # as a greeting that could not be written leaves it
+            _print("", end="")
+        return code
+    except _OutputLost as lost:
+        return lost.code
+
+
+def _carry_out(parser: argparse.ArgumentParser, argv: Sequence[str] | None) -> int:
     try:
         args = parser.parse_args(argv)
     except SystemExit as stop:  # argparse has printed its help or its complaint
         return int(stop.code or OK)
     command: Callable[[argparse.Namespace], int] | None = args.command
     if command is None:
-        parser.print_help(sys.stderr)
+        _complain(parser.format_help().rstrip("\n"))
         return USAGE
     return command(args)
 
@@ -221,9 +236,28 @@ def _fail(message: str, hint: str) -> int:
     return FAILED
 
 
-def _print(text: str) -> None:
-    sys.stdout.write(text + "\n")
+class _OutputLost(Exception):
+    """Standard output cannot be written; `code` is the exit code."""
+
+    def __init__(self, code: int) -> None:
+        super().__init__()
+        self.code = code
 
 
-def _complain(text: str) -> None:
-    sys.stderr.write(text + "\n")
+def _print(text: str, end: str = "\n") -> None:
+    try:
+        sys.stdout.write(text + end)
+        sys.stdout.flush()
+    except OSError as error:
+        discard(1)
+        if isinstance(error, BrokenPipeError):
+            raise _OutputLost(BROKEN_PIPE) from None
+        raise _OutputLost(_fail(f"standard output cannot be written: {error.strerror}", "")) from None
+
+
+def _complain(text: str, end: str = "\n") -> None:
+    try:
+        sys.stderr.write(text + end)
+        sys.stderr.flush()
+    except OSError:  # nobody listens
+        discard(2)

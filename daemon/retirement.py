@@ -74,7 +74,8 @@ async def former_identities(core: Core) -> list[control.FormerIdentity]:
 def problems(former: list[control.FormerIdentity]) -> list[str]:
     """Sentences for the operator about those under which nothing can be done."""
     return [
-        f"{one.open_works} open works belong to our former peer id {one.peer_id}, which cannot finish them: {one.problem}"
+        f"{one.open_works} open work{' belongs' if one.open_works == 1 else 's belong'} to our former peer id {one.peer_id}, "
+        f"which cannot finish {'it' if one.open_works == 1 else 'them'}: {one.problem}"
         for one in former
         if one.problem is not None and one.open_works
     ]

@@ -7,7 +7,7 @@ import os
 import secrets
 import stat
 from pathlib import Path
-from typing import Final
+from typing import ClassVar, Final
 
 from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
@@ -28,15 +28,27 @@ KEY_FILE: Final = "identity.pem"  # in the instance's state folder
 MAX_KEY_BYTES: Final = 65_536  # ours; an encrypted Ed25519 key has some 300
 MAX_PASSPHRASE_BYTES: Final = 1_023  # what OpenSSL takes
 
+_GENERATE: Final = "`aghctl key generate` makes one"
+
 
 class KeyFileError(AghbusError):
     """The key file at `path` cannot be used. `cause` says why, `hint` what to do about it."""
 
+    what: ClassVar[str] = "key file"
+    absent_hint: ClassVar[str] = _GENERATE
+
     def __init__(self, path: Path, cause: str, hint: str) -> None:
-        super().__init__(f"key file {path}: {cause}")
+        super().__init__(f"{self.what} {path}: {cause}")
         self.path = path
         self.cause = cause
         self.hint = hint
+
+
+class PassphraseFileError(KeyFileError):
+    """The same of the file that holds a key's passphrase."""
+
+    what = "passphrase file"
+    absent_hint = "write the passphrase into a file of mode 0600, and name that"
 
 
 def generate_key() -> SigningKey:
@@ -86,7 +98,7 @@ def read_key(path: Path, passphrase: bytes | None = None, *, guarded: bool = Fal
 
     `guarded`: the folder keeps others out and the mode of the file says nothing, as with systemd's credentials.
     """
-    pem = _read(path, guarded=guarded)
+    pem = _read(path, KeyFileError, guarded=guarded)
     try:
         private = load_pem_private_key(pem, passphrase)
     except TypeError:  # the library's word for "a passphrase is missing" and for "there is nothing to decrypt"
@@ -95,21 +107,21 @@ def read_key(path: Path, passphrase: bytes | None = None, *, guarded: bool = Fal
             raise KeyFileError(path, "it is encrypted", hint) from None
         private = load_pem_private_key(pem, None)
     except (ValueError, UnsupportedAlgorithm):
-        cause = (
-            "is no private key in PEM" if passphrase is None else "is no private key in PEM, or the passphrase is wrong"
-        )
-        raise KeyFileError(path, f"it {cause}", "`aghctl key generate` makes one") from None
+        if passphrase is not None and b"ENCRYPTED" in pem:  # in the first line of PKCS #8, in a header of older forms
+            hint = "see trust.passphrase_file, or --passphrase-file: it must be the passphrase of this key"
+            raise KeyFileError(path, "the passphrase is wrong, or the file damaged", hint) from None
+        raise KeyFileError(path, "it is no private key in PEM", _GENERATE) from None
     if not isinstance(private, Ed25519PrivateKey):
-        raise KeyFileError(path, "it is not an Ed25519 key", "`aghctl key generate` makes one")
+        raise KeyFileError(path, "it is not an Ed25519 key", _GENERATE)
     return SigningKey(private.private_bytes_raw())
 
 
 def read_passphrase(path: Path, *, guarded: bool = False) -> bytes:
-    """The first line of `path`. Raises KeyFileError as `read_key` does, and for an empty or over-long line."""
-    line = _read(path, guarded=guarded).split(b"\n", 1)[0].rstrip(b"\r")
+    """The first line of `path`. Raises PassphraseFileError as `read_key` its own error, and for an empty or over-long line."""
+    line = _read(path, PassphraseFileError, guarded=guarded).split(b"\n", 1)[0].rstrip(b"\r")
     if not 0 < len(line) <= MAX_PASSPHRASE_BYTES:
         cause = f"its first line must have 1 to {MAX_PASSPHRASE_BYTES} bytes"
-        raise KeyFileError(path, cause, "write the passphrase into it")
+        raise PassphraseFileError(path, cause, "write the passphrase into it")
     return line
 
 
@@ -119,27 +131,27 @@ def public_pem(key: SigningKey) -> str:
     return public.public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo).decode("ascii")
 
 
-def _read(path: Path, *, guarded: bool) -> bytes:
+def _read(path: Path, refused: type[KeyFileError], *, guarded: bool) -> bytes:
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)  # a pipe must not hold us up
     except OSError as error:
-        raise KeyFileError(path, os.strerror(error.errno or 0), "`aghctl key generate` makes one") from None
+        raise refused(path, os.strerror(error.errno or 0), refused.absent_hint) from None
     try:
         status = os.fstat(descriptor)  # of what was opened, not of what has the name now
         if not stat.S_ISREG(status.st_mode):
-            raise KeyFileError(path, "it is not a regular file", "name the file itself")
+            raise refused(path, "it is not a regular file", "name the file itself")
         if not guarded:
-            _check_access(path, status)
+            _check_access(path, refused, status)
         content = os.read(descriptor, MAX_KEY_BYTES + 1)
     finally:
         os.close(descriptor)
     if len(content) > MAX_KEY_BYTES:
-        raise KeyFileError(path, f"it has more than {MAX_KEY_BYTES} bytes", "name the key's own file")
+        raise refused(path, f"it has more than {MAX_KEY_BYTES} bytes", f"name the {refused.what} itself")
     return content
 
 
-def _check_access(path: Path, status: os.stat_result) -> None:
+def _check_access(path: Path, refused: type[KeyFileError], status: os.stat_result) -> None:
     if status.st_uid not in (os.getuid(), 0):
-        raise KeyFileError(path, f"it belongs to user {status.st_uid}", f"chown {os.getuid()} {path}")
+        raise refused(path, f"it belongs to user {status.st_uid}", f"chown {os.getuid()} {path}")
     if status.st_mode & 0o077:
-        raise KeyFileError(path, f"others may read it (mode {status.st_mode & 0o777:04o})", f"chmod 600 {path}")
+        raise refused(path, f"others may read it (mode {status.st_mode & 0o777:04o})", f"chmod 600 {path}")

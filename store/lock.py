@@ -38,8 +38,11 @@ class StoreLock:
             note = os.pread(fd, _NOTE_BYTES, 0)
             os.close(fd)
             raise _locked(self._store, note) from None
-        os.ftruncate(fd, 0)
-        os.pwrite(fd, f"{os.getpid()} {name}\n".encode(), 0)
+        with contextlib.suppress(
+            OSError
+        ):  # a note for people: on a full disk it is missing, and the lock held all the same
+            os.ftruncate(fd, 0)
+            os.pwrite(fd, f"{os.getpid()} {name}\n".encode(), 0)
         self._fd = fd
 
     def release(self) -> None:

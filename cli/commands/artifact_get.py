@@ -3,26 +3,39 @@
 from __future__ import annotations
 
 import os
+import stat
+import sys
 
 from aghbus.cli.arguments import Command, Option, Positional
 from aghbus.cli.client import answer_of
 from aghbus.cli.errors import YES, Unexpected, UsageError
 from aghbus.cli.http1 import ConnectionLost, quote, request, unreachable
+from aghbus.cli.output import unwritable
 from aghbus.cli.render import safe, size
 from aghbus.protocol.artifacts import PART_RULE, URI_PREFIX, is_part, parse_uri
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from typing import Any
 
     from aghbus.cli.context import Context
     from aghbus.cli.http1 import Response
 
 
+class _Silent(Exception):
+    """Reading the connection failed with `cause`."""
+
+    def __init__(self, cause: OSError) -> None:
+        super().__init__(str(cause))
+        self.cause = cause
+
+
 def run(context: Context, values: dict[str, Any]) -> int:
     """Fetch into a temporary file beside its place, check it, and only then give it its name."""
     work_id, name = _which(values["work_id"], values["artifact_name"])
     target = values["output_file"] or name
+    to_stdout = values["output_file"] == "-"
     if not values["output_file"] and os.path.lexists(target):
         raise UsageError(f"{target}: exists in this folder", "name a file with -O, which is replaced")
     where = f"/v1/artifacts/{quote(work_id)}/{quote(name)}"
@@ -33,16 +46,37 @@ def run(context: Context, values: dict[str, Any]) -> int:
         raise unreachable(endpoint, error) from None
     try:
         if response.status != 200:
-            answer_of(response)
-        made = _saved(response, target, replace=bool(values["output_file"]))
+            _refuse(response)
+        if to_stdout:
+            made = _printed(response)
+        elif values["output_file"] and _is_special(target):
+            made = _written_into(response, target)
+        else:
+            made = _saved(response, target, replace=bool(values["output_file"]))
+    except _Silent as error:
+        raise unreachable(endpoint, error.cause) from None
     except ConnectionLost:
         raise Unexpected(
             "the content ended early", "it is not what its digest says, or the daemon stopped: try again"
         ) from None
     finally:
         response.close()
-    context.output.answer(made, lambda row: f"{safe(row['file'])}  {size(row['size'])}  {row['digest']}")
+    if to_stdout:
+        context.output.note(_human(made))
+    else:
+        context.output.answer(made, _human)
     return YES
+
+
+def _refuse(response: Response) -> None:
+    try:
+        answer_of(response)
+    except OSError as error:
+        raise _Silent(error) from None
+
+
+def _human(made: dict[str, Any]) -> str:
+    return f"{safe(made['file'])}  {size(made['size'])}  {made['digest']}"
 
 
 def _which(first: str, second: str | None) -> tuple[str, str]:
@@ -57,6 +91,37 @@ def _which(first: str, second: str | None) -> tuple[str, str]:
     return first, second
 
 
+def _is_special(path: str) -> bool:
+    """Whether something is there that a new file must not take the place of: a device, a pipe, a link to something."""
+    return os.path.exists(path) and not stat.S_ISREG(os.lstat(path).st_mode)  # noqa: PTH110 - pathlib is slow to load
+
+
+def _written_into(response: Response, target: str) -> dict[str, Any]:
+    """The body written into what is at `target`, which stays what it is."""
+    try:
+        handle = os.open(target, os.O_WRONLY | os.O_TRUNC | os.O_NOCTTY | os.O_CLOEXEC)
+        with os.fdopen(handle, "wb") as stream:
+            made = _poured(response, target, stream)
+            if stat.S_ISREG(os.fstat(handle).st_mode):
+                os.fsync(handle)
+    except OSError as error:
+        raise UsageError(f"{target}: {error.strerror or error}") from None
+    return made
+
+
+def _printed(response: Response) -> dict[str, Any]:
+    try:
+        return _poured(response, "standard output", sys.stdout.buffer)
+    except OSError as error:
+        raise unwritable(error) from None
+
+
+def _poured(response: Response, name: str, stream: Any) -> dict[str, Any]:
+    digest, length = _copied(response, stream)
+    stream.flush()
+    return {"file": name, "size": length, "digest": digest}
+
+
 def _saved(response: Response, target: str, *, replace: bool) -> dict[str, Any]:
     """The body under its name; a file that is there meanwhile is not overwritten unless `replace`."""
     temporary = f"{target}.{os.getpid()}.part"
@@ -64,8 +129,7 @@ def _saved(response: Response, target: str, *, replace: bool) -> dict[str, Any]:
         handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
         try:
             with os.fdopen(handle, "wb") as stream:
-                digest, length = _copied(response, stream)
-                stream.flush()
+                made = _poured(response, target, stream)
                 os.fsync(handle)
             if replace:
                 os.replace(temporary, target)  # noqa: PTH105 - pathlib would double the start-up time
@@ -78,7 +142,7 @@ def _saved(response: Response, target: str, *, replace: bool) -> dict[str, Any]:
         raise UsageError(f"{error.filename2 or error.filename}: exists", "name another file with -O") from None
     except OSError as error:
         raise UsageError(f"{target}: {error.strerror or error}") from None
-    return {"file": target, "size": length, "digest": digest}
+    return made
 
 
 def _copied(response: Response, stream: Any) -> tuple[str, int]:
@@ -86,7 +150,7 @@ def _copied(response: Response, stream: Any) -> tuple[str, int]:
     import hashlib
 
     seen, length = hashlib.sha256(), 0
-    for piece in response.pieces():
+    for piece in _pieces(response):
         stream.write(piece)
         seen.update(piece)
         length += len(piece)
@@ -96,12 +160,21 @@ def _copied(response: Response, stream: Any) -> tuple[str, int]:
     return digest, length
 
 
+def _pieces(response: Response) -> Iterator[bytes]:
+    """The body as it arrives. Raises ConnectionLost, and _Silent where the socket's error would pass for the file's."""
+    try:
+        yield from response.pieces()
+    except OSError as error:
+        raise _Silent(error) from None
+
+
 COMMANDS = {
     "artifact get": Command(
         run,
         description=(
             "Fetch an artifact, by its URI or by work and name, into a file of its name in the current folder. Size and\n"
-            "SHA-256 are checked before the file gets that name; a file that exists is only replaced when -O names it."
+            "SHA-256 are checked before the file gets that name; a file that exists is only replaced when -O names it. What is\n"
+            "no regular file, such as a pipe, a device or a link, is written into, and checked when all of it is."
         ),
         examples=[
             "aghctl artifact get agh://artifacts/work_0199a3/report.xml",
@@ -111,6 +184,6 @@ COMMANDS = {
             Positional("WORK_ID", "work that it belongs to, or the whole URI"),
             Positional("ARTIFACT_NAME", "name of the artifact", optional=True),
         ],
-        options=[Option("-O --output-file", "file to write, replaced if it exists", "FILE")],
+        options=[Option("-O --output-file", "file to write, replaced if it exists; - is standard output", "FILE")],
     )
 }

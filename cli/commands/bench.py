@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import secrets
-import signal
 import sys
 import time
 
@@ -16,7 +16,6 @@ from aghbus.cli.render import fields
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from types import FrameType
     from typing import Any
 
     from aghbus.cli.client import Api
@@ -30,14 +29,11 @@ _FLAGS = {"nats": "--nats", "nats_creds": "--nats-creds", "durability": "--durab
 
 def run(context: Context, values: dict[str, Any]) -> int:
     """Measure between two throw-away daemons on a broker. Cleans up however it ends."""
-    signal.signal(signal.SIGTERM, _interrupt)
-    playground = Playground(os.environ)
-    try:
-        answer = _measure(playground, values)
-    finally:
-        _draw("")
-        signal.signal(signal.SIGINT, signal.SIG_IGN)  # a second Ctrl-C must not leave daemons behind
-        playground.close()
+    with Playground(os.environ) as playground:
+        try:
+            answer = _measure(playground, values)
+        finally:
+            _draw("")
     context.output.answer(answer, _human)
     return YES
 
@@ -97,8 +93,9 @@ def _progress(title: str) -> Any:
 def _draw(text: str) -> None:
     """One line on standard error that the next one replaces; nothing when nobody looks."""
     if sys.stderr.isatty():
-        sys.stderr.write(f"\r\033[K{text}")
-        sys.stderr.flush()
+        with contextlib.suppress(OSError):  # a terminal that was closed
+            sys.stderr.write(f"\r\033[K{text}")
+            sys.stderr.flush()
 
 
 def _human(found: dict[str, Any]) -> str:
@@ -115,10 +112,6 @@ def _human(found: dict[str, Any]) -> str:
             ("messages, request to delivered", f"{rate['per_second']:.0f} a second ({rate['count']})"),
         ]
     )
-
-
-def _interrupt(number: int, frame: FrameType | None) -> None:
-    raise KeyboardInterrupt
 
 
 def _count(text: str) -> int:

@@ -28,7 +28,7 @@ def run_list(context: Context, values: dict[str, Any]) -> int:
     answer = context.api.get("/v1/chains/runs", [("state", values["state"]), ("limit", values["limit"])])
     context.output.rows(answer, "runs", runs_text)
     if not answer["runs"]:
-        context.output.note("no such run")
+        context.output.note("no such run" if values["state"] else "no run yet")
     return YES
 
 

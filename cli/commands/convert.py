@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import sys
-
 from aghbus.cli.arguments import Command, Option, whole
 from aghbus.cli.bridge_findings import tell
 from aghbus.cli.errors import NO, YES, UsageError
 from aghbus.cli.lines import FILE, clock, lines
+from aghbus.cli.output import flush
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -35,7 +34,7 @@ def run(context: Context, values: dict[str, Any]) -> int:
             for one in converted.findings
         ]
         context.output.line({"messages": converted.messages, "findings": findings})
-        sys.stdout.flush()
+        flush()
         tell(context.output, "line", number, findings)
     return code
 

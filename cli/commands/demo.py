@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import signal
 import time
 
 from aghbus.cli.arguments import Command
@@ -14,7 +13,6 @@ from aghbus.cli.render import indented, safe
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from types import FrameType
     from typing import Any
 
     from aghbus.cli.context import Context
@@ -22,16 +20,13 @@ if TYPE_CHECKING:
 
 def run(context: Context, values: dict[str, Any]) -> int:
     """Play every scene, narrated; 0 only if all of them held. Cleans up however it ends."""
-    signal.signal(signal.SIGTERM, _interrupt)
     began = time.monotonic()
-    playground = Playground(os.environ)
     scenes: list[dict[str, Any]] = []
-    try:
-        good = all(_play(context, scenes, title, action) for title, action in Play(playground).scenes())
-    finally:
-        context.output.note("(stopping the daemons and their broker, removing their folder)")
-        signal.signal(signal.SIGINT, signal.SIG_IGN)  # a second Ctrl-C must not leave daemons behind
-        playground.close()
+    with Playground(os.environ) as playground:
+        try:
+            good = all(_play(context, scenes, title, action) for title, action in Play(playground).scenes())
+        finally:
+            context.output.note("(stopping the daemons and their broker, removing their folder)")
     took = round(time.monotonic() - began, 3)
     if context.output.form == "json":
         context.output.answer({"ok": good, "seconds": took, "steps": scenes}, str)
@@ -53,10 +48,6 @@ def _play(context: Context, scenes: list[dict[str, Any]], title: str, action: An
     elif context.output.form == "jsonl":
         context.output.event(scene, str)
     return bool(scene["ok"])
-
-
-def _interrupt(number: int, frame: FrameType | None) -> None:
-    raise KeyboardInterrupt
 
 
 COMMANDS = {

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import sys
-
 from aghbus.cli.arguments import Command
 from aghbus.cli.errors import NO, YES
 from aghbus.cli.lines import FILE, NOW, clock, lines
+from aghbus.cli.output import flush
 from aghbus.protocol.replay import check
 
 TYPE_CHECKING = False
@@ -28,7 +27,7 @@ def run(context: Context, values: dict[str, Any]) -> int:
         context.output.line(
             {"id": verdict.id, "accept": verdict.accept, "reason": verdict.reason, "detail": verdict.detail}
         )
-        sys.stdout.flush()
+        flush()
     return code
 
 

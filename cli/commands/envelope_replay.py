@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import sys
-
 from aghbus.cli.arguments import Command
 from aghbus.cli.errors import YES
 from aghbus.cli.lines import FILE, NOW, clock, lines
+from aghbus.cli.output import flush
 from aghbus.protocol.replay import Replay
 
 TYPE_CHECKING = False
@@ -24,7 +23,7 @@ def run(context: Context, values: dict[str, Any]) -> int:
     for raw in lines(values["file"]):
         step = receiver.feed(raw, clock(values["now"]))
         context.output.line({"id": step.id, "outcome": step.outcome, "state": step.state, "reason": step.reason})
-        sys.stdout.flush()
+        flush()
     return YES
 
 

@@ -9,7 +9,7 @@ import time
 from aghbus.cli.arguments import Command, Option
 from aghbus.cli.errors import YES, AnswerIsNo
 from aghbus.cli.instance import chosen_name, locations
-from aghbus.cli.render import safe
+from aghbus.cli.render import counted, safe
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -188,7 +188,8 @@ def _names(name: str, key: SigningKey, path: Path) -> dict[str, Any]:
 def _human(found: dict[str, Any]) -> str:
     lines = [f"{name.replace('_', ' '):<15} {safe(value)}" for name, value in found.items() if name != "former"]
     lines += [
-        f"{'former':<15} {safe(one['peer_id'])}, {one['open_works']} open works" for one in found.get("former", [])
+        f"{'former':<15} {safe(one['peer_id'])}, {counted(one['open_works'], 'open work')}"
+        for one in found.get("former", [])
     ]
     return "\n".join(lines)
 

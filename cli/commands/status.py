@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from aghbus.cli.arguments import Command
 from aghbus.cli.errors import YES
-from aghbus.cli.render import fields, safe, size, span
+from aghbus.cli.render import counted, fields, safe, size, span
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ def _human(status: dict[str, Any]) -> str:
 
 def _former(one: dict[str, Any]) -> str:
     """An earlier identity of ours that is being finished."""
-    works = f"{one['open_works']} open works, {one['unsent']} messages not answered"
+    works = f"{counted(one['open_works'], 'open work')}, {counted(one['unsent'], 'message')} not answered"
     return f"{one['peer_id']}: {works}{', NOT USABLE' if one['problem'] else ''}"
 
 

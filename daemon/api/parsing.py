@@ -141,7 +141,7 @@ def ask(raw: bytes, form: type[A]) -> A:
     for name, (low, high) in BOUNDS.get(form, {}).items():
         number = getattr(value, name)
         if number is not None and not low <= number <= high:
-            raise InvalidRequest(f"{name}: must be {low:g} to {high:g} seconds, got {number:g}")
+            raise InvalidRequest(f"{name}: must be {low:.12g} to {high:.12g} seconds, got {number:.12g}")
     return value
 
 

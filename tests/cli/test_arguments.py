@@ -114,13 +114,24 @@ def test_a_misspelt_option_is_recognised() -> None:
 
 @pytest.mark.parametrize(
     ("text", "expected"),
-    [("30s", 30), ("5m", 300), ("24h", 86_400), ("7d", 604_800), ("1.5", 1.5), ("0", 0), ("90", 90)],
+    [
+        ("30s", 30),
+        ("5m", 300),
+        ("24h", 86_400),
+        ("7d", 604_800),
+        ("1.5", 1.5),
+        ("0", 0),
+        ("90", 90),
+        ("366d", 31_622_400),
+    ],
 )
 def test_spans_of_time(text: str, expected: float) -> None:
     assert seconds(text) == expected
 
 
-@pytest.mark.parametrize("text", ["", "s", "-1", "1w", "1 m", "nan", "inf", "1e3", "٣", "1.2.3", "."])
+@pytest.mark.parametrize(
+    "text", ["", "s", "-1", "1w", "1 m", "nan", "inf", "1e3", "٣", "1.2.3", ".", "367d", "9" * 400]
+)
 def test_bad_spans_of_time(text: str) -> None:
     with pytest.raises(ValueError, match="span of time"):
         seconds(text)

@@ -10,7 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from aghbus.cli.arguments import GLOBAL_OPTIONS, LONGEST_SPAN, defaults
+from aghbus.cli.checkup import daemon_findings
 from aghbus.cli.client import Api
+from aghbus.cli.context import Context
 from aghbus.cli.errors import CliError, RefusedByDaemon, Unexpected, Unreachable
 from aghbus.cli.http1 import Endpoint, quote, target
 from aghbus.cli.stream import follow, messages
@@ -85,6 +88,11 @@ def test_an_answer_is_read_in_every_framing(answer: list[bytes], tmp_path: Path)
     assert f"Content-Length: {len(body)}".encode() in head
 
 
+def test_a_wait_that_poll_cannot_count_is_cut(tmp_path: Path) -> None:
+    with serving(tmp_path / "s", [[HEAD + b"Content-Length: 2\r\n\r\n{}"]]):
+        assert Api(Endpoint(path=str(tmp_path / "s")), LONGEST_SPAN).post("/v1/whois", {}, wait=LONGEST_SPAN) == {}
+
+
 @pytest.mark.parametrize(
     ("answer", "error"),
     [
@@ -108,6 +116,16 @@ def test_the_daemons_refusal_keeps_code_message_and_hint(tmp_path: Path) -> None
         Api(Endpoint(path=str(tmp_path / "s")), 10).post("/v1/works/w/complete", {})
     assert (caught.value.code, caught.value.message, caught.value.hint) == ("work_closed", "it is over", "open another")
     assert caught.value.exit_code == 4
+
+
+def test_doctor_does_not_send_to_doctor(tmp_path: Path) -> None:
+    context = Context({**defaults(GLOBAL_OPTIONS), "socket": str(tmp_path / "s"), "timeout": 0.2})
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(tmp_path / "s"))
+        listener.listen()  # and nobody accepts, as with a daemon that is stopped
+        (finding,) = [one for one in daemon_findings(context) if one.check == "daemon"]
+    assert finding.state == "fail" and "in time" in finding.detail
+    assert finding.hint and "doctor" not in finding.hint
 
 
 def event(seq: int) -> bytes:

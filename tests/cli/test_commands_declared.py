@@ -176,6 +176,14 @@ def test_contradictions_of_say_are_refused(line: str) -> None:
         ["--frobnicate"],
         ["--name", "Not A Name", "status"],
         ["--api", "ftp://x", "status"],
+        ["--api", "", "status"],
+        ["--name", "", "status"],
+        ["--socket", "", "status"],
+        ["--timeout", "0", "status"],
+        ["--timeout", "999999d", "status"],
+        ["whois", "--wait", "999999d"],
+        ["messages", "show", ""],
+        ["trust", "why", ""],
         ["--api", "http://127.0.0.1:1", "--token-file", "/no/such", "status"],
     ],
 )
@@ -186,6 +194,21 @@ def test_usage_errors_ask_no_daemon(
     monkeypatch.delenv("AGHD_API_SOCKET", raising=False)
     assert entry(args) == 2
     assert capsys.readouterr().err.startswith("aghctl: ")
+
+
+@pytest.mark.parametrize(
+    "url", ["http://8.8.8.8:80", "http://[::2]:80", "http://localhost.example:80", "http://128.0.0.1:80", "127.1:80"]
+)
+def test_the_token_is_for_no_other_host(url: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    # A token file that is not there would be the error if it were read first.
+    assert entry(["--api", url, "--token-file", str(tmp_path / "none"), "status"]) == 2
+    assert "loopback" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("url", ["http://127.0.0.1:1", "http://[::1]:1", "localhost:1", "http://127.8.8.8:1/"])
+def test_every_loopback_address_is_asked(url: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "token").write_text("secret")
+    assert entry(["--api", url, "--token-file", str(tmp_path / "token"), "status"]) == 3
 
 
 def test_the_manual_lists_every_command_option_and_exit_code() -> None:

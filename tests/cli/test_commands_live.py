@@ -175,6 +175,18 @@ def test_status_names_no_subjects_to_a_person(bus: Bus) -> None:
     assert queues.split() == ["queues", "receive", "0"]
 
 
+def test_a_list_of_runs_says_whether_there_is_none_at_all(bus: Bus) -> None:
+    home, _, _ = bus
+    assert home.ctl("--name", "ops", "chain", "list").stderr == b"no run yet\n"
+    assert home.ctl("--name", "ops", "chain", "list", "--state", "failed").stderr == b"no such run\n"
+
+
+def test_a_bound_and_what_breaks_it_are_whole_numbers(bus: Bus) -> None:
+    home, _, _ = bus
+    refused = home.ctl("--name", "ops", "say", "x", "--to", "worker", "--expires-in", "30d")
+    assert b"to 604800 seconds, got 2592000" in refused.stderr
+
+
 def test_hostile_text_reaches_no_terminal(bus: Bus) -> None:
     home, _, _ = bus
     hostile = "\x1b[2J\u202eoops\nforged line\x07"
@@ -262,10 +274,10 @@ def test_the_only_daemon_needs_no_name_and_two_do(tmp_path: Path) -> None:
             assert home.ctl_json("status", "--name", "solo-2")["name"] == "solo-2"
 
 
-def demo(tmp_path: Path, *args: str) -> subprocess.Popen[bytes]:
+def demo(tmp_path: Path, *args: str, command: str = "demo") -> subprocess.Popen[bytes]:
     env = {"PATH": os.environ.get("PATH", ""), "HOME": str(tmp_path), "TMPDIR": str(tmp_path)}
-    command = [sys.executable, "-m", "aghbus.cli", "demo", *args]
-    return subprocess.Popen(command, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True)
+    words = [sys.executable, "-m", "aghbus.cli", command, *args]
+    return subprocess.Popen(words, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True)
 
 
 def left_over(folder: Path) -> list[str]:
@@ -292,7 +304,7 @@ def test_the_demo_holds_and_leaves_nothing(short_tmp: Path) -> None:
 
 
 @pytest.mark.skipif(not Path("/proc").exists(), reason="looks at processes through /proc")
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_an_interrupted_demo_leaves_nothing(short_tmp: Path, number: signal.Signals) -> None:
     with demo(short_tmp, "-o", "jsonl") as process:
         assert process.stdout is not None
@@ -301,6 +313,32 @@ def test_an_interrupted_demo_leaves_nothing(short_tmp: Path, number: signal.Sign
         process.send_signal(number)
         process.communicate(timeout=90)
     assert process.returncode == 130
+    assert list(short_tmp.iterdir()) == []
+    assert left_over(short_tmp) == []
+
+
+@pytest.mark.skipif(not Path("/proc").exists(), reason="looks at processes through /proc")
+def test_a_bench_whose_terminal_is_closed_leaves_nothing(short_tmp: Path) -> None:
+    with demo(short_tmp, "--calls", "1000000", command="bench") as process:
+        wait_for(lambda: len(left_over(short_tmp)) > 3, 60, "the daemons and their broker")
+        process.send_signal(signal.SIGHUP)
+        process.communicate(timeout=90)
+    assert process.returncode == 130
+    assert list(short_tmp.iterdir()) == []
+    assert left_over(short_tmp) == []
+
+
+@pytest.mark.skipif(not Path("/proc").exists(), reason="looks at processes through /proc")
+@pytest.mark.parametrize("lost", ["stdout", "stderr", "both"])
+def test_a_demo_that_nobody_reads_leaves_nothing(short_tmp: Path, lost: str) -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    out, err = (writer if lost in (name, "both") else subprocess.DEVNULL for name in ("stdout", "stderr"))
+    env = {"PATH": os.environ.get("PATH", ""), "HOME": str(short_tmp), "TMPDIR": str(short_tmp)}
+    command = [sys.executable, "-m", "aghbus.cli", "demo"]
+    done = subprocess.run(command, env=env, stdout=out, stderr=err, timeout=90, check=False, start_new_session=True)
+    os.close(writer)
+    assert done.returncode == (0 if lost == "stderr" else 141)
     assert list(short_tmp.iterdir()) == []
     assert left_over(short_tmp) == []
 

@@ -234,3 +234,10 @@ def entry_output(args: list[str], stdin: bytes) -> str:
     finally:
         sys.stdin, sys.stdout = stdin_before, stdout_before
     return stdout.getvalue()
+
+
+@pytest.mark.parametrize("name", ["chain.json", "chain.toml"])
+def test_an_empty_chain_file_is_called_empty(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / name).write_text(" \n")
+    assert entry(["chain", "check", str(tmp_path / name)]) == 1
+    assert "is empty" in "".join(capsys.readouterr())

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from aghbus.cli.describe import body_line, event_line, message_line
 from aghbus.cli.output import dumps
-from aghbus.cli.render import cut, fields, safe, shell, size, span, table, width
+from aghbus.cli.render import counted, cut, fields, safe, shell, size, span, table, width
 from aghbus.protocol.text import escape
 
 HOSTILE = "\x1b[31mred\x07\r\n\u202egnp.exe\u200b\x9b2J\x7f"
@@ -126,6 +126,10 @@ def test_a_pasted_hint_is_one_word_of_the_shell(text: str) -> None:
 
 def test_fields_leave_out_what_is_not_there() -> None:
     assert fields([("a", None), ("bb", ""), ("ccc", 0), ("d", "x\ny")]) == "ccc  0\nd    x\\ny"
+
+
+def test_one_is_no_plural() -> None:
+    assert [counted(number, "open work") for number in (0, 1, 2)] == ["0 open works", "1 open work", "2 open works"]
 
 
 def test_units() -> None:

@@ -14,10 +14,11 @@ from hypothesis import strategies as st
 
 from aghbus.cli import worker_group, worker_input
 from aghbus.cli.commands.serve import COMMANDS, plan_of
+from aghbus.cli.output import Output
 from aghbus.cli.worker_artifacts import check_pattern, collect
 from aghbus.cli.worker_journal import Entry, Journal
 from aghbus.cli.worker_process import TAIL_BYTES, Ended, Process, Tail
-from aghbus.cli.worker_report import EVENTS
+from aghbus.cli.worker_report import EVENTS, Reporter
 from aghbus.cli.worker_result import line, outcome
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "pidfd_open"), reason="serve needs Linux")
@@ -129,6 +130,11 @@ def test_a_process_is_named_by_its_start_too() -> None:
         assert not worker_group.is_the_same(process.pid, None)
         assert process.pid in worker_group.living("no such token", os.getpgid(0))
     assert worker_group.start_time(process.pid) is None
+
+
+def test_a_person_reads_lists_with_commas(capsys: pytest.CaptureFixture[str]) -> None:
+    Reporter(Output("human"), lambda: None).tell("ready", capabilities=["test.run", "code.patch"], concurrency=1)
+    assert "capabilities test.run, code.patch" in capsys.readouterr().out
 
 
 def test_only_the_whole_token_marks_a_process() -> None:

@@ -117,6 +117,24 @@ class TestFiles:
 
 
 class TestPassphrases:
+    def test_a_wrong_passphrase_is_told_from_a_file_that_is_no_key(self, tmp_path: Path) -> None:
+        path = tmp_path / "one.pem"
+        write_key(path, KEY, b"correct horse")
+        with pytest.raises(KeyFileError, match="the passphrase is wrong") as refused:
+            read_key(path, b"battery staple")
+        assert "--passphrase-file" in refused.value.hint and "generate" not in refused.value.hint
+        with pytest.raises(KeyFileError, match="no private key in PEM") as refused:
+            read_key(private(tmp_path / "none.pem", b"nothing"), b"correct horse")
+        assert "generate" in refused.value.hint
+
+    def test_a_passphrase_file_is_not_called_a_key_file(self, tmp_path: Path) -> None:
+        (tmp_path / "open").write_text("correct horse")
+        (tmp_path / "open").chmod(0o644)
+        for path in (tmp_path / "missing", tmp_path, tmp_path / "open", private(tmp_path / "empty", b"")):
+            with pytest.raises(KeyFileError, match=f"^passphrase file {path}: ") as refused:
+                read_passphrase(path)
+            assert "generate" not in refused.value.hint
+
     def test_an_encrypted_key_needs_its_passphrase(self, tmp_path: Path) -> None:
         path = tmp_path / "one.pem"
         write_key(path, KEY, b"correct horse")

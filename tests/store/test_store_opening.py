@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import errno
 import os
 import sqlite3
 import subprocess
@@ -13,6 +14,7 @@ import pytest
 
 from aghbus.store.database import Store
 from aghbus.store.errors import StoreDamaged, StoreLocked, StoreTooNew, StoreUnopenable
+from aghbus.store.lock import StoreLock
 from aghbus.store.schema import Migration, check_owner, migrate, shipped
 from tests.store.makers import receive, rows, say
 
@@ -105,6 +107,20 @@ async def test_a_second_opener_of_this_process_is_refused(store: Store, path: Pa
     with pytest.raises(StoreLocked) as caught:
         await Store.open(path)
     assert caught.value.pid == os.getpid()
+
+
+def test_a_full_disk_costs_the_lock_its_note_alone(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(fd: int, data: bytes, offset: int) -> int:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    path.parent.mkdir(exist_ok=True)
+    lock = StoreLock(path)
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "pwrite", full)
+        lock.acquire("ops")
+    with pytest.raises(StoreLocked, match="another process"):
+        StoreLock(path).acquire("second")
+    lock.release()
 
 
 async def test_another_process_is_named_and_its_death_frees_the_store(path: Path) -> None:
