@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
+
+from aghbus.cli.errors import CliError
+from aghbus.cli.worker_desk import MAX_LISTED
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
+
+    from aghbus.cli.client import Api
 
 NAMELESS = ("sacp", "humaninloop")
 """Formats whose messages do not say what they answer."""
@@ -20,6 +26,16 @@ class Printed:
         self._counts = format in NAMELESS
         self._works: dict[tuple[str, str], None] = {}
         self._lock = threading.Lock()
+
+    def recall(self, api: Api) -> None:
+        """What an earlier process may have printed: works that our agent has in hand already. Without a daemon none are known."""
+        if not self._counts:
+            return
+        query = [("state", "working"), ("state", "needs_input"), ("role", "target"), ("limit", MAX_LISTED)]
+        with contextlib.suppress(CliError):
+            for work in api.get("/v1/works", query)["works"]:
+                with self._lock:
+                    self._works[work["channel"], work["work_id"]] = None
 
     def add(self, item: dict[str, Any]) -> None:
         """`item` is about to be printed: what the daemon handed out (`HandedOut`)."""

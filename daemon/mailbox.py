@@ -1,5 +1,6 @@
 """The agent's inbox as the API serves it: lease, ack, nack, and waiting without polling."""
 
+import asyncio
 import contextlib
 import secrets
 from functools import partial
@@ -15,14 +16,21 @@ from aghbus.store import audit, inbox
 from aghbus.store.errors import StoreUnavailable
 from aghbus.store.transaction import Transaction
 
+_SOON: Final = 0.5  # seconds that a look at the inbox waits for the store to write
 _SHORTEST: Final = 0.01  # seconds between two tries for a message that is due: its consumer may hold the commit
 
 
 async def settled(core: Core) -> aiosqlite.Connection:
-    """The store's reader, which finds no lease that has run out: nobody may have asked for its message since."""
-    with contextlib.suppress(StoreUnavailable):
-        await core.store.write(lambda tx: inbox.expire_leases(tx, core.steps.settle(tx)))
-    return core.store.reader
+    """The store's reader, which finds no lease that has run out: nobody may have asked for its message since.
+
+    Where the store cannot write, or not soon, it is as it is: whoever asks wants to know why.
+    """
+    reader = core.store.reader
+    if await inbox.some_expired(reader, core.steps.now_millis()):
+        with contextlib.suppress(StoreUnavailable, TimeoutError):
+            async with asyncio.timeout(_SOON):
+                await core.store.write(lambda tx: inbox.expire_leases(tx, core.steps.settle(tx)))
+    return reader
 
 
 class Mailbox:

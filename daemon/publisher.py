@@ -239,6 +239,7 @@ class Publisher:
         """Send again what is due, and give up what is stale, until cancelled."""
         while True:
             self._outlook.clear()
+            failed = False
             try:
                 async with self._turn:
                     due = await self._core.store.write(self._take_due)
@@ -254,11 +255,14 @@ class Publisher:
                 soon = isinstance(error, StoreUnavailable) or self._core.link.state == "up"
                 next_at = self._core.clock.monotonic() + _NOT_TAKEN if soon else None
                 self._outlook.looks_at(next_at)
-            await self._pause(next_at)
+                failed = True
+            await self._pause(next_at, failed=failed)
 
-    async def _pause(self, at: float | None) -> None:
+    async def _pause(self, at: float | None, *, failed: bool) -> None:
         left = _LONGEST if at is None else at - self._core.clock.monotonic()
-        left = min(left, self._outlook.seconds_to_stale(self._core.clock.millis() / 1000), _LONGEST)
+        if not failed:  # else what is stale already was not given up, and would be so at once again
+            left = min(left, self._outlook.seconds_to_stale(self._core.clock.millis() / 1000))
+        left = min(left, _LONGEST)
         try:
             async with asyncio.timeout(max(left, _SHORTEST)):
                 await self._outlook.rung()

@@ -209,6 +209,12 @@ async def counts(reader: aiosqlite.Connection) -> dict[str, int]:
     return {state: found.get(state, 0) for state in ("ready", "leased", "dead")}
 
 
+async def some_expired(reader: aiosqlite.Connection, now_ms: int) -> bool:
+    """Whether there is a lease that has run out by `now_ms`."""
+    sql = "SELECT 1 FROM inbox WHERE state = 'leased' AND state IN ('ready', 'leased', 'dead') AND lease_until_ms <= ? LIMIT 1"
+    return bool(await fetch(reader, sql, [now_ms]))
+
+
 async def next_due_ms(reader: aiosqlite.Connection, after_ms: int = -1) -> int | None:
     """When, in Unix milliseconds after `after_ms`, the next message is ready or a lease runs out; None when none will."""
     value: int | None = (await fetch(reader, _NEXT_DUE, [after_ms]))[0][0]

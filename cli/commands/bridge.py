@@ -150,6 +150,7 @@ def _both_ways(context: Context, inward: Inward, printed: Printed, values: dict[
 
     api, main = context.api, threading.get_ident()
     try:
+        printed.recall(api)
         threading.Thread(target=hand_over, name="lines", daemon=True).start()
         hand_out(api, values["format"], context.output, lost_note(context), printed, meta=values["meta"])
     except _Stopped:

@@ -269,3 +269,22 @@ async def test_a_lease_that_has_run_out_is_shown_as_ready_though_nobody_asks(sto
     async with asyncio.timeout(15):
         while not await ready():
             assert item.lease_until_ms is None or clock.millis() < item.lease_until_ms + 5_000
+
+
+async def test_a_look_at_the_inbox_waits_for_no_store_that_cannot_write(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    core = core_of(store)
+    await store.write(receiving(say()))
+    jobs = store.stats.jobs
+    await Mailbox(core).list(frozenset(), 10)
+    assert store.stats.jobs == jobs  # no lease has run out: nothing to write
+    await store.write(lambda tx: inbox.lease_next(tx, NOW_MS, 1, "of a dead one"))
+
+    async def stalls(_job: object) -> None:
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(store, "write", stalls)
+    async with asyncio.timeout(15):
+        found = await Mailbox(core).list(frozenset(), 10)
+    assert [item.state for item in found.items] == ["leased"]

@@ -14,6 +14,7 @@ from aghbus.daemon.publisher import Publisher
 from aghbus.protocol.acks import MAX_ANSWER_BYTES, Ack, encode_ack
 from aghbus.protocol.errors import NotFound
 from aghbus.store import inbox, outbox
+from aghbus.store.errors import StoreUnavailable
 from aghbus.store.outbox import Outgoing
 from aghbus.store.retention import Policy, sweep
 from aghbus.store.transaction import Transaction
@@ -134,3 +135,20 @@ async def seen(core: Core, sql: str, state: str) -> None:
     async with asyncio.timeout(20):
         while not await rows(core.store, sql, state):
             await core.store.write(lambda _tx: None)
+
+
+async def test_a_store_that_cannot_write_is_not_asked_all_the_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Something is stale all the while, which nothing can give up."""
+    looks: list[float] = []
+    async with publishing(tmp_path, Wire(), link=Link(_nowhere, name="down")) as (publisher, core):
+
+        async def refuses(_job: object) -> None:
+            looks.append(core.clock.monotonic())
+            raise StoreUnavailable("the disk is full", hint="")
+
+        monkeypatch.setattr(core.store, "write", refuses)
+        publisher.link_up()  # looks at once
+        await wait_until(lambda: len(looks) >= 4, 20, "further looks")
+    assert looks[3] - looks[1] >= 0.9  # half a second each

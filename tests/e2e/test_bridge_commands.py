@@ -447,6 +447,21 @@ def test_with_two_works_printed_an_answer_that_names_none_is_refused(bus: Bus) -
         assert agent.end() == 1
 
 
+def test_what_an_earlier_process_has_printed_counts_too(bus: Bus) -> None:
+    first = bus.open("question one")
+    with bridging(bus.home, "worker", "sacp") as agent:
+        agent.wait_lines(1)
+        wait_for(lambda: bus.worker.state_of(first) == "working", WAIT, "the first to be acknowledged")
+        agent.end()
+    with bridging(bus.home, "worker", "sacp") as agent:  # the agent lives on behind a pipe of its own
+        second = bus.open("question two")
+        agent.wait_lines(1)
+        agent.write(RESPONSE)
+        agent.wait_words("line 1: error (whole) ambiguous_work: 2 works wait for an answer")
+        assert {bus.worker.state_of(work) for work in (first, second)} <= {"submitted", "working"}
+        assert agent.end() == 1
+
+
 def test_an_answer_after_a_question_back_is_for_the_same_work(bus: Bus) -> None:
     with bridging(bus.home, "worker", "humaninloop") as agent:
         opened = bus.ops.post("/v1/bridge/humaninloop", message=INPUT, target="worker")["sent"][0]["work_id"]
