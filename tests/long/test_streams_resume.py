@@ -118,7 +118,8 @@ def test_a_pruned_gap_is_an_event_and_the_unanswered_is_never_pruned(tmp_path: P
         worker.kill()
         waiting = [say(ops, f"{n} {BIG}") for n in range(10, 32)]
         wait_for(lambda: ops.get("/v1/messages?limit=1")["pruned_through"] > 0, 120, "retention to come by")
-        assert [ops.get(f"/v1/messages/{one}")["delivery"] for one in waiting] == ["published"] * len(waiting)
+        # Out already, or held back behind what the silent worker has not answered.
+        assert {ops.get(f"/v1/messages/{one}")["delivery"] for one in waiting} <= {"published", "queued"}
         late = Follower(ops, since=0)
         late.start()
         wait_for(lambda: late.seen, 30, "the gap")
