@@ -99,6 +99,18 @@ class Bench:
         document = self.say(sender, **fields)
         return {**document, "proof": self.signed(FRIEND)["proof"]}
 
+    def note_verified(self) -> list[str]:
+        """The ids of envelopes whose proofs are checked from now on."""
+        asked: list[str] = []
+        verify = self.core.flood._verifier
+
+        def noted(envelope: Envelope) -> None:
+            asked.append(envelope.id)
+            verify(envelope)
+
+        self.core.flood._verifier = noted
+        return asked
+
     async def senders(self, direction: str = "in") -> list[str]:
         rows = await self.store.reader.execute_fetchall(
             "SELECT sender FROM envelopes WHERE direction = ? ORDER BY seq", [direction]
@@ -226,14 +238,7 @@ def spent_by(forgery: dict[str, Any]) -> float:
 async def test_the_verifier_is_not_asked_for_what_is_held_off(tmp_path: Path) -> None:
     """Cost: nothing is verified that the budgets do not allow, and nothing of a plain message is."""
     async with bench(tmp_path) as b:
-        asked: list[str] = []
-        verify = b.core.flood._verifier
-
-        def noted(envelope: Envelope) -> None:
-            asked.append(envelope.id)
-            verify(envelope)
-
-        b.core.flood._verifier = noted
+        asked = b.note_verified()
         await b.offer(b.say("plain"))
         assert asked == []
         forgeries = [b.forged(FRIEND.handle) for _ in range(10)]
@@ -249,14 +254,7 @@ async def test_the_verifier_is_not_asked_for_what_is_held_off(tmp_path: Path) ->
 async def test_a_wrong_signature_spends_by_the_size_of_what_it_signs(tmp_path: Path) -> None:
     large = {"ext": {"filler": "x" * 1_000_000}}
     async with bench(tmp_path, Still()) as b:
-        asked: list[str] = []
-        verify = b.core.flood._verifier
-
-        def noted(envelope: Envelope) -> None:
-            asked.append(envelope.id)
-            verify(envelope)
-
-        b.core.flood._verifier = noted
+        asked = b.note_verified()
         first, more, small = b.forged(FRIEND.handle, **large), b.forged(FRIEND.handle, **large), b.forged(FRIEND.handle)
         for document in (first, more, more, small):
             await b.offer(document)

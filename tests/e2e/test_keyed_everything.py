@@ -11,6 +11,8 @@ from typing import Any
 
 import nats
 import pytest
+from nats.aio.client import Client
+from nats.aio.msg import Msg
 
 from aghbus.protocol.acks import Ack, encode_ack
 from aghbus.protocol.identifiers import subject_for
@@ -185,6 +187,14 @@ def _work_is_done(ops: Daemon, worker: Daemon, ops_handle: str, worker_handle: s
     assert unsigned(ops) == unsigned(worker) == []
 
 
+async def tapped_opening(thief: Client, ops: Daemon, worker_handle: str) -> tuple[dict[str, Any], Msg]:
+    """A work that ops opens while its worker is away, and its opening as the thief sees it on the broker."""
+    tapped = await thief.subscribe(subject_for("ws_local", "default", worker_handle))
+    await thief.flush()
+    sent: dict[str, Any] = await threaded(lambda: ops.post("/v1/works", to=worker_handle, text="Run it"))
+    return sent, await tapped.next_msg(SHORT)
+
+
 async def test_nobody_else_acknowledges_or_refuses_for_a_verified_peer(tmp_path: Path) -> None:
     async with NatsServer() as server:
         home = Home(tmp_path)
@@ -195,10 +205,7 @@ async def test_nobody_else_acknowledges_or_refuses_for_a_verified_peer(tmp_path:
             worker.kill()
             thief = await nats.connect(server.url)
             try:
-                tapped = await thief.subscribe(subject_for("ws_local", "default", worker_handle))
-                await thief.flush()
-                sent = await threaded(lambda: ops.post("/v1/works", to=worker_handle, text="Run it"))
-                seen = await tapped.next_msg(SHORT)
+                sent, seen = await tapped_opening(thief, ops, worker_handle)
                 for forged in (Ack(sent["id"], "committed"), Ack(sent["id"], "refused", "not_target")):
                     await thief.publish(seen.reply, encode_ack(forged))
                 await thief.flush()
@@ -222,10 +229,7 @@ async def test_a_forged_copy_that_comes_first_has_no_message_refused(tmp_path: P
             worker.kill()
             thief = await nats.connect(server.url)
             try:
-                tapped = await thief.subscribe(subject_for("ws_local", "default", worker_handle))
-                await thief.flush()
-                sent = await threaded(lambda: ops.post("/v1/works", to=worker_handle, text="Run it"))
-                seen = await tapped.next_msg(SHORT)
+                sent, seen = await tapped_opening(thief, ops, worker_handle)
                 forged = json.loads(seen.data)
                 del forged["work_id"]  # no opening, so that the protocol has no receipt for it
                 assert ops.process is not None

@@ -8,11 +8,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from aghbus.protocol.errors import NotFound
 from aghbus.store.database import Store
+from aghbus.store.errors import StoreUnavailable
 from aghbus.store.rows import Rows, Touch
 from aghbus.store.transaction import Transaction
 from tests.store.makers import BOB, EVE, make, receive, receiving, rows, say
@@ -233,3 +235,15 @@ def test_nothing_waits_after_an_undo() -> None:
     waiting.seen += (1, b"k")
     waiting.undo(before)
     assert waiting.position() == before
+
+
+async def test_a_writer_that_has_ended_by_a_defect_says_so(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def defect() -> None:
+        raise SystemError
+
+    monkeypatch.setattr(store._writer, "_transact", defect)
+    waiting = store.submit(receiving(say()))
+    with pytest.raises(SystemError):
+        await asyncio.wait_for(store.ended(), 10)
+    with pytest.raises(StoreUnavailable):
+        await waiting
