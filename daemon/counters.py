@@ -1,6 +1,5 @@
 """Named counts of everything that happens, and sentences about what is wrong: the raw material of `aghctl status`."""
 
-from collections import Counter
 from typing import Final
 
 _PROBLEM_LIFE: Final = 300.0  # seconds a problem is shown after it was last noticed
@@ -10,15 +9,15 @@ class Counters:
     """Counts since the start, by dotted name, and current problems by key."""
 
     def __init__(self) -> None:
-        self._counts: Counter[str] = Counter()
+        self._counts: dict[str, int] = {}
         self._problems: dict[str, tuple[float, str]] = {}
 
     def add(self, name: str, amount: int = 1) -> None:
         """Count `name`."""
-        self._counts[name] += amount
+        self._counts[name] = self._counts.get(name, 0) + amount
 
     def __getitem__(self, name: str) -> int:
-        return self._counts[name]
+        return self._counts.get(name, 0)
 
     def snapshot(self) -> dict[str, int]:
         """All counts by name, sorted."""

@@ -4,7 +4,7 @@ It adds the budgets of receipts, room in the inbox, the quarantine and its rows 
 agents that wait. Jobs may run twice and ahead of a commit: nothing outside the transaction is changed but through it.
 """
 
-from typing import Literal
+from typing import Final
 
 import msgspec
 
@@ -13,7 +13,20 @@ from aghbus.daemon.deadlines import Deadlines
 from aghbus.daemon.failpoints import failpoint
 from aghbus.daemon.link_events import Settlement
 from aghbus.daemon.trust_policy import denied_as
-from aghbus.protocol.effects import Conflict, Deliver, Effects, Quarantine, Queue, Remember, Requeue
+from aghbus.protocol.effects import (
+    Advance,
+    Bind,
+    Conflict,
+    Deliver,
+    Effect,
+    Effects,
+    Open,
+    Quarantine,
+    Queue,
+    Remember,
+    Requeue,
+    Store,
+)
 from aghbus.protocol.envelope import Envelope
 from aghbus.protocol.errors import ProtocolError
 from aghbus.protocol.receiving import Receiver, Source, decide, refuse
@@ -21,8 +34,10 @@ from aghbus.protocol.salvage import identity, is_private_to_others
 from aghbus.store import audit, quarantine
 from aghbus.store.apply import Applied, apply, load_source_view, load_view
 from aghbus.store.dedup import key_of
-from aghbus.store.outbox import Outgoing
 from aghbus.store.transaction import Transaction
+
+_STORED: Final[frozenset[type[Effect]]] = frozenset({Remember, Store, Bind, Open, Advance, Deliver})
+"""Effects with which the store does all that there is to do."""
 
 
 class Arrived(msgspec.Struct, frozen=True):
@@ -40,16 +55,18 @@ class Arrived(msgspec.Struct, frozen=True):
 
 
 class Done(msgspec.Struct, frozen=True):
-    """What became of one message in the transaction; `applied` None when it was held off, for the reason `held`.
+    """What became of one message in the transaction; `applied` None when it was held off, for the reason `held`: `inbox` where
+    that has no room, `memory` where the ids to be remembered are too many for one of so long a life (store/dedup.py).
 
-    `known`: it had come before, and is committed whatever is said of this copy.
+    `usual`: all effects are those that the store carries out (`_STORED`). `known`: it had come before, and is committed whatever
+    is said of this copy.
     """
 
     arrived: Arrived
     effects: Effects
     applied: Applied | None = None
-    outgoing: list[Outgoing] = msgspec.field(default_factory=list)
     held: str = ""
+    usual: bool = False
     known: bool = False
 
 
@@ -104,18 +121,18 @@ class Decider:
             key = key_of(envelope)
             view = load_view(tx, envelope, receiver.us, key)
             known, effects = view.duplicate, decide(envelope, view, receiver)
-            if (held := self._held(tx, effects, room)) is not None:
-                return Done(arrived, (), held=held)
+        usual = True
         for effect in effects:
-            if isinstance(effect, Queue) and self._suppressed(effect, arrived, effects):
-                effects = tuple(effect for effect in effects if not isinstance(effect, Queue | Requeue))
-                audit.note_policy(tx, arrived.received_ms, "receipt_suppressed", "the peer's budget", envelope=envelope)
-                break
-        for effect in effects:
-            if isinstance(effect, Quarantine):
-                self.quarantine(tx, arrived, effect)
-            elif isinstance(effect, Conflict):
-                self.note_conflict(tx, effect.envelope, arrived.received_ms)
+            if type(effect) is Remember:
+                if not tx.memory.dedup.admits(effect.until - receiver.now, core.settings.receive.remembered):
+                    return Done(arrived, (), held="memory")
+            elif type(effect) is Deliver:
+                if not room:
+                    return Done(arrived, (), held="inbox")
+            elif type(effect) not in _STORED:
+                usual = False
+        if not usual:
+            effects = self._note(tx, arrived, effects)
         capacity = core.settings.inbox.capacity
         applied = apply(
             tx, envelope, effects, us=receiver.us, received_ms=arrived.received_ms, inbox_capacity=capacity, key=key
@@ -124,19 +141,20 @@ class Decider:
             self._deadlines.note(tx, envelope, applied)
             core.trust.heard(tx, envelope, effects)
         failpoint("receive.decided")
-        return Done(arrived, effects, applied, applied.outgoing, known=known)
+        return Done(arrived, effects, applied, "", usual, known)
 
-    def _held(self, tx: Transaction, effects: Effects, room: bool) -> Literal["inbox", "memory"] | None:
-        """`inbox` when that has no room for what is to be delivered, `memory` when the ids to be remembered are too many for one
-        of so long a life (store/dedup.py)."""
+    def _note(self, tx: Transaction, arrived: Arrived, effects: Effects) -> Effects:
+        """What the daemon does about effects that the store knows nothing of; those that are left to be carried out."""
+        envelope = arrived.envelope
+        if any(isinstance(effect, Queue) and self._suppressed(effect, arrived, effects) for effect in effects):
+            effects = tuple(effect for effect in effects if not isinstance(effect, Queue | Requeue))
+            audit.note_policy(tx, arrived.received_ms, "receipt_suppressed", "the peer's budget", envelope=envelope)
         for effect in effects:
-            if isinstance(effect, Remember):
-                capacity = self._core.settings.receive.remembered
-                if not tx.memory.dedup.admits(effect.until - self._core.clock.seconds(), capacity):
-                    return "memory"
-            elif not room and isinstance(effect, Deliver):
-                return "inbox"
-        return None
+            if isinstance(effect, Quarantine):
+                self.quarantine(tx, arrived, effect)
+            elif isinstance(effect, Conflict):
+                self.note_conflict(tx, effect.envelope, arrived.received_ms)
+        return effects
 
     def _suppressed(self, effect: Queue, arrived: Arrived, effects: Effects) -> bool:
         """Whether the peer's budget has no room for this receipt. One that was not believed has another than the peer's own."""

@@ -7,13 +7,11 @@ brings it again. While one commit is under way the next batch gathers.
 
 import asyncio
 import logging
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Iterable
 from functools import partial
 from itertools import islice
 from typing import Final
-
-import msgspec
 
 from aghbus.daemon.core import Core
 from aghbus.daemon.deadlines import Deadlines
@@ -28,13 +26,11 @@ from aghbus.protocol.budget import Budgets
 from aghbus.protocol.effects import (
     AnswerWhois,
     Conflict,
-    Deliver,
     Discovered,
     Ignore,
     Quarantine,
     Queue,
     Remember,
-    Store,
 )
 from aghbus.protocol.envelope import DISCOVERY_KINDS, KINDS, Envelope, parse
 from aghbus.protocol.errors import Illegible, NotTarget, ProtocolError
@@ -70,7 +66,7 @@ class Intake:
         self._publisher = publisher
         self._queue: deque[Arrived] = deque()
         self._bytes = 0  # of what is in the queue
-        self._shares: Counter[str] = Counter()  # messages in the queue by sender, "" for the refused
+        self._shares: dict[str, int] = {}  # messages in the queue by sender, "" for the refused
         self._bell = asyncio.Event()
         self._idle = asyncio.Event()
         self._idle.set()
@@ -87,36 +83,40 @@ class Intake:
         """One message from the broker; never raises for what it holds."""
         core = self._core
         core.counters.add("received")
+        now_ms = core.clock.millis()
         try:
-            envelope = parse(message.data, core.clock.seconds())
+            envelope = parse(message.data, now_ms // 1000)
             if channel_of_subject(message.subject) != (envelope.workspace_id, envelope.channel):
                 raise NotTarget("is not the channel of the subject that it came on", "channel")
         except ProtocolError as error:
-            self._offer_refused(message, error)
+            self._offer_refused(message, error, now_ms)
             return
         core.counters.add(_RECEIVED[envelope.kind])
         failpoint("receive.parsed")
+        arrived = self._arrived(message, now_ms, envelope, us=core.identities.receiving(envelope))
         if (held := core.flood.hold(envelope)) is not None:
-            self._overload(held, self._arrived(message, envelope))
+            self._overload(held, arrived)
         elif envelope.kind in DISCOVERY_KINDS:
-            self._discover(message, envelope)
+            self._discover(arrived, envelope)
             _settle(message.settlement)
         else:
-            self._put(self._arrived(message, envelope))
+            self._put(arrived)
 
     def _arrived(
         self,
         message: InboundMessage,
+        now_ms: int,
         envelope: Envelope | None,
         error: ProtocolError | None = None,
         source: Source | None = None,
+        *,
+        us: str,
     ) -> Arrived:
-        now_ms = self._core.clock.millis()
-        reply = (message.headers or {}).get(ANSWER_TO, message.reply)  # NATS' own may be for a stream's confirmation
-        us = self._core.us if envelope is None else self._core.identities.receiving(envelope)
+        # NATS' own reply subject may be for a stream's confirmation.
+        reply = message.reply if message.headers is None else message.headers.get(ANSWER_TO, message.reply)
         return Arrived(message.subject, message.data, now_ms, envelope, error, source, reply, message.settlement, us)
 
-    def _offer_refused(self, message: InboundMessage, error: ProtocolError) -> None:
+    def _offer_refused(self, message: InboundMessage, error: ProtocolError, now_ms: int) -> None:
         core = self._core
         core.counters.add("refused")
         core.counters.add(f"refused.{error.reason}")
@@ -129,7 +129,7 @@ class Intake:
             self._decider.skip()
             _settle(message.settlement)
             return
-        self._put(msgspec.structs.replace(self._arrived(message, None, error, source), us=us))
+        self._put(self._arrived(message, now_ms, None, error, source, us=us))
 
     def _salvage(self, raw: bytes) -> tuple[Source | None, str]:
         """What could be read of refused bytes, and which of our ids they were directed at."""
@@ -140,19 +140,19 @@ class Intake:
         return None, core.us
 
     def _put(self, arrived: Arrived) -> None:
-        limit, sender, size = self._core.settings.receive.queue, _sender(arrived), len(arrived.raw)
-        share = self._shares.get(sender, 0)
-        if share >= max(1, int(limit * _SHARE)) or len(self._queue) >= limit or self._bytes + size > _QUEUE_BYTES:
+        queue, limit, sender = self._queue, self._core.settings.receive.queue, _sender(arrived)
+        waiting, size, share = len(queue), self._bytes + len(arrived.raw), self._shares.get(sender, 0)
+        if waiting >= limit or size > _QUEUE_BYTES or (share and share >= int(limit * _SHARE)):
             self._overload("queue", arrived)
             return
-        if not self._queue:
+        if not waiting:
             self._idle.clear()
             self._bell.set()
-        self._queue.append(arrived)
-        self._bytes += size
+        queue.append(arrived)
+        self._bytes = size
         self._shares[sender] = share + 1
 
-    def _discover(self, message: InboundMessage, envelope: Envelope) -> None:
+    def _discover(self, arrived: Arrived, envelope: Envelope) -> None:
         """Greet and whois: answered at once, remembered behind (docs/adr/0004)."""
         core = self._core
         view = View(duplicate=core.store.memory.dedup.contains(key_of(envelope)))
@@ -171,7 +171,7 @@ class Intake:
                     core.counters.add("refused")
                     core.counters.add(f"refused.{reason}")
                     if self._kept.spend("", core.clock.monotonic()):
-                        self._keep(self._arrived(message, envelope), effect)
+                        self._keep(arrived, effect)
                 case Ignore(why=why):
                     core.counters.add(f"ignored.{why}")
                 case _:
@@ -241,16 +241,17 @@ class Intake:
             self._core.verification.forget(envelopes)
 
     def _next(self) -> list[Arrived]:
+        queue, shares = self._queue, self._shares
         batch: list[Arrived] = []
         size = 0
-        while self._queue and len(batch) < _BATCH and size < _BATCH_BYTES:
-            arrived = self._queue.popleft()
+        while queue and len(batch) < _BATCH and size < _BATCH_BYTES:
+            arrived = queue.popleft()
             batch.append(arrived)
             size += len(arrived.raw)
-            self._shares[_sender(arrived)] -= 1
+            shares[_sender(arrived)] -= 1
         self._bytes -= size
-        if not self._queue:
-            self._shares.clear()
+        if not queue:
+            shares.clear()
         return batch
 
     async def _work_off(self, batch: list[Arrived]) -> None:
@@ -292,13 +293,23 @@ class Intake:
     # acting, after the commit
 
     def _act(self, done: Done) -> None:
-        core = self._core
         if done.held:
             self._overload(done.held, done.arrived)
             return
+        if not done.usual:
+            self._tell(done)
+        if done.applied is not None:
+            if done.applied.outgoing:
+                self._publisher.enqueue(done.applied.outgoing)
+            _settle(done.arrived.settlement)
+            if done.arrived.reply:
+                self._acknowledge(done)
+            failpoint("receive.acted")
+
+    def _tell(self, done: Done) -> None:
+        """Counts, and reports, what the store knows nothing of."""
+        core = self._core
         for effect in done.effects:
-            if isinstance(effect, Remember | Store | Deliver):
-                continue  # the usual ones: the store has done all that there is to do
             match effect:
                 case Ignore(why=why):
                     core.counters.add(f"ignored.{why}")
@@ -311,18 +322,14 @@ class Intake:
                     core.counters.add(f"sent.{answer.kind}")
                 case _:
                     pass
-        if done.applied is not None:
-            if done.outgoing:
-                self._publisher.enqueue(done.outgoing)
-            _settle(done.arrived.settlement)
-            self._acknowledge(done)
-            failpoint("receive.acted")
 
     def _announce(self, results: list[Done]) -> None:
         """Wake those who wait for new envelopes, once for all."""
-        applied = [done.applied for done in results if done.applied is not None]
-        seq = max((max(one.seq or 0, *one.queued) if one.queued else one.seq or 0 for one in applied), default=0)
-        self._core.announcer.ring(seq)
+        last = 0
+        for done in results:
+            if done.applied is not None:
+                last = max(last, done.applied.last_seq)
+        self._core.announcer.ring(last)
 
     def _acknowledge(self, done: Done) -> None:
         """Tell the sender's daemon, if it asked, that a message directed at us is committed, or refused for good.
@@ -330,7 +337,7 @@ class Intake:
         A handle is told only of what it is shown to have sent: a forged copy would have us refuse the real one, in our name.
         """
         envelope, reply = done.arrived.envelope, done.arrived.reply
-        if not reply or envelope is None or envelope.to is None or not may_answer(reply):
+        if envelope is None or envelope.to is None or not may_answer(reply):
             return
         if envelope.to not in self._core.identities:
             return

@@ -23,9 +23,11 @@ class Budgets:
     def spend(self, key: str, now: float, cost: float = 1.0) -> bool:
         """Take `cost` tokens of `key` at monotonic second `now`; False, and nothing taken, when it has too few."""
         level = self._level(key, now)
-        allowed = level >= cost
-        self._set(key, level - cost if allowed else level, now)
-        return allowed
+        if level < cost:
+            self._set(key, level, now)
+            return False
+        self._set(key, level - cost, now)
+        return True
 
     def has(self, key: str, now: float, cost: float = 1.0) -> bool:
         """Whether `spend` would succeed now; nothing is taken, and no bucket is remembered for it."""
@@ -44,14 +46,20 @@ class Budgets:
         self._set(key, max(0.0, self._level(key, now) - cost), now)
 
     def _level(self, key: str, now: float) -> float:
-        level, since = self._buckets.get(key, (self._capacity, now))
-        return min(self._capacity, level + max(0.0, now - since) * self._per_second)
+        bucket = self._buckets.get(key)
+        if bucket is None:
+            return self._capacity
+        level, since = bucket
+        if now > since:
+            level += (now - since) * self._per_second
+        return level if level < self._capacity else self._capacity
 
     def _set(self, key: str, level: float, now: float) -> None:
-        self._buckets[key] = (level, now)
-        self._buckets.move_to_end(key)
-        if len(self._buckets) > self._keys:
-            self._buckets.popitem(last=False)
+        buckets = self._buckets
+        buckets[key] = (level, now)
+        buckets.move_to_end(key)
+        if len(buckets) > self._keys:
+            buckets.popitem(last=False)
 
 
 class Doubts:

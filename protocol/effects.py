@@ -3,6 +3,8 @@
 Effects that change the store (Remember, Store, Bind, Open, Advance, Queue, Requeue) are carried out in one transaction;
 the rest (Deliver, Discovered, AnswerWhois, …) once it is committed. `Conflict` comes alone; `Quarantine` and `Ignore` come
 first and may be followed by the answer to the sender (Requeue, Queue), and by nothing else.
+
+None of them has subclasses: where every message passes, `type(effect) is Store` asks in a fifth of the time of `isinstance`.
 """
 
 from typing import Literal

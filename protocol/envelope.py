@@ -30,7 +30,7 @@ WORK_KINDS: Final = frozenset({"receipt", "trace"})  # work_id required
 OPENING_KINDS: Final = frozenset({"say", "capability"})  # may open a work
 
 
-class Envelope(msgspec.Struct, frozen=True, kw_only=True):
+class Envelope(msgspec.Struct, frozen=True):
     """One valid envelope. `sender` and `to` are the wire's `from` and `to`; `container` is thread_id or direct_id.
 
     `raw` is the message exactly as received or as it will be published: unknown fields live on there.
@@ -70,6 +70,9 @@ class Envelope(msgspec.Struct, frozen=True, kw_only=True):
         return msgspec.json.decode(self.ext) if self.ext is not None else {}
 
 
+_NULL: Final = Raw(b"null")
+
+
 class _Wire(msgspec.Struct):
     protocol: str
     id: str
@@ -80,7 +83,7 @@ class _Wire(msgspec.Struct):
     body: Raw
     sender: str = msgspec.field(name="from")
     to: str | None = None
-    surface: Raw = Raw(b"null")
+    surface: Raw = _NULL
     thread_id: str | None = None
     direct_id: str | None = None
     work_id: str | None = None
@@ -88,11 +91,13 @@ class _Wire(msgspec.Struct):
     trace_id: str | None = None
     causation_id: str | None = None
     expires_at: int | None = None
-    proof: Raw = Raw(b"null")
-    ext: Raw = Raw(b"null")
+    proof: Raw = _NULL
+    ext: Raw = _NULL
     interaction_id: Raw | UnsetType = UNSET
 
 
+_right_routes: set[tuple[str, str, str, str | None]] = set()
+_REMEMBERED: Final = 4_096  # of those, ours: only what was found right is kept, which is short
 _decode_wire: Final = msgspec.json.Decoder(_Wire).decode
 _decode_any: Final = msgspec.json.Decoder().decode
 _SURFACES: Final = {b'"thread"': "thread", b'"direct"': "direct"}
@@ -119,13 +124,14 @@ def parse(raw: bytes, now: int) -> Envelope:
     body = BODY_PARSERS[kind](_body(wire), wire.sender)
     if kind == "whois" and wire.reply_to is None and getattr(body, "type", "") == "response":
         raise Malformed("is required on a whois response", "reply_to")
+    # Not all by name: more than fifteen names would be passed in a dictionary, which takes as long as half of the checks.
     return Envelope(
-        raw=raw,
-        id=wire.id,
-        workspace_id=wire.workspace_id,
-        kind=kind,
-        channel=wire.channel,
-        sender=wire.sender,
+        raw,
+        wire.id,
+        wire.workspace_id,
+        kind,
+        wire.channel,
+        wire.sender,
         to=wire.to,
         surface=surface,
         container=container,
@@ -136,8 +142,8 @@ def parse(raw: bytes, now: int) -> Envelope:
         ts=wire.ts,
         expires_at=wire.expires_at,
         body=body,
-        ext=_object(wire.ext, "ext"),
-        proof=_object(wire.proof, "proof"),
+        ext=None if wire.ext is _NULL else _object(wire.ext, "ext"),
+        proof=None if wire.proof is _NULL else _object(wire.proof, "proof"),
     )
 
 
@@ -192,7 +198,9 @@ def _check_bytes(raw: bytes) -> None:
             raise Illegible(f"is not UTF-8 at byte {error.start}") from None
     if b"\\u" in raw and _SURROGATE_ESCAPE.search(raw):
         _check_surrogates(raw)
-    if raw.count(b"[") + raw.count(b"{") > MAX_DEPTH:
+    if (
+        raw.count(b"{") + (raw.count(b"[") if b"[" in raw else 0) > MAX_DEPTH
+    ):  # to look for one is quicker than to count
         _check_depth(raw)
 
 
@@ -228,14 +236,36 @@ def _check_header(wire: _Wire) -> str:
         raise Malformed(f"must be {PROTOCOL}", "protocol")
     if not is_message_id(wire.id):
         raise Malformed("must be 1-256 bytes without control characters or outer white space", "id")
-    if not is_workspace_id(wire.workspace_id):
+    _check_route(wire)
+    if wire.reply_to is not None or wire.trace_id is not None or wire.causation_id is not None:
+        _check_correlation(wire)
+    if wire.ts <= 0:
+        raise Malformed("must be a positive number of Unix seconds", "ts")
+    if wire.expires_at is not None and wire.expires_at > MAX_SECONDS:
+        raise Malformed("does not fit 64 bits", "expires_at")
+    return _check_kind(wire)
+
+
+def _check_route(wire: _Wire) -> None:
+    """Where from and where to: most messages come from few peers, on few channels, so that answers are remembered."""
+    route = (wire.workspace_id, wire.channel, wire.sender, wire.to)
+    if route in _right_routes:
+        return
+    workspace_id, channel, sender, to = route
+    if not is_workspace_id(workspace_id):
         raise Malformed("must be non-empty without `.`, `*`, `>`, space or control characters", "workspace_id")
-    if not is_channel(wire.channel):
+    if not is_channel(channel):
         raise Malformed("does not match ^[a-z0-9][a-z0-9_-]{0,63}$", "channel")
-    if not is_peer(wire.sender):
+    if not is_peer(sender):
         raise Malformed("is not a peer id", "from")
-    if wire.to is not None and not is_peer(wire.to):
+    if to is not None and not is_peer(to):
         raise Malformed("is not a peer id", "to")
+    if len(_right_routes) >= _REMEMBERED:
+        _right_routes.clear()
+    _right_routes.add(route)
+
+
+def _check_correlation(wire: _Wire) -> None:
     for field, value in (
         ("reply_to", wire.reply_to),
         ("trace_id", wire.trace_id),
@@ -243,11 +273,6 @@ def _check_header(wire: _Wire) -> str:
     ):
         if value is not None and not is_message_id(value):
             raise Malformed("must be 1-256 bytes without control characters or outer white space", field)
-    if wire.ts <= 0:
-        raise Malformed("must be a positive number of Unix seconds", "ts")
-    if wire.expires_at is not None and wire.expires_at > MAX_SECONDS:
-        raise Malformed("does not fit 64 bits", "expires_at")
-    return _check_kind(wire)
 
 
 def _check_kind(wire: _Wire) -> str:
@@ -265,11 +290,12 @@ def _check_kind(wire: _Wire) -> str:
 
 def _check_fresh(wire: _Wire, now: int) -> None:
     """Spec section 5 step 3."""
-    if wire.ts > now + REPLAY_AGE:
+    ts, expires_at = wire.ts, wire.expires_at
+    if ts > now + REPLAY_AGE:
         raise Expired(f"is more than {REPLAY_AGE} s in the future", "ts")
-    if wire.expires_at is not None and wire.expires_at <= now:
+    if expires_at is not None and expires_at <= now:
         raise Expired("has passed", "expires_at")
-    if now >= fresh_until(wire.ts, wire.expires_at):
+    if now >= fresh_until(ts, expires_at):
         age = REPLAY_AGE if wire.expires_at is None else MAX_LIFETIME
         raise Expired(f"is more than {age} s ago", "ts")
 
@@ -294,6 +320,8 @@ def _check_surface(wire: _Wire, kind: str) -> tuple[str | None, str | None]:
 
 def _surface_of(raw: Raw) -> str | None:
     """The surface, None when absent or null, empty for anything else."""
+    if raw is _NULL:
+        return None
     text = bytes(raw)
     if text == b"null":
         return None

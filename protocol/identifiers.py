@@ -19,7 +19,7 @@ KEY_ID: Final = re.compile(r"sha256:[a-f0-9]{64}")
 THREAD_ID: Final = re.compile(r"thread_[a-z0-9][a-z0-9_-]{2,95}")
 DIRECT_ID: Final = re.compile(r"direct_[a-f0-9]{32}")
 EMITTED_WORK_ID: Final = re.compile(r"work_[a-zA-Z0-9_-]{1,64}")
-_REMEMBERED: Final = 4_096  # answers about names: most messages come from few peers, in few threads
+_REMEMBERED: Final = 4_096  # names derived from names that were found right: most messages are between few peers
 _WORKSPACE_FORBIDDEN: Final = re.compile(r"[.*> \x00-\x1f\x7f-\x9f]")
 _PEER: Final = re.compile(rf"{PEER_ID.pattern}|{HANDLE.pattern}")
 _PLAIN_ID: Final = re.compile(r"[!-~]{1,256}")  # the usual case of an id, decided in one match
@@ -47,7 +47,6 @@ def is_emitted_work_id(value: str) -> bool:
     return EMITTED_WORK_ID.fullmatch(value) is not None
 
 
-@lru_cache(_REMEMBERED)
 def is_workspace_id(value: str) -> bool:
     """Non-empty, without `.`, space, `*`, `>` and control characters, since it is one token of a subject."""
     return (
@@ -55,13 +54,11 @@ def is_workspace_id(value: str) -> bool:
     )
 
 
-@lru_cache(_REMEMBERED)
 def is_channel(value: str) -> bool:
     """`^[a-z0-9][a-z0-9_-]{0,63}$`."""
     return CHANNEL.fullmatch(value) is not None
 
 
-@lru_cache(_REMEMBERED)
 def is_peer(value: str) -> bool:
     """A plain peer id or a verified handle."""
     return _PEER.fullmatch(value) is not None
@@ -77,7 +74,6 @@ def is_key_id(value: str) -> bool:
     return KEY_ID.fullmatch(value) is not None
 
 
-@lru_cache(_REMEMBERED)
 def is_thread_id(value: str) -> bool:
     """`^thread_[a-z0-9][a-z0-9_-]{2,95}$`."""
     return THREAD_ID.fullmatch(value) is not None

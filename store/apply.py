@@ -48,6 +48,12 @@ class Applied(msgspec.Struct, frozen=True, kw_only=True):
         """The sequences of what is to be published."""
         return tuple(row.seq for row in self.outgoing)
 
+    @property
+    def last_seq(self) -> int:
+        """The highest of these sequences, 0 when there is none."""
+        seq = self.seq or 0
+        return max(seq, *self.queued) if self.outgoing else seq
+
 
 def load_view(tx: Transaction, envelope: Envelope, us: str, key: bytes | None = None) -> View:
     """What the store knows that bears on `envelope`; `us` is our peer id, `key` its `key_of`, where that is known."""
@@ -99,9 +105,8 @@ def apply(
     `envelope` is None for one that failed validation (its effects store nothing of it), `key` its `key_of` where that is known.
     Raises InboxFull, before anything is written, when the agent's inbox has no room: it counts as not received then.
     """
-    for effect in effects:
-        if isinstance(effect, Deliver):
-            inbox.require_room(tx, inbox_capacity)
+    if tx.memory.inbox_waiting.value >= inbox_capacity and any(type(effect) is Deliver for effect in effects):
+        inbox.require_room(tx, inbox_capacity)
     run = _Run(tx, us, received_ms)
     if envelope is None:
         for effect in effects:
@@ -136,17 +141,18 @@ class _Run:
         """The usual effects first, and by plain comparison: every message passes here."""
         if envelope.work_id is not None:
             self.change = _work_change(effects)
+        tx = self.tx
         for effect in effects:
-            if isinstance(effect, Remember):
-                self.tx.memory.dedup.remember(self.tx, key_of(envelope) if key is None else key, effect.until)
-            elif isinstance(effect, Store):
+            if type(effect) is Remember:
+                tx.memory.dedup.remember(tx, key_of(envelope) if key is None else key, effect.until)
+            elif type(effect) is Store:
                 self.seq = self._store(envelope, effect, effects, self.change[0])
                 if effect.direction == "in" and envelope.kind in WORK_KINDS:
                     self._note_arrival(envelope)
-            elif isinstance(effect, Deliver):
-                inbox.add(self.tx, _stored(self.seq))
+            elif type(effect) is Deliver:
+                inbox.add(tx, _stored(self.seq))
                 self.delivered = True
-            elif isinstance(effect, Bind | Open | Advance):
+            elif type(effect) is Bind or type(effect) is Open or type(effect) is Advance:
                 self._change(envelope, effect, effects, self.seq)
             else:
                 self.detached(effect)
@@ -187,9 +193,9 @@ class _Run:
         delivery: Literal["queued", "ready"] | None = "queued" if effect.direction == "out" else None
         role: Role | None = None
         for other in effects:
-            if isinstance(other, Deliver):
+            if type(other) is Deliver:
                 delivery = "ready"
-            elif isinstance(other, Open):
+            elif type(other) is Open:
                 role = works.role_of(other.work, self.us)  # it is written after its envelope
         if role is None and effect.verdict is not None and envelope.work_id is not None:
             role = works.role(self.tx, envelope.workspace_id, envelope.channel, envelope.work_id)
@@ -205,16 +211,12 @@ class _Run:
         self.tx.told.append(fresh)
 
     def _audit(self, envelope: Envelope, effect: Store) -> None:
-        verdict = effect.verdict
-        audit.note_envelope(
-            self.tx,
-            self.now_ms,
-            _EVENTS[effect.direction] if verdict is None or verdict.outcome != "rejected" else "reject",
-            envelope,
-            outcome="kept" if verdict is None else verdict.outcome,
-            reason=None if verdict is None else verdict.reason,
-            trust=effect.trust,
-        )
+        verdict, event = effect.verdict, _EVENTS[effect.direction]
+        if verdict is None:
+            audit.note_envelope(self.tx, self.now_ms, event, envelope, "kept", None, effect.trust)
+        else:
+            event = "reject" if verdict.outcome == "rejected" else event
+            audit.note_envelope(self.tx, self.now_ms, event, envelope, verdict.outcome, verdict.reason, effect.trust)
 
     def _change(self, envelope: Envelope, effect: Bind | Open | Advance, effects: Effects, seq: int | None) -> None:
         match effect:
@@ -249,9 +251,9 @@ def _state_before(verdict: Step, before: WorkView | None) -> State | None:
 
 def _work_change(effects: Effects) -> tuple[WorkView | None, WorkView | None]:
     for effect in effects:
-        if isinstance(effect, Advance):
+        if type(effect) is Advance:
             return effect.before, effect.after
-        if isinstance(effect, Open):
+        if type(effect) is Open:
             return None, effect.work
     return None, None
 

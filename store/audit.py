@@ -10,7 +10,7 @@ all: so the order of the rows is that of the commits, and a job that is undone l
 import sqlite3
 from functools import partial
 from hashlib import sha256
-from typing import TYPE_CHECKING, Final, Literal, NamedTuple
+from typing import TYPE_CHECKING, Final, Literal
 
 import msgspec
 
@@ -41,7 +41,7 @@ _GET: Final = "SELECT value FROM meta WHERE key = ?"
 _encode: Final = msgspec.json.Encoder().encode
 
 
-class Entry(NamedTuple):
+class Entry(msgspec.Struct, frozen=True, array_like=True):
     """A row without its number and hash; `digest` is the SHA-256 of the envelope's bytes, in hexadecimal. None: does not apply."""
 
     at_ms: int
@@ -146,7 +146,7 @@ class AuditLog:
         rows = tx.rows
         for entry in tx.entries:
             n += 1
-            line = _encode((n, *entry))
+            line = b"[%d,%b" % (n, _encode(entry)[1:])
             before = link(before, line)
             rows.audit += (n, line, before)
         head = AuditHead(n, before)
@@ -187,15 +187,13 @@ def note_envelope(
     at_ms: int,
     event: Event,
     envelope: Envelope,
-    *,
     outcome: str,
-    reason: str | None = None,
-    trust: str | None = None,
+    reason: str | None,
+    trust: str,
 ) -> None:
     """A valid envelope was kept for sending, or received."""
-    log = tx.memory.audit
-    if log.enabled:
-        log.add(tx, _of_envelope(at_ms, event, envelope, outcome, reason, trust))
+    if tx.memory.audit.enabled:
+        tx.entries.append(_of_envelope(at_ms, event, envelope, outcome, reason, trust))
 
 
 def note_refused(
@@ -271,9 +269,20 @@ def note_policy(
 def _of_envelope(
     at_ms: int, event: Event, envelope: Envelope, outcome: str, reason: str | None, trust: str | None
 ) -> Entry:
-    digest = sha256(envelope.raw).hexdigest()
-    who = (envelope.id, envelope.sender, envelope.to, envelope.channel, envelope.kind, envelope.work_id)
-    return Entry._make((at_ms, event, outcome, reason, *who, trust, digest))  # half the time of naming twelve arguments
+    return Entry(
+        at_ms,
+        event,
+        outcome,
+        reason,
+        envelope.id,
+        envelope.sender,
+        envelope.to,
+        envelope.channel,
+        envelope.kind,
+        envelope.work_id,
+        trust,
+        sha256(envelope.raw).hexdigest(),
+    )
 
 
 def _storable(text: str) -> str:

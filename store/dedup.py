@@ -62,13 +62,14 @@ class DedupWindow:
 
     def remember(self, tx: Transaction, key: bytes, until: int) -> None:
         """Keeps `key` until Unix second `until` and the grace after it. A key that is kept already stays as it is."""
-        if key in self._keys:
+        keys = self._keys
+        if key in keys:
             return
-        self._number = (self._number + 1) % _NUMBERS
+        self._number = number = (self._number + 1) % _NUMBERS
         rows = tx.rows
-        rows.seen += (_first_slot(until + GRACE + _BUCKET) + self._number, key)
+        rows.seen += (_first_slot(until + GRACE + _BUCKET) + number, key)
         rows.waiting = True
-        self._keys.add(key)
+        keys.add(key)
         tx.remembered.append(key)
 
     def forget(self, keys: Iterable[bytes]) -> None:
@@ -93,4 +94,5 @@ class DedupWindow:
 
 
 def _first_slot(second: int) -> int:
-    return min(second // _BUCKET, _LATEST) << _NUMBER_BITS
+    minute = second // _BUCKET
+    return (minute if minute < _LATEST else _LATEST) << _NUMBER_BITS

@@ -10,7 +10,6 @@ from aghbus.protocol.envelope import Envelope
 from aghbus.protocol.identifiers import is_handle
 from aghbus.protocol.rooms import Binding, Pair
 from aghbus.store.envelopes import fetch
-from aghbus.store.rows import Touch
 from aghbus.store.transaction import Transaction
 
 _BIND: Final = """
@@ -77,11 +76,10 @@ def bind(tx: Transaction, workspace_id: str, channel: str, direct_id: str, bindi
 def touch(tx: Transaction, envelope: Envelope, pair: Pair | None, seq: int, now_ms: int) -> None:
     """Counts `envelope` in its thread or in its pair's room; without effect for discovery and unbound rooms."""
     if envelope.surface == "thread":
-        touch = Touch((envelope.workspace_id, envelope.channel, envelope.container or ""), now_ms, seq)
-        tx.rows.threads.append(touch)
+        tx.rows.threads.append(((envelope.workspace_id, envelope.channel, envelope.container or ""), now_ms, seq))
     elif pair is not None:
         place = (envelope.workspace_id, envelope.channel, envelope.container or "", *pair)
-        tx.rows.rooms.append(Touch(place, now_ms, seq))
+        tx.rows.rooms.append((place, now_ms, seq))
     tx.rows.waiting = True
 
 

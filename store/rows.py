@@ -77,12 +77,8 @@ class Position(NamedTuple):
     audit: int
 
 
-class Touch(NamedTuple):
-    """A message in a thread, or in the room of a pair: `place` is the key of its row."""
-
-    place: tuple[str, ...]
-    now_ms: int
-    seq: int
+Touch = tuple[tuple[str, ...], int, int]
+"""A message in a thread, or in the room of a pair: the key of its row, when it was, in Unix milliseconds, and its sequence."""
 
 
 class Rows:

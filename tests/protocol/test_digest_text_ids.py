@@ -4,6 +4,7 @@ import hashlib
 import json
 import sys
 import unicodedata
+from collections.abc import Callable
 from typing import Any, Final
 
 import pytest
@@ -20,6 +21,7 @@ from aghbus.protocol.identifiers import (
     is_handle,
     is_message_id,
     is_peer,
+    is_thread_id,
     is_workspace_id,
     pair_of,
     route_token,
@@ -271,3 +273,11 @@ class TestDerivedIds:
         assert [is_emitted_work_id("work_" + "w" * size) for size in (0, 1, 64, 65)] == [False, True, True, False]
         assert [is_handle("n" * size + "@" + "a" * 32) for size in (0, 1, 32, 33)] == [False, True, True, False]
         assert not any(is_peer(text) for text in (A + "\n", "Ops", B + "@", "a.b@" + "a" * 32))
+
+
+@pytest.mark.parametrize("check", [is_channel, is_peer, is_thread_id, is_workspace_id])
+def test_names_that_are_none_are_not_kept(check: Callable[[str], bool]) -> None:
+    name = "A" * 100_000  # a stranger may send any number of those
+    before = sys.getrefcount(name)
+    assert not check(name)
+    assert sys.getrefcount(name) == before

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from aghbus.protocol.errors import NotFound
 from aghbus.store.database import Store
 from aghbus.store.errors import StoreUnavailable
-from aghbus.store.rows import Rows, Touch
+from aghbus.store.rows import Rows
 from aghbus.store.transaction import Transaction
 from tests.store.makers import BOB, EVE, make, receive, receiving, rows, say
 
@@ -116,7 +116,7 @@ async def test_what_a_job_appended_after_its_look_is_taken_back_too(store: Store
 
 async def test_rows_that_cannot_be_written_fail_their_own_job_alone(store: Store) -> None:
     def impossible(tx: Transaction) -> None:
-        tx.rows.threads.append(Touch(("ws", "channel", "\ud800"), 1, 1))  # no UTF-8
+        tx.rows.threads.append((("ws", "channel", "\ud800"), 1, 1))  # no UTF-8
         tx.rows.waiting = True
 
     jobs: list[asyncio.Future[Any]] = [
