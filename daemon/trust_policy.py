@@ -29,10 +29,8 @@ class _Pins(ChainMap[str, str]):
 
     def __contains__(self, name: object) -> bool:
         """Asked of every message; ChainMap's own takes ten times as long."""
-        for pins in self.maps:  # noqa: SIM110 - a generator takes three times as long
-            if name in pins:
-                return True
-        return False
+        configured, decided, claimed = self.maps
+        return name in configured or name in decided or name in claimed
 
 
 class LivePolicy:

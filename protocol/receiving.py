@@ -84,9 +84,10 @@ def decide(envelope: Envelope, view: View, receiver: Receiver) -> Effects:
     trust: Trust | None = None
     try:
         trust = assess(envelope, receiver.verifier)
-        if envelope.sender != receiver.us:  # our own messages come back to us, whatever we think of others
-            opens = _opens_work(envelope, view, receiver)
-            receiver.policy.judge(envelope, trust, opens_work=opens)
+        policy = receiver.policy
+        # Our own messages come back to us, whatever we think of others.
+        if envelope.sender != receiver.us and not policy.asks_nothing_of(envelope, trust):
+            policy.judge(envelope, trust, opens_work=_opens_work(envelope, view, receiver))
         return _route(envelope, trust, view, receiver)
     except ProtocolError as error:
         return refuse(error, _answerable(envelope, receiver), view, receiver, trust)

@@ -56,15 +56,15 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
 
         `trust` is what verification said; `opens_work` whether the envelope would open a work with us.
         """
-        if trust != "verified" and self._asks_nothing_of(envelope):
-            return
         for check in self.checks(envelope, trust, opens_work=opens_work):
             if check.error is not None:
                 raise check.error
 
-    def _asks_nothing_of(self, envelope: Envelope) -> bool:
-        """Whether all `checks` of an envelope that is not verified say yes: the usual case, told without asking each."""
-        return self.mode != "require" and envelope.sender not in self.pins and envelope.channel not in self.channels
+    def asks_nothing_of(self, envelope: Envelope, trust: Trust) -> bool:
+        """Whether all `checks` say yes to an envelope that is not verified: the usual case, told without asking each."""
+        if trust == "verified" or self.mode == "require":
+            return False
+        return envelope.sender not in self.pins and envelope.channel not in self.channels
 
     def checks(self, envelope: Envelope, trust: Trust, *, opens_work: bool) -> Iterator[Check]:
         """Every question that is asked about an envelope, in order: the first whose answer is no decides."""

@@ -72,15 +72,32 @@ class Sent(NamedTuple):
 
 def insert(tx: Transaction, envelope: Envelope, store: Store, before: State | None, received_ms: int) -> int:
     """Keeps `envelope` with the verdict of `store`; `before` is the work's state before it. Its sequence."""
-    verdict = store.verdict
-    pair_a, pair_b = store.pair or (None, None)
     last_seq = tx.memory.last_seq
-    last_seq.value += 1
+    last_seq.value = seq = last_seq.value + 1
     if envelope.ext is not None and MARK in bytes(envelope.ext):
         tx.memory.bridged = True
-    rows = tx.rows
-    rows.envelopes += (
-        last_seq.value,
+    tx.rows.waiting = True
+    verdict = store.verdict
+    if verdict is None and store.pair is None and envelope.work_id is None:
+        tx.rows.plain += (
+            seq,
+            store.direction,
+            envelope.workspace_id,
+            envelope.channel,
+            envelope.kind,
+            envelope.id,
+            envelope.sender,
+            envelope.to,
+            envelope.surface,
+            envelope.container,
+            store.trust,
+            received_ms,
+            envelope.raw,
+        )
+        return seq
+    pair_a, pair_b = store.pair or (None, None)
+    tx.rows.envelopes += (
+        seq,
         store.direction,
         envelope.workspace_id,
         envelope.channel,
@@ -102,8 +119,7 @@ def insert(tx: Transaction, envelope: Envelope, store: Store, before: State | No
         received_ms,
         envelope.raw,
     )
-    rows.waiting = True
-    return last_seq.value
+    return seq
 
 
 def find_sent(tx: Transaction, workspace_id: str, message_id: str) -> Sent | None:

@@ -10,7 +10,7 @@ import sqlite3
 from collections.abc import Iterable
 from typing import Any, Final, NamedTuple
 
-_SIZES: Final = (64, 8, 1)  # rows of one statement: each size is a statement that SQLite keeps compiled
+_SIZES: Final = (64, 16, 4, 1)  # rows of one statement: each size is a statement that SQLite keeps compiled
 
 
 class Many:
@@ -40,6 +40,12 @@ _ENVELOPES: Final = _insert(
     " work_id, trust, event, outcome, reason, state_before, state_after, received_ms, raw)",
     21,
 )
+# Of most messages half of that is NULL: what needs not be bound is not.
+_PLAIN: Final = _insert(
+    "envelopes (seq, direction, workspace_id, channel, kind, msg_id, sender, recipient, surface, container, trust, received_ms,"
+    " raw)",
+    13,
+)
 # Available since ever: a clock that steps back must not hide it.
 _INBOX: Final = _insert("inbox (state, attempts, available_ms, seq)", 4)
 _OUTBOX: Final = _insert("outbox (state, attempts, seq, expires_at, subject)", 5)
@@ -68,6 +74,7 @@ class Position(NamedTuple):
     """How much of everything was waiting."""
 
     envelopes: int
+    plain: int
     inbox: int
     outbox: int
     published: int
@@ -84,11 +91,24 @@ Touch = tuple[tuple[str, ...], int, int]
 class Rows:
     """Rows that wait, by table, as flat lists of values. `waiting` is whether there are any; who appends says so."""
 
-    __slots__ = ("_meta", "audit", "envelopes", "inbox", "outbox", "published", "rooms", "seen", "threads", "waiting")
+    __slots__ = (
+        "_meta",
+        "audit",
+        "envelopes",
+        "inbox",
+        "outbox",
+        "plain",
+        "published",
+        "rooms",
+        "seen",
+        "threads",
+        "waiting",
+    )
 
     def __init__(self) -> None:
         self.waiting = False
         self.envelopes: list[Any] = []
+        self.plain: list[Any] = []  # envelopes of no work and in no direct room
         self.inbox: list[Any] = []
         self.outbox: list[Any] = []
         self.published: list[Any] = []  # changes of rows of the outbox
@@ -107,6 +127,7 @@ class Rows:
         """Where the rows of the next job begin."""
         return Position(
             len(self.envelopes),
+            len(self.plain),
             len(self.inbox),
             len(self.outbox),
             len(self.published),
@@ -121,6 +142,7 @@ class Rows:
         """Rows that wait, and rows of activity that will become fewer."""
         flat = (
             (_ENVELOPES, self.envelopes),
+            (_PLAIN, self.plain),
             (_INBOX, self.inbox),
             (_OUTBOX, self.outbox),
             (_PUBLISHED, self.published),
@@ -132,6 +154,7 @@ class Rows:
     def undo(self, to: Position) -> None:
         """Forgets what was appended since."""
         del self.envelopes[to.envelopes :]
+        del self.plain[to.plain :]
         del self.inbox[to.inbox :]
         del self.outbox[to.outbox :]
         del self.published[to.published :]
@@ -143,6 +166,7 @@ class Rows:
     def write(self, db: sqlite3.Connection) -> None:
         """Writes what waits into the open transaction of `db`."""
         _ENVELOPES.write(db, self.envelopes)
+        _PLAIN.write(db, self.plain)
         _INBOX.write(db, self.inbox)
         _OUTBOX.write(db, self.outbox)
         _PUBLISHED.write(db, self.published)
@@ -160,7 +184,7 @@ class Rows:
 
     def clear(self) -> None:
         """Nothing waits any more."""
-        for values in (self.envelopes, self.inbox, self.outbox, self.published, self.seen, self.audit):
+        for values in (self.envelopes, self.plain, self.inbox, self.outbox, self.published, self.seen, self.audit):
             values.clear()
         self.threads.clear()
         self.rooms.clear()

@@ -243,11 +243,13 @@ envelopes = st.sampled_from(
 class TestWhy:
     @given(policies, envelopes, st.booleans())
     def test_it_says_what_the_receiver_decides(self, policy: Policy, envelope: Envelope, opens: bool) -> None:
-        refusal = None
+        refusal, trust = None, None
         try:
-            policy.judge(envelope, assess(envelope, verify_envelope), opens_work=opens)
+            trust = assess(envelope, verify_envelope)
+            policy.judge(envelope, trust, opens_work=opens)
         except ProtocolError as error:
             refusal = f"{error.reason}: {error.detail}"
+            assert trust is None or not policy.asks_nothing_of(envelope, trust)
         found = explain(envelope.raw, NOW, policy, {"us"}, opens_work=opens)
         assert (found.decided_by is None) == (refusal is None)
         assert refusal is None or found.steps[-1].detail.startswith(refusal)

@@ -9,7 +9,7 @@ from aghbus.protocol.envelope import Envelope, parse
 from aghbus.protocol.errors import UnsupportedProfile, VerificationFailed
 from aghbus.protocol.lifecycle import WorkView, opened_by
 from aghbus.protocol.receiving import Receiver, View, decide
-from aghbus.protocol.trust import assess
+from aghbus.protocol.trust import Trust, assess
 from aghbus.protocol.trust_keys import SigningKey, handle_of
 from aghbus.protocol.trust_policy import ChannelRule, Policy
 from aghbus.protocol.trust_proof import EnvelopeSigner, sign, verify_envelope
@@ -31,10 +31,13 @@ def plain(kind: str = "say", **changes: Any) -> Envelope:
 
 
 def judged(policy: Policy, envelope: Envelope, *, opens: bool = False) -> str:
-    """ "" when it is taken, else the wire's reason and the field."""
+    """ "" when it is taken, else the wire's reason and the field. What asks nothing of it takes it."""
+    trust: Trust | None = None
     try:
-        policy.judge(envelope, assess(envelope, verify_envelope), opens_work=opens)
+        trust = assess(envelope, verify_envelope)
+        policy.judge(envelope, trust, opens_work=opens)
     except (VerificationFailed, UnsupportedProfile) as error:
+        assert trust is None or not policy.asks_nothing_of(envelope, trust)
         return f"{error.reason} {error.field}"
     return ""
 
