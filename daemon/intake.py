@@ -328,7 +328,7 @@ class Intake:
         last = 0
         for done in results:
             if done.applied is not None:
-                last = max(last, done.applied.last_seq)
+                last = done.applied.last_seq or last  # they ascend
         self._core.announcer.ring(last)
 
     def _acknowledge(self, done: Done) -> None:

@@ -6,6 +6,7 @@ with its reason code and the field at fault.
 
 import json
 import re
+from collections.abc import Mapping
 from typing import Any, Final
 
 import msgspec
@@ -77,13 +78,13 @@ class _Wire(msgspec.Struct):
     protocol: str
     id: str
     workspace_id: str
-    kind: Raw
+    kind: Any
     channel: str
     ts: int
     body: Raw
     sender: str = msgspec.field(name="from")
     to: str | None = None
-    surface: Raw = _NULL
+    surface: Any = None
     thread_id: str | None = None
     direct_id: str | None = None
     work_id: str | None = None
@@ -100,8 +101,6 @@ _right_routes: set[tuple[str, str, str, str | None]] = set()
 _REMEMBERED: Final = 4_096  # of those, ours: only what was found right is kept, which is short
 _decode_wire: Final = msgspec.json.Decoder(_Wire).decode
 _decode_any: Final = msgspec.json.Decoder().decode
-_SURFACES: Final = {b'"thread"': "thread", b'"direct"': "direct"}
-_KINDS: Final = {b'"' + kind.encode() + b'"': kind for kind in KINDS}
 _SURROGATE_ESCAPE: Final = re.compile(rb"\\u[dD][89a-fA-F]")
 
 
@@ -117,11 +116,13 @@ def parse(raw: bytes, now: int) -> Envelope:
 
     Raises the ProtocolError of the first rule that fails, and nothing else whatever the bytes.
     """
-    wire = _decode(raw)
+    wire, document = _decode(raw)
     kind = _check_header(wire)
     _check_fresh(wire, now)
     surface, container = _check_surface(wire, kind)
-    body = BODY_PARSERS[kind](_body(wire), wire.sender)
+    if type(document["body"]) is not dict:
+        raise Malformed("must be an object", "body")
+    body = BODY_PARSERS[kind](wire.body, wire.sender)
     if kind == "whois" and wire.reply_to is None and getattr(body, "type", "") == "response":
         raise Malformed("is required on a whois response", "reply_to")
     # Not all by name: more than fifteen names would be passed in a dictionary, which takes as long as half of the checks.
@@ -142,8 +143,8 @@ def parse(raw: bytes, now: int) -> Envelope:
         ts=wire.ts,
         expires_at=wire.expires_at,
         body=body,
-        ext=None if wire.ext is _NULL else _object(wire.ext, "ext"),
-        proof=None if wire.proof is _NULL else _object(wire.proof, "proof"),
+        ext=_object(wire.ext, document, "ext"),
+        proof=_object(wire.proof, document, "proof"),
     )
 
 
@@ -159,27 +160,27 @@ def decode_document(raw: bytes) -> dict[str, Any]:
     return value
 
 
-def _decode(raw: bytes) -> _Wire:
+def _decode(raw: bytes) -> tuple[_Wire, dict[str, Any]]:
+    """The typed members, and all of them: a number that no reader can hold would fail later, wherever it stands."""
     _check_bytes(raw)
     try:
-        wire = _decode_wire(raw)
-        _decode_any(raw)  # members that the struct skips, too: a number that no reader can hold would fail later
+        wire, document = _decode_wire(raw), _decode_any(raw)
     except msgspec.ValidationError:
-        wire = _decode_slowly(raw)
+        wire, document = _decode_slowly(raw)
     except (msgspec.DecodeError, RecursionError, ValueError) as error:
         raise Illegible(f"not JSON: {_decoder_words(error)}") from None
     if wire.interaction_id is not UNSET:
         raise LegacyFieldRejected("is no longer part of the protocol", "interaction_id")
-    return wire
+    return wire, document
 
 
-def _decode_slowly(raw: bytes) -> _Wire:
+def _decode_slowly(raw: bytes) -> tuple[_Wire, dict[str, Any]]:
     """For what the strict pass refused: the exact rule that fails, or a duplicate key whose last value is right."""
     document = decode_document(raw)
     if "interaction_id" in document:
         raise LegacyFieldRejected("is no longer part of the protocol", "interaction_id")
     try:
-        return _decode_wire(msgspec.json.encode(document))
+        return _decode_wire(msgspec.json.encode(document)), document
     except (msgspec.ValidationError, msgspec.EncodeError, ValueError) as error:
         rule, _, path = str(error).partition(" - at `$")
         missing = "missing required field `"
@@ -276,15 +277,13 @@ def _check_correlation(wire: _Wire) -> None:
 
 
 def _check_kind(wire: _Wire) -> str:
-    if (kind := _KINDS.get(bytes(wire.kind))) is not None:
+    kind = wire.kind
+    if not isinstance(kind, str):
+        raise Malformed("must be a string", "kind")
+    if kind in KINDS:
         if kind == "greet" and wire.to is not None:
             raise Malformed("must be null on a greet", "to")
         return kind
-    value = _decode_any(wire.kind)
-    if not isinstance(value, str):
-        raise Malformed("must be a string", "kind")
-    if value in KINDS:  # written with escapes
-        return value
     raise UnsupportedKind("is none of greet, whois, say, capability, receipt, trace", "kind")
 
 
@@ -302,7 +301,7 @@ def _check_fresh(wire: _Wire, now: int) -> None:
 
 def _check_surface(wire: _Wire, kind: str) -> tuple[str | None, str | None]:
     """Spec section 5 step 4: surface and container for conversation, none for discovery, work_id by kind."""
-    surface = _surface_of(wire.surface)
+    surface = wire.surface
     if kind in DISCOVERY_KINDS:
         if surface is not None or wire.thread_id is not None or wire.direct_id is not None:
             raise InvalidSurface(f"must be absent on a {kind}", "surface")
@@ -318,20 +317,7 @@ def _check_surface(wire: _Wire, kind: str) -> tuple[str | None, str | None]:
     return surface, container
 
 
-def _surface_of(raw: Raw) -> str | None:
-    """The surface, None when absent or null, empty for anything else."""
-    if raw is _NULL:
-        return None
-    text = bytes(raw)
-    if text == b"null":
-        return None
-    if (surface := _SURFACES.get(text)) is not None:
-        return surface
-    value = _decode_any(raw)
-    return value if isinstance(value, str) and value in _SURFACES.values() else ""  # a match: written with escapes
-
-
-def _container(wire: _Wire, surface: str | None) -> str:
+def _container(wire: _Wire, surface: Any) -> str:
     if surface == "thread":
         if wire.direct_id is not None:
             raise InvalidSurface("must be absent on surface thread", "direct_id")
@@ -347,17 +333,13 @@ def _container(wire: _Wire, surface: str | None) -> str:
     raise InvalidSurface("must be thread or direct", "surface")
 
 
-def _body(wire: _Wire) -> Raw:
-    if not bytes(wire.body).startswith(b"{"):
-        raise Malformed("must be an object", "body")
-    return wire.body
-
-
-def _object(raw: Raw, field: str) -> Raw | None:
-    text = bytes(raw)
-    if text == b"null":
+def _object(raw: Raw, document: Mapping[str, Any], field: str) -> Raw | None:
+    if raw is _NULL:
         return None
-    if not text.startswith(b"{"):
+    value = document[field]
+    if value is None:
+        return None
+    if type(value) is not dict:
         raise Malformed("must be an object", field)
     return raw
 
