@@ -8,7 +8,7 @@ brings it again. While one commit is under way the next batch gathers.
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from functools import partial
 from itertools import islice
 from typing import Final
@@ -39,6 +39,7 @@ from aghbus.protocol.receiving import Source, View, decide
 from aghbus.protocol.salvage import salvage
 from aghbus.store.dedup import key_of
 from aghbus.store.errors import StoreUnavailable
+from aghbus.store.writer import Job
 
 _BATCH: Final = 256  # envelopes decided in one job: some milliseconds of the loop
 _BATCH_BYTES: Final = 4 * 1024 * 1024  # of envelopes decided in one job, for the same reason
@@ -201,8 +202,8 @@ class Intake:
             while self._queue:
                 if before is not None and self._core.verification.known:
                     await before  # what it finds wrong spends the budgets that say how much more is looked at
-                batch, envelopes = await self._prepared()
-                earlier, before = before, asyncio.create_task(self._carry_out(batch, envelopes))
+                batch, signed = await self._prepared()
+                earlier, before = before, asyncio.create_task(self._carry_out(batch, signed))
                 if earlier is not None:
                     await earlier
             if before is not None:
@@ -221,24 +222,26 @@ class Intake:
         return True
 
     async def _prepared(self) -> tuple[list[Arrived], list[Envelope]]:
-        """The next batch and its envelopes, their signatures checked."""
+        """The next batch and its signed envelopes, their signatures checked."""
         batch = self._next()
-        envelopes, verification = _envelopes(batch), self._core.verification
-        # Those behind it are checked while this batch is decided and committed.
-        verification.begin(self._core.flood.checkable([*envelopes, *_envelopes(islice(self._queue, _BATCH))]))
-        await verification.ready(envelopes)
-        return batch, envelopes
+        signed, verification = _signed(batch), self._core.verification
+        if signed:
+            # Those behind it are checked while this batch is decided and committed.
+            verification.begin(self._core.flood.checkable([*signed, *_signed(islice(self._queue, _BATCH))]))
+            await verification.ready(signed)
+        return batch, signed
 
-    async def _carry_out(self, batch: list[Arrived], envelopes: list[Envelope]) -> None:
+    async def _carry_out(self, batch: list[Arrived], signed: list[Envelope]) -> None:
         try:
-            await self._work_off(batch)
+            # What a signature proves spends its sender's budget, once: a batch with signatures is not begun in vain.
+            await self._work_off(batch, self._core.store.submit if signed else self._core.store.submit_ahead)
         except StoreUnavailable as error:
             for arrived in batch:
                 self._overload("store", arrived)
             self._core.noise.event(logging.ERROR, "store", "the store cannot write", cause=str(error))
             await asyncio.sleep(_STORE_PAUSE)
         finally:
-            self._core.verification.forget(envelopes)
+            self._core.verification.forget(signed)
 
     def _next(self) -> list[Arrived]:
         queue, shares = self._queue, self._shares
@@ -254,11 +257,8 @@ class Intake:
             shares.clear()
         return batch
 
-    async def _work_off(self, batch: list[Arrived]) -> None:
+    async def _work_off(self, batch: list[Arrived], submit: Callable[[Job[list[Done]]], Awaitable[list[Done]]]) -> None:
         try:
-            # What a signature proves spends its sender's budget, once: a batch with signatures is not begun in vain.
-            signed = any(arrived.envelope is not None and arrived.envelope.proof is not None for arrived in batch)
-            submit = self._core.store.submit if signed else self._core.store.submit_ahead
             results = await submit(lambda tx: self._decider.decide_all(tx, batch))
         except StoreUnavailable:
             raise
@@ -267,7 +267,7 @@ class Intake:
                 await self._give_up(batch[0])
                 return
             for arrived in batch:  # one of them met a defect of ours: the others must not suffer
-                await self._work_off([arrived])
+                await self._work_off([arrived], submit)
             return
         failpoint("receive.committed")
         for done in results:
@@ -375,8 +375,8 @@ class Intake:
         core.noise.event(logging.WARNING, f"overload.{where}", sentence, sender=sender, subject=arrived.subject)
 
 
-def _envelopes(messages: Iterable[Arrived]) -> list[Envelope]:
-    return [arrived.envelope for arrived in messages if arrived.envelope is not None]
+def _signed(messages: Iterable[Arrived]) -> list[Envelope]:
+    return [one.envelope for one in messages if one.envelope is not None and one.envelope.proof is not None]
 
 
 def _sender(arrived: Arrived) -> str:

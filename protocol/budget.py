@@ -23,9 +23,11 @@ class Budgets:
     def spend(self, key: str, now: float, cost: float = 1.0) -> bool:
         """Take `cost` tokens of `key` at monotonic second `now`; False, and nothing taken, when it has too few."""
         level = self._level(key, now)
-        allowed = level >= cost
-        self._set(key, level - cost if allowed else level, now)
-        return allowed
+        if level < cost:
+            self._set(key, level, now)
+            return False
+        self._set(key, level - cost, now)
+        return True
 
     def has(self, key: str, now: float, cost: float = 1.0) -> bool:
         """Whether `spend` would succeed now; nothing is taken, and no bucket is remembered for it."""

@@ -5,6 +5,7 @@ own: `Receiver` carries who we are, the time and where new ids come from.
 """
 
 from collections.abc import Callable
+from typing import Final
 
 import msgspec
 
@@ -34,6 +35,8 @@ from aghbus.protocol.rooms import Binding, admit
 from aghbus.protocol.sending import Draft, apply_own, build, own_trust
 from aghbus.protocol.trust import Signer, Trust, Verifier, assess
 from aghbus.protocol.trust_policy import Policy
+
+_DELIVER: Final = Deliver()
 
 
 class View(msgspec.Struct, frozen=True):
@@ -231,15 +234,16 @@ def _observe(envelope: Envelope, trust: Trust, view: View) -> Effects:
 def _conversation(
     envelope: Envelope, trust: Trust, pair: tuple[str, str] | None, view: View, receiver: Receiver
 ) -> Effects:
-    """Step 9: the lifecycle's verdict, and what follows from it."""
-    verdict = step(view.work, envelope) if envelope.work_id is not None else None
+    """Step 9: the lifecycle's verdict, and what follows from it. Without a work it is conversation, for the agent."""
+    if envelope.work_id is None:
+        return (Store("in", trust, None, pair), _DELIVER)
+    verdict = step(view.work, envelope)
     effects: list[Effect] = [Store("in", trust, verdict, pair), *_work_effects(envelope, view.work, verdict)]
-    refused = verdict is not None and verdict.outcome in ("ignored", "rejected")
-    if envelope.kind in OPENING_KINDS and not refused:
-        effects.append(Deliver())
-    if verdict is not None and verdict.outcome == "rejected":
+    if envelope.kind in OPENING_KINDS and verdict.outcome not in ("ignored", "rejected"):
+        effects.append(_DELIVER)
+    if verdict.outcome == "rejected":
         effects.extend(_rejection(envelope, verdict, view, receiver))
-    if verdict is not None and view.work is not None:
+    if view.work is not None:
         effects.extend(_close_unanswered(envelope, verdict, view.work, receiver))
     return tuple(effects)
 

@@ -57,13 +57,9 @@ class Applied(msgspec.Struct, frozen=True, kw_only=True):
 
 def load_view(tx: Transaction, envelope: Envelope, us: str, key: bytes | None = None) -> View:
     """What the store knows that bears on `envelope`; `us` is our peer id, `key` its `key_of`, where that is known."""
-    work, room = load_own(tx, envelope)
-    return View(
-        duplicate=tx.memory.dedup.contains(key_of(envelope) if key is None else key),
-        sent_by_us=envelope.sender == us and envelopes.was_sent(tx, envelope.workspace_id, envelope.id),
-        work=work,
-        room=room,
-    )
+    known = tx.memory.dedup.contains(key_of(envelope) if key is None else key)
+    ours = envelope.sender == us and envelopes.was_sent(tx, envelope.workspace_id, envelope.id)
+    return View(known, ours, *load_own(tx, envelope))
 
 
 def load_own(tx: Transaction, envelope: Envelope) -> tuple[WorkView | None, Binding | None]:

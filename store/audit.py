@@ -192,8 +192,9 @@ def note_envelope(
     trust: str,
 ) -> None:
     """A valid envelope was kept for sending, or received."""
-    if tx.memory.audit.enabled:
-        tx.entries.append(_of_envelope(at_ms, event, envelope, outcome, reason, trust))
+    log = tx.memory.audit
+    if log.enabled:
+        log.add(tx, _of_envelope(at_ms, event, envelope, outcome, reason, trust))
 
 
 def note_refused(

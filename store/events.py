@@ -60,17 +60,19 @@ def fresh(
 ) -> Fresh:
     """What `events` gives for an envelope that was stored under `seq` and has not been touched since."""
     verdict = store.verdict
+    thread = envelope.surface == "thread"
+    # Not all by name: see `protocol.envelope.parse`.
     message = control.Message(
-        seq=seq,
-        id=envelope.id,
-        direction=store.direction,
-        kind=envelope.kind,
-        workspace_id=envelope.workspace_id,
-        channel=envelope.channel,
+        seq,
+        envelope.id,
+        store.direction,
+        envelope.kind,
+        envelope.workspace_id,
+        envelope.channel,
         sender=envelope.sender,
         to=envelope.to,
-        thread_id=envelope.container if envelope.surface == "thread" else None,
-        direct_id=envelope.container if envelope.surface == "direct" else None,
+        thread_id=envelope.container if thread else None,
+        direct_id=None if thread else envelope.container,
         work_id=envelope.work_id,
         trust=store.trust,
         received_ms=received_ms,
