@@ -60,6 +60,7 @@ class Core:
         self.consumers = Consumers()
         self.catalog = Catalog()
         self.catalog_problems: tuple[str, ...] = ()
+        self._card: tuple[Settings, Catalog, PeerCard] | None = None
         self.signer = signer
         self.us = settings.peer_id if signer is None else signer.handle
         self.identities = Identities(self.us, signer, former)
@@ -78,13 +79,18 @@ class Core:
         self.trust = LivePolicy(self)
 
     def card(self) -> PeerCard:
-        """Our Peer Card as of now."""
-        settings = self.settings
+        """Our Peer Card as of now; the same object as long as nothing in it changes."""
+        settings, catalog = self.settings, self.catalog
+        if self._card is None or self._card[0] is not settings or self._card[1] is not catalog:
+            self._card = settings, catalog, self._make_card(settings, catalog)
+        return self._card[2]
+
+    def _make_card(self, settings: Settings, catalog: Catalog) -> PeerCard:
         return build_card(
             self.us,
             display_name=settings.display_name,
-            capabilities=self.catalog.claims,
-            catalog=self.catalog.records,
+            capabilities=catalog.claims,
+            catalog=catalog.records,
             profiles=settings.profiles if self.signer is None else tuple(dict.fromkeys((*settings.profiles, PROFILE))),
             artifacts=settings.artifacts_supported,
             trust_modes=self._trust_modes(),
@@ -112,16 +118,18 @@ class Core:
             successor=None if us == self.us else self.us,
         )
 
-    def behind(self, job: Job[Any], *, at_once: bool = False) -> None:
-        """Commit `job` and do not wait: for what a crash may lose, because it can be had again.
+    def behind(self, job: Job[Any], *, at_once: bool = False) -> asyncio.Future[Any] | None:
+        """Commit `job` and do not wait: for what a crash may lose, because it can be had again. None when it is lost already.
 
         It goes with the next group that somebody waits for; with `at_once` it begins one, since something waits for what follows.
         """
         if self.store.backlog >= _BEHIND:
             self.counters.add("store.behind_lost")  # a disk that does not keep up must not cost us the memory
-            return
+            return None
         submit = self.store.submit if at_once else self.store.submit_behind
-        submit(job).add_done_callback(self._behind_done)
+        future = submit(job)
+        future.add_done_callback(self._behind_done)
+        return future
 
     def _behind_done(self, future: asyncio.Future[Any]) -> None:
         error = None if future.cancelled() else future.exception()

@@ -157,10 +157,10 @@ class Intake:
         """Greet and whois: answered at once, remembered behind (docs/adr/0004)."""
         core = self._core
         view = View(duplicate=core.store.memory.dedup.contains(key_of(envelope)))
-        for effect in decide(envelope, view, self._decider.receiver(envelope.sender)):
-            match effect:
+        for effect in reversed(decide(envelope, view, self._decider.receiver(envelope.sender))):
+            match effect:  # what somebody waits for, and then what we keep of it
                 case Remember(until=until):
-                    self._remember(envelope, until)
+                    self._discovery.heard.remember(envelope, until)
                     core.trust.greeted(envelope)
                 case Discovered() | AnswerWhois():
                     self._discovery.carry_out(effect, envelope)
@@ -177,9 +177,6 @@ class Intake:
                     core.counters.add(f"ignored.{why}")
                 case _:
                     raise AssertionError(f"discovery has no such effect: {effect!r}")
-
-    def _remember(self, envelope: Envelope, until: int) -> None:
-        self._core.behind(lambda tx: tx.memory.dedup.remember(tx, key_of(envelope), until))
 
     def _keep(self, arrived: Arrived, effect: Quarantine) -> None:
         self._core.behind(lambda tx: self._decider.quarantine(tx, arrived, effect))

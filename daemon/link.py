@@ -226,9 +226,12 @@ class Link:
         """
         await self._live().publish(subject, data, reply, headers)
 
-    def push(self) -> None:
-        """Writes what was published to the socket now; otherwise that is done at the next turn of the loop. LinkDown."""
-        self._live().push()
+    def post(self, subject: str, data: bytes, headers: Mapping[str, str] | None = None) -> bool:
+        """Publishes to the socket itself, for what somebody waits for; otherwise that is done at the next turn of the loop.
+
+        False when two MiB are on their way already. Raises as `publish` does.
+        """
+        return self._live().post(subject, data, headers)
 
     async def flush(self, timeout: float) -> None:
         """Returns when the broker has all that was published and subscribed before; LinkTimeout, LinkDown."""
