@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 import nats.aio.client
+import nats.aio.transport
 import nats.errors
 
 from aghbus.daemon.link_events import (
@@ -36,6 +37,7 @@ from aghbus.daemon.link_events import (
 )
 from aghbus.daemon.nats_frames import header_size, published
 from aghbus.daemon.nats_parser import MessageParser, as_text
+from aghbus.daemon.nats_wire import Wire
 from aghbus.protocol.text import escape
 
 if TYPE_CHECKING:
@@ -62,7 +64,7 @@ class _Client(nats.aio.client.Client):
         super().__init__()
         self._require_tls = require_tls
         self.receivers: dict[int, Callable[[InboundMessage], None]] = {}
-        self._ps = MessageParser(self, self.receivers)
+        self._ps: MessageParser = MessageParser(self, self.receivers)
 
     @property
     def server_info(self) -> dict[str, Any]:
@@ -135,6 +137,13 @@ class _Client(nats.aio.client.Client):
             self._transport.writelines(self._pending)
             self._pending = []
             self._pending_data_size = 0
+
+    async def _read_loop(self) -> None:
+        """The library's, which is passed by as far as it can be."""
+        own: Any = self._transport
+        if isinstance(self._transport, nats.aio.transport.TcpTransport):
+            own._io_reader = Wire(own._io_reader, own._io_writer, self._ps.take)
+        await super()._read_loop()
 
     async def _close(self, status: int, do_cbs: bool = True) -> None:
         """The library writes what still waits before it tells anybody: on a closed transport of uvloop nobody would be told."""

@@ -55,8 +55,7 @@ class MessageParser(Parser):
             data = bytes(self.buf)
             self.buf.clear()
             self._whole = 0
-        receivers, client = self._receivers, self.nc
-        at, end = 0, len(data)
+        at, end = self._hand_over(data), len(data)
         while at < end:
             line = _MESSAGE(data, at)
             if line is None:
@@ -72,14 +71,27 @@ class MessageParser(Parser):
             if start - at > MAX_CONTROL_LINE_SIZE or (head is not None and start + int(head) > stop):
                 at = await self._leave(data, at)
                 continue
-            number = int(sid)
-            receiver = receivers.get(number)
-            if receiver is not None and head is None:
-                receiver(InboundMessage(as_text(subject), data[start:stop], as_text(reply) if reply else "", None))
-            else:
-                cut = start + int(head or 0)
-                await client._process_msg(number, subject, reply or b"", data[cut:stop], data[start:cut] or None)
+            cut = start + int(head or 0)
+            await self.nc._process_msg(int(sid), subject, reply or b"", data[cut:stop], data[start:cut] or None)
+            at = self._hand_over(data, stop + CRLF_SIZE)
+
+    def take(self, data: bytes) -> int:
+        """The next bytes of the connection, as far as they need no `parse`; how many bytes that is, up to a message's end."""
+        return 0 if self.buf or self.state == AWAITING_MSG_PAYLOAD else self._hand_over(data)
+
+    def _hand_over(self, data: bytes, at: int = 0) -> int:
+        """The messages from `at` on that are whole, without headers and for a receiver; where something else begins."""
+        receivers, end = self._receivers, len(data)
+        while (line := _MESSAGE(data, at)) is not None:
+            _, subject, sid, reply, head, size = line.groups()
+            start = line.end()
+            stop = start + int(size)
+            receiver = receivers.get(int(sid))
+            if receiver is None or head is not None or stop + CRLF_SIZE > end or start - at > MAX_CONTROL_LINE_SIZE:
+                return at
+            receiver(InboundMessage(as_text(subject), data[start:stop], as_text(reply) if reply else "", None))
             at = stop + CRLF_SIZE
+        return at
 
     async def _leave(self, data: bytes, at: int) -> int:
         """Leaves one line to the library, or all that is there if the line is a strange one; where it goes on after that."""
