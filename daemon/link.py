@@ -226,12 +226,14 @@ class Link:
         """
         await self._live().publish(subject, data, reply, headers)
 
-    def post(self, subject: str, data: bytes, headers: Mapping[str, str] | None = None) -> bool:
-        """Publishes to the socket itself, for what somebody waits for; otherwise that is done at the next turn of the loop.
+    def post(
+        self, subject: str, data: bytes, headers: Mapping[str, str] | None = None, *, at_once: bool = True
+    ) -> bool:
+        """As `publish`, for callers that cannot wait: False when two MiB are on their way already.
 
-        False when two MiB are on their way already. Raises as `publish` does.
+        `at_once`, for what somebody waits for, it goes to the socket itself; otherwise that is done at the next turn of the loop.
         """
-        return self._live().post(subject, data, headers)
+        return self._live().post(subject, data, headers, at_once=at_once)
 
     async def flush(self, timeout: float) -> None:
         """Returns when the broker has all that was published and subscribed before; LinkTimeout, LinkDown."""

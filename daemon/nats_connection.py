@@ -83,7 +83,7 @@ class _Client(nats.aio.client.Client):
         return sid
 
     async def _process_msg(self, sid: int, subject: bytes, reply: bytes, data: bytes, headers: bytes | None) -> None:
-        """A message with headers, or for one of the library's own subscriptions."""
+        """A message with headers of a rare form, or for one of the library's own subscriptions."""
         receiver = self.receivers.get(sid)
         if receiver is None:
             await super()._process_msg(sid, subject, reply, data, headers)  # type: ignore[arg-type] # it passes None itself
@@ -308,12 +308,12 @@ class NatsConnection:
             await self.ping(_NEVER)
         self.client.put(frame)
 
-    def post(self, subject: str, data: bytes, headers: Mapping[str, str] | None) -> bool:
-        """The same at once, for what somebody waits for: not at the next turn of the loop. False when two MiB wait already."""
+    def post(self, subject: str, data: bytes, headers: Mapping[str, str] | None, *, at_once: bool) -> bool:
+        """The same without a wait: False when two MiB are there. `at_once` it goes to the socket, not at the loop's next turn."""
         frame = self._frame(subject, data, "", headers)
         if self.client.pending_data_size > _WINDOW:
             return False
-        self.client.put(frame, at_once=True)
+        self.client.put(frame, at_once=at_once)
         return True
 
     def _frame(self, subject: str, data: bytes, reply: str, headers: Mapping[str, str] | None) -> bytes:

@@ -23,6 +23,9 @@ _MESSAGE: Final = re.compile(rb"(H)?MSG (\S+) (\d{1,9}) (?:(\S+) )?(?(1)(\d{1,9}
 Within its line, unlike the library's: there the sizes of a message with headers may be read out of the headers.
 """
 
+_HEADERS: Final = re.compile(rb"NATS/1\.0\r\n((?:[!-9;-~]+:[ -~]*\r\n)+)\r\n").fullmatch
+"""Names and values in printable ASCII."""
+
 _CONTROL: Final = re.compile(rb"(?:P[IO]NG|\+OK|-ERR '[^\r\n]+'|INFO \S[^\r\n]*)\r\n(?!\s)").match
 """A line of which the library's expressions take just as much, whatever follows it: they go on over white space."""
 
@@ -33,7 +36,7 @@ class MessageParser(Parser):
     def __init__(self, client: Any, receivers: Mapping[int, Callable[[InboundMessage], None]]) -> None:
         """`receivers`, by number, get the messages of their subscriptions at once; they must not raise.
 
-        What is for none of them, or has headers, goes to the client's `_process_msg`.
+        What is for none of them, or has headers of another than the usual form, goes to the client's `_process_msg`.
         """
         super().__init__(client)
         self._receivers = receivers
@@ -80,16 +83,21 @@ class MessageParser(Parser):
         return 0 if self.buf or self.state == AWAITING_MSG_PAYLOAD else self._hand_over(data)
 
     def _hand_over(self, data: bytes, at: int = 0) -> int:
-        """The messages from `at` on that are whole, without headers and for a receiver; where something else begins."""
+        """The messages from `at` on that are whole, for a receiver and of the usual form; where something else begins."""
         receivers, end = self._receivers, len(data)
         while (line := _MESSAGE(data, at)) is not None:
             _, subject, sid, reply, head, size = line.groups()
             start = line.end()
             stop = start + int(size)
             receiver = receivers.get(int(sid))
-            if receiver is None or head is not None or stop + CRLF_SIZE > end or start - at > MAX_CONTROL_LINE_SIZE:
+            if receiver is None or stop + CRLF_SIZE > end or start - at > MAX_CONTROL_LINE_SIZE:
                 return at
-            receiver(InboundMessage(as_text(subject), data[start:stop], as_text(reply) if reply else "", None))
+            headers = None
+            if head is not None:
+                begin, start = start, start + int(head)
+                if start > stop or (headers := plain_headers(data[begin:start])) is None:
+                    return at
+            receiver(InboundMessage(as_text(subject), data[start:stop], as_text(reply) if reply else "", headers))
             at = stop + CRLF_SIZE
         return at
 
@@ -100,6 +108,15 @@ class MessageParser(Parser):
         self.buf += data[at:end]
         await super().parse()
         return end
+
+
+def plain_headers(head: bytes) -> dict[str, str] | None:
+    """Headers as everybody writes them, the last of a name; None for any other form, and for a status of the server."""
+    lines = _HEADERS(head)
+    if lines is None:
+        return None
+    pairs = (line.partition(":") for line in lines[1].decode().splitlines())
+    return {name: value.strip() for name, _, value in pairs}
 
 
 def as_text(subject: bytes) -> str:
