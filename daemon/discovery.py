@@ -160,8 +160,8 @@ class Discovery:
         draft = self._draft(
             "whois", request.workspace_id, request.channel, body, to=request.sender, ext=ext, request=request
         )
-        self._send(draft, passed=card is self._sent and not ext)
-        self._sent = card
+        if self._send(draft, passed=card is self._sent and not ext):
+            self._sent = card
 
     # asking
 
@@ -254,6 +254,7 @@ class Discovery:
 
     async def close(self, timeout: float) -> None:
         """Wait for what is still being answered, `timeout` seconds at most; a broker that stands still must not hold us up."""
+        self.heard.flush()
         tasks = set(self._tasks)
         if tasks:
             await asyncio.wait(tasks, timeout=timeout)
@@ -288,8 +289,8 @@ class Discovery:
             ext={**(ext or {}), INSTANCE_KEY: self._instance},
         )
 
-    def _send(self, draft: Draft, *, passed: bool = False) -> None:
-        """`passed`: each part of it has gone out before."""
+    def _send(self, draft: Draft, *, passed: bool = False) -> bool:
+        """Whether it goes out. `passed`: each part of it has gone out before."""
         core = self._core
         try:
             raw = encoded(draft, core.signer) if passed else build(draft, draft.ts, core.signer).raw
@@ -299,6 +300,8 @@ class Discovery:
             core.counters.add(f"sent.{draft.kind}")
         except (LinkError, InvalidRequest) as error:
             self._unsent(draft.kind, error)
+            return False
+        return True
 
     async def _send_later(self, kind: str, subject: str, raw: bytes, headers: Mapping[str, str] | None) -> None:
         try:

@@ -155,12 +155,12 @@ class Intake:
 
     def _discover(self, arrived: Arrived, envelope: Envelope) -> None:
         """Greet and whois: answered at once, remembered behind (docs/adr/0004)."""
-        core = self._core
-        view = View(duplicate=core.store.memory.dedup.contains(key_of(envelope)))
+        core, heard, key = self._core, self._discovery.heard, key_of(envelope)
+        view = View(duplicate=key in heard or core.store.memory.dedup.contains(key))
         for effect in reversed(decide(envelope, view, self._decider.receiver(envelope.sender))):
             match effect:  # what somebody waits for, and then what we keep of it
                 case Remember(until=until):
-                    self._discovery.heard.remember(envelope, until)
+                    heard.remember(key, until)
                     core.trust.greeted(envelope)
                 case Discovered() | AnswerWhois():
                     self._discovery.carry_out(effect, envelope)

@@ -115,10 +115,10 @@ class ApiApp:
         assert route.handler is not None
         if not route.waits:
             return await route.handler(self._service, call)
-        with Interruption() as interruption:
-            interruption.when(until_gone(receive), ClientGone())
-            drained = Unavailable("the daemon is draining", hint="ask again when it is back")
-            interruption.when(self._draining.wait(), drained)
+        interruption = Interruption()
+        interruption.when(lambda: until_gone(receive), ClientGone())
+        interruption.when(self._draining.wait, Unavailable("the daemon is draining", hint="ask again when it is back"))
+        with interruption:
             return await route.handler(self._service, call)
 
 

@@ -74,6 +74,11 @@ class Bench:
         while self.intake.depth:
             await self.intake._work_queue_off()
 
+    async def heard(self) -> None:
+        """Until what was heard is committed."""
+        self.intake._discovery.heard.flush()
+        await self.store.write(lambda tx: None)
+
     def say(self, sender: str, **fields: Any) -> dict[str, Any]:
         self._number += 1
         return {
@@ -296,11 +301,11 @@ async def test_large_cards_of_many_names_do_not_fill_the_store(tmp_path: Path) -
             greet = b.say(f"p{number}", kind="greet", to=None, body={"peer_card": card})
             del greet["surface"], greet["thread_id"]
             await b.offer(greet)
-        await b.store.write(lambda tx: None)  # after what waits behind
+        await b.heard()
         assert 60 <= await b.count("SELECT count(*) FROM peers") <= 70
         assert await b.count("SELECT sum(length(card)) FROM peers") <= 64 << 20
         await b.offer(greet | {"id": "msg_again"})
-        await b.store.write(lambda tx: None)
+        await b.heard()
         assert await b.count("SELECT count(*) FROM peers WHERE peer_id = 'p99'") == 1
 
 

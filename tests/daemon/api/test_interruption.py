@@ -4,6 +4,7 @@ import asyncio
 
 import pytest
 
+from aghbus.daemon.api import interruption as interruptions
 from aghbus.daemon.api.interruption import Interruption
 
 
@@ -12,15 +13,26 @@ class Over(Exception):
 
 
 async def _waits(event: asyncio.Event, answer: "asyncio.Future[str]") -> str:
-    with Interruption() as interruption:
-        interruption.when(event.wait(), Over())
+    interruption = Interruption()
+    interruption.when(event.wait, Over())
+    with interruption:
         return await answer
 
 
-async def test_what_happens_ends_the_wait() -> None:
+@pytest.fixture(autouse=True)
+def _at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(interruptions, "SOON", 0)
+
+
+@pytest.mark.parametrize("soon", [0, 0.01])
+@pytest.mark.parametrize("before", [True, False])
+async def test_what_happens_ends_the_wait(monkeypatch: pytest.MonkeyPatch, soon: float, before: bool) -> None:
+    monkeypatch.setattr(interruptions, "SOON", soon)
     event, answer = asyncio.Event(), asyncio.get_running_loop().create_future()
+    if before:
+        event.set()
     task = asyncio.create_task(_waits(event, answer))
-    await asyncio.sleep(0)
+    await asyncio.sleep(2 * soon)
     event.set()
     with pytest.raises(Over):
         await task
@@ -51,8 +63,7 @@ async def test_an_answer_before_the_interruption_is_noticed_stands() -> None:
         return said
 
     task = asyncio.create_task(answers())
-    await asyncio.sleep(0)
-    await asyncio.sleep(0)
+    await asyncio.sleep(0.01)
     answer.set_result("here")
     event.set()
     assert await task == "here"
@@ -61,7 +72,7 @@ async def test_an_answer_before_the_interruption_is_noticed_stands() -> None:
 async def test_a_cancellation_from_outside_is_one() -> None:
     event, answer = asyncio.Event(), asyncio.get_running_loop().create_future()
     task = asyncio.create_task(_waits(event, answer))
-    await asyncio.sleep(0)
+    await asyncio.sleep(0.01)
     event.set()
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
