@@ -32,10 +32,10 @@ _ANSWERS: Final = 1_000  # answers on their way at a time: a flood of questions 
 class Question:
     """A whois of ours that waits for answers."""
 
-    def __init__(self, ask: WhoisAsk, request: Draft, expected: frozenset[str], started: float) -> None:
+    def __init__(self, ask: WhoisAsk, request: Draft, started: float) -> None:
         self.ask = ask
         self.request = request
-        self.expected = expected
+        self.expected: frozenset[str] = frozenset()  # peers that presence knows, and that should answer
         self.started = started
         self.last = started
         self.found: dict[str, WhoisFound] = {}
@@ -178,6 +178,7 @@ class Discovery:
         try:
             if not link.post(*message):
                 await link.publish(*message)
+            question.expected = self._expected(question)  # a look at every peer, while they read the question
             ended = await self._wait(question)
         except LinkError as error:
             raise Unavailable(f"the broker link is down: {error}", hint="see `aghctl status`") from None
@@ -210,12 +211,13 @@ class Discovery:
                 ext[FILTER_KEY] = ask.capability_ids
         body = {"type": "request", "query": ask.query}
         request = self._draft("whois", core.workspace, channel, body, to=ask.to, ext=ext)
-        expected = (
-            frozenset({ask.to})
-            if ask.to is not None
-            else core.roster.expected(core.workspace, channel, ask.query, core.clock.millis())
-        )
-        return Question(ask, request, expected, core.clock.monotonic())
+        return Question(ask, request, core.clock.monotonic())
+
+    def _expected(self, question: Question) -> frozenset[str]:
+        ask, request, core = question.ask, question.request, self._core
+        if ask.to is not None:
+            return frozenset({ask.to})
+        return core.roster.expected(request.workspace_id, request.channel, ask.query, core.clock.millis())
 
     async def _wait(self, question: Question) -> str:
         """Until complete plus a grace, or quiet for a stall that adapts to the round trips seen, or the time is up."""
