@@ -345,19 +345,28 @@ class Intake:
             return
         refusal = None if refused is None or done.known else refused.reason
         ack = Ack(envelope.id, "committed" if refusal is None else "refused", refusal)
-        if self._discovery.busy:
-            self._core.counters.add("acks.unsent")  # it will be asked again
-            return
         self._core.counters.add("acks.sent")
-        self._discovery.spawn(self._answer(reply, ack, us=envelope.to, to=envelope.sender))
+        self._answer(reply, ack, us=envelope.to, to=envelope.sender)
 
-    async def _answer(self, reply: str, ack: Ack, us: str, to: str) -> None:
+    def _answer(self, reply: str, ack: Ack, us: str, to: str) -> None:
         signer = self._core.identities.signer_of(us)
         raw = encode_ack(ack) if signer is None else encode_signed_ack(ack, sender=signer.handle, to=to, signer=signer)
         try:
-            await self._core.link.publish(reply, raw)
+            if self._core.link.post(reply, raw, at_once=False):
+                return
         except LinkError:
             self._core.counters.add("acks.unsent")  # it will be asked again
+            return
+        if self._discovery.busy:
+            self._core.counters.add("acks.unsent")
+        else:
+            self._discovery.spawn(self._answer_later(reply, raw))
+
+    async def _answer_later(self, reply: str, raw: bytes) -> None:
+        try:
+            await self._core.link.publish(reply, raw)
+        except LinkError:
+            self._core.counters.add("acks.unsent")
 
     def _overload(self, where: str, arrived: Arrived) -> None:
         """Held off: not committed, not remembered, not answered; a retry, or the stream, brings it again."""
