@@ -60,6 +60,7 @@ class Core:
         self.consumers = Consumers()
         self.catalog = Catalog()
         self.catalog_problems: tuple[str, ...] = ()
+        self._card: tuple[Settings, Catalog, PeerCard] | None = None
         self.signer = signer
         self.us = settings.peer_id if signer is None else signer.handle
         self.identities = Identities(self.us, signer, former)
@@ -78,13 +79,18 @@ class Core:
         self.trust = LivePolicy(self)
 
     def card(self) -> PeerCard:
-        """Our Peer Card as of now."""
-        settings = self.settings
+        """Our Peer Card as of now; the same object as long as nothing in it changes."""
+        settings, catalog = self.settings, self.catalog
+        if self._card is None or self._card[0] is not settings or self._card[1] is not catalog:
+            self._card = settings, catalog, self._make_card(settings, catalog)
+        return self._card[2]
+
+    def _make_card(self, settings: Settings, catalog: Catalog) -> PeerCard:
         return build_card(
             self.us,
             display_name=settings.display_name,
-            capabilities=self.catalog.claims,
-            catalog=self.catalog.records,
+            capabilities=catalog.claims,
+            catalog=catalog.records,
             profiles=settings.profiles if self.signer is None else tuple(dict.fromkeys((*settings.profiles, PROFILE))),
             artifacts=settings.artifacts_supported,
             trust_modes=self._trust_modes(),

@@ -1,15 +1,15 @@
 """Greeting, answering whois, and asking it: the part of the traffic that is never queued (spec sections 2 and 7)."""
 
 import asyncio
-from collections.abc import Callable, Coroutine
-from functools import partial
+from collections.abc import Callable, Coroutine, Mapping
 from typing import Any, Final
 
-import msgspec
-
+from aghbus.daemon.announcer import Announcer
 from aghbus.daemon.core import Core
+from aghbus.daemon.heard import Heard
 from aghbus.daemon.link import LinkError
 from aghbus.daemon.roster import MAX_PEERS
+from aghbus.protocol.bodies import PeerCard
 from aghbus.protocol.control import WhoisAnswer, WhoisAsk, WhoisFound
 from aghbus.protocol.discovery import CATALOG, CATALOG_KEY, FILTER_KEY, INCLUDE_KEY, rich_response, should_answer
 from aghbus.protocol.effects import AnswerWhois, Discovered
@@ -17,9 +17,7 @@ from aghbus.protocol.envelope import Envelope
 from aghbus.protocol.errors import InvalidRequest, Unavailable
 from aghbus.protocol.identifiers import is_peer, subject_for
 from aghbus.protocol.limits import REPLAY_AGE
-from aghbus.protocol.sending import Draft, build
-from aghbus.store import peers
-from aghbus.store.transaction import Transaction
+from aghbus.protocol.sending import Draft, build, encoded
 
 INSTANCE_KEY: Final = "aghbus.instance"  # in ext: tells two daemons under one peer id apart, and that commits are acked
 JOINED_KEY: Final = "aghbus.joined"  # in the ext of a greet on joining or coming back: what waits for us may come now
@@ -34,14 +32,14 @@ _ANSWERS: Final = 1_000  # answers on their way at a time: a flood of questions 
 class Question:
     """A whois of ours that waits for answers."""
 
-    def __init__(self, ask: WhoisAsk, request: Envelope, expected: frozenset[str], started: float) -> None:
+    def __init__(self, ask: WhoisAsk, request: Draft, started: float) -> None:
         self.ask = ask
         self.request = request
-        self.expected = expected
+        self.expected: frozenset[str] = frozenset()  # peers that presence knows, and that should answer
         self.started = started
         self.last = started
         self.found: dict[str, WhoisFound] = {}
-        self.bell = asyncio.Event()
+        self.bell = Announcer(0)
 
     def complete(self) -> bool:
         """Everybody that presence expects has answered (nobody expected: never)."""
@@ -56,10 +54,12 @@ class Discovery:
         self._core = core
         self._instance = instance
         self._on_back = on_back
+        self.heard = Heard(core)
         self._questions: dict[str, Question] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._regreeted = float("-inf")
         self._slowest = 0.0  # seconds, the slowest answer seen lately; decays
+        self._sent: PeerCard | None = None  # our card as it has gone out, through the door of all envelopes
 
     # greeting
 
@@ -68,7 +68,7 @@ class Discovery:
         for workspace_id, channel in self._core.channels:
             body: dict[str, Any] = {"peer_card": self._core.card().to_wire()}
             ext = {JOINED_KEY: True} if joined else None
-            await self._publish(self._draft("greet", workspace_id, channel, body, ext=ext))
+            self._send(self._draft("greet", workspace_id, channel, body, ext=ext))
 
     async def keep_greeting(self) -> None:
         """Greet at the configured interval, with downward jitter, until cancelled."""
@@ -82,7 +82,7 @@ class Discovery:
         """Greet, and ask who is there so that presence is filled without waiting for the others' next greet."""
         await self.greet(joined=True)
         for workspace_id, channel in self._core.channels:
-            await self._publish(self._draft("whois", workspace_id, channel, {"type": "request", "query": ""}))
+            self._send(self._draft("whois", workspace_id, channel, {"type": "request", "query": ""}))
 
     def conflict(self, envelope: Envelope) -> None:
         """Another daemon uses our peer id: say so loudly, here and, by a greet that it will see, over there."""
@@ -106,9 +106,18 @@ class Discovery:
         elif self.busy or not self._core.flood.may_tell(envelope.sender):
             self._core.counters.add("whois.suppressed")
         else:
-            self.spawn(self._answer(effect.request))
+            self._answer(effect.request)
 
     def _heard(self, effect: Discovered, envelope: Envelope) -> None:
+        question = self._questions.get(effect.answer_to or "")
+        if question is None:
+            self._note(effect, envelope)
+            return
+        self._answered(question, effect, envelope)
+        asyncio.get_running_loop().call_soon(self._note, effect, envelope)  # behind whoever waits for the answer
+
+    def _note(self, effect: Discovered, envelope: Envelope) -> None:
+        """The sender is there."""
         core = self._core
         now_ms = core.clock.millis()
         ext = envelope.extensions()
@@ -116,17 +125,7 @@ class Discovery:
         if ext.get(JOINED_KEY) is True or not core.roster.is_active(envelope, now_ms):
             self._on_back(subject_for(envelope.workspace_id, envelope.channel, effect.card.peer_id))
         peer = core.roster.heard(envelope.workspace_id, envelope.channel, effect.card, effect.trust, now_ms)
-        core.behind(partial(self._save, workspace_id=peer.workspace_id, channel=peer.channel, peer_id=peer.peer_id))
-        question = self._questions.get(effect.answer_to or "")
-        if question is not None:
-            self._answered(question, effect, envelope)
-
-    def _save(self, tx: Transaction, workspace_id: str, channel: str, peer_id: str) -> None:
-        """The peer as the roster has it now: what waits for the store holds no cards, which may be large."""
-        peers.drop(tx, self._core.roster.take_gone())
-        peer = self._core.roster.unsaved(workspace_id, channel, peer_id)
-        if peer is not None:
-            peers.seen(tx, peer)
+        self.heard.save((peer.workspace_id, peer.channel, peer.peer_id))
 
     def _answered(self, question: Question, effect: Discovered, envelope: Envelope) -> None:
         if (envelope.workspace_id, envelope.channel) != (question.request.workspace_id, question.request.channel):
@@ -147,9 +146,9 @@ class Discovery:
                 capabilities=_catalog_of(envelope) if question.ask.catalog else None,
             ),
         )
-        question.bell.set()
+        question.bell.ring()
 
-    async def _answer(self, request: Envelope) -> None:
+    def _answer(self, request: Envelope) -> None:
         core = self._core
         card = core.card()
         query = getattr(request.body, "query", "")
@@ -158,29 +157,35 @@ class Discovery:
         core.counters.add("whois.answered")
         card, ext = rich_response(card, core.catalog.records, request.extensions())
         body = {"type": "response", "peer_card": card.to_wire()}
-        draft = self._draft("whois", request.workspace_id, request.channel, body, to=request.sender, ext=ext)
-        await self._publish(msgspec.structs.replace(draft, reply_to=request.id, trace_id=request.trace_id))
+        draft = self._draft(
+            "whois", request.workspace_id, request.channel, body, to=request.sender, ext=ext, request=request
+        )
+        if self._send(draft, passed=card is self._sent and not ext):
+            self._sent = card
 
     # asking
 
     async def whois(self, ask: WhoisAsk) -> WhoisAnswer:
         """Ask, and wait as long as it makes sense: see `_wait`. Raises InvalidRequest, Unavailable."""
         question = self._question(ask)
-        self._questions[question.request.id] = question
+        request, link = question.request, self._core.link
+        message = (
+            subject_for(request.workspace_id, request.channel, ask.to),
+            encoded(request, self._core.signer),
+            self._core.passing(REPLAY_AGE),
+        )
+        self._questions[request.id] = question
         try:
-            await self._core.link.publish(
-                subject_for(question.request.workspace_id, question.request.channel, ask.to),
-                question.request.raw,
-                self._core.passing(REPLAY_AGE),
-            )
-            self._core.link.push()
+            if not link.post(*message):
+                await link.publish(*message)
+            question.expected = self._expected(question)  # a look at every peer, while they read the question
             ended = await self._wait(question)
         except LinkError as error:
             raise Unavailable(f"the broker link is down: {error}", hint="see `aghctl status`") from None
         finally:
-            del self._questions[question.request.id]
+            del self._questions[request.id]
         return WhoisAnswer(
-            request_id=question.request.id,
+            request_id=request.id,
             query=ask.query,
             peers=list(question.found.values()),
             expected=len(question.expected),
@@ -205,14 +210,14 @@ class Discovery:
             if ask.capability_ids is not None:
                 ext[FILTER_KEY] = ask.capability_ids
         body = {"type": "request", "query": ask.query}
-        draft = self._draft("whois", core.workspace, channel, body, to=ask.to, ext=ext)
-        request = build(draft, draft.ts, core.signer)
-        expected = (
-            frozenset({ask.to})
-            if ask.to is not None
-            else core.roster.expected(core.workspace, channel, ask.query, core.clock.millis())
-        )
-        return Question(ask, request, expected, core.clock.monotonic())
+        request = self._draft("whois", core.workspace, channel, body, to=ask.to, ext=ext)
+        return Question(ask, request, core.clock.monotonic())
+
+    def _expected(self, question: Question) -> frozenset[str]:
+        ask, request, core = question.ask, question.request, self._core
+        if ask.to is not None:
+            return frozenset({ask.to})
+        return core.roster.expected(request.workspace_id, request.channel, ask.query, core.clock.millis())
 
     async def _wait(self, question: Question) -> str:
         """Until complete plus a grace, or quiet for a stall that adapts to the round trips seen, or the time is up."""
@@ -224,8 +229,7 @@ class Discovery:
             reason, until = self._until(question)
             if now >= min(until, deadline):
                 return reason if until <= deadline else "timeout"
-            question.bell.clear()
-            await _ring(question.bell, min(until, deadline) - now)
+            await question.bell.wait(min(until, deadline) - now)
 
     def _until(self, question: Question) -> tuple[str, float]:
         round_trip = max(self._slowest, (self._core.link.rtt_ms() or 0.0) / 1000)
@@ -252,6 +256,7 @@ class Discovery:
 
     async def close(self, timeout: float) -> None:
         """Wait for what is still being answered, `timeout` seconds at most; a broker that stands still must not hold us up."""
+        self.heard.flush()
         tasks = set(self._tasks)
         if tasks:
             await asyncio.wait(tasks, timeout=timeout)
@@ -268,7 +273,9 @@ class Discovery:
         *,
         to: str | None = None,
         ext: dict[str, Any] | None = None,
+        request: Envelope | None = None,
     ) -> Draft:
+        """`request` is what it answers."""
         clock = self._core.clock
         return Draft(
             id=clock.mint(),
@@ -279,27 +286,34 @@ class Discovery:
             to=to,
             ts=clock.seconds(),
             body=body,
+            reply_to=None if request is None else request.id,
+            trace_id=None if request is None else request.trace_id,
             ext={**(ext or {}), INSTANCE_KEY: self._instance},
         )
 
-    async def _publish(self, draft: Draft) -> None:
+    def _send(self, draft: Draft, *, passed: bool = False) -> bool:
+        """Whether it goes out. `passed`: each part of it has gone out before."""
+        core = self._core
         try:
-            envelope = build(draft, draft.ts, self._core.signer)
-            subject = subject_for(envelope.workspace_id, envelope.channel, envelope.to)
-            await self._core.link.publish(subject, envelope.raw, self._core.passing(REPLAY_AGE))
-            self._core.link.push()
-            self._core.counters.add(f"sent.{envelope.kind}")
+            raw = encoded(draft, core.signer) if passed else build(draft, draft.ts, core.signer).raw
+            message = subject_for(draft.workspace_id, draft.channel, draft.to), raw, core.passing(REPLAY_AGE)
+            if not core.link.post(*message):
+                self.spawn(self._send_later(draft.kind, *message))
+            core.counters.add(f"sent.{draft.kind}")
         except (LinkError, InvalidRequest) as error:
-            self._core.counters.add("discovery.unsent")
-            self._core.noise.event(30, "discovery.unsent", "not sent", kind=draft.kind, cause=str(error))
+            self._unsent(draft.kind, error)
+            return False
+        return True
 
+    async def _send_later(self, kind: str, subject: str, raw: bytes, headers: Mapping[str, str] | None) -> None:
+        try:
+            await self._core.link.publish(subject, raw, headers)
+        except LinkError as error:
+            self._unsent(kind, error)
 
-async def _ring(bell: asyncio.Event, timeout: float) -> None:
-    try:
-        async with asyncio.timeout(timeout):
-            await bell.wait()
-    except TimeoutError:
-        return
+    def _unsent(self, kind: str, error: Exception) -> None:
+        self._core.counters.add("discovery.unsent")
+        self._core.noise.event(30, "discovery.unsent", "not sent", kind=kind, cause=str(error))
 
 
 def _catalog_of(envelope: Envelope) -> list[dict[str, Any]]:

@@ -155,12 +155,12 @@ class Intake:
 
     def _discover(self, arrived: Arrived, envelope: Envelope) -> None:
         """Greet and whois: answered at once, remembered behind (docs/adr/0004)."""
-        core = self._core
-        view = View(duplicate=core.store.memory.dedup.contains(key_of(envelope)))
-        for effect in decide(envelope, view, self._decider.receiver(envelope.sender)):
-            match effect:
+        core, heard, key = self._core, self._discovery.heard, key_of(envelope)
+        view = View(duplicate=key in heard or core.store.memory.dedup.contains(key))
+        for effect in reversed(decide(envelope, view, self._decider.receiver(envelope.sender))):
+            match effect:  # what somebody waits for, and then what we keep of it
                 case Remember(until=until):
-                    self._remember(envelope, until)
+                    heard.remember(key, until)
                     core.trust.greeted(envelope)
                 case Discovered() | AnswerWhois():
                     self._discovery.carry_out(effect, envelope)
@@ -177,9 +177,6 @@ class Intake:
                     core.counters.add(f"ignored.{why}")
                 case _:
                     raise AssertionError(f"discovery has no such effect: {effect!r}")
-
-    def _remember(self, envelope: Envelope, until: int) -> None:
-        self._core.behind(lambda tx: tx.memory.dedup.remember(tx, key_of(envelope), until))
 
     def _keep(self, arrived: Arrived, effect: Quarantine) -> None:
         self._core.behind(lambda tx: self._decider.quarantine(tx, arrived, effect))
@@ -348,19 +345,28 @@ class Intake:
             return
         refusal = None if refused is None or done.known else refused.reason
         ack = Ack(envelope.id, "committed" if refusal is None else "refused", refusal)
-        if self._discovery.busy:
-            self._core.counters.add("acks.unsent")  # it will be asked again
-            return
         self._core.counters.add("acks.sent")
-        self._discovery.spawn(self._answer(reply, ack, us=envelope.to, to=envelope.sender))
+        self._answer(reply, ack, us=envelope.to, to=envelope.sender)
 
-    async def _answer(self, reply: str, ack: Ack, us: str, to: str) -> None:
+    def _answer(self, reply: str, ack: Ack, us: str, to: str) -> None:
         signer = self._core.identities.signer_of(us)
         raw = encode_ack(ack) if signer is None else encode_signed_ack(ack, sender=signer.handle, to=to, signer=signer)
         try:
-            await self._core.link.publish(reply, raw)
+            if self._core.link.post(reply, raw, at_once=False):
+                return
         except LinkError:
             self._core.counters.add("acks.unsent")  # it will be asked again
+            return
+        if self._discovery.busy:
+            self._core.counters.add("acks.unsent")
+        else:
+            self._discovery.spawn(self._answer_later(reply, raw))
+
+    async def _answer_later(self, reply: str, raw: bytes) -> None:
+        try:
+            await self._core.link.publish(reply, raw)
+        except LinkError:
+            self._core.counters.add("acks.unsent")
 
     def _overload(self, where: str, arrived: Arrived) -> None:
         """Held off: not committed, not remembered, not answered; a retry, or the stream, brings it again."""

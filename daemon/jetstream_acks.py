@@ -34,9 +34,10 @@ class Acks:
 
     def put(self, subject: str, data: bytes) -> None:
         """Publish `data` to `subject`, after everything that was put before."""
+        if not self._queue:
+            self._empty.clear()
+            self._bell.set()
         self._queue.append((subject, data))
-        self._empty.clear()
-        self._bell.set()
 
     def forget(self) -> None:
         """Drop what waits: its stream is gone, and its sequences belong to other messages now."""
@@ -68,7 +69,8 @@ class Acks:
         while queue:
             entry = queue[0]
             try:
-                await self._link.publish(*entry)
+                if not self._link.post(*entry, at_once=False):
+                    await self._link.publish(*entry)
             except (BadPublish, PayloadTooLarge):
                 self.refused += 1  # tried again it would hold up everything behind it for ever
             if queue and queue[0] is entry:  # not forgotten meanwhile

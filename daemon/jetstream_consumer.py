@@ -203,15 +203,9 @@ class DurableConsumer:
         if not hands.take(sequence, message.reply):
             self.repeated += 1
             return
-        self._offer(
-            InboundMessage(
-                message.subject,
-                message.data,
-                headers.get(ANSWER_TO, ""),
-                message.headers,
-                Delivery(hands, sequence, message.reply),
-            )
-        )
+        message.settlement = Delivery(hands, sequence, message.reply)
+        message.reply = headers.get(ANSWER_TO, "")  # the broker's own is for the settlement
+        self._offer(message)
 
     def _is_flow(self, subject: str) -> bool:
         """Whether flow control may listen there: a stranger's message must not have us publish anywhere else, or break our line."""

@@ -226,9 +226,14 @@ class Link:
         """
         await self._live().publish(subject, data, reply, headers)
 
-    def push(self) -> None:
-        """Writes what was published to the socket now; otherwise that is done at the next turn of the loop. LinkDown."""
-        self._live().push()
+    def post(
+        self, subject: str, data: bytes, headers: Mapping[str, str] | None = None, *, at_once: bool = True
+    ) -> bool:
+        """As `publish`, for callers that cannot wait: False when two MiB are on their way already.
+
+        `at_once`, for what somebody waits for, it goes to the socket itself; otherwise that is done at the next turn of the loop.
+        """
+        return self._live().post(subject, data, headers, at_once=at_once)
 
     async def flush(self, timeout: float) -> None:
         """Returns when the broker has all that was published and subscribed before; LinkTimeout, LinkDown."""

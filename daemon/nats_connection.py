@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 import nats.aio.client
+import nats.aio.transport
 import nats.errors
 
 from aghbus.daemon.link_events import (
@@ -34,7 +35,9 @@ from aghbus.daemon.link_events import (
     ServerComplaint,
     ServerInfo,
 )
+from aghbus.daemon.nats_frames import header_size, published
 from aghbus.daemon.nats_parser import MessageParser, as_text
+from aghbus.daemon.nats_wire import Wire
 from aghbus.protocol.text import escape
 
 if TYPE_CHECKING:
@@ -61,7 +64,7 @@ class _Client(nats.aio.client.Client):
         super().__init__()
         self._require_tls = require_tls
         self.receivers: dict[int, Callable[[InboundMessage], None]] = {}
-        self._ps = MessageParser(self, self.receivers)
+        self._ps: MessageParser = MessageParser(self, self.receivers)
 
     @property
     def server_info(self) -> dict[str, Any]:
@@ -80,7 +83,7 @@ class _Client(nats.aio.client.Client):
         return sid
 
     async def _process_msg(self, sid: int, subject: bytes, reply: bytes, data: bytes, headers: bytes | None) -> None:
-        """A message with headers, or for one of the library's own subscriptions."""
+        """A message with headers of a rare form, or for one of the library's own subscriptions."""
         receiver = self.receivers.get(sid)
         if receiver is None:
             await super()._process_msg(sid, subject, reply, data, headers)  # type: ignore[arg-type] # it passes None itself
@@ -102,6 +105,25 @@ class _Client(nats.aio.client.Client):
         await self._send_command(nats.aio.client.PING_PROTO)
         self.push()
 
+    def put(self, frame: bytes, *, at_once: bool = False) -> None:
+        """Puts what we say behind what waits in the buffer; `at_once` writes all of it to the socket, if that takes it. LinkDown.
+
+        Otherwise, and where the socket is full, the library's own task writes it: it waits for room.
+        """
+        if not self.is_connected:
+            raise LinkDown("the connection is closed")
+        self._pending.append(frame)
+        self._pending_data_size += len(frame)
+        if at_once and self._has_room():
+            self.push()
+        elif self._flush_queue is not None and self._flush_queue.empty():
+            self._flush_queue.put_nowait(asyncio.get_running_loop().create_future())
+
+    def _has_room(self) -> bool:
+        """Whether the socket takes what it is given: then nothing waits in front of it."""
+        writer = getattr(self._transport, "_io_writer", None)  # a web socket has none
+        return writer is not None and writer.transport.get_write_buffer_size() == 0
+
     def push(self) -> None:
         """Writes what waits in the buffer to the socket now. The library's own task does it at the next turn of the loop.
 
@@ -115,6 +137,13 @@ class _Client(nats.aio.client.Client):
             self._transport.writelines(self._pending)
             self._pending = []
             self._pending_data_size = 0
+
+    async def _read_loop(self) -> None:
+        """The library's, which is passed by as far as it can be."""
+        own: Any = self._transport
+        if isinstance(self._transport, nats.aio.transport.TcpTransport):
+            own._io_reader = Wire(own._io_reader, own._io_writer, self._ps.take)
+        await super()._read_loop()
 
     async def _close(self, status: int, do_cbs: bool = True) -> None:
         """The library writes what still waits before it tells anybody: on a closed transport of uvloop nobody would be told."""
@@ -274,21 +303,24 @@ class NatsConnection:
 
     async def publish(self, subject: str, data: bytes, reply: str, headers: Mapping[str, str] | None) -> None:
         """Puts the message into the client's buffer; waits for the broker only when two MiB wait there already."""
+        frame = self._frame(subject, data, reply, headers)
+        if self.client.pending_data_size > _WINDOW:
+            await self.ping(_NEVER)
+        self.client.put(frame)
+
+    def post(self, subject: str, data: bytes, headers: Mapping[str, str] | None, *, at_once: bool) -> bool:
+        """The same without a wait: False when two MiB are there. `at_once` it goes to the socket, not at the loop's next turn."""
+        frame = self._frame(subject, data, "", headers)
+        if self.client.pending_data_size > _WINDOW:
+            return False
+        self.client.put(frame, at_once=at_once)
+        return True
+
+    def _frame(self, subject: str, data: bytes, reply: str, headers: Mapping[str, str] | None) -> bytes:
         size = len(data) if headers is None else len(data) + header_size(headers)
         if size > self.client.max_payload:
             raise PayloadTooLarge(size, self.client.max_payload)
-        if self.client.pending_data_size > _WINDOW:
-            await self.ping(_NEVER)
-        try:
-            await self.client.publish(subject, data, reply=reply, headers=None if headers is None else dict(headers))
-        except (nats.errors.BadSubjectError, nats.errors.BadHeaderError) as error:
-            raise BadPublish(f"{escape(subject)!r}: {escape(str(error))}") from None
-        except nats.errors.Error as error:
-            raise LinkDown(str(error)) from None
-
-    def push(self) -> None:
-        """Writes what was published to the socket now, for what somebody waits for."""
-        self.client.push()
+        return published(subject, data, reply, headers)
 
     async def ping(self, timeout: float) -> float:
         """PING behind all that was sent before; the seconds until its PONG. LinkTimeout, LinkDown.
@@ -328,11 +360,6 @@ class NatsConnection:
                 await self.client.close()
         if not self.lost.done():
             self.lost.set_result("closed")
-
-
-def header_size(headers: Mapping[str, str]) -> int:
-    """Bytes that NATS headers take on the wire: `NATS/1.0`, one line each, an empty line."""
-    return 12 + sum(len(key.encode()) + len(value.encode()) + 4 for key, value in headers.items())
 
 
 def is_address(host: str | None) -> bool:

@@ -23,6 +23,9 @@ _MESSAGE: Final = re.compile(rb"(H)?MSG (\S+) (\d{1,9}) (?:(\S+) )?(?(1)(\d{1,9}
 Within its line, unlike the library's: there the sizes of a message with headers may be read out of the headers.
 """
 
+_HEADERS: Final = re.compile(rb"NATS/1\.0\r\n((?:[!-9;-~]+:[ -~]*\r\n)+)\r\n").fullmatch
+"""Names and values in printable ASCII."""
+
 _CONTROL: Final = re.compile(rb"(?:P[IO]NG|\+OK|-ERR '[^\r\n]+'|INFO \S[^\r\n]*)\r\n(?!\s)").match
 """A line of which the library's expressions take just as much, whatever follows it: they go on over white space."""
 
@@ -33,7 +36,7 @@ class MessageParser(Parser):
     def __init__(self, client: Any, receivers: Mapping[int, Callable[[InboundMessage], None]]) -> None:
         """`receivers`, by number, get the messages of their subscriptions at once; they must not raise.
 
-        What is for none of them, or has headers, goes to the client's `_process_msg`.
+        What is for none of them, or has headers of another than the usual form, goes to the client's `_process_msg`.
         """
         super().__init__(client)
         self._receivers = receivers
@@ -55,8 +58,7 @@ class MessageParser(Parser):
             data = bytes(self.buf)
             self.buf.clear()
             self._whole = 0
-        receivers, client = self._receivers, self.nc
-        at, end = 0, len(data)
+        at, end = self._hand_over(data), len(data)
         while at < end:
             line = _MESSAGE(data, at)
             if line is None:
@@ -72,14 +74,32 @@ class MessageParser(Parser):
             if start - at > MAX_CONTROL_LINE_SIZE or (head is not None and start + int(head) > stop):
                 at = await self._leave(data, at)
                 continue
-            number = int(sid)
-            receiver = receivers.get(number)
-            if receiver is not None and head is None:
-                receiver(InboundMessage(as_text(subject), data[start:stop], as_text(reply) if reply else "", None))
-            else:
-                cut = start + int(head or 0)
-                await client._process_msg(number, subject, reply or b"", data[cut:stop], data[start:cut] or None)
+            cut = start + int(head or 0)
+            await self.nc._process_msg(int(sid), subject, reply or b"", data[cut:stop], data[start:cut] or None)
+            at = self._hand_over(data, stop + CRLF_SIZE)
+
+    def take(self, data: bytes) -> int:
+        """The next bytes of the connection, as far as they need no `parse`; how many bytes that is, up to a message's end."""
+        return 0 if self.buf or self.state == AWAITING_MSG_PAYLOAD else self._hand_over(data)
+
+    def _hand_over(self, data: bytes, at: int = 0) -> int:
+        """The messages from `at` on that are whole, for a receiver and of the usual form; where something else begins."""
+        receivers, end = self._receivers, len(data)
+        while (line := _MESSAGE(data, at)) is not None:
+            _, subject, sid, reply, head, size = line.groups()
+            start = line.end()
+            stop = start + int(size)
+            receiver = receivers.get(int(sid))
+            if receiver is None or stop + CRLF_SIZE > end or start - at > MAX_CONTROL_LINE_SIZE:
+                return at
+            headers = None
+            if head is not None:
+                begin, start = start, start + int(head)
+                if start > stop or (headers := plain_headers(data[begin:start])) is None:
+                    return at
+            receiver(InboundMessage(as_text(subject), data[start:stop], as_text(reply) if reply else "", headers))
             at = stop + CRLF_SIZE
+        return at
 
     async def _leave(self, data: bytes, at: int) -> int:
         """Leaves one line to the library, or all that is there if the line is a strange one; where it goes on after that."""
@@ -88,6 +108,15 @@ class MessageParser(Parser):
         self.buf += data[at:end]
         await super().parse()
         return end
+
+
+def plain_headers(head: bytes) -> dict[str, str] | None:
+    """Headers as everybody writes them, the last of a name; None for any other form, and for a status of the server."""
+    lines = _HEADERS(head)
+    if lines is None:
+        return None
+    pairs = (line.partition(":") for line in lines[1].decode().splitlines())
+    return {name: value.strip() for name, _, value in pairs}
 
 
 def as_text(subject: bytes) -> str:

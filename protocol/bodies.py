@@ -5,6 +5,7 @@ naming the field. Unknown fields are ignored; null means absent for optional one
 """
 
 from collections.abc import Callable, Sequence
+from functools import lru_cache
 from typing import Any, Final, TypeVar
 
 import msgspec
@@ -22,6 +23,11 @@ REASON_REQUIRED: Final = frozenset(["rejected", "duplicate", "expired", "unsuppo
 CARD_LISTS: Final = ("profiles_supported", "capabilities", "artifacts_supported", "trust_modes_supported")
 
 _T = TypeVar("_T")
+_NULL: Final = Raw(b"null")
+_USUAL_BYTES: Final = (
+    2_048  # ours, of a card that is remembered as read: the same comes with each greet and each answer
+)
+_USUAL_CARDS: Final = 1_024  # ours
 
 
 class PeerCard(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
@@ -110,14 +116,14 @@ class _CardWire(msgspec.Struct):
 
 
 class _GreetWire(msgspec.Struct):
-    peer_card: _CardWire
+    peer_card: Raw
     summary: str | None = None
 
 
 class _WhoisWire(msgspec.Struct):
     type: str
     query: str | None = None
-    peer_card: _CardWire | None = None
+    peer_card: Raw = _NULL
 
 
 class _SayWire(msgspec.Struct):
@@ -140,26 +146,27 @@ class _ReceiptWire(msgspec.Struct):
 class _TraceWire(msgspec.Struct):
     state: str
     message: str | None = None
-    result: Raw = Raw(b"null")
+    result: Raw = _NULL
     artifact_refs: list[Raw] | None = None
 
 
-def _decoder(wire: type[_T]) -> Callable[[Raw], _T]:
+def _decoder(wire: type[_T], field: str = "body") -> Callable[[Raw | bytes], _T]:
     strict = msgspec.json.Decoder(wire)
 
-    def decode(raw: Raw) -> _T:
+    def decode(raw: Raw | bytes) -> _T:
         try:
             return strict.decode(raw)
         except msgspec.ValidationError:
             # Of duplicate keys the last wins (spec section 1); the strict pass stumbles over an earlier one.
             try:
-                return msgspec.convert(msgspec.json.decode(raw), wire)
+                return strict.decode(msgspec.json.encode(msgspec.json.decode(raw)))
             except msgspec.ValidationError as error:
-                raise _malformed(error) from None
+                raise _malformed(error, field) from None
 
     return decode
 
 
+_decode_card = _decoder(_CardWire, "body.peer_card")
 _decode_greet = _decoder(_GreetWire)
 _decode_whois = _decoder(_WhoisWire)
 _decode_say = _decoder(_SayWire)
@@ -178,12 +185,12 @@ def parse_whois(raw: Raw, sender: str) -> Whois:
     """A whois body; a response's card must name `sender`."""
     wire = _decode_whois(raw)
     if wire.type == "request":
-        if wire.peer_card is not None:
+        if wire.peer_card != _NULL:
             raise Malformed("a request must not carry a card", "body.peer_card")
         return Whois("request", wire.query or "")
     if wire.type != "response":
         raise Malformed("must be request or response", "body.type")
-    if wire.peer_card is None:
+    if wire.peer_card == _NULL:
         raise Malformed("a response must carry a card", "body.peer_card")
     return Whois("response", wire.query or "", _card(wire.peer_card, sender))
 
@@ -233,7 +240,7 @@ def parse_trace(raw: Raw, sender: str) -> Trace:
     wire = _decode_trace(raw)
     if wire.state not in TRACE_STATES:
         raise Malformed("is none of the six states", "body.state")
-    result = None if bytes(wire.result) == b"null" else wire.result
+    result = None if wire.result == _NULL else wire.result
     return Trace(wire.state, wire.message, result, _bounded(wire.artifact_refs, "body.artifact_refs"))
 
 
@@ -247,7 +254,13 @@ BODY_PARSERS: Final[dict[str, Callable[[Raw, str], Body]]] = {
 }
 
 
-def _card(wire: _CardWire, sender: str) -> PeerCard:
+def _card(raw: Raw, sender: str) -> PeerCard:
+    data = bytes(raw)
+    return _usual_card(data, sender) if len(data) <= _USUAL_BYTES else _read_card(data, sender)
+
+
+def _read_card(raw: bytes, sender: str) -> PeerCard:
+    wire = _decode_card(raw)
     if not is_peer(wire.peer_id):
         raise Malformed("is not a peer id", "body.peer_card.peer_id")
     if wire.peer_id != sender:
@@ -257,6 +270,11 @@ def _card(wire: _CardWire, sender: str) -> PeerCard:
     if display_name and byte_length(display_name) > MAX_CARD_ENTRY_BYTES:
         raise Malformed(f"is longer than {MAX_CARD_ENTRY_BYTES} bytes", "body.peer_card.display_name")
     return PeerCard(peer_id=wire.peer_id, display_name=display_name or None, ext=wire.ext, **lists)
+
+
+_usual_card: Final = lru_cache(_USUAL_CARDS)(
+    _read_card
+)  # nobody changes one: whoever wants another `ext` makes another card
 
 
 def _entries(values: Sequence[str], field: str) -> tuple[str, ...]:
@@ -276,7 +294,7 @@ def _bounded(values: list[Raw] | None, field: str) -> tuple[Raw, ...]:
     return tuple(values)
 
 
-def _malformed(error: msgspec.ValidationError) -> Malformed:
+def _malformed(error: msgspec.ValidationError, field: str) -> Malformed:
     """The decoder's message says type and JSON path (`… - at `$.text``), never a value of the peer."""
     rule, _, path = str(error).partition(" - at `$")
-    return Malformed(rule[0].lower() + rule[1:], "body" + path.rstrip("`"))
+    return Malformed(rule[0].lower() + rule[1:], field + path.rstrip("`"))

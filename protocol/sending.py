@@ -75,6 +75,14 @@ def build(draft: Draft, now: int, signer: Signer | None = None) -> Envelope:
     naming the field and the rule.
     """
     try:
+        return parse(encoded(draft, signer), now)
+    except ProtocolError as error:
+        raise InvalidRequest(f"{error.detail} ({error.reason})") from None
+
+
+def encoded(draft: Draft, signer: Signer | None = None) -> bytes:
+    """The bytes of a draft, for one of which each part has passed that door already. Raises InvalidRequest as `build` does."""
+    try:
         document = wire_document(draft)
         raw = _encode(document if signer is None else signer(document))
     except (TypeError, ValueError, RecursionError, msgspec.EncodeError) as error:
@@ -84,10 +92,7 @@ def build(draft: Draft, now: int, signer: Signer | None = None) -> Envelope:
             f"the envelope would have {len(raw)} bytes, over the limit of {MAX_ENVELOPE_BYTES}",
             hint="send a reference (artifact_refs) instead of the content",
         )
-    try:
-        return parse(raw, now)
-    except ProtocolError as error:
-        raise InvalidRequest(f"{error.detail} ({error.reason})") from None
+    return raw
 
 
 def own_trust(envelope: Envelope) -> Trust:

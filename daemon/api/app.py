@@ -6,9 +6,10 @@ from typing import Any, Final
 import msgspec
 
 from aghbus.daemon.api import parsing
-from aghbus.daemon.api.asgi import CLOSE, ClientGone, Receive, Scope, Send, end, reply, until_gone
+from aghbus.daemon.api.asgi import CLOSE, ClientGone, Receive, Scope, Send, reply, until_gone
 from aghbus.daemon.api.download import Download
 from aghbus.daemon.api.handlers import Call
+from aghbus.daemon.api.interruption import Interruption
 from aghbus.daemon.api.openapi import document
 from aghbus.daemon.api.refusals import HttpRefusal, error_body, incident, request_error_body, status_of
 from aghbus.daemon.api.route import Route
@@ -114,18 +115,11 @@ class ApiApp:
         assert route.handler is not None
         if not route.waits:
             return await route.handler(self._service, call)
-        job = asyncio.ensure_future(route.handler(self._service, call))
-        gone = asyncio.ensure_future(until_gone(receive))
-        drained = asyncio.ensure_future(self._draining.wait())
-        try:
-            await asyncio.wait({job, gone, drained}, return_when=asyncio.FIRST_COMPLETED)
-            if job.done():
-                return job.result()
-            if gone.done():
-                raise ClientGone
-            raise Unavailable("the daemon is draining", hint="ask again when it is back")
-        finally:
-            await end(job, gone, drained)
+        interruption = Interruption()
+        interruption.when(lambda: until_gone(receive), ClientGone())
+        interruption.when(self._draining.wait, Unavailable("the daemon is draining", hint="ask again when it is back"))
+        with interruption:
+            return await route.handler(self._service, call)
 
 
 def _status(route: Route, answer: Answer) -> int:

@@ -36,16 +36,17 @@ def frame(item: Event | HandedOut) -> bytes:
     The `id` is where a client goes on. After a gap that is before the stretch that has it: what was kept of it still follows.
     Line ends can only stand between JSON tokens (raw envelopes may have them): made spaces.
     """
-    kind = item.type if isinstance(item, Event) else "message"
-    data = msgspec.json.encode(item)
+    data = _encode(item)
     if b"\n" in data or b"\r" in data:
         data = data.translate(_ONE_LINE)
-    position = item.seq
-    if isinstance(item, Event) and item.pruned_from is not msgspec.UNSET:
-        position = item.pruned_from - 1
-    return b"id: %d\nevent: %s\ndata: %s\n\n" % (position, kind.encode(), data)
+    if not isinstance(item, Event):
+        return b"id: %d\nevent: message\ndata: %b\n\n" % (item.seq, data)
+    position = item.seq if item.pruned_from is msgspec.UNSET else item.pruned_from - 1
+    return b"id: %d\nevent: %b\ndata: %b\n\n" % (position, _NAMES[item.type], data)
 
 
+_encode: Final = msgspec.json.Encoder().encode
+_NAMES: Final = {"envelope": b"envelope", "gap": b"gap"}
 _ONE_LINE: Final = bytes.maketrans(b"\r\n", b"  ")
 
 

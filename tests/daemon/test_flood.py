@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from aghbus.daemon import discovery
 from aghbus.daemon.broker import BrokerError
 from aghbus.daemon.carrier import CoreCarrier
 from aghbus.daemon.clock import Clock
@@ -73,6 +74,11 @@ class Bench:
         self.intake.offer(InboundMessage(subject, json.dumps(document).encode(), reply, None, settlement))
         while self.intake.depth:
             await self.intake._work_queue_off()
+
+    async def heard(self) -> None:
+        """Until what was heard is committed."""
+        self.intake._discovery.heard.flush()
+        await self.store.write(lambda tx: None)
 
     def say(self, sender: str, **fields: Any) -> dict[str, Any]:
         self._number += 1
@@ -165,11 +171,12 @@ async def test_a_repeat_of_what_is_committed_is_answered_so_even_if_its_sender_i
 ) -> None:
     answers: list[str] = []
 
-    async def publish(_subject: str, raw: bytes) -> None:
+    def post(_subject: str, raw: bytes, *, at_once: bool) -> bool:
         answers.append(json.loads(raw)["outcome"])
+        return True
 
     async with bench(tmp_path) as b:
-        monkeypatch.setattr(b.core.link, "publish", publish)
+        monkeypatch.setattr(b.core.link, "post", post)
         first, later = b.say("peer"), b.say("peer")
         await b.offer(first, reply=f"_INBOX.{'0' * 32}.ack.1")
         b.core.take_over(msgspec.structs.replace(b.core.settings, trust=TrustSettings(mode="require")))
@@ -184,12 +191,13 @@ async def test_what_is_not_believed_of_a_handle_is_not_answered_and_what_policy_
 ) -> None:
     answers: list[tuple[str, str]] = []
 
-    async def publish(_subject: str, raw: bytes) -> None:
+    def post(_subject: str, raw: bytes, *, at_once: bool) -> bool:
         answer = json.loads(raw)
         answers.append((answer["id"], answer["outcome"]))
+        return True
 
     async with bench(tmp_path) as b:
-        monkeypatch.setattr(b.core.link, "publish", publish)
+        monkeypatch.setattr(b.core.link, "post", post)
         taken, refused = b.signed(FRIEND), b.signed(FRIEND)
         stripped = b.say(FRIEND.handle)
         for document in (b.forged(FRIEND.handle), stripped, taken, {**taken, "body": {"text": "other"}}, taken):
@@ -296,11 +304,11 @@ async def test_large_cards_of_many_names_do_not_fill_the_store(tmp_path: Path) -
             greet = b.say(f"p{number}", kind="greet", to=None, body={"peer_card": card})
             del greet["surface"], greet["thread_id"]
             await b.offer(greet)
-        await b.store.write(lambda tx: None)  # after what waits behind
+        await b.heard()
         assert 60 <= await b.count("SELECT count(*) FROM peers") <= 70
         assert await b.count("SELECT sum(length(card)) FROM peers") <= 64 << 20
         await b.offer(greet | {"id": "msg_again"})
-        await b.store.write(lambda tx: None)
+        await b.heard()
         assert await b.count("SELECT count(*) FROM peers WHERE peer_id = 'p99'") == 1
 
 
@@ -400,3 +408,23 @@ async def test_what_was_changed_under_a_friends_name_is_not_delivered(tmp_path: 
         document[field] = {"id": "msg_other", "body": {"text": "other"}, "to": None}[field]
         await b.offer(document)
         assert await b.senders() == []
+
+
+async def test_an_acknowledgement_that_finds_no_room_waits_for_it_and_is_dropped_where_too_many_do(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    published: list[str] = []
+
+    async def publish(_subject: str, raw: bytes) -> None:
+        published.append(json.loads(raw)["id"])
+
+    async with bench(tmp_path) as b:
+        monkeypatch.setattr(b.core.link, "post", lambda *_message, **_how: False)
+        monkeypatch.setattr(b.core.link, "publish", publish)
+        waits, dropped = b.say("friend"), b.say("friend")
+        await b.offer(waits, reply=f"_INBOX.{'0' * 32}.ack.1")
+        monkeypatch.setattr(discovery, "_ANSWERS", 0)
+        await b.offer(dropped, reply=f"_INBOX.{'0' * 32}.ack.2")
+        await b.intake._discovery.close(10)
+        assert published == [waits["id"]]
+        assert b.core.counters["acks.unsent"] == 1

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from aghbus.daemon import nats_connection
 from aghbus.daemon.link import BadPublish, InboundMessage, Link, LinkDown, LinkTimeout, NoResponders, PayloadTooLarge
 from aghbus.daemon.link_events import CallbackFailed, LinkEvent, PermissionDenied, ServerComplaint
 from aghbus.daemon.nats_connection import _Client
@@ -674,8 +675,7 @@ def test_what_is_pushed_into_a_connection_that_has_ended_is_no_defect() -> None:
                 transport.abort()
                 with pytest.raises(LinkDown):
                     while True:  # at every turn of the loop until somebody has told the link
-                        await link.publish("a.b", b"late")
-                        link.push()
+                        link.post("a.b", b"late")
                         await asyncio.sleep(0)
                 with pytest.raises(LinkDown):  # not a defect, and not a wait for the answer
                     await link.flush(60)
@@ -686,3 +686,47 @@ def test_what_is_pushed_into_a_connection_that_has_ended_is_no_defect() -> None:
 
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(lose())
+
+
+async def test_what_is_posted_is_on_its_way_before_the_loop_turns(server: NatsServer) -> None:
+    async with up(Link(to(server), name="a")) as sender, up(Link(to(server), name="b")) as receiver:
+        inbox = Inbox()
+        receiver.subscribe("t.>", inbox)
+        await receiver.flush(20)
+        client = sender.connection
+        await sender.publish("t.1", b"first")
+        assert client.pending_data_size > 0
+        assert sender.post("t.2", b"second", {"Nats-TTL": "60"})
+        assert client.pending_data_size == 0  # with what was published before, and behind it
+        await wait_until(lambda: len(inbox.messages) == 2, 20, "both messages")
+        assert [(message.subject, message.data, message.headers) for message in inbox.messages] == [
+            ("t.1", b"first", None),
+            ("t.2", b"second", {"Nats-TTL": "60"}),
+        ]
+
+
+async def test_a_post_waits_for_no_room(server: NatsServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where too much is on its way already it is not published, and says so; what is published waits for the broker."""
+    monkeypatch.setattr(nats_connection, "_WINDOW", 1000)
+    async with up(Link(to(server), name="a")) as sender, up(Link(to(server), name="b")) as receiver:
+        inbox = Inbox()
+        receiver.subscribe("t", inbox)
+        await receiver.flush(20)
+        await sender.publish("t", b"x" * 1001)
+        assert not sender.post("t", b"nowhere")
+        await sender.publish("t", b"last")
+        await wait_until(lambda: len(inbox.messages) == 2, 20, "both messages")
+        assert inbox.texts == [b"x" * 1001, b"last"]
+
+
+@pytest.mark.parametrize(
+    ("subject", "reply", "headers"),
+    [("", "", None), ("a b", "", None), ("a\r\nPUB b", "", None), ("a", "b c", None), ("a", "", {"no name": "x"})],
+)
+async def test_what_is_no_subject_or_header_is_not_sent(
+    server: NatsServer, subject: str, reply: str, headers: dict[str, str] | None
+) -> None:
+    async with up(Link(to(server), name="a")) as link:
+        with pytest.raises(BadPublish):
+            await link.publish(subject, b"", headers, reply)
+        await link.flush(20)

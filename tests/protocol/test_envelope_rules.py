@@ -170,6 +170,43 @@ class TestBodies:
         assert fault(wire("whois", body={"type": "response"}, reply_to="msg_q")) == "body.peer_card"
         assert fault(wire("whois", body=body, reply_to="msg_q", sender="other")) == "body.peer_card.peer_id"
 
+    def test_a_card_that_was_read_before_is_still_its_senders_alone(self) -> None:
+        body = {"peer_card": CARD}
+        first, again = (parse(dump(wire("greet", body=body)), NOW).body for _ in range(2))
+        assert first == again
+        assert fault(wire("greet", body=body, sender="other")) == "body.peer_card.peer_id"
+        large = {**CARD, "capabilities": ["x" * 1_000] * 10}
+        for _ in range(2):
+            card = parse(dump(wire("greet", body={"peer_card": large})), NOW).body
+            assert isinstance(card, Greet)
+            assert card.card.capabilities == ("x" * 1_000,) * 10
+            assert (
+                fault(wire("greet", body={"peer_card": {**large, "display_name": 5}})) == "body.peer_card.display_name"
+            )
+
+    @pytest.mark.parametrize(
+        ("kind", "last"),
+        [
+            ("greet", b'"peer_card":5,'),
+            ("greet", b'"summary":5,'),
+            ("say", b'"artifacts":5,"text":5,'),
+            ("trace", b'"result":5,"state":5,'),
+            ("whois", b'"query":5,"peer_card":5,'),
+        ],
+    )
+    def test_of_members_that_come_twice_the_last_counts(self, kind: str, last: bytes) -> None:
+        bodies: dict[str, dict[str, Any]] = {
+            "greet": {"peer_card": CARD, "summary": "s"},
+            "say": {"text": "t", "artifacts": [{"a": 1}]},
+            "trace": {"state": "working", "result": {"a": 1}},
+            "whois": {"type": "response", "query": "q", "peer_card": CARD},
+        }
+        raw = dump(wire(kind, body=bodies[kind], reply_to="msg_q"))
+        twice = raw.replace(b'"body": {', b'"body": {' + last)
+        assert twice != raw
+        read = [msgspec.json.decode(msgspec.json.encode(parse(one, NOW).body)) for one in (raw, twice)]
+        assert read[0] == read[1]
+
     @pytest.mark.parametrize("status", ["rejected", "duplicate", "expired", "unsupported"])
     def test_a_refusing_receipt_needs_a_reason_of_the_registry(self, status: str) -> None:
         for code, verdict in (("busy", None), (None, "malformed"), ("", "malformed"), ("no_such_code", "malformed")):

@@ -1,0 +1,79 @@
+"""A request that waits in its own task, until something else happens."""
+
+import asyncio
+
+import pytest
+
+from aghbus.daemon.api import interruption as interruptions
+from aghbus.daemon.api.interruption import Interruption
+
+
+class Over(Exception):
+    """What happened meanwhile."""
+
+
+async def _waits(event: asyncio.Event, answer: "asyncio.Future[str]") -> str:
+    interruption = Interruption()
+    interruption.when(event.wait, Over())
+    with interruption:
+        return await answer
+
+
+@pytest.fixture(autouse=True)
+def _at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(interruptions, "SOON", 0)
+
+
+@pytest.mark.parametrize("soon", [0, 0.01])
+@pytest.mark.parametrize("before", [True, False])
+async def test_what_happens_ends_the_wait(monkeypatch: pytest.MonkeyPatch, soon: float, before: bool) -> None:
+    monkeypatch.setattr(interruptions, "SOON", soon)
+    event, answer = asyncio.Event(), asyncio.get_running_loop().create_future()
+    if before:
+        event.set()
+    task = asyncio.create_task(_waits(event, answer))
+    await asyncio.sleep(2 * soon)
+    event.set()
+    with pytest.raises(Over):
+        await task
+    assert answer.cancelled()
+    assert task.cancelling() == 0
+
+
+async def test_an_answer_is_given_at_once_and_leaves_nobody_watching() -> None:
+    event, answer = asyncio.Event(), asyncio.get_running_loop().create_future()
+    task = asyncio.create_task(_waits(event, answer))
+    await asyncio.sleep(0)
+    answer.set_result("here")
+    await asyncio.sleep(0)
+    assert task.done()
+    assert task.result() == "here"
+    await asyncio.sleep(0)
+    assert asyncio.all_tasks() == {asyncio.current_task()}
+
+
+async def test_an_answer_before_the_interruption_is_noticed_stands() -> None:
+    """The event is over, its watch too, and whoever waited has the answer: it must not be cancelled while it goes out."""
+    event, answer = asyncio.Event(), asyncio.get_running_loop().create_future()
+
+    async def answers() -> str:
+        said = await _waits(event, answer)
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        return said
+
+    task = asyncio.create_task(answers())
+    await asyncio.sleep(0.01)
+    answer.set_result("here")
+    event.set()
+    assert await task == "here"
+
+
+async def test_a_cancellation_from_outside_is_one() -> None:
+    event, answer = asyncio.Event(), asyncio.get_running_loop().create_future()
+    task = asyncio.create_task(_waits(event, answer))
+    await asyncio.sleep(0.01)
+    event.set()
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task

@@ -1,0 +1,114 @@
+"""What is read at once and what the read loop gets: everything, once, in order, however it is cut."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from aghbus.daemon import nats_wire
+from aghbus.daemon.nats_wire import Wire
+
+
+class Socket(asyncio.Transport):
+    """The other end of a protocol."""
+
+    def __init__(self, reader: asyncio.StreamReader) -> None:
+        super().__init__()
+        self.protocol: Any = asyncio.StreamReaderProtocol(reader)
+        self.protocol.connection_made(self)
+
+    def is_closing(self) -> bool:
+        return True
+
+    def get_protocol(self) -> Any:
+        return self.protocol
+
+    def set_protocol(self, protocol: Any) -> None:
+        self.protocol = protocol
+
+
+class Line:
+    """A wire with a read loop like the library's behind it, which may be slow, and what it has read and what was taken."""
+
+    def __init__(self, *, left: bytes = b"", slow: int = 0) -> None:
+        self.reader = asyncio.StreamReader(limit=32_768)
+        self.socket = Socket(self.reader)
+        self.reader.feed_data(left)
+        self.parsed = bytearray()
+        self.at_once = 0
+        self._slow = slow
+        self._parsing = False
+        writer = asyncio.StreamWriter(self.socket, self.socket.protocol, self.reader, asyncio.get_running_loop())
+        self.wire = Wire(self.reader, writer, self._take)
+        self.loop = asyncio.create_task(self._run())
+
+    def _take(self, data: bytes) -> int:
+        """All but what follows the last line end."""
+        assert not self._parsing
+        taken = data.rfind(b"\n") + 1
+        self.parsed += data[:taken]
+        self.at_once += taken
+        return taken
+
+    async def _run(self) -> None:
+        while not self.wire.at_eof():
+            data = await self.wire.read(100)
+            self._parsing = True
+            for _ in range(self._slow):
+                await asyncio.sleep(0)
+            self.parsed += data
+            self._parsing = False
+
+
+@given(
+    st.lists(st.tuples(st.binary(min_size=1, max_size=300), st.booleans()), max_size=30),
+    st.binary(max_size=250),
+    st.integers(0, 2),
+)
+def test_everything_is_parsed_once_and_in_order(pieces: list[tuple[bytes, bool]], left: bytes, slow: int) -> None:
+    async def run() -> None:
+        line = Line(left=left, slow=slow)
+        for piece, pause in pieces:
+            line.socket.protocol.data_received(piece)
+            if pause:
+                await asyncio.sleep(0)
+        line.socket.protocol.eof_received()
+        await line.loop
+        assert bytes(line.parsed) == left + b"".join(piece for piece, _ in pieces)
+
+    asyncio.run(run())
+
+
+async def test_what_comes_while_the_loop_waits_is_parsed_before_it_turns() -> None:
+    line = Line(left=b"left\n")
+    for _ in range(3):
+        await asyncio.sleep(0)
+    line.socket.protocol.data_received(b"one\ntwo\n")
+    assert line.parsed == b"left\none\ntwo\n"
+    assert line.at_once == 8
+    line.socket.protocol.data_received(b"three\nrest")
+    line.socket.protocol.data_received(b"behind it\n")
+    assert line.parsed == b"left\none\ntwo\nthree\n"
+    for _ in range(3):
+        await asyncio.sleep(0)
+    assert line.parsed == b"left\none\ntwo\nthree\nrestbehind it\n"
+    line.socket.protocol.data_received(b"x\n" * nats_wire.AT_ONCE)
+    assert line.parsed.endswith(b"behind it\n")  # so much is for the loop
+    line.socket.protocol.connection_lost(ConnectionResetError())
+    await asyncio.gather(line.loop, return_exceptions=True)
+
+
+async def test_a_loss_and_a_full_socket_reach_the_library() -> None:
+    line = Line()
+    own = line.wire._own
+    line.socket.protocol.pause_writing()
+    assert own._paused  # type: ignore[attr-defined]
+    line.socket.protocol.resume_writing()
+    assert not own._paused  # type: ignore[attr-defined]
+    await asyncio.sleep(0)
+    line.socket.protocol.connection_lost(ConnectionResetError("gone"))
+    results = await asyncio.gather(line.loop, return_exceptions=True)
+    assert isinstance(results[0], ConnectionResetError)
