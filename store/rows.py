@@ -48,6 +48,7 @@ _PLAIN: Final = _insert(
 )
 # Available since ever: a clock that steps back must not hide it.
 _INBOX: Final = _insert("inbox (state, attempts, available_ms, seq)", 4)
+_TAKEN: Final = _insert("inbox (state, attempts, available_ms, seq, lease, lease_until_ms)", 6)
 _OUTBOX: Final = _insert("outbox (state, attempts, seq, expires_at, subject)", 5)
 _PUBLISHED: Final = Many(
     3,
@@ -76,6 +77,7 @@ class Position(NamedTuple):
     envelopes: int
     plain: int
     inbox: int
+    taken: int
     outbox: int
     published: int
     seen: int
@@ -101,6 +103,7 @@ class Rows:
         "published",
         "rooms",
         "seen",
+        "taken",
         "threads",
         "waiting",
     )
@@ -110,6 +113,7 @@ class Rows:
         self.envelopes: list[Any] = []
         self.plain: list[Any] = []  # envelopes of no work and in no direct room
         self.inbox: list[Any] = []
+        self.taken: list[Any] = []  # messages of the inbox that an agent has already
         self.outbox: list[Any] = []
         self.published: list[Any] = []  # changes of rows of the outbox
         self.seen: list[Any] = []
@@ -129,6 +133,7 @@ class Rows:
             len(self.envelopes),
             len(self.plain),
             len(self.inbox),
+            len(self.taken),
             len(self.outbox),
             len(self.published),
             len(self.seen),
@@ -137,6 +142,23 @@ class Rows:
             len(self.audit),
         )
 
+    def envelope(self, seq: int) -> list[Any] | None:
+        """The values of the envelope `seq`, as `envelopes` has them; None when it does not wait."""
+        row = _row(_PLAIN, self.plain, seq)
+        if row is None:
+            return _row(_ENVELOPES, self.envelopes, seq)
+        *where, trust, received_ms, raw = row
+        return [*where, None, None, None, trust, None, None, None, None, None, received_ms, raw]
+
+    def take_ready(self, seq: int, state: str, lease: str, lease_until_ms: int | None) -> bool:
+        """The message `seq`, which this job has put into the inbox, goes to an agent at once; False when it is written."""
+        at = _place(_INBOX, self.inbox, 3, seq)
+        if at is None:
+            return False
+        del self.inbox[at : at + _INBOX.width]
+        self.taken += (state, 1, 0, seq, lease, lease_until_ms)
+        return True
+
     @property
     def size(self) -> int:
         """Rows that wait, and rows of activity that will become fewer."""
@@ -144,6 +166,7 @@ class Rows:
             (_ENVELOPES, self.envelopes),
             (_PLAIN, self.plain),
             (_INBOX, self.inbox),
+            (_TAKEN, self.taken),
             (_OUTBOX, self.outbox),
             (_PUBLISHED, self.published),
             (_SEEN, self.seen),
@@ -156,6 +179,7 @@ class Rows:
         del self.envelopes[to.envelopes :]
         del self.plain[to.plain :]
         del self.inbox[to.inbox :]
+        del self.taken[to.taken :]
         del self.outbox[to.outbox :]
         del self.published[to.published :]
         del self.seen[to.seen :]
@@ -168,6 +192,7 @@ class Rows:
         _ENVELOPES.write(db, self.envelopes)
         _PLAIN.write(db, self.plain)
         _INBOX.write(db, self.inbox)
+        _TAKEN.write(db, self.taken)
         _OUTBOX.write(db, self.outbox)
         _PUBLISHED.write(db, self.published)
         _SEEN.write(db, self.seen)
@@ -184,12 +209,34 @@ class Rows:
 
     def clear(self) -> None:
         """Nothing waits any more."""
-        for values in (self.envelopes, self.plain, self.inbox, self.outbox, self.published, self.seen, self.audit):
+        for values in (
+            self.envelopes,
+            self.plain,
+            self.inbox,
+            self.taken,
+            self.outbox,
+            self.published,
+            self.seen,
+            self.audit,
+        ):
             values.clear()
         self.threads.clear()
         self.rooms.clear()
         self._meta.clear()
         self.waiting = False
+
+
+def _place(many: Many, values: list[Any], column: int, seq: int) -> int | None:
+    """Where the row begins that has `seq` in this column."""
+    try:
+        return values[column :: many.width].index(seq) * many.width
+    except ValueError:
+        return None
+
+
+def _row(many: Many, values: list[Any], seq: int) -> list[Any] | None:
+    at = _place(many, values, 0, seq)
+    return None if at is None else values[at : at + many.width]
 
 
 _Activity = tuple[tuple[str, ...], int, int, int, int]
