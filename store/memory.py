@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
 from aghbus.store.audit import AuditLog
 from aghbus.store.dedup import DedupWindow
+from aghbus.store.recent import Addressed, Recent, RecentWork
 from aghbus.store.tail import Tail
 from aghbus.store.trust import TrustRules
 
@@ -44,9 +45,15 @@ class Memory:
     """The last sequence that an envelope was given; the end of the audit log; the dedup window; how many messages wait in the
     inbox (ready or leased), and a time before which no lease runs out and none that was returned is ready; rows and bytes of the
     quarantine; the tail of the event stream; whom we listen to. `bridged`: whether a message of a foreign format was ever seen, so
-    that who looks for them need not; it may be true in vain."""
+    that who looks for them need not; it may be true in vain.
+
+    Of late: `works` that were opened, by id, of each id the one that changed last; where messages of ours go to (`addressed`), by
+    sequence; those of ours that have `arrived`, by workspace and id.
+    """
 
     __slots__ = (
+        "addressed",
+        "arrived",
         "audit",
         "bridged",
         "dedup",
@@ -57,6 +64,7 @@ class Memory:
         "quarantine_rows",
         "tail",
         "trust",
+        "works",
     )
 
     def __init__(self) -> None:
@@ -70,6 +78,9 @@ class Memory:
         self.quarantine_bytes = Gauge()
         self.tail = Tail()
         self.trust = TrustRules()
+        self.works = Recent[str, RecentWork]()
+        self.addressed = Recent[int, Addressed]()
+        self.arrived = Recent[tuple[str, str], Literal[True]]()
 
     def mark(self) -> MemoryMark:
         """The numbers as they stand."""
