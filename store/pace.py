@@ -19,7 +19,7 @@ QUICK_SECONDS: Final = (
     0.001  # ours: the quickest of the last commits says what the disk takes, the others what the machine does
 )
 SLOW_SECONDS: Final = 0.02  # ours: one such commit on the loop is enough
-PENALTY: Final = 16  # ours, commits in the thread after a slow one on the loop; doubled for each that follows soon: it may be the disk
+PENALTY: Final = 16  # ours, commits in the thread after a slow one on the loop; doubled for each that follows soon
 MOST_PENALTY: Final = 256  # ours, and so many on the loop without a slow one: it was the machine
 _LATEST: Final = 8  # ours, commits by which the disk is judged
 _SMALL: Final = 256  # ours, changed rows of a small transaction: some tens of messages
