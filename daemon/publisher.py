@@ -46,7 +46,6 @@ class _Due(NamedTuple):
     """What the store has for the next round of tries."""
 
     rows: list[Outgoing]
-    next_at: float | None = None  # when something is due (monotonic)
     back: frozenset[str] = frozenset()  # subjects of peers that are back, to which all that waits is due
     whole: bool = True  # whether `rows` are all that is due
 
@@ -248,26 +247,23 @@ class Publisher:
                         await self._publish(due.rows, due.back)
                     if due.whole:
                         self._silences.caught_up(due.back)
-                next_at = due.next_at
             except (LinkError, StoreUnavailable) as error:
                 self._core.noise.event(logging.INFO, "retry", "retry interrupted", cause=str(error))
                 # Nobody rings when the store writes again, nor when a broker answers that was slow for a while.
                 soon = isinstance(error, StoreUnavailable) or self._core.link.state == "up"
-                next_at = self._core.clock.monotonic() + _NOT_TAKEN if soon else None
-                self._outlook.looks_at(next_at)
+                self._outlook.looks_at(self._core.clock.monotonic() + _NOT_TAKEN if soon else None)
                 failed = True
-            await self._pause(next_at, failed=failed)
+            with contextlib.suppress(TimeoutError):
+                while not await self._rung(failed=failed):
+                    pass  # the next look is sooner than it was
 
-    async def _pause(self, at: float | None, *, failed: bool) -> None:
-        left = _LONGEST if at is None else at - self._core.clock.monotonic()
+    async def _rung(self, *, failed: bool) -> bool:
+        """Whether there is something to do now. Raises TimeoutError when it is time to look."""
+        left = min(self._outlook.next_look - self._core.clock.monotonic(), _LONGEST)
         if not failed:  # else what is stale already was not given up, and would be so at once again
             left = min(left, self._outlook.seconds_to_stale(self._core.clock.millis() / 1000))
-        left = min(left, _LONGEST)
-        try:
-            async with asyncio.timeout(max(left, _SHORTEST)):
-                await self._outlook.rung()
-        except TimeoutError:
-            return
+        async with asyncio.timeout(max(left, _SHORTEST)):
+            return await self._outlook.rung()
 
     def _take_due(self, tx: Transaction) -> _Due:
         policy, now_ms = self._core.settings.retry, self._core.steps.settle(tx)
@@ -291,7 +287,7 @@ class Publisher:
         next_ms = retry.next_due_ms(tx)
         next_at = None if next_ms is None else self._monotonic(next_ms)
         tx.after_commit(partial(self._outlook.looks_at, next_at))
-        return _Due(rows, next_at, back, retry.count_due(tx, now_ms) == len(rows))
+        return _Due(rows, back, retry.count_due(tx, now_ms) == len(rows))
 
     def _monotonic(self, due_ms: int) -> float:
         """A time that the store has, as one that is never set: pauses are made of those."""
