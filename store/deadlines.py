@@ -42,8 +42,6 @@ def begin(tx: Transaction, work: WorkView, accept_ms: int | None, progress_ms: i
 
 def moved(tx: Transaction, work: WorkView, *, accepted: bool, traced: bool, now_ms: int) -> None:
     """The work went on: an end lifts its deadline, acceptance lifts that limit, any trace begins the other anew."""
-    if not works.has_deadline(tx, work):
-        return
     key = (work.workspace_id, work.channel, work.work_id)
     if work.state in TERMINAL_STATES:
         tx.apart.execute(_LIFT, key)

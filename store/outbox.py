@@ -91,6 +91,8 @@ def _waits(tx: Transaction, seq: int) -> bool:
 
 
 def _is_unanswered(tx: Transaction, seq: int) -> bool:
+    if seq in tx.rows.answered[1::2]:
+        return False
     sql = "SELECT 1 FROM outbox WHERE seq = ? AND (state = 'queued' OR state = 'published' AND next_ms IS NOT NULL)"
     return tx.apart.execute(sql, (seq,)).fetchone() is not None
 

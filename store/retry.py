@@ -1,6 +1,7 @@
 """Going out again: what was published and not answered, until it is answered, stale, or given up (outbox.next_ms).
 
-An answer can only come to what was published, which was committed before: its rows do not wait to be written (store/rows.py).
+An answer can only come to what was published, which was committed before: its rows do not wait to be written (store/rows.py),
+but what is changed of them may.
 """
 
 from typing import NamedTuple
@@ -134,10 +135,8 @@ def ends_of(tx: Transaction, seq: int, message_id: str) -> tuple[str, str] | Non
 
 def answered(tx: Transaction, seq: int, detail: str) -> None:
     """The receiver's daemon has committed our envelope `seq`."""
-    tx.apart.execute(
-        "UPDATE outbox SET state = 'receipted', detail = ?, next_ms = NULL WHERE seq = ? AND state <> 'receipted'",
-        (detail, seq),
-    )
+    tx.rows.answered += (detail, seq)
+    tx.rows.waiting = True
     if (sent := tx.memory.addressed.get(seq)) is not None:
         tx.memory.arrived.put(tx, (sent.workspace_id, sent.message_id), True)
 

@@ -56,6 +56,12 @@ _PUBLISHED: Final = Many(
     ") UPDATE outbox SET state = 'published', attempts = attempts + 1, published_ms = now.at_ms, next_ms = now.next_ms"
     " FROM now WHERE outbox.seq = now.seq AND outbox.state IN ('queued', 'published')",
 )
+_ANSWERED: Final = Many(
+    2,
+    "WITH now (detail, seq) AS (",
+    ") UPDATE outbox SET state = 'receipted', detail = now.detail, next_ms = NULL"
+    " FROM now WHERE outbox.seq = now.seq AND outbox.state <> 'receipted'",
+)
 _SEEN: Final = _insert("seen (slot, key)", 2)
 _AUDIT: Final = _insert("audit (n, line, hash)", 3)
 _THREADS: Final = _insert(
@@ -80,6 +86,7 @@ class Position(NamedTuple):
     taken: int
     outbox: int
     published: int
+    answered: int
     seen: int
     threads: int
     rooms: int
@@ -94,7 +101,9 @@ class Rows:
     """Rows that wait, by table, as flat lists of values. `waiting` is whether there are any; who appends says so."""
 
     __slots__ = (
+        "_flat",
         "_meta",
+        "answered",
         "audit",
         "envelopes",
         "inbox",
@@ -116,11 +125,23 @@ class Rows:
         self.taken: list[Any] = []  # messages of the inbox that an agent has already
         self.outbox: list[Any] = []
         self.published: list[Any] = []  # changes of rows of the outbox
+        self.answered: list[Any] = []  # the same, after those
         self.seen: list[Any] = []
         self.audit: list[Any] = []
         self.threads: list[Touch] = []
         self.rooms: list[Touch] = []
         self._meta: dict[str, str] = {}
+        self._flat: Final = (  # in the order in which they are written
+            (_ENVELOPES, self.envelopes),
+            (_PLAIN, self.plain),
+            (_INBOX, self.inbox),
+            (_TAKEN, self.taken),
+            (_OUTBOX, self.outbox),
+            (_PUBLISHED, self.published),
+            (_ANSWERED, self.answered),
+            (_SEEN, self.seen),
+            (_AUDIT, self.audit),
+        )
 
     def note(self, key: str, value: str) -> None:
         """An entry of `meta`, which is there, will have this value."""
@@ -136,6 +157,7 @@ class Rows:
             len(self.taken),
             len(self.outbox),
             len(self.published),
+            len(self.answered),
             len(self.seen),
             len(self.threads),
             len(self.rooms),
@@ -162,17 +184,7 @@ class Rows:
     @property
     def size(self) -> int:
         """Rows that wait, and rows of activity that will become fewer."""
-        flat = (
-            (_ENVELOPES, self.envelopes),
-            (_PLAIN, self.plain),
-            (_INBOX, self.inbox),
-            (_TAKEN, self.taken),
-            (_OUTBOX, self.outbox),
-            (_PUBLISHED, self.published),
-            (_SEEN, self.seen),
-            (_AUDIT, self.audit),
-        )
-        return sum(len(values) // many.width for many, values in flat) + len(self.threads) + len(self.rooms)
+        return sum(len(values) // many.width for many, values in self._flat) + len(self.threads) + len(self.rooms)
 
     def undo(self, to: Position) -> None:
         """Forgets what was appended since."""
@@ -182,6 +194,7 @@ class Rows:
         del self.taken[to.taken :]
         del self.outbox[to.outbox :]
         del self.published[to.published :]
+        del self.answered[to.answered :]
         del self.seen[to.seen :]
         del self.threads[to.threads :]
         del self.rooms[to.rooms :]
@@ -189,14 +202,9 @@ class Rows:
 
     def write(self, db: sqlite3.Connection) -> None:
         """Writes what waits into the open transaction of `db`."""
-        _ENVELOPES.write(db, self.envelopes)
-        _PLAIN.write(db, self.plain)
-        _INBOX.write(db, self.inbox)
-        _TAKEN.write(db, self.taken)
-        _OUTBOX.write(db, self.outbox)
-        _PUBLISHED.write(db, self.published)
-        _SEEN.write(db, self.seen)
-        _AUDIT.write(db, self.audit)
+        for many, values in self._flat:
+            if values:
+                many.write(db, values)
         threads: list[Any] = []
         for place, messages, first_ms, last_ms, last_seq in _activity(self.threads):
             threads += (*place, messages, first_ms, last_ms, last_seq)
@@ -209,16 +217,7 @@ class Rows:
 
     def clear(self) -> None:
         """Nothing waits any more."""
-        for values in (
-            self.envelopes,
-            self.plain,
-            self.inbox,
-            self.taken,
-            self.outbox,
-            self.published,
-            self.seen,
-            self.audit,
-        ):
+        for _, values in self._flat:
             values.clear()
         self.threads.clear()
         self.rooms.clear()
