@@ -11,11 +11,12 @@ from functools import partial
 from aghbus.protocol.control import InboxItem
 from aghbus.store.transaction import Transaction
 
-Take = Callable[[Transaction], InboxItem | None]
+Take = Callable[[Transaction, int | None], InboxItem | None]
 
 
 class Consumer:
-    """One that asks, for any message or for those of one work. `take` leases the oldest that suits it, `give_back` undoes that."""
+    """One that asks, for any message or for those of one work. `take` leases the oldest that suits it, which
+    may be one of that sequence that its job has just delivered; `give_back` undoes that."""
 
     def __init__(self, work_id: str | None, take: Take, give_back: Callable[[InboxItem], None]) -> None:
         self.work_id = work_id
@@ -25,9 +26,9 @@ class Consumer:
         self._give_back = give_back
         self._held: InboxItem | None = None  # leased to it, and not handed on yet
 
-    def lease(self, tx: Transaction) -> InboxItem | None:
-        """The oldest message that suits it. It has to be handed on: see `hand_on` and `leave`."""
-        item = self._take(tx)
+    def lease(self, tx: Transaction, fresh: int | None = None) -> InboxItem | None:
+        """The oldest message that suits it, or `fresh`. It has to be handed on: see `hand_on` and `leave`."""
+        item = self._take(tx, fresh)
         if item is not None:
             tx.after_commit(partial(self._leased, item))
         return item
@@ -98,12 +99,12 @@ class Consumers:
         for seq, work_id in messages:
             for consumer in tuple(self._waiting):
                 if consumer.work_id is None or consumer.work_id == work_id:
-                    taken = self._serve(tx, consumer)
+                    taken = self._serve(tx, consumer, seq)
                     if taken is None or taken.seq == seq:
                         break
 
-    def _serve(self, tx: Transaction, consumer: Consumer) -> InboxItem | None:
-        item = consumer.lease(tx)
+    def _serve(self, tx: Transaction, consumer: Consumer, fresh: int) -> InboxItem | None:
+        item = consumer.lease(tx, fresh)
         if item is not None:
             del self._waiting[consumer]
             tx.after_rollback(partial(consumer.end, None))

@@ -118,16 +118,19 @@ class Core:
             successor=None if us == self.us else self.us,
         )
 
-    def behind(self, job: Job[Any], *, at_once: bool = False) -> None:
+    def behind(self, job: Job[Any], *, at_once: bool = False) -> asyncio.Future[Any] | None:
         """Commit `job` and do not wait: for what a crash may lose, because it can be had again.
 
         It goes with the next group that somebody waits for; with `at_once` it begins one, since something waits for what follows.
+        Its end, for who has to know of it; None when it will not run.
         """
         if self.store.backlog >= _BEHIND:
             self.counters.add("store.behind_lost")  # a disk that does not keep up must not cost us the memory
-            return
+            return None
         submit = self.store.submit if at_once else self.store.submit_behind
-        submit(job).add_done_callback(self._behind_done)
+        future = submit(job)
+        future.add_done_callback(self._behind_done)
+        return future
 
     def _behind_done(self, future: asyncio.Future[Any]) -> None:
         error = None if future.cancelled() else future.exception()

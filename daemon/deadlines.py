@@ -39,15 +39,18 @@ class Deadlines:
         work = applied.after
         if work is None:
             return
-        now_ms = self._core.steps.settle(tx)
         if applied.before is None:
             configured = self._core.settings.work
             accept = configured.accept_within if accept_within is None else accept_within
             progress = configured.progress_within if progress_within is None else progress_within
             if self._core.identities.part_in(work) is not None and (accept or progress):
+                now_ms = self._core.steps.settle(tx)
                 deadlines.begin(tx, work, _millis(accept), _millis(progress), now_ms)
                 tx.after_commit(self._bell.set)
             return
+        if not works.has_deadline(tx, work):
+            return
+        now_ms = self._core.steps.settle(tx)
         traced = envelope.kind == "trace"
         accepted = applied.before.state == "submitted" and work.state != "submitted"
         deadlines.moved(tx, work, accepted=accepted, traced=traced, now_ms=now_ms)

@@ -57,9 +57,9 @@ class Mailbox:
             while True:
                 waits = core.clock.monotonic() < deadline and not core.draining
                 consumer = Consumer(ask.work_id, take, give_back)
-                item, now_ms = await core.store.write(partial(self._lease_or_join, consumer=consumer, waits=waits))
+                item, due_ms = await core.store.write(partial(self._lease_or_join, consumer=consumer, waits=waits))
                 if item is None and waits:  # it has joined: what is leased to it meanwhile is its own, late or not
-                    item = await consumer.wait(core.consumers, await self._until_due(deadline, now_ms))
+                    item = await consumer.wait(core.consumers, self._until_due(deadline, due_ms))
                 if item is not None:
                     failpoint("inbox.leased")
                 if item is not None or not waits:
@@ -70,23 +70,21 @@ class Mailbox:
                 core.consumers.leave(consumer)
                 consumer.leave()
 
-    def _lease_or_join(self, tx: Transaction, consumer: Consumer, waits: bool) -> tuple[InboxItem | None, int]:
-        """What there is, and when that was looked at, in Unix milliseconds."""
-        now_ms = self._core.steps.settle(tx)
+    def _lease_or_join(self, tx: Transaction, consumer: Consumer, waits: bool) -> tuple[InboxItem | None, int | None]:
+        """What there is, and when to look again where nobody rings before."""
         item = consumer.lease(tx)
         if item is None and waits:
             self._core.consumers.join(tx, consumer)
-        return item, now_ms
+        return item, inbox.due_ms(tx)
 
-    def _lease(self, tx: Transaction, ask: InboxNextAsk, lease: str) -> InboxItem | None:
+    def _lease(self, tx: Transaction, fresh: int | None, ask: InboxNextAsk, lease: str) -> InboxItem | None:
         now_ms, visible_ms = self._core.steps.settle(tx), int(ask.visibility * 1000)
-        item = inbox.lease_next(tx, now_ms, visible_ms, lease, work_id=ask.work_id)
+        item = inbox.lease_next(tx, now_ms, visible_ms, lease, work_id=ask.work_id, ack=ask.ack, fresh=fresh)
         if item is None:
             return None
         audit.note_delivery(tx, now_ms, item, "acked" if ask.ack else "leased")
-        if ask.ack:
-            return inbox.ack(tx, item.seq, lease)
-        tx.after_commit(partial(self._core.consumers.ring_in, ask.visibility))
+        if not ask.ack:
+            tx.after_commit(partial(self._core.consumers.ring_in, ask.visibility))
         return item
 
     def _give_back(self, item: InboxItem, lease: str) -> None:
@@ -101,12 +99,8 @@ class Mailbox:
             audit.note_delivery(tx, now_ms, item, "returned")
             tx.after_commit(self._core.consumers.ring)
 
-    async def _until_due(self, deadline: float, after_ms: int) -> float:
-        """Seconds until a lease runs out or a returned message is ready again, up to `deadline`; 0 once the daemon drains.
-
-        What was ready at `after_ms` and not leased then is of another work: its time is past, not to be waited for.
-        """
-        due_ms = await inbox.next_due_ms(self._core.store.reader, after_ms)
+    def _until_due(self, deadline: float, due_ms: int | None) -> float:
+        """Seconds until a lease runs out or a returned message is ready again, up to `deadline`; 0 once the daemon drains."""
         left = 0.0 if self._core.draining else max(0.0, deadline - self._core.clock.monotonic())
         return left if due_ms is None else min(left, max(_SHORTEST, self._core.steps.seconds_until(due_ms)))
 
@@ -127,17 +121,20 @@ class Mailbox:
         def job(tx: Transaction) -> InboxItem:
             now_ms = self._core.steps.settle(tx)
             item = inbox.nack(tx, seq, now_ms=now_ms, lease=ask.lease, delay_ms=delay_ms, error=ask.error)
+            tx.after_commit(self._core.consumers.ring)
             return self._noted(tx, item, "dead" if item.state == "dead" else "returned")
 
-        item = await self._core.store.write(job)
-        self._core.consumers.ring()
-        return item
+        return await self._core.store.write(job)
 
     async def requeue(self, seq: int) -> InboxItem:
         """Ready at once, attempts forgotten."""
-        item = await self._core.store.write(lambda tx: self._noted(tx, inbox.requeue(tx, seq), "requeued"))
-        self._core.consumers.ring()
-        return item
+
+        def job(tx: Transaction) -> InboxItem:
+            item = inbox.requeue(tx, seq)
+            tx.after_commit(self._core.consumers.ring)
+            return self._noted(tx, item, "requeued")
+
+        return await self._core.store.write(job)
 
     def _noted(self, tx: Transaction, item: InboxItem, outcome: str) -> InboxItem:
         audit.note_delivery(tx, self._core.clock.millis(), item, outcome)

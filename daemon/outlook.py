@@ -1,7 +1,7 @@
 """What the publisher knows of its waiting messages without asking the store: when the next try is due, and what can be stale.
 
 Under load thousands of messages wait for an answer, nearly all of which comes long before a second try. So the task that tries
-again is woken only for what is due before its next look, and looks for what is stale only once the first of them can be.
+again does not look for each of them, but when the first is due, and looks for what is stale only once the first of them can be.
 """
 
 import asyncio
@@ -12,23 +12,33 @@ class Outlook:
 
     def __init__(self) -> None:
         self._bell = asyncio.Event()
+        self._now = False  # there is something to do before the time of the next look
         self._looks_at = float("inf")  # monotonic: when the task looks by itself
         self._stale_from = float("-inf")  # Unix seconds: nothing that waits is stale before
 
     def ring(self) -> None:
         """There is something to do now."""
+        self._now = True
         self._bell.set()
 
     def clear(self) -> None:
         """The task begins a look."""
+        self._now = False
         self._bell.clear()
 
-    async def rung(self) -> None:
-        """Until the bell was rung since `clear`."""
+    @property
+    def next_look(self) -> float:
+        """When the task has to look by itself (monotonic seconds)."""
+        return self._looks_at
+
+    async def rung(self) -> bool:
+        """True when the bell was rung since `clear`; False when only `next_look` is sooner than it was."""
         await self._bell.wait()
+        self._bell.clear()
+        return self._now
 
     def due_at(self, at: float) -> None:
-        """Something is committed as due `at` (monotonic seconds): rings, unless the task looks before that anyway."""
+        """Something is committed as due `at` (monotonic seconds): the task looks then, unless it does so before anyway."""
         if at < self._looks_at:
             self._looks_at = at
             self._bell.set()

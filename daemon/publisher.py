@@ -42,11 +42,18 @@ _NOBODY: Final = "503"  # status by which a broker says that nobody listens on t
 _SEQUENCE: Final = re.compile(r"[0-9]{1,18}").fullmatch  # last token of our reply subjects; fits SQLite's 63 bits
 
 
+class _Answer(NamedTuple):
+    """The acknowledgement of our envelope `seq`, as it came."""
+
+    seq: int
+    ack: Ack
+    raw: bytes
+
+
 class _Due(NamedTuple):
     """What the store has for the next round of tries."""
 
     rows: list[Outgoing]
-    next_at: float | None = None  # when something is due (monotonic)
     back: frozenset[str] = frozenset()  # subjects of peers that are back, to which all that waits is due
     whole: bool = True  # whether `rows` are all that is due
 
@@ -66,6 +73,7 @@ class Publisher:
         self._ahead: set[int] = set()  # sequences behind whose answer others are held back
         self._known_from = float("-inf")  # monotonic; a peer not heard until then counts as not acknowledging
         self._hastened = Budgets(_HASTES, _HASTES_PER_SECOND)
+        self._answers: list[_Answer] = []  # that came since their job was submitted
         self._idle = asyncio.Event()
         self._idle.set()
 
@@ -248,26 +256,23 @@ class Publisher:
                         await self._publish(due.rows, due.back)
                     if due.whole:
                         self._silences.caught_up(due.back)
-                next_at = due.next_at
             except (LinkError, StoreUnavailable) as error:
                 self._core.noise.event(logging.INFO, "retry", "retry interrupted", cause=str(error))
                 # Nobody rings when the store writes again, nor when a broker answers that was slow for a while.
                 soon = isinstance(error, StoreUnavailable) or self._core.link.state == "up"
-                next_at = self._core.clock.monotonic() + _NOT_TAKEN if soon else None
-                self._outlook.looks_at(next_at)
+                self._outlook.looks_at(self._core.clock.monotonic() + _NOT_TAKEN if soon else None)
                 failed = True
-            await self._pause(next_at, failed=failed)
+            with contextlib.suppress(TimeoutError):
+                while not await self._rung(failed=failed):
+                    pass  # the next look is sooner than it was
 
-    async def _pause(self, at: float | None, *, failed: bool) -> None:
-        left = _LONGEST if at is None else at - self._core.clock.monotonic()
+    async def _rung(self, *, failed: bool) -> bool:
+        """Whether there is something to do now. Raises TimeoutError when it is time to look."""
+        left = min(self._outlook.next_look - self._core.clock.monotonic(), _LONGEST)
         if not failed:  # else what is stale already was not given up, and would be so at once again
             left = min(left, self._outlook.seconds_to_stale(self._core.clock.millis() / 1000))
-        left = min(left, _LONGEST)
-        try:
-            async with asyncio.timeout(max(left, _SHORTEST)):
-                await self._outlook.rung()
-        except TimeoutError:
-            return
+        async with asyncio.timeout(max(left, _SHORTEST)):
+            return await self._outlook.rung()
 
     def _take_due(self, tx: Transaction) -> _Due:
         policy, now_ms = self._core.settings.retry, self._core.steps.settle(tx)
@@ -291,7 +296,7 @@ class Publisher:
         next_ms = retry.next_due_ms(tx)
         next_at = None if next_ms is None else self._monotonic(next_ms)
         tx.after_commit(partial(self._outlook.looks_at, next_at))
-        return _Due(rows, next_at, back, retry.count_due(tx, now_ms) == len(rows))
+        return _Due(rows, back, retry.count_due(tx, now_ms) == len(rows))
 
     def _monotonic(self, due_ms: int) -> float:
         """A time that the store has, as one that is never set: pauses are made of those."""
@@ -334,14 +339,38 @@ class Publisher:
         if ack is None:
             return  # a stream's acknowledgement, for one
         self._core.counters.add(f"acks.{ack.outcome}")
-        held_up = seq in self._ahead or self._silences.any  # by this answer
-        self._core.behind(lambda tx: self._take_answer(tx, seq, ack, message.data), at_once=held_up)
+        answer = _Answer(seq, ack, message.data)
+        if seq in self._ahead or self._silences.any:  # something may wait for this answer
+            self._core.behind(partial(self._take_answer, answer=answer), at_once=True)
+            return
+        if len(self._answers) >= _BATCH:
+            self._answers = []  # those before have their job
+        self._answers.append(answer)
+        if len(self._answers) > 1:
+            return
+        begin_anew = partial(self._begin_anew, self._answers)
+        job = self._core.behind(partial(self._take_answers, answers=self._answers))
+        if job is None:
+            begin_anew()
+        else:
+            job.add_done_callback(begin_anew)
 
-    def _take_answer(self, tx: Transaction, seq: int, ack: Ack, raw: bytes) -> None:
+    def _take_answers(self, tx: Transaction, answers: list[_Answer]) -> None:
+        self._begin_anew(answers)
+        for answer in answers:
+            self._take_answer(tx, answer)
+
+    def _begin_anew(self, answers: list[_Answer], _job: object = None) -> None:
+        """What comes from now on is not of this job, which has begun, or will not run."""
+        if self._answers is answers:
+            self._answers = []
+
+    def _take_answer(self, tx: Transaction, answer: _Answer) -> None:
         """Who got one message of ours knows where answers go, and can count: the id shows that it is the receiver's answer.
 
         Who follows the receiver's subject knows the id too: a receiver with a key has signed its answer.
         """
+        seq, ack, raw = answer
         ends = retry.ends_of(tx, seq, ack.id)
         if ends is None or not is_answer_of(raw, sender=ends[0], recipient=ends[1]):
             tx.after_commit(lambda: self._core.counters.add("acks.unknown"))

@@ -223,7 +223,6 @@ def note_delivery(tx: "Transaction", at_ms: int, item: InboxItem, outcome: str) 
     if not log.enabled:
         return
     message = item.message
-    (raw,) = tx.db.execute("SELECT raw FROM envelopes WHERE seq = ?", (item.seq,)).fetchone()
     entry = Entry(
         at_ms,
         "deliver",
@@ -236,7 +235,7 @@ def note_delivery(tx: "Transaction", at_ms: int, item: InboxItem, outcome: str) 
         message.kind,
         message.work_id,
         message.trust,
-        sha256(raw).hexdigest(),
+        sha256(message.envelope).hexdigest(),
     )
     log.add(tx, entry)
 

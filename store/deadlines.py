@@ -3,6 +3,7 @@
 from typing import Final, NamedTuple
 
 from aghbus.protocol.lifecycle import TERMINAL_STATES, WorkView
+from aghbus.store import works
 from aghbus.store.transaction import Transaction
 
 _BEGIN: Final = (
@@ -36,6 +37,7 @@ def begin(tx: Transaction, work: WorkView, accept_ms: int | None, progress_ms: i
             _BEGIN,
             (accept_ms, progress_ms, now_ms + min(due), work.workspace_id, work.channel, work.work_id),
         )
+        works.begin_deadline(tx, work)
 
 
 def moved(tx: Transaction, work: WorkView, *, accepted: bool, traced: bool, now_ms: int) -> None:

@@ -166,6 +166,19 @@ def message_of(row: Sequence[Any]) -> control.Message:
     )
 
 
+def waiting_message(tx: Transaction, seq: int, delivery: str) -> control.Message | None:
+    """As `message_of`, of an envelope that waits to be written (store/rows.py); None when it does not."""
+    row = tx.rows.envelope(seq)
+    if row is None:
+        return None
+    _, direction, workspace_id, channel, kind, msg_id, sender, recipient, surface, container, _, _, work_id, trust = (
+        row[:14]
+    )
+    outcome, reason, received_ms, raw = *row[15:17], *row[19:]
+    where = (workspace_id, channel, sender, recipient, surface, container, work_id)
+    return message_of((seq, msg_id, direction, kind, *where, trust, received_ms, outcome, reason, delivery, None, raw))
+
+
 async def message(reader: aiosqlite.Connection, message_id: str) -> control.Message | None:
     """The envelope with this id: our own first, then the newest, since other senders may reuse an id."""
     rows = await fetch(

@@ -4,14 +4,13 @@ A lease hides a message until it is acked, given back or its time is up. Who lea
 attempts a message that comes back is dead: kept, listed, and ready again only on request.
 """
 
-import sqlite3
-from typing import Any, Final
+from typing import Final
 
 import aiosqlite
 
 from aghbus.protocol import control
 from aghbus.protocol.errors import NotFound, Refused
-from aghbus.store.envelopes import SELECT_MESSAGE, Row, fetch, message_of
+from aghbus.store.envelopes import SELECT_MESSAGE, Row, fetch, message_of, waiting_message
 from aghbus.store.errors import InboxFull
 from aghbus.store.transaction import Transaction
 
@@ -21,18 +20,20 @@ BACKOFF_MS: Final = 1_000  # ours, the first delay of a message that was given b
 BACKOFF_LIMIT_MS: Final = 300_000  # ours
 ERROR_CHARS: Final = 500  # ours, of the agent's own words why it gave a message back
 
+_NEVER: Final = 1 << 62  # milliseconds
+
 _LEASE: Final = """
-UPDATE inbox SET state = 'leased', attempts = attempts + 1, lease = ?1, lease_until_ms = ?2
+UPDATE inbox SET state = ?4, attempts = attempts + 1, lease = ?1, lease_until_ms = ?2
 WHERE seq = (
     SELECT seq FROM inbox WHERE state = 'ready' AND state IN ('ready', 'leased', 'dead') AND available_ms <= ?3
     ORDER BY seq LIMIT 1
 ) RETURNING seq
 """  # The index inbox_open is used only where its own condition is repeated: SQLite does not conclude IN from =.
 _LEASE_OF_WORK: Final = """
-UPDATE inbox SET state = 'leased', attempts = attempts + 1, lease = ?1, lease_until_ms = ?2
+UPDATE inbox SET state = ?4, attempts = attempts + 1, lease = ?1, lease_until_ms = ?2
 WHERE seq = (
     SELECT i.seq FROM envelopes AS e CROSS JOIN inbox AS i ON i.seq = e.seq
-    WHERE e.work_id = ?4 AND i.state = 'ready' AND i.available_ms <= ?3 ORDER BY e.seq LIMIT 1
+    WHERE e.work_id = ?5 AND i.state = 'ready' AND i.available_ms <= ?3 ORDER BY e.seq LIMIT 1
 ) RETURNING seq
 """
 _EXPIRE: Final = """
@@ -62,7 +63,7 @@ def require_room(tx: Transaction, capacity: int) -> None:
 def add(tx: Transaction, seq: int) -> None:
     """Puts the envelope `seq` into the inbox, ready."""
     rows = tx.rows
-    rows.inbox += ("ready", 0, 0, seq)
+    rows.inbox += ("ready", 0, 0, seq)  # available since ever: a clock that steps back must not hide it
     rows.waiting = True
     tx.memory.inbox_waiting.value += 1
 
@@ -77,6 +78,7 @@ def notify(tx: Transaction, seq: int, error: str) -> None:
         (seq, error[:ERROR_CHARS]),
     ).rowcount
     tx.memory.inbox_waiting.add(added)
+    _returns(tx, 0)
 
 
 def lease_next(
@@ -86,26 +88,70 @@ def lease_next(
     lease_token: str,
     work_id: str | None = None,
     *,
+    ack: bool = False,
+    fresh: int | None = None,
     max_attempts: int = MAX_ATTEMPTS,
 ) -> control.InboxItem | None:
     """Leases the oldest ready message (of `work_id`, when given) until `now_ms + visibility_ms`; None when there is none.
 
+    With `ack` it is taken for good at once. `fresh` is a message that this job has delivered, for one that found nothing older.
     Leases that ran out count as ready again, or dead after `max_attempts`.
     """
+    state, until = ("acked", None) if ack else ("leased", now_ms + visibility_ms)
+    taken = None
+    if fresh is not None and now_ms < tx.memory.inbox_due_ms.value:
+        taken = _take_fresh(tx, fresh, state, lease_token, until)
+    if taken is None:
+        taken = _take_oldest(tx, now_ms, state, lease_token, until, work_id, max_attempts)
+    if taken is not None and until is None:
+        tx.memory.inbox_waiting.add(-1)
+    elif taken is not None and until is not None:
+        _returns(tx, until)
+    return taken
+
+
+def _take_fresh(tx: Transaction, seq: int, state: str, lease: str, until: int | None) -> control.InboxItem | None:
+    """None when the message is written already, so that the file has to be asked for it."""
+    message = waiting_message(tx, seq, state)
+    if message is None or not tx.rows.take_ready(seq, state, lease, until):
+        return None
+    return _item_of((state, 1, lease, until, 0, None), message)
+
+
+def _take_oldest(
+    tx: Transaction, now_ms: int, state: str, lease: str, until: int | None, work_id: str | None, max_attempts: int
+) -> control.InboxItem | None:
+    if not tx.memory.inbox_waiting.value:
+        tx.memory.inbox_due_ms.value = _NEVER
+        return None
     expire_leases(tx, now_ms, max_attempts)
-    until = now_ms + visibility_ms
     if work_id is None:
-        row = tx.db.execute(_LEASE, (lease_token, until, now_ms)).fetchone()
+        row = tx.db.execute(_LEASE, (lease, until, now_ms, state)).fetchone()
     else:
-        row = tx.db.execute(_LEASE_OF_WORK, (lease_token, until, now_ms, work_id)).fetchone()
+        row = tx.db.execute(_LEASE_OF_WORK, (lease, until, now_ms, state, work_id)).fetchone()
     return None if row is None else item(tx, row[0])
 
 
 def expire_leases(tx: Transaction, now_ms: int, max_attempts: int = MAX_ATTEMPTS) -> int:
     """Leases that ran out by `now_ms` are ready again, or dead after `max_attempts`; how many they were."""
+    if now_ms < tx.memory.inbox_due_ms.value:
+        return 0
     states = [state for (state,) in tx.db.execute(_EXPIRE, (now_ms, max_attempts)).fetchall()]
     tx.memory.inbox_waiting.add(-states.count("dead"))
+    (next_ms,) = tx.db.execute(_NEXT_DUE, (now_ms,)).fetchone()
+    tx.memory.inbox_due_ms.value = _NEVER if next_ms is None else next_ms
     return len(states)
+
+
+def due_ms(tx: Transaction) -> int | None:
+    """A time before which no lease runs out and no message that was returned is ready; None when there is nothing to wait for."""
+    at_ms = tx.memory.inbox_due_ms.value
+    return None if at_ms == _NEVER else at_ms
+
+
+def _returns(tx: Transaction, at_ms: int) -> None:
+    """A message is ready, or a lease runs out, at `at_ms`: whoever looks then has to ask the file."""
+    tx.memory.inbox_due_ms.value = min(at_ms, tx.memory.inbox_due_ms.value)
 
 
 def ack(tx: Transaction, seq: int, lease: str | None = None) -> control.InboxItem:
@@ -144,6 +190,8 @@ def nack(
     )
     if dead:
         tx.memory.inbox_waiting.add(-1)
+    else:
+        _returns(tx, now_ms + delay)
     return item(tx, seq)
 
 
@@ -160,6 +208,7 @@ def give_back(tx: Transaction, seq: int, lease: str) -> control.InboxItem | None
     )
     if row[0] == "acked":
         tx.memory.inbox_waiting.add(1)
+    _returns(tx, 0)
     return item(tx, seq)
 
 
@@ -172,6 +221,7 @@ def requeue(tx: Transaction, seq: int) -> control.InboxItem:
     )
     if state in ("acked", "dead"):
         tx.memory.inbox_waiting.add(1)
+    _returns(tx, 0)
     return item(tx, seq)
 
 
@@ -185,7 +235,7 @@ def item(tx: Transaction, seq: int) -> control.InboxItem:
     row = tx.db.execute(f"{_SELECT_ITEM} WHERE e.seq = ? AND i.seq IS NOT NULL", (seq,)).fetchone()
     if row is None:
         raise _not_found(seq)
-    return _item_of(row)
+    return _item_of(row[_ITEM_AT:], message_of(row))
 
 
 async def items(
@@ -199,7 +249,7 @@ async def items(
         f"{_SELECT_ITEM} WHERE i.state IN ({', '.join('?' * len(wanted))}) ORDER BY i.seq {order} LIMIT ?",
         [*wanted, limit],
     )
-    return sorted((_item_of(row) for row in rows), key=lambda found: found.seq)
+    return sorted((_item_of(row[_ITEM_AT:], message_of(row)) for row in rows), key=lambda found: found.seq)
 
 
 async def counts(reader: aiosqlite.Connection) -> dict[str, int]:
@@ -213,12 +263,6 @@ async def some_expired(reader: aiosqlite.Connection, now_ms: int) -> bool:
     """Whether there is a lease that has run out by `now_ms`."""
     sql = "SELECT 1 FROM inbox WHERE state = 'leased' AND state IN ('ready', 'leased', 'dead') AND lease_until_ms <= ? LIMIT 1"
     return bool(await fetch(reader, sql, [now_ms]))
-
-
-async def next_due_ms(reader: aiosqlite.Connection, after_ms: int = -1) -> int | None:
-    """When, in Unix milliseconds after `after_ms`, the next message is ready or a lease runs out; None when none will."""
-    value: int | None = (await fetch(reader, _NEXT_DUE, [after_ms]))[0][0]
-    return value
 
 
 def _held(tx: Transaction, seq: int, lease: str | None) -> str:
@@ -240,15 +284,15 @@ def _not_found(seq: int) -> NotFound:
     return NotFound(f"no inbox message {seq}", hint="`aghctl inbox list` shows them")
 
 
-def _item_of(row: Row | sqlite3.Row | Any) -> control.InboxItem:
-    state, attempts, lease, lease_until_ms, available_ms, last_error = row[_ITEM_AT:]
+def _item_of(columns: Row, message: control.Message) -> control.InboxItem:
+    state, attempts, lease, lease_until_ms, available_ms, last_error = columns
     return control.InboxItem(
-        seq=row[0],
+        seq=message.seq,
         state=state,
         attempts=attempts,
         lease=lease if state == "leased" else None,
         lease_until_ms=lease_until_ms,
         available_ms=available_ms,
         last_error=last_error,
-        message=message_of(row),
+        message=message,
     )

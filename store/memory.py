@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
 from aghbus.store.audit import AuditLog
 from aghbus.store.dedup import DedupWindow
+from aghbus.store.recent import Addressed, Recent, RecentWork
 from aghbus.store.tail import Tail
 from aghbus.store.trust import TrustRules
 
@@ -35,25 +36,35 @@ class MemoryMark(NamedTuple):
 
     last_seq: int
     inbox_waiting: int
+    inbox_due_ms: int
     quarantine_rows: int
     quarantine_bytes: int
 
 
 class Memory:
     """The last sequence that an envelope was given; the end of the audit log; the dedup window; how many messages wait in the
-    inbox (ready or leased); rows and bytes of the quarantine; the tail of the event stream; whom we listen to. `bridged`: whether
-    a message of a foreign format was ever seen, so that who looks for them need not; it may be true in vain."""
+    inbox (ready or leased), and a time before which no lease runs out and none that was returned is ready; rows and bytes of the
+    quarantine; the tail of the event stream; whom we listen to. `bridged`: whether a message of a foreign format was ever seen, so
+    that who looks for them need not; it may be true in vain.
+
+    Of late: `works` that were opened, by id, of each id the one that changed last; where messages of ours go to (`addressed`), by
+    sequence; those of ours that have `arrived`, by workspace and id.
+    """
 
     __slots__ = (
+        "addressed",
+        "arrived",
         "audit",
         "bridged",
         "dedup",
+        "inbox_due_ms",
         "inbox_waiting",
         "last_seq",
         "quarantine_bytes",
         "quarantine_rows",
         "tail",
         "trust",
+        "works",
     )
 
     def __init__(self) -> None:
@@ -62,16 +73,21 @@ class Memory:
         self.bridged = False
         self.dedup = DedupWindow()
         self.inbox_waiting = Gauge()
+        self.inbox_due_ms = Gauge()
         self.quarantine_rows = Gauge()
         self.quarantine_bytes = Gauge()
         self.tail = Tail()
         self.trust = TrustRules()
+        self.works = Recent[str, RecentWork]()
+        self.addressed = Recent[int, Addressed]()
+        self.arrived = Recent[tuple[str, str], Literal[True]]()
 
     def mark(self) -> MemoryMark:
         """The numbers as they stand."""
         return MemoryMark(
             self.last_seq.value,
             self.inbox_waiting.value,
+            self.inbox_due_ms.value,
             self.quarantine_rows.value,
             self.quarantine_bytes.value,
         )
@@ -80,6 +96,7 @@ class Memory:
         """The numbers as they stood then, in the same transaction."""
         self.last_seq.value = to.last_seq
         self.inbox_waiting.value = to.inbox_waiting
+        self.inbox_due_ms.value = to.inbox_due_ms
         self.quarantine_rows.value = to.quarantine_rows
         self.quarantine_bytes.value = to.quarantine_bytes
 

@@ -10,14 +10,13 @@ import aiosqlite
 
 from aghbus.protocol.envelope import OPENING_KINDS, Envelope
 from aghbus.protocol.identifiers import subject_for
+from aghbus.store import works
 from aghbus.store.envelopes import fetch
+from aghbus.store.recent import Addressed
 from aghbus.store.transaction import Transaction
 
 PAGE_BYTES: Final = 16 * 1024 * 1024  # ours, of envelopes that are read at once: sixteen of the largest
 
-_MARKS: Final = """
-SELECT opened_seq, iif(terminal_id IS NULL, NULL, last_seq) FROM works WHERE workspace_id = ? AND channel = ? AND work_id = ?
-"""
 SELECT_OUTGOING: Final = """
 SELECT o.seq, o.subject, e.workspace_id, e.sender, e.recipient, e.msg_id, o.expires_at, o.attempts,
     e.kind IN ('say', 'capability') AND e.work_id IS NOT NULL, e.raw,
@@ -59,6 +58,9 @@ def add(tx: Transaction, seq: int, envelope: Envelope) -> Outgoing:
     subject = subject_for(envelope.workspace_id, envelope.channel, envelope.to)
     rows.outbox += ("queued", 0, seq, envelope.fresh_until, subject)
     rows.waiting = True
+    if envelope.to is not None:
+        sent = Addressed(envelope.workspace_id, envelope.id, envelope.sender, envelope.to, subject)
+        tx.memory.addressed.put(tx, seq, sent)
     in_work = envelope.work_id is not None
     return Outgoing(
         seq=seq,
@@ -77,8 +79,8 @@ def add(tx: Transaction, seq: int, envelope: Envelope) -> Outgoing:
 
 def _behind(tx: Transaction, seq: int, envelope: Envelope) -> int | None:
     """`Outgoing.behind` of a new row, as SELECT_OUTGOING has it: asked without writing the rows that wait."""
-    place = (envelope.workspace_id, envelope.channel, envelope.work_id)
-    for before in tx.apart.execute(_MARKS, place).fetchone() or ():
+    marks = works.marks(tx, envelope.workspace_id, envelope.channel, envelope.work_id or "")
+    for before in marks or ():
         if before is not None and before < seq and (_waits(tx, before) or _is_unanswered(tx, before)):
             return int(before)
     return None
@@ -89,6 +91,8 @@ def _waits(tx: Transaction, seq: int) -> bool:
 
 
 def _is_unanswered(tx: Transaction, seq: int) -> bool:
+    if seq in tx.rows.answered[1::2]:
+        return False
     sql = "SELECT 1 FROM outbox WHERE seq = ? AND (state = 'queued' OR state = 'published' AND next_ms IS NOT NULL)"
     return tx.apart.execute(sql, (seq,)).fetchone() is not None
 
@@ -100,6 +104,7 @@ def requeue(tx: Transaction, workspace_id: str, message_id: str) -> Outgoing | N
         " (SELECT seq FROM envelopes WHERE msg_id = ? AND direction = 'out' AND workspace_id = ?) RETURNING seq"
     )
     row = tx.db.execute(sql, (message_id, workspace_id)).fetchone()
+    tx.memory.arrived.forget((workspace_id, message_id))
     return None if row is None else Outgoing(*tx.db.execute(f"{SELECT_OUTGOING} WHERE o.seq = ?", row).fetchone())
 
 
@@ -131,11 +136,16 @@ def mark_receipted(tx: Transaction, workspace_id: str, message_id: str, by: str)
 
     What arrived was committed before it was published: its row does not wait to be written (store/rows.py).
     """
+    if tx.memory.arrived.get((workspace_id, message_id)):
+        return False
     sql = (
         "UPDATE outbox SET state = 'receipted', next_ms = NULL WHERE state <> 'receipted' AND seq ="
         " (SELECT seq FROM envelopes WHERE msg_id = ? AND direction = 'out' AND workspace_id = ? AND recipient = ?)"
     )
-    return tx.apart.execute(sql, (message_id, workspace_id, by)).rowcount > 0
+    news = tx.apart.execute(sql, (message_id, workspace_id, by)).rowcount > 0
+    if news:
+        tx.memory.arrived.put(tx, (workspace_id, message_id), True)
+    return news
 
 
 async def counts(reader: aiosqlite.Connection) -> dict[str, int]:

@@ -19,7 +19,8 @@ QUICK_SECONDS: Final = (
     0.001  # ours: the quickest of the last commits says what the disk takes, the others what the machine does
 )
 SLOW_SECONDS: Final = 0.02  # ours: one such commit on the loop is enough
-PENALTY: Final = 256  # ours, commits that are made in the thread after a slow one on the loop
+PENALTY: Final = 16  # ours, commits in the thread after a slow one on the loop; doubled for each that follows soon
+MOST_PENALTY: Final = 256  # ours, and so many on the loop without a slow one: it was the machine
 _LATEST: Final = 8  # ours, commits by which the disk is judged
 _SMALL: Final = 256  # ours, changed rows of a small transaction: some tens of messages
 _RUN: Final = 4_096  # ours, changed rows between two commits in the thread: the WAL grows by a few MiB
@@ -33,6 +34,8 @@ class Pace:
         self._latest: deque[float] = deque(maxlen=_LATEST)
         self._run = 0  # rows since the last commit in the thread
         self._penalty = 0  # commits until the loop may be used again
+        self._next_penalty = PENALTY
+        self._calm = 0  # commits on the loop since the last slow one
         self._checkpoints = True  # whether a commit may begin a checkpoint: the setting of the connection
 
     def is_quick(self, changes: int) -> bool:
@@ -51,7 +54,15 @@ class Pace:
         self._let_checkpoint(False)
         self._run += changes
         if self._commit() > SLOW_SECONDS:
-            self._penalty = PENALTY
+            self._punish()
+        else:
+            self._calm += 1
+
+    def _punish(self) -> None:
+        if self._calm >= MOST_PENALTY:
+            self._next_penalty = PENALTY
+        self._penalty, self._calm = self._next_penalty, 0
+        self._next_penalty = min(2 * self._penalty, MOST_PENALTY)
 
     def commit(self, write: Callable[[], None]) -> None:
         """The same in a thread."""

@@ -139,6 +139,8 @@ def _step(tx: Transaction, bound: _Bound, after: int) -> _Step:
     works = {row.work for row in found if row.seq == row.work_opened_seq and row.work_may_go(bound)}
     gone = [row for row in found if row.may_go(bound)]
     tx.db.executemany("DELETE FROM works WHERE id = ?", [(work,) for work in works])
+    if works:
+        tx.memory.works.clear()
     tx.db.executemany("DELETE FROM envelopes WHERE seq = ?", [(row.seq,) for row in gone])
     emptied = rooms.forget_empty(tx, {row.place for row in gone if row.surface is not None})
     if gone:

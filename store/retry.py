@@ -1,6 +1,7 @@
 """Going out again: what was published and not answered, until it is answered, stale, or given up (outbox.next_ms).
 
-An answer can only come to what was published, which was committed before: its rows do not wait to be written (store/rows.py).
+An answer can only come to what was published, which was committed before: its rows do not wait to be written (store/rows.py),
+but what is changed of them may.
 """
 
 from typing import NamedTuple
@@ -116,12 +117,16 @@ def hasten(tx: Transaction, subject: str, now_ms: int) -> None:
 
 def subject_of(tx: Transaction, seq: int) -> str | None:
     """Where our envelope `seq` goes; None when it does not go out (any more)."""
+    if (sent := tx.memory.addressed.get(seq)) is not None:
+        return sent.subject
     row = tx.apart.execute("SELECT subject FROM outbox WHERE seq = ?", (seq,)).fetchone()
     return None if row is None else row[0]
 
 
 def ends_of(tx: Transaction, seq: int, message_id: str) -> tuple[str, str] | None:
     """Sender and recipient of our directed envelope `seq`; None when it has another id."""
+    if (sent := tx.memory.addressed.get(seq)) is not None:
+        return (sent.sender, sent.recipient) if sent.message_id == message_id else None
     sql = """SELECT e.sender, e.recipient FROM outbox AS o JOIN envelopes AS e ON e.seq = o.seq
              WHERE o.seq = ? AND e.msg_id = ? AND e.recipient IS NOT NULL"""
     found: tuple[str, str] | None = tx.apart.execute(sql, (seq, message_id)).fetchone()
@@ -130,10 +135,10 @@ def ends_of(tx: Transaction, seq: int, message_id: str) -> tuple[str, str] | Non
 
 def answered(tx: Transaction, seq: int, detail: str) -> None:
     """The receiver's daemon has committed our envelope `seq`."""
-    tx.apart.execute(
-        "UPDATE outbox SET state = 'receipted', detail = ?, next_ms = NULL WHERE seq = ? AND state <> 'receipted'",
-        (detail, seq),
-    )
+    tx.rows.answered += (detail, seq)
+    tx.rows.waiting = True
+    if (sent := tx.memory.addressed.get(seq)) is not None:
+        tx.memory.arrived.put(tx, (sent.workspace_id, sent.message_id), True)
 
 
 def give_up(tx: Transaction, seq: int, state: str, detail: str) -> Failed | None:

@@ -48,12 +48,19 @@ _PLAIN: Final = _insert(
 )
 # Available since ever: a clock that steps back must not hide it.
 _INBOX: Final = _insert("inbox (state, attempts, available_ms, seq)", 4)
+_TAKEN: Final = _insert("inbox (state, attempts, available_ms, seq, lease, lease_until_ms)", 6)
 _OUTBOX: Final = _insert("outbox (state, attempts, seq, expires_at, subject)", 5)
 _PUBLISHED: Final = Many(
     3,
     "WITH now (at_ms, next_ms, seq) AS (",
     ") UPDATE outbox SET state = 'published', attempts = attempts + 1, published_ms = now.at_ms, next_ms = now.next_ms"
     " FROM now WHERE outbox.seq = now.seq AND outbox.state IN ('queued', 'published')",
+)
+_ANSWERED: Final = Many(
+    2,
+    "WITH now (detail, seq) AS (",
+    ") UPDATE outbox SET state = 'receipted', detail = now.detail, next_ms = NULL"
+    " FROM now WHERE outbox.seq = now.seq AND outbox.state <> 'receipted'",
 )
 _SEEN: Final = _insert("seen (slot, key)", 2)
 _AUDIT: Final = _insert("audit (n, line, hash)", 3)
@@ -76,8 +83,10 @@ class Position(NamedTuple):
     envelopes: int
     plain: int
     inbox: int
+    taken: int
     outbox: int
     published: int
+    answered: int
     seen: int
     threads: int
     rooms: int
@@ -92,7 +101,9 @@ class Rows:
     """Rows that wait, by table, as flat lists of values. `waiting` is whether there are any; who appends says so."""
 
     __slots__ = (
+        "_flat",
         "_meta",
+        "answered",
         "audit",
         "envelopes",
         "inbox",
@@ -101,6 +112,7 @@ class Rows:
         "published",
         "rooms",
         "seen",
+        "taken",
         "threads",
         "waiting",
     )
@@ -110,13 +122,26 @@ class Rows:
         self.envelopes: list[Any] = []
         self.plain: list[Any] = []  # envelopes of no work and in no direct room
         self.inbox: list[Any] = []
+        self.taken: list[Any] = []  # messages of the inbox that an agent has already
         self.outbox: list[Any] = []
         self.published: list[Any] = []  # changes of rows of the outbox
+        self.answered: list[Any] = []  # the same, after those
         self.seen: list[Any] = []
         self.audit: list[Any] = []
         self.threads: list[Touch] = []
         self.rooms: list[Touch] = []
         self._meta: dict[str, str] = {}
+        self._flat: Final = (  # in the order in which they are written
+            (_ENVELOPES, self.envelopes),
+            (_PLAIN, self.plain),
+            (_INBOX, self.inbox),
+            (_TAKEN, self.taken),
+            (_OUTBOX, self.outbox),
+            (_PUBLISHED, self.published),
+            (_ANSWERED, self.answered),
+            (_SEEN, self.seen),
+            (_AUDIT, self.audit),
+        )
 
     def note(self, key: str, value: str) -> None:
         """An entry of `meta`, which is there, will have this value."""
@@ -129,35 +154,47 @@ class Rows:
             len(self.envelopes),
             len(self.plain),
             len(self.inbox),
+            len(self.taken),
             len(self.outbox),
             len(self.published),
+            len(self.answered),
             len(self.seen),
             len(self.threads),
             len(self.rooms),
             len(self.audit),
         )
 
+    def envelope(self, seq: int) -> list[Any] | None:
+        """The values of the envelope `seq`, as `envelopes` has them; None when it does not wait."""
+        row = _row(_PLAIN, self.plain, seq)
+        if row is None:
+            return _row(_ENVELOPES, self.envelopes, seq)
+        *where, trust, received_ms, raw = row
+        return [*where, None, None, None, trust, None, None, None, None, None, received_ms, raw]
+
+    def take_ready(self, seq: int, state: str, lease: str, lease_until_ms: int | None) -> bool:
+        """The message `seq`, which this job has put into the inbox, goes to an agent at once; False when it is written."""
+        at = _place(_INBOX, self.inbox, 3, seq)
+        if at is None:
+            return False
+        del self.inbox[at : at + _INBOX.width]
+        self.taken += (state, 1, 0, seq, lease, lease_until_ms)
+        return True
+
     @property
     def size(self) -> int:
         """Rows that wait, and rows of activity that will become fewer."""
-        flat = (
-            (_ENVELOPES, self.envelopes),
-            (_PLAIN, self.plain),
-            (_INBOX, self.inbox),
-            (_OUTBOX, self.outbox),
-            (_PUBLISHED, self.published),
-            (_SEEN, self.seen),
-            (_AUDIT, self.audit),
-        )
-        return sum(len(values) // many.width for many, values in flat) + len(self.threads) + len(self.rooms)
+        return sum(len(values) // many.width for many, values in self._flat) + len(self.threads) + len(self.rooms)
 
     def undo(self, to: Position) -> None:
         """Forgets what was appended since."""
         del self.envelopes[to.envelopes :]
         del self.plain[to.plain :]
         del self.inbox[to.inbox :]
+        del self.taken[to.taken :]
         del self.outbox[to.outbox :]
         del self.published[to.published :]
+        del self.answered[to.answered :]
         del self.seen[to.seen :]
         del self.threads[to.threads :]
         del self.rooms[to.rooms :]
@@ -165,13 +202,9 @@ class Rows:
 
     def write(self, db: sqlite3.Connection) -> None:
         """Writes what waits into the open transaction of `db`."""
-        _ENVELOPES.write(db, self.envelopes)
-        _PLAIN.write(db, self.plain)
-        _INBOX.write(db, self.inbox)
-        _OUTBOX.write(db, self.outbox)
-        _PUBLISHED.write(db, self.published)
-        _SEEN.write(db, self.seen)
-        _AUDIT.write(db, self.audit)
+        for many, values in self._flat:
+            if values:
+                many.write(db, values)
         threads: list[Any] = []
         for place, messages, first_ms, last_ms, last_seq in _activity(self.threads):
             threads += (*place, messages, first_ms, last_ms, last_seq)
@@ -184,12 +217,25 @@ class Rows:
 
     def clear(self) -> None:
         """Nothing waits any more."""
-        for values in (self.envelopes, self.plain, self.inbox, self.outbox, self.published, self.seen, self.audit):
+        for _, values in self._flat:
             values.clear()
         self.threads.clear()
         self.rooms.clear()
         self._meta.clear()
         self.waiting = False
+
+
+def _place(many: Many, values: list[Any], column: int, seq: int) -> int | None:
+    """Where the row begins that has `seq` in this column."""
+    try:
+        return values[column :: many.width].index(seq) * many.width
+    except ValueError:
+        return None
+
+
+def _row(many: Many, values: list[Any], seq: int) -> list[Any] | None:
+    at = _place(many, values, 0, seq)
+    return None if at is None else values[at : at + many.width]
 
 
 _Activity = tuple[tuple[str, ...], int, int, int, int]

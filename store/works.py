@@ -13,6 +13,7 @@ from aghbus.protocol.lifecycle import WorkView
 from aghbus.protocol.text import shorten
 from aghbus.protocol.trust import Trust
 from aghbus.store.envelopes import Row, fetch
+from aghbus.store.recent import RecentWork
 from aghbus.store.transaction import Transaction
 
 TEXT_CHARS: Final = 200  # of the opening text, as `control.Work.text` promises
@@ -21,13 +22,17 @@ LISTED_RESULT_BYTES: Final = 65_536  # ours: a list shows the results of envelop
 HISTORY_STEPS: Final = 1_000  # ours, the newest steps of a history in one answer
 HISTORY_BYTES: Final = 8 * 1024 * 1024  # ours, of the envelopes that these steps are read from
 
-_VIEW: Final = """
-SELECT surface, container, initiator, target, state, opening_id, advanced, terminal_id, terminal_sender
-FROM works WHERE workspace_id = ? AND channel = ? AND work_id = ?
-"""
-_FIND: Final = """
-SELECT w.workspace_id, w.channel, e.raw FROM works AS w LEFT JOIN envelopes AS e ON e.seq = w.opened_seq
+_COLUMNS: Final = """
+w.workspace_id, w.channel, w.work_id, w.surface, w.container, w.initiator, w.target, w.state, w.opening_id, w.advanced,
+    w.terminal_id, w.terminal_sender"""
+_VIEW: Final = f"SELECT {_COLUMNS} FROM works AS w WHERE workspace_id = ? AND channel = ? AND work_id = ?"  # noqa: S608 - constants
+_FIND: Final = f"""
+SELECT {_COLUMNS}, e.raw FROM works AS w LEFT JOIN envelopes AS e ON e.seq = w.opened_seq
 WHERE w.work_id = ?1 AND (?2 IS NULL OR w.channel = ?2) ORDER BY w.last_seq DESC LIMIT 1
+"""  # noqa: S608 - constants
+_MARKS: Final = """
+SELECT iif(role = 'initiator', opened_seq, NULL), iif(terminal_id IS NULL, NULL, last_seq)
+FROM works WHERE workspace_id = ? AND channel = ? AND work_id = ?
 """
 _OPEN: Final = """
 INSERT INTO works (workspace_id, channel, work_id, surface, container, initiator, target, role, state, trust, opening_id,
@@ -53,32 +58,64 @@ SELECT seq, msg_id, kind, event, actor, outcome, state_before, state_after, rece
 
 def load(tx: Transaction, workspace_id: str, channel: str, work_id: str) -> WorkView | None:
     """Our copy of a work; None when it is not known here."""
+    recent = _recent(tx, workspace_id, channel, work_id)
+    if recent is not None:
+        return recent.work
     row = tx.apart.execute(_VIEW, (workspace_id, channel, work_id)).fetchone()
-    if row is None:
-        return None
+    return None if row is None else _view_of(row)
+
+
+def _view_of(row: Row) -> WorkView:
     return WorkView(
-        workspace_id=workspace_id,
-        channel=channel,
-        work_id=work_id,
-        surface=row[0],
-        container=row[1],
-        initiator=row[2],
-        target=row[3],
-        state=row[4],
-        opening_id=row[5],
-        advanced=bool(row[6]),
-        terminal_id=row[7],
-        terminal_sender=row[8],
+        workspace_id=row[0],
+        channel=row[1],
+        work_id=row[2],
+        surface=row[3],
+        container=row[4],
+        initiator=row[5],
+        target=row[6],
+        state=row[7],
+        opening_id=row[8],
+        advanced=bool(row[9]),
+        terminal_id=row[10],
+        terminal_sender=row[11],
     )
+
+
+def _recent(tx: Transaction, workspace_id: str, channel: str, work_id: str) -> RecentWork | None:
+    recent = tx.memory.works.get(work_id)
+    if recent is None or recent.work.channel != channel or recent.work.workspace_id != workspace_id:
+        return None
+    return recent
 
 
 def role(tx: Transaction, workspace_id: str, channel: str, work_id: str) -> control.Role | None:
     """Our part in a work when it was opened; None when it is not known here."""
+    recent = _recent(tx, workspace_id, channel, work_id)
+    if recent is not None:
+        return recent.role
     row = tx.apart.execute(
         "SELECT role FROM works WHERE workspace_id = ? AND channel = ? AND work_id = ?",
         (workspace_id, channel, work_id),
     ).fetchone()
     return None if row is None else row[0]
+
+
+class Marks(NamedTuple):
+    """The sequences of our envelope that opened a work, and of the one that ended it; None where there is none."""
+
+    opened: int | None
+    ended: int | None
+
+
+def marks(tx: Transaction, workspace_id: str, channel: str, work_id: str) -> Marks | None:
+    """Where a work begins and ends; None when it is not known here."""
+    recent = _recent(tx, workspace_id, channel, work_id)
+    if recent is not None:
+        opened_seq = recent.opened_seq if recent.role == "initiator" else None
+        return Marks(opened_seq, None if recent.work.terminal_id is None else recent.last_seq)
+    row = tx.apart.execute(_MARKS, (workspace_id, channel, work_id)).fetchone()
+    return None if row is None else Marks(*row)
 
 
 class Known(NamedTuple):
@@ -94,13 +131,15 @@ class _Traced(msgspec.Struct):
 
 def find(tx: Transaction, work_id: str, channel: str | None) -> Known | None:
     """The work of this id; the latest when `channel` leaves it open. None when it is not known here."""
+    recent = tx.memory.works.get(work_id)
+    if recent is not None and channel in (None, recent.work.channel):
+        return Known(recent.work, recent.trace_id)
     row = tx.apart.execute(_FIND, (work_id, channel)).fetchone()
-    if row is not None and row[2] is None:  # removed, or of this transaction and still to be written
+    if row is not None and row[-1] is None:  # removed, or of this transaction and still to be written
         row = tx.db.execute(_FIND, (work_id, channel)).fetchone()
-    work = None if row is None else load(tx, row[0], row[1], work_id)
-    if work is None:
+    if row is None:
         return None
-    return Known(work, None if row[2] is None else msgspec.json.decode(row[2], type=_Traced).trace_id)
+    return Known(_view_of(row), None if row[-1] is None else msgspec.json.decode(row[-1], type=_Traced).trace_id)
 
 
 def role_of(work: WorkView, us: str) -> control.Role:
@@ -112,7 +151,7 @@ def role_of(work: WorkView, us: str) -> control.Role:
 
 def open_work(tx: Transaction, effect: Open, envelope: Envelope, seq: int, trust: Trust, us: str, now_ms: int) -> None:
     """A new work, opened by `envelope`, stored under `seq`."""
-    work = effect.work
+    work, part = effect.work, role_of(effect.work, us)
     tx.apart.execute(
         _OPEN,
         (
@@ -123,7 +162,7 @@ def open_work(tx: Transaction, effect: Open, envelope: Envelope, seq: int, trust
             work.container,
             work.initiator,
             work.target,
-            role_of(work, us),
+            part,
             work.state,
             trust,
             work.opening_id,
@@ -135,6 +174,7 @@ def open_work(tx: Transaction, effect: Open, envelope: Envelope, seq: int, trust
             shorten(_opening_text(envelope), TEXT_CHARS),
         ),
     )
+    tx.memory.works.put(tx, work.work_id, RecentWork(work, part, envelope.trace_id, seq, seq))
 
 
 def advance(tx: Transaction, effect: Advance, envelope: Envelope, seq: int, now_ms: int) -> None:
@@ -157,6 +197,24 @@ def advance(tx: Transaction, effect: Advance, envelope: Envelope, seq: int, now_
             work.work_id,
         ),
     )
+    recent = _recent(tx, work.workspace_id, work.channel, work.work_id)
+    if recent is None:
+        tx.memory.works.forget(work.work_id)  # another of this id is the latest no longer
+    else:
+        tx.memory.works.put(tx, work.work_id, recent._replace(work=work, last_seq=seq))
+
+
+def begin_deadline(tx: Transaction, work: WorkView) -> None:
+    """From now on it may be overdue some day."""
+    recent = _recent(tx, work.workspace_id, work.channel, work.work_id)
+    if recent is not None:
+        tx.memory.works.put(tx, work.work_id, recent._replace(timed=True))
+
+
+def has_deadline(tx: Transaction, work: WorkView) -> bool:
+    """Whether it may have one: True where only the file knows."""
+    recent = _recent(tx, work.workspace_id, work.channel, work.work_id)
+    return recent is None or recent.timed
 
 
 async def works(

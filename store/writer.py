@@ -1,9 +1,10 @@
 """Group commit: write jobs run on the event loop, everything that waits shares one transaction, and a COMMIT that may wait for
 the disk leaves the loop.
 
-docs/adr/0002-writer-on-the-loop.md says why. There is no linger for a job that somebody waits for: a commit begins as soon as the
-one before it ended. Jobs behind, for which nobody waits, go with the next one, or begin one of their own soon. While a commit is
-under way nothing touches the connection.
+docs/adr/0002-writer-on-the-loop.md says why. There is no linger for a job that somebody alone waits for: a commit begins as soon as
+the one before it ended. Where several wait at a time the loop turns to its sockets a few times more, as long as that brings jobs.
+Jobs behind, for which nobody waits, go with the next one, or begin one of their own soon. While a commit is under way nothing
+touches the connection.
 """
 
 import asyncio
@@ -32,6 +33,8 @@ Job = Callable[[Transaction], T]
 
 BATCH_JOBS: Final = 1024  # ours: past a few hundred messages a commit costs next to nothing per message
 BATCH_SECONDS: Final = 0.05  # ours: how long jobs gather under load before they are committed
+CROWD: Final = 2  # ours: so many jobs of one transaction that somebody waits for are several clients at a time
+TURNS: Final = 4  # ours, of the loop in which none of a crowd comes: from a request on a socket to its job it takes two
 SLICE_SECONDS: Final = 0.005  # ours: how long jobs keep the event loop before it turns to its other duties
 BEHIND_SECONDS: Final = 0.01  # ours: how long jobs behind wait for a transaction that begins for another reason
 REFUSED_COMMITS: Final = 8  # ours: commits during which nothing runs ahead, after a job that did needed the file
@@ -70,12 +73,13 @@ class Stats(msgspec.Struct):
 
 
 class _Entry:
-    __slots__ = ("ahead", "error", "future", "job", "result")
+    __slots__ = ("ahead", "behind", "error", "future", "job", "result")
 
-    def __init__(self, job: Job[Any], future: asyncio.Future[Any], *, ahead: bool) -> None:
+    def __init__(self, job: Job[Any], future: asyncio.Future[Any], *, ahead: bool, behind: bool) -> None:
         self.job = job
         self.future = future
         self.ahead = ahead
+        self.behind = behind
         self.result: Any = None
         self.error: Exception | None = None
 
@@ -109,6 +113,7 @@ class Writer:
         self._ahead: list[_Entry] = []  # ran in it while the one before was being committed
         self._waiting: collections.deque[_Entry] = collections.deque()
         self._batch: list[_Entry] = []
+        self._crowded = False  # whether a crowd waited for the transaction before
         self._careful = False
         self._start = self._tx.begin_job()
         self._wake = asyncio.Event()
@@ -135,7 +140,7 @@ class Writer:
         if self._closing:
             future.set_exception(StoreUnavailable("the store is closed", hint="the daemon is stopping"))
             return future
-        self._waiting.append(_Entry(job, future, ahead=ahead))
+        self._waiting.append(_Entry(job, future, ahead=ahead, behind=behind))
         if ahead and self._next.ahead:
             loop.call_soon(self._run_ahead)
         if not behind:
@@ -208,9 +213,20 @@ class Writer:
         until = time.perf_counter() + BATCH_SECONDS
         while True:
             self._run_slice()
-            if not self._waiting or len(self._batch) >= BATCH_JOBS or time.perf_counter() >= until:
+            if len(self._batch) >= BATCH_JOBS or time.perf_counter() >= until:
                 return
+            if not self._waiting and not (self._crowded or _is_crowd(self._batch)):
+                return
+            if not await self._some_wait():
+                return
+
+    async def _some_wait(self) -> bool:
+        """Lets the loop turn to its sockets; whether a job waits then."""
+        for _ in range(TURNS):
             await asyncio.sleep(0)
+            if self._waiting:
+                return True
+        return False
 
     def _run_slice(self) -> None:
         until = time.perf_counter() + SLICE_SECONDS
@@ -344,6 +360,7 @@ class Writer:
             except Exception:
                 _log.exception("a callback after a commit failed")
         batch, self._batch = self._batch, []
+        self._crowded = _is_crowd(batch)
         self.stats.largest_batch = max(self.stats.largest_batch, len(batch))
         for entry in batch:
             if entry.error is None:
@@ -384,6 +401,11 @@ class Writer:
 
     async def _in_thread(self, function: Callable[..., object], *args: object) -> None:
         await with_room(asyncio.get_running_loop().run_in_executor(self._executor, function, *args))
+
+
+def _is_crowd(batch: list[_Entry]) -> bool:
+    """Whether several wait for these jobs."""
+    return sum(not entry.behind for entry in batch) >= CROWD
 
 
 def _primary(error: Exception) -> int:

@@ -34,8 +34,8 @@ async def store(tmp_path: Path) -> AsyncIterator[Store]:
     await opened.close()
 
 
-def take(tx: Transaction, work_id: str | None) -> InboxItem | None:
-    return inbox.lease_next(tx, NOW_MS, VISIBLE_MS, "lease", work_id=work_id)
+def take(tx: Transaction, fresh: int | None, work_id: str | None = None) -> InboxItem | None:
+    return inbox.lease_next(tx, NOW_MS, VISIBLE_MS, "lease", work_id=work_id, fresh=fresh)
 
 
 def _ignore(_item: InboxItem) -> None:
@@ -66,6 +66,45 @@ async def test_one_message_is_for_the_one_that_waited_longest(store: Store) -> N
     assert not second.served.done()
     await store.write(lambda tx: arrives(tx, consumers))
     assert await second.wait(consumers, 0) is not None
+
+
+@pytest.mark.parametrize("ack", [True, False])
+async def test_a_new_message_is_leased_without_asking_the_file(store: Store, ack: bool) -> None:
+    """What the agent gets is what the file has after the commit."""
+    core = core_of(store)
+    (asked,) = await asking(core, 1, InboxNextAsk(wait=60, ack=ack))
+    statements: list[str] = []
+
+    def job(tx: Transaction) -> None:
+        tx.db.set_trace_callback(statements.append)
+        arrives(tx, core.consumers)
+        assert statements == []
+        tx.after_commit(lambda: tx.db.set_trace_callback(None))
+
+    await store.write(job)
+    assert [sql.split()[0] for sql in statements if "inbox" in sql] == ["INSERT"]
+    item = await asked
+    assert item is not None
+    assert item == await store.write(lambda tx: inbox.item(tx, item.seq))
+    assert (item.state, item.attempts) == ("acked" if ack else "leased", 1)
+    assert store.memory.inbox_waiting.value == (0 if ack else 1)
+
+
+async def test_a_new_message_does_not_overtake_one_that_was_returned(store: Store) -> None:
+    core = core_of(store)
+    await store.write(receiving(say()))
+    old = await store.write(lambda tx: inbox.lease_next(tx, NOW_MS, VISIBLE_MS, "first"))
+    assert old is not None
+    consumer = await waiting(store, core.consumers)
+
+    def job(tx: Transaction) -> None:
+        inbox.nack(tx, old.seq, now_ms=NOW_MS, delay_ms=0)
+        arrives(tx, core.consumers)
+
+    await store.write(job)
+    item = await consumer.wait(core.consumers, 0)
+    assert item is not None
+    assert item.seq == old.seq
 
 
 async def test_a_message_of_a_work_is_for_those_who_wait_for_it_or_for_any(store: Store) -> None:
@@ -129,7 +168,7 @@ async def test_a_ring_makes_everybody_look_again(store: Store) -> None:
 async def test_a_transaction_that_is_run_again_loses_no_message(store: Store) -> None:
     """The join is undone, and its consumer told to look again: what comes in the second run is not for a deaf one."""
     consumers = Consumers()
-    consumer = Consumer(None, partial(take, work_id=None), _ignore)
+    consumer = Consumer(None, take, _ignore)
 
     def refused(tx: Transaction) -> None:
         tx.db.execute("INSERT INTO meta (key, value) VALUES ('late', 1)")
@@ -149,7 +188,7 @@ async def test_a_transaction_that_is_run_again_loses_no_message(store: Store) ->
 
 async def test_nobody_joins_who_is_gone(store: Store) -> None:
     consumers = Consumers()
-    consumer = Consumer(None, partial(take, work_id=None), _ignore)
+    consumer = Consumer(None, take, _ignore)
     consumer.gone = True
     await store.write(lambda tx: consumers.join(tx, consumer))
     await store.write(lambda tx: arrives(tx, consumers))

@@ -14,7 +14,9 @@ from aghbus.protocol.errors import NotFound
 from aghbus.store import envelopes, meta
 from aghbus.store.database import Store
 from aghbus.store.errors import StoreUnavailable
+from aghbus.store.pace import Pace
 from aghbus.store.transaction import Transaction
+from aghbus.store.writer import TURNS
 from tests.store.makers import NOW, rows, say
 
 Write = Callable[[Transaction], int]
@@ -378,3 +380,32 @@ async def test_the_reader_sees_only_what_is_committed_and_blocks_nobody(store: S
     assert [row[0] for row in await cursor.fetchall()] == [1]
     await cursor.close()
     assert await stored(store) == [1, 2]
+
+
+async def _later(store: Store, turns: int) -> None:
+    """A client whose request needs some turns of the loop until it is a job."""
+    for _ in range(turns):
+        await asyncio.sleep(0)
+    await store.write(lambda tx: meta.bump(tx.db, "later"))
+
+
+async def test_what_comes_a_moment_later_shares_the_commit_of_a_crowd(store: Store) -> None:
+    await store.probe()
+    before = store.stats.commits
+    await asyncio.gather(*(_later(store, turns) for turns in (0, 0, TURNS // 2, TURNS, TURNS + 2)))
+    assert store.stats.commits == before + 1
+
+
+async def test_who_waits_alone_waits_for_nobody(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not even for a turn of the loop, and whatever goes with it that nobody waits for."""
+    monkeypatch.setattr(Pace, "is_quick", lambda *_: True)
+    turned: list[str] = []
+
+    def job(tx: Transaction) -> None:
+        meta.bump(tx.db, "alone")
+        asyncio.get_running_loop().call_soon(turned.append, "turned")
+        tx.after_commit(lambda: turned.append("committed"))
+
+    behind = store.submit_behind(put(1))
+    await asyncio.gather(store.write(job), behind)
+    assert turned == ["committed", "turned"]

@@ -91,12 +91,10 @@ async def test_given_back_it_waits_and_comes_again_in_its_old_place(store: Store
         NOW_MS + 1000,
         "no time\x1b[2J",
     )
-    due = await inbox.next_due_ms(store.reader)
-    assert due == 0  # the second one is ready at once
     found = await lease(store, "b", at=999)
     assert found is not None
     assert found.seq == second
-    assert await inbox.next_due_ms(store.reader) == NOW_MS + 1000
+    assert await store.write(inbox.due_ms) == NOW_MS + 1000
     found = await lease(store, "c", at=1000)
     assert found is not None
     assert found.seq == first

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from aghbus.store import pace
-from aghbus.store.pace import CHECKPOINT_PAGES, PENALTY, QUICK_SECONDS, SLOW_SECONDS, Pace
+from aghbus.store.pace import CHECKPOINT_PAGES, MOST_PENALTY, PENALTY, QUICK_SECONDS, SLOW_SECONDS, Pace
 
 
 class Disk:
@@ -75,14 +75,31 @@ def test_a_busy_machine_makes_no_slow_disk(disk: Disk) -> None:
     assert stayed
 
 
-def test_one_stall_on_the_loop_is_enough(disk: Disk) -> None:
-    one = paced(disk)
+def stall(one: Pace, disk: Disk) -> int:
+    """How many commits leave the loop after one on it was slow."""
     while not commit(one):
         pass
     disk.seconds = 2 * SLOW_SECONDS
     assert commit(one)
     disk.seconds = QUICK_SECONDS / 10
-    assert [commit(one) for _ in range(PENALTY + 1)] == [False] * PENALTY + [True]
+    left = 0
+    while not commit(one):
+        left += 1
+    return left
+
+
+def test_after_a_stall_the_loop_is_left_for_a_while_and_longer_each_time(disk: Disk) -> None:
+    one = paced(disk)
+    left = [stall(one, disk) for _ in range(8)]
+    assert left[:3] == [PENALTY, 2 * PENALTY, 4 * PENALTY]
+    assert left[-2:] == [MOST_PENALTY, MOST_PENALTY]
+
+
+def test_a_stall_long_ago_counts_no_more(disk: Disk) -> None:
+    one = paced(disk)
+    assert [stall(one, disk), stall(one, disk)] == [PENALTY, 2 * PENALTY]
+    assert sum(commit(one) for _ in range(2 * MOST_PENALTY)) >= MOST_PENALTY
+    assert stall(one, disk) == PENALTY
 
 
 def test_much_is_written_in_the_thread(disk: Disk) -> None:

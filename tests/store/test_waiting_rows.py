@@ -57,11 +57,12 @@ async def test_only_the_receiver_of_a_message_can_know_its_id(store: Store) -> N
 
 async def test_a_ready_message_of_another_work_is_nothing_to_wait_for(store: Store) -> None:
     await receive(store, say(work_id="work_other"))
-    assert await inbox.next_due_ms(store.reader, NOW_MS) is None
+    assert await store.write(lambda tx: inbox.lease_next(tx, NOW_MS, 5000, "lease_a", work_id="work_mine")) is None
+    assert await store.write(inbox.due_ms) is None
     held = await store.write(lambda tx: inbox.lease_next(tx, NOW_MS, 5000, "lease_a"))
     assert held is not None
     await receive(store, say(work_id="work_third", ts=NOW))
-    assert await inbox.next_due_ms(store.reader, NOW_MS) == NOW_MS + 5000
+    assert await store.write(inbox.due_ms) == NOW_MS + 5000
 
 
 async def test_what_ends_the_wait_for_an_answer_ends_the_tries(store: Store) -> None:

@@ -1,0 +1,171 @@
+"""What is remembered of late says what the file says, whatever happens to the transaction that changed it."""
+
+from typing import Any
+
+import pytest
+
+from aghbus.protocol.errors import NotFound
+from aghbus.protocol.identifiers import subject_for
+from aghbus.store import deadlines, outbox, retry, works
+from aghbus.store.database import Store
+from aghbus.store.recent import Recent
+from aghbus.store.retention import Policy, sweep
+from aghbus.store.transaction import Transaction
+from tests.store.makers import (
+    BOB,
+    CHANNEL,
+    EVE,
+    NOW_MS,
+    US,
+    WORKSPACE,
+    receipt,
+    receive,
+    receiving,
+    say,
+    sending,
+    trace,
+)
+
+WORK = "work_one"
+_PLACE = (WORKSPACE, CHANNEL, WORK)
+
+
+def known(tx: Transaction) -> tuple[Any, ...]:
+    return (
+        works.load(tx, *_PLACE),
+        works.role(tx, *_PLACE),
+        works.marks(tx, *_PLACE),
+        works.find(tx, WORK, None),
+        works.find(tx, WORK, CHANNEL),
+    )
+
+
+async def agrees(store: Store) -> None:
+    """Memory and file say the same of the work."""
+    remembered = await store.write(known)
+    store.memory.works.clear()
+    assert remembered == await store.write(known)
+
+
+async def open_here(store: Store) -> str:
+    opening = say(US, BOB, work_id=WORK, trace_id="trace_one")
+    await store.write(sending(opening))
+    return opening.id
+
+
+async def test_a_work_is_remembered_as_the_file_has_it(store: Store) -> None:
+    opening_id = await open_here(store)
+    await agrees(store)
+    store.memory.works.clear()
+    for number, envelope in enumerate(
+        (
+            say(EVE, US, work_id="work_other"),
+            receipt("accepted", opening_id, work_id=WORK),
+            trace("working", work_id=WORK),
+            trace("completed", work_id=WORK),
+        )
+    ):
+        await receive(store, envelope)
+        if number % 2:
+            await agrees(store)
+
+
+async def test_no_statement_asks_for_a_work_that_was_opened_of_late(store: Store) -> None:
+    opening_id = await open_here(store)
+    await receive(store, receipt("accepted", opening_id, work_id=WORK))
+    asked: list[str] = []
+
+    def job(tx: Transaction) -> None:
+        tx.db.set_trace_callback(asked.append)
+        receiving(trace("working", work_id=WORK))(tx)
+        known(tx)
+        tx.apart.set_trace_callback(None)
+
+    await store.write(job)
+    assert [sql.split()[:2] for sql in asked] == [["UPDATE", "works"]]
+
+
+async def test_a_step_that_is_undone_is_not_remembered(store: Store) -> None:
+    opening_id = await open_here(store)
+    before = await store.write(known)
+
+    def fails(tx: Transaction) -> None:
+        receiving(receipt("accepted", opening_id, work_id=WORK))(tx)
+        receiving(say(work_id="work_new"))(tx)
+        raise NotFound("on purpose")
+
+    with pytest.raises(NotFound):
+        await store.write(fails)
+    assert await store.write(known) == before
+    assert await store.write(lambda tx: works.find(tx, "work_new", None)) is None
+    await agrees(store)
+
+
+async def test_of_two_works_with_one_id_the_latest_change_counts(store: Store) -> None:
+    opening_id = await open_here(store)
+    await store.write(sending(say(US, BOB, work_id=WORK, channel="other")))
+    found = await store.write(lambda tx: works.find(tx, WORK, None))
+    assert found is not None
+    assert found.work.channel == "other"
+    await receive(store, receipt("accepted", opening_id, work_id=WORK))
+    found = await store.write(lambda tx: works.find(tx, WORK, None))
+    assert found is not None
+    assert found.work.channel == CHANNEL
+    await agrees(store)
+
+
+async def test_a_work_that_retention_took_is_forgotten(store: Store) -> None:
+    opening_id = await open_here(store)
+    await receive(store, receipt("rejected", opening_id, work_id=WORK))
+    await store.write(lambda tx: retry.answered(tx, 1, "committed"))
+    swept = await sweep(store, Policy(max_age=1, max_bytes=None), NOW_MS + 10_000_000)
+    assert swept.works == 1
+    assert await store.write(lambda tx: works.load(tx, *_PLACE)) is None
+
+
+async def test_a_deadline_is_moved_only_where_there_may_be_one(store: Store) -> None:
+    await open_here(store)
+    work = await store.write(lambda tx: works.load(tx, *_PLACE))
+    assert work is not None
+    assert not await store.write(lambda tx: works.has_deadline(tx, work))
+    await store.write(lambda tx: deadlines.begin(tx, work, None, 1_000, NOW_MS))
+    assert await store.write(lambda tx: works.has_deadline(tx, work))
+    await store.write(lambda tx: deadlines.moved(tx, work, accepted=False, traced=True, now_ms=NOW_MS + 500))
+    assert await store.write(deadlines.next_due_ms) == NOW_MS + 1_500
+    store.memory.works.clear()
+    assert await store.write(lambda tx: works.has_deadline(tx, work))  # only the file knows
+
+
+async def test_what_arrived_is_noted_once_and_again_after_it_went_out_again(store: Store) -> None:
+    message_id = await open_here(store)
+
+    def arrives(tx: Transaction) -> bool:
+        return outbox.mark_receipted(tx, WORKSPACE, message_id, by=BOB)
+
+    assert not await store.write(lambda tx: outbox.mark_receipted(tx, WORKSPACE, message_id, by=EVE))
+    assert [await store.write(arrives), await store.write(arrives)] == [True, False]
+    await store.write(lambda tx: outbox.requeue(tx, WORKSPACE, message_id))
+    assert [await store.write(arrives), await store.write(arrives)] == [True, False]
+
+
+@pytest.mark.parametrize("remembered", [True, False])
+async def test_only_the_receiver_of_a_message_can_answer_it(store: Store, remembered: bool) -> None:
+    message_id = await open_here(store)
+    if not remembered:
+        store.memory.addressed.clear()
+    assert await store.write(lambda tx: retry.ends_of(tx, 1, message_id)) == (US, BOB)
+    assert await store.write(lambda tx: retry.ends_of(tx, 1, "msg_guessed")) is None
+    assert await store.write(lambda tx: retry.subject_of(tx, 1)) == subject_for(WORKSPACE, CHANNEL, BOB)
+
+
+async def test_the_older_generation_is_forgotten_when_the_younger_is_full(store: Store) -> None:
+    recent: Recent[int, str] = Recent(size=2)
+
+    def job(tx: Transaction) -> None:
+        for number in range(5):
+            recent.put(tx, number, str(number))
+
+    await store.write(job)
+    assert [recent.get(number) for number in range(5)] == [None, None, "2", "3", "4"]
+    recent.forget(3)
+    assert recent.get(3) is None
