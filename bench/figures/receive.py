@@ -6,6 +6,7 @@ from bench.harness.figure import Figure, Result, Run, interleave
 from bench.harness.load import ignoring, into, listening, received
 from bench.harness.processes import ROOMY, broker, daemons, home
 
+_LEAST = subject_for(WORKSPACE, CHANNEL, "least")
 _FLOODED = (*ROOMY, "--receive-queue", "200000")  # one row floods it on purpose
 
 
@@ -19,11 +20,13 @@ def measure(run: Run) -> Result:
         home() as folder,
         ignoring(server) as nobody,
         listening("bench.harness.floors", "each", server.url, subject, folder.root) as each,
+        listening("bench.harness.floors", "least", server.url, _LEAST, folder.root) as least,
     ):
         found = interleave(
             run,
             {
                 "nothing": lambda: into(nobody, server, scale.floor_messages),
+                "least": lambda: into(least, server, scale.messages, _LEAST, to="least"),
                 "single": lambda: into(each, server, scale.commits, subject, to="nobody"),
                 "say": lambda: received(server, worker, scale.messages),
                 "mix": lambda: received(server, worker, scale.messages // 10, mix=True),
@@ -36,6 +39,7 @@ def measure(run: Run) -> Result:
     return Result(
         rows=[
             found.row(says, "msg/s", "say", floor=nothing, target=(0.15, 0.33)),
+            found.row(says, "msg/s", "say", floor=("three rows in groups, no rule checked", "least")),
             found.row("mix with works, delivered to a consumer", "msg/s", "mix", floor=nothing),
             found.row("says of 614 bytes, committed, nobody attached", "msg/s", "commit", floor=nothing),
             found.row(says, "msg/s", "say", floor=single, target=(15, 40)),

@@ -2,6 +2,7 @@
 
 - `subscriber URL SUBJECT`: a nats-py callback that does nothing; for each count on standard input, when the last message came
 - `each URL SUBJECT FOLDER`: the same, but parsed and committed one by one through aiosqlite, three rows a message
+- `least URL SUBJECT FOLDER`: the same three rows in groups, as little as can be done about a durable message: no rule is checked
 - `publish URL COUNT SIZE`: nats-py, messages a second until the server has read all
 - `request URL SUBJECT COUNT`: nats-py request-reply, one at a time, in milliseconds
 - `echo URL SUBJECT`: answers every request with its bytes, until its standard input ends
@@ -14,9 +15,18 @@ import sys
 import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from nats.aio.msg import Msg
 
 _TIMEOUT: Final = 300.0  # seconds; only a hang takes that long
+_GROUP: Final = 1_024
+_TABLES: Final = (
+    "CREATE TABLE seen (id TEXT PRIMARY KEY) WITHOUT ROWID",
+    "CREATE TABLE envelopes (seq INTEGER PRIMARY KEY, id TEXT, raw BLOB)",
+    "CREATE TABLE inbox (seq INTEGER PRIMARY KEY, state TEXT)",
+)
 
 
 def say(value: Any) -> None:
@@ -28,40 +38,50 @@ async def _heard() -> str:
     return await asyncio.to_thread(sys.stdin.readline)
 
 
-async def _counted(url: str, subject: str, handle: Callable[[bytes], Awaitable[None]] | None) -> None:
+class _Count:
+    """How many messages are through, of how many."""
+
+    def __init__(self) -> None:
+        self._left = 0
+        self._ended = asyncio.Event()
+
+    def expect(self, count: int) -> None:
+        self._left = count
+        self._ended.clear()
+
+    def through(self, count: int = 1) -> None:
+        self._left -= count
+        if self._left == 0:
+            self._ended.set()
+
+    async def wait(self) -> None:
+        await asyncio.wait_for(self._ended.wait(), _TIMEOUT)
+
+
+async def _counted(url: str, subject: str, count: _Count, callback: Callable[["Msg"], Awaitable[None]]) -> None:
     import nats
-    from nats.aio.msg import Msg
 
     client = await nats.connect(url)
-    seen, wanted, ended = 0, 0, asyncio.Event()
-
-    async def ignore(_message: Msg) -> None:
-        nonlocal seen
-        seen += 1
-        if seen == wanted:
-            ended.set()
-
-    async def use(message: Msg) -> None:
-        assert handle is not None
-        await handle(message.data)
-        await ignore(message)
-
     # Without limits: with them the client library drops, and calls nobody but an error callback.
-    await client.subscribe(subject, cb=use if handle else ignore, pending_msgs_limit=-1, pending_bytes_limit=-1)
+    await client.subscribe(subject, cb=callback, pending_msgs_limit=-1, pending_bytes_limit=-1)
     await client.flush()
     say("ready")
     while line := await _heard():
-        seen, wanted = 0, json.loads(line)
-        ended.clear()
+        count.expect(json.loads(line))
         say("set")
-        await asyncio.wait_for(ended.wait(), _TIMEOUT)
+        await count.wait()
         say(time.monotonic())
     await client.close()
 
 
 async def subscriber(url: str, subject: str) -> None:
     """Messages into a callback that does nothing."""
-    await _counted(url, subject, None)
+    count = _Count()
+
+    async def ignore(_message: "Msg") -> None:
+        count.through()
+
+    await _counted(url, subject, count, ignore)
 
 
 async def each(url: str, subject: str, folder: str) -> None:
@@ -73,20 +93,72 @@ async def each(url: str, subject: str, folder: str) -> None:
     db = await aiosqlite.connect(Path(folder) / "each.db", isolation_level=None)
     for pragma in ("journal_mode = WAL", "synchronous = FULL"):
         await db.execute(f"PRAGMA {pragma}")
-    await db.execute("CREATE TABLE seen (id TEXT PRIMARY KEY) WITHOUT ROWID")
-    await db.execute("CREATE TABLE envelopes (seq INTEGER PRIMARY KEY, id TEXT, raw BLOB)")
-    await db.execute("CREATE TABLE inbox (seq INTEGER PRIMARY KEY, state TEXT)")
+    for table in _TABLES:
+        await db.execute(table)
+    count = _Count()
 
-    async def handle(raw: bytes) -> None:
-        envelope = parse(raw, int(time.time()))
+    async def handle(message: "Msg") -> None:
+        envelope = parse(message.data, int(time.time()))
         await db.execute("BEGIN IMMEDIATE")
         await db.execute("INSERT INTO seen VALUES (?)", (envelope.id,))
-        await db.execute("INSERT INTO envelopes (id, raw) VALUES (?, ?)", (envelope.id, raw))
+        await db.execute("INSERT INTO envelopes (id, raw) VALUES (?, ?)", (envelope.id, message.data))
         await db.execute("INSERT INTO inbox (state) VALUES ('ready')")
         await db.commit()
+        count.through()
 
-    await _counted(url, subject, handle)
+    await _counted(url, subject, count, handle)
     await db.close()
+
+
+async def least(url: str, subject: str, folder: str) -> None:
+    """Messages decoded, looked up in a set and written in groups: whatever has come while one is committed, in a thread."""
+    import sqlite3
+
+    import msgspec
+
+    class Wire(msgspec.Struct):
+        id: str
+        workspace_id: str
+        channel: str
+        kind: str
+        ts: int
+        sender: str = msgspec.field(name="from")
+
+    db = sqlite3.connect(Path(folder) / "least.db", isolation_level=None, check_same_thread=False)
+    for statement in ("PRAGMA journal_mode = WAL", "PRAGMA synchronous = FULL", *_TABLES):
+        db.execute(statement)
+    decode, known = msgspec.json.Decoder(Wire).decode, set[str]()
+    waiting: list[tuple[str, bytes]] = []
+    bell, count = asyncio.Event(), _Count()
+
+    async def handle(message: "Msg") -> None:
+        wire = decode(message.data)
+        if wire.id not in known:
+            known.add(wire.id)
+            waiting.append((wire.id, message.data))
+        bell.set()
+
+    def commit(group: list[tuple[str, bytes]]) -> None:
+        db.execute("BEGIN IMMEDIATE")
+        db.executemany("INSERT INTO seen VALUES (?)", [(one,) for one, _ in group])
+        db.executemany("INSERT INTO envelopes (id, raw) VALUES (?, ?)", group)
+        db.executemany("INSERT INTO inbox (state) VALUES (?)", [("ready",)] * len(group))
+        db.execute("COMMIT")
+
+    async def commit_groups() -> None:
+        while True:
+            await bell.wait()
+            bell.clear()
+            while waiting:
+                group = waiting[:_GROUP]
+                del waiting[:_GROUP]
+                await asyncio.to_thread(commit, group)
+                count.through(len(group))
+
+    groups = asyncio.create_task(commit_groups())
+    await _counted(url, subject, count, handle)
+    groups.cancel()
+    db.close()
 
 
 async def publish(url: str, count: str, size: str) -> None:
@@ -120,11 +192,10 @@ async def request(url: str, subject: str, count: str) -> None:
 async def echo(url: str, subject: str) -> None:
     """Answers until standard input ends."""
     import nats
-    from nats.aio.msg import Msg
 
     client = await nats.connect(url)
 
-    async def answer(message: Msg) -> None:
+    async def answer(message: "Msg") -> None:
         await message.respond(message.data)
 
     await client.subscribe(subject, cb=answer)
@@ -155,7 +226,7 @@ async def bare() -> None:
 def main() -> None:
     """Run the floor that the command line names."""
     ways: dict[str, Callable[..., Any]] = {
-        one.__name__: one for one in (subscriber, each, publish, request, echo, bare)
+        one.__name__: one for one in (subscriber, each, least, publish, request, echo, bare)
     }
     asyncio.run(ways[sys.argv[1]](*sys.argv[2:]))
 
