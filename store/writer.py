@@ -35,6 +35,7 @@ BATCH_JOBS: Final = 1024  # ours: past a few hundred messages a commit costs nex
 BATCH_SECONDS: Final = 0.05  # ours: how long jobs gather under load before they are committed
 CROWD: Final = 2  # ours: so many jobs of one transaction that somebody waits for are several clients at a time
 TURNS: Final = 4  # ours, of the loop in which none of a crowd comes: from a request on a socket to its job it takes two
+ENOUGH_ROWS: Final = 512  # ours: those of a hundred messages; larger transactions gain little
 SLICE_SECONDS: Final = 0.005  # ours: how long jobs keep the event loop before it turns to its other duties
 BEHIND_SECONDS: Final = 0.01  # ours: how long jobs behind wait for a transaction that begins for another reason
 REFUSED_COMMITS: Final = 8  # ours: commits during which nothing runs ahead, after a job that did needed the file
@@ -209,11 +210,11 @@ class Writer:
             self._db.execute("PRAGMA busy_timeout = 0")
 
     async def _gather(self) -> None:
-        """Runs waiting jobs, slice by slice, until none waits or the batch is full."""
+        """Runs waiting jobs, slice by slice, until none waits or the batch is full, or the next can run during its commit."""
         until = time.perf_counter() + BATCH_SECONDS
         while True:
             self._run_slice()
-            if len(self._batch) >= BATCH_JOBS or time.perf_counter() >= until:
+            if len(self._batch) >= BATCH_JOBS or time.perf_counter() >= until or self._next_can_wait():
                 return
             if not self._waiting and not (self._crowded or _is_crowd(self._batch)):
                 return
@@ -228,9 +229,16 @@ class Writer:
                 return True
         return False
 
+    def _next_can_wait(self) -> bool:
+        """Whether this transaction is large enough, and what comes next would run while it is being committed: else the thread
+        and the loop would take turns."""
+        return (
+            bool(self._waiting) and self._waiting[0].ahead and not self._refused and self._tx.rows.size >= ENOUGH_ROWS
+        )
+
     def _run_slice(self) -> None:
         until = time.perf_counter() + SLICE_SECONDS
-        while self._waiting and len(self._batch) < BATCH_JOBS:
+        while self._waiting and len(self._batch) < BATCH_JOBS and not self._next_can_wait():
             entry = self._waiting.popleft()
             if entry.future.done():  # its waiter was cancelled before it began
                 continue

@@ -13,7 +13,7 @@ from aghbus.protocol.envelope import parse
 from aghbus.protocol.errors import InvalidSurface, Malformed, ProtocolError
 from aghbus.protocol.limits import MAX_CARD_ENTRY_BYTES, MAX_LIST_ITEMS
 from aghbus.protocol.sending import Draft, build, wire_document
-from tests.protocol.wire import BODIES, CARD, CONVERSATION, DISCOVERY, NOW, A, documents, dump, envelope, wire
+from tests.protocol.wire import BODIES, CARD, CONVERSATION, DISCOVERY, NOW, A, B, documents, dump, envelope, wire
 
 KINDS: Final = tuple(BODIES)
 ROOM: Final = "direct_" + "0" * 32
@@ -169,6 +169,13 @@ class TestBodies:
         assert fault(wire("whois", body=body)) == "reply_to"
         assert fault(wire("whois", body={"type": "response"}, reply_to="msg_q")) == "body.peer_card"
         assert fault(wire("whois", body=body, reply_to="msg_q", sender="other")) == "body.peer_card.peer_id"
+
+    def test_a_greet_is_to_nobody_however_its_kind_is_written(self) -> None:
+        raw = dump(wire("greet", to=B))
+        for spelt in (raw, raw.replace(b'"greet"', b'"gr\\u0065et"')):
+            with pytest.raises(Malformed) as refused:
+                parse(spelt, NOW)
+            assert refused.value.field == "to"
 
     def test_a_card_that_was_read_before_is_still_its_senders_alone(self) -> None:
         body = {"peer_card": CARD}

@@ -207,3 +207,14 @@ async def test_any_mixture_ends_as_if_one_had_followed_the_other(
         assert store.memory.inbox_waiting.value == len(store.memory.dedup) == len(kept)
     finally:
         await store.close()
+
+
+@pytest.mark.parametrize(("messages", "commits"), [(1, 1), (200, 2)])
+async def test_what_may_run_ahead_does_not_join_a_large_transaction(store: Store, messages: int, commits: int) -> None:
+    def many(tx: Transaction) -> None:
+        for _ in range(messages):
+            receiving(say())(tx)
+
+    await asyncio.gather(store.submit_ahead(many), store.submit_ahead(many))
+    assert store.stats.commits == commits
+    assert await rows(store, "SELECT count(*) FROM envelopes") == [(2 * messages,)]
