@@ -52,6 +52,7 @@ class Arrived(msgspec.Struct, frozen=True):
     reply: str = ""
     settlement: Settlement | None = None
     us: str = ""  # which of our ids it concerns
+    sender: str = ""  # empty where there is no valid envelope
 
 
 class Done(msgspec.Struct, frozen=True):

@@ -115,7 +115,10 @@ class Intake:
     ) -> Arrived:
         # NATS' own reply subject may be for a stream's confirmation.
         reply = message.reply if message.headers is None else message.headers.get(ANSWER_TO, message.reply)
-        return Arrived(message.subject, message.data, now_ms, envelope, error, source, reply, message.settlement, us)
+        sender = "" if envelope is None else envelope.sender
+        return Arrived(
+            message.subject, message.data, now_ms, envelope, error, source, reply, message.settlement, us, sender
+        )
 
     def _offer_refused(self, message: InboundMessage, error: ProtocolError, now_ms: int) -> None:
         core = self._core
@@ -141,7 +144,7 @@ class Intake:
         return None, core.us
 
     def _put(self, arrived: Arrived) -> None:
-        queue, limit, sender = self._queue, self._core.settings.receive.queue, _sender(arrived)
+        queue, limit, sender = self._queue, self._core.settings.receive.queue, arrived.sender
         waiting, size, share = len(queue), self._bytes + len(arrived.raw), self._shares.get(sender, 0)
         if waiting >= limit or size > _QUEUE_BYTES or (share and share >= int(limit * _SHARE)):
             self._overload("queue", arrived)
@@ -248,7 +251,7 @@ class Intake:
             arrived = queue.popleft()
             batch.append(arrived)
             size += len(arrived.raw)
-            shares[_sender(arrived)] -= 1
+            shares[arrived.sender] -= 1
         self._bytes -= size
         if not queue:
             shares.clear()
@@ -377,16 +380,11 @@ class Intake:
             arrived.settlement.nak(_NAK_DELAY)
         sentence = f"overload: envelopes are held off because {_HELD.get(where, f'the {where} is full')}"
         core.counters.problem(f"overload.{where}", sentence, core.clock.monotonic())
-        sender = arrived.envelope.sender if arrived.envelope else ""
-        core.noise.event(logging.WARNING, f"overload.{where}", sentence, sender=sender, subject=arrived.subject)
+        core.noise.event(logging.WARNING, f"overload.{where}", sentence, sender=arrived.sender, subject=arrived.subject)
 
 
 def _signed(messages: Iterable[Arrived]) -> list[Envelope]:
     return [one.envelope for one in messages if one.envelope is not None and one.envelope.proof is not None]
-
-
-def _sender(arrived: Arrived) -> str:
-    return arrived.envelope.sender if arrived.envelope is not None else ""
 
 
 def _settle(settlement: Settlement | None) -> None:

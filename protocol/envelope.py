@@ -101,6 +101,8 @@ _right_routes: set[tuple[str, str, str, str | None]] = set()
 _REMEMBERED: Final = 4_096  # of those, ours: only what was found right is kept, which is short
 _decode_wire: Final = msgspec.json.Decoder(_Wire).decode
 _decode_any: Final = msgspec.json.Decoder().decode
+_BACKSLASH: Final = ord("\\")
+_BRACKET: Final = ord("[")
 _SURROGATE_ESCAPE: Final = re.compile(rb"\\u[dD][89a-fA-F]")
 
 
@@ -197,11 +199,10 @@ def _check_bytes(raw: bytes) -> None:
             raw.decode()
         except UnicodeDecodeError as error:
             raise Illegible(f"is not UTF-8 at byte {error.start}") from None
-    if b"\\" in raw and _SURROGATE_ESCAPE.search(raw):  # to look for one byte is much quicker than for two
+    # To look for a byte is far quicker than to search or to count, and by its number ten times as quick as by a string of one.
+    if _BACKSLASH in raw and _SURROGATE_ESCAPE.search(raw):
         _check_surrogates(raw)
-    if (
-        raw.count(b"{") + (raw.count(b"[") if b"[" in raw else 0) > MAX_DEPTH
-    ):  # to look for one is quicker than to count
+    if raw.count(b"{") + (raw.count(b"[") if _BRACKET in raw else 0) > MAX_DEPTH:
         _check_depth(raw)
 
 

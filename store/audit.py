@@ -148,7 +148,7 @@ class AuditLog:
             n += 1
             line = b"[%d,%b" % (n, _encode(entry)[1:])
             before = link(before, line)
-            rows.audit += (n, line, before)
+            rows.audit += (n, bytearray(line), bytearray(before))
         head = AuditHead(n, before)
         rows.note("audit_head", str(head))
         tx.entries.clear()

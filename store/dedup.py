@@ -67,7 +67,7 @@ class DedupWindow:
             return
         self._number = number = (self._number + 1) % _NUMBERS
         rows = tx.rows
-        rows.seen += (_first_slot(until + GRACE + _BUCKET) + number, key)
+        rows.seen += (_first_slot(until + GRACE + _BUCKET) + number, bytearray(key))
         rows.waiting = True
         keys.add(key)
         tx.remembered.append(key)

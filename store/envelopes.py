@@ -92,7 +92,7 @@ def insert(tx: Transaction, envelope: Envelope, store: Store, before: State | No
             envelope.container,
             store.trust,
             received_ms,
-            envelope.raw,
+            bytearray(envelope.raw),
         )
         return seq
     pair_a, pair_b = store.pair or (None, None)
@@ -117,7 +117,7 @@ def insert(tx: Transaction, envelope: Envelope, store: Store, before: State | No
         before,
         verdict.state if verdict is not None else None,
         received_ms,
-        envelope.raw,
+        bytearray(envelope.raw),
     )
     return seq
 

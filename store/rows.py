@@ -4,6 +4,8 @@ What every message appends (its envelope, its id, its place in the inbox or the 
 audit log) is never changed by what the next message needs to know, so it can wait for the end of the transaction. There it is
 written in few statements, each of which keeps the interpreter lock only while its values are bound: that is what a thread beside a
 busy event loop can do (docs/adr/0002-writer-on-the-loop.md).
+
+Blobs are bytearrays: for those sqlite3 looks for no adapter, which takes longer than to copy them (store/database.py).
 """
 
 import sqlite3

@@ -10,17 +10,20 @@ from __future__ import annotations
 import contextlib
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+import msgspec
 
-    from aghbus.protocol.control import Event, Message
+from aghbus.protocol.control import Event, Message
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+
     from aghbus.store.envelopes import EnvelopeFilter
 
 TAIL_ROWS: Final = 2_048  # ours: half a receive queue; a consumer that lags further reads from the file
 TAIL_BYTES: Final = 4 * 1024 * 1024  # ours, of their raw envelopes: with the rest of the events about twice that
 
 
-class Fresh(NamedTuple):
+class Fresh(msgspec.Struct, frozen=True):
     """An envelope that was just stored: its event, the message in that, the pair of its direct room, and how many bytes it has."""
 
     event: Event
@@ -84,10 +87,11 @@ class Tail:
             return None
         first = max(0, since + 1 - rows[0].event.seq)
         found: list[Event] = []
+        matches, needs_store = _matcher(wanted), wanted.needs_store
         for index in range(first, len(rows)):
-            if not _may_match(wanted, rows[index]):
+            if not matches(rows[index]):
                 continue
-            if wanted.needs_store:
+            if needs_store:
                 return None
             found.append(rows[index].event)
             if len(found) == limit:
@@ -107,24 +111,29 @@ class Tail:
         self._bytes = 0
 
 
-def _may_match(wanted: EnvelopeFilter, fresh: Fresh) -> bool:
-    """What the event itself says of the filter; the same rules as in SQL (envelopes.py), but for what only the file knows."""
-    message = fresh.message
-    return (
-        (not wanted.kinds or message.kind in wanted.kinds)
-        and (not wanted.directions or message.direction in wanted.directions)
-        and wanted.work_id in (None, message.work_id)
-        and wanted.thread_id in (None, message.thread_id)
-        and wanted.direct_id in (None, message.direct_id)
-        and wanted.channel in (None, message.channel)
-        and (wanted.peer is None or wanted.peer in _peers(wanted, fresh))
-        # Ours may be put into the inbox when it is given up, and tells our agent something when it is an end that we made.
-        and (not wanted.inbox or message.direction == "out" or message.delivery is not None)
-        and (not wanted.told or message.direction != "observed")
-    )
-
-
-def _peers(wanted: EnvelopeFilter, fresh: Fresh) -> tuple[str | None, ...]:
+def _matcher(wanted: EnvelopeFilter) -> Callable[[Fresh], bool]:
+    """What an event itself says of the filter; the same rules as in SQL (envelopes.py), but for what only the file knows."""
+    tests: list[Callable[[Fresh], bool]] = []
+    if wanted.kinds:
+        tests.append(lambda fresh: fresh.message.kind in wanted.kinds)
+    if wanted.directions:
+        tests.append(lambda fresh: fresh.message.direction in wanted.directions)
+    if wanted.work_id is not None:
+        tests.append(lambda fresh: fresh.message.work_id == wanted.work_id)
+    if wanted.thread_id is not None:
+        tests.append(lambda fresh: fresh.message.thread_id == wanted.thread_id)
     if wanted.direct_id is not None:
-        return fresh.pair or ()
-    return fresh.message.sender, fresh.message.to
+        tests.append(lambda fresh: fresh.message.direct_id == wanted.direct_id)
+    if wanted.channel is not None:
+        tests.append(lambda fresh: fresh.message.channel == wanted.channel)
+    if wanted.peer is not None and wanted.direct_id is not None:
+        tests.append(lambda fresh: fresh.pair is not None and wanted.peer in fresh.pair)
+    elif wanted.peer is not None:
+        tests.append(lambda fresh: wanted.peer in (fresh.message.sender, fresh.message.to))
+    if wanted.inbox:  # ours may be put into the inbox when it is given up
+        tests.append(lambda fresh: fresh.message.direction == "out" or fresh.message.delivery is not None)
+    if wanted.told:  # ours tells our agent something when it is an end that we made
+        tests.append(lambda fresh: fresh.message.direction != "observed")
+    if len(tests) == 1:
+        return tests[0]
+    return lambda fresh: all(test(fresh) for test in tests)

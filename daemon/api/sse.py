@@ -37,7 +37,7 @@ def frame(item: Event | HandedOut) -> bytes:
     Line ends can only stand between JSON tokens (raw envelopes may have them): made spaces.
     """
     data = _encode(item)
-    if b"\n" in data or b"\r" in data:
+    if _LINE_FEED in data or _CARRIAGE_RETURN in data:
         data = data.translate(_ONE_LINE)
     if not isinstance(item, Event):
         return b"id: %d\nevent: message\ndata: %b\n\n" % (item.seq, data)
@@ -47,6 +47,8 @@ def frame(item: Event | HandedOut) -> bytes:
 
 _encode: Final = msgspec.json.Encoder().encode
 _NAMES: Final = {"envelope": b"envelope", "gap": b"gap"}
+_LINE_FEED: Final = ord("\n")
+_CARRIAGE_RETURN: Final = ord("\r")
 _ONE_LINE: Final = bytes.maketrans(b"\r\n", b"  ")
 
 
