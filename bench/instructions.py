@@ -1,7 +1,7 @@
 """How many machine instructions a message or a work takes of the daemons: `python -m bench.instructions [receive send works …]`.
 
-Daemons run under valgrind's callgrind, fifty times slower, with the load of figures 1, 2, 3 and 8. The count hardly depends on what
-else the machine does: where times jump by half, it tells a change of one part in a hundred. It is no time: how many
+Daemons run under valgrind's callgrind, fifty times slower, with the load of figures 1, 2, 3, 7 and 8. The count hardly depends on
+what else the machine does: where times jump by half, it tells a change of one part in a hundred. It is no time: how many
 instructions a processor carries out in one differs from code to code, and waiting counts nothing.
 
 With `--profiles FOLDER` callgrind's files stay there, for `callgrind_annotate`; the last part of each is the measured one.
@@ -90,6 +90,10 @@ def _receive(server: NatsServer, daemons: list[Counted], amount: int) -> object:
     return received(server, daemons[0], amount)
 
 
+def _verified(server: NatsServer, daemons: list[Counted], amount: int) -> object:
+    return received(server, daemons[0], amount, signed=True)
+
+
 def _send(server: NatsServer, daemons: list[Counted], amount: int) -> object:
     return sent(server, daemons[0], amount, _CONNECTIONS)
 
@@ -105,6 +109,7 @@ def _works_at_rest(_: NatsServer, daemons: list[Counted], amount: int) -> object
 _Path = tuple[Callable[[NatsServer, list[Counted], int], object], int, int, bool]
 PATHS: Final[dict[str, _Path]] = {  # load, how much of it, daemons, JetStream
     "receive": (_receive, 2_000, 1, False),
+    "verified": (_verified, 2_000, 1, False),
     "jetstream": (_receive, 2_000, 1, True),
     "send": (_send, 600, 1, False),
     "works": (_works, 48, 2, False),

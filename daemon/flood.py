@@ -63,10 +63,12 @@ class Flood:
             return None if envelope.proof is None else self.doubt(envelope)
         if not self._messages.has(sender, now):
             return "sender"
-        doubt = self.doubt(envelope)
-        if doubt is None and envelope.proof is None:  # proof stripping: known to fail without a look
-            self._doubts.failed(sender, now, _cost(envelope))
-        return doubt
+        cost = _cost(envelope)
+        if not self._doubts.may_try(sender, now, cost):
+            return "doubt"
+        if envelope.proof is None:  # proof stripping: known to fail without a look
+            self._doubts.failed(sender, now, cost)
+        return None
 
     def doubt(self, envelope: Envelope) -> Held | None:
         """`doubt` when too many proofs were wrong lately to look at this one; None for one that can be looked at, or without."""
@@ -78,8 +80,11 @@ class Flood:
         """Those of these with a proof that may be looked at before their turn: if each turns out wrong, no budget is
         overdrawn. Nothing is spent."""
         signed = [each for each in envelopes if each.proof is not None and "@" in each.sender]
+        now, size = self._now(), sum([len(each.raw) for each in signed])
+        if self._doubts.may_try_together(len(signed) * _LOOK + size / _BYTES, now):
+            return signed
         claims = [(each.sender, _cost(each)) for each in signed]
-        return list(compress(signed, self._doubts.may_try_all(claims, self._now())))
+        return list(compress(signed, self._doubts.may_try_all(claims, now)))
 
     def verify(self, envelope: Envelope) -> None:
         """The verifier, with what it finds noted. Raises VerificationFailed as that does."""

@@ -5,6 +5,7 @@ An ack that is lost with a connection means one more delivery, which deduplicati
 
 import asyncio
 from collections import OrderedDict, deque
+from itertools import islice
 from typing import Final
 
 from aghbus.daemon.link import BadPublish, Link, LinkError, PayloadTooLarge
@@ -13,6 +14,7 @@ ACK: Final = b"+ACK"
 NAK: Final = b"-NAK"
 _REMEMBERED: Final = 16_384  # acked sequences; a broker that was killed has forgotten the acks of its last moments
 _RETRY: Final = 1.0  # seconds between two looks at a link that is down
+_TOGETHER: Final = 256  # ours, of acks in one piece: a batch of the intake
 _PAUSE: Final = 0.05  # seconds before the next try: the link's own first pause between two attempts
 
 
@@ -65,17 +67,35 @@ class Acks:
         return True
 
     async def _publish(self) -> None:
-        queue = self._queue
-        while queue:
-            entry = queue[0]
-            try:
-                if not self._link.post(*entry, at_once=False):
-                    await self._link.publish(*entry)
-            except (BadPublish, PayloadTooLarge):
-                self.refused += 1  # tried again it would hold up everything behind it for ever
-            if queue and queue[0] is entry:  # not forgotten meanwhile
-                queue.popleft()
+        while self._queue:
+            batch = list(islice(self._queue, _TOGETHER))
+            if self._posted(batch):
+                continue
+            for entry in batch:
+                await self._publish_one(entry)
         self._empty.set()
+
+    def _posted(self, batch: list[tuple[str, bytes]]) -> bool:
+        """Publish the first that wait in one piece; False where one of them is impossible, or there is no room now."""
+        try:
+            if not self._link.post_all(batch):
+                return False
+        except (BadPublish, PayloadTooLarge):
+            return False
+        for _ in batch:
+            self._queue.popleft()
+        return True
+
+    async def _publish_one(self, entry: tuple[str, bytes]) -> None:
+        queue = self._queue
+        if not queue or queue[0] is not entry:
+            return  # forgotten meanwhile
+        try:
+            await self._link.publish(*entry)
+        except (BadPublish, PayloadTooLarge):
+            self.refused += 1  # tried again it would hold up everything behind it for ever
+        if queue and queue[0] is entry:
+            queue.popleft()
 
 
 class Hands:

@@ -6,6 +6,7 @@ The subject it pushes to belongs to this daemon's store, so that a second daemon
 
 import asyncio
 import hashlib
+import re
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
@@ -24,6 +25,11 @@ from aghbus.protocol.nats_names import durable_name, own_subjects, provisioned_d
 _IN_USE: Final = 10013  # the consumer pushes to another subject, and somebody is subscribed there
 _FLUSH_WAIT: Final = 5.0  # seconds for the broker to have a subscription, or its end
 _FLOW_CHARS: Final = 512  # ours, of a subject for flow control: the server ends a connection over a line too long
+_PART: Final = r"[^.]*\."
+# Stream, consumer, count of deliveries, stream sequence, three more; or with domain and account before, and perhaps more behind.
+_DELIVERY: Final = re.compile(
+    rf"\$JS\.ACK\.(?:(?:{_PART}){{3}}([0-9]{{1,20}})(?:\.[^.]*){{3}}|(?:{_PART}){{5}}([0-9]{{1,20}})(?:\.[^.]*){{3,}})"
+).fullmatch
 _MOST_REFUSED: Final = 65_536  # stream sequences looked through for those that a lost connection or process had in hand
 
 
@@ -190,8 +196,8 @@ class DurableConsumer:
     # receiving
 
     def _delivered(self, message: InboundMessage) -> None:
-        headers = message.headers or {}
-        if not message.data and "Status" in headers:
+        headers = message.headers
+        if headers and not message.data and "Status" in headers:
             stalled = message.reply or headers.get("Nats-Consumer-Stalled", "")
             if self._is_flow(stalled):
                 self._acks.put(stalled, b"")  # flow control: we have had all that came before
@@ -204,7 +210,7 @@ class DurableConsumer:
             self.repeated += 1
             return
         message.settlement = Delivery(hands, sequence, message.reply)
-        message.reply = headers.get(ANSWER_TO, "")  # the broker's own is for the settlement
+        message.reply = headers.get(ANSWER_TO, "") if headers else ""  # the broker's own is for the settlement
         self._offer(message)
 
     def _is_flow(self, subject: str) -> bool:
@@ -224,13 +230,5 @@ def _place(info: Mapping[str, Any]) -> Place:
 
 def stream_sequence(reply: str) -> int | None:
     """The stream sequence in the reply subject of a delivery, of either form (ADR-15 of NATS' architecture); else None."""
-    parts = reply.split(".")
-    if not reply.startswith("$JS.ACK."):
-        return None
-    if len(parts) == 9:
-        text = parts[5]
-    elif len(parts) >= 11:  # with domain and account before the stream
-        text = parts[7]
-    else:
-        return None
-    return int(text) if text.isascii() and text.isdigit() else None
+    found = _DELIVERY(reply)
+    return None if found is None else int(found[1] or found[2])

@@ -36,7 +36,7 @@ from aghbus.protocol.limits import MAX_ENVELOPE_BYTES
 from aghbus.protocol.text import escape
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Mapping
+    from collections.abc import Awaitable, Callable, Iterable, Mapping
 
     from nats.aio.client import Client
 
@@ -234,6 +234,11 @@ class Link:
         `at_once`, for what somebody waits for, it goes to the socket itself; otherwise that is done at the next turn of the loop.
         """
         return self._live().post(subject, data, headers, at_once=at_once)
+
+    def post_all(self, messages: Iterable[tuple[str, bytes]]) -> bool:
+        """`post` at the next turn of the loop for all of these, subject and payload, in their order: all of them or, where it is
+        False or raises, none."""
+        return self._live().post_all(messages)
 
     async def flush(self, timeout: float) -> None:
         """Returns when the broker has all that was published and subscribed before; LinkTimeout, LinkDown."""

@@ -41,7 +41,7 @@ from aghbus.daemon.nats_wire import Wire
 from aghbus.protocol.text import escape
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
     from aghbus.daemon.nats_options import NatsOptions
 
@@ -314,6 +314,14 @@ class NatsConnection:
         if self.client.pending_data_size > _WINDOW:
             return False
         self.client.put(frame, at_once=at_once)
+        return True
+
+    def post_all(self, messages: Iterable[tuple[str, bytes]]) -> bool:
+        """All of these messages as one piece, at the loop's next turn, or none: False when two MiB wait there already."""
+        frames = b"".join([self._frame(subject, data, "", None) for subject, data in messages])
+        if self.client.pending_data_size > _WINDOW:
+            return False
+        self.client.put(frames)
         return True
 
     def _frame(self, subject: str, data: bytes, reply: str, headers: Mapping[str, str] | None) -> bytes:

@@ -67,7 +67,7 @@ class LivePolicy:
 
     def heard(self, tx: Transaction, envelope: Envelope, effects: Effects) -> None:
         """A message was decided in `tx`: where the nickname of a verified sender is new and first use pins, it is pinned."""
-        if "@" not in envelope.sender or not any(isinstance(effect, Remember) for effect in effects):
+        if "@" not in envelope.sender or Remember not in map(type, effects):
             return  # a plain name, which nothing pins; or refused, seen before, or our own
         key = self._new_key(envelope)
         if key is not None:

@@ -56,8 +56,8 @@ class Verification:
 
     async def ready(self, envelopes: Sequence[Envelope]) -> None:
         """Wait until those of these that were begun are checked."""
-        for each in envelopes:
-            checked = self._begun.get(each.raw)
+        parts = dict.fromkeys([self._begun.get(each.raw) for each in envelopes])
+        for checked in parts:
             if checked is not None and not checked.done():
                 await with_room(checked)
 

@@ -37,6 +37,10 @@ class Budgets:
         """The tokens of `key` now; nothing is taken."""
         return self._level(key, now)
 
+    def affords(self, key: str, now: float, cost: float) -> bool:
+        """Whether the bucket of `key` is enough for `drain` now."""
+        return self.suffices(self._level(key, now), cost)
+
     def suffices(self, level: float, cost: float) -> bool:
         """Whether a bucket with `level` tokens is enough for `drain`: what costs more than it can hold takes a full one."""
         return level >= cost or level >= self._capacity > 0
@@ -83,7 +87,12 @@ class Doubts:
     def may_try(self, name: str, now: float, cost: float = 1.0) -> bool:
         """Whether an envelope that claims `name` is verified at monotonic second `now`, or held off; `cost` is what it spends if it
         is wrong."""
-        return self._pays_itself(name, now, cost) or self._shared.suffices(self._shared.left("", now), cost)
+        return self._shared.affords("", now, cost) or self._pays_itself(name, now, cost)
+
+    def may_try_together(self, total: float, now: float) -> bool:
+        """Whether claims that cost so much in all may all be tried, whatever their names: the shared bucket alone has enough. Where
+        it has not, `may_try_all` says which."""
+        return self._shared.has("", now, total)
 
     def may_try_all(self, claims: Sequence[tuple[str, float]], now: float) -> list[bool]:
         """`may_try` for each of these claims, name and cost, in turn, as if all before it had turned out wrong."""
@@ -118,4 +127,4 @@ class Doubts:
             self._shared.drain("", now, cost)
 
     def _pays_itself(self, name: str, now: float, cost: float) -> bool:
-        return name in self._proved and self._own.suffices(self._own.left(name, now), cost)
+        return name in self._proved and self._own.affords(name, now, cost)

@@ -4,7 +4,7 @@ A signature can only be checked by somebody who has a verifier; without one noth
 Nothing here needs cryptography: proofs are made and checked in `trust_proof`.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any, Final, Literal
 
 import msgspec
@@ -20,12 +20,22 @@ Signer = Callable[[dict[str, Any]], dict[str, Any]]  # a wire document → the s
 PROFILE: Final = "agh-network.trust.ed25519-jcs/v1"
 
 
+class Claims(msgspec.Struct, frozen=True, gc=False):
+    """What a proof says of itself, whatever that is; None where it does not."""
+
+    profile: Any = None
+    key_id: Any = None
+
+
+claims_of: Final = msgspec.json.Decoder(Claims).decode
+"""The claims of a proof, whose bytes are those of a JSON object."""
+
+
 def assess(envelope: Envelope, verifier: Verifier | None = None) -> Trust:
     """`verified` or `unverified`; raises VerificationFailed for what must be rejected."""
     if envelope.proof is None and "@" not in envelope.sender:
         return "unverified"  # the usual case of what `claims_profile` says
-    proof = None if envelope.proof is None else msgspec.json.decode(envelope.proof)
-    if not claims_profile(envelope.sender, proof):
+    if not claims_profile(envelope.sender, None if envelope.proof is None else claims_of(envelope.proof)):
         return "unverified"
     if verifier is not None:
         verifier(envelope)
@@ -36,7 +46,7 @@ def assess(envelope: Envelope, verifier: Verifier | None = None) -> Trust:
     return "verified"
 
 
-def claims_profile(sender: str, proof: Mapping[str, Any] | None) -> bool:
+def claims_profile(sender: str, proof: Claims | None) -> bool:
     """True when the proof claims our profile and has to be verified, False for an unverified plain peer.
 
     Raises VerificationFailed by the rules of spec section 8: no proof is fine for a plain peer id and proof stripping for
@@ -47,7 +57,7 @@ def claims_profile(sender: str, proof: Mapping[str, Any] | None) -> bool:
         if handle:
             raise VerificationFailed("a verified handle sends no envelope without a proof", "proof")
         return False
-    profile = proof.get("profile")
+    profile = proof.profile
     if not isinstance(profile, str):
         raise VerificationFailed("must name its profile", "proof.profile")
     if profile != PROFILE and handle:

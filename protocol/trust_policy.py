@@ -8,7 +8,7 @@ import msgspec
 from aghbus.protocol.envelope import Envelope
 from aghbus.protocol.errors import ProtocolError, UnsupportedProfile, VerificationFailed
 from aghbus.protocol.identifiers import NICKNAME, is_channel, is_key_id, is_peer
-from aghbus.protocol.trust import PROFILE, Trust
+from aghbus.protocol.trust import PROFILE, Trust, claims_of
 
 Mode = Literal["verify", "require"]
 
@@ -61,10 +61,12 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
                 raise check.error
 
     def asks_nothing_of(self, envelope: Envelope, trust: Trust) -> bool:
-        """Whether all `checks` say yes to an envelope that is not verified: the usual case, told without asking each."""
-        if trust == "verified" or self.mode == "require":
+        """Whether all `checks` say yes, since no rule bears on an envelope: the usual case, told without asking each."""
+        if envelope.channel in self.channels:
             return False
-        return envelope.sender not in self.pins and envelope.channel not in self.channels
+        if trust == "verified":
+            return not (self.allow or self.deny) and envelope.sender.partition("@")[0] not in self.pins
+        return self.mode != "require" and envelope.sender not in self.pins
 
     def checks(self, envelope: Envelope, trust: Trust, *, opens_work: bool) -> Iterator[Check]:
         """Every question that is asked about an envelope, in order: the first whose answer is no decides."""
@@ -152,6 +154,5 @@ def _names(sender: str, key: str | None) -> frozenset[str]:
 
 def key_of(envelope: Envelope) -> str | None:
     """The key id that the proof names; of a verified envelope it is that of the key that signed."""
-    proof = msgspec.json.decode(envelope.proof) if envelope.proof is not None else {}
-    key = proof.get("key_id")
+    key = None if envelope.proof is None else claims_of(envelope.proof).key_id
     return key if isinstance(key, str) else None

@@ -12,7 +12,7 @@ import msgspec
 from aghbus.protocol.envelope import Envelope, decode_document
 from aghbus.protocol.errors import InvalidRequest, Malformed, VerificationFailed
 from aghbus.protocol.identifiers import NICKNAME
-from aghbus.protocol.trust import PROFILE, Trust, claims_profile
+from aghbus.protocol.trust import PROFILE, Claims, Trust, claims_profile
 from aghbus.protocol.trust_json import Unfaithful, canonical_bytes, read_strict
 from aghbus.protocol.trust_keys import (
     PUBLIC_BYTES,
@@ -111,7 +111,7 @@ def verify(raw: bytes) -> Verdict:
             raise VerificationFailed("must be an object", "proof")
         if not isinstance(sender, str):
             raise VerificationFailed("must be a string", "from")
-        if not claims_profile(sender, proof):
+        if not claims_profile(sender, None if proof is None else Claims(proof.get("profile"))):
             return Verdict("unverified", "proof: of another profile" if proof else "proof: there is none")
         assert proof is not None
         _check_proof(raw, sender, proof)

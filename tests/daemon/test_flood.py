@@ -371,6 +371,7 @@ def test_what_may_be_tried_ahead_is_what_would_be_if_all_of_it_failed(
         doubts.proved(name)
     ahead = doubts.may_try_all(claims, 0)
     assert ahead == doubts.may_try_all(claims, 0)  # nothing was spent
+    assert all(ahead) or not doubts.may_try_together(sum(cost for _, cost in claims), 0)
     for (name, cost), allowed in zip(claims, ahead, strict=True):
         assert doubts.may_try(name, 0, cost) == allowed
         if allowed:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from aghbus.daemon import jetstream_consumer
+from aghbus.daemon import jetstream_consumer, nats_connection
 from aghbus.daemon.jetstream_api import JetStreamApi, JetStreamError
 from aghbus.daemon.jetstream_consumer import stream_sequence
 from aghbus.daemon.jetstream_stream import STREAM, covers, differences, wanted
@@ -375,11 +375,47 @@ async def test_what_cannot_be_published_holds_up_no_acks(server: NatsServer) -> 
         assert peer.profile._acks.refused == 1
 
 
+async def test_acks_go_out_in_order_and_many_at_once_whatever_is_among_them(server: NatsServer) -> None:
+    async with Peer(server, "a").running() as peer, Peer(server, "b").running() as other:
+        acks, heard = peer.profile._acks, list[str]()
+        other.link.subscribe("acks.*", lambda message: heard.append(message.subject))
+        await other.link.flush(5)
+        for number in range(1_000):
+            acks.put(f"acks.{number}" if number != 400 else "no subject", b"+ACK")
+        assert await acks.drained(5)
+        await peer.link.flush(5)
+        await other.link.flush(5)
+        assert heard == [f"acks.{number}" for number in range(1_000) if number != 400]
+        assert acks.refused == 1
+
+
+async def test_acks_that_find_no_room_wait_for_it(server: NatsServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with Peer(server, "a").running() as peer, Peer(server, "b").running() as other:
+        acks, heard = peer.profile._acks, list[str]()
+        other.link.subscribe("acks.*", lambda message: heard.append(message.subject))
+        await other.link.flush(5)
+        monkeypatch.setattr(nats_connection, "_WINDOW", -1)
+        for number in range(10):
+            acks.put(f"acks.{number}", b"+ACK")
+        assert await acks.drained(5)
+        await peer.link.flush(5)
+        await other.link.flush(5)
+        assert heard == [f"acks.{number}" for number in range(10)]
+
+
 def test_stream_sequences_of_both_reply_forms() -> None:
     assert stream_sequence("$JS.ACK.S.C.1.42.7.1700000000.0") == 42
     assert stream_sequence("$JS.ACK.hub.acc.S.C.1.42.7.1700000000.0") == 42
     assert stream_sequence("$JS.ACK.hub.acc.S.C.1.42.7.1700000000.0.random") == 42
-    for other in ("", "_INBOX.x.1", "$JS.ACK.S.C.1.x.7.1.0", "$JS.ACK.S.C.1", "$JS.ACK.a.b.c.d.e.f.g.h"):
+    for other in (
+        "",
+        "_INBOX.x.1",
+        "$JS.ACK.S.C.1.4242.7.1.0.0",
+        f"$JS.ACK.S.C.1.{'9' * 5_000}.7.1.0",
+        "$JS.ACK.S.C.1.x.7.1.0",
+        "$JS.ACK.S.C.1",
+        "$JS.ACK.a.b.c.d.e.f.g.h",
+    ):
         assert stream_sequence(other) is None
 
 

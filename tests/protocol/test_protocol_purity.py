@@ -29,6 +29,7 @@ ALLOWED: Final = frozenset(
     | {
         "binascii",
         "cryptography",
+        "nacl",
         "rfc8785",
     }  # signatures over canonical JSON: functions of their arguments, as used here
 )

@@ -47,6 +47,18 @@ def test_the_default_takes_what_verification_takes() -> None:
         assert judged(Policy(), envelope, opens=True) == ""
 
 
+def test_a_policy_without_rules_asks_nothing_and_any_rule_that_may_bear_on_a_sender_is_asked() -> None:
+    assert Policy().asks_nothing_of(verified(), "verified")
+    assert Policy(mode="require", pins={"other": OUR_KEY.key_id}).asks_nothing_of(verified(), "verified")
+    rules = [
+        Policy(allow=frozenset({OPS_KEY.key_id})),
+        Policy(deny=frozenset({OUR_KEY.key_id})),
+        Policy(pins={"ops": OPS_KEY.key_id}),
+        Policy(channels={verified().channel: ChannelRule()}),
+    ]
+    assert not any(policy.asks_nothing_of(verified(), "verified") for policy in rules)
+
+
 class TestRequire:
     def test_only_the_verified_get_in(self) -> None:
         policy = Policy(mode="require")

@@ -9,6 +9,8 @@ from typing import Any, Final
 import msgspec
 import pytest
 import rfc8785
+from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -45,6 +47,13 @@ KEY: Final = SigningKey(bytes(range(32)))
 OTHER: Final = SigningKey(bytes(32))
 OPS: Final = handle_of("ops", KEY.public)
 KINDS: Final = sorted(BODIES)
+SMALL_ORDER: Final = [  # points of order 1, 2, 4 and 8, and an encoding of the first that is not canonical
+    "01" + "00" * 31,
+    "ec" + "ff" * 30 + "7f",
+    "00" * 32,
+    "c7176a703d4dd84fba3c0b760d10670f2a2053fa2c39ccc64ec7fd7792ac037a",
+    "ee" + "ff" * 30 + "7f",
+]
 PIECES: Final = [
     b"",
     b'"',
@@ -129,6 +138,14 @@ def other_value(value: Any) -> Any:
         case dict():
             return {**value, "added": None}
     raise AssertionError(value)
+
+
+def _holds_by_openssl(public: bytes, signature: bytes, message: bytes) -> bool:
+    try:
+        Ed25519PublicKey.from_public_bytes(public).verify(signature, message)
+    except InvalidSignature:
+        return False
+    return True
 
 
 class TestTampering:
@@ -478,6 +495,28 @@ class TestPublicKeys:
         assert not key.has_signed(b"", bytes(64))
         assert not PublicKey(KEY.public).has_signed(b"", KEY.sign(b"")[:63])
         assert PublicKey(KEY.public).has_signed(b"", KEY.sign(b""))
+
+    @pytest.mark.parametrize("encoding", SMALL_ORDER)
+    def test_a_key_of_small_order_under_which_one_signature_fits_many_messages_signs_nothing(
+        self, encoding: str
+    ) -> None:
+        public = bytes.fromhex(encoding)
+        signature = bytes.fromhex(SMALL_ORDER[0]) + bytes(32)  # R the neutral element, S zero
+        messages = [bytes([number]) for number in range(32)]
+        assert any(_holds_by_openssl(public, signature, message) for message in messages)
+        assert not any(PublicKey(public).has_signed(message, signature) for message in messages)
+
+    @given(st.binary(max_size=300), st.binary(min_size=32, max_size=32), st.integers(0, 1 << 16), st.integers(0, 7))
+    def test_both_libraries_agree_on_keys_that_somebody_has_made(
+        self, message: bytes, seed: bytes, at: int, bit: int
+    ) -> None:
+        key = SigningKey(seed)
+        signature = bytearray(key.sign(message))
+        assert PublicKey(key.public).has_signed(message, bytes(signature))
+        assert _holds_by_openssl(key.public, bytes(signature), message)
+        signature[at % 64] ^= 1 << bit
+        assert not PublicKey(key.public).has_signed(message, bytes(signature))
+        assert not _holds_by_openssl(key.public, bytes(signature), message)
 
 
 class TestTheSecret:
