@@ -70,7 +70,7 @@ def handle_of(name: str, public: bytes) -> str:
 
 def is_signature(public: bytes, signature: bytes, message: bytes) -> bool:
     """Whether `signature` is that of the key `public` under `message` (RFC 8032 section 5.1.7); False for any bad length."""
-    return len(public) == PUBLIC_BYTES and PublicKey(public).has_signed(message, signature)
+    return PublicKey(public).has_signed(message, signature)
 
 
 class PublicKey:
@@ -89,7 +89,7 @@ class PublicKey:
 
         Other threads run meanwhile.
         """
-        if len(signature) != SIGNATURE_BYTES:
+        if len(signature) != SIGNATURE_BYTES or len(self._public) != PUBLIC_BYTES:  # the library counts neither
             return False
         try:
             crypto_sign_open(signature + message, self._public)
