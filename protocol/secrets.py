@@ -42,7 +42,14 @@ _ROOTS: Final = (
     ("x", "xox", ("xox",)),
     ("J", "eyJ", ("eyJ",)),
 )
-_KEY_ROOTS: Final = ("token", "pass", "secret", "key", "bearer", "credential")  # of all hints of keys but "authorization"
+_KEY_ROOTS: Final = (
+    "token",
+    "pass",
+    "secret",
+    "key",
+    "bearer",
+    "credential",
+)  # of all hints of keys but "authorization"
 
 
 def looks_like_secret_key(key: str) -> bool:

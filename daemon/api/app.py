@@ -98,9 +98,7 @@ class ApiApp:
         await reply(send, route.status, self._encoder.encode(answer))
 
     async def _parse(self, route: Route, segments: list[str], scope: Scope, receive: Receive) -> Call[Any, Any, Any]:
-        names = parameter_names(route.path)
-        values = {name: parsing.unquoted(segment) for name, segment in zip(names, segments, strict=True)}
-        path = parsing.path_parameters(values, route.parameters)
+        path = parsing.path_parameters(parameter_names(route.path), segments, route.parameters)
         query = parsing.query_string(scope["query_string"], route.query)
         ask = None
         if route.ask is not None:
@@ -123,6 +121,6 @@ class ApiApp:
 
 
 def _status(route: Route, answer: Answer) -> int:
-    if isinstance(answer, Readiness) and route.path == "/readyz":
+    if type(answer) is Readiness and route.path == "/readyz":
         return 200 if answer.ready else 503
     return route.status
