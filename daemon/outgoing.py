@@ -79,7 +79,7 @@ class Sender:
             for kind in batch.kinds:
                 core.counters.add(f"sent.{kind}")
             self._publisher.enqueue(batch.rows)
-            core.announcer.ring(max(batch.rows).seq)
+            core.announcer.ring(max([row.seq for row in batch.rows]))
         return result
 
 
