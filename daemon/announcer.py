@@ -17,8 +17,11 @@ class Announcer:
 
     def ring(self, seq: int = 0) -> None:
         """Something was committed (up to `seq`), or changed without a new sequence (0)."""
-        self.seq = max(self.seq, seq)
+        if seq > self.seq:
+            self.seq = seq
         self.rings += 1
+        if not self._waiters:
+            return
         waiters, self._waiters = self._waiters, set()
         for waiter in waiters:
             if not waiter.done():

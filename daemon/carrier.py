@@ -46,7 +46,8 @@ class CoreCarrier:
         carried = Carried([], [])
         for row in rows:
             try:
-                await self._publish(row)
+                if row.attempts or not self._link.post(row.subject, row.raw, reply=self._answers(row), at_once=False):
+                    await self._publish(row)
                 carried.published.append(row.seq)
             except (PayloadTooLarge, BadPublish) as error:
                 carried.impossible.append((row.seq, str(error)))
@@ -54,8 +55,13 @@ class CoreCarrier:
         await self._link.flush(_CONFIRM_WAIT)
         return carried
 
+    def _answers(self, row: Outgoing) -> str:
+        """Where its acknowledgement goes; nowhere for a broadcast."""
+        return "" if row.subject.endswith(".broadcast") else f"{self._ack_root}.{row.seq}"
+
     async def _publish(self, row: Outgoing) -> None:
-        reply = "" if row.subject.endswith(".broadcast") else f"{self._ack_root}.{row.seq}"
+        """What is sent again, or has to wait until the broker takes more."""
+        reply = self._answers(row)
         if reply and row.attempts:
             with contextlib.suppress(PayloadTooLarge):  # it fits without the header: the first try went out so
                 await self._link.publish(row.subject, row.raw, {ANSWER_TO: reply}, reply=reply)

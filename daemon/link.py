@@ -227,13 +227,19 @@ class Link:
         await self._live().publish(subject, data, reply, headers)
 
     def post(
-        self, subject: str, data: bytes, headers: Mapping[str, str] | None = None, *, at_once: bool = True
+        self,
+        subject: str,
+        data: bytes,
+        headers: Mapping[str, str] | None = None,
+        reply: str = "",
+        *,
+        at_once: bool = True,
     ) -> bool:
         """As `publish`, for callers that cannot wait: False when two MiB are on their way already.
 
         `at_once`, for what somebody waits for, it goes to the socket itself; otherwise that is done at the next turn of the loop.
         """
-        return self._live().post(subject, data, headers, at_once=at_once)
+        return self._live().post(subject, data, headers, reply, at_once=at_once)
 
     def post_all(self, messages: Iterable[tuple[str, bytes]]) -> bool:
         """`post` at the next turn of the loop for all of these, subject and payload, in their order: all of them or, where it is

@@ -308,9 +308,11 @@ class NatsConnection:
             await self.ping(_NEVER)
         self.client.put(frame)
 
-    def post(self, subject: str, data: bytes, headers: Mapping[str, str] | None, *, at_once: bool) -> bool:
+    def post(
+        self, subject: str, data: bytes, headers: Mapping[str, str] | None, reply: str = "", *, at_once: bool
+    ) -> bool:
         """The same without a wait: False when two MiB are there. `at_once` it goes to the socket, not at the loop's next turn."""
-        frame = self._frame(subject, data, "", headers)
+        frame = self._frame(subject, data, reply, headers)
         if self.client.pending_data_size > _WINDOW:
             return False
         self.client.put(frame, at_once=at_once)

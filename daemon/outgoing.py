@@ -73,13 +73,13 @@ class Sender:
             batch = Batch(core, self._deadlines, tx)
             return job(tx, batch), batch
 
-        result, batch = await core.store.write(run)
+        result, batch = await core.store.submit(run)
         if batch.rows:
             failpoint("send.committed")
             for kind in batch.kinds:
                 core.counters.add(f"sent.{kind}")
             self._publisher.enqueue(batch.rows)
-            core.announcer.ring(max(row.seq for row in batch.rows))
+            core.announcer.ring(max([row.seq for row in batch.rows]))
         return result
 
 
@@ -104,7 +104,8 @@ class Batch:
     ) -> Sent:
         """As `Sender.send`, within the transaction."""
         core, tx = self._core, self._tx
-        envelope = build(draft, core.clock.seconds(), core.identities.signer_of(draft.sender))
+        now_ms = core.clock.millis()
+        envelope = build(draft, now_ms // 1000, core.identities.signer_of(draft.sender))
         secrets_guard.check(core, envelope, allowed=allow_secrets)
         if len(envelope.raw) > core.link.max_payload:
             raise InvalidRequest(
@@ -114,7 +115,7 @@ class Batch:
         if repeats is not None and (first := self._earlier(envelope, repeats)) is not None:
             return first
         own = apply_own(envelope, *load_own(tx, envelope))
-        applied = send(tx, envelope, own, us=envelope.sender, now_ms=core.clock.millis())
+        applied = send(tx, envelope, own, us=envelope.sender, now_ms=now_ms)
         self._deadlines.note(tx, envelope, applied, accept_within, progress_within)
         failpoint("send.decided")
         state = applied.after.state if applied.after is not None else None

@@ -10,7 +10,7 @@ import contextlib
 import logging
 import re
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Sequence
 from functools import partial
 from typing import Final, NamedTuple
 
@@ -77,16 +77,15 @@ class Publisher:
         self._idle = asyncio.Event()
         self._idle.set()
 
-    def enqueue(self, rows: Iterable[Outgoing]) -> None:
+    def enqueue(self, rows: Sequence[Outgoing]) -> None:
         """What a commit has just queued, in order."""
-        queued = list(rows)
-        if not queued:
+        for row in rows:
+            self._outlook.waits(row.expires_at)
+            self._fresh.append(row)
+        if not rows:
             return
-        self._outlook.waits(min(row.expires_at for row in queued))
-        if self._core.link.state == "up" and len(self._fresh) + len(queued) <= _FRESH:
-            self._fresh.extend(queued)
-        else:  # they are in the store: neither an outage nor a slow broker fills our memory
-            self._fresh.clear()
+        if self._core.link.state != "up" or len(self._fresh) > _FRESH:
+            self._fresh.clear()  # they are in the store: neither an outage nor a slow broker fills our memory
             self._reload = True
         self._idle.clear()
         self._bell.set()
@@ -175,7 +174,8 @@ class Publisher:
         failpoint("publish.confirmed")
         taken = set(carried.published)
         self._core.counters.add("outbox.published", len(taken))
-        noted = [row for row in fresh if row.seq in taken & counted]
+        counted &= taken
+        noted = [row for row in fresh if row.seq in counted]
         note = self._core.store.submit_behind(lambda tx: self._note(tx, noted, carried.impossible))
         note.add_done_callback(self._noted)
         if len(taken) + len(carried.impossible) < len(fresh):
@@ -237,11 +237,12 @@ class Publisher:
 
         Only what can be answered is worth another try: work, by every peer, and anything by a daemon that acknowledges.
         """
-        if row.recipient is None or (not row.answerable and self._core.roster.acknowledges(row.recipient) is False):
+        core = self._core
+        if row.recipient is None or (not row.answerable and core.roster.acknowledges(row.recipient) is False):
             return None
-        policy = self._core.settings.retry
+        policy = core.settings.retry
         pause = min(policy.first * 2 ** min(row.attempts, 32), policy.ceiling)
-        return now_ms + int(1000 * pause * (1 + _JITTER * (2 * self._core.clock.fraction() - 1)))
+        return now_ms + int(1000 * pause * (1 + _JITTER * (2 * core.clock.fraction() - 1)))
 
     async def retry(self) -> None:
         """Send again what is due, and give up what is stale, until cancelled."""

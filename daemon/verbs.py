@@ -2,8 +2,6 @@
 
 from typing import Any, Final
 
-import msgspec
-
 from aghbus.daemon.core import Core
 from aghbus.protocol.control import SendAsk, WorkOpenAsk, WorkVerb, WorkVerbAsk
 from aghbus.protocol.errors import REASON_CODES, InvalidRequest, Refused
@@ -35,21 +33,18 @@ class Drafts:
         us = (self._core.identities.part_in(work) if work is not None else None) or self._core.us
         to = ask.to if ask.to is not None or work is None else work.other(us)
         channel = self._channel(ask.channel or (work.channel if work else None))
-        surface, container = self._container(ask, to, channel, work, us)
         return self._draft(
             ask.kind,
             channel,
             ask.body,
             to,
-            (surface, container),
-            ask.expires_in,
-            id=ask.id,
+            self._container(ask, to, channel, work, us),
+            ask,
+            us,
             work_id=ask.work_id,
             reply_to=ask.reply_to,
             trace_id=ask.trace_id,
             causation_id=ask.causation_id,
-            ext=ask.ext,
-            sender=us,
         )
 
     def of_open(self, ask: WorkOpenAsk) -> Draft:
@@ -64,18 +59,7 @@ class Drafts:
         channel = self._channel(ask.channel)
         parts = SendAsk(kind=kind, body=body, to=ask.to, thread_id=ask.thread_id, direct=ask.direct)
         place = self._container(parts, ask.to, channel, None, core.us)
-        return self._draft(
-            kind,
-            channel,
-            body,
-            ask.to,
-            place,
-            ask.expires_in,
-            id=ask.id,
-            work_id=work_id,
-            trace_id=ask.trace_id,
-            ext=ask.ext,
-        )
+        return self._draft(kind, channel, body, ask.to, place, ask, core.us, work_id=work_id, trace_id=ask.trace_id)
 
     def of_verb(self, work: WorkView, verb: WorkVerb, ask: WorkVerbAsk, trace_id: str | None) -> Draft:
         """One step of a work that we take part in."""
@@ -100,14 +84,12 @@ class Drafts:
             body,
             other,
             (work.surface, work.container),
-            ask.expires_in,
-            id=ask.id,
+            ask,
+            us,
             work_id=work.work_id,
             reply_to=work.opening_id if kind == "receipt" else None,
-            causation_id=work.opening_id,
             trace_id=trace_id,
-            ext=ask.ext,
-            sender=us,
+            causation_id=work.opening_id,
         )
 
     def _unusable(self, work: WorkView) -> str | None:
@@ -201,31 +183,40 @@ class Drafts:
         body: dict[str, Any],
         to: str | None,
         place: tuple[str, str],
-        expires_in: float | None,
-        **more: Any,
+        ask: SendAsk | WorkOpenAsk | WorkVerbAsk,
+        sender: str,
+        *,
+        work_id: str | None,
+        reply_to: str | None = None,
+        trace_id: str | None = None,
+        causation_id: str | None = None,
     ) -> Draft:
         core = self._core
         now = core.clock.seconds()
-        defaults = core.settings.defaults
-        life = (
-            expires_in if expires_in is not None else (defaults.broadcast_ttl if to is None else defaults.directed_ttl)
-        )
+        life = ask.expires_in
+        if life is None:
+            defaults = core.settings.defaults
+            life = defaults.broadcast_ttl if to is None else defaults.directed_ttl
         if not 1 <= life <= MAX_LIFETIME:
             raise InvalidRequest(f"expires_in: must be 1 to {MAX_LIFETIME} seconds (7 days)")
-        given = more.pop("id", None)
-        if given is not None and not is_message_id(given):
+        if ask.id is not None and not is_message_id(ask.id):
             raise InvalidRequest("id: must be 1-256 bytes without control characters or outer white space")
-        draft = Draft(
-            id=given or core.clock.mint(),
-            workspace_id=core.workspace,
-            channel=channel,
-            kind=kind,
-            sender=more.pop("sender", core.us),
-            to=to,
+        # Not all by name: more than fifteen names would be passed in a dictionary.
+        return Draft(
+            ask.id or core.clock.mint(),
+            core.workspace,
+            channel,
+            kind,
+            sender,
             ts=now,
-            expires_at=min(core.clock.expiry(life), now + MAX_LIFETIME),
+            body=body,
+            to=to,
             surface=place[0],
             container=place[1],
-            body=body,
+            work_id=work_id,
+            reply_to=reply_to,
+            trace_id=trace_id,
+            causation_id=causation_id,
+            expires_at=min(core.clock.expiry(life), now + MAX_LIFETIME),
+            ext=ask.ext,
         )
-        return msgspec.structs.replace(draft, **more)

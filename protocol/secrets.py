@@ -32,16 +32,24 @@ _KEY_HINT: Final = re.compile("|".join(_KEY_HINTS), re.IGNORECASE)
 _SHORT: Final = 200  # characters up to which one look for all hints costs less than one for each
 _TEXT_HINTS: Final = tuple(hint for hints, _ in _FORMS for hint in hints)
 _TEXT_HINT: Final = re.compile("|".join(_TEXT_HINTS))
-# The hints by what several of them have in common, so that most text is looked through for few. Those of "Bearer" and of private
-# keys are missing: they are found as hints of keys.
+# The hints by a character that most text has not, which is found in a tenth of the time of two, and by what several of them have in
+# common. Those of "Bearer" and of private keys are missing: they are found as hints of keys.
 _ROOTS: Final = (
-    ("k-", ("sk-", "rk-", "pk-")),
-    ("gh", ("ghp_", "gho_", "ghu_", "ghr_", "ghs_")),
-    ("_pat_", ("github_pat_",)),
-    ("AKIA", ("AKIA",)),
-    ("xox", ("xox",)),
-    ("eyJ", ("eyJ",)),
+    ("-", "k-", ("sk-", "rk-", "pk-")),
+    ("_", "gh", ("ghp_", "gho_", "ghu_", "ghr_", "ghs_")),
+    ("_", "_pat_", ("github_pat_",)),
+    ("K", "AKIA", ("AKIA",)),
+    ("x", "xox", ("xox",)),
+    ("J", "eyJ", ("eyJ",)),
 )
+_KEY_ROOTS: Final = (
+    "token",
+    "pass",
+    "secret",
+    "key",
+    "bearer",
+    "credential",
+)  # of all hints of keys but "authorization"
 
 
 def looks_like_secret_key(key: str) -> bool:
@@ -65,14 +73,14 @@ def may_hold_secrets(raw: bytes) -> bool:
     `raw` is as our own encoder writes it: letters are never escaped.
     """
     text = raw.decode()
-    for root, hints in _ROOTS:
-        if root in text and any(hint in text for hint in hints):
+    for rare, root, hints in _ROOTS:
+        if rare in text and root in text and any(hint in text for hint in hints):
             return True
     lowered = raw.lower().decode()
-    for hint in _KEY_HINTS:  # noqa: SIM110 - this way a sixth of the time
-        if hint in lowered:
+    for root in _KEY_ROOTS:  # this way a sixth of the time that `any` takes
+        if root in lowered:
             return True
-    return False
+    return "z" in lowered and "authorization" in lowered
 
 
 def secret_paths(value: Any, path: Path = ()) -> Iterator[Path]:

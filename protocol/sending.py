@@ -14,10 +14,11 @@ from aghbus.protocol.limits import MAX_ENVELOPE_BYTES, PROTOCOL
 from aghbus.protocol.rooms import Binding
 from aghbus.protocol.trust import Signer, Trust
 
+_CONTAINERS: Final = {"thread": "thread_id", "direct": "direct_id"}  # by surface
 _encode: Final = msgspec.json.Encoder().encode
 
 
-class Draft(msgspec.Struct, frozen=True, kw_only=True):
+class Draft(msgspec.Struct, frozen=True):
     """An envelope of ours before it has bytes. Absent optional fields are left out of the JSON; `to` is always written."""
 
     id: str
@@ -40,16 +41,6 @@ class Draft(msgspec.Struct, frozen=True, kw_only=True):
 
 def wire_document(draft: Draft) -> dict[str, Any]:
     """The JSON object of a draft in the field order of spec section 1."""
-    container = {"thread": "thread_id", "direct": "direct_id"}.get(draft.surface or "")
-    optional = {
-        "surface": draft.surface,
-        container or "": draft.container,
-        "work_id": draft.work_id,
-        "reply_to": draft.reply_to,
-        "trace_id": draft.trace_id,
-        "causation_id": draft.causation_id,
-        "expires_at": draft.expires_at,
-    }
     document: dict[str, Any] = {
         "protocol": PROTOCOL,
         "id": draft.id,
@@ -60,7 +51,20 @@ def wire_document(draft: Draft) -> dict[str, Any]:
         "to": draft.to,
         "ts": draft.ts,
     }
-    document.update((field, value) for field, value in optional.items() if field and value is not None)
+    if draft.surface is not None:
+        document["surface"] = draft.surface
+    if draft.container is not None and draft.surface in _CONTAINERS:
+        document[_CONTAINERS[draft.surface]] = draft.container
+    if draft.work_id is not None:
+        document["work_id"] = draft.work_id
+    if draft.reply_to is not None:
+        document["reply_to"] = draft.reply_to
+    if draft.trace_id is not None:
+        document["trace_id"] = draft.trace_id
+    if draft.causation_id is not None:
+        document["causation_id"] = draft.causation_id
+    if draft.expires_at is not None:
+        document["expires_at"] = draft.expires_at
     document["body"] = draft.body
     document["proof"] = None
     if draft.ext:

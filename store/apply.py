@@ -117,7 +117,7 @@ def send(tx: Transaction, envelope: Envelope, effects: Effects, *, us: str, now_
     """Keeps and queues an envelope of our own agent: `effects` are those of `sending.apply_own`."""
     run = _Run(tx, us, now_ms)
     seq = run.queue(Queue(envelope, effects, automatic=False))
-    before, after = _work_change(effects)
+    before, after = (None, None) if envelope.work_id is None else _work_change(effects)
     return Applied(seq=seq, outgoing=run.outgoing, delivered=False, before=before, after=after)
 
 
@@ -165,15 +165,17 @@ class _Run:
                     audit.note_outgoing(self.tx, self.now_ms, row.seq, "again", "somebody spoke of a work that is over")
 
     def queue(self, effect: Queue) -> int:
+        envelope, effects = effect.envelope, effect.effects
         seq: int | None = None
-        for own in effect.effects:
-            match own:
-                case Store():
-                    seq = self._store(effect.envelope, own, effect.effects, _work_change(effect.effects)[0])
-                case Bind() | Open() | Advance():
-                    self._change(effect.envelope, own, effect.effects, seq)
-        self.outgoing.append(outbox.add(self.tx, _stored(seq), effect.envelope))
-        return _stored(seq)
+        for own in effects:
+            if type(own) is Store:
+                before = None if envelope.work_id is None else _work_change(effects)[0]
+                seq = self._store(envelope, own, effects, before)
+            elif type(own) is Bind or type(own) is Open or type(own) is Advance:
+                self._change(envelope, own, effects, seq)
+        stored = _stored(seq)
+        self.outgoing.append(outbox.add(self.tx, stored, envelope))
+        return stored
 
     def _store(self, envelope: Envelope, effect: Store, effects: Effects, before: WorkView | None) -> int:
         state = None if effect.verdict is None else _state_before(effect.verdict, before)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, Literal, NamedTuple
+from operator import attrgetter
+from typing import TYPE_CHECKING, Final, Literal
 
 from aghbus.store.audit import AuditLog
 from aghbus.store.dedup import DedupWindow
@@ -31,14 +32,11 @@ class Gauge:
         self.value += change
 
 
-class MemoryMark(NamedTuple):
-    """The numbers as they stood before a job."""
+MemoryMark = tuple[int, ...]
+"""The numbers as they stood before a job."""
 
-    last_seq: int
-    inbox_waiting: int
-    inbox_due_ms: int
-    quarantine_rows: int
-    quarantine_bytes: int
+_NUMBERS: Final = ("last_seq", "inbox_waiting", "inbox_due_ms", "quarantine_rows", "quarantine_bytes")
+_numbers: Final = attrgetter(*(f"{name}.value" for name in _NUMBERS))
 
 
 class Memory:
@@ -84,21 +82,13 @@ class Memory:
 
     def mark(self) -> MemoryMark:
         """The numbers as they stand."""
-        return MemoryMark(
-            self.last_seq.value,
-            self.inbox_waiting.value,
-            self.inbox_due_ms.value,
-            self.quarantine_rows.value,
-            self.quarantine_bytes.value,
-        )
+        mark: MemoryMark = _numbers(self)
+        return mark
 
     def undo(self, to: MemoryMark) -> None:
         """The numbers as they stood then, in the same transaction."""
-        self.last_seq.value = to.last_seq
-        self.inbox_waiting.value = to.inbox_waiting
-        self.inbox_due_ms.value = to.inbox_due_ms
-        self.quarantine_rows.value = to.quarantine_rows
-        self.quarantine_bytes.value = to.quarantine_bytes
+        for name, value in zip(_NUMBERS, to, strict=True):
+            getattr(self, name).value = value
 
     def load(self, db: sqlite3.Connection) -> None:
         """Reads everything from an open store: tenths of a second per hundred thousand ids of the window."""

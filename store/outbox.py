@@ -55,25 +55,17 @@ class Outgoing(NamedTuple):
 def add(tx: Transaction, seq: int, envelope: Envelope) -> Outgoing:
     """Queues the envelope stored under `seq`."""
     rows = tx.rows
-    subject = subject_for(envelope.workspace_id, envelope.channel, envelope.to)
-    rows.outbox += ("queued", 0, seq, envelope.fresh_until, subject)
+    workspace_id, message_id, sender, to = envelope.workspace_id, envelope.id, envelope.sender, envelope.to
+    subject, fresh_until = subject_for(workspace_id, envelope.channel, to), envelope.fresh_until
+    rows.outbox += ("queued", 0, seq, fresh_until, subject)
     rows.waiting = True
-    if envelope.to is not None:
-        sent = Addressed(envelope.workspace_id, envelope.id, envelope.sender, envelope.to, subject)
-        tx.memory.addressed.put(tx, seq, sent)
-    in_work = envelope.work_id is not None
+    if to is not None:
+        tx.memory.addressed.put(tx, seq, Addressed(workspace_id, message_id, sender, to, subject))
+    answerable, behind = 0, None
+    if envelope.work_id is not None:
+        answerable, behind = int(envelope.kind in OPENING_KINDS), _behind(tx, seq, envelope)
     return Outgoing(
-        seq=seq,
-        subject=subject,
-        workspace_id=envelope.workspace_id,
-        sender=envelope.sender,
-        recipient=envelope.to,
-        message_id=envelope.id,
-        expires_at=envelope.fresh_until,
-        attempts=0,
-        answerable=int(in_work and envelope.kind in OPENING_KINDS),
-        raw=envelope.raw,
-        behind=_behind(tx, seq, envelope) if in_work else None,
+        seq, subject, workspace_id, sender, to, message_id, fresh_until, 0, answerable, envelope.raw, behind
     )
 
 

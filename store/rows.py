@@ -10,7 +10,7 @@ Blobs are bytearrays: for those sqlite3 looks for no adapter, which takes longer
 
 import sqlite3
 from collections.abc import Iterable
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 _SIZES: Final = (64, 16, 4, 1)  # rows of one statement: each size is a statement that SQLite keeps compiled
 
@@ -79,21 +79,8 @@ WHERE workspace_id = ? AND channel = ? AND direct_id = ? AND pair_a = ? AND pair
 _META: Final = "UPDATE meta SET value = ? WHERE key = ?"
 
 
-class Position(NamedTuple):
-    """How much of everything was waiting."""
-
-    envelopes: int
-    plain: int
-    inbox: int
-    taken: int
-    outbox: int
-    published: int
-    answered: int
-    seen: int
-    threads: int
-    rooms: int
-    audit: int
-
+Position = tuple[int, ...]
+"""How much of everything was waiting, list by list."""
 
 Touch = tuple[tuple[str, ...], int, int]
 """A message in a thread, or in the room of a pair: the key of its row, when it was, in Unix milliseconds, and its sequence."""
@@ -104,6 +91,7 @@ class Rows:
 
     __slots__ = (
         "_flat",
+        "_lists",
         "_meta",
         "answered",
         "audit",
@@ -144,6 +132,7 @@ class Rows:
             (_SEEN, self.seen),
             (_AUDIT, self.audit),
         )
+        self._lists: Final[tuple[list[Any], ...]] = (*(values for _, values in self._flat), self.threads, self.rooms)
 
     def note(self, key: str, value: str) -> None:
         """An entry of `meta`, which is there, will have this value."""
@@ -152,19 +141,7 @@ class Rows:
 
     def position(self) -> Position:
         """Where the rows of the next job begin."""
-        return Position(
-            len(self.envelopes),
-            len(self.plain),
-            len(self.inbox),
-            len(self.taken),
-            len(self.outbox),
-            len(self.published),
-            len(self.answered),
-            len(self.seen),
-            len(self.threads),
-            len(self.rooms),
-            len(self.audit),
-        )
+        return tuple(map(len, self._lists))
 
     def envelope(self, seq: int) -> list[Any] | None:
         """The values of the envelope `seq`, as `envelopes` has them; None when it does not wait."""
@@ -190,17 +167,8 @@ class Rows:
 
     def undo(self, to: Position) -> None:
         """Forgets what was appended since."""
-        del self.envelopes[to.envelopes :]
-        del self.plain[to.plain :]
-        del self.inbox[to.inbox :]
-        del self.taken[to.taken :]
-        del self.outbox[to.outbox :]
-        del self.published[to.published :]
-        del self.answered[to.answered :]
-        del self.seen[to.seen :]
-        del self.threads[to.threads :]
-        del self.rooms[to.rooms :]
-        del self.audit[to.audit :]
+        for values, length in zip(self._lists, to, strict=True):
+            del values[length:]
 
     def write(self, db: sqlite3.Connection) -> None:
         """Writes what waits into the open transaction of `db`."""
@@ -219,10 +187,8 @@ class Rows:
 
     def clear(self) -> None:
         """Nothing waits any more."""
-        for _, values in self._flat:
+        for values in self._lists:
             values.clear()
-        self.threads.clear()
-        self.rooms.clear()
         self._meta.clear()
         self.waiting = False
 

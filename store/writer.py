@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable
 from concurrent.futures import Executor
 from functools import partial
+from itertools import islice
 from typing import Any, Final, TypeVar
 
 import msgspec
@@ -413,7 +414,8 @@ class Writer:
 
 def _is_crowd(batch: list[_Entry]) -> bool:
     """Whether several wait for these jobs."""
-    return sum(not entry.behind for entry in batch) >= CROWD
+    waited_for = (entry for entry in batch if not entry.behind)
+    return len(list(islice(waited_for, CROWD))) == CROWD
 
 
 def _primary(error: Exception) -> int:

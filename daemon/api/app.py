@@ -12,7 +12,7 @@ from aghbus.daemon.api.handlers import Call
 from aghbus.daemon.api.interruption import Interruption
 from aghbus.daemon.api.openapi import document
 from aghbus.daemon.api.refusals import HttpRefusal, error_body, incident, request_error_body, status_of
-from aghbus.daemon.api.route import Route
+from aghbus.daemon.api.route import Handler, Route
 from aghbus.daemon.api.routes import Router, parameter_names
 from aghbus.daemon.api.sse import KEEP_ALIVE, Stream
 from aghbus.daemon.service import Service
@@ -80,7 +80,10 @@ class ApiApp:
         elif route.handler is None:
             await reply(send, route.status, document())
         else:
-            answer = await self._answer(route, call, receive)
+            if route.waits:
+                answer = await self._wait(route.handler, call, receive)
+            else:
+                answer = await route.handler(self._service, call)
             extra = [CLOSE] if self._draining.is_set() else []
             await reply(send, _status(route, answer), self._encoder.encode(answer), extra)
 
@@ -98,9 +101,7 @@ class ApiApp:
         await reply(send, route.status, self._encoder.encode(answer))
 
     async def _parse(self, route: Route, segments: list[str], scope: Scope, receive: Receive) -> Call[Any, Any, Any]:
-        names = parameter_names(route.path)
-        values = {name: parsing.unquoted(segment) for name, segment in zip(names, segments, strict=True)}
-        path = parsing.path_parameters(values, route.parameters)
+        path = parsing.path_parameters(parameter_names(route.path), segments, route.parameters)
         query = parsing.query_string(scope["query_string"], route.query)
         ask = None
         if route.ask is not None:
@@ -111,18 +112,16 @@ class ApiApp:
         resume_from = parsing.last_event_id(scope) if route.stream is not None else None
         return Call(path, query, ask, resume_from)
 
-    async def _answer(self, route: Route, call: Call[Any, Any, Any], receive: Receive) -> Answer:
-        assert route.handler is not None
-        if not route.waits:
-            return await route.handler(self._service, call)
+    async def _wait(self, handler: Handler, call: Call[Any, Any, Any], receive: Receive) -> Answer:
+        """Have the handler answer, as long as there is somebody to hear it."""
         interruption = Interruption()
         interruption.when(lambda: until_gone(receive), ClientGone())
         interruption.when(self._draining.wait, Unavailable("the daemon is draining", hint="ask again when it is back"))
         with interruption:
-            return await route.handler(self._service, call)
+            return await handler(self._service, call)
 
 
 def _status(route: Route, answer: Answer) -> int:
-    if isinstance(answer, Readiness) and route.path == "/readyz":
+    if type(answer) is Readiness and route.path == "/readyz":
         return 200 if answer.ready else 503
     return route.status

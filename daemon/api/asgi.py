@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, MutableMapping
+from functools import cache
 from typing import Any, Final
 
 Scope = MutableMapping[str, Any]
@@ -23,18 +24,19 @@ class ClientGone(Exception):
     """The client closed its connection before the answer; nobody is left to answer."""
 
 
-def common_headers(content_type: bytes) -> list[Header]:
+@cache
+def common_headers(content_type: bytes) -> tuple[Header, ...]:
     """What every response carries: answers are never cached, and never guessed to be something else than they say."""
-    return [
+    return (
         (b"content-type", content_type),
         (b"x-content-type-options", b"nosniff"),
         (b"cache-control", b"no-store"),
-    ]
+    )
 
 
 async def reply(send: Send, status: int, body: bytes, extra: Iterable[Header] = ()) -> None:
     """Send a whole response: `body` is encoded JSON, `extra` are headers beside the common ones."""
-    headers = [*common_headers(JSON), (b"content-length", b"%d" % len(body)), *extra]
+    headers = (*common_headers(JSON), (b"content-length", b"%d" % len(body)), *extra)
     await send({"type": "http.response.start", "status": status, "headers": headers})
     await send({"type": "http.response.body", "body": body, "more_body": False})
 

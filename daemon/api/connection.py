@@ -8,16 +8,17 @@ import asyncio
 import logging
 import socket
 from collections.abc import Callable
+from functools import lru_cache
 from http import HTTPStatus
 from typing import Any, Final
 
 import httptools
 from uvicorn.config import Config
-from uvicorn.protocols.http.flow_control import FlowControl
+from uvicorn.protocols.http.flow_control import HIGH_WATER_LIMIT, FlowControl
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 from uvicorn.server import ServerState
 
-from aghbus.daemon.api.asgi import JSON, WHOLE_BODY, common_headers
+from aghbus.daemon.api.asgi import JSON, WHOLE_BODY, Scope, common_headers
 from aghbus.daemon.api.exchange import Exchange
 from aghbus.daemon.api.peer_credentials import is_ours, peer_uid
 from aghbus.daemon.api.refusals import error_body
@@ -48,6 +49,8 @@ MAX_AHEAD: Final = 16
 MAX_AHEAD_BYTES: Final = 65_536
 """Ours: bytes of such requests, heads and bodies together. What was read with the last of them comes on top."""
 
+_TARGETS: Final = 256  # that are remembered, ours: two MiB of the longest
+
 LINGER_SECONDS: Final = 1.0
 """Seconds, ours: how long a refused client may go on sending before its connection is cut (RFC 9112 section 9.6)."""
 
@@ -67,6 +70,15 @@ class _Flow(FlowControl):
         """Unless there is no room."""
         if self.read_paused and self._has_room():
             super().resume_reading()
+
+
+@lru_cache(_TARGETS)
+def _target(url: bytes) -> tuple[bytes, bytes]:
+    """Path and query of a request's target."""
+    target = httptools.parse_url(url)
+    if not target.path or not target.path.isascii():
+        raise _Refused
+    return target.path, target.query or b""
 
 
 class ApiConnection(HttpToolsProtocol):
@@ -160,9 +172,13 @@ class ApiConnection(HttpToolsProtocol):
             self._arm()
 
     def on_message_begin(self) -> None:
-        """A request begins."""
-        super().on_message_begin()
+        """A request begins. Of what ASGI has in a scope, ours has what our application asks for."""
         self._in_head, self._head_bytes = True, 0
+        self.url = b""
+        self.expect_100_continue = False
+        self.headers = []
+        scope: Any = {"type": "http", "headers": self.headers}
+        self.scope = scope
 
     def on_url(self, url: bytes) -> None:
         """A piece of the request's target."""
@@ -186,20 +202,16 @@ class ApiConnection(HttpToolsProtocol):
         if self._surplus:
             self._stop(503, "unavailable", f"more than {MAX_CONNECTIONS} connections")
         self._head_came_with = self._reads
-        self._complete_scope()
+        scope = self._complete_scope()
         before = self.cycle
         self.cycle = Exchange(
-            scope=self.scope,
-            transport=self.transport,
-            flow=self.flow,
-            logger=self.logger,
-            access_logger=self.access_logger,
-            access_log=False,
-            default_headers=[],
-            message_event=asyncio.Event(),
+            scope,
+            self.transport,
+            self.flow,
+            self.logger,
+            self.on_response_complete,
+            keep_alive=scope["http_version"] != "1.0" and self.parser.should_keep_alive(),
             expect_100_continue=self.expect_100_continue,
-            keep_alive=self.scope["http_version"] != "1.0" and self.parser.should_keep_alive(),
-            on_response=self.on_response_complete,
         )
         if before is None or before.response_complete:
             self._serve(self.cycle)
@@ -213,21 +225,36 @@ class ApiConnection(HttpToolsProtocol):
     def _has_room(self) -> bool:
         return len(self.pipeline) < MAX_AHEAD and self._ahead_bytes <= MAX_AHEAD_BYTES
 
-    def _complete_scope(self) -> None:
-        target = httptools.parse_url(self.url)
-        if not target.path or not target.path.isascii():
-            raise _Refused
-        self.scope["method"] = self.parser.get_method().decode("ascii")
-        self.scope["http_version"] = self.parser.get_http_version()
-        self.scope["raw_path"] = target.path
-        self.scope["query_string"] = target.query or b""
+    def _complete_scope(self) -> Scope:
+        path, query = _target(self.url)
+        scope: Any = self.scope  # as uvicorn narrows it
+        scope["method"] = self.parser.get_method().decode("ascii")
+        scope["http_version"] = self.parser.get_http_version()
+        scope["raw_path"] = path
+        scope["query_string"] = query
+        told: Scope = scope
+        return told
+
+    def on_body(self, body: bytes) -> None:
+        """A piece of the body."""
+        cycle = self.cycle
+        if cycle.response_complete:
+            return
+        cycle.body += body
+        if len(cycle.body) > HIGH_WATER_LIMIT:
+            self.flow.pause_reading()
+        cycle.message_event.set()
 
     def on_message_complete(self) -> None:
         """The request is whole. One that came in one read, as nearly all do, has its body ready before the application begins."""
-        super().on_message_complete()
+        cycle = self.cycle
+        if cycle.response_complete:
+            return
+        cycle.more_body = False
+        cycle.message_event.set()
         if self._head_came_with == self._reads:
             scope: Any = self.scope  # with an entry that ASGI does not know
-            scope[WHOLE_BODY] = bytes(self.cycle.body)
+            scope[WHOLE_BODY] = bytes(cycle.body)
 
     def on_response_complete(self) -> None:
         """On to the next request, or to a rest: with one timer for many rests, since under load each lasts a moment."""

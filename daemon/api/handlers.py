@@ -1,10 +1,9 @@
 """One function for each route: from the parsed request to a call of the Service, and back with its answer."""
 
 from collections.abc import AsyncIterator, Sequence
-from dataclasses import dataclass
 from functools import cache
 from importlib import metadata
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
 from aghbus.daemon.api import queries as q
 from aghbus.daemon.service import EventFilter, MessageQuery, Service
@@ -17,8 +16,7 @@ Q = TypeVar("Q")
 A = TypeVar("A")
 
 
-@dataclass(frozen=True, slots=True)
-class Call(Generic[P, Q, A]):
+class Call(NamedTuple, Generic[P, Q, A]):
     """A parsed request: its path parameters, query and body. `resume_from` is the `Last-Event-ID` of a stream."""
 
     path: P

@@ -3,7 +3,7 @@
 import asyncio
 import re
 import time
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Sequence
 from contextlib import suppress
 from functools import cache
 from typing import Any, Final, TypeVar, get_args
@@ -12,7 +12,7 @@ from urllib.parse import parse_qsl, unquote
 import msgspec
 import msgspec.inspect
 
-from aghbus.daemon.api.asgi import CLOSE, WHOLE_BODY, ClientGone, Receive, Scope, header
+from aghbus.daemon.api.asgi import CLOSE, JSON, WHOLE_BODY, ClientGone, Receive, Scope, header
 from aghbus.daemon.api.queries import BOUNDS, MAX_SEQ, Query
 from aghbus.daemon.api.refusals import HttpRefusal, too_large
 from aghbus.protocol.control import Ask
@@ -43,16 +43,22 @@ def unquoted(raw: str) -> str:
         raise InvalidRequest("path: is not percent-encoded UTF-8") from None
 
 
-def path_parameters(values: Mapping[str, str], form: type[Q]) -> Q:
-    """The parameters of a path as `form`."""
-    return _convert(dict(values), form)
+def path_parameters(names: Sequence[str], segments: Sequence[str], form: type[Q]) -> Q:
+    """The parameters of a path as `form`: their names, and the segments that stand for them, percent-encoded."""
+    if not segments:
+        empty: Q = _empty(form)
+        return empty
+    return _convert({name: unquoted(segment) for name, segment in zip(names, segments, strict=True)}, form)
 
 
 def query_string(raw: bytes, form: type[Q]) -> Q:
     """A query string as `form`. A parameter that `form` does not know, or a second value of a single one, is an error."""
+    if not raw:
+        empty: Q = _empty(form)
+        return empty
     values: dict[str, Any] = {}
     repeatable = _sets(form)
-    for name, value in _pairs(raw) if raw else ():
+    for name, value in _pairs(raw):
         if name in repeatable:
             values.setdefault(name, []).append(value)
         elif name in values:
@@ -169,6 +175,8 @@ async def _linger(scope: Scope, receive: Receive, most: int, deadline: float) ->
 
 def _check_content_type(scope: Scope) -> None:
     for value in header(scope, b"content-type"):
+        if value == JSON:
+            continue
         if value.partition(b";")[0].strip().lower() != b"application/json":
             raise HttpRefusal(
                 415,
@@ -225,6 +233,12 @@ def _described(error: msgspec.ValidationError, form: type[msgspec.Struct]) -> In
 @cache
 def _decoder(form: type[A]) -> msgspec.json.Decoder[A]:
     return msgspec.json.Decoder(form)
+
+
+@cache
+def _empty(form: type[Q]) -> Q:
+    """`form` without any parameter; queries are frozen."""
+    return _convert({}, form)
 
 
 @cache
