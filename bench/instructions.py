@@ -3,6 +3,8 @@
 Daemons run under valgrind's callgrind, fifty times slower, with the load of figures 1, 2, 3, 7 and 8. The count hardly depends on
 what else the machine does: where times jump by half, it tells a change of one part in a hundred. It is no time: how many
 instructions a processor carries out in one differs from code to code, and waiting counts nothing.
+What the daemon does by the clock it does oftener: transactions that gather for some milliseconds hold fewer messages, so that
+`send` and `works` count more commits than there are without valgrind. Only counts of the same path compare.
 
 With `--profiles FOLDER` callgrind's files stay there, for `callgrind_annotate`; the last part of each is the measured one.
 """
