@@ -13,6 +13,7 @@ import argparse
 import contextlib
 import re
 import shutil
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -132,6 +133,7 @@ def main() -> int:
         parser.error("valgrind is not installed (Debian: apt install valgrind)")
     if options.profiles is not None:
         options.profiles.mkdir(parents=True, exist_ok=True)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # unwinds, so that brokers and daemons end too
     for name in options.paths or PATHS:
         print(f"{name:14} {measured(PATHS[name], options.profiles):>12,.0f} instructions", flush=True)
     return 0
