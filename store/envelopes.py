@@ -77,26 +77,7 @@ def insert(tx: Transaction, envelope: Envelope, store: Store, before: State | No
     if envelope.ext is not None and MARK in bytes(envelope.ext):
         tx.memory.bridged = True
     tx.rows.waiting = True
-    verdict = store.verdict
-    if verdict is None and store.pair is None and envelope.work_id is None:
-        tx.rows.plain += (
-            seq,
-            store.direction,
-            envelope.workspace_id,
-            envelope.channel,
-            envelope.kind,
-            envelope.id,
-            envelope.sender,
-            envelope.to,
-            envelope.surface,
-            envelope.container,
-            store.trust,
-            received_ms,
-            bytearray(envelope.raw),
-        )
-        return seq
-    pair_a, pair_b = store.pair or (None, None)
-    tx.rows.envelopes += (
+    head = (
         seq,
         store.direction,
         envelope.workspace_id,
@@ -107,8 +88,14 @@ def insert(tx: Transaction, envelope: Envelope, store: Store, before: State | No
         envelope.to,
         envelope.surface,
         envelope.container,
-        pair_a,
-        pair_b,
+    )
+    raw, verdict = bytearray(envelope.raw), store.verdict
+    if verdict is None and store.pair is None and envelope.work_id is None:
+        tx.rows.plain += (*head, store.trust, received_ms, raw)
+        return seq
+    tx.rows.envelopes += (
+        *head,
+        *(store.pair or (None, None)),
         envelope.work_id,
         store.trust,
         event_of(envelope) if verdict is not None else None,
@@ -117,7 +104,7 @@ def insert(tx: Transaction, envelope: Envelope, store: Store, before: State | No
         before,
         verdict.state if verdict is not None else None,
         received_ms,
-        bytearray(envelope.raw),
+        raw,
     )
     return seq
 
