@@ -41,7 +41,7 @@ def serve(variant: str, path: str) -> None:
     import msgspec  # noqa: F401 - a cost that every variant shares
     import nats  # noqa: F401 - likewise
 
-    from aghbus.protocol import control
+    from aghbus.protocol.api import models as control
 
     before, started = rss_kib(), time.perf_counter()
     if variant == "parser":

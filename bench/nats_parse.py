@@ -19,9 +19,9 @@ import uvloop
 from nats.aio.client import Client
 from nats.aio.subscription import Subscription
 
-from aghbus.daemon.link_events import InboundMessage, LinkEvent
-from aghbus.daemon.nats_connection import _Client
-from aghbus.daemon.subscription import Subscription as OurSubscription
+from aghbus.daemon.nats.connection import _Client
+from aghbus.daemon.nats.events import InboundMessage, LinkEvent
+from aghbus.daemon.nats.subscription import Subscription as OurSubscription
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -6,11 +6,11 @@ durable, so the event loop is as busy as the daemon's is. WAL, synchronous=FULL.
 Three rows a message (seen, envelope, inbox), known beforehand:
 - each:    an aiosqlite commit for each message
 - group:   aiosqlite, whatever waits in one executemany per table and one commit, in its thread
-- loop:    INSERT on the event loop, whatever waits shares a commit, only COMMIT in a thread (store/writer.py)
+- loop:    INSERT on the event loop, whatever waits shares a commit, only COMMIT in a thread (store/engine/writer.py)
 
 The real thing, where each message is decided upon by what earlier ones left (view, decision, effects), and opens a work:
 - thread*: whatever waits is decided, written and committed in a writer thread
-- loop*:   decided and written on the event loop, only COMMIT in a thread (store/writer.py)
+- loop*:   decided and written on the event loop, only COMMIT in a thread (store/engine/writer.py)
 - thread!, loop!: the same while a flood of refused traffic keeps the event loop busy
 """
 
@@ -29,14 +29,14 @@ from typing import Any
 import aiosqlite
 
 from aghbus.protocol.envelope import Envelope, parse
-from aghbus.protocol.receiving import Receiver, decide
-from aghbus.protocol.sending import Draft, build
-from aghbus.store.apply import Applied, apply, load_view
-from aghbus.store.database import Store
-from aghbus.store.dedup import key_of
-from aghbus.store.memory import Memory
-from aghbus.store.transaction import Transaction
-from aghbus.store.writer import BATCH_JOBS, Job
+from aghbus.protocol.receive import Receiver, decide
+from aghbus.protocol.send import Draft, build
+from aghbus.store.apply_effects import Applied, apply, load_view
+from aghbus.store.engine.database import Store
+from aghbus.store.engine.dedup import key_of
+from aghbus.store.engine.state import Memory
+from aghbus.store.engine.transaction import Transaction
+from aghbus.store.engine.writer import BATCH_JOBS, Job
 
 NOW = 1_776_366_000
 IN_FLIGHT = 4096

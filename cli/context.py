@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import os
 
-from aghbus.cli.output import Output
+from aghbus.cli.app.output import Output
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-    from aghbus.cli.client import Api
+    from aghbus.client.api import Api
 
 DEFAULT_TIMEOUT = 30.0
 """Seconds that the daemon may take to answer, or a stream may be without it."""
@@ -33,15 +33,15 @@ class Context:
     def api(self) -> Api:
         """The daemon's API; finding the daemon happens on first use, so that offline commands never look for one."""
         if self._api is None:
-            from aghbus.cli.client import Api
-            from aghbus.cli.instance import find
+            from aghbus.client.api import Api
+            from aghbus.client.locate import find
 
             self._api = Api(find(self.options, self.env), self.timeout)
         return self._api
 
     def command(self, words: str) -> str:
         """`aghctl … words`, naming the daemon as this run did: a next step that a person can paste."""
-        from aghbus.cli.render import shell
+        from aghbus.cli.app.text import shell
 
         given = [f"{flag} {shell(self.options[key])}" for key, flag in _DAEMON_FLAGS.items() if self.options[key]]
         return " ".join(["aghctl", *given, words])

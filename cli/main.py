@@ -5,11 +5,11 @@ from __future__ import annotations
 import os
 import sys
 
-from aghbus.cli.arguments import GLOBAL_OPTIONS, HelpWanted, defaults, parse, take_globals
+from aghbus.cli.app.arguments import GLOBAL_OPTIONS, HelpWanted, defaults, parse, take_globals
+from aghbus.cli.app.errors import BROKEN_PIPE, INTERRUPTED, YES, CliError, Unexpected, UsageError
+from aghbus.cli.app.output import Output, flush, write
+from aghbus.cli.app.registry import COMMANDS, GROUPS, load, longest, members
 from aghbus.cli.context import Context
-from aghbus.cli.errors import BROKEN_PIPE, INTERRUPTED, YES, CliError, Unexpected, UsageError
-from aghbus.cli.output import Output, flush, write
-from aghbus.cli.registry import COMMANDS, GROUPS, load, longest, members
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 def entry(argv: Sequence[str] | None = None) -> int:
     """Run the command in `argv` (the process's arguments when None) and return its exit code (docs/cli.md)."""
     if None in (sys.stdin, sys.stdout, sys.stderr):
-        from aghbus.store.standard_streams import reopen_closed
+        from aghbus.store.host.stdio import reopen_closed
 
         reopen_closed()
     words = list(sys.argv[1:] if argv is None else argv)
@@ -98,7 +98,7 @@ def _group(words: Sequence[str]) -> str:
 
 
 def _help(name: str) -> int:
-    from aghbus.cli.help import text_of
+    from aghbus.cli.app.help import text_of
 
     write(text_of(name))
     return YES

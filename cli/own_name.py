@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 
-from aghbus.cli.errors import AnswerIsNo
-from aghbus.cli.instance import locations
-from aghbus.cli.render import safe
+from aghbus.cli.app.errors import AnswerIsNo
+from aghbus.cli.app.text import safe
+from aghbus.client.locate import locations
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

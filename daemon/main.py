@@ -15,16 +15,16 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Final, TextIO
 
-from aghbus.daemon.config_layers import ConfigError
-from aghbus.daemon.config_view import add_flags, problems_json, problems_text, show_json, show_text
-from aghbus.daemon.locations import prepare_folders, this_host
-from aghbus.daemon.logs import configure, event, verbosity_level
-from aghbus.daemon.settings import Settings
-from aghbus.daemon.settings_loader import Inspect, Loaded, load_settings
+from aghbus.daemon.base.logs import configure, event, verbosity_level
+from aghbus.daemon.config.display import add_flags, problems_json, problems_text, show_json, show_text
+from aghbus.daemon.config.folders import prepare_folders, this_host
+from aghbus.daemon.config.layers import ConfigError
+from aghbus.daemon.config.loader import Inspect, Loaded, load_settings
+from aghbus.daemon.config.settings import Settings
 from aghbus.protocol.limits import PROTOCOL
-from aghbus.protocol.locations import LocationError
 from aghbus.protocol.text import escape
-from aghbus.store.standard_streams import discard, reopen_closed
+from aghbus.store.host.locations import LocationError
+from aghbus.store.host.stdio import discard, reopen_closed
 
 OK: Final = 0
 FAILED: Final = 1
@@ -136,7 +136,7 @@ def _load(args: argparse.Namespace, inspect: Inspect | None = None) -> Loaded:
 
 
 def _load_checked(args: argparse.Namespace) -> Loaded:
-    from aghbus.daemon.config_check import check_named_files  # reads catalogs and contexts, which `show` does not
+    from aghbus.daemon.check_config import check_named_files  # reads catalogs and contexts, which `show` does not
 
     return _load(args, lambda loaded, faulty: check_named_files(loaded, faulty, os.environ))
 
@@ -166,7 +166,7 @@ def _run(args: argparse.Namespace) -> int:
 
 
 def _run_daemon(loaded: Loaded, banner: TextIO | None, reload: Callable[[], Settings]) -> int:
-    from aghbus.daemon import tuning  # only this command needs it
+    from aghbus.daemon.base import runtime as tuning  # only this command needs it
     from aghbus.daemon.process import run_daemon  # and this, which is most of the start-up time
 
     return tuning.run(run_daemon(loaded.settings, loaded.locations, banner=banner, reload=reload))
@@ -199,7 +199,7 @@ def _config_check(args: argparse.Namespace) -> int:
 
 
 def _check_store(args: argparse.Namespace) -> int:
-    from aghbus.daemon.store_check import accept_loss, as_json, as_text, check_store  # opens SQLite
+    from aghbus.daemon.check_store import accept_loss, as_json, as_text, check_store  # opens SQLite
     from aghbus.store.errors import StoreError
 
     try:

@@ -17,42 +17,43 @@ from typing import Final
 
 import msgspec
 
+from aghbus.daemon.api.http.token_file import read_token
 from aghbus.daemon.api.server import ApiServer
-from aghbus.daemon.api.token_file import read_token
-from aghbus.daemon.bridge.formats import FormatsError
-from aghbus.daemon.bridge.service import Bridge
-from aghbus.daemon.broker import BrokerError, EmbeddedBroker
-from aghbus.daemon.carrier import CoreCarrier
-from aghbus.daemon.catalog import Catalog, CatalogError, CatalogSource
-from aghbus.daemon.catalog_watcher import CatalogWatcher
-from aghbus.daemon.chains.formats import Formats as ChainFormats
+from aghbus.daemon.base.clock import Clock
+from aghbus.daemon.base.logs import set_level
+from aghbus.daemon.bridge.adapters import FormatsError
+from aghbus.daemon.bridge.bridge import Bridge
+from aghbus.daemon.broker.embedded import BrokerError, EmbeddedBroker
+from aghbus.daemon.chains.messages import Formats as ChainFormats
 from aghbus.daemon.chains.runner import ChainRunner
-from aghbus.daemon.clock import Clock
-from aghbus.daemon.config_rules import split_address
-from aghbus.daemon.core import Core
-from aghbus.daemon.deadlines import Deadlines
-from aghbus.daemon.discovery import Discovery
-from aghbus.daemon.intake import Intake
-from aghbus.daemon.jetstream import JetStreamProfile
-from aghbus.daemon.keys import FormerKey
-from aghbus.daemon.link import Link, LinkError, Subscription
-from aghbus.daemon.link_events import InboundMessage, LinkEvent, PermissionDenied
-from aghbus.daemon.logs import set_level
-from aghbus.daemon.nats_options import NatsOptions, resolve_nats_options
-from aghbus.daemon.node_service import NodeService
-from aghbus.daemon.outgoing import Sender
-from aghbus.daemon.publisher import Publisher
-from aghbus.daemon.retirement import Retirement
-from aghbus.daemon.roster import Roster
-from aghbus.daemon.settings import Settings, reloadable_changes
-from aghbus.daemon.store_watch import StoreWatch
-from aghbus.protocol.locations import Locations
-from aghbus.protocol.nats_names import inbox, own_subjects
-from aghbus.protocol.trust_proof import EnvelopeSigner
-from aghbus.store import audit, peers
-from aghbus.store.database import Store
+from aghbus.daemon.config.settings import Settings, reloadable_changes
+from aghbus.daemon.config.value_types import split_address
+from aghbus.daemon.discovery.discovery import Discovery
+from aghbus.daemon.jetstream.profile import JetStreamProfile
+from aghbus.daemon.nats.events import InboundMessage, LinkEvent, PermissionDenied
+from aghbus.daemon.nats.link import Link, LinkError, Subscription
+from aghbus.daemon.nats.options import NatsOptions, resolve_nats_options
+from aghbus.daemon.nats.transport import CoreCarrier
+from aghbus.daemon.receive.intake import Intake
+from aghbus.daemon.send.deadlines import Deadlines
+from aghbus.daemon.send.publisher import Publisher
+from aghbus.daemon.send.sender import Sender
+from aghbus.daemon.services.service import NodeService
+from aghbus.daemon.state.catalog import Catalog, CatalogError, CatalogSource
+from aghbus.daemon.state.context import Core
+from aghbus.daemon.state.keys import FormerKey
+from aghbus.daemon.state.presence import Roster
+from aghbus.daemon.tasks.catalog_watcher import CatalogWatcher
+from aghbus.daemon.tasks.retirement import Retirement
+from aghbus.daemon.tasks.store_probe import StoreWatch
+from aghbus.protocol.nats.names import inbox, own_subjects
+from aghbus.protocol.trust.proof import EnvelopeSigner
+from aghbus.store.audit import events as audit
+from aghbus.store.engine.database import Store
 from aghbus.store.errors import StoreUnavailable
+from aghbus.store.host.locations import Locations
 from aghbus.store.retention import Policy, sweep
+from aghbus.store.tables import peers
 
 _log = logging.getLogger("aghbus.node")
 

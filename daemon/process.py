@@ -11,18 +11,19 @@ import sys
 from pathlib import Path
 from typing import Final, Literal, TextIO
 
-from aghbus.daemon import clock
-from aghbus.daemon.broker import BrokerError, EmbeddedBroker
-from aghbus.daemon.failpoints import arm
-from aghbus.daemon.keys import load_former, load_signer
-from aghbus.daemon.nats_options import resolve_nats_options
+from aghbus.daemon.base import clock
+from aghbus.daemon.base.failpoints import arm
+from aghbus.daemon.broker.embedded import BrokerError, EmbeddedBroker
+from aghbus.daemon.config.settings import Settings
+from aghbus.daemon.nats.options import resolve_nats_options
 from aghbus.daemon.node import Node, Reload
-from aghbus.daemon.settings import Settings
-from aghbus.protocol.locations import Locations
-from aghbus.protocol.trust_proof import EnvelopeSigner
-from aghbus.store import envelopes, identities, meta
-from aghbus.store.database import Store
-from aghbus.store.transaction import Transaction
+from aghbus.daemon.state.keys import load_former, load_signer
+from aghbus.protocol.trust.proof import EnvelopeSigner
+from aghbus.store.engine import meta
+from aghbus.store.engine.database import Store
+from aghbus.store.engine.transaction import Transaction
+from aghbus.store.host.locations import Locations
+from aghbus.store.tables import envelopes, identities
 
 _log = logging.getLogger("aghbus.node")
 

@@ -13,8 +13,8 @@ from typing import Final, Literal
 import msgspec
 
 from aghbus.protocol.envelope import decode_document
-from aghbus.protocol.trust import Signer
-from aghbus.protocol.trust_proof import verify
+from aghbus.protocol.trust.proof import verify
+from aghbus.protocol.trust.trust import Signer
 
 ANSWER_TO: Final = "Aghbus-Answer-To"
 """Header that names the reply subject again, on a repeated publish: a stream in between keeps headers, but not replies."""

@@ -11,7 +11,7 @@ from typing import Any, Final, TypeVar
 import msgspec
 from msgspec import Raw
 
-from aghbus.protocol.digest import capability_digest
+from aghbus.protocol.capability_digest import capability_digest
 from aghbus.protocol.errors import REASON_CODES, Malformed, VerificationFailed
 from aghbus.protocol.identifiers import is_message_id, is_peer
 from aghbus.protocol.limits import MAX_CARD_ENTRY_BYTES, MAX_LIST_ITEMS

@@ -15,7 +15,7 @@ from aghbus.protocol.bodies import PeerCard
 from aghbus.protocol.envelope import Envelope
 from aghbus.protocol.lifecycle import Step, WorkView
 from aghbus.protocol.rooms import Binding
-from aghbus.protocol.trust import Trust
+from aghbus.protocol.trust.trust import Trust
 
 Direction = Literal["in", "out", "observed"]
 

@@ -10,8 +10,8 @@ import msgspec
 from aghbus.protocol.envelope import Envelope, parse
 from aghbus.protocol.errors import ProtocolError
 from aghbus.protocol.lifecycle import WorkView, after, opened_by, step
-from aghbus.protocol.salvage import identity
-from aghbus.protocol.trust import Verifier, assess
+from aghbus.protocol.partial_parse import identity
+from aghbus.protocol.trust.trust import Verifier, assess
 
 ReplayOutcome = Literal["opened", "advanced", "unchanged", "ignored", "rejected", "refused"]
 

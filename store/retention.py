@@ -12,9 +12,10 @@ from typing import Any, Final, NamedTuple
 import msgspec
 
 from aghbus.protocol.lifecycle import TERMINAL_STATES
-from aghbus.store import meta, peers, rooms
-from aghbus.store.database import Store
-from aghbus.store.transaction import Transaction
+from aghbus.store.engine import meta
+from aghbus.store.engine.database import Store
+from aghbus.store.engine.transaction import Transaction
+from aghbus.store.tables import peers, rooms
 
 STEP_ROWS: Final = 64  # ours, rows that one job looks at or removes: 3 ms on a slow core
 VACUUM_PAGES: Final = 64  # ours, pages (256 KiB) that one job gives back to the file system: 4 ms there

@@ -5,8 +5,8 @@ from typing import Final
 import aiosqlite
 import msgspec
 
-from aghbus.protocol import control
-from aghbus.store.envelopes import SELECT_MESSAGE, fetch, message_of
+from aghbus.protocol.api import models as control
+from aghbus.store.tables.envelopes import SELECT_MESSAGE, fetch, message_of
 
 _CASES: Final = 10  # of each kind; senders may reuse the ids of others
 _ID_DIGITS: Final = 18  # of a number that SQLite still holds

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
-from aghbus.store.database import Store
+from aghbus.store.engine.database import Store
 from bench.harness.envelopes import CHANNEL, WORKSPACE, Maker
 
 _CHUNK: Final = 100_000  # rows of one transaction

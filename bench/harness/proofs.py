@@ -17,11 +17,11 @@ from typing import Any, Final
 import msgspec
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
-from aghbus.daemon.verification import Verification
+from aghbus.daemon.state.signature_pool import Verification
 from aghbus.protocol.envelope import parse
-from aghbus.protocol.trust_json import canonical_bytes, read_strict
-from aghbus.protocol.trust_keys import SIGNATURE_BYTES, SigningKey, decode_base64url
-from aghbus.protocol.trust_proof import EnvelopeSigner, sign, verify_envelope
+from aghbus.protocol.trust.canonical_json import canonical_bytes, read_strict
+from aghbus.protocol.trust.keys import SIGNATURE_BYTES, SigningKey, decode_base64url
+from aghbus.protocol.trust.proof import EnvelopeSigner, sign, verify_envelope
 from bench.harness.envelopes import Maker
 
 _KEY: Final = SigningKey(bytes(range(32)))

@@ -17,7 +17,7 @@ import time
 from typing import Any, Final
 from urllib.parse import quote
 
-from aghbus.protocol.nats_names import inbox
+from aghbus.protocol.nats.names import inbox
 from bench.harness.envelopes import MIX, Maker
 from bench.harness.proofs import SIGNER
 from bench.harness.wire import Events, RawApi, RawNats, frame

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import msgspec
 
-from aghbus.daemon.broker_folder import find_binary
+from aghbus.daemon.broker.directory import find_binary
 from bench.harness import plots
 from bench.harness.figure import Result, Row
 from bench.harness.statistic import percentile, spread

@@ -6,13 +6,13 @@ import os
 import stat
 import sys
 
-from aghbus.cli.arguments import Command, Option, Positional
-from aghbus.cli.client import answer_of
-from aghbus.cli.errors import YES, Unexpected, UsageError
-from aghbus.cli.http1 import ConnectionLost, quote, request, unreachable
-from aghbus.cli.output import unwritable
-from aghbus.cli.render import safe, size
-from aghbus.protocol.artifacts import PART_RULE, URI_PREFIX, is_part, parse_uri
+from aghbus.cli.app.arguments import Command, Option, Positional
+from aghbus.cli.app.errors import YES, Unexpected, UsageError
+from aghbus.cli.app.output import unwritable
+from aghbus.cli.app.text import safe, size
+from aghbus.client.api import answer_of
+from aghbus.client.http import ConnectionLost, quote, request, unreachable
+from aghbus.protocol.api.artifact_uri import PART_RULE, URI_PREFIX, is_part, parse_uri
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from aghbus.cli.context import Context
-    from aghbus.cli.http1 import Response
+    from aghbus.client.http import Response
 
 
 class _Silent(Exception):

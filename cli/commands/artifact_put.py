@@ -5,11 +5,11 @@ from __future__ import annotations
 import os
 import stat
 
-from aghbus.cli.arguments import Command, Option, Positional
-from aghbus.cli.client import answer_of
-from aghbus.cli.errors import YES, UsageError
-from aghbus.cli.http1 import ConnectionLost, Response, quote, unreachable
-from aghbus.cli.render import safe, size
+from aghbus.cli.app.arguments import Command, Option, Positional
+from aghbus.cli.app.errors import YES, UsageError
+from aghbus.cli.app.text import safe, size
+from aghbus.client.api import answer_of
+from aghbus.client.http import ConnectionLost, Response, quote, unreachable
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from aghbus.cli.context import Context
-    from aghbus.cli.http1 import Endpoint
+    from aghbus.client.http import Endpoint
 
 _PIECE = 262_144  # bytes read and sent at a time
 

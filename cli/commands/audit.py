@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from contextlib import contextmanager
 
-from aghbus.cli.arguments import Command, Option, whole
-from aghbus.cli.errors import NO, YES, AnswerIsNo, Unexpected
-from aghbus.cli.instance import chosen_name, locations
-from aghbus.cli.render import safe
+from aghbus.cli.app.arguments import Command, Option, whole
+from aghbus.cli.app.errors import NO, YES, AnswerIsNo, Unexpected
+from aghbus.cli.app.text import safe
+from aghbus.client.locate import chosen_name, locations
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -18,11 +18,11 @@ if TYPE_CHECKING:
     from typing import Any
 
     from aghbus.cli.context import Context
-    from aghbus.store.audit_check import AuditReader
+    from aghbus.store.audit.verify import AuditReader
 
 
 def _head(text: str) -> Any:
-    from aghbus.store.audit_mark import parse_head
+    from aghbus.store.engine.audit_marker import parse_head
 
     return parse_head(text)
 
@@ -67,7 +67,7 @@ def run_head(context: Context, values: dict[str, Any]) -> int:
 
 def run_export(context: Context, values: dict[str, Any]) -> int:
     """Print the rows as JSON lines, whatever the form of output."""
-    from aghbus.store.audit_check import PROGRESS_ROWS, as_object
+    from aghbus.store.audit.verify import PROGRESS_ROWS, as_object
 
     done = 0
     with _reading(context, values) as reader:
@@ -86,7 +86,7 @@ def _reading(context: Context, values: dict[str, Any]) -> Iterator[AuditReader]:
     import sqlite3
     from pathlib import Path
 
-    from aghbus.store.audit_check import reading
+    from aghbus.store.audit.verify import reading
     from aghbus.store.errors import StoreError
 
     named = values["store"] or locations(chosen_name(context.options, context.env), context.env).store_path

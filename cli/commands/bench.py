@@ -8,18 +8,18 @@ import secrets
 import sys
 import time
 
-from aghbus.cli.arguments import Command, Option
-from aghbus.cli.bench_measure import messages, whois, works
-from aghbus.cli.errors import YES, AnswerIsNo, CliError
-from aghbus.cli.playground import START_SECONDS, Playground, eventually
-from aghbus.cli.render import fields
+from aghbus.cli.app.arguments import Command, Option
+from aghbus.cli.app.errors import YES, AnswerIsNo, CliError
+from aghbus.cli.app.text import fields
+from aghbus.cli.sandbox.bench import messages, whois, works
+from aghbus.cli.sandbox.sandbox import START_SECONDS, Playground, eventually
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-    from aghbus.cli.client import Api
     from aghbus.cli.context import Context
+    from aghbus.client.api import Api
 
 ASKER, WORKER = "bench-ops", "bench-worker"
 BROKER_SECONDS = 5.0

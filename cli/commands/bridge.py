@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from aghbus.cli.arguments import Command, Option, Positional, defaults
-from aghbus.cli.asks import CHANNEL
+from aghbus.cli.app.arguments import Command, Option, Positional, defaults
+from aghbus.cli.app.errors import INTERRUPTED, NO, YES, UsageError
+from aghbus.cli.app.options import CHANNEL
 from aghbus.cli.commands.serve import RUNNING, journal_folder, plan_of
-from aghbus.cli.errors import INTERRUPTED, NO, YES, UsageError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from types import FrameType
     from typing import Any
 
-    from aghbus.cli.bridge_in import Inward
-    from aghbus.cli.bridge_works import Printed
+    from aghbus.cli.bridge.pending import Printed
+    from aghbus.cli.bridge.submit import Inward
     from aghbus.cli.context import Context
 
 FORMATS = ("sentient", "humaninloop", "agentos", "sacp")
@@ -49,9 +49,9 @@ def _works(context: Context, values: dict[str, Any]) -> int:
     """Run the command for each work; what it prints is bridged back."""
     from functools import partial
 
-    from aghbus.cli.bridge_job import BridgeJob
-    from aghbus.cli.worker import Worker
-    from aghbus.cli.worker_journal import Journal
+    from aghbus.cli.bridge.job import BridgeJob
+    from aghbus.cli.worker.journal import Journal
+    from aghbus.cli.worker.worker import Worker
 
     try:
         plan = plan_of({**values, "capability": (), "artifact": ()})
@@ -84,8 +84,8 @@ def _lines(context: Context, values: dict[str, Any]) -> int:
     """Hand lines of standard input over, and print what comes for our agent."""
     import signal
 
-    from aghbus.cli.bridge_in import Inward
-    from aghbus.cli.bridge_works import Printed
+    from aghbus.cli.bridge.pending import Printed
+    from aghbus.cli.bridge.submit import Inward
 
     common = {"target": values["target"], "work_id": values["work"], "channel": values["channel"]}
     printed = Printed(values["format"])
@@ -114,7 +114,7 @@ def _stop(number: int, frame: FrameType | None) -> None:
 
 def _send(context: Context, inward: Inward) -> None:
     """Only hand over; each answer of the daemon is a line."""
-    from aghbus.cli.bridge_in import read_lines
+    from aghbus.cli.bridge.submit import read_lines
 
     def on_sent(number: int, answer: dict[str, Any]) -> None:
         context.output.event(answer, lambda made: f"line {number}: {_sent(made)}")
@@ -123,7 +123,7 @@ def _send(context: Context, inward: Inward) -> None:
 
 
 def _sent(answer: dict[str, Any]) -> str:
-    from aghbus.cli.describe import sent_line
+    from aghbus.cli.app.message_text import sent_line
 
     again = "was handed over before: " if answer["repeated"] else ""
     return again + (", ".join(map(sent_line, answer["sent"])) or "nothing was to be sent")
@@ -135,8 +135,8 @@ def _both_ways(context: Context, inward: Inward, printed: Printed, values: dict[
     import signal
     import threading
 
-    from aghbus.cli.bridge_in import read_lines
-    from aghbus.cli.bridge_out import hand_out
+    from aghbus.cli.bridge.deliver import hand_out
+    from aghbus.cli.bridge.submit import read_lines
     from aghbus.cli.commands.work_watch import lost_note
 
     failures: list[Exception] = []

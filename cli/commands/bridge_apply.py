@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from aghbus.cli.apply_files import Application
-from aghbus.cli.arguments import Command, Option
-from aghbus.cli.asks import CHANNEL
-from aghbus.cli.client import answer_of
-from aghbus.cli.errors import YES, AnswerIsNo, UsageError
-from aghbus.cli.http1 import ConnectionLost, quote, request, unreachable
-from aghbus.cli.lines import opened
-from aghbus.cli.render import safe, shell, size, table
-from aghbus.protocol.adapters.carried import MAX_MESSAGE_BYTES, fetched, reference_in
-from aghbus.protocol.adapters.humaninloop_files import plan_files
-from aghbus.protocol.adapters.humaninloop_shape import check_output, kind_of, state_of
+from aghbus.cli.app.arguments import Command, Option
+from aghbus.cli.app.errors import YES, AnswerIsNo, UsageError
+from aghbus.cli.app.input import opened
+from aghbus.cli.app.options import CHANNEL
+from aghbus.cli.app.text import safe, shell, size, table
+from aghbus.cli.bridge.safe_write import Application
+from aghbus.client.api import answer_of
+from aghbus.client.http import ConnectionLost, quote, request, unreachable
+from aghbus.protocol.adapters.attachments import MAX_MESSAGE_BYTES, fetched, reference_in
+from aghbus.protocol.adapters.humaninloop.files import plan_files
+from aghbus.protocol.adapters.humaninloop.shape import check_output, kind_of, state_of
 from aghbus.protocol.adapters.model import Finding
-from aghbus.protocol.adapters.reading import check_value, read_json
-from aghbus.protocol.artifacts import parse_uri
+from aghbus.protocol.adapters.strict_json import check_value, read_json
+from aghbus.protocol.api.artifact_uri import parse_uri
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

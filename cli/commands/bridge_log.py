@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from aghbus.cli.arguments import Command
-from aghbus.cli.asks import LIMIT
-from aghbus.cli.errors import YES
-from aghbus.cli.render import compact, safe, table
+from aghbus.cli.app.arguments import Command
+from aghbus.cli.app.errors import YES
+from aghbus.cli.app.options import LIMIT
+from aghbus.cli.app.text import compact, safe, table
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
-    from aghbus.cli.arguments import Run
+    from aghbus.cli.app.arguments import Run
     from aghbus.cli.context import Context
 
 MESSAGE_LOG = (

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from aghbus.cli.arguments import Command
-from aghbus.cli.errors import YES
+from aghbus.cli.app.arguments import Command
+from aghbus.cli.app.errors import YES
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 def run(context: Context, values: dict[str, Any]) -> int:
     """Print the instructions; in JSON as `{"prompt"}`."""
-    from aghbus.protocol.adapters.sacp_prompt import RESPONSE_FORMAT
+    from aghbus.protocol.adapters.sacp.prompt import RESPONSE_FORMAT
 
     context.output.answer({"prompt": RESPONSE_FORMAT}, lambda it: str(it["prompt"]).rstrip("\n"))
     return YES

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from aghbus.cli.arguments import Command, Positional
-from aghbus.cli.errors import YES, RefusedByDaemon
-from aghbus.cli.output import dumps
-from aghbus.cli.render import safe, table
+from aghbus.cli.app.arguments import Command, Positional
+from aghbus.cli.app.errors import YES, RefusedByDaemon
+from aghbus.cli.app.output import dumps
+from aghbus.cli.app.text import safe, table
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 
-from aghbus.cli.arguments import Command
-from aghbus.cli.errors import NO, YES, AnswerIsNo
-from aghbus.cli.lines import FILE, opened
-from aghbus.protocol.digest import capability_digest
+from aghbus.cli.app.arguments import Command
+from aghbus.cli.app.errors import NO, YES, AnswerIsNo
+from aghbus.cli.app.input import FILE, opened
+from aghbus.protocol.capability_digest import capability_digest
 from aghbus.protocol.errors import ProtocolError
 
 TYPE_CHECKING = False

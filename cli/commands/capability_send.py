@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from aghbus.cli.arguments import Command, Option, Positional
-from aghbus.cli.asks import SENDING, THREAD, one_of, sending
+from aghbus.cli.app.arguments import Command, Option, Positional
+from aghbus.cli.app.errors import YES, RefusedByDaemon
+from aghbus.cli.app.message_text import sent_line
+from aghbus.cli.app.options import SENDING, THREAD, one_of, sending
 from aghbus.cli.commands.capability import record
-from aghbus.cli.describe import sent_line
-from aghbus.cli.errors import YES, RefusedByDaemon
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from aghbus.cli.arguments import Command, Positional
-from aghbus.cli.chain_render import run_text
-from aghbus.cli.errors import YES
-from aghbus.cli.http1 import quote
+from aghbus.cli.app.arguments import Command, Positional
+from aghbus.cli.app.errors import YES
+from aghbus.cli.chains.text import run_text
+from aghbus.client.http import quote
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from aghbus.cli.arguments import Command
-from aghbus.cli.chain_file import CHAIN_FILE, read
-from aghbus.cli.errors import NO, YES
-from aghbus.cli.render import safe
+from aghbus.cli.app.arguments import Command
+from aghbus.cli.app.errors import NO, YES
+from aghbus.cli.app.text import safe
+from aghbus.cli.chains.file import CHAIN_FILE, read
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

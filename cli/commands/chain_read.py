@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from aghbus.cli.arguments import Command, Option, Positional
-from aghbus.cli.asks import LIMIT
-from aghbus.cli.chain_follow import get
-from aghbus.cli.chain_render import run_text, runs_text
-from aghbus.cli.errors import YES
+from aghbus.cli.app.arguments import Command, Option, Positional
+from aghbus.cli.app.errors import YES
+from aghbus.cli.app.options import LIMIT
+from aghbus.cli.chains.follow import get
+from aghbus.cli.chains.text import run_text, runs_text
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from aghbus.cli.arguments import Command, Option, Positional
-from aghbus.cli.asks import one_of, stdin_or
-from aghbus.cli.chain_follow import conclude, get, to_the_end
-from aghbus.cli.chain_render import run_text
-from aghbus.cli.errors import YES
-from aghbus.cli.http1 import quote
+from aghbus.cli.app.arguments import Command, Option, Positional
+from aghbus.cli.app.errors import YES
+from aghbus.cli.app.options import one_of, stdin_or
+from aghbus.cli.chains.follow import conclude, get, to_the_end
+from aghbus.cli.chains.text import run_text
+from aghbus.client.http import quote
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 
-from aghbus.cli.arguments import Command, Option
-from aghbus.cli.asks import CHANNEL, one_of, stdin_or
-from aghbus.cli.chain_file import CHAIN_FILE, checked
-from aghbus.cli.chain_follow import conclude, to_the_end
-from aghbus.cli.chain_render import run_text
-from aghbus.cli.errors import YES
-from aghbus.cli.render import safe, shell
+from aghbus.cli.app.arguments import Command, Option
+from aghbus.cli.app.errors import YES
+from aghbus.cli.app.options import CHANNEL, one_of, stdin_or
+from aghbus.cli.app.text import safe, shell
+from aghbus.cli.chains.file import CHAIN_FILE, checked
+from aghbus.cli.chains.follow import conclude, to_the_end
+from aghbus.cli.chains.text import run_text
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from aghbus.cli.arguments import Command, Positional
-from aghbus.cli.chain_follow import conclude, follow, get
-from aghbus.cli.chain_render import change_line
+from aghbus.cli.app.arguments import Command, Positional
+from aghbus.cli.chains.follow import conclude, follow, get
+from aghbus.cli.chains.text import change_line
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

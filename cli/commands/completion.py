@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from aghbus.cli.arguments import Command, Positional
-from aghbus.cli.errors import YES
+from aghbus.cli.app.arguments import Command, Positional
+from aghbus.cli.app.errors import YES
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 def run(context: Context, values: dict[str, Any]) -> int:
     """Print the script, or its text as JSON."""
-    from aghbus.cli.shells import SCRIPTS
+    from aghbus.cli.app.completion import SCRIPTS
 
     shell = values["shell"]
     context.output.answer({"shell": shell, "script": SCRIPTS[shell]()}, lambda it: str(it["script"]).rstrip("\n"))

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from aghbus.cli.arguments import Command
-from aghbus.cli.asks import CHANNEL, LIMIT
-from aghbus.cli.errors import YES
-from aghbus.cli.render import NOT_ENCRYPTED, ago, table
+from aghbus.cli.app.arguments import Command
+from aghbus.cli.app.errors import YES
+from aghbus.cli.app.options import CHANNEL, LIMIT
+from aghbus.cli.app.text import NOT_ENCRYPTED, ago, table
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from aghbus.cli.arguments import Command, Option, whole
-from aghbus.cli.bridge_findings import tell
-from aghbus.cli.errors import NO, YES, UsageError
-from aghbus.cli.lines import FILE, clock, lines
-from aghbus.cli.output import flush
+from aghbus.cli.app.arguments import Command, Option, whole
+from aghbus.cli.app.errors import NO, YES, UsageError
+from aghbus.cli.app.input import FILE, clock, lines
+from aghbus.cli.app.output import flush
+from aghbus.cli.bridge.findings import tell
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
     from aghbus.cli.context import Context
-    from aghbus.cli.convert import Converter, Settings
+    from aghbus.cli.convert.converter import Converter, Settings
     from aghbus.protocol.adapters.model import Adapter
 
 FORMATS = ("agh", "sentient", "humaninloop", "agentos", "sacp")
@@ -41,14 +41,14 @@ def run(context: Context, values: dict[str, Any]) -> int:
 
 def converter_of(values: dict[str, Any]) -> Converter:
     """The converter that the options ask for. Raises UsageError."""
-    from aghbus.cli.convert import Converter
+    from aghbus.cli.convert.converter import Converter
 
     settings = _settings(values)
     return Converter(settings, _adapter(values["from"], values), _adapter(values["to"], values))
 
 
 def _settings(values: dict[str, Any]) -> Settings:
-    from aghbus.cli.convert import Settings
+    from aghbus.cli.convert.converter import Settings
 
     _check(values)
     return Settings(
@@ -93,15 +93,15 @@ def _adapter(format: str, values: dict[str, Any]) -> Adapter | None:
         case "agh":
             return None
         case "sentient":
-            from aghbus.protocol.adapters.sentient import SentientOptions
+            from aghbus.protocol.adapters.sentient.adapter import SentientOptions
 
             options = Options(sentient=SentientOptions(user=values["user"]))
         case "humaninloop":
-            from aghbus.protocol.adapters.humaninloop import Options as HumanInLoopOptions
+            from aghbus.protocol.adapters.humaninloop.adapter import Options as HumanInLoopOptions
 
             options = Options(humaninloop=HumanInLoopOptions(feature_root=values["feature_root"]))
         case "agentos":
-            from aghbus.protocol.adapters.agentos import AgentOsOptions
+            from aghbus.protocol.adapters.agentos.adapter import AgentOsOptions
 
             manifest = None if values["manifest"] is None else read_manifest(values["manifest"])
             options = Options(agentos=AgentOsOptions(strict=values["strict"], manifest=manifest))

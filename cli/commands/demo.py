@@ -5,11 +5,11 @@ from __future__ import annotations
 import os
 import time
 
-from aghbus.cli.arguments import Command
-from aghbus.cli.errors import NO, YES, CliError
-from aghbus.cli.play import Play
-from aghbus.cli.playground import Playground
-from aghbus.cli.render import indented, safe
+from aghbus.cli.app.arguments import Command
+from aghbus.cli.app.errors import NO, YES, CliError
+from aghbus.cli.app.text import indented, safe
+from aghbus.cli.sandbox.demo import Play
+from aghbus.cli.sandbox.sandbox import Playground
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

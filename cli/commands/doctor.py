@@ -5,12 +5,12 @@ from __future__ import annotations
 import os
 import sys
 
-from aghbus.cli.arguments import Command
-from aghbus.cli.checkup import Finding, daemon_findings
-from aghbus.cli.errors import NO, YES
-from aghbus.cli.instance import chosen_name, locations
-from aghbus.cli.render import safe
-from aghbus.protocol.locations import private_folder_problem
+from aghbus.cli.app.arguments import Command
+from aghbus.cli.app.errors import NO, YES
+from aghbus.cli.app.text import safe
+from aghbus.cli.health_checks import Finding, daemon_findings
+from aghbus.client.locate import chosen_name, locations
+from aghbus.store.host.locations import private_folder_problem
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

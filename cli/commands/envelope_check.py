@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from aghbus.cli.arguments import Command
-from aghbus.cli.errors import NO, YES
-from aghbus.cli.lines import FILE, NOW, clock, lines
-from aghbus.cli.output import flush
+from aghbus.cli.app.arguments import Command
+from aghbus.cli.app.errors import NO, YES
+from aghbus.cli.app.input import FILE, NOW, clock, lines
+from aghbus.cli.app.output import flush
 from aghbus.protocol.replay import check
 
 TYPE_CHECKING = False
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 def run(context: Context, values: dict[str, Any]) -> int:
     """One verdict a line; 1 when any envelope is refused."""
-    from aghbus.protocol.trust_proof import verify_envelope  # cryptography, which help and completion do not need
+    from aghbus.protocol.trust.proof import verify_envelope  # cryptography, which help and completion do not need
 
     code = YES
     for raw in lines(values["file"]):

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from aghbus.cli.arguments import Command, Option, Positional
-from aghbus.cli.errors import YES, UsageError
+from aghbus.cli.app.arguments import Command, Option, Positional
+from aghbus.cli.app.errors import YES, UsageError
 from aghbus.protocol.identifiers import direct_id, is_channel, is_peer, is_workspace_id, route_token
 
 TYPE_CHECKING = False

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from aghbus.cli.arguments import Command
+from aghbus.cli.app.arguments import Command
+from aghbus.cli.app.errors import YES
+from aghbus.cli.app.message_text import event_line
 from aghbus.cli.commands.work_watch import lost_note
-from aghbus.cli.describe import event_line
-from aghbus.cli.errors import YES
-from aghbus.cli.stream import follow
+from aghbus.client.events import follow
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from aghbus.cli.arguments import Command, Option
-from aghbus.cli.asks import LIMIT
-from aghbus.cli.describe import body_line, not_delivered
-from aghbus.cli.errors import YES
-from aghbus.cli.render import moment, table
+from aghbus.cli.app.arguments import Command, Option
+from aghbus.cli.app.errors import YES
+from aghbus.cli.app.message_text import body_line, not_delivered
+from aghbus.cli.app.options import LIMIT
+from aghbus.cli.app.text import moment, table
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

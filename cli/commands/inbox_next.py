@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from aghbus.cli.arguments import Command, Option, seconds
-from aghbus.cli.describe import body_line, not_delivered
-from aghbus.cli.errors import YES, AnswerIsNo
-from aghbus.cli.render import fields, moment, safe, shell
+from aghbus.cli.app.arguments import Command, Option, seconds
+from aghbus.cli.app.errors import YES, AnswerIsNo
+from aghbus.cli.app.message_text import body_line, not_delivered
+from aghbus.cli.app.text import fields, moment, safe, shell
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

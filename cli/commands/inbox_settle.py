@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import time
 
-from aghbus.cli.arguments import Command, Option, Positional, seconds, whole
-from aghbus.cli.errors import YES, UsageError
-from aghbus.cli.render import moment, safe
+from aghbus.cli.app.arguments import Command, Option, Positional, seconds, whole
+from aghbus.cli.app.errors import YES, UsageError
+from aghbus.cli.app.text import moment, safe
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-    from aghbus.cli.arguments import Run
+    from aghbus.cli.app.arguments import Run
     from aghbus.cli.context import Context
 
 

@@ -6,10 +6,10 @@ import contextlib
 import os
 import time
 
-from aghbus.cli.arguments import Command, Option
-from aghbus.cli.errors import YES, AnswerIsNo
-from aghbus.cli.instance import chosen_name, locations
-from aghbus.cli.render import counted, safe
+from aghbus.cli.app.arguments import Command, Option
+from aghbus.cli.app.errors import YES, AnswerIsNo
+from aghbus.cli.app.text import counted, safe
+from aghbus.client.locate import chosen_name, locations
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from typing import Any, TypeVar
 
     from aghbus.cli.context import Context
-    from aghbus.protocol.trust_keys import SigningKey
+    from aghbus.protocol.trust.keys import SigningKey
 
     T = TypeVar("T")
 
@@ -30,7 +30,7 @@ _RESTART = "restart the daemon; it finds the key there"
 
 def run_generate(context: Context, values: dict[str, Any]) -> int:
     """Write a new key; never over an old one."""
-    from aghbus.store.key_files import KeyFileError, generate_key, write_key
+    from aghbus.store.host.key_files import KeyFileError, generate_key, write_key
 
     path, name = _path(context, values), _name(context)
     try:
@@ -57,7 +57,7 @@ def run_show(context: Context, values: dict[str, Any]) -> int:
 
 def _former(context: Context, handle: str) -> list[dict[str, Any]]:
     """The ids that the instance had before `handle` and under which something is to be finished, from its store."""
-    from aghbus.store.identities import former
+    from aghbus.store.tables.identities import former
 
     return [
         {"peer_id": one.peer_id, "open_works": one.open_works, "unsent": one.unsent}
@@ -71,7 +71,7 @@ def _from_store(context: Context, read: Callable[[Connection], T]) -> T | None:
     import sqlite3
     from pathlib import Path
 
-    from aghbus.store.database import open_to_inspect
+    from aghbus.store.engine.database import open_to_inspect
     from aghbus.store.errors import StoreError
 
     path = Path(locations(chosen_name(context.options, context.env), context.env).store_path)
@@ -87,8 +87,8 @@ def _from_store(context: Context, read: Callable[[Connection], T]) -> T | None:
 
 def run_export(context: Context, values: dict[str, Any]) -> int:
     """Print the public key: PEM for people and other tools, the wire's form in JSON."""
-    from aghbus.protocol.trust_keys import encode_base64url
-    from aghbus.store.key_files import public_pem
+    from aghbus.protocol.trust.keys import encode_base64url
+    from aghbus.store.host.key_files import public_pem
 
     _, key = _read(context, values)
     pem = public_pem(key)
@@ -102,9 +102,9 @@ def run_rotate(context: Context, values: dict[str, Any]) -> int:
 
     In an order that a crash cannot hurt: until the last step the old key is the one in place.
     """
-    from aghbus.protocol.trust_keys import nickname_of
-    from aghbus.protocol.trust_rotation import rotation_statement
-    from aghbus.store.key_files import KeyFileError, generate_key, sync_folder, write_key, write_private
+    from aghbus.protocol.trust.keys import nickname_of
+    from aghbus.protocol.trust.rotation import rotation_statement
+    from aghbus.store.host.key_files import KeyFileError, generate_key, sync_folder, write_key, write_private
 
     path, old = _read(context, values)
     name = _used(context, old) or _name(context)
@@ -139,7 +139,7 @@ def _name(context: Context) -> str:
 
 def _used(context: Context, key: SigningKey) -> str | None:
     """The nickname under which others know this key, whatever the configuration says by now; None when it was not used yet."""
-    from aghbus.store.identities import newest_of_key
+    from aghbus.store.tables.identities import newest_of_key
 
     handle = _from_store(context, lambda db: newest_of_key(db, key.fingerprint))
     return None if handle is None else handle.partition("@")[0]
@@ -148,7 +148,7 @@ def _used(context: Context, key: SigningKey) -> str | None:
 def _path(context: Context, values: dict[str, Any]) -> Path:
     from pathlib import Path
 
-    from aghbus.store.key_files import KEY_FILE
+    from aghbus.store.host.key_files import KEY_FILE
 
     if values["file"] is not None:
         return Path(os.path.abspath(values["file"]))  # noqa: PTH100 - resolve() would follow a symbolic link
@@ -156,7 +156,7 @@ def _path(context: Context, values: dict[str, Any]) -> Path:
 
 
 def _read(context: Context, values: dict[str, Any]) -> tuple[Path, SigningKey]:
-    from aghbus.store.key_files import KeyFileError, read_key
+    from aghbus.store.host.key_files import KeyFileError, read_key
 
     path = _path(context, values)
     try:
@@ -168,14 +168,14 @@ def _read(context: Context, values: dict[str, Any]) -> tuple[Path, SigningKey]:
 def _passphrase(values: dict[str, Any]) -> bytes | None:
     from pathlib import Path
 
-    from aghbus.store.key_files import read_passphrase
+    from aghbus.store.host.key_files import read_passphrase
 
     named = values["passphrase_file"]
     return None if named is None else read_passphrase(Path(named))
 
 
 def _names(name: str, key: SigningKey, path: Path) -> dict[str, Any]:
-    from aghbus.protocol.trust_keys import encode_base64url, handle_of
+    from aghbus.protocol.trust.keys import encode_base64url, handle_of
 
     return {
         "handle": handle_of(name, key.public),

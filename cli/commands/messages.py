@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from aghbus.cli.arguments import Command, Option, Positional, whole
-from aghbus.cli.asks import CHANNEL, LIMIT
-from aghbus.cli.describe import message_line
-from aghbus.cli.errors import YES
-from aghbus.cli.http1 import quote
-from aghbus.cli.output import dumps
-from aghbus.cli.render import fields, moment, safe
+from aghbus.cli.app.arguments import Command, Option, Positional, whole
+from aghbus.cli.app.errors import YES
+from aghbus.cli.app.message_text import message_line
+from aghbus.cli.app.options import CHANNEL, LIMIT
+from aghbus.cli.app.output import dumps
+from aghbus.cli.app.text import fields, moment, safe
+from aghbus.client.http import quote
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

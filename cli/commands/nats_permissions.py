@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from aghbus.cli.arguments import Command, Option
-from aghbus.cli.errors import YES, UsageError
+from aghbus.cli.app.arguments import Command, Option
+from aghbus.cli.app.errors import YES, UsageError
 from aghbus.protocol.identifiers import is_channel, is_peer, is_workspace_id
 
 TYPE_CHECKING = False
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from aghbus.cli.context import Context
-    from aghbus.protocol.nats_permissions import Network
+    from aghbus.protocol.nats.permissions import Network
 
 FORMATS = ("server-conf", "nsc", "json")
 
@@ -29,13 +29,13 @@ def _checked(rule: str, holds: Any) -> Any:
 
 def run(context: Context, values: dict[str, Any]) -> int:
     """Print what each peer's user needs, in one of the three forms."""
-    from aghbus.protocol import nats_permissions as rules
+    from aghbus.protocol.nats import permissions as rules
 
     network, peers = _asked(context, values)
     found = rules.permissions(network, peers)
     form = values["format"] or ("server-conf" if context.output.human else "json")
     if form == "json":
-        from aghbus.cli.output import dumps
+        from aghbus.cli.app.output import dumps
 
         context.output.text(dumps(rules.as_document(network, found), pretty=context.output.form != "jsonl"))
         return YES
@@ -53,8 +53,8 @@ def run(context: Context, values: dict[str, Any]) -> int:
 
 def _asked(context: Context, values: dict[str, Any]) -> tuple[Network, list[str]]:
     """The network and the peers: as the options say, and for the rest as our own daemon is."""
-    from aghbus.protocol.nats_names import BUCKET
-    from aghbus.protocol.nats_permissions import Network
+    from aghbus.protocol.nats.names import BUCKET
+    from aghbus.protocol.nats.permissions import Network
 
     peers = list(dict.fromkeys(values["peer"]))
     workspace, channels = values["workspace"] or "ws_local", values["channel"] or ["default"]

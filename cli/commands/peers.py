@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from aghbus.cli.arguments import Command, Option
-from aghbus.cli.asks import CHANNEL
-from aghbus.cli.errors import YES
-from aghbus.cli.render import ago, table
+from aghbus.cli.app.arguments import Command, Option
+from aghbus.cli.app.errors import YES
+from aghbus.cli.app.options import CHANNEL
+from aghbus.cli.app.text import ago, table
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

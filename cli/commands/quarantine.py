@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from aghbus.cli.arguments import Command
-from aghbus.cli.asks import LIMIT
-from aghbus.cli.errors import YES
-from aghbus.cli.render import moment, size, table
+from aghbus.cli.app.arguments import Command
+from aghbus.cli.app.errors import YES
+from aghbus.cli.app.options import LIMIT
+from aghbus.cli.app.text import moment, size, table
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from aghbus.cli.arguments import Command, Option, Positional
-from aghbus.cli.asks import ARTIFACT, SENDING, one_of, sending, stdin_or
-from aghbus.cli.describe import sent_line
-from aghbus.cli.errors import YES, UsageError
-from aghbus.cli.render import NOT_ENCRYPTED
+from aghbus.cli.app.arguments import Command, Option, Positional
+from aghbus.cli.app.errors import YES, UsageError
+from aghbus.cli.app.message_text import sent_line
+from aghbus.cli.app.options import ARTIFACT, SENDING, one_of, sending, stdin_or
+from aghbus.cli.app.text import NOT_ENCRYPTED
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

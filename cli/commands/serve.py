@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from aghbus.cli.arguments import Command, Option, Positional, lifetime, seconds, whole
-from aghbus.cli.errors import UsageError
-from aghbus.cli.instance import locations
+from aghbus.cli.app.arguments import Command, Option, Positional, lifetime, seconds, whole
+from aghbus.cli.app.errors import UsageError
+from aghbus.client.locate import locations
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
     from aghbus.cli.context import Context
-    from aghbus.cli.worker_plan import Plan
+    from aghbus.cli.worker.options import Plan
 
 LONGEST_RUN = 11 * 3600.0
 """Seconds: the API leases a message for 12 h at most, and the lease must outlive the command."""
@@ -21,8 +21,8 @@ ACCEPTS = ("intent", "from", "kind")
 
 def run(context: Context, values: dict[str, Any]) -> int:
     """Serve until a signal, or until the wanted jobs are done; the exit code is theirs then."""
-    from aghbus.cli.worker import Worker
-    from aghbus.cli.worker_journal import Journal
+    from aghbus.cli.worker.journal import Journal
+    from aghbus.cli.worker.worker import Worker
 
     plan = plan_of(values)
     status = context.api.get("/v1/status")
@@ -39,7 +39,7 @@ def run(context: Context, values: dict[str, Any]) -> int:
 
 def plan_of(values: dict[str, Any]) -> Plan:
     """The worker that the command line asks for. Raises UsageError."""
-    from aghbus.cli.worker_plan import Plan
+    from aghbus.cli.worker.options import Plan
 
     _check_platform()
     if values["once"] and values["max_jobs"] is not None:
@@ -131,7 +131,7 @@ def _count(text: str) -> int:
 
 
 def _pattern(text: str) -> str:
-    from aghbus.cli.worker_artifacts import check_pattern
+    from aghbus.cli.worker.artifacts import check_pattern
 
     return check_pattern(text)
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from aghbus.cli.arguments import Command
-from aghbus.cli.errors import YES
-from aghbus.cli.render import counted, fields, safe, size, span
+from aghbus.cli.app.arguments import Command
+from aghbus.cli.app.errors import YES
+from aghbus.cli.app.text import counted, fields, safe, size, span
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

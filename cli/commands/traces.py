@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from aghbus.cli.arguments import Command, Option, whole
-from aghbus.cli.asks import CHANNEL
+from aghbus.cli.app.arguments import Command, Option, whole
+from aghbus.cli.app.errors import YES
+from aghbus.cli.app.message_text import event_line
+from aghbus.cli.app.options import CHANNEL
 from aghbus.cli.commands.work_watch import lost_note
-from aghbus.cli.describe import event_line
-from aghbus.cli.errors import YES
-from aghbus.cli.stream import follow
+from aghbus.client.events import follow
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

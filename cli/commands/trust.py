@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from aghbus.cli.arguments import Command, Option, Positional
-from aghbus.cli.errors import YES, UsageError
-from aghbus.cli.http1 import quote
-from aghbus.cli.render import fields, indented, moment, safe, table
+from aghbus.cli.app.arguments import Command, Option, Positional
+from aghbus.cli.app.errors import YES, UsageError
+from aghbus.cli.app.text import fields, indented, moment, safe, table
+from aghbus.client.http import quote
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

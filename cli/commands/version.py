@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from aghbus.cli.arguments import Command
-from aghbus.cli.errors import YES
+from aghbus.cli.app.arguments import Command
+from aghbus.cli.app.errors import YES
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

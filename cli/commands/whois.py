@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from aghbus.cli.arguments import Command, Option, Positional, seconds
-from aghbus.cli.asks import CHANNEL
-from aghbus.cli.errors import YES, AnswerIsNo
-from aghbus.cli.render import fields, indented, safe
+from aghbus.cli.app.arguments import Command, Option, Positional, seconds
+from aghbus.cli.app.errors import YES, AnswerIsNo
+from aghbus.cli.app.options import CHANNEL
+from aghbus.cli.app.text import fields, indented, safe
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

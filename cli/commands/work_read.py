@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from aghbus.cli.arguments import Command, Option, Positional
-from aghbus.cli.asks import CHANNEL, LIMIT
-from aghbus.cli.describe import work_head
-from aghbus.cli.errors import YES
-from aghbus.cli.http1 import quote
-from aghbus.cli.render import ago, compact, moment, quoted, safe, table
+from aghbus.cli.app.arguments import Command, Option, Positional
+from aghbus.cli.app.errors import YES
+from aghbus.cli.app.message_text import work_head
+from aghbus.cli.app.options import CHANNEL, LIMIT
+from aghbus.cli.app.text import ago, compact, moment, quoted, safe, table
+from aghbus.client.http import quote
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from aghbus.cli.arguments import Command, Option, Positional
-from aghbus.cli.asks import ARTIFACT, SENDING, json_object, sending, stdin_or
-from aghbus.cli.errors import YES, UsageError
-from aghbus.cli.http1 import quote
-from aghbus.cli.render import safe, shell
+from aghbus.cli.app.arguments import Command, Option, Positional
+from aghbus.cli.app.errors import YES, UsageError
+from aghbus.cli.app.options import ARTIFACT, SENDING, json_object, sending, stdin_or
+from aghbus.cli.app.text import safe, shell
+from aghbus.client.http import quote
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-    from aghbus.cli.arguments import Run
+    from aghbus.cli.app.arguments import Run
     from aghbus.cli.context import Context
 
 

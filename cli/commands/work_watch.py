@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from aghbus.cli.arguments import Command, Positional
-from aghbus.cli.asks import CHANNEL
-from aghbus.cli.describe import TERMINAL, event_line
-from aghbus.cli.errors import NO, YES
-from aghbus.cli.http1 import quote
-from aghbus.cli.render import safe
-from aghbus.cli.stream import follow
+from aghbus.cli.app.arguments import Command, Positional
+from aghbus.cli.app.errors import NO, YES
+from aghbus.cli.app.message_text import TERMINAL, event_line
+from aghbus.cli.app.options import CHANNEL
+from aghbus.cli.app.text import safe
+from aghbus.client.events import follow
+from aghbus.client.http import quote
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -6,17 +6,17 @@ from typing import Any, Final
 import msgspec
 
 from aghbus.daemon.api import parsing
-from aghbus.daemon.api.asgi import CLOSE, ClientGone, Receive, Scope, Send, reply, until_gone
-from aghbus.daemon.api.download import Download
 from aghbus.daemon.api.handlers import Call
-from aghbus.daemon.api.interruption import Interruption
+from aghbus.daemon.api.http.asgi import CLOSE, ClientGone, Receive, Scope, Send, reply, until_gone
+from aghbus.daemon.api.http.cancellation import Interruption
+from aghbus.daemon.api.http.download import Download
+from aghbus.daemon.api.http.errors import HttpRefusal, error_body, incident, request_error_body, status_of
+from aghbus.daemon.api.http.sse import KEEP_ALIVE, Stream
 from aghbus.daemon.api.openapi import document
-from aghbus.daemon.api.refusals import HttpRefusal, error_body, incident, request_error_body, status_of
 from aghbus.daemon.api.route import Handler, Route
 from aghbus.daemon.api.routes import Router, parameter_names
-from aghbus.daemon.api.sse import KEEP_ALIVE, Stream
-from aghbus.daemon.service import Service
-from aghbus.protocol.control import Answer, Readiness
+from aghbus.daemon.api.service import Service
+from aghbus.protocol.api.models import Answer, Readiness
 from aghbus.protocol.errors import RequestError, Unavailable
 from aghbus.protocol.text import escape
 

@@ -6,10 +6,10 @@ from typing import Any, Final
 from aghbus.daemon.api import queries as q
 from aghbus.daemon.api.handlers import Call
 from aghbus.daemon.api.route import Route
-from aghbus.daemon.service import Service
-from aghbus.protocol import bridge_api
-from aghbus.protocol.adapters.carried import MAX_MESSAGE_BYTES
-from aghbus.protocol.control import Event
+from aghbus.daemon.api.service import Service
+from aghbus.protocol.adapters.attachments import MAX_MESSAGE_BYTES
+from aghbus.protocol.api import bridge as bridge_api
+from aghbus.protocol.api.models import Event
 
 _MAX_BODY: Final = 2 * MAX_MESSAGE_BYTES
 """Bytes, ours: the largest message as a string, whose quotes and line ends are escaped."""

@@ -8,7 +8,7 @@ from aghbus.daemon.api import queries as q
 from aghbus.daemon.api.handlers import Call
 from aghbus.daemon.api.route import Route
 from aghbus.daemon.chains.api import ChainApi
-from aghbus.protocol.chain_api import ChainAnswerAsk, ChainRun, ChainRunAsk, ChainRuns
+from aghbus.protocol.api.chains import ChainAnswerAsk, ChainRun, ChainRunAsk, ChainRuns
 from aghbus.protocol.chains.run import RunState
 
 MAX_WAIT: Final = 60.0

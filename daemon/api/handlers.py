@@ -6,8 +6,8 @@ from importlib import metadata
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from aghbus.daemon.api import queries as q
-from aghbus.daemon.service import EventFilter, MessageQuery, Service
-from aghbus.protocol import control
+from aghbus.daemon.api.service import EventFilter, MessageQuery, Service
+from aghbus.protocol.api import models as control
 from aghbus.protocol.errors import NotFound
 from aghbus.protocol.limits import PROTOCOL
 

@@ -1,15 +1,15 @@
-"""The OpenAPI 3.1 document of the local API, drawn from the table of routes and the types of `protocol/control.py`."""
+"""The OpenAPI 3.1 document of the local API, drawn from the table of routes and the types of `protocol/api/models.py`."""
 
 from functools import cache
 from typing import Any, Final
 
 import msgspec
 
+from aghbus.daemon.api.http.errors import ANSWER_OF_CODE, STATUS_OF_CODE
 from aghbus.daemon.api.queries import BOUNDS, Query
-from aghbus.daemon.api.refusals import ANSWER_OF_CODE, STATUS_OF_CODE
 from aghbus.daemon.api.route import Route
 from aghbus.daemon.api.routes import ROUTES
-from aghbus.protocol.control import API_VERSION, Ask, ErrorAnswer, Event
+from aghbus.protocol.api.models import API_VERSION, Ask, ErrorAnswer, Event
 
 _REF: Final = "#/components/schemas/{name}"
 

@@ -12,10 +12,10 @@ from urllib.parse import parse_qsl, unquote
 import msgspec
 import msgspec.inspect
 
-from aghbus.daemon.api.asgi import CLOSE, JSON, WHOLE_BODY, ClientGone, Receive, Scope, header
+from aghbus.daemon.api.http.asgi import CLOSE, JSON, WHOLE_BODY, ClientGone, Receive, Scope, header
+from aghbus.daemon.api.http.errors import HttpRefusal, too_large
 from aghbus.daemon.api.queries import BOUNDS, MAX_SEQ, Query
-from aghbus.daemon.api.refusals import HttpRefusal, too_large
-from aghbus.protocol.control import Ask
+from aghbus.protocol.api.models import Ask
 from aghbus.protocol.errors import InvalidRequest
 
 MAX_PARAMETERS: Final = 64

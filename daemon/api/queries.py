@@ -5,7 +5,7 @@ from typing import Annotated, Final, Literal
 import msgspec
 from msgspec import Meta
 
-from aghbus.protocol import control
+from aghbus.protocol.api import models as control
 from aghbus.protocol.lifecycle import State
 from aghbus.protocol.limits import MAX_LIFETIME
 

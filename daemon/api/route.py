@@ -6,9 +6,9 @@ from typing import Any
 
 from aghbus.daemon.api import handlers as h
 from aghbus.daemon.api import queries as q
-from aghbus.daemon.service import Service
-from aghbus.protocol import control
-from aghbus.protocol.bridge_api import HandedOut
+from aghbus.daemon.api.service import Service
+from aghbus.protocol.api import models as control
+from aghbus.protocol.api.bridge import HandedOut
 
 Handler = Callable[[Service, h.Call[Any, Any, Any]], Awaitable[control.Answer]]
 Uploader = Callable[[Service, h.Call[Any, Any, Any], AsyncIterator[bytes]], Awaitable[control.Artifact]]

@@ -8,10 +8,10 @@ from aghbus.daemon.api import handlers as h
 from aghbus.daemon.api import queries as q
 from aghbus.daemon.api.bridge_routes import BRIDGE_ROUTES
 from aghbus.daemon.api.chain_routes import CHAIN_ROUTES
-from aghbus.daemon.api.refusals import HttpRefusal
+from aghbus.daemon.api.http.errors import HttpRefusal
 from aghbus.daemon.api.route import Route
 from aghbus.daemon.api.trust_routes import TRUST_ROUTES
-from aghbus.protocol import control
+from aghbus.protocol.api import models as control
 
 # Codes beside invalid_request, unavailable and internal, which every route may answer.
 _FOUND: Final = ("not_found",)

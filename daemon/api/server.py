@@ -14,13 +14,13 @@ from uvicorn.config import Config
 from uvicorn.server import ServerState
 
 from aghbus.daemon.api.app import BODY_SECONDS, ApiApp
-from aghbus.daemon.api.asgi import App
-from aghbus.daemon.api.connection import HEAD_SECONDS, IDLE_SECONDS, ApiConnection
-from aghbus.daemon.api.guard import LoopbackGuard
-from aghbus.daemon.api.listening import UnixListener, listen_tcp, listen_unix
-from aghbus.daemon.api.sse import KEEP_ALIVE
-from aghbus.daemon.logs import EventLimiter, event
-from aghbus.daemon.service import Service
+from aghbus.daemon.api.http.asgi import App
+from aghbus.daemon.api.http.connection import HEAD_SECONDS, IDLE_SECONDS, ApiConnection
+from aghbus.daemon.api.http.listeners import UnixListener, listen_tcp, listen_unix
+from aghbus.daemon.api.http.sse import KEEP_ALIVE
+from aghbus.daemon.api.http.tcp_guard import LoopbackGuard
+from aghbus.daemon.api.service import Service
+from aghbus.daemon.base.logs import EventLimiter, event
 from aghbus.protocol.limits import MAX_ENVELOPE_BYTES
 
 logger = logging.getLogger("aghbus.daemon.api")

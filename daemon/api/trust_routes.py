@@ -5,8 +5,8 @@ from typing import Any, Final
 from aghbus.daemon.api.handlers import Call
 from aghbus.daemon.api.queries import ById, Query
 from aghbus.daemon.api.route import Route
-from aghbus.daemon.service import Service
-from aghbus.protocol import trust_api
+from aghbus.daemon.api.service import Service
+from aghbus.protocol.api import trust as trust_api
 
 
 class ByTrustVerb(Query, frozen=True):

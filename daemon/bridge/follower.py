@@ -7,25 +7,26 @@ from typing import Any, Final
 
 import msgspec
 
-from aghbus.daemon.artifacts import Unreachable
-from aghbus.daemon.bridge import chains
-from aghbus.daemon.bridge.arrivals import Arrivals, Arrived, portions
-from aghbus.daemon.bridge.formats import agents
-from aghbus.daemon.bridge.handout import known_agents
-from aghbus.daemon.bridge.rows import WAITS, run_out
-from aghbus.daemon.core import Core
-from aghbus.daemon.outgoing import Batch, Sender
+from aghbus.daemon.artifacts.store import Unreachable
+from aghbus.daemon.bridge import sentient_chain as chains
+from aghbus.daemon.bridge.adapters import agents
+from aghbus.daemon.bridge.deliver import known_agents
+from aghbus.daemon.bridge.format_log import WAITS, run_out
+from aghbus.daemon.bridge.inbound import Arrivals, Arrived, portions
+from aghbus.daemon.send.sender import Batch, Sender
+from aghbus.daemon.state.context import Core
 from aghbus.protocol.adapters import common
-from aghbus.protocol.adapters.carried import cut_result, cut_text
-from aghbus.protocol.adapters.derived import envelope_id
+from aghbus.protocol.adapters.attachments import cut_result, cut_text
+from aghbus.protocol.adapters.derived_ids import envelope_id
 from aghbus.protocol.adapters.model import Agents, Place
 from aghbus.protocol.errors import InvalidRequest, Refused, Unavailable
 from aghbus.protocol.lifecycle import WorkView
-from aghbus.protocol.sending import Draft
-from aghbus.store import bridge, bridge_log, works
-from aghbus.store.bridge import Ended, Kept, StoreMemory
+from aghbus.protocol.send import Draft
+from aghbus.store.engine.transaction import Transaction
 from aghbus.store.errors import StoreUnavailable
-from aghbus.store.transaction import Transaction
+from aghbus.store.tables import bridge_log, works
+from aghbus.store.tables import bridge_messages as bridge
+from aghbus.store.tables.bridge_messages import Ended, Kept, StoreMemory
 
 _POSITION: Final = "follower"
 _PAGE: Final = 100  # rows or works dealt with in one transaction

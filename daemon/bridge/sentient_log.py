@@ -16,13 +16,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-from aghbus.daemon.core import Core
-from aghbus.daemon.failpoints import failpoint
-from aghbus.protocol.adapters.sentient_log import log_path
-from aghbus.store import bridge_log
-from aghbus.store.bridge_log import Entry
+from aghbus.daemon.base.failpoints import failpoint
+from aghbus.daemon.state.context import Core
+from aghbus.protocol.adapters.sentient.log import log_path
+from aghbus.store.engine.transaction import Transaction
 from aghbus.store.errors import StoreUnavailable
-from aghbus.store.transaction import Transaction
+from aghbus.store.tables import bridge_log
+from aghbus.store.tables.bridge_log import Entry
 
 _log = logging.getLogger("aghbus.bridge")
 

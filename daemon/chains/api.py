@@ -1,8 +1,8 @@
-"""What the local API can ask about chains: part of `aghbus.daemon.service.Service`."""
+"""What the local API can ask about chains: part of `aghbus.daemon.api.service.Service`."""
 
 from typing import Protocol
 
-from aghbus.protocol.chain_api import ChainAnswerAsk, ChainRun, ChainRunAsk, ChainRuns
+from aghbus.protocol.api.chains import ChainAnswerAsk, ChainRun, ChainRunAsk, ChainRuns
 
 
 class ChainApi(Protocol):

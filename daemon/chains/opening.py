@@ -2,16 +2,16 @@
 
 from typing import Any
 
-from aghbus.daemon.chains.formats import Formats
-from aghbus.daemon.core import Core
-from aghbus.daemon.outgoing import Batch
-from aghbus.protocol.adapters.derived import digest
+from aghbus.daemon.chains.messages import Formats
+from aghbus.daemon.send.sender import Batch
+from aghbus.daemon.state.context import Core
+from aghbus.protocol.adapters.derived_ids import digest
+from aghbus.protocol.api.models import Sent
 from aghbus.protocol.chains.chain import Node
 from aghbus.protocol.chains.templates import input_text
-from aghbus.protocol.control import Sent
-from aghbus.protocol.sending import Draft
-from aghbus.store.chains import Run
-from aghbus.store.transaction import Transaction
+from aghbus.protocol.send import Draft
+from aghbus.store.engine.transaction import Transaction
+from aghbus.store.tables.chain_runs import Run
 
 
 def peer_of(core: Core, channel: str, node: Node) -> str | None:

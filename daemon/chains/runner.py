@@ -5,15 +5,15 @@ import logging
 from collections.abc import Awaitable, Callable
 from typing import Final
 
-from aghbus.daemon.announcer import Announcer
-from aghbus.daemon.chains.formats import Elsewhere, Formats
+from aghbus.daemon.base.notifier import Announcer
+from aghbus.daemon.chains.messages import Elsewhere, Formats
 from aghbus.daemon.chains.steps import Steps
-from aghbus.daemon.core import Core
-from aghbus.daemon.outgoing import Batch, Sender
+from aghbus.daemon.send.sender import Batch, Sender
+from aghbus.daemon.state.context import Core
 from aghbus.protocol.errors import Unavailable
-from aghbus.store import chains
+from aghbus.store.engine.transaction import Transaction
 from aghbus.store.errors import StoreUnavailable
-from aghbus.store.transaction import Transaction
+from aghbus.store.tables import chain_runs as chains
 
 _log = logging.getLogger("aghbus.chains")
 

@@ -6,16 +6,16 @@ from typing import Final
 import msgspec
 
 from aghbus.daemon.chains.runner import ChainRunner
-from aghbus.daemon.core import Core
-from aghbus.daemon.outgoing import Batch
-from aghbus.protocol.adapters.derived import same_json
-from aghbus.protocol.adapters.reading import check_value
-from aghbus.protocol.chain_api import ChainAnswerAsk, ChainRun, ChainRunAsk, ChainRuns
+from aghbus.daemon.send.sender import Batch
+from aghbus.daemon.state.context import Core
+from aghbus.protocol.adapters.derived_ids import same_json
+from aghbus.protocol.adapters.strict_json import check_value
+from aghbus.protocol.api.chains import ChainAnswerAsk, ChainRun, ChainRunAsk, ChainRuns
 from aghbus.protocol.chains.chain import Chain, check_chain
 from aghbus.protocol.errors import InvalidRequest, NotFound, Refused
 from aghbus.protocol.text import is_blank
-from aghbus.store import chains
-from aghbus.store.transaction import Transaction
+from aghbus.store.engine.transaction import Transaction
+from aghbus.store.tables import chain_runs as chains
 
 _RUN_ID: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 

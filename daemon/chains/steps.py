@@ -10,11 +10,11 @@ from typing import Any, Final
 
 import msgspec
 
-from aghbus.daemon.chains.formats import Elsewhere, Formats
+from aghbus.daemon.chains.messages import Elsewhere, Formats
 from aghbus.daemon.chains.opening import open_work, peer_of
-from aghbus.daemon.closing import close_work
-from aghbus.daemon.core import Core
-from aghbus.daemon.outgoing import Batch
+from aghbus.daemon.send.closing import close_work
+from aghbus.daemon.send.sender import Batch
+from aghbus.daemon.state.context import Core
 from aghbus.protocol.adapters.model import Arrival
 from aghbus.protocol.bodies import Receipt, Trace
 from aghbus.protocol.chains.chain import Chain, Node
@@ -37,10 +37,10 @@ from aghbus.protocol.chains.templates import references, render
 from aghbus.protocol.envelope import Envelope, parse
 from aghbus.protocol.errors import InvalidRequest, NotFound, ProtocolError, Refused
 from aghbus.protocol.lifecycle import State, WorkView
-from aghbus.protocol.sending import Draft
-from aghbus.store import chains
-from aghbus.store.chains import Followed, Run, Visit
-from aghbus.store.transaction import Transaction
+from aghbus.protocol.send import Draft
+from aghbus.store.engine.transaction import Transaction
+from aghbus.store.tables import chain_runs as chains
+from aghbus.store.tables.chain_runs import Followed, Run, Visit
 
 _GONE: Final = "the work is no longer known here"
 

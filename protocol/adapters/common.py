@@ -5,13 +5,13 @@ from typing import Any, Final
 
 import msgspec
 
-from aghbus.protocol.adapters.derived import envelope_id, same_json
+from aghbus.protocol.adapters.derived_ids import envelope_id, same_json
 from aghbus.protocol.adapters.model import Finding, Memory, Place
-from aghbus.protocol.adapters.reading import pointer
+from aghbus.protocol.adapters.strict_json import pointer
 from aghbus.protocol.bodies import Receipt
 from aghbus.protocol.lifecycle import WorkView
-from aghbus.protocol.secrets import secret_paths
-from aghbus.protocol.sending import Draft
+from aghbus.protocol.secret_patterns import secret_paths
+from aghbus.protocol.send import Draft
 
 OTHER_CHANNEL: Final = "other_channel"
 """Rule of the error when the work that a message reports on is on another channel than the place's."""

@@ -14,7 +14,7 @@ from aghbus.protocol.envelope import Envelope
 from aghbus.protocol.identifiers import is_peer
 from aghbus.protocol.lifecycle import WorkView
 from aghbus.protocol.limits import DIRECTED_TTL
-from aghbus.protocol.sending import Draft
+from aghbus.protocol.send import Draft
 
 Severity = Literal["error", "warning"]
 Direction = Literal["in", "out"]

@@ -9,11 +9,11 @@ import msgspec
 from aghbus.protocol.errors import InvalidRequest
 
 if TYPE_CHECKING:
-    from aghbus.protocol.adapters.agentos import AgentOsOptions
-    from aghbus.protocol.adapters.humaninloop import Options as HumanInLoopOptions
+    from aghbus.protocol.adapters.agentos.adapter import AgentOsOptions
+    from aghbus.protocol.adapters.humaninloop.adapter import Options as HumanInLoopOptions
     from aghbus.protocol.adapters.model import Adapter
-    from aghbus.protocol.adapters.sacp import SacpOptions
-    from aghbus.protocol.adapters.sentient import SentientOptions
+    from aghbus.protocol.adapters.sacp.adapter import SacpOptions
+    from aghbus.protocol.adapters.sentient.adapter import SentientOptions
 
 FORMATS: Final = ("sentient", "humaninloop", "agentos", "sacp")
 """In the order of adapters.md."""
@@ -32,20 +32,20 @@ def adapter_for(name: str, options: Options) -> Adapter:
     """The adapter of the format `name`. Raises InvalidRequest for a name that is no format, or options that cannot be taken."""
     match name:
         case "sentient":
-            from aghbus.protocol.adapters.sentient import Sentient, SentientOptions
+            from aghbus.protocol.adapters.sentient.adapter import Sentient, SentientOptions
 
             return Sentient(options.sentient or SentientOptions())
         case "humaninloop":
-            from aghbus.protocol.adapters.humaninloop import HumanInLoop
-            from aghbus.protocol.adapters.humaninloop import Options as HumanInLoopOptions
+            from aghbus.protocol.adapters.humaninloop.adapter import HumanInLoop
+            from aghbus.protocol.adapters.humaninloop.adapter import Options as HumanInLoopOptions
 
             return HumanInLoop(options.humaninloop or HumanInLoopOptions())
         case "agentos":
-            from aghbus.protocol.adapters.agentos import AgentOs, AgentOsOptions
+            from aghbus.protocol.adapters.agentos.adapter import AgentOs, AgentOsOptions
 
             return AgentOs(options.agentos or AgentOsOptions())
         case "sacp":
-            from aghbus.protocol.adapters.sacp import Sacp, SacpOptions
+            from aghbus.protocol.adapters.sacp.adapter import Sacp, SacpOptions
 
             return Sacp(options.sacp or SacpOptions())
     raise InvalidRequest(f"{name}: is no format", hint=f"one of {', '.join(FORMATS)}")

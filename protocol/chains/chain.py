@@ -10,7 +10,7 @@ import msgspec
 from msgspec import Meta
 
 from aghbus.protocol.adapters.model import Finding
-from aghbus.protocol.adapters.reading import MAX_DEPTH, check_value, pointer
+from aghbus.protocol.adapters.strict_json import MAX_DEPTH, check_value, pointer
 from aghbus.protocol.chains.conditions import read_condition
 from aghbus.protocol.chains.errors import ChainError
 from aghbus.protocol.chains.paths import ROOTS, WORDS, Path

@@ -13,7 +13,7 @@ from typing import Any, Final, Literal
 
 import msgspec
 
-from aghbus.protocol.adapters.derived import digest
+from aghbus.protocol.adapters.derived_ids import digest
 from aghbus.protocol.adapters.timestamps import utc
 from aghbus.protocol.chains.chain import Chain, Edge
 from aghbus.protocol.chains.conditions import read_condition

@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterator
 from typing import Any, Final
 
-from aghbus.protocol.adapters.carried import NO_TEXT
+from aghbus.protocol.adapters.attachments import NO_TEXT
 from aghbus.protocol.chains.errors import ChainError
 from aghbus.protocol.chains.paths import MISSING, PATH, Path, Scope, read_path
 from aghbus.protocol.limits import MAX_ENVELOPE_BYTES

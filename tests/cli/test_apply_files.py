@@ -13,12 +13,12 @@ from typing import Any
 
 import pytest
 
-from aghbus.cli.apply_files import Application, Refused
-from aghbus.cli.arguments import GLOBAL_OPTIONS, defaults, parse
+from aghbus.cli.app.arguments import GLOBAL_OPTIONS, defaults, parse
+from aghbus.cli.app.errors import AnswerIsNo, CliError, UsageError
+from aghbus.cli.bridge.safe_write import Application, Refused
 from aghbus.cli.commands.bridge_apply import COMMANDS
 from aghbus.cli.context import Context
-from aghbus.cli.errors import AnswerIsNo, CliError, UsageError
-from aghbus.protocol.adapters.humaninloop_files import PlannedFile
+from aghbus.protocol.adapters.humaninloop.files import PlannedFile
 from tests.support.daemons import Daemon, Home, wait_for
 
 NOBODY = 65534

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from aghbus.cli.arguments import (
+from aghbus.cli.app.arguments import (
     GLOBAL_OPTIONS,
     Command,
     HelpWanted,
@@ -20,7 +20,7 @@ from aghbus.cli.arguments import (
     take_globals,
     whole,
 )
-from aghbus.cli.errors import UsageError
+from aghbus.cli.app.errors import UsageError
 
 COMMAND = Command(
     lambda context, values: 0,

@@ -3,7 +3,7 @@
 import json
 from pathlib import Path
 
-from aghbus.cli.bench_measure import summary
+from aghbus.cli.sandbox.bench import summary
 from tests.support.daemons import Home
 from tests.support.natsutil import NatsServer
 

@@ -11,16 +11,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from aghbus.cli.bridge_findings import tell
-from aghbus.cli.bridge_in import MAX_LINE_BYTES, META, raw_text, read_lines
-from aghbus.cli.bridge_works import Printed, reports
+from aghbus.cli.app.output import Output
+from aghbus.cli.app.registry import branches, longest, ways
+from aghbus.cli.bridge.findings import tell
+from aghbus.cli.bridge.pending import Printed, reports
+from aghbus.cli.bridge.submit import MAX_LINE_BYTES, META, raw_text, read_lines
 from aghbus.cli.commands.bridge import FORMATS
 from aghbus.cli.commands.convert import FORMATS as CONVERTED
 from aghbus.cli.main import entry
-from aghbus.cli.output import Output
-from aghbus.cli.registry import branches, longest, ways
 from aghbus.protocol.adapters import registry
-from aghbus.protocol.bridge_api import HandOverAsk
+from aghbus.protocol.api.bridge import HandOverAsk
 
 
 def ctl(*args: str, stdin: bytes = b"") -> subprocess.CompletedProcess[bytes]:

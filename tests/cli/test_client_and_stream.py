@@ -10,13 +10,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from aghbus.cli.arguments import GLOBAL_OPTIONS, LONGEST_SPAN, defaults
-from aghbus.cli.checkup import daemon_findings
-from aghbus.cli.client import Api
+from aghbus.cli.app.arguments import GLOBAL_OPTIONS, LONGEST_SPAN, defaults
+from aghbus.cli.app.errors import CliError, RefusedByDaemon, Unexpected, Unreachable
 from aghbus.cli.context import Context
-from aghbus.cli.errors import CliError, RefusedByDaemon, Unexpected, Unreachable
-from aghbus.cli.http1 import Endpoint, quote, target
-from aghbus.cli.stream import follow, messages
+from aghbus.cli.health_checks import daemon_findings
+from aghbus.client.api import Api
+from aghbus.client.events import follow, messages
+from aghbus.client.http import Endpoint, quote, target
 
 
 def cut_up(data: bytes, places: list[int]) -> Iterator[bytes]:

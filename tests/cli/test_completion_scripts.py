@@ -5,9 +5,9 @@ import subprocess
 
 import pytest
 
+from aghbus.cli.app.completion import bash, fish, zsh
+from aghbus.cli.app.registry import COMMANDS, GROUPS
 from aghbus.cli.main import entry
-from aghbus.cli.registry import COMMANDS, GROUPS
-from aghbus.cli.shells import bash, fish, zsh
 
 
 def complete(*words: str) -> set[str]:

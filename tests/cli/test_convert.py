@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from aghbus.cli.arguments import GLOBAL_OPTIONS, defaults, parse
+from aghbus.cli.app.arguments import GLOBAL_OPTIONS, defaults, parse
+from aghbus.cli.app.registry import load
 from aghbus.cli.commands.convert import converter_of
-from aghbus.cli.registry import load
 from aghbus.protocol.envelope import parse as parse_envelope
 
 NOW = 1_780_000_000

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from aghbus.cli.arguments import GLOBAL_OPTIONS, defaults, parse
+from aghbus.cli.app.arguments import GLOBAL_OPTIONS, defaults, parse
+from aghbus.cli.app.registry import load
 from aghbus.cli.commands.convert import converter_of
-from aghbus.cli.convert import Converted
-from aghbus.cli.registry import load
+from aghbus.cli.convert.converter import Converted
 
 NOW = 1_780_000_000
 VECTORS = Path(__file__).parent.parent / "vectors" / "seed_examples.jsonl"

@@ -2,9 +2,9 @@
 
 from typing import Any
 
-from aghbus.cli.convert_memory import Crossed, EarlierLines, Lines
+from aghbus.cli.convert.history import Crossed, EarlierLines, Lines
 from aghbus.protocol.envelope import Envelope
-from aghbus.protocol.sending import Draft, build
+from aghbus.protocol.send import Draft, build
 
 NOW = 1_780_000_000
 

@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from aghbus.cli.arguments import GLOBAL_OPTIONS, defaults, parse
+from aghbus.cli.app.arguments import GLOBAL_OPTIONS, defaults, parse
+from aghbus.cli.app.registry import load
 from aghbus.cli.commands.convert import converter_of
-from aghbus.cli.convert_lost import lost
-from aghbus.cli.registry import load
+from aghbus.cli.convert.loss import lost
 from aghbus.protocol.adapters.model import Finding
 from aghbus.protocol.envelope import parse as parse_envelope
 from tests.cli.test_convert import FOREIGN, INPUT, NOW, OUTPUT, RESPONSE, envelope, examples, trace

@@ -11,12 +11,12 @@ from typing import Any
 
 import pytest
 
-from aghbus.daemon.settings_loader import Host, load_settings
-from aghbus.protocol.trust_keys import handle_of, nickname_of
-from aghbus.protocol.trust_rotation import read_rotation
-from aghbus.store import identities
-from aghbus.store.database import Store
-from aghbus.store.key_files import read_key
+from aghbus.daemon.config.loader import Host, load_settings
+from aghbus.protocol.trust.keys import handle_of, nickname_of
+from aghbus.protocol.trust.rotation import read_rotation
+from aghbus.store.engine.database import Store
+from aghbus.store.host.key_files import read_key
+from aghbus.store.tables import identities
 from tests.support.daemons import Home
 
 

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from aghbus.cli.describe import body_line, event_line, message_line
-from aghbus.cli.output import dumps
-from aghbus.cli.render import counted, cut, fields, safe, shell, size, span, table, width
+from aghbus.cli.app.message_text import body_line, event_line, message_line
+from aghbus.cli.app.output import dumps
+from aghbus.cli.app.text import counted, cut, fields, safe, shell, size, span, table, width
 from aghbus.protocol.text import escape
 
 HOSTILE = "\x1b[31mred\x07\r\n\u202egnp.exe\u200b\x9b2J\x7f"

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from aghbus.cli.worker_journal import Journal
+from aghbus.cli.worker.journal import Journal
 from tests.support.daemons import Daemon, Home, HttpError, wait_for
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "pidfd_open"), reason="serve needs Linux")

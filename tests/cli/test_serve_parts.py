@@ -12,14 +12,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from aghbus.cli import worker_group, worker_input
+from aghbus.cli.app.output import Output
 from aghbus.cli.commands.serve import COMMANDS, plan_of
-from aghbus.cli.output import Output
-from aghbus.cli.worker_artifacts import check_pattern, collect
-from aghbus.cli.worker_journal import Entry, Journal
-from aghbus.cli.worker_process import TAIL_BYTES, Ended, Process, Tail
-from aghbus.cli.worker_report import EVENTS, Reporter
-from aghbus.cli.worker_result import line, outcome
+from aghbus.cli.worker import input as worker_input
+from aghbus.cli.worker import process_group as worker_group
+from aghbus.cli.worker.artifacts import check_pattern, collect
+from aghbus.cli.worker.journal import Entry, Journal
+from aghbus.cli.worker.process import TAIL_BYTES, Ended, Process, Tail
+from aghbus.cli.worker.reporter import EVENTS, Reporter
+from aghbus.cli.worker.result import line, outcome
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "pidfd_open"), reason="serve needs Linux")
 

@@ -20,9 +20,9 @@ HEAVY = {
     "tempfile",
     "typing",
     "urllib.request",
-    "aghbus.cli.help",
+    "aghbus.cli.app.help",
     "aghbus.protocol.text",
-    "aghbus.protocol.control",
+    "aghbus.protocol.api.models",
 }
 """Modules that no short command needs; each costs between one and thirty milliseconds."""
 

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from aghbus.store.key_files import generate_key
+from aghbus.store.host.key_files import generate_key
 from tests.support.daemons import Daemon, Home
 
 KEY, OTHER = generate_key().key_id, generate_key().key_id

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from aghbus.daemon.settings import KEYS
+from aghbus.daemon.config.settings import KEYS
 
 
 def aghd(*arguments: str, home: Path) -> subprocess.CompletedProcess[str]:

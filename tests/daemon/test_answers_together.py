@@ -7,14 +7,14 @@ from typing import Any
 
 import pytest
 
-from aghbus.daemon.carrier import Carried
-from aghbus.daemon.core import Core
-from aghbus.daemon.link import InboundMessage
-from aghbus.daemon.publisher import Publisher
+from aghbus.daemon.nats.link import InboundMessage
+from aghbus.daemon.nats.transport import Carried
+from aghbus.daemon.send.publisher import Publisher
+from aghbus.daemon.state.context import Core
 from aghbus.protocol.acks import Ack, encode_ack
+from aghbus.store.engine.writer import Job
 from aghbus.store.errors import StoreUnavailable
-from aghbus.store.outbox import Outgoing
-from aghbus.store.writer import Job
+from aghbus.store.tables.outbox import Outgoing
 from tests.daemon.test_silent_peers import Wire, publishing, send
 from tests.store.makers import rows
 

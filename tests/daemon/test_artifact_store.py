@@ -14,17 +14,17 @@ import nats
 import nats.js.api
 import pytest
 
-from aghbus.daemon.artifacts import Artifacts
-from aghbus.daemon.link import Link
-from aghbus.daemon.nats_options import NatsOptions
-from aghbus.daemon.settings import ArtifactSettings
+from aghbus.daemon.artifacts.store import Artifacts
+from aghbus.daemon.config.settings import ArtifactSettings
+from aghbus.daemon.nats.link import Link
+from aghbus.daemon.nats.options import NatsOptions
 from aghbus.protocol.errors import InvalidRequest, NotFound, Refused, RequestError, Unavailable
 from tests.support.natsutil import NatsServer, wait_until
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from aghbus.protocol.control import Artifact
+    from aghbus.protocol.api.models import Artifact
 
 BUCKET = "AGH_ARTIFACTS_V0"
 

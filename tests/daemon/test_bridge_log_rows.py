@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from aghbus.daemon.bridge.rows import WAITS, keep_record, run_out
-from aghbus.store import bridge_log
-from aghbus.store.database import Store
-from aghbus.store.transaction import Transaction
+from aghbus.daemon.bridge.format_log import WAITS, keep_record, run_out
+from aghbus.store.engine.database import Store
+from aghbus.store.engine.transaction import Transaction
+from aghbus.store.tables import bridge_log
 
 ASKED_MS = 1_780_000_000_250
 

@@ -5,8 +5,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from aghbus.daemon.bridge.formats import Formats, FormatsError, adapters, names, problems_of
-from aghbus.daemon.settings import AgentOsSettings, BridgeSettings, SacpSettings, Settings
+from aghbus.daemon.bridge.adapters import Formats, FormatsError, adapters, names, problems_of
+from aghbus.daemon.config.settings import AgentOsSettings, BridgeSettings, SacpSettings, Settings
 from aghbus.protocol.adapters.registry import FORMATS, Options, adapter_for
 from aghbus.protocol.errors import InvalidRequest, NotFound
 

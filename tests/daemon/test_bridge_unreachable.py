@@ -9,22 +9,23 @@ from typing import Any, Final
 
 import pytest
 
-from aghbus.daemon.artifacts import Artifacts, Unreachable
-from aghbus.daemon.bridge.arrivals import Arrivals
+from aghbus.daemon.artifacts.store import Artifacts, Unreachable
+from aghbus.daemon.bridge.adapters import Formats
+from aghbus.daemon.bridge.deliver import HandOut
 from aghbus.daemon.bridge.follower import Follower
-from aghbus.daemon.bridge.formats import Formats
-from aghbus.daemon.bridge.handout import HandOut
-from aghbus.daemon.bridge.rows import WAITS, keep_record
-from aghbus.daemon.carrier import CoreCarrier
-from aghbus.daemon.core import Core
-from aghbus.daemon.deadlines import Deadlines
-from aghbus.daemon.outgoing import Sender
-from aghbus.daemon.publisher import Publisher
-from aghbus.daemon.roster import Roster
-from aghbus.daemon.settings import BridgeSettings, Settings
-from aghbus.protocol.control import Artifact, Event
-from aghbus.store import bridge, bridge_log
-from aghbus.store.database import Store
+from aghbus.daemon.bridge.format_log import WAITS, keep_record
+from aghbus.daemon.bridge.inbound import Arrivals
+from aghbus.daemon.config.settings import BridgeSettings, Settings
+from aghbus.daemon.nats.transport import CoreCarrier
+from aghbus.daemon.send.deadlines import Deadlines
+from aghbus.daemon.send.publisher import Publisher
+from aghbus.daemon.send.sender import Sender
+from aghbus.daemon.state.context import Core
+from aghbus.daemon.state.presence import Roster
+from aghbus.protocol.api.models import Artifact, Event
+from aghbus.store.engine.database import Store
+from aghbus.store.tables import bridge_log
+from aghbus.store.tables import bridge_messages as bridge
 from tests.daemon.test_bridge_log_rows import ASKED_MS, record
 from tests.daemon.test_silent_peers import Hand, Up
 from tests.e2e.test_bridge import query

@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from aghbus.daemon.broker import BrokerError, EmbeddedBroker
-from aghbus.daemon.broker_folder import BrokerFolder, find_binary
-from aghbus.daemon.broker_probe import ProbeFailed, probe
-from aghbus.daemon.flock import is_locked
-from aghbus.daemon.link import InboundMessage, Link
+from aghbus.daemon.broker.directory import BrokerFolder, find_binary
+from aghbus.daemon.broker.embedded import BrokerError, EmbeddedBroker
+from aghbus.daemon.broker.probe import ProbeFailed, probe
+from aghbus.daemon.nats.link import InboundMessage, Link
+from aghbus.store.host.file_lock import is_locked
 from tests.support.natsutil import pause, wait_until
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ BACK_WITHIN = (
 MEMBER = """
 import asyncio, sys
 from pathlib import Path
-from aghbus.daemon.broker import EmbeddedBroker
+from aghbus.daemon.broker.embedded import EmbeddedBroker
 
 async def main():
     broker = EmbeddedBroker(Path(sys.argv[1]))

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from aghbus.daemon.catalog import MAX_FILE_BYTES, Catalog, CatalogError, CatalogSource, load_catalog
-from aghbus.daemon.catalog_watcher import CatalogWatcher
+from aghbus.daemon.state.catalog import MAX_FILE_BYTES, Catalog, CatalogError, CatalogSource, load_catalog
+from aghbus.daemon.tasks.catalog_watcher import CatalogWatcher
 
 VECTORS = Path(__file__).resolve().parents[1] / "vectors" / "capability_digests.jsonl"
 CASES = [json.loads(line) for line in VECTORS.read_text().splitlines()]

@@ -8,26 +8,26 @@ from typing import Any, TypeVar
 
 import pytest
 
-from aghbus.daemon.artifacts import Artifacts, Unreachable
-from aghbus.daemon.bridge.service import Bridge
-from aghbus.daemon.carrier import CoreCarrier
+from aghbus.daemon.artifacts.store import Artifacts, Unreachable
+from aghbus.daemon.base.clock import Clock
+from aghbus.daemon.bridge.bridge import Bridge
 from aghbus.daemon.chains import runner as runners
-from aghbus.daemon.chains.formats import Formats
+from aghbus.daemon.chains.messages import Formats
 from aghbus.daemon.chains.runner import ChainRunner
 from aghbus.daemon.chains.service import ChainService
-from aghbus.daemon.clock import Clock
-from aghbus.daemon.core import Core
-from aghbus.daemon.deadlines import Deadlines
-from aghbus.daemon.outgoing import Batch, Sender
-from aghbus.daemon.publisher import Publisher
-from aghbus.daemon.roster import Roster
-from aghbus.daemon.settings import BridgeSettings, Settings
-from aghbus.protocol.artifacts import artifact_uri
-from aghbus.protocol.chain_api import ChainRun, ChainRunAsk
-from aghbus.protocol.control import Artifact
-from aghbus.store.database import Store
+from aghbus.daemon.config.settings import BridgeSettings, Settings
+from aghbus.daemon.nats.transport import CoreCarrier
+from aghbus.daemon.send.deadlines import Deadlines
+from aghbus.daemon.send.publisher import Publisher
+from aghbus.daemon.send.sender import Batch, Sender
+from aghbus.daemon.state.context import Core
+from aghbus.daemon.state.presence import Roster
+from aghbus.protocol.api.artifact_uri import artifact_uri
+from aghbus.protocol.api.chains import ChainRun, ChainRunAsk
+from aghbus.protocol.api.models import Artifact
+from aghbus.store.engine.database import Store
+from aghbus.store.engine.transaction import Transaction
 from aghbus.store.errors import StoreUnavailable
-from aghbus.store.transaction import Transaction
 from tests.daemon.test_silent_peers import Up
 from tests.e2e.test_chains import asked, chain
 from tests.store.makers import BOB, US

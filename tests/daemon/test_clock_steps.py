@@ -7,18 +7,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from aghbus.daemon.broker import BrokerError
-from aghbus.daemon.clock import Clock, arm
-from aghbus.daemon.clock_steps import STEP_MS
-from aghbus.daemon.core import Core
-from aghbus.daemon.link import Link
-from aghbus.daemon.nats_options import NatsOptions
-from aghbus.daemon.roster import Roster
-from aghbus.daemon.settings import Settings
+from aghbus.daemon.base.clock import Clock, arm
+from aghbus.daemon.broker.embedded import BrokerError
+from aghbus.daemon.config.settings import Settings
+from aghbus.daemon.nats.link import Link
+from aghbus.daemon.nats.options import NatsOptions
+from aghbus.daemon.state.clock_steps import STEP_MS
+from aghbus.daemon.state.context import Core
+from aghbus.daemon.state.presence import Roster
 from aghbus.protocol.bodies import PeerCard
-from aghbus.store import inbox
-from aghbus.store.database import Store
-from aghbus.store.transaction import Transaction
+from aghbus.store.engine.database import Store
+from aghbus.store.engine.transaction import Transaction
+from aghbus.store.tables import inbox
 from tests.store.makers import receive, rows, say
 
 DAY_MS = 86_400_000

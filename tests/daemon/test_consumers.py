@@ -7,20 +7,20 @@ from pathlib import Path
 
 import pytest
 
-from aghbus.daemon.broker import BrokerError
-from aghbus.daemon.clock import Clock
-from aghbus.daemon.consumers import Consumer, Consumers
-from aghbus.daemon.core import Core
-from aghbus.daemon.link import Link
-from aghbus.daemon.mailbox import Mailbox
-from aghbus.daemon.nats_options import NatsOptions
-from aghbus.daemon.roster import Roster
-from aghbus.daemon.settings import Settings
-from aghbus.protocol.control import InboxItem, InboxNextAsk
+from aghbus.daemon.base.clock import Clock
+from aghbus.daemon.broker.embedded import BrokerError
+from aghbus.daemon.config.settings import Settings
+from aghbus.daemon.nats.link import Link
+from aghbus.daemon.nats.options import NatsOptions
+from aghbus.daemon.services.inbox import Mailbox
+from aghbus.daemon.state.context import Core
+from aghbus.daemon.state.inbox_waiters import Consumer, Consumers
+from aghbus.daemon.state.presence import Roster
+from aghbus.protocol.api.models import InboxItem, InboxNextAsk
 from aghbus.protocol.errors import NotFound
-from aghbus.store import inbox
-from aghbus.store.database import Store
-from aghbus.store.transaction import Transaction
+from aghbus.store.engine.database import Store
+from aghbus.store.engine.transaction import Transaction
+from aghbus.store.tables import inbox
 from tests.store.makers import NOW_MS, receiving, say
 from tests.support.natsutil import wait_until
 

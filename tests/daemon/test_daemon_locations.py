@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from aghbus.daemon.locations import prepare_folders, this_host
-from aghbus.protocol.locations import LocationError, Locations, locate
+from aghbus.daemon.config.folders import prepare_folders, this_host
+from aghbus.store.host.locations import LocationError, Locations, locate
 
 
 @pytest.fixture

@@ -1,6 +1,6 @@
 """What is remembered of the server's refusals, and for how long, in the words of nats-server 2.15 as nats-py lowers them."""
 
-from aghbus.daemon.denied import Denied
+from aghbus.daemon.nats.permission_errors import Denied
 
 SUBSCRIPTION = 'nats: permissions violation for subscription to "{}"'
 PUBLISH = 'nats: permissions violation for publish to "{}"'

@@ -11,13 +11,13 @@ from typing import Any
 import msgspec
 import pytest
 
-from aghbus.daemon import heard as heards
-from aghbus.daemon.catalog import Catalog
-from aghbus.protocol.control import WhoisAsk
+from aghbus.daemon.discovery import presence_writer as heards
+from aghbus.daemon.state.catalog import Catalog
+from aghbus.protocol.api.models import WhoisAsk
 from aghbus.protocol.envelope import parse
-from aghbus.store.dedup import key_of
+from aghbus.store.engine.dedup import key_of
+from aghbus.store.engine.transaction import Transaction
 from aghbus.store.errors import StoreUnavailable
-from aghbus.store.transaction import Transaction
 from tests.daemon.test_flood import Bench, bench
 from tests.support.natsutil import wait_until
 

@@ -11,13 +11,13 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import given, settings
 
-from aghbus.daemon import streams
-from aghbus.daemon.announcer import Announcer
-from aghbus.daemon.service import EventFilter
-from aghbus.daemon.streams import follow
-from aghbus.protocol.control import Event
-from aghbus.store import tail as tails
-from aghbus.store.database import Store
+from aghbus.daemon.api.service import EventFilter
+from aghbus.daemon.base.notifier import Announcer
+from aghbus.daemon.services import event_stream as streams
+from aghbus.daemon.services.event_stream import follow
+from aghbus.protocol.api.models import Event
+from aghbus.store.engine import event_buffer as tails
+from aghbus.store.engine.database import Store
 from tests.store.makers import BOB, EVE, receiving, rows, say
 
 EVERYTHING = EventFilter()

@@ -12,30 +12,30 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from aghbus.daemon import discovery
-from aghbus.daemon.broker import BrokerError
-from aghbus.daemon.carrier import CoreCarrier
-from aghbus.daemon.clock import Clock
-from aghbus.daemon.core import Core
-from aghbus.daemon.deadlines import Deadlines
-from aghbus.daemon.discovery import Discovery
-from aghbus.daemon.flood import _BYTES
-from aghbus.daemon.intake import Intake
-from aghbus.daemon.link import InboundMessage, Link
-from aghbus.daemon.link_events import Settlement
-from aghbus.daemon.nats_options import NatsOptions
-from aghbus.daemon.publisher import Publisher
-from aghbus.daemon.roster import Roster
-from aghbus.daemon.settings import LimitsSettings, ReceiveSettings, Settings
-from aghbus.daemon.trust_settings import TrustSettings
-from aghbus.protocol.budget import Budgets, Doubts
+from aghbus.daemon.base.clock import Clock
+from aghbus.daemon.broker.embedded import BrokerError
+from aghbus.daemon.config.settings import LimitsSettings, ReceiveSettings, Settings
+from aghbus.daemon.config.trust_settings import TrustSettings
+from aghbus.daemon.discovery import discovery
+from aghbus.daemon.discovery.discovery import Discovery
+from aghbus.daemon.nats.events import Settlement
+from aghbus.daemon.nats.link import InboundMessage, Link
+from aghbus.daemon.nats.options import NatsOptions
+from aghbus.daemon.nats.transport import CoreCarrier
+from aghbus.daemon.receive.intake import Intake
+from aghbus.daemon.send.deadlines import Deadlines
+from aghbus.daemon.send.publisher import Publisher
+from aghbus.daemon.state.context import Core
+from aghbus.daemon.state.presence import Roster
+from aghbus.daemon.state.rate_limits import _BYTES
 from aghbus.protocol.envelope import Envelope
 from aghbus.protocol.identifiers import subject_for
 from aghbus.protocol.limits import MAX_LIFETIME
-from aghbus.protocol.trust_keys import SigningKey
-from aghbus.protocol.trust_proof import EnvelopeSigner
-from aghbus.store.database import Store
-from aghbus.store.dedup import DedupWindow
+from aghbus.protocol.rate_limit import Budgets, Doubts
+from aghbus.protocol.trust.keys import SigningKey
+from aghbus.protocol.trust.proof import EnvelopeSigner
+from aghbus.store.engine.database import Store
+from aghbus.store.engine.dedup import DedupWindow
 from tests.support.natsutil import wait_until
 
 FRIEND = EnvelopeSigner(SigningKey(bytes(range(32))), "friend")

@@ -6,15 +6,15 @@ from pathlib import Path
 
 import pytest
 
-from aghbus.daemon.identities import Identities
-from aghbus.daemon.keys import FormerKey, load_former, load_signer, put_aside
-from aghbus.daemon.link import InboundMessage
-from aghbus.daemon.settings import Settings
-from aghbus.daemon.trust_settings import TrustSettings
+from aghbus.daemon.config.settings import Settings
+from aghbus.daemon.config.trust_settings import TrustSettings
+from aghbus.daemon.nats.link import InboundMessage
+from aghbus.daemon.state.identities import Identities
+from aghbus.daemon.state.keys import FormerKey, load_former, load_signer, put_aside
 from aghbus.protocol.identifiers import direct_id, subject_for
-from aghbus.protocol.locations import Locations, locate
-from aghbus.protocol.trust_keys import SigningKey, handle_of
-from aghbus.store.key_files import KEY_FILE, KeyFileError, write_key
+from aghbus.protocol.trust.keys import SigningKey, handle_of
+from aghbus.store.host.key_files import KEY_FILE, KeyFileError, write_key
+from aghbus.store.host.locations import Locations, locate
 from tests.daemon.test_flood import OTHER, bench
 
 OLD, NEW = SigningKey(bytes(range(32))), SigningKey(bytes(range(1, 33)))

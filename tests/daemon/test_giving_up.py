@@ -6,18 +6,18 @@ from pathlib import Path
 
 import pytest
 
-from aghbus.daemon.carrier import Carried, CoreCarrier
-from aghbus.daemon.core import Core
-from aghbus.daemon.link import InboundMessage, Link
-from aghbus.daemon.link_events import LinkTimeout
-from aghbus.daemon.publisher import Publisher
+from aghbus.daemon.nats.events import LinkTimeout
+from aghbus.daemon.nats.link import InboundMessage, Link
+from aghbus.daemon.nats.transport import Carried, CoreCarrier
+from aghbus.daemon.send.publisher import Publisher
+from aghbus.daemon.state.context import Core
 from aghbus.protocol.acks import MAX_ANSWER_BYTES, Ack, encode_ack
 from aghbus.protocol.errors import NotFound
-from aghbus.store import inbox, outbox
+from aghbus.store.engine.transaction import Transaction
 from aghbus.store.errors import StoreUnavailable
-from aghbus.store.outbox import Outgoing
 from aghbus.store.retention import Policy, sweep
-from aghbus.store.transaction import Transaction
+from aghbus.store.tables import inbox, outbox
+from aghbus.store.tables.outbox import Outgoing
 from tests.daemon.test_link import to, up
 from tests.daemon.test_silent_peers import Wire, _nowhere, publishing
 from tests.store.makers import BOB, US, receipt, rows, say, sending

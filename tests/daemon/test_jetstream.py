@@ -10,15 +10,16 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from aghbus.daemon import jetstream_consumer, nats_connection
-from aghbus.daemon.jetstream_api import JetStreamApi, JetStreamError
-from aghbus.daemon.jetstream_consumer import stream_sequence
-from aghbus.daemon.jetstream_stream import STREAM, covers, differences, wanted
-from aghbus.daemon.link import InboundMessage, LinkDown
-from aghbus.daemon.settings import JetStreamSettings
+from aghbus.daemon.config.settings import JetStreamSettings
+from aghbus.daemon.jetstream import consumer as jetstream_consumer
+from aghbus.daemon.jetstream.api import JetStreamApi, JetStreamError
+from aghbus.daemon.jetstream.consumer import stream_sequence
+from aghbus.daemon.jetstream.stream import STREAM, covers, differences, wanted
+from aghbus.daemon.nats import connection as nats_connection
+from aghbus.daemon.nats.link import InboundMessage, LinkDown
 from aghbus.protocol.identifiers import route_token
-from aghbus.protocol.jetstream_config import MAX_MESSAGE_BYTES
-from aghbus.protocol.nats_names import durable_name
+from aghbus.protocol.nats.jetstream import MAX_MESSAGE_BYTES
+from aghbus.protocol.nats.names import durable_name
 from tests.support.jetstream import CHANNEL, WORKSPACE, Peer, admin, row
 from tests.support.natsutil import NatsServer, wait_until
 

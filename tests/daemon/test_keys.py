@@ -10,13 +10,12 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric.ec import SECP256R1, generate_private_key
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
-from aghbus.daemon.keys import load_signer
-from aghbus.daemon.settings import Settings
-from aghbus.daemon.trust_settings import TrustSettings, policy_of
-from aghbus.protocol.locations import Locations, locate
-from aghbus.protocol.trust_keys import SigningKey
-from aghbus.protocol.trust_policy import ChannelRule
-from aghbus.store.key_files import (
+from aghbus.daemon.config.settings import Settings
+from aghbus.daemon.config.trust_settings import TrustSettings, policy_of
+from aghbus.daemon.state.keys import load_signer
+from aghbus.protocol.trust.keys import SigningKey
+from aghbus.protocol.trust.policy import ChannelRule
+from aghbus.store.host.key_files import (
     MAX_KEY_BYTES,
     KeyFileError,
     generate_key,
@@ -25,6 +24,7 @@ from aghbus.store.key_files import (
     read_passphrase,
     write_key,
 )
+from aghbus.store.host.locations import Locations, locate
 
 KEY: Final = SigningKey(bytes(range(32)))
 # RFC 8410 section 7: the private key of the example, and the public one that goes with it.

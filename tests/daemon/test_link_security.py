@@ -16,15 +16,15 @@ import msgspec
 import nkeys  # type: ignore[import-untyped] # the package has no types
 import pytest
 
-from aghbus.daemon.link import Link
-from aghbus.daemon.logs import TextFormatter
-from aghbus.daemon.nats_options import NatsOptions
+from aghbus.daemon.base.logs import TextFormatter
+from aghbus.daemon.nats.link import Link
+from aghbus.daemon.nats.options import NatsOptions
 from tests.support.natsutil import NatsServer, wait_until
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from aghbus.daemon.link import LinkProblem
+    from aghbus.daemon.nats.link import LinkProblem
 
 SECRET = "s3cr3t-that-nobody-may-see"
 

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from aghbus.daemon.logs import (
+from aghbus.daemon.base.logs import (
     MAX_LIMITER_KEYS,
     EventLimiter,
     JsonFormatter,

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from aghbus.daemon.nats_context import SELECTED
-from aghbus.daemon.nats_options import NatsOptions, NatsOptionsError, resolve_nats_options
-from aghbus.daemon.settings import NatsSettings
+from aghbus.daemon.config.settings import NatsSettings
+from aghbus.daemon.nats.context import SELECTED
+from aghbus.daemon.nats.options import NatsOptions, NatsOptionsError, resolve_nats_options
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from nats.aio.client import Client
 from nats.protocol.parser import Parser
 
-from aghbus.daemon import nats_parser
-from aghbus.daemon.link_events import InboundMessage
-from aghbus.daemon.nats_parser import MessageParser
+from aghbus.daemon.nats import parser as nats_parser
+from aghbus.daemon.nats.events import InboundMessage
+from aghbus.daemon.nats.parser import MessageParser
 
 DIRECT = (1, 2, 30)
 """Numbers of subscriptions with a receiver; 4 is the library's own, 5 nobody's."""

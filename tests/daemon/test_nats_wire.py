@@ -8,8 +8,8 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from aghbus.daemon import nats_wire
-from aghbus.daemon.nats_wire import Wire
+from aghbus.daemon.nats import read_ahead as nats_wire
+from aghbus.daemon.nats.read_ahead import Wire
 
 
 class Socket(asyncio.Transport):

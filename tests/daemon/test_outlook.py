@@ -2,7 +2,7 @@
 
 import asyncio
 
-from aghbus.daemon.outlook import Outlook
+from aghbus.daemon.send.retry_timer import Outlook
 
 
 def rung(outlook: Outlook) -> bool | None:

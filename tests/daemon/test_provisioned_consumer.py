@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
-from aghbus.daemon.jetstream_api import JetStreamApi
-from aghbus.daemon.jetstream_stream import STREAM
-from aghbus.daemon.link import InboundMessage
+from aghbus.daemon.jetstream.api import JetStreamApi
+from aghbus.daemon.jetstream.stream import STREAM
+from aghbus.daemon.nats.link import InboundMessage
 from aghbus.protocol.acks import ANSWER_TO, Ack, encode_ack, may_answer
 from aghbus.protocol.identifiers import route_token
-from aghbus.protocol.nats_names import durable_name, provisioned_delivery
-from aghbus.protocol.nats_permissions import Network, setup
+from aghbus.protocol.nats.names import durable_name, provisioned_delivery
+from aghbus.protocol.nats.permissions import Network, setup
 from tests.support.jetstream import CHANNEL, WORKSPACE, Peer, admin, row
 from tests.support.natsutil import NatsServer, wait_until
 

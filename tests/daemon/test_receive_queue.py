@@ -7,21 +7,21 @@ from pathlib import Path
 
 import pytest
 
-from aghbus.daemon.broker import BrokerError
-from aghbus.daemon.carrier import CoreCarrier
-from aghbus.daemon.clock import Clock
-from aghbus.daemon.core import Core
-from aghbus.daemon.deadlines import Deadlines
-from aghbus.daemon.discovery import Discovery
-from aghbus.daemon.intake import Intake
-from aghbus.daemon.link import InboundMessage, Link
-from aghbus.daemon.nats_options import NatsOptions
-from aghbus.daemon.publisher import Publisher
-from aghbus.daemon.roster import Roster
-from aghbus.daemon.settings import ReceiveSettings, Settings
+from aghbus.daemon.base.clock import Clock
+from aghbus.daemon.broker.embedded import BrokerError
+from aghbus.daemon.config.settings import ReceiveSettings, Settings
+from aghbus.daemon.discovery.discovery import Discovery
+from aghbus.daemon.nats.link import InboundMessage, Link
+from aghbus.daemon.nats.options import NatsOptions
+from aghbus.daemon.nats.transport import CoreCarrier
+from aghbus.daemon.receive.intake import Intake
+from aghbus.daemon.send.deadlines import Deadlines
+from aghbus.daemon.send.publisher import Publisher
+from aghbus.daemon.state.context import Core
+from aghbus.daemon.state.presence import Roster
 from aghbus.protocol.bodies import PeerCard
 from aghbus.protocol.identifiers import subject_for
-from aghbus.store.database import Store
+from aghbus.store.engine.database import Store
 
 QUEUE = 100
 

@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 
-from aghbus.daemon import secrets_guard
+from aghbus.daemon.send import secret_guard as secrets_guard
 from aghbus.protocol.envelope import Envelope
 from aghbus.protocol.errors import InvalidRequest
-from aghbus.protocol.sending import Draft, build
+from aghbus.protocol.send import Draft, build
 
 NOW = 1_800_000_000
 TOKEN = "ghp_" + "a1" * 18

@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from aghbus.daemon.config_layers import ConfigError, Problem
-from aghbus.daemon.config_rules import Duration, Size, Source, show_duration, show_size, split_address
-from aghbus.daemon.config_view import keys_table, problems_text, show_json, show_text
-from aghbus.daemon.settings import KEYS, Settings, reloadable_changes, value_of
-from aghbus.daemon.settings_loader import Host, Loaded, load_settings
+from aghbus.daemon.config.display import keys_table, problems_text, show_json, show_text
+from aghbus.daemon.config.layers import ConfigError, Problem
+from aghbus.daemon.config.loader import Host, Loaded, load_settings
+from aghbus.daemon.config.settings import KEYS, Settings, reloadable_changes, value_of
+from aghbus.daemon.config.value_types import Duration, Size, Source, show_duration, show_size, split_address
 
 ROOT = Path(__file__).resolve().parents[2]
 TEXT = Source(textual=True, folder="/", home="/h")
@@ -372,7 +372,7 @@ def test_every_default_obeys_its_own_rule() -> None:
 
 def test_the_manual_holds_the_table_of_keys() -> None:
     manual = (ROOT / "docs" / "configuration.md").read_text()
-    assert keys_table() in manual, "put what aghbus.daemon.config_view.keys_table() returns into it"
+    assert keys_table() in manual, "put what aghbus.daemon.config.display.keys_table() returns into it"
 
 
 def test_the_annotated_example_names_every_key_with_its_default_or_a_good_value(host: Host) -> None:

@@ -7,23 +7,23 @@ from pathlib import Path
 
 import pytest
 
-from aghbus.daemon.broker import BrokerError
-from aghbus.daemon.carrier import Carried
-from aghbus.daemon.clock import Clock
-from aghbus.daemon.core import Core
-from aghbus.daemon.link import InboundMessage, Link
-from aghbus.daemon.nats_options import NatsOptions
-from aghbus.daemon.publisher import Publisher
-from aghbus.daemon.roster import Roster
-from aghbus.daemon.settings import RetrySettings, Settings
-from aghbus.daemon.silence import Silences
+from aghbus.daemon.base.clock import Clock
+from aghbus.daemon.broker.embedded import BrokerError
+from aghbus.daemon.config.settings import RetrySettings, Settings
+from aghbus.daemon.nats.link import InboundMessage, Link
+from aghbus.daemon.nats.options import NatsOptions
+from aghbus.daemon.nats.transport import Carried
+from aghbus.daemon.send.publisher import Publisher
+from aghbus.daemon.send.unresponsive_peers import Silences
+from aghbus.daemon.state.context import Core
+from aghbus.daemon.state.presence import Roster
 from aghbus.protocol.acks import Ack, encode_ack
 from aghbus.protocol.identifiers import subject_for
-from aghbus.store import outbox, retry
-from aghbus.store.database import Store
-from aghbus.store.outbox import Outgoing
-from aghbus.store.retry import Schedule
-from aghbus.store.transaction import Transaction
+from aghbus.store.engine.database import Store
+from aghbus.store.engine.transaction import Transaction
+from aghbus.store.tables import outbox, retry
+from aghbus.store.tables.outbox import Outgoing
+from aghbus.store.tables.retry import Schedule
 from tests.store.makers import BOB, CHANNEL, US, WORKSPACE, say, sending
 from tests.support.natsutil import wait_until
 

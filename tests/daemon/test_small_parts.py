@@ -6,17 +6,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from aghbus.daemon import failpoints
-from aghbus.daemon.announcer import Announcer
-from aghbus.daemon.counters import Counters
-from aghbus.daemon.roster import MAX_PEERS, Roster
+from aghbus.daemon.base import failpoints
+from aghbus.daemon.base.metrics import Counters
+from aghbus.daemon.base.notifier import Announcer
+from aghbus.daemon.state.presence import MAX_PEERS, Roster
 from aghbus.protocol.acks import Ack, encode_ack, encode_signed_ack, is_answer_of, may_answer, parse_ack
 from aghbus.protocol.bodies import PeerCard
-from aghbus.protocol.budget import Budgets
 from aghbus.protocol.envelope import parse
 from aghbus.protocol.errors import Malformed
-from aghbus.protocol.trust_keys import SigningKey
-from aghbus.protocol.trust_proof import EnvelopeSigner
+from aghbus.protocol.rate_limit import Budgets
+from aghbus.protocol.trust.keys import SigningKey
+from aghbus.protocol.trust.proof import EnvelopeSigner
 
 
 async def test_a_ring_wakes_everybody_who_waits_and_is_not_missed() -> None:

@@ -9,27 +9,27 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from aghbus.daemon.clock import Clock
-from aghbus.daemon.core import Core
-from aghbus.daemon.link import Link
-from aghbus.daemon.roster import Roster
-from aghbus.daemon.settings import Settings
-from aghbus.daemon.trust_changes import TrustChanges
-from aghbus.daemon.trust_policy import denied_as, merged
-from aghbus.daemon.trust_settings import TrustSettings, policy_of
+from aghbus.daemon.base.clock import Clock
+from aghbus.daemon.config.settings import Settings
+from aghbus.daemon.config.trust_settings import TrustSettings, policy_of
+from aghbus.daemon.nats.link import Link
+from aghbus.daemon.services.trust_rules import TrustChanges
+from aghbus.daemon.state.context import Core
+from aghbus.daemon.state.presence import Roster
+from aghbus.daemon.state.trust_policy import denied_as, merged
+from aghbus.protocol.api.trust import TrustAsk
 from aghbus.protocol.effects import Quarantine, Remember
 from aghbus.protocol.envelope import Envelope, parse
 from aghbus.protocol.errors import ProtocolError, Refused
-from aghbus.protocol.trust import assess
-from aghbus.protocol.trust_api import TrustAsk
-from aghbus.protocol.trust_keys import SigningKey
-from aghbus.protocol.trust_policy import ChannelRule, Policy
-from aghbus.protocol.trust_proof import sign, verify_envelope
-from aghbus.protocol.trust_why import explain
-from aghbus.store.database import Store
-from aghbus.store.key_files import generate_key
-from aghbus.store.transaction import Transaction
-from aghbus.store.trust import Rule
+from aghbus.protocol.trust.explain import explain
+from aghbus.protocol.trust.keys import SigningKey
+from aghbus.protocol.trust.policy import ChannelRule, Policy
+from aghbus.protocol.trust.proof import sign, verify_envelope
+from aghbus.protocol.trust.trust import assess
+from aghbus.store.engine.database import Store
+from aghbus.store.engine.transaction import Transaction
+from aghbus.store.engine.trust_rules import Rule
+from aghbus.store.host.key_files import generate_key
 
 NOW = 1_776_366_200
 FIRST, SECOND = generate_key(), generate_key()
@@ -207,7 +207,7 @@ class TestFirstUse:
         assert dict(core.trust.now.pins) == {"ops": FIRST.key_id}
 
     async def test_the_table_is_bounded(self, store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr("aghbus.store.trust.MAX_RULES", 2)
+        monkeypatch.setattr("aghbus.store.engine.trust_rules.MAX_RULES", 2)
         core = core_of(store, first_use="pin")
         for name in ("a", "b", "c"):
             await self.heard(core, said_by(name, FIRST))

@@ -8,16 +8,16 @@ from typing import Any
 
 import pytest
 
-from aghbus.daemon.link import InboundMessage
-from aghbus.daemon.trust_changes import TrustChanges
-from aghbus.daemon.verification import FEW, Verification
-from aghbus.protocol.budget import Budgets, Doubts
+from aghbus.daemon.nats.link import InboundMessage
+from aghbus.daemon.services.trust_rules import TrustChanges
+from aghbus.daemon.state.signature_pool import FEW, Verification
+from aghbus.protocol.api.trust import TrustAsk
 from aghbus.protocol.envelope import Envelope, parse
 from aghbus.protocol.errors import VerificationFailed
 from aghbus.protocol.identifiers import subject_for
-from aghbus.protocol.trust_api import TrustAsk
-from aghbus.protocol.trust_keys import SigningKey
-from aghbus.protocol.trust_proof import EnvelopeSigner, verify_envelope
+from aghbus.protocol.rate_limit import Budgets, Doubts
+from aghbus.protocol.trust.keys import SigningKey
+from aghbus.protocol.trust.proof import EnvelopeSigner, verify_envelope
 from tests.daemon.test_flood import FRIEND, OTHER, Bench, Settled, Still, bench, spent_by
 
 MANY = 3 * FEW

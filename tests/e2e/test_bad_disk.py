@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from aghbus.store.mark import read_mark
+from aghbus.store.engine.commit_marker import read_mark
 from tests.support.daemons import Daemon, Home, HttpError, wait_for
 from tests.support.natsutil import NatsServer
 

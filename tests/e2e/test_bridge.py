@@ -17,8 +17,8 @@ from typing import Any
 
 import pytest
 
-from aghbus.store import meta
-from aghbus.store.database import Store
+from aghbus.store.engine import meta
+from aghbus.store.engine.database import Store
 from tests.support.daemons import Daemon, Home, HttpError, UnixClient, wait_for
 from tests.support.natsutil import NatsServer
 

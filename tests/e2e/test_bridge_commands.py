@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 
-from aghbus.store import meta
-from aghbus.store.database import Store
+from aghbus.store.engine import meta
+from aghbus.store.engine.database import Store
 from tests.support.daemons import Daemon, Home, wait_for
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "pidfd_open"), reason="bridging to a command needs Linux")

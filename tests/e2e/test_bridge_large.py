@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from aghbus.daemon.settings import ArtifactSettings
+from aghbus.daemon.config.settings import ArtifactSettings
 from tests.e2e.test_bridge import MAP, SHORT, daemons, hand_over, messages, query
 from tests.support.daemons import Daemon, HttpError, UnixClient, wait_for
 from tests.support.jetstream import admin

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from aghbus.daemon.failpoints import POINTS
+from aghbus.daemon.base.failpoints import POINTS
 from tests.support.crashes import Keeper, run_until_done
 from tests.support.daemons import Daemon, Home, wait_for
 from tests.support.ledger import balance

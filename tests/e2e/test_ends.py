@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from aghbus.daemon.catalog import CatalogError
-from aghbus.daemon.discovery import Discovery
+from aghbus.daemon.config.settings import NatsSettings, Settings
+from aghbus.daemon.discovery.discovery import Discovery
 from aghbus.daemon.process import run_daemon
-from aghbus.daemon.settings import NatsSettings, Settings
-from aghbus.protocol.locations import locate
-from aghbus.store.database import Store
+from aghbus.daemon.state.catalog import CatalogError
+from aghbus.store.engine.database import Store
+from aghbus.store.host.locations import locate
 from tests.support.daemons import Daemon, Home, wait_for
 
 

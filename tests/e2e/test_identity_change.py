@@ -11,12 +11,12 @@ import nats
 import nats.errors
 import pytest
 
-from aghbus.daemon.jetstream_api import JetStreamApi
-from aghbus.daemon.jetstream_stream import STREAM
+from aghbus.daemon.jetstream.api import JetStreamApi
+from aghbus.daemon.jetstream.stream import STREAM
 from aghbus.protocol.identifiers import route_token, subject_for
-from aghbus.protocol.trust_keys import handle_of
-from aghbus.protocol.trust_proof import EnvelopeSigner, sign, verify
-from aghbus.store.key_files import read_key
+from aghbus.protocol.trust.keys import handle_of
+from aghbus.protocol.trust.proof import EnvelopeSigner, sign, verify
+from aghbus.store.host.key_files import read_key
 from tests.support.daemons import Daemon, Home, HttpError, wait_for
 from tests.support.foreign import foreign_peer
 from tests.support.jetstream import admin

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from aghbus.daemon.jetstream_stream import STREAM
+from aghbus.daemon.jetstream.stream import STREAM
 from tests.support.daemons import Daemon, Home, HttpError, wait_for
 from tests.support.jetstream import admin
 from tests.support.natsutil import NatsServer

@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from aghbus.daemon.broker_folder import find_binary
-from aghbus.daemon.jetstream_api import JetStreamApi
-from aghbus.daemon.jetstream_stream import STREAM
-from aghbus.daemon.link import InboundMessage
-from aghbus.daemon.nats_options import NatsOptions
+from aghbus.daemon.broker.directory import find_binary
+from aghbus.daemon.jetstream.api import JetStreamApi
+from aghbus.daemon.jetstream.stream import STREAM
+from aghbus.daemon.nats.link import InboundMessage
+from aghbus.daemon.nats.options import NatsOptions
 from aghbus.protocol.identifiers import route_token
-from aghbus.protocol.nats_names import durable_name
+from aghbus.protocol.nats.names import durable_name
 from tests.support.broker_users import Client, Decentralized, GuardedBroker, connected, threaded
 from tests.support.daemons import Daemon, Home, wait_for
 from tests.support.natsutil import NatsServer, wait_until

@@ -16,7 +16,7 @@ from typing import Any, Final, NamedTuple
 
 import pytest
 
-from aghbus.daemon.failpoints import VARIABLE
+from aghbus.daemon.base.failpoints import VARIABLE
 from tests.support.bridging import (
     WITHIN,
     agent_map,

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from aghbus.protocol.identifiers import route_token
-from aghbus.protocol.trust import PROFILE
-from aghbus.protocol.trust_proof import verify
-from aghbus.store.key_files import generate_key, write_key
+from aghbus.protocol.trust.proof import verify
+from aghbus.protocol.trust.trust import PROFILE
+from aghbus.store.host.key_files import generate_key, write_key
 from tests.support.daemons import Daemon, Home, wait_for
 
 

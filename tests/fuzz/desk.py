@@ -8,7 +8,7 @@ from aghbus.protocol.adapters.model import Adapter, Agents, Arrival, Direction, 
 from aghbus.protocol.effects import Advance, Open
 from aghbus.protocol.envelope import OPENING_KINDS, Envelope, parse
 from aghbus.protocol.lifecycle import WorkView, after, opened_by, step
-from aghbus.protocol.sending import Draft, apply_own, build
+from aghbus.protocol.send import Draft, apply_own, build
 from tests.fuzz.oracles import NOW
 
 WORKSPACE: Final = "ws_alpha"

@@ -6,13 +6,13 @@ from typing import Any, Final
 
 import msgspec
 
-from aghbus.protocol.adapters.derived import same_json
+from aghbus.protocol.adapters.derived_ids import same_json
 from aghbus.protocol.adapters.model import Adapter, Handed, Plan
-from aghbus.protocol.adapters.reading import check_value
 from aghbus.protocol.adapters.registry import FORMATS, Options, adapter_for
+from aghbus.protocol.adapters.strict_json import check_value
 from aghbus.protocol.envelope import parse
 from aghbus.protocol.errors import InvalidRequest, ProtocolError
-from aghbus.protocol.sending import Draft, build
+from aghbus.protocol.send import Draft, build
 from tests.fuzz.desk import CHANNEL, WORKSPACE, Desk
 from tests.fuzz.oracles import NOW, any_json, dump, vector_lines
 

@@ -24,7 +24,7 @@ from aghbus.protocol.envelope import OPENING_KINDS, Envelope, parse
 from aghbus.protocol.errors import REASON_CODES, Expired, Illegible, ProtocolError
 from aghbus.protocol.identifiers import pair_of
 from aghbus.protocol.lifecycle import State, WorkView
-from aghbus.protocol.receiving import Receiver, View, decide
+from aghbus.protocol.receive import Receiver, View, decide
 from aghbus.protocol.replay import Replay
 from aghbus.protocol.replay import check as judge
 from aghbus.protocol.rooms import Binding

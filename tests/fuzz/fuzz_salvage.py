@@ -8,8 +8,8 @@ from aghbus.protocol.envelope import KINDS, OPENING_KINDS, parse
 from aghbus.protocol.errors import Expired, Malformed, ProtocolError, UnsupportedKind
 from aghbus.protocol.identifiers import direct_id
 from aghbus.protocol.lifecycle import WorkView
-from aghbus.protocol.receiving import Receiver, Source, View, refuse, source_of
-from aghbus.protocol.salvage import identity, salvage
+from aghbus.protocol.partial_parse import identity, salvage
+from aghbus.protocol.receive import Receiver, Source, View, refuse, source_of
 from tests.fuzz import fuzz_parse
 from tests.fuzz.oracles import NOW, dump, only, reading, same, vector_lines
 

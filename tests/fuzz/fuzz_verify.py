@@ -13,12 +13,12 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
 from aghbus.protocol.envelope import parse
 from aghbus.protocol.errors import InvalidRequest, ProtocolError, VerificationFailed
-from aghbus.protocol.receiving import decide
-from aghbus.protocol.trust import assess
-from aghbus.protocol.trust_json import Unfaithful, canonical_bytes, read_strict
-from aghbus.protocol.trust_keys import SigningKey, handle_of
-from aghbus.protocol.trust_proof import sign, verify, verify_envelope
-from aghbus.protocol.trust_rotation import read_rotation
+from aghbus.protocol.receive import decide
+from aghbus.protocol.trust.canonical_json import Unfaithful, canonical_bytes, read_strict
+from aghbus.protocol.trust.keys import SigningKey, handle_of
+from aghbus.protocol.trust.proof import sign, verify, verify_envelope
+from aghbus.protocol.trust.rotation import read_rotation
+from aghbus.protocol.trust.trust import assess
 from tests.fuzz import fuzz_parse
 from tests.fuzz.oracles import NOW, any_json, dump, reading, vector_lines
 

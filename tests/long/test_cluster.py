@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from aghbus.daemon.jetstream_stream import STREAM
+from aghbus.daemon.jetstream.stream import STREAM
 from tests.long.test_crash_matrix_long import pair_of, seed_of, stop
 from tests.support.cluster import Cluster
 from tests.support.crashes import run_until_done

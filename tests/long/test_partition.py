@@ -11,7 +11,7 @@ from typing import Any, Self
 
 import pytest
 
-from aghbus.daemon.broker_folder import find_binary
+from aghbus.daemon.broker.directory import find_binary
 from tests.long.test_crash_matrix_long import seed_of, stop
 from tests.support import netns
 from tests.support.daemons import Daemon, Home, wait_for

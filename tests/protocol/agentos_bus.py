@@ -5,12 +5,12 @@ from typing import Any, Final, Literal
 
 import msgspec
 
-from aghbus.protocol.adapters.agentos import AgentOs, AgentOsOptions
+from aghbus.protocol.adapters.agentos.adapter import AgentOs, AgentOsOptions
 from aghbus.protocol.adapters.model import Agents, Arrival, Direction, Handed, Known, Place, Plan
 from aghbus.protocol.effects import Advance, Open
 from aghbus.protocol.envelope import Envelope, parse
 from aghbus.protocol.lifecycle import WorkView, after, opened_by, step
-from aghbus.protocol.sending import Draft, apply_own, build
+from aghbus.protocol.send import Draft, apply_own, build
 from tests.protocol.seed_examples import examples
 
 NOW: Final = 1_769_000_000

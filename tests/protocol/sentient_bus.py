@@ -7,12 +7,12 @@ from typing import Any, Final, Literal
 import msgspec
 
 from aghbus.protocol.adapters.model import Agents, Arrival, Direction, Finding, Handed, Known, Place, Plan
-from aghbus.protocol.adapters.sentient import Sentient, SentientOptions
+from aghbus.protocol.adapters.sentient.adapter import Sentient, SentientOptions
 from aghbus.protocol.adapters.timestamps import read_timestamp
 from aghbus.protocol.effects import Advance, Open
 from aghbus.protocol.envelope import Envelope
 from aghbus.protocol.lifecycle import WorkView, after, opened_by, step
-from aghbus.protocol.sending import apply_own, build
+from aghbus.protocol.send import apply_own, build
 from tests.protocol.seed_examples import examples
 
 OBJECTIVES, GOALS, OUT_OF_SCOPE = (example.value for example in examples("sentient"))

@@ -7,11 +7,11 @@ from typing import Any
 import msgspec
 import pytest
 
-from aghbus.protocol.adapters.agentos_rules import check
-from aghbus.protocol.adapters.sentient_message import Message
-from aghbus.protocol.adapters.sentient_rules import quality
+from aghbus.protocol.adapters.agentos.rules import check
+from aghbus.protocol.adapters.sentient.message import Message
+from aghbus.protocol.adapters.sentient.rules import quality
 from aghbus.protocol.adapters.timestamps import read_timestamp
-from aghbus.protocol.secrets import secret_paths
+from aghbus.protocol.secret_patterns import secret_paths
 
 VECTORS = Path(__file__).parent.parent / "vectors" / "seed_examples.jsonl"
 EXAMPLES = [json.loads(line) for line in VECTORS.read_text().splitlines()]

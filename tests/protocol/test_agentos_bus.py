@@ -5,17 +5,17 @@ from typing import Any
 import msgspec
 import pytest
 
-from aghbus.protocol.adapters.agentos import AgentOsOptions
-from aghbus.protocol.adapters.agentos_agents import identity_of, peer_of
-from aghbus.protocol.adapters.agentos_message import Identity
-from aghbus.protocol.adapters.agentos_native import native_id
-from aghbus.protocol.adapters.agentos_rules import check
-from aghbus.protocol.adapters.derived import thread_id
+from aghbus.protocol.adapters.agentos.adapter import AgentOsOptions
+from aghbus.protocol.adapters.agentos.agents import identity_of, peer_of
+from aghbus.protocol.adapters.agentos.message import Identity
+from aghbus.protocol.adapters.agentos.native import native_id
+from aghbus.protocol.adapters.agentos.rules import check
+from aghbus.protocol.adapters.derived_ids import thread_id
 from aghbus.protocol.adapters.model import Agents, Finding
 from aghbus.protocol.bodies import Say, Trace
 from aghbus.protocol.envelope import Envelope
 from aghbus.protocol.limits import DIRECTED_TTL
-from aghbus.protocol.sending import Draft
+from aghbus.protocol.send import Draft
 from tests.protocol.agentos_bus import (
     ANALYST,
     ASKER,

@@ -10,13 +10,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from aghbus.protocol.adapters.agentos import AgentOsOptions
-from aghbus.protocol.adapters.agentos_log import answering, from_plain, life, timed_out, to_plain
-from aghbus.protocol.adapters.agentos_message import TYPES
-from aghbus.protocol.adapters.agentos_rules import RECOVERABLE, check
-from aghbus.protocol.adapters.derived import same_json
-from aghbus.protocol.adapters.reading import pointer
-from aghbus.protocol.sending import build
+from aghbus.protocol.adapters.agentos.adapter import AgentOsOptions
+from aghbus.protocol.adapters.agentos.log import answering, from_plain, life, timed_out, to_plain
+from aghbus.protocol.adapters.agentos.message import TYPES
+from aghbus.protocol.adapters.agentos.rules import RECOVERABLE, check
+from aghbus.protocol.adapters.derived_ids import same_json
+from aghbus.protocol.adapters.strict_json import pointer
+from aghbus.protocol.send import build
 from tests.protocol.agentos_bus import (
     ANALYST,
     ASKER,
@@ -535,7 +535,7 @@ def test_a_life_is_whole_seconds_within_the_bounds(ttl: float) -> None:
 def test_the_page_names_every_rule_and_the_error_table_and_its_example_holds() -> None:
     page = (Path(__file__).parent.parent.parent / "docs" / "adapters" / "agentos.md").read_text("utf-8")
     room = Path(__file__).parent.parent.parent / "protocol" / "adapters"
-    sources = "".join(path.read_text("utf-8") for path in [*room.glob("agentos*.py"), room / "common.py"])
+    sources = "".join(path.read_text("utf-8") for path in [*(room / "agentos").glob("*.py"), room / "common.py"])
     named = set(re.findall(r'\b(?:error|warning|made)\(\s*[^,]+, "(\w+)"', sources))
     assert len(named) > 20
     # where several works are open, this format is told by `replyTo`: the work in hand is never guessed

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from aghbus.protocol.artifacts import artifact_uri, is_part, parse_uri
+from aghbus.protocol.api.artifact_uri import artifact_uri, is_part, parse_uri
 
 PARTS = st.from_regex(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,127}", fullmatch=True)
 

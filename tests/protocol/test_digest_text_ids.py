@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from aghbus.protocol.digest import canonical_bytes, capability_digest
+from aghbus.protocol.capability_digest import canonical_bytes, capability_digest
 from aghbus.protocol.errors import Malformed, ProtocolError, VerificationFailed
 from aghbus.protocol.identifiers import (
     channel_of_subject,

@@ -11,7 +11,7 @@ from aghbus.protocol.discovery import BRIEF_KEY, CATALOG_KEY, Record, build_card
 from aghbus.protocol.envelope import Envelope
 from aghbus.protocol.errors import UnsupportedProfile, VerificationFailed
 from aghbus.protocol.presence import PeerSeen, presence_of
-from aghbus.protocol.trust import PROFILE, assess
+from aghbus.protocol.trust.trust import PROFILE, assess
 from tests.protocol.wire import B, json_values, say
 
 CATALOG: Final = tuple(

@@ -12,7 +12,7 @@ from aghbus.protocol.bodies import Capability, Greet, Receipt, Say, Trace, Whois
 from aghbus.protocol.envelope import parse
 from aghbus.protocol.errors import InvalidSurface, Malformed, ProtocolError
 from aghbus.protocol.limits import MAX_CARD_ENTRY_BYTES, MAX_LIST_ITEMS
-from aghbus.protocol.sending import Draft, build, wire_document
+from aghbus.protocol.send import Draft, build, wire_document
 from tests.protocol.wire import BODIES, CARD, CONVERSATION, DISCOVERY, NOW, A, B, documents, dump, envelope, wire
 
 KINDS: Final = tuple(BODIES)

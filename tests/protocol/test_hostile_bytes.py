@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from aghbus.protocol.envelope import decode_document, parse
 from aghbus.protocol.errors import Malformed, ProtocolError
 from aghbus.protocol.limits import MAX_DEPTH, MAX_ENVELOPE_BYTES
-from aghbus.protocol.receiving import Receiver, View, decide
+from aghbus.protocol.partial_parse import identity, salvage
+from aghbus.protocol.receive import Receiver, View, decide
 from aghbus.protocol.replay import Replay, check
-from aghbus.protocol.salvage import identity, salvage
 from tests.protocol.wire import JOINED, NOW, B, documents, dump, json_values, wire
 
 

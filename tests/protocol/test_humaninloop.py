@@ -5,8 +5,8 @@ import hashlib
 import msgspec
 import pytest
 
-from aghbus.protocol.adapters.derived import same_json
-from aghbus.protocol.adapters.humaninloop import Options
+from aghbus.protocol.adapters.derived_ids import same_json
+from aghbus.protocol.adapters.humaninloop.adapter import Options
 from tests.support.humaninloop_sides import (
     SEED_INPUT,
     SEED_OUTPUT,

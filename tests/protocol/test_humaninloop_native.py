@@ -7,8 +7,8 @@ from typing import Any, Final
 import msgspec
 import pytest
 
-from aghbus.protocol.adapters.humaninloop_shape import check_input, check_output
-from aghbus.protocol.sending import build
+from aghbus.protocol.adapters.humaninloop.shape import check_input, check_output
+from aghbus.protocol.send import build
 from tests.support.humaninloop_sides import NOW, SEED_INPUT, SEED_OUTPUT, inside, opened, output, pair
 
 VECTORS: Final = Path(__file__).parent.parent / "vectors"

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from aghbus.protocol import locations
 from aghbus.protocol.identifiers import PEER_ID, is_peer
-from aghbus.protocol.locations import (
+from aghbus.store.host import locations
+from aghbus.store.host.locations import (
     SOCKET_PATH_LIMIT_ELSEWHERE,
     SOCKET_PATH_LIMIT_LINUX,
     LocationError,

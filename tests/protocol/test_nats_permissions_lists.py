@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from aghbus.protocol.acks import may_answer
 from aghbus.protocol.identifiers import CHANNEL, HANDLE, PEER_ID, is_workspace_id, route_token, subject_for
-from aghbus.protocol.nats_names import durable_name, inbox
-from aghbus.protocol.nats_permissions import Network, as_commands, as_nsc, as_server_conf, permissions, setup
+from aghbus.protocol.nats.names import durable_name, inbox
+from aghbus.protocol.nats.permissions import Network, as_commands, as_nsc, as_server_conf, permissions, setup
 
 PEERS = st.lists(
     st.from_regex(PEER_ID, fullmatch=True) | st.from_regex(HANDLE, fullmatch=True), min_size=2, max_size=4, unique=True

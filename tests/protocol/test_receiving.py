@@ -26,7 +26,7 @@ from aghbus.protocol.effects import (
 from aghbus.protocol.envelope import Envelope
 from aghbus.protocol.identifiers import direct_id
 from aghbus.protocol.lifecycle import Step, WorkView
-from aghbus.protocol.receiving import Receiver, View, decide
+from aghbus.protocol.receive import Receiver, View, decide
 from aghbus.protocol.rooms import Binding
 from tests.protocol.wire import (
     CARD,

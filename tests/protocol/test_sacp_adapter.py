@@ -9,15 +9,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from aghbus.protocol import lifecycle
-from aghbus.protocol.adapters.carried import CUT_BYTES
+from aghbus.protocol.adapters.attachments import CUT_BYTES
 from aghbus.protocol.adapters.model import Arrival, Direction, Handed, Known, Place, Plan
-from aghbus.protocol.adapters.sacp import Sacp, SacpOptions
-from aghbus.protocol.adapters.sacp_guardrails import REDACTED, Guardrail
-from aghbus.protocol.adapters.sacp_schema import response_faults
-from aghbus.protocol.digest import capability_digest
+from aghbus.protocol.adapters.sacp.adapter import Sacp, SacpOptions
+from aghbus.protocol.adapters.sacp.guardrails import REDACTED, Guardrail
+from aghbus.protocol.adapters.sacp.schema import response_faults
+from aghbus.protocol.capability_digest import capability_digest
 from aghbus.protocol.envelope import Envelope, parse
 from aghbus.protocol.lifecycle import WorkView
-from aghbus.protocol.sending import build
+from aghbus.protocol.send import build
 
 NOW: Final = 1_776_366_200
 ASKS: Final = "orchestrator"

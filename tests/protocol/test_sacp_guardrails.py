@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from aghbus.protocol.adapters.sacp_guardrails import MOST_SCANNED, REDACTED, Guardrail, Guards, read_guardrails
-from aghbus.protocol.adapters.sacp_matching import Matcher
-from aghbus.protocol.adapters.sacp_patterns import MOST_STATES, check_pattern
+from aghbus.protocol.adapters.sacp.guardrails import MOST_SCANNED, REDACTED, Guardrail, Guards, read_guardrails
+from aghbus.protocol.adapters.sacp.matching import Matcher
+from aghbus.protocol.adapters.sacp.patterns import MOST_STATES, check_pattern
 from aghbus.protocol.errors import InvalidRequest
 
 CARD: Final = Guardrail("card", r"\b(?:\d{4}[- ]?){3}\d{4}\b")

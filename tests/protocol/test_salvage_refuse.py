@@ -12,8 +12,8 @@ from aghbus.protocol.envelope import parse
 from aghbus.protocol.errors import InvalidSurface, Malformed, NotTarget, ProtocolError
 from aghbus.protocol.identifiers import direct_id
 from aghbus.protocol.lifecycle import WorkView, opened_by
-from aghbus.protocol.receiving import Receiver, Source, View, refuse
-from aghbus.protocol.salvage import identity, salvage
+from aghbus.protocol.partial_parse import identity, salvage
+from aghbus.protocol.receive import Receiver, Source, View, refuse
 from tests.protocol.wire import CHANNEL, JOINED, NOW, THREAD, WORK, WORKSPACE, A, B, C, dump, json_values, say, wire
 
 US: Final = Receiver(us=B, now=NOW, mint=lambda: "msg_auto", channels=JOINED)

@@ -5,13 +5,13 @@ from typing import Any
 import msgspec
 import pytest
 
-from aghbus.protocol.adapters import derived
+from aghbus.protocol.adapters import derived_ids as derived
 from aghbus.protocol.adapters.common import say, trace
 from aghbus.protocol.adapters.model import Agents, Arrival
-from aghbus.protocol.adapters.sentient_message import check_shape
-from aghbus.protocol.digest import capability_digest
+from aghbus.protocol.adapters.sentient.message import check_shape
+from aghbus.protocol.capability_digest import capability_digest
 from aghbus.protocol.lifecycle import after, opened_by, step
-from aghbus.protocol.sending import build
+from aghbus.protocol.send import build
 from tests.protocol.sentient_bus import (
     GOALS,
     NOW,

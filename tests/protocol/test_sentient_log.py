@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from aghbus.protocol.adapters.common import say
 from aghbus.protocol.adapters.model import Place
-from aghbus.protocol.adapters.sentient_log import (
+from aghbus.protocol.adapters.sentient.log import (
     LOG_BYTES,
     Entry,
     entries_in,
@@ -20,8 +20,8 @@ from aghbus.protocol.adapters.sentient_log import (
     record_of,
     with_log,
 )
-from aghbus.protocol.adapters.sentient_message import Message as Typed
-from aghbus.protocol.adapters.sentient_message import view
+from aghbus.protocol.adapters.sentient.message import Message as Typed
+from aghbus.protocol.adapters.sentient.message import view
 from tests.protocol.sentient_bus import GOALS, NOW, OBJECTIVES, OUT_OF_SCOPE, Message, changed
 
 # Written by hand from the layout and the first example of the seed.

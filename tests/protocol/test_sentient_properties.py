@@ -6,13 +6,13 @@ from typing import Any, Final
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from aghbus.protocol.adapters.derived import same_json
+from aghbus.protocol.adapters.derived_ids import same_json
 from aghbus.protocol.adapters.model import Arrival
-from aghbus.protocol.adapters.sentient import Sentient
-from aghbus.protocol.adapters.sentient_message import AGENT_TYPES, ERROR_CODES, FIELDS, STATUSES, check_shape
+from aghbus.protocol.adapters.sentient.adapter import Sentient
+from aghbus.protocol.adapters.sentient.message import AGENT_TYPES, ERROR_CODES, FIELDS, STATUSES, check_shape
 from aghbus.protocol.envelope import parse
 from aghbus.protocol.errors import ProtocolError
-from aghbus.protocol.sending import build
+from aghbus.protocol.send import build
 from aghbus.protocol.text import is_blank
 from tests.protocol.sentient_bus import GOALS, NOW, OBJECTIVES, OUT_OF_SCOPE, Bus, Message, Peer, changed
 from tests.protocol.wire import json_values

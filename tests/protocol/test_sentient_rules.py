@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from aghbus.protocol.adapters.sentient_message import FIELDS, REF_FIELDS, check_shape
+from aghbus.protocol.adapters.sentient.message import FIELDS, REF_FIELDS, check_shape
 from tests.protocol.seed_examples import examples
 from tests.protocol.sentient_bus import GOALS, NOW, OBJECTIVES, OUT_OF_SCOPE, Bus, Message, Peer, at, changed, rules
 

@@ -8,11 +8,11 @@ from aghbus.protocol.effects import Deliver, Discovered, Ignore, Quarantine, Que
 from aghbus.protocol.envelope import Envelope, parse
 from aghbus.protocol.errors import UnsupportedProfile, VerificationFailed
 from aghbus.protocol.lifecycle import WorkView, opened_by
-from aghbus.protocol.receiving import Receiver, View, decide
-from aghbus.protocol.trust import Trust, assess
-from aghbus.protocol.trust_keys import SigningKey, handle_of
-from aghbus.protocol.trust_policy import ChannelRule, Policy
-from aghbus.protocol.trust_proof import EnvelopeSigner, sign, verify_envelope
+from aghbus.protocol.receive import Receiver, View, decide
+from aghbus.protocol.trust.keys import SigningKey, handle_of
+from aghbus.protocol.trust.policy import ChannelRule, Policy
+from aghbus.protocol.trust.proof import EnvelopeSigner, sign, verify_envelope
+from aghbus.protocol.trust.trust import Trust, assess
 from tests.protocol.wire import CARD, CHANNEL, JOINED, NOW, B, dump, wire
 
 OPS_KEY: Final = SigningKey(bytes(range(32)))

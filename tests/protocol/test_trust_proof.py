@@ -17,9 +17,8 @@ from hypothesis import strategies as st
 from aghbus.protocol.envelope import parse
 from aghbus.protocol.errors import InvalidRequest, VerificationFailed
 from aghbus.protocol.identifiers import is_handle
-from aghbus.protocol.sending import Draft, apply_own, build
-from aghbus.protocol.trust import PROFILE, assess
-from aghbus.protocol.trust_json import (
+from aghbus.protocol.send import Draft, apply_own, build
+from aghbus.protocol.trust.canonical_json import (
     MAX_INTEGER,
     Received,
     Unfaithful,
@@ -28,7 +27,7 @@ from aghbus.protocol.trust_json import (
     canonical_bytes,
     read_strict,
 )
-from aghbus.protocol.trust_keys import (
+from aghbus.protocol.trust.keys import (
     PublicKey,
     PublicKeys,
     SigningKey,
@@ -39,8 +38,9 @@ from aghbus.protocol.trust_keys import (
     is_signature,
     nickname_of,
 )
-from aghbus.protocol.trust_proof import PROOF_BYTES, EnvelopeSigner, sign, verify, verify_envelope
-from aghbus.protocol.trust_rotation import STATEMENT, read_rotation, rotation_statement
+from aghbus.protocol.trust.proof import PROOF_BYTES, EnvelopeSigner, sign, verify, verify_envelope
+from aghbus.protocol.trust.rotation import STATEMENT, read_rotation, rotation_statement
+from aghbus.protocol.trust.trust import PROFILE, assess
 from tests.protocol.wire import BODIES, CARD, NOW, dump, json_values, texts, wire
 
 KEY: Final = SigningKey(bytes(range(32)))

@@ -11,10 +11,10 @@ from aghbus.protocol.envelope import parse
 from aghbus.protocol.errors import ProtocolError, VerificationFailed
 from aghbus.protocol.identifiers import route_token
 from aghbus.protocol.replay import check
-from aghbus.protocol.trust import assess
-from aghbus.protocol.trust_json import Received, canonical_bytes, read_strict
-from aghbus.protocol.trust_keys import SigningKey, decode_base64url, encode_base64url, handle_of, is_signature, key_id
-from aghbus.protocol.trust_proof import sign, verify, verify_envelope
+from aghbus.protocol.trust.canonical_json import Received, canonical_bytes, read_strict
+from aghbus.protocol.trust.keys import SigningKey, decode_base64url, encode_base64url, handle_of, is_signature, key_id
+from aghbus.protocol.trust.proof import sign, verify, verify_envelope
+from aghbus.protocol.trust.trust import assess
 
 FOLDER: Final = Path(__file__).parent.parent / "vectors"
 FIELDS: Final = {"from", "proof", "proof.profile", "proof.alg", "proof.pubkey", "proof.key_id", "proof.sig"}

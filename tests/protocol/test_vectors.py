@@ -6,7 +6,7 @@ from typing import Any, Final
 
 import pytest
 
-from aghbus.protocol.digest import canonical_bytes, capability_digest
+from aghbus.protocol.capability_digest import canonical_bytes, capability_digest
 from aghbus.protocol.envelope import parse
 from aghbus.protocol.identifiers import direct_id, route_token
 from aghbus.protocol.replay import Replay, check

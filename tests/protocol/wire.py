@@ -5,7 +5,7 @@ from typing import Any, Final
 
 from hypothesis import strategies as st
 
-from aghbus.protocol.digest import capability_digest
+from aghbus.protocol.capability_digest import capability_digest
 from aghbus.protocol.envelope import Envelope, parse
 
 NOW: Final = 1_776_366_200

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from aghbus.store.database import Store
+from aghbus.store.engine.database import Store
 
 
 @pytest.fixture

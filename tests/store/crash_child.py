@@ -14,8 +14,8 @@ from functools import partial
 from pathlib import Path
 
 from aghbus.protocol.envelope import Envelope
-from aghbus.store.database import Store
-from aghbus.store.transaction import Transaction
+from aghbus.store.engine.database import Store
+from aghbus.store.engine.transaction import Transaction
 from tests.store.makers import receiving, say
 
 

@@ -7,11 +7,11 @@ from typing import Any
 from aghbus.protocol.effects import Effects
 from aghbus.protocol.envelope import Envelope
 from aghbus.protocol.identifiers import direct_id
-from aghbus.protocol.receiving import Receiver, decide
-from aghbus.protocol.sending import Draft, apply_own, build
-from aghbus.store.apply import Applied, apply, load_own, load_view, send
-from aghbus.store.database import Store
-from aghbus.store.transaction import Transaction
+from aghbus.protocol.receive import Receiver, decide
+from aghbus.protocol.send import Draft, apply_own, build
+from aghbus.store.apply_effects import Applied, apply, load_own, load_view, send
+from aghbus.store.engine.database import Store
+from aghbus.store.engine.transaction import Transaction
 
 WORKSPACE, CHANNEL = "ws_test", "builders"
 US, BOB, EVE = "us", "bob", "eve"

@@ -5,15 +5,15 @@ from functools import partial
 
 import pytest
 
-from aghbus.protocol.digest import capability_digest
+from aghbus.protocol.capability_digest import capability_digest
 from aghbus.protocol.effects import Queue
 from aghbus.protocol.errors import Expired, Refused
-from aghbus.protocol.receiving import Source, refuse
-from aghbus.store import outbox, retry, rooms, works
-from aghbus.store.apply import Applied, apply, load_source_view, load_view
-from aghbus.store.database import Store
+from aghbus.protocol.receive import Source, refuse
+from aghbus.store.apply_effects import Applied, apply, load_source_view, load_view
+from aghbus.store.engine.database import Store
+from aghbus.store.engine.transaction import Transaction
 from aghbus.store.errors import InboxFull
-from aghbus.store.transaction import Transaction
+from aghbus.store.tables import outbox, retry, rooms, works
 from tests.store.makers import (
     BOB,
     CHANNEL,

@@ -14,13 +14,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from aghbus.protocol.errors import Refused
-from aghbus.store import audit
-from aghbus.store.audit_check import Verdict, reading
-from aghbus.store.audit_mark import AuditHead, AuditMarkFile, audit_mark_path, parse_head, read_audit_mark
-from aghbus.store.database import Store
+from aghbus.store.audit import events as audit
+from aghbus.store.audit.verify import Verdict, reading
+from aghbus.store.engine.audit_marker import AuditHead, AuditMarkFile, audit_mark_path, parse_head, read_audit_mark
+from aghbus.store.engine.database import Store
+from aghbus.store.engine.state import Memory
+from aghbus.store.engine.transaction import Transaction
 from aghbus.store.errors import StoreDamaged, StoreUnopenable
-from aghbus.store.memory import Memory
-from aghbus.store.transaction import Transaction
 from tests.store.makers import BOB, EVE, NOW, NOW_MS, US, receive, rows, say, sending, trace
 
 Change = Callable[[sqlite3.Connection], object]

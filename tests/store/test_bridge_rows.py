@@ -8,11 +8,12 @@ import pytest
 from aghbus.protocol.adapters.model import Known
 from aghbus.protocol.envelope import Envelope
 from aghbus.protocol.lifecycle import WorkView
-from aghbus.store import bridge, bridge_log, works
-from aghbus.store.bridge import StoreMemory
-from aghbus.store.database import Store
+from aghbus.store.engine.database import Store
+from aghbus.store.engine.transaction import Transaction
 from aghbus.store.retention import Policy, sweep
-from aghbus.store.transaction import Transaction
+from aghbus.store.tables import bridge_log, works
+from aghbus.store.tables import bridge_messages as bridge
+from aghbus.store.tables.bridge_messages import StoreMemory
 from tests.store.makers import BOB, CHANNEL, NOW_MS, US, WORKSPACE, receipt, receive, rows, say, sending, trace
 
 NAME = "sacp"

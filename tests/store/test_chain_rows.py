@@ -3,10 +3,10 @@
 import json
 from typing import Any
 
-from aghbus.store import chains
-from aghbus.store.chains import Followed, Run, Visit
-from aghbus.store.database import Store
-from aghbus.store.transaction import Transaction
+from aghbus.store.engine.database import Store
+from aghbus.store.engine.transaction import Transaction
+from aghbus.store.tables import chain_runs as chains
+from aghbus.store.tables.chain_runs import Followed, Run, Visit
 from tests.store.makers import BOB, CHANNEL, NOW_MS, US, WORKSPACE, receipt, receive, rows, say, sending, trace
 
 

@@ -13,21 +13,21 @@ from pathlib import Path
 
 import pytest
 
-from aghbus.daemon.store_check import Finding, accept_loss, check_store
-from aghbus.store import meta
-from aghbus.store.database import Store
-from aghbus.store.envelopes import EnvelopeFilter
+from aghbus.daemon.check_store import Finding, accept_loss, check_store
+from aghbus.store.engine import meta
+from aghbus.store.engine.commit_marker import Mark, mark_path, read_mark
+from aghbus.store.engine.database import Store
 from aghbus.store.errors import StoreDamaged, StoreError, StoreUnavailable
-from aghbus.store.events import gap_after
-from aghbus.store.mark import Mark, mark_path, read_mark
+from aghbus.store.tables.envelopes import EnvelopeFilter
+from aghbus.store.tables.events import gap_after
 from tests.store.makers import receive, rows, say
 
 CRASH = """
 import asyncio, os, signal, sys
 from pathlib import Path
-from aghbus.store import meta
-from aghbus.store.database import Store
-from aghbus.store.mark import read_mark
+from aghbus.store.engine import meta
+from aghbus.store.engine.database import Store
+from aghbus.store.engine.commit_marker import read_mark
 from tests.store.crash_child import envelope
 from tests.store.makers import receiving
 async def main():

@@ -7,9 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from aghbus.protocol.errors import NotFound
-from aghbus.store.database import Store
-from aghbus.store.dedup import GRACE, dedup_key
-from aghbus.store.transaction import Transaction
+from aghbus.store.engine.database import Store
+from aghbus.store.engine.dedup import GRACE, dedup_key
+from aghbus.store.engine.transaction import Transaction
 from tests.store.makers import NOW, receive, rows, say
 
 TEXT = st.text(string.printable.replace("\0", "") + "äß€", max_size=8)

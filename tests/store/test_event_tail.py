@@ -11,16 +11,16 @@ import msgspec
 import pytest
 from hypothesis import given, settings
 
-from aghbus.protocol.control import Event
+from aghbus.protocol.api.models import Event
 from aghbus.protocol.envelope import Envelope
 from aghbus.protocol.errors import NotFound
-from aghbus.store import tail as tails
-from aghbus.store.database import Store
-from aghbus.store.envelopes import EnvelopeFilter
+from aghbus.store.engine import event_buffer as tails
+from aghbus.store.engine.database import Store
+from aghbus.store.engine.event_buffer import Tail
+from aghbus.store.engine.transaction import Transaction
 from aghbus.store.errors import StoreUnavailable
-from aghbus.store.events import events
-from aghbus.store.tail import Tail
-from aghbus.store.transaction import Transaction
+from aghbus.store.tables.envelopes import EnvelopeFilter
+from aghbus.store.tables.events import events
 from tests.store.makers import BOB, CHANNEL, EVE, US, receipt, receive, receiving, say, sending, trace
 
 EVERYTHING = EnvelopeFilter()

@@ -11,12 +11,13 @@ import pytest
 
 from aghbus.protocol.envelope import parse
 from aghbus.protocol.errors import NotFound
-from aghbus.store import envelopes, meta
-from aghbus.store.database import Store
+from aghbus.store.engine import meta
+from aghbus.store.engine.commit_policy import Pace
+from aghbus.store.engine.database import Store
+from aghbus.store.engine.transaction import Transaction
+from aghbus.store.engine.writer import TURNS
 from aghbus.store.errors import StoreUnavailable
-from aghbus.store.pace import Pace
-from aghbus.store.transaction import Transaction
-from aghbus.store.writer import TURNS
+from aghbus.store.tables import envelopes
 from tests.store.makers import NOW, rows, say
 
 Write = Callable[[Transaction], int]

@@ -4,8 +4,8 @@ import asyncio
 
 import pytest
 
-from aghbus.store import handover
-from aghbus.store.handover import LEAST, STARVED_SECONDS, with_room
+from aghbus.store.engine import gil_yield as handover
+from aghbus.store.engine.gil_yield import LEAST, STARVED_SECONDS, with_room
 
 
 class Thread:

@@ -4,11 +4,11 @@ import contextlib
 import sqlite3
 from pathlib import Path
 
-from aghbus.store import identities, outbox
-from aghbus.store.database import Store
-from aghbus.store.identities import Former
-from aghbus.store.schema import migrate, shipped
-from aghbus.store.transaction import Transaction
+from aghbus.store.engine.database import Store
+from aghbus.store.engine.schema import migrate, shipped
+from aghbus.store.engine.transaction import Transaction
+from aghbus.store.tables import identities, outbox
+from aghbus.store.tables.identities import Former
 from tests.store.makers import BOB, NOW_MS, US, receipt, receive, rows, say, sending, trace
 
 NEW = "us@0123456789abcdef0123456789abcdef"

@@ -3,10 +3,10 @@
 import msgspec
 import pytest
 
-from aghbus.protocol import control
+from aghbus.protocol.api import models as control
 from aghbus.protocol.errors import NotFound, Refused
-from aghbus.store import inbox
-from aghbus.store.database import Store
+from aghbus.store.engine.database import Store
+from aghbus.store.tables import inbox
 from tests.store.makers import NOW_MS, receive, rows, say
 
 VISIBLE = 5_000  # milliseconds

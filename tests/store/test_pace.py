@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from aghbus.store import pace
-from aghbus.store.pace import CHECKPOINT_PAGES, MOST_PENALTY, PENALTY, QUICK_SECONDS, SLOW_SECONDS, Pace
+from aghbus.store.engine import commit_policy as pace
+from aghbus.store.engine.commit_policy import CHECKPOINT_PAGES, MOST_PENALTY, PENALTY, QUICK_SECONDS, SLOW_SECONDS, Pace
 
 
 class Disk:

@@ -1,8 +1,8 @@
 """What is asked for every message must not look through whole tables: the partial indexes are used by those they were made for."""
 
-from aghbus.store import inbox, outbox, retry, works
-from aghbus.store.database import Store
-from aghbus.store.transaction import Transaction
+from aghbus.store.engine.database import Store
+from aghbus.store.engine.transaction import Transaction
+from aghbus.store.tables import inbox, outbox, retry, works
 from tests.store.makers import receive, say
 
 

@@ -3,9 +3,9 @@
 import pytest
 
 from aghbus.protocol.rooms import Binding
-from aghbus.store import envelopes, events, rooms, works
-from aghbus.store.database import Store
-from aghbus.store.envelopes import EnvelopeFilter
+from aghbus.store.engine.database import Store
+from aghbus.store.tables import envelopes, events, rooms, works
+from aghbus.store.tables.envelopes import EnvelopeFilter
 from tests.store.makers import (
     BOB,
     CHANNEL,

@@ -6,11 +6,11 @@ import pytest
 
 from aghbus.protocol.errors import NotFound
 from aghbus.protocol.identifiers import subject_for
-from aghbus.store import deadlines, outbox, retry, works
-from aghbus.store.database import Store
-from aghbus.store.recent import Recent
+from aghbus.store.engine.database import Store
+from aghbus.store.engine.generational_cache import Recent
+from aghbus.store.engine.transaction import Transaction
 from aghbus.store.retention import Policy, sweep
-from aghbus.store.transaction import Transaction
+from aghbus.store.tables import deadlines, outbox, retry, works
 from tests.store.makers import (
     BOB,
     CHANNEL,

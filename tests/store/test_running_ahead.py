@@ -14,9 +14,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from aghbus.protocol.errors import NotFound
-from aghbus.store.database import Store
+from aghbus.store.engine.database import Store
+from aghbus.store.engine.transaction import NeedsFile, Transaction
 from aghbus.store.errors import StoreUnavailable
-from aghbus.store.transaction import NeedsFile, Transaction
 from tests.store.makers import BOB, EVE, receiving, rows, say
 
 LONG = "x" * 4_000
@@ -26,7 +26,7 @@ Job = Callable[[Transaction], Any]
 @pytest.fixture(autouse=True)
 def in_the_thread(monkeypatch: pytest.MonkeyPatch) -> None:
     """As if the disk were slow: else small transactions are committed on the loop, and nothing can run ahead."""
-    monkeypatch.setattr("aghbus.store.pace.Pace.is_quick", lambda _self, _changes: False)
+    monkeypatch.setattr("aghbus.store.engine.commit_policy.Pace.is_quick", lambda _self, _changes: False)
 
 
 @contextlib.contextmanager

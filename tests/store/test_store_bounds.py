@@ -5,9 +5,9 @@ from hypothesis import strategies as st
 
 from aghbus.protocol.bodies import PeerCard
 from aghbus.protocol.presence import PeerSeen
-from aghbus.store import peers, quarantine
-from aghbus.store.database import Store
-from aghbus.store.quarantine import _storable
+from aghbus.store.engine.database import Store
+from aghbus.store.tables import peers, quarantine
+from aghbus.store.tables.quarantine import _storable
 from tests.store.makers import CHANNEL, NOW_MS, WORKSPACE, rows
 
 

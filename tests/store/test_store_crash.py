@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from aghbus.store.database import Store
+from aghbus.store.engine.database import Store
 from tests.store.crash_child import envelope
 from tests.store.makers import receive, rows
 

@@ -14,11 +14,11 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from aghbus.protocol.envelope import Envelope
 from aghbus.protocol.errors import NotFound
 from aghbus.protocol.lifecycle import WorkView, after, opened_by, step
-from aghbus.store import inbox, outbox, works
-from aghbus.store.apply import load_view
-from aghbus.store.database import Store
+from aghbus.store.apply_effects import load_view
+from aghbus.store.engine.database import Store
+from aghbus.store.engine.transaction import Transaction
 from aghbus.store.errors import InboxFull
-from aghbus.store.transaction import Transaction
+from aghbus.store.tables import inbox, outbox, works
 from tests.store.makers import BOB, EVE, NOW_MS, US, receipt, receiving, rows, say, trace
 
 T = TypeVar("T")

@@ -12,16 +12,16 @@ from pathlib import Path
 
 import pytest
 
-from aghbus.store.database import Store
+from aghbus.store.engine.database import Store
+from aghbus.store.engine.schema import Migration, check_owner, migrate, shipped
+from aghbus.store.engine.store_lock import StoreLock
 from aghbus.store.errors import StoreDamaged, StoreLocked, StoreTooNew, StoreUnopenable
-from aghbus.store.lock import StoreLock
-from aghbus.store.schema import Migration, check_owner, migrate, shipped
 from tests.store.makers import receive, rows, say
 
 HOLD = """
 import asyncio, sys
 from pathlib import Path
-from aghbus.store.database import Store
+from aghbus.store.engine.database import Store
 async def main():
     await Store.open(Path(sys.argv[1]), name="other-one")
     print("open", flush=True)

@@ -13,10 +13,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from aghbus.protocol.errors import NotFound
-from aghbus.store.database import Store
+from aghbus.store.engine.append_buffer import Rows
+from aghbus.store.engine.database import Store
+from aghbus.store.engine.transaction import Transaction
 from aghbus.store.errors import StoreUnavailable
-from aghbus.store.rows import Rows
-from aghbus.store.transaction import Transaction
 from tests.store.makers import BOB, EVE, make, receive, receiving, rows, say
 
 TOUCHED = "SELECT thread_id, messages FROM threads ORDER BY thread_id"

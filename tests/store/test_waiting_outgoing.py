@@ -1,10 +1,10 @@
 """What goes out, asked about while its rows wait for the end of their transaction: the answers are as of written rows."""
 
 from aghbus.protocol.errors import NotFound
-from aghbus.store import outbox, retry, works
-from aghbus.store.database import Store
-from aghbus.store.retry import Schedule
-from aghbus.store.transaction import Transaction
+from aghbus.store.engine.database import Store
+from aghbus.store.engine.transaction import Transaction
+from aghbus.store.tables import outbox, retry, works
+from aghbus.store.tables.retry import Schedule
 from tests.store.makers import BOB, NOW_MS, US, rows, say, sending
 
 STATES = "SELECT seq, state, attempts, published_ms, next_ms FROM outbox ORDER BY seq"

@@ -2,10 +2,10 @@
 
 from functools import partial
 
-from aghbus.store import inbox, outbox, retry
-from aghbus.store.database import Store
+from aghbus.store.engine.database import Store
 from aghbus.store.retention import Policy, sweep
-from aghbus.store.retry import Schedule
+from aghbus.store.tables import inbox, outbox, retry
+from aghbus.store.tables.retry import Schedule
 from tests.store.makers import BOB, NOW, NOW_MS, US, receive, rows, say, sending
 
 HOUR_MS = 3_600_000

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any
 
 import nkeys  # type: ignore[import-untyped] # the package has no types
 
-from aghbus.daemon.jetstream_api import JetStreamApi
-from aghbus.daemon.link import Link
-from aghbus.daemon.link_events import LinkEvent, PermissionDenied
-from aghbus.daemon.nats_options import NatsOptions
+from aghbus.daemon.jetstream.api import JetStreamApi
+from aghbus.daemon.nats.events import LinkEvent, PermissionDenied
+from aghbus.daemon.nats.link import Link
+from aghbus.daemon.nats.options import NatsOptions
 from tests.support.daemons import Daemon, Home
 from tests.support.natsutil import NatsServer, wait_until
 

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
-from aghbus.daemon.failpoints import VARIABLE
+from aghbus.daemon.base.failpoints import VARIABLE
 from tests.support.daemons import Daemon
 from tests.support.traffic import Traffic
 

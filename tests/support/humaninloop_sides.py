@@ -5,12 +5,12 @@ from typing import Any, Final, Literal
 
 import msgspec
 
-from aghbus.protocol.adapters.humaninloop import HumanInLoop, Options
+from aghbus.protocol.adapters.humaninloop.adapter import HumanInLoop, Options
 from aghbus.protocol.adapters.model import Arrival, Direction, Handed, Known, Place, Plan
 from aghbus.protocol.bodies import Say, Trace
 from aghbus.protocol.envelope import OPENING_KINDS, Envelope
 from aghbus.protocol.lifecycle import WorkView, after, opened_by, step
-from aghbus.protocol.sending import Draft, apply_own, build
+from aghbus.protocol.send import Draft, apply_own, build
 
 NOW: Final = 1_776_366_200
 

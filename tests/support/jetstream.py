@@ -7,13 +7,13 @@ import contextlib
 import time
 from typing import TYPE_CHECKING, Any
 
-from aghbus.daemon.jetstream import JetStreamProfile
-from aghbus.daemon.jetstream_api import JetStreamApi
-from aghbus.daemon.link import InboundMessage, Link
-from aghbus.daemon.nats_options import NatsOptions
-from aghbus.daemon.settings import JetStreamSettings
+from aghbus.daemon.config.settings import JetStreamSettings
+from aghbus.daemon.jetstream.api import JetStreamApi
+from aghbus.daemon.jetstream.profile import JetStreamProfile
+from aghbus.daemon.nats.link import InboundMessage, Link
+from aghbus.daemon.nats.options import NatsOptions
 from aghbus.protocol.identifiers import subject_for
-from aghbus.store.outbox import Outgoing
+from aghbus.store.tables.outbox import Outgoing
 from tests.support.natsutil import NatsServer, wait_until
 
 if TYPE_CHECKING:

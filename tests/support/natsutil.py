@@ -13,7 +13,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
-from aghbus.daemon.broker_folder import find_binary
+from aghbus.daemon.broker.directory import find_binary
 
 if TYPE_CHECKING:
     from collections.abc import Callable

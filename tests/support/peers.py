@@ -16,10 +16,10 @@ from aghbus.protocol.envelope import Envelope, parse
 from aghbus.protocol.errors import ProtocolError
 from aghbus.protocol.identifiers import direct_id
 from aghbus.protocol.lifecycle import WorkView
-from aghbus.protocol.receiving import Receiver, View, decide, refuse
+from aghbus.protocol.partial_parse import salvage
+from aghbus.protocol.receive import Receiver, View, decide, refuse
 from aghbus.protocol.rooms import Binding
-from aghbus.protocol.salvage import salvage
-from aghbus.protocol.sending import Draft, apply_own, build
+from aghbus.protocol.send import Draft, apply_own, build
 
 WORKSPACE: Final = "ws_sim"
 CHANNEL: Final = "builders"

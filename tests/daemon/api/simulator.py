@@ -7,8 +7,11 @@ from typing import Any
 
 import msgspec
 
-from aghbus.daemon.service import EventFilter, MessageQuery
-from aghbus.protocol import bridge_api, chain_api, control, trust_api
+from aghbus.daemon.api.service import EventFilter, MessageQuery
+from aghbus.protocol.api import bridge as bridge_api
+from aghbus.protocol.api import chains as chain_api
+from aghbus.protocol.api import models as control
+from aghbus.protocol.api import trust as trust_api
 from aghbus.protocol.errors import InvalidRequest, NotFound, Refused
 
 WORKSPACE = "ws_local"

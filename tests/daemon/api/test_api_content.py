@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from aghbus.protocol import control
+from aghbus.protocol.api import models as control
 from aghbus.protocol.errors import Refused, Unavailable
 from tests.daemon.api.harness import Api, until
 

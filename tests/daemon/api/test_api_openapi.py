@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from aghbus.daemon.api.routes import ROUTES, Router
-from aghbus.protocol import control
+from aghbus.protocol.api import models as control
 from tests.daemon.api.harness import Api
 
 DOCS = Path(__file__).parents[3] / "docs" / "api.md"

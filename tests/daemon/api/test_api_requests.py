@@ -4,7 +4,7 @@ import logging
 
 import pytest
 
-from aghbus.protocol import control
+from aghbus.protocol.api import models as control
 from aghbus.protocol.errors import InvalidRequest, NotFound, Refused, RequestError, Unavailable
 from tests.daemon.api.harness import BODY_LIMIT, Api
 from tests.daemon.api.simulator import message

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from aghbus.daemon.api.listening import ListenError, listen_unix
+from aghbus.daemon.api.http.listeners import ListenError, listen_unix
 from aghbus.daemon.api.server import ApiServer
 from tests.daemon.api.harness import DEADLINE, Api, Reply, exchange
 from tests.daemon.api.simulator import SimulatedNode

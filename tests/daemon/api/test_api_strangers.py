@@ -14,11 +14,11 @@ from pathlib import Path
 
 import pytest
 
-from aghbus.daemon.api import peer_credentials
-from aghbus.daemon.api.connection import MAX_CONNECTIONS
-from aghbus.daemon.api.listening import ListenError
+from aghbus.daemon.api.http import peer_credentials
+from aghbus.daemon.api.http.connection import MAX_CONNECTIONS
+from aghbus.daemon.api.http.listeners import ListenError
+from aghbus.daemon.api.http.token_file import MAX_TOKEN_BYTES, read_token
 from aghbus.daemon.api.server import ApiServer
-from aghbus.daemon.api.token_file import MAX_TOKEN_BYTES, read_token
 from tests.daemon.api.harness import DEADLINE, Api, until
 from tests.daemon.api.simulator import SimulatedNode
 

@@ -7,8 +7,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from aghbus.daemon.api.sse import WRITE_BYTES, frame, writes
-from aghbus.protocol import control
+from aghbus.daemon.api.http.sse import WRITE_BYTES, frame, writes
+from aghbus.protocol.api import models as control
 from aghbus.protocol.errors import Unavailable
 from tests.daemon.api.harness import DEADLINE, Api, until
 from tests.daemon.api.simulator import message

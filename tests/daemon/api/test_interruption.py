@@ -4,8 +4,8 @@ import asyncio
 
 import pytest
 
-from aghbus.daemon.api import interruption as interruptions
-from aghbus.daemon.api.interruption import Interruption
+from aghbus.daemon.api.http import cancellation as interruptions
+from aghbus.daemon.api.http.cancellation import Interruption
 
 
 class Over(Exception):

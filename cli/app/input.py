@@ -1,0 +1,47 @@
+"""Input of the offline commands: a file or standard input, as bytes, in lines."""
+
+from __future__ import annotations
+
+import sys
+import time
+
+from aghbus.cli.app.arguments import Option, Positional, whole
+from aghbus.cli.app.errors import UsageError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from typing import BinaryIO
+
+FILE = Positional("FILE", "file to read; - or nothing reads standard input", optional=True)
+NOW = Option("--now", "judge freshness at this time, in Unix seconds (default: now)", "UNIX", convert=whole)
+
+
+def opened(path: str | None) -> BinaryIO:
+    """The file at `path` in binary, or standard input for `-` and None. Raises UsageError when it cannot be read."""
+    if path in (None, "-"):
+        return sys.stdin.buffer
+    assert path is not None
+    try:
+        return open(path, "rb")  # noqa: PTH123 - pathlib is slow to load; the process ends with the file
+    except OSError as error:
+        raise UsageError(f"FILE: {path} cannot be read: {error.strerror}") from None
+
+
+def lines(path: str | None) -> Iterator[bytes]:
+    """The lines of a file, split at line feeds only, without the line feed; blank ones are skipped."""
+    stream = opened(path)
+    try:
+        while line := stream.readline():
+            if line.strip():
+                yield line.removesuffix(b"\n")
+    except OSError as error:
+        raise UsageError(f"FILE: {path} cannot be read: {error.strerror}") from None
+    finally:
+        if stream is not sys.stdin.buffer:
+            stream.close()
+
+
+def clock(now: int | None) -> int:
+    """The Unix second to judge by."""
+    return int(time.time()) if now is None else now

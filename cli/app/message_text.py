@@ -1,0 +1,120 @@
+"""Messages, works and events in one line or a few, for people. Every string is escaped here."""
+
+from __future__ import annotations
+
+from aghbus.cli.app.text import compact, cut, fields, moment, quoted, safe
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+OVERVIEW_CHARACTERS = 500
+"""What a line of a list or a stream shows of one text: an envelope may carry a megabyte, and `messages show` has all of it."""
+TERMINAL = frozenset(["completed", "failed", "canceled"])
+"""States that a work never leaves (specification, section 6)."""
+
+
+def body_line(kind: str, body: dict[str, Any]) -> str:
+    """What an envelope says: `trace working “half done”`."""
+    parts = [safe(kind)]
+    if kind == "say":
+        parts += [_words(body.get("text")), _count("artifact", body.get("artifacts"))]
+    elif kind == "capability":
+        record = body.get("capability")
+        parts += [safe(record.get("id")), _words(record.get("summary"))] if isinstance(record, dict) else []
+    elif kind == "receipt":
+        parts += [safe(body.get("status")), _reason(body.get("reason_code")), _words(body.get("detail"))]
+    elif kind == "trace":
+        parts += [safe(body.get("state")), _words(body.get("message")), _result(body.get("result"))]
+        parts.append(_count("artifact", body.get("artifact_refs")))
+    else:
+        parts += [safe(body.get("type") or ""), _words(body.get("query"))]
+    return " ".join(part for part in parts if part)
+
+
+def not_delivered(message: dict[str, Any]) -> str | None:
+    """Why a message of our own that was given up never arrived, as far as we know: `expired: no answer before it expired`."""
+    if message["direction"] != "out" or message["delivery"] not in ("expired", "dead"):
+        return None
+    return safe(": ".join(part for part in (message["delivery"], message["delivery_detail"]) if part))
+
+
+def message_line(message: dict[str, Any]) -> str:
+    """One stored envelope: time, sequence, who to whom, trust, work or container, and what it says."""
+    body = message["envelope"].get("body")
+    where = message["work_id"] or message["thread_id"] or message["direct_id"]
+    parts = [
+        moment(message["received_ms"]),
+        f"#{message['seq']}",
+        f"{safe(message['sender'])} → {safe(message['to'] or 'all')}",
+        safe(message["trust"]),
+        safe(where) if where else "",
+        body_line(message["kind"], body if isinstance(body, dict) else {}),
+    ]
+    if (why := not_delivered(message)) is not None:
+        parts.append(f"(not delivered: {why})")
+    return "  ".join(part for part in parts if part)
+
+
+def event_line(event: dict[str, Any]) -> str:
+    """One event of the stream: its message and, in brackets, what it did to the work."""
+    if event["type"] == "gap" or not event.get("message"):
+        return f"(gap: everything up to #{event['seq']} was removed by retention)"
+    line = message_line(event["message"])
+    change = event.get("work")
+    if not change:
+        return line
+    after = safe(change["after"])
+    if change["outcome"] in ("opened", "advanced"):
+        return f"{line}  [{after}]" if change["before"] == change["after"] else f"{line}  [→ {after}]"
+    why = f", {safe(change['reason'])}" if change.get("reason") else ""
+    return f"{line}  [{safe(change['outcome'])}{why}]"
+
+
+def sent_line(sent: dict[str, Any]) -> str:
+    """What became of a send: `sent to ops in thread_… (msg_…, queued)`."""
+    to = safe(sent["to"] or "everybody in the channel")
+    where = safe(sent["thread_id"] or sent["direct_id"])
+    return f"sent to {to} in {where} ({safe(sent['id'])}, {safe(sent['state'])})"
+
+
+def work_head(work: dict[str, Any]) -> str:
+    """A work's fixed parts, state and result as labelled lines."""
+    result = compact(work["result"]) if work["result"] is not None else None
+    return fields(
+        [
+            ("work", work["work_id"]),
+            ("state", work["state"]),
+            ("from", work["initiator"]),
+            ("for", work["target"]),
+            ("our part", work["role"]),
+            ("in", work["thread_id"] or work["direct_id"]),
+            ("channel", f"{work['workspace_id']}/{work['channel']}"),
+            ("trust", work["trust"]),
+            ("opened", moment(work["opened_ms"])),
+            ("changed", moment(work["updated_ms"])),
+            ("text", work["text"]),
+            ("last word", work["message"]),
+            ("result", result),
+        ]
+    )
+
+
+def _words(text: object) -> str:
+    if not isinstance(text, str) or len(text) <= OVERVIEW_CHARACTERS:
+        return quoted(text)
+    return f"“{safe(text[:OVERVIEW_CHARACTERS])}…” ({len(text)} characters)"
+
+
+def _reason(code: object) -> str:
+    return f"({safe(code)})" if code else ""
+
+
+def _result(result: object) -> str:
+    return f"result {cut(compact(result), OVERVIEW_CHARACTERS)}" if result is not None else ""
+
+
+def _count(noun: str, entries: object) -> str:
+    if not isinstance(entries, list) or not entries:
+        return ""
+    return f"[{len(entries)} {noun}{'s' if len(entries) > 1 else ''}]"

@@ -1,0 +1,76 @@
+"""Options and values that several commands share, and how they become members of the API's requests."""
+
+from __future__ import annotations
+
+import json
+import sys
+
+from aghbus.cli.app.arguments import Option, lifetime, limit
+from aghbus.cli.app.errors import UsageError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+MAX_STDIN_CHARACTERS = 1 << 20
+"""What is read of standard input for one text: an envelope of 1 MiB holds no more."""
+
+
+def json_object(text: str) -> dict[str, Any]:
+    """A JSON object; `-` reads it from standard input. ValueError names the rule."""
+    try:
+        value = json.loads(stdin_or(text))
+    except (ValueError, RecursionError):
+        raise ValueError('must be a JSON object such as {"passed":true}') from None
+    if not isinstance(value, dict):
+        raise ValueError('must be a JSON object such as {"passed":true}')
+    return value
+
+
+def artifact(text: str) -> dict[str, Any]:
+    """An artifact: a JSON object as it is, anything else as `{"uri": text}`. ValueError names the rule."""
+    if text.lstrip().startswith("{"):
+        return json_object(text)
+    if not text.strip():
+        raise ValueError("must be a JSON object, a path or a URI")
+    return {"uri": text}
+
+
+def stdin_or(text: str) -> str:
+    """`text`, or all of standard input when it is `-`. Raises UsageError when that is too long or no UTF-8."""
+    if text != "-":
+        return text
+    try:
+        read = sys.stdin.read(MAX_STDIN_CHARACTERS + 1)
+    except UnicodeDecodeError:
+        raise UsageError("standard input is not UTF-8") from None
+    if len(read) > MAX_STDIN_CHARACTERS:
+        raise UsageError(f"standard input is longer than {MAX_STDIN_CHARACTERS} characters")
+    return read.removesuffix("\n")
+
+
+CHANNEL = Option("--channel", "channel, when the daemon has joined several", "CHANNEL")
+LIMIT = Option("--limit", "how many at most", "N", convert=limit)
+THREAD = Option("--thread", "an existing thread", "ID")
+ARTIFACT = Option("--artifact", "JSON object, path or URI of an artifact", "REF", convert=artifact, repeat=True)
+SENDING = (
+    CHANNEL,
+    Option("--expires-in", "how long it stays valid: 30s, 5m, 24h (default: the daemon's)", "TIME", convert=lifetime),
+    Option("--id", "message id of your own: sending the same again under it is harmless", "ID"),
+    Option("--allow-secrets", "send it even if it looks like it holds a credential"),
+)
+"""Options of everything that sends an envelope."""
+
+
+def sending(values: dict[str, Any]) -> dict[str, Any]:
+    """The members of an ask that come from `SENDING`; None where not given, `allow_secrets` only where it is."""
+    given = {name: values[name] for name in ("channel", "expires_in", "id")}
+    return {**given, "allow_secrets": True} if values["allow_secrets"] else given
+
+
+def one_of(values: dict[str, Any], *names: str) -> None:
+    """Raise UsageError when more than one of these options is given."""
+    given = [name for name in names if values[name]]
+    if len(given) > 1:
+        flags = " and ".join("--" + name.replace("_", "-") for name in given)
+        raise UsageError(f"{flags} exclude each other")

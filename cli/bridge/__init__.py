@@ -1,0 +1,1 @@
+"""bridge: see docs/architecture.md."""

@@ -1,0 +1,100 @@
+"""One work of `aghctl bridge FORMAT -- COMMAND`: the command gets the foreign message, and what it prints is handed over."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from aghbus.cli.app.errors import RefusedByDaemon
+from aghbus.cli.worker.daemon_client import MOOT, Desk
+from aghbus.cli.worker.job import Job
+from aghbus.cli.worker.journal import Entry
+from aghbus.cli.worker.options import Plan
+from aghbus.cli.worker.process import Ended, Process
+from aghbus.cli.worker.reporter import Reporter
+from aghbus.cli.worker.result import Outcome, failed, outcome
+from aghbus.protocol.adapters.attachments import MAX_MESSAGE_BYTES
+
+HAND_OVER = "hand over"
+"""The verb of a job whose command has printed a message: the adapter decides what it means for the work."""
+_VERBS = {"failed": "fail", "canceled": "fail", "needs_input": "asked"}
+"""What a job came to, by the state that its message left the work in; else it is complete."""
+MOST_FINDINGS = 20
+"""Findings that the trace of a refused message tells."""
+SHOWN_CHARACTERS = 16_384
+"""What the trace of a refused message shows of it."""
+
+
+class BridgeJob(Job):
+    """A job whose ends are messages of `format`."""
+
+    keep = MAX_MESSAGE_BYTES
+
+    def __init__(self, entry: Entry, plan: Plan, desk: Desk, reporter: Reporter, *, format: str) -> None:
+        super().__init__(entry, plan, desk, reporter)
+        self._format = format
+
+    def _input(self) -> bytes:
+        """The message as the agent gets it: a text as it is, every other JSON value in one line."""
+        path = f"/v1/bridge/{self._format}/messages/{self.seq}"
+        try:
+            handed = self._desk.insist(lambda: self._desk.api.get(path))
+        except RefusedByDaemon as error:
+            raise ValueError(f"its input: {error.message}") from None
+        for finding in handed["findings"]:
+            self.tell("problem", message=_words(finding))
+        message = handed["message"]
+        text = message if isinstance(message, str) else json.dumps(message, ensure_ascii=False)
+        return text.encode(errors="replace") + b"\n"
+
+    def _outcome(self, process: Process, ended: Ended) -> Outcome:
+        if ended.code != 0 or ended.stopped is not None:
+            return outcome(process, ended, self._plan.time_limit)
+        printed = process.stdout.whole()
+        if printed is None:
+            return failed(f"the command printed more than {self.keep} bytes")
+        try:
+            text = printed.decode("utf-8", "replace" if self._format == "sacp" else "strict")
+        except UnicodeDecodeError as error:
+            return failed(f"the command printed what is not UTF-8 at byte {error.start}")
+        return Outcome(HAND_OVER, None, {"text": text}, [])
+
+    def _progress(self, process: Process) -> str:
+        """Only what goes to standard error: standard output is the message, not words about it."""
+        return process.stderr.last_line()
+
+    def _send_result(self, verb: str, finished: dict[str, Any]) -> None:
+        if verb != HAND_OVER:
+            super()._send_result(verb, finished)
+            return
+        text = finished["result"]["text"]
+        ask = {"text": text, "work_id": self.work_id, "channel": self.channel}
+        try:
+            handed = self._desk.insist(lambda: self._desk.api.post(f"/v1/bridge/{self._format}", ask))
+        except RefusedByDaemon as error:
+            self._refused(error, text)
+            return
+        for finding in handed["findings"]:
+            self.tell("problem", message=_words(finding))
+        states = [sent["work_state"] for sent in handed["sent"] if sent["work_id"] == self.work_id]
+        self.verb = _VERBS.get(states[-1], "complete") if states else "complete"
+        self.tell("reported", verb=self.verb)
+
+    def _refused(self, error: RefusedByDaemon, text: str) -> None:
+        """The output breaks rules of the format, or the work has ended: the findings are what its initiator gets."""
+        findings = [one for one in error.answer.get("findings") or [] if one["severity"] == "error"]
+        self.verb = "fail"
+        if error.code in MOOT:
+            self.tell("dropped", verb=self.verb)
+            return
+        why = _words(findings[0]) if findings else error.message
+        more = f" (and {len(findings) - 1} more)" if len(findings) > 1 else ""
+        end = failed(
+            f"the output was refused: {why}{more}", findings=findings[:MOST_FINDINGS], output=text[:SHOWN_CHARACTERS]
+        )
+        self.tell("problem", message=end.message)
+        super()._send_result("fail", end._asdict())
+
+
+def _words(finding: dict[str, Any]) -> str:
+    return f"{finding['path'] or '(whole)'} {finding['rule']}: {finding['message']}"

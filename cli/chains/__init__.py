@@ -1,0 +1,1 @@
+"""chains: see docs/architecture.md."""

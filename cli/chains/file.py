@@ -1,0 +1,76 @@
+"""Chain files as commands take them: JSON or TOML, checked before any daemon is asked."""
+
+from __future__ import annotations
+
+from aghbus.cli.app.arguments import Positional
+from aghbus.cli.app.errors import AnswerIsNo, UsageError
+from aghbus.cli.app.input import opened
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    from aghbus.protocol.adapters.model import Finding
+
+MAX_BYTES = 1 << 20
+"""What is read of a chain file: a request to the daemon holds no more."""
+
+CHAIN_FILE = Positional("FILE", "chain file: TOML when its name ends in .toml, else JSON; - reads standard input")
+
+
+def read(path: str) -> tuple[Any, tuple[Finding, ...]]:
+    """The document in a file and what is wrong with it, syntax and content. Raises UsageError when it cannot be read."""
+    from aghbus.protocol.adapters.model import Finding
+    from aghbus.protocol.adapters.strict_json import read_json
+    from aghbus.protocol.chains.chain import check_chain
+
+    raw = _bytes(path)
+    if not raw.strip():
+        return None, (Finding("", "empty", "error", "is empty"),)
+    if not path.endswith(".toml"):
+        document, faults = read_json(raw)
+        if faults and isinstance(_toml(raw), dict):
+            why = "is TOML: it is read as such from a file whose name ends in .toml"
+            return None, (Finding("", "not_json", "error", why),)
+    else:
+        document, faults = _toml(raw), ()
+        if isinstance(document, str):
+            return None, (Finding("", "not_toml", "error", document),)
+    return (None, faults) if faults else (document, check_chain(document)[1])
+
+
+def checked(path: str) -> dict[str, Any]:
+    """The document of a valid chain file. Raises AnswerIsNo with the first fault."""
+    document, faults = read(path)
+    if faults:
+        more = f" (and {len(faults) - 1} more)" if len(faults) > 1 else ""
+        raise AnswerIsNo(
+            f"{path}: {faults[0].path or 'the file'}: {faults[0].message}{more}",
+            "`aghctl chain check` lists every fault",
+            "chain_invalid",
+        )
+    found: dict[str, Any] = document
+    return found
+
+
+def _bytes(path: str) -> bytes:
+    with opened(path) as stream:
+        try:
+            raw = stream.read(MAX_BYTES + 1)
+        except OSError as error:
+            raise UsageError(f"FILE: {path} cannot be read: {error.strerror}") from None
+    if len(raw) > MAX_BYTES:
+        raise UsageError(f"FILE: {path} is longer than {MAX_BYTES} bytes")
+    return raw
+
+
+def _toml(raw: bytes) -> Any:
+    """The document, or in a string why it is none."""
+    import tomllib  # only for TOML
+
+    try:
+        return tomllib.loads(raw.decode())
+    except UnicodeDecodeError as error:
+        return f"is not UTF-8 at byte {error.start}"
+    except (ValueError, RecursionError) as error:
+        return f"is not TOML: {error}"

@@ -1,0 +1,87 @@
+"""Following a run of a chain over restarts of its daemon, and saying what happens."""
+
+from __future__ import annotations
+
+import time
+
+from aghbus.cli.app.errors import NO, YES, RefusedByDaemon, Unreachable
+from aghbus.cli.app.text import quoted, safe, shell
+from aghbus.cli.chains.text import change_line
+from aghbus.client.http import quote
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
+    from aghbus.cli.context import Context
+
+ENDED = frozenset(["completed", "failed", "canceled"])
+"""States that a run never leaves."""
+
+LONGEST_WAIT = 25.0
+"""Seconds that one request waits for a change; less where --timeout is shorter."""
+
+FIRST_PAUSE, LAST_PAUSE = 0.05, 1.0
+"""Seconds between two attempts to reach the daemon again: the first, and the longest that doubling leads to."""
+
+
+def follow(
+    context: Context, run: dict[str, Any], tell: Callable[[dict[str, Any]], None], *, over_pauses: bool
+) -> dict[str, Any]:
+    """The run once it has ended, or waits for an answer unless `over_pauses`; `tell` gets every change of a step.
+
+    When the daemon goes away it is asked again for as long as `--timeout`; then Unreachable is raised.
+    """
+    told: dict[int, tuple[object, ...]] = {}
+    while True:
+        for step in run["history"]:
+            mark = (step["work_state"], step["peer"], step["message"], step["ended_ms"])
+            if told.get(step["step"]) != mark:
+                told[step["step"]] = mark
+                tell({"run_id": run["run_id"], "state": run["state"], "step": step})
+        if run["state"] in ENDED or (run["state"] == "waiting" and not over_pauses):
+            return run
+        run = _next(context, run)
+
+
+def to_the_end(context: Context, run: dict[str, Any]) -> dict[str, Any]:
+    """`follow` with its progress on standard error, up to the end or the next question."""
+    return follow(context, run, lambda change: context.output.note(change_line(change)), over_pauses=False)
+
+
+def conclude(context: Context, run: dict[str, Any]) -> int:
+    """What to do next, on standard error, and the exit code: 0 when the run is completed."""
+    run_id = safe(run["run_id"])
+    if run["state"] == "waiting":
+        answer = context.command(f"chain resume {shell(run['run_id'])} --answer TEXT")
+        context.output.note(f"{run_id} waits for an answer: {quoted(run['question'])}\nanswer it: {answer}")
+    else:
+        why = f": {safe(run['error'])}" if run["error"] else ""
+        context.output.note(f"{run_id} {safe(run['state'])}{why}")
+    return YES if run["state"] == "completed" else NO
+
+
+def get(context: Context, run_id: str) -> dict[str, Any]:
+    """The run as it is now."""
+    return context.api.get(f"/v1/chains/runs/{quote(run_id)}")
+
+
+def _next(context: Context, run: dict[str, Any]) -> dict[str, Any]:
+    """The run after its next change, or unchanged after a while."""
+    wait = min(LONGEST_WAIT, context.timeout * 0.8)
+    query = [("since", str(run["version"])), ("wait", f"{wait:.1f}")]
+    deadline, pause = 0.0, FIRST_PAUSE
+    while True:
+        try:
+            return context.api.get(f"/v1/chains/runs/{quote(run['run_id'])}", query)
+        except (Unreachable, RefusedByDaemon) as error:
+            if isinstance(error, RefusedByDaemon) and error.code != "unavailable":
+                raise
+            if not deadline:
+                deadline = time.monotonic() + context.timeout
+                context.output.note(f"({safe(error.message)}; trying again for up to {context.timeout:.0f} s)")
+            elif time.monotonic() >= deadline:
+                raise
+        time.sleep(pause)
+        pause = min(pause * 2, LAST_PAUSE)

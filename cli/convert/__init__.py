@@ -1,0 +1,1 @@
+"""convert: see docs/architecture.md."""

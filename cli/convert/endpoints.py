@@ -1,0 +1,89 @@
+"""Who hands a line over, to whom, and on which work it reports, where the message names them (adapters.md, ways in and out).
+
+Online the daemon knows its own peer and its works. Offline each line names its agent, or the options fill it in.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import msgspec
+
+from aghbus.protocol.adapters.model import Agents, Finding, Memory
+
+_USER = "user"  # sentient: the name that stands for a person, not for an agent
+
+
+class Ends(NamedTuple):
+    """What a message says of its ends. `own` and `other` are peers; None where it names no agent, or one that maps to nobody.
+
+    `reports`: it is about a work that its agent has in hand. `key` is the id and scope by which earlier lines know what it
+    answers.
+    """
+
+    own: str | None = None
+    other: str | None = None
+    reports: bool = False
+    key: tuple[str, str] | None = None
+
+
+def ends_of(format: str, message: Any, agents: Agents) -> Ends:
+    """What `message` says; nothing where it does not have the format's shape, which is the adapter's to judge."""
+    if format == "sacp":
+        return Ends(reports=True)
+    if not isinstance(message, dict):
+        return Ends()
+    if format == "sentient":
+        return _sentient(message, agents)
+    return _agentos(message, agents) if format == "agentos" else Ends(reports="recommendation" in message)
+
+
+def told_by_earlier(ends: Ends, memory: Memory) -> bool:
+    """Whether an earlier line brought what this one answers."""
+    return ends.key is not None and memory.find(*ends.key) is not None
+
+
+def _sentient(message: dict[str, Any], agents: Agents) -> Ends:
+    metadata = _object(message, "metadata")
+    parent = _text(metadata, "parent_message_id")
+    name, source = _text(_object(message, "agent"), "name"), _text(_object(message, "input"), "source")
+    return Ends(
+        own=_known(agents.peer_of(name, "")) if name is not None else None,
+        other=_known(agents.peer_of(source, "")) if source not in (None, _USER) else None,
+        reports=parent is not None or _text(_object(message, "status"), "code") == "pending",
+        key=(parent, _text(metadata, "session_id") or "") if parent is not None else None,
+    )
+
+
+def _agentos(message: dict[str, Any], agents: Agents) -> Ends:
+    replied, kind = _text(message, "replyTo"), message.get("type")
+    return Ends(
+        own=_agent(message.get("from"), agents),
+        other=_agent(message.get("to"), agents),
+        reports=kind == "response" or (kind in ("validation", "error") and replied is not None),
+        key=(replied, "") if replied is not None else None,
+    )
+
+
+def _agent(value: Any, agents: Agents) -> str | None:
+    from aghbus.protocol.adapters.agentos.agents import peer_of
+    from aghbus.protocol.adapters.agentos.message import Identity
+
+    try:
+        return _known(peer_of(msgspec.convert(value, Identity), agents, ""))
+    except msgspec.ValidationError:
+        return None
+
+
+def _known(peer: str | Finding) -> str | None:
+    return peer if isinstance(peer, str) else None
+
+
+def _object(message: dict[str, Any], key: str) -> dict[str, Any]:
+    value = message.get(key)
+    return value if isinstance(value, dict) else {}
+
+
+def _text(message: dict[str, Any], key: str) -> str | None:
+    value = message.get(key)
+    return value if isinstance(value, str) else None

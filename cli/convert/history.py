@@ -1,0 +1,234 @@
+"""What the offline converter remembers: the lines that it has read stand for the store of a daemon.
+
+One `Lines` holds everything; `EarlierLines` is how one peer sees it through one format, as the adapters ask for it.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from typing import Any, Literal, NamedTuple
+
+from aghbus.protocol.adapters.derived_ids import digest
+from aghbus.protocol.adapters.model import Direction, Known
+from aghbus.protocol.effects import Advance, Open
+from aghbus.protocol.envelope import OPENING_KINDS, Envelope
+from aghbus.protocol.lifecycle import Step, WorkView, after, opened_by, step
+from aghbus.protocol.send import apply_own
+
+DEFAULT_WORK = "work_convert"
+"""The work that a report belongs to when neither earlier lines nor `--work` tell."""
+_THREAD = "thread_convert"  # where works live that no line opened
+
+
+class Crossed(NamedTuple):
+    """One message of a format, with the envelope that carried it."""
+
+    format: str
+    foreign_id: str | None
+    scope: str
+    message: Any
+    envelope: Envelope
+
+
+class Lines:
+    """Envelopes, foreign messages and works of the lines so far, in order, whoever sent them.
+
+    `named_work` is the id given with `--work`: one work for all lines; None gives each line a fresh one.
+    """
+
+    def __init__(self, workspace_id: str, channel: str, named_work: str | None) -> None:
+        self._workspace_id = workspace_id
+        self._channel = channel
+        self._named_work = named_work
+        self._works: dict[str, WorkView] = {}
+        self._open: defaultdict[str, dict[str, None]] = defaultdict(dict)  # target: its open works
+        self._envelopes: dict[tuple[str, str], Envelope] = {}  # sender and id
+        self._of_work: defaultdict[str, list[Envelope]] = defaultdict(list)
+        self._by_id: defaultdict[tuple[str, str | None], list[Crossed]] = defaultdict(list)
+        self._latest: dict[tuple[str, str], Crossed] = {}
+        self._carried: dict[tuple[str, str], Crossed] = {}
+        self._results: dict[tuple[str, str], list[Any]] = {}
+
+    # works
+
+    def work(self, work_id: str | None) -> WorkView | None:
+        """A work as the lines so far left it."""
+        return None if work_id is None else self._works.get(work_id)
+
+    def open_for(self, target: str) -> tuple[WorkView, ...]:
+        """Open works that a line opened for this peer, in their order."""
+        return tuple(self._works[work_id] for work_id in self._open[target])
+
+    def unnamed_work(self, line: int, initiator: str, target: str) -> WorkView:
+        """The work for a report of `target` in this line that names none; it begins now unless it is there already."""
+        work_id = self._named_work or (DEFAULT_WORK if line == 1 else f"{DEFAULT_WORK}_{line}")
+        return self.missing_work(work_id, initiator, target, "thread", _THREAD)
+
+    def missing_work(self, work_id: str, initiator: str, target: str, surface: str, container: str) -> WorkView:
+        """The work of that id, which begins now, unless it is there already: the line that opened it is not at hand."""
+        if work_id not in self._works:
+            self._works[work_id] = WorkView(
+                workspace_id=self._workspace_id,
+                channel=self._channel,
+                work_id=work_id,
+                surface=surface,
+                container=container,
+                initiator=initiator,
+                target=target,
+                state="submitted",
+                opening_id="msg_" + digest("convert", work_id),
+            )
+        return self._works[work_id]
+
+    # envelopes
+
+    def judge_own(self, envelopes: Sequence[Envelope]) -> None:
+        """Check what one line sends as its daemon would before it sends anything. Raises RequestError."""
+        works: dict[str | None, WorkView] = {}
+        for envelope in envelopes:
+            work = works.get(envelope.work_id) or self.work(envelope.work_id)
+            for effect in apply_own(envelope, work, None):
+                if isinstance(effect, Open):
+                    works[effect.work.work_id] = effect.work
+                elif isinstance(effect, Advance):
+                    works[effect.after.work_id] = effect.after
+
+    def apply(self, envelope: Envelope) -> Step | None:
+        """Take an envelope in; its verdict on the work that it names."""
+        self._envelopes.setdefault((envelope.sender, envelope.id), envelope)
+        if envelope.work_id is None:
+            return None
+        self._of_work[envelope.work_id].append(envelope)
+        work = self.work(envelope.work_id)
+        verdict = step(work, envelope)
+        if verdict.outcome == "opened":
+            opened = self._works[envelope.work_id] = opened_by(envelope)
+            self._open[opened.target][opened.work_id] = None
+        elif work is not None and verdict.outcome in ("advanced", "unchanged"):
+            moved = self._works[envelope.work_id] = after(work, envelope, verdict)
+            if moved.is_terminal:
+                self._open[moved.target].pop(moved.work_id, None)
+        return verdict
+
+    def envelope(self, sender: str, envelope_id: str) -> Envelope | None:
+        """The envelope that a line before brought."""
+        return self._envelopes.get((sender, envelope_id))
+
+    def of_work(self, work_id: str) -> list[Envelope]:
+        """The envelopes of a work, oldest first."""
+        return self._of_work[work_id]
+
+    # foreign messages
+
+    def remember(self, crossed: Crossed) -> None:
+        """A foreign message crossed."""
+        self._by_id[(crossed.format, crossed.foreign_id)].append(crossed)
+        self._latest[(crossed.format, crossed.scope)] = crossed
+        self._carried[(crossed.format, crossed.envelope.id)] = crossed
+
+    def with_id(self, format: str, foreign_id: str, scope: str) -> list[Crossed]:
+        """Messages of that id in a scope, oldest first; in any scope when it is empty."""
+        found = self._by_id.get((format, foreign_id), [])
+        return [crossed for crossed in found if scope in ("", crossed.scope)]
+
+    def latest(self, format: str, scope: str) -> Crossed | None:
+        """The latest message of a scope."""
+        return self._latest.get((format, scope))
+
+    def carried_by(self, format: str, envelope_id: str) -> Crossed | None:
+        """The message that an envelope carried."""
+        return self._carried.get((format, envelope_id))
+
+    def keep_result(self, envelopes: Iterable[Envelope], messages: list[Any]) -> None:
+        """What came out of the line that these envelopes come from."""
+        self._results.update(((envelope.sender, envelope.id), messages) for envelope in envelopes)
+
+    def result(self, envelope: Envelope) -> list[Any]:
+        """What came out then."""
+        return self._results.get((envelope.sender, envelope.id), [])
+
+
+class EarlierLines:
+    """`adapters.model.Memory` over the lines so far: those of `format`, seen by the peer `us`."""
+
+    def __init__(self, lines: Lines, format: str, us: str) -> None:
+        self._lines = lines
+        self._format = format
+        self._us = us
+        self.sent_before: str | None = None
+        """The latest envelope id that was asked for and had been sent before."""
+
+    @property
+    def whole(self) -> bool:
+        """False: there may have been lines that nobody kept."""
+        return False
+
+    def find(self, foreign_id: str, scope: str = "", direction: Direction | None = None) -> Known | None:
+        """The latest message with this id of its own in this scope; in any scope when it is empty."""
+        for crossed in reversed(self._lines.with_id(self._format, foreign_id, scope)):
+            if direction in (None, self._direction(crossed)):
+                return self._known(crossed)
+        return None
+
+    def arrived(self, foreign_id: str) -> list[Known]:
+        """All messages with this id of its own that came to us, latest first."""
+        crossed = reversed(self._lines.with_id(self._format, foreign_id, ""))
+        found = [self._known(one) for one in crossed if self._direction(one) == "in"]
+        return [known for known in found if known is not None]
+
+    def last(self, scope: str) -> Known | None:
+        """The latest message of this scope."""
+        return self._known(self._lines.latest(self._format, scope))
+
+    def work(self, work_id: str) -> WorkView | None:
+        """A work as the lines so far left it."""
+        return self._lines.work(work_id)
+
+    def in_hand(self) -> tuple[WorkView, ...]:
+        """The open works that earlier lines opened for us."""
+        return self._lines.open_for(self._us)
+
+    def was_handed(self, work: WorkView) -> bool:
+        """True: who got an earlier line is not known."""
+        return True
+
+    def reads_works(self) -> bool:
+        """True: it was handed all of them."""
+        return True
+
+    def opening(self, work: WorkView) -> Known | None:
+        """The message of this format that opened a work."""
+        return self._known(self._lines.carried_by(self._format, work.opening_id))
+
+    def answered(self, work: WorkView) -> str:
+        """The envelope of the other participant that our next message on this work answers."""
+        kinds = OPENING_KINDS if work.target == self._us else frozenset({"trace"})
+        theirs = work.other(self._us)
+        for envelope in reversed(self._lines.of_work(work.work_id)):
+            if envelope.sender == theirs and envelope.kind in kinds:
+                return envelope.id
+        return work.opening_id
+
+    def sent(self, envelope_id: str) -> WorkView | Literal[True] | None:
+        """Whether an earlier line sent an envelope of ours with this id."""
+        envelope = self._lines.envelope(self._us, envelope_id)
+        if envelope is None:
+            return None
+        self.sent_before = envelope_id
+        return self._lines.work(envelope.work_id) or True
+
+    def _direction(self, crossed: Crossed) -> Direction:
+        return "out" if crossed.envelope.sender == self._us else "in"
+
+    def _known(self, crossed: Crossed | None) -> Known | None:
+        if crossed is None:
+            return None
+        return Known(
+            message=crossed.message,
+            direction=self._direction(crossed),
+            envelope_id=crossed.envelope.id,
+            sender=crossed.envelope.sender,
+            at=crossed.envelope.ts,
+            work=self._lines.work(crossed.envelope.work_id),
+        )

@@ -1,0 +1,87 @@
+"""What a message held that the message made from it, in another format, does not hold (adapters.md, Cross-format).
+
+Judged by the values themselves, so that no table of fields can lie: a text counts as carried when it stands somewhere in
+what came out, a number or truth value when it does so under its own name.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from typing import Any, Final
+
+from aghbus.protocol.adapters.model import Finding
+from aghbus.protocol.adapters.strict_json import pointer
+
+TRANSLATED: Final = {
+    "sentient": frozenset({("status", "code"), ("error", "has_error")}),
+    "humaninloop": frozenset({("success",), ("recommendation",)}),
+    "agentos": frozenset({("type",)}),
+    "sacp": frozenset({("status",)}),
+    "agh": frozenset({("body", "state"), ("body", "status")}),
+}
+"""Members whose meaning crosses as the state of the work or the kind of the message, in other words."""
+_LEVELS: Final = 2  # members are named down to here: a finding for each leaf of a deep value would drown the rest
+_MOST: Final = 100  # findings of one message
+_SHORT: Final = 16  # characters of a text that may stand inside a longer word by chance
+
+
+def lost(format: str, message: Any, made: list[Any]) -> list[Finding]:
+    """One warning for each member of `message` with a value that is nowhere in `made`."""
+    everything = _everything(made)
+    found: list[Finding] = []
+    for path, member in _members(message, ()):
+        if path in TRANSLATED[format] or all(_is_there(key, leaf, everything) for key, leaf in _leaves(path, member)):
+            continue
+        found.append(Finding(pointer(*path), "not_carried", "warning", "has no place in the format converted to"))
+        if len(found) == _MOST:
+            break
+    return found
+
+
+def _members(value: Any, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], Any]]:
+    if isinstance(value, dict) and value and len(path) < _LEVELS:
+        for key, item in value.items():
+            yield from _members(item, (*path, key))
+    else:
+        yield path, value
+
+
+def _leaves(path: tuple[str, ...], value: Any) -> Iterator[tuple[str | None, Any]]:
+    """Every value that is no container, with the key above it, None in an array."""
+    waiting: list[tuple[str | None, Any]] = [(path[-1] if path else None, value)]
+    while waiting:
+        key, item = waiting.pop()
+        if isinstance(item, dict):
+            waiting += item.items()
+        elif isinstance(item, list):
+            waiting += [(None, inner) for inner in item]
+        else:
+            yield key, item
+
+
+def _is_there(key: str | None, leaf: Any, everything: str) -> bool:
+    if leaf is None or leaf == "":
+        return True
+    if isinstance(leaf, str):
+        return _stands(leaf, everything) or _stands(_compact(leaf)[1:-1], everything)
+    written = _compact(leaf)
+    return (written if key is None else f"{_compact(key)}:{written}") in everything
+
+
+def _stands(text: str, everything: str) -> bool:
+    """Whether a text is there, a short one as a word of its own: `t` is not carried by `text`."""
+    if len(text) > _SHORT or text not in everything:
+        return text in everything
+    return re.search(rf"(?<!\w){re.escape(text)}(?!\w)", everything) is not None
+
+
+def _everything(made: list[Any]) -> str:
+    """All of what came out as one text: as compact JSON, and each string as it is, since some hold JSON themselves."""
+    texts = [leaf for _, leaf in _leaves((), made) if isinstance(leaf, str)]
+    return "\0".join([_compact(made), *texts])
+
+
+def _compact(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))

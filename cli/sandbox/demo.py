@@ -1,0 +1,128 @@
+"""The demo's play: what the two peers do, scene by scene, each scene checked by what the daemons then say."""
+
+from __future__ import annotations
+
+import json
+
+from aghbus.cli.app.errors import AnswerIsNo
+from aghbus.cli.sandbox.sandbox import Playground, eventually
+from aghbus.cli.wiretap import publish
+from aghbus.client.http import quote
+from aghbus.protocol.identifiers import subject_for
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from typing import Any
+
+    from aghbus.client.api import Api
+
+    Scene = tuple[str, Callable[[], str]]
+
+PATIENCE = 10.0
+"""Seconds for a message to go from one daemon to the other, on a busy machine; milliseconds on an idle one."""
+ASKER, WORKER = "demo-ops", "demo-worker"
+TASK = "Run the migration smoke test"
+RESULT = {"passed": True, "tests": 42}
+
+
+class Play:
+    """Two daemons and one work between them. `scenes` are to be played in order; each returns what it saw."""
+
+    def __init__(self, playground: Playground) -> None:
+        self._ground = playground
+        self._work = ""
+        self._ops: Api
+        self._worker: Api
+
+    def scenes(self) -> Iterator[Scene]:
+        """Title and action of each scene; an action raises CliError when it did not go as it must."""
+        yield "two daemons on an embedded broker", self._start
+        yield "discovery: who can test.run?", self._discover
+        yield "work: handed over, and found in the worker's inbox", self._open
+        yield "the worker accepts and reports progress", self._progress
+        yield "needs_input: a question, and its answer", self._question
+        yield "completion: the result reaches the initiator", self._complete
+        yield "a duplicate: the first message once more on the wire", self._duplicate
+
+    def _start(self) -> str:
+        self._worker = self._ground.start(WORKER, "--capability", "test.run", "--capability", "code.patch")
+        self._ops = self._ground.start(ASKER)
+        for api in (self._worker, self._ops):
+            self._ground.until_ready(api)
+        return f"{ASKER} and {WORKER} are ready and share a broker that the first of them started"
+
+    def _discover(self) -> str:
+        ask = {"query": "test.run", "wait": PATIENCE, "first": True}
+        found = self._ops.post("/v1/whois", ask, wait=PATIENCE)["peers"]
+        _must([peer["peer_id"] for peer in found] == [WORKER], f"{WORKER} did not answer")
+        return f"{WORKER} answered in {found[0]['rtt_ms']:.0f} ms: {', '.join(found[0]['card']['capabilities'])}"
+
+    def _open(self) -> str:
+        sent = self._ops.post("/v1/works", {"to": WORKER, "text": TASK})
+        self._work = str(sent["work_id"])
+        item = self._worker.post("/v1/inbox/next", {"wait": PATIENCE, "ack": True}, wait=PATIENCE)["item"]
+        _must(item is not None and item["message"]["work_id"] == self._work, "the work did not reach the inbox")
+        return f"{self._work}: “{TASK}”"
+
+    def _progress(self) -> str:
+        self._step(self._worker, "accept")
+        self._step(self._worker, "update", message="12 of 42 tests")
+        self._until(self._ops, "working")
+        return f"{ASKER} sees: working, “12 of 42 tests”"
+
+    def _question(self) -> str:
+        self._step(self._worker, "need-input", message="which branch?")
+        self._until(self._ops, "needs_input")
+        self._step(self._ops, "say", message="main")
+        self._until(self._worker, "working")
+        return "“which branch?” – “main” – and the work goes on"
+
+    def _complete(self) -> str:
+        self._step(self._worker, "complete", message="all green", result=RESULT, artifact_refs=[{"uri": "report.xml"}])
+        self._until(self._ops, "completed")
+        work = self._detail(self._ops)["work"]
+        _must(work["result"] == RESULT, "the result that arrived is not the one that was sent")
+        return f"completed with {json.dumps(work['result'])}"
+
+    def _duplicate(self) -> str:
+        before = (self._worker.get("/v1/inbox")["counts"], len(self._detail(self._worker)["history"]))
+        opening = self._detail(self._ops)["work"]["opening_id"]
+        self._publish_again(opening)
+        receipt = [("work", self._work), ("kind", "receipt"), ("direction", "in"), ("limit", 1000)]
+
+        def answered() -> bool:
+            bodies = [message["envelope"]["body"] for message in self._ops.get("/v1/messages", receipt)["messages"]]
+            return any(body["status"] == "duplicate" and body["for_id"] == opening for body in bodies)
+
+        _must(eventually(answered, PATIENCE), "no receipt `duplicate` came")
+        after = (self._worker.get("/v1/inbox")["counts"], len(self._detail(self._worker)["history"]))
+        _must(after == before, "the duplicate changed the worker's inbox or history")
+        _must(self._detail(self._worker)["work"]["state"] == "completed", "the duplicate changed the work")
+        return f"{WORKER} answered with a receipt `duplicate`; its inbox and the work are as they were"
+
+    def _publish_again(self, message_id: str) -> None:
+        """The envelope as it was stored, under its own id: what a sender's retry or a broker's redelivery is."""
+        envelope = self._ops.get(f"/v1/messages/{quote(message_id)}")["envelope"]
+        folder = self._ground.places(ASKER).broker_dir
+        with open(f"{folder}/broker.json", encoding="ascii") as file:  # noqa: PTH123 - pathlib is slow to load
+            port = int(json.load(file)["port"])
+        with open(f"{folder}/token", encoding="ascii") as file:  # noqa: PTH123 - as above
+            token = file.read().strip()
+        subject = subject_for(envelope["workspace_id"], envelope["channel"], envelope["to"])
+        publish(port, token, subject, json.dumps(envelope).encode())
+
+    def _step(self, api: Api, verb: str, **ask: Any) -> None:
+        api.post(f"/v1/works/{quote(self._work)}/{verb}", ask)
+
+    def _detail(self, api: Api) -> dict[str, Any]:
+        return api.get(f"/v1/works/{quote(self._work)}")
+
+    def _until(self, api: Api, state: str) -> None:
+        reached = eventually(lambda: self._detail(api)["work"]["state"] == state, PATIENCE)
+        _must(reached, f"the work did not become {state}")
+
+
+def _must(held: bool, otherwise: str) -> None:
+    if not held:
+        raise AnswerIsNo(otherwise, "see docs/cli.md, `aghctl demo`")

@@ -1,0 +1,88 @@
+"""What a command is told about its work: one JSON object, and a few variables that cannot break anything.
+
+Peers' text goes into JSON and into the values of variables with fixed names, and nowhere else: no shell, no argument, no path.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from aghbus.cli.worker.process_group import JOB_VARIABLE
+
+MAX_VARIABLE_BYTES = 32_768
+"""Longest value of a variable: Linux allows 128 KiB for one (execve(2), MAX_ARG_STRLEN), and all of them share 2 MiB with the
+arguments and the operator's own environment."""
+OMITTED = "AGH_OMITTED"
+"""Names, between spaces, of the variables that were left out: too long, with a NUL or not UTF-8. The JSON has them."""
+
+
+def document(message: dict[str, Any]) -> dict[str, Any]:
+    """The input of the command, from the opening message (`control.Message`); docs/serve.md lists the members."""
+    envelope = message["envelope"]
+    body = envelope.get("body") or {}
+    return {
+        "work_id": message["work_id"],
+        "from": message["sender"],
+        "trust": message["trust"],
+        "kind": message["kind"],
+        "workspace_id": message["workspace_id"],
+        "channel": message["channel"],
+        "thread_id": message["thread_id"],
+        "direct_id": message["direct_id"],
+        "intent": body.get("intent"),
+        "text": body.get("text"),
+        "artifacts": body.get("artifacts") or [],
+        "capability": body.get("capability"),
+        "body": body,
+        "envelope": envelope,
+    }
+
+
+def written(message: dict[str, Any]) -> bytes:
+    """The input of the command as bytes."""
+    return json.dumps(document(message)).encode() + b"\n"
+
+
+def write(path: Path, content: bytes) -> None:
+    """Put the input into a file that only we can read. Raises OSError."""
+    path.unlink(missing_ok=True)
+    handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
+    with os.fdopen(handle, "wb") as stream:
+        stream.write(content)
+
+
+def environment(base: Mapping[str, str], message: dict[str, Any], token: str, path: Path) -> dict[str, str]:
+    """`base` without an outer worker's variables, and ours; a value that an environment cannot hold is left out."""
+    told = document(message)
+    wanted = {
+        "AGH_WORK_ID": told["work_id"],
+        "AGH_FROM": told["from"],
+        "AGH_TRUST": told["trust"],
+        "AGH_KIND": told["kind"],
+        "AGH_WORKSPACE_ID": told["workspace_id"],
+        "AGH_CHANNEL": told["channel"],
+        "AGH_THREAD_ID": told["thread_id"],
+        "AGH_DIRECT_ID": told["direct_id"],
+        "AGH_INTENT": told["intent"],
+        "AGH_TEXT": told["text"],
+        "AGH_INPUT": str(path),
+        JOB_VARIABLE: token,
+    }
+    given = {name: value for name, value in wanted.items() if isinstance(value, str)}
+    omitted = [name for name, value in given.items() if not _fits(value)]
+    clean = {name: value for name, value in base.items() if name not in wanted and name != OMITTED}
+    clean.update((name, value) for name, value in given.items() if name not in omitted)
+    if omitted:
+        clean[OMITTED] = " ".join(omitted)
+    return clean
+
+
+def _fits(value: str) -> bool:
+    try:
+        return "\0" not in value and len(value.encode()) <= MAX_VARIABLE_BYTES
+    except UnicodeEncodeError:  # a lone surrogate, which JSON can carry
+        return False

@@ -1,0 +1,182 @@
+"""One run of the operator's command: started as an argument list, read, bounded in time, ended with all that it started."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import selectors
+import signal
+import subprocess
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from typing import IO, Any, Literal, NamedTuple
+
+from aghbus.cli.worker import process_group as worker_group
+
+TAIL_BYTES = 65_536
+"""What is kept of each output stream: two of them, escaped as JSON at worst, stay below an envelope's 1 MiB."""
+LINE_BYTES = 4_096
+"""How far back the last line is looked for."""
+TICK = 0.1
+"""Seconds between two looks at the clock and at the command while it says nothing."""
+LINGER = 0.5
+"""Seconds that what the command left running may still write, after the command itself has ended."""
+_RECEIVE_BYTES = 65_536
+
+StopReason = Literal["timeout", "canceled", "stopped"]
+
+
+class Tail:
+    """The end of a stream of bytes, `keep` of them or up to twice as many, and how much there was in all."""
+
+    __slots__ = ("_data", "_keep", "total")
+
+    def __init__(self, keep: int = TAIL_BYTES) -> None:
+        self._data = bytearray()
+        self._keep = keep
+        self.total = 0
+
+    def add(self, data: bytes) -> None:
+        """More of the stream."""
+        self.total += len(data)
+        self._data += data
+        if len(self._data) > 2 * self._keep:
+            del self._data[: -self._keep]
+
+    @property
+    def truncated(self) -> bool:
+        """Whether `text` is without the beginning."""
+        return self.total > TAIL_BYTES
+
+    def whole(self) -> bytes | None:
+        """All of the stream; None when it was more than `keep`."""
+        return bytes(self._data) if self.total <= self._keep else None
+
+    def text(self) -> str:
+        """The last `TAIL_BYTES`; what is not UTF-8 becomes U+FFFD."""
+        return bytes(self._data[-TAIL_BYTES:]).decode("utf-8", "replace")
+
+    def last_line(self) -> str:
+        """The last line that is not blank, carriage returns counting as line ends too (progress bars); unescaped."""
+        text = bytes(self._data[-LINE_BYTES:]).decode("utf-8", "replace")
+        lines = text.replace("\r", "\n").split("\n")
+        return next((line.strip() for line in reversed(lines) if line.strip()), "")
+
+
+class Ended(NamedTuple):
+    """How a command ended: its return code as Popen has it (negative: by a signal), why we ended it, how long it ran."""
+
+    code: int
+    stopped: StopReason | None
+    seconds: float
+
+
+class Process:
+    """A running command. `run` reads it until it has ended; `stop` may be called from any thread."""
+
+    def __init__(
+        self,
+        command: Sequence[str],
+        *,
+        cwd: str,
+        env: Mapping[str, str],
+        stdin: IO[Any],
+        token: str,
+        keep: int = TAIL_BYTES,
+    ) -> None:
+        """Start it, in a session and so in a process group of its own; `keep` so much of what it prints. Raises OSError."""
+        self.stdout, self.stderr = Tail(keep), Tail()
+        self._latest = self.stdout
+        self._token = token
+        self._stop: StopReason | None = None
+        self._lock = threading.Lock()
+        self._began = time.monotonic()
+        self._popen = subprocess.Popen(  # noqa: S603 - the operator's own argument list; nothing of a peer is in it
+            list(command),
+            cwd=cwd,
+            env=dict(env),
+            stdin=stdin,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            start_new_session=True,
+        )
+        self.pid = self._popen.pid
+
+    @property
+    def seconds(self) -> float:
+        """How long it has been running."""
+        return time.monotonic() - self._began
+
+    def last_line(self) -> str:
+        """The last line of whichever stream it wrote to last; unescaped."""
+        return self._latest.last_line()
+
+    def stop(self, reason: StopReason) -> None:
+        """End it: the first reason given is the one that counts."""
+        with self._lock:
+            self._stop = self._stop or reason
+
+    def run(self, time_limit: float, grace: float) -> Ended:
+        """Read until the command has ended by itself, or been ended: after `time_limit` seconds or by `stop`, by SIGTERM
+        to all of its processes, and SIGKILL `grace` seconds later."""
+        with selectors.DefaultSelector() as selector:
+            self._register(selector)
+            while not self._exited() and self._stop is None:
+                self._read(selector, min(TICK, max(0.0, time_limit - self.seconds)))
+                if self.seconds >= time_limit and not self._exited():
+                    self.stop("timeout")
+            if self._stop is not None:
+                self._end(selector, grace)
+            self._sweep(selector)
+            seconds = self.seconds
+            code = self._popen.wait()
+        for stream in (self._popen.stdout, self._popen.stderr):
+            assert stream is not None
+            stream.close()
+        return Ended(code, self._stop, seconds)
+
+    def _register(self, selector: selectors.BaseSelector) -> None:
+        for stream, tail in ((self._popen.stdout, self.stdout), (self._popen.stderr, self.stderr)):
+            assert stream is not None
+            os.set_blocking(stream.fileno(), False)
+            selector.register(stream, selectors.EVENT_READ, tail)
+
+    def _exited(self) -> bool:
+        """Whether the command has ended. It is not reaped here: while it is a zombie, its group's number is not reused."""
+        return os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
+
+    def _read(self, selector: selectors.BaseSelector, timeout: float) -> None:
+        if not selector.get_map():  # it closed its output: nothing to wait for but the command itself
+            time.sleep(min(timeout, worker_group.LOOK_AGAIN))
+            return
+        for key, _ in selector.select(timeout):
+            try:
+                data = os.read(key.fd, _RECEIVE_BYTES)
+            except BlockingIOError:
+                continue
+            if not data:
+                selector.unregister(key.fileobj)
+                continue
+            key.data.add(data)
+            self._latest = key.data
+
+    def _end(self, selector: selectors.BaseSelector, grace: float) -> None:
+        """End the whole group and whoever left it. Reading goes on, so that last words do not block anybody."""
+        worker_group.send(signal.SIGTERM, self._token, self.pid)
+        deadline = time.monotonic() + grace
+        while worker_group.living(self._token, self.pid) and time.monotonic() < deadline + worker_group.PATIENCE:
+            if time.monotonic() >= deadline:
+                worker_group.send(signal.SIGKILL, self._token, self.pid)
+            self._read(selector, TICK)
+
+    def _sweep(self, selector: selectors.BaseSelector) -> None:
+        """Read what is left, then end what the command left in its group: nothing of a job outlives its report there."""
+        deadline = time.monotonic() + LINGER
+        while selector.get_map() and time.monotonic() < deadline:
+            self._read(selector, TICK)
+        with contextlib.suppress(PermissionError):  # all that is left in it belongs to another user
+            os.killpg(self.pid, signal.SIGKILL)
+        deadline = time.monotonic() + LINGER
+        while selector.get_map() and time.monotonic() < deadline:  # a detached child may hold the pipe for ever
+            self._read(selector, TICK)

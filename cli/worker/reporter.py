@@ -1,0 +1,66 @@
+"""What a worker says about itself: one line per event, on its own terminal or as JSON lines."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+from aghbus.cli.app.output import Output
+from aghbus.cli.app.text import moment, safe
+
+EVENTS = (
+    ("ready", "the worker takes work now"),
+    ("taken", "a work's message was leased"),
+    ("accepted", "receipt `accepted` is sent"),
+    ("rejected", "receipt `rejected` is sent; `reason` (`busy`) and `message`"),
+    ("started", "the command runs; `pid`"),
+    ("heartbeat", "a `working` trace is sent; `message`"),
+    ("finished", "the command has ended; `verb` (null when the work ended without us) and `message`"),
+    ("reported", "the terminal trace is sent; `verb` (of `aghctl bridge` also `asked`: a question instead of an end)"),
+    ("dropped", "the work had ended before we could report or accept"),
+    ("recovered", "a job of a worker that died was taken up; `phase`, and how many `processes` of it were ended"),
+    ("left", "the daemon is away and the worker stops: the journal keeps the job"),
+    ("problem", "something is wrong; `message`"),
+    ("stopping", "no more work is taken"),
+)
+"""Every event with its meaning: docs/serve.md prints this table."""
+
+
+class Reporter:
+    """Writes events from any thread. When the reader of our output goes away, `on_lost` is called once."""
+
+    def __init__(self, output: Output, on_lost: Callable[[], None]) -> None:
+        self._output = output
+        self._on_lost = on_lost
+        self._lock = threading.Lock()
+        self.lost = False
+
+    def tell(self, event: str, **more: Any) -> None:
+        """One event; `more` are its members."""
+        item = {"event": event, "at_ms": time.time_ns() // 1_000_000, **more}
+        with self._lock:
+            if self.lost:
+                return
+            try:
+                self._output.event(item, _human)
+            except BrokenPipeError:
+                self.lost = True
+        if self.lost:
+            self._on_lost()
+
+
+def _human(item: dict[str, Any]) -> str:
+    details = {
+        name: value for name, value in item.items() if name not in ("event", "at_ms", "work_id", "from", "message")
+    }
+    parts = [moment(item["at_ms"]), f"{item['event']:<9}", safe(item["work_id"]) if "work_id" in item else ""]
+    parts += [f"from {safe(item['from'])}"] if item["event"] == "taken" else []
+    parts += [f"{name} {safe(_words(value))}" for name, value in details.items()]
+    parts += [f"“{safe(item['message'])}”"] if item.get("message") else []
+    return "  ".join(part for part in parts if part)
+
+
+def _words(value: object) -> object:
+    return ", ".join(map(str, value)) if isinstance(value, list) else value

@@ -1,0 +1,89 @@
+"""From the end of a command to the verb, the message and the result of the work's terminal trace."""
+
+from __future__ import annotations
+
+import json
+import signal
+from typing import Any, NamedTuple, NoReturn
+
+from aghbus.cli.app.text import safe
+from aghbus.cli.worker.process import Ended, Process
+
+MESSAGE_CHARACTERS = 500
+"""Longest message of a trace: a line to read at a glance."""
+
+
+class Outcome(NamedTuple):
+    """What is to be reported: `verb` complete or fail; None when the work has ended without us and nothing is sent."""
+
+    verb: str | None
+    message: str | None
+    result: dict[str, Any] | None
+    artifact_refs: list[dict[str, Any]]
+
+
+def line(text: str) -> str:
+    """One line of a command's output as a trace's message: control characters escaped, then cut to `MESSAGE_CHARACTERS`."""
+    shown = safe(text)
+    return shown if len(shown) <= MESSAGE_CHARACTERS else shown[: MESSAGE_CHARACTERS - 1] + "…"
+
+
+def outcome(process: Process, ended: Ended, time_limit: float) -> Outcome:
+    """What a command's end means: exit code 0 completes the work, everything else fails it; canceled, nothing is said."""
+    if ended.stopped == "canceled":
+        return Outcome(None, None, None, [])
+    result = _result(process, ended)
+    if ended.stopped == "timeout":
+        result["timeout"] = True
+        return Outcome("fail", f"timed out after {time_limit:g} s", result, [])
+    if ended.stopped == "stopped":
+        return Outcome("fail", "the worker was stopped before the command had ended", result, [])
+    if ended.code == 0:
+        said = line(process.stdout.last_line()) if "output" not in result else ""
+        return Outcome("complete", said or None, result, [])
+    return Outcome("fail", line(process.stderr.last_line()) or _how(ended.code), result, [])
+
+
+def failed(message: str, **result: Any) -> Outcome:
+    """A job that failed without its command having an end that we saw."""
+    return Outcome("fail", line(message), {"exit_code": None, **result}, [])
+
+
+def _result(process: Process, ended: Ended) -> dict[str, Any]:
+    result: dict[str, Any] = {
+        "exit_code": ended.code if ended.code >= 0 else 128 - ended.code,  # as shells report a signal
+        "stderr": process.stderr.text(),
+        "duration_s": round(ended.seconds, 3),
+        "truncated": process.stdout.truncated or process.stderr.truncated,
+    }
+    if ended.code < 0:
+        result["signal"] = _signal(-ended.code)
+    output = None if process.stdout.truncated else _json_object(process.stdout.text())
+    result["stdout" if output is None else "output"] = process.stdout.text() if output is None else output
+    return result
+
+
+def _how(code: int) -> str:
+    return f"exit code {code}" if code >= 0 else f"ended by {_signal(-code)}"
+
+
+def _signal(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:  # a real-time signal, which has no name of its own
+        return f"SIG{number}"
+
+
+def _json_object(text: str) -> dict[str, Any] | None:
+    """`text` as one JSON object, or None. NaN and Infinity are Python's, not JSON's."""
+    if not text.lstrip().startswith("{"):
+        return None
+    try:
+        value = json.loads(text, parse_constant=_refuse)
+    except (ValueError, RecursionError):
+        return None
+    return value if isinstance(value, dict) else None
+
+
+def _refuse(name: str) -> NoReturn:
+    raise ValueError(name)

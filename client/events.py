@@ -1,0 +1,112 @@
+"""Following the daemon's event stream over its restarts: no hole, no repeat, a bounded wait.
+
+Server-sent events as the API sends them: `id:` is the local sequence, `data:` one JSON line, comments keep it alive.
+Every reconnect resumes after the last sequence that was handed out. A gap says what is missing, not how far we are: what
+retention kept of that stretch still follows it.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+
+from aghbus.cli.app.errors import RefusedByDaemon
+from aghbus.client.api import answer_of
+from aghbus.client.http import ConnectionLost, Response, request, target, unreachable
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from typing import Any
+
+    from aghbus.client.api import Api
+    from aghbus.client.http import Query
+
+SILENCE = 45.0
+"""Seconds without a byte after which the stream is taken for dead: three of the daemon's keep-alive intervals."""
+FIRST_PAUSE, LAST_PAUSE = 0.05, 1.0
+"""Seconds between two attempts to reconnect: the first, and the longest that doubling leads to."""
+
+
+EVENTS = "/v1/events"
+
+
+def follow(
+    api: Api, query: Query, since: int | None, on_lost: Callable[[str], None], path: str = EVENTS
+) -> Iterator[dict[str, Any]]:
+    """Events of the stream at `path` after the sequence `since` (None: from where the daemon begins), for ever.
+
+    When the connection is lost `on_lost` is told why, and reconnecting goes on for `api.timeout` seconds before
+    Unreachable is raised. The first connection must succeed at once. Raises RefusedByDaemon for a bad query.
+    """
+    response = _open(api, path, query, since)
+    while True:
+        try:
+            for event in _events(response):
+                if event.get("type") == "gap":
+                    yield event
+                elif since is None or event["seq"] > since:
+                    since = event["seq"]
+                    yield event
+            why = "the daemon ended the stream"
+        except (OSError, ConnectionLost) as error:
+            why = str(unreachable(api.endpoint, error).message)
+        finally:
+            response.close()
+        on_lost(why)
+        response = _reopen(api, path, query, since)
+
+
+def _open(api: Api, path: str, query: Query, since: int | None) -> Response:
+    try:
+        return _connect(api, path, query, since)
+    except (OSError, ConnectionLost) as error:
+        raise unreachable(api.endpoint, error) from None
+
+
+def _connect(api: Api, path: str, query: Query, since: int | None) -> Response:
+    where = target(path, [*query, ("since", None if since is None else str(since))])
+    headers = {"Accept": "text/event-stream", **({} if since is None else {"Last-Event-ID": str(since)})}
+    response = request(api.endpoint, "GET", where, None, headers, SILENCE)
+    if response.status != 200:
+        try:
+            answer_of(response)
+        finally:
+            response.close()
+    return response
+
+
+def _reopen(api: Api, path: str, query: Query, since: int | None) -> Response:
+    deadline, pause = time.monotonic() + api.timeout, FIRST_PAUSE
+    while True:
+        time.sleep(pause)
+        try:
+            return _connect(api, path, query, since)
+        except (OSError, ConnectionLost) as error:
+            failure: Exception = unreachable(api.endpoint, error)
+        except RefusedByDaemon as error:
+            if error.code != "unavailable":
+                raise
+            failure = error
+        if time.monotonic() >= deadline:
+            raise failure from None
+        pause = min(pause * 2, LAST_PAUSE)
+
+
+def _events(response: Response) -> Iterator[dict[str, Any]]:
+    for data in messages(response.pieces()):
+        yield json.loads(data)
+
+
+def messages(pieces: Iterator[bytes]) -> Iterator[bytes]:
+    """The data of each server-sent event in a body that arrives in `pieces`; comments and an unfinished end are dropped."""
+    rest = b""
+    data: list[bytes] = []
+    for piece in pieces:
+        *lines, rest = (rest + piece).split(b"\n")
+        for line in lines:
+            if line.startswith(b"data:"):
+                data.append(line[5:].removeprefix(b" ").removesuffix(b"\r"))
+            elif line in (b"", b"\r") and data:
+                yield b"\n".join(data)
+                data = []

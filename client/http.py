@@ -1,0 +1,199 @@
+"""HTTP/1.1 as far as the local API needs it: one request per connection, answers with a length, chunked or until close.
+
+Ours and not http.client, whose import takes as long as the whole of a short command (email, urllib.parse, ssl). One
+request per connection keeps the states few; on a Unix socket a connection costs microseconds.
+"""
+
+from __future__ import annotations
+
+import socket
+
+from aghbus.cli.app.errors import Unexpected, Unreachable
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    Query = Sequence[tuple[str, object]]
+
+MAX_HEAD_BYTES = 65_536
+"""Bytes of status line and headers; the API's are a few hundred."""
+LONGEST_STEP = 2_000_000.0
+"""Seconds: poll(2) counts milliseconds in 31 bits."""
+_RECEIVE_BYTES = 65_536
+_UNRESERVED = frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-._~")  # RFC 3986 section 2.3
+
+
+class ConnectionLost(Exception):
+    """The connection ended before the answer did."""
+
+
+class Endpoint:
+    """Where a daemon listens: a Unix socket at `path`, or `host` and `port` with a bearer `token`."""
+
+    __slots__ = ("host", "path", "port", "token")
+
+    def __init__(self, *, path: str = "", host: str = "", port: int = 0, token: str = "") -> None:
+        self.path = path
+        self.host = host
+        self.port = port
+        self.token = token
+
+    def __str__(self) -> str:
+        return self.path or f"http://{self.host}:{self.port}"
+
+    def connect(self, timeout: float) -> socket.socket:
+        """A connection whose every step may take `timeout` seconds. Raises OSError."""
+        timeout = min(timeout, LONGEST_STEP)
+        if not self.path:
+            return socket.create_connection((self.host, self.port), timeout)
+        connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        try:
+            connection.settimeout(timeout)
+            connection.connect(self.path)
+        except OSError:
+            connection.close()
+            raise
+        return connection
+
+
+class Response:
+    """The head of an answer, and its body as it comes. Header names are in lower case. Close it."""
+
+    __slots__ = ("_buffer", "_connection", "headers", "status")
+
+    def __init__(self, connection: socket.socket) -> None:
+        self._connection = connection
+        self._buffer = b""
+        head = self._read_head()
+        self.status, self.headers = _parse_head(head)
+
+    def close(self) -> None:
+        """Drop the connection."""
+        self._connection.close()
+
+    def body(self) -> bytes:
+        """The whole body."""
+        return b"".join(self.pieces())
+
+    def pieces(self) -> Iterator[bytes]:
+        """The body as it arrives. Raises ConnectionLost when it ends early."""
+        if self.headers.get("transfer-encoding", "").lower() == "chunked":
+            yield from self._chunks()
+        elif "content-length" in self.headers:
+            yield self._exactly(_number(self.headers["content-length"], 10))
+        else:
+            while piece := self._buffer or self._receive():
+                self._buffer = b""
+                yield piece
+
+    def _chunks(self) -> Iterator[bytes]:
+        while size := _number(self._line().partition(b";")[0].decode("latin-1"), 16):
+            yield self._exactly(size)
+            self._line()
+        while self._line():  # trailers
+            pass
+
+    def _receive(self) -> bytes:
+        try:
+            return self._connection.recv(_RECEIVE_BYTES)
+        except ConnectionError as error:
+            raise ConnectionLost(str(error)) from None
+
+    def _more(self) -> None:
+        piece = self._receive()
+        if not piece:
+            raise ConnectionLost("the connection was closed")
+        self._buffer += piece
+
+    def _read_head(self) -> bytes:
+        while b"\r\n\r\n" not in self._buffer:
+            if len(self._buffer) > MAX_HEAD_BYTES:
+                raise Unexpected("the answer's head does not end", "is this socket that of aghd?")
+            self._more()
+        head, _, self._buffer = self._buffer.partition(b"\r\n\r\n")
+        return head
+
+    def _line(self) -> bytes:
+        while b"\r\n" not in self._buffer:
+            self._more()
+        line, _, self._buffer = self._buffer.partition(b"\r\n")
+        return line
+
+    def _exactly(self, count: int) -> bytes:
+        parts, missing = [self._buffer[:count]], count - len(self._buffer)
+        self._buffer = self._buffer[count:]
+        while missing > 0:
+            piece = self._receive()
+            if not piece:
+                raise ConnectionLost("the connection was closed")
+            parts.append(piece[:missing])
+            self._buffer = piece[missing:]
+            missing -= len(piece)
+        return b"".join(parts)
+
+
+def quote(text: str) -> str:
+    """`text` percent-encoded for a path segment or a query value."""
+    octets = text.encode("utf-8", "surrogateescape")
+    return "".join(chr(octet) if octet in _UNRESERVED else f"%{octet:02X}" for octet in octets)
+
+
+def target(path: str, query: Query = ()) -> str:
+    """A request target; values that are None, False or empty are left out, True is `1`, lists repeat their name."""
+    pairs: list[str] = []
+    for name, value in query:
+        for entry in value if isinstance(value, list) else [value]:
+            if entry not in (None, False, ""):
+                pairs.append(f"{name}={quote('1' if entry is True else str(entry))}")
+    return f"{path}?{'&'.join(pairs)}" if pairs else path
+
+
+def request(
+    endpoint: Endpoint, method: str, where: str, body: bytes | None, headers: Mapping[str, str], timeout: float
+) -> Response:
+    """Send one request and read the head of its answer. Raises OSError, ConnectionLost or Unexpected."""
+    host = f"{endpoint.host}:{endpoint.port}" if endpoint.host else "localhost"
+    lines = [f"{method} {where} HTTP/1.1", f"Host: {host}", "Connection: close"]
+    if endpoint.token:
+        lines.append(f"Authorization: Bearer {endpoint.token}")
+    if body is not None:
+        lines += ["Content-Type: application/json", f"Content-Length: {len(body)}"]
+    lines += [f"{name}: {value}" for name, value in headers.items()]
+    connection = endpoint.connect(timeout)
+    try:
+        connection.sendall("\r\n".join([*lines, "", ""]).encode("latin-1") + (body or b""))
+        return Response(connection)
+    except BaseException:
+        connection.close()
+        raise
+
+
+def unreachable(endpoint: Endpoint, error: Exception) -> Unreachable:
+    """What to tell a person when `error` kept us from the daemon."""
+    if isinstance(error, TimeoutError):
+        return Unreachable(
+            f"the daemon at {endpoint} did not answer in time", "see `aghctl doctor`, or raise --timeout"
+        )
+    if isinstance(error, FileNotFoundError | ConnectionRefusedError):
+        return Unreachable(f"no daemon listens at {endpoint}", "start one: aghd run")
+    if isinstance(error, ConnectionLost):
+        return Unreachable(f"the daemon at {endpoint} closed the connection", "it may be stopping: try again")
+    reason = getattr(error, "strerror", None) or str(error)
+    return Unreachable(f"the daemon at {endpoint} cannot be reached: {reason}", "see `aghctl doctor`")
+
+
+def _parse_head(head: bytes) -> tuple[int, dict[str, str]]:
+    first, *rest = head.decode("latin-1").split("\r\n")
+    version, _, after = first.partition(" ")
+    if not version.startswith("HTTP/1.") or not after[:3].isdigit():
+        raise Unexpected("the answer is not HTTP", "is this socket that of aghd?")
+    pairs = (line.partition(":") for line in rest)
+    return int(after[:3]), {name.strip().lower(): value.strip() for name, _, value in pairs}
+
+
+def _number(text: str, base: int) -> int:
+    try:
+        return int(text.strip(), base)
+    except ValueError:
+        raise Unexpected("the answer's length is not a number", "is this socket that of aghd?") from None

@@ -1,0 +1,122 @@
+"""Which daemon is meant: from options and environment to the socket of one that runs."""
+
+from __future__ import annotations
+
+import os
+import socket
+
+from aghbus.cli.app.errors import Unreachable, UsageError
+from aghbus.client.http import Endpoint
+from aghbus.store.host.locations import LocationError, default_name, is_legal_name, locate, private_folder_problem
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from typing import Any
+
+    from aghbus.store.host.locations import Locations
+
+PROBE_SECONDS = 1.0
+"""How long a socket may take to accept before it counts as dead: accepting is the kernel's work."""
+
+
+def find(options: Mapping[str, Any], env: Mapping[str, str]) -> Endpoint:
+    """The endpoint that options and environment name, else the daemon called like this host, else the only one running.
+
+    Raises UsageError when several run and none is named, or when a name is illegal; Unreachable when there is none.
+    """
+    if options["api"]:
+        return _tcp(options, env)
+    path = options["socket"] or (None if options["name"] else env.get("AGHD_API_SOCKET"))
+    if path:
+        return Endpoint(path=path)
+    named = options["name"] or env.get("AGHD_NAME")
+    places = locations(named or default_name(socket.gethostname()), env)
+    _check_folder(places.socket_dir)
+    if _listens(places.socket_path):
+        return Endpoint(path=places.socket_path)
+    others = running(places.socket_dir)
+    if named:
+        hint = f"running now: {', '.join(others)}" if others else f"start it: aghd run --name {named}"
+        raise Unreachable(f"no daemon called {named} is running (nothing listens at {places.socket_path})", hint)
+    if len(others) == 1:
+        return Endpoint(path=f"{places.socket_dir}/{others[0]}.sock")
+    if others:
+        raise UsageError("several daemons are running", f"say which with --name: {', '.join(others)}")
+    raise Unreachable("no daemon is running", "start one: aghd run")
+
+
+def locations(name: str, env: Mapping[str, str]) -> Locations:
+    """Every path of the instance called `name`. Raises UsageError for an illegal name."""
+    try:
+        return locate(name, env, uid=os.getuid(), home=env.get("HOME") or os.path.expanduser("~"))  # noqa: PTH111 - pathlib is slow to load
+    except LocationError as error:
+        raise UsageError(f"{error.key}: {error.rule}", error.hint) from None
+
+
+def chosen_name(options: Mapping[str, Any], env: Mapping[str, str]) -> str:
+    """The name that options and environment give, else that of this host."""
+    return str(options["name"] or env.get("AGHD_NAME") or default_name(socket.gethostname()))
+
+
+def running(folder: str) -> list[str]:
+    """Names of the instances whose sockets in `folder` accept connections, sorted."""
+    try:
+        entries = os.listdir(folder)  # noqa: PTH208 - pathlib is slow to load
+    except OSError:
+        return []
+    names = (entry.removesuffix(".sock") for entry in entries if entry.endswith(".sock"))
+    return sorted(name for name in names if is_legal_name(name) and _listens(f"{folder}/{name}.sock"))
+
+
+def _listens(path: str) -> bool:
+    try:
+        Endpoint(path=path).connect(PROBE_SECONDS).close()
+    except OSError:
+        return False
+    return True
+
+
+def _check_folder(folder: str) -> None:
+    """A folder that others could have made would let them play our daemon."""
+    try:
+        status = os.lstat(folder)
+    except OSError:
+        return
+    if problem := private_folder_problem(status.st_mode, status.st_uid, os.getuid()):
+        raise Unreachable(f"the sockets' folder {folder} {problem}", "set XDG_RUNTIME_DIR to a folder of yours")
+
+
+def _tcp(options: Mapping[str, Any], env: Mapping[str, str]) -> Endpoint:
+    rest = str(options["api"]).removeprefix("http://").rstrip("/")
+    host, colon, port = rest.rpartition(":")
+    if "/" in rest or not colon or not host or not port.isdigit() or not 0 < int(port) < 65_536:
+        raise UsageError("--api: must be a URL such as http://127.0.0.1:4480")
+    host = host.removeprefix("[").removesuffix("]")
+    if not _is_loopback(host):
+        hint = "the daemon listens nowhere else, and the token is for nobody else"
+        raise UsageError(f"--api: {host} is not this host's loopback interface", hint)
+    file = options["token_file"] or env.get("AGHD_API_TOKEN_FILE")
+    file = file or locations(chosen_name(options, env), env).api_token_file
+    try:
+        with open(file, encoding="ascii") as stream:  # noqa: PTH123 - pathlib is slow to load
+            token = stream.read(4096).strip()
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or "it is not text"
+        raise UsageError(
+            f"--token-file: {file} cannot be read: {reason}", "the daemon writes it with api.tcp"
+        ) from None
+    if not token.isprintable():
+        raise UsageError(f"--token-file: {file} holds more than one line")
+    return Endpoint(host=host, port=int(port), token=token)
+
+
+def _is_loopback(host: str) -> bool:
+    if host == "localhost":
+        return True
+    try:
+        if ":" in host:
+            return socket.inet_pton(socket.AF_INET6, host) == bytes(15) + b"\x01"
+        return socket.inet_pton(socket.AF_INET, host)[0] == 127
+    except (OSError, ValueError):
+        return False

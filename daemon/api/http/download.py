@@ -1,0 +1,62 @@
+"""An artifact's content as the body of a reply: described by headers, in pieces, and never whole unless it is right.
+
+The iterator yields its last piece only when size and digest are right. If it fails on the way, the reply ends without its end,
+which every HTTP client reports: a truncated file never looks like a whole one.
+"""
+
+import logging
+from collections.abc import AsyncIterator
+from typing import Final
+
+from aghbus.daemon.api.http.asgi import Send, common_headers
+from aghbus.daemon.base.logs import event
+from aghbus.protocol.api.models import Artifact
+from aghbus.protocol.errors import RequestError
+
+logger = logging.getLogger("aghbus.daemon.api")
+
+CONTENT: Final = b"application/octet-stream"
+
+
+class Download:
+    """One reply. `content` is closed in any case."""
+
+    def __init__(self, send: Send, artifact: Artifact, content: AsyncIterator[bytes]) -> None:
+        self._send = send
+        self._artifact = artifact
+        self._content = content
+
+    async def run(self, where: str) -> None:
+        """Send it all. What fails before the first piece is raised; later it can only be logged, with the path `where`."""
+        try:
+            piece: bytes | None = await anext(self._content, b"")
+            await self._start()
+            while piece:
+                await self._send({"type": "http.response.body", "body": piece, "more_body": True})
+                piece = await self._next(where)
+            if piece is not None:
+                await self._send({"type": "http.response.body", "body": b"", "more_body": False})
+        finally:
+            closing = getattr(self._content, "aclose", None)
+            if closing is not None:
+                await closing()
+
+    async def _next(self, where: str) -> bytes | None:
+        try:
+            return await anext(self._content, b"")
+        except RequestError as error:
+            event(logger, logging.WARNING, "download cut off", path=where, cause=error.message)
+            return None
+
+    async def _start(self) -> None:
+        artifact = self._artifact
+        headers = [
+            *common_headers(CONTENT),
+            (b"artifact-size", b"%d" % artifact.size),
+            (b"artifact-digest", artifact.digest.encode()),
+            (
+                b"content-disposition",
+                b'attachment; filename="%s"' % artifact.name.encode(),
+            ),  # the grammar has no quotes
+        ]
+        await self._send({"type": "http.response.start", "status": 200, "headers": headers})

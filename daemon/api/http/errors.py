@@ -1,0 +1,98 @@
+"""What a refused request gets: an HTTP status and `{code, message, hint}`.
+
+Two families: `HttpRefusal` is about the HTTP request itself, RequestError about what it asks of the daemon. Anything
+else is our own fault: logged with its traceback under an incident id, of which the client sees the id alone.
+"""
+
+import logging
+import secrets
+from collections.abc import Sequence
+from typing import Final
+
+import msgspec
+
+from aghbus.daemon.api.http.asgi import CLOSE, Header
+from aghbus.daemon.base.logs import event
+from aghbus.daemon.bridge.refused import MessageRefused
+from aghbus.protocol.api.bridge import RefusedMessage
+from aghbus.protocol.api.models import ErrorAnswer
+from aghbus.protocol.errors import NotFound, Refused, RequestError, Unavailable
+from aghbus.protocol.text import escape, shorten
+
+logger = logging.getLogger("aghbus.daemon.api")
+
+MAX_MESSAGE_CHARACTERS: Final = 1000
+"""Ours: a message may quote what the caller sent, and the caller may have sent a megabyte."""
+
+STATUS_OF_CODE: Final = {
+    "invalid_request": 400,
+    "not_found": 404,
+    "refused": 409,
+    "conflict": 409,
+    "work_closed": 409,
+    "work_container_mismatch": 409,
+    "actor_not_allowed": 409,
+    "invalid_transition": 409,
+    "too_large": 413,
+    "message_refused": 422,
+    "unavailable": 503,
+}
+"""Status of a RequestError by its code; a code that is not here has the status of its class."""
+
+ANSWER_OF_CODE: Final[dict[str, type[ErrorAnswer]]] = {"message_refused": RefusedMessage}
+"""What an error is answered with, where that is more than an ErrorAnswer."""
+
+
+class HttpRefusal(Exception):
+    """A request that HTTP itself, not the daemon, cannot take. `headers` go beside the common ones."""
+
+    def __init__(self, status: int, code: str, message: str, hint: str = "", headers: Sequence[Header] = ()) -> None:
+        super().__init__(message)
+        self.status = status
+        self.code = code
+        self.message = message
+        self.hint = hint
+        self.headers = tuple(headers)
+
+
+def too_large(limit: int) -> HttpRefusal:
+    """413, after which the connection ends: its rest is the body that nobody reads."""
+    return HttpRefusal(
+        413, "too_large", f"body: is longer than {limit} bytes", "send large content as an artifact reference", [CLOSE]
+    )
+
+
+def status_of(error: RequestError) -> int:
+    """The HTTP status of `error`: by its code, else by its class."""
+    by_class = 404 if isinstance(error, NotFound) else 409 if isinstance(error, Refused) else 400
+    if isinstance(error, Unavailable):
+        by_class = 503
+    return STATUS_OF_CODE.get(error.error_code, by_class)
+
+
+def error_body(code: str, message: str, hint: str = "") -> bytes:
+    """An ErrorAnswer as JSON; control characters are escaped, because tools print it as it is."""
+    text = shorten(escape(message), MAX_MESSAGE_CHARACTERS)
+    return msgspec.json.encode(ErrorAnswer(code=code, message=text, hint=shorten(escape(hint), MAX_MESSAGE_CHARACTERS)))
+
+
+def request_error_body(error: RequestError) -> bytes:
+    """`error` as JSON; of a refused foreign message with all its findings."""
+    if isinstance(error, MessageRefused):
+        text = shorten(escape(error.message), MAX_MESSAGE_CHARACTERS)
+        answer = RefusedMessage(code=error.error_code, message=text, hint=error.hint, findings=list(error.findings))
+        return msgspec.json.encode(answer)
+    return error_body(error.error_code, error.message, error.hint)
+
+
+def incident(error: BaseException, method: str, path: str) -> bytes:
+    """Log `error` with its traceback, and return the body that names only the incident.
+
+    `path` is the pattern of the route or escaped text, never raw bytes of the request.
+    """
+    number = secrets.token_hex(6)
+    event(logger, logging.ERROR, "request failed", incident=number, method=method, path=path, error=error)
+    logger.error("traceback of incident %s", number, exc_info=error)
+    return error_body(
+        "internal", f"internal error, incident {number}", f"look for incident {number} in the log of aghd"
+    )

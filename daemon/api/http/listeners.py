@@ -1,0 +1,188 @@
+"""The sockets that the API listens on: a Unix socket that nobody else can open, and a TCP port on loopback.
+
+Two daemons that start at the same moment must not remove each other's socket: what looks at it, removes it and binds it
+anew holds a lock (flock) on its folder.
+"""
+
+import asyncio
+import fcntl
+import os
+import socket
+import stat
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+from typing import Final
+
+from aghbus.daemon.api.http.tcp_guard import MIN_TOKEN_CHARACTERS, is_loopback
+from aghbus.protocol.errors import AghbusError
+from aghbus.store.host.locations import (
+    SOCKET_PATH_LIMIT_ELSEWHERE,
+    SOCKET_PATH_LIMIT_LINUX,
+    LocationError,
+    check_socket_path,
+    private_folder_problem,
+)
+
+BACKLOG: Final = 128
+"""Connections that may wait for the loop; ours, half of what it serves at once."""
+
+LOCK_SECONDS: Final = 5.0
+"""Seconds to wait for another daemon that is starting in the same folder."""
+
+PROBE_SECONDS: Final = 1.0
+"""Seconds that a listener may take to be connected to; a full backlog is a sign of life too."""
+
+_POLL: Final = 0.01  # seconds between two looks at the lock
+
+
+class ListenError(AghbusError):
+    """The API cannot listen. `key` names the setting at fault, `message` the cause, `hint` the way out."""
+
+    def __init__(self, key: str, message: str, hint: str) -> None:
+        super().__init__(f"{key}: {message} ({hint})" if hint else f"{key}: {message}")
+        self.key = key
+        self.message = message
+        self.hint = hint
+
+
+class UnixListener:
+    """A bound and listening Unix socket, and the file that stands for it."""
+
+    def __init__(self, sock: socket.socket, path: Path) -> None:
+        """`sock` listens on `path` already."""
+        self.socket = sock
+        self._path = path
+        self._file = path.stat()
+
+    def remove(self) -> None:
+        """Remove the socket's file, unless somebody else has put another one in its place."""
+        with suppress(FileNotFoundError):
+            if os.path.samestat(self._path.lstat(), self._file):
+                self._path.unlink()
+
+
+async def listen_unix(path: Path, *, private_folder: bool) -> UnixListener:
+    """Listen on `path` with mode 0600. A folder that is missing is made with mode 0700.
+
+    `private_folder` says that the folder must be ours alone. Raises ListenError: the path is too long, the folder is
+    unfit, another daemon listens there, or something that is no socket is in the way.
+    """
+    try:
+        check_socket_path(
+            str(path), SOCKET_PATH_LIMIT_LINUX if sys.platform == "linux" else SOCKET_PATH_LIMIT_ELSEWHERE
+        )
+        _make_folder(path.parent, private=private_folder)
+        async with _locked(path.parent):
+            _clear(path)
+            return _bind_unix(path)
+    except LocationError as error:
+        raise ListenError(error.key, error.rule, error.hint) from None
+    except OSError as error:
+        raise ListenError(
+            "api.socket", f"cannot listen on {str(path)!r}: {error.strerror}", "see api.socket"
+        ) from error
+
+
+def listen_tcp(host: str, port: int, token: str | None) -> tuple[socket.socket, str]:
+    """Listen on `host` (`port` 0: any free one); also the token, checked. Raises ListenError, so for a non-loopback host."""
+    if not is_loopback(host):
+        raise ListenError("api.tcp", f"{host!r} is not a loopback address", "use 127.0.0.1 or [::1]")
+    if token is None or len(token) < MIN_TOKEN_CHARACTERS or not token.isascii() or not token.isprintable():
+        raise ListenError(
+            "api.token_file",
+            f"needs a token of {MIN_TOKEN_CHARACTERS} or more printable ASCII characters",
+            "generate one",
+        )
+    address = "127.0.0.1" if host == "localhost" else host
+    sock = socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET)
+    try:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        sock.bind((address, port))
+        sock.listen(BACKLOG)
+        sock.setblocking(False)
+    except OSError as error:
+        sock.close()
+        raise ListenError(
+            "api.tcp", f"cannot listen on {host}:{port}: {error.strerror}", "choose another port"
+        ) from error
+    return sock, token
+
+
+def _make_folder(folder: Path, *, private: bool) -> None:
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    if private:
+        found = folder.lstat()
+        problem = private_folder_problem(found.st_mode, found.st_uid, os.getuid())
+        if problem:
+            raise ListenError(
+                "api.socket", f"the folder {str(folder)!r} {problem}", "remove it, or name another socket"
+            )
+
+
+@asynccontextmanager
+async def _locked(folder: Path) -> AsyncIterator[None]:
+    """Hold the folder's lock; it goes with the descriptor, so that nothing is left behind."""
+    handle = os.open(folder, os.O_RDONLY | os.O_CLOEXEC | os.O_DIRECTORY)
+    try:
+        deadline = asyncio.get_running_loop().time() + LOCK_SECONDS
+        while not _try_lock(handle):
+            if asyncio.get_running_loop().time() > deadline:
+                raise ListenError("api.socket", f"another process holds a lock on {str(folder)!r}", "try again")
+            await asyncio.sleep(_POLL)
+        yield
+    finally:
+        os.close(handle)
+
+
+def _try_lock(handle: int) -> bool:
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def _clear(path: Path) -> None:
+    """Make the place free: remove a socket that nobody listens on. Raises ListenError for anything else."""
+    try:
+        mode = path.lstat().st_mode
+    except FileNotFoundError:
+        return
+    if not stat.S_ISSOCK(mode):
+        raise ListenError(
+            "api.socket", f"{str(path)!r} is there and is no socket", "move it away, or name another socket"
+        )
+    if _is_live(path):
+        raise ListenError("api.socket", f"another daemon listens on {str(path)!r}", "stop it, or choose another --name")
+    path.unlink()
+
+
+def _is_live(path: Path) -> bool:
+    with socket.socket(socket.AF_UNIX) as probe:
+        probe.settimeout(PROBE_SECONDS)
+        try:
+            probe.connect(str(path))
+        except ConnectionRefusedError:
+            return False
+        except OSError:  # a full backlog, or a socket that is not ours to open: somebody's
+            return True
+    return True
+
+
+def _bind_unix(path: Path) -> UnixListener:
+    sock = socket.socket(socket.AF_UNIX)
+    # The mode is right before anybody can connect: nobody can until listen(), and the mask leaves bits to us alone.
+    mask = os.umask(0o077)
+    try:
+        sock.bind(str(path))
+    except OSError:
+        sock.close()
+        raise
+    finally:
+        os.umask(mask)
+    path.chmod(0o600)
+    sock.listen(BACKLOG)
+    sock.setblocking(False)
+    return UnixListener(sock, path)

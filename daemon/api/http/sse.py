@@ -1,0 +1,133 @@
+"""Server-sent events (HTML standard, section 9.2): the event stream on the wire, and its end.
+
+The stream reads the next page of events only after the one before went into the socket, so that a slow reader holds up its
+own iterator and nothing accumulates. Between events a comment every `KEEP_ALIVE` seconds tells both sides that the other
+one lives.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from typing import Any, Final
+
+import msgspec
+
+from aghbus.daemon.api.http.asgi import EVENT_STREAM, Receive, Send, common_headers, end, until_gone
+from aghbus.daemon.api.http.errors import request_error_body
+from aghbus.protocol.api.bridge import HandedOut
+from aghbus.protocol.api.models import Event
+from aghbus.protocol.errors import RequestError
+
+KEEP_ALIVE: Final = 15.0
+"""Seconds of silence before a comment; the figure that the HTML standard recommends."""
+
+WRITE_BYTES: Final = 65_536
+"""Ours: events that are ready together go out in writes of about this size, which is what the transport buffers."""
+
+OPENED: Final = b": stream open\n\n"
+"""Sent at once: the client knows that the daemon took its request, before there is any event."""
+
+DRAINED: Final = b": the daemon is going away, reconnect with Last-Event-ID\n\n"
+"""The last thing on a stream that the daemon ended."""
+
+
+def frame(item: Event | HandedOut) -> bytes:
+    """One event, or one foreign message as an event `message`, on the wire.
+
+    The `id` is where a client goes on. After a gap that is before the stretch that has it: what was kept of it still follows.
+    Line ends can only stand between JSON tokens (raw envelopes may have them): made spaces.
+    """
+    data = _encode(item)
+    if _LINE_FEED in data or _CARRIAGE_RETURN in data:
+        data = data.translate(_ONE_LINE)
+    if not isinstance(item, Event):
+        return b"id: %d\nevent: message\ndata: %b\n\n" % (item.seq, data)
+    position = item.seq if item.pruned_from is msgspec.UNSET else item.pruned_from - 1
+    return b"id: %d\nevent: %b\ndata: %b\n\n" % (position, _NAMES[item.type], data)
+
+
+_encode: Final = msgspec.json.Encoder().encode
+_NAMES: Final = {"envelope": b"envelope", "gap": b"gap"}
+_LINE_FEED: Final = ord("\n")
+_CARRIAGE_RETURN: Final = ord("\r")
+_ONE_LINE: Final = bytes.maketrans(b"\r\n", b"  ")
+
+
+def writes(page: Sequence[Event | HandedOut]) -> Iterator[bytes]:
+    """A page on the wire, in pieces that each end with an event and have WRITE_BYTES at most, or a single event."""
+    frames: list[bytes] = []
+    size = 0
+    for item in page:
+        data = frame(item)
+        if frames and size + len(data) > WRITE_BYTES:
+            yield b"".join(frames)
+            frames, size = [], 0
+        frames.append(data)
+        size += len(data)
+    if frames:
+        yield b"".join(frames)
+
+
+class Stream:
+    """One client's stream, from its first comment to its last."""
+
+    def __init__(
+        self,
+        send: Send,
+        events: AsyncIterator[Sequence[Event | HandedOut]],
+        report: Callable[[BaseException], bytes],
+    ) -> None:
+        """`events` are pages of what is ready together. `report` logs an unexpected error and returns JSON for the client."""
+        self._send = send
+        self._events = events
+        self._report = report
+        self._last_sent = 0.0
+
+    async def run(self, receive: Receive, draining: asyncio.Event, keep_alive: float = KEEP_ALIVE) -> None:
+        """Stream until the events end, the client goes away, or `draining` is set; then release the iterator."""
+        await self._send({"type": "http.response.start", "status": 200, "headers": common_headers(EVENT_STREAM)})
+        await self._write(OPENED)
+        pump = asyncio.ensure_future(self._pump())
+        gone = asyncio.ensure_future(until_gone(receive))
+        drained = asyncio.ensure_future(draining.wait())
+        try:
+            await self._keep_alive(pump, {pump, gone, drained}, keep_alive)
+            left = gone.done()
+        finally:
+            await end(pump, gone, drained)
+            await self._release()
+        if not left:
+            await self._write(self._last_words(pump))
+            await self._send({"type": "http.response.body", "body": b"", "more_body": False})
+
+    async def _keep_alive(self, pump: "asyncio.Task[None]", until: "set[asyncio.Task[Any]]", seconds: float) -> None:
+        """Wait for the first of `until`, with a comment after every `seconds` in which nothing was sent."""
+        clock = asyncio.get_running_loop().time
+        while True:
+            quiet = clock() - self._last_sent
+            done, _ = await asyncio.wait(until, timeout=max(0.0, seconds - quiet), return_when=asyncio.FIRST_COMPLETED)
+            if done:
+                return
+            if clock() - self._last_sent >= seconds:
+                await self._write(b": keep-alive\n\n")
+
+    async def _pump(self) -> None:
+        async for page in self._events:
+            for data in writes(page):
+                await self._write(data)
+
+    async def _write(self, data: bytes) -> None:
+        await self._send({"type": "http.response.body", "body": data, "more_body": True})
+        self._last_sent = asyncio.get_running_loop().time()
+
+    async def _release(self) -> None:
+        closing = getattr(self._events, "aclose", None)
+        if closing is not None:
+            await closing()
+
+    def _last_words(self, pump: "asyncio.Task[None]") -> bytes:
+        """Why the stream ends: an event `problem` when the daemon could not go on, else a comment."""
+        error = None if pump.cancelled() else pump.exception()
+        if error is None:
+            return DRAINED
+        body = request_error_body(error) if isinstance(error, RequestError) else self._report(error)
+        return b"event: problem\ndata: %s\n\n" % body

@@ -1,0 +1,50 @@
+"""The bearer token of the TCP listener: read from a file that is ours alone, or made there at the first start."""
+
+import os
+import secrets
+from contextlib import suppress
+from pathlib import Path
+from typing import Final
+
+from aghbus.daemon.api.http.listeners import ListenError
+
+MAX_TOKEN_BYTES: Final = 4_096
+"""Ours: what a token file may hold; the ones that we make have 43 characters."""
+
+_KEY: Final = "api.token_file"
+_OTHERS: Final = 0o027  # group may read: systemd's credentials and volumes of Kubernetes are handed over that way
+_TOKEN_BYTES: Final = 32  # of randomness in a token of ours
+
+
+def read_token(path: Path, *, make: bool) -> str:
+    """The token in `path`; with `make`, a new one is written there (mode 0600) when the file is missing.
+
+    Raises ListenError: it is missing, cannot be read, or others may read or change it.
+    """
+    if make:
+        with suppress(FileExistsError):
+            _make(path)
+    try:
+        with path.open("rb") as file:
+            found = os.fstat(file.fileno())
+            raw = file.read(MAX_TOKEN_BYTES + 1)
+    except OSError as error:
+        raise ListenError(_KEY, f"cannot read {str(path)!r}: {error.strerror}", "name a file with a token") from None
+    if found.st_mode & _OTHERS:
+        raise ListenError(_KEY, f"{str(path)!r} may be read or changed by others", f"run chmod 600 {path}")
+    if found.st_uid not in (os.geteuid(), 0):
+        raise ListenError(_KEY, f"{str(path)!r} belongs to another user", "name a file of your own")
+    if len(raw) > MAX_TOKEN_BYTES or not raw.isascii():
+        raise ListenError(_KEY, f"{str(path)!r} holds no token", "generate one, such as 32 hex digits")
+    return raw.decode("ascii").strip()
+
+
+def _make(path: Path) -> None:
+    try:
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    except FileExistsError:
+        raise
+    except OSError as error:
+        raise ListenError(_KEY, f"cannot write {str(path)!r}: {error.strerror}", "name another file") from None
+    with os.fdopen(descriptor, "w") as file:
+        file.write(secrets.token_urlsafe(_TOKEN_BYTES) + "\n")

@@ -1,0 +1,1 @@
+"""artifacts: see docs/architecture.md."""

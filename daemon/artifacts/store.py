@@ -1,0 +1,187 @@
+"""Artifacts: content that does not fit an envelope, in one object store that all peers of a network share.
+
+An artifact never changes under its URI: putting the same content again is a yes, other content a conflict. What comes from the
+bucket comes from strangers: names, sizes and digests are checked before anything is believed.
+"""
+
+import hashlib
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Final, TypeVar
+
+from aghbus.daemon.artifacts.bucket import Bucket, Damaged, Stored, Taken
+from aghbus.daemon.config.settings import ArtifactSettings
+from aghbus.daemon.config.value_types import show_size
+from aghbus.daemon.jetstream.api import JetStreamApi, JetStreamError, NoJetStream
+from aghbus.daemon.nats.link import Link, LinkError
+from aghbus.protocol.api.artifact_uri import PART_RULE, artifact_uri, is_part, parse_uri
+from aghbus.protocol.api.models import Artifact
+from aghbus.protocol.api.models import Artifacts as Listing
+from aghbus.protocol.errors import InvalidRequest, NotFound, Refused, Unavailable
+
+_FULL: Final = 10077  # maximum bytes exceeded
+
+T = TypeVar("T")
+
+
+class Unreachable(Unavailable):
+    """The link to the broker was down, or was lost on the way: nothing is known of the artifact, or of the bucket."""
+
+
+class Artifacts:
+    """The object store as the local API sees it. Everything raises RequestError with a hint."""
+
+    def __init__(self, link: Link, us: str, settings: Callable[[], ArtifactSettings]) -> None:
+        """`settings` gives those of this moment: the largest size may be reloaded."""
+        self._link = link
+        self._us = us
+        self._settings = settings
+        self._api = JetStreamApi(link, us)
+
+    async def put(self, work_id: str, name: str, content: AsyncIterator[bytes]) -> Artifact:
+        """Store `content`. Raises Refused (`conflict`) when the name holds something else, InvalidRequest (`too_large`)."""
+        key = _key(work_id, name)
+        settings = self._settings()
+        bucket = self._bucket(settings)
+        bounded = _bounded(content, settings.max_bytes)
+        stored = await _told(self._put(bucket, settings, key, bounded))
+        return _artifact(key, stored)
+
+    async def _put(self, bucket: Bucket, settings: ArtifactSettings, key: str, content: AsyncIterator[bytes]) -> Stored:
+        await bucket.ensure(max_age=settings.max_age, max_bytes=settings.bucket_bytes, replicas=settings.replicas)
+        existing = await bucket.find(key)
+        if existing is not None:
+            return await _same(existing, await _digest(content))
+        seen = hashlib.sha256()
+        try:
+            return await bucket.put(key, _hashed(content, seen), max_payload=self._link.max_payload, put_by=self._us)
+        except Taken:  # while we were putting it
+            existing = await bucket.find(key)
+            if existing is None:
+                raise Unavailable(f"artifact {artifact_uri_of(key)} was deleted meanwhile", hint="try again") from None
+            return await _same(existing, f"sha256:{seen.hexdigest()}")
+
+    async def get(self, work_id: str, name: str) -> tuple[Artifact, AsyncIterator[bytes]]:
+        """The artifact and its content in pieces, whose last one comes only when size and digest are right."""
+        key = _key(work_id, name)
+        settings = self._settings()
+        bucket = self._bucket(settings)
+        stored = await _told(bucket.find(key))
+        if stored is None:
+            raise NotFound(
+                f"no artifact {artifact_uri_of(key)} is in the bucket", hint="`aghctl artifact list` shows what is"
+            )
+        if stored.size > settings.max_bytes:
+            raise InvalidRequest(
+                f"artifact {artifact_uri_of(key)} has {stored.size} bytes",
+                hint=f"artifacts.max_bytes of this daemon is {show_size(settings.max_bytes)}",
+                code="too_large",
+            )
+        return _artifact(key, stored), _told_on_the_way(bucket.content(stored))
+
+    async def list(self, work_id: str | None, limit: int) -> Listing:
+        """Artifacts of one work, or of all, by URI."""
+        if work_id is not None and not is_part(work_id):
+            raise InvalidRequest(f"work: must be {PART_RULE}")
+        bucket = self._bucket(self._settings())
+        names = [
+            name
+            for name in await _told(bucket.names())
+            if parse_uri(artifact_uri_of(name)) and (work_id is None or name.partition("/")[0] == work_id)
+        ]
+        found = await _told(bucket.describe(names[:limit]))
+        return Listing(artifacts=[_artifact(stored.name, stored) for stored in found], more=len(names) > limit)
+
+    def _bucket(self, settings: ArtifactSettings) -> Bucket:
+        return Bucket(self._api, settings.bucket)
+
+
+def _key(work_id: str, name: str) -> str:
+    """The object's name in the bucket."""
+    for field, value in (("work_id", work_id), ("name", name)):
+        if not is_part(value):
+            raise InvalidRequest(f"{field}: must be {PART_RULE}")
+    return f"{work_id}/{name}"
+
+
+def artifact_uri_of(key: str) -> str:
+    """The URI of an object's name in the bucket."""
+    return artifact_uri(*key.split("/", 1)) if "/" in key else ""
+
+
+def _artifact(key: str, stored: Stored) -> Artifact:
+    work_id, _, name = key.partition("/")
+    return Artifact(
+        uri=artifact_uri_of(key),
+        work_id=work_id,
+        name=name,
+        size=stored.size,
+        digest=stored.digest,
+        put_by=stored.put_by,
+    )
+
+
+async def _bounded(content: AsyncIterator[bytes], limit: int) -> AsyncIterator[bytes]:
+    size = 0
+    async for piece in content:
+        size += len(piece)
+        if size > limit:
+            raise InvalidRequest(
+                f"artifact: is longer than {limit} bytes",
+                hint="artifacts.max_bytes allows larger ones, on this daemon and on those that get it",
+                code="too_large",
+            )
+        yield piece
+
+
+async def _hashed(content: AsyncIterator[bytes], seen: "hashlib._Hash") -> AsyncIterator[bytes]:
+    async for piece in content:
+        seen.update(piece)
+        yield piece
+
+
+async def _digest(content: AsyncIterator[bytes]) -> str:
+    seen = hashlib.sha256()
+    async for piece in content:
+        seen.update(piece)
+    return f"sha256:{seen.hexdigest()}"
+
+
+async def _same(existing: Stored, digest: str) -> Stored:
+    if existing.digest != digest:
+        raise Refused(
+            f"artifact {artifact_uri_of(existing.name)} exists with other content ({existing.digest})",
+            hint="an artifact never changes: put it under another name",
+            code="conflict",
+        )
+    return existing
+
+
+async def _told(work: Awaitable[T]) -> T:
+    """`work`, with what can go wrong on the broker's side in the caller's words."""
+    try:
+        return await work
+    except (JetStreamError, LinkError, Damaged) as error:
+        raise _words(error) from None
+
+
+async def _told_on_the_way(content: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+    try:
+        async for piece in content:
+            yield piece
+    except (JetStreamError, LinkError, Damaged) as error:
+        raise _words(error) from None
+
+
+def _words(error: JetStreamError | LinkError | Damaged) -> Unavailable:
+    match error:
+        case NoJetStream():
+            hint = "artifacts need JetStream: enable it on the NATS server, or use the embedded broker"
+            return Unavailable(str(error), hint=hint)
+        case JetStreamError(code=code) if code == _FULL:
+            return Unavailable("the artifact bucket is full", hint="`nats object rm` makes room, or a larger bucket")
+        case JetStreamError():
+            return Unavailable(f"the artifact bucket: {error}", hint="`aghctl status` shows the broker")
+        case LinkError():
+            return Unreachable(f"the broker cannot be reached: {error}", hint="`aghctl status` shows the link")
+        case _:
+            return Unavailable(f"the artifact is damaged: {error}", hint="have it put again under another name")

@@ -1,0 +1,162 @@
+"""From settings to adapters and to the agent map; the files that the settings name are read here."""
+
+import json
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from aghbus.daemon.config.layers import MAX_CONFIG_BYTES, Problem
+from aghbus.daemon.config.settings import Settings
+from aghbus.daemon.state.context import Core
+from aghbus.protocol.adapters.agentos.adapter import AgentOsOptions
+from aghbus.protocol.adapters.humaninloop.adapter import Options as HumanInLoopOptions
+from aghbus.protocol.adapters.model import Adapter, Agents
+from aghbus.protocol.adapters.registry import FORMATS, Options, adapter_for
+from aghbus.protocol.adapters.sacp.adapter import SacpOptions
+from aghbus.protocol.adapters.sacp.guardrails import Guardrail, read_guardrails
+from aghbus.protocol.adapters.sentient.adapter import SentientOptions
+from aghbus.protocol.errors import AghbusError, InvalidRequest, NotFound
+from aghbus.protocol.text import escape
+
+_CONVERSATION: Final = frozenset({"say", "capability", "receipt", "trace"})
+
+
+class FormatsError(AghbusError):
+    """A file that a setting names cannot be used; `problem` says which and why."""
+
+    def __init__(self, problem: Problem) -> None:
+        super().__init__(str(problem))
+        self.problem = problem
+
+
+class Formats:
+    """The adapters of a running daemon; `take_over` after its settings or the files that they name changed."""
+
+    def __init__(self, settings: Settings) -> None:
+        """Raises FormatsError."""
+        self._adapters = adapters(settings)
+
+    def take_over(self, settings: Settings) -> None:
+        """New adapters. Raises FormatsError, and keeps the old ones then."""
+        self._adapters = adapters(settings)
+
+    def of(self, name: str) -> Adapter:
+        """The adapter of a format. Raises NotFound for a name that is none."""
+        found = self._adapters.get(name)
+        if found is None:
+            raise NotFound(f"format {name!r}: is not known", hint=f"one of {', '.join(FORMATS)}")
+        return found
+
+
+def adapters(settings: Settings) -> dict[str, Adapter]:
+    """Every format's adapter with the options of `settings`. Raises FormatsError for a file that cannot be used."""
+    options = Options(
+        sentient=SentientOptions(user=settings.sentient.user, memory_agent=settings.sentient.memory_agent),
+        humaninloop=HumanInLoopOptions(feature_root=settings.humaninloop.feature_root),
+        agentos=AgentOsOptions(strict=settings.agentos.strict, manifest=_manifest(settings.agentos.manifest)),
+        sacp=SacpOptions(wire_thought=settings.sacp.wire_thought, guardrails=_guardrails(settings.sacp.guardrails)),
+    )
+    return {name: adapter_for(name, options) for name in FORMATS}
+
+
+def problems_of(settings: Settings) -> Iterator[Problem]:
+    """What is wrong with the bridge's settings that a rule for one key cannot see."""
+    seen: dict[str, str] = {}
+    for entry in settings.bridge.agents:
+        name, _, peer = entry.rpartition("=")
+        if seen.setdefault(name, peer) != peer:
+            yield Problem("bridge.agents", "settings", f"names two peers for the agent {escape(name)}", "keep one")
+    try:
+        adapters(settings)
+    except FormatsError as error:
+        yield error.problem
+
+
+def handed_kinds(adapter: Adapter) -> frozenset[str]:
+    """The kinds of envelopes that agents of a format get: all conversation, unless the format says otherwise."""
+    kinds: frozenset[str] = getattr(adapter, "handed_kinds", _CONVERSATION)
+    return kinds
+
+
+def agents(core: Core, channel: str, us: str | None = None) -> Agents:
+    """The agent map as configured, with what presence on `channel` knows where look-up is switched on.
+
+    `us` is the one of our ids that our own agents stand behind (None: that of now).
+    """
+    lookup = core.settings.bridge.lookup
+    found: Mapping[str, tuple[str, ...]] = {} if lookup == "off" else _found(core, channel, lookup)
+    configured = names(core.settings)
+    if us is not None and us != core.us:
+        configured = {name: us if peer == core.us else peer for name, peer in configured.items()}
+    return Agents(names=configured, found=found)
+
+
+def names(settings: Settings) -> dict[str, str]:
+    """The configured map of agent name to peer id. The last `=` of an entry divides: a peer id holds none."""
+    pairs = (entry.rpartition("=") for entry in settings.bridge.agents)
+    return {name: peer for name, _, peer in pairs}
+
+
+def _found(core: Core, channel: str, lookup: str) -> dict[str, tuple[str, ...]]:
+    """Peers that are present, by display name and capability; each once for each name.
+
+    Only verified ones where trust is required (adapters.md, Agent map).
+    """
+    now_ms = core.clock.millis()
+    found: defaultdict[str, dict[str, None]] = defaultdict(dict)
+    for peer in core.roster.all():
+        if (peer.workspace_id, peer.channel) != (core.workspace, channel):
+            continue
+        if core.roster.presence(peer, now_ms) == "expired":
+            continue
+        if core.settings.trust.mode == "require" and peer.trust != "verified":
+            continue
+        if lookup in ("display_name", "both") and peer.card.display_name:
+            found[peer.card.display_name][peer.peer_id] = None
+        if lookup in ("capability", "both"):
+            for capability in peer.card.capabilities:
+                found[capability][peer.peer_id] = None
+    return {name: tuple(peers) for name, peers in found.items()}
+
+
+def _manifest(path: str | None) -> frozenset[str] | None:
+    """The agent ids of a manifest: a JSON list of strings, or one id a line."""
+    if path is None:
+        return None
+    text = _text(path, "agentos.manifest")
+    if not text.lstrip().startswith("["):
+        return frozenset(line.strip() for line in text.splitlines() if line.strip() and not line.startswith("#"))
+    try:
+        listed: Any = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise _broken("agentos.manifest", path, f"is not JSON: {error}", "one agent id a line is taken too") from None
+    if not all(isinstance(entry, str) for entry in listed):
+        raise _broken("agentos.manifest", path, "is not a list of strings", "list the agent ids")
+    return frozenset(listed)
+
+
+def _guardrails(path: str | None) -> tuple[Guardrail, ...]:
+    if path is None:
+        return ()
+    try:
+        return read_guardrails(_text(path, "sacp.guardrails"))
+    except InvalidRequest as error:
+        raise _broken("sacp.guardrails", path, error.message, error.hint) from None
+
+
+def _text(path: str, key: str) -> str:
+    try:
+        with Path(path).open("rb") as file:
+            content = file.read(MAX_CONFIG_BYTES + 1)
+        if len(content) > MAX_CONFIG_BYTES:
+            raise _broken(key, path, f"is longer than {MAX_CONFIG_BYTES} bytes", "a list of that size is a mistake")
+        return content.decode()
+    except OSError as error:
+        raise _broken(key, path, f"cannot be read: {error.strerror}", "name a file that exists") from None
+    except UnicodeDecodeError as error:
+        raise _broken(key, path, f"is not UTF-8 at byte {error.start}", "") from None
+
+
+def _broken(key: str, path: str, rule: str, hint: str) -> FormatsError:
+    return FormatsError(Problem(key, f"file {path}", rule, hint))

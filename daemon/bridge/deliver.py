@@ -1,0 +1,145 @@
+"""Messages for our agent: a stream in the order of the local sequence, and the position up to which it has them."""
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from functools import partial
+from typing import Final
+
+from aghbus.daemon.artifacts.store import Unreachable
+from aghbus.daemon.bridge.adapters import Formats, agents, handed_kinds
+from aghbus.daemon.bridge.inbound import Arrivals, Arrived, portions
+from aghbus.daemon.send.closing import accept_work
+from aghbus.daemon.send.sender import Batch, Sender
+from aghbus.daemon.state.context import Core
+from aghbus.protocol.adapters.model import Agents
+from aghbus.protocol.api.bridge import Format, HandedOut, HandOutPosition
+from aghbus.protocol.api.models import Event
+from aghbus.protocol.errors import InvalidRequest, NotFound
+from aghbus.store.audit import events as audit
+from aghbus.store.engine.transaction import Transaction
+from aghbus.store.tables import bridge_messages as bridge
+from aghbus.store.tables import inbox
+from aghbus.store.tables.bridge_messages import Kept
+from aghbus.store.tables.envelopes import EnvelopeFilter, find
+from aghbus.store.tables.events import gap_after
+
+_PAGE: Final = 32  # envelopes turned into messages in one transaction: some milliseconds of the loop
+_PAUSE: Final = 1.0  # seconds before a message that lies beyond an unreachable broker is fetched again
+_ACKED_AT_ONCE: Final = 500  # ours, inbox items and works that one acknowledgement settles; the next one goes on
+
+
+class HandOut:
+    """The way out of all formats."""
+
+    def __init__(self, core: Core, sender: Sender, formats: Formats, arrivals: Arrivals) -> None:
+        self._core = core
+        self._sender = sender
+        self._formats = formats
+        self._arrivals = arrivals
+
+    async def stream(self, name: Format, since: int | None) -> AsyncIterator[Sequence[HandedOut | Event]]:
+        """Messages after `since` until the daemon drains; a `gap` first where retention removed some of what they may have been
+        in.
+
+        None: after what was acknowledged, and without words of ended works that were dealt with in another way, such as by a
+        command: an answer to them could only go to another work.
+
+        A message in the artifact store that the broker does not give away for the moment holds up those after it.
+        """
+        core = self._core
+        wanted = EnvelopeFilter(kinds=handed_kinds(self._formats.of(name)), told=True)
+        position = since
+        if position is None:
+            position = await core.store.write(lambda tx: bridge.position(tx, _position(name)))
+        removed = await gap_after(core.store.reader, wanted, position)
+        if removed is not None:
+            yield [Event(seq=removed, type="gap", pruned_from=position + 1)]
+        while True:
+            upto = core.announcer.seq
+            page = await find(core.store.reader, wanted, since=position, limit=_PAGE)
+            arrived: list[Arrived] = []
+            missed = False
+            try:
+                async for item in self._read(name, page.seqs):
+                    arrived.append(item)
+            except Unreachable:
+                missed = True
+            if handed := await self._hand_all(name, arrived, unsettled=since is None):
+                yield handed
+            if missed:
+                position = arrived[-1].kept.seq if arrived else position
+                await asyncio.sleep(_PAUSE)
+            else:
+                position = max(position, page.next_since)
+                if position < upto:
+                    continue
+            if core.announcer.closed:
+                return
+            if core.announcer.seq <= position:
+                await core.announcer.wait()
+
+    async def one(self, name: Format, seq: int) -> HandedOut:
+        """The message of one envelope of ours. Raises NotFound when there is none in this format, Unreachable."""
+        self._formats.of(name)
+        found = await self._hand_all(name, [item async for item in self._read(name, [seq])])
+        if not found:
+            raise NotFound(f"message {seq}: is none for an agent of the format {name}", hint="`aghctl messages list`")
+        return found[0]
+
+    async def ack(self, name: Format, seq: int) -> HandOutPosition:
+        """Our agent has everything up to `seq`: inbox items are acked, works that were opened for it are accepted."""
+        self._formats.of(name)
+        if seq > self._core.announcer.seq:
+            raise InvalidRequest(f"seq: {seq} is beyond the last sequence, {self._core.announcer.seq}")
+        position = await self._sender.send_all(lambda tx, batch: self._ack(tx, batch, name, seq))
+        return HandOutPosition(format=name, seq=position)
+
+    def _ack(self, tx: Transaction, batch: Batch, name: Format, seq: int) -> int:
+        for waiting in bridge.inbox_of(tx, name, seq, _ACKED_AT_ONCE):
+            audit.note_delivery(tx, self._core.clock.millis(), inbox.ack(tx, waiting), "acked")
+        for work in bridge.opened_by_messages(tx, name, seq, _ACKED_AT_ONCE):
+            rows = accept_work(tx, self._core, work)
+            if rows:
+                batch.add("receipt", rows)
+        return bridge.move(tx, _position(name), seq)
+
+    async def _read(self, name: Format, seqs: list[int]) -> AsyncIterator[Arrived]:
+        """Those of these envelopes that are for our agent, with their messages. Raises Unreachable at the first that cannot be
+        fetched for the moment."""
+        if not seqs:
+            return
+        kinds = handed_kinds(self._formats.of(name))
+        for kept in await bridge.kept_all(self._core.store.reader, seqs):
+            if self._is_ours(kept, kinds):
+                item = await self._arrivals.read(name, kept)
+                if item is not None:
+                    yield item
+
+    async def _hand_all(self, name: Format, arrived: list[Arrived], *, unsettled: bool = False) -> list[HandedOut]:
+        """The messages of these envelopes; `unsettled` leaves out what needs no agent any more."""
+        if not arrived:
+            return []
+        known = known_agents(self._core, arrived)
+
+        def job(tx: Transaction, portion: list[Arrived]) -> list[HandedOut]:
+            open_ones = [item for item in portion if not (unsettled and bridge.is_settled(tx, item.kept))]
+            handed = [self._arrivals.hand(tx, name, item, known) for item in open_ones]
+            return [message for message in handed if message is not None]
+
+        made: list[HandedOut] = []
+        for portion in portions(arrived):
+            made += await self._core.store.write(partial(job, portion=portion))
+        return made
+
+    def _is_ours(self, kept: Kept, kinds: frozenset[str]) -> bool:
+        """Whether it is for our agent, and not for a run of a chain, which asked for it itself."""
+        return not kept.of_run and self._arrivals.is_ours(kept, kinds)
+
+
+def known_agents(core: Core, arrived: list[Arrived]) -> dict[str, Agents]:
+    """The agent map of each channel that these envelopes came on."""
+    return {channel: agents(core, channel) for channel in {item.kept.channel for item in arrived}}
+
+
+def _position(name: str) -> str:
+    return f"out:{name}"

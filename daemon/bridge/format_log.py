@@ -1,0 +1,99 @@
+"""Rows of the formats' own logs, and what one row does to another: an answer ends the wait of the message it answers."""
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+import msgspec
+
+from aghbus.protocol.adapters import common
+from aghbus.protocol.adapters.agentos import log as agentos_log
+from aghbus.protocol.adapters.model import Plan
+from aghbus.store.engine.transaction import Transaction
+from aghbus.store.tables import bridge_log
+from aghbus.store.tables.bridge_log import Entry
+
+WAITS: Final = "agentos"
+"""The format whose log knows answers and times to live."""
+
+LOGS_REFUSED: Final = frozenset({"sacp"})
+"""Formats whose log has every message, whether or not it was sent (adapters.md, sacp: every response is a row)."""
+
+
+def keep_record(
+    tx: Transaction,
+    name: str,
+    direction: str,
+    record: Mapping[str, Any],
+    *,
+    at_ms: int,
+    seq: int = 0,
+    message_id: str | None = None,
+    unwritten: bool = False,
+    answers: bool = True,
+) -> None:
+    """One row for a message that crossed; nothing when its envelope has one already.
+
+    `answers`: whether it can end the wait of the message that it refers to.
+    """
+    if bridge_log.has(tx, name, seq):
+        return
+    due_ms = None
+    if name == WAITS:
+        kept = agentos_log.from_plain(record)
+        message_id = kept.row.message_id
+        due_ms = None if kept.waits is None else at_ms + kept.waits * 1000
+        question = None if kept.answers is None else _question(tx, kept.answers, direction)
+        if question is not None:
+            record = agentos_log.to_plain(agentos_log.answering(kept, question.at_ms, at_ms))
+            if answers:
+                _answered(tx, question, at_ms)
+    bridge_log.add(
+        tx,
+        name,
+        direction,
+        record,
+        at_ms=at_ms,
+        seq=seq,
+        message_id=message_id,
+        due_ms=due_ms,
+        unwritten=unwritten,
+    )
+
+
+def judged_by_log(tx: Transaction, name: str, plan: Plan) -> Plan:
+    """A message that sends nothing leaves no envelope behind: its row alone tells whether it was handed over before."""
+    if plan.refused or plan.repeats or plan.record is None or plan.foreign_id is None:
+        return plan
+    earlier = bridge_log.of_message(tx, name, plan.foreign_id, "out")
+    if earlier is None:
+        return plan
+    if earlier.record == plan.record:
+        return msgspec.structs.replace(plan, repeats=True)
+    why = common.error("/message_id", "id_conflict", f"{plan.foreign_id!r} was handed over before with other content")
+    return msgspec.structs.replace(plan, findings=(*plan.findings, why))
+
+
+def run_out(tx: Transaction, entry: Entry) -> None:
+    """Nobody answered within the time to live: the row says `timeout`."""
+    kept = agentos_log.from_plain(entry.record)
+    bridge_log.replace(tx, entry.id, agentos_log.to_plain(agentos_log.timed_out(kept)))
+
+
+def shown(name: str, record: dict[str, Any]) -> dict[str, Any]:
+    """A row as the API shows it: of agentos the ten fields of its schema alone."""
+    row: dict[str, Any] = record["row"] if name == WAITS else record
+    return row
+
+
+def _answered(tx: Transaction, question: Entry, at_ms: int) -> None:
+    """An answer that crossed at `at_ms` ends the wait of its question, also where it is read only after that ran out."""
+    after_all = agentos_log.in_time(agentos_log.from_plain(question.record), question.at_ms, at_ms)
+    if after_all is None:
+        bridge_log.settle(tx, question.id)
+    else:
+        bridge_log.replace(tx, question.id, agentos_log.to_plain(after_all))
+
+
+def _question(tx: Transaction, message_id: str, direction: str) -> Entry | None:
+    """The row of the message that one in this direction answers: it went the other way."""
+    return bridge_log.of_message(tx, WAITS, message_id, "out" if direction == "in" else "in")

@@ -1,0 +1,268 @@
+"""The embedded broker: one nats-server for all daemons of one user on a machine, found, started and kept by those who use it.
+
+Used when no NATS server is named. There is no fixed port and no daemon in charge. A joining daemon takes
+`election.lock`, holds `members.lock` shared for its life, and then either finds the running broker or starts one under
+a guard process (broker_guard.py), which stops it when `members.lock` can be had exclusively: when the last member has
+left, were it by kill -9.
+
+What can die, and who mends it:
+
+    the daemon that started it   nothing happens: guard and server are in a session of their own
+    nats-server                  the guard ends; the members lose their link, join again, the first starts both
+    the guard                    the server goes on; members look at guard.lock each second, one starts a new
+                                 guard, which adopts the server
+    guard and server             as for the server
+
+The truth is in the locks, which the kernel keeps: `guard.lock` is held by a living guard, `server.lock` by the living
+server, and the pid in its text is that server's. `broker.json` is only read when it agrees with them, and nothing here
+signals a process.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import logging
+import os
+import sys
+from pathlib import Path
+
+import msgspec
+
+from aghbus.daemon.base.logs import event
+from aghbus.daemon.broker.directory import BrokerError, BrokerFolder, BrokerRecord, find_binary
+from aghbus.daemon.broker.probe import ProbeAnswer, ProbeFailed, probe
+from aghbus.daemon.nats.options import NatsOptions
+from aghbus.store.host.file_lock import FileLock, is_locked
+
+__all__ = ["BrokerError", "BrokerStatus", "EmbeddedBroker"]
+
+_log = logging.getLogger("aghbus.broker")
+
+_GUARD = Path(__file__).with_name("guard.py")
+_PATIENCE = 35.0  # seconds; another daemon's whole start fits in (15 s, twice when the old port is taken)
+_GUARD_CHECK = 1.0  # seconds between two looks at guard.lock
+_RETRY = 0.05  # seconds between two looks at a broker that is starting or stopping
+_JETSTREAM_BYTES = 4_294_967_296  # of streams on disk by default; a bound, not a reservation
+# What guard and server keep of the starter's environment: the starter's secrets must not outlive it there.
+_KEPT_ENVIRONMENT = ("PATH", "HOME", "TMPDIR", "LANG", "TZ", "LD_LIBRARY_PATH", "GOMAXPROCS", "GOMEMLIMIT")
+
+
+class BrokerStatus(msgspec.Struct, frozen=True):
+    """The embedded broker as one member sees it; zeros and empty strings while it is not known. Times in Unix seconds."""
+
+    folder: str
+    joined: bool
+    guarded: bool
+    port: int = 0
+    server_pid: int = 0
+    guard_pid: int = 0
+    started_at: int = 0
+    server_name: str = ""
+    version: str = ""
+    log_file: str = ""
+
+
+class _Running(msgspec.Struct, frozen=True):
+    """A broker that has accepted our token a moment ago."""
+
+    port: int
+    pid: int
+    answer: ProbeAnswer
+
+
+class EmbeddedBroker:
+    """This daemon's membership in the shared broker."""
+
+    def __init__(
+        self,
+        broker_dir: Path,
+        *,
+        binary: Path | None = None,
+        jetstream_bytes: int = _JETSTREAM_BYTES,
+        patience: float = _PATIENCE,
+    ) -> None:
+        """`broker_dir` is shared by all daemons of the user; `binary` is nats-server if it is not to be searched for.
+
+        `jetstream_bytes` bounds JetStream's files. `patience` is how many seconds to wait for others that start or stop.
+        """
+        self._folder = BrokerFolder(broker_dir)
+        self._binary = binary
+        self._jetstream_bytes = jetstream_bytes
+        self._patience = patience
+        self._election = FileLock(self._folder.election_lock)
+        self._membership = FileLock(self._folder.members_lock)
+        self._turn = asyncio.Lock()
+        self._running: _Running | None = None
+        self._last_port = 0
+        self._watcher: asyncio.Task[None] | None = None
+
+    async def join(self) -> NatsOptions:
+        """Sees to it that a guarded broker runs and returns how to reach it; to be called again after every loss.
+
+        Raises BrokerError. Membership begins with the first call, even one that fails, and lasts until `leave`.
+        """
+        async with self._turn:
+            await self._ensure()
+            if self._watcher is None:
+                self._watcher = asyncio.create_task(self._watch_guard(), name="broker-guard-check")
+            assert self._running is not None
+            url = f"nats://127.0.0.1:{self._running.port}"
+            return NatsOptions(servers=(url,), token=self._folder.token())
+
+    async def leave(self) -> None:
+        """Gives the membership up; the guard stops the broker if this was the last. May be called twice."""
+        if self._watcher is not None:
+            self._watcher.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._watcher
+            self._watcher = None
+        async with self._turn:
+            if self._membership.held and is_locked(self._folder.server_lock) and not is_locked(self._folder.guard_lock):
+                # nobody would stop the server once the last member has left
+                with contextlib.suppress(BrokerError):
+                    await self._ensure()
+            self._membership.release()
+            self._running = None
+
+    def status(self) -> BrokerStatus:
+        """What is known without asking the broker; two short looks at files."""
+        running, record = self._running, self._folder.record()
+        if running is None or record is None or record.pid != running.pid:
+            record = BrokerRecord(port=0, pid=0, guard_pid=0, started_at=0)
+        return BrokerStatus(
+            folder=str(self._folder.path),
+            joined=self._membership.held,
+            guarded=is_locked(self._folder.guard_lock),
+            port=running.port if running else 0,
+            server_pid=running.pid if running else 0,
+            guard_pid=record.guard_pid,
+            started_at=record.started_at,
+            server_name=running.answer.server_name if running else "",
+            version=running.answer.version if running else "",
+            log_file=str(self._folder.log_file),
+        )
+
+    async def _ensure(self) -> None:
+        """One election: become a member, then find, adopt or start the broker."""
+        self._folder.prepare()
+        await self._take(self._election, shared=False, what="election.lock")
+        try:
+            # a guard that is just stopping the broker holds it, for as long as nats-server takes to end
+            await self._take(self._membership, shared=True, what="members.lock")
+            self._running = await self._settle()
+            self._last_port = self._running.port
+        finally:
+            self._election.release()
+
+    async def _take(self, lock: FileLock, *, shared: bool, what: str) -> None:
+        path = self._folder.path / what
+        try:
+            taken = await lock.lock(shared=shared, timeout=self._patience)
+        except OSError as error:
+            raise BrokerError("lock the broker", f"{path}: {error.strerror}", "see to the folder's rights") from error
+        if not taken:
+            raise BrokerError(
+                "lock the broker",
+                f"{path} is held by another process for more than {self._patience:g} s",
+                "find it with `fuser`; it is a daemon or a guard that hangs",
+            )
+
+    async def _settle(self) -> _Running:
+        """Repeats look and repair until a guarded broker answers; a start that fails ends it at once."""
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + self._patience
+        token = self._folder.token()
+        while True:
+            trouble = "it is starting or stopping"
+            guarded = is_locked(self._folder.guard_lock)
+            alive = is_locked(self._folder.server_lock)
+            if alive:
+                try:
+                    running = await self._find(token)
+                except ProbeFailed as error:
+                    trouble = str(error)
+                else:
+                    if guarded:
+                        return running
+            if loop.time() > deadline:
+                raise BrokerError(
+                    "reach the embedded broker",
+                    trouble,
+                    f"its server is process {self._folder.server_pid()}; stop that",
+                )
+            if not guarded:
+                await self._run_guard(token, adopt=alive)
+            else:
+                await asyncio.sleep(_RETRY)
+
+    async def _find(self, token: str) -> _Running:
+        """Probes the living server; ProbeFailed when its port is not known yet or it does not answer."""
+        pid = self._folder.server_pid()
+        record = self._folder.record()
+        port = record.port if record is not None and record.pid == pid else self._folder.port_of(pid)
+        if port is None:
+            raise ProbeFailed("its port is not known")
+        return _Running(port=port, pid=pid, answer=await probe(port, token))
+
+    async def _run_guard(self, token: str, *, adopt: bool) -> None:
+        """Starts a guard, with a new server or (`adopt`) for the one that runs, and waits for its word."""
+        arguments = ["adopt"]
+        if not adopt:
+            binary = find_binary(self._binary)
+            self._folder.write_config(token, jetstream_bytes=self._jetstream_bytes)
+            record = self._folder.record()
+            arguments = ["start", str(binary), str(self._last_port or (record.port if record else -1))]
+        answer = await _first_word([sys.executable, "-I", "-S", str(_GUARD), str(self._folder.path), *arguments])
+        if "port" in answer:
+            what = "broker adopted" if adopt else "broker started"
+            event(_log, logging.INFO, what, port=answer["port"], guard_pid=answer["pid"])
+        elif not adopt:
+            raise BrokerError(
+                "start nats-server", str(answer.get("error")), f"the whole log is {self._folder.log_file}"
+            )
+        else:
+            # the server ended meanwhile, or was stopped because nobody can find it: the next look starts a new one
+            event(_log, logging.WARNING, "broker not adopted", cause=answer.get("error"))
+
+    async def _watch_guard(self) -> None:
+        """Puts a new guard in the place of one that died; the connection is not touched by that."""
+        while True:
+            await asyncio.sleep(_GUARD_CHECK)
+            if is_locked(self._folder.guard_lock):
+                continue
+            try:
+                async with self._turn:
+                    await self._ensure()
+            except Exception as error:  # whatever it is: the next look may find it mended
+                event(_log, logging.WARNING, "broker has no guard", cause=str(error))
+
+
+async def _first_word(command: list[str]) -> dict[str, object]:
+    """Runs the guard's starter, which ends as soon as the guard has given its one JSON line."""
+    environment = {name: os.environ[name] for name in _KEPT_ENVIRONMENT if name in os.environ}
+    try:
+        starter = await asyncio.create_subprocess_exec(
+            *command,
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE,
+            env=environment,
+            start_new_session=True,
+        )
+    except OSError as error:
+        raise BrokerError("start the broker's guard", f"{command[0]}: {error.strerror}", "") from error
+    try:
+        out, errors = await starter.communicate()
+    except asyncio.CancelledError:
+        # the guard itself goes on, and ends with the last member like any other
+        with contextlib.suppress(ProcessLookupError):
+            starter.kill()
+        await starter.communicate()
+        raise
+    try:
+        answer = json.loads(out)
+    except ValueError:
+        answer = {"error": errors.decode("utf-8", "replace").strip() or "the guard said nothing"}
+    return answer if isinstance(answer, dict) else {"error": "the guard is not understood"}

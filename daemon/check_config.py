@@ -1,0 +1,49 @@
+"""The checks that need the files which the settings name: NATS credentials, the capability catalog, the bridge's, our key."""
+
+from collections.abc import Mapping, Set
+from typing import Final
+
+from aghbus.daemon.bridge.adapters import problems_of
+from aghbus.daemon.config.layers import Problem
+from aghbus.daemon.config.loader import Loaded
+from aghbus.daemon.nats.options import NatsOptionsError, resolve_nats_options
+from aghbus.daemon.state.catalog import CatalogError, catalog_source
+from aghbus.daemon.state.keys import load_signer
+from aghbus.store.host.key_files import KeyFileError
+
+_BRIDGE: Final = frozenset({"bridge", "sentient", "humaninloop", "agentos", "sacp"})  # tables of keys
+
+
+def check_named_files(loaded: Loaded, faulty: Set[str], env: Mapping[str, str]) -> tuple[list[Problem], list[str]]:
+    """What is wrong with the files that the settings name, and what is only unwise. Nothing connects anywhere.
+
+    What depends on a key in `faulty` is left alone: what it would show is only that fault again.
+    """
+    problems: list[Problem] = []
+    notes: list[str] = []
+    try:
+        if not any(key.startswith("nats.") for key in faulty):
+            options = resolve_nats_options(loaded.settings.nats, env)
+            notes += options.warnings if options else ()
+    except NatsOptionsError as error:
+        for fault in error.problems:
+            origin = loaded.origins.get(fault.key, "settings together")
+            problems.append(Problem(fault.key, origin, fault.rule, fault.hint))
+    if not any(key.startswith("trust.") for key in faulty):
+        problems += _key_problems(loaded, env)
+    try:
+        if "catalog" not in faulty:
+            catalog_source(loaded.settings, loaded.locations).load()
+    except CatalogError as error:
+        problems += error.problems
+    if not any(key.partition(".")[0] in _BRIDGE for key in faulty):
+        problems += problems_of(loaded.settings)
+    return problems, notes
+
+
+def _key_problems(loaded: Loaded, env: Mapping[str, str]) -> list[Problem]:
+    try:
+        load_signer(loaded.settings, loaded.locations, env)
+    except KeyFileError as error:
+        return [Problem("trust.key_file", loaded.origins["trust.key_file"], str(error), error.hint)]
+    return []

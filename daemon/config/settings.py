@@ -1,0 +1,448 @@
+"""The settings of `aghd`: every key with type, default, rule and help, declared once, here.
+
+The line of a key is all there is to it: flag, environment variable, `config show`, error messages and the table in
+docs/configuration.md are made from it. Paths are absolute texts, durations seconds, sizes bytes.
+"""
+
+import re
+from typing import Annotated, Final
+
+import msgspec
+
+from aghbus.daemon.config.layers import Declared, Key, declared_keys
+from aghbus.daemon.config.trust_settings import TrustSettings
+from aghbus.daemon.config.value_types import (
+    Count,
+    Duration,
+    FilePath,
+    LoopbackAddress,
+    SecretText,
+    ServerUrl,
+    Size,
+    Switch,
+    Text,
+    Texts,
+    choice,
+    hide_userinfo,
+)
+from aghbus.protocol.identifiers import PEER_ID, is_channel, is_peer, is_workspace_id
+from aghbus.protocol.limits import (
+    BROADCAST_TTL,
+    DIRECTED_TTL,
+    GREET_INTERVAL,
+    MAX_CARD_ENTRY_BYTES,
+    MAX_ENVELOPE_BYTES,
+    MAX_LIFETIME,
+    PROTOCOL,
+)
+from aghbus.protocol.nats.jetstream import (
+    ACK_WAIT,
+    BUCKET_AGE,
+    BUCKET_BYTES,
+    MAX_IN_FLIGHT,
+    STREAM_AGE,
+    STREAM_BYTES,
+)
+from aghbus.protocol.nats.names import BUCKET
+from aghbus.protocol.text import byte_length, has_control, is_blank, trim
+from aghbus.store.host.locations import is_legal_name
+
+
+def _is_card_text(text: str) -> bool:
+    return (
+        not is_blank(text)
+        and text == trim(text)
+        and not has_control(text)
+        and byte_length(text) <= MAX_CARD_ENTRY_BYTES
+    )
+
+
+_CARD_TEXT: Final = Text(
+    f"a text of 1 to {MAX_CARD_ENTRY_BYTES} bytes without control characters or white space at either end",
+    _is_card_text,
+)
+_PEER_GRAMMAR: Final = "1 to 128 characters of a-z, 0-9, '.', '_' and '-', the first a letter or digit"
+_NAME: Final = Text(_PEER_GRAMMAR, is_legal_name)
+_PEER: Final = Text(_PEER_GRAMMAR, lambda text: PEER_ID.fullmatch(text) is not None)
+_WORKSPACE: Final = Text("a text without '.', space, '*', '>' and control characters", is_workspace_id)
+_CHANNEL: Final = Text("1 to 64 characters of a-z, 0-9, '_' and '-', the first a letter or digit", is_channel)
+_BUCKET: Final = re.compile(r"[a-zA-Z0-9_-]{1,64}")
+_LIFETIME: Final = Duration(1, MAX_LIFETIME, whole=True)
+
+
+class NatsSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """Where the NATS servers are and how to authenticate, as layered; nothing is read from files yet."""
+
+    servers: Annotated[
+        tuple[str, ...],
+        Key(Texts(ServerUrl()), "NATS servers; none named: the embedded broker", flag="--nats", env=("NATS_URL",)),
+    ] = ()
+    context: Annotated[
+        str | None,
+        Key(
+            _CARD_TEXT,
+            "context of the `nats` command line tool to take servers and credentials from",
+            env=("NATS_CONTEXT",),
+        ),
+    ] = None
+    creds: Annotated[str | None, Key(FilePath(holds_secret=True), "credentials file (JWT and nkey seed)")] = None
+    nkey: Annotated[str | None, Key(FilePath(holds_secret=True), "file with an nkey seed")] = None
+    token: Annotated[str | None, Key(SecretText(), "token; prefer token_file", flag="", secret=True)] = None
+    token_file: Annotated[str | None, Key(FilePath(holds_secret=True), "file with the token")] = None
+    user: Annotated[str | None, Key(_CARD_TEXT, "user name")] = None
+    password: Annotated[str | None, Key(SecretText(), "password; prefer password_file", flag="", secret=True)] = None
+    password_file: Annotated[str | None, Key(FilePath(holds_secret=True), "file with the password")] = None
+    tls_ca: Annotated[str | None, Key(FilePath(), "certificate authority of the servers (PEM)")] = None
+    tls_cert: Annotated[str | None, Key(FilePath(), "our client certificate (PEM)")] = None
+    tls_key: Annotated[str | None, Key(FilePath(holds_secret=True), "key of our client certificate (PEM)")] = None
+
+    def __repr__(self) -> str:
+        servers = tuple(map(hide_userinfo, self.servers))
+        return f"NatsSettings(servers={servers!r}, context={self.context!r}, ...)"
+
+
+class BrokerSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """The embedded broker, used when no NATS server is named."""
+
+    binary: Annotated[str | None, Key(FilePath(), "nats-server to run; unset: the installed one, else PATH")] = None
+    directory: Annotated[str | None, Key(FilePath(), "its folder; daemons that share it share the broker")] = None
+    embedded: Annotated[
+        str, Key(choice("auto", "never"), "auto: run one when no server is named; never: a server must be named")
+    ] = "auto"
+
+
+class StoreSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """The SQLite store."""
+
+    path: Annotated[str | None, Key(FilePath(), "database file; unset: store.db in the instance's state folder")] = None
+    synchronous: Annotated[
+        str, Key(choice("full", "normal"), "full survives a loss of power, normal only a crash of the daemon")
+    ] = "full"
+    # Below the longest life of an envelope a late duplicate could find its original gone (specification, section 5).
+    retention_age: Annotated[
+        int, Key(Duration(MAX_LIFETIME, whole=True), "how long finished messages and works are kept", reload=True)
+    ] = MAX_LIFETIME
+    retention_size: Annotated[
+        int, Key(Size(16 << 20), "size of the store above which the oldest finished messages go", reload=True)
+    ] = 1 << 30
+
+
+class ApiSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """The local API."""
+
+    socket: Annotated[
+        str | None, Key(FilePath(), "Unix socket (mode 0600); unset: NAME.sock in the runtime folder")
+    ] = None
+    tcp: Annotated[
+        str | None, Key(LoopbackAddress(), "also listen on this loopback address; needs the bearer token")
+    ] = None
+    token_file: Annotated[
+        str | None,
+        Key(FilePath(holds_secret=True), "bearer token for api.tcp; unset: api.token in the instance's state folder"),
+    ] = None
+
+
+class InboxSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """What waits for the agent."""
+
+    capacity: Annotated[int, Key(Count(), "messages that wait for the agent before senders are held off")] = 10_000
+
+
+class ReceiveSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """Between the broker and the store."""
+
+    queue: Annotated[int, Key(Count(), "envelopes that wait for the store before senders are held off")] = 4096
+    # Some 100 bytes of memory for each.
+    remembered: Annotated[
+        int,
+        Key(Count(1000), "ids of messages remembered; beyond half of it, those of long life are held off", reload=True),
+    ] = 20_000_000
+
+
+class QuarantineSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """Refused envelopes, kept for inspection; the oldest go first."""
+
+    max_rows: Annotated[int, Key(Count(), "refused envelopes kept")] = 10_000
+    # One envelope of the largest size must fit, or the quarantine could hold nothing.
+    max_bytes: Annotated[int, Key(Size(MAX_ENVELOPE_BYTES), "bytes of refused envelopes kept")] = 64 << 20
+
+
+class AuditSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """The audit log (docs/audit.md)."""
+
+    enabled: Annotated[bool, Key(Switch(), "keep the audit log")] = True
+    max_rows: Annotated[int, Key(Count(1000), "rows kept; the oldest go first", reload=True)] = 250_000
+    max_age: Annotated[int, Key(Duration(3600, whole=True), "how long rows are kept", reload=True)] = 90 * 86_400
+
+
+class DiscoverySettings(msgspec.Struct, frozen=True, kw_only=True):
+    """Presence and whois."""
+
+    interval: Annotated[float, Key(Duration(0.1, 3600), "time between two greets")] = float(GREET_INTERVAL)
+    max_wait: Annotated[float, Key(Duration(0.01, 300), "longest wait of a whois that names none")] = 1.5
+
+
+class DefaultsSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """What an envelope gets when its sender says nothing (specification, section 7)."""
+
+    directed_ttl: Annotated[int, Key(_LIFETIME, "life of a directed message", reload=True)] = DIRECTED_TTL
+    broadcast_ttl: Annotated[int, Key(_LIFETIME, "life of broadcast conversation", reload=True)] = BROADCAST_TTL
+
+
+class RetrySettings(msgspec.Struct, frozen=True, kw_only=True):
+    """Directed messages that nobody has answered go out again, the same bytes, until an answer or their expiry."""
+
+    first: Annotated[float, Key(Duration(0.1, 3600), "time until the second try; doubled each time", reload=True)] = 1.0
+    ceiling: Annotated[float, Key(Duration(0.1, 86_400), "longest time between two tries", reload=True)] = 300.0
+    limit: Annotated[int, Key(Count(), "tries before a message is given up as dead", reload=True)] = 300
+
+
+class WorkSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """Deadlines of works, for those that name none themselves; 0 switches one off."""
+
+    accept_within: Annotated[
+        float, Key(Duration(0, MAX_LIFETIME), "longest time until the target accepts", reload=True)
+    ] = 0.0
+    progress_within: Annotated[
+        float, Key(Duration(0, MAX_LIFETIME), "longest time between two traces of the target", reload=True)
+    ] = 0.0
+
+
+class JetStreamSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """The stream of durability "jetstream". Its own limits hold only for the daemon that creates it (docs/jetstream.md)."""
+
+    replicas: Annotated[int, Key(Count(1, 5), "servers of a cluster that keep a copy, when we create the stream")] = 1
+    max_age: Annotated[
+        int, Key(Duration(3600, whole=True), "how long the stream keeps an envelope, when we create it")
+    ] = STREAM_AGE
+    # Below it not even the largest envelopes of a few peers would fit.
+    max_bytes: Annotated[int, Key(Size(16 << 20), "size of the stream on disk, when we create it")] = STREAM_BYTES
+    discard: Annotated[
+        str,
+        Key(
+            choice("new", "old"),
+            "a full stream: new: takes no more, and senders keep what they have; old: loses the oldest",
+        ),
+    ] = "new"
+    max_in_flight: Annotated[
+        int, Key(Count(1, 65_536), "messages of one channel that the broker may have handed us and we not yet settled")
+    ] = MAX_IN_FLIGHT
+    ack_wait: Annotated[float, Key(Duration(1, 3600), "time until an unsettled message is delivered again")] = ACK_WAIT
+    publish_window: Annotated[int, Key(Count(1, 65_536), "messages published and not yet confirmed by the stream")] = (
+        256
+    )
+
+
+class ArtifactSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """Content that does not fit an envelope, in a JetStream object store. Works in both durabilities."""
+
+    bucket: Annotated[
+        str,
+        Key(
+            Text("1 to 64 characters of a-z, A-Z, 0-9, '_' and '-'", lambda text: _BUCKET.fullmatch(text) is not None),
+            "object store that all peers of a network share",
+        ),
+    ] = BUCKET
+    max_bytes: Annotated[int, Key(Size(1 << 10), "largest artifact that we put or get", reload=True)] = 64 << 20
+    max_age: Annotated[int, Key(Duration(3600, whole=True), "how long the bucket keeps one, when we create it")] = (
+        BUCKET_AGE
+    )
+    bucket_bytes: Annotated[int, Key(Size(1 << 20), "size of the bucket on disk, when we create it")] = BUCKET_BYTES
+    replicas: Annotated[int, Key(Count(1, 5), "servers of a cluster that keep a copy, when we create it")] = 1
+
+
+class SecretsSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """A last look at what our agent sends."""
+
+    guard: Annotated[
+        str,
+        Key(
+            choice("refuse", "warn", "off"),
+            "messages of our agent that seem to carry credentials: refuse them, or send them and warn",
+            reload=True,
+        ),
+    ] = "refuse"
+
+
+class LogSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """Logs, always to standard error."""
+
+    level: Annotated[
+        str, Key(choice("debug", "info", "warning", "error"), "least severe level that is written", reload=True)
+    ] = "warning"
+    format: Annotated[str, Key(choice("text", "json"), "text: key=value; json: one object a line")] = "text"
+
+
+class ShutdownSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """The end."""
+
+    deadline: Annotated[float, Key(Duration(0.1, 3600), "longest time from SIGTERM to the exit")] = 10.0
+
+
+class LimitsSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """Budgets that keep one peer from keeping us busy."""
+
+    receipts_per_minute: Annotated[int, Key(Count(), "automatic receipts to one sender in a minute", reload=True)] = 600
+    answers_per_minute: Annotated[int, Key(Count(), "answers to whois of one peer in a minute", reload=True)] = 600
+    messages_per_minute: Annotated[
+        int,
+        Key(Count(), "messages of one sender taken in a minute; what is over comes again by its retry", reload=True),
+    ] = 600_000
+
+
+def _is_agent_entry(text: str) -> bool:
+    name, _, peer = text.rpartition("=")
+    return not is_blank(name) and name == trim(name) and not has_control(name) and is_peer(peer)
+
+
+_AGENT: Final = Text("NAME=PEER, an agent's name as its messages have it and a peer id", _is_agent_entry)
+_PEER_OR_HANDLE: Final = Text("a peer id", is_peer)
+
+
+class BridgeSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """Agents of foreign formats (docs/adapters/): who stands behind the names in their messages."""
+
+    agents: Annotated[
+        tuple[str, ...], Key(Texts(_AGENT), "agent names and the peers behind them", reload=True, flag="--bridge-agent")
+    ] = ()
+    lookup: Annotated[
+        str,
+        Key(
+            choice("off", "display_name", "capability", "both"),
+            "where a name that is neither in bridge.agents nor a peer id is looked for among present peers",
+            reload=True,
+        ),
+    ] = "off"
+
+
+class SentientSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """Format sentient."""
+
+    user: Annotated[
+        str | None, Key(_PEER_OR_HANDLE, "peer that gets what is addressed to the agent `user`", reload=True)
+    ] = None
+    memory_agent: Annotated[
+        str | None, Key(_PEER_OR_HANDLE, "peer that is told of each chain that ended", reload=True)
+    ] = None
+    log_root: Annotated[
+        str | None, Key(FilePath(), "folder for system/logs/YYYYMMDD.log; unset: no log files", reload=True)
+    ] = None
+
+
+class HumanInLoopSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """Format humaninloop."""
+
+    feature_root: Annotated[
+        str | None,
+        Key(_CARD_TEXT, "prefix that paths of artifacts are relative to, where the input names none", reload=True),
+    ] = None
+
+
+class AgentOsSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """Format agentos."""
+
+    strict: Annotated[bool, Key(Switch(), "refuse message ids that are not UUIDs of version 4", reload=True)] = False
+    manifest: Annotated[
+        str | None, Key(FilePath(), "file of known agent ids, a JSON list or one a line; unset: any", reload=True)
+    ] = None
+
+
+class SacpSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """Format sacp."""
+
+    wire_thought: Annotated[
+        bool, Key(Switch(), "send thoughts along; false: only our audit table has them", reload=True)
+    ] = True
+    guardrails: Annotated[
+        str | None, Key(FilePath(), "file of patterns, `name: pattern` a line, that withhold a message", reload=True)
+    ] = None
+
+
+class Settings(msgspec.Struct, frozen=True, kw_only=True):
+    """Every setting of one daemon, checked. `name` and `peer_id` are always filled in by `load_settings`."""
+
+    name: Annotated[str, Key(_NAME, "name of the instance: its socket and its state; unset: from the host's name")] = ""
+    peer_id: Annotated[str, Key(_PEER, "our id on the bus; unset: the name")] = ""
+    display_name: Annotated[str | None, Key(_CARD_TEXT, "name for people in our Peer Card", reload=True)] = None
+    workspace: Annotated[str, Key(_WORKSPACE, "workspace that we live in")] = "ws_local"
+    channels: Annotated[
+        tuple[str, ...], Key(Texts(_CHANNEL, at_least=1), "channels that we join", flag="--channel")
+    ] = ("default",)
+    capabilities: Annotated[
+        tuple[str, ...],
+        Key(Texts(_CARD_TEXT), "ids of capabilities to claim without a record", flag="--capability", reload=True),
+    ] = ()
+    catalog: Annotated[
+        str | None,
+        Key(
+            FilePath(),
+            "capability catalog: a .toml, a .json or a folder; unset: capabilities.* beside aghbus.toml",
+            reload=True,
+        ),
+    ] = None
+    profiles: Annotated[
+        tuple[str, ...], Key(Texts(_CARD_TEXT, at_least=1), "profiles in our Peer Card", flag="--profile")
+    ] = (PROTOCOL,)
+    artifacts_supported: Annotated[
+        tuple[str, ...], Key(Texts(_CARD_TEXT), "artifact types in our Peer Card", flag="--artifact-type")
+    ] = ("capability",)
+    durability: Annotated[
+        str,
+        Key(
+            choice("core", "jetstream"),
+            "core: the sender's retry alone; jetstream: a stream keeps what an absent peer misses",
+        ),
+    ] = "core"
+    observe: Annotated[bool, Key(Switch(), "also follow traffic between others, for operators")] = False
+    nats: NatsSettings = NatsSettings()
+    broker: BrokerSettings = BrokerSettings()
+    store: StoreSettings = StoreSettings()
+    api: ApiSettings = ApiSettings()
+    inbox: InboxSettings = InboxSettings()
+    receive: ReceiveSettings = ReceiveSettings()
+    quarantine: QuarantineSettings = QuarantineSettings()
+    audit: AuditSettings = AuditSettings()
+    discovery: DiscoverySettings = DiscoverySettings()
+    defaults: DefaultsSettings = DefaultsSettings()
+    retry: RetrySettings = RetrySettings()
+    work: WorkSettings = WorkSettings()
+    jetstream: JetStreamSettings = JetStreamSettings()
+    artifacts: ArtifactSettings = ArtifactSettings()
+    log: LogSettings = LogSettings()
+    shutdown: ShutdownSettings = ShutdownSettings()
+    limits: LimitsSettings = LimitsSettings()
+    bridge: BridgeSettings = BridgeSettings()
+    sentient: SentientSettings = SentientSettings()
+    humaninloop: HumanInLoopSettings = HumanInLoopSettings()
+    agentos: AgentOsSettings = AgentOsSettings()
+    sacp: SacpSettings = SacpSettings()
+    secrets: SecretsSettings = SecretsSettings()
+    trust: TrustSettings = TrustSettings()
+
+
+KEYS: Final[tuple[Declared, ...]] = tuple(declared_keys(Settings))
+"""Every key, in order of declaration."""
+
+
+def value_of(settings: Settings, name: str) -> object:
+    """The typed value of a key by its dotted name."""
+    value: object = settings
+    for part in name.split("."):
+        value = getattr(value, part)
+    return value
+
+
+class Changes(msgspec.Struct, frozen=True):
+    """Names of keys that differ between two settings: those that take effect at once, and those that need a restart."""
+
+    now: tuple[str, ...]
+    restart: tuple[str, ...]
+
+
+def reloadable_changes(old: Settings, new: Settings) -> Changes:
+    """What a running daemon with `old` may take over from `new` when it is told to reload."""
+    changed = [key for key in KEYS if value_of(old, key.name) != value_of(new, key.name)]
+    return Changes(
+        now=tuple(key.name for key in changed if key.key.reload),
+        restart=tuple(key.name for key in changed if not key.key.reload),
+    )

@@ -1,0 +1,76 @@
+"""The settings of trust: our key, and whom we listen to (spec section 8); and the policy that they make."""
+
+from collections import defaultdict
+from typing import Annotated, Final
+
+import msgspec
+
+from aghbus.daemon.config.layers import Key
+from aghbus.daemon.config.value_types import FilePath, Text, Texts, choice
+from aghbus.protocol.identifiers import is_key_id
+from aghbus.protocol.trust.policy import ChannelRule, Mode, Policy, split_pin, split_sender
+
+_KEY_ID: Final = Text("a key id: sha256: and 64 hex digits", is_key_id)
+_PIN: Final = Text("NICKNAME=KEY_ID, such as ops=sha256: and 64 hex digits", lambda text: split_pin(text) is not None)
+_SENDER: Final = Text(
+    "CHANNEL=WHO, where WHO is a peer id, a handle, a key id, * (everybody) or *@* (every verified peer)",
+    lambda text: split_sender(text) is not None,
+)
+
+
+class TrustSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """Our key, and whom we listen to (docs/trust.md)."""
+
+    key_file: Annotated[
+        str | None,
+        Key(
+            FilePath(holds_secret=True),
+            "our private key (PEM); unset: the credential aghbus.key, else identity.pem in the instance's state folder",
+        ),
+    ] = None
+    passphrase_file: Annotated[
+        str | None,
+        Key(FilePath(holds_secret=True), "file with the passphrase of an encrypted key; unset: aghbus.passphrase"),
+    ] = None
+    mode: Annotated[
+        str,
+        Key(choice("verify", "require"), "verify: take unsigned peers too; require: only verified ones", reload=True),
+    ] = "verify"
+    first_use: Annotated[
+        str,
+        Key(choice("off", "pin"), "pin: the first verified key that bears a nickname is pinned to it", reload=True),
+    ] = "off"
+    allow: Annotated[
+        tuple[str, ...], Key(Texts(_KEY_ID), "keys that we listen to; none named: every key", reload=True)
+    ] = ()
+    deny: Annotated[tuple[str, ...], Key(Texts(_KEY_ID), "keys that we do not listen to", reload=True)] = ()
+    pins: Annotated[tuple[str, ...], Key(Texts(_PIN), "nicknames that only one key may bear here", reload=True)] = ()
+    may_open_work: Annotated[
+        tuple[str, ...], Key(Texts(_SENDER), "who may open work with us, on channels named here", reload=True)
+    ] = ()
+    may_talk: Annotated[
+        tuple[str, ...], Key(Texts(_SENDER), "who else may send, on channels named here", reload=True)
+    ] = ()
+
+
+def policy_of(trust: TrustSettings) -> Policy:
+    """The policy that the settings make."""
+    work, talk = _by_channel(trust.may_open_work), _by_channel(trust.may_talk)
+    mode: Mode = "require" if trust.mode == "require" else "verify"
+    return Policy(
+        mode=mode,
+        allow=frozenset(trust.allow),
+        deny=frozenset(trust.deny),
+        pins=dict(filter(None, map(split_pin, trust.pins))),
+        channels={
+            channel: ChannelRule(work=work.get(channel), talk=talk.get(channel))
+            for channel in work.keys() | talk.keys()
+        },
+    )
+
+
+def _by_channel(entries: tuple[str, ...]) -> dict[str, frozenset[str]]:
+    found: defaultdict[str, set[str]] = defaultdict(set)
+    for channel, who in filter(None, map(split_sender, entries)):
+        found[channel].add(who)
+    return {channel: frozenset(names) for channel, names in found.items()}

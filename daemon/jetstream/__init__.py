@@ -1,0 +1,1 @@
+"""jetstream: see docs/architecture.md."""

@@ -1,0 +1,1 @@
+"""nats: see docs/architecture.md."""

@@ -1,0 +1,392 @@
+"""The link: a NATS connection that comes back for ever, with its subscriptions, whatever port the broker comes back on.
+
+    connecting ──► up ──► down ──► up …        closed, from any of them, for good
+
+The loop asks `resolve` where to connect before every round, since an embedded broker may have moved; tries each server, the
+discovered ones of the cluster too; subscribes everything anew; and is up once a PONG confirms that. It never gives up: the
+daemon serves its local API meanwhile. A PING every 15 s measures the round trip and finds connections that died silently.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import random
+import time
+from typing import TYPE_CHECKING, Literal
+
+from aghbus.daemon.base.logs import event
+from aghbus.daemon.nats.events import (
+    BadPublish,
+    ConnectFailed,
+    InboundMessage,
+    LinkDown,
+    LinkError,
+    LinkEvent,
+    LinkProblem,
+    LinkTimeout,
+    NoResponders,
+    PayloadTooLarge,
+    ServerInfo,
+)
+from aghbus.daemon.nats.servers import Endpoints
+from aghbus.daemon.nats.subscription import Subscription
+from aghbus.protocol.limits import MAX_ENVELOPE_BYTES
+from aghbus.protocol.text import escape
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Iterable, Mapping
+
+    from nats.aio.client import Client
+
+    from aghbus.daemon.nats.connection import NatsConnection
+    from aghbus.daemon.nats.options import NatsOptions
+
+__all__ = [
+    "BadPublish",
+    "InboundMessage",
+    "Link",
+    "LinkDown",
+    "LinkError",
+    "LinkEvent",
+    "LinkProblem",
+    "LinkTimeout",
+    "NoResponders",
+    "PayloadTooLarge",
+    "ServerInfo",
+    "Subscription",
+]
+
+_log = logging.getLogger("aghbus.link")
+
+LinkState = Literal["connecting", "up", "down", "closed"]
+
+FIRST_DELAY = 0.05
+"""Seconds before the second attempt; doubled each time, with jitter."""
+LOOPBACK_CEILING = 2.0
+"""Seconds between attempts at most when the servers are on this machine: nobody stays away longer than a few seconds."""
+REMOTE_CEILING = 30.0
+"""Seconds between attempts at most otherwise: a thousand peers must not beat down a broker that is coming up."""
+
+KEEPALIVE = 15.0
+"""Seconds between two PINGs of our own: with the next line, how long a connection that died silently can go unnoticed."""
+PONG_WAIT = 10.0
+"""Seconds for the PONG; then the connection counts as lost."""
+_STEADY = 5.0  # seconds up after which the backoff starts from the beginning
+
+
+class Link:
+    """One lasting link. Every callback is a plain function, called on the event loop; it must not block."""
+
+    def __init__(
+        self,
+        resolve: Callable[[], Awaitable[NatsOptions]],
+        *,
+        name: str,
+        on_up: Callable[[Link], None] = lambda _link: None,
+        on_down: Callable[[Link, str], None] = lambda _link, _reason: None,
+        on_error: Callable[[LinkEvent], None] = lambda _event: None,
+        no_echo: bool = True,
+        first_delay: float = FIRST_DELAY,
+        ceiling: float | None = None,
+        keepalive: float = KEEPALIVE,
+        pong_wait: float = PONG_WAIT,
+    ) -> None:
+        """`resolve` says where to connect, anew before every round of attempts; what it raises counts as a failed attempt.
+
+        `on_up` is called when everything is subscribed, `on_down` (with the reason) when a connection that was up is
+        lost, `on_error` with what does not end the connection. `ceiling` in seconds replaces the two that depend on
+        where the servers are.
+        """
+        self._resolve = resolve
+        self._endpoints = Endpoints(name, no_echo, self._report)
+        self._on_up = on_up
+        self._on_down = on_down
+        self._on_error = on_error
+        self._first_delay = first_delay
+        self._ceiling = ceiling
+        self._keepalive = keepalive
+        self._pong_wait = pong_wait
+        self._state: LinkState = "connecting"
+        self._up = asyncio.Event()
+        self._connection: NatsConnection | None = None
+        self._runner: asyncio.Task[None] | None = None
+        self._subscriptions: list[Subscription] = []
+        self._attaching: set[asyncio.Task[None]] = set()
+        self._rtt: float | None = None
+        self._max_payload = MAX_ENVELOPE_BYTES
+        self.last_error: LinkProblem | None = None
+        self.reconnects = 0  # of a connection that was up
+        self.slow_consumer_events = 0  # of them, those that the server ended because we read too slowly
+
+    # state
+
+    @property
+    def state(self) -> LinkState:
+        """connecting until the first success, then up or down; closed after `close`."""
+        return self._state
+
+    @property
+    def max_payload(self) -> int:
+        """Bytes of payload and headers that the server takes; NATS' own default until the first connection."""
+        return self._max_payload
+
+    @property
+    def server(self) -> ServerInfo | None:
+        """The server we are connected to, None while not up."""
+        return self._connection.info if self._connection and self._state == "up" else None
+
+    @property
+    def subscriptions(self) -> tuple[Subscription, ...]:
+        """Every live subscription."""
+        return tuple(self._subscriptions)
+
+    @property
+    def connection(self) -> Client:
+        """The library's client of this moment, for the file that adds JetStream; LinkDown while not up."""
+        return self._live().client
+
+    @property
+    def loss(self) -> asyncio.Future[str]:
+        """Done, with the reason, when the connection of this moment is lost; LinkDown while not up."""
+        return self._live().lost
+
+    def rtt_ms(self) -> float | None:
+        """The last measured round trip in milliseconds, None before the first."""
+        return None if self._rtt is None else self._rtt * 1000
+
+    # life
+
+    def start(self) -> None:
+        """Begins to connect, in a task of its own; never raises for want of a server."""
+        if self._runner is None and self._state != "closed":
+            self._runner = asyncio.create_task(self._run(), name="nats-link")
+
+    async def ended(self) -> None:
+        """Until the link is closed; or its loop has ended by a defect, which is raised: it will never come back then."""
+        if self._runner is not None:
+            await asyncio.wait({self._runner})
+            if not self._runner.cancelled():
+                self._runner.result()
+
+    async def wait_up(self, timeout: float) -> bool:
+        """Waits until the link is up; False when `timeout` seconds have passed."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(timeout):
+                await self._up.wait()
+        return self._up.is_set()
+
+    async def drain(self, timeout: float) -> None:
+        """Stops receiving: unsubscribes, and waits until the callbacks have had what was on its way. Publishing goes on."""
+        subscriptions = tuple(self._subscriptions)
+        with contextlib.suppress(TimeoutError, LinkError):
+            async with asyncio.timeout(timeout):
+                await asyncio.gather(*(sub.drain() for sub in subscriptions))
+
+    async def close(self, drain_timeout: float) -> None:
+        """Drains within `drain_timeout` seconds, pushes out what is published, and ends the link for good."""
+        deadline = asyncio.get_running_loop().time() + drain_timeout
+        if self._state == "up":
+            await self.drain(drain_timeout)
+            with contextlib.suppress(LinkError):
+                await self.flush(max(0.0, deadline - asyncio.get_running_loop().time()))
+        self._state = "closed"
+        self._up.clear()
+        tasks = [task for task in (self._runner, *self._attaching) if task is not None]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        if self._connection is not None:
+            await self._connection.close()
+            self._connection = None
+
+    # use
+
+    def subscribe(self, subject: str, callback: Callable[[InboundMessage], None]) -> Subscription:
+        """Remembers the subscription over all reconnects; a `flush` that returns says that the broker has it.
+
+        `callback` gets each message as it is read, and has to bound what it keeps. Raises BadPublish for what is not a
+        subject: it could never be subscribed, and the link not come up with it.
+        """
+        if not _can_be_subscribed(subject):
+            raise BadPublish(f"{escape(subject)!r} is not a subject")
+        subscription = Subscription(subject, callback, self._report, self._subscriptions.remove)
+        self._subscriptions.append(subscription)
+        if self._connection is not None and self._state == "up":
+            self._spawn(subscription.attach(self._connection))
+        return subscription
+
+    async def publish(
+        self, subject: str, data: bytes, headers: Mapping[str, str] | None = None, reply: str = ""
+    ) -> None:
+        """Puts a message into the buffer of the connection; that the broker has it is known after `flush`.
+
+        Raises LinkDown, PayloadTooLarge (headers counted), BadPublish. Waits only when two MiB are on their way.
+        """
+        await self._live().publish(subject, data, reply, headers)
+
+    def post(
+        self,
+        subject: str,
+        data: bytes,
+        headers: Mapping[str, str] | None = None,
+        reply: str = "",
+        *,
+        at_once: bool = True,
+    ) -> bool:
+        """As `publish`, for callers that cannot wait: False when two MiB are on their way already.
+
+        `at_once`, for what somebody waits for, it goes to the socket itself; otherwise that is done at the next turn of the loop.
+        """
+        return self._live().post(subject, data, headers, reply, at_once=at_once)
+
+    def post_all(self, messages: Iterable[tuple[str, bytes]]) -> bool:
+        """`post` at the next turn of the loop for all of these, subject and payload, in their order: all of them or, where it is
+        False or raises, none."""
+        return self._live().post_all(messages)
+
+    async def flush(self, timeout: float) -> None:
+        """Returns when the broker has all that was published and subscribed before; LinkTimeout, LinkDown."""
+        if self._attaching:
+            await asyncio.wait(self._attaching, timeout=timeout)
+        self._rtt = await self._live().ping(timeout)
+
+    async def measure_rtt(self, timeout: float = PONG_WAIT) -> float:
+        """One round trip in milliseconds, what waits in the buffer included; LinkTimeout, LinkDown."""
+        await self.flush(timeout)
+        return (self._rtt or 0.0) * 1000
+
+    async def request_raw(self, subject: str, data: bytes, timeout: float) -> InboundMessage:
+        """NATS request-reply for tools: the first reply; NoResponders, LinkTimeout, LinkDown."""
+        return await self._live().request(subject, data, timeout)
+
+    # the loop
+
+    def _live(self) -> NatsConnection:
+        if self._connection is None or self._state != "up":
+            raise LinkDown(
+                f"the NATS link is {self._state}" + (f": {self.last_error.cause}" if self.last_error else "")
+            )
+        return self._connection
+
+    async def _run(self) -> None:
+        failures = 0
+        while True:
+            ceiling = self._ceiling or REMOTE_CEILING
+            problem: LinkProblem | None = None
+            try:
+                options = await self._resolve()
+                ceiling = self._ceiling or (LOOPBACK_CEILING if options.loopback else REMOTE_CEILING)
+                self._connection = connection = await self._endpoints.connect(options)
+                await self._resubscribe(connection)
+            except ConnectFailed as error:
+                problem = error.problem
+            except Exception as error:
+                problem = _resolve_problem(error)
+            if self._state == "closed":  # the library swallows a cancellation in the middle of an attempt
+                return
+            if problem is None:
+                lasted = await self._stay_up(connection)
+                failures = 0 if lasted > _STEADY else failures + 1
+                await asyncio.sleep(self._delay(failures, ceiling) if failures else 0)
+                continue
+            failures += 1
+            self._note(problem)
+            await asyncio.sleep(ceiling if problem.code == "auth" else self._delay(failures, ceiling))
+
+    def _delay(self, failures: int, ceiling: float) -> float:
+        """Exponential from the first delay to the ceiling, half of it left to chance."""
+        longest = min(ceiling, self._first_delay * 2.0 ** min(failures - 1, 16))
+        return longest * random.uniform(0.5, 1.0)  # noqa: S311 - spreads the peers, hides nothing
+
+    async def _resubscribe(self, connection: NatsConnection) -> None:
+        """All subscriptions, and the PONG behind them; a failure here is a failed attempt."""
+        try:
+            for subscription in tuple(self._subscriptions):
+                await subscription.attach(connection)
+            self._rtt = await connection.ping(self._pong_wait)
+        except LinkError as error:
+            await connection.close()
+            raise ConnectFailed(LinkProblem("lost", escape(str(error)), "", time.time())) from None
+
+    async def _stay_up(self, connection: NatsConnection) -> float:
+        """From up to down; returns the seconds between."""
+        since = time.monotonic()
+        info = connection.info
+        self._max_payload = info.max_payload
+        self._state = "up"
+        self.last_error = None
+        self._up.set()
+        event(_log, logging.INFO, "link up", server=info.name, url=info.url, version=info.version)
+        # what was subscribed while the PONG was awaited
+        for subscription in self._subscriptions:
+            if not subscription.attached:
+                self._spawn(subscription.attach(connection))
+        self._guarded(lambda: self._on_up(self))
+        reason = await self._until_lost(connection)
+        self._state = "down"
+        self._up.clear()
+        self.reconnects += 1
+        self._connection = None
+        self.slow_consumer_events += "slow consumer" in reason.lower()
+        self.last_error = LinkProblem("lost", reason, "reconnecting", time.time())
+        await connection.close()
+        for subscription in self._subscriptions:
+            subscription.detach()
+        event(_log, logging.WARNING, "link lost", server=info.name, reason=reason)
+        self._guarded(lambda: self._on_down(self, reason))
+        return time.monotonic() - since
+
+    async def _until_lost(self, connection: NatsConnection) -> str:
+        while True:
+            self._endpoints.remember(connection)
+            await asyncio.wait({connection.lost}, timeout=self._keepalive)
+            if connection.lost.done():
+                return str(connection.lost.result())
+            try:
+                self._rtt = await connection.ping(self._pong_wait)
+            except LinkError as error:
+                return str(error)
+
+    def _note(self, problem: LinkProblem) -> None:
+        """Logs a failure when it is a new one, else quietly: the loop may repeat it for days."""
+        last, self.last_error = self.last_error, problem
+        repeated = last is not None and (last.code, last.cause) == (problem.code, problem.cause)
+        level = logging.DEBUG if repeated else logging.WARNING
+        event(_log, level, "link not connected", cause=problem.cause, hint=problem.hint)
+
+    def _report(self, what: LinkEvent) -> None:
+        self._guarded(lambda: self._on_error(what))
+
+    def _guarded(self, call: Callable[[], None]) -> None:
+        """A user's callback that raises is a defect, logged; it must not end the loop."""
+        try:
+            call()
+        except Exception:
+            _log.exception("link callback failed")
+
+    def _spawn(self, attaching: Awaitable[None]) -> None:
+        async def attach() -> None:
+            with contextlib.suppress(LinkDown):  # the next connection attaches it
+                await attaching
+
+        task = asyncio.create_task(attach())
+        self._attaching.add(task)
+        task.add_done_callback(self._attaching.discard)
+
+
+def _resolve_problem(error: Exception) -> LinkProblem:
+    """What `resolve` raised, in the words of its cause and hint if it has them."""
+    cause, hint = getattr(error, "cause", None) or error, getattr(error, "hint", "")
+    if not str(cause):
+        cause = type(error).__name__
+    return LinkProblem("resolve", escape(str(cause)), escape(str(hint)), time.time())
+
+
+def _can_be_subscribed(subject: str) -> bool:
+    """Parts without white space; `*` as a whole one, `>` as the last."""
+    parts = subject.removesuffix(".>").split(".") if subject != ">" else ["all"]
+    return all(parts) and not any(
+        char.isspace() or char == ">" or (char == "*" and part != "*") for part in parts for char in part
+    )

@@ -1,0 +1,66 @@
+"""Where a link may connect: the configured servers, and those that the cluster told of while a connection was up."""
+
+from __future__ import annotations
+
+import random
+import time
+from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
+
+from aghbus.daemon.nats.connection import NatsConnection, is_address
+from aghbus.daemon.nats.events import ConnectFailed, LinkEvent, LinkProblem
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from aghbus.daemon.nats.options import NatsOptions
+
+_MAX_DISCOVERED = 64  # other servers remembered; a cluster is 3 to 9
+
+
+class Endpoints:
+    """The candidates of one link; what was discovered is forgotten when other servers are configured."""
+
+    def __init__(self, name: str, no_echo: bool, on_event: Callable[[LinkEvent], None]) -> None:
+        """`name`, `no_echo` and `on_event` go to every connection that is opened."""
+        self._name = name
+        self._no_echo = no_echo
+        self._on_event = on_event
+        self._configured: tuple[str, ...] = ()
+        self._discovered: dict[str, str | None] = {}
+
+    async def connect(self, options: NatsOptions) -> NatsConnection:
+        """Tries every server once, the configured ones first, each group in random order; raises the last ConnectFailed."""
+        if options.servers != self._configured:
+            self._configured, self._discovered = options.servers, {}
+        failed = ConnectFailed(LinkProblem("resolve", "no server is named", "set nats.servers", time.time()))
+        for url, tls_hostname in self._candidates():
+            try:
+                return await NatsConnection.open(
+                    url,
+                    options,
+                    name=options.name or self._name,
+                    no_echo=self._no_echo,
+                    tls_hostname=tls_hostname,
+                    on_event=self._on_event,
+                )
+            except ConnectFailed as error:
+                failed = error
+        raise failed
+
+    def remember(self, connection: NatsConnection) -> None:
+        """Keeps the other servers that `connection` has heard of.
+
+        The certificate of one known by address only is checked against the host name it was learned from, as all NATS clients do.
+        """
+        host = urlsplit(connection.info.url).hostname
+        for url in connection.discovered:
+            if len(self._discovered) < _MAX_DISCOVERED and url not in self._configured:
+                self._discovered.setdefault(url, host if is_address(urlsplit(url).hostname) else None)
+
+    def _candidates(self) -> list[tuple[str, str | None]]:
+        configured: list[tuple[str, str | None]] = [(url, None) for url in self._configured]
+        discovered = list(self._discovered.items())
+        random.shuffle(configured)
+        random.shuffle(discovered)
+        return configured + discovered

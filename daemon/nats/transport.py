@@ -1,0 +1,69 @@
+"""How envelopes travel from the publisher to the broker, so that the broker surely has them.
+
+Core NATS: published into the connection's buffer, all confirmed by one PONG, each directed one with a reply subject for the
+receiver's commit acknowledgement. The JetStream profile has its own carrier.
+"""
+
+import contextlib
+from collections.abc import Sequence
+from typing import Final, Protocol
+
+import msgspec
+
+from aghbus.daemon.base.failpoints import failpoint
+from aghbus.daemon.nats.link import BadPublish, Link, PayloadTooLarge
+from aghbus.protocol.acks import ANSWER_TO
+from aghbus.store.tables.outbox import Outgoing
+
+_CONFIRM_WAIT: Final = 10.0  # seconds for the broker's PONG; then the link counts as lost
+
+
+class Carried(msgspec.Struct, frozen=True):
+    """What became of a batch: `published` the broker has; `impossible` it will never take, each with the reason.
+
+    What is in neither list was not taken now, and may be tried again.
+    """
+
+    published: list[int]
+    impossible: list[tuple[int, str]]
+
+
+class Carrier(Protocol):
+    """One way to the broker. Raises LinkError when the link is lost on the way: nothing of the batch is certain then."""
+
+    async def carry(self, rows: Sequence[Outgoing]) -> Carried: ...
+
+
+class CoreCarrier:
+    """Core NATS. `ack_root` is the subject under which the receivers' commit acknowledgements come, by sequence."""
+
+    def __init__(self, link: Link, ack_root: str) -> None:
+        self._link = link
+        self._ack_root = ack_root
+
+    async def carry(self, rows: Sequence[Outgoing]) -> Carried:
+        """All of `rows`, in order, confirmed by one round trip."""
+        carried = Carried([], [])
+        for row in rows:
+            try:
+                if row.attempts or not self._link.post(row.subject, row.raw, reply=self._answers(row), at_once=False):
+                    await self._publish(row)
+                carried.published.append(row.seq)
+            except (PayloadTooLarge, BadPublish) as error:
+                carried.impossible.append((row.seq, str(error)))
+        failpoint("publish.handed")
+        await self._link.flush(_CONFIRM_WAIT)
+        return carried
+
+    def _answers(self, row: Outgoing) -> str:
+        """Where its acknowledgement goes; nowhere for a broadcast."""
+        return "" if row.subject.endswith(".broadcast") else f"{self._ack_root}.{row.seq}"
+
+    async def _publish(self, row: Outgoing) -> None:
+        """What is sent again, or has to wait until the broker takes more."""
+        reply = self._answers(row)
+        if reply and row.attempts:
+            with contextlib.suppress(PayloadTooLarge):  # it fits without the header: the first try went out so
+                await self._link.publish(row.subject, row.raw, {ANSWER_TO: reply}, reply=reply)
+                return
+        await self._link.publish(row.subject, row.raw, reply=reply)

@@ -1,0 +1,1 @@
+"""receive: see docs/architecture.md."""

@@ -1,0 +1,1 @@
+"""send: see docs/architecture.md."""

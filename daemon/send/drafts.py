@@ -1,0 +1,222 @@
+"""What agents do with works, as drafts of envelopes: container, receiver and correlation come from the work itself."""
+
+from typing import Any, Final
+
+from aghbus.daemon.state.context import Core
+from aghbus.protocol.api.models import SendAsk, WorkOpenAsk, WorkVerb, WorkVerbAsk
+from aghbus.protocol.errors import REASON_CODES, InvalidRequest, Refused
+from aghbus.protocol.identifiers import direct_id, is_emitted_work_id, is_message_id, is_peer
+from aghbus.protocol.lifecycle import WorkView
+from aghbus.protocol.limits import MAX_LIFETIME
+from aghbus.protocol.send import Draft
+
+_TRACE_STATES: Final = {
+    "update": "working",
+    "need-input": "needs_input",
+    "complete": "completed",
+    "fail": "failed",
+    "cancel": "canceled",
+}
+_SENDABLE: Final = ("say", "capability", "receipt", "trace")
+
+
+class Drafts:
+    """Makes drafts out of requests; everything that the caller left open gets its default here."""
+
+    def __init__(self, core: Core) -> None:
+        self._core = core
+
+    def of_send(self, ask: SendAsk, work: WorkView | None) -> Draft:
+        """An envelope by its parts; the work's own container where the request names none."""
+        if ask.kind not in _SENDABLE:
+            raise InvalidRequest(f"kind: must be one of {', '.join(_SENDABLE)}", hint="discovery is `POST /v1/whois`")
+        us = (self._core.identities.part_in(work) if work is not None else None) or self._core.us
+        to = ask.to if ask.to is not None or work is None else work.other(us)
+        channel = self._channel(ask.channel or (work.channel if work else None))
+        return self._draft(
+            ask.kind,
+            channel,
+            ask.body,
+            to,
+            self._container(ask, to, channel, work, us),
+            ask,
+            us,
+            work_id=ask.work_id,
+            reply_to=ask.reply_to,
+            trace_id=ask.trace_id,
+            causation_id=ask.causation_id,
+        )
+
+    def of_open(self, ask: WorkOpenAsk) -> Draft:
+        """The say or capability that opens a work."""
+        core = self._core
+        work_id = ask.work_id or core.clock.mint("work_")
+        if not is_emitted_work_id(work_id):
+            raise InvalidRequest("work_id: must match ^work_[a-zA-Z0-9_-]{1,64}$")
+        if ask.to in core.identities:
+            raise InvalidRequest("to: that is ourselves; work is opened for another peer")
+        kind, body = self._opening(ask)
+        channel = self._channel(ask.channel)
+        parts = SendAsk(kind=kind, body=body, to=ask.to, thread_id=ask.thread_id, direct=ask.direct)
+        place = self._container(parts, ask.to, channel, None, core.us)
+        return self._draft(kind, channel, body, ask.to, place, ask, core.us, work_id=work_id, trace_id=ask.trace_id)
+
+    def of_verb(self, work: WorkView, verb: WorkVerb, ask: WorkVerbAsk, trace_id: str | None) -> Draft:
+        """One step of a work that we take part in."""
+        core = self._core
+        us = core.identities.part_in(work)
+        other = None if us is None else work.other(us)
+        if us is None or other is None:
+            if (why := self._unusable(work)) is not None:
+                raise Refused(
+                    f"work {work.work_id} belongs to a former identity of ours, which cannot be used now",
+                    code="actor_not_allowed",
+                    hint=why,
+                )
+            raise Refused(
+                f"work {work.work_id} belongs to {work.initiator} and {work.target}; it is only observed here",
+                code="actor_not_allowed",
+            )
+        kind, body = self._step(work, us, verb, ask)
+        return self._draft(
+            kind,
+            work.channel,
+            body,
+            other,
+            (work.surface, work.container),
+            ask,
+            us,
+            work_id=work.work_id,
+            reply_to=work.opening_id if kind == "receipt" else None,
+            trace_id=trace_id,
+            causation_id=work.opening_id,
+        )
+
+    def _unusable(self, work: WorkView) -> str | None:
+        unusable = self._core.identities.unusable
+        return unusable.get(work.initiator) or unusable.get(work.target)
+
+    def _opening(self, ask: WorkOpenAsk) -> tuple[str, dict[str, Any]]:
+        if ask.capability_id is not None:
+            if ask.text is not None or ask.artifacts:
+                raise InvalidRequest("capability_id: goes alone, without text and artifacts")
+            return "capability", {"capability": self.capability(ask.capability_id)}
+        if ask.text is None:
+            raise InvalidRequest("text: is required (or capability_id)")
+        body: dict[str, Any] = {"text": ask.text}
+        if ask.intent:
+            body["intent"] = ask.intent
+        if ask.artifacts:
+            body["artifacts"] = ask.artifacts
+        return "say", body
+
+    def capability(self, capability_id: str) -> dict[str, Any]:
+        """The full record of one capability of our catalog."""
+        for record in self._core.catalog.records:
+            if record.id == capability_id:
+                return record.document
+        known = ", ".join(record.id for record in self._core.catalog.records) or "none"
+        raise InvalidRequest(f"capability_id: {capability_id!r} is not in the catalog", hint=f"known: {known}")
+
+    def _step(self, work: WorkView, us: str, verb: WorkVerb, ask: WorkVerbAsk) -> tuple[str, dict[str, Any]]:
+        ours = work.target == us
+        if verb == "say":
+            if not ask.message:
+                raise InvalidRequest("message: is required")
+            return "say", {"text": ask.message}
+        if verb in ("accept", "reject") or (verb == "cancel" and not ours):
+            return "receipt", self._receipt(work, verb, ask)
+        if not ours:
+            raise Refused(
+                f"only the target of work {work.work_id}, {work.target}, reports on it",
+                code="actor_not_allowed",
+                hint="the initiator can `say` something in it, or `cancel` it",
+            )
+        body: dict[str, Any] = {"state": _TRACE_STATES[verb]}
+        if ask.message is not None:
+            body["message"] = ask.message
+        if ask.result is not None:
+            body["result"] = ask.result
+        if ask.artifact_refs:
+            body["artifact_refs"] = ask.artifact_refs
+        return "trace", body
+
+    def _receipt(self, work: WorkView, verb: WorkVerb, ask: WorkVerbAsk) -> dict[str, Any]:
+        if ask.result is not None or ask.artifact_refs:
+            raise InvalidRequest(f"result: a {verb} is a receipt and carries no result or artifacts")
+        status = {"accept": "accepted", "reject": "rejected", "cancel": "canceled"}[verb]
+        body: dict[str, Any] = {"for_id": work.opening_id, "status": status}
+        reason = ask.reason or ("busy" if verb == "reject" else None)
+        if reason is not None:
+            if verb == "accept" or reason not in REASON_CODES:
+                raise InvalidRequest(f"reason: must be one of {', '.join(sorted(REASON_CODES))}, and none on accept")
+            body["reason_code"] = reason
+        if ask.message is not None:
+            body["detail"] = ask.message
+        return body
+
+    def _channel(self, channel: str | None) -> str:
+        core = self._core
+        chosen = channel or core.settings.channels[0]
+        if (core.workspace, chosen) not in core.joined:
+            joined = ", ".join(core.settings.channels)
+            raise InvalidRequest(f"channel: {chosen!r} is none of the channels joined here", hint=f"joined: {joined}")
+        return chosen
+
+    def _container(self, ask: SendAsk, to: str | None, channel: str, work: WorkView | None, us: str) -> tuple[str, str]:
+        if ask.direct or ask.direct_id is not None:
+            if ask.thread_id is not None:
+                raise InvalidRequest("thread_id: a direct message belongs to no thread")
+            if to is None or not is_peer(to) or to in self._core.identities:
+                raise InvalidRequest("to: a direct room needs the other peer")
+            return "direct", ask.direct_id or direct_id(self._core.workspace, channel, us, to)
+        if ask.thread_id is not None:
+            return "thread", ask.thread_id
+        if work is not None:
+            return work.surface, work.container
+        return "thread", self._core.clock.mint("thread_")
+
+    def _draft(
+        self,
+        kind: str,
+        channel: str,
+        body: dict[str, Any],
+        to: str | None,
+        place: tuple[str, str],
+        ask: SendAsk | WorkOpenAsk | WorkVerbAsk,
+        sender: str,
+        *,
+        work_id: str | None,
+        reply_to: str | None = None,
+        trace_id: str | None = None,
+        causation_id: str | None = None,
+    ) -> Draft:
+        core = self._core
+        now = core.clock.seconds()
+        life = ask.expires_in
+        if life is None:
+            defaults = core.settings.defaults
+            life = defaults.broadcast_ttl if to is None else defaults.directed_ttl
+        if not 1 <= life <= MAX_LIFETIME:
+            raise InvalidRequest(f"expires_in: must be 1 to {MAX_LIFETIME} seconds (7 days)")
+        if ask.id is not None and not is_message_id(ask.id):
+            raise InvalidRequest("id: must be 1-256 bytes without control characters or outer white space")
+        # Not all by name: more than fifteen names would be passed in a dictionary.
+        return Draft(
+            ask.id or core.clock.mint(),
+            core.workspace,
+            channel,
+            kind,
+            sender,
+            ts=now,
+            body=body,
+            to=to,
+            surface=place[0],
+            container=place[1],
+            work_id=work_id,
+            reply_to=reply_to,
+            trace_id=trace_id,
+            causation_id=causation_id,
+            expires_at=min(core.clock.expiry(life), now + MAX_LIFETIME),
+            ext=ask.ext,
+        )

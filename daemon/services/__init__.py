@@ -1,0 +1,1 @@
+"""services: see docs/architecture.md."""

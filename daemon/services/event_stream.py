@@ -1,0 +1,58 @@
+"""Event streams: every stored envelope in the order of the local sequence, from wherever a client left off."""
+
+from collections.abc import AsyncGenerator, Sequence
+from typing import Final
+
+from aghbus.daemon.api.service import EventFilter, MessageQuery
+from aghbus.daemon.base.notifier import Announcer
+from aghbus.protocol.api.models import Event
+from aghbus.store.engine.database import Store
+from aghbus.store.tables.envelopes import EnvelopeFilter
+from aghbus.store.tables.events import events, gap_after
+
+_PAGE: Final = 200  # events read at once: what a slow reader can make us hold
+
+
+async def follow(
+    store: Store, announcer: Announcer, since: int | None, wanted: EventFilter
+) -> AsyncGenerator[Sequence[Event], None]:
+    """Events after `since` (None: from now on) until the daemon drains.
+
+    The position is the store's sequence, so nothing is missed and nothing repeated, over restarts of either side; where
+    retention removed part of what was asked for, a `gap` event says up to where. Who has caught up is served from memory, the
+    others from the store.
+    """
+    position = announcer.seq if since is None else since
+    chosen, tail = envelope_filter(wanted), store.memory.tail
+    with tail.following():
+        removed = await gap_after(store.reader, chosen, position)
+        if removed is not None:
+            yield [Event(seq=removed, type="gap", pruned_from=position + 1)]
+            # What retention kept of that stretch (open works, unread messages) still follows.
+        while True:
+            upto = announcer.seq
+            if position < upto:
+                page = tail.read(chosen, position, upto, _PAGE)
+                if page is None:
+                    page = await events(store.reader, chosen, since=position, limit=_PAGE)
+                if page.events:
+                    yield page.events
+                position = page.next_since
+            elif announcer.closed:
+                return
+            else:
+                await announcer.wait()
+
+
+def envelope_filter(wanted: EventFilter | MessageQuery) -> EnvelopeFilter:
+    """The store's form of a filter."""
+    return EnvelopeFilter(
+        kinds=wanted.kinds,
+        work_id=wanted.work_id,
+        thread_id=wanted.thread_id,
+        direct_id=wanted.direct_id,
+        peer=wanted.peer,
+        channel=wanted.channel,
+        directions=wanted.directions,
+        inbox=isinstance(wanted, EventFilter) and wanted.inbox,
+    )

@@ -1,0 +1,142 @@
+"""The agent's inbox as the API serves it: lease, ack, nack, and waiting without polling."""
+
+import asyncio
+import contextlib
+import secrets
+from functools import partial
+from typing import Final
+
+import aiosqlite
+
+from aghbus.daemon.base.failpoints import failpoint
+from aghbus.daemon.state.context import Core
+from aghbus.daemon.state.inbox_waiters import Consumer
+from aghbus.protocol.api.models import InboxItem, InboxList, InboxNackAsk, InboxNextAsk
+from aghbus.store.audit import events as audit
+from aghbus.store.engine.transaction import Transaction
+from aghbus.store.errors import StoreUnavailable
+from aghbus.store.tables import inbox
+
+_SOON: Final = 0.5  # seconds that a look at the inbox waits for the store to write
+_SHORTEST: Final = 0.01  # seconds between two tries for a message that is due: its consumer may hold the commit
+
+
+async def settled(core: Core) -> aiosqlite.Connection:
+    """The store's reader, which finds no lease that has run out: nobody may have asked for its message since.
+
+    Where the store cannot write, or not soon, it is as it is: whoever asks wants to know why.
+    """
+    reader = core.store.reader
+    if await inbox.some_expired(reader, core.steps.now_millis()):
+        with contextlib.suppress(StoreUnavailable, TimeoutError):
+            async with asyncio.timeout(_SOON):
+                await core.store.write(lambda tx: inbox.expire_leases(tx, core.steps.settle(tx)))
+    return reader
+
+
+class Mailbox:
+    """Leases are taken in the store, so several consumers of one agent may compete."""
+
+    def __init__(self, core: Core) -> None:
+        self._core = core
+
+    async def list(self, states: frozenset[str], limit: int) -> InboxList:
+        """Items in `states` (empty: ready and leased), oldest first, and the counts of all states."""
+        reader = await settled(self._core)
+        return InboxList(
+            items=await inbox.items(reader, states=states, limit=limit),
+            counts=await inbox.counts(reader),
+        )
+
+    async def next(self, ask: InboxNextAsk) -> InboxItem | None:
+        """The oldest ready message, leased to the caller; waits up to `ask.wait` seconds for one to come."""
+        core = self._core
+        deadline = core.clock.monotonic() + ask.wait
+        consumer, lease = None, "lease_" + secrets.token_hex(8)
+        take, give_back = partial(self._lease, ask=ask, lease=lease), partial(self._give_back, lease=lease)
+        try:
+            while True:
+                waits = core.clock.monotonic() < deadline and not core.draining
+                consumer = Consumer(ask.work_id, take, give_back)
+                item, due_ms = await core.store.write(partial(self._lease_or_join, consumer=consumer, waits=waits))
+                if item is None and waits:  # it has joined: what is leased to it meanwhile is its own, late or not
+                    item = await consumer.wait(core.consumers, self._until_due(deadline, due_ms))
+                if item is not None:
+                    failpoint("inbox.leased")
+                if item is not None or not waits:
+                    consumer.hand_on()
+                    return item
+        finally:
+            if consumer is not None:
+                core.consumers.leave(consumer)
+                consumer.leave()
+
+    def _lease_or_join(self, tx: Transaction, consumer: Consumer, waits: bool) -> tuple[InboxItem | None, int | None]:
+        """What there is, and when to look again where nobody rings before."""
+        item = consumer.lease(tx)
+        if item is None and waits:
+            self._core.consumers.join(tx, consumer)
+        return item, inbox.due_ms(tx)
+
+    def _lease(self, tx: Transaction, fresh: int | None, ask: InboxNextAsk, lease: str) -> InboxItem | None:
+        now_ms, visible_ms = self._core.steps.settle(tx), int(ask.visibility * 1000)
+        item = inbox.lease_next(tx, now_ms, visible_ms, lease, work_id=ask.work_id, ack=ask.ack, fresh=fresh)
+        if item is None:
+            return None
+        audit.note_delivery(tx, now_ms, item, "acked" if ask.ack else "leased")
+        if not ask.ack:
+            tx.after_commit(partial(self._core.consumers.ring_in, ask.visibility))
+        return item
+
+    def _give_back(self, item: InboxItem, lease: str) -> None:
+        """Whoever asked for it has gone away, or the daemon drains, before it was handed on."""
+        self._core.counters.add("inbox.given_back")
+        self._core.behind(partial(self._return, seq=item.seq, lease=lease), at_once=True)
+
+    def _return(self, tx: Transaction, seq: int, lease: str) -> None:
+        now_ms = self._core.steps.settle(tx)
+        item = inbox.give_back(tx, seq, lease)
+        if item is not None:
+            audit.note_delivery(tx, now_ms, item, "returned")
+            tx.after_commit(self._core.consumers.ring)
+
+    def _until_due(self, deadline: float, due_ms: int | None) -> float:
+        """Seconds until a lease runs out or a returned message is ready again, up to `deadline`; 0 once the daemon drains."""
+        left = 0.0 if self._core.draining else max(0.0, deadline - self._core.clock.monotonic())
+        return left if due_ms is None else min(left, max(_SHORTEST, self._core.steps.seconds_until(due_ms)))
+
+    async def ack(self, seq: int, lease: str | None) -> InboxItem:
+        """Done; refused when another lease holds it."""
+
+        def job(tx: Transaction) -> InboxItem:
+            return self._noted(tx, inbox.ack(tx, seq, lease), "acked")
+
+        item = await self._core.store.write(job)
+        failpoint("inbox.acked")
+        return item
+
+    async def nack(self, seq: int, ask: InboxNackAsk) -> InboxItem:
+        """Back to ready after a delay; dead after too many attempts."""
+        delay_ms = None if ask.delay is None else int(ask.delay * 1000)
+
+        def job(tx: Transaction) -> InboxItem:
+            now_ms = self._core.steps.settle(tx)
+            item = inbox.nack(tx, seq, now_ms=now_ms, lease=ask.lease, delay_ms=delay_ms, error=ask.error)
+            tx.after_commit(self._core.consumers.ring)
+            return self._noted(tx, item, "dead" if item.state == "dead" else "returned")
+
+        return await self._core.store.write(job)
+
+    async def requeue(self, seq: int) -> InboxItem:
+        """Ready at once, attempts forgotten."""
+
+        def job(tx: Transaction) -> InboxItem:
+            item = inbox.requeue(tx, seq)
+            tx.after_commit(self._core.consumers.ring)
+            return self._noted(tx, item, "requeued")
+
+        return await self._core.store.write(job)
+
+    def _noted(self, tx: Transaction, item: InboxItem, outcome: str) -> InboxItem:
+        audit.note_delivery(tx, self._core.clock.millis(), item, outcome)
+        return item

@@ -1,0 +1,95 @@
+"""Explaining stored and refused messages: what was recorded, and every check again by the rules as they are now."""
+
+from typing import TYPE_CHECKING
+
+from aghbus.protocol.api import models as control
+from aghbus.protocol.api import trust as trust_api
+from aghbus.protocol.envelope import OPENING_KINDS, parse
+from aghbus.protocol.errors import ProtocolError
+from aghbus.protocol.trust.explain import Explanation, explain
+from aghbus.store import trust_cases
+from aghbus.store.tables import works
+from aghbus.store.trust_cases import Refused
+
+if TYPE_CHECKING:
+    from aghbus.daemon.state.context import Core
+
+_BY_TRUST = frozenset({"verification_failed", "unsupported_profile"})
+
+
+async def why(core: "Core", message_id: str) -> list[trust_api.TrustCase]:
+    """Every case of this message id (or of this number in the quarantine), stored ones first, the latest first."""
+    reader = core.store.reader
+    stored = [_stored(core, message, raw) for message, raw in await trust_cases.stored(reader, message_id)]
+    return stored + [await _refused(core, one) for one in await trust_cases.refused(reader, message_id)]
+
+
+def _stored(core: "Core", message: control.Message, raw: bytes) -> trust_api.TrustCase:
+    opened = message.outcome == "opened" and message.direction == "in"
+    ours = {message.sender} if message.direction == "out" else core.identities  # an id of ours may have retired since
+    found = explain(raw, message.received_ms // 1000, core.trust.now, ours, opens_work=opened)
+    changed = "the rules have changed since: it would be refused now" if found.decided_by is not None else ""
+    return trust_api.TrustCase(
+        place="stored",
+        direction=message.direction,
+        message_id=message.id,
+        sender=message.sender,
+        received_ms=message.received_ms,
+        key_id=found.key_id,
+        recorded=message.trust,
+        detail="",
+        listened=True,
+        trust=found.verdict,
+        decided_by=found.decided_by,
+        steps=_steps(found),
+        note=changed,
+    )
+
+
+async def _refused(core: "Core", one: Refused) -> trust_api.TrustCase:
+    whole = len(one.raw) == one.size
+    opens = whole and await _would_open(core, one)
+    found = explain(one.raw, one.received_ms // 1000, core.trust.now, core.identities, opens_work=opens)
+    if not whole:  # what is left of it is no envelope, and says nothing about the one that came
+        found = Explanation(verdict="rejected", key_id=None, steps=())
+    return trust_api.TrustCase(
+        place="quarantine",
+        direction=None,
+        message_id=one.message_id,
+        sender=one.sender,
+        received_ms=one.received_ms,
+        key_id=found.key_id,
+        recorded=one.reason,
+        detail=one.detail,
+        listened=False,
+        trust=found.verdict,
+        decided_by=found.decided_by,
+        steps=_steps(found),
+        note=_note(one, found, whole=whole),
+    )
+
+
+async def _would_open(core: "Core", one: Refused) -> bool:
+    """Whether it would have opened a work with us; a retry of it may have done so since."""
+    try:
+        envelope = parse(one.raw, one.received_ms // 1000)
+    except ProtocolError:
+        return False
+    if envelope.to not in core.identities or envelope.work_id is None or envelope.kind not in OPENING_KINDS:
+        return False
+    found = await works.work(core.store.reader, envelope.work_id, envelope.channel)
+    return found is None or found.work.opening_id == envelope.id
+
+
+def _note(one: Refused, found: Explanation, *, whole: bool) -> str:
+    if not whole:
+        return f"only the first {len(one.raw)} of its {one.size} bytes are kept: it cannot be checked again"
+    if found.decided_by is not None:
+        return ""
+    if one.reason in _BY_TRUST:
+        return "the rules have changed since: it would be listened to now, if it came again"
+    return "trust did not decide: it was refused for what is recorded"
+
+
+def _steps(found: Explanation) -> list[trust_api.TrustStep]:
+    return [trust_api.TrustStep(check=step.check, passed=step.passed, detail=step.detail) for step in found.steps]

@@ -1,0 +1,219 @@
+"""Changing whom we listen to while running, and listing it: the store's rules beside those of the configuration."""
+
+from typing import TYPE_CHECKING, Final
+
+from aghbus.daemon.config.trust_settings import TrustSettings
+from aghbus.protocol.api import trust as trust_api
+from aghbus.protocol.errors import InvalidRequest, NotFound, Refused
+from aghbus.protocol.identifiers import is_handle, is_key_id
+from aghbus.protocol.trust.policy import Policy, split_pin, split_sender
+from aghbus.store.audit import events as audit
+from aghbus.store.engine.transaction import Transaction
+from aghbus.store.engine.trust_rules import MAX_RULES, Rule, RuleKind
+
+if TYPE_CHECKING:
+    from aghbus.daemon.state.context import Core
+
+_ADDS: Final[dict[str, RuleKind]] = {"pin": "pin", "allow": "allow", "deny": "deny"}
+_TAKES: Final[dict[str, RuleKind]] = {"unpin": "pin", "disallow": "allow", "undeny": "deny"}
+_SETTING: Final[dict[RuleKind, str]] = {
+    "pin": "trust.pins",
+    "allow": "trust.allow",
+    "deny": "trust.deny",
+    "may_open_work": "trust.may_open_work",
+    "may_talk": "trust.may_talk",
+}
+
+
+class TrustChanges:
+    """The rules of one daemon as the operator sees and changes them."""
+
+    def __init__(self, core: "Core") -> None:
+        self._core = core
+
+    def rules(self) -> list[trust_api.TrustRule]:
+        """Every rule: the configuration's first, then those made while running, oldest first."""
+        configured = [
+            _shown(rule, None, in_force=True, origin="configuration") for rule in _configured(self._core.settings.trust)
+        ]
+        return configured + [self._shown(rule) for rule in self._core.store.memory.trust]
+
+    async def change(self, verb: trust_api.TrustVerb, ask: trust_api.TrustAsk) -> trust_api.TrustChanged:
+        """Carry one change out. Raises InvalidRequest, NotFound, Refused, StoreUnavailable."""
+        wanted = self._wanted(verb, ask)
+        carry_out = self._add if verb in _ADDS else self._take
+        return await self._core.store.write(lambda tx: carry_out(tx, wanted))
+
+    # what is asked for
+
+    def _wanted(self, verb: trust_api.TrustVerb, ask: trust_api.TrustAsk) -> Rule:
+        kind = _ADDS[verb] if verb in _ADDS else _TAKES[verb]
+        now_ms = self._core.clock.millis()
+        if ask.channel is not None or ask.talk:
+            kind, subject, who = self._channel_rule(kind, ask)
+        elif kind == "pin":
+            subject, who = self._pin(verb, ask.who)
+        else:
+            subject, who = "", self._key(ask.who)
+        return Rule(kind, subject, who, "operator", now_ms)
+
+    def _channel_rule(self, kind: RuleKind, ask: trust_api.TrustAsk) -> tuple[RuleKind, str, str]:
+        if kind != "allow":
+            raise InvalidRequest("channel: only allow and disallow are about one channel")
+        if ask.channel is None:
+            raise InvalidRequest("talk: needs the channel that it is about")
+        if (self._core.workspace, ask.channel) not in self._core.joined:
+            raise InvalidRequest("channel: is none of the channels joined here")
+        if split_sender(f"{ask.channel}={ask.who}") is None:
+            raise InvalidRequest("who: must be a peer id, a handle, a key id, * or *@*")
+        return "may_talk" if ask.talk else "may_open_work", ask.channel, ask.who
+
+    def _pin(self, verb: str, who: str) -> tuple[str, str]:
+        """Nickname and key id; the key id is empty where a nickname is taken off."""
+        if verb == "unpin":
+            return who.partition("@")[0].partition("=")[0], ""
+        pin = split_pin(who)
+        if pin is None and is_handle(who):
+            pin = who.partition("@")[0], self._key(who)
+        if pin is None:
+            raise InvalidRequest("who: must be NICKNAME=KEY_ID or a handle", hint="`aghctl peers` shows the handles")
+        return pin
+
+    def _key(self, who: str) -> str:
+        if is_key_id(who):
+            return who
+        if not is_handle(who):
+            raise InvalidRequest(
+                "who: must be a key id or a handle: whoever signs nothing cannot be told from others of that name",
+                hint="channel rules and trust.mode = require are for peers without a key",
+            )
+        key = self._core.trust.key_of(who)
+        if key is None:
+            raise InvalidRequest(
+                "who: that handle was not heard lately, and holds only half of its key id",
+                hint="give the key id: `aghctl key show` prints it on the peer's side, `aghctl trust why` for a message",
+            )
+        return key
+
+    # carrying it out
+
+    def _add(self, tx: Transaction, wanted: Rule) -> trust_api.TrustChanged:
+        rules, before = tx.memory.trust, self._core.trust.now
+        self._check_contradictions(wanted, before)
+        old = rules.get(*wanted.key)
+        if self._is_configured(wanted):
+            note = f"the configuration says so already ({_SETTING[wanted.rule]})"
+            shown = _shown(wanted, None, in_force=True, origin="configuration")
+            return trust_api.TrustChanged(rule=shown, changed=False, notes=[note])
+        if old is not None and old.origin == "operator":
+            return trust_api.TrustChanged(rule=self._shown(old), changed=False, notes=["it was so before"])
+        if old is None and rules.is_full:
+            raise Refused(
+                f"{MAX_RULES} rules are kept here", hint="put rules into the configuration, or take some away"
+            )
+        rules.put(tx, wanted)
+        self._note(tx, "trust.added", wanted)
+        return trust_api.TrustChanged(rule=self._shown(wanted), changed=True, notes=_added(wanted, before))
+
+    def _take(self, tx: Transaction, wanted: Rule) -> trust_api.TrustChanged:
+        rules = tx.memory.trust
+        if wanted.rule == "pin":
+            pinned = rules.pins.get(wanted.subject) or self._core.trust.configured.pins.get(wanted.subject, "")
+            wanted = Rule("pin", wanted.subject, pinned, "operator", wanted.since_ms)
+        found = rules.get(*wanted.key)
+        if found is None:
+            self._refuse_taking(wanted)
+        assert found is not None
+        rules.remove(tx, found)
+        self._note(tx, "trust.removed", found)
+        notes = _taken(found, self._core.trust.now, first_use=self._core.settings.trust.first_use)
+        if self._is_configured(found):
+            notes.append(f"it still holds: the configuration says so too ({_SETTING[found.rule]})")
+        return trust_api.TrustChanged(rule=_shown(found, found.since_ms, in_force=False), changed=True, notes=notes)
+
+    def _refuse_taking(self, wanted: Rule) -> None:
+        if self._is_configured(wanted):
+            setting = _SETTING[wanted.rule]
+            raise Refused(
+                f"that is a rule of the configuration: {setting}", hint="change it there, and reload the daemon"
+            )
+        raise NotFound("there is no such rule", hint="`aghctl trust list` shows them")
+
+    def _check_contradictions(self, wanted: Rule, policy: Policy) -> None:
+        """Refuses what would have no effect, or replace a pin without a word."""
+        if wanted.rule == "allow" and wanted.who in policy.deny:
+            raise Refused("that key is denied, which is stronger", hint="`aghctl trust deny --remove` comes first")
+        if wanted.rule == "deny" and self._core.signer is not None and wanted.who == self._core.signer.key_id:
+            raise InvalidRequest("who: that is our own key")
+        pinned = policy.pins.get(wanted.subject, wanted.who) if wanted.rule == "pin" else wanted.who
+        if pinned != wanted.who:
+            raise Refused(
+                f"{wanted.subject} is pinned to {pinned}",
+                hint=f"if the new key is right: `aghctl trust unpin {wanted.subject}` first",
+                code="conflict",
+            )
+
+    def _is_configured(self, rule: Rule) -> bool:
+        return any(other.key == rule.key for other in _configured(self._core.settings.trust))
+
+    def _note(self, tx: Transaction, outcome: str, rule: Rule) -> None:
+        names = " ".join(part for part in rule.key if part)
+        audit.note_policy(tx, self._core.clock.millis(), outcome, names)
+        tx.after_commit(lambda: self._core.log.info("whom we listen to has changed %s=%s", outcome, names))
+
+    def _shown(self, rule: Rule) -> trust_api.TrustRule:
+        held = rule.rule != "pin" or self._core.trust.now.pins.get(rule.subject) == rule.who
+        return _shown(rule, rule.since_ms, in_force=held)
+
+
+def _configured(settings: TrustSettings) -> list[Rule]:
+    """The rules of the configuration, in its order."""
+    pins = [Rule("pin", *pin, "operator", 0) for pin in filter(None, map(split_pin, settings.pins))]
+    keys = [Rule("allow", "", key, "operator", 0) for key in settings.allow]
+    keys += [Rule("deny", "", key, "operator", 0) for key in settings.deny]
+    work = [
+        Rule("may_open_work", *pair, "operator", 0) for pair in filter(None, map(split_sender, settings.may_open_work))
+    ]
+    talk = [Rule("may_talk", *pair, "operator", 0) for pair in filter(None, map(split_sender, settings.may_talk))]
+    return pins + keys + work + talk
+
+
+def _shown(
+    rule: Rule, since_ms: int | None, *, in_force: bool, origin: trust_api.TrustOrigin | None = None
+) -> trust_api.TrustRule:
+    return trust_api.TrustRule(
+        rule=rule.rule,
+        subject=rule.subject or None,
+        who=rule.who,
+        origin=origin or rule.origin,
+        since_ms=since_ms,
+        in_force=in_force,
+    )
+
+
+def _added(rule: Rule, before: Policy) -> list[str]:
+    """What else follows from a new rule, where the operator may not expect it."""
+    if rule.rule == "allow" and not before.allow:
+        plain = "" if before.mode == "require" else "; unsigned peers are still taken (trust.mode = verify)"
+        return [f"this is the first key allowed: no other key is listened to any more{plain}"]
+    known = before.channels.get(rule.subject)
+    if rule.rule == "may_open_work" and (known is None or known.work is None):
+        return [f"this is the first rule of its kind: nobody else may open work on channel {rule.subject} any more"]
+    if rule.rule == "may_talk" and (known is None or known.talk is None):
+        return [
+            f"this is the first rule of its kind: on channel {rule.subject} only these and who may open work may send"
+        ]
+    return []
+
+
+def _taken(rule: Rule, now: Policy, *, first_use: str) -> list[str]:
+    if rule.rule == "allow" and not now.allow:
+        return ["no key is on the allow list any more: every key that is not denied is listened to"]
+    if rule.rule == "pin" and first_use == "pin" and rule.subject not in now.pins:
+        return ["trust.first_use is on: the next key that bears the nickname will be pinned to it"]
+    known = now.channels.get(rule.subject)
+    if rule.rule == "may_open_work" and (known is None or known.work is None):
+        return [f"no such rule is left: everybody who may send may open work on channel {rule.subject}"]
+    if rule.rule == "may_talk" and (known is None or known.talk is None):
+        return [f"no such rule is left: everybody may send on channel {rule.subject}"]
+    return []

@@ -1,0 +1,1 @@
+"""state: see docs/architecture.md."""

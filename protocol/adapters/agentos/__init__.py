@@ -1,0 +1,1 @@
+"""agentos: see docs/architecture.md."""

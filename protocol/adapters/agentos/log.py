@@ -1,0 +1,108 @@
+"""The message log of AgentOS: one row for each message that crosses, in either direction."""
+
+from typing import Any, Final, Literal
+
+import msgspec
+
+from aghbus.protocol.adapters.agentos.message import Message
+from aghbus.protocol.adapters.model import Known
+from aghbus.protocol.limits import MAX_LIFETIME
+
+LogDirection = Literal["sent", "received"]
+
+_MS: Final = 1000  # milliseconds in a second
+
+
+class MessageLog(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """A row, with the ten fields of the schema's MessageLog and no others.
+
+    `timestamp` is the message's own, agents are agentIds, `latency_ms` is the time from a question to this answer (0 on
+    everything else), `evidence_count` the number of sources.
+    """
+
+    message_id: str
+    timestamp: str
+    direction: LogDirection
+    from_agent: str
+    to_agent: str
+    type: str
+    status: Literal["success", "error", "timeout"]
+    latency_ms: int
+    evidence_count: int
+    confidence_score: int | float
+
+
+class Record(msgspec.Struct, frozen=True, kw_only=True):
+    """What is kept of one message.
+
+    `answers` is the id of the message that this one answers, else None. `waits` is how many seconds a question that was sent
+    waits for its answer; None for what awaits none.
+    """
+
+    row: MessageLog
+    answers: str | None = None
+    waits: int | None = None
+
+
+def life(ttl: float) -> int:
+    """A ttl as whole seconds of an envelope's life: at least 1, a fraction rounds up, at most what the bus allows."""
+    return MAX_LIFETIME if ttl >= MAX_LIFETIME else max(1, int(ttl) + (ttl > int(ttl)))
+
+
+def record(message: Message, direction: LogDirection, now: int, question: Known | None) -> Record:
+    """The record of a message that crosses at Unix second `now`; `question` is the message that it answers, if known.
+
+    Its latency counts in seconds: `answering` knows better where the question's row is still there.
+    """
+    replies = message.answers or message.type == "error"
+    waits = direction == "sent" and message.opens and message.ttl is not None
+    evidence = message.evidence
+    row = MessageLog(
+        message_id=message.id,
+        timestamp=message.timestamp,
+        direction=direction,
+        from_agent=message.sender.agent_id,
+        to_agent=message.to.agent_id,
+        type=message.type,
+        status="error" if message.type == "error" else "success",
+        latency_ms=max(0, now - question.at) * _MS if replies and question is not None else 0,
+        evidence_count=len(evidence.sources) if evidence is not None else 0,
+        confidence_score=(evidence.confidence or 0) if evidence is not None else 0,
+    )
+    return Record(
+        row=row,
+        answers=message.reply_to if replies else None,
+        waits=life(message.ttl) if waits and message.ttl is not None else None,
+    )
+
+
+def answering(kept: Record, asked_ms: int, at_ms: int) -> Record:
+    """The record of an answer that crossed at `at_ms`, to a question that did at `asked_ms` (Unix milliseconds)."""
+    return msgspec.structs.replace(kept, row=msgspec.structs.replace(kept.row, latency_ms=max(0, at_ms - asked_ms)))
+
+
+def timed_out(kept: Record) -> Record:
+    """The record of a question that nobody answered in time; its latency is the time that it waited."""
+    row = msgspec.structs.replace(kept.row, status="timeout", latency_ms=(kept.waits or 0) * _MS)
+    return Record(row=row, answers=kept.answers)
+
+
+def in_time(kept: Record, asked_ms: int, at_ms: int) -> Record | None:
+    """The record of a question that counted as timed out, when its answer had crossed before that but was read only now.
+
+    `kept` crossed at `asked_ms`, the answer at `at_ms` (Unix milliseconds). None: nothing changes.
+    """
+    if kept.row.status != "timeout" or at_ms - asked_ms >= kept.row.latency_ms:
+        return None
+    return Record(row=msgspec.structs.replace(kept.row, status="success", latency_ms=0), answers=kept.answers)
+
+
+def to_plain(kept: Record) -> dict[str, Any]:
+    """A record as JSON: `row` with the ten names of the schema, `answers`, `waits`."""
+    plain: dict[str, Any] = msgspec.to_builtins(kept)
+    return plain
+
+
+def from_plain(plain: Any) -> Record:
+    """The reverse of `to_plain`; raises msgspec.ValidationError for anything else."""
+    return msgspec.convert(plain, Record)

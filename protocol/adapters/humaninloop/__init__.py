@@ -1,0 +1,1 @@
+"""humaninloop: see docs/architecture.md."""

@@ -1,0 +1,325 @@
+"""Format `humaninloop`: the input and output envelopes of ADR-007 (seed 001; adapters.md, humaninloop).
+
+An input envelope opens work, or continues one of ours; an output envelope is the trace of the work in hand. The format has
+no ids and names no agents: the caller names the target, and ids are derived from the content.
+"""
+
+from typing import Any, Final
+
+import msgspec
+
+from aghbus.protocol.adapters.attachments import (
+    CUT_BYTES,
+    carried_message,
+    cut_result,
+    cut_text,
+    extension,
+    not_believed,
+    size_of,
+)
+from aghbus.protocol.adapters.common import (
+    closed,
+    error,
+    next_id,
+    not_ours,
+    receipt_ends,
+    say,
+    secrets_in,
+    trace,
+    warning,
+    work_in_hand,
+)
+from aghbus.protocol.adapters.derived_ids import canonical, digest, envelope_id, thread_id, work_id
+from aghbus.protocol.adapters.humaninloop.files import FilePlan, plan_files
+from aghbus.protocol.adapters.humaninloop.native import input_of, output_of
+from aghbus.protocol.adapters.humaninloop.shape import Kind, check_input, check_output, kind_of, state_of
+from aghbus.protocol.adapters.model import NOT_FOR_US, Arrival, Finding, Handed, Memory, Place, Plan
+from aghbus.protocol.adapters.strict_json import read_json
+from aghbus.protocol.bodies import Capability, Receipt, Say, Trace
+from aghbus.protocol.identifiers import is_peer
+from aghbus.protocol.lifecycle import WorkView
+from aghbus.protocol.text import escape, shorten
+
+NAME: Final = "humaninloop"
+_MOST_OF_A_NAME: Final = 120  # characters, ours: of workflow, action and feature in the one line that a person reads
+_REPORTED: Final = frozenset({"completed", "failed", "canceled", "needs_input"})  # a working trace says nothing here
+
+_Findings = tuple[Finding, ...]
+
+
+class Options(msgspec.Struct, frozen=True, kw_only=True):
+    """`feature_root`: the prefix to strip from artifact paths where the input envelope of a work is not known or names none."""
+
+    feature_root: str | None = None
+
+
+class HumanInLoop:
+    """The adapter; see `model.Adapter`."""
+
+    name: Final = NAME
+
+    def __init__(self, options: Options | None = None) -> None:
+        self.options = options or Options()
+
+    def hand_over(self, text: bytes, place: Place, memory: Memory) -> Plan:
+        """An input envelope becomes a say, an output envelope a trace (adapters.md, humaninloop)."""
+        message, faults = read_json(text)
+        if faults:
+            return Plan(message=None, findings=faults)
+        kind = kind_of(message)
+        if isinstance(kind, Finding):
+            return Plan(message=message, findings=(kind,))
+        findings = (check_input if kind == "input" else check_output)(message) + secrets_in(message)
+        if _refuses(findings):
+            return Plan(message=message, findings=findings)
+        if kind == "output":
+            return self._report(message, findings, place, memory)
+        return _open_or_continue(message, findings, place, memory)
+
+    def hand_out(self, arrival: Arrival, place: Place, memory: Memory) -> Handed:
+        """Says and capabilities are inputs; traces that end a work or ask, and receipts that end one, are outputs."""
+        body = arrival.envelope.body
+        if arrival.outcome in ("ignored", "rejected"):
+            return NOT_FOR_US
+        match body:
+            case Say():
+                message, doubts = self._carried("input", arrival, memory)
+                return (
+                    _whole(message, doubts) if message is not None else _native(input_of(arrival, body, memory), doubts)
+                )
+            case Capability() if arrival.envelope.work_id is not None:
+                return _native(input_of(arrival, body, memory))
+            case Trace() if body.state in _REPORTED:
+                scope = arrival.envelope.container or ""
+                message, doubts = self._carried("output", arrival, memory)
+                if message is not None:
+                    return _whole(message, doubts, scope)
+                return _native(output_of(arrival, body), doubts, scope)
+            case Receipt() if receipt_ends(body, arrival.work, place):
+                return _native(output_of(arrival, body), scope=arrival.envelope.container or "")
+        return NOT_FOR_US
+
+    def _report(self, message: dict[str, Any], findings: _Findings, place: Place, memory: Memory) -> Plan:
+        """The trace of an output envelope on the work in hand."""
+        foreign_id = digest("output", canonical(message))
+        work = _reported_work(foreign_id, place, memory)
+        if isinstance(work, Finding):
+            return Plan(message=message, findings=(*findings, work))
+        files = self._files(message, work, memory)
+        answered = memory.answered(work)
+        message_id = next_id(NAME, "trace", place, work, memory, canonical(message))
+        repeats = memory.sent(message_id) is not None
+        findings += (*files.findings, *not_ours(work, place.us), *(() if repeats else closed(work)))
+        if _refuses(findings):
+            return Plan(message=message, findings=findings)
+        body: dict[str, Any] = {
+            "state": state_of(message),
+            "message": cut_text(message["summary"]),
+            "result": _result(message, files),
+        }
+        references, shortened = _fitting([file.reference() for file in files.files], "/artifacts", "artifact_refs")
+        if references:
+            body["artifact_refs"] = references
+        findings += shortened
+        draft = trace(
+            place,
+            work,
+            message_id,
+            body,
+            reply_to=answered,
+            causation_id=answered,
+            ext=extension(NAME, message, findings),
+        )
+        return Plan(
+            message=message,
+            findings=findings,
+            drafts=(draft,),
+            repeats=repeats,
+            foreign_id=foreign_id,
+            scope=work.container,
+        )
+
+    def _files(self, message: dict[str, Any], work: WorkView | None, memory: Memory) -> FilePlan:
+        known = memory.opening(work) if work is not None else None
+        return plan_files(message, self.options.feature_root, known.message if known is not None else None)
+
+    def _carried(self, kind: Kind, arrival: Arrival, memory: Memory) -> tuple[dict[str, Any] | None, _Findings]:
+        """The message that an envelope carries with its warnings; None, and why, when it carries none that holds."""
+        value, doubts = carried_message(NAME, arrival)
+        if value is None:
+            return None, not_believed(doubts)
+        found = self._judged(kind, value, arrival, memory)
+        errors = tuple(finding for finding in found if finding.severity == "error")
+        return (None, not_believed(errors)) if errors else (value, found)
+
+    def _judged(self, kind: Kind, value: Any, arrival: Arrival, memory: Memory) -> _Findings:
+        """Everything that is wrong with a carried message, also as that of this envelope: kind and state must agree."""
+        named = kind_of(value)
+        if isinstance(named, Finding):
+            return (named,)
+        if named != kind:
+            return (error("", "carried_kind", f"an {named} envelope does not belong into a {arrival.envelope.kind}"),)
+        findings = (check_input if kind == "input" else check_output)(value) + secrets_in(value)
+        if kind == "input" or _refuses(findings):
+            return findings
+        body = arrival.envelope.body
+        if isinstance(body, Trace) and body.state != state_of(value):
+            findings += (error("/recommendation", "carried_state", f"means {state_of(value)}, the trace {body.state}"),)
+        return findings + self._files(value, arrival.work, memory).findings
+
+
+def _reported_work(foreign_id: str, place: Place, memory: Memory) -> WorkView | Finding:
+    """The work in hand; when there is none, the one that the same output ended before, so that it is a repetition."""
+    work = work_in_hand(place, memory)
+    if not isinstance(work, Finding) or work.rule != "no_work":
+        return work
+    earlier = memory.find(foreign_id, direction="out")
+    return earlier.work if earlier is not None and earlier.work is not None else work
+
+
+def _open_or_continue(message: dict[str, Any], findings: _Findings, place: Place, memory: Memory) -> Plan:
+    """The say of an input envelope: in the work that the caller named, when we opened that, else opening one."""
+    named = None
+    if place.work_id is not None:
+        named = memory.work(place.work_id)
+        if named is None:
+            unknown = error("", "unknown_work", f"no work {place.work_id!r} is known here")
+            return Plan(message=message, findings=(*findings, unknown))
+        if named.initiator == place.us:
+            return _continue(message, findings, named, place, memory)
+    faults = _bad_target(place)
+    if faults:
+        return Plan(message=message, findings=findings + faults)
+    return _open(message, findings, named, place, memory)
+
+
+def _open(message: dict[str, Any], findings: _Findings, in_hand: WorkView | None, place: Place, memory: Memory) -> Plan:
+    """A say that opens work; `in_hand` is the work of ours that it is done for."""
+    message_id, repeats = _opening_id(canonical(message), place, memory)
+    body, shortened = _say_body(message)
+    findings += shortened
+    context = message["context"]
+    draft = say(
+        place,
+        place.target or "",
+        message_id,
+        thread_id(NAME, context["feature_id"], context["workflow"]),
+        body,
+        work_id=work_id(message_id),
+        causation_id=in_hand.opening_id if in_hand is not None else None,
+        ext=extension(NAME, message, findings),
+    )
+    return Plan(message=message, findings=findings, drafts=(draft,), repeats=repeats)
+
+
+def _opening_id(content: bytes, place: Place, memory: Memory) -> tuple[str, bool]:
+    """The id of an opening, and whether it was sent before: equal content is the same opening only while its work is open.
+
+    After that it is the next one, whose id also hashes the id of the one before.
+    """
+    before: str | None = None
+    while True:
+        message_id = envelope_id(NAME, "say", place.us, place.target, before, content, place.key)
+        sent = memory.sent(message_id)
+        if sent is None:
+            return message_id, False
+        if sent is True or not (sent.is_terminal or sent.channel != place.channel):
+            return message_id, True
+        before = message_id
+
+
+def _continue(message: dict[str, Any], findings: _Findings, work: WorkView, place: Place, memory: Memory) -> Plan:
+    """A say in a work that we opened: the answer to its newest trace."""
+    answered = memory.answered(work)
+    message_id = next_id(NAME, "say", place, work, memory, canonical(message))
+    repeats = memory.sent(message_id) is not None
+    if not repeats:
+        findings += closed(work)
+    if place.target not in (None, work.target):
+        findings += (
+            error("", "target_mismatch", f"work {work.work_id} is done by {work.target}: name no other target"),
+        )
+    if _refuses(findings):
+        return Plan(message=message, findings=findings)
+    body, shortened = _say_body(message)
+    findings += shortened
+    draft = say(
+        place,
+        work.target,
+        message_id,
+        work.container,
+        body,
+        workspace_id=work.workspace_id,
+        channel=work.channel,
+        surface=work.surface,
+        work_id=work.work_id,
+        reply_to=answered,
+        causation_id=answered,
+        ext=extension(NAME, message, findings),
+    )
+    return Plan(message=message, findings=findings, drafts=(draft,), repeats=repeats)
+
+
+def _bad_target(place: Place) -> _Findings:
+    """The error when an opening has nobody to go to: agents of this format do not know the graph, the caller does."""
+    if place.target is None:
+        return (
+            error("", "no_target", "opens work, but for whom? Name the peer (API: `target`; aghctl: --target PEER)"),
+        )
+    if not is_peer(place.target):
+        return (error("", "bad_target", f"the target {place.target!r} is no peer id"),)
+    if place.target == place.us:
+        return (error("", "bad_target", "the target is this peer itself: a work needs another one"),)
+    return ()
+
+
+def _say_body(message: dict[str, Any]) -> tuple[dict[str, Any], _Findings]:
+    """Text in one line, action as intent, paths as artifacts (adapters.md, humaninloop)."""
+    context, action = message["context"], message["task"]["action"]
+    workflow, name, feature = (
+        shorten(escape(text), _MOST_OF_A_NAME) for text in (context["workflow"], action, context["feature_id"])
+    )
+    body: dict[str, Any] = {
+        "text": f"{workflow}: {name} {feature}, iteration {context['iteration']}",
+        "intent": cut_text(action),
+    }
+    paths = [{"type": "path", "name": key, "path": value} for key, value in message["paths"].items()]
+    artifacts, shortened = _fitting(paths, "/paths", "artifacts")
+    if artifacts:
+        body["artifacts"] = artifacts
+    return body, shortened
+
+
+def _result(message: dict[str, Any], files: FilePlan) -> dict[str, Any]:
+    """What native peers read: everything that has no place in a trace, paths counted from the feature root."""
+    result: dict[str, Any] = {"success": message["success"], "recommendation": message["recommendation"]}
+    if "notes" in message:
+        result["notes"] = message["notes"]
+    result["artifacts"] = [
+        {"path": file.path, "operation": file.operation, "content": file.content} for file in files.files
+    ]
+    return cut_result(result)
+
+
+def _fitting(entries: list[dict[str, Any]], path: str, member: str) -> tuple[list[dict[str, Any]], _Findings]:
+    """As many entries as fit CUT_BYTES of JSON: an envelope has bounds, and `ext` carries the whole."""
+    used = 2
+    for count, entry in enumerate(entries):
+        used += size_of(entry) + 1
+        if used > CUT_BYTES:
+            cut = f"the first {count} of {len(entries)} are in `{member}` of the envelope"
+            return entries[:count], (warning(path, "list_cut", cut),)
+    return entries, ()
+
+
+def _whole(message: Any, findings: _Findings, scope: str = "") -> Handed:
+    return Handed(message=message, findings=findings, scope=scope)
+
+
+def _native(made: tuple[dict[str, Any], _Findings], doubts: _Findings = (), scope: str = "") -> Handed:
+    message, findings = made
+    return Handed(message=message, findings=doubts + findings, native=True, scope=scope)
+
+
+def _refuses(findings: _Findings) -> bool:
+    return any(finding.severity == "error" for finding in findings)

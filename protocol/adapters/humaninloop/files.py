@@ -1,0 +1,133 @@
+"""Artifacts of an output envelope as files below a feature root: which paths may be written at all.
+
+Seed 001, Artifact Structure: a path is relative to the feature root. adapters.md, humaninloop: what makes a path an error.
+The adapter judges with these rules before a message travels, `aghctl bridge humaninloop apply` again before it writes.
+"""
+
+import hashlib
+import re
+import unicodedata
+from typing import Any, Final
+
+import msgspec
+
+from aghbus.protocol.adapters.common import error, warning
+from aghbus.protocol.adapters.humaninloop.shape import feature_root_of
+from aghbus.protocol.adapters.model import Finding
+from aghbus.protocol.adapters.strict_json import pointer
+
+_MOST_FINDINGS: Final = 100  # ours, of one message: the rest would only repeat itself
+_DRIVE: Final = re.compile(r"[A-Za-z]:")
+# Control characters, line separators, and those that reorder text: a person who approves a path must see what it is.
+_ILLEGIBLE: Final = re.compile("[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")
+
+
+class PlannedFile(msgspec.Struct, frozen=True):
+    """One file to write: `segments` below the feature root, `operation` create or update, the whole `content`."""
+
+    segments: tuple[str, ...]
+    operation: str
+    content: str
+
+    @property
+    def path(self) -> str:
+        """The path as text, from the feature root."""
+        return "/".join(self.segments)
+
+    def reference(self) -> dict[str, Any]:
+        """The entry of `artifact_refs`: size in bytes of UTF-8, SHA-256 in hex."""
+        content = self.content.encode()
+        return {
+            "type": "file",
+            "path": self.path,
+            "operation": self.operation,
+            "sha256": hashlib.sha256(content).hexdigest(),
+            "size": len(content),
+        }
+
+
+class FilePlan(msgspec.Struct, frozen=True):
+    """The files of one output envelope in its order; without errors among `findings` they can be written side by side."""
+
+    files: tuple[PlannedFile, ...]
+    findings: tuple[Finding, ...]
+
+
+def plan_files(message: dict[str, Any], feature_root: str | None = None, opening: Any = None) -> FilePlan:
+    """The files of an output envelope whose shape holds (`check_output`).
+
+    A path that begins with the feature root counts from there, with a warning: the root that `opening`, the input envelope
+    of the work, names, else `feature_root`.
+    """
+    root = _root_segments(feature_root_of(opening) or feature_root or "")
+    files: list[PlannedFile] = []
+    findings: list[Finding] = []
+    taken = _Taken()
+    for index, artifact in enumerate(message["artifacts"]):
+        where = pointer("artifacts", index, "path")
+        segments, faults = _judge(artifact["path"], root, where)
+        if not any(fault.severity == "error" for fault in faults):
+            faults += taken.add(segments, where)
+        findings += faults
+        files.append(PlannedFile(segments, artifact["operation"], artifact["content"]))
+        if len(findings) >= _MOST_FINDINGS:
+            break
+    return FilePlan(tuple(files), tuple(findings))
+
+
+def same_name(name: str) -> str:
+    """What two names have in common that a file system may take for one: NFC and case folding."""
+    return unicodedata.normalize("NFC", unicodedata.normalize("NFC", name).casefold())
+
+
+class _Taken:
+    """The paths of one message so far, as a file system that folds case would see them."""
+
+    def __init__(self) -> None:
+        self.files: set[tuple[str, ...]] = set()
+        self.folders: set[tuple[str, ...]] = set()
+
+    def add(self, segments: tuple[str, ...], where: str) -> list[Finding]:
+        """The error when `segments` is an earlier path, or one of the two would be a folder of the other."""
+        key = tuple(same_name(segment) for segment in segments)
+        above = [key[:length] for length in range(1, len(key))]
+        if key in self.files:
+            return [error(where, "path_twice", "is the same file as an earlier artifact, by NFC and case folding")]
+        if key in self.folders or any(folder in self.files for folder in above):
+            return [error(where, "file_as_folder", "one artifact's file would be a folder of another's path")]
+        self.files.add(key)
+        self.folders.update(above)
+        return []
+
+
+def _root_segments(root: str) -> tuple[str, ...]:
+    """The segments of a relative feature root; empty, so that nothing is stripped, when it is no such path."""
+    segments = tuple(segment for segment in root.removesuffix("/").split("/") if segment != ".")
+    return () if root.startswith("/") or "" in segments or ".." in segments else segments
+
+
+def _judge(path: str, root: tuple[str, ...], where: str) -> tuple[tuple[str, ...], list[Finding]]:
+    faults = [error(where, rule, message) for rule, message in _faults(path)]
+    segments = tuple(path.split("/"))
+    if faults or not root or segments[: len(root)] != root:
+        return segments, faults
+    if segments == root:
+        return segments, [error(where, "path_is_root", "is the feature root itself, not a file below it")]
+    stripped = warning(where, "feature_root_stripped", "begins with the feature root: counted from there")
+    return segments[len(root) :], [stripped]
+
+
+def _faults(path: str) -> list[tuple[str, str]]:
+    if path.startswith("/") or _DRIVE.match(path):
+        return [("path_absolute", "must be relative to the feature root")]
+    faults = []
+    segments = path.split("/")
+    if ".." in segments or "." in segments:
+        faults.append(("path_dots", "must not hold `.` or `..` as a segment"))
+    if "" in segments:
+        faults.append(("path_empty_segment", "must not be empty, end in `/` or hold `//`"))
+    if "\\" in path:
+        faults.append(("path_backslash", "must not hold a backslash"))
+    if _ILLEGIBLE.search(path):
+        faults.append(("path_characters", "must not hold control or bidirectional characters"))
+    return faults

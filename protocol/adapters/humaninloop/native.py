@@ -1,0 +1,175 @@
+"""Envelopes that carry no ADR-007 message, as one: what is known is filled in, what is not stays empty (adapters.md).
+
+What the format has no member for goes into `task.params` or a note, and a warning says so.
+"""
+
+import json
+from typing import Any, Final, TypeGuard
+
+import msgspec
+
+from aghbus.protocol.adapters.attachments import cut_text
+from aghbus.protocol.adapters.common import warning
+from aghbus.protocol.adapters.humaninloop.files import plan_files
+from aghbus.protocol.adapters.humaninloop.shape import check_input, check_output
+from aghbus.protocol.adapters.model import Arrival, Finding, Memory
+from aghbus.protocol.adapters.strict_json import check_value
+from aghbus.protocol.bodies import Capability, Receipt, Say, Trace
+from aghbus.protocol.text import has_control, is_blank
+
+NATIVE_WORKFLOW: Final = "native"  # ours: a native envelope belongs to no workflow that it names
+
+_Made = tuple[dict[str, Any], tuple[Finding, ...]]
+
+
+def input_of(arrival: Arrival, body: Say | Capability, memory: Memory) -> _Made:
+    """A valid input envelope for a say or a capability, and what did not fit.
+
+    In a work that an input envelope opened, context and paths are that one's; else the feature is the thread or room.
+    """
+    opening = _opening_of(arrival, memory)
+    context = opening["context"] if opening is not None else _context(arrival)
+    paths: dict[str, str] = dict(opening["paths"]) if opening is not None else {}
+    findings: tuple[Finding, ...] = ()
+    if isinstance(body, Say):
+        action = body.intent if body.intent and not is_blank(body.intent) else "say"
+        params: dict[str, Any] = {"text": body.text}
+        findings = _take_artifacts(body, paths, params)
+    else:
+        action, params = "capability", {"capability": _record(body)}
+    message: dict[str, Any] = {"context": context, "paths": paths, "task": {"action": action, "params": params}}
+    notes = _last_notes(arrival, memory)
+    if notes:
+        message["prior_context"] = notes
+    if arrival.envelope.work_id is None:
+        findings += (warning("", "no_work", "belongs to no work: there is nothing that an output could report on"),)
+    return message, findings
+
+
+def output_of(arrival: Arrival, body: Trace | Receipt) -> _Made:
+    """A valid output envelope for a trace that ends a work or asks for input, or for the receipt that ended it."""
+    if isinstance(body, Receipt):
+        reason = ": ".join(part for part in (body.status, body.reason_code, body.detail) if part)
+        return _output(success=False, recommendation="escalate", summary=reason), ()
+    result = _value(body.result)
+    wants_retry = isinstance(result, dict) and result.get("recommendation") == "retry"
+    message = _output(
+        success=body.state == "completed",
+        recommendation=_recommended(body.state, wants_retry=wants_retry),
+        summary=body.message if body.message and not is_blank(body.message) else f"the work is {body.state}",
+    )
+    left = _take_result(message, result)
+    findings: tuple[Finding, ...] = ()
+    notes: list[str] = message.setdefault("notes", [])
+    if left not in (None, {}):
+        notes.append(f"result: {_text(left)}")
+        findings += (warning("/notes", "result_as_note", "the result has no member of its own: it became a note"),)
+    if body.artifact_refs and not message["artifacts"]:
+        references = ",".join(bytes(reference).decode() for reference in body.artifact_refs)
+        notes.append(cut_text(f"artifact_refs: [{references}]"))
+        findings += (warning("/artifacts", "references_as_note", "files without content became a note"),)
+    if not notes:
+        del message["notes"]
+    return message, findings
+
+
+def _opening_of(arrival: Arrival, memory: Memory) -> dict[str, Any] | None:
+    """The input envelope that opened the work of an envelope, when there is one and it holds."""
+    known = memory.opening(arrival.work) if arrival.work is not None else None
+    if known is None or any(fault.severity == "error" for fault in check_input(known.message)):
+        return None
+    opening: dict[str, Any] = known.message
+    return opening
+
+
+def _output(*, success: bool, recommendation: str, summary: str) -> dict[str, Any]:
+    return {"success": success, "summary": summary, "artifacts": [], "recommendation": recommendation}
+
+
+def _recommended(state: str, *, wants_retry: bool) -> str:
+    """adapters.md, humaninloop, the table, from a native state; canceled is nobody's success and nothing to repeat."""
+    if state == "completed":
+        return "proceed"
+    return "retry" if state == "failed" and wants_retry else "escalate"
+
+
+def _context(arrival: Arrival) -> dict[str, Any]:
+    return {"feature_id": arrival.envelope.container or "", "workflow": NATIVE_WORKFLOW, "iteration": 1}
+
+
+def _last_notes(arrival: Arrival, memory: Memory) -> list[str]:
+    """Notes of the last result in this thread (seed 001: notes are context for the next agent)."""
+    known = memory.last(arrival.envelope.container or "")
+    notes = known.message.get("notes") if known is not None and isinstance(known.message, dict) else None
+    return list(notes) if _are_strings(notes) else []
+
+
+def _take_artifacts(body: Say, paths: dict[str, str], params: dict[str, Any]) -> tuple[Finding, ...]:
+    """Artifacts with a path join `paths` under their name; others go into `params.artifacts`, where they are JSON for all."""
+    others: list[Any] = []
+    dropped = 0
+    for number, raw in enumerate(body.artifacts, start=1):
+        artifact = _value(raw)
+        path = artifact.get("path") if isinstance(artifact, dict) else None
+        if isinstance(path, str) and not is_blank(path) and not has_control(path):
+            paths[_free_name(artifact.get("name"), number, paths)] = path
+        elif artifact is None or check_value({"task": {"params": {"artifacts": [artifact]}}}):
+            dropped += 1
+        else:
+            others.append(artifact)
+    findings: tuple[Finding, ...] = ()
+    if others:
+        params["artifacts"] = others
+        findings += (warning("/task/params/artifacts", "artifacts_as_params", "artifacts without a path are no paths"),)
+    if dropped:
+        findings += (warning("/task/params", "artifacts_dropped", f"{dropped} artifacts could not be carried over"),)
+    return findings
+
+
+def _free_name(name: Any, number: int, paths: dict[str, str]) -> str:
+    wanted = name if isinstance(name, str) and name else f"artifact_{number}"
+    return wanted if wanted not in paths else f"{wanted}_{number}"
+
+
+def _take_result(message: dict[str, Any], result: Any) -> Any:
+    """Move artifacts and notes of a result in the form that this adapter writes into `message`; what is left of it."""
+    if not isinstance(result, dict):
+        return result
+    left = {name: value for name, value in result.items() if name not in ("success", "recommendation")}
+    notes = left.get("notes")
+    if _are_strings(notes):
+        message["notes"] = notes
+        del left["notes"]
+    candidate = {**message, "artifacts": left.get("artifacts")}
+    if not check_value(candidate) and not _has_errors(candidate):
+        message["artifacts"] = left.pop("artifacts")
+    return left
+
+
+def _has_errors(message: dict[str, Any]) -> bool:
+    shape = check_output(message)
+    if any(finding.severity == "error" for finding in shape):
+        return True
+    return any(finding.severity == "error" for finding in plan_files(message).findings)
+
+
+def _record(body: Capability) -> dict[str, Any]:
+    document = dict(body.document)
+    too_much = check_value({"task": {"params": {"capability": document}}})
+    return {"id": body.id, "digest": body.digest} if too_much else document
+
+
+def _are_strings(value: Any) -> TypeGuard[list[str]]:
+    return isinstance(value, list) and all(isinstance(item, str) for item in value)
+
+
+def _value(raw: msgspec.Raw | None) -> Any:
+    try:
+        return None if raw is None else msgspec.json.decode(raw)
+    except (msgspec.DecodeError, ValueError, RecursionError):
+        return None
+
+
+def _text(value: Any) -> str:
+    """A JSON value as text, numbers of any size included."""
+    return cut_text(json.dumps(value, ensure_ascii=False, separators=(",", ":")))

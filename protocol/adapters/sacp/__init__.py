@@ -1,0 +1,1 @@
+"""sacp: see docs/architecture.md."""

@@ -1,0 +1,102 @@
+"""Finding the response object in what a language model wrote (seed section 7.1, Sanitization).
+
+Three stages, in this order: the whole text, each fenced block, everything from the first `{` to the last `}`. The first
+candidate that is strict JSON and fits the schema is the response. Nothing is repaired. No candidate of a stage overlaps
+another of the same way of reading, and no expression here can backtrack: the time is linear in the text.
+"""
+
+import re
+from collections.abc import Iterator
+from typing import Any, Final, Literal
+
+import msgspec
+
+from aghbus.protocol.adapters.model import Finding
+from aghbus.protocol.adapters.sacp.schema import response_faults
+from aghbus.protocol.adapters.strict_json import read_json
+
+Stage = Literal["whole", "fence", "braces", "fallback"]
+
+_FENCE_LINE: Final = re.compile(r"[ \t]*+(`{3,}+|~{3,}+)([^\n]*+)")
+_TICKS: Final = re.compile(r"`{3,}+")
+_INFO: Final = re.compile(r"[ \t]*+([A-Za-z0-9_+-]*+)")
+_SHORTEST: Final = len('{"thought":"","status":"success","data":{},"message":""}')  # no block below it fits the schema
+_JSON_INFO: Final = frozenset({"", "json"})  # section 7.1 names `json`; a block without a language may hold it, too
+
+
+class Extracted(msgspec.Struct, frozen=True):
+    """The response found in a text and the stage that found it; `response` None with stage `fallback` when there is none.
+
+    `faults` then say what is wrong with the first candidate that was a JSON object, else with the whole text.
+    """
+
+    response: dict[str, Any] | None
+    stage: Stage
+    faults: tuple[Finding, ...] = ()
+
+
+def extract(text: str) -> Extracted:
+    """The response in `text`, which may be anything."""
+    reason: tuple[Finding, ...] = ()
+    found_object = False
+    for stage, candidate in _candidates(text):
+        value, faults = read_json(candidate.encode())
+        if not faults:
+            faults = response_faults(value)
+            if not faults:
+                return Extracted(value, stage)
+        if not reason or (isinstance(value, dict) and not found_object):
+            reason = faults
+        found_object = found_object or isinstance(value, dict)
+    return Extracted(None, "fallback", reason)
+
+
+def _candidates(text: str) -> Iterator[tuple[Stage, str]]:
+    yield "whole", text.strip()
+    for start, end in sorted({*_line_blocks(text), *_inline_blocks(text)}):
+        block = text[start:end].strip()
+        if block.startswith("{") and len(block) >= _SHORTEST:
+            yield "fence", block
+    first, last = text.find("{"), text.rfind("}")
+    if 0 <= first < last:
+        yield "braces", text[first : last + 1]
+
+
+def _line_blocks(text: str) -> Iterator[tuple[int, int]]:
+    """Blocks as Markdown has them: closed by a line of nothing but at least as many fence characters, else by the end.
+
+    A fence inside a JSON string never stands on a line of its own, for a line break there is written as an escape.
+    """
+    fence, wanted, start, at = "", False, 0, 0
+    for line in text.split("\n"):
+        after = at + len(line) + 1
+        match = _FENCE_LINE.match(line)
+        if match is not None:
+            if not fence and "`" not in match[2]:
+                fence, wanted, start = match[1], _is_json(match[2]), after
+            elif fence and match[1].startswith(fence) and not match[2].strip():
+                if wanted:
+                    yield start, at
+                fence = ""
+        at = after
+    if fence and wanted:
+        yield start, len(text)
+
+
+def _inline_blocks(text: str) -> Iterator[tuple[int, int]]:
+    """Blocks that begin or end in the middle of a line, which models write too: each run of backticks opens or closes one."""
+    opening: re.Match[str] | None = None
+    for run in _TICKS.finditer(text):
+        if opening is None:
+            opening = run
+        elif len(run[0]) >= len(opening[0]):
+            info = _INFO.match(text, opening.end())
+            if info is not None and info[1].lower() in _JSON_INFO:
+                yield info.end(), run.start()
+            opening = None
+
+
+def _is_json(info: str) -> bool:
+    """Whether the info string of a fence names JSON or nothing."""
+    language = _INFO.match(info)
+    return language is not None and language[1].lower() in _JSON_INFO

@@ -1,0 +1,1 @@
+"""sentient: see docs/architecture.md."""

@@ -1,0 +1,171 @@
+"""The audit log of the Sentient platform: one entry for every message, for files, for `ext`, and for the memory agent.
+
+Seed 000, Audit Log Extraction. Every value is one line: newlines, control and bidirectional characters are escaped, so
+that no message can forge an entry or a line of one.
+"""
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+import msgspec
+
+from aghbus.protocol.adapters.attachments import compact, cut_text
+from aghbus.protocol.adapters.sentient.message import NAME, USER, Message
+from aghbus.protocol.adapters.timestamps import read_timestamp
+from aghbus.protocol.send import Draft
+from aghbus.protocol.text import byte_length, escape
+
+LOG_KEY: Final = f"{NAME}.log"
+LOG_BYTES: Final = (
+    32_768  # ours, of the entries that travel in `ext`: beside 64 KiB of text and result, far under 1 MiB
+)
+LOG_FOLDER: Final = ("system", "logs")  # seed, Extraction and Logging Process
+
+_DAY: Final = re.compile(r"\d{8}", re.ASCII)
+_END: Final = "---\n"
+# An entry of another peer is believed only in exactly this form: one line of each label, in this order.
+_ENTRY: Final = re.compile(
+    r"\[TIMESTAMP: \d\d:\d\d:\d\d\]\n"
+    r"\[AGENT: [^\n]*\]\n"
+    r"\[INPUT SOURCE: [^\n]*\]\n"
+    r"\[INPUT\]: [^\n]*\n"
+    r"\[OUTPUT TYPE: [^\n]*\]\n"
+    r"\[STATUS: [^\n]*\n"
+    r"(?:\[ERROR: [^\n]*\n)?"
+    r"\[RESOURCES\]: [^\n]*\n"
+    r"\[COMPLIANCE NOTES\]: [^\n]*\n"
+    r"\[GOVERNANCE FILES\]: [^\n]*\n"
+    r"\[MESSAGE_ID: [^\n]*\]\n"
+    r"\[SESSION_ID: [^\n]*\]\n"
+    r"---\n",
+    re.ASCII,
+)
+
+
+class Entry(msgspec.Struct, frozen=True):
+    """One entry: the day it belongs to (YYYYMMDD, as written in `executed_at`) and its text, which ends in `---` and a newline."""
+
+    day: str
+    text: str
+
+
+def entry_of(message: Message) -> Entry:
+    """The log entry of a message. ValueError when its timestamp was never checked."""
+    stamp = read_timestamp(message.timestamp.executed_at)
+    if stamp is None:
+        raise ValueError("the timestamp of the message is none")
+    lines = [
+        f"[TIMESTAMP: {stamp.clock}]",
+        f"[AGENT: {_line(message.agent.name)}]",
+        f"[INPUT SOURCE: {_line(message.input.source)}]",
+        f"[INPUT]: {_line(message.input.content)}",
+        f"[OUTPUT TYPE: {_line(message.output.content_type)}]",
+        f"[STATUS: {_line(message.status.code)}] {_line(message.status.message)}",
+    ]
+    if message.error.has_error:
+        lines.append(f"[ERROR: {_line(message.error.error_code)}] {_line(message.error.error_message)}")
+    lines += [
+        f"[RESOURCES]: {_resources(message)}",
+        f"[COMPLIANCE NOTES]: {_line(message.audit.compliance_notes)}",
+        f"[GOVERNANCE FILES]: {', '.join(map(_line, message.audit.governance_files_consulted))}",
+        f"[MESSAGE_ID: {_line(message.message_id)}]",
+        f"[SESSION_ID: {_line(message.metadata.session_id)}]",
+    ]
+    return Entry(stamp.day, "".join(line + "\n" for line in lines) + _END)
+
+
+def log_path(day: str) -> tuple[str, str, str]:
+    """Folders and file name of a day's log under the configured root. ValueError for what is not eight digits."""
+    if not _DAY.fullmatch(day):
+        raise ValueError("a day is eight digits")
+    return (*LOG_FOLDER, f"{day}.log")
+
+
+def record_of(message: Message) -> dict[str, Any]:
+    """What the daemon keeps of a message that was handed over (Plan.record).
+
+    `day` and `entry` for the log; `agent`, `session_id`, `request_id`, `message_id`; `ends_chain`: nobody of the chain goes on.
+    """
+    entry = entry_of(message)
+    return {
+        "day": entry.day,
+        "entry": entry.text,
+        "agent": message.agent.name,
+        "session_id": message.metadata.session_id,
+        "request_id": message.metadata.request_id,
+        "message_id": message.message_id,
+        "ends_chain": message.status.code != "pending" and message.next_agent.name in (None, USER),
+    }
+
+
+def with_log(draft: Draft, entries: Sequence[Entry]) -> Draft:
+    """The draft with `entries` (oldest first) in `ext["sentient.log"]`: the newest that fit LOG_BYTES of JSON."""
+    kept = bounded(entries)
+    if not kept:
+        return draft
+    ext = {**(draft.ext or {}), LOG_KEY: [msgspec.to_builtins(entry) for entry in kept]}
+    return msgspec.structs.replace(draft, ext=ext)
+
+
+def bounded(entries: Sequence[Entry]) -> tuple[Entry, ...]:
+    """The newest entries that fit LOG_BYTES of JSON together, oldest first; a single one that never fits is left out."""
+    room = LOG_BYTES - len("[]")
+    kept: list[Entry] = []
+    for entry in reversed(entries):
+        size = byte_length(compact(msgspec.to_builtins(entry))) + len(",")
+        if size > LOG_BYTES - len("[]"):
+            continue
+        if size > room:
+            break
+        room -= size
+        kept.append(entry)
+    return tuple(reversed(kept))
+
+
+def entries_in(ext: Mapping[str, Any]) -> tuple[Entry, ...]:
+    """The entries that travel in an envelope's `ext`, oldest first; what has not the form of an entry is left out."""
+    values = ext.get(LOG_KEY)
+    found: list[Entry] = []
+    for value in values if isinstance(values, list) else ():
+        try:
+            entry = msgspec.convert(value, Entry)
+        except msgspec.ValidationError:
+            continue
+        lines = entry.text.split("\n")
+        if _DAY.fullmatch(entry.day) and _ENTRY.fullmatch(entry.text) and all(line == escape(line) for line in lines):
+            found.append(entry)
+    return bounded(found)
+
+
+def memory_say(message: Any, entries: Sequence[Entry]) -> dict[str, Any]:
+    """The body of the say that tells the memory agent of a chain's end: its entries by day, then the last message as JSON.
+
+    The body carries no message of the format, so the agent gets text and intent as the output of a message of ours.
+    """
+    parts: list[str] = []
+    day = None
+    for entry in bounded(entries):
+        if entry.day != day:
+            parts.append(f"{entry.day}.log\n")
+            day = entry.day
+        parts.append(entry.text)
+    parts.append(compact(message))
+    return {"text": cut_text("".join(parts)), "intent": "audit"}
+
+
+def _line(value: Any) -> str:
+    return escape(value if isinstance(value, str) else compact(value))
+
+
+def _resources(message: Message) -> str:
+    resources = message.resources
+    groups = {
+        "source_refs": [(ref.ref_id, ref.url) for ref in resources.source_refs],
+        "storage_refs": [(ref.ref_id, ref.status) for ref in resources.storage_refs],
+        "derived_refs": [(ref.ref_id, ref.asset_type) for ref in resources.derived_refs],
+    }
+    return ", ".join(
+        f"{name}=" + ",".join(f"{_line(ref_id)}:{_line(value)}" for ref_id, value in pairs)
+        for name, pairs in groups.items()
+    )

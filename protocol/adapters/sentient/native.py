@@ -1,0 +1,122 @@
+"""Messages of the Sentient platform for envelopes that carry none, with honest defaults (adapters.md, Native envelopes).
+
+What an envelope does not say is null, or an empty array; nothing is invented.
+"""
+
+from typing import Any, Final
+
+import msgspec
+
+from aghbus.protocol.adapters.attachments import compact
+from aghbus.protocol.adapters.common import warning
+from aghbus.protocol.adapters.model import Arrival, Finding, Memory, Place
+from aghbus.protocol.adapters.sentient.message import USER, view
+from aghbus.protocol.adapters.strict_json import check_value
+from aghbus.protocol.adapters.timestamps import utc
+from aghbus.protocol.bodies import Capability, Receipt, Say, Trace
+
+_LAST_SECOND: Final = 253_402_300_799  # Unix, 9999-12-31T23:59:59Z: the last one that ISO 8601 writes with four digits
+_STATUS: Final = {"completed": "success", "failed": "failed", "canceled": "failed", "needs_input": "pending"}
+
+
+def from_envelope(arrival: Arrival, place: Place, memory: Memory) -> tuple[dict[str, Any] | None, tuple[Finding, ...]]:
+    """The message for a native envelope, and what it could not hold; None for progress and for receipts that end nothing.
+
+    On a work that a message of the format opened it belongs to that message's session and request.
+    """
+    message, lost = _made(arrival, place)
+    known = memory.opening(arrival.work) if message is not None and arrival.work is not None else None
+    opening = view(known.message) if known is not None else None
+    if message is not None and opening is not None:
+        metadata = opening.metadata
+        message["metadata"].update(session_id=metadata.session_id, request_id=metadata.request_id)
+    return message, lost
+
+
+def _made(arrival: Arrival, place: Place) -> tuple[dict[str, Any] | None, tuple[Finding, ...]]:
+    match arrival.envelope.body:
+        case Say() as said:
+            return _finished(_message(arrival, place, said.text, said.intent))
+        case Capability() as offered:
+            return _finished(_message(arrival, place, offered.document, "capability"))
+        case Trace() as trace if trace.state in _STATUS:
+            return _finished(_from_trace(arrival, place, trace))
+        case Receipt() as receipt if _ends_work(arrival):
+            return _finished(_from_receipt(arrival, place, receipt))
+    return None, ()
+
+
+def _message(arrival: Arrival, place: Place, content: Any, content_type: str | None) -> dict[str, Any]:
+    envelope = arrival.envelope
+    return {
+        "message_id": envelope.id,
+        "timestamp": {"executed_at": utc(min(envelope.ts, _LAST_SECOND)), "timezone": "UTC"},
+        "agent": {"name": place.agents.name_of(envelope.sender), "type": None},
+        "input": {"source": None, "content": None},
+        "output": {"content": content, "content_type": content_type},
+        "next_agent": {"name": place.agents.name_of(place.us), "reason": None},
+        "status": {"code": "success", "message": None},
+        "error": {
+            "has_error": False,
+            "error_code": None,
+            "error_message": None,
+            "retry_count": 0,
+            "recoverable": False,
+        },
+        "metadata": {
+            "session_id": envelope.container,
+            "request_id": envelope.trace_id or envelope.work_id or envelope.id,
+            "sequence_number": 1,
+            "parent_message_id": None,
+        },
+        "resources": {"source_refs": [], "storage_refs": [], "derived_refs": []},
+        "audit": {"compliance_notes": None, "governance_files_consulted": [], "reasoning": None},
+    }
+
+
+def _from_trace(arrival: Arrival, place: Place, trace: Trace) -> dict[str, Any]:
+    result = msgspec.json.decode(trace.result) if trace.result is not None else None
+    if isinstance(result, bool | int | float):  # output.content is text, array or object
+        result = {"result": result}
+    message = _message(arrival, place, result, None)
+    code = _STATUS[trace.state]
+    if code == "success" and isinstance(result, dict) and result.get("partial") is True:
+        code = "partial"
+    message["status"] = {"code": code, "message": trace.message}
+    # A work that ended goes nowhere from here; one that needs input waits for somebody outside the chain.
+    message["next_agent"] = {"name": USER if code == "pending" else None, "reason": None}
+    if code == "failed":
+        _fail(message, "PROCESSING_ERROR", trace.message or f"the work is {trace.state}")
+    return message
+
+
+def _from_receipt(arrival: Arrival, place: Place, receipt: Receipt) -> dict[str, Any]:
+    why = receipt.detail or f"the work was {receipt.status}" + (
+        f": {receipt.reason_code}" if receipt.reason_code else ""
+    )
+    message = _message(arrival, place, None, None)
+    message["status"] = {"code": "failed", "message": why}
+    message["next_agent"] = {"name": None, "reason": None}
+    _fail(message, "TIMEOUT" if receipt.reason_code == "expired" else "PROCESSING_ERROR", why)
+    return message
+
+
+def _fail(message: dict[str, Any], code: str, why: str) -> None:
+    """An error of which the bus tells neither retries nor whether trying again helps."""
+    message["error"].update(has_error=True, error_code=code, error_message=why, retry_count=None, recoverable=None)
+
+
+def _ends_work(arrival: Arrival) -> bool:
+    """The receipt is what ended the work: `terminal_id` alone is not enough, ids are unique per sender only."""
+    work, envelope = arrival.work, arrival.envelope
+    return work is not None and (work.terminal_id, work.terminal_sender) == (envelope.id, envelope.sender)
+
+
+def _finished(message: dict[str, Any]) -> tuple[dict[str, Any], tuple[Finding, ...]]:
+    """Numbers and depths that a message of the format must not hold become text."""
+    if not check_value(message):
+        return message, ()
+    output = message["output"]
+    output["content"] = compact(output["content"])
+    why = "holds numbers or depths that not every reader can hold: it is handed out as JSON text"
+    return message, (warning("/output/content", "not_carried", why),)

@@ -1,0 +1,95 @@
+"""Which message of a chain another one goes on from, also where several peers use the same ids."""
+
+from typing import Any
+
+from aghbus.protocol.adapters import derived_ids as derived
+from aghbus.protocol.adapters.common import error
+from aghbus.protocol.adapters.model import Finding, Known, Memory, Place
+from aghbus.protocol.adapters.sentient.message import NAME, Message, quoted, view
+from aghbus.protocol.adapters.sentient.rules import parent_id
+
+
+def find_parent(value: Any, place: Place, memory: Memory) -> tuple[Known, Message] | Finding | None:
+    """The parent message: of the session that the message names, else of another one, else what opened a work in hand.
+
+    The session may be wrong: it is overwritten from the parent (seed, Metadata Continuity Checks). The error when it cannot be
+    told which of several peers' messages is meant.
+    """
+    wanted = parent_id(value)
+    if wanted is None:
+        return None
+    known = _of_several(wanted, value, place, memory)
+    if isinstance(known, Finding):
+        return known
+    session = value["metadata"].get("session_id")
+    if known is None and isinstance(session, str) and session:
+        known = memory.find(wanted, session)
+    known = known or memory.find(wanted) or _opening(wanted, memory)
+    message = view(known.message) if known is not None else None
+    return (known, message) if known is not None and message is not None else None
+
+
+def report_id(us: str, other: str | None, answered: str | None, message_id: str) -> str:
+    """The id of the trace by which a message reports to the peer `other`; `answered` is the envelope that carried its parent."""
+    return derived.envelope_id(NAME, "trace", us, other, answered, message_id)
+
+
+def _of_several(wanted: str, value: Any, place: Place, memory: Memory) -> Known | Finding | None:
+    """The parent where several peers sent one of this id, None where one or none did.
+
+    In this order: that of the work which the caller named, the one that this message answered before, that of the peer behind
+    `input.source`, of the session, of a work that is open. The error when works of several are.
+    """
+    found = memory.arrived(wanted)
+    if len({known.sender for known in found}) <= 1:
+        return None
+    source, session, message_id = (
+        _source_peer(value, place),
+        value["metadata"].get("session_id"),
+        value.get("message_id"),
+    )
+    named = [known for known in found if known.work is not None and known.work.work_id == place.work_id]
+    found = named or found
+    found = [
+        known for known in found if isinstance(message_id, str) and _answered(known, message_id, place, memory)
+    ] or found
+    found = [known for known in found if known.sender == source] or found
+    found = [known for known in found if _session(known) == session] or found
+    waiting = [known for known in found if _is_open(known, place)]
+    if len({known.sender for known in waiting}) > 1:
+        senders = ", ".join(sorted({known.sender for known in waiting}))
+        why = (
+            f"{quoted(wanted)} came from several peers ({senders}): name the work, by --work, or by --meta and work_id"
+        )
+        return error("/metadata/parent_message_id", "parent_ambiguous", why)
+    return (waiting or found)[0]
+
+
+def _source_peer(value: Any, place: Place) -> str | None:
+    """The peer of the agent that a message says its input came from."""
+    given = value.get("input")
+    source = given.get("source") if isinstance(given, dict) else None
+    peer = place.agents.peer_of(source, "/input/source") if isinstance(source, str) else None
+    return peer if isinstance(peer, str) else None
+
+
+def _answered(known: Known, message_id: str, place: Place, memory: Memory) -> bool:
+    """Whether the message of this id was handed over before as what follows `known`."""
+    return memory.sent(report_id(place.us, known.sender, known.envelope_id, message_id)) is not None
+
+
+def _session(known: Known) -> str | None:
+    message = view(known.message)
+    return None if message is None else message.metadata.session_id
+
+
+def _is_open(known: Known, place: Place) -> bool:
+    return known.work is not None and known.work.target == place.us and not known.work.is_terminal
+
+
+def _opening(wanted: str, memory: Memory) -> Known | None:
+    for work in memory.in_hand():
+        known = memory.opening(work)
+        if known is not None and isinstance(known.message, dict) and known.message.get("message_id") == wanted:
+            return known
+    return None

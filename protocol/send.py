@@ -1,0 +1,177 @@
+"""Building our own envelopes, and applying them to our own copy of the work before they leave (spec section 5, Sending)."""
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+import msgspec
+
+from aghbus.protocol.effects import Advance, Bind, Effect, Effects, Open, Store
+from aghbus.protocol.envelope import OPENING_KINDS, Envelope, parse
+from aghbus.protocol.errors import InvalidRequest, ProtocolError, Refused
+from aghbus.protocol.identifiers import direct_id, is_emitted_work_id, pair_of
+from aghbus.protocol.lifecycle import WorkView, after, opened_by, step
+from aghbus.protocol.limits import MAX_ENVELOPE_BYTES, PROTOCOL
+from aghbus.protocol.rooms import Binding
+from aghbus.protocol.trust.trust import Signer, Trust
+
+_CONTAINERS: Final = {"thread": "thread_id", "direct": "direct_id"}  # by surface
+_encode: Final = msgspec.json.Encoder().encode
+
+
+class Draft(msgspec.Struct, frozen=True):
+    """An envelope of ours before it has bytes. Absent optional fields are left out of the JSON; `to` is always written."""
+
+    id: str
+    workspace_id: str
+    channel: str
+    kind: str
+    sender: str
+    ts: int
+    body: Mapping[str, Any]
+    to: str | None = None
+    surface: str | None = None
+    container: str | None = None
+    work_id: str | None = None
+    reply_to: str | None = None
+    trace_id: str | None = None
+    causation_id: str | None = None
+    expires_at: int | None = None
+    ext: Mapping[str, Any] | None = None
+
+
+def wire_document(draft: Draft) -> dict[str, Any]:
+    """The JSON object of a draft in the field order of spec section 1."""
+    document: dict[str, Any] = {
+        "protocol": PROTOCOL,
+        "id": draft.id,
+        "workspace_id": draft.workspace_id,
+        "kind": draft.kind,
+        "channel": draft.channel,
+        "from": draft.sender,
+        "to": draft.to,
+        "ts": draft.ts,
+    }
+    if draft.surface is not None:
+        document["surface"] = draft.surface
+    if draft.container is not None and draft.surface in _CONTAINERS:
+        document[_CONTAINERS[draft.surface]] = draft.container
+    if draft.work_id is not None:
+        document["work_id"] = draft.work_id
+    if draft.reply_to is not None:
+        document["reply_to"] = draft.reply_to
+    if draft.trace_id is not None:
+        document["trace_id"] = draft.trace_id
+    if draft.causation_id is not None:
+        document["causation_id"] = draft.causation_id
+    if draft.expires_at is not None:
+        document["expires_at"] = draft.expires_at
+    document["body"] = draft.body
+    document["proof"] = None
+    if draft.ext:
+        document["ext"] = draft.ext
+    return document
+
+
+def build(draft: Draft, now: int, signer: Signer | None = None) -> Envelope:
+    """The envelope of a draft, through the same door as anybody's: what we would refuse we do not send.
+
+    `signer` is that of a daemon with a key, which signs everything that it sends (spec section 8). Raises InvalidRequest
+    naming the field and the rule.
+    """
+    try:
+        return parse(encoded(draft, signer), now)
+    except ProtocolError as error:
+        raise InvalidRequest(f"{error.detail} ({error.reason})") from None
+
+
+def encoded(draft: Draft, signer: Signer | None = None) -> bytes:
+    """The bytes of a draft, for one of which each part has passed that door already. Raises InvalidRequest as `build` does."""
+    try:
+        document = wire_document(draft)
+        raw = _encode(document if signer is None else signer(document))
+    except (TypeError, ValueError, RecursionError, msgspec.EncodeError) as error:
+        raise InvalidRequest(f"not representable as JSON: {error}") from None
+    if len(raw) > MAX_ENVELOPE_BYTES:
+        raise InvalidRequest(
+            f"the envelope would have {len(raw)} bytes, over the limit of {MAX_ENVELOPE_BYTES}",
+            hint="send a reference (artifact_refs) instead of the content",
+        )
+    return raw
+
+
+def own_trust(envelope: Envelope) -> Trust:
+    """How far others can believe an envelope of ours: as it was built, signed or not."""
+    return "unverified" if envelope.proof is None else "verified"
+
+
+def apply_own(envelope: Envelope, work: WorkView | None, bound: Binding | None) -> Effects:
+    """The store's effects of sending `envelope`: kept as `out`, our copy of the work moved, the room bound.
+
+    Raises Refused when our own copy forbids it, InvalidRequest for an opening work_id outside the emitted grammar and for
+    a direct room that is not the pair's own derived one (or already bound to it).
+    """
+    effects: list[Effect] = []
+    pair = None
+    if envelope.surface == "direct":
+        binding = _own_room(envelope, bound)
+        pair = binding.pair
+        if binding != bound:
+            effects.append(Bind(binding))
+    verdict = None
+    if envelope.work_id is not None:
+        verdict = step(work, envelope)
+        if verdict.outcome in ("ignored", "rejected"):
+            raise _refused(envelope, work, verdict.reason or "")
+    effects.append(Store("out", own_trust(envelope), verdict, pair))
+    if verdict is not None and verdict.outcome == "opened":
+        if not is_emitted_work_id(envelope.work_id or ""):
+            raise InvalidRequest("work_id: must match ^work_[a-zA-Z0-9_-]{1,64}$")
+        if envelope.to == envelope.sender:  # our own messages are ignored on receipt: nobody would ever answer
+            raise InvalidRequest("to: a work needs another peer than ourselves")
+        effects.append(Open(opened_by(envelope)))
+    elif verdict is not None and work is not None:
+        effects.append(Advance(work, after(work, envelope, verdict)))
+    return tuple(effects)
+
+
+def _own_room(envelope: Envelope, bound: Binding | None) -> Binding:
+    if envelope.to is None:
+        raise InvalidRequest("to: is required in a direct room")
+    if envelope.to == envelope.sender:
+        raise InvalidRequest("to: a direct room needs another peer than ourselves")
+    pair = pair_of(envelope.sender, envelope.to)
+    if envelope.container == direct_id(envelope.workspace_id, envelope.channel, *pair):
+        return Binding(pair, authoritative=True)
+    if bound is not None and bound.pair == pair:  # an opaque id that the other peer introduced
+        return bound
+    raise InvalidRequest("direct_id: is not the room of this peer and the receiver", hint="leave it out: it is derived")
+
+
+def _refused(envelope: Envelope, work: WorkView | None, reason: str) -> Refused:
+    work_id = envelope.work_id or ""
+    if work is None:
+        return Refused(f"work {work_id} is not known here", code="not_found", hint="`aghctl work list` shows the works")
+    says = {
+        "work_closed": (f"work {work_id} is already {work.state}", "open a new work instead"),
+        "work_container_mismatch": (
+            f"work {work_id} lives in {work.container}, not in {envelope.container}",
+            "leave the thread or room out: the work's own is used",
+        ),
+        "actor_not_allowed": (
+            f"{envelope.sender} may not send this {envelope.kind} on work {work_id}",
+            _who(envelope, work),
+        ),
+        "invalid_transition": (f"work {work_id} cannot go from {work.state} back to submitted", "send working instead"),
+    }
+    message, hint = says.get(reason, (f"work {work_id} does not allow this {envelope.kind}", ""))
+    return Refused(message, code=reason, hint=hint)
+
+
+def _who(envelope: Envelope, work: WorkView) -> str:
+    if envelope.kind in OPENING_KINDS:
+        return f"address the other participant: {work.other(envelope.sender) or 'you take no part in this work'}"
+    return (
+        f"only the target, {work.target}, accepts"
+        if envelope.sender == work.initiator
+        else "you take no part in this work"
+    )

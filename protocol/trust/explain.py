@@ -1,0 +1,86 @@
+"""Why an envelope was listened to, or was not: the checks of spec section 5 steps 1 to 6 again, one by one."""
+
+from collections.abc import Container
+from typing import Final, Literal
+
+import msgspec
+
+from aghbus.protocol.envelope import Envelope, parse
+from aghbus.protocol.errors import ProtocolError
+from aghbus.protocol.trust.policy import Policy
+from aghbus.protocol.trust.proof import verify
+from aghbus.protocol.trust.trust import Trust
+
+Verdict = Literal["verified", "unverified", "rejected"]
+
+# Details of `trust_proof.verify` that are about the signature itself; what comes before is about what the proof claims.
+_SIGNATURE: Final = ("proof.sig: does not", "the envelope")
+
+
+class Step(msgspec.Struct, frozen=True):
+    """One check: envelope, proof, signature, own, or a rule of local policy. `detail` is what it found."""
+
+    check: str
+    passed: bool
+    detail: str
+
+
+class Explanation(msgspec.Struct, frozen=True, kw_only=True):
+    """The checks in order, up to the first that failed. `key_id` is that of the key that signed, None when nobody did."""
+
+    verdict: Verdict
+    key_id: str | None
+    steps: tuple[Step, ...]
+
+    @property
+    def decided_by(self) -> str | None:
+        """The check that failed; None when all passed."""
+        return next((step.check for step in self.steps if not step.passed), None)
+
+
+def explain(raw: bytes, at: int, policy: Policy, ours: Container[str], *, opens_work: bool) -> Explanation:
+    """The checks of an envelope that came at Unix second `at`, by this policy. Never raises.
+
+    `ours` are our own peer ids, `opens_work` whether it would have opened a work with us.
+    """
+    try:
+        envelope = parse(raw, at)
+    except ProtocolError as error:
+        failed = Step("envelope", passed=False, detail=f"{error.reason}: {error.detail}")
+        return Explanation(verdict="rejected", key_id=None, steps=(failed,))
+    steps = [Step("envelope", passed=True, detail="an envelope by the rules, and fresh when it came")]
+    found = verify(raw)
+    if found.state == "rejected":
+        steps.extend(_rejected(found.detail))
+        return Explanation(verdict="rejected", key_id=None, steps=tuple(steps))
+    if found.state == "verified":
+        steps.append(Step("proof", passed=True, detail="the handle is that of the key in the proof"))
+        steps.append(Step("signature", passed=True, detail=f"signed by {found.key_id}"))
+    else:
+        steps.append(Step("proof", passed=True, detail=f"a plain peer, {found.detail}: nobody vouches for its name"))
+    steps.extend(_judged(envelope, found.state, policy, ours, opens_work=opens_work))
+    return Explanation(verdict=found.state, key_id=found.key_id, steps=tuple(steps))
+
+
+def _rejected(detail: str) -> tuple[Step, ...]:
+    if detail.startswith(_SIGNATURE):
+        claims = Step("proof", passed=True, detail="the handle is that of the key in the proof")
+        return claims, Step("signature", passed=False, detail=detail)
+    return (Step("proof", passed=False, detail=detail),)
+
+
+def _judged(
+    envelope: Envelope, trust: Trust, policy: Policy, ours: Container[str], *, opens_work: bool
+) -> tuple[Step, ...]:
+    if envelope.sender in ours:
+        return (Step("own", passed=True, detail="our own messages are not judged"),)
+    steps = []
+    for check in policy.checks(envelope, trust, opens_work=opens_work):
+        if check.error is None:
+            steps.append(Step(check.rule, passed=True, detail=check.detail))
+        else:
+            reason = f"{check.error.reason}: {check.error.detail}"
+            detail = f"{reason} ({check.detail})" if check.detail else reason
+            steps.append(Step(check.rule, passed=False, detail=detail))
+            break
+    return tuple(steps)

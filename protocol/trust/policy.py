@@ -1,0 +1,158 @@
+"""Local policy on top of verification (spec section 8): which keys and senders this daemon listens to, and for what."""
+
+from collections.abc import Iterator, Mapping
+from typing import Final, Literal
+
+import msgspec
+
+from aghbus.protocol.envelope import Envelope
+from aghbus.protocol.errors import ProtocolError, UnsupportedProfile, VerificationFailed
+from aghbus.protocol.identifiers import NICKNAME, is_channel, is_key_id, is_peer
+from aghbus.protocol.trust.trust import PROFILE, Trust, claims_of
+
+Mode = Literal["verify", "require"]
+
+EVERYBODY: Final = "*"
+VERIFIED: Final = "*@*"
+"""Every verified peer; like `*` no possible peer id."""
+
+
+class ChannelRule(msgspec.Struct, frozen=True, kw_only=True):
+    """Who may send on one channel. Entries are peer ids, handles, key ids, `*` or `*@*`; None is everybody.
+
+    Who is in `work` may open work with us and talk; who is only in `talk` may talk, and go on with works that we opened.
+    """
+
+    work: frozenset[str] | None = None
+    talk: frozenset[str] | None = None
+
+
+class Check(msgspec.Struct, frozen=True):
+    """One question of local policy about one envelope. `error` is why we do not listen, None where the answer is yes.
+
+    `rule` is mode, deny, allow, pin, channel, may_open_work or may_talk; `detail` says what it came to.
+    """
+
+    rule: str
+    detail: str
+    error: ProtocolError | None = None
+
+
+class Policy(msgspec.Struct, frozen=True, kw_only=True):
+    """What is taken of all that the protocol allows; the default takes everything.
+
+    `allow` and `deny` are key ids, an empty `allow` is every key; `pins` maps a nickname to the only key id that may bear
+    it; `channels` holds the rules of channels that have one.
+    """
+
+    mode: Mode = "verify"
+    allow: frozenset[str] = frozenset()
+    deny: frozenset[str] = frozenset()
+    pins: Mapping[str, str] = {}
+    channels: Mapping[str, ChannelRule] = {}
+
+    def judge(self, envelope: Envelope, trust: Trust, *, opens_work: bool) -> None:
+        """Raises VerificationFailed, or UnsupportedProfile for another profile under `require`, when we do not listen.
+
+        `trust` is what verification said; `opens_work` whether the envelope would open a work with us.
+        """
+        for check in self.checks(envelope, trust, opens_work=opens_work):
+            if check.error is not None:
+                raise check.error
+
+    def asks_nothing_of(self, envelope: Envelope, trust: Trust) -> bool:
+        """Whether all `checks` say yes, since no rule bears on an envelope: the usual case, told without asking each."""
+        if envelope.channel in self.channels:
+            return False
+        if trust == "verified":
+            return not (self.allow or self.deny) and envelope.sender.partition("@")[0] not in self.pins
+        return self.mode != "require" and envelope.sender not in self.pins
+
+    def checks(self, envelope: Envelope, trust: Trust, *, opens_work: bool) -> Iterator[Check]:
+        """Every question that is asked about an envelope, in order: the first whose answer is no decides."""
+        key = key_of(envelope) if trust == "verified" else None
+        names = _names(envelope.sender, key)
+        rule = self.channels.get(envelope.channel)
+        if key is None:
+            yield self._mode(envelope)
+            yield self._pin_of_plain(envelope.sender)
+        else:
+            yield self._denied(key)
+            yield self._allowed(key)
+            yield self._pin(envelope.sender.partition("@")[0], key)
+        if rule is None:
+            yield Check("channel", "there is no rule for this channel: everybody may open work and talk")
+            return
+        yield _may_work(rule, names, opens_work=opens_work)
+        yield _may_talk(rule, names)
+
+    def _mode(self, envelope: Envelope) -> Check:
+        if self.mode != "require":
+            return Check("mode", "trust.mode = verify: unverified peers are taken")
+        if envelope.proof is None:
+            return Check("mode", "", VerificationFailed("only verified peers are listened to here", "proof"))
+        return Check("mode", "", UnsupportedProfile(f"only {PROFILE} is taken here", "proof.profile"))
+
+    def _pin_of_plain(self, sender: str) -> Check:
+        if sender in self.pins:  # the name of a pinned peer without its key is somebody else
+            return Check("pin", "", VerificationFailed("is pinned to a key here, and comes without one", "from"))
+        return Check("pin", "the name is not pinned to a key")
+
+    def _denied(self, key: str) -> Check:
+        if key in self.deny:
+            return Check("deny", "", VerificationFailed("is denied here", "proof.key_id"))
+        return Check("deny", "the key is not denied")
+
+    def _allowed(self, key: str) -> Check:
+        if not self.allow:
+            return Check("allow", "there is no allow list: every key is listened to")
+        if key not in self.allow:
+            return Check("allow", "", VerificationFailed("is none of the keys allowed here", "proof.key_id"))
+        return Check("allow", "the key is on the allow list")
+
+    def _pin(self, nickname: str, key: str) -> Check:
+        pinned = self.pins.get(nickname)
+        if pinned is None:
+            return Check("pin", "the nickname is not pinned")
+        if pinned != key:
+            error = VerificationFailed("has a nickname that is pinned to another key here", "from")
+            return Check("pin", f"the nickname is pinned to {pinned}", error)
+        return Check("pin", "the nickname is pinned to this key")
+
+
+def split_pin(text: str) -> tuple[str, str] | None:
+    """Nickname and key id of `NICKNAME=KEY_ID`; None for anything else."""
+    nickname, _, key = text.partition("=")
+    return (nickname, key) if NICKNAME.fullmatch(nickname) and is_key_id(key) else None
+
+
+def split_sender(text: str) -> tuple[str, str] | None:
+    """Channel and entry of `CHANNEL=WHO` (see ChannelRule); None for anything else."""
+    channel, _, who = text.partition("=")
+    known = who in (EVERYBODY, VERIFIED) or is_peer(who) or is_key_id(who)
+    return (channel, who) if is_channel(channel) and known else None
+
+
+def _may_work(rule: ChannelRule, names: frozenset[str], *, opens_work: bool) -> Check:
+    if not opens_work:
+        return Check("may_open_work", "it opens no work with us")
+    if rule.work is not None and names.isdisjoint(rule.work):
+        return Check("may_open_work", "", VerificationFailed("may not open work on this channel", "from"))
+    return Check("may_open_work", "the sender may open work on this channel")
+
+
+def _may_talk(rule: ChannelRule, names: frozenset[str]) -> Check:
+    listed = rule.work is not None and not names.isdisjoint(rule.work)
+    if rule.talk is not None and names.isdisjoint(rule.talk) and not listed:
+        return Check("may_talk", "", VerificationFailed("may not send on this channel", "from"))
+    return Check("may_talk", "the sender may talk on this channel")
+
+
+def _names(sender: str, key: str | None) -> frozenset[str]:
+    return frozenset((sender, EVERYBODY)) if key is None else frozenset((sender, EVERYBODY, VERIFIED, key))
+
+
+def key_of(envelope: Envelope) -> str | None:
+    """The key id that the proof names; of a verified envelope it is that of the key that signed."""
+    key = None if envelope.proof is None else claims_of(envelope.proof).key_id
+    return key if isinstance(key, str) else None

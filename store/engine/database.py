@@ -1,0 +1,310 @@
+"""The store: opening, checking and closing the file, and the two connections to it. The only file that opens SQLite.
+
+The writer is a plain connection used on the event loop, whose commits run in a thread (writer.py); the reader is an aiosqlite
+connection that can only read and never blocks the writer, since the file is in WAL mode.
+"""
+
+import asyncio
+import contextlib
+import os
+import sqlite3
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Final, Literal, TypeVar
+
+import aiosqlite
+
+from aghbus.protocol.api import models as control
+from aghbus.protocol.text import escape
+from aghbus.store.engine import integrity, meta
+from aghbus.store.engine.audit_marker import AuditMarkFile
+from aghbus.store.engine.commit_marker import Mark, MarkFile
+from aghbus.store.engine.commit_policy import CHECKPOINT_PAGES
+from aghbus.store.engine.gil_yield import with_room
+from aghbus.store.engine.schema import check_owner, migrate, shipped
+from aghbus.store.engine.state import Memory
+from aghbus.store.engine.store_lock import StoreLock
+from aghbus.store.engine.writer import Job, Stats, Writer
+from aghbus.store.errors import StoreDamaged, StoreError, StoreUnavailable, StoreUnopenable
+
+T = TypeVar("T")
+Synchronous = Literal["full", "normal"]
+
+# Pages are 4 KiB, SQLite's default and the block of most disks.
+_WRITER_CACHE_KIB: Final = 16_384  # the hot ends of four B-trees and their inner pages at 10^7 rows
+_READER_CACHE_KIB: Final = 4_096  # pages of a listing are read once
+_WAL_LIMIT: Final = 64 * 1024 * 1024  # bytes the WAL file keeps after a burst
+_READER_PATIENCE_MS: Final = 5_000  # only while WAL recovery or a foreign tool holds the file
+
+# Of each bound value that is no number or text the module looks for an adapter, and finds out that there is none in half a
+# microsecond, longer than it takes to write the value. These give back what they get, in a fifth of that.
+sqlite3.register_adapter(bytes, bytes)
+sqlite3.register_adapter(type(None), {None: None}.__getitem__)
+
+
+class Store:
+    """An open store. Made by `open`; `close` it, or a later start has to check the whole file."""
+
+    def __init__(
+        self,
+        path: Path,
+        synchronous: Synchronous,
+        lock: StoreLock,
+        db: sqlite3.Connection,
+        reader: aiosqlite.Connection,
+        memory: Memory,
+        executor: ThreadPoolExecutor,
+        opened: integrity.Opened,
+        mark: MarkFile,
+    ) -> None:
+        """Use `open`."""
+        self.path: Final = path
+        self.synchronous: Final = synchronous
+        self.reader: Final = reader
+        self.memory: Final = memory
+        self._lock = lock
+        self._db = db
+        self._executor = executor
+        self._opened = opened
+        self._mark = mark
+        self._writer = Writer(db, memory, executor, mark)
+        self._task = asyncio.create_task(self._writer.run(), name="store writer")
+        self._closed = False
+
+    @classmethod
+    async def open(cls, path: Path, *, synchronous: Synchronous = "full", name: str = "aghd") -> "Store":
+        """Opens or creates the store at `path`, brings its schema up to date and loads what lives in memory.
+
+        `name` tells others who holds it. A file that was not closed is checked first, and each is compared with its mark: see
+        `problems`. Raises StoreLocked, StoreTooNew, StoreDamaged or StoreUnopenable, and leaves nothing open then.
+        """
+        path = path.absolute()  # noqa: ASYNC240 - reads the working directory, once
+        async with contextlib.AsyncExitStack() as undo:
+            _make_folder(path)
+            lock = StoreLock(path)
+            lock.acquire(name)
+            undo.callback(lock.release)
+            executor = ThreadPoolExecutor(max_workers=1, thread_name_prefix="store-commit")
+            undo.callback(executor.shutdown)
+            memory = Memory()
+            loop = asyncio.get_running_loop()
+            db, opened = await loop.run_in_executor(executor, _open_writer, path, synchronous, memory)
+            undo.callback(db.close)
+            mark = _open_mark(path, opened.mark, executor)
+            undo.callback(mark.close)
+            memory.audit.open(db, AuditMarkFile(path, executor))
+            reader = await _open_reader(path)
+            undo.push_async_callback(reader.close)
+            store = cls(path, synchronous, lock, db, reader, memory, executor, opened, mark)
+            undo.pop_all()
+            return store
+
+    @property
+    def stats(self) -> Stats:
+        """Counters since the store was opened."""
+        return self._writer.stats
+
+    @property
+    def writable(self) -> bool:
+        """False after a transaction failed to become durable, until one does."""
+        return self._writer.writable
+
+    @property
+    def last_error(self) -> str | None:
+        """Why the store is not writable, safe to print; None while it is."""
+        return self._writer.last_error
+
+    @property
+    def problems(self) -> tuple[str, ...]:
+        """What opening found missing, as sentences for the operator; a loss is reported at each start until it is accepted."""
+        loss = self._opened.loss
+        losses = () if loss is None else (f"{loss}: {integrity.LOST_HINT}",)
+        return tuple(f"the store has lost something: {sentence}" for sentence in losses) + tuple(
+            f"the store: {note}" for note in self._opened.notes
+        )
+
+    @property
+    def backlog(self) -> int:
+        """Jobs that wait for their transaction."""
+        return self._writer.backlog
+
+    def submit(self, job: Job[T]) -> asyncio.Future[T]:
+        """Queues a write job, in order of the calls; the future resolves to its result when that is durable.
+
+        The job runs on the event loop inside a transaction that it shares with others. It decides first and writes then; it
+        may run twice, so it changes nothing outside `tx` except through `after_commit` and `after_rollback`. What it raises
+        comes out of the future, alone; StoreUnavailable when the transaction failed.
+        """
+        return self._writer.submit(job)
+
+    def submit_behind(self, job: Job[T]) -> asyncio.Future[T]:
+        """As `submit`, for what nobody waits for: it goes with the next transaction, or in one of its own within 10 ms."""
+        return self._writer.submit(job, behind=True)
+
+    def submit_ahead(self, job: Job[T]) -> asyncio.Future[T]:
+        """As `submit`, for a job that seldom needs the file: it may run while the transaction before its own is being committed, on
+        what that has left in memory. It asks for the file through `tx` alone; then it is undone, and runs again in its turn."""
+        return self._writer.submit(job, ahead=True)
+
+    async def write(self, job: Job[T]) -> T:
+        """`submit` and wait. Cancelling the wait leaves it open whether the job is carried out."""
+        return await self._writer.submit(job)
+
+    async def probe(self) -> bool:
+        """Whether a write becomes durable now: tried with a real one. How a store that failed becomes writable again."""
+        try:
+            await self.write(lambda tx: meta.bump(tx.db, "probe"))
+        except StoreUnavailable:
+            return False
+        return True
+
+    async def status(self) -> control.StoreStatus:
+        """What `aghctl status` shows of the store."""
+        sql = "SELECT (SELECT min(seq) FROM envelopes), (SELECT max(seq) FROM envelopes)"
+        first, last = next(iter(await with_room(self.reader.execute_fetchall(sql))))
+        return control.StoreStatus(
+            path=str(self.path),
+            bytes=sum(_size(self.path.with_name(self.path.name + suffix)) for suffix in ("", "-wal", "-shm")),
+            last_seq=last or 0,
+            first_seq=first or 0,
+            writable=self.writable,
+            last_error=self.last_error,
+            synchronous=self.synchronous,
+        )
+
+    async def ended(self) -> None:
+        """Until the writer has ended: by `close`, or by a defect, which is raised."""
+        await asyncio.shield(self._task)
+
+    async def close(self) -> None:
+        """Finishes the jobs that wait, puts everything into the main file, notes that it was closed, and lets go of it."""
+        if self._closed:
+            return
+        self._closed = True
+        self._writer.stop()
+        await asyncio.gather(self._task, return_exceptions=True)
+        await self.reader.close()
+        await asyncio.get_running_loop().run_in_executor(self._executor, _close_writer, self._db)
+        self._executor.shutdown()
+        self._mark.close()
+        self.memory.audit.close()
+        self._lock.release()
+
+
+def _make_folder(path: Path) -> None:
+    try:
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except OSError as error:
+        raise StoreUnopenable(
+            path, f"its folder cannot be made: {error.strerror}", hint="name another folder, or make this one writable"
+        ) from None
+
+
+def _open_writer(path: Path, synchronous: Synchronous, memory: Memory) -> tuple[sqlite3.Connection, integrity.Opened]:
+    db: sqlite3.Connection | None = None
+    try:
+        _make_private(path)
+        # timeout=0: the loop never waits for a foreign lock; the writer's patience is in its thread.
+        db = sqlite3.connect(path, timeout=0, isolation_level=None, check_same_thread=False, cached_statements=256)
+        version = check_owner(db, path)
+        _configure(db, synchronous)
+        migrate(db, version, shipped())
+        if version > 0:
+            _check_content(db, path)
+        opened = integrity.reckon(db, path)
+        meta.put(db, "closed", 0)
+        memory.load(db)
+    except (sqlite3.Error, OSError, StoreError) as error:
+        if db is not None:
+            db.close()
+        raise _explained(path, error) from None
+    return db, opened
+
+
+def _make_private(path: Path) -> None:
+    """The file for its owner only; SQLite gives the WAL the same mode."""
+    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        os.fchmod(fd, 0o600)
+    finally:
+        os.close(fd)
+
+
+def _configure(db: sqlite3.Connection, synchronous: Synchronous) -> None:
+    db.execute("PRAGMA auto_vacuum = INCREMENTAL")  # only has an effect on an empty file; retention gives pages back
+    db.execute("PRAGMA journal_mode = WAL")
+    db.execute(f"PRAGMA synchronous = {'FULL' if synchronous == 'full' else 'NORMAL'}")
+    db.execute("PRAGMA foreign_keys = ON")
+    db.execute("PRAGMA trusted_schema = OFF")
+    db.execute("PRAGMA temp_store = MEMORY")
+    db.execute(f"PRAGMA cache_size = -{_WRITER_CACHE_KIB}")
+    db.execute(f"PRAGMA wal_autocheckpoint = {CHECKPOINT_PAGES}")
+    db.execute(f"PRAGMA journal_size_limit = {_WAL_LIMIT}")
+
+
+def _check_content(db: sqlite3.Connection, path: Path) -> None:
+    """Reads the whole file unless the one who had it before closed it in order."""
+    if meta.get(db, "closed") != 1:
+        integrity.check_pages(db, path)
+
+
+def _close_writer(db: sqlite3.Connection) -> None:
+    with contextlib.suppress(sqlite3.Error):  # a full or failing disk: the next start checks the file
+        meta.put(db, "closed", 1)
+        db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+    db.close()
+
+
+async def _open_reader(path: Path) -> aiosqlite.Connection:
+    reader = await aiosqlite.connect(f"{path.as_uri()}?mode=ro", uri=True, isolation_level=None)
+    try:
+        await reader.execute("PRAGMA query_only = ON")
+        await reader.execute(f"PRAGMA busy_timeout = {_READER_PATIENCE_MS}")
+        await reader.execute(f"PRAGMA cache_size = -{_READER_CACHE_KIB}")
+    except sqlite3.Error as error:
+        await reader.close()
+        raise _explained(path, error) from None
+    return reader
+
+
+def _open_mark(path: Path, mark: Mark, executor: ThreadPoolExecutor) -> MarkFile:
+    try:
+        return MarkFile.open(path, mark, executor)
+    except OSError as error:
+        raise _explained(path, error) from None
+
+
+def open_to_inspect(path: Path) -> sqlite3.Connection:
+    """A connection that only reads, whoever has the store. Raises StoreError as `Store.open` does, also when there is no file."""
+    db: sqlite3.Connection | None = None
+    try:
+        db = sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True, isolation_level=None)
+        db.execute("PRAGMA query_only = ON")
+        check_owner(db, path)
+    except (sqlite3.Error, StoreError) as error:
+        if db is not None:
+            db.close()
+        raise _explained(path, error) from None
+    return db
+
+
+def _explained(path: Path, error: Exception) -> StoreError:
+    if isinstance(error, StoreError):
+        return error
+    if isinstance(error, OSError):
+        return StoreUnopenable(
+            path, f"cannot be opened: {error.strerror}", hint="check its permissions and the free space of its disk"
+        )
+    code = getattr(error, "sqlite_errorcode", 0) & 0xFF
+    if code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
+        return StoreDamaged(path, f"is damaged: {escape(str(error))}", hint=integrity.DAMAGED_HINT)
+    return StoreUnopenable(
+        path, f"cannot be opened: {escape(str(error))}", hint="check its permissions and the free space of its disk"
+    )
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except FileNotFoundError:
+        return 0

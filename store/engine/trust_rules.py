@@ -1,0 +1,106 @@
+"""Whom we listen to, as decided while the daemon runs: the rows, and the same in memory, where every envelope is judged by them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, Literal
+
+import msgspec
+
+if TYPE_CHECKING:
+    import sqlite3
+    from collections.abc import Iterator
+
+    from aghbus.store.engine.transaction import Transaction
+
+MAX_RULES: Final = 10_000
+"""Ours, decided by the operator; as many pins by first use may come on top, since strangers make those."""
+
+RuleKind = Literal["pin", "allow", "deny", "may_open_work", "may_talk"]
+Origin = Literal["operator", "first_use"]
+Key = tuple[RuleKind, str, str]
+
+
+class Rule(msgspec.Struct, frozen=True):
+    """One row. `subject` is the nickname of a pin or the channel of may_open_work and may_talk, else empty; `who` a key id,
+    of channel rules also a peer id, `*` or `*@*`. Since when it stands in Unix milliseconds."""
+
+    rule: RuleKind
+    subject: str
+    who: str
+    origin: Origin
+    since_ms: int
+
+    @property
+    def key(self) -> Key:
+        """What makes it this rule."""
+        return self.rule, self.subject, self.who
+
+
+class TrustRules:
+    """The rules in memory. A change within a transaction holds at once and is undone with it.
+
+    `pins` is a live map from nickname to key id; `revision` counts the changes of all other rules.
+    """
+
+    def __init__(self) -> None:
+        self.pins: dict[str, str] = {}
+        self.revision = 0
+        self._rules: dict[Key, Rule] = {}
+        self._first_use = 0
+
+    def load(self, db: sqlite3.Connection) -> None:
+        """Reads everything from an open store."""
+        for row in db.execute(
+            "SELECT rule, subject, who, origin, since_ms FROM trust_rules ORDER BY since_ms, subject"
+        ):
+            self._put(Rule(*row))
+
+    def __iter__(self) -> Iterator[Rule]:
+        """In the order in which they were made."""
+        return iter(tuple(self._rules.values()))
+
+    def get(self, rule: RuleKind, subject: str, who: str) -> Rule | None:
+        """The rule, None when there is none."""
+        return self._rules.get((rule, subject, who))
+
+    @property
+    def first_use_is_full(self) -> bool:
+        """Whether no more nickname is pinned by first use."""
+        return self._first_use >= MAX_RULES
+
+    @property
+    def is_full(self) -> bool:
+        """Whether the operator has made as many rules as are kept."""
+        return len(self._rules) - self._first_use >= MAX_RULES
+
+    def put(self, tx: Transaction, rule: Rule) -> None:
+        """Adds or replaces a rule. The caller has taken a pin of another key away before."""
+        before = self._rules.get(rule.key)
+        tx.db.execute("INSERT OR REPLACE INTO trust_rules VALUES (?, ?, ?, ?, ?)", msgspec.structs.astuple(rule))
+        self._put(rule)
+        tx.after_rollback(lambda: self._put(before) if before is not None else self._drop(rule.key))
+
+    def remove(self, tx: Transaction, rule: Rule) -> None:
+        """Takes a rule away."""
+        tx.db.execute("DELETE FROM trust_rules WHERE rule = ? AND subject = ? AND who = ?", rule.key)
+        self._drop(rule.key)
+        tx.after_rollback(lambda: self._put(rule))
+
+    def _put(self, rule: Rule) -> None:
+        self._drop(rule.key)
+        self._rules[rule.key] = rule
+        self._first_use += rule.origin == "first_use"
+        if rule.rule == "pin":
+            self.pins[rule.subject] = rule.who
+        else:
+            self.revision += 1
+
+    def _drop(self, key: Key) -> None:
+        rule = self._rules.pop(key, None)
+        if rule is None:
+            return
+        self._first_use -= rule.origin == "first_use"
+        if rule.rule == "pin":
+            del self.pins[rule.subject]
+        else:
+            self.revision += 1

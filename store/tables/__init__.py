@@ -1,0 +1,1 @@
+"""tables: see docs/architecture.md."""

@@ -1,0 +1,140 @@
+"""The logs of the foreign formats: bounded, oldest rows first to go."""
+
+from collections.abc import Mapping
+from typing import Any, Final, NamedTuple
+
+import aiosqlite
+import msgspec
+
+from aghbus.store.engine.transaction import Transaction
+from aghbus.store.tables.envelopes import fetch
+
+MAX_ROWS: Final = 100_000  # ours, of one format
+MAX_BYTES: Final = 256 * 1024 * 1024  # ours, of the records of one format: a raw text may have a megabyte
+PAGE_BYTES: Final = 8 * 1024 * 1024  # ours, of the records in one answer
+
+_ADD: Final = """
+INSERT INTO bridge_log (format, seq, direction, message_id, at_ms, due_ms, unwritten, size, record)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)
+"""
+_PAGE: Final = """
+SELECT record FROM (
+    SELECT id, record, sum(size) OVER (ORDER BY id DESC) AS bytes FROM bridge_log WHERE format = ? ORDER BY id DESC LIMIT ?
+) WHERE bytes <= ? ORDER BY id
+"""
+
+
+class Entry(NamedTuple):
+    """One row: its number, when its message crossed (Unix milliseconds), and what the format keeps of it."""
+
+    id: int
+    at_ms: int
+    record: dict[str, Any]
+
+
+def add(
+    tx: Transaction,
+    name: str,
+    direction: str,
+    record: Mapping[str, Any],
+    *,
+    at_ms: int,
+    seq: int = 0,
+    message_id: str | None = None,
+    due_ms: int | None = None,
+    unwritten: bool = False,
+    max_rows: int = MAX_ROWS,
+    max_bytes: int = MAX_BYTES,
+) -> None:
+    """Keeps a row of the log of format `name` and drops the oldest beyond the bounds.
+
+    `seq` is the envelope's sequence (0: none was sent), `at_ms` when the message crossed, `due_ms` when it runs out unanswered,
+    `unwritten` that it waits for a log file.
+    """
+    encoded = msgspec.json.encode(record)
+    tx.memory.bridged = True
+    tx.db.execute(_ADD, (name, seq, direction, message_id, at_ms, due_ms, int(unwritten), len(encoded), encoded))
+    rows, size = _grow(tx, name, 1, len(encoded))
+    while rows > 1 and (rows > max_rows or size > max_bytes):
+        (gone,) = tx.db.execute(
+            "DELETE FROM bridge_log WHERE id = (SELECT id FROM bridge_log WHERE format = ? ORDER BY id LIMIT 1) RETURNING size",
+            (name,),
+        ).fetchone()
+        rows, size = _grow(tx, name, -1, -gone)
+
+
+def has(tx: Transaction, name: str, seq: int) -> bool:
+    """Whether the envelope `seq` has its row."""
+    row = tx.db.execute("SELECT 1 FROM bridge_log WHERE seq = ? AND seq > 0 AND format = ?", (seq, name)).fetchone()
+    return row is not None
+
+
+def of_message(tx: Transaction, name: str, message_id: str, direction: str) -> Entry | None:
+    """The latest row of the message with this id of its own."""
+    row = tx.db.execute(
+        "SELECT id, at_ms, record FROM bridge_log WHERE message_id = ? AND format = ? AND direction = ?"
+        " ORDER BY id DESC LIMIT 1",
+        (message_id, name, direction),
+    ).fetchone()
+    return None if row is None else _entry(row)
+
+
+def settle(tx: Transaction, row: int) -> None:
+    """The message of this row was answered: it does not run out any more."""
+    tx.db.execute("UPDATE bridge_log SET due_ms = NULL WHERE id = ?", (row,))
+
+
+def replace(tx: Transaction, row: int, record: Mapping[str, Any]) -> None:
+    """Another record in place of this row's, which does not run out any more."""
+    tx.db.execute("UPDATE bridge_log SET record = ?, due_ms = NULL WHERE id = ?", (msgspec.json.encode(record), row))
+
+
+def due(tx: Transaction, now_ms: int, limit: int) -> list[Entry]:
+    """Rows that ran out unanswered by `now_ms`, oldest first."""
+    found = tx.db.execute(
+        "SELECT id, at_ms, record FROM bridge_log WHERE due_ms <= ? ORDER BY due_ms LIMIT ?", (now_ms, limit)
+    ).fetchall()
+    return [_entry(row) for row in found]
+
+
+def next_due_ms(tx: Transaction) -> int | None:
+    """When the next row runs out, in Unix milliseconds; None when none will."""
+    value: int | None = tx.db.execute("SELECT min(due_ms) FROM bridge_log WHERE due_ms IS NOT NULL").fetchone()[0]
+    return value
+
+
+async def nothing_due(reader: aiosqlite.Connection) -> bool:
+    """Whether no row waits for its time."""
+    return not await fetch(reader, "SELECT 1 FROM bridge_log WHERE due_ms IS NOT NULL LIMIT 1", [])
+
+
+async def page(reader: aiosqlite.Connection, name: str, limit: int) -> list[dict[str, Any]]:
+    """The newest `limit` records of a format as far as they fit PAGE_BYTES, oldest first."""
+    rows = await fetch(reader, _PAGE, [name, limit, PAGE_BYTES])
+    return [msgspec.json.decode(record) for (record,) in rows]
+
+
+async def unwritten(reader: aiosqlite.Connection, limit: int) -> list[Entry]:
+    """Rows that wait for a log file, in order."""
+    rows = await fetch(
+        reader, "SELECT id, at_ms, record FROM bridge_log WHERE unwritten = 1 ORDER BY id LIMIT ?", [limit]
+    )
+    return [_entry(row) for row in rows]
+
+
+def written(tx: Transaction, rows: list[int]) -> None:
+    """These rows are in their files."""
+    tx.db.executemany("UPDATE bridge_log SET unwritten = 0 WHERE id = ?", [(row,) for row in rows])
+
+
+def _grow(tx: Transaction, name: str, rows: int, size: int) -> tuple[int, int]:
+    found = tx.db.execute(
+        "INSERT INTO bridge_log_sizes (format, row_count, bytes) VALUES (?1, ?2, ?3)"
+        " ON CONFLICT DO UPDATE SET row_count = row_count + ?2, bytes = bytes + ?3 RETURNING row_count, bytes",
+        (name, rows, size),
+    ).fetchone()
+    return int(found[0]), int(found[1])
+
+
+def _entry(row: tuple[int, int, bytes]) -> Entry:
+    return Entry(row[0], row[1], msgspec.json.decode(row[2]))

@@ -1,0 +1,388 @@
+"""The bridge's memory: foreign messages by the envelopes that carried them, works that follow works, and positions."""
+
+from typing import Any, Final, Literal, NamedTuple
+
+import aiosqlite
+import msgspec
+
+from aghbus.protocol.adapters.derived_ids import same_json
+from aghbus.protocol.adapters.model import Direction, Known
+from aghbus.protocol.lifecycle import WorkView
+from aghbus.store.engine.transaction import Transaction
+from aghbus.store.tables import works
+from aghbus.store.tables.envelopes import fetch
+
+_WORK: Final = "workspace_id = ? AND channel = ? AND work_id = ?"
+_WORK_W: Final = "w.workspace_id = ? AND w.channel = ? AND w.work_id = ?"
+_SAME_ID: Final = 50  # ours: who is meant by an id is looked for among so many messages
+_TERMINAL: Final = "('completed', 'failed', 'canceled')"
+
+_SELECT_KNOWN: Final = """
+SELECT b.direction, b.message, e.msg_id, e.sender, e.received_ms, e.work_id, e.raw
+FROM bridge_messages AS b JOIN envelopes AS e ON e.seq = b.seq
+WHERE b.format = ? AND b.workspace_id = ? AND b.channel = ?
+"""
+_SELECT_KEPT: Final = """
+SELECT e.seq, e.direction, e.workspace_id, e.channel, e.kind, e.msg_id, e.recipient, e.work_id, e.outcome, e.state_after,
+    e.trust, e.received_ms, e.raw, e.seq IN (SELECT seq FROM own_ends),
+    EXISTS (
+        SELECT 1 FROM chain_steps AS s JOIN chain_runs AS r ON r.run_id = s.run_id
+        WHERE s.work_id = e.work_id AND r.channel = e.channel)
+FROM envelopes AS e
+"""
+_INBOX_OF: Final = """
+SELECT i.seq FROM inbox AS i JOIN bridge_messages AS b ON b.seq = i.seq AND b.format = ?
+WHERE i.state IN ('ready', 'leased') AND i.seq <= ? ORDER BY i.seq LIMIT ?
+"""
+_OPENED: Final = """
+SELECT w.workspace_id, w.channel, w.work_id
+FROM works AS w JOIN bridge_messages AS b ON b.seq = w.opened_seq AND b.format = ?
+WHERE w.state = 'submitted' AND w.role = 'target' AND w.opened_seq <= ?
+ORDER BY w.opened_seq LIMIT ?
+"""
+_ENDED: Final = f"""
+SELECT n.workspace_id, n.channel, n.work_id, h.channel, h.work_id, l.next
+FROM bridge_links AS l JOIN works AS n ON n.id = l.next LEFT JOIN works AS h ON h.id = l.in_hand
+WHERE n.state IN {_TERMINAL} ORDER BY l.next LIMIT ?
+"""  # noqa: S608 - constants
+_HANDED: Final = f"""
+SELECT 1 FROM works AS w JOIN bridge_messages AS b ON b.seq = w.opened_seq
+WHERE {_WORK_W} AND b.format = ? AND b.direction = 'in'
+"""  # noqa: S608 - constants
+_READS: Final = f"""
+SELECT 1 FROM bridge_messages AS b JOIN works AS w ON w.opened_seq = b.seq
+    AND w.workspace_id = b.workspace_id AND w.channel = b.channel
+WHERE b.format = ? AND b.direction = 'in' AND w.role = 'target' AND w.state IN {_TERMINAL} LIMIT 1
+"""  # noqa: S608 - constants
+_SETTLED: Final = f"""
+SELECT 1 FROM works AS w
+WHERE {_WORK_W} AND w.role = 'target' AND w.state IN {_TERMINAL}
+    AND EXISTS (SELECT 1 FROM inbox AS i WHERE i.seq = ? AND i.state = 'acked')
+"""  # noqa: S608 - constants
+_STIRRED: Final = f"""
+SELECT max(e.state_after IN {_TERMINAL}) FROM envelopes AS e WHERE e.seq > ? AND e.seq <= ?
+"""  # noqa: S608 - constants
+_LOGGED: Final = """
+SELECT e.seq FROM envelopes AS e
+WHERE e.seq > ? AND e.seq <= ? AND (e.direction = 'in' OR e.seq IN (SELECT seq FROM own_ends)) AND (
+    instr(e.raw, ?) > 0 OR e.work_id IS NOT NULL AND e.kind IN ('receipt', 'trace') AND EXISTS (
+        SELECT 1 FROM works AS w JOIN bridge_messages AS b ON b.seq = w.opened_seq AND b.format = ?
+        WHERE w.workspace_id = e.workspace_id AND w.channel = e.channel AND w.work_id = e.work_id)
+) ORDER BY e.seq LIMIT ?
+"""
+
+
+class Kept(NamedTuple):
+    """A stored envelope as the bridge looks at it: `raw` as received, the outcome and the work's state after it,
+    `received_ms` in Unix milliseconds. `own_end` when our daemon ended the work with it because nobody answered, `of_run` when
+    a chain's run of ours opened the work."""
+
+    seq: int
+    direction: str
+    workspace_id: str
+    channel: str
+    kind: str
+    message_id: str
+    recipient: str | None
+    work_id: str | None
+    outcome: str | None
+    state_after: str | None
+    trust: str
+    received_ms: int
+    raw: bytes
+    own_end: int
+    of_run: int
+
+
+class Ended(NamedTuple):
+    """A work that ended, and the work in hand that must close with it, if there is one; `link` names the row."""
+
+    workspace_id: str
+    channel: str
+    work_id: str
+    in_hand_channel: str | None
+    in_hand: str | None
+    link: int
+
+
+class StoreMemory:
+    """`adapters.model.Memory` over the store, inside the transaction that carries the result out."""
+
+    def __init__(self, tx: Transaction, name: str, workspace_id: str, channel: str, us: str) -> None:
+        """The messages of format `name` on one channel; `us` is our peer id."""
+        self._tx = tx
+        self._name = name
+        self._workspace_id = workspace_id
+        self._channel = channel
+        self._us = us
+
+    @property
+    def whole(self) -> bool:
+        """True: what the store does not have did not cross here, or retention removed it."""
+        return True
+
+    def find(self, foreign_id: str, scope: str = "", direction: Direction | None = None) -> Known | None:
+        """The latest message with this id of its own in this scope; in any where `scope` is empty."""
+        where, params = "AND b.foreign_id = ?", [foreign_id]
+        for clause, value in (("AND b.scope = ?", scope), ("AND b.direction = ?", direction)):
+            if value:
+                where, params = f"{where} {clause}", [*params, value]
+        return self._known(f"{where} ORDER BY b.seq DESC LIMIT 1", *params)
+
+    def arrived(self, foreign_id: str) -> list[Known]:
+        """All messages with this id of its own that arrived, latest first: the newest fifty."""
+        return self._all_known(
+            "AND b.foreign_id = ? AND b.direction = 'in' ORDER BY b.seq DESC LIMIT ?", foreign_id, _SAME_ID
+        )
+
+    def last(self, scope: str) -> Known | None:
+        """The latest message of this scope."""
+        return self._known("AND b.scope = ? ORDER BY b.seq DESC LIMIT 1", scope)
+
+    def work(self, work_id: str) -> WorkView | None:
+        """Our copy of a work."""
+        return works.load(self._tx, self._workspace_id, self._channel, work_id)
+
+    def in_hand(self) -> tuple[WorkView, ...]:
+        """Open works that our agent is the target of, oldest first; without those that wait for the end of the next one."""
+        rows = self._tx.db.execute(
+            "SELECT work_id FROM works AS w WHERE state IN ('submitted', 'working', 'needs_input') AND role = 'target'"
+            " AND workspace_id = ? AND channel = ?"
+            " AND NOT EXISTS (SELECT 1 FROM bridge_links AS l WHERE l.in_hand = w.id) ORDER BY opened_seq",
+            (self._workspace_id, self._channel),
+        ).fetchall()
+        found = (self.work(work_id) for (work_id,) in rows)
+        return tuple(work for work in found if work is not None)
+
+    def was_handed(self, work: WorkView) -> bool:
+        """Whether our agent got the message of this format, or the native one, that opened a work."""
+        row = self._tx.db.execute(_HANDED, (*_key(work), self._name)).fetchone()
+        return row is not None
+
+    def reads_works(self) -> bool:
+        """Whether our agent was handed a work in this format that has ended since."""
+        return self._tx.db.execute(_READS, (self._name,)).fetchone() is not None
+
+    def holds(self, envelope_id: str) -> bool:
+        """Whether an envelope of this id is stored from this channel."""
+        row = self._tx.db.execute(
+            "SELECT 1 FROM envelopes WHERE msg_id = ? AND workspace_id = ? AND channel = ?",
+            (envelope_id, self._workspace_id, self._channel),
+        ).fetchone()
+        return row is not None
+
+    def opening(self, work: WorkView) -> Known | None:
+        """The message of this format that opened a work; None when a native envelope did."""
+        return self._known(
+            "AND b.native = 0 AND b.seq = (SELECT opened_seq FROM works"
+            " WHERE workspace_id = b.workspace_id AND channel = b.channel AND work_id = ?)",
+            work.work_id,
+        )
+
+    def answered(self, work: WorkView) -> str:
+        """Id of the envelope that our next message on this work answers."""
+        kinds = "('say', 'capability')" if work.target == self._us else "('trace')"
+        row = self._tx.db.execute(
+            "SELECT msg_id FROM envelopes WHERE work_id = ? AND workspace_id = ? AND channel = ? AND sender = ?"  # noqa: S608 - constants
+            f" AND kind IN {kinds} AND outcome IN ('opened', 'advanced', 'unchanged') ORDER BY seq DESC LIMIT 1",
+            (work.work_id, work.workspace_id, work.channel, work.other(self._us)),
+        ).fetchone()
+        return work.opening_id if row is None else str(row[0])
+
+    def sent(self, envelope_id: str) -> WorkView | Literal[True] | None:
+        """Whether we sent an envelope of this id before: None, else its work as it is now (True: it has none)."""
+        row = self._tx.db.execute(
+            "SELECT channel, work_id FROM envelopes WHERE msg_id = ? AND direction = 'out' AND workspace_id = ?",
+            (envelope_id, self._workspace_id),
+        ).fetchone()
+        if row is None:
+            return None
+        work = works.load(self._tx, self._workspace_id, row[0], row[1]) if row[1] is not None else None
+        return True if work is None else work
+
+    def _known(self, where: str, *params: Any) -> Known | None:
+        found = self._all_known(where, *params)
+        return found[0] if found else None
+
+    def _all_known(self, where: str, *params: Any) -> list[Known]:
+        rows = self._tx.db.execute(
+            f"{_SELECT_KNOWN} {where}", (self._name, self._workspace_id, self._channel, *params)
+        ).fetchall()
+        return [self._as_known(row) for row in rows]
+
+    def _as_known(self, row: tuple[Any, ...]) -> Known:
+        direction, message, envelope_id, sender, received_ms, work_id, raw = row
+        return Known(
+            message=_message(self._name, message, raw),
+            direction=direction,
+            envelope_id=envelope_id,
+            sender=sender,
+            at=received_ms // 1000,
+            work=None if work_id is None else self.work(work_id),
+        )
+
+
+def remember(
+    tx: Transaction,
+    kept: Kept,
+    name: str,
+    direction: Direction,
+    *,
+    message: Any,
+    foreign_id: str | None,
+    scope: str,
+    native: bool = False,
+) -> bool:
+    """Notes that the envelope `kept` carried `message`; False when that was noted before.
+
+    A message that could not be had at first takes the place of the native one that stood for it.
+    """
+    carried = _carried(name, kept.raw)
+    tx.memory.bridged = True
+    stored = None if carried is not None and same_json(carried[0], message) else msgspec.json.encode(message)
+    return (
+        tx.db.execute(
+            "INSERT INTO bridge_messages (seq, format, direction, workspace_id, channel, scope, foreign_id, native,"
+            " message) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT DO UPDATE SET scope = excluded.scope,"
+            " foreign_id = excluded.foreign_id, native = 0, message = excluded.message WHERE native = 1 AND excluded.native = 0",
+            (kept.seq, name, direction, kept.workspace_id, kept.channel, scope, foreign_id, int(native), stored),
+        ).rowcount
+        > 0
+    )
+
+
+def kept(tx: Transaction, seq: int) -> Kept | None:
+    """The envelope of this sequence; None when it is not stored (any more)."""
+    row = tx.db.execute(f"{_SELECT_KEPT} WHERE e.seq = ?", (seq,)).fetchone()
+    return None if row is None else Kept(*row)
+
+
+def kept_of_work(tx: Transaction, work: WorkView, limit: int) -> list[Kept]:
+    """The newest envelopes of a work, newest first."""
+    found = tx.db.execute(
+        f"{_SELECT_KEPT} WHERE e.work_id = ? AND e.workspace_id = ? AND e.channel = ? ORDER BY e.seq DESC LIMIT ?",
+        (work.work_id, work.workspace_id, work.channel, limit),
+    ).fetchall()
+    return [Kept(*row) for row in found]
+
+
+def kept_by_id(tx: Transaction, workspace_id: str, message_id: str, sender: str) -> Kept | None:
+    """The envelope of this id and sender."""
+    row = tx.db.execute(
+        f"{_SELECT_KEPT} WHERE e.msg_id = ? AND e.workspace_id = ? AND e.sender = ? ORDER BY e.seq DESC LIMIT 1",
+        (message_id, workspace_id, sender),
+    ).fetchone()
+    return None if row is None else Kept(*row)
+
+
+async def kept_all(reader: aiosqlite.Connection, seqs: list[int]) -> list[Kept]:
+    """The envelopes of these sequences, ascending; what was removed meanwhile is missing."""
+    sql = f"{_SELECT_KEPT} WHERE e.seq IN (SELECT value FROM json_each(?)) ORDER BY e.seq"  # noqa: S608 - constants
+    return [Kept(*row) for row in await fetch(reader, sql, [msgspec.json.encode(seqs).decode()])]
+
+
+def is_settled(tx: Transaction, kept: Kept) -> bool:
+    """Whether words for our agent need no agent any more: their inbox item is acked and the work they belong to has ended."""
+    if kept.direction != "in" or kept.kind not in ("say", "capability") or kept.work_id is None:
+        return False
+    key = (kept.workspace_id, kept.channel, kept.work_id, kept.seq)
+    return tx.db.execute(_SETTLED, key).fetchone() is not None
+
+
+def note_own_end(tx: Transaction, seq: int) -> None:
+    """The envelope `seq` of ours ended work of our agent, which did not ask for that and has to be told."""
+    tx.db.execute("INSERT OR IGNORE INTO own_ends (seq) VALUES (?)", (seq,))
+
+
+# positions
+
+
+def position(tx: Transaction, name: str) -> int:
+    """The sequence kept under `name`; 0 when none is."""
+    row = tx.db.execute("SELECT seq FROM bridge_positions WHERE name = ?", (name,)).fetchone()
+    return 0 if row is None else int(row[0])
+
+
+def move(tx: Transaction, name: str, seq: int) -> int:
+    """Moves a position forward, never back; where it is then."""
+    (now,) = tx.apart.execute(
+        "INSERT INTO bridge_positions (name, seq) VALUES (?, ?)"
+        " ON CONFLICT DO UPDATE SET seq = max(seq, excluded.seq) RETURNING seq",
+        (name, seq),
+    ).fetchone()
+    return int(now)
+
+
+def inbox_of(tx: Transaction, name: str, upto: int, limit: int) -> list[int]:
+    """Sequences up to `upto` that wait in the inbox and crossed in this format."""
+    return [seq for (seq,) in tx.db.execute(_INBOX_OF, (name, upto, limit))]
+
+
+def opened_by_messages(tx: Transaction, name: str, upto: int, limit: int) -> list[WorkView]:
+    """Works that messages of this format up to `upto` opened for us and that nobody accepted yet."""
+    found = [works.load(tx, *row) for row in tx.db.execute(_OPENED, (name, upto, limit)).fetchall()]
+    return [work for work in found if work is not None]
+
+
+# works that follow works
+
+
+def link(tx: Transaction, in_hand: WorkView | None, following: WorkView) -> None:
+    """`in_hand` closes with the end of `following`; None: a chain begins with `following`."""
+    tx.memory.bridged = True
+    row = None
+    if in_hand is not None:
+        row = tx.db.execute(f"SELECT id FROM works WHERE {_WORK}", _key(in_hand)).fetchone()  # noqa: S608 - constants
+    tx.db.execute(
+        f"INSERT OR IGNORE INTO bridge_links (next, in_hand) SELECT id, ? FROM works WHERE {_WORK}",  # noqa: S608 - constants
+        (row[0] if row is not None else None, *_key(following)),
+    )
+
+
+def ended(tx: Transaction, limit: int) -> list[Ended]:
+    """Works that ended and whose work in hand has not been closed yet."""
+    return [Ended(*row) for row in tx.db.execute(_ENDED, (limit,))]
+
+
+def unlink(tx: Transaction, found: Ended) -> None:
+    """The work in hand is closed, or cannot be."""
+    tx.db.execute("DELETE FROM bridge_links WHERE next = ?", (found.link,))
+
+
+# what the follower looks at
+
+
+async def ended_since(reader: aiosqlite.Connection, after: int, upto: int) -> bool:
+    """Whether an envelope after sequence `after`, up to `upto`, left a work ended."""
+    rows = await fetch(reader, _STIRRED, [after, upto])
+    return bool(rows[0][0])
+
+
+async def to_log(reader: aiosqlite.Connection, name: str, after: int, upto: int, limit: int) -> list[int]:
+    """Envelopes after `after`, up to `upto`, that carry a message of this format or answer one of ours: those that came, and
+    the ends that our daemon made."""
+    params = [after, upto, f"{name}.message".encode(), name, limit]
+    return [seq for (seq,) in await fetch(reader, _LOGGED, params)]
+
+
+def _key(work: WorkView) -> tuple[str, str, str]:
+    return work.workspace_id, work.channel, work.work_id
+
+
+def _message(name: str, stored: bytes | None, raw: bytes) -> Any:
+    if stored is not None:
+        return msgspec.json.decode(stored)
+    carried = _carried(name, raw)
+    return None if carried is None else carried[0]
+
+
+def _carried(name: str, raw: bytes) -> tuple[Any] | None:
+    """The message in `ext`, as a tuple of one; None when the envelope carries none."""
+    ext = msgspec.json.decode(raw, type=_Outer).ext
+    if isinstance(ext, dict) and f"{name}.message" in ext:
+        return (ext[f"{name}.message"],)
+    return None
+
+
+class _Outer(msgspec.Struct):
+    ext: Any = None

@@ -1,0 +1,266 @@
+"""Runs of chains: one row for each, and one for each visit of a node.
+
+A run follows its current work by the work's own `last_seq`: what the run has seen of it is kept in the run's row, and changes
+in the transaction that drew the conclusion.
+"""
+
+import json
+from collections.abc import Collection
+from typing import Any, Final, NamedTuple
+
+import aiosqlite
+import msgspec
+
+from aghbus.protocol.api.chains import ChainRun, ChainRunHead, ChainStep
+from aghbus.protocol.chains.run import RunState
+from aghbus.protocol.lifecycle import WorkView
+from aghbus.protocol.text import shorten
+from aghbus.store.engine.transaction import Transaction
+from aghbus.store.tables import works
+from aghbus.store.tables.envelopes import Row, fetch
+
+MAX_OPEN: Final = 1_000  # ours, runs in progress at a time
+KEEP: Final = 1_000  # ours, ended runs that are kept, within the age that retention keeps works
+RESPONSES_BYTES: Final = 8 * 1024 * 1024  # ours, of the newest responses in one answer: eight of the largest
+TEXT_CHARS: Final = 2_000  # ours, of an error, a question or a message; the envelopes have them whole
+
+_RUN: Final = """run_id, name, state, version, channel, step, node, max_steps, seen_seq, due_ms, error, question, created_ms,
+    updated_ms, chain, input"""
+_STEP: Final = "run_id, step, node, peer, work_id, work_state, message, started_ms, ended_ms, work, response"
+_HEAD: Final = "run_id, name, state, version, channel, node, step, max_steps, error, question, created_ms, updated_ms"
+_HISTORY: Final = """
+SELECT step, node, peer, work_id, work_state, message, started_ms, ended_ms,
+    iif(sum(coalesce(length(response), 0)) OVER (ORDER BY step DESC) <= ?, response, NULL)
+FROM chain_steps WHERE run_id = ? ORDER BY step
+"""
+_PENDING: Final = """
+SELECT r.run_id FROM chain_runs AS r
+JOIN chain_steps AS s ON s.run_id = r.run_id AND s.step = r.step
+LEFT JOIN works AS w ON w.workspace_id = ?1 AND w.channel = r.channel AND w.work_id = s.work_id
+WHERE r.state IN ('running', 'waiting')
+    AND (s.work_id IS NULL OR w.id IS NULL OR w.last_seq > r.seen_seq OR r.due_ms <= ?2)
+    AND r.run_id NOT IN (SELECT value FROM json_each(?3))
+ORDER BY s.work_id IS NULL, r.rowid LIMIT ?4
+"""
+_IN_PROGRESS: Final = """
+SELECT count(*), min(due_ms) FILTER (WHERE run_id NOT IN (SELECT value FROM json_each(?)))
+FROM chain_runs WHERE state IN ('running', 'waiting')
+"""
+_FORGET: Final = """
+DELETE FROM chain_runs WHERE run_id IN (
+    SELECT run_id FROM (SELECT run_id, updated_ms, row_number() OVER (ORDER BY updated_ms DESC) AS place
+        FROM chain_runs WHERE state NOT IN ('running', 'waiting'))
+    WHERE updated_ms < ? OR place > ? LIMIT ?
+)
+"""
+
+
+class Run(msgspec.Struct, frozen=True, kw_only=True):
+    """A row of a run. `chain` and `input` are JSON."""
+
+    run_id: str
+    name: str
+    state: RunState
+    version: int
+    channel: str
+    step: int
+    node: str
+    max_steps: int
+    seen_seq: int
+    due_ms: int | None
+    error: str | None
+    question: str | None
+    created_ms: int
+    updated_ms: int
+    chain: bytes
+    input: bytes
+
+
+class Visit(msgspec.Struct, frozen=True, kw_only=True):
+    """A row of a visit. `work` and `response` are JSON, None while there is none."""
+
+    run_id: str
+    step: int
+    node: str
+    peer: str | None = None
+    work_id: str | None = None
+    work_state: str = "waiting"
+    message: str | None = None
+    started_ms: int
+    ended_ms: int | None = None
+    work: bytes | None = None
+    response: bytes | None = None
+
+
+class Followed(NamedTuple):
+    """Our copy of a visit's work, the sequence of its last applied envelope, and the bytes of the envelope that tells most: the
+    one that ended it, else its last trace; None when it has neither."""
+
+    work: WorkView
+    last_seq: int
+    raw: bytes | None
+
+
+def add(tx: Transaction, run: Run) -> None:
+    """A new run."""
+    marks = ", ".join("?" * len(_columns(run)))
+    tx.db.execute(f"INSERT INTO chain_runs ({_RUN}) VALUES ({marks})", _columns(run))  # noqa: S608 - constants
+
+
+def add_visit(tx: Transaction, visit: Visit) -> None:
+    """A new visit; the response of an earlier one of the same node is no longer needed."""
+    marks = ", ".join("?" * len(_columns(visit)))
+    tx.db.execute(f"INSERT INTO chain_steps ({_STEP}) VALUES ({marks})", _columns(visit))  # noqa: S608 - constants
+
+
+def change(tx: Transaction, run: Run, **values: Any) -> Run:
+    """The run with these columns changed, and its version."""
+    values["version"] = run.version + 1
+    for name in ("error", "question"):
+        if isinstance(values.get(name), str):
+            values[name] = shorten(values[name], TEXT_CHARS)
+    sets = ", ".join(f"{name} = ?" for name in values)
+    tx.db.execute(f"UPDATE chain_runs SET {sets} WHERE run_id = ?", (*values.values(), run.run_id))  # noqa: S608 - names of columns
+    return msgspec.structs.replace(run, **values)
+
+
+def change_visit(tx: Transaction, visit: Visit, **values: Any) -> Visit:
+    """The visit with these columns changed. A response replaces that of earlier visits of the node."""
+    if isinstance(values.get("message"), str):
+        values["message"] = shorten(values["message"], TEXT_CHARS)
+    sets = ", ".join(f"{name} = ?" for name in values)
+    key = (visit.run_id, visit.step)
+    tx.db.execute(f"UPDATE chain_steps SET {sets} WHERE run_id = ? AND step = ?", (*values.values(), *key))  # noqa: S608 - names of columns
+    if values.get("response") is not None:
+        tx.db.execute(
+            "UPDATE chain_steps SET response = NULL WHERE run_id = ? AND step < ? AND node = ?", (*key, visit.node)
+        )
+    return msgspec.structs.replace(visit, **values)
+
+
+def load(tx: Transaction, run_id: str) -> Run | None:
+    """One run; None when it is not known."""
+    row = tx.db.execute(f"SELECT {_RUN} FROM chain_runs WHERE run_id = ?", (run_id,)).fetchone()  # noqa: S608 - constants
+    return None if row is None else Run(**dict(zip(Run.__struct_fields__, row, strict=True)))
+
+
+def visit(tx: Transaction, run_id: str, step: int) -> Visit | None:
+    """One visit; None when there is none of that number."""
+    sql = f"SELECT {_STEP} FROM chain_steps WHERE run_id = ? AND step = ?"  # noqa: S608 - constants
+    row = tx.db.execute(sql, (run_id, step)).fetchone()
+    return None if row is None else Visit(**dict(zip(Visit.__struct_fields__, row, strict=True)))
+
+
+def responses(tx: Transaction, run_id: str, nodes: Collection[str]) -> dict[str, Any]:
+    """The latest response of each of these nodes that has one."""
+    rows = tx.db.execute(
+        "SELECT node, response FROM chain_steps WHERE run_id = ? AND response IS NOT NULL"
+        " AND node IN (SELECT value FROM json_each(?)) ORDER BY step",
+        (run_id, json.dumps(sorted(nodes))),
+    )
+    return {node: json.loads(response) for node, response in rows}
+
+
+def followed(tx: Transaction, workspace_id: str, channel: str, work_id: str) -> Followed | None:
+    """The work of a visit; None when it is not known (any more)."""
+    key = (workspace_id, channel, work_id)
+    work = works.load(tx, *key)
+    if work is None:
+        return None
+    row = tx.db.execute(
+        "SELECT last_seq FROM works WHERE workspace_id = ? AND channel = ? AND work_id = ?", key
+    ).fetchone()
+    told = "e.seq = ?4" if work.is_terminal else "e.kind = 'trace' AND e.seq <= ?4"
+    raw = tx.db.execute(
+        "SELECT e.raw FROM envelopes AS e WHERE e.workspace_id = ?1 AND e.channel = ?2 AND e.work_id = ?3"  # noqa: S608 - constants
+        f" AND e.outcome IN ('advanced', 'unchanged') AND {told} ORDER BY e.seq DESC LIMIT 1",
+        (*key, row[0]),
+    ).fetchone()
+    return Followed(work, row[0], None if raw is None else raw[0])
+
+
+def count_open(tx: Transaction) -> int:
+    """How many runs are in progress."""
+    (count,) = tx.db.execute("SELECT count(*) FROM chain_runs WHERE state IN ('running', 'waiting')").fetchone()
+    return int(count)
+
+
+def forget(tx: Transaction, before_ms: int, *, keep: int = KEEP, limit: int = 16) -> int:
+    """Drops up to `limit` ended runs that ended before `before_ms` or are not among the `keep` newest; how many."""
+    return tx.db.execute(_FORGET, (before_ms, keep, limit)).rowcount
+
+
+async def pending(
+    reader: aiosqlite.Connection, workspace_id: str, now_ms: int, limit: int, *, apart: Collection[str] = ()
+) -> list[str]:
+    """Up to `limit` runs whose work has moved, whose time is up, and then those that wait for a peer, the oldest first; none
+    of `apart`."""
+    rows = await fetch(reader, _PENDING, [workspace_id, now_ms, json.dumps(list(apart)), limit])
+    return [str(run_id) for (run_id,) in rows]
+
+
+async def in_progress(reader: aiosqlite.Connection, *, apart: Collection[str] = ()) -> tuple[int, int | None]:
+    """How many runs are in progress, and when the first node's time is up, those of `apart` aside."""
+    row = (await fetch(reader, _IN_PROGRESS, [json.dumps(list(apart))]))[0]
+    return int(row[0]), row[1]
+
+
+async def run(reader: aiosqlite.Connection, run_id: str) -> ChainRun | None:
+    """A run with its steps; None when it is not known."""
+    rows = await fetch(reader, f"SELECT {_HEAD}, input FROM chain_runs WHERE run_id = ?", [run_id])  # noqa: S608 - constants
+    if not rows:
+        return None
+    visits = await fetch(reader, _HISTORY, [RESPONSES_BYTES, run_id])
+    history = [_step_of(row) for row in visits]
+    given = [step.response for step in history if step.response is not None]
+    head = _head_of(rows[0])
+    return ChainRun(
+        **{name: getattr(head, name) for name in ChainRunHead.__struct_fields__},
+        input=json.loads(rows[0][-1]),
+        response=given[-1] if given else None,
+        history=history,
+    )
+
+
+async def runs(
+    reader: aiosqlite.Connection, *, states: frozenset[str] = frozenset(), limit: int = 100
+) -> list[ChainRunHead]:
+    """Runs, latest change first."""
+    where = f"WHERE state IN ({', '.join('?' * len(states))})" if states else ""
+    sql = f"SELECT {_HEAD} FROM chain_runs {where} ORDER BY updated_ms DESC, rowid DESC LIMIT ?"  # noqa: S608 - constants
+    return [_head_of(row) for row in await fetch(reader, sql, [*sorted(states), limit])]
+
+
+def _columns(row: msgspec.Struct) -> tuple[Any, ...]:
+    return tuple(getattr(row, name) for name in row.__struct_fields__)
+
+
+def _head_of(row: Row) -> ChainRunHead:
+    return ChainRunHead(
+        run_id=row[0],
+        name=row[1],
+        state=row[2],
+        version=row[3],
+        channel=row[4],
+        node=row[5],
+        steps=row[6],
+        max_steps=row[7],
+        error=row[8],
+        question=row[9],
+        created_ms=row[10],
+        updated_ms=row[11],
+    )
+
+
+def _step_of(row: Row) -> ChainStep:
+    return ChainStep(
+        step=row[0],
+        node=row[1],
+        peer=row[2],
+        work_id=row[3],
+        work_state=row[4],
+        message=row[5],
+        started_ms=row[6],
+        ended_ms=row[7],
+        response=None if row[8] is None else json.loads(row[8]),
+    )

@@ -1,0 +1,112 @@
+"""The stream of what happened: stored envelopes with what they did to a work, by the local sequence, resumable."""
+
+import aiosqlite
+import msgspec
+
+from aghbus.protocol.api import models as control
+from aghbus.protocol.effects import Store
+from aghbus.protocol.envelope import Envelope
+from aghbus.protocol.lifecycle import State, event_of
+from aghbus.store.engine.event_buffer import Fresh, Stretch
+from aghbus.store.tables.envelopes import (
+    EnvelopeFilter,
+    Row,
+    fetch,
+    fetch_messages,
+    find,
+    lost_through,
+    message_of,
+    pruned_through,
+)
+
+
+async def events(reader: aiosqlite.Connection, wanted: EnvelopeFilter, *, since: int, limit: int = 100) -> Stretch:
+    """Up to `limit` events after sequence `since`; fewer when PAGE_BYTES are reached.
+
+    What retention removed is simply missing: ask `gap_after` first.
+    """
+    page = await find(reader, wanted, since=since, limit=limit)
+    rows = await fetch_messages(reader, page.seqs)
+    return Stretch([_event_of(row) for row in rows], page.next_since)
+
+
+async def gap_after(reader: aiosqlite.Connection, wanted: EnvelopeFilter, since: int) -> int | None:
+    """The highest sequence removed, when something that `wanted` may have matched after `since` was; else None.
+
+    Retention never removes what waits in the inbox, nor an envelope of a work that is still known; damage asks nobody.
+    """
+    lost = await lost_through(reader)
+    removed = await pruned_through(reader)
+    if lost > since:
+        return lost
+    if removed <= since or wanted.inbox:
+        return None
+    if wanted.work_id is not None:
+        known = await fetch(reader, "SELECT 1 FROM works WHERE work_id = ? LIMIT 1", [wanted.work_id])
+        if known:
+            return None
+    return removed
+
+
+def fresh(
+    envelope: Envelope,
+    store: Store,
+    before: State | None,
+    *,
+    seq: int,
+    received_ms: int,
+    delivery: control.OutboxState | control.InboxState | None,
+    role: control.Role | None,
+) -> Fresh:
+    """What `events` gives for an envelope that was stored under `seq` and has not been touched since."""
+    verdict = store.verdict
+    thread = envelope.surface == "thread"
+    # Not all by name: see `protocol.envelope.parse`.
+    message = control.Message(
+        seq,
+        envelope.id,
+        store.direction,
+        envelope.kind,
+        envelope.workspace_id,
+        envelope.channel,
+        sender=envelope.sender,
+        to=envelope.to,
+        thread_id=envelope.container if thread else None,
+        direct_id=None if thread else envelope.container,
+        work_id=envelope.work_id,
+        trust=store.trust,
+        received_ms=received_ms,
+        outcome=verdict.outcome if verdict is not None else None,
+        reason=verdict.reason if verdict is not None else None,
+        delivery=delivery,
+        delivery_detail=None,
+        envelope=msgspec.Raw(envelope.raw),
+    )
+    if verdict is None:
+        event = _event(message, None, None, None, None)
+    else:
+        event = _event(message, event_of(envelope), before, verdict.state, role)
+    return Fresh(event, message, store.pair, len(envelope.raw))
+
+
+def _event_of(row: Row) -> control.Event:
+    event, before, after, role = row[18:22]
+    return _event(message_of(row), event, before, after, role)
+
+
+def _event(
+    message: control.Message, event: str | None, before: State | None, after: State | None, role: control.Role | None
+) -> control.Event:
+    """`event` is what the envelope was to the work; None where it concerned none."""
+    change = None
+    if message.work_id is not None and event is not None and message.outcome is not None:
+        change = control.WorkChange(
+            work_id=message.work_id,
+            event=event,
+            outcome=message.outcome,
+            before=before,
+            after=after,
+            reason=message.reason,
+            role=role,
+        )
+    return control.Event(seq=message.seq, type="envelope", message=message, work=change)

@@ -1,0 +1,298 @@
+"""The agent's inbox: ready -> leased -> acked | dead.
+
+A lease hides a message until it is acked, given back or its time is up. Who leases how often is counted; after so many
+attempts a message that comes back is dead: kept, listed, and ready again only on request.
+"""
+
+from typing import Final
+
+import aiosqlite
+
+from aghbus.protocol.api import models as control
+from aghbus.protocol.errors import NotFound, Refused
+from aghbus.store.engine.transaction import Transaction
+from aghbus.store.errors import InboxFull
+from aghbus.store.tables.envelopes import SELECT_MESSAGE, Row, fetch, message_of, waiting_message
+
+CAPACITY: Final = 10_000  # ours, messages that wait (ready or leased)
+MAX_ATTEMPTS: Final = 5  # ours, leases until a message that comes back is dead
+BACKOFF_MS: Final = 1_000  # ours, the first delay of a message that was given back; doubled for each attempt
+BACKOFF_LIMIT_MS: Final = 300_000  # ours
+ERROR_CHARS: Final = 500  # ours, of the agent's own words why it gave a message back
+
+_NEVER: Final = 1 << 62  # milliseconds
+
+_LEASE: Final = """
+UPDATE inbox SET state = ?4, attempts = attempts + 1, lease = ?1, lease_until_ms = ?2
+WHERE seq = (
+    SELECT seq FROM inbox WHERE state = 'ready' AND state IN ('ready', 'leased', 'dead') AND available_ms <= ?3
+    ORDER BY seq LIMIT 1
+) RETURNING seq
+"""  # The index inbox_open is used only where its own condition is repeated: SQLite does not conclude IN from =.
+_LEASE_OF_WORK: Final = """
+UPDATE inbox SET state = ?4, attempts = attempts + 1, lease = ?1, lease_until_ms = ?2
+WHERE seq = (
+    SELECT i.seq FROM envelopes AS e CROSS JOIN inbox AS i ON i.seq = e.seq
+    WHERE e.work_id = ?5 AND i.state = 'ready' AND i.available_ms <= ?3 ORDER BY e.seq LIMIT 1
+) RETURNING seq
+"""
+_EXPIRE: Final = """
+UPDATE inbox SET state = iif(attempts >= ?2, 'dead', 'ready'), lease = NULL, lease_until_ms = NULL,
+    last_error = 'the lease ran out'
+WHERE state = 'leased' AND state IN ('ready', 'leased', 'dead') AND lease_until_ms <= ?1 RETURNING state
+"""
+_NEXT_DUE: Final = """
+SELECT min(at) FROM (
+    SELECT min(lease_until_ms) AS at FROM inbox
+    WHERE state = 'leased' AND state IN ('ready', 'leased', 'dead') AND lease_until_ms > ?1
+    UNION ALL SELECT min(available_ms) FROM inbox
+    WHERE state = 'ready' AND state IN ('ready', 'leased', 'dead') AND available_ms > ?1
+)
+"""
+_COLUMNS: Final = "i.state, i.attempts, i.lease, i.lease_until_ms, i.available_ms, i.last_error"
+_SELECT_ITEM: Final = SELECT_MESSAGE.replace("\nFROM", f",\n    {_COLUMNS}\nFROM", 1)
+_ITEM_AT: Final = 22  # where _COLUMNS begin in a row of _SELECT_ITEM
+
+
+def require_room(tx: Transaction, capacity: int) -> None:
+    """Raises InboxFull when no further message may wait: ask before anything is written (spec section 5, Overload)."""
+    if tx.memory.inbox_waiting.value >= capacity:
+        raise InboxFull(capacity)
+
+
+def add(tx: Transaction, seq: int) -> None:
+    """Puts the envelope `seq` into the inbox, ready."""
+    rows = tx.rows
+    rows.inbox += ("ready", 0, 0, seq)  # available since ever: a clock that steps back must not hide it
+    rows.waiting = True
+    tx.memory.inbox_waiting.value += 1
+
+
+def notify(tx: Transaction, seq: int, error: str) -> None:
+    """Tells the agent about a message of its own that was given up: the envelope `seq` waits in the inbox, with the reason.
+
+    It is let in however full the inbox is: it is about something that was said yes to.
+    """
+    added = tx.db.execute(
+        "INSERT OR IGNORE INTO inbox (seq, state, attempts, available_ms, last_error) VALUES (?, 'ready', 0, 0, ?)",
+        (seq, error[:ERROR_CHARS]),
+    ).rowcount
+    tx.memory.inbox_waiting.add(added)
+    _returns(tx, 0)
+
+
+def lease_next(
+    tx: Transaction,
+    now_ms: int,
+    visibility_ms: int,
+    lease_token: str,
+    work_id: str | None = None,
+    *,
+    ack: bool = False,
+    fresh: int | None = None,
+    max_attempts: int = MAX_ATTEMPTS,
+) -> control.InboxItem | None:
+    """Leases the oldest ready message (of `work_id`, when given) until `now_ms + visibility_ms`; None when there is none.
+
+    With `ack` it is taken for good at once. `fresh` is a message that this job has delivered, for one that found nothing older.
+    Leases that ran out count as ready again, or dead after `max_attempts`.
+    """
+    state, until = ("acked", None) if ack else ("leased", now_ms + visibility_ms)
+    taken = None
+    if fresh is not None and now_ms < tx.memory.inbox_due_ms.value:
+        taken = _take_fresh(tx, fresh, state, lease_token, until)
+    if taken is None:
+        taken = _take_oldest(tx, now_ms, state, lease_token, until, work_id, max_attempts)
+    if taken is not None and until is None:
+        tx.memory.inbox_waiting.add(-1)
+    elif taken is not None and until is not None:
+        _returns(tx, until)
+    return taken
+
+
+def _take_fresh(tx: Transaction, seq: int, state: str, lease: str, until: int | None) -> control.InboxItem | None:
+    """None when the message is written already, so that the file has to be asked for it."""
+    message = waiting_message(tx, seq, state)
+    if message is None or not tx.rows.take_ready(seq, state, lease, until):
+        return None
+    return _item_of((state, 1, lease, until, 0, None), message)
+
+
+def _take_oldest(
+    tx: Transaction, now_ms: int, state: str, lease: str, until: int | None, work_id: str | None, max_attempts: int
+) -> control.InboxItem | None:
+    if not tx.memory.inbox_waiting.value:
+        tx.memory.inbox_due_ms.value = _NEVER
+        return None
+    expire_leases(tx, now_ms, max_attempts)
+    if work_id is None:
+        row = tx.db.execute(_LEASE, (lease, until, now_ms, state)).fetchone()
+    else:
+        row = tx.db.execute(_LEASE_OF_WORK, (lease, until, now_ms, state, work_id)).fetchone()
+    return None if row is None else item(tx, row[0])
+
+
+def expire_leases(tx: Transaction, now_ms: int, max_attempts: int = MAX_ATTEMPTS) -> int:
+    """Leases that ran out by `now_ms` are ready again, or dead after `max_attempts`; how many they were."""
+    if now_ms < tx.memory.inbox_due_ms.value:
+        return 0
+    states = [state for (state,) in tx.db.execute(_EXPIRE, (now_ms, max_attempts)).fetchall()]
+    tx.memory.inbox_waiting.add(-states.count("dead"))
+    (next_ms,) = tx.db.execute(_NEXT_DUE, (now_ms,)).fetchone()
+    tx.memory.inbox_due_ms.value = _NEVER if next_ms is None else next_ms
+    return len(states)
+
+
+def due_ms(tx: Transaction) -> int | None:
+    """A time before which no lease runs out and no message that was returned is ready; None when there is nothing to wait for."""
+    at_ms = tx.memory.inbox_due_ms.value
+    return None if at_ms == _NEVER else at_ms
+
+
+def _returns(tx: Transaction, at_ms: int) -> None:
+    """A message is ready, or a lease runs out, at `at_ms`: whoever looks then has to ask the file."""
+    tx.memory.inbox_due_ms.value = min(at_ms, tx.memory.inbox_due_ms.value)
+
+
+def ack(tx: Transaction, seq: int, lease: str | None = None) -> control.InboxItem:
+    """The agent is done with it. Again is no error. Raises NotFound, or Refused when `lease` is no longer the current one."""
+    state = _held(tx, seq, lease)
+    if state != "acked":
+        tx.db.execute("UPDATE inbox SET state = 'acked', lease_until_ms = NULL WHERE seq = ?", (seq,))
+        if state != "dead":
+            tx.memory.inbox_waiting.add(-1)
+    return item(tx, seq)
+
+
+def nack(
+    tx: Transaction,
+    seq: int,
+    *,
+    now_ms: int,
+    lease: str | None = None,
+    delay_ms: int | None = None,
+    max_attempts: int = MAX_ATTEMPTS,
+    error: str | None = None,
+) -> control.InboxItem:
+    """Back into the queue after `delay_ms` (None: backoff by attempts), or dead after `max_attempts` leases.
+
+    Raises NotFound, and Refused when it is not waiting any more or `lease` is no longer the current one.
+    """
+    state = _held(tx, seq, lease)
+    if state not in ("ready", "leased"):
+        raise Refused(f"inbox message {seq} is {state}", code="conflict", hint="`aghctl inbox requeue` makes it ready")
+    (attempts,) = tx.db.execute("SELECT attempts FROM inbox WHERE seq = ?", (seq,)).fetchone()
+    dead = attempts >= max_attempts
+    delay = backoff_ms(attempts) if delay_ms is None else max(0, delay_ms)
+    tx.db.execute(
+        "UPDATE inbox SET state = ?, available_ms = ?, lease = NULL, lease_until_ms = NULL, last_error = ? WHERE seq = ?",
+        ("dead" if dead else "ready", now_ms + delay, error[:ERROR_CHARS] if error else None, seq),
+    )
+    if dead:
+        tx.memory.inbox_waiting.add(-1)
+    else:
+        _returns(tx, now_ms + delay)
+    return item(tx, seq)
+
+
+def give_back(tx: Transaction, seq: int, lease: str) -> control.InboxItem | None:
+    """Undoes the lease `lease`, whether acked or not: nobody has seen the message. None when another has it by now."""
+    row = tx.db.execute(
+        "SELECT state FROM inbox WHERE seq = ? AND lease = ? AND state IN ('leased', 'acked')", (seq, lease)
+    ).fetchone()
+    if row is None:
+        return None
+    tx.db.execute(
+        "UPDATE inbox SET state = 'ready', attempts = attempts - 1, lease = NULL, lease_until_ms = NULL WHERE seq = ?",
+        (seq,),
+    )
+    if row[0] == "acked":
+        tx.memory.inbox_waiting.add(1)
+    _returns(tx, 0)
+    return item(tx, seq)
+
+
+def requeue(tx: Transaction, seq: int) -> control.InboxItem:
+    """Ready at once, with its attempts forgotten: for dead letters, and to read an acked message again. Raises NotFound."""
+    state = _held(tx, seq, None)
+    tx.db.execute(
+        "UPDATE inbox SET state = 'ready', attempts = 0, available_ms = 0, lease = NULL, lease_until_ms = NULL WHERE seq = ?",
+        (seq,),
+    )
+    if state in ("acked", "dead"):
+        tx.memory.inbox_waiting.add(1)
+    _returns(tx, 0)
+    return item(tx, seq)
+
+
+def backoff_ms(attempts: int) -> int:
+    """How long a message waits after its `attempts`-th lease was given back: 1 s, 2 s, 4 s, up to five minutes."""
+    return min(BACKOFF_MS << min(max(attempts - 1, 0), 16), BACKOFF_LIMIT_MS)
+
+
+def item(tx: Transaction, seq: int) -> control.InboxItem:
+    """The inbox row of envelope `seq`. Raises NotFound."""
+    row = tx.db.execute(f"{_SELECT_ITEM} WHERE e.seq = ? AND i.seq IS NOT NULL", (seq,)).fetchone()
+    if row is None:
+        raise _not_found(seq)
+    return _item_of(row[_ITEM_AT:], message_of(row))
+
+
+async def items(
+    reader: aiosqlite.Connection, *, states: frozenset[str] = frozenset(), limit: int = 100, last: bool = False
+) -> list[control.InboxItem]:
+    """Inbox rows in one of `states` (none: whatever is not acked), oldest first; with `last` the newest `limit`."""
+    wanted = sorted(states or {"ready", "leased", "dead"})
+    order = "DESC" if last else "ASC"
+    rows = await fetch(
+        reader,
+        f"{_SELECT_ITEM} WHERE i.state IN ({', '.join('?' * len(wanted))}) ORDER BY i.seq {order} LIMIT ?",
+        [*wanted, limit],
+    )
+    return sorted((_item_of(row[_ITEM_AT:], message_of(row)) for row in rows), key=lambda found: found.seq)
+
+
+async def counts(reader: aiosqlite.Connection) -> dict[str, int]:
+    """How many are ready, leased and dead. Acked ones are history, and not counted."""
+    sql = "SELECT state, count(*) FROM inbox WHERE state IN ('ready', 'leased', 'dead') GROUP BY state"
+    found: dict[str, int] = dict(await fetch(reader, sql, []))
+    return {state: found.get(state, 0) for state in ("ready", "leased", "dead")}
+
+
+async def some_expired(reader: aiosqlite.Connection, now_ms: int) -> bool:
+    """Whether there is a lease that has run out by `now_ms`."""
+    sql = "SELECT 1 FROM inbox WHERE state = 'leased' AND state IN ('ready', 'leased', 'dead') AND lease_until_ms <= ? LIMIT 1"
+    return bool(await fetch(reader, sql, [now_ms]))
+
+
+def _held(tx: Transaction, seq: int, lease: str | None) -> str:
+    row: tuple[str, str | None] | None = tx.db.execute(
+        "SELECT state, lease FROM inbox WHERE seq = ?", (seq,)
+    ).fetchone()
+    if row is None:
+        raise _not_found(seq)
+    if lease is not None and lease != row[1]:
+        raise Refused(
+            f"inbox message {seq} is not held by this lease",
+            code="lease_lost",
+            hint="its time ran out and it went back to the inbox: take it again with `aghctl inbox next`",
+        )
+    return row[0]
+
+
+def _not_found(seq: int) -> NotFound:
+    return NotFound(f"no inbox message {seq}", hint="`aghctl inbox list` shows them")
+
+
+def _item_of(columns: Row, message: control.Message) -> control.InboxItem:
+    state, attempts, lease, lease_until_ms, available_ms, last_error = columns
+    return control.InboxItem(
+        seq=message.seq,
+        state=state,
+        attempts=attempts,
+        lease=lease if state == "leased" else None,
+        lease_until_ms=lease_until_ms,
+        available_ms=available_ms,
+        last_error=last_error,
+        message=message,
+    )

@@ -1,0 +1,147 @@
+"""The outbox: what has to go out, and what became of it: queued -> published -> receipted | expired | dead.
+
+Published means that the broker has it, nothing more; receipted that the receiver's own envelopes show that it arrived.
+"""
+
+import sqlite3
+from typing import Final, NamedTuple
+
+import aiosqlite
+
+from aghbus.protocol.envelope import OPENING_KINDS, Envelope
+from aghbus.protocol.identifiers import subject_for
+from aghbus.store.engine.generational_cache import Addressed
+from aghbus.store.engine.transaction import Transaction
+from aghbus.store.tables import works
+from aghbus.store.tables.envelopes import fetch
+
+PAGE_BYTES: Final = 16 * 1024 * 1024  # ours, of envelopes that are read at once: sixteen of the largest
+
+SELECT_OUTGOING: Final = """
+SELECT o.seq, o.subject, e.workspace_id, e.sender, e.recipient, e.msg_id, o.expires_at, o.attempts,
+    e.kind IN ('say', 'capability') AND e.work_id IS NOT NULL, e.raw,
+    (SELECT f.seq FROM works AS w JOIN outbox AS f ON f.seq IN (w.opened_seq, iif(w.terminal_id IS NULL, NULL, w.last_seq))
+     WHERE w.workspace_id = e.workspace_id AND w.channel = e.channel AND w.work_id = e.work_id AND f.seq < o.seq
+       AND (f.state = 'queued' OR f.state = 'published' AND f.next_ms IS NOT NULL) LIMIT 1)
+FROM outbox AS o JOIN envelopes AS e ON e.seq = o.seq
+"""
+# The condition of the index outbox_open is repeated wherever it is to be used: SQLite does not conclude IN from =.
+_QUEUED: Final = (
+    SELECT_OUTGOING
+    + "WHERE o.state = 'queued' AND o.state IN ('queued', 'expired', 'dead') AND o.seq > ? ORDER BY o.seq LIMIT ?"
+)
+
+
+class Outgoing(NamedTuple):
+    """One envelope to publish: `raw` goes to `subject`; stale from Unix second `expires_at`.
+
+    `answerable`: every peer answers it sooner or later, if only with a `duplicate` receipt (spec section 5). `attempts` counts
+    the times it was published before. `behind` is the sequence of our opening or end of the same work, while that is unanswered.
+    """
+
+    seq: int
+    subject: str
+    workspace_id: str
+    sender: str
+    recipient: str | None
+    message_id: str
+    expires_at: int
+    attempts: int
+    answerable: int
+    raw: bytes
+    behind: int | None = None
+
+
+def add(tx: Transaction, seq: int, envelope: Envelope) -> Outgoing:
+    """Queues the envelope stored under `seq`."""
+    rows = tx.rows
+    workspace_id, message_id, sender, to = envelope.workspace_id, envelope.id, envelope.sender, envelope.to
+    subject, fresh_until = subject_for(workspace_id, envelope.channel, to), envelope.fresh_until
+    rows.outbox += ("queued", 0, seq, fresh_until, subject)
+    rows.waiting = True
+    if to is not None:
+        tx.memory.addressed.put(tx, seq, Addressed(workspace_id, message_id, sender, to, subject))
+    answerable, behind = 0, None
+    if envelope.work_id is not None:
+        answerable, behind = int(envelope.kind in OPENING_KINDS), _behind(tx, seq, envelope)
+    return Outgoing(
+        seq, subject, workspace_id, sender, to, message_id, fresh_until, 0, answerable, envelope.raw, behind
+    )
+
+
+def _behind(tx: Transaction, seq: int, envelope: Envelope) -> int | None:
+    """`Outgoing.behind` of a new row, as SELECT_OUTGOING has it: asked without writing the rows that wait."""
+    marks = works.marks(tx, envelope.workspace_id, envelope.channel, envelope.work_id or "")
+    for before in marks or ():
+        if before is not None and before < seq and (_waits(tx, before) or _is_unanswered(tx, before)):
+            return int(before)
+    return None
+
+
+def _waits(tx: Transaction, seq: int) -> bool:
+    return seq in tx.rows.outbox[2::5]
+
+
+def _is_unanswered(tx: Transaction, seq: int) -> bool:
+    if seq in tx.rows.answered[1::2]:
+        return False
+    sql = "SELECT 1 FROM outbox WHERE seq = ? AND (state = 'queued' OR state = 'published' AND next_ms IS NOT NULL)"
+    return tx.apart.execute(sql, (seq,)).fetchone() is not None
+
+
+def requeue(tx: Transaction, workspace_id: str, message_id: str) -> Outgoing | None:
+    """Sends an envelope of ours again, same bytes; None when it is not in the store any more."""
+    sql = (
+        "UPDATE outbox SET state = 'queued', detail = NULL WHERE seq ="
+        " (SELECT seq FROM envelopes WHERE msg_id = ? AND direction = 'out' AND workspace_id = ?) RETURNING seq"
+    )
+    row = tx.db.execute(sql, (message_id, workspace_id)).fetchone()
+    tx.memory.arrived.forget((workspace_id, message_id))
+    return None if row is None else Outgoing(*tx.db.execute(f"{SELECT_OUTGOING} WHERE o.seq = ?", row).fetchone())
+
+
+def load_queued(tx: Transaction, after_seq: int, limit: int) -> list[Outgoing]:
+    """What is queued after `after_seq`, in order, inside a write job: sees what this transaction queued."""
+    return within_bytes(tx.db.execute(_QUEUED, (after_seq, limit)))
+
+
+def within_bytes(cursor: sqlite3.Cursor) -> list[Outgoing]:
+    """The rows of a SELECT_OUTGOING until their envelopes fill PAGE_BYTES; one at least, where there is one."""
+    found: list[Outgoing] = []
+    room = PAGE_BYTES
+    for row in cursor:
+        found.append(Outgoing(*row))
+        room -= len(found[-1].raw)
+        if room <= 0:
+            break
+    cursor.close()
+    return found
+
+
+async def queued(reader: aiosqlite.Connection, after_seq: int, limit: int) -> list[Outgoing]:
+    """What is queued and committed after `after_seq`, in order."""
+    return [Outgoing(*row) for row in await fetch(reader, _QUEUED, [after_seq, limit])]
+
+
+def mark_receipted(tx: Transaction, workspace_id: str, message_id: str, by: str) -> bool:
+    """Peer `by` showed that our envelope `message_id` arrived; whether that was news. Only its receiver can.
+
+    What arrived was committed before it was published: its row does not wait to be written (store/engine/append_buffer.py).
+    """
+    if tx.memory.arrived.get((workspace_id, message_id)):
+        return False
+    sql = (
+        "UPDATE outbox SET state = 'receipted', next_ms = NULL WHERE state <> 'receipted' AND seq ="
+        " (SELECT seq FROM envelopes WHERE msg_id = ? AND direction = 'out' AND workspace_id = ? AND recipient = ?)"
+    )
+    news = tx.apart.execute(sql, (message_id, workspace_id, by)).rowcount > 0
+    if news:
+        tx.memory.arrived.put(tx, (workspace_id, message_id), True)
+    return news
+
+
+async def counts(reader: aiosqlite.Connection) -> dict[str, int]:
+    """How many are queued, expired and dead. Published and receipted ones are history, and not counted."""
+    sql = "SELECT state, count(*) FROM outbox WHERE state IN ('queued', 'expired', 'dead') GROUP BY state"
+    found: dict[str, int] = dict(await fetch(reader, sql, []))
+    return {state: found.get(state, 0) for state in ("queued", "expired", "dead")}

@@ -1,0 +1,119 @@
+"""Peers seen: the latest card of each, kept so that a restart does not forget who was there."""
+
+from collections.abc import Sequence
+from typing import Final
+
+import aiosqlite
+import msgspec
+
+from aghbus.protocol.api import models as control
+from aghbus.protocol.bodies import PeerCard
+from aghbus.protocol.limits import GREET_INTERVAL
+from aghbus.protocol.presence import PeerSeen, presence_of
+from aghbus.store.engine.transaction import Transaction
+from aghbus.store.tables.envelopes import Row, fetch
+
+MAX_PEERS: Final = 10_000  # ours, rows kept: anybody may greet under any number of names
+MAX_BYTES: Final = 64 * 1024 * 1024  # ours, of their cards: each may have a megabyte
+
+_encode: Final = msgspec.json.Encoder().encode
+_decode_card: Final = msgspec.json.Decoder(PeerCard).decode
+
+_SEEN: Final = """
+INSERT INTO peers (workspace_id, channel, peer_id, trust, first_seen_ms, last_seen_ms, card) VALUES (?, ?, ?, ?, ?, ?, ?)
+ON CONFLICT DO UPDATE SET trust = excluded.trust, last_seen_ms = excluded.last_seen_ms, card = excluded.card
+"""
+_SELECT: Final = "SELECT workspace_id, channel, card, trust, first_seen_ms, last_seen_ms FROM peers"
+
+
+def seen(tx: Transaction, peer: PeerSeen) -> None:
+    """The peer was heard: its latest card, and when. When it was first seen stays."""
+    tx.db.execute(
+        _SEEN,
+        (
+            peer.workspace_id,
+            peer.channel,
+            peer.peer_id,
+            peer.trust,
+            peer.first_seen_ms,
+            peer.last_seen_ms,
+            _encode(peer.card),
+        ),
+    )
+
+
+def drop(tx: Transaction, keys: Sequence[tuple[str, str, str]]) -> None:
+    """Drops the peers of these `(workspace_id, channel, peer_id)`, whatever is known of them."""
+    tx.db.executemany("DELETE FROM peers WHERE workspace_id = ? AND channel = ? AND peer_id = ?", keys)
+
+
+def forget(tx: Transaction, rows: list[Row]) -> None:
+    """Drops these `rows` of `stale`, except those that were heard again meanwhile."""
+    tx.db.executemany(
+        "DELETE FROM peers WHERE workspace_id = ? AND channel = ? AND peer_id = ? AND last_seen_ms = ?", rows
+    )
+
+
+async def stale(
+    reader: aiosqlite.Connection, before_ms: int, limit: int, keep: int = MAX_PEERS, keep_bytes: int = MAX_BYTES
+) -> list[Row]:
+    """Up to `limit` peers last heard before `before_ms`, or beyond the `keep` heard last: what `forget` takes.
+
+    Beyond `keep_bytes` of cards those go too that were heard before the ones that fit.
+    """
+    sql = """
+        SELECT workspace_id, channel, peer_id, last_seen_ms
+        FROM (SELECT *, row_number() OVER latest AS place, sum(length(card)) OVER latest AS bytes FROM peers
+            WINDOW latest AS (ORDER BY last_seen_ms DESC ROWS UNBOUNDED PRECEDING))
+        WHERE last_seen_ms < ? OR place > ? OR bytes > ? LIMIT ?
+    """
+    return await fetch(reader, sql, [before_ms, keep, keep_bytes, limit])
+
+
+async def load(reader: aiosqlite.Connection) -> list[PeerSeen]:
+    """Every peer that is kept, for presence after a restart."""
+    return [_seen_of(row) for row in await fetch(reader, _SELECT, [])]
+
+
+async def peers(
+    reader: aiosqlite.Connection,
+    *,
+    now_ms: int,
+    channel: str | None = None,
+    capability: str | None = None,
+    include_expired: bool = False,
+    interval: float = GREET_INTERVAL,
+) -> list[control.Peer]:
+    """Peers heard from, latest first, with their presence at `now_ms`. `interval` is that of greets, in seconds."""
+    rows = await fetch(reader, _SELECT + " WHERE ?1 IS NULL OR channel = ?1 ORDER BY last_seen_ms DESC", [channel])
+    found = (_peer_of(_seen_of(row), now_ms, interval) for row in rows)
+    return [
+        peer
+        for peer in found
+        if (include_expired or peer.presence != "expired")
+        and (capability is None or capability in peer.card["capabilities"])
+    ]
+
+
+def _seen_of(row: Row) -> PeerSeen:
+    return PeerSeen(
+        workspace_id=row[0],
+        channel=row[1],
+        card=_decode_card(row[2]),
+        trust=row[3],
+        first_seen_ms=row[4],
+        last_seen_ms=row[5],
+    )
+
+
+def _peer_of(peer: PeerSeen, now_ms: int, interval: float) -> control.Peer:
+    return control.Peer(
+        peer_id=peer.peer_id,
+        workspace_id=peer.workspace_id,
+        channel=peer.channel,
+        presence=presence_of(peer.last_seen_ms, now_ms, interval),
+        trust=peer.trust,
+        first_seen_ms=peer.first_seen_ms,
+        last_seen_ms=peer.last_seen_ms,
+        card=peer.card.to_wire(),
+    )

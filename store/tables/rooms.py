@@ -1,0 +1,141 @@
+"""Threads and direct rooms: which pair a direct id stands for, and the latest activity in each."""
+
+from collections.abc import Iterable
+from typing import Final, NamedTuple
+
+import aiosqlite
+
+from aghbus.protocol.api import models as control
+from aghbus.protocol.envelope import Envelope
+from aghbus.protocol.identifiers import is_handle
+from aghbus.protocol.rooms import Binding, Pair
+from aghbus.store.engine.transaction import Transaction
+from aghbus.store.tables.envelopes import fetch
+
+_BIND: Final = """
+INSERT INTO rooms (workspace_id, channel, direct_id, pair_a, pair_b, authoritative, current, messages, last_ms, last_seq)
+VALUES (?, ?, ?, ?, ?, ?, 1, 0, 0, 0)
+ON CONFLICT (workspace_id, channel, direct_id, pair_a, pair_b)
+    DO UPDATE SET authoritative = excluded.authoritative, current = 1
+"""
+_FORGET_THREAD: Final = """
+DELETE FROM threads WHERE workspace_id = :workspace_id AND channel = :channel AND thread_id = :container
+    AND NOT EXISTS (SELECT 1 FROM envelopes AS e
+        WHERE e.container = :container AND e.workspace_id = :workspace_id AND e.channel = :channel)
+"""
+_FORGET_ROOM: Final = """
+DELETE FROM rooms WHERE workspace_id = :workspace_id AND channel = :channel AND direct_id = :container
+    AND pair_a = :pair_a AND pair_b = :pair_b
+    AND NOT EXISTS (SELECT 1 FROM envelopes AS e
+        WHERE e.container = :container AND e.workspace_id = :workspace_id AND e.channel = :channel
+        AND e.pair_a = :pair_a AND e.pair_b = :pair_b)
+"""
+_SELECT_ROOMS: Final = """
+SELECT workspace_id, channel, direct_id,
+    CASE WHEN pair_a = ?1 THEN pair_b WHEN pair_b = ?1 THEN pair_a
+        WHEN pair_a IN (SELECT peer_id FROM identities) THEN pair_b ELSE pair_a END,
+    authoritative, messages, last_ms, last_seq
+FROM rooms
+WHERE (?1 IN (pair_a, pair_b) OR pair_a IN (SELECT peer_id FROM identities) OR pair_b IN (SELECT peer_id FROM identities))
+    AND (?2 IS NULL OR channel = ?2) ORDER BY last_seq DESC LIMIT ?3
+"""
+
+
+class Place(NamedTuple):
+    """A thread, or a direct room of one pair."""
+
+    workspace_id: str
+    channel: str
+    surface: str
+    container: str
+    pair_a: str | None
+    pair_b: str | None
+
+
+def bound(tx: Transaction, workspace_id: str, channel: str, direct_id: str) -> Binding | None:
+    """The pair that `direct_id` stands for at present; None when it was never used."""
+    row = tx.apart.execute(
+        "SELECT pair_a, pair_b, authoritative FROM rooms"
+        " WHERE workspace_id = ? AND channel = ? AND direct_id = ? AND current = 1",
+        (workspace_id, channel, direct_id),
+    ).fetchone()
+    return None if row is None else Binding((row[0], row[1]), authoritative=bool(row[2]))
+
+
+def bind(tx: Transaction, workspace_id: str, channel: str, direct_id: str, binding: Binding) -> None:
+    """From now on `direct_id` stands for the pair of `binding`; another pair's room stays, with its own messages."""
+    key = (workspace_id, channel, direct_id, *binding.pair)
+    tx.db.execute(
+        "UPDATE rooms SET current = 0 WHERE workspace_id = ? AND channel = ? AND direct_id = ? AND current = 1"
+        " AND (pair_a, pair_b) <> (?, ?)",
+        key,
+    )
+    tx.db.execute(_BIND, (*key, int(binding.authoritative)))
+
+
+def touch(tx: Transaction, envelope: Envelope, pair: Pair | None, seq: int, now_ms: int) -> None:
+    """Counts `envelope` in its thread or in its pair's room; without effect for discovery and unbound rooms."""
+    if envelope.surface == "thread":
+        tx.rows.threads.append(((envelope.workspace_id, envelope.channel, envelope.container or ""), now_ms, seq))
+    elif pair is not None:
+        place = (envelope.workspace_id, envelope.channel, envelope.container or "", *pair)
+        tx.rows.rooms.append((place, now_ms, seq))
+    tx.rows.waiting = True
+
+
+def forget_empty(tx: Transaction, places: Iterable[Place]) -> int:
+    """Drops the threads and rooms among `places` of which no envelope is left, with their bindings; how many they were."""
+    gone = 0
+    for place in places:
+        sql = _FORGET_THREAD if place.surface == "thread" else _FORGET_ROOM
+        gone += tx.db.execute(sql, place._asdict()).rowcount
+    return gone
+
+
+async def threads(
+    reader: aiosqlite.Connection, *, channel: str | None = None, limit: int = 100
+) -> list[control.Thread]:
+    """Threads with activity, latest first."""
+    rows = await fetch(
+        reader,
+        "SELECT workspace_id, channel, thread_id, messages, first_ms, last_ms, last_seq FROM threads"
+        " WHERE ?1 IS NULL OR channel = ?1 ORDER BY last_seq DESC LIMIT ?2",
+        [channel, limit],
+    )
+    return [
+        control.Thread(
+            workspace_id=row[0],
+            channel=row[1],
+            thread_id=row[2],
+            messages=row[3],
+            first_ms=row[4],
+            last_ms=row[5],
+            last_seq=row[6],
+        )
+        for row in rows
+    ]
+
+
+async def directs(
+    reader: aiosqlite.Connection, *, us: str, channel: str | None = None, limit: int = 100
+) -> list[control.Direct]:
+    """Direct rooms of `us`, or of an earlier id of ours, and one other peer, latest activity first."""
+    rows = await fetch(
+        reader,
+        _SELECT_ROOMS,
+        [us, channel, limit],
+    )
+    return [
+        control.Direct(
+            workspace_id=row[0],
+            channel=row[1],
+            direct_id=row[2],
+            peer=row[3],
+            trust="verified" if is_handle(row[3]) else "unverified",  # spec section 8: no handle gets in unverified
+            derived=bool(row[4]),
+            messages=row[5],
+            last_ms=row[6],
+            last_seq=row[7],
+        )
+        for row in rows
+    ]

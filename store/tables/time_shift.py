@@ -1,0 +1,30 @@
+"""Stored times that something waits for, as a whole: for when the clock that they were read from is set."""
+
+from typing import Final
+
+import aiosqlite
+
+from aghbus.store.engine.transaction import Transaction
+from aghbus.store.tables.envelopes import fetch
+
+_SHIFTS: Final = (
+    "UPDATE outbox SET next_ms = max(1, next_ms + ?) WHERE next_ms IS NOT NULL",
+    "UPDATE works SET due_ms = max(1, due_ms + ?) WHERE due_ms IS NOT NULL",
+    "UPDATE inbox SET lease_until_ms = max(1, lease_until_ms + ?) WHERE state = 'leased'",
+    "UPDATE inbox SET available_ms = max(1, available_ms + ?) WHERE state IN ('ready', 'leased') AND available_ms > 0",
+    "UPDATE chain_runs SET due_ms = max(1, due_ms + ?) WHERE due_ms IS NOT NULL",
+    "UPDATE bridge_log SET due_ms = max(1, due_ms + ?) WHERE due_ms IS NOT NULL",
+)
+
+
+def shift(tx: Transaction, step_ms: int) -> None:
+    """Moves retries, deadlines, leases, delays and times to live by `step_ms`, which is by how much the clock was set."""
+    for sql in _SHIFTS:
+        tx.db.execute(sql, (step_ms,))
+    tx.memory.inbox_due_ms.value = 0  # to be looked at
+
+
+async def last_ms(reader: aiosqlite.Connection) -> int:
+    """When the latest envelope was stored, in Unix milliseconds of the clock of then; 0 in an empty store."""
+    rows = await fetch(reader, "SELECT received_ms FROM envelopes ORDER BY seq DESC LIMIT 1", [])
+    return int(rows[0][0]) if rows else 0
