@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 
-from aghbus.cli.app.errors import CliError
+from aghbus.client.errors import ClientError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ def daemon_findings(context: Context) -> list[Finding]:
     try:
         status = context.api.get("/v1/status")
         received = context.api.get("/v1/messages", [("last", True), ("limit", RECENT_MESSAGES), ("direction", ["in"])])
-    except CliError as error:
+    except ClientError as error:
         hint = "see its log, or raise --timeout" if "`aghctl doctor`" in error.hint else error.hint
         return [own_clock, Finding("daemon", "fail", error.message, hint)]
     return [

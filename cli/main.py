@@ -6,10 +6,11 @@ import os
 import sys
 
 from aghbus.cli.app.arguments import GLOBAL_OPTIONS, HelpWanted, defaults, parse, take_globals
-from aghbus.cli.app.errors import BROKEN_PIPE, INTERRUPTED, YES, CliError, Unexpected, UsageError
+from aghbus.cli.app.errors import BROKEN_PIPE, INTERRUPTED, YES, exit_code_of
 from aghbus.cli.app.output import Output, flush, write
 from aghbus.cli.app.registry import COMMANDS, GROUPS, load, longest, members
 from aghbus.cli.context import Context
+from aghbus.client.errors import ClientError, Unexpected, UsageError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -29,7 +30,7 @@ def entry(argv: Sequence[str] | None = None) -> int:
         code = _run(words, options)
         flush()
         return code
-    except CliError as error:
+    except ClientError as error:
         return _report(error, options, words)
     except KeyboardInterrupt:
         return INTERRUPTED
@@ -104,14 +105,14 @@ def _help(name: str) -> int:
     return YES
 
 
-def _report(error: CliError, options: dict[str, Any], words: Sequence[str]) -> int:
+def _report(error: ClientError, options: dict[str, Any], words: Sequence[str]) -> int:
     form = options["output"] or _form_in(words)
     try:  # noqa: SIM105 - contextlib is slow to load
         flush()
-    except (BrokenPipeError, CliError):
+    except (BrokenPipeError, ClientError):
         pass  # this error is the one to tell
     Output(form).error(error)
-    return error.exit_code
+    return exit_code_of(error)
 
 
 def _form_in(words: Sequence[str]) -> str:

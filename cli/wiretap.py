@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import socket
 
-from aghbus.cli.app.errors import Unexpected
+from aghbus.client.errors import Unexpected
 
 TIMEOUT = 10.0
 """Seconds for each step with a server on this machine."""

@@ -1,10 +1,10 @@
-"""The daemon's local API: JSON in, JSON out, errors as `CliError`s."""
+"""The daemon's local API: JSON in, JSON out, errors as `ClientError`s."""
 
 from __future__ import annotations
 
 import json
 
-from aghbus.cli.app.errors import RefusedByDaemon, Unexpected
+from aghbus.client.errors import RefusedByDaemon, Unexpected
 from aghbus.client.http import ConnectionLost, Endpoint, Response, request, target, unreachable
 
 TYPE_CHECKING = False

@@ -10,8 +10,8 @@ from __future__ import annotations
 import json
 import time
 
-from aghbus.cli.app.errors import RefusedByDaemon
 from aghbus.client.api import answer_of
+from aghbus.client.errors import RefusedByDaemon
 from aghbus.client.http import ConnectionLost, Response, request, target, unreachable
 
 TYPE_CHECKING = False

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import socket
 
-from aghbus.cli.app.errors import Unexpected, Unreachable
+from aghbus.client.errors import Unexpected, Unreachable
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

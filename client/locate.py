@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import socket
 
-from aghbus.cli.app.errors import Unreachable, UsageError
+from aghbus.client.errors import Unreachable, UsageError
 from aghbus.client.http import Endpoint
 from aghbus.store.host.locations import LocationError, default_name, is_legal_name, locate, private_folder_problem
 

@@ -7,7 +7,7 @@ help texts and the shell completions. Long options are never abbreviated; `--` e
 
 from __future__ import annotations
 
-from aghbus.cli.app.errors import UsageError
+from aghbus.client.errors import UsageError
 
 TYPE_CHECKING = False  # typing itself would cost a fifth of the start-up time
 if TYPE_CHECKING:

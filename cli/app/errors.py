@@ -1,18 +1,8 @@
-"""What can go wrong for a person at the terminal, and the exit code of each (docs/cli.md, "Exit codes").
-
-CliError                an error with an exit code, a stable machine-readable code, a message and a hint
-├── UsageError          2: the command line is wrong; nothing was asked of the daemon
-├── AnswerIsNo          1: everything worked, and the answer is no
-├── Unreachable         3: no daemon answers there
-├── RefusedByDaemon     4: the daemon said no; its own code, message and hint
-└── Unexpected          5: an answer that no daemon of ours gives, or a defect
-"""
+"""Exit codes of `aghctl` (docs/cli.md, "Exit codes"), and the error that is a negative answer."""
 
 from __future__ import annotations
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any
+from aghbus.client.errors import ClientError, RefusedByDaemon, Unreachable, UsageError
 
 YES = 0
 NO = 1
@@ -38,50 +28,15 @@ EXIT_CODES = (
 """Every exit code with its meaning: `aghctl --help` and docs/cli.md print this table."""
 
 
-class CliError(Exception):
-    """Ends the command with `exit_code`. `code` is for machines, `hint` says what to do next (may be empty)."""
-
-    exit_code = UNEXPECTED
-    default_code = "unexpected"
-
-    def __init__(self, message: str, hint: str = "", code: str = "") -> None:
-        super().__init__(message)
-        self.message = message
-        self.hint = hint
-        self.code = code or self.default_code
-
-
-class UsageError(CliError):
-    """The command line breaks a rule; the message names option and rule."""
-
-    exit_code = USAGE
-    default_code = "usage"
-
-
-class AnswerIsNo(CliError):
+class AnswerIsNo(ClientError):
     """The request was carried out and the answer is no."""
 
-    exit_code = NO
     default_code = "no"
 
 
-class Unreachable(CliError):
-    """No daemon at that address, or it went away and did not come back in time."""
-
-    exit_code = UNREACHABLE
-    default_code = "unreachable"
+_EXIT_CODES = ((AnswerIsNo, NO), (UsageError, USAGE), (Unreachable, UNREACHABLE), (RefusedByDaemon, REFUSED))
 
 
-class RefusedByDaemon(CliError):
-    """An error answer of the API. `answer` is the whole of it: some errors say more than code, message and hint."""
-
-    exit_code = REFUSED
-    default_code = "refused"
-
-    def __init__(self, message: str, hint: str = "", code: str = "", answer: dict[str, Any] | None = None) -> None:
-        super().__init__(message, hint, code)
-        self.answer: dict[str, Any] = answer or {}
-
-
-class Unexpected(CliError):
-    """Not an answer of our API, an internal error of the daemon, or a defect in this tool."""
+def exit_code_of(error: ClientError) -> int:
+    """The exit code for an error that ends the command."""
+    return next((code for kind, code in _EXIT_CODES if isinstance(error, kind)), UNEXPECTED)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from aghbus.cli.app.arguments import GLOBAL_OPTIONS, Command, Option, Positional
-from aghbus.cli.app.errors import EXIT_CODES, UsageError
+from aghbus.cli.app.errors import EXIT_CODES
 from aghbus.cli.app.registry import COMMANDS, GROUPS, load, members
+from aghbus.client.errors import UsageError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

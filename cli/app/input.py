@@ -6,7 +6,7 @@ import sys
 import time
 
 from aghbus.cli.app.arguments import Option, Positional, whole
-from aghbus.cli.app.errors import UsageError
+from aghbus.client.errors import UsageError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

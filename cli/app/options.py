@@ -6,7 +6,7 @@ import json
 import sys
 
 from aghbus.cli.app.arguments import Option, lifetime, limit
-from aghbus.cli.app.errors import UsageError
+from aghbus.client.errors import UsageError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -7,14 +7,14 @@ from __future__ import annotations
 
 import sys
 
-from aghbus.cli.app.errors import Unexpected
+from aghbus.client.errors import Unexpected
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
-    from aghbus.cli.app.errors import CliError
+    from aghbus.client.errors import ClientError
 
 
 class Output:
@@ -64,7 +64,7 @@ class Output:
         if self.human:
             complain(text + "\n")
 
-    def error(self, error: CliError) -> None:
+    def error(self, error: ClientError) -> None:
         """An error on standard error: `aghctl: …` and its hint, or `{code, message, hint}`."""
         if not self.human:
             complain(dumps({"code": error.code, "message": error.message, "hint": error.hint}) + "\n")

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import time
 
-from aghbus.cli.app.errors import CliError, RefusedByDaemon
 from aghbus.cli.app.output import flush
 from aghbus.cli.bridge.findings import tell
+from aghbus.client.errors import ClientError, RefusedByDaemon
 from aghbus.client.events import FIRST_PAUSE, LAST_PAUSE, follow
 
 TYPE_CHECKING = False
@@ -43,7 +43,7 @@ def persist(api: Api, path: str, ask: dict[str, Any]) -> dict[str, Any]:
     while True:
         try:
             return api.post(path, ask)
-        except CliError as error:
+        except ClientError as error:
             passing = not isinstance(error, RefusedByDaemon) or error.code == "unavailable"
             if not passing or time.monotonic() >= deadline:
                 raise

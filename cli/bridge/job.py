@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from aghbus.cli.app.errors import RefusedByDaemon
 from aghbus.cli.worker.daemon_client import MOOT, Desk
 from aghbus.cli.worker.job import Job
 from aghbus.cli.worker.journal import Entry
@@ -13,6 +12,7 @@ from aghbus.cli.worker.options import Plan
 from aghbus.cli.worker.process import Ended, Process
 from aghbus.cli.worker.reporter import Reporter
 from aghbus.cli.worker.result import Outcome, failed, outcome
+from aghbus.client.errors import RefusedByDaemon
 from aghbus.protocol.adapters.attachments import MAX_MESSAGE_BYTES
 
 HAND_OVER = "hand over"

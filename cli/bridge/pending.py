@@ -5,8 +5,8 @@ from __future__ import annotations
 import contextlib
 import threading
 
-from aghbus.cli.app.errors import CliError
 from aghbus.cli.worker.daemon_client import MAX_LISTED
+from aghbus.client.errors import ClientError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ class Printed:
         if not self._counts:
             return
         query = [("state", "working"), ("state", "needs_input"), ("role", "target"), ("limit", MAX_LISTED)]
-        with contextlib.suppress(CliError):
+        with contextlib.suppress(ClientError):
             for work in api.get("/v1/works", query)["works"]:
                 with self._lock:
                     self._works[work["channel"], work["work_id"]] = None

@@ -11,7 +11,8 @@ import contextlib
 import os
 import stat
 
-from aghbus.cli.app.errors import AnswerIsNo, UsageError
+from aghbus.cli.app.errors import AnswerIsNo
+from aghbus.client.errors import UsageError
 from aghbus.protocol.adapters.humaninloop.files import same_name
 
 TYPE_CHECKING = False

@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 import os
 
-from aghbus.cli.app.errors import CliError, RefusedByDaemon
 from aghbus.cli.app.message_text import TERMINAL
 from aghbus.cli.bridge.deliver import persist
 from aghbus.cli.bridge.findings import tell
 from aghbus.cli.bridge.pending import reports
+from aghbus.client.errors import ClientError, RefusedByDaemon
 from aghbus.client.http import quote
 
 TYPE_CHECKING = False
@@ -114,7 +114,7 @@ class Inward:
     def _has_ended(self, channel: str, work_id: str) -> bool:
         try:
             detail = self._api.get(f"/v1/works/{quote(work_id)}", [("channel", channel)])
-        except CliError as error:
+        except ClientError as error:
             return isinstance(error, RefusedByDaemon) and error.code == "not_found"
         return detail["work"]["state"] in TERMINAL
 

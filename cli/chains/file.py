@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from aghbus.cli.app.arguments import Positional
-from aghbus.cli.app.errors import AnswerIsNo, UsageError
+from aghbus.cli.app.errors import AnswerIsNo
 from aghbus.cli.app.input import opened
+from aghbus.client.errors import UsageError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

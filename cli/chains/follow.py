@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import time
 
-from aghbus.cli.app.errors import NO, YES, RefusedByDaemon, Unreachable
+from aghbus.cli.app.errors import NO, YES
 from aghbus.cli.app.text import quoted, safe, shell
 from aghbus.cli.chains.text import change_line
+from aghbus.client.errors import RefusedByDaemon, Unreachable
 from aghbus.client.http import quote
 
 TYPE_CHECKING = False

@@ -7,10 +7,11 @@ import stat
 import sys
 
 from aghbus.cli.app.arguments import Command, Option, Positional
-from aghbus.cli.app.errors import YES, Unexpected, UsageError
+from aghbus.cli.app.errors import YES
 from aghbus.cli.app.output import unwritable
 from aghbus.cli.app.text import safe, size
 from aghbus.client.api import answer_of
+from aghbus.client.errors import Unexpected, UsageError
 from aghbus.client.http import ConnectionLost, quote, request, unreachable
 from aghbus.protocol.api.artifact_uri import PART_RULE, URI_PREFIX, is_part, parse_uri
 

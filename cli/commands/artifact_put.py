@@ -6,9 +6,10 @@ import os
 import stat
 
 from aghbus.cli.app.arguments import Command, Option, Positional
-from aghbus.cli.app.errors import YES, UsageError
+from aghbus.cli.app.errors import YES
 from aghbus.cli.app.text import safe, size
 from aghbus.client.api import answer_of
+from aghbus.client.errors import UsageError
 from aghbus.client.http import ConnectionLost, Response, quote, unreachable
 
 TYPE_CHECKING = False

@@ -8,8 +8,9 @@ from __future__ import annotations
 from contextlib import contextmanager
 
 from aghbus.cli.app.arguments import Command, Option, whole
-from aghbus.cli.app.errors import NO, YES, AnswerIsNo, Unexpected
+from aghbus.cli.app.errors import NO, YES, AnswerIsNo
 from aghbus.cli.app.text import safe
+from aghbus.client.errors import Unexpected
 from aghbus.client.locate import chosen_name, locations
 
 TYPE_CHECKING = False

@@ -9,10 +9,11 @@ import sys
 import time
 
 from aghbus.cli.app.arguments import Command, Option
-from aghbus.cli.app.errors import YES, AnswerIsNo, CliError
+from aghbus.cli.app.errors import YES, AnswerIsNo
 from aghbus.cli.app.text import fields
 from aghbus.cli.sandbox.bench import messages, whois, works
 from aghbus.cli.sandbox.sandbox import START_SECONDS, Playground, eventually
+from aghbus.client.errors import ClientError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -66,7 +67,7 @@ def _until_connected(api: Api) -> None:
         nonlocal failed_at, why
         try:
             broker = api.get("/v1/status")["broker"]
-        except CliError:
+        except ClientError:
             return False
         why = broker["last_error"] or ""
         failed_at = failed_at or (time.monotonic() if why else 0.0)

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from aghbus.cli.app.arguments import Command, Option, Positional, defaults
-from aghbus.cli.app.errors import INTERRUPTED, NO, YES, UsageError
+from aghbus.cli.app.errors import INTERRUPTED, NO, YES
 from aghbus.cli.app.options import CHANNEL
 from aghbus.cli.commands.serve import RUNNING, journal_folder, plan_of
+from aghbus.client.errors import UsageError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from aghbus.cli.app.arguments import Command, Option
-from aghbus.cli.app.errors import YES, AnswerIsNo, UsageError
+from aghbus.cli.app.errors import YES, AnswerIsNo
 from aghbus.cli.app.input import opened
 from aghbus.cli.app.options import CHANNEL
 from aghbus.cli.app.text import safe, shell, size, table
 from aghbus.cli.bridge.safe_write import Application
 from aghbus.client.api import answer_of
+from aghbus.client.errors import UsageError
 from aghbus.client.http import ConnectionLost, quote, request, unreachable
 from aghbus.protocol.adapters.attachments import MAX_MESSAGE_BYTES, fetched, reference_in
 from aghbus.protocol.adapters.humaninloop.files import plan_files

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from aghbus.cli.app.arguments import Command, Positional
-from aghbus.cli.app.errors import YES, RefusedByDaemon
+from aghbus.cli.app.errors import YES
 from aghbus.cli.app.output import dumps
 from aghbus.cli.app.text import safe, table
+from aghbus.client.errors import RefusedByDaemon
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

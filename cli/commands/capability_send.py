@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from aghbus.cli.app.arguments import Command, Option, Positional
-from aghbus.cli.app.errors import YES, RefusedByDaemon
+from aghbus.cli.app.errors import YES
 from aghbus.cli.app.message_text import sent_line
 from aghbus.cli.app.options import SENDING, THREAD, one_of, sending
 from aghbus.cli.commands.capability import record
+from aghbus.client.errors import RefusedByDaemon
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from aghbus.cli.app.arguments import Command, Option, whole
-from aghbus.cli.app.errors import NO, YES, UsageError
+from aghbus.cli.app.errors import NO, YES
 from aghbus.cli.app.input import FILE, clock, lines
 from aghbus.cli.app.output import flush
 from aghbus.cli.bridge.findings import tell
+from aghbus.client.errors import UsageError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

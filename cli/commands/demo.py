@@ -6,10 +6,11 @@ import os
 import time
 
 from aghbus.cli.app.arguments import Command
-from aghbus.cli.app.errors import NO, YES, CliError
+from aghbus.cli.app.errors import NO, YES
 from aghbus.cli.app.text import indented, safe
 from aghbus.cli.sandbox.demo import Play
 from aghbus.cli.sandbox.sandbox import Playground
+from aghbus.client.errors import ClientError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -40,7 +41,7 @@ def _play(context: Context, scenes: list[dict[str, Any]], title: str, action: An
         context.output.event(title, lambda text: f"{len(scenes) + 1}. {text}")
     try:
         scene = {"step": title, "ok": True, "detail": action()}
-    except CliError as error:
+    except ClientError as error:
         scene = {"step": title, "ok": False, "detail": error.message}
     scenes.append(scene)
     if context.output.human:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from aghbus.cli.app.arguments import Command, Option, Positional
-from aghbus.cli.app.errors import YES, UsageError
+from aghbus.cli.app.errors import YES
+from aghbus.client.errors import UsageError
 from aghbus.protocol.identifiers import direct_id, is_channel, is_peer, is_workspace_id, route_token
 
 TYPE_CHECKING = False

@@ -5,8 +5,9 @@ from __future__ import annotations
 import time
 
 from aghbus.cli.app.arguments import Command, Option, Positional, seconds, whole
-from aghbus.cli.app.errors import YES, UsageError
+from aghbus.cli.app.errors import YES
 from aghbus.cli.app.text import moment, safe
+from aghbus.client.errors import UsageError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from aghbus.cli.app.arguments import Command, Option
-from aghbus.cli.app.errors import YES, UsageError
+from aghbus.cli.app.errors import YES
+from aghbus.client.errors import UsageError
 from aghbus.protocol.identifiers import is_channel, is_peer, is_workspace_id
 
 TYPE_CHECKING = False

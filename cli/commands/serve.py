@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from aghbus.cli.app.arguments import Command, Option, Positional, lifetime, seconds, whole
-from aghbus.cli.app.errors import UsageError
+from aghbus.client.errors import UsageError
 from aghbus.client.locate import locations
 
 TYPE_CHECKING = False

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from aghbus.cli.app.arguments import Command, Option, Positional
-from aghbus.cli.app.errors import YES, UsageError
+from aghbus.cli.app.errors import YES
 from aghbus.cli.app.text import fields, indented, moment, safe, table
+from aghbus.client.errors import UsageError
 from aghbus.client.http import quote
 
 TYPE_CHECKING = False

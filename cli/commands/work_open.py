@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from aghbus.cli.app.arguments import Command, Option, seconds
-from aghbus.cli.app.errors import YES, UsageError
+from aghbus.cli.app.errors import YES
 from aghbus.cli.app.message_text import sent_line
 from aghbus.cli.app.options import ARTIFACT, SENDING, THREAD, one_of, sending, stdin_or
 from aghbus.cli.app.text import safe, shell
+from aghbus.client.errors import UsageError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

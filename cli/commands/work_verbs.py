@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from aghbus.cli.app.arguments import Command, Option, Positional
-from aghbus.cli.app.errors import YES, UsageError
+from aghbus.cli.app.errors import YES
 from aghbus.cli.app.options import ARTIFACT, SENDING, json_object, sending, stdin_or
 from aghbus.cli.app.text import safe, shell
+from aghbus.client.errors import UsageError
 from aghbus.client.http import quote
 
 TYPE_CHECKING = False

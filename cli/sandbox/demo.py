@@ -36,7 +36,7 @@ class Play:
         self._worker: Api
 
     def scenes(self) -> Iterator[Scene]:
-        """Title and action of each scene; an action raises CliError when it did not go as it must."""
+        """Title and action of each scene; an action raises ClientError when it did not go as it must."""
         yield "two daemons on an embedded broker", self._start
         yield "discovery: who can test.run?", self._discover
         yield "work: handed over, and found in the worker's inbox", self._open

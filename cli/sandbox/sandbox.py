@@ -11,8 +11,8 @@ import sys
 import tempfile
 import time
 
-from aghbus.cli.app.errors import CliError, Unexpected
 from aghbus.client.api import Api
+from aghbus.client.errors import ClientError, Unexpected
 from aghbus.client.http import Endpoint
 from aghbus.store.host.locations import Locations, locate
 
@@ -86,7 +86,7 @@ class Playground:
                 raise Unexpected(f"a throw-away daemon ended: {self._last_words()}", "try `aghctl doctor`")
             try:
                 return bool(api.get("/v1/status")["ready"])
-            except CliError:
+            except ClientError:
                 return False
 
         if not eventually(ready, START_SECONDS):

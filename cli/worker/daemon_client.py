@@ -6,8 +6,8 @@ import time
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from aghbus.cli.app.errors import CliError, RefusedByDaemon, Unexpected, Unreachable
 from aghbus.client.api import Api
+from aghbus.client.errors import ClientError, RefusedByDaemon, Unexpected, Unreachable
 from aghbus.client.events import FIRST_PAUSE, LAST_PAUSE
 from aghbus.client.http import quote
 
@@ -109,7 +109,7 @@ class Desk:
             return  # pruned by retention, or in somebody else's hands
 
 
-def is_passing(error: CliError) -> bool:
+def is_passing(error: ClientError) -> bool:
     """Whether the same request may get through later."""
     return not isinstance(error, RefusedByDaemon) or error.code == "unavailable"
 

@@ -7,7 +7,6 @@ import threading
 import time
 from typing import Any
 
-from aghbus.cli.app.errors import CliError, RefusedByDaemon
 from aghbus.cli.app.text import span
 from aghbus.cli.worker import artifacts as worker_artifacts
 from aghbus.cli.worker import input as worker_input
@@ -18,6 +17,7 @@ from aghbus.cli.worker.options import Plan
 from aghbus.cli.worker.process import TAIL_BYTES, Ended, Process, StopReason
 from aghbus.cli.worker.reporter import Reporter
 from aghbus.cli.worker.result import Outcome, failed, line, outcome
+from aghbus.client.errors import ClientError, RefusedByDaemon
 
 _HIDDEN = "running; its last line is not shown, because it looks like it holds a credential"
 KEEP_ALIVE = 3
@@ -235,5 +235,5 @@ class Job:
                 self.stop("canceled")
             elif error.code == "secret_like" and text != _HIDDEN:  # a sign of life without what the command has said
                 self._beat(_HIDDEN, unheard)
-        except CliError:
+        except ClientError:
             return  # the daemon is away: the next heartbeat tells

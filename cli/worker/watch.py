@@ -6,10 +6,10 @@ import threading
 import time
 from typing import TYPE_CHECKING, Any
 
-from aghbus.cli.app.errors import CliError
 from aghbus.cli.app.message_text import TERMINAL
 from aghbus.cli.worker.daemon_client import GaveUp
 from aghbus.client.api import Api
+from aghbus.client.errors import ClientError
 from aghbus.client.events import LAST_PAUSE, follow
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ class EventWatch:
                 for event in follow(self._api, [("kind", KINDS)], self._since, lambda why: None):
                     self._since = event["seq"]
                     self._on_event(event)
-            except (CliError, GaveUp):
+            except (ClientError, GaveUp):
                 time.sleep(LAST_PAUSE)  # away for longer than a stream waits: the worker's own requests say so
 
     def _on_event(self, event: dict[str, Any]) -> None:

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from aghbus.cli.app.errors import INTERRUPTED, NO, YES, CliError, RefusedByDaemon, Unreachable
+from aghbus.cli.app.errors import INTERRUPTED, NO, YES
 from aghbus.cli.app.message_text import TERMINAL
 from aghbus.cli.app.output import Output
 from aghbus.cli.worker.daemon_client import LEASE_SPARE, Desk, GaveUp, is_passing, opens
@@ -22,6 +22,7 @@ from aghbus.cli.worker.reporter import Reporter
 from aghbus.cli.worker.wakeup import Bell
 from aghbus.cli.worker.watch import EventWatch, Pulse
 from aghbus.client.api import Api
+from aghbus.client.errors import ClientError, RefusedByDaemon, Unreachable
 
 SERVED = ("complete", "asked")
 """Verbs of jobs that went well: what a bridged command asks is an answer, too."""
@@ -100,7 +101,7 @@ class Worker:
                 self._consider(work)
         except GaveUp:
             return 0.0
-        except CliError as error:
+        except ClientError as error:
             if not is_passing(error):
                 raise
             return TRY_AGAIN

@@ -14,10 +14,11 @@ from typing import Any
 import pytest
 
 from aghbus.cli.app.arguments import GLOBAL_OPTIONS, defaults, parse
-from aghbus.cli.app.errors import AnswerIsNo, CliError, UsageError
+from aghbus.cli.app.errors import AnswerIsNo
 from aghbus.cli.bridge.safe_write import Application, Refused
 from aghbus.cli.commands.bridge_apply import COMMANDS
 from aghbus.cli.context import Context
+from aghbus.client.errors import ClientError, UsageError
 from aghbus.protocol.adapters.humaninloop.files import PlannedFile
 from tests.support.daemons import Daemon, Home, wait_for
 
@@ -412,7 +413,7 @@ def test_what_the_command_refuses(root: Path, file: Path, content: Any, code: st
 
 def test_work_and_file_exclude_each_other(root: Path) -> None:
     for argv in (["--root", str(root)], ["--root", str(root), "--work", "w", "--file", "f"]):
-        with pytest.raises(CliError) as caught:
+        with pytest.raises(ClientError) as caught:
             run(*argv)
         assert caught.value.code == "usage"
 

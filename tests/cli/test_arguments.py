@@ -20,7 +20,7 @@ from aghbus.cli.app.arguments import (
     take_globals,
     whole,
 )
-from aghbus.cli.app.errors import UsageError
+from aghbus.client.errors import UsageError
 
 COMMAND = Command(
     lambda context, values: 0,

@@ -11,10 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from aghbus.cli.app.arguments import GLOBAL_OPTIONS, LONGEST_SPAN, defaults
-from aghbus.cli.app.errors import CliError, RefusedByDaemon, Unexpected, Unreachable
+from aghbus.cli.app.errors import exit_code_of
 from aghbus.cli.context import Context
 from aghbus.cli.health_checks import daemon_findings
 from aghbus.client.api import Api
+from aghbus.client.errors import ClientError, RefusedByDaemon, Unexpected, Unreachable
 from aghbus.client.events import follow, messages
 from aghbus.client.http import Endpoint, quote, target
 
@@ -105,7 +106,7 @@ def test_a_wait_that_poll_cannot_count_is_cut(tmp_path: Path) -> None:
         (b"HTTP/1.1 500 Oops\r\n\r\n{}", Unexpected),
     ],
 )
-def test_what_is_no_answer_of_ours_is_an_error(answer: bytes, error: type[CliError], tmp_path: Path) -> None:
+def test_what_is_no_answer_of_ours_is_an_error(answer: bytes, error: type[ClientError], tmp_path: Path) -> None:
     with serving(tmp_path / "s", [[answer]]), pytest.raises(error):
         Api(Endpoint(path=str(tmp_path / "s")), 10).get("/v1/status")
 
@@ -115,7 +116,7 @@ def test_the_daemons_refusal_keeps_code_message_and_hint(tmp_path: Path) -> None
     with serving(tmp_path / "s", [[b"HTTP/1.1 409 Conflict\r\n\r\n" + body]]), pytest.raises(RefusedByDaemon) as caught:
         Api(Endpoint(path=str(tmp_path / "s")), 10).post("/v1/works/w/complete", {})
     assert (caught.value.code, caught.value.message, caught.value.hint) == ("work_closed", "it is over", "open another")
-    assert caught.value.exit_code == 4
+    assert exit_code_of(caught.value) == 4
 
 
 def test_doctor_does_not_send_to_doctor(tmp_path: Path) -> None:

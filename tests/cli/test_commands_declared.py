@@ -10,10 +10,11 @@ import msgspec
 import pytest
 
 from aghbus.cli.app.arguments import GLOBAL_OPTIONS, defaults, parse
-from aghbus.cli.app.errors import EXIT_CODES, UsageError
+from aghbus.cli.app.errors import EXIT_CODES
 from aghbus.cli.app.registry import COMMANDS, GROUPS, load, longest, members
 from aghbus.cli.commands import capability_send, inbox_next, inbox_settle, say, whois, work_open, work_verbs
 from aghbus.cli.main import entry
+from aghbus.client.errors import UsageError
 from aghbus.protocol.api import models as control
 
 REPOSITORY = Path(__file__).parent.parent.parent

@@ -1,0 +1,52 @@
+"""Errors of the client, each with a stable code for machines and a hint for people.
+
+ClientError             code, message and hint
+├── UsageError          an argument is wrong; nothing was asked of the daemon
+├── Unreachable         no daemon answers at the address
+├── RefusedByDaemon     the daemon answered with an error
+└── Unexpected          the answer is none of the API, or the daemon failed internally
+"""
+
+from __future__ import annotations
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+
+class ClientError(Exception):
+    """An error with a machine-readable `code`, a `message` and a `hint` (may be empty) that names the next step."""
+
+    default_code = "unexpected"
+
+    def __init__(self, message: str, hint: str = "", code: str = "") -> None:
+        super().__init__(message)
+        self.message = message
+        self.hint = hint
+        self.code = code or self.default_code
+
+
+class UsageError(ClientError):
+    """An argument breaks a rule; the message names the argument and the rule."""
+
+    default_code = "usage"
+
+
+class Unreachable(ClientError):
+    """No daemon listens at the address, or it stopped and did not come back in time."""
+
+    default_code = "unreachable"
+
+
+class RefusedByDaemon(ClientError):
+    """An error response of the API. `answer` is the whole JSON object, which may have more members than an error needs."""
+
+    default_code = "refused"
+
+    def __init__(self, message: str, hint: str = "", code: str = "", answer: dict[str, Any] | None = None) -> None:
+        super().__init__(message, hint, code)
+        self.answer: dict[str, Any] = answer or {}
+
+
+class Unexpected(ClientError):
+    """A response that the API does not define, an internal error of the daemon, or a defect of this client."""
