@@ -12,27 +12,11 @@ from aghbus.cli.app.arguments import GLOBAL_OPTIONS, defaults, parse
 from aghbus.cli.app.registry import load
 from aghbus.cli.commands.convert import converter_of
 from aghbus.protocol.envelope import parse as parse_envelope
+from tests.support.convert_cases import FOREIGN, INPUT, NOW, OUTPUT, RESPONSE, envelope, examples, trace
 
-NOW = 1_780_000_000
-FOREIGN = ("sentient", "humaninloop", "agentos", "sacp")
 ALL = ("agh", *FOREIGN)
-EXAMPLES = [
-    json.loads(line)
-    for line in (Path(__file__).parent.parent / "vectors" / "seed_examples.jsonl").read_text().splitlines()
-]
 DESERVED = {"clock_skew", "uuid_version", "feature_root_stripped"}
 """What the seeds' own examples may be told: they are months old, of UUID version 1, and one path is repo-relative."""
-RESPONSE = {"thought": "adding", "status": "success", "data": {"sum": 10}, "message": "It is ten."}
-OUTPUT = {"success": True, "summary": "done", "artifacts": [], "recommendation": "proceed", "notes": []}
-INPUT = {
-    "context": {"feature_id": "005", "workflow": "specify", "iteration": 1},
-    "paths": {"feature_root": "specs/005/"},
-    "task": {"action": "write_spec", "params": {}},
-}
-
-
-def examples(format: str) -> list[Any]:
-    return [example["value"] for example in EXAMPLES if example["format"] == format]
 
 
 def convert(source: str, target: str, *lines: Any, options: tuple[str, ...] = ()) -> list[dict[str, Any]]:
@@ -274,30 +258,6 @@ def test_the_same_message_again_is_the_same_envelope() -> None:
     assert again["messages"] == first["messages"]
     assert "repeated" in rules(again)
     assert ("/id", "id_conflict") in errors(changed)
-
-
-def envelope(**changes: Any) -> dict[str, Any]:
-    document = {
-        "protocol": "agh-network/v0",
-        "id": "msg_1",
-        "workspace_id": "w",
-        "kind": "say",
-        "channel": "c",
-        "from": "ops",
-        "to": "worker",
-        "ts": 5,
-        "surface": "thread",
-        "thread_id": "thread_one",
-        "work_id": "work_1",
-        "body": {"text": "add 5 and 5", "intent": "request"},
-    }
-    return {**document, **changes}
-
-
-def trace(state: str, **changes: Any) -> dict[str, Any]:
-    body = {"state": state, "message": "said", "result": {"n": 1}}
-    fields = {"id": f"msg_{state}", "kind": "trace", "from": "worker", "to": "ops", "body": body}
-    return envelope(**{**fields, **changes})
 
 
 def test_envelopes_are_judged_as_in_their_own_second_and_their_rules_named() -> None:

@@ -13,7 +13,7 @@ from aghbus.cli.commands.convert import converter_of
 from aghbus.cli.convert.loss import lost
 from aghbus.protocol.adapters.model import Finding
 from aghbus.protocol.envelope import parse as parse_envelope
-from tests.cli.test_convert import FOREIGN, INPUT, NOW, OUTPUT, RESPONSE, envelope, examples, trace
+from tests.support.convert_cases import FOREIGN, INPUT, NOW, OUTPUT, RESPONSE, envelope, examples, trace
 
 json_values = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8),

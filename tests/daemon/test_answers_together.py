@@ -15,8 +15,8 @@ from aghbus.protocol.acks import Ack, encode_ack
 from aghbus.store.engine.writer import Job
 from aghbus.store.errors import StoreUnavailable
 from aghbus.store.tables.outbox import Outgoing
-from tests.daemon.test_silent_peers import Wire, publishing, send
-from tests.store.makers import rows
+from tests.support.makers import rows
+from tests.support.publishing import Wire, publishing, send
 
 
 class Quiet(Wire):

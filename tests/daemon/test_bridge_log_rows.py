@@ -10,8 +10,7 @@ from aghbus.daemon.bridge.format_log import WAITS, keep_record, run_out
 from aghbus.store.engine.database import Store
 from aghbus.store.engine.transaction import Transaction
 from aghbus.store.tables import bridge_log
-
-ASKED_MS = 1_780_000_000_250
+from tests.support.bridge_log import ASKED_MS, record
 
 
 @pytest.fixture
@@ -19,22 +18,6 @@ async def store(tmp_path: Path) -> AsyncIterator[Store]:
     opened = await Store.open(tmp_path / "store.db", synchronous="normal")
     yield opened
     await opened.close()
-
-
-def record(message_id: str, direction: str, *, answers: str | None = None, waits: int | None = None) -> dict[str, Any]:
-    row = {
-        "messageId": message_id,
-        "timestamp": "2026-05-28T20:26:40Z",
-        "direction": direction,
-        "fromAgent": "asker",
-        "toAgent": "helper",
-        "type": "query",
-        "status": "success",
-        "latencyMs": 0,
-        "evidenceCount": 0,
-        "confidenceScore": 0,
-    }
-    return {"row": row, "answers": answers, "waits": waits}
 
 
 async def asked(store: Store) -> None:

@@ -26,10 +26,10 @@ from aghbus.protocol.api.models import Artifact, Event
 from aghbus.store.engine.database import Store
 from aghbus.store.tables import bridge_log
 from aghbus.store.tables import bridge_messages as bridge
-from tests.daemon.test_bridge_log_rows import ASKED_MS, record
-from tests.daemon.test_silent_peers import Hand, Up
-from tests.e2e.test_bridge import query
-from tests.store.makers import BOB, US, WORKSPACE, receive, say
+from tests.support.bridge_daemons import query
+from tests.support.bridge_log import ASKED_MS, record
+from tests.support.makers import BOB, US, WORKSPACE, receive, say
+from tests.support.publishing import Hand, Up
 
 WITHIN = 20.0
 MESSAGE = query("asker", "helper", type="event")

@@ -28,10 +28,10 @@ from aghbus.protocol.api.models import Artifact
 from aghbus.store.engine.database import Store
 from aghbus.store.engine.transaction import Transaction
 from aghbus.store.errors import StoreUnavailable
-from tests.daemon.test_silent_peers import Up
-from tests.e2e.test_chains import asked, chain
-from tests.store.makers import BOB, US
+from tests.support.chain_agents import asked, chain
+from tests.support.makers import BOB, US
 from tests.support.natsutil import wait_until
+from tests.support.publishing import Up
 
 WITHIN = 20.0
 LARGE = chain({"a": {"peer": BOB, "format": "agentos", "input": asked("{{input}} {{input}}")}})

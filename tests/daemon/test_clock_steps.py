@@ -19,7 +19,7 @@ from aghbus.protocol.bodies import PeerCard
 from aghbus.store.engine.database import Store
 from aghbus.store.engine.transaction import Transaction
 from aghbus.store.tables import inbox
-from tests.store.makers import receive, rows, say
+from tests.support.makers import receive, rows, say
 
 DAY_MS = 86_400_000
 

@@ -21,7 +21,7 @@ from aghbus.protocol.errors import NotFound
 from aghbus.store.engine.database import Store
 from aghbus.store.engine.transaction import Transaction
 from aghbus.store.tables import inbox
-from tests.store.makers import NOW_MS, receiving, say
+from tests.support.makers import NOW_MS, receiving, say
 from tests.support.natsutil import wait_until
 
 VISIBLE_MS = 60_000

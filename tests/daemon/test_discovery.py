@@ -18,7 +18,7 @@ from aghbus.protocol.envelope import parse
 from aghbus.store.engine.dedup import key_of
 from aghbus.store.engine.transaction import Transaction
 from aghbus.store.errors import StoreUnavailable
-from tests.daemon.test_flood import Bench, bench
+from tests.support.intake_bench import Bench, bench
 from tests.support.natsutil import wait_until
 
 CARD = {"peer_id": "worker", "profiles_supported": [], "capabilities": ["test.run"], "artifacts_supported": []}

@@ -18,7 +18,7 @@ from aghbus.daemon.services.event_stream import follow
 from aghbus.protocol.api.models import Event
 from aghbus.store.engine import event_buffer as tails
 from aghbus.store.engine.database import Store
-from tests.store.makers import BOB, EVE, receiving, rows, say
+from tests.support.makers import BOB, EVE, receiving, rows, say
 
 EVERYTHING = EventFilter()
 DEADLINE = 20.0

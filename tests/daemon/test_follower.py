@@ -22,9 +22,9 @@ from aghbus.protocol.api.models import Artifact
 from aghbus.protocol.errors import Unavailable
 from aghbus.store.engine.database import Store
 from aghbus.store.tables import bridge_log
-from tests.daemon.test_bridge_log_rows import ASKED_MS, record
-from tests.daemon.test_silent_peers import Hand, Up
-from tests.store.makers import US, WORKSPACE, receive, say
+from tests.support.bridge_log import ASKED_MS, record
+from tests.support.makers import US, WORKSPACE, receive, say
+from tests.support.publishing import Hand, Up
 
 WITHIN = 20.0
 

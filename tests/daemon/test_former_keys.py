@@ -15,7 +15,7 @@ from aghbus.protocol.identifiers import direct_id, subject_for
 from aghbus.protocol.trust.keys import SigningKey, handle_of
 from aghbus.store.host.key_files import KEY_FILE, KeyFileError, write_key
 from aghbus.store.host.locations import Locations, locate
-from tests.daemon.test_flood import OTHER, bench
+from tests.support.intake_bench import OTHER, bench
 
 OLD, NEW = SigningKey(bytes(range(32))), SigningKey(bytes(range(1, 33)))
 HANDLE = handle_of("earlier", OLD.public)

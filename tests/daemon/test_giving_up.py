@@ -18,10 +18,10 @@ from aghbus.store.errors import StoreUnavailable
 from aghbus.store.retention import Policy, sweep
 from aghbus.store.tables import inbox, outbox
 from aghbus.store.tables.outbox import Outgoing
-from tests.daemon.test_link import to, up
-from tests.daemon.test_silent_peers import Wire, _nowhere, publishing
-from tests.store.makers import BOB, US, receipt, rows, say, sending
+from tests.support.links import no_broker, to, up
+from tests.support.makers import BOB, US, receipt, rows, say, sending
 from tests.support.natsutil import NatsServer, wait_until
+from tests.support.publishing import Wire, publishing
 
 FOREVER = Policy(max_age=None, max_bytes=None)
 
@@ -42,7 +42,7 @@ async def queue(publisher: Publisher, core: Core, count: int, life: int = 1) -> 
 async def test_what_could_not_go_out_in_its_time_is_told_soon_and_its_work_is_over(tmp_path: Path, count: int) -> None:
     """Not by a look every half minute, nor by so many a look, and retention does not take it away before."""
     wire = Wire()
-    async with publishing(tmp_path, wire, link=Link(_nowhere, name="down")) as (publisher, core):
+    async with publishing(tmp_path, wire, link=Link(no_broker, name="down")) as (publisher, core):
         await queue(publisher, core, count)
         await sweep(core.store, FOREVER, core.clock.millis() + 3_600_000)
         await wait_until(lambda: core.counters["outbox.expired"] == count, 20, "all to be given up")
@@ -142,7 +142,7 @@ async def test_a_store_that_cannot_write_is_not_asked_all_the_time(
 ) -> None:
     """Something is stale all the while, which nothing can give up."""
     looks: list[float] = []
-    async with publishing(tmp_path, Wire(), link=Link(_nowhere, name="down")) as (publisher, core):
+    async with publishing(tmp_path, Wire(), link=Link(no_broker, name="down")) as (publisher, core):
 
         async def refuses(_job: object) -> None:
             looks.append(core.clock.monotonic())

@@ -24,31 +24,11 @@ from aghbus.daemon.nats.link import (
     PayloadTooLarge,
 )
 from aghbus.daemon.nats.options import NatsOptions
+from tests.support.links import to, up
 from tests.support.natsutil import NatsServer, wait_until
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable
-
-
-def to(*servers: NatsServer) -> Callable[[], asyncio.Future[NatsOptions]]:
-    """A resolver for `servers`, asked anew each time, as the link does."""
-
-    def resolve() -> asyncio.Future[NatsOptions]:
-        answer: asyncio.Future[NatsOptions] = asyncio.get_running_loop().create_future()
-        answer.set_result(NatsOptions(servers=tuple(server.url for server in servers)))
-        return answer
-
-    return resolve
-
-
-@contextlib.asynccontextmanager
-async def up(link: Link) -> AsyncIterator[Link]:
-    link.start()
-    try:
-        assert await link.wait_up(15), link.last_error
-        yield link
-    finally:
-        await link.close(2)
+    from collections.abc import AsyncIterator
 
 
 class Inbox:

@@ -1,131 +1,26 @@
 """A peer that was away gets everything in order, whenever it begins to listen, however it is noticed, whatever is on its way."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
 
 from aghbus.daemon.base.clock import Clock
-from aghbus.daemon.broker.embedded import BrokerError
-from aghbus.daemon.config.settings import RetrySettings, Settings
-from aghbus.daemon.nats.link import InboundMessage, Link
-from aghbus.daemon.nats.options import NatsOptions
-from aghbus.daemon.nats.transport import Carried
-from aghbus.daemon.send.publisher import Publisher
 from aghbus.daemon.send.unresponsive_peers import Silences
-from aghbus.daemon.state.context import Core
-from aghbus.daemon.state.presence import Roster
-from aghbus.protocol.acks import Ack, encode_ack
 from aghbus.protocol.identifiers import subject_for
 from aghbus.store.engine.database import Store
 from aghbus.store.engine.transaction import Transaction
-from aghbus.store.tables import outbox, retry
+from aghbus.store.tables import retry
 from aghbus.store.tables.outbox import Outgoing
 from aghbus.store.tables.retry import Schedule
-from tests.store.makers import BOB, CHANNEL, US, WORKSPACE, say, sending
+from tests.support.makers import BOB, CHANNEL, US, WORKSPACE, say, sending
 from tests.support.natsutil import wait_until
+from tests.support.publishing import Hand, Wire, publishing, send
 
 SUBJECT = subject_for(WORKSPACE, CHANNEL, BOB)
 ELSEWHERE = subject_for(WORKSPACE, "another", BOB)
 CEILING = 8.0
-
-
-class Hand(Clock):
-    """Only a test moves it."""
-
-    def __init__(self) -> None:
-        self.now = 1_800_000_000.0
-
-    def millis(self) -> int:
-        return int(1000 * self.now)
-
-    def monotonic(self) -> float:
-        return self.now
-
-
-class Up(Link):
-    """A link that counts as up, without any server."""
-
-    def __init__(self) -> None:
-        super().__init__(_nowhere, name="test")
-
-    @property
-    def state(self) -> str:  # type: ignore[override]
-        return "up"
-
-
-async def _nowhere() -> NatsOptions:
-    raise BrokerError("resolve", "this test has no broker", "")
-
-
-class Wire:
-    """A carrier in front of one peer, which listens from copy number `from_copy` on and answers what it gets.
-
-    The broker says of each copy before that that nobody listens. `handing` is called before each copy.
-    """
-
-    def __init__(self, from_copy: float = float("inf")) -> None:
-        self.from_copy = from_copy
-        self.copies = 0
-        self.got: list[int] = []
-        self.batches: list[list[int]] = []
-        self.handing: Callable[[int], None] = lambda _copy: None
-        self.answered: Callable[[InboundMessage], None] = lambda _message: None
-
-    async def carry(self, rows: Sequence[Outgoing]) -> Carried:
-        self.batches.append([row.seq for row in rows])
-        for row in rows:
-            self.handing(self.copies)
-            listening = self.copies >= self.from_copy
-            self.copies += 1
-            reply = f"_INBOX.test.{row.seq}"
-            if listening:
-                self.got += [row.seq] if row.seq not in self.got else []
-                self.answered(InboundMessage(reply, encode_ack(Ack(row.message_id, "committed")), "", None))
-            else:
-                self.answered(InboundMessage(reply, b"", "", {"Status": "503"}))
-            await asyncio.sleep(0)
-        return Carried([row.seq for row in rows], [])
-
-
-@asynccontextmanager
-async def publishing(
-    folder: Path, wire: Wire, clock: Clock | None = None, link: Link | None = None, retry_after: float = 0.1
-) -> AsyncIterator[tuple[Publisher, Core]]:
-    """The publisher with its two tasks over a real store, in front of a peer that acknowledges."""
-    store = await Store.open(folder / "store.db", synchronous="normal")
-    settings = Settings(name="ops", peer_id=US, retry=RetrySettings(first=retry_after, ceiling=retry_after))
-    core = Core(settings, clock or Clock(), store, link or Up(), Roster(30.0), 0)
-    core.roster.note_acknowledging(BOB, True)
-    publisher = Publisher(core, wire)
-    wire.answered = publisher.acknowledged
-    tasks = [asyncio.create_task(main()) for main in (publisher.run, publisher.retry, core.steps.run)]
-    try:
-        yield publisher, core
-    finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-        await store.close()
-
-
-async def send(publisher: Publisher, core: Core, count: int) -> list[int]:
-    """So many messages to the peer; their sequences."""
-    seqs: list[int] = []
-    for _ in range(count):
-        envelope = say(sender=US, to=BOB, ts=core.clock.seconds())
-
-        def job(tx: Transaction) -> list[Outgoing]:
-            seq = sending(envelope)(tx).seq  # noqa: B023 - awaited at once
-            assert seq is not None
-            return outbox.load_queued(tx, seq - 1, 1)
-
-        rows = await core.store.write(job)
-        publisher.enqueue(rows)
-        seqs += [row.seq for row in rows]
-    return seqs
 
 
 @pytest.mark.parametrize("greets", [True, False])

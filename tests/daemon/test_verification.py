@@ -18,7 +18,7 @@ from aghbus.protocol.identifiers import subject_for
 from aghbus.protocol.rate_limit import Budgets, Doubts
 from aghbus.protocol.trust.keys import SigningKey
 from aghbus.protocol.trust.proof import EnvelopeSigner, verify_envelope
-from tests.daemon.test_flood import FRIEND, OTHER, Bench, Settled, Still, bench, spent_by
+from tests.support.intake_bench import FRIEND, OTHER, Bench, Settled, Still, bench, spent_by
 
 MANY = 3 * FEW
 ROTATED = EnvelopeSigner(SigningKey(bytes(range(2, 34))), "friend")

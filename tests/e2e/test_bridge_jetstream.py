@@ -2,9 +2,8 @@
 
 from pathlib import Path
 
-from tests.e2e.test_bridge import MAP, SHORT, hand_over, messages, query
-from tests.e2e.test_jetstream_mode import DURABLE, NO_RETRY, delivery
-from tests.support.daemons import Daemon, Home, wait_for
+from tests.support.bridge_daemons import MAP, SHORT, hand_over, messages, query
+from tests.support.daemons import DURABLE, NO_RETRY, Daemon, Home, delivery, wait_for
 from tests.support.natsutil import NatsServer
 
 

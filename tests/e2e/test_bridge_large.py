@@ -9,23 +9,10 @@ from typing import Any
 import pytest
 
 from aghbus.daemon.config.settings import ArtifactSettings
-from tests.e2e.test_bridge import MAP, SHORT, daemons, hand_over, messages, query
-from tests.support.daemons import Daemon, HttpError, UnixClient, wait_for
+from tests.support.bridge_daemons import MAP, SHORT, daemons, hand_over, messages, put_artifact, query
+from tests.support.daemons import Daemon, HttpError, wait_for
 from tests.support.jetstream import admin
 from tests.support.natsutil import NatsServer
-
-
-def put_artifact(daemon: Daemon, work_id: str, name: str, content: bytes) -> str:
-    """Store `content`; its URI."""
-    client = UnixClient(daemon.socket_path, SHORT)
-    try:
-        client.request("PUT", f"/v1/artifacts/{work_id}/{name}", content)
-        response = client.getresponse()
-        answer: dict[str, Any] = json.loads(response.read())
-        assert response.status in (200, 201), answer
-    finally:
-        client.close()
-    return str(answer["uri"])
 
 
 def refer(daemon: Daemon, reference: dict[str, Any]) -> None:

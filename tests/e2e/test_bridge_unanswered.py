@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.e2e.test_bridge import INPUT, MAP, SHORT, daemons, hand_over, link, messages, query
+from tests.support.bridge_daemons import INPUT, MAP, SHORT, daemons, hand_over, link, messages, query
 from tests.support.daemons import Daemon, wait_for
 
 QUICK = ("--retry-first", "100ms", "--retry-ceiling", "500ms")

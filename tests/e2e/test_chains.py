@@ -4,19 +4,16 @@ import contextlib
 import json
 import signal
 import threading
-import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.protocol.seed_examples import examples
+from tests.support.chain_agents import Agent, Envelope, asked, begin, chain, reach, show
 from tests.support.daemons import Daemon, Home, HttpError, wait_for
-
-Envelope = dict[str, Any]
-Answer = Callable[["Agent", Envelope, int], None]
+from tests.support.seed_examples import examples
 
 # seed 004, section 6
 RESEARCHED = {
@@ -29,77 +26,6 @@ RESEARCHED = {
     },
     "message": "I identified the CEO as John Doe.",
 }
-
-
-class Agent:
-    """An agent behind a daemon: a thread that takes each message and lets `answer(agent, envelope, seq)` deal with it."""
-
-    def __init__(self, daemon: Daemon, answer: Answer) -> None:
-        self.daemon = daemon
-        self.taken: list[Envelope] = []
-        self.failure: BaseException | None = None
-        self._answer = answer
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._run, daemon=True)
-
-    def complete(self, envelope: Envelope, message: str = "done", **result: Any) -> None:
-        self.daemon.post(f"/v1/works/{envelope['work_id']}/complete", result=result, message=message)
-
-    def fail(self, envelope: Envelope, message: str) -> None:
-        self.daemon.post(f"/v1/works/{envelope['work_id']}/fail", message=message)
-
-    def texts(self) -> list[str]:
-        return [envelope["body"]["text"] for envelope in self.taken]
-
-    def _run(self) -> None:
-        try:
-            while not self._stop.is_set():
-                item = self.daemon.post("/v1/inbox/next", wait=0.2, ack=True)["item"]
-                if item is not None:
-                    envelope = item["message"]["envelope"]
-                    self.taken.append(envelope)
-                    self._answer(self, envelope, item["seq"])
-        except BaseException as error:
-            self.failure = error
-
-    def __enter__(self) -> "Agent":
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._stop.set()
-        self._thread.join(30)
-        assert self.failure is None, self.failure
-
-
-def chain(nodes: dict[str, Any], *edges: tuple[str, str, str | None], start: str = "a", max_steps: int = 10) -> Any:
-    """A chain file as JSON; edges are (from, to, when)."""
-    listed = [{"from": source, "to": target, **({"when": when} if when else {})} for source, target, when in edges]
-    return {"name": "test", "start": start, "max_steps": max_steps, "nodes": nodes, "edges": listed}
-
-
-def begin(ops: Daemon, document: Any, **more: Any) -> str:
-    """Start a run; its id."""
-    return str(ops.post("/v1/chains/runs", chain=document, **more)["run_id"])
-
-
-def show(ops: Daemon, run_id: str) -> dict[str, Any]:
-    """The run as it is now."""
-    found: dict[str, Any] = ops.get(f"/v1/chains/runs/{run_id}")
-    return found
-
-
-def reach(ops: Daemon, run_id: str, *states: str, timeout: float = 60.0) -> dict[str, Any]:
-    """The run once it is in one of these states."""
-    deadline = time.monotonic() + timeout
-    run = show(ops, run_id)
-    while run["state"] not in states:
-        left = deadline - time.monotonic()
-        assert left > 0, f"waited {timeout} s for {run_id} to be {states}: {run['state']}"
-        run = ops.request(
-            "GET", f"/v1/chains/runs/{run_id}?since={run['version']}&wait={min(left, 10):.3f}", timeout=60
-        )
-    return run
 
 
 @contextlib.contextmanager
@@ -428,30 +354,6 @@ def test_a_bad_request_is_refused_with_the_place_of_its_fault(tmp_path: Path, bo
         assert refused.value.status == 400
         assert refused.value.answer["message"].startswith(named)
         assert ops.get("/v1/chains/runs")["runs"] == []
-
-
-def asked(question: str) -> dict[str, Any]:
-    """A query of AgentOS as a template, on the seed's own example."""
-    value = next(example.value for example in examples("agentos"))
-    made = {
-        **value,
-        "id": "msg-{{run.uuid}}",
-        "timestamp": "{{run.time}}",
-        "from": {"agentId": "asker", "instanceId": "one", "role": "analyst"},
-        "to": {"agentId": "helper", "instanceId": "one", "role": "analyst"},
-        "type": "query",
-        "payload": {"content": {"question": question}, "format": "json", "encoding": "utf-8", "language": "en"},
-        "context": {
-            "sessionId": "s-{{run.id}}",
-            "conversationId": "c-{{run.id}}",
-            "requestId": "r-{{run.step}}",
-            "environment": "test",
-            "timezone": "UTC",
-            "locale": "en",
-        },
-    }
-    made.pop("replyTo", None)
-    return made
 
 
 def handed(plan: str) -> dict[str, Any]:

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from tests.e2e.test_bridge_large import put_artifact
-from tests.e2e.test_chains import Agent, Envelope, asked, begin, chain, reach
+from tests.support.bridge_daemons import put_artifact
 from tests.support.bridging import WITHIN, broker
+from tests.support.chain_agents import Agent, Envelope, asked, begin, chain, reach
 from tests.support.daemons import Daemon, Home, wait_for
 from tests.support.natsutil import NatsServer
 

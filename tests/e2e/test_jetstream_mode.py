@@ -10,14 +10,11 @@ from typing import Any
 import pytest
 
 from aghbus.daemon.jetstream.stream import STREAM
-from tests.support.daemons import Daemon, Home, HttpError, wait_for
+from tests.support.daemons import DURABLE, NO_RETRY, Daemon, Home, HttpError, delivery, wait_for
 from tests.support.jetstream import admin
 from tests.support.natsutil import NatsServer
 
-# Retry never comes to help here, so that what arrives has come through the stream.
-NO_RETRY = ("--retry-first", "1h", "--retry-ceiling", "1h")
 QUICK = ("--retry-first", "100ms", "--retry-ceiling", "500ms")
-DURABLE = ("--durability", "jetstream")
 
 
 def texts(daemon: Daemon, direction: str = "in") -> list[str]:
@@ -28,10 +25,6 @@ def texts(daemon: Daemon, direction: str = "in") -> list[str]:
         found += [message["envelope"]["body"]["text"] for message in page]
         since = page[-1]["seq"]
     return found
-
-
-def delivery(daemon: Daemon, message_id: str) -> str:
-    return str(daemon.get(f"/v1/messages/{message_id}")["delivery"])
 
 
 def problems(daemon: Daemon) -> str:

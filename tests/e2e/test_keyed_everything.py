@@ -17,10 +17,9 @@ from nats.aio.msg import Msg
 from aghbus.protocol.acks import Ack, encode_ack
 from aghbus.protocol.identifiers import subject_for
 from aghbus.protocol.trust.proof import PROOF_BYTES
-from tests.e2e.test_bridge import REPLY, SHORT, hand_over, link, messages, query
-from tests.e2e.test_jetstream_mode import DURABLE, NO_RETRY, delivery
+from tests.support.bridge_daemons import REPLY, SHORT, hand_over, link, messages, query
 from tests.support.broker_users import GuardedBroker, threaded
-from tests.support.daemons import Daemon, Home, wait_for
+from tests.support.daemons import DURABLE, NO_RETRY, Daemon, Home, delivery, wait_for
 from tests.support.natsutil import NatsServer, pause
 
 REQUIRE = ("--trust-mode", "require")

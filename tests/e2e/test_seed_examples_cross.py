@@ -12,7 +12,6 @@ from typing import Any, Final
 
 import pytest
 
-from tests.protocol.seed_examples import Example, examples
 from tests.support.bridging import (
     Found,
     agent_map,
@@ -27,6 +26,7 @@ from tests.support.bridging import (
     work_ended,
 )
 from tests.support.daemons import Daemon
+from tests.support.seed_examples import Example, examples
 
 BRAIN: Final = "one-brain.ob-001"  # AgentOS's instance ids, as they are written in the seed
 ANALYST: Final = "macro-analyst.ma-001"

@@ -6,9 +6,8 @@ from pathlib import Path
 import pytest
 
 from aghbus.daemon.jetstream.stream import STREAM
-from tests.long.test_crash_matrix_long import pair_of, seed_of, stop
 from tests.support.cluster import Cluster
-from tests.support.crashes import run_until_done
+from tests.support.crashes import pair_of, run_until_done, seed_of, stop
 from tests.support.daemons import Daemon, Home, wait_for
 from tests.support.ledger import balance
 from tests.support.traffic import Traffic

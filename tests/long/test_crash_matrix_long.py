@@ -8,14 +8,13 @@ import json
 import os
 import random
 import signal
-from collections.abc import Iterable
 from functools import partial
 from pathlib import Path
 
 import pytest
 
 from aghbus.daemon.base.failpoints import POINTS
-from tests.support.crashes import Hitman, Keeper, run_until_done
+from tests.support.crashes import Hitman, Keeper, pair_of, run_until_done, seed_of, stop
 from tests.support.daemons import Daemon, Home, wait_for
 from tests.support.ledger import balance
 from tests.support.natsutil import NatsServer
@@ -23,24 +22,11 @@ from tests.support.traffic import Traffic
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(1800)]
 
-QUICK = ("--retry-first", "100ms", "--retry-ceiling", "500ms")
 DEATHS = 4  # at each point, of each daemon, in one run
 WORKS = 60  # at least, in one run of one point: about 250 messages
 SEEDS = (1, 2, 3)  # of the runs that kill at random moments
 
 JETSTREAM = ("--durability", "jetstream")
-
-
-def pair_of(home: Home, *args: str) -> tuple[Daemon, Daemon]:
-    """The asker's daemon and the worker's."""
-    return Daemon(home, "ops", *QUICK, *args), Daemon(home, "worker", *QUICK, *args)
-
-
-def seed_of(*parts: object) -> int:
-    """A new seed, printed with what it is for."""
-    seed = random.randrange(1_000_000)
-    print("\nseed", seed, *parts, end=" ")
-    return seed
 
 
 @pytest.mark.parametrize("victim", [0, 1], ids=["sender", "receiver"])
@@ -150,9 +136,3 @@ def again(daemon: Daemon) -> None:
     """kill -9, and a start."""
     daemon.kill()
     daemon.start()
-
-
-def stop(daemons: Iterable[Daemon]) -> None:
-    for daemon in daemons:
-        if daemon.process is not None:
-            daemon.stop()

@@ -12,8 +12,8 @@ from typing import Any, Self
 import pytest
 
 from aghbus.daemon.broker.directory import find_binary
-from tests.long.test_crash_matrix_long import seed_of, stop
 from tests.support import netns
+from tests.support.crashes import seed_of, stop
 from tests.support.daemons import Daemon, Home, wait_for
 from tests.support.ledger import balance
 from tests.support.netns import Hosts

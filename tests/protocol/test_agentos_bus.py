@@ -16,7 +16,7 @@ from aghbus.protocol.bodies import Say, Trace
 from aghbus.protocol.envelope import Envelope
 from aghbus.protocol.limits import DIRECTED_TTL
 from aghbus.protocol.send import Draft
-from tests.protocol.agentos_bus import (
+from tests.support.agentos_bus import (
     ANALYST,
     ASKER,
     ERROR,

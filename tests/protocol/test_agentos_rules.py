@@ -17,7 +17,7 @@ from aghbus.protocol.adapters.agentos.rules import RECOVERABLE, check
 from aghbus.protocol.adapters.derived_ids import same_json
 from aghbus.protocol.adapters.strict_json import pointer
 from aghbus.protocol.send import build
-from tests.protocol.agentos_bus import (
+from tests.support.agentos_bus import (
     ANALYST,
     ASKER,
     ERROR,

@@ -30,7 +30,7 @@ from aghbus.protocol.identifiers import (
 )
 from aghbus.protocol.limits import MAX_WORKSPACE_BYTES
 from aghbus.protocol.text import byte_length, escape, has_control, is_blank, shorten, trim
-from tests.protocol.wire import RECORD, A, B, capability_records, channels, json_values, peers, workspaces
+from tests.support.wire import RECORD, A, B, capability_records, channels, json_values, peers, workspaces
 
 SPACES: Final = [0x9, 0xA, 0xB, 0xC, 0xD, 0x20, 0x85, 0xA0] + [
     code

@@ -12,7 +12,7 @@ from aghbus.protocol.envelope import Envelope
 from aghbus.protocol.errors import UnsupportedProfile, VerificationFailed
 from aghbus.protocol.presence import PeerSeen, presence_of
 from aghbus.protocol.trust.trust import PROFILE, assess
-from tests.protocol.wire import B, json_values, say
+from tests.support.wire import B, json_values, say
 
 CATALOG: Final = tuple(
     Record(

@@ -13,7 +13,7 @@ from aghbus.protocol.envelope import parse
 from aghbus.protocol.errors import InvalidSurface, Malformed, ProtocolError
 from aghbus.protocol.limits import MAX_CARD_ENTRY_BYTES, MAX_LIST_ITEMS
 from aghbus.protocol.send import Draft, build, wire_document
-from tests.protocol.wire import BODIES, CARD, CONVERSATION, DISCOVERY, NOW, A, B, documents, dump, envelope, wire
+from tests.support.wire import BODIES, CARD, CONVERSATION, DISCOVERY, NOW, A, B, documents, dump, envelope, wire
 
 KINDS: Final = tuple(BODIES)
 ROOM: Final = "direct_" + "0" * 32

@@ -15,7 +15,7 @@ from aghbus.protocol.limits import MAX_DEPTH, MAX_ENVELOPE_BYTES
 from aghbus.protocol.partial_parse import identity, salvage
 from aghbus.protocol.receive import Receiver, View, decide
 from aghbus.protocol.replay import Replay, check
-from tests.protocol.wire import JOINED, NOW, B, documents, dump, json_values, wire
+from tests.support.wire import JOINED, NOW, B, documents, dump, json_values, wire
 
 
 def read(raw: bytes) -> str | None:

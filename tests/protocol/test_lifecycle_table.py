@@ -21,7 +21,7 @@ from aghbus.protocol.lifecycle import (
     step,
 )
 from aghbus.protocol.replay import Replay
-from tests.protocol.wire import NOW, A, B, C, dump, envelope, receipt, say, trace, wire
+from tests.support.wire import NOW, A, B, C, dump, envelope, receipt, say, trace, wire
 
 # Spec section 6, cell by cell: `->` moves there, `=` unchanged, `+` advanced (progress), `!` ignored, invalid_transition.
 SPEC: Final = """

@@ -8,11 +8,11 @@ import pytest
 from aghbus.protocol import limits
 from aghbus.protocol.errors import REASON_CODES
 from aghbus.protocol.lifecycle import OPEN_STATES, TRANSITIONS
-from tests.protocol.draw_protocol_docs import PAGE, ROOT, drawn, lifecycle_table, limits_table
+from tests.support.draw_protocol_docs import PAGE, ROOT, drawn, lifecycle_table, limits_table
 
 
 def test_the_tables_are_those_of_the_code() -> None:
-    """When this fails: `python -m tests.protocol.draw_protocol_docs`, and read what changed."""
+    """When this fails: `python -m tests.support.draw_protocol_docs`, and read what changed."""
     page = PAGE.read_text("utf-8")
     assert drawn(page) == page
 

@@ -28,7 +28,7 @@ from aghbus.protocol.identifiers import direct_id
 from aghbus.protocol.lifecycle import Step, WorkView
 from aghbus.protocol.receive import Receiver, View, decide
 from aghbus.protocol.rooms import Binding
-from tests.protocol.wire import (
+from tests.support.wire import (
     CARD,
     CHANNEL,
     JOINED,

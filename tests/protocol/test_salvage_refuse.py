@@ -14,7 +14,7 @@ from aghbus.protocol.identifiers import direct_id
 from aghbus.protocol.lifecycle import WorkView, opened_by
 from aghbus.protocol.partial_parse import identity, salvage
 from aghbus.protocol.receive import Receiver, Source, View, refuse
-from tests.protocol.wire import CHANNEL, JOINED, NOW, THREAD, WORK, WORKSPACE, A, B, C, dump, json_values, say, wire
+from tests.support.wire import CHANNEL, JOINED, NOW, THREAD, WORK, WORKSPACE, A, B, C, dump, json_values, say, wire
 
 US: Final = Receiver(us=B, now=NOW, mint=lambda: "msg_auto", channels=JOINED)
 EXPIRED: Final = {"expires_at": NOW - 1}

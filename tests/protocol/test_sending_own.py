@@ -11,7 +11,7 @@ from aghbus.protocol.lifecycle import Step, WorkView, opened_by
 from aghbus.protocol.limits import MAX_ENVELOPE_BYTES
 from aghbus.protocol.rooms import Binding
 from aghbus.protocol.send import Draft, apply_own, build
-from tests.protocol.wire import CHANNEL, NOW, THREAD, WORK, WORKSPACE, A, B, C, receipt, say, trace
+from tests.support.wire import CHANNEL, NOW, THREAD, WORK, WORKSPACE, A, B, C, receipt, say, trace
 
 ROOM: Final = direct_id(WORKSPACE, CHANNEL, A, B)
 OPAQUE: Final = "direct_" + "9" * 32

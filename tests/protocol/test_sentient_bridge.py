@@ -12,7 +12,7 @@ from aghbus.protocol.adapters.sentient.message import check_shape
 from aghbus.protocol.capability_digest import capability_digest
 from aghbus.protocol.lifecycle import after, opened_by, step
 from aghbus.protocol.send import build
-from tests.protocol.sentient_bus import (
+from tests.support.sentient_bus import (
     GOALS,
     NOW,
     OBJECTIVES,
@@ -22,7 +22,7 @@ from tests.protocol.sentient_bus import (
     changed,
     rules,
 )
-from tests.protocol.wire import RECORD
+from tests.support.wire import RECORD
 
 SESSION = OBJECTIVES["metadata"]["session_id"]
 ENDS = {"next_agent/name": None}

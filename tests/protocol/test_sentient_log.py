@@ -22,7 +22,7 @@ from aghbus.protocol.adapters.sentient.log import (
 )
 from aghbus.protocol.adapters.sentient.message import Message as Typed
 from aghbus.protocol.adapters.sentient.message import view
-from tests.protocol.sentient_bus import GOALS, NOW, OBJECTIVES, OUT_OF_SCOPE, Message, changed
+from tests.support.sentient_bus import GOALS, NOW, OBJECTIVES, OUT_OF_SCOPE, Message, changed
 
 # Written by hand from the layout and the first example of the seed.
 FIRST = """\

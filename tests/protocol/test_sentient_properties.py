@@ -14,8 +14,8 @@ from aghbus.protocol.envelope import parse
 from aghbus.protocol.errors import ProtocolError
 from aghbus.protocol.send import build
 from aghbus.protocol.text import is_blank
-from tests.protocol.sentient_bus import GOALS, NOW, OBJECTIVES, OUT_OF_SCOPE, Bus, Message, Peer, changed
-from tests.protocol.wire import json_values
+from tests.support.sentient_bus import GOALS, NOW, OBJECTIVES, OUT_OF_SCOPE, Bus, Message, Peer, changed
+from tests.support.wire import json_values
 
 HOSTILE: Final = [
     "\x00\x1b[2J",

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from aghbus.protocol.adapters.sentient.message import FIELDS, REF_FIELDS, check_shape
-from tests.protocol.seed_examples import examples
-from tests.protocol.sentient_bus import GOALS, NOW, OBJECTIVES, OUT_OF_SCOPE, Bus, Message, Peer, at, changed, rules
+from tests.support.seed_examples import examples
+from tests.support.sentient_bus import GOALS, NOW, OBJECTIVES, OUT_OF_SCOPE, Bus, Message, Peer, at, changed, rules
 
 DERIVED: Message = {
     "ref_id": "derived_1",

@@ -2,7 +2,7 @@
 
 from collections import Counter
 
-from tests.protocol.seed_examples import examples, extract
+from tests.support.seed_examples import examples, extract
 
 
 def test_every_seed_has_all_of_its_examples() -> None:

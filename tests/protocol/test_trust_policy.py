@@ -13,7 +13,7 @@ from aghbus.protocol.trust.keys import SigningKey, handle_of
 from aghbus.protocol.trust.policy import ChannelRule, Policy
 from aghbus.protocol.trust.proof import EnvelopeSigner, sign, verify_envelope
 from aghbus.protocol.trust.trust import Trust, assess
-from tests.protocol.wire import CARD, CHANNEL, JOINED, NOW, B, dump, wire
+from tests.support.wire import CARD, CHANNEL, JOINED, NOW, B, dump, wire
 
 OPS_KEY: Final = SigningKey(bytes(range(32)))
 OUR_KEY: Final = SigningKey(bytes([1]) * 32)

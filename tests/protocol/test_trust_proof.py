@@ -41,7 +41,7 @@ from aghbus.protocol.trust.keys import (
 from aghbus.protocol.trust.proof import PROOF_BYTES, EnvelopeSigner, sign, verify, verify_envelope
 from aghbus.protocol.trust.rotation import STATEMENT, read_rotation, rotation_statement
 from aghbus.protocol.trust.trust import PROFILE, assess
-from tests.protocol.wire import BODIES, CARD, NOW, dump, json_values, texts, wire
+from tests.support.wire import BODIES, CARD, NOW, dump, json_values, texts, wire
 
 KEY: Final = SigningKey(bytes(range(32)))
 OTHER: Final = SigningKey(bytes(32))

@@ -10,7 +10,7 @@ from aghbus.protocol.capability_digest import canonical_bytes, capability_digest
 from aghbus.protocol.envelope import parse
 from aghbus.protocol.identifiers import direct_id, route_token
 from aghbus.protocol.replay import Replay, check
-from tests.protocol.wire import dump
+from tests.support.wire import dump
 
 FOLDER: Final = Path(__file__).parent.parent / "vectors"
 # What the vectors of the lifecycle call a refusal, and the reason that it has here (spec section 6, last paragraph).

@@ -14,7 +14,7 @@ from aghbus.store.engine.database import Store
 from aghbus.store.engine.transaction import Transaction
 from aghbus.store.errors import InboxFull
 from aghbus.store.tables import outbox, retry, rooms, works
-from tests.store.makers import (
+from tests.support.makers import (
     BOB,
     CHANNEL,
     EVE,

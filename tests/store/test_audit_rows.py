@@ -21,7 +21,7 @@ from aghbus.store.engine.database import Store
 from aghbus.store.engine.state import Memory
 from aghbus.store.engine.transaction import Transaction
 from aghbus.store.errors import StoreDamaged, StoreUnopenable
-from tests.store.makers import BOB, EVE, NOW, NOW_MS, US, receive, rows, say, sending, trace
+from tests.support.makers import BOB, EVE, NOW, NOW_MS, US, receive, rows, say, sending, trace
 
 Change = Callable[[sqlite3.Connection], object]
 ROWS = 12

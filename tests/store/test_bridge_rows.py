@@ -14,7 +14,7 @@ from aghbus.store.retention import Policy, sweep
 from aghbus.store.tables import bridge_log, works
 from aghbus.store.tables import bridge_messages as bridge
 from aghbus.store.tables.bridge_messages import StoreMemory
-from tests.store.makers import BOB, CHANNEL, NOW_MS, US, WORKSPACE, receipt, receive, rows, say, sending, trace
+from tests.support.makers import BOB, CHANNEL, NOW_MS, US, WORKSPACE, receipt, receive, rows, say, sending, trace
 
 NAME = "sacp"
 _works = itertools.count(1)

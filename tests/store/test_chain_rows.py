@@ -7,7 +7,7 @@ from aghbus.store.engine.database import Store
 from aghbus.store.engine.transaction import Transaction
 from aghbus.store.tables import chain_runs as chains
 from aghbus.store.tables.chain_runs import Followed, Run, Visit
-from tests.store.makers import BOB, CHANNEL, NOW_MS, US, WORKSPACE, receipt, receive, rows, say, sending, trace
+from tests.support.makers import BOB, CHANNEL, NOW_MS, US, WORKSPACE, receipt, receive, rows, say, sending, trace
 
 
 def a_run(run_id: str = "run_1", **fields: Any) -> Run:

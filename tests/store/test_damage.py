@@ -20,7 +20,7 @@ from aghbus.store.engine.database import Store
 from aghbus.store.errors import StoreDamaged, StoreError, StoreUnavailable
 from aghbus.store.tables.envelopes import EnvelopeFilter
 from aghbus.store.tables.events import gap_after
-from tests.store.makers import receive, rows, say
+from tests.support.makers import receive, rows, say
 
 CRASH = """
 import asyncio, os, signal, sys
@@ -28,8 +28,8 @@ from pathlib import Path
 from aghbus.store.engine import meta
 from aghbus.store.engine.database import Store
 from aghbus.store.engine.commit_marker import read_mark
-from tests.store.crash_child import envelope
-from tests.store.makers import receiving
+from tests.support.crash_child import envelope
+from tests.support.makers import receiving
 async def main():
     store = await Store.open(Path(sys.argv[1]))
     for number in range(int(sys.argv[2])):

@@ -10,7 +10,7 @@ from aghbus.protocol.errors import NotFound
 from aghbus.store.engine.database import Store
 from aghbus.store.engine.dedup import GRACE, dedup_key
 from aghbus.store.engine.transaction import Transaction
-from tests.store.makers import NOW, receive, rows, say
+from tests.support.makers import NOW, receive, rows, say
 
 TEXT = st.text(string.printable.replace("\0", "") + "äß€", max_size=8)
 

@@ -21,7 +21,7 @@ from aghbus.store.engine.transaction import Transaction
 from aghbus.store.errors import StoreUnavailable
 from aghbus.store.tables.envelopes import EnvelopeFilter
 from aghbus.store.tables.events import events
-from tests.store.makers import BOB, CHANNEL, EVE, US, receipt, receive, receiving, say, sending, trace
+from tests.support.makers import BOB, CHANNEL, EVE, US, receipt, receive, receiving, say, sending, trace
 
 EVERYTHING = EnvelopeFilter()
 OPAQUE = "direct_" + "cd" * 16  # a room's id that follows from no pair

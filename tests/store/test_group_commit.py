@@ -18,7 +18,7 @@ from aghbus.store.engine.transaction import Transaction
 from aghbus.store.engine.writer import TURNS
 from aghbus.store.errors import StoreUnavailable
 from aghbus.store.tables import envelopes
-from tests.store.makers import NOW, rows, say
+from tests.support.makers import NOW, rows, say
 
 Write = Callable[[Transaction], int]
 

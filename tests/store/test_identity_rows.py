@@ -9,7 +9,7 @@ from aghbus.store.engine.schema import migrate, shipped
 from aghbus.store.engine.transaction import Transaction
 from aghbus.store.tables import identities, outbox
 from aghbus.store.tables.identities import Former
-from tests.store.makers import BOB, NOW_MS, US, receipt, receive, rows, say, sending, trace
+from tests.support.makers import BOB, NOW_MS, US, receipt, receive, rows, say, sending, trace
 
 NEW = "us@0123456789abcdef0123456789abcdef"
 

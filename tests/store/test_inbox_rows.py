@@ -7,7 +7,7 @@ from aghbus.protocol.api import models as control
 from aghbus.protocol.errors import NotFound, Refused
 from aghbus.store.engine.database import Store
 from aghbus.store.tables import inbox
-from tests.store.makers import NOW_MS, receive, rows, say
+from tests.support.makers import NOW_MS, receive, rows, say
 
 VISIBLE = 5_000  # milliseconds
 

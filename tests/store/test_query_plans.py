@@ -3,7 +3,7 @@
 from aghbus.store.engine.database import Store
 from aghbus.store.engine.transaction import Transaction
 from aghbus.store.tables import inbox, outbox, retry, works
-from tests.store.makers import receive, say
+from tests.support.makers import receive, say
 
 
 async def test_leasing_expiring_and_publishing_search_by_an_index(store: Store) -> None:

@@ -6,7 +6,7 @@ from aghbus.protocol.rooms import Binding
 from aghbus.store.engine.database import Store
 from aghbus.store.tables import envelopes, events, rooms, works
 from aghbus.store.tables.envelopes import EnvelopeFilter
-from tests.store.makers import (
+from tests.support.makers import (
     BOB,
     CHANNEL,
     EVE,

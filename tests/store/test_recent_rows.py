@@ -11,7 +11,7 @@ from aghbus.store.engine.generational_cache import Recent
 from aghbus.store.engine.transaction import Transaction
 from aghbus.store.retention import Policy, sweep
 from aghbus.store.tables import deadlines, outbox, retry, works
-from tests.store.makers import (
+from tests.support.makers import (
     BOB,
     CHANNEL,
     EVE,

@@ -6,7 +6,7 @@ from aghbus.store.engine.database import Store
 from aghbus.store.retention import STEP_ROWS, Policy, sweep
 from aghbus.store.tables import envelopes, events, inbox, outbox, retry, rooms, works
 from aghbus.store.tables.envelopes import EnvelopeFilter
-from tests.store.makers import BOB, EVE, NOW, NOW_MS, US, receive, receiving, rows, say, sending, trace
+from tests.support.makers import BOB, EVE, NOW, NOW_MS, US, receive, receiving, rows, say, sending, trace
 
 DAY = 86_400  # seconds
 BY_AGE = Policy(max_age=DAY, max_bytes=None)

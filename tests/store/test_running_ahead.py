@@ -17,7 +17,7 @@ from aghbus.protocol.errors import NotFound
 from aghbus.store.engine.database import Store
 from aghbus.store.engine.transaction import NeedsFile, Transaction
 from aghbus.store.errors import StoreUnavailable
-from tests.store.makers import BOB, EVE, receiving, rows, say
+from tests.support.makers import BOB, EVE, receiving, rows, say
 
 LONG = "x" * 4_000
 Job = Callable[[Transaction], Any]

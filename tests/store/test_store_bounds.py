@@ -8,7 +8,7 @@ from aghbus.protocol.presence import PeerSeen
 from aghbus.store.engine.database import Store
 from aghbus.store.tables import peers, quarantine
 from aghbus.store.tables.quarantine import _storable
-from tests.store.makers import CHANNEL, NOW_MS, WORKSPACE, rows
+from tests.support.makers import CHANNEL, NOW_MS, WORKSPACE, rows
 
 
 async def refuse(store: Store, raw: bytes, **options: int) -> None:

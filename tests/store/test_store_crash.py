@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from aghbus.store.engine.database import Store
-from tests.store.crash_child import envelope
-from tests.store.makers import receive, rows
+from tests.support.crash_child import envelope
+from tests.support.makers import receive, rows
 
 ROOT = Path(__file__).parents[2]
 # Statements of one envelope that opens a work: BEGIN, look up the work, and one each for seen, envelope, thread, work and
@@ -20,7 +20,7 @@ PER_ENVELOPE = 9
 def start(path: Path, first: int, count: int, together: int, statement: int = 0) -> subprocess.Popen[bytes]:
     arguments = [str(path), *map(str, (first, count, together, statement))]
     return subprocess.Popen(
-        [sys.executable, "-m", "tests.store.crash_child", *arguments], cwd=ROOT, stdout=subprocess.PIPE
+        [sys.executable, "-m", "tests.support.crash_child", *arguments], cwd=ROOT, stdout=subprocess.PIPE
     )
 
 

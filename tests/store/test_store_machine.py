@@ -19,7 +19,7 @@ from aghbus.store.engine.database import Store
 from aghbus.store.engine.transaction import Transaction
 from aghbus.store.errors import InboxFull
 from aghbus.store.tables import inbox, outbox, works
-from tests.store.makers import BOB, EVE, NOW_MS, US, receipt, receiving, rows, say, trace
+from tests.support.makers import BOB, EVE, NOW_MS, US, receipt, receiving, rows, say, trace
 
 T = TypeVar("T")
 CAPACITY = 4

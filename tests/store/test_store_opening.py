@@ -16,7 +16,7 @@ from aghbus.store.engine.database import Store
 from aghbus.store.engine.schema import Migration, check_owner, migrate, shipped
 from aghbus.store.engine.store_lock import StoreLock
 from aghbus.store.errors import StoreDamaged, StoreLocked, StoreTooNew, StoreUnopenable
-from tests.store.makers import receive, rows, say
+from tests.support.makers import receive, rows, say
 
 HOLD = """
 import asyncio, sys

@@ -17,7 +17,7 @@ from aghbus.store.engine.append_buffer import Rows
 from aghbus.store.engine.database import Store
 from aghbus.store.engine.transaction import Transaction
 from aghbus.store.errors import StoreUnavailable
-from tests.store.makers import BOB, EVE, make, receive, receiving, rows, say
+from tests.support.makers import BOB, EVE, make, receive, receiving, rows, say
 
 TOUCHED = "SELECT thread_id, messages FROM threads ORDER BY thread_id"
 

@@ -5,7 +5,7 @@ from aghbus.store.engine.database import Store
 from aghbus.store.engine.transaction import Transaction
 from aghbus.store.tables import outbox, retry, works
 from aghbus.store.tables.retry import Schedule
-from tests.store.makers import BOB, NOW_MS, US, rows, say, sending
+from tests.support.makers import BOB, NOW_MS, US, rows, say, sending
 
 STATES = "SELECT seq, state, attempts, published_ms, next_ms FROM outbox ORDER BY seq"
 

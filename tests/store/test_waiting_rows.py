@@ -6,7 +6,7 @@ from aghbus.store.engine.database import Store
 from aghbus.store.retention import Policy, sweep
 from aghbus.store.tables import inbox, outbox, retry
 from aghbus.store.tables.retry import Schedule
-from tests.store.makers import BOB, NOW, NOW_MS, US, receive, rows, say, sending
+from tests.support.makers import BOB, NOW, NOW_MS, US, receive, rows, say, sending
 
 HOUR_MS = 3_600_000
 

@@ -4,11 +4,11 @@ import random
 import signal
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol
 
 from aghbus.daemon.base.failpoints import VARIABLE
-from tests.support.daemons import Daemon
+from tests.support.daemons import Daemon, Home
 from tests.support.traffic import Traffic
 
 FIRES_WITHIN = 90.0  # seconds of traffic in which an armed point must have been passed often enough
@@ -124,3 +124,24 @@ def run_until_done(traffic: Traffic, killers: Sequence[Killer], *, at_least: int
         traffic.finish(at_least, max(1.0, deadline - time.monotonic()))
     finally:
         traffic.stop()
+
+
+QUICK = ("--retry-first", "100ms", "--retry-ceiling", "500ms")
+
+
+def pair_of(home: Home, *args: str) -> tuple[Daemon, Daemon]:
+    """The asker's daemon and the worker's."""
+    return Daemon(home, "ops", *QUICK, *args), Daemon(home, "worker", *QUICK, *args)
+
+
+def seed_of(*parts: object) -> int:
+    """A new seed, printed with what it is for."""
+    seed = random.randrange(1_000_000)
+    print("\nseed", seed, *parts, end=" ")
+    return seed
+
+
+def stop(daemons: Iterable[Daemon]) -> None:
+    for daemon in daemons:
+        if daemon.process is not None:
+            daemon.stop()

@@ -1,5 +1,7 @@
 """Real `aghd` processes in folders of their own, and a client of their API for tests."""
 
+from __future__ import annotations
+
 import contextlib
 import http.client
 import json
@@ -197,3 +199,14 @@ def wait_for(condition: Callable[[], object], timeout: float, what: str) -> None
         before = now
         assert left > 0, f"waited {timeout} s for {what}"
         time.sleep(0.02)
+
+
+# Retry never comes to help here, so that what arrives has come through the stream.
+NO_RETRY = ("--retry-first", "1h", "--retry-ceiling", "1h")
+
+
+DURABLE = ("--durability", "jetstream")
+
+
+def delivery(daemon: Daemon, message_id: str) -> str:
+    return str(daemon.get(f"/v1/messages/{message_id}")["delivery"])

@@ -1,15 +1,12 @@
 """A real API server on a real socket."""
 
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
 import pytest_asyncio
 
-from aghbus.daemon.api.server import ApiServer
-from tests.daemon.api.harness import BODY_LIMIT, Api
-from tests.daemon.api.simulator import SimulatedNode
+from tests.support.api_harness import Api, serving
 
 
 @pytest.fixture
@@ -30,22 +27,3 @@ async def impatient_api(socket_path: Path) -> AsyncIterator[Api]:
     """A server that gives a request's head and body 0.3 s each."""
     async with serving(socket_path, head_seconds=0.3, body_seconds=0.3) as harness:
         yield harness
-
-
-@asynccontextmanager
-async def serving(path: Path, *, head_seconds: float = 10.0, body_seconds: float = 10.0) -> AsyncIterator[Api]:
-    node = SimulatedNode()
-    server = ApiServer(
-        node,
-        socket_path=path,
-        max_body=BODY_LIMIT,
-        head_seconds=head_seconds,
-        body_seconds=body_seconds,
-        keep_alive=0.1,
-    )
-    await server.start()
-    harness = Api(server, node, path)
-    try:
-        yield harness
-    finally:
-        await harness.close()

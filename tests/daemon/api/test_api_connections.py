@@ -11,8 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from aghbus.daemon.api.http.connection import MAX_AHEAD, MAX_AHEAD_BYTES, MAX_CONNECTIONS, MAX_HEAD_BYTES, ApiConnection
-from tests.daemon.api.conftest import serving
-from tests.daemon.api.harness import BODY_LIMIT, DEADLINE, Api, until
+from tests.support.api_harness import BODY_LIMIT, DEADLINE, Api, serving, until
 
 CURL = shutil.which("curl")
 

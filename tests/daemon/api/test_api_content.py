@@ -10,7 +10,7 @@ import pytest
 
 from aghbus.protocol.api import models as control
 from aghbus.protocol.errors import Refused, Unavailable
-from tests.daemon.api.harness import Api, until
+from tests.support.api_harness import Api, until
 
 
 async def test_content_comes_back_with_its_description(api: Api) -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from aghbus.daemon.api.routes import ROUTES, Router
 from aghbus.protocol.api import models as control
-from tests.daemon.api.harness import Api
+from tests.support.api_harness import Api
 
 DOCS = Path(__file__).parents[3] / "docs" / "api.md"
 

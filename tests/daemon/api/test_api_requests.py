@@ -6,8 +6,8 @@ import pytest
 
 from aghbus.protocol.api import models as control
 from aghbus.protocol.errors import InvalidRequest, NotFound, Refused, RequestError, Unavailable
-from tests.daemon.api.harness import BODY_LIMIT, Api
-from tests.daemon.api.simulator import message
+from tests.support.api_harness import BODY_LIMIT, Api
+from tests.support.api_simulator import message
 
 
 async def test_every_answer_forbids_caching_and_guessing(api: Api) -> None:

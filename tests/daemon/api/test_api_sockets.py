@@ -12,8 +12,8 @@ import pytest
 
 from aghbus.daemon.api.http.listeners import ListenError, listen_unix
 from aghbus.daemon.api.server import ApiServer
-from tests.daemon.api.harness import DEADLINE, Api, Reply, exchange
-from tests.daemon.api.simulator import SimulatedNode
+from tests.support.api_harness import DEADLINE, Api, Reply, exchange
+from tests.support.api_simulator import SimulatedNode
 
 TOKEN = "correct-horse-battery"
 

@@ -19,8 +19,8 @@ from aghbus.daemon.api.http.connection import MAX_CONNECTIONS
 from aghbus.daemon.api.http.listeners import ListenError
 from aghbus.daemon.api.http.token_file import MAX_TOKEN_BYTES, read_token
 from aghbus.daemon.api.server import ApiServer
-from tests.daemon.api.harness import DEADLINE, Api, until
-from tests.daemon.api.simulator import SimulatedNode
+from tests.support.api_harness import DEADLINE, Api, until
+from tests.support.api_simulator import SimulatedNode
 
 NOBODY = 65_534
 TOKEN = "correct-horse-battery"

@@ -10,8 +10,8 @@ import pytest
 from aghbus.daemon.api.http.sse import WRITE_BYTES, frame, writes
 from aghbus.protocol.api import models as control
 from aghbus.protocol.errors import Unavailable
-from tests.daemon.api.harness import DEADLINE, Api, until
-from tests.daemon.api.simulator import message
+from tests.support.api_harness import DEADLINE, Api, until
+from tests.support.api_simulator import message
 
 
 def envelope(seq: int, text: str = "hello") -> control.Event:

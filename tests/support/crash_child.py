@@ -1,6 +1,6 @@
 """A process that receives a stream of envelopes, says which are committed, and is killed on the way.
 
-`python -m tests.store.crash_child STORE FIRST COUNT TOGETHER DIE_AT`: envelopes FIRST.. in groups of TOGETHER; kills itself, as
+`python -m tests.support.crash_child STORE FIRST COUNT TOGETHER DIE_AT`: envelopes FIRST.. in groups of TOGETHER; kills itself, as
 SIGKILL does, when SQLite begins its DIE_AT-th statement (0: never). Writes one line for each envelope once its future has resolved.
 """
 
@@ -16,7 +16,7 @@ from pathlib import Path
 from aghbus.protocol.envelope import Envelope
 from aghbus.store.engine.database import Store
 from aghbus.store.engine.transaction import Transaction
-from tests.store.makers import receiving, say
+from tests.support.makers import receiving, say
 
 
 def envelope(number: int) -> Envelope:

@@ -13,7 +13,7 @@ from aghbus.protocol.effects import Advance, Open
 from aghbus.protocol.envelope import Envelope
 from aghbus.protocol.lifecycle import WorkView, after, opened_by, step
 from aghbus.protocol.send import apply_own, build
-from tests.protocol.seed_examples import examples
+from tests.support.seed_examples import examples
 
 OBJECTIVES, GOALS, OUT_OF_SCOPE = (example.value for example in examples("sentient"))
 WORKSPACE: Final = "ws_alpha"

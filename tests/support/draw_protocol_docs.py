@@ -1,4 +1,4 @@
-"""Draws the tables of docs/protocol.md from the code: `python -m tests.protocol.draw_protocol_docs` rewrites them in place.
+"""Draws the tables of docs/protocol.md from the code: `python -m tests.support.draw_protocol_docs` rewrites them in place.
 
 Between `<!-- drawn: NAME -->` and `<!-- end: NAME -->` everything belongs to this file; a test compares.
 """

@@ -5,13 +5,14 @@ import contextlib
 import http.client
 import json
 import socket
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from aghbus.daemon.api.server import ApiServer
-from tests.daemon.api.simulator import SimulatedNode
+from tests.support.api_simulator import SimulatedNode
 
 DEADLINE = 20.0  # seconds; what a test waits for takes milliseconds
 BODY_LIMIT = 100_000  # bytes, small so that tests are quick
@@ -96,3 +97,22 @@ class Api:
             writer.close()
             with contextlib.suppress(ConnectionError):
                 await writer.wait_closed()
+
+
+@asynccontextmanager
+async def serving(path: Path, *, head_seconds: float = 10.0, body_seconds: float = 10.0) -> AsyncIterator[Api]:
+    node = SimulatedNode()
+    server = ApiServer(
+        node,
+        socket_path=path,
+        max_body=BODY_LIMIT,
+        head_seconds=head_seconds,
+        body_seconds=body_seconds,
+        keep_alive=0.1,
+    )
+    await server.start()
+    harness = Api(server, node, path)
+    try:
+        yield harness
+    finally:
+        await harness.close()

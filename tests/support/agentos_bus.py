@@ -11,7 +11,7 @@ from aghbus.protocol.effects import Advance, Open
 from aghbus.protocol.envelope import Envelope, parse
 from aghbus.protocol.lifecycle import WorkView, after, opened_by, step
 from aghbus.protocol.send import Draft, apply_own, build
-from tests.protocol.seed_examples import examples
+from tests.support.seed_examples import examples
 
 NOW: Final = 1_769_000_000
 WORKSPACE: Final = "ws_alpha"
