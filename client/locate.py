@@ -91,7 +91,7 @@ def _tcp(options: Mapping[str, Any], env: Mapping[str, str]) -> Endpoint:
     rest = str(options["api"]).removeprefix("http://").rstrip("/")
     host, colon, port = rest.rpartition(":")
     if "/" in rest or not colon or not host or not port.isdigit() or not 0 < int(port) < 65_536:
-        raise UsageError("--api: must be a URL such as http://127.0.0.1:4480")
+        raise UsageError("--api: must be a URL such as http://127.0.0.1:4637")
     host = host.removeprefix("[").removesuffix("]")
     if not _is_loopback(host):
         hint = "the daemon listens nowhere else, and the token is for nobody else"

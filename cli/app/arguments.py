@@ -151,7 +151,7 @@ GLOBAL_OPTIONS = (
     Option(
         "--socket", "Unix socket of the daemon, instead of a name (default: $AGHD_API_SOCKET)", "PATH", convert=some
     ),
-    Option("--api", "URL of the daemon's TCP API, such as http://127.0.0.1:4480", "URL", convert=some),
+    Option("--api", "URL of the daemon's TCP API, such as http://127.0.0.1:4637", "URL", convert=some),
     Option(
         "--token-file", "file with the bearer token for --api (default: $AGHD_API_TOKEN_FILE, the instance's)", "FILE"
     ),

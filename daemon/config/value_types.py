@@ -307,7 +307,7 @@ class LoopbackAddress:
     """`HOST:PORT` on the loopback interface; port 0 lets the system choose."""
 
     echo: ClassVar[bool] = True
-    text: Final = "an address of the loopback interface, such as 127.0.0.1:4480, localhost:4480 or [::1]:4480"
+    text: Final = "an address of the loopback interface, such as 127.0.0.1:4637, localhost:4637 or [::1]:4637"
 
     def read(self, raw: object, source: Source) -> str:
         """The address as it was given, checked."""

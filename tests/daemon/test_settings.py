@@ -219,7 +219,7 @@ def test_values_that_break_their_rule_are_refused(host: Host, key: str, value: o
         ("defaults.directed_ttl", "24h", 86_400),
         ("defaults.broadcast_ttl", "90", 90),
         ("discovery.interval", "250ms", 0.25),
-        ("api.tcp", "[::1]:4480", "[::1]:4480"),
+        ("api.tcp", "[::1]:4637", "[::1]:4637"),
         ("api.tcp", "localhost:0", "localhost:0"),
         ("capabilities", "test.run,code.patch", ("test.run", "code.patch")),
     ],
