@@ -7,7 +7,7 @@ TEST_WORKERS ?= 4
 STAMP := $(VENV)/.installed
 FUZZ_STAMP := $(VENV)/.installed-fuzz
 
-.PHONY: run test test-long fuzz fuzz-quick check lint format types layers bench bench-full clean help
+.PHONY: run test test-long fuzz fuzz-quick check lint format types layers bench bench-full dist clean help
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
@@ -68,5 +68,11 @@ bench: $(BENCHED) ## figures of this machine, in three minutes
 bench-full: $(BENCHED) ## the same in half an hour, with the large sizes
 	$(BIN)/python -m bench --full
 
+dist: $(STAMP) ## build the wheel and the source distribution into dist/
+	@$(BIN)/python -m pip install -qq --disable-pip-version-check --group dist
+	@rm -rf build dist
+	@$(BIN)/python -m build --quiet --outdir dist .
+	@ls dist
+
 clean: ## remove the environment and caches
-	rm -rf $(VENV) build *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
