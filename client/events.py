@@ -13,6 +13,7 @@ import time
 from aghbus.client.api import answer_of
 from aghbus.client.errors import RefusedByDaemon
 from aghbus.client.http import ConnectionLost, Response, request, target, unreachable
+from aghbus.protocol.backoff import Backoff
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -77,9 +78,9 @@ def _connect(api: Api, path: str, query: Query, since: int | None) -> Response:
 
 
 def _reopen(api: Api, path: str, query: Query, since: int | None) -> Response:
-    deadline, pause = time.monotonic() + api.timeout, FIRST_PAUSE
+    deadline, backoff = time.monotonic() + api.timeout, Backoff(FIRST_PAUSE, LAST_PAUSE)
     while True:
-        time.sleep(pause)
+        time.sleep(backoff.next())
         try:
             return _connect(api, path, query, since)
         except (OSError, ConnectionLost) as error:
@@ -90,7 +91,6 @@ def _reopen(api: Api, path: str, query: Query, since: int | None) -> Response:
             failure = error
         if time.monotonic() >= deadline:
             raise failure from None
-        pause = min(pause * 2, LAST_PAUSE)
 
 
 def _events(response: Response) -> Iterator[dict[str, Any]]:

@@ -8,6 +8,7 @@ from aghbus.cli.app.output import flush
 from aghbus.cli.bridge.findings import tell
 from aghbus.client.errors import ClientError, RefusedByDaemon
 from aghbus.client.events import FIRST_PAUSE, LAST_PAUSE, follow
+from aghbus.protocol.backoff import Backoff
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -39,7 +40,7 @@ def hand_out(
 
 def persist(api: Api, path: str, ask: dict[str, Any]) -> dict[str, Any]:
     """The answer to a POST that may be repeated, while the daemon is away for up to `api.timeout` seconds."""
-    deadline, pause = time.monotonic() + api.timeout, FIRST_PAUSE
+    deadline, backoff = time.monotonic() + api.timeout, Backoff(FIRST_PAUSE, LAST_PAUSE)
     while True:
         try:
             return api.post(path, ask)
@@ -47,5 +48,4 @@ def persist(api: Api, path: str, ask: dict[str, Any]) -> dict[str, Any]:
             passing = not isinstance(error, RefusedByDaemon) or error.code == "unavailable"
             if not passing or time.monotonic() >= deadline:
                 raise
-        time.sleep(pause)
-        pause = min(2 * pause, LAST_PAUSE)
+        time.sleep(backoff.next())

@@ -9,6 +9,7 @@ from aghbus.cli.app.text import quoted, safe, shell
 from aghbus.cli.chains.text import change_line
 from aghbus.client.errors import RefusedByDaemon, Unreachable
 from aghbus.client.http import quote
+from aghbus.protocol.backoff import Backoff
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -72,7 +73,7 @@ def _next(context: Context, run: dict[str, Any]) -> dict[str, Any]:
     """The run after its next change, or unchanged after a while."""
     wait = min(LONGEST_WAIT, context.timeout * 0.8)
     query = [("since", str(run["version"])), ("wait", f"{wait:.1f}")]
-    deadline, pause = 0.0, FIRST_PAUSE
+    deadline, backoff = 0.0, Backoff(FIRST_PAUSE, LAST_PAUSE)
     while True:
         try:
             return context.api.get(f"/v1/chains/runs/{quote(run['run_id'])}", query)
@@ -84,5 +85,4 @@ def _next(context: Context, run: dict[str, Any]) -> dict[str, Any]:
                 context.output.note(f"({safe(error.message)}; trying again for up to {context.timeout:.0f} s)")
             elif time.monotonic() >= deadline:
                 raise
-        time.sleep(pause)
-        pause = min(pause * 2, LAST_PAUSE)
+        time.sleep(backoff.next())

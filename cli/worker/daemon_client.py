@@ -10,6 +10,7 @@ from aghbus.client.api import Api
 from aghbus.client.errors import ClientError, RefusedByDaemon, Unexpected, Unreachable
 from aghbus.client.events import FIRST_PAUSE, LAST_PAUSE
 from aghbus.client.http import quote
+from aghbus.protocol.backoff import Backoff
 
 T = TypeVar("T")
 
@@ -39,7 +40,7 @@ class Desk:
 
     def insist(self, call: Callable[[], T]) -> T:
         """The answer of `call`, repeated while the daemon is away. Raises RefusedByDaemon, or GaveUp."""
-        pause = FIRST_PAUSE
+        backoff = Backoff(FIRST_PAUSE, LAST_PAUSE)
         while True:
             try:
                 return call()
@@ -48,8 +49,7 @@ class Desk:
                     raise
             if self._over():
                 raise GaveUp
-            time.sleep(pause)
-            pause = min(2 * pause, LAST_PAUSE)
+            time.sleep(backoff.next())
 
     def submitted(self) -> list[dict[str, Any]]:
         """Works for us that nobody has accepted yet, longest waiting first (of the latest thousand)."""

@@ -21,6 +21,7 @@ from aghbus.daemon.jetstream.consumer import DurableConsumer
 from aghbus.daemon.jetstream.stream import STREAM, StreamState, ensure_stream
 from aghbus.daemon.jetstream.transport import JetStreamCarrier
 from aghbus.daemon.nats.link import InboundMessage, Link, LinkError, LinkTimeout
+from aghbus.protocol.backoff import Backoff
 from aghbus.protocol.text import escape
 
 _log = logging.getLogger("aghbus.jetstream")
@@ -179,18 +180,17 @@ class JetStreamProfile:
         self._look.set()
 
     async def _keep_looking(self) -> None:
-        pause = _FIRST_RETRY
+        backoff = Backoff(_FIRST_RETRY, self._check_every)
         while True:
             if not await self._link.wait_up(_LINK_WAIT):
                 self._attached.clear()
                 continue
             self._look.clear()
             if await self._looked():
-                pause = _FIRST_RETRY
+                backoff.reset()
                 await self._wait(self._check_every)
             else:
-                await asyncio.sleep(pause)
-                pause = min(2 * pause, self._check_every)
+                await asyncio.sleep(backoff.next())
 
     async def _wait(self, seconds: float) -> None:
         try:

@@ -19,6 +19,7 @@ from aghbus.daemon.jetstream.stream import STREAM
 from aghbus.daemon.nats.link import BadPublish, InboundMessage, Link, LinkDown, PayloadTooLarge
 from aghbus.daemon.nats.transport import Carried
 from aghbus.protocol.acks import ANSWER_TO
+from aghbus.protocol.backoff import Backoff
 from aghbus.protocol.identifiers import channel_of_subject
 from aghbus.protocol.nats.names import durable_name, inbox
 from aghbus.store.tables.outbox import Outgoing
@@ -92,6 +93,7 @@ class JetStreamCarrier:
         self._open = asyncio.Event()
         self._expires = False
         self._pause = 0.0
+        self._backoff = Backoff(_FIRST_PAUSE, _LONGEST_PAUSE)
         self._places: OrderedDict[int, int] = OrderedDict()  # outbox sequence to stream sequence
         self._replies = [link.subscribe(f"{root}.*.*", self._replied) for root in (self._root, self._ack_root)]
 
@@ -180,10 +182,11 @@ class JetStreamCarrier:
 
     def _conclude(self, batch: _Batch) -> None:
         if batch.refused is not None:
-            self._pause = min(max(2 * self._pause, _FIRST_PAUSE), _LONGEST_PAUSE)
+            self._pause = self._backoff.next()
             self._refused(batch.refused)
         elif self._pause and batch.carried.published:
             self._pause = 0.0
+            self._backoff.reset()
             self._taken()
 
     # one message

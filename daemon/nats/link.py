@@ -32,6 +32,7 @@ from aghbus.daemon.nats.events import (
 )
 from aghbus.daemon.nats.servers import Endpoints
 from aghbus.daemon.nats.subscription import Subscription
+from aghbus.protocol.backoff import exponential_delay
 from aghbus.protocol.limits import MAX_ENVELOPE_BYTES
 from aghbus.protocol.text import escape
 
@@ -297,8 +298,7 @@ class Link:
 
     def _delay(self, failures: int, ceiling: float) -> float:
         """Exponential from the first delay to the ceiling, half of it left to chance."""
-        longest = min(ceiling, self._first_delay * 2.0 ** min(failures - 1, 16))
-        return longest * random.uniform(0.5, 1.0)  # noqa: S311 - spreads the peers, hides nothing
+        return exponential_delay(failures, self._first_delay, ceiling) * random.uniform(0.5, 1.0)  # noqa: S311 - spreads the peers, hides nothing
 
     async def _resubscribe(self, connection: NatsConnection) -> None:
         """All subscriptions, and the PONG behind them; a failure here is a failed attempt."""

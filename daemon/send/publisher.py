@@ -22,6 +22,7 @@ from aghbus.daemon.send.retry_timer import Outlook
 from aghbus.daemon.send.unresponsive_peers import FIRST_PAUSE, Silences
 from aghbus.daemon.state.context import Core
 from aghbus.protocol.acks import MAX_ANSWER_BYTES, Ack, is_answer_of, parse_ack
+from aghbus.protocol.backoff import exponential_delay
 from aghbus.protocol.errors import REASON_CODES
 from aghbus.protocol.rate_limit import Budgets
 from aghbus.store.audit import events as audit
@@ -242,7 +243,7 @@ class Publisher:
         if row.recipient is None or (not row.answerable and core.roster.acknowledges(row.recipient) is False):
             return None
         policy = core.settings.retry
-        pause = min(policy.first * 2 ** min(row.attempts, 32), policy.ceiling)
+        pause = exponential_delay(row.attempts + 1, policy.first, policy.ceiling)
         return now_ms + int(1000 * pause * (1 + _JITTER * (2 * core.clock.fraction() - 1)))
 
     async def retry(self) -> None:

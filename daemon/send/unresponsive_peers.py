@@ -13,6 +13,7 @@ from functools import partial
 from typing import Final
 
 from aghbus.daemon.base.clock import Clock
+from aghbus.protocol.backoff import exponential_delay
 from aghbus.store.engine.transaction import Transaction
 from aghbus.store.tables import retry
 from aghbus.store.tables.outbox import Outgoing
@@ -22,7 +23,7 @@ _WINDOW: Final = 256  # unanswered messages that go out at once
 _WORD: Final = 0.25  # seconds in which the broker has said that nobody listens
 
 
-_State = tuple[float, float, bool, int]
+_State = tuple[float, int, bool, int]
 
 
 class _Silence:
@@ -34,16 +35,16 @@ class _Silence:
         self.back = False
         self.overdue = False  # back, but what waits is not due yet
         self.probe = 0
-        self._pause = FIRST_PAUSE
+        self._waits = 0
 
     @property
     def state(self) -> _State:
         """What a look for what may go out changes."""
-        return self.until, self._pause, self.away, self.probe
+        return self.until, self._waits, self.away, self.probe
 
     @state.setter
     def state(self, state: _State) -> None:
-        self.until, self._pause, self.away, self.probe = state
+        self.until, self._waits, self.away, self.probe = state
 
     def probed(self, seq: int, now: float) -> None:
         """The oldest goes out: somebody listens, unless the broker says otherwise."""
@@ -52,8 +53,8 @@ class _Silence:
 
     def wait(self, now: float, ceiling: float) -> None:
         """Until the next time that everything may go out."""
-        self.until = now + self._pause
-        self._pause = min(2 * self._pause, ceiling)
+        self._waits += 1
+        self.until = now + exponential_delay(self._waits, FIRST_PAUSE, ceiling)
 
     def ended(self) -> None:
         """The peer was heard."""

@@ -12,6 +12,8 @@ import os
 import random
 from typing import TYPE_CHECKING
 
+from aghbus.protocol.backoff import Backoff
+
 if TYPE_CHECKING:
     from pathlib import Path
 
@@ -49,12 +51,11 @@ class FileLock:
         """Polls for the lock without blocking the loop; False when `timeout` seconds have passed."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + timeout
-        poll = _FIRST_POLL
+        backoff = Backoff(_FIRST_POLL, _LONGEST_POLL)
         while not self.try_lock(shared=shared):
             if loop.time() >= deadline:
                 return False
-            await asyncio.sleep(poll * random.uniform(0.5, 1.0))  # noqa: S311 - spreads the pollers, hides nothing
-            poll = min(poll * 2, _LONGEST_POLL)
+            await asyncio.sleep(backoff.next() * random.uniform(0.5, 1.0))  # noqa: S311 - spreads the pollers, hides nothing
         return True
 
     def release(self) -> None:

@@ -9,6 +9,7 @@ from typing import Final
 import aiosqlite
 
 from aghbus.protocol.api import models as control
+from aghbus.protocol.backoff import exponential_delay
 from aghbus.protocol.errors import NotFound, Refused
 from aghbus.store.engine.transaction import Transaction
 from aghbus.store.errors import InboxFull
@@ -227,7 +228,7 @@ def requeue(tx: Transaction, seq: int) -> control.InboxItem:
 
 def backoff_ms(attempts: int) -> int:
     """How long a message waits after its `attempts`-th lease was given back: 1 s, 2 s, 4 s, up to five minutes."""
-    return min(BACKOFF_MS << min(max(attempts - 1, 0), 16), BACKOFF_LIMIT_MS)
+    return int(exponential_delay(max(attempts, 1), BACKOFF_MS, BACKOFF_LIMIT_MS))
 
 
 def item(tx: Transaction, seq: int) -> control.InboxItem:
