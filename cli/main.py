@@ -11,6 +11,7 @@ from aghbus.cli.app.output import Output, flush, write
 from aghbus.cli.app.registry import COMMANDS, GROUPS, load, longest, members
 from aghbus.cli.context import Context
 from aghbus.client.errors import ClientError, Unexpected, UsageError
+from aghbus.protocol.base.spelling import nearest
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -86,11 +87,9 @@ def _name(words: list[str], options: dict[str, Any]) -> tuple[str, list[str]]:
 def _known(word: str, names: Sequence[str] | dict[str, tuple[str, str]], before: str = "") -> str:
     if word in names:
         return word
-    import difflib  # only when something was misspelt
-
     firsts = list(dict.fromkeys(name.split()[0] for name in names))
-    near = difflib.get_close_matches(word, [*firsts, *([] if before else GROUPS)], n=1)
-    hint = f"did you mean {before}{near[0]}?" if near else f"aghctl {before}--help lists all"
+    near = nearest(word, [*firsts, *([] if before else GROUPS)])
+    hint = f"did you mean {before}{near}?" if near else f"aghctl {before}--help lists all"
     raise UsageError(f"unknown command {before}{word}", hint)
 
 

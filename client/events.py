@@ -13,7 +13,7 @@ import time
 from aghbus.client.api import answer_of
 from aghbus.client.errors import RefusedByDaemon
 from aghbus.client.http import ConnectionLost, Response, request, target, unreachable
-from aghbus.protocol.backoff import Backoff
+from aghbus.protocol.base.backoff import Backoff
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -93,7 +93,9 @@ def _tcp(options: Mapping[str, Any], env: Mapping[str, str]) -> Endpoint:
     if "/" in rest or not colon or not host or not port.isdigit() or not 0 < int(port) < 65_536:
         raise UsageError("--api: must be a URL such as http://127.0.0.1:4637")
     host = host.removeprefix("[").removesuffix("]")
-    if not _is_loopback(host):
+    from aghbus.protocol.base.addresses import is_loopback  # only for TCP: ipaddress is slow to load
+
+    if not is_loopback(host):
         hint = "the daemon listens nowhere else, and the token is for nobody else"
         raise UsageError(f"--api: {host} is not this host's loopback interface", hint)
     file = options["token_file"] or env.get("AGHD_API_TOKEN_FILE")
@@ -109,14 +111,3 @@ def _tcp(options: Mapping[str, Any], env: Mapping[str, str]) -> Endpoint:
     if not token.isprintable():
         raise UsageError(f"--token-file: {file} holds more than one line")
     return Endpoint(host=host, port=int(port), token=token)
-
-
-def _is_loopback(host: str) -> bool:
-    if host == "localhost":
-        return True
-    try:
-        if ":" in host:
-            return socket.inet_pton(socket.AF_INET6, host) == bytes(15) + b"\x01"
-        return socket.inet_pton(socket.AF_INET, host)[0] == 127
-    except (OSError, ValueError):
-        return False

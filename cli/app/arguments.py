@@ -8,6 +8,7 @@ help texts and the shell completions. Long options are never abbreviated; `--` e
 from __future__ import annotations
 
 from aghbus.client.errors import UsageError
+from aghbus.protocol.base.spelling import nearest
 
 TYPE_CHECKING = False  # typing itself would cost a fifth of the start-up time
 if TYPE_CHECKING:
@@ -19,7 +20,6 @@ if TYPE_CHECKING:
     Run = Callable[[Context, dict[str, Any]], int]
     Convert = Callable[[str], Any]
 
-_UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 LONGEST_SPAN = 366 * 86_400
 """Seconds, ours: a longer span of time is a mistake, and some 300 years end in a number that no clock holds."""
 
@@ -101,11 +101,12 @@ class HelpWanted(Exception):
 
 def seconds(text: str) -> float:
     """A span of time: `30s`, `5m`, `24h`, `7d`, or a number of seconds. ValueError names the rule."""
-    scale = _UNITS.get(text[-1:], 0)
-    digits = text[:-1] if scale else text
-    if not digits.isascii() or not digits.replace(".", "", 1).isdigit():
-        raise ValueError("must be a span of time such as 30s, 5m, 24h, or a number of seconds")
-    span = float(digits) * (scale or 1)
+    from aghbus.protocol.base.durations import parse_duration  # slow to load
+
+    try:
+        span = parse_duration(text)
+    except ValueError:
+        raise ValueError("must be a span of time such as 30s, 5m, 24h, or a number of seconds") from None
     if span > LONGEST_SPAN:
         raise ValueError("must be a span of time of 366d at most")
     return span
@@ -261,7 +262,5 @@ def _positionals(declared: Sequence[Positional], words: Sequence[str]) -> dict[s
 
 
 def _did_you_mean(word: str, known: Sequence[str] | dict[str, Option]) -> str:
-    import difflib  # only when something was misspelt
-
-    near = difflib.get_close_matches(word, list(known), n=1)
-    return f"did you mean {near[0]}? --help lists all" if near else "--help lists all"
+    near = nearest(word, known)
+    return f"did you mean {near}? --help lists all" if near else "--help lists all"

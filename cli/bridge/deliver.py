@@ -8,7 +8,7 @@ from aghbus.cli.app.output import flush
 from aghbus.cli.bridge.findings import tell
 from aghbus.client.errors import ClientError, RefusedByDaemon
 from aghbus.client.events import FIRST_PAUSE, LAST_PAUSE, follow
-from aghbus.protocol.backoff import Backoff
+from aghbus.protocol.base.backoff import Backoff
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from aghbus.cli.app.text import quoted, safe, shell
 from aghbus.cli.chains.text import change_line
 from aghbus.client.errors import RefusedByDaemon, Unreachable
 from aghbus.client.http import quote
-from aghbus.protocol.backoff import Backoff
+from aghbus.protocol.base.backoff import Backoff
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from aghbus.client.api import Api
 from aghbus.client.errors import ClientError, RefusedByDaemon, Unexpected, Unreachable
 from aghbus.client.events import FIRST_PAUSE, LAST_PAUSE
 from aghbus.client.http import quote
-from aghbus.protocol.backoff import Backoff
+from aghbus.protocol.base.backoff import Backoff
 
 T = TypeVar("T")
 

@@ -4,7 +4,6 @@ The layers know nothing of any single key. A key is declared once, as the `Key` 
 Struct; its name, flag and environment variable follow from the field's place.
 """
 
-import difflib
 import os
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -14,6 +13,7 @@ from typing import Any, Final, TypeVar, get_type_hints
 import msgspec
 
 from aghbus.daemon.config.value_types import Broken, Rule, Source
+from aghbus.protocol.base.spelling import nearest
 from aghbus.protocol.errors import AghbusError
 from aghbus.protocol.text import escape, shorten
 
@@ -229,8 +229,8 @@ def build(struct: type[S], values: Mapping[str, Any]) -> S:
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
     """`, did you mean X?` for the known name nearest to `name`, "" when none is near."""
-    near = difflib.get_close_matches(name, sorted(known), n=1, cutoff=0.6)
-    return f", did you mean {near[0]}?" if near else ""
+    near = nearest(name, known)
+    return f", did you mean {near}?" if near else ""
 
 
 def _leaves(document: Mapping[str, Any], tables: set[str], prefix: str = "") -> Iterator[tuple[str, Any]]:

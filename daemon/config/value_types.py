@@ -5,15 +5,14 @@ A value comes either typed from TOML or as text from a flag or the environment; 
 
 import re
 from collections.abc import Callable, Sequence
-from ipaddress import ip_address
 from pathlib import Path
 from typing import ClassVar, Final, Protocol
 from urllib.parse import urlsplit
 
 import msgspec
 
-DURATION_UNITS: Final = {"ms": 0.001, "s": 1, "m": 60, "h": 3600, "d": 86_400}
-"""Seconds in one unit."""
+from aghbus.protocol.base.addresses import is_loopback
+from aghbus.protocol.base.durations import format_duration, parse_duration
 
 SIZE_UNITS: Final = {"B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 << 40}
 """Bytes in one unit (IEC 80000-13)."""
@@ -21,7 +20,6 @@ SIZE_UNITS: Final = {"B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "Ti
 MAX_COUNT: Final = 2**31 - 1
 """Upper bound of a count or a number of seconds that names none of its own; no table or queue here grows past it."""
 
-_DURATION: Final = re.compile(r"(\d{1,12}(?:\.\d{1,6})?)(ms|s|m|h|d)?", re.ASCII)
 _SIZE: Final = re.compile(r"(\d{1,19})\s?(B|KiB|MiB|GiB|TiB)?", re.ASCII)
 _USERINFO: Final = re.compile(r"(//)[^/@\s]*@|^[^/@\s]*@")
 _NKEY_SEED: Final = re.compile(r"S[NCAOUX][A-Z2-7]{40,}")  # nkeys: a seed's text starts with S and the kind
@@ -123,19 +121,19 @@ class Duration(msgspec.Struct, frozen=True):
     @property
     def text(self) -> str:
         """Range and form in words."""
-        span = f"of at least {show_duration(self.low)}"
+        span = f"of at least {format_duration(self.low)}"
         if self.high != MAX_COUNT:
-            span = f"from {show_duration(self.low)} to {show_duration(self.high)}"
+            span = f"from {format_duration(self.low)} to {format_duration(self.high)}"
         form = "whole seconds or a text such as" if self.whole else "seconds or a text such as 500ms,"
         return f"a duration {span}, in {form} 30s, 5m, 24h, 7d"
 
     def read(self, raw: object, source: Source) -> float | int:
         """A number of seconds, or digits followed by ms, s, m, h or d."""
         if isinstance(raw, str):
-            match = _DURATION.fullmatch(raw.strip())
-            if match is None:
-                raise Broken
-            raw = float(match[1]) * DURATION_UNITS[match[2] or "s"]
+            try:
+                raw = parse_duration(raw)
+            except ValueError:
+                raise Broken from None
         if not isinstance(raw, int | float) or isinstance(raw, bool) or not self.low <= raw <= self.high:
             raise Broken
         if not self.whole:
@@ -146,7 +144,7 @@ class Duration(msgspec.Struct, frozen=True):
 
     def show(self, value: object) -> object:
         """In the largest unit that keeps the number whole."""
-        return show_duration(value) if isinstance(value, int | float) else value
+        return format_duration(value) if isinstance(value, int | float) else value
 
 
 class Size(msgspec.Struct, frozen=True):
@@ -314,7 +312,7 @@ class LoopbackAddress:
         if not isinstance(raw, str):
             raise Broken
         host, _ = split_address(raw)
-        if host != "localhost" and not _is_loopback(host):
+        if not is_loopback(host):
             raise Broken("the API is for this machine only; reach it from elsewhere through ssh -L")
         return raw
 
@@ -340,26 +338,9 @@ def hide_userinfo(text: str) -> str:
     return _USERINFO.sub(r"\1***@", text)
 
 
-def show_duration(seconds: float) -> str:
-    """Seconds in the largest of d, h, m, s, ms that keeps the number whole: 604800 is `7d`, 1.5 is `1500ms`."""
-    milliseconds = round(seconds * 1000)
-    for unit in ("d", "h", "m", "s"):
-        width = round(DURATION_UNITS[unit] * 1000)
-        if milliseconds % width == 0 and milliseconds:
-            return f"{milliseconds // width}{unit}"
-    return f"{milliseconds}ms" if milliseconds else "0s"
-
-
 def show_size(size: int) -> str:
     """Bytes in the largest unit that keeps the number whole: 67108864 is `64MiB`."""
     for unit in ("TiB", "GiB", "MiB", "KiB"):
         if size % SIZE_UNITS[unit] == 0 and size:
             return f"{size // SIZE_UNITS[unit]}{unit}"
     return f"{size}B"
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        return ip_address(host).is_loopback
-    except ValueError:
-        return False

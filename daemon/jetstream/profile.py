@@ -21,7 +21,7 @@ from aghbus.daemon.jetstream.consumer import DurableConsumer
 from aghbus.daemon.jetstream.stream import STREAM, StreamState, ensure_stream
 from aghbus.daemon.jetstream.transport import JetStreamCarrier
 from aghbus.daemon.nats.link import InboundMessage, Link, LinkError, LinkTimeout
-from aghbus.protocol.backoff import Backoff
+from aghbus.protocol.base.backoff import Backoff
 from aghbus.protocol.text import escape
 
 _log = logging.getLogger("aghbus.jetstream")

@@ -9,8 +9,9 @@ from typing import Any, Final
 import msgspec
 
 from aghbus.daemon.config.settings import JetStreamSettings
-from aghbus.daemon.config.value_types import show_duration, show_size
+from aghbus.daemon.config.value_types import show_size
 from aghbus.daemon.jetstream.api import STREAM_EXISTS, STREAM_NOT_FOUND, JetStreamApi, JetStreamError
+from aghbus.protocol.base.durations import format_duration
 from aghbus.protocol.nats import names as nats_names
 from aghbus.protocol.nats.jetstream import DUPLICATE_WINDOW, MAX_MESSAGE_BYTES, NANOSECONDS, stream_config
 from aghbus.protocol.text import escape
@@ -146,8 +147,8 @@ def _message_size(config: Mapping[str, Any], settings: JetStreamSettings) -> Fin
 
 def _age(config: Mapping[str, Any], settings: JetStreamSettings) -> Finding:
     age = int(config.get("max_age", 0)) / NANOSECONDS
-    wish = show_duration(settings.max_age)
-    what = f"keeps messages for {show_duration(age)}, jetstream.max_age here is {wish}"
+    wish = format_duration(settings.max_age)
+    what = f"keeps messages for {format_duration(age)}, jetstream.max_age here is {wish}"
     return 0 < age < settings.max_age, what, f"{_edit(f'--max-age {wish}')}, or set jetstream.max_age"
 
 
@@ -188,7 +189,7 @@ def _confirms(config: Mapping[str, Any], settings: JetStreamSettings) -> Finding
 
 def _duplicates(config: Mapping[str, Any], settings: JetStreamSettings) -> Finding:
     window = int(config.get("duplicate_window", 0)) / NANOSECONDS
-    what = f"recognizes duplicates for {show_duration(window)}, not for {show_duration(DUPLICATE_WINDOW)}"
+    what = f"recognizes duplicates for {format_duration(window)}, not for {format_duration(DUPLICATE_WINDOW)}"
     return window < DUPLICATE_WINDOW, what, _edit(f"--dupe-window {DUPLICATE_WINDOW}s")
 
 

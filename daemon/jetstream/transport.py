@@ -19,7 +19,7 @@ from aghbus.daemon.jetstream.stream import STREAM
 from aghbus.daemon.nats.link import BadPublish, InboundMessage, Link, LinkDown, PayloadTooLarge
 from aghbus.daemon.nats.transport import Carried
 from aghbus.protocol.acks import ANSWER_TO
-from aghbus.protocol.backoff import Backoff
+from aghbus.protocol.base.backoff import Backoff
 from aghbus.protocol.identifiers import channel_of_subject
 from aghbus.protocol.nats.names import durable_name, inbox
 from aghbus.store.tables.outbox import Outgoing

@@ -32,7 +32,7 @@ from aghbus.daemon.nats.events import (
 )
 from aghbus.daemon.nats.servers import Endpoints
 from aghbus.daemon.nats.subscription import Subscription
-from aghbus.protocol.backoff import exponential_delay
+from aghbus.protocol.base.backoff import exponential_delay
 from aghbus.protocol.limits import MAX_ENVELOPE_BYTES
 from aghbus.protocol.text import escape
 

@@ -6,7 +6,6 @@ handed on by path.
 
 from __future__ import annotations
 
-import ipaddress
 from typing import TYPE_CHECKING
 from urllib.parse import unquote, urlsplit
 
@@ -14,13 +13,14 @@ import msgspec
 
 from aghbus.daemon.nats.context import ContextFields, read_context
 from aghbus.daemon.nats.credential_files import NatsFiles, NatsProblem
+from aghbus.protocol.base.addresses import is_loopback
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from aghbus.daemon.config.settings import NatsSettings
 
-__all__ = ["NatsOptions", "NatsOptionsError", "NatsProblem", "is_loopback", "resolve_nats_options"]
+__all__ = ["NatsOptions", "NatsOptionsError", "NatsProblem", "resolve_nats_options"]
 
 _DEFAULT_PORT = 4222  # the NATS client port, where a URL names none
 _HIDDEN = "***"
@@ -44,7 +44,7 @@ class NatsOptions(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def loopback(self) -> bool:
         """Whether every server is on this machine."""
-        return all(is_loopback(url) for url in self.servers)
+        return all(is_loopback(urlsplit(url).hostname or "") for url in self.servers)
 
     @property
     def tls(self) -> bool:
@@ -70,17 +70,6 @@ class NatsOptionsError(Exception):
     def __init__(self, problems: tuple[NatsProblem, ...]) -> None:
         super().__init__("; ".join(map(str, problems)))
         self.problems = problems
-
-
-def is_loopback(url: str) -> bool:
-    """Whether the URL's host is this machine: `localhost` or a loopback address."""
-    host = urlsplit(url).hostname or ""
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
 
 
 def resolve_nats_options(settings: NatsSettings, env: Mapping[str, str]) -> NatsOptions | None:

@@ -22,7 +22,7 @@ from aghbus.daemon.send.retry_timer import Outlook
 from aghbus.daemon.send.unresponsive_peers import FIRST_PAUSE, Silences
 from aghbus.daemon.state.context import Core
 from aghbus.protocol.acks import MAX_ANSWER_BYTES, Ack, is_answer_of, parse_ack
-from aghbus.protocol.backoff import exponential_delay
+from aghbus.protocol.base.backoff import exponential_delay
 from aghbus.protocol.errors import REASON_CODES
 from aghbus.protocol.rate_limit import Budgets
 from aghbus.store.audit import events as audit

@@ -13,7 +13,7 @@ from functools import partial
 from typing import Final
 
 from aghbus.daemon.base.clock import Clock
-from aghbus.protocol.backoff import exponential_delay
+from aghbus.protocol.base.backoff import exponential_delay
 from aghbus.store.engine.transaction import Transaction
 from aghbus.store.tables import retry
 from aghbus.store.tables.outbox import Outgoing

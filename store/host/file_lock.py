@@ -12,7 +12,7 @@ import os
 import random
 from typing import TYPE_CHECKING
 
-from aghbus.protocol.backoff import Backoff
+from aghbus.protocol.base.backoff import Backoff
 
 if TYPE_CHECKING:
     from pathlib import Path

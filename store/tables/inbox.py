@@ -9,7 +9,7 @@ from typing import Final
 import aiosqlite
 
 from aghbus.protocol.api import models as control
-from aghbus.protocol.backoff import exponential_delay
+from aghbus.protocol.base.backoff import exponential_delay
 from aghbus.protocol.errors import NotFound, Refused
 from aghbus.store.engine.transaction import Transaction
 from aghbus.store.errors import InboxFull

@@ -13,7 +13,8 @@ from aghbus.daemon.config.display import keys_table, problems_text, show_json, s
 from aghbus.daemon.config.layers import ConfigError, Problem
 from aghbus.daemon.config.loader import Host, Loaded, load_settings
 from aghbus.daemon.config.settings import KEYS, Settings, reloadable_changes, value_of
-from aghbus.daemon.config.value_types import Duration, Size, Source, show_duration, show_size, split_address
+from aghbus.daemon.config.value_types import Duration, Size, Source, show_size, split_address
+from aghbus.protocol.base.durations import format_duration
 
 ROOT = Path(__file__).resolve().parents[2]
 TEXT = Source(textual=True, folder="/", home="/h")
@@ -398,7 +399,7 @@ def test_the_annotated_example_names_every_key_with_its_default_or_a_good_value(
 
 @given(st.integers(min_value=0, max_value=10**9))
 def test_durations_are_read_back_as_they_are_shown(seconds: int) -> None:
-    assert Duration(0, whole=True).read(show_duration(seconds), TEXT) == seconds
+    assert Duration(0, whole=True).read(format_duration(seconds), TEXT) == seconds
 
 
 @given(st.integers(min_value=0, max_value=1 << 50))

@@ -1,6 +1,6 @@
 """Exponential backoff."""
 
-from aghbus.protocol.backoff import Backoff, exponential_delay
+from aghbus.protocol.base.backoff import Backoff, exponential_delay
 
 
 def test_the_delay_doubles_with_each_failure_up_to_the_ceiling() -> None:

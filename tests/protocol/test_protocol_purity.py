@@ -16,6 +16,8 @@ ALLOWED: Final = frozenset(
         "collections",
         "functools",  # caches remember answers of pure functions, nothing else
         "hashlib",
+        "difflib",
+        "ipaddress",
         "itertools",
         "json",
         "math",

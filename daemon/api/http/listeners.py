@@ -15,7 +15,8 @@ from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Final
 
-from aghbus.daemon.api.http.tcp_guard import MIN_TOKEN_CHARACTERS, is_loopback
+from aghbus.daemon.api.http.tcp_guard import MIN_TOKEN_CHARACTERS
+from aghbus.protocol.base.addresses import is_loopback
 from aghbus.protocol.errors import AghbusError
 from aghbus.store.host.locations import (
     SOCKET_PATH_LIMIT_ELSEWHERE,

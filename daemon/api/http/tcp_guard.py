@@ -6,7 +6,6 @@ out web pages, even those whose name was rebound to 127.0.0.1.
 """
 
 import hmac
-import ipaddress
 from typing import Final
 
 from aghbus.daemon.api.http.asgi import App, Receive, Scope, Send, header, reply
@@ -14,16 +13,6 @@ from aghbus.daemon.api.http.errors import error_body
 
 MIN_TOKEN_CHARACTERS: Final = 16
 """Ours: shorter ones can be guessed over a socket that answers ten thousand times a second."""
-
-
-def is_loopback(host: str) -> bool:
-    """Whether `host` is an address of this machine's loopback, or `localhost`."""
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
 
 
 class LoopbackGuard:
