@@ -41,8 +41,6 @@ def serve(variant: str, path: str) -> None:
     import msgspec  # noqa: F401 - a cost that every variant shares
     import nats  # noqa: F401 - likewise
 
-    from aghbus.protocol.api import models as control
-
     before, started = rss_kib(), time.perf_counter()
     if variant == "parser":
         import httptools  # noqa: F401 - its cost is the measurement
@@ -55,13 +53,16 @@ def serve(variant: str, path: str) -> None:
     report = {"import_ms": (time.perf_counter() - started) * 1000, "import_kib": rss_kib() - before}
     print(json.dumps(report), flush=True)
     if variant != "parser":
-        asyncio.run(_serve(variant, path, control))
+        asyncio.run(_serve(variant, path))
 
 
-async def _serve(variant: str, path: str, control: Any) -> None:
+async def _serve(variant: str, path: str) -> None:
     from aghbus.daemon.api.server import ApiServer
+    from aghbus.protocol.api.messages import SendResponse
+    from aghbus.protocol.api.status import ReadinessResponse
+    from aghbus.protocol.api.works import WorksResponse
 
-    sent = control.Sent(
+    sent = SendResponse(
         **dict.fromkeys(("thread_id", "direct_id", "work_id", "work_state")),
         id="msg_1",
         seq=1,
@@ -74,10 +75,10 @@ async def _serve(variant: str, path: str, control: Any) -> None:
 
     class Node:
         async def readiness(self) -> Any:
-            return control.Readiness(ready=True, broker=True, subscriptions=True, store=True)
+            return ReadinessResponse(ready=True, broker=True, subscriptions=True, store=True)
 
         async def works(self, **_: Any) -> Any:
-            return control.Works(works=[])
+            return WorksResponse(works=[])
 
         async def send(self, ask: Any) -> Any:
             return sent

@@ -7,7 +7,7 @@ from typing import Final, Literal
 
 import msgspec
 
-from aghbus.protocol.api.models import Role
+from aghbus.protocol.api.works import Role
 from aghbus.protocol.bodies import Receipt
 from aghbus.protocol.effects import (
     Advance,

@@ -5,7 +5,7 @@ from typing import Final
 import aiosqlite
 import msgspec
 
-from aghbus.protocol.api import models as control
+from aghbus.protocol.api.messages import Message
 from aghbus.store.tables.envelopes import SELECT_MESSAGE, fetch, message_of
 
 _CASES: Final = 10  # of each kind; senders may reuse the ids of others
@@ -36,7 +36,7 @@ async def refused(reader: aiosqlite.Connection, message_id: str) -> list[Refused
     return [Refused(*row) for row in rows]
 
 
-async def stored(reader: aiosqlite.Connection, message_id: str) -> list[tuple[control.Message, bytes]]:
+async def stored(reader: aiosqlite.Connection, message_id: str) -> list[tuple[Message, bytes]]:
     """Stored envelopes of this message id, latest first, each with its bytes as on the wire."""
     rows = await fetch(reader, SELECT_MESSAGE + " WHERE e.msg_id = ? ORDER BY e.seq DESC LIMIT ?", [message_id, _CASES])
     return [(message_of(row), row[17]) for row in rows]

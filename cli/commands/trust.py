@@ -99,7 +99,7 @@ def _human(answer: dict[str, Any]) -> str:
 
 
 def _case(case: dict[str, Any]) -> str:
-    if case["listened"]:
+    if case["accepted"]:
         verdict = f"taken as {case['recorded']} ({case['direction']})"
     else:
         verdict = f"refused: {case['recorded']}: {case['detail']}"

@@ -70,7 +70,7 @@ def _step(step: dict[str, Any]) -> str:
         f"({safe(step['reason'])})" if step["reason"] else "",
         quoted(step["message"]),
         compact(step["result"]) if step["result"] is not None else "",
-        compact(step["artifact_refs"]) if step["artifact_refs"] else "",
+        compact(step["artifacts"]) if step["artifacts"] else "",
     ]
     return "  ".join(part for part in parts if part)
 

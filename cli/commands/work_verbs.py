@@ -23,7 +23,7 @@ def ask(values: dict[str, Any]) -> dict[str, Any]:
     return {
         "message": None if message is None else stdin_or(message),
         "result": values.get("result"),
-        "artifact_refs": values.get("artifact") or None,
+        "artifacts": values.get("artifact") or None,
         "reason": values.get("reason"),
         **sending(values),
     }

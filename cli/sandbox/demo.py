@@ -79,7 +79,7 @@ class Play:
         return "“which branch?” – “main” – and the work goes on"
 
     def _complete(self) -> str:
-        self._step(self._worker, "complete", message="all green", result=RESULT, artifact_refs=[{"uri": "report.xml"}])
+        self._step(self._worker, "complete", message="all green", result=RESULT, artifacts=[{"uri": "report.xml"}])
         self._until(self._ops, "completed")
         work = self._detail(self._ops)["work"]
         _must(work["result"] == RESULT, "the result that arrived is not the one that was sent")

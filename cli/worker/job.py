@@ -145,7 +145,7 @@ class Job:
         if end.verb is not None and began_ns:
             found = worker_artifacts.collect(self._plan.artifacts, self._plan.cwd, began_ns)
             result = {**(end.result or {}), **({"artifacts_skipped": found.skipped} if found.skipped else {})}
-            end = end._replace(result=result, artifact_refs=found.references)
+            end = end._replace(result=result, artifacts=found.references)
         self.verb = end.verb
         try:
             self.entry.write("finished", **end._asdict())
@@ -181,7 +181,7 @@ class Job:
 
     def _send_result(self, verb: str, finished: dict[str, Any]) -> None:
         ask = {name: finished[name] for name in ("message", "result")}
-        ask["artifact_refs"] = finished["artifact_refs"] or None
+        ask["artifacts"] = finished["artifacts"] or None
         try:
             sent = self._send(verb, ask, "end")
         except RefusedByDaemon as error:

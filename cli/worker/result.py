@@ -19,7 +19,7 @@ class Outcome(NamedTuple):
     verb: str | None
     message: str | None
     result: dict[str, Any] | None
-    artifact_refs: list[dict[str, Any]]
+    artifacts: list[dict[str, Any]]
 
 
 def line(text: str) -> str:

@@ -16,7 +16,8 @@ from aghbus.daemon.api.openapi import document
 from aghbus.daemon.api.route import Handler, Route
 from aghbus.daemon.api.routes import Router, parameter_names
 from aghbus.daemon.api.service import Service
-from aghbus.protocol.api.models import Answer, Readiness
+from aghbus.protocol.api.base import ResponseModel
+from aghbus.protocol.api.status import ReadinessResponse
 from aghbus.protocol.errors import RequestError, Unavailable
 from aghbus.protocol.text import escape
 
@@ -112,7 +113,7 @@ class ApiApp:
         resume_from = parsing.last_event_id(scope) if route.stream is not None else None
         return Call(path, query, ask, resume_from)
 
-    async def _wait(self, handler: Handler, call: Call[Any, Any, Any], receive: Receive) -> Answer:
+    async def _wait(self, handler: Handler, call: Call[Any, Any, Any], receive: Receive) -> ResponseModel:
         """Have the handler answer, as long as there is somebody to hear it."""
         interruption = Interruption()
         interruption.when(lambda: until_gone(receive), ClientGone())
@@ -121,7 +122,7 @@ class ApiApp:
             return await handler(self._service, call)
 
 
-def _status(route: Route, answer: Answer) -> int:
-    if type(answer) is Readiness and route.path == "/readyz":
+def _status(route: Route, answer: ResponseModel) -> int:
+    if type(answer) is ReadinessResponse and route.path == "/readyz":
         return 200 if answer.ready else 503
     return route.status

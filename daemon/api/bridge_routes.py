@@ -9,7 +9,7 @@ from aghbus.daemon.api.route import Route
 from aghbus.daemon.api.service import Service
 from aghbus.protocol.adapters.attachments import MAX_MESSAGE_BYTES
 from aghbus.protocol.api import bridge as bridge_api
-from aghbus.protocol.api.models import Event
+from aghbus.protocol.api.messages import Event
 
 _MAX_BODY: Final = 2 * MAX_MESSAGE_BYTES
 """Bytes, ours: the largest message as a string, whose quotes and line ends are escaped."""
@@ -34,30 +34,32 @@ class StreamQuery(q.Query, frozen=True):
     since: q.Since | None = None
 
 
-async def hand_over(service: Service, call: Call[ByFormat, Any, bridge_api.HandOverAsk]) -> bridge_api.HandedOver:
+async def hand_over(
+    service: Service, call: Call[ByFormat, Any, bridge_api.BridgeSubmitRequest]
+) -> bridge_api.BridgeSubmitResponse:
     """A foreign message of our own agent onto the bus."""
     return await service.bridge_hand_over(call.path.format, call.ask)
 
 
 def stream(
     service: Service, call: Call[ByFormat, StreamQuery, Any]
-) -> AsyncIterator[Sequence[Event | bridge_api.HandedOut]]:
+) -> AsyncIterator[Sequence[Event | bridge_api.BridgeMessage]]:
     """The stream. As for events, `Last-Event-ID` goes before `since`."""
     since = call.query.since if call.resume_from is None else call.resume_from
     return service.bridge_stream(call.path.format, since)
 
 
-async def message(service: Service, call: Call[ByFormatSeq, Any, Any]) -> bridge_api.HandedOut:
+async def message(service: Service, call: Call[ByFormatSeq, Any, Any]) -> bridge_api.BridgeMessage:
     """The foreign form of one envelope."""
     return await service.bridge_message(call.path.format, call.path.seq)
 
 
-async def ack(service: Service, call: Call[ByFormat, Any, bridge_api.HandOutAckAsk]) -> bridge_api.HandOutPosition:
+async def ack(service: Service, call: Call[ByFormat, Any, bridge_api.BridgeAckRequest]) -> bridge_api.BridgeAckResponse:
     """Our agent has everything up to a sequence."""
     return await service.bridge_ack(call.path.format, call.ask)
 
 
-async def log(service: Service, call: Call[ByFormat, q.LimitQuery, Any]) -> bridge_api.FormatLog:
+async def log(service: Service, call: Call[ByFormat, q.LimitQuery, Any]) -> bridge_api.BridgeLogResponse:
     """The newest rows of the format's own log."""
     return await service.bridge_log(call.path.format, limit=call.query.limit)
 
@@ -67,10 +69,10 @@ BRIDGE_ROUTES: Final = (
         "POST",
         "/v1/bridge/{format}",
         "Hand over a foreign message",
-        bridge_api.HandedOver,
+        bridge_api.BridgeSubmitResponse,
         hand_over,
         parameters=ByFormat,
-        ask=bridge_api.HandOverAsk,
+        ask=bridge_api.BridgeSubmitRequest,
         status=201,
         errors=(
             "message_refused",
@@ -87,7 +89,7 @@ BRIDGE_ROUTES: Final = (
         "GET",
         "/v1/bridge/{format}/stream",
         "Server-sent foreign messages",
-        bridge_api.HandedOut,
+        bridge_api.BridgeMessage,
         stream=stream,
         parameters=ByFormat,
         query=StreamQuery,
@@ -96,7 +98,7 @@ BRIDGE_ROUTES: Final = (
         "GET",
         "/v1/bridge/{format}/messages/{seq}",
         "The foreign form of one envelope",
-        bridge_api.HandedOut,
+        bridge_api.BridgeMessage,
         message,
         parameters=ByFormatSeq,
         errors=("not_found",),
@@ -105,16 +107,16 @@ BRIDGE_ROUTES: Final = (
         "POST",
         "/v1/bridge/{format}/ack",
         "Everything up to a sequence was received",
-        bridge_api.HandOutPosition,
+        bridge_api.BridgeAckResponse,
         ack,
         parameters=ByFormat,
-        ask=bridge_api.HandOutAckAsk,
+        ask=bridge_api.BridgeAckRequest,
     ),
     Route(
         "GET",
         "/v1/bridge/{format}/log",
         "The format's own log, oldest row first",
-        bridge_api.FormatLog,
+        bridge_api.BridgeLogResponse,
         log,
         parameters=ByFormat,
         query=q.LimitQuery,

@@ -8,7 +8,8 @@ from aghbus.daemon.api import queries as q
 from aghbus.daemon.api.handlers import Call
 from aghbus.daemon.api.route import Route
 from aghbus.daemon.chains.api import ChainApi
-from aghbus.protocol.api.chains import ChainAnswerAsk, ChainRun, ChainRunAsk, ChainRuns
+from aghbus.protocol.api.base import EmptyRequest
+from aghbus.protocol.api.chains import ChainAnswerRequest, ChainRun, ChainRunsResponse, ChainStartRequest
 from aghbus.protocol.chains.run import RunState
 
 MAX_WAIT: Final = 60.0
@@ -32,12 +33,12 @@ class RunQuery(q.Query, frozen=True):
     wait: Annotated[float, Meta(ge=0, le=MAX_WAIT)] = 0.0
 
 
-async def start(service: ChainApi, call: Call[Any, Any, ChainRunAsk]) -> ChainRun:
+async def start(service: ChainApi, call: Call[Any, Any, ChainStartRequest]) -> ChainRun:
     """Begins a run."""
     return await service.chain_start(call.ask)
 
 
-async def runs(service: ChainApi, call: Call[Any, RunsQuery, Any]) -> ChainRuns:
+async def runs(service: ChainApi, call: Call[Any, RunsQuery, Any]) -> ChainRunsResponse:
     """The runs."""
     return await service.chain_runs(states=call.query.state, limit=call.query.limit)
 
@@ -47,7 +48,7 @@ async def run(service: ChainApi, call: Call[q.ById, RunQuery, Any]) -> ChainRun:
     return await service.chain_run(call.path.id, since=call.query.since, wait=call.query.wait)
 
 
-async def answer(service: ChainApi, call: Call[q.ById, Any, ChainAnswerAsk]) -> ChainRun:
+async def answer(service: ChainApi, call: Call[q.ById, Any, ChainAnswerRequest]) -> ChainRun:
     """An answer for a run that waits."""
     return await service.chain_answer(call.path.id, call.ask)
 
@@ -64,11 +65,11 @@ CHAIN_ROUTES: Final = (
         "Begin a run of a chain",
         ChainRun,
         start,
-        ask=ChainRunAsk,
+        ask=ChainStartRequest,
         status=201,
         errors=("conflict", "refused"),
     ),
-    Route("GET", "/v1/chains/runs", "Runs of chains, latest change first", ChainRuns, runs, query=RunsQuery),
+    Route("GET", "/v1/chains/runs", "Runs of chains, latest change first", ChainRunsResponse, runs, query=RunsQuery),
     Route(
         "GET",
         "/v1/chains/runs/{id}",
@@ -87,7 +88,7 @@ CHAIN_ROUTES: Final = (
         ChainRun,
         answer,
         parameters=q.ById,
-        ask=ChainAnswerAsk,
+        ask=ChainAnswerRequest,
         errors=_CHANGES,
     ),
     Route(
@@ -97,7 +98,7 @@ CHAIN_ROUTES: Final = (
         ChainRun,
         cancel,
         parameters=q.ById,
-        ask=q.NoFields,
+        ask=EmptyRequest,
         errors=("not_found", "conflict"),
     ),
 )

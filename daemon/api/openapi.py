@@ -6,10 +6,11 @@ from typing import Any, Final
 import msgspec
 
 from aghbus.daemon.api.http.errors import ANSWER_OF_CODE, STATUS_OF_CODE
-from aghbus.daemon.api.queries import BOUNDS, Query
+from aghbus.daemon.api.queries import Query
 from aghbus.daemon.api.route import Route
 from aghbus.daemon.api.routes import ROUTES
-from aghbus.protocol.api.models import API_VERSION, Ask, ErrorAnswer, Event
+from aghbus.protocol.api.base import API_VERSION, ErrorResponse, RequestModel
+from aghbus.protocol.api.messages import Event
 
 _REF: Final = "#/components/schemas/{name}"
 
@@ -111,7 +112,7 @@ def _responses(route: Route) -> dict[str, Any]:
     for code in route.errors:
         codes.setdefault(STATUS_OF_CODE[code], []).append(code)
     for status in sorted(codes):
-        error = {"application/json": {"schema": _ref(ANSWER_OF_CODE.get(codes[status][0], ErrorAnswer))}}
+        error = {"application/json": {"schema": _ref(ANSWER_OF_CODE.get(codes[status][0], ErrorResponse))}}
         responses[str(status)] = {"description": ", ".join(codes[status]), "content": error}
     return responses
 
@@ -134,19 +135,11 @@ def _success(route: Route) -> dict[str, Any]:
 
 
 def _schemas(routes: tuple[Route, ...]) -> dict[str, Any]:
-    types: list[type[msgspec.Struct]] = [ErrorAnswer, *ANSWER_OF_CODE.values()]
+    types: list[type[msgspec.Struct]] = [ErrorResponse, *ANSWER_OF_CODE.values()]
     types += [found for route in routes for found in (route.answer, route.ask) if found is not None]
     _, components = msgspec.json.schema_components(list(dict.fromkeys(types)), ref_template=_REF)
-    for form, bounds in BOUNDS.items():
-        for name, (low, high) in bounds.items():
-            _bound(components[form.__name__]["properties"][name], low, high)
     return components
 
 
-def _bound(rule: dict[str, Any], low: float, high: float) -> None:
-    number = next((choice for choice in rule.get("anyOf", []) if choice.get("type") == "number"), rule)
-    number.update(minimum=low, maximum=high)
-
-
-def _ref(form: type[msgspec.Struct] | type[Ask]) -> dict[str, str]:
+def _ref(form: type[msgspec.Struct] | type[RequestModel]) -> dict[str, str]:
     return {"$ref": _REF.format(name=form.__name__)}

@@ -5,35 +5,15 @@ from typing import Annotated, Final, Literal
 import msgspec
 from msgspec import Meta
 
-from aghbus.protocol.api import models as control
+from aghbus.protocol.api.inbox import InboxState
+from aghbus.protocol.api.works import Role, WorkVerb
 from aghbus.protocol.lifecycle import State
-from aghbus.protocol.limits import MAX_LIFETIME
 
 MAX_LIMIT: Final = 1000
 """Ours: entries of one page."""
 
 MAX_SEQ: Final = 2**63 - 1
 """SQLite's largest integer, the store's local sequence."""
-
-MAX_WHOIS_WAIT: Final = 60.0
-"""Seconds, ours: an answer that takes longer than two greet intervals is not discovery any more."""
-
-MAX_INBOX_WAIT: Final = 300.0
-"""Seconds, ours: ask again after that, so that a waiting consumer is seen to be alive."""
-
-MAX_VISIBILITY: Final = 43_200.0
-"""Seconds, ours: half a day, the longest lease of a message."""
-
-BOUNDS: Final[dict[type[control.Ask], dict[str, tuple[float, float]]]] = {
-    control.WhoisAsk: {"wait": (0.0, MAX_WHOIS_WAIT)},
-    # Spec section 1 and 5: `expires_at` is in whole seconds, and nothing is fresh for longer than seven days.
-    control.SendAsk: {"expires_in": (1.0, MAX_LIFETIME)},
-    control.WorkOpenAsk: {"expires_in": (1.0, MAX_LIFETIME)},
-    control.WorkVerbAsk: {"expires_in": (1.0, MAX_LIFETIME)},
-    control.InboxNextAsk: {"wait": (0.0, MAX_INBOX_WAIT), "visibility": (1.0, MAX_VISIBILITY)},
-    control.InboxNackAsk: {"delay": (0.0, MAX_LIFETIME)},
-}
-"""Smallest and largest value of the numbers in request bodies, seconds all of them; null passes where it is allowed."""
 
 Kind = Literal["greet", "whois", "say", "capability", "receipt", "trace"]
 Direction = Literal["in", "out", "observed"]
@@ -50,10 +30,6 @@ class Nothing(Query, frozen=True):
     """No parameters at all."""
 
 
-class NoFields(control.Ask):
-    """An empty body, or `{}`."""
-
-
 class PeersQuery(Query, frozen=True):
     """Peers that presence knows; `all` adds the expired ones."""
 
@@ -66,7 +42,7 @@ class WorksQuery(Query, frozen=True):
     """Works, latest change first."""
 
     state: frozenset[State] = frozenset()
-    role: control.Role | None = None
+    role: Role | None = None
     peer: str | None = None
     channel: str | None = None
     limit: Limit = 100
@@ -117,7 +93,7 @@ class RoomsQuery(Query, frozen=True):
 class InboxQuery(Query, frozen=True):
     """The inbox, oldest first."""
 
-    state: frozenset[control.InboxState] = frozenset()
+    state: frozenset[InboxState] = frozenset()
     limit: Limit = 100
 
 
@@ -150,7 +126,7 @@ class ByVerb(Query, frozen=True):
     """A step of the work `id`."""
 
     id: str
-    verb: control.WorkVerb
+    verb: WorkVerb
 
 
 class ByArtifact(Query, frozen=True):

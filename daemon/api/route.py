@@ -7,13 +7,15 @@ from typing import Any
 from aghbus.daemon.api import handlers as h
 from aghbus.daemon.api import queries as q
 from aghbus.daemon.api.service import Service
-from aghbus.protocol.api import models as control
-from aghbus.protocol.api.bridge import HandedOut
+from aghbus.protocol.api.artifacts import Artifact
+from aghbus.protocol.api.base import RequestModel, ResponseModel
+from aghbus.protocol.api.bridge import BridgeMessage
+from aghbus.protocol.api.messages import Event
 
-Handler = Callable[[Service, h.Call[Any, Any, Any]], Awaitable[control.Answer]]
-Uploader = Callable[[Service, h.Call[Any, Any, Any], AsyncIterator[bytes]], Awaitable[control.Artifact]]
-Downloader = Callable[[Service, h.Call[Any, Any, Any]], Awaitable[tuple[control.Artifact, AsyncIterator[bytes]]]]
-Streamer = Callable[[Service, h.Call[Any, Any, Any]], AsyncIterator[Sequence[control.Event | HandedOut]]]
+Handler = Callable[[Service, h.Call[Any, Any, Any]], Awaitable[ResponseModel]]
+Uploader = Callable[[Service, h.Call[Any, Any, Any], AsyncIterator[bytes]], Awaitable[Artifact]]
+Downloader = Callable[[Service, h.Call[Any, Any, Any]], Awaitable[tuple[Artifact, AsyncIterator[bytes]]]]
+Streamer = Callable[[Service, h.Call[Any, Any, Any]], AsyncIterator[Sequence[Event | BridgeMessage]]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,14 +32,14 @@ class Route:
     method: str
     path: str
     summary: str
-    answer: type[control.Answer] | None = None
+    answer: type[ResponseModel] | None = None
     handler: Handler | None = None
     stream: Streamer | None = None
     upload: Uploader | None = None
     download: Downloader | None = None
     parameters: type[q.Query] = q.Nothing
     query: type[q.Query] = q.Nothing
-    ask: type[control.Ask] | None = None
+    ask: type[RequestModel] | None = None
     status: int = 200
     errors: tuple[str, ...] = ()
     waits: bool = False

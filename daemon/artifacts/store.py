@@ -14,8 +14,8 @@ from aghbus.daemon.config.value_types import show_size
 from aghbus.daemon.jetstream.api import JetStreamApi, JetStreamError, NoJetStream
 from aghbus.daemon.nats.link import Link, LinkError
 from aghbus.protocol.api.artifact_uri import PART_RULE, artifact_uri, is_part, parse_uri
-from aghbus.protocol.api.models import Artifact
-from aghbus.protocol.api.models import Artifacts as Listing
+from aghbus.protocol.api.artifacts import Artifact
+from aghbus.protocol.api.artifacts import ArtifactsResponse as Listing
 from aghbus.protocol.errors import InvalidRequest, NotFound, Refused, Unavailable
 
 _FULL: Final = 10077  # maximum bytes exceeded

@@ -13,7 +13,7 @@ from aghbus.daemon.bridge.submit import HandOver
 from aghbus.daemon.send.sender import Sender
 from aghbus.daemon.state.context import Core
 from aghbus.protocol.api import bridge as bridge_api
-from aghbus.protocol.api.models import Event
+from aghbus.protocol.api.messages import Event
 from aghbus.store.tables import bridge_log
 
 
@@ -40,26 +40,30 @@ class BridgeService:
     def _bridge(self) -> Bridge:
         raise NotImplementedError
 
-    async def bridge_hand_over(self, name: bridge_api.Format, ask: bridge_api.HandOverAsk) -> bridge_api.HandedOver:
+    async def bridge_hand_over(
+        self, name: bridge_api.Format, ask: bridge_api.BridgeSubmitRequest
+    ) -> bridge_api.BridgeSubmitResponse:
         """A message of our own agent onto the bus."""
         return await self._bridge.hand_over.take(name, ask)
 
     def bridge_stream(
         self, name: bridge_api.Format, since: int | None
-    ) -> AsyncIterator[Sequence[bridge_api.HandedOut | Event]]:
+    ) -> AsyncIterator[Sequence[bridge_api.BridgeMessage | Event]]:
         """Messages for our agent."""
         return self._bridge.hand_out.stream(name, since)
 
-    async def bridge_message(self, name: bridge_api.Format, seq: int) -> bridge_api.HandedOut:
+    async def bridge_message(self, name: bridge_api.Format, seq: int) -> bridge_api.BridgeMessage:
         """The message of one envelope."""
         return await self._bridge.hand_out.one(name, seq)
 
-    async def bridge_ack(self, name: bridge_api.Format, ask: bridge_api.HandOutAckAsk) -> bridge_api.HandOutPosition:
+    async def bridge_ack(
+        self, name: bridge_api.Format, ask: bridge_api.BridgeAckRequest
+    ) -> bridge_api.BridgeAckResponse:
         """Up to where our agent has its messages."""
         return await self._bridge.hand_out.ack(name, ask.seq)
 
-    async def bridge_log(self, name: bridge_api.Format, *, limit: int) -> bridge_api.FormatLog:
+    async def bridge_log(self, name: bridge_api.Format, *, limit: int) -> bridge_api.BridgeLogResponse:
         """The newest rows of the format's own log, oldest first."""
         self._bridge.formats.of(name)
         rows = await bridge_log.page(self._core.store.reader, name, limit)
-        return bridge_api.FormatLog(format=name, rows=[shown(name, row) for row in rows])
+        return bridge_api.BridgeLogResponse(format=name, rows=[shown(name, row) for row in rows])

@@ -12,8 +12,8 @@ from aghbus.daemon.send.closing import accept_work
 from aghbus.daemon.send.sender import Batch, Sender
 from aghbus.daemon.state.context import Core
 from aghbus.protocol.adapters.model import Agents
-from aghbus.protocol.api.bridge import Format, HandedOut, HandOutPosition
-from aghbus.protocol.api.models import Event
+from aghbus.protocol.api.bridge import BridgeAckResponse, BridgeMessage, Format
+from aghbus.protocol.api.messages import Event
 from aghbus.protocol.errors import InvalidRequest, NotFound
 from aghbus.store.audit import events as audit
 from aghbus.store.engine.transaction import Transaction
@@ -37,7 +37,7 @@ class HandOut:
         self._formats = formats
         self._arrivals = arrivals
 
-    async def stream(self, name: Format, since: int | None) -> AsyncIterator[Sequence[HandedOut | Event]]:
+    async def stream(self, name: Format, since: int | None) -> AsyncIterator[Sequence[BridgeMessage | Event]]:
         """Messages after `since` until the daemon drains; a `gap` first where retention removed some of what they may have been
         in.
 
@@ -78,7 +78,7 @@ class HandOut:
             if core.announcer.seq <= position:
                 await core.announcer.wait()
 
-    async def one(self, name: Format, seq: int) -> HandedOut:
+    async def one(self, name: Format, seq: int) -> BridgeMessage:
         """The message of one envelope of ours. Raises NotFound when there is none in this format, Unreachable."""
         self._formats.of(name)
         found = await self._hand_all(name, [item async for item in self._read(name, [seq])])
@@ -86,13 +86,13 @@ class HandOut:
             raise NotFound(f"message {seq}: is none for an agent of the format {name}", hint="`aghctl messages list`")
         return found[0]
 
-    async def ack(self, name: Format, seq: int) -> HandOutPosition:
+    async def ack(self, name: Format, seq: int) -> BridgeAckResponse:
         """Our agent has everything up to `seq`: inbox items are acked, works that were opened for it are accepted."""
         self._formats.of(name)
         if seq > self._core.announcer.seq:
             raise InvalidRequest(f"seq: {seq} is beyond the last sequence, {self._core.announcer.seq}")
         position = await self._sender.send_all(lambda tx, batch: self._ack(tx, batch, name, seq))
-        return HandOutPosition(format=name, seq=position)
+        return BridgeAckResponse(format=name, seq=position)
 
     def _ack(self, tx: Transaction, batch: Batch, name: Format, seq: int) -> int:
         for waiting in bridge.inbox_of(tx, name, seq, _ACKED_AT_ONCE):
@@ -115,18 +115,18 @@ class HandOut:
                 if item is not None:
                     yield item
 
-    async def _hand_all(self, name: Format, arrived: list[Arrived], *, unsettled: bool = False) -> list[HandedOut]:
+    async def _hand_all(self, name: Format, arrived: list[Arrived], *, unsettled: bool = False) -> list[BridgeMessage]:
         """The messages of these envelopes; `unsettled` leaves out what needs no agent any more."""
         if not arrived:
             return []
         known = known_agents(self._core, arrived)
 
-        def job(tx: Transaction, portion: list[Arrived]) -> list[HandedOut]:
+        def job(tx: Transaction, portion: list[Arrived]) -> list[BridgeMessage]:
             open_ones = [item for item in portion if not (unsettled and bridge.is_settled(tx, item.kept))]
             handed = [self._arrivals.hand(tx, name, item, known) for item in open_ones]
             return [message for message in handed if message is not None]
 
-        made: list[HandedOut] = []
+        made: list[BridgeMessage] = []
         for portion in portions(arrived):
             made += await self._core.store.write(partial(job, portion=portion))
         return made

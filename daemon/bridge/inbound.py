@@ -13,7 +13,7 @@ from aghbus.daemon.jetstream.api import PREFIX
 from aghbus.daemon.state.context import Core
 from aghbus.protocol.adapters.attachments import not_fetched
 from aghbus.protocol.adapters.model import Agents, Arrival, Finding, Handed, Place
-from aghbus.protocol.api.bridge import Format, HandedOut
+from aghbus.protocol.api.bridge import BridgeMessage, Format
 from aghbus.protocol.envelope import Envelope, parse
 from aghbus.protocol.errors import ProtocolError
 from aghbus.protocol.lifecycle import WorkView
@@ -99,7 +99,7 @@ class Arrivals:
 
     def hand(
         self, tx: Transaction, name: Format, arrived: Arrived, known: Mapping[str, Agents], now: int | None = None
-    ) -> HandedOut | None:
+    ) -> BridgeMessage | None:
         """The message for our agent, noted as arrived; None when the envelope says nothing to agents of this format.
 
         `known` is the agent map by channel, `now` Unix seconds (None: the clock).
@@ -132,7 +132,7 @@ class Arrivals:
                 message_id=handed.foreign_id,
                 answers=not kept.own_end,  # nobody answered: the question's own time to live goes on
             )
-        return HandedOut(
+        return BridgeMessage(
             seq=kept.seq,
             format=name,
             message=handed.message,

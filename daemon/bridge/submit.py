@@ -17,8 +17,8 @@ from aghbus.daemon.state.context import Core
 from aghbus.protocol.adapters.attachments import MAX_MESSAGE_BYTES, Reference
 from aghbus.protocol.adapters.common import OTHER_CHANNEL
 from aghbus.protocol.adapters.model import Agents, Finding, Place, Plan
-from aghbus.protocol.api.bridge import HandedOver, HandOverAsk
-from aghbus.protocol.api.models import Sent
+from aghbus.protocol.api.bridge import BridgeSubmitRequest, BridgeSubmitResponse
+from aghbus.protocol.api.messages import SendResponse
 from aghbus.protocol.errors import InvalidRequest
 from aghbus.protocol.lifecycle import WorkView
 from aghbus.protocol.send import Draft
@@ -37,7 +37,7 @@ class Outcome(NamedTuple):
     """What became of a message in its transaction. `bulky` is a draft that fits no envelope: nothing was written then."""
 
     plan: Plan
-    sent: list[Sent]
+    sent: list[SendResponse]
     bulky: Draft | None = None
 
 
@@ -51,7 +51,7 @@ class HandOver:
         self._artifacts = artifacts
         self._log = log
 
-    async def take(self, name: str, ask: HandOverAsk) -> HandedOver:
+    async def take(self, name: str, ask: BridgeSubmitRequest) -> BridgeSubmitResponse:
         """Carry out `ask` for format `name`.
 
         Raises MessageRefused for a message that breaks rules of its format, Refused when our own copy of a work forbids it,
@@ -73,21 +73,23 @@ class HandOver:
             references[outcome.bulky.id] = await put_away(self._artifacts, name, outcome.bulky)
         return self._answer(name, outcome)
 
-    def _answer(self, name: str, outcome: Outcome) -> HandedOver:
+    def _answer(self, name: str, outcome: Outcome) -> BridgeSubmitResponse:
         plan, counters = outcome.plan, self._core.counters
         if plan.refused:
             counters.add("bridge.refused")
             counters.add(f"bridge.refused.{name}")
             raise MessageRefused(name, plan.findings)
         counters.add(f"bridge.{'repeated' if plan.repeats else 'handed_over'}.{name}")
-        return HandedOver(message=plan.message, findings=list(plan.findings), sent=outcome.sent, repeated=plan.repeats)
+        return BridgeSubmitResponse(
+            message=plan.message, findings=list(plan.findings), sent=outcome.sent, repeated=plan.repeats
+        )
 
     def _job(
         self,
         tx: Transaction,
         batch: Batch,
         name: str,
-        ask: HandOverAsk,
+        ask: BridgeSubmitRequest,
         text: bytes,
         references: Mapping[str, Reference],
     ) -> Outcome:
@@ -112,7 +114,9 @@ class HandOver:
             chain.link(tx)
         return Outcome(plan, sent)
 
-    def _planned(self, tx: Transaction, name: str, ask: HandOverAsk, text: bytes) -> tuple[Place, StoreMemory, Plan]:
+    def _planned(
+        self, tx: Transaction, name: str, ask: BridgeSubmitRequest, text: bytes
+    ) -> tuple[Place, StoreMemory, Plan]:
         """The plan under our id of now, or under an earlier one where it reports on a work of that (spec section 8).
 
         Where the caller named neither channel nor work: for the first joined channel on which it continues something, else
@@ -138,7 +142,7 @@ class HandOver:
         return min(tried, key=lambda one: _fault(one[2]))
 
     def _place(
-        self, ask: HandOverAsk, us: str, channel: str, target: str | None, elsewhere: tuple[WorkView, ...]
+        self, ask: BridgeSubmitRequest, us: str, channel: str, target: str | None, elsewhere: tuple[WorkView, ...]
     ) -> Place:
         core = self._core
         return Place(
@@ -174,7 +178,7 @@ class HandOver:
         if plan.record is not None and name in LOGS_REFUSED:
             keep_record(tx, name, "out", plan.record, at_ms=core.clock.millis())
 
-    def remember(self, tx: Transaction, name: str, plan: Plan, drafts: list[Draft], sent: list[Sent]) -> None:
+    def remember(self, tx: Transaction, name: str, plan: Plan, drafts: list[Draft], sent: list[SendResponse]) -> None:
         """Note, in the transaction that sent `drafts`, which envelope carried the message, and keep the format's log row.
 
         It is the envelope that has the message in `ext`, else the last.
@@ -200,7 +204,7 @@ class HandOver:
                 self._log.note(tx)
 
 
-def _text(ask: HandOverAsk) -> bytes:
+def _text(ask: BridgeSubmitRequest) -> bytes:
     """The message as bytes: exactly what the agent wrote, or the value that the request held."""
     if ask.text is not None and ask.message is not None:
         raise InvalidRequest(
@@ -229,7 +233,7 @@ def _fault(plan: Plan) -> int:
     return 0 if not errors else 2 if errors & _UNKNOWN else 1
 
 
-def _channels(tx: Transaction, core: Core, ask: HandOverAsk) -> tuple[str, ...]:
+def _channels(tx: Transaction, core: Core, ask: BridgeSubmitRequest) -> tuple[str, ...]:
     """The channel that the caller named, else that of the work it named, else all that are joined."""
     channels = core.settings.channels
     if ask.channel is not None:
@@ -249,7 +253,7 @@ def _target(known: Agents, target: str) -> str:
     return peer
 
 
-def _sent_before(batch: Batch, place: Place, plan: Plan, memory: StoreMemory) -> list[Sent]:
+def _sent_before(batch: Batch, place: Place, plan: Plan, memory: StoreMemory) -> list[SendResponse]:
     """What was sent when the same message was handed over first."""
     ids = [draft.id for draft in plan.drafts]
     if not ids and plan.foreign_id is not None:

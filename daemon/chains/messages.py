@@ -13,7 +13,7 @@ from aghbus.daemon.state.context import Core
 from aghbus.protocol.adapters.attachments import Reference, carried_message, reference_in
 from aghbus.protocol.adapters.model import Adapter, Arrival, Place, Plan
 from aghbus.protocol.adapters.registry import FORMATS
-from aghbus.protocol.api.models import Sent
+from aghbus.protocol.api.messages import SendResponse
 from aghbus.protocol.chains.errors import ChainError
 from aghbus.protocol.envelope import Envelope
 from aghbus.protocol.errors import InvalidRequest
@@ -22,7 +22,7 @@ from aghbus.store.engine.transaction import Transaction
 from aghbus.store.tables import works
 from aghbus.store.tables.bridge_messages import StoreMemory
 
-Remember = Callable[[Transaction, str, Plan, list[Draft], list[Sent]], None]
+Remember = Callable[[Transaction, str, Plan, list[Draft], list[SendResponse]], None]
 """Keeps what the bridge keeps of a message that was handed over, within its transaction: memory and the format's log."""
 
 _OPENS: Final = frozenset({"say", "capability"})
@@ -100,7 +100,7 @@ class Formats:
             raise ChainError("refused", f"the {name} message continues work {draft.work_id}")
         return plan, self._fitting(name, draft)
 
-    def remember(self, tx: Transaction, name: str, plan: Plan, draft: Draft, sent: Sent) -> None:
+    def remember(self, tx: Transaction, name: str, plan: Plan, draft: Draft, sent: SendResponse) -> None:
         """The opening went out: the format's answers refer to it, and its log has it."""
         self._remember(tx, name, plan, [draft], [sent])
 

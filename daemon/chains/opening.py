@@ -6,7 +6,7 @@ from aghbus.daemon.chains.messages import Formats
 from aghbus.daemon.send.sender import Batch
 from aghbus.daemon.state.context import Core
 from aghbus.protocol.adapters.derived_ids import digest
-from aghbus.protocol.api.models import Sent
+from aghbus.protocol.api.messages import SendResponse
 from aghbus.protocol.chains.chain import Node
 from aghbus.protocol.chains.templates import input_text
 from aghbus.protocol.send import Draft
@@ -47,7 +47,7 @@ def open_work(
     peer: str,
     value: Any,
     causation_id: str | None,
-) -> Sent:
+) -> SendResponse:
     """Sends the rendered input `value` to `peer` as the work of step number `step`.
 
     The ids follow from run and step, so that nothing can be sent twice. Raises ChainError, InvalidRequest or Refused when it

@@ -10,7 +10,7 @@ from aghbus.daemon.send.sender import Batch
 from aghbus.daemon.state.context import Core
 from aghbus.protocol.adapters.derived_ids import same_json
 from aghbus.protocol.adapters.strict_json import check_value
-from aghbus.protocol.api.chains import ChainAnswerAsk, ChainRun, ChainRunAsk, ChainRuns
+from aghbus.protocol.api.chains import ChainAnswerRequest, ChainRun, ChainRunsResponse, ChainStartRequest
 from aghbus.protocol.chains.chain import Chain, check_chain
 from aghbus.protocol.errors import InvalidRequest, NotFound, Refused
 from aghbus.protocol.text import is_blank
@@ -29,7 +29,7 @@ class ChainService:
     def _chains(self) -> ChainRunner:
         raise NotImplementedError
 
-    async def chain_start(self, ask: ChainRunAsk) -> ChainRun:
+    async def chain_start(self, ask: ChainStartRequest) -> ChainRun:
         """Begin a run; the same request under the same `run_id` again is the same run."""
         chain = self._checked(ask)
         run = self._new(ask, chain)
@@ -44,9 +44,9 @@ class ChainService:
         await self._chains.change(job)
         return await self._shown(run.run_id)
 
-    async def chain_runs(self, *, states: frozenset[str], limit: int) -> ChainRuns:
+    async def chain_runs(self, *, states: frozenset[str], limit: int) -> ChainRunsResponse:
         """Runs, latest change first."""
-        return ChainRuns(runs=await chains.runs(self._core.store.reader, states=states, limit=limit))
+        return ChainRunsResponse(runs=await chains.runs(self._core.store.reader, states=states, limit=limit))
 
     async def chain_run(self, run_id: str, *, since: int | None, wait: float) -> ChainRun:
         """One run; with `since`, as soon as its version is beyond that, or after `wait` seconds."""
@@ -61,7 +61,7 @@ class ChainService:
             if self._chains.bell.rings == rings:
                 await self._chains.bell.wait(left)
 
-    async def chain_answer(self, run_id: str, ask: ChainAnswerAsk) -> ChainRun:
+    async def chain_answer(self, run_id: str, ask: ChainAnswerRequest) -> ChainRun:
         """Answer a run that waits."""
         if is_blank(ask.text):
             raise InvalidRequest("text: is required")
@@ -79,7 +79,7 @@ class ChainService:
             raise NotFound(f"no run {run_id} is known here", hint="`aghctl chain list` shows the runs")
         return found
 
-    def _checked(self, ask: ChainRunAsk) -> Chain:
+    def _checked(self, ask: ChainStartRequest) -> Chain:
         chain, faults = check_chain(ask.chain)
         if chain is None:
             more = f" (and {len(faults) - 1} more)" if len(faults) > 1 else ""
@@ -94,7 +94,7 @@ class ChainService:
             raise InvalidRequest(f"run_id: must match ^{_RUN_ID.pattern}$")
         return chain
 
-    def _new(self, ask: ChainRunAsk, chain: Chain) -> chains.Run:
+    def _new(self, ask: ChainStartRequest, chain: Chain) -> chains.Run:
         core = self._core
         channel = ask.channel or core.settings.channels[0]
         if (core.workspace, channel) not in core.joined:

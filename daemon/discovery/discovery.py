@@ -9,7 +9,7 @@ from aghbus.daemon.discovery.presence_writer import Heard
 from aghbus.daemon.nats.link import LinkError
 from aghbus.daemon.state.context import Core
 from aghbus.daemon.state.presence import MAX_PEERS
-from aghbus.protocol.api.models import WhoisAnswer, WhoisAsk, WhoisFound
+from aghbus.protocol.api.peers import WhoisMatch, WhoisRequest, WhoisResponse
 from aghbus.protocol.bodies import PeerCard
 from aghbus.protocol.discovery import CATALOG, CATALOG_KEY, FILTER_KEY, INCLUDE_KEY, rich_response, should_answer
 from aghbus.protocol.effects import AnswerWhois, Discovered
@@ -32,13 +32,13 @@ _ANSWERS: Final = 1_000  # answers on their way at a time: a flood of questions 
 class Question:
     """A whois of ours that waits for answers."""
 
-    def __init__(self, ask: WhoisAsk, request: Draft, started: float) -> None:
+    def __init__(self, ask: WhoisRequest, request: Draft, started: float) -> None:
         self.ask = ask
         self.request = request
         self.expected: frozenset[str] = frozenset()  # peers that presence knows, and that should answer
         self.started = started
         self.last = started
-        self.found: dict[str, WhoisFound] = {}
+        self.found: dict[str, WhoisMatch] = {}
         self.bell = Announcer(0)
 
     def complete(self) -> bool:
@@ -138,7 +138,7 @@ class Discovery:
             return
         question.found.setdefault(
             effect.card.peer_id,
-            WhoisFound(
+            WhoisMatch(
                 peer_id=effect.card.peer_id,
                 trust=effect.trust,
                 rtt_ms=round(took * 1000, 3),
@@ -165,7 +165,7 @@ class Discovery:
 
     # asking
 
-    async def whois(self, ask: WhoisAsk) -> WhoisAnswer:
+    async def whois(self, ask: WhoisRequest) -> WhoisResponse:
         """Ask, and wait as long as it makes sense: see `_wait`. Raises InvalidRequest, Unavailable."""
         question = self._question(ask)
         request, link = question.request, self._core.link
@@ -184,7 +184,7 @@ class Discovery:
             raise Unavailable(f"the broker link is down: {error}", hint="see `aghctl status`") from None
         finally:
             del self._questions[request.id]
-        return WhoisAnswer(
+        return WhoisResponse(
             request_id=request.id,
             query=ask.query,
             peers=list(question.found.values()),
@@ -193,7 +193,7 @@ class Discovery:
             ended=ended,
         )
 
-    def _question(self, ask: WhoisAsk) -> Question:
+    def _question(self, ask: WhoisRequest) -> Question:
         core = self._core
         channel = ask.channel or core.channels[0][1]
         if (core.workspace, channel) not in core.joined:

@@ -1,9 +1,10 @@
 """What agents do with works, as drafts of envelopes: container, receiver and correlation come from the work itself."""
 
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 from aghbus.daemon.state.context import Core
-from aghbus.protocol.api.models import SendAsk, WorkOpenAsk, WorkVerb, WorkVerbAsk
+from aghbus.protocol.api.messages import SendRequest
+from aghbus.protocol.api.works import WorkOpenRequest, WorkStepRequest, WorkVerb
 from aghbus.protocol.errors import REASON_CODES, InvalidRequest, Refused
 from aghbus.protocol.identifiers import direct_id, is_emitted_work_id, is_message_id, is_peer
 from aghbus.protocol.lifecycle import WorkView
@@ -26,7 +27,7 @@ class Drafts:
     def __init__(self, core: Core) -> None:
         self._core = core
 
-    def of_send(self, ask: SendAsk, work: WorkView | None) -> Draft:
+    def of_send(self, ask: SendRequest, work: WorkView | None) -> Draft:
         """An envelope by its parts; the work's own container where the request names none."""
         if ask.kind not in _SENDABLE:
             raise InvalidRequest(f"kind: must be one of {', '.join(_SENDABLE)}", hint="discovery is `POST /v1/whois`")
@@ -47,7 +48,7 @@ class Drafts:
             causation_id=ask.causation_id,
         )
 
-    def of_open(self, ask: WorkOpenAsk) -> Draft:
+    def of_open(self, ask: WorkOpenRequest) -> Draft:
         """The say or capability that opens a work."""
         core = self._core
         work_id = ask.work_id or core.clock.mint("work_")
@@ -57,11 +58,11 @@ class Drafts:
             raise InvalidRequest("to: that is ourselves; work is opened for another peer")
         kind, body = self._opening(ask)
         channel = self._channel(ask.channel)
-        parts = SendAsk(kind=kind, body=body, to=ask.to, thread_id=ask.thread_id, direct=ask.direct)
+        parts = SendRequest(kind=kind, body=body, to=ask.to, thread_id=ask.thread_id, direct=ask.direct)
         place = self._container(parts, ask.to, channel, None, core.us)
         return self._draft(kind, channel, body, ask.to, place, ask, core.us, work_id=work_id, trace_id=ask.trace_id)
 
-    def of_verb(self, work: WorkView, verb: WorkVerb, ask: WorkVerbAsk, trace_id: str | None) -> Draft:
+    def of_verb(self, work: WorkView, verb: WorkVerb, ask: WorkStepRequest, trace_id: str | None) -> Draft:
         """One step of a work that we take part in."""
         core = self._core
         us = core.identities.part_in(work)
@@ -96,7 +97,7 @@ class Drafts:
         unusable = self._core.identities.unusable
         return unusable.get(work.initiator) or unusable.get(work.target)
 
-    def _opening(self, ask: WorkOpenAsk) -> tuple[str, dict[str, Any]]:
+    def _opening(self, ask: WorkOpenRequest) -> tuple[Literal["capability", "say"], dict[str, Any]]:
         if ask.capability_id is not None:
             if ask.text is not None or ask.artifacts:
                 raise InvalidRequest("capability_id: goes alone, without text and artifacts")
@@ -118,7 +119,7 @@ class Drafts:
         known = ", ".join(record.id for record in self._core.catalog.records) or "none"
         raise InvalidRequest(f"capability_id: {capability_id!r} is not in the catalog", hint=f"known: {known}")
 
-    def _step(self, work: WorkView, us: str, verb: WorkVerb, ask: WorkVerbAsk) -> tuple[str, dict[str, Any]]:
+    def _step(self, work: WorkView, us: str, verb: WorkVerb, ask: WorkStepRequest) -> tuple[str, dict[str, Any]]:
         ours = work.target == us
         if verb == "say":
             if not ask.message:
@@ -137,12 +138,12 @@ class Drafts:
             body["message"] = ask.message
         if ask.result is not None:
             body["result"] = ask.result
-        if ask.artifact_refs:
-            body["artifact_refs"] = ask.artifact_refs
+        if ask.artifacts:
+            body["artifact_refs"] = ask.artifacts
         return "trace", body
 
-    def _receipt(self, work: WorkView, verb: WorkVerb, ask: WorkVerbAsk) -> dict[str, Any]:
-        if ask.result is not None or ask.artifact_refs:
+    def _receipt(self, work: WorkView, verb: WorkVerb, ask: WorkStepRequest) -> dict[str, Any]:
+        if ask.result is not None or ask.artifacts:
             raise InvalidRequest(f"result: a {verb} is a receipt and carries no result or artifacts")
         status = {"accept": "accepted", "reject": "rejected", "cancel": "canceled"}[verb]
         body: dict[str, Any] = {"for_id": work.opening_id, "status": status}
@@ -163,7 +164,9 @@ class Drafts:
             raise InvalidRequest(f"channel: {chosen!r} is none of the channels joined here", hint=f"joined: {joined}")
         return chosen
 
-    def _container(self, ask: SendAsk, to: str | None, channel: str, work: WorkView | None, us: str) -> tuple[str, str]:
+    def _container(
+        self, ask: SendRequest, to: str | None, channel: str, work: WorkView | None, us: str
+    ) -> tuple[str, str]:
         if ask.direct or ask.direct_id is not None:
             if ask.thread_id is not None:
                 raise InvalidRequest("thread_id: a direct message belongs to no thread")
@@ -183,7 +186,7 @@ class Drafts:
         body: dict[str, Any],
         to: str | None,
         place: tuple[str, str],
-        ask: SendAsk | WorkOpenAsk | WorkVerbAsk,
+        ask: SendRequest | WorkOpenRequest | WorkStepRequest,
         sender: str,
         *,
         work_id: str | None,

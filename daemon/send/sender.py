@@ -10,7 +10,7 @@ from aghbus.daemon.send import secret_guard as secrets_guard
 from aghbus.daemon.send.deadlines import Deadlines
 from aghbus.daemon.send.publisher import Publisher
 from aghbus.daemon.state.context import Core
-from aghbus.protocol.api.models import OutboxState, Sent
+from aghbus.protocol.api.messages import OutboxState, SendResponse
 from aghbus.protocol.envelope import Envelope
 from aghbus.protocol.errors import InvalidRequest, Refused, Unavailable
 from aghbus.protocol.lifecycle import State
@@ -40,7 +40,7 @@ class Sender:
         allow_secrets: bool = False,
         accept_within: float | None = None,
         progress_within: float | None = None,
-    ) -> Sent:
+    ) -> SendResponse:
         """Commit `draft` and hand it to the publisher; what it answers is true whatever happens next.
 
         `repeats`: the caller chose the id, so the same request again gives the first one's answer; it names the fields that the
@@ -49,7 +49,7 @@ class Sender:
         Refused (our own copy of the work forbids it, or the id is taken by other content), Unavailable.
         """
 
-        def job(_tx: Transaction, batch: "Batch") -> Sent:
+        def job(_tx: Transaction, batch: "Batch") -> SendResponse:
             return batch.send(
                 draft,
                 repeats=repeats,
@@ -101,7 +101,7 @@ class Batch:
         allow_secrets: bool = False,
         accept_within: float | None = None,
         progress_within: float | None = None,
-    ) -> Sent:
+    ) -> SendResponse:
         """As `Sender.send`, within the transaction."""
         core, tx = self._core, self._tx
         now_ms = core.clock.millis()
@@ -110,7 +110,7 @@ class Batch:
         if len(envelope.raw) > core.link.max_payload:
             raise InvalidRequest(
                 f"the envelope has {len(envelope.raw)} bytes, over the broker's limit of {core.link.max_payload}",
-                hint="send a reference (artifact_refs) instead of the content, or raise max_payload of the broker",
+                hint="send a reference (artifacts) instead of the content, or raise max_payload of the broker",
             )
         if repeats is not None and (first := self._earlier(envelope, repeats)) is not None:
             return first
@@ -127,7 +127,7 @@ class Batch:
         self.rows += rows
         self.kinds.append(kind)
 
-    def sent_before(self, workspace_id: str, message_id: str) -> Sent | None:
+    def sent_before(self, workspace_id: str, message_id: str) -> SendResponse | None:
         """What was sent under this id earlier; None when nothing was."""
         found = find_sent(self._tx, workspace_id, message_id)
         if found is None:
@@ -138,7 +138,7 @@ class Batch:
             work = works.load(self._tx, workspace_id, document["channel"], document["work_id"])
         return _sent(document, found.seq, work.state if work is not None else None, found.state or "published")
 
-    def _earlier(self, envelope: Envelope, chosen: frozenset[str]) -> Sent | None:
+    def _earlier(self, envelope: Envelope, chosen: frozenset[str]) -> SendResponse | None:
         found = find_sent(self._tx, envelope.workspace_id, envelope.id)
         if found is None:
             return None
@@ -153,8 +153,8 @@ def _content(raw: bytes, chosen: frozenset[str]) -> dict[str, object]:
     return {key: document.get(key) for key in {"workspace_id", "channel", "kind", "to", "body", "ext"} | chosen}
 
 
-def _queued(envelope: Envelope, seq: int, work_state: State | None) -> Sent:
-    return Sent(
+def _queued(envelope: Envelope, seq: int, work_state: State | None) -> SendResponse:
+    return SendResponse(
         id=envelope.id,
         seq=seq,
         kind=envelope.kind,
@@ -169,8 +169,8 @@ def _queued(envelope: Envelope, seq: int, work_state: State | None) -> Sent:
     )
 
 
-def _sent(document: dict[str, Any], seq: int, work_state: State | None, state: OutboxState) -> Sent:
-    return Sent(
+def _sent(document: dict[str, Any], seq: int, work_state: State | None, state: OutboxState) -> SendResponse:
+    return SendResponse(
         id=document["id"],
         seq=seq,
         kind=document["kind"],

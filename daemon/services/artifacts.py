@@ -5,7 +5,7 @@ from functools import cached_property
 
 from aghbus.daemon.artifacts.store import Artifacts
 from aghbus.daemon.state.context import Core
-from aghbus.protocol.api import models as control
+from aghbus.protocol.api.artifacts import Artifact, ArtifactsResponse
 
 
 class ArtifactService:
@@ -18,14 +18,14 @@ class ArtifactService:
         core = self._core
         return Artifacts(core.link, core.us, lambda: core.settings.artifacts)
 
-    async def artifact_put(self, work_id: str, name: str, content: AsyncIterator[bytes]) -> control.Artifact:
+    async def artifact_put(self, work_id: str, name: str, content: AsyncIterator[bytes]) -> Artifact:
         """Store content under a URI that is free, or has the same content."""
         return await self._artifacts.put(work_id, name, content)
 
-    async def artifact_get(self, work_id: str, name: str) -> tuple[control.Artifact, AsyncIterator[bytes]]:
+    async def artifact_get(self, work_id: str, name: str) -> tuple[Artifact, AsyncIterator[bytes]]:
         """The artifact and its content; an error of the last piece says that it was not what its digest says."""
         return await self._artifacts.get(work_id, name)
 
-    async def artifacts(self, *, work_id: str | None, limit: int) -> control.Artifacts:
+    async def artifacts(self, *, work_id: str | None, limit: int) -> ArtifactsResponse:
         """What is in the bucket."""
         return await self._artifacts.list(work_id, limit)

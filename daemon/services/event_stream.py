@@ -5,7 +5,7 @@ from typing import Final
 
 from aghbus.daemon.api.service import EventFilter, MessageQuery
 from aghbus.daemon.base.notifier import Announcer
-from aghbus.protocol.api.models import Event
+from aghbus.protocol.api.messages import Event
 from aghbus.store.engine.database import Store
 from aghbus.store.tables.envelopes import EnvelopeFilter
 from aghbus.store.tables.events import events, gap_after

@@ -11,7 +11,7 @@ import aiosqlite
 from aghbus.daemon.base.failpoints import failpoint
 from aghbus.daemon.state.context import Core
 from aghbus.daemon.state.inbox_waiters import Consumer
-from aghbus.protocol.api.models import InboxItem, InboxList, InboxNackAsk, InboxNextAsk
+from aghbus.protocol.api.inbox import InboxItem, InboxNackRequest, InboxNextRequest, InboxResponse
 from aghbus.store.audit import events as audit
 from aghbus.store.engine.transaction import Transaction
 from aghbus.store.errors import StoreUnavailable
@@ -40,15 +40,15 @@ class Mailbox:
     def __init__(self, core: Core) -> None:
         self._core = core
 
-    async def list(self, states: frozenset[str], limit: int) -> InboxList:
+    async def list(self, states: frozenset[str], limit: int) -> InboxResponse:
         """Items in `states` (empty: ready and leased), oldest first, and the counts of all states."""
         reader = await settled(self._core)
-        return InboxList(
+        return InboxResponse(
             items=await inbox.items(reader, states=states, limit=limit),
             counts=await inbox.counts(reader),
         )
 
-    async def next(self, ask: InboxNextAsk) -> InboxItem | None:
+    async def next(self, ask: InboxNextRequest) -> InboxItem | None:
         """The oldest ready message, leased to the caller; waits up to `ask.wait` seconds for one to come."""
         core = self._core
         deadline = core.clock.monotonic() + ask.wait
@@ -78,7 +78,7 @@ class Mailbox:
             self._core.consumers.join(tx, consumer)
         return item, inbox.due_ms(tx)
 
-    def _lease(self, tx: Transaction, fresh: int | None, ask: InboxNextAsk, lease: str) -> InboxItem | None:
+    def _lease(self, tx: Transaction, fresh: int | None, ask: InboxNextRequest, lease: str) -> InboxItem | None:
         now_ms, visible_ms = self._core.steps.settle(tx), int(ask.visibility * 1000)
         item = inbox.lease_next(tx, now_ms, visible_ms, lease, work_id=ask.work_id, ack=ask.ack, fresh=fresh)
         if item is None:
@@ -115,7 +115,7 @@ class Mailbox:
         failpoint("inbox.acked")
         return item
 
-    async def nack(self, seq: int, ask: InboxNackAsk) -> InboxItem:
+    async def nack(self, seq: int, ask: InboxNackRequest) -> InboxItem:
         """Back to ready after a delay; dead after too many attempts."""
         delay_ms = None if ask.delay is None else int(ask.delay * 1000)
 

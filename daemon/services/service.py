@@ -16,7 +16,34 @@ from aghbus.daemon.services.inbox import Mailbox
 from aghbus.daemon.services.status import readiness, status
 from aghbus.daemon.services.trust import TrustService
 from aghbus.daemon.state.presence import card_object
-from aghbus.protocol.api import models as control
+from aghbus.protocol.api.inbox import (
+    InboxAckRequest,
+    InboxItem,
+    InboxNackRequest,
+    InboxNextRequest,
+    InboxNextResponse,
+    InboxResponse,
+)
+from aghbus.protocol.api.messages import (
+    DirectsResponse,
+    Event,
+    Message,
+    MessagesResponse,
+    QuarantineResponse,
+    SendRequest,
+    SendResponse,
+    ThreadsResponse,
+)
+from aghbus.protocol.api.peers import (
+    CapabilitiesResponse,
+    CapabilityRecord,
+    Peer,
+    PeersResponse,
+    WhoisRequest,
+    WhoisResponse,
+)
+from aghbus.protocol.api.status import ReadinessResponse, StatusResponse
+from aghbus.protocol.api.works import WorkOpenRequest, WorkResponse, WorksResponse, WorkStepRequest, WorkVerb
 from aghbus.protocol.errors import InvalidRequest, NotFound
 from aghbus.protocol.limits import MAX_LIFETIME
 from aghbus.store.engine.transaction import Transaction
@@ -46,17 +73,17 @@ class NodeService(ArtifactService, BridgeService, ChainService, TrustService):
     def _chains(self) -> ChainRunner:
         return self._node.chains
 
-    async def status(self) -> control.Status:
+    async def status(self) -> StatusResponse:
         """How everything is."""
         return await status(self._node, uptime=self._core.clock.monotonic() - self._started, pid=os.getpid())
 
-    async def readiness(self) -> control.Readiness:
+    async def readiness(self) -> ReadinessResponse:
         """Ready: broker link up, subscriptions live, store writable."""
         return readiness(self._node)
 
     # discovery
 
-    async def peers(self, *, capability: str | None, channel: str | None, include_expired: bool) -> control.Peers:
+    async def peers(self, *, capability: str | None, channel: str | None, include_expired: bool) -> PeersResponse:
         """Who presence knows, and ourselves."""
         core = self._core
         now_ms = core.clock.millis()
@@ -66,7 +93,7 @@ class NodeService(ArtifactService, BridgeService, ChainService, TrustService):
             if presence == "expired" and not include_expired:
                 continue
             found.append(
-                control.Peer(
+                Peer(
                     peer_id=peer.peer_id,
                     workspace_id=peer.workspace_id,
                     channel=peer.channel,
@@ -77,7 +104,7 @@ class NodeService(ArtifactService, BridgeService, ChainService, TrustService):
                     card=card_object(peer.card),
                 )
             )
-        return control.Peers(
+        return PeersResponse(
             peers=[
                 peer
                 for peer in found
@@ -86,9 +113,9 @@ class NodeService(ArtifactService, BridgeService, ChainService, TrustService):
             ]
         )
 
-    def _local(self, channel: str) -> control.Peer:
+    def _local(self, channel: str) -> Peer:
         core = self._core
-        return control.Peer(
+        return Peer(
             peer_id=core.us,
             workspace_id=core.workspace,
             channel=channel,
@@ -99,42 +126,42 @@ class NodeService(ArtifactService, BridgeService, ChainService, TrustService):
             card=card_object(core.card()),
         )
 
-    async def whois(self, ask: control.WhoisAsk) -> control.WhoisAnswer:
+    async def whois(self, ask: WhoisRequest) -> WhoisResponse:
         """Ask the channel."""
         return await self._node.discovery.whois(ask)
 
-    async def capabilities(self) -> control.Capabilities:
+    async def capabilities(self) -> CapabilitiesResponse:
         """Our own catalog and claims."""
         catalog = self._core.catalog
         records = [
-            control.CapabilityRecord(
+            CapabilityRecord(
                 id=record.id, summary=record.summary, digest=record.digest, claim=False, document=record.document
             )
             for record in catalog.records
         ]
         known = {record.id for record in catalog.records}
         claims = [
-            control.CapabilityRecord(id=name, summary=None, digest=None, claim=True, document=None)
+            CapabilityRecord(id=name, summary=None, digest=None, claim=True, document=None)
             for name in catalog.claims
             if name not in known
         ]
-        return control.Capabilities(
+        return CapabilitiesResponse(
             source=catalog.path, capabilities=records + claims, problems=list(self._core.catalog_problems)
         )
 
     # sending
 
-    async def send(self, ask: control.SendAsk) -> control.Sent:
+    async def send(self, ask: SendRequest) -> SendResponse:
         """One envelope by its parts."""
 
-        def job(tx: Transaction, batch: Batch) -> control.Sent:
+        def job(tx: Transaction, batch: Batch) -> SendResponse:
             known = works.find(tx, ask.work_id, ask.channel) if ask.work_id else None
             draft = self._drafts.of_send(ask, known.work if known else None)
             return batch.send(draft, repeats=_chosen(ask), allow_secrets=ask.allow_secrets)
 
         return await self._node.sender.send_all(job)
 
-    async def work_open(self, ask: control.WorkOpenAsk) -> control.Sent:
+    async def work_open(self, ask: WorkOpenRequest) -> SendResponse:
         """Open a work for a peer."""
         for name, limit in (("accept_within", ask.accept_within), ("progress_within", ask.progress_within)):
             if limit is not None and not 0 <= limit <= MAX_LIFETIME:
@@ -147,10 +174,10 @@ class NodeService(ArtifactService, BridgeService, ChainService, TrustService):
             progress_within=ask.progress_within,
         )
 
-    async def work_verb(self, work_id: str, verb: control.WorkVerb, ask: control.WorkVerbAsk) -> control.Sent:
+    async def work_verb(self, work_id: str, verb: WorkVerb, ask: WorkStepRequest) -> SendResponse:
         """One step of a work of ours."""
 
-        def job(tx: Transaction, batch: Batch) -> control.Sent:
+        def job(tx: Transaction, batch: Batch) -> SendResponse:
             known = works.find(tx, work_id, ask.channel)
             if known is None:
                 raise _unknown(work_id)
@@ -164,76 +191,76 @@ class NodeService(ArtifactService, BridgeService, ChainService, TrustService):
 
     async def works(
         self, *, states: frozenset[str], role: str | None, peer: str | None, channel: str | None, limit: int
-    ) -> control.Works:
+    ) -> WorksResponse:
         """Works, latest change first."""
         reader = self._core.store.reader
-        return control.Works(
+        return WorksResponse(
             works=await works.works(reader, states=states, role=role, peer=peer, channel=channel, limit=limit)
         )
 
-    async def work(self, work_id: str, channel: str | None) -> control.WorkDetail:
+    async def work(self, work_id: str, channel: str | None) -> WorkResponse:
         """One work with its history; the latest of that id when no channel is named."""
         found = await works.work(self._core.store.reader, work_id, channel)
         if found is None:
             raise _unknown(work_id)
         return found
 
-    async def messages(self, query: MessageQuery) -> control.Messages:
+    async def messages(self, query: MessageQuery) -> MessagesResponse:
         """One page of stored envelopes."""
         return await envelopes.messages(
             self._core.store.reader, envelope_filter(query), since=query.since, limit=query.limit, last=query.last
         )
 
-    async def message(self, message_id: str) -> control.Message:
+    async def message(self, message_id: str) -> Message:
         """One stored envelope by its id."""
         found = await envelopes.message(self._core.store.reader, message_id)
         if found is None:
             raise NotFound(f"no message {message_id} is stored here", hint="`aghctl messages list` shows what is")
         return found
 
-    async def threads(self, *, channel: str | None, limit: int) -> control.Threads:
+    async def threads(self, *, channel: str | None, limit: int) -> ThreadsResponse:
         """Threads, latest activity first."""
-        return control.Threads(threads=await rooms.threads(self._core.store.reader, channel=channel, limit=limit))
+        return ThreadsResponse(threads=await rooms.threads(self._core.store.reader, channel=channel, limit=limit))
 
-    async def directs(self, *, channel: str | None, limit: int) -> control.Directs:
+    async def directs(self, *, channel: str | None, limit: int) -> DirectsResponse:
         """Our direct rooms."""
         found = await rooms.directs(self._core.store.reader, us=self._core.us, channel=channel, limit=limit)
-        return control.Directs(directs=found)
+        return DirectsResponse(directs=found)
 
-    async def quarantine(self, *, limit: int) -> control.QuarantineList:
+    async def quarantine(self, *, limit: int) -> QuarantineResponse:
         """What was refused, latest first."""
-        return control.QuarantineList(quarantined=await quarantine.quarantined(self._core.store.reader, limit=limit))
+        return QuarantineResponse(quarantined=await quarantine.quarantined(self._core.store.reader, limit=limit))
 
     # inbox
 
-    async def inbox(self, *, states: frozenset[str], limit: int) -> control.InboxList:
+    async def inbox(self, *, states: frozenset[str], limit: int) -> InboxResponse:
         """What waits for the agent."""
         return await self._mailbox.list(states, limit)
 
-    async def inbox_next(self, ask: control.InboxNextAsk) -> control.InboxNext:
+    async def inbox_next(self, ask: InboxNextRequest) -> InboxNextResponse:
         """Lease the oldest ready message, waiting for one if asked to."""
-        return control.InboxNext(item=await self._mailbox.next(ask))
+        return InboxNextResponse(item=await self._mailbox.next(ask))
 
-    async def inbox_ack(self, seq: int, ask: control.InboxAckAsk) -> control.InboxItem:
+    async def inbox_ack(self, seq: int, ask: InboxAckRequest) -> InboxItem:
         """Done with it."""
         return await self._mailbox.ack(seq, ask.lease)
 
-    async def inbox_nack(self, seq: int, ask: control.InboxNackAsk) -> control.InboxItem:
+    async def inbox_nack(self, seq: int, ask: InboxNackRequest) -> InboxItem:
         """Give it back."""
         return await self._mailbox.nack(seq, ask)
 
-    async def inbox_requeue(self, seq: int) -> control.InboxItem:
+    async def inbox_requeue(self, seq: int) -> InboxItem:
         """Make a dead or acked message ready again."""
         return await self._mailbox.requeue(seq)
 
     # streams
 
-    def events(self, since: int | None, wanted: EventFilter) -> AsyncIterator[Sequence[control.Event]]:
+    def events(self, since: int | None, wanted: EventFilter) -> AsyncIterator[Sequence[Event]]:
         """The event stream."""
         return follow(self._core.store, self._core.announcer, since, wanted)
 
 
-def _chosen(ask: control.SendAsk | control.WorkOpenAsk) -> frozenset[str] | None:
+def _chosen(ask: SendRequest | WorkOpenRequest) -> frozenset[str] | None:
     """The fields of the envelope that the caller named; None when it did not choose the id, so that nothing is repeated."""
     if ask.id is None:
         return None

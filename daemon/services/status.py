@@ -5,29 +5,29 @@ from typing import TYPE_CHECKING
 from aghbus.daemon.services.inbox import settled
 from aghbus.daemon.tasks.retirement import former_identities
 from aghbus.daemon.tasks.retirement import problems as former_problems
-from aghbus.protocol.api import models as control
+from aghbus.protocol.api.status import BrokerStatus, ReadinessResponse, StatusResponse
 from aghbus.store.tables import inbox, outbox, works
 
 if TYPE_CHECKING:
     from aghbus.daemon.node import Node
 
 
-def readiness(node: "Node") -> control.Readiness:
+def readiness(node: "Node") -> ReadinessResponse:
     """Ready when the broker link is up (subscriptions are made before it counts as up) and the store takes writes."""
     up = node.link.state == "up"
     hears = (node.jetstream.attached if node.jetstream is not None else up) and not node.core.denied.deaf
     writable = node.core.store.writable
-    return control.Readiness(
+    return ReadinessResponse(
         ready=up and hears and writable and not node.core.draining, broker=up, subscriptions=hears, store=writable
     )
 
 
-async def status(node: "Node", *, uptime: float, pid: int) -> control.Status:
+async def status(node: "Node", *, uptime: float, pid: int) -> StatusResponse:
     """Everything a person asks first."""
     core = node.core
     reader = await settled(core)
     former = await former_identities(core)
-    return control.Status(
+    return StatusResponse(
         name=node.settings.name,
         peer_id=core.us,
         workspace_id=core.workspace,
@@ -51,11 +51,11 @@ async def status(node: "Node", *, uptime: float, pid: int) -> control.Status:
     )
 
 
-def _broker(node: "Node") -> control.BrokerStatus:
+def _broker(node: "Node") -> BrokerStatus:
     link = node.link
     server = link.server
     rtt = link.rtt_ms()
-    return control.BrokerStatus(
+    return BrokerStatus(
         state=link.state,
         url=server.url if server else None,
         server=f"{server.name} {server.version}" if server else None,

@@ -18,10 +18,10 @@ class TrustService:
     def _changes(self) -> TrustChanges:
         return TrustChanges(self._core)
 
-    async def trust_rules(self) -> trust_api.TrustRules:
+    async def trust_rules(self) -> trust_api.TrustRulesResponse:
         """The policy that holds now, rule by rule."""
         core = self._core
-        return trust_api.TrustRules(
+        return trust_api.TrustRulesResponse(
             mode=core.trust.now.mode,
             first_use="pin" if core.settings.trust.first_use == "pin" else "off",
             peer_id=core.us,
@@ -29,11 +29,13 @@ class TrustService:
             rules=self._changes.rules(),
         )
 
-    async def trust_change(self, verb: trust_api.TrustVerb, ask: trust_api.TrustAsk) -> trust_api.TrustChanged:
+    async def trust_change(
+        self, verb: trust_api.TrustVerb, ask: trust_api.TrustChangeRequest
+    ) -> trust_api.TrustChangeResponse:
         """One change; it holds for everything that is decided from now on."""
         return await self._changes.change(verb, ask)
 
-    async def trust_why(self, message_id: str) -> trust_api.TrustWhy:
+    async def trust_why(self, message_id: str) -> trust_api.TrustExplainResponse:
         """What we thought of the messages of this id, and would think now."""
         cases = await why(self._core, message_id)
         if not cases:
@@ -41,4 +43,4 @@ class TrustService:
                 f"no message {message_id} is stored here or in quarantine",
                 hint="`aghctl messages list` and `aghctl quarantine` show what is",
             )
-        return trust_api.TrustWhy(cases=cases)
+        return trust_api.TrustExplainResponse(cases=cases)

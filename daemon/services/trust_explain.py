@@ -2,8 +2,8 @@
 
 from typing import TYPE_CHECKING
 
-from aghbus.protocol.api import models as control
 from aghbus.protocol.api import trust as trust_api
+from aghbus.protocol.api.messages import Message
 from aghbus.protocol.envelope import OPENING_KINDS, parse
 from aghbus.protocol.errors import ProtocolError
 from aghbus.protocol.trust.explain import Explanation, explain
@@ -24,7 +24,7 @@ async def why(core: "Core", message_id: str) -> list[trust_api.TrustCase]:
     return stored + [await _refused(core, one) for one in await trust_cases.refused(reader, message_id)]
 
 
-def _stored(core: "Core", message: control.Message, raw: bytes) -> trust_api.TrustCase:
+def _stored(core: "Core", message: Message, raw: bytes) -> trust_api.TrustCase:
     opened = message.outcome == "opened" and message.direction == "in"
     ours = {message.sender} if message.direction == "out" else core.identities  # an id of ours may have retired since
     found = explain(raw, message.received_ms // 1000, core.trust.now, ours, opens_work=opened)
@@ -38,7 +38,7 @@ def _stored(core: "Core", message: control.Message, raw: bytes) -> trust_api.Tru
         key_id=found.key_id,
         recorded=message.trust,
         detail="",
-        listened=True,
+        accepted=True,
         trust=found.verdict,
         decided_by=found.decided_by,
         steps=_steps(found),
@@ -61,7 +61,7 @@ async def _refused(core: "Core", one: Refused) -> trust_api.TrustCase:
         key_id=found.key_id,
         recorded=one.reason,
         detail=one.detail,
-        listened=False,
+        accepted=False,
         trust=found.verdict,
         decided_by=found.decided_by,
         steps=_steps(found),

@@ -38,7 +38,9 @@ class TrustChanges:
         ]
         return configured + [self._shown(rule) for rule in self._core.store.memory.trust]
 
-    async def change(self, verb: trust_api.TrustVerb, ask: trust_api.TrustAsk) -> trust_api.TrustChanged:
+    async def change(
+        self, verb: trust_api.TrustVerb, ask: trust_api.TrustChangeRequest
+    ) -> trust_api.TrustChangeResponse:
         """Carry one change out. Raises InvalidRequest, NotFound, Refused, StoreUnavailable."""
         wanted = self._wanted(verb, ask)
         carry_out = self._add if verb in _ADDS else self._take
@@ -46,7 +48,7 @@ class TrustChanges:
 
     # what is asked for
 
-    def _wanted(self, verb: trust_api.TrustVerb, ask: trust_api.TrustAsk) -> Rule:
+    def _wanted(self, verb: trust_api.TrustVerb, ask: trust_api.TrustChangeRequest) -> Rule:
         kind = _ADDS[verb] if verb in _ADDS else _TAKES[verb]
         now_ms = self._core.clock.millis()
         if ask.channel is not None or ask.talk:
@@ -57,7 +59,7 @@ class TrustChanges:
             subject, who = "", self._key(ask.who)
         return Rule(kind, subject, who, "operator", now_ms)
 
-    def _channel_rule(self, kind: RuleKind, ask: trust_api.TrustAsk) -> tuple[RuleKind, str, str]:
+    def _channel_rule(self, kind: RuleKind, ask: trust_api.TrustChangeRequest) -> tuple[RuleKind, str, str]:
         if kind != "allow":
             raise InvalidRequest("channel: only allow and disallow are about one channel")
         if ask.channel is None:
@@ -97,25 +99,25 @@ class TrustChanges:
 
     # carrying it out
 
-    def _add(self, tx: Transaction, wanted: Rule) -> trust_api.TrustChanged:
+    def _add(self, tx: Transaction, wanted: Rule) -> trust_api.TrustChangeResponse:
         rules, before = tx.memory.trust, self._core.trust.now
         self._check_contradictions(wanted, before)
         old = rules.get(*wanted.key)
         if self._is_configured(wanted):
             note = f"the configuration says so already ({_SETTING[wanted.rule]})"
             shown = _shown(wanted, None, in_force=True, origin="configuration")
-            return trust_api.TrustChanged(rule=shown, changed=False, notes=[note])
+            return trust_api.TrustChangeResponse(rule=shown, changed=False, notes=[note])
         if old is not None and old.origin == "operator":
-            return trust_api.TrustChanged(rule=self._shown(old), changed=False, notes=["it was so before"])
+            return trust_api.TrustChangeResponse(rule=self._shown(old), changed=False, notes=["it was so before"])
         if old is None and rules.is_full:
             raise Refused(
                 f"{MAX_RULES} rules are kept here", hint="put rules into the configuration, or take some away"
             )
         rules.put(tx, wanted)
         self._note(tx, "trust.added", wanted)
-        return trust_api.TrustChanged(rule=self._shown(wanted), changed=True, notes=_added(wanted, before))
+        return trust_api.TrustChangeResponse(rule=self._shown(wanted), changed=True, notes=_added(wanted, before))
 
-    def _take(self, tx: Transaction, wanted: Rule) -> trust_api.TrustChanged:
+    def _take(self, tx: Transaction, wanted: Rule) -> trust_api.TrustChangeResponse:
         rules = tx.memory.trust
         if wanted.rule == "pin":
             pinned = rules.pins.get(wanted.subject) or self._core.trust.configured.pins.get(wanted.subject, "")
@@ -129,7 +131,9 @@ class TrustChanges:
         notes = _taken(found, self._core.trust.now, first_use=self._core.settings.trust.first_use)
         if self._is_configured(found):
             notes.append(f"it still holds: the configuration says so too ({_SETTING[found.rule]})")
-        return trust_api.TrustChanged(rule=_shown(found, found.since_ms, in_force=False), changed=True, notes=notes)
+        return trust_api.TrustChangeResponse(
+            rule=_shown(found, found.since_ms, in_force=False), changed=True, notes=notes
+        )
 
     def _refuse_taking(self, wanted: Rule) -> None:
         if self._is_configured(wanted):

@@ -8,7 +8,7 @@ import asyncio
 from collections.abc import Callable, Iterable
 from functools import partial
 
-from aghbus.protocol.api.models import InboxItem
+from aghbus.protocol.api.inbox import InboxItem
 from aghbus.store.engine.transaction import Transaction
 
 Take = Callable[[Transaction, int | None], InboxItem | None]

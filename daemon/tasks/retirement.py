@@ -7,7 +7,7 @@ from typing import Final
 
 from aghbus.daemon.state.context import Core
 from aghbus.daemon.state.keys import put_aside
-from aghbus.protocol.api import models as control
+from aghbus.protocol.api.status import FormerIdentity
 from aghbus.store.audit import events as audit
 from aghbus.store.engine.transaction import Transaction
 from aghbus.store.errors import StoreUnavailable
@@ -58,10 +58,10 @@ class Retirement:
         return idle
 
 
-async def former_identities(core: Core) -> list[control.FormerIdentity]:
+async def former_identities(core: Core) -> list[FormerIdentity]:
     """The former identities as `aghctl status` shows them."""
     return [
-        control.FormerIdentity(
+        FormerIdentity(
             peer_id=one.peer_id,
             since_ms=one.since_ms,
             open_works=one.open_works,
@@ -72,7 +72,7 @@ async def former_identities(core: Core) -> list[control.FormerIdentity]:
     ]
 
 
-def problems(former: list[control.FormerIdentity]) -> list[str]:
+def problems(former: list[FormerIdentity]) -> list[str]:
     """Sentences for the operator about those under which nothing can be done."""
     return [
         f"{one.open_works} open work{' belongs' if one.open_works == 1 else 's belong'} to our former peer id {one.peer_id}, "

@@ -1,51 +1,74 @@
-"""The local API of the bridge as plain data (docs/api.md, docs/adapters/): foreign messages in, foreign messages out."""
+"""The local API: the bridge of foreign message formats (docs/adapters/)."""
 
 from typing import Any, Literal
 
 from aghbus.protocol.adapters.model import Finding
-from aghbus.protocol.api.models import Answer, Ask, ErrorAnswer, Role, Sent
+from aghbus.protocol.api.base import Channel, ErrorResponse, RequestModel, ResponseModel
+from aghbus.protocol.api.messages import SendResponse
+from aghbus.protocol.api.works import Role
 
 Format = Literal["sentient", "humaninloop", "agentos", "sacp"]
 
 
-class HandOverAsk(Ask):
-    """A message of our own agent. Either `message`, its JSON value, or `text`, exactly what the agent wrote (needed where that
-    may be no JSON at all, and to notice duplicate keys).
+class BridgeSubmitRequest(RequestModel):
+    """A foreign message of the daemon's own agent: either `message` or `text`.
 
-    `target` is the peer for formats that name none, `work_id` the work that it reports on or continues where it cannot be
-    told from the message. For formats without ids `key` names the message among those with equal content: two openings, or two
-    on one work.
+    message: its JSON value.
+    text: exactly what the agent wrote; needed where that may be no JSON, and to notice duplicate keys.
+    channel: the default channel without it.
+    target: the peer, for formats that name none.
+    work_id: the work that it reports on or continues, where the message does not say so.
+    key: tells apart messages of equal content, for formats without ids.
     """
 
     message: Any = None
     text: str | None = None
-    channel: str | None = None
+    channel: Channel | None = None
     target: str | None = None
     work_id: str | None = None
     key: str | None = None
 
 
-class HandedOver(Answer):
-    """What became of it. `message` is the message as it travels; `sent` the envelopes, in order; `repeated`: it was handed
-    over before, and `sent` tells what was sent then."""
+class BridgeSubmitResponse(ResponseModel):
+    """What became of a foreign message.
+
+    message: as it is sent.
+    findings: warnings about it.
+    sent: the envelopes, in order.
+    repeated: it was submitted before; `sent` is what was sent then.
+    """
 
     message: Any
     findings: list[Finding]
-    sent: list[Sent]
+    sent: list[SendResponse]
     repeated: bool
 
 
-class RefusedMessage(ErrorAnswer, kw_only=True):
-    """Error `message_refused`: the message breaks rules of its format; nothing was sent, quarantine keeps it."""
+class MessageRefusedResponse(ErrorResponse, kw_only=True):
+    """Error `message_refused`: the message breaks rules of its format. Nothing was sent; quarantine keeps it.
+
+    findings: every violation.
+    """
 
     findings: list[Finding]
 
 
-class HandedOut(Answer):
-    """One message for our agent. `seq` is the position to acknowledge; `native`: made from an envelope that carried none.
+class BridgeMessage(ResponseModel):
+    """One foreign message for the daemon's own agent.
 
-    `work_id` is the work of the envelope, `work_state` its state as it is now, `work_role` our part in it; `sender` is the
-    envelope's peer, `trust` whether a signature shows that: `verified` or `unverified`.
+    seq: the position to acknowledge.
+    format: of the message.
+    message: its JSON value.
+    findings: warnings about it.
+    native: made from an envelope that carried no foreign message.
+    envelope_id: of the envelope.
+    kind: of the envelope.
+    sender: of the envelope.
+    trust: `verified` when a signature shows who sent it, else `unverified`.
+    channel: of the envelope.
+    work_id: its work, null without one.
+    work_state: of the work now, null without one.
+    work_role: of this daemon in the work, null without one.
     """
 
     seq: int
@@ -63,22 +86,34 @@ class HandedOut(Answer):
     work_role: Role | None
 
 
-class HandOutAckAsk(Ask):
-    """Our agent has everything up to and including `seq`: the stream goes on after it, inbox items are acked, works that
-    were opened are accepted."""
+class BridgeAckRequest(RequestModel):
+    """The agent has every message up to a sequence.
+
+    The stream goes on after it, inbox items are acked, and works that were opened are accepted.
+
+    seq: the highest one that it has.
+    """
 
     seq: int
 
 
-class HandOutPosition(Answer):
-    """Up to where messages of a format were acknowledged."""
+class BridgeAckResponse(ResponseModel):
+    """The position up to which messages of a format are acknowledged.
+
+    format: of the messages.
+    seq: the position.
+    """
 
     format: Format
     seq: int
 
 
-class FormatLog(Answer):
-    """Rows of a format's own log, oldest first: audit entries (sentient), MessageLog (agentos), responses (sacp)."""
+class BridgeLogResponse(ResponseModel):
+    """The log of a format.
+
+    format: of the rows.
+    rows: oldest first: audit entries (sentient), MessageLog (agentos), responses (sacp).
+    """
 
     format: Format
     rows: list[dict[str, Any]]

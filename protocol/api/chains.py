@@ -1,35 +1,52 @@
-"""The local API of chains as plain data (docs/adapters/chains.md). Times ending in `_ms` are Unix milliseconds."""
+"""The local API: chains (docs/adapters/chains.md)."""
 
-from typing import Any
+import re
+from typing import Annotated, Any, Final
 
-from aghbus.protocol.api.models import Answer, Ask
+from msgspec import Meta
+
+from aghbus.protocol.api.base import Channel, NonBlank, RequestModel, ResponseModel
 from aghbus.protocol.chains.run import RunState
 
+RUN_ID: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 
-class ChainRunAsk(Ask):
-    """Start a run. `chain` is the chain file as JSON, `input` what `{{input}}` stands for.
 
-    `run_id` of one's own makes the request idempotent: the same chain and input under it is the same run. `channel` only where
-    the daemon has joined several.
+class ChainStartRequest(RequestModel):
+    """Start a run of a chain.
+
+    chain: the chain file as JSON.
+    input: what `{{input}}` stands for.
+    run_id: makes the request idempotent: the same chain and input under it is the same run.
+    channel: the default channel without it.
     """
 
     chain: dict[str, Any]
     input: Any = None
-    run_id: str | None = None
-    channel: str | None = None
+    run_id: Annotated[str, Meta(pattern=f"^{RUN_ID.pattern}$")] | None = None
+    channel: Channel | None = None
 
 
-class ChainAnswerAsk(Ask):
-    """An answer to a run that waits: said into the work that asked."""
+class ChainAnswerRequest(RequestModel):
+    """Answer a run that waits for input.
 
-    text: str
+    text: said into the work that asked.
+    """
+
+    text: NonBlank
 
 
-class ChainStep(Answer):
-    """One visit of a node. `peer` is who got it (null: nobody has the capability yet), `work_state` the state of its work.
+class ChainStep(ResponseModel):
+    """One visit of a node.
 
-    `response` is null while there is none, for an earlier visit of a node that was visited again, and where the newer ones
-    already fill eight megabytes.
+    step: number of the visit.
+    node: name of the node.
+    peer: who has the work, null while no peer with the capability is known.
+    work_id: its work, null before it is opened.
+    work_state: of the work.
+    message: of the last trace, null without one.
+    response: null before there is one, in earlier visits of a node, and beyond eight megabytes of newer ones.
+    started_ms: when it began.
+    ended_ms: when it ended, null before that.
     """
 
     step: int
@@ -43,9 +60,22 @@ class ChainStep(Answer):
     ended_ms: int | None
 
 
-class ChainRunHead(Answer):
-    """A run in a list. `version` grows with every change, `node` is visited now or was last; `error` says why it failed,
-    `question` what it waits for."""
+class ChainRunSummary(ResponseModel):
+    """A run in a list.
+
+    run_id: of the run.
+    name: of the chain.
+    state: of the run.
+    version: grows with every change.
+    channel: where the run sends.
+    node: visited now, or last.
+    steps: number of visits.
+    max_steps: allowed by the chain.
+    error: why it failed, else null.
+    question: what it waits for, else null.
+    created_ms: when it was started.
+    updated_ms: when it last changed.
+    """
 
     run_id: str
     name: str
@@ -61,15 +91,23 @@ class ChainRunHead(Answer):
     updated_ms: int
 
 
-class ChainRun(ChainRunHead):
-    """A run with its steps in order. `response` is the last one."""
+class ChainRun(ChainRunSummary):
+    """A run with its steps.
+
+    input: of the run.
+    response: the last one.
+    history: the steps, in order.
+    """
 
     input: Any
     response: Any
     history: list[ChainStep]
 
 
-class ChainRuns(Answer):
-    """Runs, latest change first."""
+class ChainRunsResponse(ResponseModel):
+    """Runs.
 
-    runs: list[ChainRunHead]
+    runs: latest change first.
+    """
+
+    runs: list[ChainRunSummary]

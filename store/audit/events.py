@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final, Literal
 
 import msgspec
 
-from aghbus.protocol.api.models import InboxItem
+from aghbus.protocol.api.inbox import InboxItem
 from aghbus.protocol.envelope import Envelope
 from aghbus.protocol.text import shorten
 from aghbus.store.engine.audit_marker import NOTHING, AuditHead, AuditMarkFile, parse_head, read_audit_mark

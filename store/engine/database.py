@@ -14,7 +14,7 @@ from typing import Final, Literal, TypeVar
 
 import aiosqlite
 
-from aghbus.protocol.api import models as control
+from aghbus.protocol.api.status import StoreStatus
 from aghbus.protocol.text import escape
 from aghbus.store.engine import integrity, meta
 from aghbus.store.engine.audit_marker import AuditMarkFile
@@ -158,11 +158,11 @@ class Store:
             return False
         return True
 
-    async def status(self) -> control.StoreStatus:
+    async def status(self) -> StoreStatus:
         """What `aghctl status` shows of the store."""
         sql = "SELECT (SELECT min(seq) FROM envelopes), (SELECT max(seq) FROM envelopes)"
         first, last = next(iter(await with_room(self.reader.execute_fetchall(sql))))
-        return control.StoreStatus(
+        return StoreStatus(
             path=str(self.path),
             bytes=sum(_size(self.path.with_name(self.path.name + suffix)) for suffix in ("", "-wal", "-shm")),
             last_seq=last or 0,

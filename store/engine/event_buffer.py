@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import msgspec
 
-from aghbus.protocol.api.models import Event, Message
+from aghbus.protocol.api.messages import Event, Message
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator

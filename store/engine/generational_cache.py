@@ -6,7 +6,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Final, Generic, NamedTuple, TypeVar
 
 if TYPE_CHECKING:
-    from aghbus.protocol.api.models import Role
+    from aghbus.protocol.api.works import Role
     from aghbus.protocol.lifecycle import WorkView
     from aghbus.store.engine.transaction import Transaction
 

@@ -11,7 +11,7 @@ from typing import Any, Final, NamedTuple
 import aiosqlite
 import msgspec
 
-from aghbus.protocol.api.chains import ChainRun, ChainRunHead, ChainStep
+from aghbus.protocol.api.chains import ChainRun, ChainRunSummary, ChainStep
 from aghbus.protocol.chains.run import RunState
 from aghbus.protocol.lifecycle import WorkView
 from aghbus.protocol.text import shorten
@@ -215,7 +215,7 @@ async def run(reader: aiosqlite.Connection, run_id: str) -> ChainRun | None:
     given = [step.response for step in history if step.response is not None]
     head = _head_of(rows[0])
     return ChainRun(
-        **{name: getattr(head, name) for name in ChainRunHead.__struct_fields__},
+        **{name: getattr(head, name) for name in ChainRunSummary.__struct_fields__},
         input=json.loads(rows[0][-1]),
         response=given[-1] if given else None,
         history=history,
@@ -224,7 +224,7 @@ async def run(reader: aiosqlite.Connection, run_id: str) -> ChainRun | None:
 
 async def runs(
     reader: aiosqlite.Connection, *, states: frozenset[str] = frozenset(), limit: int = 100
-) -> list[ChainRunHead]:
+) -> list[ChainRunSummary]:
     """Runs, latest change first."""
     where = f"WHERE state IN ({', '.join('?' * len(states))})" if states else ""
     sql = f"SELECT {_HEAD} FROM chain_runs {where} ORDER BY updated_ms DESC, rowid DESC LIMIT ?"  # noqa: S608 - constants
@@ -235,8 +235,8 @@ def _columns(row: msgspec.Struct) -> tuple[Any, ...]:
     return tuple(getattr(row, name) for name in row.__struct_fields__)
 
 
-def _head_of(row: Row) -> ChainRunHead:
-    return ChainRunHead(
+def _head_of(row: Row) -> ChainRunSummary:
+    return ChainRunSummary(
         run_id=row[0],
         name=row[1],
         state=row[2],

@@ -10,7 +10,7 @@ from typing import Any, Final, NamedTuple
 import aiosqlite
 import msgspec
 
-from aghbus.protocol.api import models as control
+from aghbus.protocol.api.messages import Message, MessagesResponse, OutboxState
 from aghbus.protocol.effects import Store
 from aghbus.protocol.envelope import Envelope
 from aghbus.protocol.lifecycle import State, event_of
@@ -67,7 +67,7 @@ class Sent(NamedTuple):
 
     seq: int
     raw: bytes
-    state: control.OutboxState | None
+    state: OutboxState | None
 
 
 def insert(tx: Transaction, envelope: Envelope, store: Store, before: State | None, received_ms: int) -> int:
@@ -128,10 +128,10 @@ def was_sent(tx: Transaction, workspace_id: str, message_id: str) -> bool:
     return row is not None
 
 
-def message_of(row: Sequence[Any]) -> control.Message:
+def message_of(row: Sequence[Any]) -> Message:
     """A row of SELECT_MESSAGE as the API shows it."""
     surface, container = row[8], row[9]
-    return control.Message(
+    return Message(
         seq=row[0],
         id=row[1],
         direction=row[2],
@@ -153,7 +153,7 @@ def message_of(row: Sequence[Any]) -> control.Message:
     )
 
 
-def waiting_message(tx: Transaction, seq: int, delivery: str) -> control.Message | None:
+def waiting_message(tx: Transaction, seq: int, delivery: str) -> Message | None:
     """As `message_of`, of an envelope that waits to be written (store/engine/append_buffer.py); None when it does not."""
     row = tx.rows.envelope(seq)
     if row is None:
@@ -166,7 +166,7 @@ def waiting_message(tx: Transaction, seq: int, delivery: str) -> control.Message
     return message_of((seq, msg_id, direction, kind, *where, trust, received_ms, outcome, reason, delivery, None, raw))
 
 
-async def message(reader: aiosqlite.Connection, message_id: str) -> control.Message | None:
+async def message(reader: aiosqlite.Connection, message_id: str) -> Message | None:
     """The envelope with this id: our own first, then the newest, since other senders may reuse an id."""
     rows = await fetch(
         reader,
@@ -178,11 +178,11 @@ async def message(reader: aiosqlite.Connection, message_id: str) -> control.Mess
 
 async def messages(
     reader: aiosqlite.Connection, wanted: EnvelopeFilter, *, since: int = 0, limit: int = 100, last: bool = False
-) -> control.Messages:
+) -> MessagesResponse:
     """One page after sequence `since`, oldest first; with `last` the newest `limit` of those."""
     page = await find(reader, wanted, since=since, limit=limit, last=last)
     rows = await fetch_messages(reader, page.seqs)
-    return control.Messages(
+    return MessagesResponse(
         messages=[message_of(row) for row in rows],
         next_since=page.next_since,
         pruned_through=await pruned_through(reader),

@@ -3,7 +3,9 @@
 import aiosqlite
 import msgspec
 
-from aghbus.protocol.api import models as control
+from aghbus.protocol.api.inbox import InboxState
+from aghbus.protocol.api.messages import Event, Message, OutboxState
+from aghbus.protocol.api.works import Role, WorkChange
 from aghbus.protocol.effects import Store
 from aghbus.protocol.envelope import Envelope
 from aghbus.protocol.lifecycle import State, event_of
@@ -55,14 +57,14 @@ def fresh(
     *,
     seq: int,
     received_ms: int,
-    delivery: control.OutboxState | control.InboxState | None,
-    role: control.Role | None,
+    delivery: OutboxState | InboxState | None,
+    role: Role | None,
 ) -> Fresh:
     """What `events` gives for an envelope that was stored under `seq` and has not been touched since."""
     verdict = store.verdict
     thread = envelope.surface == "thread"
     # Not all by name: see `protocol.envelope.parse`.
-    message = control.Message(
+    message = Message(
         seq,
         envelope.id,
         store.direction,
@@ -89,18 +91,16 @@ def fresh(
     return Fresh(event, message, store.pair, len(envelope.raw))
 
 
-def _event_of(row: Row) -> control.Event:
+def _event_of(row: Row) -> Event:
     event, before, after, role = row[18:22]
     return _event(message_of(row), event, before, after, role)
 
 
-def _event(
-    message: control.Message, event: str | None, before: State | None, after: State | None, role: control.Role | None
-) -> control.Event:
+def _event(message: Message, event: str | None, before: State | None, after: State | None, role: Role | None) -> Event:
     """`event` is what the envelope was to the work; None where it concerned none."""
     change = None
     if message.work_id is not None and event is not None and message.outcome is not None:
-        change = control.WorkChange(
+        change = WorkChange(
             work_id=message.work_id,
             event=event,
             outcome=message.outcome,
@@ -109,4 +109,4 @@ def _event(
             reason=message.reason,
             role=role,
         )
-    return control.Event(seq=message.seq, type="envelope", message=message, work=change)
+    return Event(seq=message.seq, type="envelope", message=message, work=change)

@@ -8,7 +8,8 @@ from typing import Final
 
 import aiosqlite
 
-from aghbus.protocol.api import models as control
+from aghbus.protocol.api.inbox import InboxItem
+from aghbus.protocol.api.messages import Message
 from aghbus.protocol.base.backoff import exponential_delay
 from aghbus.protocol.errors import NotFound, Refused
 from aghbus.store.engine.transaction import Transaction
@@ -92,7 +93,7 @@ def lease_next(
     ack: bool = False,
     fresh: int | None = None,
     max_attempts: int = MAX_ATTEMPTS,
-) -> control.InboxItem | None:
+) -> InboxItem | None:
     """Leases the oldest ready message (of `work_id`, when given) until `now_ms + visibility_ms`; None when there is none.
 
     With `ack` it is taken for good at once. `fresh` is a message that this job has delivered, for one that found nothing older.
@@ -111,7 +112,7 @@ def lease_next(
     return taken
 
 
-def _take_fresh(tx: Transaction, seq: int, state: str, lease: str, until: int | None) -> control.InboxItem | None:
+def _take_fresh(tx: Transaction, seq: int, state: str, lease: str, until: int | None) -> InboxItem | None:
     """None when the message is written already, so that the file has to be asked for it."""
     message = waiting_message(tx, seq, state)
     if message is None or not tx.rows.take_ready(seq, state, lease, until):
@@ -121,7 +122,7 @@ def _take_fresh(tx: Transaction, seq: int, state: str, lease: str, until: int | 
 
 def _take_oldest(
     tx: Transaction, now_ms: int, state: str, lease: str, until: int | None, work_id: str | None, max_attempts: int
-) -> control.InboxItem | None:
+) -> InboxItem | None:
     if not tx.memory.inbox_waiting.value:
         tx.memory.inbox_due_ms.value = _NEVER
         return None
@@ -155,7 +156,7 @@ def _returns(tx: Transaction, at_ms: int) -> None:
     tx.memory.inbox_due_ms.value = min(at_ms, tx.memory.inbox_due_ms.value)
 
 
-def ack(tx: Transaction, seq: int, lease: str | None = None) -> control.InboxItem:
+def ack(tx: Transaction, seq: int, lease: str | None = None) -> InboxItem:
     """The agent is done with it. Again is no error. Raises NotFound, or Refused when `lease` is no longer the current one."""
     state = _held(tx, seq, lease)
     if state != "acked":
@@ -174,7 +175,7 @@ def nack(
     delay_ms: int | None = None,
     max_attempts: int = MAX_ATTEMPTS,
     error: str | None = None,
-) -> control.InboxItem:
+) -> InboxItem:
     """Back into the queue after `delay_ms` (None: backoff by attempts), or dead after `max_attempts` leases.
 
     Raises NotFound, and Refused when it is not waiting any more or `lease` is no longer the current one.
@@ -196,7 +197,7 @@ def nack(
     return item(tx, seq)
 
 
-def give_back(tx: Transaction, seq: int, lease: str) -> control.InboxItem | None:
+def give_back(tx: Transaction, seq: int, lease: str) -> InboxItem | None:
     """Undoes the lease `lease`, whether acked or not: nobody has seen the message. None when another has it by now."""
     row = tx.db.execute(
         "SELECT state FROM inbox WHERE seq = ? AND lease = ? AND state IN ('leased', 'acked')", (seq, lease)
@@ -213,7 +214,7 @@ def give_back(tx: Transaction, seq: int, lease: str) -> control.InboxItem | None
     return item(tx, seq)
 
 
-def requeue(tx: Transaction, seq: int) -> control.InboxItem:
+def requeue(tx: Transaction, seq: int) -> InboxItem:
     """Ready at once, with its attempts forgotten: for dead letters, and to read an acked message again. Raises NotFound."""
     state = _held(tx, seq, None)
     tx.db.execute(
@@ -231,7 +232,7 @@ def backoff_ms(attempts: int) -> int:
     return int(exponential_delay(max(attempts, 1), BACKOFF_MS, BACKOFF_LIMIT_MS))
 
 
-def item(tx: Transaction, seq: int) -> control.InboxItem:
+def item(tx: Transaction, seq: int) -> InboxItem:
     """The inbox row of envelope `seq`. Raises NotFound."""
     row = tx.db.execute(f"{_SELECT_ITEM} WHERE e.seq = ? AND i.seq IS NOT NULL", (seq,)).fetchone()
     if row is None:
@@ -241,7 +242,7 @@ def item(tx: Transaction, seq: int) -> control.InboxItem:
 
 async def items(
     reader: aiosqlite.Connection, *, states: frozenset[str] = frozenset(), limit: int = 100, last: bool = False
-) -> list[control.InboxItem]:
+) -> list[InboxItem]:
     """Inbox rows in one of `states` (none: whatever is not acked), oldest first; with `last` the newest `limit`."""
     wanted = sorted(states or {"ready", "leased", "dead"})
     order = "DESC" if last else "ASC"
@@ -285,9 +286,9 @@ def _not_found(seq: int) -> NotFound:
     return NotFound(f"no inbox message {seq}", hint="`aghctl inbox list` shows them")
 
 
-def _item_of(columns: Row, message: control.Message) -> control.InboxItem:
+def _item_of(columns: Row, message: Message) -> InboxItem:
     state, attempts, lease, lease_until_ms, available_ms, last_error = columns
-    return control.InboxItem(
+    return InboxItem(
         seq=message.seq,
         state=state,
         attempts=attempts,

@@ -6,7 +6,7 @@ from typing import Final
 import aiosqlite
 import msgspec
 
-from aghbus.protocol.api import models as control
+from aghbus.protocol.api.peers import Peer
 from aghbus.protocol.bodies import PeerCard
 from aghbus.protocol.limits import GREET_INTERVAL
 from aghbus.protocol.presence import PeerSeen, presence_of
@@ -83,7 +83,7 @@ async def peers(
     capability: str | None = None,
     include_expired: bool = False,
     interval: float = GREET_INTERVAL,
-) -> list[control.Peer]:
+) -> list[Peer]:
     """Peers heard from, latest first, with their presence at `now_ms`. `interval` is that of greets, in seconds."""
     rows = await fetch(reader, _SELECT + " WHERE ?1 IS NULL OR channel = ?1 ORDER BY last_seen_ms DESC", [channel])
     found = (_peer_of(_seen_of(row), now_ms, interval) for row in rows)
@@ -106,8 +106,8 @@ def _seen_of(row: Row) -> PeerSeen:
     )
 
 
-def _peer_of(peer: PeerSeen, now_ms: int, interval: float) -> control.Peer:
-    return control.Peer(
+def _peer_of(peer: PeerSeen, now_ms: int, interval: float) -> Peer:
+    return Peer(
         peer_id=peer.peer_id,
         workspace_id=peer.workspace_id,
         channel=peer.channel,

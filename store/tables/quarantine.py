@@ -4,7 +4,7 @@ from typing import Final
 
 import aiosqlite
 
-from aghbus.protocol.api import models as control
+from aghbus.protocol.api.messages import Quarantined
 from aghbus.protocol.text import escape, shorten
 from aghbus.store.engine.transaction import Transaction
 from aghbus.store.tables.envelopes import fetch
@@ -47,7 +47,7 @@ def add(
         _drop_oldest(tx)
 
 
-async def quarantined(reader: aiosqlite.Connection, *, limit: int = 100) -> list[control.Quarantined]:
+async def quarantined(reader: aiosqlite.Connection, *, limit: int = 100) -> list[Quarantined]:
     """Refused envelopes, latest first; their bytes as text, escaped and cut."""
     rows = await fetch(
         reader,
@@ -56,7 +56,7 @@ async def quarantined(reader: aiosqlite.Connection, *, limit: int = 100) -> list
         [SHOWN_BYTES, limit],
     )
     return [
-        control.Quarantined(
+        Quarantined(
             id=row[0],
             received_ms=row[1],
             subject=row[2],

@@ -5,7 +5,7 @@ from typing import Final, NamedTuple
 
 import aiosqlite
 
-from aghbus.protocol.api import models as control
+from aghbus.protocol.api.messages import Direct, Thread
 from aghbus.protocol.envelope import Envelope
 from aghbus.protocol.identifiers import is_handle
 from aghbus.protocol.rooms import Binding, Pair
@@ -92,9 +92,7 @@ def forget_empty(tx: Transaction, places: Iterable[Place]) -> int:
     return gone
 
 
-async def threads(
-    reader: aiosqlite.Connection, *, channel: str | None = None, limit: int = 100
-) -> list[control.Thread]:
+async def threads(reader: aiosqlite.Connection, *, channel: str | None = None, limit: int = 100) -> list[Thread]:
     """Threads with activity, latest first."""
     rows = await fetch(
         reader,
@@ -103,7 +101,7 @@ async def threads(
         [channel, limit],
     )
     return [
-        control.Thread(
+        Thread(
             workspace_id=row[0],
             channel=row[1],
             thread_id=row[2],
@@ -118,7 +116,7 @@ async def threads(
 
 async def directs(
     reader: aiosqlite.Connection, *, us: str, channel: str | None = None, limit: int = 100
-) -> list[control.Direct]:
+) -> list[Direct]:
     """Direct rooms of `us`, or of an earlier id of ours, and one other peer, latest activity first."""
     rows = await fetch(
         reader,
@@ -126,7 +124,7 @@ async def directs(
         [us, channel, limit],
     )
     return [
-        control.Direct(
+        Direct(
             workspace_id=row[0],
             channel=row[1],
             direct_id=row[2],

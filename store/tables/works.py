@@ -5,7 +5,7 @@ from typing import Any, Final, NamedTuple
 import aiosqlite
 import msgspec
 
-from aghbus.protocol.api import models as control
+from aghbus.protocol.api.works import Role, Work, WorkResponse, WorkStep
 from aghbus.protocol.bodies import Capability, Receipt, Say, Trace
 from aghbus.protocol.effects import Advance, Open
 from aghbus.protocol.envelope import Envelope
@@ -89,7 +89,7 @@ def _recent(tx: Transaction, workspace_id: str, channel: str, work_id: str) -> R
     return recent
 
 
-def role(tx: Transaction, workspace_id: str, channel: str, work_id: str) -> control.Role | None:
+def role(tx: Transaction, workspace_id: str, channel: str, work_id: str) -> Role | None:
     """Our part in a work when it was opened; None when it is not known here."""
     recent = _recent(tx, workspace_id, channel, work_id)
     if recent is not None:
@@ -142,7 +142,7 @@ def find(tx: Transaction, work_id: str, channel: str | None) -> Known | None:
     return Known(_view_of(row), None if row[-1] is None else msgspec.json.decode(row[-1], type=_Traced).trace_id)
 
 
-def role_of(work: WorkView, us: str) -> control.Role:
+def role_of(work: WorkView, us: str) -> Role:
     """Our part in a work."""
     if work.initiator == us:
         return "initiator"
@@ -225,7 +225,7 @@ async def works(
     peer: str | None = None,
     channel: str | None = None,
     limit: int = 100,
-) -> list[control.Work]:
+) -> list[Work]:
     """Works, latest change first. `peer` is initiator or target. A result of more than LISTED_RESULT_BYTES is left out."""
     clauses, params = ["1"], list[Any]()
     if states:
@@ -240,7 +240,7 @@ async def works(
     return [_work_of(row) for row in rows]
 
 
-async def work(reader: aiosqlite.Connection, work_id: str, channel: str | None = None) -> control.WorkDetail | None:
+async def work(reader: aiosqlite.Connection, work_id: str, channel: str | None = None) -> WorkResponse | None:
     """A work with its history, oldest step first; the latest of that id when `channel` leaves it open. None when unknown.
 
     Of a long history the newest HISTORY_STEPS, as far as their envelopes fit HISTORY_BYTES.
@@ -254,7 +254,7 @@ async def work(reader: aiosqlite.Connection, work_id: str, channel: str | None =
     if not rows:
         return None
     steps = await fetch(reader, _SELECT_STEPS, [rows[0][-1], HISTORY_STEPS, HISTORY_BYTES])
-    return control.WorkDetail(work=_work_of(rows[0]), history=[_step_of(row) for row in steps])
+    return WorkResponse(work=_work_of(rows[0]), history=[_step_of(row) for row in steps])
 
 
 async def counts(reader: aiosqlite.Connection) -> dict[str, int]:
@@ -281,9 +281,9 @@ def _progress_text(envelope: Envelope) -> str | None:
     return body.detail if isinstance(body, Receipt) else None
 
 
-def _work_of(row: Row) -> control.Work:
+def _work_of(row: Row) -> Work:
     surface, container = row[3], row[4]
-    return control.Work(
+    return Work(
         work_id=row[0],
         workspace_id=row[1],
         channel=row[2],
@@ -305,10 +305,10 @@ def _work_of(row: Row) -> control.Work:
     )
 
 
-def _step_of(row: Row) -> control.WorkStep:
+def _step_of(row: Row) -> WorkStep:
     body = _body(row[9])
     refs = body.get("artifact_refs")
-    return control.WorkStep(
+    return WorkStep(
         seq=row[0],
         id=row[1],
         kind=row[2],
@@ -321,7 +321,7 @@ def _step_of(row: Row) -> control.WorkStep:
         message=_first_text(body, "message", "detail", "text"),
         reason=_first_text(body, "reason_code"),
         result=body.get("result"),
-        artifact_refs=refs if isinstance(refs, list) and refs else None,
+        artifacts=refs if isinstance(refs, list) and refs else None,
     )
 
 

@@ -20,7 +20,7 @@ from aghbus.cli.commands.bridge import FORMATS
 from aghbus.cli.commands.convert import FORMATS as CONVERTED
 from aghbus.cli.main import entry
 from aghbus.protocol.adapters import registry
-from aghbus.protocol.api.bridge import HandOverAsk
+from aghbus.protocol.api.bridge import BridgeSubmitRequest
 
 
 def ctl(*args: str, stdin: bytes = b"") -> subprocess.CompletedProcess[bytes]:
@@ -35,7 +35,7 @@ def test_the_formats_are_those_that_have_adapters() -> None:
 
 
 def test_the_members_of_a_line_with_meta_are_those_of_the_api() -> None:
-    assert set(META) == set(HandOverAsk.__struct_fields__)
+    assert set(META) == set(BridgeSubmitRequest.__struct_fields__)
 
 
 @pytest.mark.parametrize(

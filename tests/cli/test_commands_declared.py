@@ -15,7 +15,11 @@ from aghbus.cli.app.registry import COMMANDS, GROUPS, load, longest, members
 from aghbus.cli.commands import capability_send, inbox_next, inbox_settle, say, whois, work_open, work_verbs
 from aghbus.cli.main import entry
 from aghbus.client.errors import UsageError
-from aghbus.protocol.api import models as control
+from aghbus.protocol.api.base import RequestModel
+from aghbus.protocol.api.inbox import InboxAckRequest, InboxNackRequest, InboxNextRequest
+from aghbus.protocol.api.messages import SendRequest
+from aghbus.protocol.api.peers import WhoisRequest
+from aghbus.protocol.api.works import WorkOpenRequest, WorkStepRequest
 
 REPOSITORY = Path(__file__).parent.parent.parent
 
@@ -79,36 +83,36 @@ def wire(ask: dict[str, Any]) -> bytes:
 @pytest.mark.parametrize(
     ("line", "expected"),
     [
-        ("aghctl whois", control.WhoisAsk()),
+        ("aghctl whois", WhoisRequest()),
         (
             "aghctl whois q --to p --wait 3s --first --catalog --channel c",
-            control.WhoisAsk(query="q", to="p", wait=3, first=True, catalog=True, channel="c"),
+            WhoisRequest(query="q", to="p", wait=3, first=True, catalog=True, channel="c"),
         ),
         (
             "aghctl work open --to p --text t --direct --expires-in 5m --artifact report.xml",
-            control.WorkOpenAsk(to="p", text="t", direct=True, expires_in=300, artifacts=[{"uri": "report.xml"}]),
+            WorkOpenRequest(to="p", text="t", direct=True, expires_in=300, artifacts=[{"uri": "report.xml"}]),
         ),
         (
             "aghctl work open --to p --capability test.run --thread thread_abc --work-id work_1 --id m",
-            control.WorkOpenAsk(to="p", capability_id="test.run", thread_id="thread_abc", work_id="work_1", id="m"),
+            WorkOpenRequest(to="p", capability_id="test.run", thread_id="thread_abc", work_id="work_1", id="m"),
         ),
         (
             'aghctl work complete w --result \'{"passed":true}\' --artifact \'{"uri":"x","n":1}\' --artifact y',
-            control.WorkVerbAsk(result={"passed": True}, artifact_refs=[{"uri": "x", "n": 1}, {"uri": "y"}]),
+            WorkStepRequest(result={"passed": True}, artifacts=[{"uri": "x", "n": 1}, {"uri": "y"}]),
         ),
-        ("aghctl work reject w --reason busy --message later", control.WorkVerbAsk(reason="busy", message="later")),
-        ("aghctl work say w hello", control.WorkVerbAsk(message="hello")),
-        ("aghctl work say w --message hello", control.WorkVerbAsk(message="hello")),
-        ("aghctl inbox next", control.InboxNextAsk()),
+        ("aghctl work reject w --reason busy --message later", WorkStepRequest(reason="busy", message="later")),
+        ("aghctl work say w hello", WorkStepRequest(message="hello")),
+        ("aghctl work say w --message hello", WorkStepRequest(message="hello")),
+        ("aghctl inbox next", InboxNextRequest()),
         (
             "aghctl inbox next --wait 2 --visibility 1m --ack --work w",
-            control.InboxNextAsk(wait=2, visibility=60, ack=True, work_id="w"),
+            InboxNextRequest(wait=2, visibility=60, ack=True, work_id="w"),
         ),
-        ("aghctl inbox ack 3 --lease l", control.InboxAckAsk(lease="l")),
-        ("aghctl inbox nack 3 --delay 1m --error e", control.InboxNackAsk(delay=60, error="e")),
+        ("aghctl inbox ack 3 --lease l", InboxAckRequest(lease="l")),
+        ("aghctl inbox nack 3 --delay 1m --error e", InboxNackRequest(delay=60, error="e")),
     ],
 )
-def test_asks_are_those_of_the_api(line: str, expected: control.Ask) -> None:
+def test_asks_are_those_of_the_api(line: str, expected: RequestModel) -> None:
     name, values = values_of(line)
     module = {"whois": whois, "work open": work_open, "inbox next": inbox_next}.get(name)
     ask = module.ask(values) if module else (inbox_settle if name.startswith("inbox") else work_verbs).ask(values)
@@ -126,7 +130,7 @@ def test_asks_are_those_of_the_api(line: str, expected: control.Ask) -> None:
     ],
 )
 def test_say_asks(line: str, expected: list[dict[str, Any]]) -> None:
-    asks = [msgspec.json.decode(wire(ask), type=control.SendAsk) for ask in say.asks(values_of(line)[1])]
+    asks = [msgspec.json.decode(wire(ask), type=SendRequest) for ask in say.asks(values_of(line)[1])]
     assert len(asks) == len(expected)
     for ask, wanted in zip(asks, expected, strict=True):
         assert (ask.kind, ask.body) == ("say", {"text": "hi"})
@@ -136,7 +140,7 @@ def test_say_asks(line: str, expected: list[dict[str, Any]]) -> None:
 
 def test_a_capability_is_sent_with_its_document() -> None:
     values = values_of("aghctl capability send test.run --direct p")[1]
-    ask = msgspec.json.decode(wire(capability_send.ask(values, {"id": "test.run"})), type=control.SendAsk)
+    ask = msgspec.json.decode(wire(capability_send.ask(values, {"id": "test.run"})), type=SendRequest)
     assert (ask.kind, ask.body, ask.to, ask.direct) == ("capability", {"capability": {"id": "test.run"}}, "p", True)
 
 

@@ -22,7 +22,7 @@ HEAVY = {
     "urllib.request",
     "aghbus.cli.app.help",
     "aghbus.protocol.text",
-    "aghbus.protocol.api.models",
+    "aghbus.protocol.api.base",
 }
 """Modules that no short command needs; each costs between one and thirty milliseconds."""
 

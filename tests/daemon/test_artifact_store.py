@@ -24,7 +24,7 @@ from tests.support.natsutil import NatsServer, wait_until
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from aghbus.protocol.api.models import Artifact
+    from aghbus.protocol.api.artifacts import Artifact
 
 BUCKET = "AGH_ARTIFACTS_V0"
 

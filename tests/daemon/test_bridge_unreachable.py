@@ -22,7 +22,8 @@ from aghbus.daemon.send.publisher import Publisher
 from aghbus.daemon.send.sender import Sender
 from aghbus.daemon.state.context import Core
 from aghbus.daemon.state.presence import Roster
-from aghbus.protocol.api.models import Artifact, Event
+from aghbus.protocol.api.artifacts import Artifact
+from aghbus.protocol.api.messages import Event
 from aghbus.store.engine.database import Store
 from aghbus.store.tables import bridge_log
 from aghbus.store.tables import bridge_messages as bridge

@@ -23,8 +23,8 @@ from aghbus.daemon.send.sender import Batch, Sender
 from aghbus.daemon.state.context import Core
 from aghbus.daemon.state.presence import Roster
 from aghbus.protocol.api.artifact_uri import artifact_uri
-from aghbus.protocol.api.chains import ChainRun, ChainRunAsk
-from aghbus.protocol.api.models import Artifact
+from aghbus.protocol.api.artifacts import Artifact
+from aghbus.protocol.api.chains import ChainRun, ChainStartRequest
 from aghbus.store.engine.database import Store
 from aghbus.store.engine.transaction import Transaction
 from aghbus.store.errors import StoreUnavailable
@@ -94,7 +94,9 @@ class Chains(ChainService):
         return self.runner
 
     async def begin(self, document: Any) -> ChainRun:
-        return await self.chain_start(ChainRunAsk(chain=document, input='"' * 400_000 if document is LARGE else None))
+        return await self.chain_start(
+            ChainStartRequest(chain=document, input='"' * 400_000 if document is LARGE else None)
+        )
 
     async def moved(self, run: ChainRun) -> ChainRun:
         """The run when it has changed."""

@@ -16,7 +16,7 @@ from aghbus.daemon.services.inbox import Mailbox
 from aghbus.daemon.state.context import Core
 from aghbus.daemon.state.inbox_waiters import Consumer, Consumers
 from aghbus.daemon.state.presence import Roster
-from aghbus.protocol.api.models import InboxItem, InboxNextAsk
+from aghbus.protocol.api.inbox import InboxItem, InboxNextRequest
 from aghbus.protocol.errors import NotFound
 from aghbus.store.engine.database import Store
 from aghbus.store.engine.transaction import Transaction
@@ -72,7 +72,7 @@ async def test_one_message_is_for_the_one_that_waited_longest(store: Store) -> N
 async def test_a_new_message_is_leased_without_asking_the_file(store: Store, ack: bool) -> None:
     """What the agent gets is what the file has after the commit."""
     core = core_of(store)
-    (asked,) = await asking(core, 1, InboxNextAsk(wait=60, ack=ack))
+    (asked,) = await asking(core, 1, InboxNextRequest(wait=60, ack=ack))
     statements: list[str] = []
 
     def job(tx: Transaction) -> None:
@@ -217,7 +217,7 @@ def core_of(store: Store, clock: Clock | None = None) -> Core:
     )
 
 
-async def asking(core: Core, count: int, ask: InboxNextAsk) -> list[asyncio.Task[InboxItem | None]]:
+async def asking(core: Core, count: int, ask: InboxNextRequest) -> list[asyncio.Task[InboxItem | None]]:
     """So many consumers that wait, in this order."""
     asks = []
     for _ in range(count):
@@ -238,7 +238,7 @@ async def test_what_is_leased_in_the_last_moment_of_a_wait_is_given(store: Store
         clock.elapsed = 6.0
 
     commits = store.stats.commits
-    item, _ = await asyncio.gather(Mailbox(core).next(InboxNextAsk(wait=5, ack=ack)), store.write(job))
+    item, _ = await asyncio.gather(Mailbox(core).next(InboxNextRequest(wait=5, ack=ack)), store.write(job))
     assert store.stats.commits == commits + 1
     assert item is not None
     assert item.state == ("acked" if ack else "leased")
@@ -246,7 +246,7 @@ async def test_what_is_leased_in_the_last_moment_of_a_wait_is_given(store: Store
 
 async def test_who_waits_beside_one_that_dies_gets_its_message_when_the_lease_runs_out(store: Store) -> None:
     core = core_of(store)
-    first, second = await asking(core, 2, InboxNextAsk(wait=60, visibility=1))
+    first, second = await asking(core, 2, InboxNextRequest(wait=60, visibility=1))
     await store.write(lambda tx: arrives(tx, core.consumers))
     dies = await first
     assert dies is not None
@@ -271,7 +271,7 @@ async def test_one_that_takes_an_older_message_leaves_the_new_one_to_the_next(st
 @pytest.mark.parametrize("waits", [True, False])
 async def test_what_is_leased_to_one_that_goes_away_is_ready_again(store: Store, ack: bool, waits: bool) -> None:
     """It is gone when the transaction that leased it is through: at its own look, or while it waited."""
-    core, asks = core_of(store), InboxNextAsk(wait=60, ack=ack)
+    core, asks = core_of(store), InboxNextRequest(wait=60, ack=ack)
     if waits:
         (asked,) = await asking(core, 1, asks)
 
@@ -288,7 +288,7 @@ async def test_what_is_leased_to_one_that_goes_away_is_ready_again(store: Store,
         assert store.stats.commits == commits + 1  # of one transaction
     assert isinstance((await asyncio.gather(asked, return_exceptions=True))[0], asyncio.CancelledError)
     async with asyncio.timeout(15):
-        item = await Mailbox(core).next(InboxNextAsk(wait=60))
+        item = await Mailbox(core).next(InboxNextRequest(wait=60))
     assert item is not None
     assert item.attempts == 1
     assert core.counters["inbox.given_back"] == 1
@@ -298,7 +298,7 @@ async def test_a_lease_that_has_run_out_is_shown_as_ready_though_nobody_asks(sto
     clock = Rushing()
     core = core_of(store, clock)
     await store.write(receiving(say()))
-    item = await Mailbox(core).next(InboxNextAsk(visibility=1))
+    item = await Mailbox(core).next(InboxNextRequest(visibility=1))
     assert item is not None
 
     async def ready() -> bool:

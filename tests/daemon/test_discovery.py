@@ -13,7 +13,7 @@ import pytest
 
 from aghbus.daemon.discovery import presence_writer as heards
 from aghbus.daemon.state.catalog import Catalog
-from aghbus.protocol.api.models import WhoisAsk
+from aghbus.protocol.api.peers import WhoisRequest
 from aghbus.protocol.envelope import parse
 from aghbus.store.engine.dedup import key_of
 from aghbus.store.engine.transaction import Transaction
@@ -109,7 +109,7 @@ async def test_an_answer_that_finds_no_room_waits_for_it(tmp_path: Path) -> None
 async def test_a_question_ends_with_its_first_answer(tmp_path: Path) -> None:
     async with bench(tmp_path) as b:
         link = linked(b)
-        asking = asyncio.create_task(b.intake._discovery.whois(WhoisAsk(query="test.run", first=True, wait=60)))
+        asking = asyncio.create_task(b.intake._discovery.whois(WhoisRequest(query="test.run", first=True, wait=60)))
         await wait_until(lambda: link.posted)
         asked = link.posted[0]
         await b.offer(answer(b, asked, "one"))
@@ -123,7 +123,7 @@ async def test_a_question_ends_with_its_first_answer(tmp_path: Path) -> None:
 async def test_a_question_waits_no_longer_than_asked(tmp_path: Path) -> None:
     async with bench(tmp_path) as b:
         linked(b)
-        found = await b.intake._discovery.whois(WhoisAsk(to="nobody", wait=0.05))
+        found = await b.intake._discovery.whois(WhoisRequest(to="nobody", wait=0.05))
         assert (found.ended, found.peers) == ("timeout", [])
 
 

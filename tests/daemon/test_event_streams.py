@@ -15,7 +15,7 @@ from aghbus.daemon.api.service import EventFilter
 from aghbus.daemon.base.notifier import Announcer
 from aghbus.daemon.services import event_stream as streams
 from aghbus.daemon.services.event_stream import follow
-from aghbus.protocol.api.models import Event
+from aghbus.protocol.api.messages import Event
 from aghbus.store.engine import event_buffer as tails
 from aghbus.store.engine.database import Store
 from tests.support.makers import BOB, EVE, receiving, rows, say

@@ -18,7 +18,7 @@ from aghbus.daemon.send.publisher import Publisher
 from aghbus.daemon.send.sender import Sender
 from aghbus.daemon.state.context import Core
 from aghbus.daemon.state.presence import Roster
-from aghbus.protocol.api.models import Artifact
+from aghbus.protocol.api.artifacts import Artifact
 from aghbus.protocol.errors import Unavailable
 from aghbus.store.engine.database import Store
 from aghbus.store.tables import bridge_log

@@ -17,7 +17,7 @@ from aghbus.daemon.services.trust_rules import TrustChanges
 from aghbus.daemon.state.context import Core
 from aghbus.daemon.state.presence import Roster
 from aghbus.daemon.state.trust_policy import denied_as, merged
-from aghbus.protocol.api.trust import TrustAsk
+from aghbus.protocol.api.trust import TrustChangeRequest
 from aghbus.protocol.effects import Quarantine, Remember
 from aghbus.protocol.envelope import Envelope, parse
 from aghbus.protocol.errors import ProtocolError, Refused
@@ -116,10 +116,10 @@ class TestChanges:
         changes = TrustChanges(core)
         envelope = said_by("ops", FIRST)
         core.trust.now.judge(envelope, "verified", opens_work=False)
-        await changes.change("deny", TrustAsk(who=FIRST.key_id))
+        await changes.change("deny", TrustChangeRequest(who=FIRST.key_id))
         with pytest.raises(ProtocolError, match="is denied here"):
             core.trust.now.judge(envelope, "verified", opens_work=False)
-        await changes.change("pin", TrustAsk(who=f"carol={SECOND.key_id}"))
+        await changes.change("pin", TrustChangeRequest(who=f"carol={SECOND.key_id}"))
         await store.close()
         again = await Store.open(tmp_path / "store.db")
         try:
@@ -131,7 +131,7 @@ class TestChanges:
     async def test_a_failed_transaction_leaves_the_policy_as_it_was(self, store: Store) -> None:
         core = core_of(store)
         changes = TrustChanges(core)
-        await changes.change("pin", TrustAsk(who=f"carol={SECOND.key_id}"))
+        await changes.change("pin", TrustChangeRequest(who=f"carol={SECOND.key_id}"))
         before = core.trust.now
 
         def fails(tx: Transaction) -> None:
@@ -150,7 +150,7 @@ class TestChanges:
         assert dict(core.trust.now.pins) == {"carol": SECOND.key_id}
 
     async def test_a_configured_pin_is_stronger_than_one_of_first_use(self, store: Store) -> None:
-        await TrustChanges(core_of(store)).change("pin", TrustAsk(who=f"ops={FIRST.key_id}"))
+        await TrustChanges(core_of(store)).change("pin", TrustChangeRequest(who=f"ops={FIRST.key_id}"))
         core = core_of(store, pins=(f"ops={SECOND.key_id}",))
         shown = {(rule.who, rule.origin, rule.in_force) for rule in TrustChanges(core).rules()}
         assert shown == {(SECOND.key_id, "configuration", True), (FIRST.key_id, "operator", False)}
@@ -159,9 +159,9 @@ class TestChanges:
 
     async def test_a_pin_is_not_replaced_without_a_word(self, store: Store) -> None:
         changes = TrustChanges(core_of(store))
-        await changes.change("pin", TrustAsk(who=f"ops={FIRST.key_id}"))
+        await changes.change("pin", TrustChangeRequest(who=f"ops={FIRST.key_id}"))
         with pytest.raises(Refused) as refused:
-            await changes.change("pin", TrustAsk(who=f"ops={SECOND.key_id}"))
+            await changes.change("pin", TrustChangeRequest(who=f"ops={SECOND.key_id}"))
         assert refused.value.error_code == "conflict"
 
 
@@ -213,7 +213,7 @@ class TestFirstUse:
             await self.heard(core, said_by(name, FIRST))
         assert set(core.trust.now.pins) == {"a", "b"}
         assert any("first use" in one for one in core.counters.problems(core.clock.monotonic()))
-        await TrustChanges(core).change("unpin", TrustAsk(who="a"))
+        await TrustChanges(core).change("unpin", TrustChangeRequest(who="a"))
         await self.heard(core, said_by("c", FIRST))
         assert set(core.trust.now.pins) == {"b", "c"}
 

@@ -52,7 +52,7 @@ def test_a_result_that_fits_no_envelope_reaches_the_initiator(
     made = json.loads(put.stdout)
     assert made["uri"] == f"agh://artifacts/{work_id}/report.bin"
     assert made["digest"] == f"sha256:{hashlib.sha256(content).hexdigest()}"
-    worker.post(f"/v1/works/{work_id}/complete", artifact_refs=[{"uri": made["uri"], "sha256": made["digest"][7:]}])
+    worker.post(f"/v1/works/{work_id}/complete", artifacts=[{"uri": made["uri"], "sha256": made["digest"][7:]}])
     wait_for(lambda: ops.state_of(work_id) == "completed", 30, "the end")
 
     listed = home.ctl_json("--name", "ops", "artifact", "list", work_id)

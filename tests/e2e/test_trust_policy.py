@@ -77,7 +77,7 @@ def test_a_denied_key_is_cut_off_at_once_also_in_an_open_work_and_let_in_again(
     assert not answers(home, "ops", worker_handle)
     (case,) = trust(home, "worker", "why", said)["cases"]
     assert (case["place"], case["recorded"], case["decided_by"]) == ("quarantine", "verification_failed", "deny")
-    assert (case["trust"], case["key_id"], case["listened"]) == ("verified", ops_key, False)
+    assert (case["trust"], case["key_id"], case["accepted"]) == ("verified", ops_key, False)
     assert [step["check"] for step in case["steps"]] == ["envelope", "proof", "signature", "deny"]
     human = home.ctl("--name", "worker", "trust", "why", said)
     assert b"NO  deny" in human.stdout

@@ -11,7 +11,7 @@ import msgspec
 import pytest
 from hypothesis import given, settings
 
-from aghbus.protocol.api.models import Event
+from aghbus.protocol.api.messages import Event
 from aghbus.protocol.envelope import Envelope
 from aghbus.protocol.errors import NotFound
 from aghbus.store.engine import event_buffer as tails

@@ -3,7 +3,7 @@
 import msgspec
 import pytest
 
-from aghbus.protocol.api import models as control
+from aghbus.protocol.api.inbox import InboxItem
 from aghbus.protocol.errors import NotFound, Refused
 from aghbus.store.engine.database import Store
 from aghbus.store.tables import inbox
@@ -17,7 +17,7 @@ async def fill(store: Store, count: int, **fields: str) -> list[int]:
     return [one.seq for one in applied if one.seq is not None]
 
 
-async def lease(store: Store, token: str, at: int = 0, **options: object) -> control.InboxItem | None:
+async def lease(store: Store, token: str, at: int = 0, **options: object) -> InboxItem | None:
     return await store.write(lambda tx: inbox.lease_next(tx, NOW_MS + at, VISIBLE, token, **options))  # type: ignore[arg-type]
 
 

@@ -10,17 +10,38 @@ import msgspec
 from aghbus.daemon.api.service import EventFilter, MessageQuery
 from aghbus.protocol.api import bridge as bridge_api
 from aghbus.protocol.api import chains as chain_api
-from aghbus.protocol.api import models as control
 from aghbus.protocol.api import trust as trust_api
+from aghbus.protocol.api.artifacts import Artifact, ArtifactsResponse
+from aghbus.protocol.api.inbox import (
+    InboxAckRequest,
+    InboxItem,
+    InboxNackRequest,
+    InboxNextRequest,
+    InboxNextResponse,
+    InboxResponse,
+)
+from aghbus.protocol.api.messages import (
+    DirectsResponse,
+    Event,
+    Message,
+    MessagesResponse,
+    QuarantineResponse,
+    SendRequest,
+    SendResponse,
+    ThreadsResponse,
+)
+from aghbus.protocol.api.peers import CapabilitiesResponse, CapabilityRecord, PeersResponse, WhoisRequest, WhoisResponse
+from aghbus.protocol.api.status import BrokerStatus, ReadinessResponse, StatusResponse, StoreStatus
+from aghbus.protocol.api.works import WorkOpenRequest, WorkResponse, WorksResponse, WorkStepRequest, WorkVerb
 from aghbus.protocol.errors import InvalidRequest, NotFound, Refused
 
 WORKSPACE = "ws_local"
 
 
-def message(seq: int, message_id: str = "msg_1", text: str = "hello") -> control.Message:
+def message(seq: int, message_id: str = "msg_1", text: str = "hello") -> Message:
     """A stored say from peer `ops`."""
     envelope = {"id": message_id, "kind": "say", "body": {"text": text}}
-    return control.Message(
+    return Message(
         seq=seq,
         id=message_id,
         direction="in",
@@ -42,9 +63,9 @@ def message(seq: int, message_id: str = "msg_1", text: str = "hello") -> control
     )
 
 
-def artifact(work_id: str, name: str, content: bytes) -> control.Artifact:
+def artifact(work_id: str, name: str, content: bytes) -> Artifact:
     """What is said about an artifact with this content."""
-    return control.Artifact(
+    return Artifact(
         uri=f"agh://artifacts/{work_id}/{name}",
         work_id=work_id,
         name=name,
@@ -75,9 +96,9 @@ def chain_run(run_id: str) -> chain_api.ChainRun:
     )
 
 
-def inbox_item(seq: int, lease: str | None = None) -> control.InboxItem:
+def inbox_item(seq: int, lease: str | None = None) -> InboxItem:
     """An inbox row, leased when `lease` is given."""
-    return control.InboxItem(
+    return InboxItem(
         seq=seq,
         state="leased" if lease else "ready",
         attempts=1,
@@ -96,8 +117,8 @@ class SimulatedNode:
         self.ready = True
         self.failure: Exception | None = None
         self.calls: list[tuple[str, Any]] = []
-        self.stored: dict[str, control.Message] = {}
-        self.log: list[control.Event] = []
+        self.stored: dict[str, Message] = {}
+        self.log: list[Event] = []
         self.news = asyncio.Condition()
         self.open_streams = 0
         self.waiting = asyncio.Event()
@@ -113,8 +134,8 @@ class SimulatedNode:
         if self.failure is not None:
             raise self.failure
 
-    def _sent(self, kind: str, to: str | None, message_id: str | None) -> control.Sent:
-        return control.Sent(
+    def _sent(self, kind: str, to: str | None, message_id: str | None) -> SendResponse:
+        return SendResponse(
             id=message_id or "msg_new",
             seq=len(self.calls),
             kind=kind,
@@ -128,7 +149,7 @@ class SimulatedNode:
             state="queued",
         )
 
-    async def artifact_put(self, work_id: str, name: str, content: AsyncIterator[bytes]) -> control.Artifact:
+    async def artifact_put(self, work_id: str, name: str, content: AsyncIterator[bytes]) -> Artifact:
         pieces: list[bytes] = []
         async for piece in content:
             pieces.append(piece)
@@ -138,7 +159,7 @@ class SimulatedNode:
         self.content[f"{work_id}/{name}"] = pieces
         return artifact(work_id, name, b"".join(pieces))
 
-    async def artifact_get(self, work_id: str, name: str) -> tuple[control.Artifact, AsyncIterator[bytes]]:
+    async def artifact_get(self, work_id: str, name: str) -> tuple[Artifact, AsyncIterator[bytes]]:
         self._called("artifact_get", (work_id, name))
         pieces = self.content.get(f"{work_id}/{name}")
         if pieces is None:
@@ -151,23 +172,23 @@ class SimulatedNode:
         if self.content_failure is not None:
             raise self.content_failure
 
-    async def artifacts(self, *, work_id: str | None, limit: int) -> control.Artifacts:
+    async def artifacts(self, *, work_id: str | None, limit: int) -> ArtifactsResponse:
         self._called("artifacts", (work_id, limit))
-        found: list[control.Artifact] = []
+        found: list[Artifact] = []
         for key, pieces in sorted(self.content.items()):
             work, _, name = key.partition("/")
             found.append(artifact(work, name, b"".join(pieces)))
-        return control.Artifacts(artifacts=found[:limit], more=len(found) > limit)
+        return ArtifactsResponse(artifacts=found[:limit], more=len(found) > limit)
 
-    async def append(self, *events: control.Event) -> None:
+    async def append(self, *events: Event) -> None:
         """More events for the streams."""
         async with self.news:
             self.log.extend(events)
             self.news.notify_all()
 
-    async def status(self) -> control.Status:
+    async def status(self) -> StatusResponse:
         self._called("status")
-        broker = control.BrokerStatus(
+        broker = BrokerStatus(
             state="up",
             url=None,
             server=None,
@@ -178,10 +199,10 @@ class SimulatedNode:
             last_error=None,
             slow_consumer_events=0,
         )
-        store = control.StoreStatus(
+        store = StoreStatus(
             path="/x", bytes=0, last_seq=0, first_seq=0, writable=True, last_error=None, synchronous="full"
         )
-        return control.Status(
+        return StatusResponse(
             name="worker",
             peer_id="worker",
             workspace_id=WORKSPACE,
@@ -203,66 +224,64 @@ class SimulatedNode:
             problems=[],
         )
 
-    async def readiness(self) -> control.Readiness:
+    async def readiness(self) -> ReadinessResponse:
         self._called("readiness")
-        return control.Readiness(ready=self.ready, broker=self.ready, subscriptions=True, store=True)
+        return ReadinessResponse(ready=self.ready, broker=self.ready, subscriptions=True, store=True)
 
-    async def peers(self, *, capability: str | None, channel: str | None, include_expired: bool) -> control.Peers:
+    async def peers(self, *, capability: str | None, channel: str | None, include_expired: bool) -> PeersResponse:
         self._called("peers", (capability, channel, include_expired))
-        return control.Peers(peers=[])
+        return PeersResponse(peers=[])
 
-    async def whois(self, ask: control.WhoisAsk) -> control.WhoisAnswer:
+    async def whois(self, ask: WhoisRequest) -> WhoisResponse:
         self._called("whois", ask)
-        return control.WhoisAnswer(
-            request_id="msg_w", query=ask.query, peers=[], expected=0, elapsed_ms=0.0, ended="timeout"
-        )
+        return WhoisResponse(request_id="msg_w", query=ask.query, peers=[], expected=0, elapsed_ms=0.0, ended="timeout")
 
-    async def send(self, ask: control.SendAsk) -> control.Sent:
+    async def send(self, ask: SendRequest) -> SendResponse:
         self._called("send", ask)
         return self._sent(ask.kind, ask.to, ask.id)
 
-    async def work_open(self, ask: control.WorkOpenAsk) -> control.Sent:
+    async def work_open(self, ask: WorkOpenRequest) -> SendResponse:
         self._called("work_open", ask)
         return self._sent("say", ask.to, ask.id)
 
-    async def work_verb(self, work_id: str, verb: control.WorkVerb, ask: control.WorkVerbAsk) -> control.Sent:
+    async def work_verb(self, work_id: str, verb: WorkVerb, ask: WorkStepRequest) -> SendResponse:
         self._called("work_verb", (work_id, verb, ask))
         return self._sent("trace", None, None)
 
     async def works(
         self, *, states: frozenset[str], role: str | None, peer: str | None, channel: str | None, limit: int
-    ) -> control.Works:
+    ) -> WorksResponse:
         self._called("works", (states, role, peer, channel, limit))
-        return control.Works(works=[])
+        return WorksResponse(works=[])
 
-    async def work(self, work_id: str, channel: str | None) -> control.WorkDetail:
+    async def work(self, work_id: str, channel: str | None) -> WorkResponse:
         self._called("work", (work_id, channel))
         raise NotFound(f"work {work_id!r}: is not known", hint="aghctl work list")
 
-    async def messages(self, query: MessageQuery) -> control.Messages:
+    async def messages(self, query: MessageQuery) -> MessagesResponse:
         self._called("messages", query)
         found = [row for row in self.stored.values() if row.seq > query.since][: query.limit]
-        return control.Messages(messages=found, next_since=found[-1].seq if found else query.since, pruned_through=0)
+        return MessagesResponse(messages=found, next_since=found[-1].seq if found else query.since, pruned_through=0)
 
-    async def message(self, message_id: str) -> control.Message:
+    async def message(self, message_id: str) -> Message:
         self._called("message", message_id)
         if message_id not in self.stored:
             raise NotFound("message: is not in the store")
         return self.stored[message_id]
 
-    async def threads(self, *, channel: str | None, limit: int) -> control.Threads:
+    async def threads(self, *, channel: str | None, limit: int) -> ThreadsResponse:
         self._called("threads", (channel, limit))
-        return control.Threads(threads=[])
+        return ThreadsResponse(threads=[])
 
-    async def directs(self, *, channel: str | None, limit: int) -> control.Directs:
+    async def directs(self, *, channel: str | None, limit: int) -> DirectsResponse:
         self._called("directs", (channel, limit))
-        return control.Directs(directs=[])
+        return DirectsResponse(directs=[])
 
-    async def inbox(self, *, states: frozenset[str], limit: int) -> control.InboxList:
+    async def inbox(self, *, states: frozenset[str], limit: int) -> InboxResponse:
         self._called("inbox", (states, limit))
-        return control.InboxList(items=[], counts={})
+        return InboxResponse(items=[], counts={})
 
-    async def inbox_next(self, ask: control.InboxNextAsk) -> control.InboxNext:
+    async def inbox_next(self, ask: InboxNextRequest) -> InboxNextResponse:
         self._called("inbox_next", ask)
         if ask.wait:
             self.waiting.set()
@@ -270,65 +289,69 @@ class SimulatedNode:
                 async with asyncio.timeout(ask.wait):
                     await self.release.wait()
             except TimeoutError:
-                return control.InboxNext(item=None)
+                return InboxNextResponse(item=None)
             finally:
                 self.wait_ended.set()
-        return control.InboxNext(item=inbox_item(7, "lease_a"))
+        return InboxNextResponse(item=inbox_item(7, "lease_a"))
 
-    async def inbox_ack(self, seq: int, ask: control.InboxAckAsk) -> control.InboxItem:
+    async def inbox_ack(self, seq: int, ask: InboxAckRequest) -> InboxItem:
         self._called("inbox_ack", (seq, ask))
         if ask.lease == "old":
             raise Refused("lease: is not the current one", code="conflict")
         return inbox_item(seq)
 
-    async def inbox_nack(self, seq: int, ask: control.InboxNackAsk) -> control.InboxItem:
+    async def inbox_nack(self, seq: int, ask: InboxNackRequest) -> InboxItem:
         self._called("inbox_nack", (seq, ask))
         return inbox_item(seq)
 
-    async def inbox_requeue(self, seq: int) -> control.InboxItem:
+    async def inbox_requeue(self, seq: int) -> InboxItem:
         self._called("inbox_requeue", seq)
         return inbox_item(seq)
 
-    async def capabilities(self) -> control.Capabilities:
+    async def capabilities(self) -> CapabilitiesResponse:
         self._called("capabilities")
-        record = control.CapabilityRecord(id="test.run", summary="runs", digest=None, claim=True, document=None)
-        return control.Capabilities(source=None, capabilities=[record], problems=[])
+        record = CapabilityRecord(id="test.run", summary="runs", digest=None, claim=True, document=None)
+        return CapabilitiesResponse(source=None, capabilities=[record], problems=[])
 
-    async def bridge_hand_over(self, name: bridge_api.Format, ask: bridge_api.HandOverAsk) -> bridge_api.HandedOver:
+    async def bridge_hand_over(
+        self, name: bridge_api.Format, ask: bridge_api.BridgeSubmitRequest
+    ) -> bridge_api.BridgeSubmitResponse:
         self._called("bridge_hand_over", (name, ask))
-        return bridge_api.HandedOver(message=ask.message, findings=[], sent=[], repeated=False)
+        return bridge_api.BridgeSubmitResponse(message=ask.message, findings=[], sent=[], repeated=False)
 
-    async def bridge_message(self, name: bridge_api.Format, seq: int) -> bridge_api.HandedOut:
+    async def bridge_message(self, name: bridge_api.Format, seq: int) -> bridge_api.BridgeMessage:
         self._called("bridge_message", (name, seq))
         raise NotFound("message: is none of this format")
 
-    async def bridge_ack(self, name: bridge_api.Format, ask: bridge_api.HandOutAckAsk) -> bridge_api.HandOutPosition:
+    async def bridge_ack(
+        self, name: bridge_api.Format, ask: bridge_api.BridgeAckRequest
+    ) -> bridge_api.BridgeAckResponse:
         self._called("bridge_ack", (name, ask))
-        return bridge_api.HandOutPosition(format=name, seq=ask.seq)
+        return bridge_api.BridgeAckResponse(format=name, seq=ask.seq)
 
-    async def bridge_log(self, name: bridge_api.Format, *, limit: int) -> bridge_api.FormatLog:
+    async def bridge_log(self, name: bridge_api.Format, *, limit: int) -> bridge_api.BridgeLogResponse:
         self._called("bridge_log", (name, limit))
-        return bridge_api.FormatLog(format=name, rows=[])
+        return bridge_api.BridgeLogResponse(format=name, rows=[])
 
     async def bridge_stream(
         self, name: bridge_api.Format, since: int | None
-    ) -> AsyncIterator[Sequence[control.Event | bridge_api.HandedOut]]:
+    ) -> AsyncIterator[Sequence[Event | bridge_api.BridgeMessage]]:
         self._called("bridge_stream", (name, since))
-        yield [control.Event(seq=1, type="gap", pruned_from=0)]
+        yield [Event(seq=1, type="gap", pruned_from=0)]
 
-    async def chain_start(self, ask: chain_api.ChainRunAsk) -> chain_api.ChainRun:
+    async def chain_start(self, ask: chain_api.ChainStartRequest) -> chain_api.ChainRun:
         self._called("chain_start", ask)
         return chain_run(ask.run_id or "run_1")
 
-    async def chain_runs(self, *, states: frozenset[str], limit: int) -> chain_api.ChainRuns:
+    async def chain_runs(self, *, states: frozenset[str], limit: int) -> chain_api.ChainRunsResponse:
         self._called("chain_runs", (states, limit))
-        return chain_api.ChainRuns(runs=[])
+        return chain_api.ChainRunsResponse(runs=[])
 
     async def chain_run(self, run_id: str, *, since: int | None, wait: float) -> chain_api.ChainRun:
         self._called("chain_run", (run_id, since, wait))
         return chain_run(run_id)
 
-    async def chain_answer(self, run_id: str, ask: chain_api.ChainAnswerAsk) -> chain_api.ChainRun:
+    async def chain_answer(self, run_id: str, ask: chain_api.ChainAnswerRequest) -> chain_api.ChainRun:
         self._called("chain_answer", (run_id, ask))
         return chain_run(run_id)
 
@@ -336,26 +359,28 @@ class SimulatedNode:
         self._called("chain_cancel", run_id)
         return chain_run(run_id)
 
-    async def trust_rules(self) -> trust_api.TrustRules:
+    async def trust_rules(self) -> trust_api.TrustRulesResponse:
         self._called("trust_rules", None)
-        return trust_api.TrustRules(mode="verify", first_use="off", peer_id="ops", key_id=None, rules=[])
+        return trust_api.TrustRulesResponse(mode="verify", first_use="off", peer_id="ops", key_id=None, rules=[])
 
-    async def trust_change(self, verb: trust_api.TrustVerb, ask: trust_api.TrustAsk) -> trust_api.TrustChanged:
+    async def trust_change(
+        self, verb: trust_api.TrustVerb, ask: trust_api.TrustChangeRequest
+    ) -> trust_api.TrustChangeResponse:
         self._called("trust_change", (verb, ask))
         rule = trust_api.TrustRule(
             rule="deny", subject=None, who=ask.who, origin="operator", since_ms=1, in_force=verb == "deny"
         )
-        return trust_api.TrustChanged(rule=rule, changed=True, notes=[])
+        return trust_api.TrustChangeResponse(rule=rule, changed=True, notes=[])
 
-    async def trust_why(self, message_id: str) -> trust_api.TrustWhy:
+    async def trust_why(self, message_id: str) -> trust_api.TrustExplainResponse:
         self._called("trust_why", message_id)
-        return trust_api.TrustWhy(cases=[])
+        return trust_api.TrustExplainResponse(cases=[])
 
-    async def quarantine(self, *, limit: int) -> control.QuarantineList:
+    async def quarantine(self, *, limit: int) -> QuarantineResponse:
         self._called("quarantine", limit)
-        return control.QuarantineList(quarantined=[])
+        return QuarantineResponse(quarantined=[])
 
-    async def events(self, since: int | None, wanted: EventFilter) -> AsyncIterator[Sequence[control.Event]]:
+    async def events(self, since: int | None, wanted: EventFilter) -> AsyncIterator[Sequence[Event]]:
         self._called("events", (since, wanted))
         after = (self.log[-1].seq if self.log else 0) if since is None else since
         self.open_streams += 1

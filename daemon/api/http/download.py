@@ -10,7 +10,7 @@ from typing import Final
 
 from aghbus.daemon.api.http.asgi import Send, common_headers
 from aghbus.daemon.base.logs import event
-from aghbus.protocol.api.models import Artifact
+from aghbus.protocol.api.artifacts import Artifact
 from aghbus.protocol.errors import RequestError
 
 logger = logging.getLogger("aghbus.daemon.api")

@@ -14,8 +14,8 @@ import msgspec
 from aghbus.daemon.api.http.asgi import CLOSE, Header
 from aghbus.daemon.base.logs import event
 from aghbus.daemon.bridge.refused import MessageRefused
-from aghbus.protocol.api.bridge import RefusedMessage
-from aghbus.protocol.api.models import ErrorAnswer
+from aghbus.protocol.api.base import ErrorResponse
+from aghbus.protocol.api.bridge import MessageRefusedResponse
 from aghbus.protocol.errors import NotFound, Refused, RequestError, Unavailable
 from aghbus.protocol.text import escape, shorten
 
@@ -39,7 +39,7 @@ STATUS_OF_CODE: Final = {
 }
 """Status of a RequestError by its code; a code that is not here has the status of its class."""
 
-ANSWER_OF_CODE: Final[dict[str, type[ErrorAnswer]]] = {"message_refused": RefusedMessage}
+ANSWER_OF_CODE: Final[dict[str, type[ErrorResponse]]] = {"message_refused": MessageRefusedResponse}
 """What an error is answered with, where that is more than an ErrorAnswer."""
 
 
@@ -73,14 +73,18 @@ def status_of(error: RequestError) -> int:
 def error_body(code: str, message: str, hint: str = "") -> bytes:
     """An ErrorAnswer as JSON; control characters are escaped, because tools print it as it is."""
     text = shorten(escape(message), MAX_MESSAGE_CHARACTERS)
-    return msgspec.json.encode(ErrorAnswer(code=code, message=text, hint=shorten(escape(hint), MAX_MESSAGE_CHARACTERS)))
+    return msgspec.json.encode(
+        ErrorResponse(code=code, message=text, hint=shorten(escape(hint), MAX_MESSAGE_CHARACTERS))
+    )
 
 
 def request_error_body(error: RequestError) -> bytes:
     """`error` as JSON; of a refused foreign message with all its findings."""
     if isinstance(error, MessageRefused):
         text = shorten(escape(error.message), MAX_MESSAGE_CHARACTERS)
-        answer = RefusedMessage(code=error.error_code, message=text, hint=error.hint, findings=list(error.findings))
+        answer = MessageRefusedResponse(
+            code=error.error_code, message=text, hint=error.hint, findings=list(error.findings)
+        )
         return msgspec.json.encode(answer)
     return error_body(error.error_code, error.message, error.hint)
 

@@ -13,8 +13,8 @@ import msgspec
 
 from aghbus.daemon.api.http.asgi import EVENT_STREAM, Receive, Send, common_headers, end, until_gone
 from aghbus.daemon.api.http.errors import request_error_body
-from aghbus.protocol.api.bridge import HandedOut
-from aghbus.protocol.api.models import Event
+from aghbus.protocol.api.bridge import BridgeMessage
+from aghbus.protocol.api.messages import Event
 from aghbus.protocol.errors import RequestError
 
 KEEP_ALIVE: Final = 15.0
@@ -30,7 +30,7 @@ DRAINED: Final = b": the daemon is going away, reconnect with Last-Event-ID\n\n"
 """The last thing on a stream that the daemon ended."""
 
 
-def frame(item: Event | HandedOut) -> bytes:
+def frame(item: Event | BridgeMessage) -> bytes:
     """One event, or one foreign message as an event `message`, on the wire.
 
     The `id` is where a client goes on. After a gap that is before the stretch that has it: what was kept of it still follows.
@@ -52,7 +52,7 @@ _CARRIAGE_RETURN: Final = ord("\r")
 _ONE_LINE: Final = bytes.maketrans(b"\r\n", b"  ")
 
 
-def writes(page: Sequence[Event | HandedOut]) -> Iterator[bytes]:
+def writes(page: Sequence[Event | BridgeMessage]) -> Iterator[bytes]:
     """A page on the wire, in pieces that each end with an event and have WRITE_BYTES at most, or a single event."""
     frames: list[bytes] = []
     size = 0
@@ -73,7 +73,7 @@ class Stream:
     def __init__(
         self,
         send: Send,
-        events: AsyncIterator[Sequence[Event | HandedOut]],
+        events: AsyncIterator[Sequence[Event | BridgeMessage]],
         report: Callable[[BaseException], bytes],
     ) -> None:
         """`events` are pages of what is ready together. `report` logs an unexpected error and returns JSON for the client."""

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from aghbus.protocol.api import models as control
+from aghbus.protocol.api.artifacts import Artifact
 from aghbus.protocol.errors import Refused, Unavailable
 from tests.support.api_harness import Api, until
 
@@ -109,7 +109,7 @@ async def test_content_arrives_while_it_is_still_being_sent(api: Api) -> None:
             arrived.set()
             yield piece
 
-    async def watching(work_id: str, name: str, content: AsyncIterator[bytes]) -> control.Artifact:
+    async def watching(work_id: str, name: str, content: AsyncIterator[bytes]) -> Artifact:
         return await original(work_id, name, watched(content))
 
     api.node.artifact_put = watching  # type: ignore[method-assign]

@@ -1,6 +1,8 @@
 """The OpenAPI document and docs/api.md say what the server does."""
 
+import importlib
 import json
+import pkgutil
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,7 +12,8 @@ import msgspec
 import pytest
 
 from aghbus.daemon.api.routes import ROUTES, Router
-from aghbus.protocol.api import models as control
+from aghbus.protocol import api as types
+from aghbus.protocol.api.base import RequestModel, ResponseModel
 from tests.support.api_harness import Api
 
 DOCS = Path(__file__).parents[3] / "docs" / "api.md"
@@ -64,11 +67,11 @@ async def test_operations_are_whole(document: Any) -> None:
 
 async def test_bounds_are_in_the_schemas(document: Any) -> None:
     schemas = document["components"]["schemas"]
-    assert schemas["InboxNextAsk"]["properties"]["wait"]["maximum"] == 300
-    assert {"type": "number", "minimum": 1.0, "maximum": 604800} in schemas["SendAsk"]["properties"]["expires_in"][
+    assert schemas["InboxNextRequest"]["properties"]["wait"]["maximum"] == 300
+    assert {"type": "number", "minimum": 1.0, "maximum": 604800} in schemas["SendRequest"]["properties"]["expires_in"][
         "anyOf"
     ]
-    assert schemas["SendAsk"]["additionalProperties"] is False
+    assert schemas["SendRequest"]["additionalProperties"] is False
     limit = next(p for p in document["paths"]["/v1/works"]["get"]["parameters"] if p["name"] == "limit")
     assert (limit["schema"]["minimum"], limit["schema"]["maximum"], limit["required"]) == (1, 1000, False)
 
@@ -90,7 +93,7 @@ async def test_answers_have_the_fields_of_their_schemas(api: Api, document: Any)
         ]
         schema = document["components"]["schemas"][reference.rpartition("/")[2]]
         assert set((await api.get(target)).json) == set(schema["properties"]), target
-    error = document["components"]["schemas"]["ErrorAnswer"]
+    error = document["components"]["schemas"]["ErrorResponse"]
     assert set((await api.get("/nowhere")).json) == set(error["properties"])
 
 
@@ -113,14 +116,19 @@ def test_words_go_before_parameters() -> None:
 
 
 def test_every_ask_and_answer_of_the_control_types_is_reachable() -> None:
-    """A type in control.py that no route takes or gives is forgotten, or has lost its route."""
+    """A type of protocol/api that no route takes or gives is forgotten, or has lost its route."""
     _, components = msgspec.json.schema_components([t for r in ROUTES for t in (r.answer, r.ask) if t is not None])
+    modules = [
+        importlib.import_module(name) for _, name, _ in pkgutil.iter_modules(types.__path__, types.__name__ + ".")
+    ]
     ours = {
         name
-        for name, value in vars(control).items()
-        if isinstance(value, type) and issubclass(value, control.Answer | control.Ask)
+        for module in modules
+        for name, value in vars(module).items()
+        if isinstance(value, type) and issubclass(value, ResponseModel | RequestModel)
     }
-    assert ours - set(components) <= {"Answer", "Ask", "ErrorAnswer"}
+    errors = {"ErrorResponse", "MessageRefusedResponse"}
+    assert ours - set(components) <= {"RequestModel", "ResponseModel"} | errors
 
 
 def test_documentation_has_the_table_of_routes() -> None:
@@ -135,7 +143,7 @@ async def test_documented_errors_are_those_of_the_server(document: Any) -> None:
     documented = dict(re.findall(r"^\| `(\w+)` \| (\d{3}) \|", text, re.MULTILINE))
     for _, _, operation in operations(document):
         for status, response in operation["responses"].items():
-            if status.startswith("2") or "ErrorAnswer" not in json.dumps(response):
+            if status.startswith("2") or "ErrorResponse" not in json.dumps(response):
                 continue
             for code in response["description"].split(", "):
                 assert documented[code] == status

@@ -4,7 +4,7 @@ import logging
 
 import pytest
 
-from aghbus.protocol.api import models as control
+from aghbus.protocol.api.messages import SendRequest
 from aghbus.protocol.errors import InvalidRequest, NotFound, Refused, RequestError, Unavailable
 from tests.support.api_harness import BODY_LIMIT, Api
 from tests.support.api_simulator import message
@@ -132,7 +132,7 @@ async def test_posts_reach_the_node_typed_and_are_created(api: Api) -> None:
     names = [name for name, _ in api.node.calls]
     assert names == ["send", "work_open", "work_verb", "whois"]
     sent = api.node.calls[0][1]
-    assert isinstance(sent, control.SendAsk)
+    assert isinstance(sent, SendRequest)
     assert (sent.body, sent.expires_in) == ({"text": "hi"}, 60.0)
     assert api.node.calls[2][1][:2] == ("w/1", "need-input")
     assert api.node.calls[3][1].wait == 0.5
@@ -171,15 +171,15 @@ async def test_one_capability(api: Api) -> None:
         ("/v1/messages", b'{"kind":"say","body":{},"two":1}', "two: is not known"),
         ("/v1/messages", b'{"kind":"say","body":{},"to":5}', "to: expected `str | null`"),
         ("/v1/messages", b'{"kind":"say","body":{},"direct":"yes"}', "direct: expected `bool`"),
-        ("/v1/messages", b'{"kind":"say","body":{},"expires_in":0.5}', "expires_in: must be 1 to 604800"),
+        ("/v1/messages", b'{"kind":"say","body":{},"expires_in":0.5}', "expires_in: expected `float` >= 1.0"),
         ("/v1/messages", b'{"kind":"say","body":{},"expires_in":1e999}', "expires_in: number out of range"),
         ("/v1/messages", b'{"kind":"say","body":{"a":' + b"[" * 50_000, "body: is nested too deeply"),
-        ("/v1/whois", b'{"wait":61}', "wait: must be 0 to 60"),
-        ("/v1/whois", b'{"wait":-1}', "wait: must be 0 to 60"),
+        ("/v1/whois", b'{"wait":61}', "wait: expected `float` <= 60.0"),
+        ("/v1/whois", b'{"wait":-1}', "wait: expected `float` >= 0.0"),
         ("/v1/whois", b'{"capability_ids":["a",2]}', "capability_ids[1]: expected `str`"),
-        ("/v1/inbox/next", b'{"wait":301}', "wait: must be 0 to 300"),
-        ("/v1/inbox/next", b'{"visibility":0}', "visibility: must be 1 to 43200"),
-        ("/v1/inbox/1/nack", b'{"delay":-1}', "delay: must be 0 to 604800"),
+        ("/v1/inbox/next", b'{"wait":301}', "wait: expected `float` <= 300.0"),
+        ("/v1/inbox/next", b'{"visibility":0}', "visibility: expected `float` >= 1.0"),
+        ("/v1/inbox/1/nack", b'{"delay":-1}', "delay: expected `float` >= 0.0"),
         ("/v1/inbox/1/requeue", b'{"x":1}', "x: is not known"),
     ],
 )

@@ -8,14 +8,14 @@ import msgspec
 import pytest
 
 from aghbus.daemon.api.http.sse import WRITE_BYTES, frame, writes
-from aghbus.protocol.api import models as control
+from aghbus.protocol.api.messages import Event
 from aghbus.protocol.errors import Unavailable
 from tests.support.api_harness import DEADLINE, Api, until
 from tests.support.api_simulator import message
 
 
-def envelope(seq: int, text: str = "hello") -> control.Event:
-    return control.Event(seq=seq, type="envelope", message=message(seq, f"msg_{seq}", text))
+def envelope(seq: int, text: str = "hello") -> Event:
+    return Event(seq=seq, type="envelope", message=message(seq, f"msg_{seq}", text))
 
 
 class SseClient:
@@ -80,7 +80,7 @@ async def test_stream_opens_at_once_and_stays_alive(api: Api) -> None:
 async def test_events_have_id_type_and_one_line_of_json(api: Api) -> None:
     client = await SseClient.open(api)
     await until(lambda: api.node.open_streams == 1)
-    gap = control.Event(seq=4, type="gap", pruned_from=2)
+    gap = Event(seq=4, type="gap", pruned_from=2)
     await api.node.append(gap, envelope(5, "two\nlines\r\u2028"))
     first = await client.event()
     assert first is not None
@@ -96,7 +96,7 @@ async def test_events_have_id_type_and_one_line_of_json(api: Api) -> None:
 def test_line_ends_inside_a_raw_envelope_do_not_break_the_frame() -> None:
     pretty = b'{\r\n  "id": "msg_1",\n  "body": {"text": "a\\nb"}\n}'
     stored = msgspec.structs.replace(message(9), envelope=msgspec.Raw(pretty))
-    data = frame(control.Event(seq=9, type="envelope", message=stored))
+    data = frame(Event(seq=9, type="envelope", message=stored))
     assert data.count(b"\n") == 4
     line = data.split(b"\n")[2].removeprefix(b"data: ")
     assert json.loads(line)["message"]["envelope"] == {"id": "msg_1", "body": {"text": "a\nb"}}

@@ -1,0 +1,64 @@
+"""What the types of the local API have in common: their bases, and the grammars and bounds of fields."""
+
+from typing import Annotated, Any, Final
+
+import msgspec
+from msgspec import Meta
+
+from aghbus.protocol.identifiers import CHANNEL, DIRECT_ID, EMITTED_WORK_ID, HANDLE, PEER_ID, THREAD_ID
+from aghbus.protocol.limits import MAX_ID_BYTES, MAX_LIFETIME, MAX_LIST_ITEMS, MAX_WORK_ID_BYTES
+from aghbus.protocol.text import WHITE_SPACE
+
+API_VERSION: Final = "v1"
+
+MAX_SEQ: Final = 2**63 - 1
+"""SQLite's largest integer, the store's local sequence."""
+
+_EDGE: Final = "".join(sorted(set(WHITE_SPACE) - set("\t\n\v\f\r\x85")))  # the others are control characters
+
+# The daemon checks the grammars itself (protocol/identifiers.py); here they are for the schema. Lengths are counted in characters
+# there and in bytes by the daemon, which JSON Schema cannot say.
+Channel = Annotated[str, Meta(pattern=f"^{CHANNEL.pattern}$")]
+PeerName = Annotated[str, Meta(pattern=f"^({PEER_ID.pattern}|{HANDLE.pattern})$")]
+ThreadId = Annotated[str, Meta(pattern=f"^{THREAD_ID.pattern}$")]
+DirectId = Annotated[str, Meta(pattern=f"^{DIRECT_ID.pattern}$")]
+NewWorkId = Annotated[str, Meta(pattern=f"^{EMITTED_WORK_ID.pattern}$")]
+MessageId = Annotated[
+    str, Meta(max_length=MAX_ID_BYTES, pattern=rf"^(?![{_EDGE}])[^\x00-\x1f\x7f-\x9f]+(?<![{_EDGE}])$")
+]
+WorkId = Annotated[
+    str, Meta(max_length=MAX_WORK_ID_BYTES, pattern=rf"^(?![{_EDGE}])[^\x00-\x1f\x7f-\x9f/\\]+(?<![{_EDGE}])$")
+]
+NonBlank = Annotated[str, Meta(pattern=r"\S")]
+Seq = Annotated[int, Meta(ge=1, le=MAX_SEQ)]
+Since = Annotated[int, Meta(ge=0, le=MAX_SEQ)]
+Lifetime = Annotated[float, Meta(ge=1, le=MAX_LIFETIME)]
+Delay = Annotated[float, Meta(ge=0, le=MAX_LIFETIME)]
+References = Annotated[list[Any], Meta(max_length=MAX_LIST_ITEMS)]
+RawObject = Annotated[msgspec.Raw, Meta(extra_json_schema={"type": "object"})]
+"""A JSON object as its bytes: passed on as it came, without being read and written again."""
+
+
+class ResponseModel(msgspec.Struct, kw_only=True, omit_defaults=False):
+    """Base of everything that the API returns."""
+
+
+class RequestModel(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """Base of every request body: a field that the API does not know is an error, not ignored."""
+
+
+class EmptyRequest(RequestModel):
+    """An empty body, or `{}`."""
+
+
+class ErrorResponse(ResponseModel):
+    """Every error.
+
+    code: stable, for programs.
+    message: the field and the rule, for people.
+    hint: what to do; may be empty.
+    """
+
+    code: str
+    message: str
+    hint: str = ""
