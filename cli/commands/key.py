@@ -104,7 +104,8 @@ def run_rotate(context: Context, values: dict[str, Any]) -> int:
     """
     from aghbus.protocol.trust.keys import nickname_of
     from aghbus.protocol.trust.rotation import rotation_statement
-    from aghbus.store.host.key_files import KeyFileError, generate_key, sync_folder, write_key, write_private
+    from aghbus.store.host.files import sync_folder
+    from aghbus.store.host.key_files import KeyFileError, generate_key, write_key, write_private
 
     path, old = _read(context, values)
     name = _used(context, old) or _name(context)

@@ -24,6 +24,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Any
 
+from aghbus.store.host.files import sync_folder
+
 _SUFFIX = ".jsonl"
 _INPUT = ".input.json"
 
@@ -101,7 +103,7 @@ class Journal:
             fcntl.flock(entry._stream, fcntl.LOCK_EX)
         try:
             entry.write("taken", **fields)
-            self._sync()
+            sync_folder(self._folder)  # the file's name, too, survives a crash of the machine
         except OSError:
             entry.remove()
             raise
@@ -122,14 +124,6 @@ class Journal:
         with (self._folder / "lock").open("ab") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             yield
-
-    def _sync(self) -> None:
-        """The folder's own entry of a new file is to survive a crash of the machine too."""
-        folder = os.open(self._folder, os.O_RDONLY | os.O_DIRECTORY)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
 
 
 def _opened(path: Path, flags: int = 0) -> IO[bytes]:

@@ -21,6 +21,7 @@ from aghbus.daemon.state.context import Core
 from aghbus.protocol.adapters.sentient.log import log_path
 from aghbus.store.engine.transaction import Transaction
 from aghbus.store.errors import StoreUnavailable
+from aghbus.store.host.files import sync_folder
 from aghbus.store.tables import bridge_log
 from aghbus.store.tables.bridge_log import Entry
 
@@ -96,7 +97,7 @@ def append(root: Path, day: str, texts: Sequence[bytes], *, doubt: bool) -> None
         os.fsync(fd)
     finally:
         os.close(fd)
-    _sync_folder(path.parent)
+    sync_folder(path.parent)
 
 
 def _lock(fd: int, path: Path) -> None:
@@ -139,11 +140,3 @@ def _write(fd: int, content: bytes) -> None:
     view = memoryview(content)
     while view:
         view = view[os.write(fd, view) :]
-
-
-def _sync_folder(path: Path) -> None:
-    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_DIRECTORY)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)

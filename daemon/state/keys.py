@@ -68,7 +68,8 @@ def put_aside(path: Path) -> Path:
 
     Raises KeyFileError.
     """
-    from aghbus.store.host.key_files import KeyFileError, sync_folder
+    from aghbus.store.host.files import sync_folder
+    from aghbus.store.host.key_files import KeyFileError
 
     aside = path.with_name(f"{path.stem}.retired{path.suffix}")
     try:

@@ -23,6 +23,7 @@ from cryptography.hazmat.primitives.serialization import (
 
 from aghbus.protocol.errors import AghbusError
 from aghbus.protocol.trust.keys import SEED_BYTES, SigningKey
+from aghbus.store.host.files import sync_folder
 
 KEY_FILE: Final = "identity.pem"  # in the instance's state folder
 MAX_KEY_BYTES: Final = 65_536  # ours; an encrypted Ed25519 key has some 300
@@ -82,15 +83,6 @@ def write_private(path: Path, content: bytes) -> None:
     except OSError as error:
         path.unlink(missing_ok=True)
         raise KeyFileError(path, os.strerror(error.errno or 0), "free some space") from None
-
-
-def sync_folder(folder: Path) -> None:
-    """Have the names in `folder` on disk: what was made or moved there survives a loss of power."""
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def read_key(path: Path, passphrase: bytes | None = None, *, guarded: bool = False) -> SigningKey:
