@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
 import shutil
 import signal
@@ -14,6 +13,7 @@ import time
 from aghbus.client.api import Api
 from aghbus.client.errors import ClientError, Unexpected
 from aghbus.client.http import Endpoint
+from aghbus.store.host.file_lock import is_locked
 from aghbus.store.host.locations import Locations, locate
 
 TYPE_CHECKING = False
@@ -103,7 +103,9 @@ class Playground:
                 process.kill()
                 process.wait()
         broker = self.places("any").broker_dir
-        eventually(lambda: _free(f"{broker}/guard.lock") and _free(f"{broker}/server.lock"), STOP_SECONDS)
+        eventually(
+            lambda: not is_locked(f"{broker}/guard.lock") and not is_locked(f"{broker}/server.lock"), STOP_SECONDS
+        )
         shutil.rmtree(self.root, ignore_errors=True)
 
     def _last_words(self) -> str:
@@ -132,19 +134,4 @@ def eventually(condition: Callable[[], bool], timeout: float) -> bool:
         if time.monotonic() > deadline:
             return False
         time.sleep(LOOK_AGAIN)
-    return True
-
-
-def _free(path: str) -> bool:
-    """Whether nobody holds the lock at `path`: the broker's guard and server hold theirs for as long as they live."""
-    try:
-        file = os.open(path, os.O_RDWR)
-    except OSError:
-        return True
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        return False
-    finally:
-        os.close(file)
     return True

@@ -16,7 +16,6 @@ folder's own lock keeps a file that is just being made from being taken for such
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import json
 import os
 import secrets
@@ -24,6 +23,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Any
 
+from aghbus.store.host.file_lock import lock, try_lock
 from aghbus.store.host.files import sync_folder
 
 _SUFFIX = ".jsonl"
@@ -100,7 +100,7 @@ class Journal:
         path = self._folder / f"job_{secrets.token_hex(12)}{_SUFFIX}"
         with self._locked():
             entry = Entry(path, _opened(path, os.O_CREAT | os.O_EXCL), [])
-            fcntl.flock(entry._stream, fcntl.LOCK_EX)
+            try_lock(entry._stream.fileno())  # it is new, and the folder is ours: nobody else has it
         try:
             entry.write("taken", **fields)
             sync_folder(self._folder)  # the file's name, too, survives a crash of the machine
@@ -121,8 +121,8 @@ class Journal:
 
     @contextlib.contextmanager
     def _locked(self) -> Iterator[None]:
-        with (self._folder / "lock").open("ab") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)
+        with (self._folder / "lock").open("ab") as file:
+            lock(file.fileno())
             yield
 
 
@@ -136,12 +136,7 @@ def _claim(path: Path) -> Entry | None:
         stream = _opened(path)
     except FileNotFoundError:
         return None
-    try:
-        fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        stream.close()
-        return None
-    if not os.fstat(stream.fileno()).st_nlink:  # its worker has just finished with it
+    if not try_lock(stream.fileno()) or not os.fstat(stream.fileno()).st_nlink:  # alive, or has just finished with it
         stream.close()
         return None
     stream.seek(0)

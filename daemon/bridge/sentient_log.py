@@ -7,11 +7,9 @@ daemons may share a root: the file is locked while one of them appends, and one 
 """
 
 import asyncio
-import fcntl
 import logging
 import os
 import stat
-import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
@@ -21,6 +19,7 @@ from aghbus.daemon.state.context import Core
 from aghbus.protocol.adapters.sentient.log import log_path
 from aghbus.store.engine.transaction import Transaction
 from aghbus.store.errors import StoreUnavailable
+from aghbus.store.host.file_lock import lock
 from aghbus.store.host.files import sync_folder
 from aghbus.store.tables import bridge_log
 from aghbus.store.tables.bridge_log import Entry
@@ -31,7 +30,6 @@ _BATCH: Final = 200  # entries between two syncs
 _TAIL_BYTES: Final = 16 * 1024 * 1024  # ours, of a file in which entries are looked for after a crash
 _AFTER_FAILURE: Final = 5.0  # seconds until a file that could not be written is tried again
 _LOCK_WAIT: Final = 2.0  # seconds, ours: an append takes milliseconds; an exit of ours has to wait for so long
-_LOCK_RETRY: Final = 0.02  # seconds
 _END: Final = b"---\n"  # the last line of an entry
 
 
@@ -92,26 +90,13 @@ def append(root: Path, day: str, texts: Sequence[bytes], *, doubt: bool) -> None
     try:
         if not stat.S_ISREG(os.fstat(fd).st_mode):
             raise OSError(0, f"{path.name} is no file")
-        _lock(fd, path)
+        if not lock(fd, _LOCK_WAIT):
+            raise OSError(0, f"{path.name} is locked by another process")
         _write(fd, _missing(fd, texts, doubt=doubt))
         os.fsync(fd)
     finally:
         os.close(fd)
     sync_folder(path.parent)
-
-
-def _lock(fd: int, path: Path) -> None:
-    """Keep other daemons out until `fd` is closed. Raises OSError when one of them does not let us in."""
-    deadline = time.monotonic() + _LOCK_WAIT
-    while True:
-        try:
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            if time.monotonic() >= deadline:
-                raise OSError(0, f"{path.name} is locked by another process") from None
-            time.sleep(_LOCK_RETRY)
-        else:
-            return
 
 
 def _missing(fd: int, texts: Sequence[bytes], *, doubt: bool) -> bytes:

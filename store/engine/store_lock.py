@@ -1,12 +1,13 @@
 """One process per store: a lock on a file beside it, which the kernel drops when its holder dies, however it dies."""
 
 import contextlib
-import fcntl
 import os
 from pathlib import Path
 
 from aghbus.protocol.text import escape
 from aghbus.store.errors import StoreLocked, StoreUnopenable
+from aghbus.store.host import file_lock
+from aghbus.store.host.file_lock import try_lock
 
 _NOTE_BYTES = 256  # ours: `pid name`, and a name is at most 128 bytes
 
@@ -32,12 +33,10 @@ class StoreLock:
                 f"its lock file cannot be opened: {error.strerror}",
                 hint=f"make {self._path.parent} writable for this user",
             ) from None
-        try:
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
+        if not try_lock(fd):
             note = os.pread(fd, _NOTE_BYTES, 0)
             os.close(fd)
-            raise _locked(self._store, note) from None
+            raise _locked(self._store, note)
         with contextlib.suppress(
             OSError
         ):  # a note for people: on a full disk it is missing, and the lock held all the same
@@ -57,17 +56,7 @@ class StoreLock:
 
 def is_locked(store: Path) -> bool:
     """Whether a process holds the lock of `store` at this moment. Takes it for as long as that takes to find out."""
-    try:
-        fd = os.open(_path_of(store), os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
-    except OSError:
-        return False
-    try:
-        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    finally:
-        os.close(fd)
-    return False
+    return file_lock.is_locked(_path_of(store))
 
 
 def _path_of(store: Path) -> Path:

@@ -1,4 +1,4 @@
-"""Advisory locks on files (BSD flock): the kernel drops them when their holder dies, however it dies.
+"""Advisory locks on files (flock(2)): the kernel drops them when their holder dies, however it dies.
 
 A lock belongs to the open file, not to the process: a child that inherits the descriptor keeps the lock alive. The folder
 must be on a local disk; network file systems emulate flock with rules of their own.
@@ -6,19 +6,70 @@ must be on a local disk; network file systems emulate flock with rules of their 
 
 from __future__ import annotations
 
-import asyncio
 import fcntl
 import os
 import random
-from typing import TYPE_CHECKING
+import time
+from functools import partial
 
 from aghbus.protocol.base.backoff import Backoff
 
+TYPE_CHECKING = False  # `aghctl` imports this module: typing and asyncio are slow to load
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
-_FIRST_POLL = 0.002  # seconds; elections are short, so the second look comes soon
+_FIRST_POLL = 0.002  # seconds; most locks are held for a moment, so the second look comes soon
 _LONGEST_POLL = 0.05  # seconds
+
+
+def try_lock(file: int, *, shared: bool = False) -> bool:
+    """Lock the open file `file`; False if another holder excludes that. Held until the last descriptor of it is closed."""
+    try:
+        fcntl.flock(file, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def lock(file: int, timeout: float = float("inf")) -> bool:
+    """Lock the open file `file` exclusively, waiting for up to `timeout` seconds; False after that. Blocks the thread."""
+    deadline = time.monotonic() + timeout
+    backoff = Backoff(_FIRST_POLL, _LONGEST_POLL)
+    while not try_lock(file):
+        if time.monotonic() >= deadline:
+            return False
+        time.sleep(_jittered(backoff.next()))
+    return True
+
+
+async def poll_lock(attempt: Callable[[], bool], timeout: float) -> bool:
+    """Repeat `attempt` (a `try_lock`) until it is true; False after `timeout` seconds. Does not block the loop."""
+    import asyncio
+
+    deadline = time.monotonic() + timeout
+    backoff = Backoff(_FIRST_POLL, _LONGEST_POLL)
+    while not attempt():
+        if time.monotonic() >= deadline:
+            return False
+        await asyncio.sleep(_jittered(backoff.next()))
+    return True
+
+
+def is_locked(path: Path | str) -> bool:
+    """Whether a process holds an exclusive lock on `path` at this moment; a file that cannot be opened is not locked."""
+    try:
+        file = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+    except OSError:
+        return False
+    try:
+        return not try_lock(file, shared=True)
+    finally:
+        os.close(file)
+
+
+def _jittered(delay: float) -> float:
+    return delay * random.uniform(0.5, 1.0)  # noqa: S311 - spreads the pollers, hides nothing
 
 
 class FileLock:
@@ -40,23 +91,14 @@ class FileLock:
         self._reopen_if_replaced()
         if self._fd is None:
             self._fd = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        try:
-            fcntl.flock(self._fd, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
-        except BlockingIOError:
+        if not try_lock(self._fd, shared=shared):
             return False
         self._held = True
         return True
 
     async def lock(self, *, shared: bool, timeout: float) -> bool:
-        """Polls for the lock without blocking the loop; False when `timeout` seconds have passed."""
-        loop = asyncio.get_running_loop()
-        deadline = loop.time() + timeout
-        backoff = Backoff(_FIRST_POLL, _LONGEST_POLL)
-        while not self.try_lock(shared=shared):
-            if loop.time() >= deadline:
-                return False
-            await asyncio.sleep(backoff.next() * random.uniform(0.5, 1.0))  # noqa: S311 - spreads the pollers, hides nothing
-        return True
+        """Waits for the lock without blocking the loop; False when `timeout` seconds have passed."""
+        return await poll_lock(partial(self.try_lock, shared=shared), timeout)
 
     def release(self) -> None:
         """Gives the lock up and closes the file; without effect when nothing is held."""
@@ -74,19 +116,3 @@ class FileLock:
             same = False
         if not same:
             self.release()
-
-
-def is_locked(path: Path) -> bool:
-    """Whether somebody holds `path` exclusively at this moment; a missing file is held by nobody."""
-    try:
-        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    except FileNotFoundError:
-        return False
-    try:
-        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    else:
-        return False
-    finally:
-        os.close(fd)

@@ -4,20 +4,20 @@ Two daemons that start at the same moment must not remove each other's socket: w
 anew holds a lock (flock) on its folder.
 """
 
-import asyncio
-import fcntl
 import os
 import socket
 import stat
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import Final
 
 from aghbus.daemon.api.http.tcp_guard import MIN_TOKEN_CHARACTERS
 from aghbus.protocol.base.addresses import is_loopback
 from aghbus.protocol.errors import AghbusError
+from aghbus.store.host.file_lock import poll_lock, try_lock
 from aghbus.store.host.locations import (
     SOCKET_PATH_LIMIT_ELSEWHERE,
     SOCKET_PATH_LIMIT_LINUX,
@@ -34,8 +34,6 @@ LOCK_SECONDS: Final = 5.0
 
 PROBE_SECONDS: Final = 1.0
 """Seconds that a listener may take to be connected to; a full backlog is a sign of life too."""
-
-_POLL: Final = 0.01  # seconds between two looks at the lock
 
 
 class ListenError(AghbusError):
@@ -127,22 +125,11 @@ async def _locked(folder: Path) -> AsyncIterator[None]:
     """Hold the folder's lock; it goes with the descriptor, so that nothing is left behind."""
     handle = os.open(folder, os.O_RDONLY | os.O_CLOEXEC | os.O_DIRECTORY)
     try:
-        deadline = asyncio.get_running_loop().time() + LOCK_SECONDS
-        while not _try_lock(handle):
-            if asyncio.get_running_loop().time() > deadline:
-                raise ListenError("api.socket", f"another process holds a lock on {str(folder)!r}", "try again")
-            await asyncio.sleep(_POLL)
+        if not await poll_lock(partial(try_lock, handle), LOCK_SECONDS):
+            raise ListenError("api.socket", f"another process holds a lock on {str(folder)!r}", "try again")
         yield
     finally:
         os.close(handle)
-
-
-def _try_lock(handle: int) -> bool:
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True
 
 
 def _clear(path: Path) -> None:
