@@ -30,3 +30,12 @@ def test_the_smoke_run_prints_a_table_and_writes_samples_and_plots(tmp_path: Pat
             assert samples and min(samples) > 0, (title, name)
     for name in ("throughput.svg", "latency.svg", "growth.svg"):
         assert (tmp_path / name).read_text().startswith("<svg ")
+
+
+def test_hops_counts_calls_and_files_of_a_message() -> None:
+    command = [sys.executable, "-m", "bench.hops", "-o", "json", "--warm-up", "2", "--rounds", "3"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=HANG, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    for case, counts in json.loads(done.stdout).items():
+        assert counts["files"] < counts["calls"] < counts["all_calls"], case
+        assert any(path.startswith("store/") for path in counts["calls_by_file"]), case
