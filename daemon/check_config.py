@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Set
 from typing import Final
 
-from aghbus.daemon.bridge.adapters import problems_of
+from aghbus.daemon.bridge.adapters import find_problems
 from aghbus.daemon.config.layers import Problem
 from aghbus.daemon.config.loader import Loaded
 from aghbus.daemon.nats.options import NatsOptionsError, resolve_nats_options
@@ -37,7 +37,7 @@ def check_named_files(loaded: Loaded, faulty: Set[str], env: Mapping[str, str]) 
     except CatalogError as error:
         problems += error.problems
     if not any(key.partition(".")[0] in _BRIDGE for key in faulty):
-        problems += problems_of(loaded.settings)
+        problems += find_problems(loaded.settings)
     return problems, notes
 
 

@@ -21,10 +21,10 @@ from aghbus.daemon.api.http.token_file import read_token
 from aghbus.daemon.api.server import ApiServer
 from aghbus.daemon.base.clock import Clock
 from aghbus.daemon.base.logs import set_level
-from aghbus.daemon.bridge.adapters import FormatsError
+from aghbus.daemon.bridge.adapters import FormatFileError
 from aghbus.daemon.bridge.bridge import Bridge
 from aghbus.daemon.broker.embedded import BrokerError, EmbeddedBroker
-from aghbus.daemon.chains.messages import Formats as ChainFormats
+from aghbus.daemon.chains.messages import ChainMessages
 from aghbus.daemon.chains.runner import ChainRunner
 from aghbus.daemon.config.settings import Settings, reloadable_changes
 from aghbus.daemon.config.value_types import split_address
@@ -109,10 +109,10 @@ class Node:
         self.intake = Intake(self.core, self.discovery, self.publisher, self.deadlines)
         self.sender = Sender(self.core, self.publisher, self.deadlines)
         self.bridge = Bridge(self.core, self.sender)
-        chain_formats = ChainFormats(
-            self.core, self.bridge.formats.of, self.bridge.hand_over.remember, self.bridge.artifacts
+        chain_messages = ChainMessages(
+            self.core, self.bridge.formats.get, self.bridge.submitter.remember, self.bridge.artifacts
         )
-        self.chains = ChainRunner(self.core, self.sender, chain_formats)
+        self.chains = ChainRunner(self.core, self.sender, chain_messages)
         self.retirement = Retirement(self.core, self._retired)
         self._former: dict[str, list[Subscription]] = {}
         self.catalog = CatalogWatcher(self._catalog_source(settings), self._new_catalog, self._bad_catalog)
@@ -348,8 +348,8 @@ class Node:
             self.core.behind(lambda tx: audit.note_policy(tx, now_ms, "settings_changed", names))
         set_level(self.core.settings.log.level)
         try:
-            self.bridge.formats.take_over(self.core.settings)
-        except FormatsError as error:
+            self.bridge.formats.reload(self.core.settings)
+        except FormatFileError as error:
             _log.error("the bridge's files are not reloaded cause=%s", error)
         self.catalog.follow(self._catalog_source(self.core.settings))
         _log.info("configuration reloaded changed=%s", ",".join(changes.now))

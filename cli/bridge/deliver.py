@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 
 from aghbus.cli.app.output import flush
-from aghbus.cli.bridge.findings import tell
+from aghbus.cli.bridge.findings import print_findings
 from aghbus.client.errors import ClientError, RefusedByDaemon
 from aghbus.client.events import FIRST_PAUSE, LAST_PAUSE, follow
 from aghbus.protocol.base.backoff import Backoff
@@ -16,12 +16,12 @@ if TYPE_CHECKING:
     from typing import Any
 
     from aghbus.cli.app.output import Output
-    from aghbus.cli.bridge.pending import Printed
+    from aghbus.cli.bridge.pending import UnansweredWorks
     from aghbus.client.api import Api
 
 
 def hand_out(
-    api: Api, format: str, output: Output, on_lost: Callable[[str], None], printed: Printed, *, meta: bool
+    api: Api, format: str, output: Output, on_lost: Callable[[str], None], printed: UnansweredWorks, *, meta: bool
 ) -> None:
     """Print what comes, for ever: what nobody has acknowledged first. Raises Unreachable when the daemon stays away.
 
@@ -34,11 +34,11 @@ def hand_out(
         printed.add(item)  # before: the answer may be here at once
         output.line(item if meta else item["message"])
         flush()
-        tell(output, "seq", item["seq"], item["findings"])
-        persist(api, f"/v1/bridge/{format}/ack", {"seq": item["seq"]})
+        print_findings(output, "seq", item["seq"], item["findings"])
+        post_with_retry(api, f"/v1/bridge/{format}/ack", {"seq": item["seq"]})
 
 
-def persist(api: Api, path: str, ask: dict[str, Any]) -> dict[str, Any]:
+def post_with_retry(api: Api, path: str, ask: dict[str, Any]) -> dict[str, Any]:
     """The answer to a POST that may be repeated, while the daemon is away for up to `api.timeout` seconds."""
     deadline, backoff = time.monotonic() + api.timeout, Backoff(FIRST_PAUSE, LAST_PAUSE)
     while True:

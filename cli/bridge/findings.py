@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from aghbus.cli.app.output import Output
 
 
-def tell(output: Output, place: str, number: int, findings: Iterable[dict[str, Any]]) -> None:
+def print_findings(output: Output, place: str, number: int, findings: Iterable[dict[str, Any]]) -> None:
     """Write findings (`{path, rule, severity, message}`) about a line of ours (`line`) or a message for us (`seq`)."""
     for finding in findings:
         if output.human:

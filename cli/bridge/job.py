@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from aghbus.cli.worker.daemon_client import MOOT, Desk
+from aghbus.cli.worker.daemon_client import FINAL_REFUSALS, DaemonClient
 from aghbus.cli.worker.job import Job
-from aghbus.cli.worker.journal import Entry
-from aghbus.cli.worker.options import Plan
-from aghbus.cli.worker.process import Ended, Process
+from aghbus.cli.worker.journal import JournalEntry
+from aghbus.cli.worker.options import WorkerOptions
+from aghbus.cli.worker.process import Process, ProcessExit
 from aghbus.cli.worker.reporter import Reporter
-from aghbus.cli.worker.result import Outcome, failed, outcome
+from aghbus.cli.worker.result import JobOutcome, failed, outcome_of
 from aghbus.client.errors import RefusedByDaemon
 from aghbus.protocol.adapters.attachments import MAX_MESSAGE_BYTES
 
@@ -30,34 +30,36 @@ class BridgeJob(Job):
 
     keep = MAX_MESSAGE_BYTES
 
-    def __init__(self, entry: Entry, plan: Plan, desk: Desk, reporter: Reporter, *, format: str) -> None:
-        super().__init__(entry, plan, desk, reporter)
+    def __init__(
+        self, entry: JournalEntry, plan: WorkerOptions, client: DaemonClient, reporter: Reporter, *, format: str
+    ) -> None:
+        super().__init__(entry, plan, client, reporter)
         self._format = format
 
     def _input(self) -> bytes:
         """The message as the agent gets it: a text as it is, every other JSON value in one line."""
         path = f"/v1/bridge/{self._format}/messages/{self.seq}"
         try:
-            handed = self._desk.insist(lambda: self._desk.api.get(path))
+            handed = self._client.with_retry(lambda: self._client.api.get(path))
         except RefusedByDaemon as error:
             raise ValueError(f"its input: {error.message}") from None
         for finding in handed["findings"]:
-            self.tell("problem", message=_words(finding))
+            self.emit("problem", message=_words(finding))
         message = handed["message"]
         text = message if isinstance(message, str) else json.dumps(message, ensure_ascii=False)
         return text.encode(errors="replace") + b"\n"
 
-    def _outcome(self, process: Process, ended: Ended) -> Outcome:
+    def _outcome(self, process: Process, ended: ProcessExit) -> JobOutcome:
         if ended.code != 0 or ended.stopped is not None:
-            return outcome(process, ended, self._plan.time_limit)
-        printed = process.stdout.whole()
+            return outcome_of(process, ended, self._plan.time_limit)
+        printed = process.stdout.complete()
         if printed is None:
             return failed(f"the command printed more than {self.keep} bytes")
         try:
             text = printed.decode("utf-8", "replace" if self._format == "sacp" else "strict")
         except UnicodeDecodeError as error:
             return failed(f"the command printed what is not UTF-8 at byte {error.start}")
-        return Outcome(HAND_OVER, None, {"text": text}, [])
+        return JobOutcome(HAND_OVER, None, {"text": text}, [])
 
     def _progress(self, process: Process) -> str:
         """Only what goes to standard error: standard output is the message, not words about it."""
@@ -70,31 +72,31 @@ class BridgeJob(Job):
         text = finished["result"]["text"]
         ask = {"text": text, "work_id": self.work_id, "channel": self.channel}
         try:
-            handed = self._desk.insist(lambda: self._desk.api.post(f"/v1/bridge/{self._format}", ask))
+            handed = self._client.with_retry(lambda: self._client.api.post(f"/v1/bridge/{self._format}", ask))
         except RefusedByDaemon as error:
             self._refused(error, text)
             return
         for finding in handed["findings"]:
-            self.tell("problem", message=_words(finding))
+            self.emit("problem", message=_words(finding))
         states = [sent["work_state"] for sent in handed["sent"] if sent["work_id"] == self.work_id]
         self.verb = _VERBS.get(states[-1], "complete") if states else "complete"
-        self.tell("reported", verb=self.verb)
+        self.emit("reported", verb=self.verb)
 
     def _refused(self, error: RefusedByDaemon, text: str) -> None:
         """The output breaks rules of the format, or the work has ended: the findings are what its initiator gets."""
         findings = [one for one in error.answer.get("findings") or [] if one["severity"] == "error"]
         self.verb = "fail"
-        if error.code in MOOT:
-            self.tell("dropped", verb=self.verb)
+        if error.code in FINAL_REFUSALS:
+            self.emit("dropped", verb=self.verb)
             return
         why = _words(findings[0]) if findings else error.message
         more = f" (and {len(findings) - 1} more)" if len(findings) > 1 else ""
         end = failed(
             f"the output was refused: {why}{more}", findings=findings[:MOST_FINDINGS], output=text[:SHOWN_CHARACTERS]
         )
-        self.tell("problem", message=end.message)
+        self.emit("problem", message=end.message)
         super()._send_result("fail", end._asdict())
 
 
 def _words(finding: dict[str, Any]) -> str:
-    return f"{finding['path'] or '(whole)'} {finding['rule']}: {finding['message']}"
+    return f"{finding['path'] or '(complete)'} {finding['rule']}: {finding['message']}"

@@ -18,7 +18,7 @@ NAMELESS = ("sacp", "humaninloop")
 """Formats whose messages do not say what they answer."""
 
 
-class Printed:
+class UnansweredWorks:
     """Works of our agent that it has the words of and has not answered, as (channel, work id). Printed by one thread,
     answered by another."""
 
@@ -38,7 +38,7 @@ class Printed:
                     self._works[work["channel"], work["work_id"]] = None
 
     def add(self, item: dict[str, Any]) -> None:
-        """`item` is about to be printed: what the daemon handed out (`HandedOut`)."""
+        """`item` is about to be printed: what the daemon handed out (`BridgeDelivery`)."""
         if self._counts and item["kind"] in ("say", "capability") and item["work_role"] == "target":
             with self._lock:
                 self._works[item["channel"], item["work_id"]] = None

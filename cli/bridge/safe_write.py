@@ -26,11 +26,11 @@ _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
-class Refused(AnswerIsNo):
+class ApplyRefused(AnswerIsNo):
     """A file cannot be written as asked; nothing below the root has changed."""
 
 
-class _Step:
+class _PendingFile:
     """One file on its way: `folder` is the descriptor of the folder it belongs into, `before` the file that it replaces."""
 
     __slots__ = ("backup", "before", "file", "folder", "made", "name", "placed", "temporary")
@@ -46,7 +46,7 @@ class _Step:
         self.placed = False
 
 
-class Application:
+class AtomicFileWriter:
     """The files of one plan on their way to a folder: `check`, `stage`, `commit`, in this order; leaving it without a commit
     undoes all. The paths of `files` are judged already (`plan_files`).
 
@@ -54,7 +54,7 @@ class Application:
     """
 
     def __init__(self, root: str, files: Sequence[PlannedFile]) -> None:
-        self._steps = [_Step(file) for file in files]
+        self._steps = [_PendingFile(file) for file in files]
         self._folders: dict[tuple[str, ...], int] = {}
         self._created: list[tuple[int, str]] = []
         self._committed = False
@@ -63,7 +63,7 @@ class Application:
         except OSError as error:
             raise UsageError(f"--root: {root}: {error.strerror}", "name a folder that exists") from None
 
-    def __enter__(self) -> Application:
+    def __enter__(self) -> AtomicFileWriter:
         return self
 
     def __exit__(
@@ -122,7 +122,7 @@ class Application:
             with contextlib.suppress(OSError):  # some file systems know no fsync of a folder
                 os.fsync(handle)
 
-    def _nearest(self, step: _Step) -> tuple[int, str]:
+    def _nearest(self, step: _PendingFile) -> tuple[int, str]:
         """The deepest folder of a file that exists, and the first one below it that does not ("" when all do)."""
         above = step.file.segments[:-1]
         for depth in range(1, len(above) + 1):
@@ -137,7 +137,7 @@ class Application:
                 raise _refused(step, _no_folder(above[:depth], error)) from None
         return self._folders[above], ""
 
-    def _made(self, step: _Step) -> int:
+    def _made(self, step: _PendingFile) -> int:
         """The folder of a file, made where it is missing."""
         folder, missing = self._nearest(step)
         while missing:
@@ -166,7 +166,7 @@ class Application:
                 continue  # somebody else put something there meanwhile, or took it away
         if left:
             why = f"{cause}; and could not be undone: {'; '.join(left)}"
-            raise Refused(why, "look at these files before you go on", code="undo_failed")
+            raise ApplyRefused(why, "look at these files before you go on", code="undo_failed")
 
 
 def _no_folder(above: tuple[str, ...], error: OSError) -> str:
@@ -175,7 +175,7 @@ def _no_folder(above: tuple[str, ...], error: OSError) -> str:
     return f"{folder} is no folder of its own: {error.strerror} (symbolic links are not followed)"
 
 
-def _check_entry(step: _Step, folder: int) -> None:
+def _check_entry(step: _PendingFile, folder: int) -> None:
     """What is at a file's place is what its operation asks for; an update remembers which file that was."""
     try:
         there = os.stat(step.name, dir_fd=folder, follow_symlinks=False)
@@ -193,7 +193,7 @@ def _check_entry(step: _Step, folder: int) -> None:
     step.before = there
 
 
-def _no_other_spelling(step: _Step, folder: int, name: str) -> None:
+def _no_other_spelling(step: _PendingFile, folder: int, name: str) -> None:
     """Refuse a new name beside one that differs from it by case or Unicode form only: elsewhere they are one file."""
     wanted = same_name(name)
     for other in os.listdir(folder):
@@ -201,7 +201,7 @@ def _no_other_spelling(step: _Step, folder: int, name: str) -> None:
             raise _refused(step, f"{other} is there, which some file systems take for the same name")
 
 
-def _written(step: _Step) -> os.stat_result:
+def _written(step: _PendingFile) -> os.stat_result:
     """The content in a temporary file of the target's folder, on disk; an updated file keeps its permissions."""
     handle = os.open(step.temporary, _NEW, 0o666, dir_fd=step.folder)
     with os.fdopen(handle, "wb") as stream:
@@ -215,7 +215,7 @@ def _written(step: _Step) -> os.stat_result:
         return os.fstat(handle)
 
 
-def _place(step: _Step) -> None:
+def _place(step: _PendingFile) -> None:
     """A new file by link, which fails when the name is taken; an updated one by rename, with the old one kept aside."""
     step.placed = True  # from here on undoing looks whether the name is ours
     if step.before is None:
@@ -229,15 +229,15 @@ def _place(step: _Step) -> None:
     _rename(step, step.temporary)
 
 
-def _link(step: _Step, source: str, target: str) -> None:
+def _link(step: _PendingFile, source: str, target: str) -> None:
     os.link(source, target, src_dir_fd=step.folder, dst_dir_fd=step.folder, follow_symlinks=False)
 
 
-def _rename(step: _Step, source: str) -> None:
+def _rename(step: _PendingFile, source: str) -> None:
     os.rename(source, step.name, src_dir_fd=step.folder, dst_dir_fd=step.folder)
 
 
-def _take_back(step: _Step) -> None:
+def _take_back(step: _PendingFile) -> None:
     """Undo one file, whatever of it was done; a name that somebody else took meanwhile stays theirs."""
     if step.folder < 0:
         return
@@ -250,7 +250,7 @@ def _take_back(step: _Step) -> None:
     _remove(step.folder, step.backup)
 
 
-def _is_ours(step: _Step) -> bool:
+def _is_ours(step: _PendingFile) -> bool:
     try:
         there = os.stat(step.name, dir_fd=step.folder, follow_symlinks=False)
     except FileNotFoundError:
@@ -276,5 +276,5 @@ def _remove(folder: int, name: str) -> None:
         return
 
 
-def _refused(step: _Step, why: str) -> Refused:
-    return Refused(f"{step.file.path}: {why}", "nothing was written", code="apply_refused")
+def _refused(step: _PendingFile, why: str) -> ApplyRefused:
+    return ApplyRefused(f"{step.file.path}: {why}", "nothing was written", code="apply_refused")

@@ -6,8 +6,8 @@ import json
 import os
 
 from aghbus.cli.app.message_text import TERMINAL
-from aghbus.cli.bridge.deliver import persist
-from aghbus.cli.bridge.findings import tell
+from aghbus.cli.bridge.deliver import post_with_retry
+from aghbus.cli.bridge.findings import print_findings
 from aghbus.cli.bridge.pending import reports
 from aghbus.client.errors import ClientError, RefusedByDaemon
 from aghbus.client.http import quote
@@ -18,13 +18,13 @@ if TYPE_CHECKING:
     from typing import Any
 
     from aghbus.cli.app.output import Output
-    from aghbus.cli.bridge.pending import Printed
+    from aghbus.cli.bridge.pending import UnansweredWorks
     from aghbus.client.api import Api
 
 MAX_LINE_BYTES = 8 << 20
 """Longest line that is held: what the daemon takes of one message, 4 MiB, written as a JSON string."""
 META = ("message", "text", "target", "work_id", "key", "channel")
-"""Members of a line with `--meta`: those of the API's `HandOverAsk`."""
+"""Members of a line with `--meta`: those of the API's `BridgeSubmitRequest`."""
 _READ_BYTES = 65_536
 _OVER = frozenset({"work_closed", "unknown_work", "not_our_work"})
 """Rules and codes that say that a work takes no answer of ours any more."""
@@ -44,7 +44,7 @@ def read_lines(handle: int) -> Iterator[bytes]:
         yield rest
 
 
-class Inward:
+class LineSubmitter:
     """Hands lines over, in order. `defaults` are members of every ask; `refused` says whether any line was refused.
 
     A line that names no work, in a format whose messages do not tell, answers the only one that was `printed` and waits for
@@ -52,7 +52,7 @@ class Inward:
     """
 
     def __init__(
-        self, api: Api, format: str, defaults: dict[str, Any], output: Output, printed: Printed, *, meta: bool
+        self, api: Api, format: str, defaults: dict[str, Any], output: Output, printed: UnansweredWorks, *, meta: bool
     ) -> None:
         self._api = api
         self._format = format
@@ -76,7 +76,7 @@ class Inward:
                 whole = {"path": "", "rule": error.code, "severity": "error", "message": error.message}
                 self._tell(number, error.answer.get("findings") or [whole])
             else:
-                tell(self._output, "line", number, answer["findings"])
+                print_findings(self._output, "line", number, answer["findings"])
                 on_sent(number, answer)
 
     def _hand_over(self, ask: dict[str, Any]) -> dict[str, Any]:
@@ -85,7 +85,7 @@ class Inward:
         if meant is not None:
             ask = {**ask, "channel": meant[0], "work_id": meant[1]}
         try:
-            answer = persist(self._api, f"/v1/bridge/{self._format}", ask)
+            answer = post_with_retry(self._api, f"/v1/bridge/{self._format}", ask)
         except RefusedByDaemon as error:
             rules = {finding["rule"] for finding in error.answer.get("findings") or []}
             if meant is not None and not _OVER.isdisjoint({error.code, *rules}):
@@ -120,7 +120,7 @@ class Inward:
 
     def _tell(self, number: int, findings: list[dict[str, Any]]) -> None:
         self.refused = True
-        tell(self._output, "line", number, findings)
+        print_findings(self._output, "line", number, findings)
 
     def _ask(self, raw: bytes) -> dict[str, Any]:
         """The members of the ask that the line itself says. Raises _BadLine."""

@@ -12,7 +12,7 @@ from aghbus.cli.app.arguments import Command, Option
 from aghbus.cli.app.errors import YES, AnswerIsNo
 from aghbus.cli.app.text import fields
 from aghbus.cli.sandbox.bench import messages, whois, works
-from aghbus.cli.sandbox.sandbox import START_SECONDS, Playground, eventually
+from aghbus.cli.sandbox.sandbox import START_SECONDS, Sandbox, eventually
 from aghbus.client.errors import ClientError
 
 TYPE_CHECKING = False
@@ -30,7 +30,7 @@ _FLAGS = {"nats": "--nats", "nats_creds": "--nats-creds", "durability": "--durab
 
 def run(context: Context, values: dict[str, Any]) -> int:
     """Measure between two throw-away daemons on a broker. Cleans up however it ends."""
-    with Playground(os.environ) as playground:
+    with Sandbox(os.environ) as playground:
         try:
             answer = _measure(playground, values)
         finally:
@@ -39,7 +39,7 @@ def run(context: Context, values: dict[str, Any]) -> int:
     return YES
 
 
-def _measure(playground: Playground, values: dict[str, Any]) -> dict[str, Any]:
+def _measure(playground: Sandbox, values: dict[str, Any]) -> dict[str, Any]:
     flags = [word for name, flag in _FLAGS.items() if values[name] for word in (flag, str(values[name]))]
     # A workspace of its own: nobody else on the broker hears this.
     flags += ["--workspace", f"bench_{secrets.token_hex(4)}", "--inbox-capacity", "1000000"]

@@ -13,8 +13,8 @@ if TYPE_CHECKING:
     from types import FrameType
     from typing import Any
 
-    from aghbus.cli.bridge.pending import Printed
-    from aghbus.cli.bridge.submit import Inward
+    from aghbus.cli.bridge.pending import UnansweredWorks
+    from aghbus.cli.bridge.submit import LineSubmitter
     from aghbus.cli.context import Context
 
 FORMATS = ("sentient", "humaninloop", "agentos", "sacp")
@@ -85,12 +85,12 @@ def _lines(context: Context, values: dict[str, Any]) -> int:
     """Hand lines of standard input over, and print what comes for our agent."""
     import signal
 
-    from aghbus.cli.bridge.pending import Printed
-    from aghbus.cli.bridge.submit import Inward
+    from aghbus.cli.bridge.pending import UnansweredWorks
+    from aghbus.cli.bridge.submit import LineSubmitter
 
     common = {"target": values["target"], "work_id": values["work"], "channel": values["channel"]}
-    printed = Printed(values["format"])
-    inward = Inward(context.api, values["format"], common, context.output, printed, meta=values["meta"])
+    printed = UnansweredWorks(values["format"])
+    inward = LineSubmitter(context.api, values["format"], common, context.output, printed, meta=values["meta"])
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, _stop)
     stopped = 0
@@ -113,7 +113,7 @@ def _stop(number: int, frame: FrameType | None) -> None:
     raise _Stopped(number)
 
 
-def _send(context: Context, inward: Inward) -> None:
+def _send(context: Context, inward: LineSubmitter) -> None:
     """Only hand over; each answer of the daemon is a line."""
     from aghbus.cli.bridge.submit import read_lines
 
@@ -130,7 +130,7 @@ def _sent(answer: dict[str, Any]) -> str:
     return again + (", ".join(map(sent_line, answer["sent"])) or "nothing was to be sent")
 
 
-def _both_ways(context: Context, inward: Inward, printed: Printed, values: dict[str, Any]) -> None:
+def _both_ways(context: Context, inward: LineSubmitter, printed: UnansweredWorks, values: dict[str, Any]) -> None:
     """Lines go in from a thread of their own; what comes out is written here, where signals arrive. The end of the input
     does not end the output."""
     import signal

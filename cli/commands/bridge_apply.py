@@ -7,7 +7,7 @@ from aghbus.cli.app.errors import YES, AnswerIsNo
 from aghbus.cli.app.input import opened
 from aghbus.cli.app.options import CHANNEL
 from aghbus.cli.app.text import safe, shell, size, table
-from aghbus.cli.bridge.safe_write import Application
+from aghbus.cli.bridge.safe_write import AtomicFileWriter
 from aghbus.client.api import answer_of
 from aghbus.client.errors import UsageError
 from aghbus.client.http import ConnectionLost, quote, request, unreachable
@@ -43,7 +43,7 @@ def run(context: Context, values: dict[str, Any]) -> int:
     _refuse(findings)
     for finding in findings:
         context.output.note(f"warning: {safe(finding.path)}: {safe(finding.message)}")
-    with Application(values["root"], plan.files) as application:
+    with AtomicFileWriter(values["root"], plan.files) as application:
         application.check()
         if not values["dry_run"]:
             application.stage()

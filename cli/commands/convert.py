@@ -6,7 +6,7 @@ from aghbus.cli.app.arguments import Command, Option, whole
 from aghbus.cli.app.errors import NO, YES
 from aghbus.cli.app.input import FILE, clock, lines
 from aghbus.cli.app.output import flush
-from aghbus.cli.bridge.findings import tell
+from aghbus.cli.bridge.findings import print_findings
 from aghbus.client.errors import UsageError
 
 TYPE_CHECKING = False
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from aghbus.cli.context import Context
-    from aghbus.cli.convert.converter import Converter, Settings
+    from aghbus.cli.convert.converter import Converter, ConvertOptions
     from aghbus.protocol.adapters.model import Adapter
 
 FORMATS = ("agh", "sentient", "humaninloop", "agentos", "sacp")
@@ -36,7 +36,7 @@ def run(context: Context, values: dict[str, Any]) -> int:
         ]
         context.output.line({"messages": converted.messages, "findings": findings})
         flush()
-        tell(context.output, "line", number, findings)
+        print_findings(context.output, "line", number, findings)
     return code
 
 
@@ -48,11 +48,11 @@ def converter_of(values: dict[str, Any]) -> Converter:
     return Converter(settings, _adapter(values["from"], values), _adapter(values["to"], values))
 
 
-def _settings(values: dict[str, Any]) -> Settings:
-    from aghbus.cli.convert.converter import Settings
+def _settings(values: dict[str, Any]) -> ConvertOptions:
+    from aghbus.cli.convert.converter import ConvertOptions
 
     _check(values)
-    return Settings(
+    return ConvertOptions(
         source=values["from"],
         target_format=values["to"],
         workspace_id=values["workspace"],
@@ -88,7 +88,7 @@ def _check(values: dict[str, Any]) -> None:
 
 def _adapter(format: str, values: dict[str, Any]) -> Adapter | None:
     """The adapter of one side, with those of the options that concern it; None for the bus form."""
-    from aghbus.protocol.adapters.registry import Options, adapter_for
+    from aghbus.protocol.adapters.registry import AdapterOptions, adapter_for
 
     match format:
         case "agh":
@@ -96,18 +96,18 @@ def _adapter(format: str, values: dict[str, Any]) -> Adapter | None:
         case "sentient":
             from aghbus.protocol.adapters.sentient.adapter import SentientOptions
 
-            options = Options(sentient=SentientOptions(user=values["user"]))
+            options = AdapterOptions(sentient=SentientOptions(user=values["user"]))
         case "humaninloop":
-            from aghbus.protocol.adapters.humaninloop.adapter import Options as HumanInLoopOptions
+            from aghbus.protocol.adapters.humaninloop.adapter import HumanInLoopOptions
 
-            options = Options(humaninloop=HumanInLoopOptions(feature_root=values["feature_root"]))
+            options = AdapterOptions(humaninloop=HumanInLoopOptions(feature_root=values["feature_root"]))
         case "agentos":
             from aghbus.protocol.adapters.agentos.adapter import AgentOsOptions
 
             manifest = None if values["manifest"] is None else read_manifest(values["manifest"])
-            options = Options(agentos=AgentOsOptions(strict=values["strict"], manifest=manifest))
+            options = AdapterOptions(agentos=AgentOsOptions(strict=values["strict"], manifest=manifest))
         case _:
-            options = Options()
+            options = AdapterOptions()
     return adapter_for(format, options)
 
 

@@ -8,8 +8,8 @@ import time
 from aghbus.cli.app.arguments import Command
 from aghbus.cli.app.errors import NO, YES
 from aghbus.cli.app.text import indented, safe
-from aghbus.cli.sandbox.demo import Play
-from aghbus.cli.sandbox.sandbox import Playground
+from aghbus.cli.sandbox.demo import Demo
+from aghbus.cli.sandbox.sandbox import Sandbox
 from aghbus.client.errors import ClientError
 
 TYPE_CHECKING = False
@@ -23,9 +23,9 @@ def run(context: Context, values: dict[str, Any]) -> int:
     """Play every scene, narrated; 0 only if all of them held. Cleans up however it ends."""
     began = time.monotonic()
     scenes: list[dict[str, Any]] = []
-    with Playground(os.environ) as playground:
+    with Sandbox(os.environ) as playground:
         try:
-            good = all(_play(context, scenes, title, action) for title, action in Play(playground).scenes())
+            good = all(_play(context, scenes, title, action) for title, action in Demo(playground).scenes())
         finally:
             context.output.note("(stopping the daemons and their broker, removing their folder)")
     took = round(time.monotonic() - began, 3)

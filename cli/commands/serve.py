@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from aghbus.cli.context import Context
-    from aghbus.cli.worker.options import Plan
+    from aghbus.cli.worker.options import WorkerOptions
 
 LONGEST_RUN = 11 * 3600.0
 """Seconds: the API leases a message for 12 h at most, and the lease must outlive the command."""
@@ -37,14 +37,14 @@ def run(context: Context, values: dict[str, Any]) -> int:
     return Worker(plan, context.api, journal, context.output).run(int(status["store"]["last_seq"]))
 
 
-def plan_of(values: dict[str, Any]) -> Plan:
+def plan_of(values: dict[str, Any]) -> WorkerOptions:
     """The worker that the command line asks for. Raises UsageError."""
-    from aghbus.cli.worker.options import Plan
+    from aghbus.cli.worker.options import WorkerOptions
 
     _check_platform()
     if values["once"] and values["max_jobs"] is not None:
         raise UsageError("--once and --max-jobs exclude each other")
-    return Plan(
+    return WorkerOptions(
         command=_checked_command(values["command"], cwd := _folder(values["cwd"])),
         capabilities=tuple(values["capability"]),
         concurrency=values["concurrency"],

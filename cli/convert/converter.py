@@ -12,10 +12,18 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from aghbus.cli.convert.endpoints import Ends, ends_of, told_by_earlier
-from aghbus.cli.convert.history import Crossed, EarlierLines, Lines
-from aghbus.cli.convert.loss import lost
-from aghbus.protocol.adapters.model import Adapter, Agents, Arrival, Finding, Place, Plan
+from aghbus.cli.convert.endpoints import Endpoints, find_endpoints, told_by_earlier
+from aghbus.cli.convert.history import ConvertedMessage, LineHistory, PeerHistory
+from aghbus.cli.convert.loss import lost_members
+from aghbus.protocol.adapters.model import (
+    Adapter,
+    AgentMap,
+    BridgeContext,
+    BridgedEnvelope,
+    Finding,
+    SubmitPlan,
+    has_errors,
+)
 from aghbus.protocol.adapters.strict_json import read_json
 from aghbus.protocol.envelope import WORK_KINDS, Envelope, decode_document, parse
 from aghbus.protocol.errors import InvalidRequest, ProtocolError, RequestError
@@ -28,7 +36,7 @@ NATIVE = "agh"
 _NOT_APPLIED = frozenset({"ignored", "rejected"})
 
 
-class Settings(NamedTuple):
+class ConvertOptions(NamedTuple):
     """What the options say. `peer` and `target` fill missing ends; None for their defaults. `agents` maps names to peers;
     with an empty map names that are no peer ids are filled too. `now` is the moment of hand-over, Unix seconds."""
 
@@ -55,10 +63,10 @@ class Converted(NamedTuple):
     @property
     def failed(self) -> bool:
         """Whether there is an error among the findings."""
-        return any(finding.severity == "error" for finding in self.findings)
+        return has_errors(self.findings)
 
 
-class _Unfit(Exception):
+class _LineRejected(Exception):
     """The line cannot be converted, for these findings."""
 
     def __init__(self, findings: Iterable[Finding]) -> None:
@@ -69,11 +77,11 @@ class _Unfit(Exception):
 class Converter:
     """Converts lines in order. `source` and `target` are None for the bus form."""
 
-    def __init__(self, settings: Settings, source: Adapter | None, target: Adapter | None) -> None:
+    def __init__(self, settings: ConvertOptions, source: Adapter | None, target: Adapter | None) -> None:
         self._settings = settings
         self._source = source
         self._target = target
-        self._lines = Lines(settings.workspace_id, settings.channel, settings.work)
+        self._lines = LineHistory(settings.workspace_id, settings.channel, settings.work)
         self._count = 0
 
     def convert(self, raw: bytes) -> Converted:
@@ -81,7 +89,7 @@ class Converter:
         self._count += 1
         try:
             messages, findings = self._from_bus(raw) if self._source is None else self._from_format(raw, self._source)
-        except _Unfit as unfit:
+        except _LineRejected as unfit:
             messages, findings = [], unfit.findings
         return Converted(messages, list(dict.fromkeys(findings)))
 
@@ -113,13 +121,13 @@ class Converter:
 
     def _from_format(self, raw: bytes, source: Adapter) -> tuple[list[Any], list[Finding]]:
         text = _raw_text(raw) if source.name == "sacp" else raw
-        place, memory = self._place(read_json(text)[0], source.name)
-        plan = source.hand_over(text, place, memory)
+        context, history = self._place(read_json(text)[0], source.name)
+        plan = source.submit(text, context, history)
         if plan.refused:
-            raise _Unfit(plan.findings)
+            raise _LineRejected(plan.findings)
         if plan.repeats:
             again = _warning("", "repeated", "an earlier line handed over the same message: it is sent once")
-            return self._sent_before(place.us, memory), [*plan.findings, again]
+            return self._sent_before(context.us, history), [*plan.findings, again]
         envelopes = self._built(plan)
         verdicts = [self._lines.apply(envelope) for envelope in envelopes]
         messages, findings = self._received(plan, envelopes, verdicts)
@@ -127,16 +135,16 @@ class Converter:
         self._lines.keep_result(envelopes, messages)
         return messages, [*plan.findings, *findings]
 
-    def _place(self, message: Any, format: str) -> tuple[Place, EarlierLines]:
+    def _place(self, message: Any, format: str) -> tuple[BridgeContext, PeerHistory]:
         settings, names = self._settings, self._settings.agents
-        ends = ends_of(format, message, Agents(names=names))
+        ends = find_endpoints(format, message, AgentMap(names=names))
         us, other = self._ends(ends, format)
-        agents = Agents(names=names) if names else Agents(own=us, other=other)
-        memory = EarlierLines(self._lines, format, us)
+        agents = AgentMap(names=names) if names else AgentMap(own=us, other=other)
+        history = PeerHistory(self._lines, format, us)
         work_id = None
-        if ends.reports and not told_by_earlier(ends, memory) and not self._in_hand(ends, memory):
+        if ends.reports and not told_by_earlier(ends, history) and not self._in_hand(ends, history):
             work_id = self._lines.unnamed_work(self._count, other, us).work_id
-        place = Place(
+        context = BridgeContext(
             us=us,
             workspace_id=settings.workspace_id,
             channel=settings.channel,
@@ -145,13 +153,13 @@ class Converter:
             target=None if ends.reports else other,
             work_id=work_id,
         )
-        return place, memory
+        return context, history
 
-    def _in_hand(self, ends: Ends, memory: EarlierLines) -> bool:
+    def _in_hand(self, ends: Endpoints, history: PeerHistory) -> bool:
         """Whether earlier lines leave exactly one work that a message without an id of what it answers can be about."""
-        return ends.key is None and self._settings.work is None and len(memory.in_hand()) == 1
+        return ends.key is None and self._settings.work is None and len(history.assigned_works()) == 1
 
-    def _ends(self, ends: Ends, format: str) -> tuple[str, str]:
+    def _ends(self, ends: Endpoints, format: str) -> tuple[str, str]:
         """The peer that hands the message over, and the one that stands for every other end that is missing."""
         settings = self._settings
         named = None if settings.agents and settings.peer else ends.own
@@ -163,7 +171,7 @@ class Converter:
             us, fill = fill, us
         return us, fill if ends.other is None or ends.other == us else ends.other
 
-    def _told_end(self, ends: Ends, format: str, us: str, fill: str) -> str:
+    def _told_end(self, ends: Endpoints, format: str, us: str, fill: str) -> str:
         """Which of two filled ends earlier lines make it: the receiver of what it answers, or of the one open work."""
         answered = self._lines.with_id(format, *ends.key) if ends.key is not None else []
         if answered:
@@ -171,17 +179,17 @@ class Converter:
         their_turn = len(self._lines.open_for(fill)) == 1 and not self._lines.open_for(us)
         return fill if ends.reports and ends.key is None and their_turn else us
 
-    def _built(self, plan: Plan) -> list[Envelope]:
+    def _built(self, plan: SubmitPlan) -> list[Envelope]:
         try:
             envelopes = [_sealed(draft, self._settings.now) for draft in plan.drafts]
             self._lines.judge_own(envelopes)
         except RequestError as error:
             fault = Finding("", error.error_code, "error", error.message)
-            raise _Unfit([*plan.findings, fault]) from None
+            raise _LineRejected([*plan.findings, fault]) from None
         return envelopes
 
     def _received(
-        self, plan: Plan, envelopes: Sequence[Envelope], verdicts: Sequence[Step | None]
+        self, plan: SubmitPlan, envelopes: Sequence[Envelope], verdicts: Sequence[Step | None]
     ) -> tuple[list[Any], list[Finding]]:
         if self._target is None:
             return [json.loads(envelope.raw) for envelope in envelopes], []
@@ -194,17 +202,17 @@ class Converter:
         if not messages:
             findings.append(self._nothing())
         elif self._settings.source != self._settings.target_format:
-            findings += lost(self._settings.source, plan.message, messages)
+            findings += lost_members(self._settings.source, plan.message, messages)
         return messages, findings
 
-    def _sent_before(self, us: str, memory: EarlierLines) -> list[Any]:
-        envelope = self._lines.envelope(us, memory.sent_before) if memory.sent_before is not None else None
+    def _sent_before(self, us: str, history: PeerHistory) -> list[Any]:
+        envelope = self._lines.envelope(us, history.sent_before) if history.sent_before is not None else None
         return self._lines.result(envelope) if envelope is not None else []
 
-    def _remember(self, format: str, plan: Plan, envelopes: Sequence[Envelope]) -> None:
+    def _remember(self, format: str, plan: SubmitPlan, envelopes: Sequence[Envelope]) -> None:
         carrier = next((one for one in envelopes if f"{format}.message" in one.extensions()), None)
         if carrier is not None:
-            self._lines.remember(Crossed(format, plan.foreign_id, plan.scope, plan.message, carrier))
+            self._lines.remember(ConvertedMessage(format, plan.foreign_id, plan.scope, plan.message, carrier))
 
     # to a foreign format
 
@@ -213,26 +221,28 @@ class Converter:
     ) -> tuple[list[Any], list[Finding]]:
         """What the agent of the receiving peer gets. `ours`: the envelope was made from a line, which is judged as a whole."""
         us, names = self._receiver(envelope), self._settings.agents
-        place = Place(
+        context = BridgeContext(
             us=us,
             workspace_id=envelope.workspace_id,
             channel=envelope.channel,
             now=envelope.ts,
-            agents=Agents(names=names) if names else Agents(own=us, other=envelope.sender),
+            agents=AgentMap(names=names) if names else AgentMap(own=us, other=envelope.sender),
         )
         work = self._lines.work(envelope.work_id)
-        arrival = Arrival(envelope=envelope, work=work, outcome=verdict.outcome if verdict else None)
-        handed = target.hand_out(arrival, place, EarlierLines(self._lines, target.name, us))
-        findings = list(handed.findings)
-        if handed.message is None:
+        arrival = BridgedEnvelope(envelope=envelope, work=work, outcome=verdict.outcome if verdict else None)
+        delivered = target.deliver(arrival, context, PeerHistory(self._lines, target.name, us))
+        findings = list(delivered.findings)
+        if delivered.message is None:
             return [], findings if ours else [*findings, self._nothing()]
         if target.name != self._settings.source:
-            self._lines.remember(Crossed(target.name, handed.foreign_id, handed.scope, handed.message, envelope))
-        if not ours and handed.native:
+            self._lines.remember(
+                ConvertedMessage(target.name, delivered.foreign_id, delivered.scope, delivered.message, envelope)
+            )
+        if not ours and delivered.native:
             document = envelope.document()
             content = {name: document[name] for name in ("body", "ext") if document.get(name)}
-            findings += lost(NATIVE, content, [handed.message])
-        return [handed.message], findings
+            findings += lost_members(NATIVE, content, [delivered.message])
+        return [delivered.message], findings
 
     def _receiver(self, envelope: Envelope) -> str:
         """The peer whose agent gets it: its receiver, or for a broadcast whoever is not the sender."""
@@ -250,7 +260,7 @@ def _envelope(raw: bytes) -> Envelope:
         return parse(raw, ts if isinstance(ts, int) else 0)
     except ProtocolError as error:
         path = "".join("/" + part for part in error.field.split(".")) if error.field else ""
-        raise _Unfit([Finding(path, error.reason, "error", error.rule)]) from None
+        raise _LineRejected([Finding(path, error.reason, "error", error.rule)]) from None
 
 
 def _raw_text(line: bytes) -> bytes:

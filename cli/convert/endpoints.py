@@ -9,12 +9,12 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from aghbus.protocol.adapters.model import Agents, Finding, Memory
+from aghbus.protocol.adapters.model import AgentMap, Finding, MessageHistory
 
 _USER = "user"  # sentient: the name that stands for a person, not for an agent
 
 
-class Ends(NamedTuple):
+class Endpoints(NamedTuple):
     """What a message says of its ends. `own` and `other` are peers; None where it names no agent, or one that maps to nobody.
 
     `reports`: it is about a work that its agent has in hand. `key` is the id and scope by which earlier lines know what it
@@ -27,27 +27,27 @@ class Ends(NamedTuple):
     key: tuple[str, str] | None = None
 
 
-def ends_of(format: str, message: Any, agents: Agents) -> Ends:
+def find_endpoints(format: str, message: Any, agents: AgentMap) -> Endpoints:
     """What `message` says; nothing where it does not have the format's shape, which is the adapter's to judge."""
     if format == "sacp":
-        return Ends(reports=True)
+        return Endpoints(reports=True)
     if not isinstance(message, dict):
-        return Ends()
+        return Endpoints()
     if format == "sentient":
         return _sentient(message, agents)
-    return _agentos(message, agents) if format == "agentos" else Ends(reports="recommendation" in message)
+    return _agentos(message, agents) if format == "agentos" else Endpoints(reports="recommendation" in message)
 
 
-def told_by_earlier(ends: Ends, memory: Memory) -> bool:
+def told_by_earlier(ends: Endpoints, history: MessageHistory) -> bool:
     """Whether an earlier line brought what this one answers."""
-    return ends.key is not None and memory.find(*ends.key) is not None
+    return ends.key is not None and history.find(*ends.key) is not None
 
 
-def _sentient(message: dict[str, Any], agents: Agents) -> Ends:
+def _sentient(message: dict[str, Any], agents: AgentMap) -> Endpoints:
     metadata = _object(message, "metadata")
     parent = _text(metadata, "parent_message_id")
     name, source = _text(_object(message, "agent"), "name"), _text(_object(message, "input"), "source")
-    return Ends(
+    return Endpoints(
         own=_known(agents.peer_of(name, "")) if name is not None else None,
         other=_known(agents.peer_of(source, "")) if source not in (None, _USER) else None,
         reports=parent is not None or _text(_object(message, "status"), "code") == "pending",
@@ -55,9 +55,9 @@ def _sentient(message: dict[str, Any], agents: Agents) -> Ends:
     )
 
 
-def _agentos(message: dict[str, Any], agents: Agents) -> Ends:
+def _agentos(message: dict[str, Any], agents: AgentMap) -> Endpoints:
     replied, kind = _text(message, "replyTo"), message.get("type")
-    return Ends(
+    return Endpoints(
         own=_agent(message.get("from"), agents),
         other=_agent(message.get("to"), agents),
         reports=kind == "response" or (kind in ("validation", "error") and replied is not None),
@@ -65,12 +65,12 @@ def _agentos(message: dict[str, Any], agents: Agents) -> Ends:
     )
 
 
-def _agent(value: Any, agents: Agents) -> str | None:
+def _agent(value: Any, agents: AgentMap) -> str | None:
     from aghbus.protocol.adapters.agentos.agents import peer_of
-    from aghbus.protocol.adapters.agentos.message import Identity
+    from aghbus.protocol.adapters.agentos.message import AgentIdentifier
 
     try:
-        return _known(peer_of(msgspec.convert(value, Identity), agents, ""))
+        return _known(peer_of(msgspec.convert(value, AgentIdentifier), agents, ""))
     except msgspec.ValidationError:
         return None
 

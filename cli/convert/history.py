@@ -1,6 +1,6 @@
 """What the offline converter remembers: the lines that it has read stand for the store of a daemon.
 
-One `Lines` holds everything; `EarlierLines` is how one peer sees it through one format, as the adapters ask for it.
+One `LineHistory` holds everything; `PeerHistory` is how one peer sees it through one format, as the adapters ask for it.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any, Literal, NamedTuple
 
 from aghbus.protocol.adapters.derived_ids import digest
-from aghbus.protocol.adapters.model import Direction, Known
+from aghbus.protocol.adapters.model import BridgedMessage, Direction
 from aghbus.protocol.effects import Advance, Open
 from aghbus.protocol.envelope import OPENING_KINDS, Envelope
 from aghbus.protocol.lifecycle import Step, WorkView, after, opened_by, step
@@ -21,7 +21,7 @@ DEFAULT_WORK = "work_convert"
 _THREAD = "thread_convert"  # where works live that no line opened
 
 
-class Crossed(NamedTuple):
+class ConvertedMessage(NamedTuple):
     """One message of a format, with the envelope that carried it."""
 
     format: str
@@ -31,7 +31,7 @@ class Crossed(NamedTuple):
     envelope: Envelope
 
 
-class Lines:
+class LineHistory:
     """Envelopes, foreign messages and works of the lines so far, in order, whoever sent them.
 
     `named_work` is the id given with `--work`: one work for all lines; None gives each line a fresh one.
@@ -45,9 +45,9 @@ class Lines:
         self._open: defaultdict[str, dict[str, None]] = defaultdict(dict)  # target: its open works
         self._envelopes: dict[tuple[str, str], Envelope] = {}  # sender and id
         self._of_work: defaultdict[str, list[Envelope]] = defaultdict(list)
-        self._by_id: defaultdict[tuple[str, str | None], list[Crossed]] = defaultdict(list)
-        self._latest: dict[tuple[str, str], Crossed] = {}
-        self._carried: dict[tuple[str, str], Crossed] = {}
+        self._by_id: defaultdict[tuple[str, str | None], list[ConvertedMessage]] = defaultdict(list)
+        self._latest: dict[tuple[str, str], ConvertedMessage] = {}
+        self._carried: dict[tuple[str, str], ConvertedMessage] = {}
         self._results: dict[tuple[str, str], list[Any]] = {}
 
     # works
@@ -121,22 +121,22 @@ class Lines:
 
     # foreign messages
 
-    def remember(self, crossed: Crossed) -> None:
+    def remember(self, crossed: ConvertedMessage) -> None:
         """A foreign message crossed."""
         self._by_id[(crossed.format, crossed.foreign_id)].append(crossed)
         self._latest[(crossed.format, crossed.scope)] = crossed
         self._carried[(crossed.format, crossed.envelope.id)] = crossed
 
-    def with_id(self, format: str, foreign_id: str, scope: str) -> list[Crossed]:
+    def with_id(self, format: str, foreign_id: str, scope: str) -> list[ConvertedMessage]:
         """Messages of that id in a scope, oldest first; in any scope when it is empty."""
         found = self._by_id.get((format, foreign_id), [])
         return [crossed for crossed in found if scope in ("", crossed.scope)]
 
-    def latest(self, format: str, scope: str) -> Crossed | None:
+    def latest(self, format: str, scope: str) -> ConvertedMessage | None:
         """The latest message of a scope."""
         return self._latest.get((format, scope))
 
-    def carried_by(self, format: str, envelope_id: str) -> Crossed | None:
+    def carried_by(self, format: str, envelope_id: str) -> ConvertedMessage | None:
         """The message that an envelope carried."""
         return self._carried.get((format, envelope_id))
 
@@ -149,10 +149,10 @@ class Lines:
         return self._results.get((envelope.sender, envelope.id), [])
 
 
-class EarlierLines:
-    """`adapters.model.Memory` over the lines so far: those of `format`, seen by the peer `us`."""
+class PeerHistory:
+    """`adapters.model.MessageHistory` over the lines so far: those of `format`, seen by the peer `us`."""
 
-    def __init__(self, lines: Lines, format: str, us: str) -> None:
+    def __init__(self, lines: LineHistory, format: str, us: str) -> None:
         self._lines = lines
         self._format = format
         self._us = us
@@ -164,20 +164,20 @@ class EarlierLines:
         """False: there may have been lines that nobody kept."""
         return False
 
-    def find(self, foreign_id: str, scope: str = "", direction: Direction | None = None) -> Known | None:
+    def find(self, foreign_id: str, scope: str = "", direction: Direction | None = None) -> BridgedMessage | None:
         """The latest message with this id of its own in this scope; in any scope when it is empty."""
         for crossed in reversed(self._lines.with_id(self._format, foreign_id, scope)):
             if direction in (None, self._direction(crossed)):
                 return self._known(crossed)
         return None
 
-    def arrived(self, foreign_id: str) -> list[Known]:
+    def arrived(self, foreign_id: str) -> list[BridgedMessage]:
         """All messages with this id of its own that came to us, latest first."""
         crossed = reversed(self._lines.with_id(self._format, foreign_id, ""))
         found = [self._known(one) for one in crossed if self._direction(one) == "in"]
         return [known for known in found if known is not None]
 
-    def last(self, scope: str) -> Known | None:
+    def last(self, scope: str) -> BridgedMessage | None:
         """The latest message of this scope."""
         return self._known(self._lines.latest(self._format, scope))
 
@@ -185,19 +185,19 @@ class EarlierLines:
         """A work as the lines so far left it."""
         return self._lines.work(work_id)
 
-    def in_hand(self) -> tuple[WorkView, ...]:
+    def assigned_works(self) -> tuple[WorkView, ...]:
         """The open works that earlier lines opened for us."""
         return self._lines.open_for(self._us)
 
-    def was_handed(self, work: WorkView) -> bool:
+    def was_delivered(self, work: WorkView) -> bool:
         """True: who got an earlier line is not known."""
         return True
 
-    def reads_works(self) -> bool:
+    def received_works(self) -> bool:
         """True: it was handed all of them."""
         return True
 
-    def opening(self, work: WorkView) -> Known | None:
+    def opening(self, work: WorkView) -> BridgedMessage | None:
         """The message of this format that opened a work."""
         return self._known(self._lines.carried_by(self._format, work.opening_id))
 
@@ -218,13 +218,13 @@ class EarlierLines:
         self.sent_before = envelope_id
         return self._lines.work(envelope.work_id) or True
 
-    def _direction(self, crossed: Crossed) -> Direction:
+    def _direction(self, crossed: ConvertedMessage) -> Direction:
         return "out" if crossed.envelope.sender == self._us else "in"
 
-    def _known(self, crossed: Crossed | None) -> Known | None:
+    def _known(self, crossed: ConvertedMessage | None) -> BridgedMessage | None:
         if crossed is None:
             return None
-        return Known(
+        return BridgedMessage(
             message=crossed.message,
             direction=self._direction(crossed),
             envelope_id=crossed.envelope.id,

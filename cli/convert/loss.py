@@ -27,7 +27,7 @@ _MOST: Final = 100  # findings of one message
 _SHORT: Final = 16  # characters of a text that may stand inside a longer word by chance
 
 
-def lost(format: str, message: Any, made: list[Any]) -> list[Finding]:
+def lost_members(format: str, message: Any, made: list[Any]) -> list[Finding]:
     """One warning for each member of `message` with a value that is nowhere in `made`."""
     everything = _everything(made)
     found: list[Finding] = []

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
+import socket
 
 from aghbus.cli.app.errors import AnswerIsNo
-from aghbus.cli.sandbox.sandbox import Playground, eventually
-from aghbus.cli.wiretap import publish
+from aghbus.cli.sandbox.sandbox import Sandbox, eventually
+from aghbus.client.errors import Unexpected
 from aghbus.client.http import quote
 from aghbus.protocol.identifiers import subject_for
 
@@ -21,15 +22,17 @@ if TYPE_CHECKING:
 
 PATIENCE = 10.0
 """Seconds for a message to go from one daemon to the other, on a busy machine; milliseconds on an idle one."""
+TIMEOUT = 10.0
+"""Seconds for each step with the demo's own NATS server."""
 ASKER, WORKER = "demo-ops", "demo-worker"
 TASK = "Run the migration smoke test"
 RESULT = {"passed": True, "tests": 42}
 
 
-class Play:
+class Demo:
     """Two daemons and one work between them. `scenes` are to be played in order; each returns what it saw."""
 
-    def __init__(self, playground: Playground) -> None:
+    def __init__(self, playground: Sandbox) -> None:
         self._ground = playground
         self._work = ""
         self._ops: Api
@@ -110,7 +113,7 @@ class Play:
         with open(f"{folder}/token", encoding="ascii") as file:  # noqa: PTH123 - as above
             token = file.read().strip()
         subject = subject_for(envelope["workspace_id"], envelope["channel"], envelope["to"])
-        publish(port, token, subject, json.dumps(envelope).encode())
+        raw_publish(port, token, subject, json.dumps(envelope).encode())
 
     def _step(self, api: Api, verb: str, **ask: Any) -> None:
         api.post(f"/v1/works/{quote(self._work)}/{verb}", ask)
@@ -126,3 +129,22 @@ class Play:
 def _must(held: bool, otherwise: str) -> None:
     if not held:
         raise AnswerIsNo(otherwise, "see docs/cli.md, `aghctl demo`")
+
+
+def raw_publish(port: int, token: str, subject: str, payload: bytes) -> None:
+    """Publish `payload` on the NATS server at 127.0.0.1:`port`; returns when the server has it. Raises Unexpected or OSError.
+
+    Speaks the text protocol itself (docs.nats.io, "NATS Client Protocol"): INFO from the server, then CONNECT, PUB and PING,
+    and PONG when the server has processed all of it.
+    """
+    options = json.dumps({"verbose": False, "pedantic": False, "auth_token": token, "lang": "python", "version": "0"})
+    with socket.create_connection(("127.0.0.1", port), TIMEOUT) as connection, connection.makefile("rwb") as stream:
+        stream.readline()  # INFO: nothing in it is needed
+        stream.write(f"CONNECT {options}\r\nPUB {subject} {len(payload)}\r\n".encode() + payload + b"\r\nPING\r\n")
+        stream.flush()
+        for line in stream:
+            if line.startswith(b"PONG"):
+                return
+            if line.startswith(b"-ERR"):
+                raise Unexpected(f"the demo's broker refused: {line.decode('utf-8', 'replace').strip()}")
+    raise Unexpected("the demo's broker closed the connection")

@@ -34,7 +34,7 @@ _ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _OURS = ("AGHD_", "AGHCTL_", "NATS_", "XDG_")
 
 
-class Playground:
+class Sandbox:
     """Daemons in one temporary folder, for a `with`: its end stops them, waits for their broker to be gone and removes the
     folder. SIGINT, SIGTERM and SIGHUP begin that end, once; from then on they are ignored, or they would leave daemons behind.
     """

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 MAX_ARTIFACTS = 100
 """References in one trace: at most about 5 KiB each, they stay below an envelope's 1 MiB."""
-MAX_LOOKED_AT = 10_000
+MAX_MATCHES = 10_000
 """Matches of one pattern that are looked at: a loop of symbolic links has no end of its own."""
 MAX_PATH_BYTES = 1_024
 """Longest relative path that goes into a trace."""
@@ -21,14 +21,14 @@ CLOCK_SLACK_NS = 20_000_000
 _CHUNK = 1 << 20
 
 
-class Found(NamedTuple):
+class CollectedArtifacts(NamedTuple):
     """`references` go into the trace; `skipped` says which matches were left out, and why."""
 
     references: list[dict[str, Any]]
     skipped: list[dict[str, str]]
 
 
-class _Unfit(Exception):
+class _NotAnArtifact(Exception):
     """Why a match is no artifact."""
 
 
@@ -39,22 +39,22 @@ def check_pattern(text: str) -> str:
     return text
 
 
-def collect(patterns: Sequence[str], root: str, since_ns: int) -> Found:
+def collect(patterns: Sequence[str], root: str, since_ns: int) -> CollectedArtifacts:
     """The artifacts of a job that began at `since_ns` (Unix nanoseconds): files changed before that are an older job's.
 
     A match that leads out of `root` over a symbolic link, or is no regular file, is skipped.
     """
-    found = Found([], [])
+    found = CollectedArtifacts([], [])
     names = {
         name
         for pattern in patterns
-        for name in islice(glob.iglob(pattern, root_dir=root, recursive=True), MAX_LOOKED_AT)  # noqa: PTH207 - bounded, and relative
+        for name in islice(glob.iglob(pattern, root_dir=root, recursive=True), MAX_MATCHES)  # noqa: PTH207 - bounded, and relative
     }
     for name in sorted(names):
         try:
             reference = describe(root, name, since_ns)
-        except (_Unfit, OSError) as error:
-            reason = str(error) if isinstance(error, _Unfit) else (error.strerror or "it cannot be read")
+        except (_NotAnArtifact, OSError) as error:
+            reason = str(error) if isinstance(error, _NotAnArtifact) else (error.strerror or "it cannot be read")
             found.skipped.append({"path": name.encode("utf-8", "replace").decode(), "reason": reason})
             continue
         if reference is not None:
@@ -63,7 +63,7 @@ def collect(patterns: Sequence[str], root: str, since_ns: int) -> Found:
         found.skipped.append(
             {"path": "", "reason": f"{len(found.references) - MAX_ARTIFACTS} more than {MAX_ARTIFACTS}"}
         )
-    return Found(found.references[:MAX_ARTIFACTS], found.skipped[:MAX_ARTIFACTS])
+    return CollectedArtifacts(found.references[:MAX_ARTIFACTS], found.skipped[:MAX_ARTIFACTS])
 
 
 def describe(root: str, name: str, since_ns: int) -> dict[str, Any] | None:
@@ -77,12 +77,12 @@ def describe(root: str, name: str, since_ns: int) -> dict[str, Any] | None:
     if stat.S_ISDIR(mode):
         return None
     if not stat.S_ISREG(mode):
-        raise _Unfit("not a regular file")
+        raise _NotAnArtifact("not a regular file")
     handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
     with os.fdopen(handle, "rb") as stream:
         status = os.fstat(handle)
         if not stat.S_ISREG(status.st_mode):
-            raise _Unfit("not a regular file")
+            raise _NotAnArtifact("not a regular file")
         _check_inside(root, handle)
         if status.st_ctime_ns < since_ns - CLOCK_SLACK_NS:
             return None
@@ -97,9 +97,9 @@ def _check_name(name: str) -> None:
     try:
         octets = name.encode()
     except UnicodeEncodeError:
-        raise _Unfit("its name is not UTF-8") from None
+        raise _NotAnArtifact("its name is not UTF-8") from None
     if len(octets) > MAX_PATH_BYTES:
-        raise _Unfit(f"its path is longer than {MAX_PATH_BYTES} bytes")
+        raise _NotAnArtifact(f"its path is longer than {MAX_PATH_BYTES} bytes")
 
 
 def _check_inside(root: str, handle: int) -> None:
@@ -107,4 +107,4 @@ def _check_inside(root: str, handle: int) -> None:
     place = os.readlink(f"/proc/self/fd/{handle}")  # noqa: PTH115 - not a path of ours
     top = os.path.realpath(root).rstrip("/") + "/"
     if not place.startswith(top):
-        raise _Unfit("it lies outside the folder of the command")
+        raise _NotAnArtifact("it lies outside the folder of the command")

@@ -11,16 +11,16 @@ from aghbus.cli.app.text import span
 from aghbus.cli.worker import artifacts as worker_artifacts
 from aghbus.cli.worker import input as worker_input
 from aghbus.cli.worker import process_group as worker_group
-from aghbus.cli.worker.daemon_client import MOOT, Desk
-from aghbus.cli.worker.journal import Entry
-from aghbus.cli.worker.options import Plan
-from aghbus.cli.worker.process import TAIL_BYTES, Ended, Process, StopReason
+from aghbus.cli.worker.daemon_client import FINAL_REFUSALS, DaemonClient
+from aghbus.cli.worker.journal import JournalEntry
+from aghbus.cli.worker.options import WorkerOptions
+from aghbus.cli.worker.process import TAIL_BYTES, Process, ProcessExit, StopReason
 from aghbus.cli.worker.reporter import Reporter
-from aghbus.cli.worker.result import Outcome, failed, line, outcome
+from aghbus.cli.worker.result import JobOutcome, failed, line, outcome_of
 from aghbus.client.errors import ClientError, RefusedByDaemon
 
-_HIDDEN = "running; its last line is not shown, because it looks like it holds a credential"
-KEEP_ALIVE = 3
+_WITHHELD = "running; its last line is not shown, because it looks like it holds a credential"
+FORCED_AFTER = 3
 """Heartbeats without anything new after which one is sent all the same."""
 BUSY = "the worker is busy"
 """What a work that found no free slot is refused with."""
@@ -28,12 +28,12 @@ RESTARTED = "the worker was restarted while the command ran; it was not run agai
 
 
 class Job:
-    """One work in our hands. `carry_out` is its thread; `stop`, `pulse` and `heard` are for others."""
+    """One work in our hands. `run` is its thread; `stop`, `send_heartbeat` and `note_unread_message` are for others."""
 
     keep = TAIL_BYTES
     """Bytes of what the command prints that are kept."""
 
-    def __init__(self, entry: Entry, plan: Plan, desk: Desk, reporter: Reporter) -> None:
+    def __init__(self, entry: JournalEntry, plan: WorkerOptions, client: DaemonClient, reporter: Reporter) -> None:
         taken = entry.records[0]
         self.message: dict[str, Any] = taken["item"]["message"]
         self.work_id: str = self.message["work_id"]
@@ -43,14 +43,14 @@ class Job:
         self.entry = entry
         self.verb: str | None = None
         self._plan = plan
-        self._desk = desk
+        self._client = client
         self._reporter = reporter
         self._lock = threading.Lock()
         self._stop: StopReason | None = None
         self._process: Process | None = None
-        self._unheard = 0
-        self._beat_at = time.monotonic()
-        self._beat_text = ""
+        self._unread = 0
+        self._heartbeat_at = time.monotonic()
+        self._heartbeat_text = ""
 
     @property
     def key(self) -> tuple[str, str]:
@@ -58,13 +58,13 @@ class Job:
         return self.channel, self.work_id
 
     @property
-    def runs(self) -> bool:
+    def occupies_slot(self) -> bool:
         """Whether it takes a slot: from the lease on until the command's end is in the journal. Reporting takes none."""
         return self.entry.phase not in ("finished", "reported")
 
-    def tell(self, event: str, **more: Any) -> None:
+    def emit(self, event: str, **more: Any) -> None:
         """An event about this job for whoever reads our output."""
-        self._reporter.tell(event, work_id=self.work_id, **{"from": self.message["sender"]}, **more)
+        self._reporter.emit(event, work_id=self.work_id, **{"from": self.message["sender"]}, **more)
 
     # before
 
@@ -78,22 +78,22 @@ class Job:
 
     # the run
 
-    def carry_out(self) -> None:
+    def run(self) -> None:
         """Run the command unless it has run already, and report. Raises GaveUp."""
         if self.entry.phase in ("taken", "starting", "started"):
             began = time.time_ns()
-            self._finish(self._run(), began)
+            self._finish(self._run_command(), began)
         self.report()
 
     def fail(self, message: str, **result: Any) -> None:
         """End the job without running anything."""
         self._finish(failed(message, **result), 0)
 
-    def clean_up(self) -> int:
+    def terminate_leftovers(self) -> int:
         """End what a worker that died left running of this job; how many processes that was."""
         started = self.entry.last("started") or {}
         pid = int(started.get("pid") or 0)
-        group = pid if pid and worker_group.is_the_same(pid, started.get("started")) else 0
+        group = pid if pid and worker_group.is_same_process(pid, started.get("started")) else 0
         return worker_group.end(self.entry.token, group, self._plan.grace)
 
     def stop(self, reason: StopReason) -> None:
@@ -103,14 +103,14 @@ class Job:
             if self._process is not None:
                 self._process.stop(reason)
 
-    def _run(self) -> Outcome:
+    def _run_command(self) -> JobOutcome:
         try:
             self.entry.write("starting")
             process = self._start()
         except (OSError, ValueError) as error:
             return failed(f"the command cannot be started: {getattr(error, 'strerror', None) or error}")
         self.entry.write("started", pid=process.pid, started=worker_group.start_time(process.pid))
-        self.tell("started", pid=process.pid)
+        self.emit("started", pid=process.pid)
         ended = process.run(self._plan.time_limit, self._plan.grace)
         with self._lock:
             self._process = None
@@ -132,15 +132,15 @@ class Job:
         """What the command gets on standard input. Raises OSError, ValueError, GaveUp."""
         return worker_input.written(self.message)
 
-    def _outcome(self, process: Process, ended: Ended) -> Outcome:
+    def _outcome(self, process: Process, ended: ProcessExit) -> JobOutcome:
         """What the command's end means for the work."""
-        return outcome(process, ended, self._plan.time_limit)
+        return outcome_of(process, ended, self._plan.time_limit)
 
     def _progress(self, process: Process) -> str:
         """The command's latest line that says how far it is; unescaped, empty when there is none."""
         return process.last_line()
 
-    def _finish(self, end: Outcome, began_ns: int) -> None:
+    def _finish(self, end: JobOutcome, began_ns: int) -> None:
         """Put the end into the journal. A full disk does not keep the result from its initiator."""
         if end.verb is not None and began_ns:
             found = worker_artifacts.collect(self._plan.artifacts, self._plan.cwd, began_ns)
@@ -151,8 +151,8 @@ class Job:
             self.entry.write("finished", **end._asdict())
         except OSError as error:
             self.entry.records.append({"phase": "finished", **end._asdict()})
-            self.tell("problem", message=f"the journal cannot be written: {error.strerror}")
-        self.tell("finished", verb=end.verb, message=end.message)
+            self.emit("problem", message=f"the journal cannot be written: {error.strerror}")
+        self.emit("finished", verb=end.verb, message=end.message)
 
     # after
 
@@ -169,15 +169,15 @@ class Job:
 
     def close(self) -> None:
         """The work has ended: its messages are dealt with, and so is the job. Raises GaveUp."""
-        self._desk.acknowledge(self.seq)
-        self._desk.clear(self.work_id, self.channel)
+        self._client.acknowledge(self.seq)
+        self._client.acknowledge_all(self.work_id, self.channel)
         self.entry.remove()
 
     def _note_reported(self) -> None:
         try:
             self.entry.write("reported")
         except OSError as error:  # the trace's id makes a second report harmless
-            self.tell("problem", message=f"the journal cannot be written: {error.strerror}")
+            self.emit("problem", message=f"the journal cannot be written: {error.strerror}")
 
     def _send_result(self, verb: str, finished: dict[str, Any]) -> None:
         ask = {name: finished[name] for name in ("message", "result")}
@@ -185,55 +185,53 @@ class Job:
         try:
             sent = self._send(verb, ask, "end")
         except RefusedByDaemon as error:
-            self.tell("problem", message=f"the result was refused: {error.message}")
+            self.emit("problem", message=f"the result was refused: {error.message}")
             bare = {name: value for name, value in finished["result"].items() if name in ("exit_code", "duration_s")}
             sent = self._send(verb, {"message": "the result itself could not be sent", "result": bare}, "end")
-        self.tell("reported" if sent else "dropped", verb=verb)
+        self.emit("reported" if sent else "dropped", verb=verb)
 
     def _send(self, verb: str, ask: dict[str, Any], what: str) -> bool:
         """One step of the work under an id of its own, so that sending it again changes nothing; false when it is moot."""
         full = {**ask, "channel": self.channel, "id": f"msg_{self.entry.token}_{what}"}
         try:
-            self._desk.insist(lambda: self._desk.step(self.work_id, verb, full))
+            self._client.with_retry(lambda: self._client.step(self.work_id, verb, full))
         except RefusedByDaemon as error:
-            if error.code not in MOOT:
+            if error.code not in FINAL_REFUSALS:
                 raise
             return False
         return True
 
     # meanwhile
 
-    def heard(self) -> None:
+    def note_unread_message(self) -> None:
         """Somebody said something in the work while the command ran: it takes no further input, and the next trace says so."""
-        self._unheard += 1
+        self._unread += 1
 
-    def pulse(self, now: float) -> None:
+    def send_heartbeat(self, now: float) -> None:
         """Send a `working` trace when one is due at `now` (monotonic seconds)."""
         process = self._process
-        if process is None or now - self._beat_at < self._plan.heartbeat:
+        if process is None or now - self._heartbeat_at < self._plan.heartbeat:
             return
         latest = self._progress(process)
         text = line(latest) or f"running for {span(process.seconds)}"
-        unheard, self._unheard = self._unheard, 0
-        quiet = text == self._beat_text or not latest
-        if quiet and not unheard and now - self._beat_at < KEEP_ALIVE * self._plan.heartbeat:
+        unread, self._unread = self._unread, 0
+        quiet = text == self._heartbeat_text or not latest
+        if quiet and not unread and now - self._heartbeat_at < FORCED_AFTER * self._plan.heartbeat:
             return
-        self._beat_at, self._beat_text = now, text
-        self._beat(text, unheard)
+        self._heartbeat_at, self._heartbeat_text = now, text
+        self._update(text, unread)
 
-    def _beat(self, text: str, unheard: int) -> None:
-        note = (
-            f" ({unheard} message{'s' * (unheard > 1)} not read: the command takes its input once)" if unheard else ""
-        )
+    def _update(self, text: str, unread: int) -> None:
+        note = f" ({unread} message{'s' * (unread > 1)} not read: the command takes its input once)" if unread else ""
         try:
-            self._desk.step(self.work_id, "update", {"channel": self.channel, "message": text + note})
-            self.tell("heartbeat", message=text + note)
-            if unheard:
-                self._desk.clear(self.work_id, self.channel)
+            self._client.step(self.work_id, "update", {"channel": self.channel, "message": text + note})
+            self.emit("heartbeat", message=text + note)
+            if unread:
+                self._client.acknowledge_all(self.work_id, self.channel)
         except RefusedByDaemon as error:
-            if error.code in MOOT:
+            if error.code in FINAL_REFUSALS:
                 self.stop("canceled")
-            elif error.code == "secret_like" and text != _HIDDEN:  # a sign of life without what the command has said
-                self._beat(_HIDDEN, unheard)
+            elif error.code == "secret_like" and text != _WITHHELD:  # a sign of life without what the command has said
+                self._update(_WITHHELD, unread)
         except ClientError:
             return  # the daemon is away: the next heartbeat tells

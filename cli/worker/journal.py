@@ -30,7 +30,7 @@ _SUFFIX = ".jsonl"
 _INPUT = ".input.json"
 
 
-class Entry:
+class JournalEntry:
     """The file of one job, locked by us. `records` are its lines; the last one says how far it has come."""
 
     def __init__(self, path: Path, stream: IO[bytes], records: list[dict[str, Any]]) -> None:
@@ -95,12 +95,13 @@ class Journal:
         self._folder = Path(folder)
         self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
 
-    def begin(self, **fields: Any) -> Entry:
+    def begin(self, **fields: Any) -> JournalEntry:
         """A new file with its first record, `taken`. Raises OSError."""
         path = self._folder / f"job_{secrets.token_hex(12)}{_SUFFIX}"
         with self._locked():
-            entry = Entry(path, _opened(path, os.O_CREAT | os.O_EXCL), [])
-            try_lock(entry._stream.fileno())  # it is new, and the folder is ours: nobody else has it
+            stream = _opened(path, os.O_CREAT | os.O_EXCL)
+            try_lock(stream.fileno())  # always succeeds: the file is new and the folder is locked
+            entry = JournalEntry(path, stream, [])
         try:
             entry.write("taken", **fields)
             sync_folder(self._folder)  # the file's name, too, survives a crash of the machine
@@ -109,7 +110,7 @@ class Journal:
             raise
         return entry
 
-    def abandoned(self) -> list[Entry]:
+    def abandoned(self) -> list[JournalEntry]:
         """The files whose workers died, oldest first, locked by us. A file without a whole first line says nothing, and goes."""
         with self._locked():
             found = [entry for path in self._folder.glob(f"*{_SUFFIX}") if (entry := _claim(path)) is not None]
@@ -130,7 +131,7 @@ def _opened(path: Path, flags: int = 0) -> IO[bytes]:
     return os.fdopen(os.open(path, os.O_RDWR | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW | flags, 0o600), "a+b")
 
 
-def _claim(path: Path) -> Entry | None:
+def _claim(path: Path) -> JournalEntry | None:
     """The file, if its worker is gone. A line that a crash cut short is cut off, so that the next one is whole."""
     try:
         stream = _opened(path)
@@ -141,9 +142,9 @@ def _claim(path: Path) -> Entry | None:
         return None
     stream.seek(0)
     data = stream.read()
-    whole = data[: data.rfind(b"\n") + 1]
-    stream.truncate(len(whole))
-    return Entry(path, stream, _records(whole))
+    complete = data[: data.rfind(b"\n") + 1]
+    stream.truncate(len(complete))
+    return JournalEntry(path, stream, _records(complete))
 
 
 def _records(data: bytes) -> list[dict[str, Any]]:

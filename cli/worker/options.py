@@ -7,7 +7,7 @@ from typing import Any
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class WorkerOptions:
     """One worker. Times are seconds; `accept` maps `intent`, `from` and `kind` to the values that are taken (none: all).
 
     `queue_when_busy` leaves works waiting that find no free slot, instead of rejecting them. `rerun` starts a command again

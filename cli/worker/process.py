@@ -20,14 +20,14 @@ LINE_BYTES = 4_096
 """How far back the last line is looked for."""
 TICK = 0.1
 """Seconds between two looks at the clock and at the command while it says nothing."""
-LINGER = 0.5
+OUTPUT_GRACE = 0.5
 """Seconds that what the command left running may still write, after the command itself has ended."""
 _RECEIVE_BYTES = 65_536
 
 StopReason = Literal["timeout", "canceled", "stopped"]
 
 
-class Tail:
+class OutputTail:
     """The end of a stream of bytes, `keep` of them or up to twice as many, and how much there was in all."""
 
     __slots__ = ("_data", "_keep", "total")
@@ -49,7 +49,7 @@ class Tail:
         """Whether `text` is without the beginning."""
         return self.total > TAIL_BYTES
 
-    def whole(self) -> bytes | None:
+    def complete(self) -> bytes | None:
         """All of the stream; None when it was more than `keep`."""
         return bytes(self._data) if self.total <= self._keep else None
 
@@ -64,7 +64,7 @@ class Tail:
         return next((line.strip() for line in reversed(lines) if line.strip()), "")
 
 
-class Ended(NamedTuple):
+class ProcessExit(NamedTuple):
     """How a command ended: its return code as Popen has it (negative: by a signal), why we ended it, how long it ran."""
 
     code: int
@@ -86,7 +86,7 @@ class Process:
         keep: int = TAIL_BYTES,
     ) -> None:
         """Start it, in a session and so in a process group of its own; `keep` so much of what it prints. Raises OSError."""
-        self.stdout, self.stderr = Tail(keep), Tail()
+        self.stdout, self.stderr = OutputTail(keep), OutputTail()
         self._latest = self.stdout
         self._token = token
         self._stop: StopReason | None = None
@@ -117,7 +117,7 @@ class Process:
         with self._lock:
             self._stop = self._stop or reason
 
-    def run(self, time_limit: float, grace: float) -> Ended:
+    def run(self, time_limit: float, grace: float) -> ProcessExit:
         """Read until the command has ended by itself, or been ended: after `time_limit` seconds or by `stop`, by SIGTERM
         to all of its processes, and SIGKILL `grace` seconds later."""
         with selectors.DefaultSelector() as selector:
@@ -128,13 +128,13 @@ class Process:
                     self.stop("timeout")
             if self._stop is not None:
                 self._end(selector, grace)
-            self._sweep(selector)
+            self._terminate_rest(selector)
             seconds = self.seconds
             code = self._popen.wait()
         for stream in (self._popen.stdout, self._popen.stderr):
             assert stream is not None
             stream.close()
-        return Ended(code, self._stop, seconds)
+        return ProcessExit(code, self._stop, seconds)
 
     def _register(self, selector: selectors.BaseSelector) -> None:
         for stream, tail in ((self._popen.stdout, self.stdout), (self._popen.stderr, self.stderr)):
@@ -148,7 +148,7 @@ class Process:
 
     def _read(self, selector: selectors.BaseSelector, timeout: float) -> None:
         if not selector.get_map():  # it closed its output: nothing to wait for but the command itself
-            time.sleep(min(timeout, worker_group.LOOK_AGAIN))
+            time.sleep(min(timeout, worker_group.POLL_INTERVAL))
             return
         for key, _ in selector.select(timeout):
             try:
@@ -165,18 +165,18 @@ class Process:
         """End the whole group and whoever left it. Reading goes on, so that last words do not block anybody."""
         worker_group.send(signal.SIGTERM, self._token, self.pid)
         deadline = time.monotonic() + grace
-        while worker_group.living(self._token, self.pid) and time.monotonic() < deadline + worker_group.PATIENCE:
+        while worker_group.living_pids(self._token, self.pid) and time.monotonic() < deadline + worker_group.KILL_WAIT:
             if time.monotonic() >= deadline:
                 worker_group.send(signal.SIGKILL, self._token, self.pid)
             self._read(selector, TICK)
 
-    def _sweep(self, selector: selectors.BaseSelector) -> None:
+    def _terminate_rest(self, selector: selectors.BaseSelector) -> None:
         """Read what is left, then end what the command left in its group: nothing of a job outlives its report there."""
-        deadline = time.monotonic() + LINGER
+        deadline = time.monotonic() + OUTPUT_GRACE
         while selector.get_map() and time.monotonic() < deadline:
             self._read(selector, TICK)
         with contextlib.suppress(PermissionError):  # all that is left in it belongs to another user
             os.killpg(self.pid, signal.SIGKILL)
-        deadline = time.monotonic() + LINGER
+        deadline = time.monotonic() + OUTPUT_GRACE
         while selector.get_map() and time.monotonic() < deadline:  # a detached child may hold the pipe for ever
             self._read(selector, TICK)

@@ -15,14 +15,14 @@ from pathlib import Path
 
 JOB_VARIABLE = "AGH_JOB"
 """The environment variable that holds a command's token."""
-LOOK_AGAIN = 0.05
+POLL_INTERVAL = 0.05
 """Seconds between two looks at processes that are being ended."""
-PATIENCE = 10.0
+KILL_WAIT = 10.0
 """Seconds after SIGKILL for processes that it does not end at once: stuck in the kernel, or another user's (sudo)."""
 _PROC = Path("/proc")
 
 
-def living(token: str, group: int = 0) -> list[int]:
+def living_pids(token: str, group: int = 0) -> list[int]:
     """Pids of the living processes that carry `token` or belong to process group `group` (0: no group)."""
     return [pid for pid in _pids() if _belongs(pid, token, group)]
 
@@ -50,10 +50,10 @@ def end(token: str, group: int, grace: float) -> int:
     """SIGTERM, and SIGKILL after `grace` seconds, until nothing of the command lives that can be ended; how many it was."""
     count = send(signal.SIGTERM, token, group)
     deadline = time.monotonic() + grace
-    while living(token, group) and time.monotonic() < deadline + PATIENCE:
+    while living_pids(token, group) and time.monotonic() < deadline + KILL_WAIT:
         if time.monotonic() >= deadline:
             send(signal.SIGKILL, token, group)
-        time.sleep(LOOK_AGAIN)
+        time.sleep(POLL_INTERVAL)
     return count
 
 
@@ -63,7 +63,7 @@ def start_time(pid: int) -> int | None:
     return int(fields[19]) if fields else None
 
 
-def is_the_same(pid: int, started: int | None) -> bool:
+def is_same_process(pid: int, started: int | None) -> bool:
     """Whether `pid` is still the process that began at `started`, and not another one under its number."""
     return started is not None and start_time(pid) == started
 

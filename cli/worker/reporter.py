@@ -37,7 +37,7 @@ class Reporter:
         self._lock = threading.Lock()
         self.lost = False
 
-    def tell(self, event: str, **more: Any) -> None:
+    def emit(self, event: str, **more: Any) -> None:
         """One event; `more` are its members."""
         item = {"event": event, "at_ms": time.time_ns() // 1_000_000, **more}
         with self._lock:

@@ -7,13 +7,13 @@ import signal
 from typing import Any, NamedTuple, NoReturn
 
 from aghbus.cli.app.text import safe
-from aghbus.cli.worker.process import Ended, Process
+from aghbus.cli.worker.process import Process, ProcessExit
 
 MESSAGE_CHARACTERS = 500
 """Longest message of a trace: a line to read at a glance."""
 
 
-class Outcome(NamedTuple):
+class JobOutcome(NamedTuple):
     """What is to be reported: `verb` complete or fail; None when the work has ended without us and nothing is sent."""
 
     verb: str | None
@@ -28,28 +28,28 @@ def line(text: str) -> str:
     return shown if len(shown) <= MESSAGE_CHARACTERS else shown[: MESSAGE_CHARACTERS - 1] + "…"
 
 
-def outcome(process: Process, ended: Ended, time_limit: float) -> Outcome:
+def outcome_of(process: Process, ended: ProcessExit, time_limit: float) -> JobOutcome:
     """What a command's end means: exit code 0 completes the work, everything else fails it; canceled, nothing is said."""
     if ended.stopped == "canceled":
-        return Outcome(None, None, None, [])
+        return JobOutcome(None, None, None, [])
     result = _result(process, ended)
     if ended.stopped == "timeout":
         result["timeout"] = True
-        return Outcome("fail", f"timed out after {time_limit:g} s", result, [])
+        return JobOutcome("fail", f"timed out after {time_limit:g} s", result, [])
     if ended.stopped == "stopped":
-        return Outcome("fail", "the worker was stopped before the command had ended", result, [])
+        return JobOutcome("fail", "the worker was stopped before the command had ended", result, [])
     if ended.code == 0:
         said = line(process.stdout.last_line()) if "output" not in result else ""
-        return Outcome("complete", said or None, result, [])
-    return Outcome("fail", line(process.stderr.last_line()) or _how(ended.code), result, [])
+        return JobOutcome("complete", said or None, result, [])
+    return JobOutcome("fail", line(process.stderr.last_line()) or _how(ended.code), result, [])
 
 
-def failed(message: str, **result: Any) -> Outcome:
+def failed(message: str, **result: Any) -> JobOutcome:
     """A job that failed without its command having an end that we saw."""
-    return Outcome("fail", line(message), {"exit_code": None, **result}, [])
+    return JobOutcome("fail", line(message), {"exit_code": None, **result}, [])
 
 
-def _result(process: Process, ended: Ended) -> dict[str, Any]:
+def _result(process: Process, ended: ProcessExit) -> dict[str, Any]:
     result: dict[str, Any] = {
         "exit_code": ended.code if ended.code >= 0 else 128 - ended.code,  # as shells report a signal
         "stderr": process.stderr.text(),

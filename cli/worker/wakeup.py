@@ -11,8 +11,8 @@ from collections.abc import Iterator
 WATCHED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 
-class Bell:
-    """A pipe to oneself: `ring` from anywhere ends a `wait` of the main thread, or the next one. `signals` counts signals."""
+class Wakeup:
+    """A pipe to oneself: `wake` from anywhere ends a `wait` of the main thread, or the next one. `signals` counts signals."""
 
     def __init__(self) -> None:
         self._reader, self._writer = os.pipe()
@@ -20,7 +20,7 @@ class Bell:
         os.set_blocking(self._writer, False)
         self.signals: list[signal.Signals] = []
 
-    def ring(self) -> None:
+    def wake(self) -> None:
         """Wake the main thread."""
         with contextlib.suppress(BlockingIOError):  # full: it will wake all the same
             os.write(self._writer, b"!")
@@ -45,4 +45,4 @@ class Bell:
 
     def _on_signal(self, number: int, frame: object) -> None:
         self.signals.append(signal.Signals(number))
-        self.ring()
+        self.wake()

@@ -1,36 +1,56 @@
-"""What happens to running jobs from outside: events of their works, and the clock of their heartbeats. A thread for each."""
+"""Two threads beside the jobs: one follows the daemon's events, the other sends heartbeats when they are due."""
 
 from __future__ import annotations
 
 import threading
 import time
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import Any, Protocol
 
 from aghbus.cli.app.message_text import TERMINAL
-from aghbus.cli.worker.daemon_client import GaveUp
+from aghbus.cli.worker.daemon_client import DaemonClient, RetryAbandoned
+from aghbus.cli.worker.job import Job
 from aghbus.client.api import Api
 from aghbus.client.errors import ClientError
 from aghbus.client.events import LAST_PAUSE, follow
 
-if TYPE_CHECKING:
-    from aghbus.cli.worker.worker import Worker
-
 KINDS = ["say", "capability", "receipt", "trace"]
-"""What can belong to a work."""
-SHORTEST_BEAT = 0.05
-"""Seconds between two looks at what heartbeats are due, at least."""
+"""Kinds of envelopes that can belong to a work."""
+MIN_HEARTBEAT_CHECK = 0.05
+"""Shortest time between two checks for due heartbeats, in seconds."""
 
 
-class EventWatch:
-    """Follows the daemon's events from `since` on, for ever: wakes the worker for new work, and ends what was called off."""
+class RunningJobs(Protocol):
+    """What the two threads need of the worker: its jobs, the daemon, and a way to wake its main thread."""
 
-    def __init__(self, worker: Worker, api: Api, since: int) -> None:
+    @property
+    def client(self) -> DaemonClient:
+        """Calls of the daemon."""
+        ...
+
+    def jobs(self) -> Sequence[Job]:
+        """The jobs of this worker."""
+        ...
+
+    def job(self, channel: str, work_id: str) -> Job | None:
+        """The job of a work; None when this worker has none."""
+        ...
+
+    def wake(self) -> None:
+        """Make the main thread look for works."""
+        ...
+
+
+class EventWatcher:
+    """Follows the daemon's events after sequence `since`: wakes the worker for new works, and stops jobs of canceled ones."""
+
+    def __init__(self, worker: RunningJobs, api: Api, since: int) -> None:
         self._worker = worker
         self._api = api
         self._since = since
 
     def start(self) -> None:
-        """Begin, in a thread that ends with the process."""
+        """Start the thread; it ends with the process."""
         threading.Thread(target=self._run, name="events", daemon=True).start()
 
     def _run(self) -> None:
@@ -39,51 +59,51 @@ class EventWatch:
                 for event in follow(self._api, [("kind", KINDS)], self._since, lambda why: None):
                     self._since = event["seq"]
                     self._on_event(event)
-            except (ClientError, GaveUp):
-                time.sleep(LAST_PAUSE)  # away for longer than a stream waits: the worker's own requests say so
+            except (ClientError, RetryAbandoned):
+                time.sleep(LAST_PAUSE)  # the daemon is unreachable for longer than the stream retries
 
     def _on_event(self, event: dict[str, Any]) -> None:
         message, change = event.get("message"), event.get("work")
         if event["type"] == "gap" or message is None:
-            self._look_at_all()
+            self._check_all_jobs()
         elif change is not None:
             self._on_change(message, change)
 
     def _on_change(self, message: dict[str, Any], change: dict[str, Any]) -> None:
         job = self._worker.job(message["channel"], change["work_id"])
         if job is None:
-            self._worker.bell.ring()
+            self._worker.wake()
         elif change["after"] in TERMINAL:
-            job.stop("canceled")  # without effect when it was our own trace: the command has ended then
+            job.stop("canceled")  # no effect when the trace was our own: the command has ended by then
         elif (
             message["direction"] == "in" and message["kind"] in ("say", "capability") and change["outcome"] != "opened"
         ):
-            job.heard()
+            job.note_unread_message()
 
-    def _look_at_all(self) -> None:
-        """Retention removed events before we saw them: ask for what they would have said."""
+    def _check_all_jobs(self) -> None:
+        """Retention removed events before we received them: read the state of every work instead."""
         for job in self._worker.jobs():
-            if self._worker.desk.state(job.work_id, job.channel) in TERMINAL:
+            if self._worker.client.state(job.work_id, job.channel) in TERMINAL:
                 job.stop("canceled")
-        self._worker.bell.ring()
+        self._worker.wake()
 
 
-class Pulse:
-    """Gives every running job its heartbeats. Apart from the jobs, so that a daemon that hangs stops no command's clock."""
+class HeartbeatTimer:
+    """Sends the heartbeats of all running jobs from one thread, so that a slow daemon does not delay any job's timeout."""
 
-    def __init__(self, worker: Worker, interval: float) -> None:
+    def __init__(self, worker: RunningJobs, interval: float) -> None:
         self._worker = worker
-        self._pause = max(SHORTEST_BEAT, min(0.5, interval / 4))
+        self._pause = max(MIN_HEARTBEAT_CHECK, min(0.5, interval / 4))
 
     def start(self) -> None:
-        """Begin, in a thread that ends with the process."""
-        threading.Thread(target=self._run, name="pulse", daemon=True).start()
+        """Start the thread; it ends with the process."""
+        threading.Thread(target=self._run, name="heartbeats", daemon=True).start()
 
     def _run(self) -> None:
         while True:
             time.sleep(self._pause)
             for job in self._worker.jobs():
                 try:
-                    job.pulse(time.monotonic())
-                except GaveUp:
+                    job.send_heartbeat(time.monotonic())
+                except RetryAbandoned:
                     return

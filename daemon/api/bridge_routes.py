@@ -34,11 +34,11 @@ class StreamQuery(q.Query, frozen=True):
     since: q.Since | None = None
 
 
-async def hand_over(
+async def submit(
     service: Service, call: Call[ByFormat, Any, bridge_api.BridgeSubmitRequest]
 ) -> bridge_api.BridgeSubmitResponse:
     """A foreign message of our own agent onto the bus."""
-    return await service.bridge_hand_over(call.path.format, call.ask)
+    return await service.bridge_submit(call.path.format, call.ask)
 
 
 def stream(
@@ -70,7 +70,7 @@ BRIDGE_ROUTES: Final = (
         "/v1/bridge/{format}",
         "Hand over a foreign message",
         bridge_api.BridgeSubmitResponse,
-        hand_over,
+        submit,
         parameters=ByFormat,
         ask=bridge_api.BridgeSubmitRequest,
         status=201,

@@ -7,7 +7,7 @@ from msgspec import Meta
 from aghbus.daemon.api import queries as q
 from aghbus.daemon.api.handlers import Call
 from aghbus.daemon.api.route import Route
-from aghbus.daemon.chains.api import ChainApi
+from aghbus.daemon.api.service import Service
 from aghbus.protocol.api.base import EmptyRequest
 from aghbus.protocol.api.chains import ChainAnswerRequest, ChainRun, ChainRunsResponse, ChainStartRequest
 from aghbus.protocol.chains.run import RunState
@@ -33,27 +33,27 @@ class RunQuery(q.Query, frozen=True):
     wait: Annotated[float, Meta(ge=0, le=MAX_WAIT)] = 0.0
 
 
-async def start(service: ChainApi, call: Call[Any, Any, ChainStartRequest]) -> ChainRun:
+async def start(service: Service, call: Call[Any, Any, ChainStartRequest]) -> ChainRun:
     """Begins a run."""
     return await service.chain_start(call.ask)
 
 
-async def runs(service: ChainApi, call: Call[Any, RunsQuery, Any]) -> ChainRunsResponse:
+async def runs(service: Service, call: Call[Any, RunsQuery, Any]) -> ChainRunsResponse:
     """The runs."""
     return await service.chain_runs(states=call.query.state, limit=call.query.limit)
 
 
-async def run(service: ChainApi, call: Call[q.ById, RunQuery, Any]) -> ChainRun:
+async def run(service: Service, call: Call[q.ById, RunQuery, Any]) -> ChainRun:
     """One run, at once or after its next change."""
     return await service.chain_run(call.path.id, since=call.query.since, wait=call.query.wait)
 
 
-async def answer(service: ChainApi, call: Call[q.ById, Any, ChainAnswerRequest]) -> ChainRun:
+async def answer(service: Service, call: Call[q.ById, Any, ChainAnswerRequest]) -> ChainRun:
     """An answer for a run that waits."""
     return await service.chain_answer(call.path.id, call.ask)
 
 
-async def cancel(service: ChainApi, call: Call[q.ById, Any, Any]) -> ChainRun:
+async def cancel(service: Service, call: Call[q.ById, Any, Any]) -> ChainRun:
     """Calls a run off."""
     return await service.chain_cancel(call.path.id)
 

@@ -10,9 +10,9 @@ from aghbus.daemon.config.layers import MAX_CONFIG_BYTES, Problem
 from aghbus.daemon.config.settings import Settings
 from aghbus.daemon.state.context import Core
 from aghbus.protocol.adapters.agentos.adapter import AgentOsOptions
-from aghbus.protocol.adapters.humaninloop.adapter import Options as HumanInLoopOptions
-from aghbus.protocol.adapters.model import Adapter, Agents
-from aghbus.protocol.adapters.registry import FORMATS, Options, adapter_for
+from aghbus.protocol.adapters.humaninloop.adapter import HumanInLoopOptions
+from aghbus.protocol.adapters.model import Adapter, AgentMap
+from aghbus.protocol.adapters.registry import FORMATS, AdapterOptions, adapter_for
 from aghbus.protocol.adapters.sacp.adapter import SacpOptions
 from aghbus.protocol.adapters.sacp.guardrails import Guardrail, read_guardrails
 from aghbus.protocol.adapters.sentient.adapter import SentientOptions
@@ -22,7 +22,7 @@ from aghbus.protocol.text import escape
 _CONVERSATION: Final = frozenset({"say", "capability", "receipt", "trace"})
 
 
-class FormatsError(AghbusError):
+class FormatFileError(AghbusError):
     """A file that a setting names cannot be used; `problem` says which and why."""
 
     def __init__(self, problem: Problem) -> None:
@@ -30,18 +30,18 @@ class FormatsError(AghbusError):
         self.problem = problem
 
 
-class Formats:
-    """The adapters of a running daemon; `take_over` after its settings or the files that they name changed."""
+class FormatAdapters:
+    """The adapters of a running daemon; `reload` after its settings or the files that they name changed."""
 
     def __init__(self, settings: Settings) -> None:
         """Raises FormatsError."""
         self._adapters = adapters(settings)
 
-    def take_over(self, settings: Settings) -> None:
+    def reload(self, settings: Settings) -> None:
         """New adapters. Raises FormatsError, and keeps the old ones then."""
         self._adapters = adapters(settings)
 
-    def of(self, name: str) -> Adapter:
+    def get(self, name: str) -> Adapter:
         """The adapter of a format. Raises NotFound for a name that is none."""
         found = self._adapters.get(name)
         if found is None:
@@ -51,7 +51,7 @@ class Formats:
 
 def adapters(settings: Settings) -> dict[str, Adapter]:
     """Every format's adapter with the options of `settings`. Raises FormatsError for a file that cannot be used."""
-    options = Options(
+    options = AdapterOptions(
         sentient=SentientOptions(user=settings.sentient.user, memory_agent=settings.sentient.memory_agent),
         humaninloop=HumanInLoopOptions(feature_root=settings.humaninloop.feature_root),
         agentos=AgentOsOptions(strict=settings.agentos.strict, manifest=_manifest(settings.agentos.manifest)),
@@ -60,7 +60,7 @@ def adapters(settings: Settings) -> dict[str, Adapter]:
     return {name: adapter_for(name, options) for name in FORMATS}
 
 
-def problems_of(settings: Settings) -> Iterator[Problem]:
+def find_problems(settings: Settings) -> Iterator[Problem]:
     """What is wrong with the bridge's settings that a rule for one key cannot see."""
     seen: dict[str, str] = {}
     for entry in settings.bridge.agents:
@@ -69,30 +69,30 @@ def problems_of(settings: Settings) -> Iterator[Problem]:
             yield Problem("bridge.agents", "settings", f"names two peers for the agent {escape(name)}", "keep one")
     try:
         adapters(settings)
-    except FormatsError as error:
+    except FormatFileError as error:
         yield error.problem
 
 
-def handed_kinds(adapter: Adapter) -> frozenset[str]:
+def delivered_kinds(adapter: Adapter) -> frozenset[str]:
     """The kinds of envelopes that agents of a format get: all conversation, unless the format says otherwise."""
     kinds: frozenset[str] = getattr(adapter, "handed_kinds", _CONVERSATION)
     return kinds
 
 
-def agents(core: Core, channel: str, us: str | None = None) -> Agents:
+def agents(core: Core, channel: str, us: str | None = None) -> AgentMap:
     """The agent map as configured, with what presence on `channel` knows where look-up is switched on.
 
     `us` is the one of our ids that our own agents stand behind (None: that of now).
     """
     lookup = core.settings.bridge.lookup
     found: Mapping[str, tuple[str, ...]] = {} if lookup == "off" else _found(core, channel, lookup)
-    configured = names(core.settings)
+    configured = configured_agents(core.settings)
     if us is not None and us != core.us:
         configured = {name: us if peer == core.us else peer for name, peer in configured.items()}
-    return Agents(names=configured, found=found)
+    return AgentMap(names=configured, found=found)
 
 
-def names(settings: Settings) -> dict[str, str]:
+def configured_agents(settings: Settings) -> dict[str, str]:
     """The configured map of agent name to peer id. The last `=` of an entry divides: a peer id holds none."""
     pairs = (entry.rpartition("=") for entry in settings.bridge.agents)
     return {name: peer for name, _, peer in pairs}
@@ -158,5 +158,5 @@ def _text(path: str, key: str) -> str:
         raise _broken(key, path, f"is not UTF-8 at byte {error.start}", "") from None
 
 
-def _broken(key: str, path: str, rule: str, hint: str) -> FormatsError:
-    return FormatsError(Problem(key, f"file {path}", rule, hint))
+def _broken(key: str, path: str, rule: str, hint: str) -> FormatFileError:
+    return FormatFileError(Problem(key, f"file {path}", rule, hint))

@@ -6,12 +6,12 @@ from functools import partial
 from typing import Final
 
 from aghbus.daemon.artifacts.store import Unreachable
-from aghbus.daemon.bridge.adapters import Formats, agents, handed_kinds
-from aghbus.daemon.bridge.inbound import Arrivals, Arrived, portions
+from aghbus.daemon.bridge.adapters import FormatAdapters, agents, delivered_kinds
+from aghbus.daemon.bridge.inbound import InboundTranslator, StoredEnvelope, chunks
 from aghbus.daemon.send.closing import accept_work
 from aghbus.daemon.send.sender import Batch, Sender
 from aghbus.daemon.state.context import Core
-from aghbus.protocol.adapters.model import Agents
+from aghbus.protocol.adapters.model import AgentMap
 from aghbus.protocol.api.bridge import BridgeAckResponse, BridgeMessage, Format
 from aghbus.protocol.api.messages import Event
 from aghbus.protocol.errors import InvalidRequest, NotFound
@@ -24,18 +24,18 @@ from aghbus.store.tables.envelopes import EnvelopeFilter, find
 from aghbus.store.tables.events import gap_after
 
 _PAGE: Final = 32  # envelopes turned into messages in one transaction: some milliseconds of the loop
-_PAUSE: Final = 1.0  # seconds before a message that lies beyond an unreachable broker is fetched again
+_RETRY_DELAY: Final = 1.0  # seconds before a message that lies beyond an unreachable broker is fetched again
 _ACKED_AT_ONCE: Final = 500  # ours, inbox items and works that one acknowledgement settles; the next one goes on
 
 
-class HandOut:
+class MessageDelivery:
     """The way out of all formats."""
 
-    def __init__(self, core: Core, sender: Sender, formats: Formats, arrivals: Arrivals) -> None:
+    def __init__(self, core: Core, sender: Sender, formats: FormatAdapters, translator: InboundTranslator) -> None:
         self._core = core
         self._sender = sender
         self._formats = formats
-        self._arrivals = arrivals
+        self._arrivals = translator
 
     async def stream(self, name: Format, since: int | None) -> AsyncIterator[Sequence[BridgeMessage | Event]]:
         """Messages after `since` until the daemon drains; a `gap` first where retention removed some of what they may have been
@@ -47,7 +47,7 @@ class HandOut:
         A message in the artifact store that the broker does not give away for the moment holds up those after it.
         """
         core = self._core
-        wanted = EnvelopeFilter(kinds=handed_kinds(self._formats.of(name)), told=True)
+        wanted = EnvelopeFilter(kinds=delivered_kinds(self._formats.get(name)), told=True)
         position = since
         if position is None:
             position = await core.store.write(lambda tx: bridge.position(tx, _position(name)))
@@ -57,18 +57,18 @@ class HandOut:
         while True:
             upto = core.announcer.seq
             page = await find(core.store.reader, wanted, since=position, limit=_PAGE)
-            arrived: list[Arrived] = []
-            missed = False
+            arrived: list[StoredEnvelope] = []
+            unreachable = False
             try:
                 async for item in self._read(name, page.seqs):
                     arrived.append(item)
             except Unreachable:
-                missed = True
-            if handed := await self._hand_all(name, arrived, unsettled=since is None):
-                yield handed
-            if missed:
+                unreachable = True
+            if delivered := await self._translate_all(name, arrived, only_open=since is None):
+                yield delivered
+            if unreachable:
                 position = arrived[-1].kept.seq if arrived else position
-                await asyncio.sleep(_PAUSE)
+                await asyncio.sleep(_RETRY_DELAY)
             else:
                 position = max(position, page.next_since)
                 if position < upto:
@@ -78,17 +78,17 @@ class HandOut:
             if core.announcer.seq <= position:
                 await core.announcer.wait()
 
-    async def one(self, name: Format, seq: int) -> BridgeMessage:
+    async def get(self, name: Format, seq: int) -> BridgeMessage:
         """The message of one envelope of ours. Raises NotFound when there is none in this format, Unreachable."""
-        self._formats.of(name)
-        found = await self._hand_all(name, [item async for item in self._read(name, [seq])])
+        self._formats.get(name)
+        found = await self._translate_all(name, [item async for item in self._read(name, [seq])])
         if not found:
             raise NotFound(f"message {seq}: is none for an agent of the format {name}", hint="`aghctl messages list`")
         return found[0]
 
     async def ack(self, name: Format, seq: int) -> BridgeAckResponse:
         """Our agent has everything up to `seq`: inbox items are acked, works that were opened for it are accepted."""
-        self._formats.of(name)
+        self._formats.get(name)
         if seq > self._core.announcer.seq:
             raise InvalidRequest(f"seq: {seq} is beyond the last sequence, {self._core.announcer.seq}")
         position = await self._sender.send_all(lambda tx, batch: self._ack(tx, batch, name, seq))
@@ -103,40 +103,42 @@ class HandOut:
                 batch.add("receipt", rows)
         return bridge.move(tx, _position(name), seq)
 
-    async def _read(self, name: Format, seqs: list[int]) -> AsyncIterator[Arrived]:
+    async def _read(self, name: Format, seqs: list[int]) -> AsyncIterator[StoredEnvelope]:
         """Those of these envelopes that are for our agent, with their messages. Raises Unreachable at the first that cannot be
         fetched for the moment."""
         if not seqs:
             return
-        kinds = handed_kinds(self._formats.of(name))
+        kinds = delivered_kinds(self._formats.get(name))
         for kept in await bridge.kept_all(self._core.store.reader, seqs):
-            if self._is_ours(kept, kinds):
+            if self._is_for_agent(kept, kinds):
                 item = await self._arrivals.read(name, kept)
                 if item is not None:
                     yield item
 
-    async def _hand_all(self, name: Format, arrived: list[Arrived], *, unsettled: bool = False) -> list[BridgeMessage]:
-        """The messages of these envelopes; `unsettled` leaves out what needs no agent any more."""
+    async def _translate_all(
+        self, name: Format, arrived: list[StoredEnvelope], *, only_open: bool = False
+    ) -> list[BridgeMessage]:
+        """The messages of these envelopes; `only_open` leaves out what needs no agent any more."""
         if not arrived:
             return []
         known = known_agents(self._core, arrived)
 
-        def job(tx: Transaction, portion: list[Arrived]) -> list[BridgeMessage]:
-            open_ones = [item for item in portion if not (unsettled and bridge.is_settled(tx, item.kept))]
-            handed = [self._arrivals.hand(tx, name, item, known) for item in open_ones]
-            return [message for message in handed if message is not None]
+        def job(tx: Transaction, chunk: list[StoredEnvelope]) -> list[BridgeMessage]:
+            open_ones = [item for item in chunk if not (only_open and bridge.is_settled(tx, item.kept))]
+            delivered = [self._arrivals.translate(tx, name, item, known) for item in open_ones]
+            return [message for message in delivered if message is not None]
 
         made: list[BridgeMessage] = []
-        for portion in portions(arrived):
-            made += await self._core.store.write(partial(job, portion=portion))
+        for chunk in chunks(arrived):
+            made += await self._core.store.write(partial(job, chunk=chunk))
         return made
 
-    def _is_ours(self, kept: Kept, kinds: frozenset[str]) -> bool:
+    def _is_for_agent(self, kept: Kept, kinds: frozenset[str]) -> bool:
         """Whether it is for our agent, and not for a run of a chain, which asked for it itself."""
-        return not kept.of_run and self._arrivals.is_ours(kept, kinds)
+        return not kept.of_run and self._arrivals.is_for_agent(kept, kinds)
 
 
-def known_agents(core: Core, arrived: list[Arrived]) -> dict[str, Agents]:
+def known_agents(core: Core, arrived: list[StoredEnvelope]) -> dict[str, AgentMap]:
     """The agent map of each channel that these envelopes came on."""
     return {channel: agents(core, channel) for channel in {item.kept.channel for item in arrived}}
 

@@ -11,14 +11,14 @@ from aghbus.daemon.artifacts.store import Unreachable
 from aghbus.daemon.bridge import sentient_chain as chains
 from aghbus.daemon.bridge.adapters import agents
 from aghbus.daemon.bridge.deliver import known_agents
-from aghbus.daemon.bridge.format_log import WAITS, run_out
-from aghbus.daemon.bridge.inbound import Arrivals, Arrived, portions
+from aghbus.daemon.bridge.format_log import FORMAT_WITH_TIMEOUTS, expire
+from aghbus.daemon.bridge.inbound import InboundTranslator, StoredEnvelope, chunks
 from aghbus.daemon.send.sender import Batch, Sender
 from aghbus.daemon.state.context import Core
 from aghbus.protocol.adapters import common
 from aghbus.protocol.adapters.attachments import cut_result, cut_text
 from aghbus.protocol.adapters.derived_ids import envelope_id
-from aghbus.protocol.adapters.model import Agents, Place
+from aghbus.protocol.adapters.model import AgentMap, BridgeContext
 from aghbus.protocol.errors import InvalidRequest, Refused, Unavailable
 from aghbus.protocol.lifecycle import WorkView
 from aghbus.protocol.send import Draft
@@ -26,64 +26,68 @@ from aghbus.store.engine.transaction import Transaction
 from aghbus.store.errors import StoreUnavailable
 from aghbus.store.tables import bridge_log, works
 from aghbus.store.tables import bridge_messages as bridge
-from aghbus.store.tables.bridge_messages import Ended, Kept, StoreMemory
+from aghbus.store.tables.bridge_messages import Ended, Kept, StoredMessageHistory
 
 _POSITION: Final = "follower"
 _PAGE: Final = 100  # rows or works dealt with in one transaction
-_STRIDE: Final = (
+_SAVE_EVERY: Final = (
     5_000  # sequences after which the position is kept even if nothing was found: what a start looks through again
 )
-_WINDOW: Final = 20_000  # sequences looked through at once: others wait for the same reader
-_GATHER: Final = (
+_MAX_SCAN: Final = 20_000  # sequences looked through at once: others wait for the same reader
+_COALESCE: Final = (
     0.01  # seconds in which envelopes gather before they are looked at: a flood costs a hundred looks a second
 )
-_LONGEST: Final = 60.0  # seconds between two looks at what runs out: a wall clock may be set while we wait
-_LOOK: Final = 1.0  # seconds after which a look fetches no more messages: ends, and what runs out, come between
-_AFTER_FAILURE: Final = 1.0  # seconds
+_MAX_WAIT: Final = 60.0  # seconds between two looks at what runs out: a wall clock may be set while we wait
+_MAX_FETCH_TIME: Final = (
+    1.0  # seconds after which a look fetches no more messages: ends, and what runs out, come between
+)
+_RETRY_DELAY: Final = 1.0  # seconds
 _TOO_LARGE: Final = "the end of the next work was too large to be passed on whole"
 
 
 class Follower:
     """One task behind the store's sequence. What it writes is committed together with its position, or finds itself done."""
 
-    def __init__(self, core: Core, sender: Sender, arrivals: Arrivals) -> None:
+    def __init__(self, core: Core, sender: Sender, translator: InboundTranslator) -> None:
         self._core = core
         self._sender = sender
-        self._arrivals = arrivals
+        self._arrivals = translator
         self._position = 0
-        self._kept_at = 0
+        self._saved_position = 0
 
     async def run(self) -> None:
         """Follow until cancelled or drained."""
         self._position = await self._core.store.write(lambda tx: bridge.position(tx, _POSITION))
-        self._kept_at = self._position
-        stirred = True  # what ended while nobody looked
-        begun = self._core.announcer.seq
+        self._saved_position = self._position
+        ends_pending = True  # what ended while nobody looked
+        started_at_seq = self._core.announcer.seq
         due_ms: int | None = None
         while not self._core.announcer.closed:
-            upto = min(self._core.announcer.seq, self._position + _WINDOW)
+            upto = min(self._core.announcer.seq, self._position + _MAX_SCAN)
             try:
-                if self._position >= begun and not self._core.store.memory.bridged:
-                    await self._reach(upto)
+                if self._position >= started_at_seq and not self._core.store.memory.bridged:
+                    await self._advance(upto)
                 else:
-                    stirred = stirred or await bridge.ended_since(self._core.store.reader, self._position, upto)
-                    if stirred:
-                        await self._pass_ends_on()
-                        stirred = False
-                    missed = not await self._log_arrivals(upto)
-                    due_ms = await self._run_out()
-                    if missed:
-                        stirred = True  # what ends meanwhile may lie beyond what is looked through
-                        await asyncio.sleep(_AFTER_FAILURE)
+                    ends_pending = ends_pending or await bridge.ended_since(
+                        self._core.store.reader, self._position, upto
+                    )
+                    if ends_pending:
+                        await self._forward_ends()
+                        ends_pending = False
+                    unreachable = not await self._log_arrivals(upto)
+                    due_ms = await self._expire_due()
+                    if unreachable:
+                        ends_pending = True  # what ends meanwhile may lie beyond what is looked through
+                        await asyncio.sleep(_RETRY_DELAY)
             except StoreUnavailable:
-                await asyncio.sleep(_AFTER_FAILURE)
+                await asyncio.sleep(_RETRY_DELAY)
                 continue
             except Unavailable:
                 return  # draining: the next start finds it
             if self._core.announcer.seq <= self._position:
-                left = _LONGEST if due_ms is None else self._core.steps.seconds_until(due_ms)
-                await self._core.announcer.wait(min(max(left, 0.0), _LONGEST))
-                await asyncio.sleep(_GATHER)
+                left = _MAX_WAIT if due_ms is None else self._core.steps.seconds_until(due_ms)
+                await self._core.announcer.wait(min(max(left, 0.0), _MAX_WAIT))
+                await asyncio.sleep(_COALESCE)
 
     # the log
 
@@ -93,66 +97,66 @@ class Follower:
         False where one could not be fetched for the moment: the position stays before it.
         """
         core = self._core
-        seqs = await bridge.to_log(core.store.reader, WAITS, self._position, upto, _PAGE)
+        seqs = await bridge.to_log(core.store.reader, FORMAT_WITH_TIMEOUTS, self._position, upto, _PAGE)
         reached = seqs[-1] if len(seqs) == _PAGE else max(upto, self._position)
         arrived = []
-        missed = False
-        until = core.clock.monotonic() + _LOOK
+        unreachable = False
+        until = core.clock.monotonic() + _MAX_FETCH_TIME
         for kept in await bridge.kept_all(core.store.reader, seqs) if seqs else []:
-            if self._arrivals.is_ours(kept, frozenset({kept.kind})):
+            if self._arrivals.is_for_agent(kept, frozenset({kept.kind})):
                 try:
-                    item = await self._arrivals.read(WAITS, kept)
+                    item = await self._arrivals.read(FORMAT_WITH_TIMEOUTS, kept)
                 except Unreachable:
-                    reached, missed = kept.seq - 1, True
+                    reached, unreachable = kept.seq - 1, True
                     break
                 arrived += [item] if item is not None else []
             if core.clock.monotonic() >= until:
                 reached = kept.seq
                 break
         known = known_agents(core, arrived)
-        for portion in portions(arrived):
-            await core.store.write(partial(self._log_portion, portion=portion, known=known))
-        await self._reach(reached, found=bool(arrived))
-        return not missed
+        for chunk in chunks(arrived):
+            await core.store.write(partial(self._log_portion, chunk=chunk, known=known))
+        await self._advance(reached, found=bool(arrived))
+        return not unreachable
 
-    async def _reach(self, position: int, *, found: bool = False) -> None:
+    async def _advance(self, position: int, *, found: bool = False) -> None:
         """Everything up to `position` is dealt with; `found` when there was something in it."""
-        if found or position - self._kept_at >= _STRIDE:
+        if found or position - self._saved_position >= _SAVE_EVERY:
             await self._core.store.write(lambda tx: bridge.move(tx, _POSITION, position))
-            self._kept_at = position
+            self._saved_position = position
         self._position = max(position, self._position)
 
-    def _log_portion(self, tx: Transaction, portion: list[Arrived], known: Mapping[str, Agents]) -> None:
-        for item in portion:
-            self._arrivals.hand(tx, WAITS, item, known, now=item.kept.received_ms // 1000)
-        bridge.move(tx, _POSITION, portion[-1].kept.seq)
+    def _log_portion(self, tx: Transaction, chunk: list[StoredEnvelope], known: Mapping[str, AgentMap]) -> None:
+        for item in chunk:
+            self._arrivals.translate(tx, FORMAT_WITH_TIMEOUTS, item, known, now=item.kept.received_ms // 1000)
+        bridge.move(tx, _POSITION, chunk[-1].kept.seq)
 
-    async def _run_out(self) -> int | None:
+    async def _expire_due(self) -> int | None:
         """Rows whose time to live is over say so; when the next one's is, in Unix milliseconds."""
         if await bridge_log.nothing_due(self._core.store.reader):
             return None
 
         def job(tx: Transaction) -> int | None:
             for entry in bridge_log.due(tx, self._core.steps.settle(tx), _PAGE):
-                run_out(tx, entry)
+                expire(tx, entry)
             return bridge_log.next_due_ms(tx)
 
         return await self._core.store.write(job)
 
     # ends
 
-    async def _pass_ends_on(self) -> None:
-        while await self._sender.send_all(self._some_ends):
+    async def _forward_ends(self) -> None:
+        while await self._sender.send_all(self._forward_batch):
             pass
 
-    def _some_ends(self, tx: Transaction, batch: Batch) -> int:
+    def _forward_batch(self, tx: Transaction, batch: Batch) -> int:
         found = bridge.ended(tx, _PAGE)
         for end in found:
-            self._pass_on(tx, batch, end)
+            self._forward_end(tx, batch, end)
             bridge.unlink(tx, end)
         return len(found)
 
-    def _pass_on(self, tx: Transaction, batch: Batch, end: Ended) -> None:
+    def _forward_end(self, tx: Transaction, batch: Batch, end: Ended) -> None:
         """The work in hand ends as the next one did; the memory agent is told when no message of the chain ended it.
 
         Neither holds up the other.
@@ -168,7 +172,7 @@ class Follower:
         if end.in_hand is not None and end.in_hand_channel is not None:
             in_hand = works.load(tx, end.workspace_id, end.in_hand_channel, end.in_hand)
         us = core.identities.part_in(work if in_hand is None else in_hand) or core.us
-        place = Place(
+        context = BridgeContext(
             us=us,
             workspace_id=work.workspace_id,
             channel=work.channel,
@@ -177,9 +181,9 @@ class Follower:
             agents=agents(core, work.channel, us),
         )
         if in_hand is not None and not in_hand.is_terminal:
-            self._send_one(batch, work, _closings(place, in_hand, work, ending))
-        if _ended_outside(ending):
-            told = self._memory_draft(tx, place, work)
+            self._send_one(batch, work, _closing_drafts(context, in_hand, work, ending))
+        if _ended_outside_chain(ending):
+            told = self._memory_draft(tx, context, work)
             self._send_one(batch, work, () if told is None else (told,))
 
     def _send_one(self, batch: Batch, ended: WorkView, drafts: tuple[Draft, ...]) -> None:
@@ -196,37 +200,39 @@ class Follower:
             self._core.counters.add("bridge.not_passed_on")
             self._core.log.error("the end of a work could not be passed on work=%s cause=%s", ended.work_id, cause)
 
-    def _memory_draft(self, tx: Transaction, place: Place, work: WorkView) -> Draft | None:
+    def _memory_draft(self, tx: Transaction, context: BridgeContext, work: WorkView) -> Draft | None:
         """What the memory agent is told of a chain that broke off: the last message is the one that opened the work."""
-        memory = StoreMemory(tx, chains.NAME, work.workspace_id, work.channel, place.us)
-        last = memory.opening(work)
+        history = StoredMessageHistory(tx, chains.NAME, work.workspace_id, work.channel, context.us)
+        last = history.opening(work)
         if last is None:
             return None
         entries = chains.entries_so_far(tx, work)
         session = str(last.message["metadata"]["session_id"])
         draft = chains.memory_draft(
-            self._core, place, session, last.message, entries, work.terminal_id or work.opening_id
+            self._core, context, session, last.message, entries, work.terminal_id or work.opening_id
         )
         return None if draft is None or draft.to == work.target else draft
 
 
-def _closings(place: Place, in_hand: WorkView, following: WorkView, ending: Kept | None) -> tuple[Draft, ...]:
+def _closing_drafts(
+    context: BridgeContext, in_hand: WorkView, following: WorkView, ending: Kept | None
+) -> tuple[Draft, ...]:
     """The trace that ends the work in hand with the state, result and message that ended the next one.
 
     What passes it on is longer than what ended that: behind the whole come a cut one and one with the state alone.
     """
-    other = in_hand.other(place.us)
+    other = in_hand.other(context.us)
     message_id = envelope_id(
-        chains.NAME, "closing", place.us, other, following.terminal_id or following.opening_id, in_hand.work_id
+        chains.NAME, "closing", context.us, other, following.terminal_id or following.opening_id, in_hand.work_id
     )
     whole = common.trace(
-        place,
+        context,
         in_hand,
         message_id,
         _closing_body(following, ending),
         reply_to=in_hand.opening_id,
         causation_id=in_hand.opening_id,
-        ext={chains.MARK: following.terminal_id},
+        ext={chains.CLOSED_BY: following.terminal_id},
     )
     return (whole, *(msgspec.structs.replace(whole, body=body) for body in _shorter(dict(whole.body))))
 
@@ -250,7 +256,7 @@ def _closing_body(following: WorkView, ending: Kept | None) -> dict[str, Any]:
     return {"state": "failed", "message": f"the work of {following.target} ended without a result: {why}"}
 
 
-def _ended_outside(ending: Kept | None) -> bool:
+def _ended_outside_chain(ending: Kept | None) -> bool:
     """Whether the work ended by no message of the chain: not by one that a peer handed over, nor by an end passed on."""
     ext = chains.extensions(ending.raw) if ending is not None else {}
-    return not {f"{chains.NAME}.message", f"{chains.NAME}.message_ref", chains.MARK} & ext.keys()
+    return not {f"{chains.NAME}.message", f"{chains.NAME}.message_ref", chains.CLOSED_BY} & ext.keys()

@@ -7,15 +7,15 @@ import msgspec
 
 from aghbus.protocol.adapters import common
 from aghbus.protocol.adapters.agentos import log as agentos_log
-from aghbus.protocol.adapters.model import Plan
+from aghbus.protocol.adapters.model import SubmitPlan
 from aghbus.store.engine.transaction import Transaction
 from aghbus.store.tables import bridge_log
 from aghbus.store.tables.bridge_log import Entry
 
-WAITS: Final = "agentos"
+FORMAT_WITH_TIMEOUTS: Final = "agentos"
 """The format whose log knows answers and times to live."""
 
-LOGS_REFUSED: Final = frozenset({"sacp"})
+FORMATS_LOGGING_REFUSED: Final = frozenset({"sacp"})
 """Formats whose log has every message, whether or not it was sent (adapters.md, sacp: every response is a row)."""
 
 
@@ -38,7 +38,7 @@ def keep_record(
     if bridge_log.has(tx, name, seq):
         return
     due_ms = None
-    if name == WAITS:
+    if name == FORMAT_WITH_TIMEOUTS:
         kept = agentos_log.from_plain(record)
         message_id = kept.row.message_id
         due_ms = None if kept.waits is None else at_ms + kept.waits * 1000
@@ -60,7 +60,7 @@ def keep_record(
     )
 
 
-def judged_by_log(tx: Transaction, name: str, plan: Plan) -> Plan:
+def check_log_duplicate(tx: Transaction, name: str, plan: SubmitPlan) -> SubmitPlan:
     """A message that sends nothing leaves no envelope behind: its row alone tells whether it was handed over before."""
     if plan.refused or plan.repeats or plan.record is None or plan.foreign_id is None:
         return plan
@@ -73,15 +73,15 @@ def judged_by_log(tx: Transaction, name: str, plan: Plan) -> Plan:
     return msgspec.structs.replace(plan, findings=(*plan.findings, why))
 
 
-def run_out(tx: Transaction, entry: Entry) -> None:
+def expire(tx: Transaction, entry: Entry) -> None:
     """Nobody answered within the time to live: the row says `timeout`."""
     kept = agentos_log.from_plain(entry.record)
     bridge_log.replace(tx, entry.id, agentos_log.to_plain(agentos_log.timed_out(kept)))
 
 
-def shown(name: str, record: dict[str, Any]) -> dict[str, Any]:
+def public_row(name: str, record: dict[str, Any]) -> dict[str, Any]:
     """A row as the API shows it: of agentos the ten fields of its schema alone."""
-    row: dict[str, Any] = record["row"] if name == WAITS else record
+    row: dict[str, Any] = record["row"] if name == FORMAT_WITH_TIMEOUTS else record
     return row
 
 
@@ -96,4 +96,4 @@ def _answered(tx: Transaction, question: Entry, at_ms: int) -> None:
 
 def _question(tx: Transaction, message_id: str, direction: str) -> Entry | None:
     """The row of the message that one in this direction answers: it went the other way."""
-    return bridge_log.of_message(tx, WAITS, message_id, "out" if direction == "in" else "in")
+    return bridge_log.of_message(tx, FORMAT_WITH_TIMEOUTS, message_id, "out" if direction == "in" else "in")

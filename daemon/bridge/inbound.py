@@ -6,13 +6,13 @@ from typing import Any, Final, NamedTuple
 import msgspec
 
 from aghbus.daemon.artifacts.store import Artifacts, Unreachable
-from aghbus.daemon.bridge.adapters import Formats, agents
+from aghbus.daemon.bridge.adapters import FormatAdapters, agents
 from aghbus.daemon.bridge.format_log import keep_record
-from aghbus.daemon.bridge.large_messages import fetch
+from aghbus.daemon.bridge.large_messages import fetch_large
 from aghbus.daemon.jetstream.api import PREFIX
 from aghbus.daemon.state.context import Core
 from aghbus.protocol.adapters.attachments import not_fetched
-from aghbus.protocol.adapters.model import Agents, Arrival, Finding, Handed, Place
+from aghbus.protocol.adapters.model import AgentMap, BridgeContext, BridgedEnvelope, Delivered, Finding
 from aghbus.protocol.api.bridge import BridgeMessage, Format
 from aghbus.protocol.envelope import Envelope, parse
 from aghbus.protocol.errors import ProtocolError
@@ -20,14 +20,14 @@ from aghbus.protocol.lifecycle import WorkView
 from aghbus.store.engine.transaction import Transaction
 from aghbus.store.tables import bridge_messages as bridge
 from aghbus.store.tables import works
-from aghbus.store.tables.bridge_messages import Kept, StoreMemory
+from aghbus.store.tables.bridge_messages import Kept, StoredMessageHistory
 
 _PORTION_BYTES: Final = (
     262_144  # ours, of envelopes turned into messages in one job: some milliseconds, or one large one
 )
 
 
-class Arrived(NamedTuple):
+class StoredEnvelope(NamedTuple):
     """A stored envelope, read again, with the message that was fetched for it and why one could not be."""
 
     kept: Kept
@@ -46,29 +46,29 @@ def _parsed(kept: Kept) -> Envelope | None:
         return None  # written by a version with other rules
 
 
-def portions(arrived: Sequence[Arrived]) -> Iterator[list[Arrived]]:
+def chunks(arrived: Sequence[StoredEnvelope]) -> Iterator[list[StoredEnvelope]]:
     """`arrived` in order, as much at a time as one transaction may read without holding up the daemon."""
-    portion: list[Arrived] = []
+    chunk: list[StoredEnvelope] = []
     size = 0
     for item in arrived:
-        if portion and size + len(item.kept.raw) > _PORTION_BYTES:
-            yield portion
-            portion, size = [], 0
-        portion.append(item)
+        if chunk and size + len(item.kept.raw) > _PORTION_BYTES:
+            yield chunk
+            chunk, size = [], 0
+        chunk.append(item)
         size += len(item.kept.raw)
-    if portion:
-        yield portion
+    if chunk:
+        yield chunk
 
 
-class Arrivals:
+class InboundTranslator:
     """Reads stored envelopes again, and turns them into messages inside a transaction."""
 
-    def __init__(self, core: Core, formats: Formats, artifacts: Artifacts) -> None:
+    def __init__(self, core: Core, formats: FormatAdapters, artifacts: Artifacts) -> None:
         self._core = core
         self._formats = formats
         self._artifacts = artifacts
 
-    async def read(self, name: str, kept: Kept) -> Arrived | None:
+    async def read(self, name: str, kept: Kept) -> StoredEnvelope | None:
         """The envelope, with the message of format `name` that it refers to where it carries none. None when it can no longer
         be read.
 
@@ -79,14 +79,14 @@ class Arrivals:
         if envelope is None:
             return None
         try:
-            message, findings = await fetch(self._artifacts, name, envelope.extensions())
+            message, findings = await fetch_large(self._artifacts, name, envelope.extensions())
         except Unreachable as error:
             if not self._core.denied.refuses(PREFIX, self._core.clock.monotonic()):
                 raise
             message, findings = None, (not_fetched(error.message),)
-        return Arrived(kept, envelope, message, findings)
+        return StoredEnvelope(kept, envelope, message, findings)
 
-    def is_ours(self, kept: Kept, kinds: frozenset[str]) -> bool:
+    def is_for_agent(self, kept: Kept, kinds: frozenset[str]) -> bool:
         """Whether our agent may get it: directed to us, or said to everybody, or by which our daemon ended work that nobody
         answered; never what the lifecycle refused."""
         if kept.kind not in kinds or kept.outcome in ("ignored", "rejected"):
@@ -97,8 +97,13 @@ class Arrivals:
             kept.recipient is None and kept.kind in ("say", "capability")
         )
 
-    def hand(
-        self, tx: Transaction, name: Format, arrived: Arrived, known: Mapping[str, Agents], now: int | None = None
+    def translate(
+        self,
+        tx: Transaction,
+        name: Format,
+        arrived: StoredEnvelope,
+        known: Mapping[str, AgentMap],
+        now: int | None = None,
     ) -> BridgeMessage | None:
         """The message for our agent, noted as arrived; None when the envelope says nothing to agents of this format.
 
@@ -108,36 +113,36 @@ class Arrivals:
         work = None
         if kept.work_id is not None:
             work = works.load(tx, kept.workspace_id, kept.channel, kept.work_id)
-        handed = self._handed(tx, name, arrived, work, known, now)
-        if handed is None or handed.message is None:
+        delivered = self._deliver(tx, name, arrived, work, known, now)
+        if delivered is None or delivered.message is None:
             return None
         bridge.remember(
             tx,
             kept,
             name,
             "in",
-            message=handed.message,
-            foreign_id=handed.foreign_id,
-            scope=handed.scope,
-            native=handed.native,
+            message=delivered.message,
+            foreign_id=delivered.foreign_id,
+            scope=delivered.scope,
+            native=delivered.native,
         )
-        if handed.record is not None:
+        if delivered.record is not None:
             keep_record(
                 tx,
                 name,
                 "in",
-                handed.record,
+                delivered.record,
                 at_ms=kept.received_ms,
                 seq=kept.seq,
-                message_id=handed.foreign_id,
+                message_id=delivered.foreign_id,
                 answers=not kept.own_end,  # nobody answered: the question's own time to live goes on
             )
         return BridgeMessage(
             seq=kept.seq,
             format=name,
-            message=handed.message,
-            findings=[*arrived.findings, *handed.findings],
-            native=handed.native,
+            message=delivered.message,
+            findings=[*arrived.findings, *delivered.findings],
+            native=delivered.native,
             envelope_id=kept.message_id,
             kind=kept.kind,
             sender=arrived.envelope.sender,
@@ -148,22 +153,22 @@ class Arrivals:
             work_role=None if work is None else works.role(tx, work.workspace_id, work.channel, work.work_id),
         )
 
-    def _handed(
+    def _deliver(
         self,
         tx: Transaction,
         name: str,
-        arrived: Arrived,
+        arrived: StoredEnvelope,
         work: WorkView | None,
-        known: Mapping[str, Agents],
+        known: Mapping[str, AgentMap],
         now: int | None,
-    ) -> Handed | None:
+    ) -> Delivered | None:
         """The message as the adapter makes it, from the work as it was after the envelope."""
         core, kept = self._core, arrived.kept
         if work is not None and kept.state_after is not None:
             work = msgspec.convert({**msgspec.structs.asdict(work), "state": kept.state_after}, type(work))
-        arrival = Arrival(envelope=arrived.envelope, work=work, outcome=kept.outcome, carried=arrived.carried)
+        bridged = BridgedEnvelope(envelope=arrived.envelope, work=work, outcome=kept.outcome, carried=arrived.carried)
         us = core.identities.receiving(arrived.envelope)
-        place = Place(
+        context = BridgeContext(
             us=us,
             workspace_id=kept.workspace_id,
             channel=kept.channel,
@@ -171,9 +176,9 @@ class Arrivals:
             ttl=core.settings.defaults.directed_ttl,
             agents=known[kept.channel] if us == core.us else agents(core, kept.channel, us),
         )
-        memory = StoreMemory(tx, name, kept.workspace_id, kept.channel, us)
+        history = StoredMessageHistory(tx, name, kept.workspace_id, kept.channel, us)
         try:
-            return self._formats.of(name).hand_out(arrival, place, memory)
+            return self._formats.get(name).deliver(bridged, context, history)
         except Exception:  # a defect of ours in one envelope must not stop all that follow it
             core.counters.add("internal_errors")
             core.log.exception("an envelope could not be handed out format=%s seq=%d", name, kept.seq)

@@ -44,7 +44,7 @@ def is_too_large(name: str, draft: Draft, max_payload: int, *, signed: bool) -> 
     return True
 
 
-def moved(name: str, draft: Draft, references: Mapping[str, Reference]) -> Draft:
+def with_reference(name: str, draft: Draft, references: Mapping[str, Reference]) -> Draft:
     """`draft` with a reference in place of its message, where `references` has one under its id."""
     reference = references.get(draft.id)
     if reference is None:
@@ -52,7 +52,7 @@ def moved(name: str, draft: Draft, references: Mapping[str, Reference]) -> Draft
     return msgspec.structs.replace(draft, ext=by_reference(name, draft.ext or {}, reference))
 
 
-async def put_away(artifacts: Artifacts, name: str, draft: Draft) -> Reference:
+async def store_large(artifacts: Artifacts, name: str, draft: Draft) -> Reference:
     """The message that `draft` carries, put into the artifact store.
 
     Raises InvalidRequest (`too_large`) where there is none, Unreachable.
@@ -80,7 +80,9 @@ async def put_away(artifacts: Artifacts, name: str, draft: Draft) -> Reference:
     return Reference(artifact.uri, sha256, len(content))
 
 
-async def fetch(artifacts: Artifacts, name: str, ext: Mapping[str, Any]) -> tuple[Any | None, tuple[Finding, ...]]:
+async def fetch_large(
+    artifacts: Artifacts, name: str, ext: Mapping[str, Any]
+) -> tuple[Any | None, tuple[Finding, ...]]:
     """The message that `ext` refers to, and why it could not be had; `(None, ())` when it refers to none. Raises Unreachable."""
     reference = reference_in(name, ext)
     if reference is None:

@@ -8,8 +8,8 @@ from aghbus.daemon.state.context import Core
 from aghbus.protocol.adapters import common
 from aghbus.protocol.adapters.attachments import size_of
 from aghbus.protocol.adapters.derived_ids import envelope_id, thread_id
-from aghbus.protocol.adapters.model import Place, Plan
-from aghbus.protocol.adapters.sentient.log import Entry, entries_in, memory_say, with_log
+from aghbus.protocol.adapters.model import BridgeContext, SubmitPlan
+from aghbus.protocol.adapters.sentient.log import SentientLogEntry, entries_in, memory_say, with_log
 from aghbus.protocol.lifecycle import WorkView
 from aghbus.protocol.send import Draft
 from aghbus.store.engine.transaction import Transaction
@@ -17,17 +17,17 @@ from aghbus.store.tables import bridge_messages as bridge
 from aghbus.store.tables import works
 
 NAME: Final = "sentient"
-MARK: Final = f"{NAME}.closed_by"
+CLOSED_BY: Final = f"{NAME}.closed_by"
 """In `ext` of a trace that passes the end of the next work on: the id of the envelope that ended that."""
 
-LAST: Final = f"{NAME}.last"
+LAST_MESSAGE: Final = f"{NAME}.last"
 """In `ext` of what the memory agent is told: the chain's last message whole, since the say's text may be cut."""
 
 _LAST_BYTES: Final = 524_288  # ours: half an envelope, so that text and entries always fit beside it
 _LOOKED_AT: Final = 50  # ours, the newest envelopes of a work among which the chain's entries are looked for
 
 
-class Chain(NamedTuple):
+class ChainMessage(NamedTuple):
     """A message's drafts with the chain's entries, the work that it reports on, and the works that it opens."""
 
     drafts: tuple[Draft, ...]
@@ -42,13 +42,13 @@ class Chain(NamedTuple):
                 bridge.link(tx, self.in_hand, following)
 
 
-def of(tx: Transaction, core: Core, place: Place, plan: Plan) -> Chain:
+def of(tx: Transaction, core: Core, context: BridgeContext, plan: SubmitPlan) -> ChainMessage:
     """The chain of a message that was handed over, before anything of it is sent."""
     record: Any = plan.record or {}
-    in_hand = _in_hand(tx, place, plan)
+    in_hand = _in_hand(tx, context, plan)
     entries = entries_so_far(tx, in_hand) if in_hand is not None else ()
     if record:
-        entries = (*entries, Entry(record["day"], record["entry"]))
+        entries = (*entries, SentientLogEntry(record["day"], record["entry"]))
     drafts = [with_log(draft, entries) if f"{NAME}.message" in (draft.ext or {}) else draft for draft in plan.drafts]
     opened = tuple(
         (draft.workspace_id, draft.channel, draft.work_id)
@@ -56,13 +56,18 @@ def of(tx: Transaction, core: Core, place: Place, plan: Plan) -> Chain:
         if draft.kind == "say" and draft.work_id is not None and (in_hand is None or draft.work_id != in_hand.work_id)
     )
     if record and record["ends_chain"] and drafts:
-        told = memory_draft(core, place, record["session_id"], plan.message, entries, drafts[-1].id)
+        told = memory_draft(core, context, record["session_id"], plan.message, entries, drafts[-1].id)
         drafts += [told] if told is not None else []
-    return Chain(tuple(drafts), in_hand, opened)
+    return ChainMessage(tuple(drafts), in_hand, opened)
 
 
 def memory_draft(
-    core: Core, place: Place, session_id: str, message: Any, entries: tuple[Entry, ...], ending_id: str
+    core: Core,
+    context: BridgeContext,
+    session_id: str,
+    message: Any,
+    entries: tuple[SentientLogEntry, ...],
+    ending_id: str,
 ) -> Draft | None:
     """The say that tells the memory agent of a chain's end; None without one, and when that is who we are.
 
@@ -72,18 +77,18 @@ def memory_draft(
     if peer is None or peer == core.us:
         return None
     draft = common.say(
-        place,
+        context,
         peer,
         envelope_id(NAME, "memory", core.us, peer, ending_id, session_id),
         thread_id(NAME, session_id),
         memory_say(message, entries),
         causation_id=ending_id,
-        ext={LAST: message} if size_of(message) <= _LAST_BYTES else None,
+        ext={LAST_MESSAGE: message} if size_of(message) <= _LAST_BYTES else None,
     )
     return with_log(draft, entries)
 
 
-def entries_so_far(tx: Transaction, work: WorkView) -> tuple[Entry, ...]:
+def entries_so_far(tx: Transaction, work: WorkView) -> tuple[SentientLogEntry, ...]:
     """The entries that came with a work, and those that our own reports on it added: the newest envelope has them all."""
     for kept in bridge.kept_of_work(tx, work, _LOOKED_AT):
         if kept.direction == "out" or kept.message_id == work.opening_id:
@@ -99,10 +104,10 @@ def extensions(raw: bytes) -> dict[str, Any]:
     return ext if isinstance(ext, dict) else {}
 
 
-def _in_hand(tx: Transaction, place: Place, plan: Plan) -> WorkView | None:
+def _in_hand(tx: Transaction, context: BridgeContext, plan: SubmitPlan) -> WorkView | None:
     """The work that the message reports on: that of its trace."""
     for draft in plan.drafts:
         if draft.kind == "trace" and draft.work_id is not None:
             work = works.load(tx, draft.workspace_id, draft.channel, draft.work_id)
-            return work if work is not None and work.target == place.us else None
+            return work if work is not None and work.target == context.us else None
     return None

@@ -27,8 +27,8 @@ from aghbus.store.tables.bridge_log import Entry
 _log = logging.getLogger("aghbus.bridge")
 
 _BATCH: Final = 200  # entries between two syncs
-_TAIL_BYTES: Final = 16 * 1024 * 1024  # ours, of a file in which entries are looked for after a crash
-_AFTER_FAILURE: Final = 5.0  # seconds until a file that could not be written is tried again
+_RECHECK_BYTES: Final = 16 * 1024 * 1024  # ours, of a file in which entries are looked for after a crash
+_RETRY_DELAY: Final = 5.0  # seconds until a file that could not be written is tried again
 _LOCK_WAIT: Final = 2.0  # seconds, ours: an append takes milliseconds; an exit of ours has to wait for so long
 _END: Final = b"---\n"  # the last line of an entry
 
@@ -39,7 +39,7 @@ class SentientLog:
     def __init__(self, core: Core) -> None:
         self._core = core
         self._bell = asyncio.Event()
-        self._doubt = True  # whether entries may be in their files that the store does not know of
+        self._recheck = True  # whether entries may be in their files that the store does not know of
 
     def note(self, tx: Transaction) -> None:
         """There will be an entry when `tx` is committed."""
@@ -56,19 +56,19 @@ class SentientLog:
             try:
                 await self._append(rows)
             except (OSError, StoreUnavailable) as error:
-                self._doubt = True
+                self._recheck = True
                 self._report(error)
-                await asyncio.sleep(_AFTER_FAILURE)
+                await asyncio.sleep(_RETRY_DELAY)
 
     async def _append(self, rows: Sequence[Entry]) -> None:
         root = self._core.settings.sentient.log_root
         if root is not None:  # it may have been taken away since: the entries stay in the store alone then
             for day in dict.fromkeys(row.record["day"] for row in rows):
                 texts = [str(row.record["entry"]).encode() for row in rows if row.record["day"] == day]
-                await asyncio.to_thread(append, Path(root), day, texts, doubt=self._doubt)
+                await asyncio.to_thread(append, Path(root), day, texts, skip_existing=self._recheck)
         failpoint("bridge.appended")
         await self._core.store.write(lambda tx: bridge_log.written(tx, [row.id for row in rows]))
-        self._doubt = False
+        self._recheck = False
         self._core.counters.solved("sentient.log")
 
     def _report(self, error: Exception) -> None:
@@ -79,8 +79,8 @@ class SentientLog:
         core.noise.event(logging.ERROR, "sentient.log", "the audit log cannot be written", cause=cause)
 
 
-def append(root: Path, day: str, texts: Sequence[bytes], *, doubt: bool) -> None:
-    """Append entries to the file of `day` (YYYYMMDD) and sync it. With `doubt` those that are there already are left out.
+def append(root: Path, day: str, texts: Sequence[bytes], *, skip_existing: bool) -> None:
+    """Append entries to the file of `day` (YYYYMMDD) and sync it. With `skip_existing` those that are there already are left out.
 
     Raises OSError, ValueError for a day that is none.
     """
@@ -92,29 +92,31 @@ def append(root: Path, day: str, texts: Sequence[bytes], *, doubt: bool) -> None
             raise OSError(0, f"{path.name} is no file")
         if not lock(fd, _LOCK_WAIT):
             raise OSError(0, f"{path.name} is locked by another process")
-        _write(fd, _missing(fd, texts, doubt=doubt))
+        _write(fd, _to_append(fd, texts, skip_existing=skip_existing))
         os.fsync(fd)
     finally:
         os.close(fd)
     sync_folder(path.parent)
 
 
-def _missing(fd: int, texts: Sequence[bytes], *, doubt: bool) -> bytes:
+def _to_append(fd: int, texts: Sequence[bytes], *, skip_existing: bool) -> bytes:
     """What to append for `texts`: all of them, or what is not at the end of the file yet."""
     size = os.fstat(fd).st_size
     tail = os.pread(
-        fd, min(size, _TAIL_BYTES if doubt else len(_END)), max(0, size - (_TAIL_BYTES if doubt else len(_END)))
+        fd,
+        min(size, _RECHECK_BYTES if skip_existing else len(_END)),
+        max(0, size - (_RECHECK_BYTES if skip_existing else len(_END))),
     )
-    wanted = [text for text in texts if not (doubt and text in tail)]
+    wanted = [text for text in texts if not (skip_existing and text in tail)]
     if not tail or tail.endswith(_END) or not wanted:
         return b"".join(wanted)
-    cut = _cut_off(tail, wanted[0]) if doubt else 0
+    cut = _partial_length(tail, wanted[0]) if skip_existing else 0
     if cut:
         return wanted[0][cut:] + b"".join(wanted[1:])
     return b"\n" + _END + b"".join(wanted)  # somebody else's entry was cut off: close it, so that ours stands by itself
 
 
-def _cut_off(tail: bytes, text: bytes) -> int:
+def _partial_length(tail: bytes, text: bytes) -> int:
     """How many bytes of `text` the file ends with: an append that was interrupted."""
     start = tail.rfind(_END) + len(_END) if _END in tail else 0
     rest = tail[start:]

@@ -7,17 +7,16 @@ import msgspec
 
 from aghbus.daemon.artifacts.store import Artifacts
 from aghbus.daemon.bridge import sentient_chain as chains
-from aghbus.daemon.bridge.adapters import Formats, agents
-from aghbus.daemon.bridge.format_log import LOGS_REFUSED, judged_by_log, keep_record
-from aghbus.daemon.bridge.large_messages import is_too_large, moved, put_away
-from aghbus.daemon.bridge.refused import MessageRefused
+from aghbus.daemon.bridge.adapters import FormatAdapters, agents
+from aghbus.daemon.bridge.format_log import FORMATS_LOGGING_REFUSED, check_log_duplicate, keep_record
+from aghbus.daemon.bridge.large_messages import is_too_large, store_large, with_reference
 from aghbus.daemon.bridge.sentient_log import SentientLog
 from aghbus.daemon.send.sender import Batch, Sender
 from aghbus.daemon.state.context import Core
 from aghbus.protocol.adapters.attachments import MAX_MESSAGE_BYTES, Reference
 from aghbus.protocol.adapters.common import OTHER_CHANNEL
-from aghbus.protocol.adapters.model import Agents, Finding, Place, Plan
-from aghbus.protocol.api.bridge import BridgeSubmitRequest, BridgeSubmitResponse
+from aghbus.protocol.adapters.model import AgentMap, BridgeContext, Finding, SubmitPlan
+from aghbus.protocol.api.bridge import BridgeSubmitRequest, BridgeSubmitResponse, MessageRefused
 from aghbus.protocol.api.messages import SendResponse
 from aghbus.protocol.errors import InvalidRequest
 from aghbus.protocol.lifecycle import WorkView
@@ -26,38 +25,42 @@ from aghbus.protocol.text import shorten
 from aghbus.store.engine.transaction import Transaction
 from aghbus.store.tables import bridge_messages as bridge
 from aghbus.store.tables import quarantine, works
-from aghbus.store.tables.bridge_messages import StoreMemory
+from aghbus.store.tables.bridge_messages import StoredMessageHistory
 
 REASON: Final = "message_refused"  # in quarantine, beside the wire's reason codes
-_UNKNOWN: Final = frozenset({"no_work", "parent_unknown", OTHER_CHANNEL})  # on this channel: another one may know more
+_NOT_ON_THIS_CHANNEL: Final = frozenset(
+    {"no_work", "parent_unknown", OTHER_CHANNEL}
+)  # on this channel: another one may know more
 _DETAIL_CHARS: Final = 512  # ours, of the findings as quarantine keeps them
 
 
-class Outcome(NamedTuple):
-    """What became of a message in its transaction. `bulky` is a draft that fits no envelope: nothing was written then."""
+class SubmitOutcome(NamedTuple):
+    """What became of a message in its transaction. `oversized` is a draft that fits no envelope: nothing was written then."""
 
-    plan: Plan
+    plan: SubmitPlan
     sent: list[SendResponse]
-    bulky: Draft | None = None
+    oversized: Draft | None = None
 
 
-class HandOver:
+class MessageSubmitter:
     """The way in of all formats."""
 
-    def __init__(self, core: Core, sender: Sender, formats: Formats, artifacts: Artifacts, log: SentientLog) -> None:
+    def __init__(
+        self, core: Core, sender: Sender, formats: FormatAdapters, artifacts: Artifacts, log: SentientLog
+    ) -> None:
         self._core = core
         self._sender = sender
         self._formats = formats
         self._artifacts = artifacts
         self._log = log
 
-    async def take(self, name: str, ask: BridgeSubmitRequest) -> BridgeSubmitResponse:
+    async def submit(self, name: str, ask: BridgeSubmitRequest) -> BridgeSubmitResponse:
         """Carry out `ask` for format `name`.
 
         Raises MessageRefused for a message that breaks rules of its format, Refused when our own copy of a work forbids it,
         InvalidRequest (also `too_large`) and Unavailable.
         """
-        self._formats.of(name)
+        self._formats.get(name)
         text = _text(ask)
         if len(text) > MAX_MESSAGE_BYTES:
             raise InvalidRequest(
@@ -67,13 +70,15 @@ class HandOver:
             )
         references: dict[str, Reference] = {}
         while True:
-            outcome = await self._sender.send_all(lambda tx, batch: self._job(tx, batch, name, ask, text, references))
-            if outcome.bulky is None:
+            outcome = await self._sender.send_all(
+                lambda tx, batch: self._submit_in(tx, batch, name, ask, text, references)
+            )
+            if outcome.oversized is None:
                 break
-            references[outcome.bulky.id] = await put_away(self._artifacts, name, outcome.bulky)
+            references[outcome.oversized.id] = await store_large(self._artifacts, name, outcome.oversized)
         return self._answer(name, outcome)
 
-    def _answer(self, name: str, outcome: Outcome) -> BridgeSubmitResponse:
+    def _answer(self, name: str, outcome: SubmitOutcome) -> BridgeSubmitResponse:
         plan, counters = outcome.plan, self._core.counters
         if plan.refused:
             counters.add("bridge.refused")
@@ -84,7 +89,7 @@ class HandOver:
             message=plan.message, findings=list(plan.findings), sent=outcome.sent, repeated=plan.repeats
         )
 
-    def _job(
+    def _submit_in(
         self,
         tx: Transaction,
         batch: Batch,
@@ -92,60 +97,62 @@ class HandOver:
         ask: BridgeSubmitRequest,
         text: bytes,
         references: Mapping[str, Reference],
-    ) -> Outcome:
-        place, memory, plan = self._planned(tx, name, ask, text)
+    ) -> SubmitOutcome:
+        context, history, plan = self._plan(tx, name, ask, text)
         if not plan.drafts:
-            plan = judged_by_log(tx, name, plan)
+            plan = check_log_duplicate(tx, name, plan)
         if plan.refused:
             self._refuse(tx, name, text, plan)
-            return Outcome(plan, [])
+            return SubmitOutcome(plan, [])
         if plan.repeats:
-            return Outcome(plan, _sent_before(batch, place, plan, memory))
-        chain = chains.of(tx, self._core, place, plan) if name == chains.NAME else None
-        drafts = [moved(name, draft, references) for draft in (chain.drafts if chain is not None else plan.drafts)]
+            return SubmitOutcome(plan, _sent_before(batch, context, plan, history))
+        chain = chains.of(tx, self._core, context, plan) if name == chains.NAME else None
+        drafts = [
+            with_reference(name, draft, references) for draft in (chain.drafts if chain is not None else plan.drafts)
+        ]
         max_payload = self._core.link.max_payload
-        signed = self._core.identities.signer_of(place.us) is not None
-        bulky = next((draft for draft in drafts if is_too_large(name, draft, max_payload, signed=signed)), None)
-        if bulky is not None:
-            return Outcome(plan, [], bulky)
+        signed = self._core.identities.signer_of(context.us) is not None
+        oversized = next((draft for draft in drafts if is_too_large(name, draft, max_payload, signed=signed)), None)
+        if oversized is not None:
+            return SubmitOutcome(plan, [], oversized)
         sent = [batch.send(draft, allow_secrets=True) for draft in drafts]
         self.remember(tx, name, plan, drafts, sent)
         if chain is not None:
             chain.link(tx)
-        return Outcome(plan, sent)
+        return SubmitOutcome(plan, sent)
 
-    def _planned(
+    def _plan(
         self, tx: Transaction, name: str, ask: BridgeSubmitRequest, text: bytes
-    ) -> tuple[Place, StoreMemory, Plan]:
+    ) -> tuple[BridgeContext, StoredMessageHistory, SubmitPlan]:
         """The plan under our id of now, or under an earlier one where it reports on a work of that (spec section 8).
 
         Where the caller named neither channel nor work: for the first joined channel on which it continues something, else
         the first on which it can be sent.
         """
-        core, adapter = self._core, self._formats.of(name)
+        core, adapter = self._core, self._formats.get(name)
         channels = _channels(tx, core, ask)
         for us in (*core.identities.former, core.us):
             target = None if ask.target is None else _target(agents(core, channels[0], us), ask.target)
             in_hand = {
-                channel: StoreMemory(tx, name, core.workspace, channel, us).in_hand()
+                channel: StoredMessageHistory(tx, name, core.workspace, channel, us).assigned_works()
                 for channel in (channels if len(channels) > 1 else ())
             }
-            tried: list[tuple[Place, StoreMemory, Plan]] = []
+            tried: list[tuple[BridgeContext, StoredMessageHistory, SubmitPlan]] = []
             for channel in channels:
                 elsewhere = tuple(work for other, works in in_hand.items() if other != channel for work in works)
-                place = self._place(ask, us, channel, target, elsewhere)
-                memory = StoreMemory(tx, name, place.workspace_id, channel, us)
-                plan = adapter.hand_over(text, place, memory)
-                if not plan.refused and (_continues(plan, memory) or (us == core.us and _answers(plan, memory))):
-                    return place, memory, plan
-                tried.append((place, memory, plan))
-        return min(tried, key=lambda one: _fault(one[2]))
+                context = self._place(ask, us, channel, target, elsewhere)
+                history = StoredMessageHistory(tx, name, context.workspace_id, channel, us)
+                plan = adapter.submit(text, context, history)
+                if not plan.refused and (_continues(plan, history) or (us == core.us and _answers(plan, history))):
+                    return context, history, plan
+                tried.append((context, history, plan))
+        return min(tried, key=lambda one: _refusal_rank(one[2]))
 
     def _place(
         self, ask: BridgeSubmitRequest, us: str, channel: str, target: str | None, elsewhere: tuple[WorkView, ...]
-    ) -> Place:
+    ) -> BridgeContext:
         core = self._core
-        return Place(
+        return BridgeContext(
             us=us,
             workspace_id=core.workspace,
             channel=channel,
@@ -158,7 +165,7 @@ class HandOver:
             elsewhere=elsewhere,
         )
 
-    def _refuse(self, tx: Transaction, name: str, text: bytes, plan: Plan) -> None:
+    def _refuse(self, tx: Transaction, name: str, text: bytes, plan: SubmitPlan) -> None:
         """Nothing is sent; the message is kept in quarantine with its findings, and in the format's log if that wants it."""
         core = self._core
         limits = core.settings.quarantine
@@ -175,10 +182,12 @@ class HandOver:
             max_rows=limits.max_rows,
             max_bytes=limits.max_bytes,
         )
-        if plan.record is not None and name in LOGS_REFUSED:
+        if plan.record is not None and name in FORMATS_LOGGING_REFUSED:
             keep_record(tx, name, "out", plan.record, at_ms=core.clock.millis())
 
-    def remember(self, tx: Transaction, name: str, plan: Plan, drafts: list[Draft], sent: list[SendResponse]) -> None:
+    def remember(
+        self, tx: Transaction, name: str, plan: SubmitPlan, drafts: list[Draft], sent: list[SendResponse]
+    ) -> None:
         """Note, in the transaction that sent `drafts`, which envelope carried the message, and keep the format's log row.
 
         It is the envelope that has the message in `ext`, else the last.
@@ -217,20 +226,20 @@ def _text(ask: BridgeSubmitRequest) -> bytes:
     return msgspec.json.encode(ask.message)
 
 
-def _continues(plan: Plan, memory: StoreMemory) -> bool:
+def _continues(plan: SubmitPlan, history: StoredMessageHistory) -> bool:
     """Whether something of it belongs to a work that is there already."""
-    return any(draft.work_id is not None and memory.work(draft.work_id) is not None for draft in plan.drafts)
+    return any(draft.work_id is not None and history.work(draft.work_id) is not None for draft in plan.drafts)
 
 
-def _answers(plan: Plan, memory: StoreMemory) -> bool:
+def _answers(plan: SubmitPlan, history: StoredMessageHistory) -> bool:
     """Whether something of it answers an envelope that is there already."""
-    return any(draft.reply_to is not None and memory.holds(draft.reply_to) for draft in plan.drafts)
+    return any(draft.reply_to is not None and history.holds(draft.reply_to) for draft in plan.drafts)
 
 
-def _fault(plan: Plan) -> int:
+def _refusal_rank(plan: SubmitPlan) -> int:
     """How little a refusal says about what the message is: 0 when there is none, 2 when nothing that it is about is known."""
     errors = {found.rule for found in plan.findings if found.severity == "error"}
-    return 0 if not errors else 2 if errors & _UNKNOWN else 1
+    return 0 if not errors else 2 if errors & _NOT_ON_THIS_CHANNEL else 1
 
 
 def _channels(tx: Transaction, core: Core, ask: BridgeSubmitRequest) -> tuple[str, ...]:
@@ -246,20 +255,22 @@ def _channels(tx: Transaction, core: Core, ask: BridgeSubmitRequest) -> tuple[st
     return (known[0] if known else channels[0],)
 
 
-def _target(known: Agents, target: str) -> str:
+def _target(known: AgentMap, target: str) -> str:
     peer = known.peer_of(target, "/target")
     if isinstance(peer, Finding):
         raise InvalidRequest(f"target: {peer.message}", hint="name a peer id, or an agent of bridge.agents")
     return peer
 
 
-def _sent_before(batch: Batch, place: Place, plan: Plan, memory: StoreMemory) -> list[SendResponse]:
+def _sent_before(
+    batch: Batch, context: BridgeContext, plan: SubmitPlan, history: StoredMessageHistory
+) -> list[SendResponse]:
     """What was sent when the same message was handed over first."""
     ids = [draft.id for draft in plan.drafts]
     if not ids and plan.foreign_id is not None:
-        earlier = memory.find(plan.foreign_id, plan.scope, "out")
+        earlier = history.find(plan.foreign_id, plan.scope, "out")
         ids = [earlier.envelope_id] if earlier is not None else []
-    found = (batch.sent_before(place.workspace_id, message_id) for message_id in ids)
+    found = (batch.sent_before(context.workspace_id, message_id) for message_id in ids)
     return [sent for sent in found if sent is not None]
 
 

@@ -2,19 +2,19 @@
 
 from typing import Any
 
-from aghbus.daemon.chains.messages import Formats
+from aghbus.daemon.chains.messages import ChainMessages
 from aghbus.daemon.send.sender import Batch
 from aghbus.daemon.state.context import Core
 from aghbus.protocol.adapters.derived_ids import digest
 from aghbus.protocol.api.messages import SendResponse
-from aghbus.protocol.chains.chain import Node
+from aghbus.protocol.chains.chain import ChainNode
 from aghbus.protocol.chains.templates import input_text
 from aghbus.protocol.send import Draft
 from aghbus.store.engine.transaction import Transaction
 from aghbus.store.tables.chain_runs import Run
 
 
-def peer_of(core: Core, channel: str, node: Node) -> str | None:
+def peer_of(core: Core, channel: str, node: ChainNode) -> str | None:
     """The node's peer; for a capability the first active peer in the order of ids that claims it, None when nobody does."""
     if node.capability is None:
         return node.peer
@@ -30,7 +30,7 @@ def peer_of(core: Core, channel: str, node: Node) -> str | None:
     return min(able, default=None)
 
 
-def thread_of(core: Core, run: Run) -> str:
+def run_thread(core: Core, run: Run) -> str:
     """All works of a run are in one thread."""
     return "thread_" + digest("chain.thread", core.workspace, run.channel, core.us, run.run_id)
 
@@ -38,10 +38,10 @@ def thread_of(core: Core, run: Run) -> str:
 def open_work(
     tx: Transaction,
     batch: Batch,
-    formats: Formats,
+    formats: ChainMessages,
     core: Core,
     run: Run,
-    node: Node,
+    node: ChainNode,
     *,
     step: int,
     peer: str,
@@ -53,15 +53,15 @@ def open_work(
     The ids follow from run and step, so that nothing can be sent twice. Raises ChainError, InvalidRequest or Refused when it
     cannot be sent; nothing is written then.
     """
-    if node.speaks is None:
+    if node.opening_format is None:
         return batch.send(_say(core, run, node, step, peer, input_text(value), causation_id))
-    plan, draft = formats.opening(tx, node.speaks, value, run.channel, peer, f"{run.run_id}/{step}")
+    plan, draft = formats.opening(tx, node.opening_format, value, run.channel, peer, f"{run.run_id}/{step}")
     sent = batch.send(draft)
-    formats.remember(tx, node.speaks, plan, draft, sent)
+    formats.remember(tx, node.opening_format, plan, draft, sent)
     return sent
 
 
-def _say(core: Core, run: Run, node: Node, step: int, peer: str, text: str, causation_id: str | None) -> Draft:
+def _say(core: Core, run: Run, node: ChainNode, step: int, peer: str, text: str, causation_id: str | None) -> Draft:
     now = core.clock.seconds()
     life: float = core.settings.defaults.directed_ttl
     if node.timeout is not None:
@@ -77,7 +77,7 @@ def _say(core: Core, run: Run, node: Node, step: int, peer: str, text: str, caus
         ts=now,
         expires_at=core.clock.expiry(life),
         surface="thread",
-        container=thread_of(core, run),
+        container=run_thread(core, run),
         work_id="work_" + digest("chain.work", *identity),
         trace_id=run.run_id,
         causation_id=causation_id,

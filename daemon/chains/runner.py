@@ -1,13 +1,13 @@
-"""The task that brings runs forward whenever their works move, somebody appears who was waited for, or a time is up."""
+"""The task that advances chain runs: when their works change, when an awaited peer appears, and when a timeout is due."""
 
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
-from typing import Final
+from typing import Final, NamedTuple
 
 from aghbus.daemon.base.notifier import Announcer
-from aghbus.daemon.chains.messages import Elsewhere, Formats
-from aghbus.daemon.chains.steps import Steps
+from aghbus.daemon.chains.messages import ArtifactNotFetched, ChainMessages
+from aghbus.daemon.chains.steps import RunTransitions
 from aghbus.daemon.send.sender import Batch, Sender
 from aghbus.daemon.state.context import Core
 from aghbus.protocol.errors import Unavailable
@@ -17,14 +17,18 @@ from aghbus.store.tables import chain_runs as chains
 
 _log = logging.getLogger("aghbus.chains")
 
-_PAGE: Final = 100  # runs looked at at once
-_LONGEST: Final = 60.0  # seconds between two looks while anything runs: a wall clock may be set while we wait
-_SHORTEST: Final = 0.05  # seconds between two looks, when the clock says that something is due
-_UNREACHABLE: Final = (
-    1.0  # seconds until a run tries again that did not get on with the artifact store, the link being up
-)
-_AFTER_FAILURE: Final = 1.0  # seconds
-_LARGE: Final = 2  # ours, runs at a time that hold a message out of the artifact store: 4 MiB each
+_MAX_WAIT: Final = 60.0  # seconds between two rounds while any run is in progress: the wall clock may be set meanwhile
+_MIN_WAIT: Final = 0.05  # seconds between two rounds when a timeout is due
+_MAX_TRANSFERS: Final = 2  # ours, concurrent runs with a message from or for the artifact store: 4 MiB each
+
+
+class RunnerLimits(NamedTuple):
+    """`page`: runs per round. Pauses in seconds: `transfer_retry` before a run asks an unreachable artifact store again (less
+    when the link comes up), `retry` after a failed write."""
+
+    page: int = 100
+    transfer_retry: float = 1.0
+    retry: float = 1.0
 
 
 class ChainRunner:
@@ -34,17 +38,24 @@ class ChainRunner:
     others do not wait for a broker that does not answer.
     """
 
-    def __init__(self, core: Core, sender: Sender, formats: Formats) -> None:
+    def __init__(
+        self,
+        core: Core,
+        sender: Sender,
+        messages: ChainMessages,
+        limits: RunnerLimits = RunnerLimits(),  # noqa: B008 - immutable
+    ) -> None:
         self._core = core
         self._sender = sender
-        self._formats = formats
+        self._messages = messages
+        self._limits = limits
         self._wake = Announcer(0)
         self._link = Announcer(0)
         self._tasks = asyncio.TaskGroup()
-        self._apart: dict[str, asyncio.Task[None]] = {}  # by run id
-        self._large = asyncio.Semaphore(_LARGE)
+        self._transfers: dict[str, asyncio.Task[None]] = {}  # by run id
+        self._transfer_slots = asyncio.Semaphore(_MAX_TRANSFERS)
         self._bells = (core.announcer, core.roster.bell, self._link, self._wake)
-        self.steps = Steps(core, formats)
+        self.steps = RunTransitions(core, messages)
         self.bell = Announcer(0)
 
     async def change(self, job: Callable[[Transaction, Batch], None]) -> None:
@@ -62,7 +73,7 @@ class ChainRunner:
         """Follow every run in progress, until cancelled or the daemon drains."""
         async with self._tasks:
             await self._follow()
-            for task in self._apart.values():
+            for task in self._transfers.values():
                 task.cancel()
 
     # rounds
@@ -73,7 +84,7 @@ class ChainRunner:
             try:
                 pause = await self._round()
             except StoreUnavailable:
-                await asyncio.sleep(_AFTER_FAILURE)
+                await asyncio.sleep(self._limits.retry)
                 continue
             if pause is None:
                 if self._wake.rings == wakes:
@@ -83,21 +94,23 @@ class ChainRunner:
 
     async def _round(self) -> float | None:
         """Look at everything that is due; the seconds to wait then, None while nothing is in progress."""
-        core, apart = self._core, self._apart.keys()
+        core, apart = self._core, self._transfers.keys()
         count, due_ms = await chains.in_progress(core.store.reader, apart=apart)
         if not count:
             return None
-        found = await chains.pending(core.store.reader, core.workspace, core.steps.now_millis(), _PAGE, apart=apart)
+        found = await chains.pending(
+            core.store.reader, core.workspace, core.steps.now_millis(), self._limits.page, apart=apart
+        )
         if core.draining:
-            return _LONGEST
-        looks = await asyncio.gather(*(self._look(run_id) for run_id in found), return_exceptions=True)
-        for look in looks:
-            if isinstance(look, BaseException):
-                raise look  # now that none of the others goes on in the next round
-        if any(looks):
+            return _MAX_WAIT
+        results = await asyncio.gather(*(self._advance(run_id) for run_id in found), return_exceptions=True)
+        for result in results:
+            if isinstance(result, BaseException):
+                raise result  # now that none of the others goes on in the next round
+        if any(results):
             return 0.0  # what they opened or ended may have moved again, and more may wait behind the page
-        left = _LONGEST if due_ms is None else core.steps.seconds_until(due_ms)
-        return max(_SHORTEST, min(left, _LONGEST))
+        left = _MAX_WAIT if due_ms is None else core.steps.seconds_until(due_ms)
+        return max(_MIN_WAIT, min(left, _MAX_WAIT))
 
     def _rung(self) -> list[int]:
         return [bell.rings for bell in self._bells]
@@ -116,56 +129,58 @@ class ChainRunner:
 
     # one run
 
-    async def _look(self, run_id: str) -> bool:
+    async def _advance(self, run_id: str) -> bool:
         """Whether anything changed. A run that needs the artifact store goes on apart, and holds nothing until it is its turn."""
         try:
-            return await self._guarded(run_id, self._look_once(run_id))
-        except Elsewhere:
-            self._apart[run_id] = self._tasks.create_task(self._look_apart(run_id), name=f"chain run {run_id}")
+            return await self._guarded(run_id, self._advance_once(run_id))
+        except ArtifactNotFetched:
+            self._transfers[run_id] = self._tasks.create_task(
+                self._advance_with_transfers(run_id), name=f"chain run {run_id}"
+            )
             return False
 
-    async def _look_apart(self, run_id: str) -> None:
+    async def _advance_with_transfers(self, run_id: str) -> None:
         """Look, with the artifact store; the rounds have the run again when that is done, or may be tried again."""
         try:
-            async with self._large:
-                changed = await self._guarded(run_id, self._look_with_messages(run_id))
+            async with self._transfer_slots:
+                changed = await self._guarded(run_id, self._transfer_and_advance(run_id))
             if not changed:
-                await self._link.wait(_UNREACHABLE)
+                await self._link.wait(self._limits.transfer_retry)
         except StoreUnavailable:
-            await asyncio.sleep(_AFTER_FAILURE)
+            await asyncio.sleep(self._limits.retry)
         finally:
-            del self._apart[run_id]
+            del self._transfers[run_id]
             self._wake.ring()
 
-    async def _guarded(self, run_id: str, look: Awaitable[bool]) -> bool:
-        """What `look` gives. Raises Elsewhere and StoreUnavailable; a run that stops at anything else fails."""
+    async def _guarded(self, run_id: str, advance: Awaitable[bool]) -> bool:
+        """What `advance` gives. Raises Elsewhere and StoreUnavailable; a run that stops at anything else fails."""
         try:
-            changed = await look
-        except (Elsewhere, StoreUnavailable):
+            changed = await advance
+        except (ArtifactNotFetched, StoreUnavailable):
             raise
         except Unavailable:
             return False  # draining: the next start looks again; or the artifact store is out of reach
         except Exception:
             _log.exception("a run stopped at a defect run=%s", run_id)
             self._core.counters.add("chains.defects")
-            await self._core.store.write(lambda tx: self.steps.broken(tx, run_id))
+            await self._core.store.write(lambda tx: self.steps.fail_internal(tx, run_id))
             changed = True
         if changed:
             self.bell.ring()
         return changed
 
-    async def _look_once(self, run_id: str) -> bool:
-        return await self._sender.send_all(lambda tx, batch: self.steps.look(tx, batch, run_id))
+    async def _advance_once(self, run_id: str) -> bool:
+        return await self._sender.send_all(lambda tx, batch: self.steps.advance(tx, batch, run_id))
 
-    async def _look_with_messages(self, run_id: str) -> bool:
+    async def _transfer_and_advance(self, run_id: str) -> bool:
         """Look until everything is there that had to come from the artifact store, or go there. Raises Unreachable too."""
-        settled: list[Elsewhere] = []
+        transferred: list[ArtifactNotFetched] = []
         try:
             while True:
                 try:
-                    return await self._look_once(run_id)
-                except Elsewhere as needed:
-                    await self._formats.settle(needed)
-                    settled.append(needed)
+                    return await self._advance_once(run_id)
+                except ArtifactNotFetched as needed:
+                    await self._messages.transfer(needed)
+                    transferred.append(needed)
         finally:
-            self._formats.forget(settled)
+            self._messages.forget(transferred)

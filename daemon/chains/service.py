@@ -42,7 +42,7 @@ class ChainService:
                 raise Refused(f"run_id: run {run.run_id} has another chain or input", code="conflict")
 
         await self._chains.change(job)
-        return await self._shown(run.run_id)
+        return await self._run_response(run.run_id)
 
     async def chain_runs(self, *, states: frozenset[str], limit: int) -> ChainRunsResponse:
         """Runs, latest change first."""
@@ -54,7 +54,7 @@ class ChainService:
         deadline = clock.monotonic() + wait
         while True:
             rings = self._chains.bell.rings
-            run = await self._shown(run_id)
+            run = await self._run_response(run_id)
             left = deadline - clock.monotonic()
             if since is None or run.version > since or left <= 0 or self._core.draining:
                 return run
@@ -66,14 +66,14 @@ class ChainService:
         if is_blank(ask.text):
             raise InvalidRequest("text: is required")
         await self._chains.change(lambda tx, batch: self._chains.steps.answer(tx, batch, run_id, ask.text))
-        return await self._shown(run_id)
+        return await self._run_response(run_id)
 
     async def chain_cancel(self, run_id: str) -> ChainRun:
         """Call a run off."""
         await self._chains.change(lambda tx, batch: self._chains.steps.cancel(tx, batch, run_id))
-        return await self._shown(run_id)
+        return await self._run_response(run_id)
 
-    async def _shown(self, run_id: str) -> ChainRun:
+    async def _run_response(self, run_id: str) -> ChainRun:
         found = await chains.run(self._core.store.reader, run_id)
         if found is None:
             raise NotFound(f"no run {run_id} is known here", hint="`aghctl chain list` shows the runs")

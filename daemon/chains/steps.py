@@ -10,14 +10,14 @@ from typing import Any, Final
 
 import msgspec
 
-from aghbus.daemon.chains.messages import Elsewhere, Formats
+from aghbus.daemon.chains.messages import ArtifactNotFetched, ChainMessages
 from aghbus.daemon.chains.opening import open_work, peer_of
 from aghbus.daemon.send.closing import close_work
 from aghbus.daemon.send.sender import Batch
 from aghbus.daemon.state.context import Core
-from aghbus.protocol.adapters.model import Arrival
+from aghbus.protocol.adapters.model import BridgedEnvelope
 from aghbus.protocol.bodies import Receipt, Trace
-from aghbus.protocol.chains.chain import Chain, Node
+from aghbus.protocol.chains.chain import Chain, ChainNode
 from aghbus.protocol.chains.conditions import read_condition
 from aghbus.protocol.chains.errors import ChainError
 from aghbus.protocol.chains.run import (
@@ -45,10 +45,10 @@ from aghbus.store.tables.chain_runs import Followed, Run, Visit
 _GONE: Final = "the work is no longer known here"
 
 
-class Steps:
+class RunTransitions:
     """The runs of one daemon."""
 
-    def __init__(self, core: Core, formats: Formats) -> None:
+    def __init__(self, core: Core, formats: ChainMessages) -> None:
         self._core = core
         self._formats = formats
 
@@ -62,7 +62,7 @@ class Steps:
         chains.add(tx, run)
         self._visit(tx, batch, run, run.node, 1, None)
 
-    def look(self, tx: Transaction, batch: Batch, run_id: str) -> bool:
+    def advance(self, tx: Transaction, batch: Batch, run_id: str) -> bool:
         """Bring a run up to date with its work, with presence and with the time; whether anything changed.
 
         Raises Elsewhere when the artifact store is needed first.
@@ -71,16 +71,16 @@ class Steps:
         if run is None or run.state in ENDED:
             return False
         self._core.steps.settle(tx)
-        self._look(tx, batch, run)
+        self._advance(tx, batch, run)
         after = chains.load(tx, run_id)
         return after is not None and after.version != run.version
 
-    def _look(self, tx: Transaction, batch: Batch, run: Run) -> None:
+    def _advance(self, tx: Transaction, batch: Batch, run: Run) -> None:
         visit = _current(tx, run)
         late = run.due_ms is not None and run.due_ms <= self._core.steps.now_millis()
         if visit.work_id is None:
             if late:
-                self._end(tx, batch, run, visit, self._nobody(run, visit), None)
+                self._end(tx, batch, run, visit, self._no_peer(run, visit), None)
             else:
                 self._open(tx, batch, run, visit, None)
             return
@@ -88,9 +88,9 @@ class Steps:
         if found is None:
             self._end(tx, batch, run, visit, self._result(visit, "failed", _GONE), None)
         elif found.last_seq > run.seen_seq:
-            self._moved(tx, batch, run, visit, found)
+            self._on_work_changed(tx, batch, run, visit, found)
         elif late and not found.work.is_terminal:
-            self._time_is_up(tx, batch, run, visit, found.work)
+            self._time_out(tx, batch, run, visit, found.work)
 
     def answer(self, tx: Transaction, batch: Batch, run_id: str, text: str) -> None:
         """Say `text` into the work that asked. Raises NotFound, or Refused when nothing is asked."""
@@ -107,7 +107,7 @@ class Steps:
         if found is None or found.work.is_terminal:
             raise Refused(f"the work of node {visit.node} has ended meanwhile", code="work_closed")
         sent = batch.send(self._reply(found, run, text))
-        self._goes_on(tx, run, visit, "working", sent.seq, None)
+        self._resume(tx, run, visit, "working", sent.seq, None)
 
     def cancel(self, tx: Transaction, batch: Batch, run_id: str) -> None:
         """Call a run off, and the work that it waits for. Raises NotFound, or Refused when it has ended."""
@@ -117,32 +117,32 @@ class Steps:
         visit = _current(tx, run)
         found = chains.followed(tx, self._core.workspace, run.channel, visit.work_id) if visit.work_id else None
         if found is not None and not found.work.is_terminal:
-            self._call_off(tx, batch, found.work, "the run was canceled")
+            self._cancel_work(tx, batch, found.work, "the run was canceled")
         now_ms = self._core.steps.now_millis()
         chains.change_visit(tx, visit, work_state="canceled", message="the run was canceled", ended_ms=now_ms)
-        self._over(tx, run, "canceled", None)
+        self._close(tx, run, "canceled", None)
 
-    def broken(self, tx: Transaction, run_id: str) -> None:
+    def fail_internal(self, tx: Transaction, run_id: str) -> None:
         """A defect of ours stopped a run: it fails, rather than the daemon."""
         run = chains.load(tx, run_id)
         if run is not None and run.state not in ENDED:
-            self._over(tx, run, "failed", "a defect of this daemon: see its log")
+            self._close(tx, run, "failed", "a defect of this daemon: see its log")
 
     # following the work
 
-    def _moved(self, tx: Transaction, batch: Batch, run: Run, visit: Visit, found: Followed) -> None:
+    def _on_work_changed(self, tx: Transaction, batch: Batch, run: Run, visit: Visit, found: Followed) -> None:
         work = found.work
         envelope = _parsed(found.raw)
         if not work.is_terminal and work.state != "needs_input":
             body = None if envelope is None else envelope.body
             progress = body.message if isinstance(body, Trace) and body.state == "working" else None
-            self._goes_on(tx, run, visit, work.state, found.last_seq, progress)
+            self._resume(tx, run, visit, work.state, found.last_seq, progress)
             return
         run = msgspec.structs.replace(run, seen_seq=found.last_seq)
         causation_id = None if envelope is None else envelope.id
-        self._end(tx, batch, run, visit, self._told(tx, visit, work, envelope), causation_id)
+        self._end(tx, batch, run, visit, self._work_result(tx, visit, work, envelope), causation_id)
 
-    def _goes_on(
+    def _resume(
         self, tx: Transaction, run: Run, visit: Visit, state: State, seen_seq: int, progress: str | None
     ) -> None:
         """The work is under way. Its time begins anew where it was asked for something."""
@@ -151,30 +151,32 @@ class Steps:
         due_ms = self._due_ms(run, visit.node, now_ms) if run.state == "waiting" else run.due_ms
         chains.change(tx, run, state="running", question=None, seen_seq=seen_seq, due_ms=due_ms, updated_ms=now_ms)
 
-    def _time_is_up(self, tx: Transaction, batch: Batch, run: Run, visit: Visit, work: WorkView) -> None:
+    def _time_out(self, tx: Transaction, batch: Batch, run: Run, visit: Visit, work: WorkView) -> None:
         timeout = _chain(run).nodes[visit.node].timeout or 0
         why = f"no result within {timeout:g} s"
-        self._call_off(tx, batch, work, why)
+        self._cancel_work(tx, batch, work, why)
         self._end(tx, batch, run, visit, self._result(visit, "canceled", why), None)
 
-    def _call_off(self, tx: Transaction, batch: Batch, work: WorkView, why: str) -> None:
+    def _cancel_work(self, tx: Transaction, batch: Batch, work: WorkView, why: str) -> None:
         body = {"for_id": work.opening_id, "status": "canceled", "detail": why}
         batch.add("receipt", close_work(tx, self._core, work, "receipt", body))
 
-    def _nobody(self, run: Run, visit: Visit) -> Result:
+    def _no_peer(self, run: Run, visit: Visit) -> Result:
         node = _chain(run).nodes[visit.node]
         return self._result(visit, "failed", f"nobody with capability {node.capability} within {node.timeout:g} s")
 
-    def _told(self, tx: Transaction, visit: Visit, work: WorkView, envelope: Envelope | None) -> Result:
+    def _work_result(self, tx: Transaction, visit: Visit, work: WorkView, envelope: Envelope | None) -> Result:
         """What the end of a work, or its question, says."""
         body = None if envelope is None else envelope.body
         if isinstance(body, Trace):
             result = None if body.result is None else msgspec.json.decode(body.result)
             told = self._result(visit, work.state, body.message, result)
         else:
-            told = self._result(visit, work.state, _words(body) if isinstance(body, Receipt) else None)
+            told = self._result(visit, work.state, _receipt_text(body) if isinstance(body, Receipt) else None)
         if envelope is not None and envelope.ext is not None and envelope.sender == work.target:
-            carried = self._formats.carried(tx, Arrival(envelope=envelope, work=work, outcome="advanced"))
+            carried = self._formats.carried_message(
+                tx, BridgedEnvelope(envelope=envelope, work=work, outcome="advanced")
+            )
             if carried is not None:
                 return msgspec.structs.replace(told, response=carried)
         return told
@@ -215,9 +217,9 @@ class Steps:
             case Next(node):
                 self._visit(tx, batch, run, node, run.step + 1, causation_id)
             case Finish():
-                self._over(tx, run, "completed", None)
+                self._close(tx, run, "completed", None)
             case Fail(error):
-                self._over(tx, run, "failed", error)
+                self._close(tx, run, "failed", error)
             case Pause(question):
                 seen_seq = run.seen_seq
                 chains.change(
@@ -239,7 +241,9 @@ class Steps:
             due_ms=self._due_ms(run, node, now_ms),
             updated_ms=now_ms,
         )
-        with contextlib.suppress(Elsewhere):  # the next look asks again, when the visit and its time are committed
+        with contextlib.suppress(
+            ArtifactNotFetched
+        ):  # the next look asks again, when the visit and its time are committed
             self._open(tx, batch, run, visit, causation_id)
 
     def _open(self, tx: Transaction, batch: Batch, run: Run, visit: Visit, causation_id: str | None) -> None:
@@ -266,12 +270,12 @@ class Steps:
         except (ChainError, InvalidRequest, Refused) as error:
             now_ms = self._core.steps.now_millis()
             chains.change_visit(tx, visit, peer=peer, work_state="failed", message=error.message, ended_ms=now_ms)
-            self._over(tx, run, "failed", f"the input of node {visit.node}: {error.message}")
+            self._close(tx, run, "failed", f"the input of node {visit.node}: {error.message}")
             return
         chains.change_visit(tx, visit, peer=peer, work_id=sent.work_id, work_state="submitted")
         chains.change(tx, run, seen_seq=sent.seq)
 
-    def _over(self, tx: Transaction, run: Run, state: str, error: str | None) -> None:
+    def _close(self, tx: Transaction, run: Run, state: str, error: str | None) -> None:
         now_ms = self._core.steps.now_millis()
         chains.change(
             tx, run, state=state, error=error, question=None, seen_seq=run.seen_seq, due_ms=None, updated_ms=now_ms
@@ -279,7 +283,7 @@ class Steps:
         age_ms = self._core.settings.store.retention_age * 1000
         chains.forget(tx, self._core.steps.prudent_millis() - age_ms)
 
-    def _scope(self, tx: Transaction, run: Run, visit: Visit, node: Node) -> dict[str, Any]:
+    def _scope(self, tx: Transaction, run: Run, visit: Visit, node: ChainNode) -> dict[str, Any]:
         """What the input of the current visit can see: `response` and `work` are those of the visit before."""
         before = chains.visit(tx, run.run_id, run.step - 1)
         result = None
@@ -351,7 +355,7 @@ def _parsed(raw: bytes | None) -> Envelope | None:
         return None
 
 
-def _words(receipt: Receipt) -> str:
+def _receipt_text(receipt: Receipt) -> str:
     """Why a receipt ended the work: its own words, else its code."""
     return receipt.detail or " ".join(filter(None, (receipt.status, receipt.reason_code)))
 

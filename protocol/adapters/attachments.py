@@ -10,7 +10,7 @@ from typing import Any, Final
 import msgspec
 
 from aghbus.protocol.adapters.derived_ids import canonical
-from aghbus.protocol.adapters.model import Arrival, Finding
+from aghbus.protocol.adapters.model import BridgedEnvelope, Finding
 from aghbus.protocol.adapters.strict_json import check_value, read_json
 from aghbus.protocol.text import is_blank
 
@@ -31,7 +31,7 @@ def extension(name: str, message: Any, findings: tuple[Finding, ...] = ()) -> di
     return ext
 
 
-def carried_message(name: str, arrival: Arrival) -> tuple[Any | None, tuple[Finding, ...]]:
+def carried_message(name: str, arrival: BridgedEnvelope) -> tuple[Any | None, tuple[Finding, ...]]:
     """The message that an envelope carries, and why it cannot be taken; `(None, ())` when it carries none."""
     if arrival.carried is not None:
         value = arrival.carried

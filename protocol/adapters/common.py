@@ -6,7 +6,7 @@ from typing import Any, Final
 import msgspec
 
 from aghbus.protocol.adapters.derived_ids import envelope_id, same_json
-from aghbus.protocol.adapters.model import Finding, Memory, Place
+from aghbus.protocol.adapters.model import BridgeContext, Finding, MessageHistory
 from aghbus.protocol.adapters.strict_json import pointer
 from aghbus.protocol.bodies import Receipt
 from aghbus.protocol.lifecycle import WorkView
@@ -36,34 +36,34 @@ def secrets_in(message: Any) -> tuple[Finding, ...]:
     )
 
 
-def conflict(memory: Memory, foreign_id: str, scope: str, message: Any, path: str) -> tuple[Finding, ...]:
+def conflict(history: MessageHistory, foreign_id: str, scope: str, message: Any, path: str) -> tuple[Finding, ...]:
     """The error when our agent handed over another message under the same id before."""
-    earlier = memory.find(foreign_id, scope, "out")
+    earlier = history.find(foreign_id, scope, "out")
     if earlier is None or same_json(earlier.message, message):
         return ()
     return (error(path, "id_conflict", f"{foreign_id!r} was handed over before with other content"),)
 
 
-def work_in_hand(place: Place, memory: Memory) -> WorkView | Finding:
+def work_in_hand(context: BridgeContext, history: MessageHistory) -> WorkView | Finding:
     """The work that a message without correlation of its own reports on: the one the caller named, or the only open one.
 
     Works that the agent was handed in this format come first: it cannot answer what it has not seen. One that was never
     handed any reads its works elsewhere, and all open ones count. Where the caller named no channel, those of the other
     joined channels count too.
     """
-    if place.work_id is not None:
-        work = memory.work(place.work_id)
-        return work if work is not None else error("", "unknown_work", f"no work {place.work_id!r} is known here")
-    everything = (*memory.in_hand(), *place.elsewhere)
-    works = [work for work in everything if memory.was_handed(work)]
+    if context.work_id is not None:
+        work = history.work(context.work_id)
+        return work if work is not None else error("", "unknown_work", f"no work {context.work_id!r} is known here")
+    everything = (*history.assigned_works(), *context.elsewhere)
+    works = [work for work in everything if history.was_delivered(work)]
     if everything and not works:
-        if memory.reads_works():
+        if history.received_works():
             return error("", "no_work", "what our agent was handed has ended, and it has not got what is open now")
         works = list(everything)
     if not works:
         return error("", "no_work", "there is no open work that this could report on")
     if len(works) == 1:
-        return works[0] if works[0].channel == place.channel else error("", OTHER_CHANNEL, works[0].channel)
+        return works[0] if works[0].channel == context.channel else error("", OTHER_CHANNEL, works[0].channel)
     names = ", ".join(sorted(work.work_id for work in works[:5]))
     why = (
         f"{len(works)} works are open ({names}): name the one that this reports on, by --work, or by --meta and work_id"
@@ -71,11 +71,13 @@ def work_in_hand(place: Place, memory: Memory) -> WorkView | Finding:
     return error("", "ambiguous_work", why)
 
 
-def next_id(name: str, kind: str, place: Place, work: WorkView, memory: Memory, content: bytes) -> str:
+def next_id(
+    name: str, kind: str, context: BridgeContext, work: WorkView, history: MessageHistory, content: bytes
+) -> str:
     """The id of what our agent says on `work`, for formats without ids: one for each envelope that it answers. With a key of the
     caller one for the work, since what is tried again may come after the next envelope."""
-    answered = memory.answered(work) if place.key is None else work.opening_id
-    return envelope_id(name, kind, place.us, work.other(place.us), answered, content, place.key)
+    answered = history.answered(work) if context.key is None else work.opening_id
+    return envelope_id(name, kind, context.us, work.other(context.us), answered, content, context.key)
 
 
 def closed(work: WorkView, path: str = "") -> tuple[Finding, ...]:
@@ -92,27 +94,27 @@ def not_ours(work: WorkView, us: str, path: str = "") -> tuple[Finding, ...]:
     return (error(path, "not_our_work", f"work {work.work_id} is to be done by {work.target}, not by {us}"),)
 
 
-def receipt_ends(body: Receipt, work: WorkView | None, place: Place) -> bool:
+def receipt_ends(body: Receipt, work: WorkView | None, context: BridgeContext) -> bool:
     """Whether a receipt ends its work: by itself, or because the initiator's daemon closes the work on it (spec section 6)."""
     if body.status in ("rejected", "canceled"):
         return True
     if body.status not in ("expired", "unsupported") or work is None:
         return False
     unanswered = work.state == "canceled" or not work.advanced
-    return work.initiator == place.us and body.for_id == work.opening_id and unanswered
+    return work.initiator == context.us and body.for_id == work.opening_id and unanswered
 
 
-def trace(place: Place, work: WorkView, message_id: str, body: dict[str, Any], **more: Any) -> Draft:
+def trace(context: BridgeContext, work: WorkView, message_id: str, body: dict[str, Any], **more: Any) -> Draft:
     """A trace of ours on `work`; `more` are further fields of the draft (ext, reply_to, trace_id, causation_id)."""
     draft = Draft(
         id=message_id,
         workspace_id=work.workspace_id,
         channel=work.channel,
         kind="trace",
-        sender=place.us,
-        to=work.other(place.us),
-        ts=place.now,
-        expires_at=place.now + place.ttl,
+        sender=context.us,
+        to=work.other(context.us),
+        ts=context.now,
+        expires_at=context.now + context.ttl,
         surface=work.surface,
         container=work.container,
         work_id=work.work_id,
@@ -121,17 +123,17 @@ def trace(place: Place, work: WorkView, message_id: str, body: dict[str, Any], *
     return msgspec.structs.replace(draft, **more)
 
 
-def say(place: Place, to: str, message_id: str, container: str, body: dict[str, Any], **more: Any) -> Draft:
+def say(context: BridgeContext, to: str, message_id: str, container: str, body: dict[str, Any], **more: Any) -> Draft:
     """A directed say of ours in the thread `container`; `more` as for `trace`, and `work_id` where it opens or continues one."""
     draft = Draft(
         id=message_id,
-        workspace_id=place.workspace_id,
-        channel=place.channel,
+        workspace_id=context.workspace_id,
+        channel=context.channel,
         kind="say",
-        sender=place.us,
+        sender=context.us,
         to=to,
-        ts=place.now,
-        expires_at=place.now + place.ttl,
+        ts=context.now,
+        expires_at=context.now + context.ttl,
         surface="thread",
         container=container,
         body=body,

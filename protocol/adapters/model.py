@@ -1,7 +1,7 @@
-"""What all adapters share: a message handed over becomes drafts of envelopes, an envelope that arrives becomes a message.
+"""The interface of an adapter: it turns a submitted message into envelope drafts, and a received envelope into a message.
 
-An adapter has no memory, clock or randomness. What it must know of earlier messages it asks a `Memory`, which the daemon
-answers from its store inside the transaction that will carry the result out, and the offline converter from the lines
+An adapter has no state, clock or randomness. It asks a `MessageHistory` about earlier messages. The daemon implements the
+history over its store, inside the transaction that commits the result; the offline converter implements it over the lines
 that it has read.
 """
 
@@ -21,10 +21,10 @@ Direction = Literal["in", "out"]
 
 
 class Finding(msgspec.Struct, frozen=True):
-    """One violation. `path` is a JSON Pointer (RFC 6901) into the message, empty for the whole; `rule` a stable word.
+    """One violation. `path` is a JSON Pointer (RFC 6901) into the message, empty for the whole; `rule` is a stable code.
 
-    An error refuses the message; a warning travels along with it. `message` may hold text of the message: escape it
-    before a terminal or a log sees it.
+    An error refuses the message; a warning is sent along with it. `message` may contain text of the message: escape it
+    before printing or logging it.
     """
 
     path: str
@@ -33,12 +33,12 @@ class Finding(msgspec.Struct, frozen=True):
     message: str
 
 
-class Agents(msgspec.Struct, frozen=True, kw_only=True):
-    """Who stands behind the names of agents (adapters.md, Common rules, Agent map).
+class AgentMap(msgspec.Struct, frozen=True, kw_only=True):
+    """Maps agent names to peers (adapters.md, Common rules, Agent map).
 
-    `names` is the configured map of agent name to peer id. `found` holds, where look-up is switched on, the peers that
-    carry a name as display name or capability. `own` and `other` fill missing ends of an offline conversion: the peer of
-    the message's own agent, and that of everybody else; None where a name that maps to nobody is an error.
+    `names` is the configured map of agent name to peer id. `found` has the peers that announce a name as display name or
+    capability, where look-up is enabled. `own` and `other` are the defaults of an offline conversion: the peer of the
+    message's own agent, and the peer of every other agent. Without a default an unmapped name is an error.
     """
 
     names: Mapping[str, str] = msgspec.field(default_factory=dict)
@@ -47,7 +47,7 @@ class Agents(msgspec.Struct, frozen=True, kw_only=True):
     other: str | None = None
 
     def peer_of(self, name: str, path: str, *, own: bool = False) -> str | Finding:
-        """The peer of the agent called `name`, or the error: exactly as written, nothing is lower-cased or reshaped."""
+        """The peer of the agent `name`, or the error at `path`. Names are compared exactly."""
         if name in self.names:
             return self.names[name]
         if is_peer(name):
@@ -55,23 +55,24 @@ class Agents(msgspec.Struct, frozen=True, kw_only=True):
         candidates = self.found.get(name, ())
         if len(candidates) == 1:
             return candidates[0]
-        fill_in = self.own if own else self.other
-        if fill_in is not None:
-            return fill_in
-        why = f"is the name of {len(candidates)} peers" if candidates else "is no peer id and not in the agent map"
+        default = self.own if own else self.other
+        if default is not None:
+            return default
+        why = f"is the name of {len(candidates)} peers" if candidates else "is neither a peer id nor in the agent map"
         return Finding(path, "agent_map", "error", f"the agent {name!r} {why}")
 
     def name_of(self, peer: str) -> str:
-        """The agent's name for a peer: the first one configured for it, else the peer id."""
+        """The first agent name configured for a peer, else the peer id."""
         return next((name for name, configured in self.names.items() if configured == peer), peer)
 
 
-class Place(msgspec.Struct, frozen=True, kw_only=True):
-    """Where and when one message crosses: everything beside the message itself.
+class BridgeContext(msgspec.Struct, frozen=True, kw_only=True):
+    """Everything about one conversion except the message itself.
 
-    `us` is our peer, `now` Unix seconds, `ttl` the life of a directed message in seconds. What the caller named: `target` the peer
-    for formats that name none, `work_id` the work in hand, `key` an idempotency key among messages with equal content.
-    `elsewhere` are the works in hand on other channels, where the caller named neither channel nor work: it may mean one of them.
+    `us` is our peer id, `now` Unix seconds, `ttl` the lifetime of a directed message in seconds. The caller may name `target`
+    (the peer, for formats that name none), `work_id` (the work that the message is about) and `key` (an idempotency key among
+    messages with equal content). `elsewhere` are the assigned works on other channels, where the caller named neither channel
+    nor work.
     """
 
     us: str
@@ -79,19 +80,19 @@ class Place(msgspec.Struct, frozen=True, kw_only=True):
     channel: str
     now: int
     ttl: int = DIRECTED_TTL
-    agents: Agents = Agents()
+    agents: AgentMap = AgentMap()
     target: str | None = None
     work_id: str | None = None
     key: str | None = None
     elsewhere: tuple[WorkView, ...] = ()
 
 
-class Known(msgspec.Struct, frozen=True, kw_only=True):
-    """A message of the format that crossed before.
+class BridgedMessage(msgspec.Struct, frozen=True, kw_only=True):
+    """An earlier message of the format.
 
-    `direction` is `out` when our agent handed it over, `in` when it arrived. `envelope_id` is that of the envelope that
-    carried it, `sender` its peer, `at` the Unix second of crossing, `work` the work that this envelope opened or moved, as
-    it is now.
+    `direction` is `out` for a message that our agent submitted and `in` for one that was delivered to it. `envelope_id` and
+    `sender` are those of the envelope that carried it, `at` is the Unix second of the conversion, and `work` is the current
+    state of the work that the envelope opened or changed.
     """
 
     message: Any
@@ -102,63 +103,66 @@ class Known(msgspec.Struct, frozen=True, kw_only=True):
     work: WorkView | None = None
 
 
-class Memory(Protocol):
-    """What is known of earlier messages of one format, on one channel."""
+class MessageHistory(Protocol):
+    """Earlier messages of one format on one channel, and the works they belong to."""
 
     @property
     def whole(self) -> bool:
-        """False when messages may be missing (offline): what cannot be found is then not judged."""
+        """False when messages may be missing (offline): a message that is not found is then no error."""
         ...
 
-    def find(self, foreign_id: str, scope: str = "", direction: Direction | None = None) -> Known | None:
-        """The latest message with this id of its own in this scope (e.g. a session); in any scope when it is empty."""
+    def find(self, foreign_id: str, scope: str = "", direction: Direction | None = None) -> BridgedMessage | None:
+        """The latest message with this foreign id in this scope (for example a session); in any scope when it is empty."""
         ...
 
-    def arrived(self, foreign_id: str) -> Sequence[Known]:
-        """All messages with this id of its own that arrived, of whatever sender and scope, latest first."""
+    def arrived(self, foreign_id: str) -> Sequence[BridgedMessage]:
+        """All delivered messages with this foreign id, of any sender and scope, latest first."""
         ...
 
-    def last(self, scope: str) -> Known | None:
+    def last(self, scope: str) -> BridgedMessage | None:
         """The latest message of this scope."""
         ...
 
     def work(self, work_id: str) -> WorkView | None:
-        """Our copy of a work."""
+        """The local state of a work."""
         ...
 
-    def in_hand(self) -> tuple[WorkView, ...]:
-        """Open works that our agent is the target of and has not passed on to a next one."""
+    def assigned_works(self) -> tuple[WorkView, ...]:
+        """Assigned works: open works whose target is our agent and that it has not passed on to a next agent."""
         ...
 
-    def was_handed(self, work: WorkView) -> bool:
-        """Whether our agent was handed what opened a work, as a message of this format; True where that is not known (offline)."""
+    def was_delivered(self, work: WorkView) -> bool:
+        """Whether the opening of a work was delivered to our agent in this format; True where that is unknown (offline)."""
         ...
 
-    def reads_works(self) -> bool:
-        """Whether our agent was handed a work in this format that has ended since: it answers what it was handed, then."""
+    def received_works(self) -> bool:
+        """Whether any work that has ended since was delivered to our agent in this format."""
         ...
 
-    def opening(self, work: WorkView) -> Known | None:
-        """The message of this format that opened a work; None when a native envelope did."""
+    def opening(self, work: WorkView) -> BridgedMessage | None:
+        """The message of this format that opened a work; None when the opening envelope carried none."""
         ...
 
     def answered(self, work: WorkView) -> str:
-        """Id of the envelope that our next message on this work answers: the other participant's newest say, capability
-        (when we are the target) or trace (when we are the initiator); the opening id when there is none."""
+        """The id of the envelope that our next message on this work answers.
+
+        That is the other participant's newest say or capability (when we are the target) or trace (when we are the initiator),
+        else the opening.
+        """
         ...
 
     def sent(self, envelope_id: str) -> WorkView | Literal[True] | None:
-        """Whether we sent an envelope of this id before: None, else the work it belongs to as it is now (True: to none)."""
+        """Whether we sent an envelope with this id before: its work in the current state, True when it has none, or None."""
         ...
 
 
-class Plan(msgspec.Struct, frozen=True, kw_only=True):
-    """What becomes of a message that was handed over; `drafts` go out in this order, in one transaction.
+class SubmitPlan(msgspec.Struct, frozen=True, kw_only=True):
+    """The result of submitting a message; `drafts` are sent in this order, in one transaction.
 
-    `message` is the message as it travels: overwritten and redacted where adapters.md says so. With an error among the
-    `findings` there are no drafts. `repeats`: the same message was handed over before, nothing is to be sent again.
-    `foreign_id` and `scope` are what `Memory.find` will know it by. `follows` is `(work in hand, next work)`: the first closes
-    with the second's end and result. `record` is what the format's own log keeps of it.
+    `message` is the message as it is sent: with the values overwritten or redacted that adapters.md names. With an error among
+    `findings` there are no drafts. `repeats`: the same message was submitted before, so nothing is sent. `foreign_id` and
+    `scope` are the keys for `MessageHistory.find`. `follows` is `(assigned work, next work)`: the first ends with the state and
+    result of the second. `record` is the row for the format's own log.
     """
 
     message: Any
@@ -172,14 +176,14 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def refused(self) -> bool:
-        """An error forbids it."""
-        return any(finding.severity == "error" for finding in self.findings)
+        """Whether an error refuses the message."""
+        return has_errors(self.findings)
 
 
-class Arrival(msgspec.Struct, frozen=True, kw_only=True):
-    """An envelope that was committed, with what it did: `outcome` of the lifecycle and the work after it, where it has one.
+class BridgedEnvelope(msgspec.Struct, frozen=True, kw_only=True):
+    """A committed envelope, the lifecycle's `outcome` for it, and the state of its work after it.
 
-    `carried` replaces the message in `ext` where that was too large to ride along and was fetched from the artifact store.
+    `carried` is the message when it was too large for `ext` and was fetched from the artifact store.
     """
 
     envelope: Envelope
@@ -188,10 +192,10 @@ class Arrival(msgspec.Struct, frozen=True, kw_only=True):
     carried: Any = None
 
 
-class Handed(msgspec.Struct, frozen=True, kw_only=True):
-    """What our agent gets for an envelope; `message` None: nothing, the envelope is not for agents of this format.
+class Delivered(msgspec.Struct, frozen=True, kw_only=True):
+    """The message for our agent; `message` None: the envelope has no equivalent in this format.
 
-    `native` when it was made from a native envelope (or from one whose carried message did not hold), with honest defaults.
+    `native`: the envelope carried no valid message of this format, so the message was generated from the envelope itself.
     """
 
     message: Any | None
@@ -203,21 +207,26 @@ class Handed(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Adapter(Protocol):
-    """One format. Made once with its options; both methods never raise for what a message or an envelope holds."""
+    """One format, created with its options. Neither method raises, whatever a message or an envelope contains."""
 
     @property
     def name(self) -> str:
         """As in `ext["<name>.message"]`."""
         ...
 
-    def hand_over(self, text: bytes, place: Place, memory: Memory) -> Plan:
-        """A message of our own agent, as JSON text (UTF-8), on its way to the bus."""
+    def submit(self, text: bytes, context: BridgeContext, history: MessageHistory) -> SubmitPlan:
+        """Turn a message of our agent, as JSON text (UTF-8), into envelope drafts."""
         ...
 
-    def hand_out(self, arrival: Arrival, place: Place, memory: Memory) -> Handed:
-        """An envelope that reached us, as a message for our agent."""
+    def deliver(self, arrival: BridgedEnvelope, context: BridgeContext, history: MessageHistory) -> Delivered:
+        """Turn a received envelope into a message for our agent."""
         ...
 
 
-NOT_FOR_US: Final = Handed(message=None)
-"""The envelope says nothing to agents of this format."""
+NOT_DELIVERED: Final = Delivered(message=None)
+"""The envelope has no equivalent in this format."""
+
+
+def has_errors(findings: Sequence[Finding]) -> bool:
+    """Whether any finding is an error."""
+    return any(finding.severity == "error" for finding in findings)

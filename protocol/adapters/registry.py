@@ -10,7 +10,7 @@ from aghbus.protocol.errors import InvalidRequest
 
 if TYPE_CHECKING:
     from aghbus.protocol.adapters.agentos.adapter import AgentOsOptions
-    from aghbus.protocol.adapters.humaninloop.adapter import Options as HumanInLoopOptions
+    from aghbus.protocol.adapters.humaninloop.adapter import HumanInLoopOptions
     from aghbus.protocol.adapters.model import Adapter
     from aghbus.protocol.adapters.sacp.adapter import SacpOptions
     from aghbus.protocol.adapters.sentient.adapter import SentientOptions
@@ -19,7 +19,7 @@ FORMATS: Final = ("sentient", "humaninloop", "agentos", "sacp")
 """In the order of adapters.md."""
 
 
-class Options(msgspec.Struct, frozen=True, kw_only=True):
+class AdapterOptions(msgspec.Struct, frozen=True, kw_only=True):
     """The options of every format; None: the format's defaults."""
 
     sentient: SentientOptions | None = None
@@ -28,7 +28,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     sacp: SacpOptions | None = None
 
 
-def adapter_for(name: str, options: Options) -> Adapter:
+def adapter_for(name: str, options: AdapterOptions) -> Adapter:
     """The adapter of the format `name`. Raises InvalidRequest for a name that is no format, or options that cannot be taken."""
     match name:
         case "sentient":
@@ -36,8 +36,7 @@ def adapter_for(name: str, options: Options) -> Adapter:
 
             return Sentient(options.sentient or SentientOptions())
         case "humaninloop":
-            from aghbus.protocol.adapters.humaninloop.adapter import HumanInLoop
-            from aghbus.protocol.adapters.humaninloop.adapter import Options as HumanInLoopOptions
+            from aghbus.protocol.adapters.humaninloop.adapter import HumanInLoop, HumanInLoopOptions
 
             return HumanInLoop(options.humaninloop or HumanInLoopOptions())
         case "agentos":

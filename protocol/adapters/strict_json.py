@@ -23,7 +23,7 @@ class _Object(dict[str, Any]):
     twice: tuple[str, ...] = ()
 
 
-class _Unreadable:
+class _UnsafeNumber:
     """A number that not every reader can hold."""
 
     def __init__(self, rule: str, text: str) -> None:
@@ -81,24 +81,24 @@ def _object(pairs: list[tuple[str, Any]]) -> _Object:
     return made
 
 
-def _integer(text: str) -> int | _Unreadable:
+def _integer(text: str) -> int | _UnsafeNumber:
     if len(text.lstrip("-")) > _DIGITS or abs(int(text)) > MAX_INTEGER:
-        return _Unreadable("integer_range", text)
+        return _UnsafeNumber("integer_range", text)
     return int(text)
 
 
-def _float(text: str) -> float | _Unreadable:
+def _float(text: str) -> float | _UnsafeNumber:
     value = float(text)
-    return value if math.isfinite(value) else _Unreadable("number_range", text)
+    return value if math.isfinite(value) else _UnsafeNumber("number_range", text)
 
 
-def _constant(text: str) -> _Unreadable:
-    return _Unreadable("not_finite", text)
+def _constant(text: str) -> _UnsafeNumber:
+    return _UnsafeNumber("not_finite", text)
 
 
 def _faults(value: Any, path: tuple[str | int, ...]) -> Iterator[Finding]:
     match value:
-        case _Unreadable():
+        case _UnsafeNumber():
             yield _error(pointer(*path), value.rule, f"the number {value.text} is one that not every reader can hold")
         case bool() | None:
             return

@@ -1,11 +1,12 @@
 """The local API: the bridge of foreign message formats (docs/adapters/)."""
 
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from aghbus.protocol.adapters.model import Finding
 from aghbus.protocol.api.base import Channel, ErrorResponse, RequestModel, ResponseModel
 from aghbus.protocol.api.messages import SendResponse
 from aghbus.protocol.api.works import Role
+from aghbus.protocol.errors import RequestError
 
 Format = Literal["sentient", "humaninloop", "agentos", "sacp"]
 
@@ -51,6 +52,25 @@ class MessageRefusedResponse(ErrorResponse, kw_only=True):
     """
 
     findings: list[Finding]
+
+
+class MessageRefused(RequestError):
+    """A submitted message breaks rules of its format. Nothing was sent; the message is in quarantine.
+
+    `findings` has every violation, warnings included.
+    """
+
+    code: ClassVar[str] = "message_refused"
+
+    def __init__(self, name: str, findings: tuple[Finding, ...]) -> None:
+        errors = [finding for finding in findings if finding.severity == "error"]
+        first = errors[0]
+        more = f", and {len(errors) - 1} more" if len(errors) > 1 else ""
+        super().__init__(
+            f"the {name} message is refused: {first.path or 'the message'}: {first.message} ({first.rule}){more}",
+            hint=f"docs/adapters/{name}.md lists the rules; `aghctl quarantine` shows refused messages",
+        )
+        self.findings = findings
 
 
 class BridgeMessage(ResponseModel):

@@ -30,7 +30,7 @@ Where = tuple[str | int, ...]
 F = TypeVar("F", bound=msgspec.Struct)
 
 
-class Node(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class ChainNode(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """One agent of the chain: a `peer`, or whoever has the `capability` when its turn comes.
 
     `input` is a template of any JSON value. With a `format` other than sacp it must be an object: a message of that format.
@@ -46,12 +46,12 @@ class Node(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     timeout: Annotated[float, Meta(gt=0, le=MAX_LIFETIME)] | None = None
 
     @property
-    def speaks(self) -> Format | None:
+    def opening_format(self) -> Format | None:
         """The format whose adapter makes the opening envelope. A SACP agent's input is the say's text, as anybody's."""
         return None if self.format == "sacp" else self.format
 
 
-class Edge(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class ChainEdge(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """From node to node. Without `when` it is the default."""
 
     source: str = msgspec.field(name="from")
@@ -65,10 +65,10 @@ class Chain(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     start: str
     max_steps: int
-    nodes: dict[str, Node]
-    edges: tuple[Edge, ...] = ()
+    nodes: dict[str, ChainNode]
+    edges: tuple[ChainEdge, ...] = ()
 
-    def edges_of(self, node: str) -> tuple[Edge, ...]:
+    def edges_of(self, node: str) -> tuple[ChainEdge, ...]:
         """The edges that leave `node`."""
         return tuple(edge for edge in self.edges if edge.source == node)
 
@@ -87,13 +87,13 @@ def check_chain(document: Any) -> tuple[Chain | None, tuple[Finding, ...]]:
     file = _converted(document, _File, (), faults) if not faults else None
     if file is None:
         return None, tuple(faults)
-    nodes = {name: _converted(value, Node, ("nodes", name), faults) for name, value in file.nodes.items()}
-    edges = [_converted(value, Edge, ("edges", place), faults) for place, value in enumerate(file.edges)]
+    nodes = {name: _converted(value, ChainNode, ("nodes", name), faults) for name, value in file.nodes.items()}
+    edges = [_converted(value, ChainEdge, ("edges", index), faults) for index, value in enumerate(file.edges)]
     _check_words(file, faults)
     for name, node in nodes.items():
         _check_node(name, node, frozenset(nodes), faults)
-    for place, edge in enumerate(edges):
-        _check_edge(place, edge, frozenset(nodes), faults)
+    for index, edge in enumerate(edges):
+        _check_edge(index, edge, frozenset(nodes), faults)
     if faults:
         return None, tuple(faults)
     return Chain(
@@ -122,7 +122,7 @@ def _not_json(value: Any, path: Where) -> list[Finding]:
         inner = [_not_json(item, (*path, str(key))) for key, item in value.items()]
         return [fault for faults in inner for fault in faults]
     if isinstance(value, list):
-        inner = [_not_json(item, (*path, place)) for place, item in enumerate(value)]
+        inner = [_not_json(item, (*path, index)) for index, item in enumerate(value)]
         return [fault for faults in inner for fault in faults]
     if value is None or isinstance(value, str | bool | int | float):
         return []
@@ -150,7 +150,7 @@ def _check_words(file: _File, faults: list[Finding]) -> None:
             faults.append(_error((key,), "too_many", f"are {count}, at most {most} are allowed"))
 
 
-def _check_node(name: str, node: Node | None, nodes: frozenset[str], faults: list[Finding]) -> None:
+def _check_node(name: str, node: ChainNode | None, nodes: frozenset[str], faults: list[Finding]) -> None:
     path: Where = ("nodes", name)
     if not _NODE_ID.fullmatch(name) or name in ROOTS | WORDS:
         reserved = ", ".join(sorted(ROOTS | WORDS))
@@ -164,9 +164,9 @@ def _check_node(name: str, node: Node | None, nodes: frozenset[str], faults: lis
     for key, word in (("capability", node.capability), ("intent", node.intent)):
         if word is not None and (is_blank(word) or len(word) > _MAX_WORD or has_control(word)):
             faults.append(_error((*path, key), key, f"must be 1 to {_MAX_WORD} characters without control characters"))
-    if node.speaks is not None and not isinstance(node.input, dict):
+    if node.opening_format is not None and not isinstance(node.input, dict):
         faults.append(_error((*path, "input"), "format", f"must be an object: a message of the format {node.format}"))
-    if node.speaks is not None and node.intent is not None:
+    if node.opening_format is not None and node.intent is not None:
         faults.append(_error((*path, "intent"), "format", f"is set by the message of the format {node.format}"))
     try:
         for reference in references(node.input):
@@ -175,19 +175,19 @@ def _check_node(name: str, node: Node | None, nodes: frozenset[str], faults: lis
         faults.append(_error((*path, "input"), error.rule, error.message))
 
 
-def _check_edge(place: int, edge: Edge | None, nodes: frozenset[str], faults: list[Finding]) -> None:
+def _check_edge(index: int, edge: ChainEdge | None, nodes: frozenset[str], faults: list[Finding]) -> None:
     if edge is None:
         return
     for key, name in (("from", edge.source), ("to", edge.target)):
         if name not in nodes:
-            faults.append(_error(("edges", place, key), "unknown_node", f"{name!r} is no node"))
+            faults.append(_error(("edges", index, key), "unknown_node", f"{name!r} is no node"))
     if edge.when is None:
         return
     try:
         for path in read_condition(edge.when).paths():
             _check_root(path, nodes)
     except ChainError as error:
-        faults.append(_error(("edges", place, "when"), error.rule, error.message))
+        faults.append(_error(("edges", index, "when"), error.rule, error.message))
 
 
 def _check_root(path: Path, nodes: frozenset[str]) -> None:

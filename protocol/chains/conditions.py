@@ -52,15 +52,15 @@ class Constant(msgspec.Struct, frozen=True):
 Operand = Path | Constant
 
 
-class Compare(msgspec.Struct, frozen=True):
-    """One comparison; `sign` is one of the six."""
+class Comparison(msgspec.Struct, frozen=True):
+    """One comparison; `operator` is one of the six."""
 
     left: Operand
-    sign: str
+    operator: str
     right: Operand
 
 
-class Holds(msgspec.Struct, frozen=True):
+class IsTrue(msgspec.Struct, frozen=True):
     """An operand alone: holds when it is `true`."""
 
     operand: Operand
@@ -72,19 +72,19 @@ class Not(msgspec.Struct, frozen=True):
     inner: "Tree"
 
 
-class Both(msgspec.Struct, frozen=True):
+class AllOf(msgspec.Struct, frozen=True):
     """`and`."""
 
     parts: tuple["Tree", ...]
 
 
-class Either(msgspec.Struct, frozen=True):
+class AnyOf(msgspec.Struct, frozen=True):
     """`or`."""
 
     parts: tuple["Tree", ...]
 
 
-Tree = Compare | Holds | Not | Both | Either
+Tree = Comparison | IsTrue | Not | AllOf | AnyOf
 
 
 class Condition(msgspec.Struct, frozen=True):
@@ -139,14 +139,14 @@ class _Parser:
         while self._next.text == "or" and self._next.kind == "word":
             self._take()
             parts.append(self._both(depth))
-        return parts[0] if len(parts) == 1 else Either(tuple(parts))
+        return parts[0] if len(parts) == 1 else AnyOf(tuple(parts))
 
     def _both(self, depth: int) -> Tree:
         parts = [self._negation(depth)]
         while self._next.text == "and" and self._next.kind == "word":
             self._take()
             parts.append(self._negation(depth))
-        return parts[0] if len(parts) == 1 else Both(tuple(parts))
+        return parts[0] if len(parts) == 1 else AllOf(tuple(parts))
 
     def _negation(self, depth: int) -> Tree:
         if depth > MAX_DEPTH:
@@ -169,9 +169,9 @@ class _Parser:
         if self._next.kind != "sign" or self._next.text not in _COMPARISONS:
             if isinstance(left, Constant) and not isinstance(left.value, bool):
                 raise _unexpected(begin, "a comparison")
-            return Holds(left)
-        sign = self._take().text
-        return Compare(left, sign, self._operand())
+            return IsTrue(left)
+        operator = self._take().text
+        return Comparison(left, operator, self._operand())
 
     def _operand(self) -> Operand:
         token = self._take()
@@ -240,32 +240,32 @@ def _number(token: _Token) -> int | float:
 
 def _holds(tree: Tree, scope: Scope) -> bool:
     match tree:
-        case Both(parts):
+        case AllOf(parts):
             return all(_holds(part, scope) for part in parts)
-        case Either(parts):
+        case AnyOf(parts):
             return any(_holds(part, scope) for part in parts)
         case Not(inner):
             return not _holds(inner, scope)
-        case Holds(operand):
+        case IsTrue(operand):
             return _value(operand, scope) is True
-        case Compare(left, sign, right):
-            return _compare(_value(left, scope), sign, _value(right, scope))
+        case Comparison(left, operator, right):
+            return _compare(_value(left, scope), operator, _value(right, scope))
 
 
 def _value(operand: Operand, scope: Scope) -> Any:
     return operand.find(scope) if isinstance(operand, Path) else operand.value
 
 
-def _compare(left: Any, sign: str, right: Any) -> bool:
+def _compare(left: Any, operator: str, right: Any) -> bool:
     if left is MISSING or right is MISSING:
         return False
     kinds = _kind(left), _kind(right)
-    if sign in _ORDER:
-        return kinds[0] == kinds[1] and kinds[0] in ("number", "string") and _ORDER[sign](left, right)
+    if operator in _ORDER:
+        return kinds[0] == kinds[1] and kinds[0] in ("number", "string") and _ORDER[operator](left, right)
     if kinds[0] != kinds[1]:
         # Asking whether something is null is asking for its type, which is no clash.
-        return sign == "!=" and "null" in kinds
-    return _same(left, right) == (sign == "==")
+        return operator == "!=" and "null" in kinds
+    return _same(left, right) == (operator == "==")
 
 
 def _same(left: Any, right: Any) -> bool:
@@ -292,14 +292,14 @@ def _kind(value: Any) -> str:
 
 def _paths(tree: Tree) -> Iterator[Path]:
     match tree:
-        case Both(parts) | Either(parts):
+        case AllOf(parts) | AnyOf(parts):
             for part in parts:
                 yield from _paths(part)
         case Not(inner):
             yield from _paths(inner)
-        case Holds(operand):
+        case IsTrue(operand):
             yield from _path(operand)
-        case Compare(left, _, right):
+        case Comparison(left, _, right):
             yield from _path(left)
             yield from _path(right)
 

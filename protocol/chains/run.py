@@ -15,7 +15,7 @@ import msgspec
 
 from aghbus.protocol.adapters.derived_ids import digest
 from aghbus.protocol.adapters.timestamps import utc
-from aghbus.protocol.chains.chain import Chain, Edge
+from aghbus.protocol.chains.chain import Chain, ChainEdge
 from aghbus.protocol.chains.conditions import read_condition
 from aghbus.protocol.chains.paths import Scope
 from aghbus.protocol.lifecycle import State
@@ -112,7 +112,7 @@ def work_value(work_id: str | None, state: State, message: str | None, result: A
     return {"id": work_id, "state": state, "message": message, "result": result}
 
 
-def _matching(chain: Chain, result: Result, scope: Scope) -> Edge | None:
+def _matching(chain: Chain, result: Result, scope: Scope) -> ChainEdge | None:
     for edge in chain.edges_of(result.node):
         if edge.when is None:
             if result.state == "completed":

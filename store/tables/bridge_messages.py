@@ -6,7 +6,7 @@ import aiosqlite
 import msgspec
 
 from aghbus.protocol.adapters.derived_ids import same_json
-from aghbus.protocol.adapters.model import Direction, Known
+from aghbus.protocol.adapters.model import BridgedMessage, Direction
 from aghbus.protocol.lifecycle import WorkView
 from aghbus.store.engine.transaction import Transaction
 from aghbus.store.tables import works
@@ -105,7 +105,7 @@ class Ended(NamedTuple):
     link: int
 
 
-class StoreMemory:
+class StoredMessageHistory:
     """`adapters.model.Memory` over the store, inside the transaction that carries the result out."""
 
     def __init__(self, tx: Transaction, name: str, workspace_id: str, channel: str, us: str) -> None:
@@ -121,7 +121,7 @@ class StoreMemory:
         """True: what the store does not have did not cross here, or retention removed it."""
         return True
 
-    def find(self, foreign_id: str, scope: str = "", direction: Direction | None = None) -> Known | None:
+    def find(self, foreign_id: str, scope: str = "", direction: Direction | None = None) -> BridgedMessage | None:
         """The latest message with this id of its own in this scope; in any where `scope` is empty."""
         where, params = "AND b.foreign_id = ?", [foreign_id]
         for clause, value in (("AND b.scope = ?", scope), ("AND b.direction = ?", direction)):
@@ -129,13 +129,13 @@ class StoreMemory:
                 where, params = f"{where} {clause}", [*params, value]
         return self._known(f"{where} ORDER BY b.seq DESC LIMIT 1", *params)
 
-    def arrived(self, foreign_id: str) -> list[Known]:
+    def arrived(self, foreign_id: str) -> list[BridgedMessage]:
         """All messages with this id of its own that arrived, latest first: the newest fifty."""
         return self._all_known(
             "AND b.foreign_id = ? AND b.direction = 'in' ORDER BY b.seq DESC LIMIT ?", foreign_id, _SAME_ID
         )
 
-    def last(self, scope: str) -> Known | None:
+    def last(self, scope: str) -> BridgedMessage | None:
         """The latest message of this scope."""
         return self._known("AND b.scope = ? ORDER BY b.seq DESC LIMIT 1", scope)
 
@@ -143,7 +143,7 @@ class StoreMemory:
         """Our copy of a work."""
         return works.load(self._tx, self._workspace_id, self._channel, work_id)
 
-    def in_hand(self) -> tuple[WorkView, ...]:
+    def assigned_works(self) -> tuple[WorkView, ...]:
         """Open works that our agent is the target of, oldest first; without those that wait for the end of the next one."""
         rows = self._tx.db.execute(
             "SELECT work_id FROM works AS w WHERE state IN ('submitted', 'working', 'needs_input') AND role = 'target'"
@@ -154,12 +154,12 @@ class StoreMemory:
         found = (self.work(work_id) for (work_id,) in rows)
         return tuple(work for work in found if work is not None)
 
-    def was_handed(self, work: WorkView) -> bool:
+    def was_delivered(self, work: WorkView) -> bool:
         """Whether our agent got the message of this format, or the native one, that opened a work."""
         row = self._tx.db.execute(_HANDED, (*_key(work), self._name)).fetchone()
         return row is not None
 
-    def reads_works(self) -> bool:
+    def received_works(self) -> bool:
         """Whether our agent was handed a work in this format that has ended since."""
         return self._tx.db.execute(_READS, (self._name,)).fetchone() is not None
 
@@ -171,7 +171,7 @@ class StoreMemory:
         ).fetchone()
         return row is not None
 
-    def opening(self, work: WorkView) -> Known | None:
+    def opening(self, work: WorkView) -> BridgedMessage | None:
         """The message of this format that opened a work; None when a native envelope did."""
         return self._known(
             "AND b.native = 0 AND b.seq = (SELECT opened_seq FROM works"
@@ -200,19 +200,19 @@ class StoreMemory:
         work = works.load(self._tx, self._workspace_id, row[0], row[1]) if row[1] is not None else None
         return True if work is None else work
 
-    def _known(self, where: str, *params: Any) -> Known | None:
+    def _known(self, where: str, *params: Any) -> BridgedMessage | None:
         found = self._all_known(where, *params)
         return found[0] if found else None
 
-    def _all_known(self, where: str, *params: Any) -> list[Known]:
+    def _all_known(self, where: str, *params: Any) -> list[BridgedMessage]:
         rows = self._tx.db.execute(
             f"{_SELECT_KNOWN} {where}", (self._name, self._workspace_id, self._channel, *params)
         ).fetchall()
         return [self._as_known(row) for row in rows]
 
-    def _as_known(self, row: tuple[Any, ...]) -> Known:
+    def _as_known(self, row: tuple[Any, ...]) -> BridgedMessage:
         direction, message, envelope_id, sender, received_ms, work_id, raw = row
-        return Known(
+        return BridgedMessage(
             message=_message(self._name, message, raw),
             direction=direction,
             envelope_id=envelope_id,

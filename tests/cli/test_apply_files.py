@@ -15,7 +15,7 @@ import pytest
 
 from aghbus.cli.app.arguments import GLOBAL_OPTIONS, defaults, parse
 from aghbus.cli.app.errors import AnswerIsNo
-from aghbus.cli.bridge.safe_write import Application, Refused
+from aghbus.cli.bridge.safe_write import ApplyRefused, AtomicFileWriter
 from aghbus.cli.commands.bridge_apply import COMMANDS
 from aghbus.cli.context import Context
 from aghbus.client.errors import ClientError, UsageError
@@ -31,7 +31,7 @@ def planned(path: str, operation: str = "create", content: str = "new\n") -> Pla
 
 
 def apply(root: Path, *files: PlannedFile) -> None:
-    with Application(str(root), files) as application:
+    with AtomicFileWriter(str(root), files) as application:
         application.check()
         application.stage()
         application.commit()
@@ -68,7 +68,7 @@ def outside(tmp_path: Path) -> Path:
 def refused(root: Path, outside: Path | None, *files: PlannedFile) -> str:
     """The message of a refusal that left everything as it was."""
     before = tree(root), tree(outside) if outside else None
-    with pytest.raises(Refused) as caught:
+    with pytest.raises(ApplyRefused) as caught:
         apply(root, *files)
     assert (tree(root), tree(outside) if outside else None) == before
     return caught.value.message
@@ -111,7 +111,7 @@ def test_the_root_itself_may_be_a_link_of_the_operator(root: Path, tmp_path: Pat
 
 def test_a_root_that_is_none_is_named(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="--root"):
-        Application(str(tmp_path / "missing"), [])
+        AtomicFileWriter(str(tmp_path / "missing"), [])
 
 
 # create and update
@@ -129,7 +129,7 @@ def test_update_needs_a_regular_file(root: Path) -> None:
     assert "does not exist" in refused(root, None, planned("none/none.md", "update"))
     assert "no regular file" in refused(root, None, planned("docs", "update"))
     os.mkfifo(root / "pipe")
-    with pytest.raises(Refused, match="no regular file"):
+    with pytest.raises(ApplyRefused, match="no regular file"):
         apply(root, planned("pipe", "update"))
 
 
@@ -171,8 +171,8 @@ def test_a_link_to_the_inside_is_not_followed_either(root: Path) -> None:
 
 def test_an_updated_file_that_becomes_a_link_between_check_and_commit(root: Path, outside: Path) -> None:
     with (
-        pytest.raises(Refused, match="changed by somebody else"),
-        Application(str(root), [planned("first.md"), planned("docs/spec.md", "update", "evil\n")]) as application,
+        pytest.raises(ApplyRefused, match="changed by somebody else"),
+        AtomicFileWriter(str(root), [planned("first.md"), planned("docs/spec.md", "update", "evil\n")]) as application,
     ):
         application.check()
         application.stage()
@@ -188,8 +188,8 @@ def test_an_updated_file_that_becomes_a_link_between_check_and_commit(root: Path
 
 def test_an_updated_file_whose_content_changed_meanwhile_is_left_alone(root: Path) -> None:
     with (
-        pytest.raises(Refused, match="changed by somebody else"),
-        Application(str(root), [planned("first.md"), planned("docs/spec.md", "update")]) as application,
+        pytest.raises(ApplyRefused, match="changed by somebody else"),
+        AtomicFileWriter(str(root), [planned("first.md"), planned("docs/spec.md", "update")]) as application,
     ):
         application.check()
         application.stage()
@@ -222,12 +222,12 @@ def test_a_folder_that_somebody_swaps_for_a_link_all_the_time_leads_nowhere(root
             try:
                 apply(root, planned(f"docs/sub{number}/x.md"), planned("docs/secret", "update", "evil\n"))
                 pytest.fail("there is no docs/secret below the root")
-            except Refused:
+            except ApplyRefused:
                 turned_away += 1
             try:
                 apply(root, planned(f"docs/new{number}/x.md", content="evil\n"))
                 written += 1
-            except Refused:
+            except ApplyRefused:
                 turned_away += 1
     finally:
         done.set()
@@ -242,7 +242,7 @@ def test_a_folder_that_somebody_swaps_for_a_link_all_the_time_leads_nowhere(root
 
 def test_a_name_taken_between_stage_and_commit_takes_the_first_file_back(root: Path) -> None:
     files = [planned("docs/spec.md", "update"), planned("made/one.md"), planned("made/two.md")]
-    with pytest.raises(Refused, match=r"made/two.md: exists"), Application(str(root), files) as application:
+    with pytest.raises(ApplyRefused, match=r"made/two.md: exists"), AtomicFileWriter(str(root), files) as application:
         application.check()
         application.stage()
         (root / "made" / "two.md").write_text("somebody else's")
@@ -257,15 +257,15 @@ def test_a_name_taken_between_stage_and_commit_takes_the_first_file_back(root: P
 
 def test_what_somebody_put_in_the_place_of_ours_is_not_taken_back(root: Path) -> None:
     files = [planned("one.md"), planned("two.md")]
-    with pytest.raises(Refused), Application(str(root), files) as application:
+    with pytest.raises(ApplyRefused), AtomicFileWriter(str(root), files) as application:
         application.check()
         application.stage()
         (root / "two.md").write_text("theirs")
-        with pytest.raises(Refused):
+        with pytest.raises(ApplyRefused):
             application.commit()
         (root / "one.md").unlink()
         (root / "one.md").write_text("theirs too")
-        raise Refused("as before")
+        raise ApplyRefused("as before")
     assert tree(root)["one.md"] == ("file", "theirs too")
     assert tree(root)["two.md"] == ("file", "theirs")
     assert not [name for name in tree(root) if name.startswith(".")]
@@ -273,7 +273,7 @@ def test_what_somebody_put_in_the_place_of_ours_is_not_taken_back(root: Path) ->
 
 def test_leaving_without_commit_leaves_nothing(root: Path) -> None:
     before = tree(root)
-    with Application(str(root), [planned("a/b.md"), planned("docs/spec.md", "update")]) as application:
+    with AtomicFileWriter(str(root), [planned("a/b.md"), planned("docs/spec.md", "update")]) as application:
         application.check()
         application.stage()
         assert tree(root) != before
@@ -282,7 +282,7 @@ def test_leaving_without_commit_leaves_nothing(root: Path) -> None:
 
 def test_an_interrupt_in_the_middle_undoes_all(root: Path) -> None:
     before = tree(root)
-    with pytest.raises(KeyboardInterrupt), Application(str(root), [planned("a/b.md")]) as application:
+    with pytest.raises(KeyboardInterrupt), AtomicFileWriter(str(root), [planned("a/b.md")]) as application:
         application.stage()
         raise KeyboardInterrupt
     assert tree(root) == before
@@ -382,7 +382,7 @@ def test_a_dry_run_checks_and_writes_nothing(root: Path, file: Path, capsys: pyt
     assert json.loads(capsys.readouterr().out)["written"] is False
     assert tree(root) == before
     file.write_text(json.dumps(message(artifact("docs/spec.md"))))
-    with pytest.raises(Refused):
+    with pytest.raises(ApplyRefused):
         run("--file", str(file), "--root", str(root), "--dry-run")
 
 

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from aghbus.cli.app.output import Output
 from aghbus.cli.app.registry import branches, longest, ways
-from aghbus.cli.bridge.findings import tell
-from aghbus.cli.bridge.pending import Printed, reports
+from aghbus.cli.bridge.findings import print_findings
+from aghbus.cli.bridge.pending import UnansweredWorks, reports
 from aghbus.cli.bridge.submit import MAX_LINE_BYTES, META, raw_text, read_lines
 from aghbus.cli.commands.bridge import FORMATS
 from aghbus.cli.commands.convert import FORMATS as CONVERTED
@@ -134,10 +134,10 @@ def test_a_json_string_stands_for_the_text_of_an_sacp_agent(line: str, text: str
 
 def test_findings_are_escaped_for_people_and_whole_for_machines(capsys: pytest.CaptureFixture[str]) -> None:
     finding: dict[str, Any] = {"path": "/a\x1b[2J", "rule": "type", "severity": "error", "message": "is\nforged\u202e"}
-    tell(Output("human"), "line", 3, [finding])
+    print_findings(Output("human"), "line", 3, [finding])
     told = capsys.readouterr().err
     assert told == "line 3: error /a\\x1b[2J type: is\\nforged\\u202e\n"
-    tell(Output("jsonl"), "seq", 9, [finding])
+    print_findings(Output("jsonl"), "seq", 9, [finding])
     assert json.loads(capsys.readouterr().err) == {"seq": 9, **finding}
 
 
@@ -151,7 +151,7 @@ def words(**more: Any) -> dict[str, Any]:
 
 
 def test_what_waits_for_an_answer_is_what_was_printed_for_our_agent_to_do() -> None:
-    printed = Printed("sacp")
+    printed = UnansweredWorks("sacp")
     for item in (
         words(),
         words(),
@@ -164,7 +164,7 @@ def test_what_waits_for_an_answer_is_what_was_printed_for_our_agent_to_do() -> N
     assert printed.waiting(None) == [("default", "work_1"), ("ops", "work_1")]
     printed.forget("default", "work_1")
     assert (printed.waiting("default"), printed.waiting("ops")) == ([], [("ops", "work_1")])
-    agentos = Printed("agentos")
+    agentos = UnansweredWorks("agentos")
     agentos.add(words())
     assert agentos.waiting(None) == []
 

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from aghbus.cli.convert.history import Crossed, EarlierLines, Lines
+from aghbus.cli.convert.history import ConvertedMessage, LineHistory, PeerHistory
 from aghbus.protocol.envelope import Envelope
 from aghbus.protocol.send import Draft, build
 
@@ -26,17 +26,17 @@ def said(number: int, sender: str = "a", to: str = "b") -> Envelope:
     return build(draft, NOW)
 
 
-def found(memory: EarlierLines, *args: Any) -> Any:
+def found(memory: PeerHistory, *args: Any) -> Any:
     known = memory.find(*args)
     return None if known is None else known.message
 
 
 def test_a_message_is_found_in_its_scope_or_in_any_where_none_is_named() -> None:
-    lines = Lines("ws_local", "default", None)
-    lines.remember(Crossed("sentient", "m", "one", "first", said(1)))
-    lines.remember(Crossed("sentient", "m", "two", "second", said(2, "b", "a")))
-    lines.remember(Crossed("agentos", "m", "one", "another format", said(3)))
-    memory = EarlierLines(lines, "sentient", "a")
+    lines = LineHistory("ws_local", "default", None)
+    lines.remember(ConvertedMessage("sentient", "m", "one", "first", said(1)))
+    lines.remember(ConvertedMessage("sentient", "m", "two", "second", said(2, "b", "a")))
+    lines.remember(ConvertedMessage("agentos", "m", "one", "another format", said(3)))
+    memory = PeerHistory(lines, "sentient", "a")
     assert found(memory, "m", "one") == "first"
     assert found(memory, "m", "two") == "second"
     assert found(memory, "m", "three") is None

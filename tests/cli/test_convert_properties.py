@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from aghbus.cli.app.arguments import GLOBAL_OPTIONS, defaults, parse
 from aghbus.cli.app.registry import load
 from aghbus.cli.commands.convert import converter_of
-from aghbus.cli.convert.loss import lost
+from aghbus.cli.convert.loss import lost_members
 from aghbus.protocol.adapters.model import Finding
 from aghbus.protocol.envelope import parse as parse_envelope
 from tests.support.convert_cases import FOREIGN, INPUT, NOW, OUTPUT, RESPONSE, envelope, examples, trace
@@ -92,6 +92,6 @@ def test_what_a_format_takes_comes_out_of_it_the_same_or_as_its_findings_say(for
 @given(json_values)
 def test_nothing_is_lost_in_a_copy_and_every_word_in_an_empty_message(value: Any) -> None:
     message = {"member": value, "word": "unmistakable"}
-    assert lost("sacp", message, [message]) == []
-    paths = {finding.path for finding in lost("sacp", message, [{}])}
+    assert lost_members("sacp", message, [message]) == []
+    paths = {finding.path for finding in lost_members("sacp", message, [{}])}
     assert "/word" in paths

@@ -17,10 +17,10 @@ from aghbus.cli.commands.serve import COMMANDS, plan_of
 from aghbus.cli.worker import input as worker_input
 from aghbus.cli.worker import process_group as worker_group
 from aghbus.cli.worker.artifacts import check_pattern, collect
-from aghbus.cli.worker.journal import Entry, Journal
-from aghbus.cli.worker.process import TAIL_BYTES, Ended, Process, Tail
+from aghbus.cli.worker.journal import Journal, JournalEntry
+from aghbus.cli.worker.process import TAIL_BYTES, OutputTail, Process, ProcessExit
 from aghbus.cli.worker.reporter import EVENTS, Reporter
-from aghbus.cli.worker.result import line, outcome
+from aghbus.cli.worker.result import line, outcome_of
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "pidfd_open"), reason="serve needs Linux")
 
@@ -42,7 +42,7 @@ def message(text: str) -> dict[str, Any]:
     return {"work_id": "work_1", "sender": "ops", "envelope": envelope, **fixed}
 
 
-def ran(folder: Path, *command: str, time_limit: float = 30.0) -> tuple[Process, Ended]:
+def ran(folder: Path, *command: str, time_limit: float = 30.0) -> tuple[Process, ProcessExit]:
     with (folder / "input").open("w+b") as stdin:
         process = Process(command, cwd=str(folder), env=dict(os.environ), stdin=stdin, token="job_parts")
         return process, process.run(time_limit, 0.2)
@@ -53,7 +53,7 @@ def ran(folder: Path, *command: str, time_limit: float = 30.0) -> tuple[Process,
 
 @given(st.lists(st.binary(max_size=50_000), max_size=12))
 def test_a_tail_is_the_end_of_the_stream(pieces: list[bytes]) -> None:
-    tail, whole = Tail(), b"".join(pieces)
+    tail, whole = OutputTail(), b"".join(pieces)
     for piece in pieces:
         tail.add(piece)
     assert tail.text() == whole[-TAIL_BYTES:].decode("utf-8", "replace")
@@ -72,7 +72,7 @@ def test_a_tail_is_the_end_of_the_stream(pieces: list[bytes]) -> None:
     ],
 )
 def test_the_last_line(data: bytes, expected: str) -> None:
-    tail = Tail()
+    tail = OutputTail()
     tail.add(data)
     assert tail.last_line() == expected
 
@@ -98,7 +98,7 @@ def test_a_message_is_short_and_safe_to_print(text: str) -> None:
 )
 def test_only_one_json_object_is_an_output(tmp_path: Path, printed: str, output: object) -> None:
     process, ended = ran(tmp_path, "printf", "%s", printed)
-    result = outcome(process, ended, 30).result
+    result = outcome_of(process, ended, 30).result
     assert result is not None
     assert result.get("output") == output
     assert result.get("stdout") == (None if output is not None else printed)
@@ -125,24 +125,24 @@ def test_a_detached_child_that_holds_the_output_does_not_hold_the_job(tmp_path: 
 def test_a_process_is_named_by_its_start_too() -> None:
     with subprocess.Popen(["cat"], stdin=subprocess.PIPE) as process:
         started = worker_group.start_time(process.pid)
-        assert worker_group.is_the_same(process.pid, started)
+        assert worker_group.is_same_process(process.pid, started)
         assert started is not None
-        assert not worker_group.is_the_same(process.pid, started - 1)
-        assert not worker_group.is_the_same(process.pid, None)
-        assert process.pid in worker_group.living("no such token", os.getpgid(0))
+        assert not worker_group.is_same_process(process.pid, started - 1)
+        assert not worker_group.is_same_process(process.pid, None)
+        assert process.pid in worker_group.living_pids("no such token", os.getpgid(0))
     assert worker_group.start_time(process.pid) is None
 
 
 def test_a_person_reads_lists_with_commas(capsys: pytest.CaptureFixture[str]) -> None:
-    Reporter(Output("human"), lambda: None).tell("ready", capabilities=["test.run", "code.patch"], concurrency=1)
+    Reporter(Output("human"), lambda: None).emit("ready", capabilities=["test.run", "code.patch"], concurrency=1)
     assert "capabilities test.run, code.patch" in capsys.readouterr().out
 
 
 def test_only_the_whole_token_marks_a_process() -> None:
     env = {**os.environ, "AGH_JOB": "job_abc"}
     with subprocess.Popen(["cat"], stdin=subprocess.PIPE, env=env, start_new_session=True) as process:
-        assert worker_group.living("job_ab") == []
-        assert worker_group.living("job_abc") == [process.pid]
+        assert worker_group.living_pids("job_ab") == []
+        assert worker_group.living_pids("job_abc") == [process.pid]
         assert worker_group.end("job_ab", 0, 0.0) == 0
         assert process.poll() is None
         process.terminate()
@@ -225,7 +225,7 @@ def test_a_torn_line_is_cut_off_and_the_next_one_is_whole(tmp_path_factory: pyte
 
 def test_a_full_disk_is_an_error_and_no_step(tmp_path: Path) -> None:
     with Path("/dev/full").open("r+b", buffering=0) as full:
-        entry = Entry(tmp_path / "job_1.jsonl", full, [{"phase": "taken"}])
+        entry = JournalEntry(tmp_path / "job_1.jsonl", full, [{"phase": "taken"}])
         with pytest.raises(OSError, match="No space"):
             entry.write("starting")
         assert entry.phase == "taken"

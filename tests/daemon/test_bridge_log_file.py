@@ -20,40 +20,40 @@ def log(root: Path) -> Path:
 
 def test_entries_are_appended_in_order_to_a_private_file(tmp_path: Path) -> None:
     root = tmp_path / "new" / "root"
-    append(root, DAY, [FIRST, SECOND], doubt=False)
-    append(root, DAY, [THIRD], doubt=False)
+    append(root, DAY, [FIRST, SECOND], skip_existing=False)
+    append(root, DAY, [THIRD], skip_existing=False)
     assert log(root).read_bytes() == FIRST + SECOND + THIRD
     assert stat.S_IMODE(log(root).stat().st_mode) == 0o600
     assert stat.S_IMODE(log(root).parent.stat().st_mode) == 0o700
 
 
 def test_in_doubt_only_what_is_missing_is_appended(tmp_path: Path) -> None:
-    append(tmp_path, DAY, [FIRST], doubt=False)
-    append(tmp_path, DAY, [FIRST, SECOND], doubt=True)
-    append(tmp_path, DAY, [FIRST, SECOND], doubt=True)
+    append(tmp_path, DAY, [FIRST], skip_existing=False)
+    append(tmp_path, DAY, [FIRST, SECOND], skip_existing=True)
+    append(tmp_path, DAY, [FIRST, SECOND], skip_existing=True)
     assert log(tmp_path).read_bytes() == FIRST + SECOND
 
 
 @pytest.mark.parametrize("cut", range(1, len(SECOND)))
 def test_an_entry_that_was_cut_off_is_completed(tmp_path: Path, cut: int) -> None:
-    append(tmp_path, DAY, [FIRST], doubt=False)
+    append(tmp_path, DAY, [FIRST], skip_existing=False)
     with log(tmp_path).open("ab") as file:
         file.write(SECOND[:cut])
-    append(tmp_path, DAY, [FIRST, SECOND, THIRD], doubt=True)
+    append(tmp_path, DAY, [FIRST, SECOND, THIRD], skip_existing=True)
     assert log(tmp_path).read_bytes() == FIRST + SECOND + THIRD
 
 
 def test_a_cut_off_entry_of_somebody_else_is_closed_first(tmp_path: Path) -> None:
     log(tmp_path).parent.mkdir(parents=True)
     log(tmp_path).write_bytes(FIRST + b"[TIMESTAMP: 14:")
-    append(tmp_path, DAY, [SECOND], doubt=False)
+    append(tmp_path, DAY, [SECOND], skip_existing=False)
     assert log(tmp_path).read_bytes() == FIRST + b"[TIMESTAMP: 14:\n---\n" + SECOND
 
 
 @pytest.mark.parametrize("day", ["../../x", "2026012", "20260127/..", "", "２０２６０１２７"])
 def test_what_is_no_day_names_no_file(tmp_path: Path, day: str) -> None:
     with pytest.raises(ValueError, match="digits"):
-        append(tmp_path, day, [FIRST], doubt=False)
+        append(tmp_path, day, [FIRST], skip_existing=False)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -63,7 +63,7 @@ def test_a_link_in_place_of_the_file_is_not_followed(tmp_path: Path) -> None:
     log(tmp_path).parent.mkdir(parents=True)
     log(tmp_path).symlink_to(victim)
     with pytest.raises(OSError, match=r"symbolic|level"):
-        append(tmp_path, DAY, [FIRST], doubt=False)
+        append(tmp_path, DAY, [FIRST], skip_existing=False)
     assert victim.read_bytes() == b"mine"
 
 
@@ -71,18 +71,18 @@ def test_a_pipe_in_place_of_the_file_does_not_hold_us(tmp_path: Path) -> None:
     log(tmp_path).parent.mkdir(parents=True)
     os.mkfifo(log(tmp_path))
     with pytest.raises(OSError, match="no file"):
-        append(tmp_path, DAY, [FIRST], doubt=False)
+        append(tmp_path, DAY, [FIRST], skip_existing=False)
 
 
 def test_a_writer_that_keeps_the_lock_is_not_waited_for(tmp_path: Path) -> None:
-    append(tmp_path, DAY, [FIRST], doubt=False)
+    append(tmp_path, DAY, [FIRST], skip_existing=False)
     with log(tmp_path).open("rb") as held:
         fcntl.flock(held, fcntl.LOCK_EX)
         refused: list[OSError] = []
 
         def attempt() -> None:
             try:
-                append(tmp_path, DAY, [SECOND], doubt=False)
+                append(tmp_path, DAY, [SECOND], skip_existing=False)
             except OSError as error:
                 refused.append(error)
 
@@ -92,7 +92,7 @@ def test_a_writer_that_keeps_the_lock_is_not_waited_for(tmp_path: Path) -> None:
         waited = not attempting.is_alive()
     attempting.join()
     assert waited and "locked by another process" in str(refused[0])
-    append(tmp_path, DAY, [SECOND], doubt=True)
+    append(tmp_path, DAY, [SECOND], skip_existing=True)
     assert log(tmp_path).read_bytes() == FIRST + SECOND
 
 
@@ -104,7 +104,7 @@ def test_two_writers_never_mix_their_entries(tmp_path: Path) -> None:
 
     def write(name: str) -> None:
         for entry in entries[name]:
-            append(tmp_path, DAY, [entry], doubt=False)
+            append(tmp_path, DAY, [entry], skip_existing=False)
 
     threads = [threading.Thread(target=write, args=(name,)) for name in entries]
     for thread in threads:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from aghbus.daemon.bridge.format_log import WAITS, keep_record, run_out
+from aghbus.daemon.bridge.format_log import FORMAT_WITH_TIMEOUTS, expire, keep_record
 from aghbus.store.engine.database import Store
 from aghbus.store.engine.transaction import Transaction
 from aghbus.store.tables import bridge_log
@@ -21,16 +21,18 @@ async def store(tmp_path: Path) -> AsyncIterator[Store]:
 
 
 async def asked(store: Store) -> None:
-    await store.write(lambda tx: keep_record(tx, WAITS, "out", record("q", "sent", waits=2), at_ms=ASKED_MS, seq=1))
+    await store.write(
+        lambda tx: keep_record(tx, FORMAT_WITH_TIMEOUTS, "out", record("q", "sent", waits=2), at_ms=ASKED_MS, seq=1)
+    )
 
 
 async def answered(store: Store, at_ms: int, **more: Any) -> None:
     given = record("a", "received", answers="q")
-    await store.write(lambda tx: keep_record(tx, WAITS, "in", given, at_ms=at_ms, seq=2, **more))
+    await store.write(lambda tx: keep_record(tx, FORMAT_WITH_TIMEOUTS, "in", given, at_ms=at_ms, seq=2, **more))
 
 
 async def rows(store: Store) -> dict[str, tuple[str, int]]:
-    kept = [found["row"] for found in await bridge_log.page(store.reader, WAITS, 10)]
+    kept = [found["row"] for found in await bridge_log.page(store.reader, FORMAT_WITH_TIMEOUTS, 10)]
     return {row["messageId"]: (row["status"], row["latencyMs"]) for row in kept}
 
 
@@ -38,7 +40,7 @@ async def ran_out(store: Store, now_ms: int) -> int:
     def job(tx: Transaction) -> int:
         due = bridge_log.due(tx, now_ms, 10)
         for entry in due:
-            run_out(tx, entry)
+            expire(tx, entry)
         return len(due)
 
     return await store.write(job)

@@ -5,9 +5,9 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from aghbus.daemon.bridge.adapters import Formats, FormatsError, adapters, names, problems_of
+from aghbus.daemon.bridge.adapters import FormatAdapters, FormatFileError, adapters, configured_agents, find_problems
 from aghbus.daemon.config.settings import AgentOsSettings, BridgeSettings, SacpSettings, Settings
-from aghbus.protocol.adapters.registry import FORMATS, Options, adapter_for
+from aghbus.protocol.adapters.registry import FORMATS, AdapterOptions, adapter_for
 from aghbus.protocol.errors import InvalidRequest, NotFound
 
 
@@ -18,23 +18,23 @@ def settings(**tables: msgspec.Struct) -> Settings:
 def test_every_format_has_its_adapter() -> None:
     assert [adapter.name for adapter in adapters(settings()).values()] == list(FORMATS)
     with pytest.raises(InvalidRequest) as caught:
-        adapter_for("smoke", Options())
+        adapter_for("smoke", AdapterOptions())
     assert "sacp" in caught.value.hint
     with pytest.raises(NotFound):
-        Formats(settings()).of("smoke")
+        FormatAdapters(settings()).get("smoke")
 
 
 def test_the_last_equals_sign_of_an_entry_divides() -> None:
-    assert names(settings(bridge=BridgeSettings(agents=("a=b=ops", "goal agent=goal")))) == {
+    assert configured_agents(settings(bridge=BridgeSettings(agents=("a=b=ops", "goal agent=goal")))) == {
         "a=b": "ops",
         "goal agent": "goal",
     }
 
 
 def test_one_agent_with_two_peers_is_a_problem() -> None:
-    (problem,) = problems_of(settings(bridge=BridgeSettings(agents=("a=ops", "a=worker"))))
+    (problem,) = find_problems(settings(bridge=BridgeSettings(agents=("a=ops", "a=worker"))))
     assert problem.key == "bridge.agents"
-    assert list(problems_of(settings(bridge=BridgeSettings(agents=("a=ops", "b=ops"))))) == []
+    assert list(find_problems(settings(bridge=BridgeSettings(agents=("a=ops", "b=ops"))))) == []
 
 
 @pytest.mark.parametrize("text", ['["one", "two"]', "# known\none\n\ntwo\n"])
@@ -51,22 +51,22 @@ def test_a_manifest_is_a_list_or_lines(tmp_path: Path, text: str) -> None:
 def test_a_manifest_that_is_none_is_a_problem_of_its_key(tmp_path: Path, content: bytes) -> None:
     file = tmp_path / "manifest"
     file.write_bytes(content)
-    (problem,) = problems_of(settings(agentos=AgentOsSettings(manifest=str(file))))
+    (problem,) = find_problems(settings(agentos=AgentOsSettings(manifest=str(file))))
     assert (problem.key, problem.origin) == ("agentos.manifest", f"file {file}")
 
 
 def test_a_missing_file_and_a_bad_pattern_are_problems(tmp_path: Path) -> None:
-    (problem,) = problems_of(settings(sacp=SacpSettings(guardrails=str(tmp_path / "none"))))
+    (problem,) = find_problems(settings(sacp=SacpSettings(guardrails=str(tmp_path / "none"))))
     assert problem.key == "sacp.guardrails"
     file = tmp_path / "patterns"
     file.write_text("ok: [0-9]{4}\nbad: (\n")
-    (problem,) = problems_of(settings(sacp=SacpSettings(guardrails=str(file))))
+    (problem,) = find_problems(settings(sacp=SacpSettings(guardrails=str(file))))
     assert "line 2" in problem.rule
 
 
 def test_formats_keep_what_they_had_when_a_new_file_is_bad(tmp_path: Path) -> None:
-    formats = Formats(settings())
-    before = formats.of("sacp")
-    with pytest.raises(FormatsError):
-        formats.take_over(settings(sacp=SacpSettings(guardrails=str(tmp_path / "none"))))
-    assert formats.of("sacp") is before
+    formats = FormatAdapters(settings())
+    before = formats.get("sacp")
+    with pytest.raises(FormatFileError):
+        formats.reload(settings(sacp=SacpSettings(guardrails=str(tmp_path / "none"))))
+    assert formats.get("sacp") is before

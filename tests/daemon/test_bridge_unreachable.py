@@ -10,11 +10,11 @@ from typing import Any, Final
 import pytest
 
 from aghbus.daemon.artifacts.store import Artifacts, Unreachable
-from aghbus.daemon.bridge.adapters import Formats
-from aghbus.daemon.bridge.deliver import HandOut
+from aghbus.daemon.bridge.adapters import FormatAdapters
+from aghbus.daemon.bridge.deliver import MessageDelivery
 from aghbus.daemon.bridge.follower import Follower
-from aghbus.daemon.bridge.format_log import WAITS, keep_record
-from aghbus.daemon.bridge.inbound import Arrivals
+from aghbus.daemon.bridge.format_log import FORMAT_WITH_TIMEOUTS, keep_record
+from aghbus.daemon.bridge.inbound import InboundTranslator
 from aghbus.daemon.config.settings import BridgeSettings, Settings
 from aghbus.daemon.nats.transport import CoreCarrier
 from aghbus.daemon.send.deadlines import Deadlines
@@ -74,13 +74,13 @@ def sender_of(core: Core) -> Sender:
     return Sender(core, publisher, Deadlines(core, publisher))
 
 
-def hand_out(core: Core, artifacts: Artifacts) -> HandOut:
-    formats = Formats(core.settings)
-    return HandOut(core, sender_of(core), formats, Arrivals(core, formats, artifacts))
+def deliver(core: Core, artifacts: Artifacts) -> MessageDelivery:
+    formats = FormatAdapters(core.settings)
+    return MessageDelivery(core, sender_of(core), formats, InboundTranslator(core, formats, artifacts))
 
 
 REFERRING: Final = {
-    f"{WAITS}.message_ref": {
+    f"{FORMAT_WITH_TIMEOUTS}.message_ref": {
         "uri": "agh://artifacts/bridge/message.json",
         "sha256": hashlib.sha256(CONTENT).hexdigest(),
         "size": len(CONTENT),
@@ -98,7 +98,7 @@ async def arrived(core: Core, *said: dict[str, Any]) -> list[int]:
 async def test_the_stream_waits_at_a_message_that_cannot_be_fetched_and_has_it_whole_afterwards(store: Store) -> None:
     core, artifacts = core_of(store), Away()
     first, large, last = await arrived(core, {"text": "one"}, {"ext": REFERRING}, {"text": "three"})
-    stream = hand_out(core, artifacts).stream(WAITS, 0)
+    stream = deliver(core, artifacts).stream(FORMAT_WITH_TIMEOUTS, 0)
     async with asyncio.timeout(WITHIN):
         before = await anext(stream)
         assert artifacts.asked.is_set()
@@ -114,19 +114,19 @@ async def test_the_stream_waits_at_a_message_that_cannot_be_fetched_and_has_it_w
 async def test_one_message_that_cannot_be_fetched_is_unavailable_and_not_noted_as_another(store: Store) -> None:
     core, artifacts = core_of(store), Away()
     (large,) = await arrived(core, {"ext": REFERRING})
-    out = hand_out(core, artifacts)
+    out = deliver(core, artifacts)
     with pytest.raises(Unreachable) as refused:
-        await out.one(WAITS, large)
+        await out.get(FORMAT_WITH_TIMEOUTS, large)
     assert refused.value.code == "unavailable"
     artifacts.back.set()
-    assert (await out.one(WAITS, large)).message == MESSAGE
+    assert (await out.get(FORMAT_WITH_TIMEOUTS, large)).message == MESSAGE
 
 
 async def test_an_artifact_store_that_the_server_refuses_us_holds_nothing_up(store: Store) -> None:
     core = core_of(store)
     (large,) = await arrived(core, {"text": "in plain words", "ext": REFERRING})
     core.denied.note('permissions violation for publish to "$js.api.direct.get.obj_agh"', core.clock.monotonic())
-    got = await hand_out(core, Away()).one(WAITS, large)
+    got = await deliver(core, Away()).get(FORMAT_WITH_TIMEOUTS, large)
     assert got.native
     assert "message_ref" in {found.rule for found in got.findings}
 
@@ -134,14 +134,16 @@ async def test_an_artifact_store_that_the_server_refuses_us_holds_nothing_up(sto
 async def test_the_log_waits_for_what_cannot_be_fetched_while_other_rows_run_out(store: Store) -> None:
     core = core_of(store)
     artifacts = Away()
-    await store.write(lambda tx: keep_record(tx, WAITS, "out", record("q", "sent", waits=2), at_ms=ASKED_MS))
+    await store.write(
+        lambda tx: keep_record(tx, FORMAT_WITH_TIMEOUTS, "out", record("q", "sent", waits=2), at_ms=ASKED_MS)
+    )
     (large,) = await arrived(core, {"ext": REFERRING})
-    follower = Follower(core, sender_of(core), Arrivals(core, Formats(core.settings), artifacts))
+    follower = Follower(core, sender_of(core), InboundTranslator(core, FormatAdapters(core.settings), artifacts))
     running = asyncio.create_task(follower.run())
 
     async def until(rows: int, status: str) -> list[dict[str, Any]]:
         while True:
-            found = [entry["row"] for entry in await bridge_log.page(store.reader, WAITS, 10)]
+            found = [entry["row"] for entry in await bridge_log.page(store.reader, FORMAT_WITH_TIMEOUTS, 10)]
             if len(found) == rows and found[0]["status"] == status:
                 return found
             await asyncio.sleep(0.01)

@@ -11,9 +11,8 @@ import pytest
 from aghbus.daemon.artifacts.store import Artifacts, Unreachable
 from aghbus.daemon.base.clock import Clock
 from aghbus.daemon.bridge.bridge import Bridge
-from aghbus.daemon.chains import runner as runners
-from aghbus.daemon.chains.messages import Formats
-from aghbus.daemon.chains.runner import ChainRunner
+from aghbus.daemon.chains.messages import ChainMessages
+from aghbus.daemon.chains.runner import ChainRunner, RunnerLimits
 from aghbus.daemon.chains.service import ChainService
 from aghbus.daemon.config.settings import BridgeSettings, Settings
 from aghbus.daemon.nats.transport import CoreCarrier
@@ -79,15 +78,15 @@ class Failing(Sender):
 class Chains(ChainService):
     """The runner of a daemon without a link, and what the local API does with it."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Store, limits: RunnerLimits) -> None:
         settings = Settings(name=US, peer_id=US, bridge=BridgeSettings(agents=(f"asker={US}", f"helper={BOB}")))
         self.core = self._core = Core(settings, Clock(), store, Up(), Roster(30.0), 0)
         publisher = Publisher(self.core, CoreCarrier(self.core.link, "acks"))
         self.sender = Failing(self.core, publisher, Deadlines(self.core, publisher))
         self.far = Far()
         bridge = Bridge(self.core, self.sender)
-        formats = Formats(self.core, bridge.formats.of, bridge.hand_over.remember, self.far)
-        self.runner = ChainRunner(self.core, self.sender, formats)
+        messages = ChainMessages(self.core, bridge.formats.get, bridge.submitter.remember, self.far)
+        self.runner = ChainRunner(self.core, self.sender, messages, limits)
 
     @property
     def _chains(self) -> ChainRunner:
@@ -121,9 +120,9 @@ class Chains(ChainService):
 
 
 @pytest.fixture
-async def service(tmp_path: Path) -> AsyncIterator[Chains]:
+async def service(tmp_path: Path, request: pytest.FixtureRequest) -> AsyncIterator[Chains]:
     store = await Store.open(tmp_path / "store.db", synchronous="normal")
-    yield Chains(store)
+    yield Chains(store, getattr(request, "param", RunnerLimits()))
     await store.close()
 
 
@@ -141,20 +140,16 @@ async def test_a_run_whose_artifact_store_does_not_answer_holds_up_no_other(serv
         assert (service.far.puts, service.far.held) == (3, 0)
 
 
-async def test_runs_apart_are_out_of_the_way_of_those_behind_them(
-    service: Chains, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(runners, "_PAGE", 1)
+@pytest.mark.parametrize("service", [RunnerLimits(page=1)], indirect=True)
+async def test_runs_apart_are_out_of_the_way_of_those_behind_them(service: Chains) -> None:
     async with service.running():
         await service.begin(LARGE)
         await wait_until(lambda: service.far.held, WITHIN, "the message to be on its way")
         assert (await service.moved(await service.begin(LONELY))).state == "failed"
 
 
-async def test_a_broker_out_of_reach_is_tried_again_after_a_while(
-    service: Chains, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(runners, "_UNREACHABLE", 0.01)
+@pytest.mark.parametrize("service", [RunnerLimits(transfer_retry=0.01)], indirect=True)
+async def test_a_broker_out_of_reach_is_tried_again_after_a_while(service: Chains) -> None:
     service.far.lost = 2
     service.far.open.set()
     async with service.running():
@@ -162,10 +157,8 @@ async def test_a_broker_out_of_reach_is_tried_again_after_a_while(
     assert service.far.puts == 3
 
 
-async def test_a_broker_out_of_reach_is_tried_again_when_the_link_is_up(
-    service: Chains, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(runners, "_UNREACHABLE", 3600.0)
+@pytest.mark.parametrize("service", [RunnerLimits(transfer_retry=3600.0)], indirect=True)
+async def test_a_broker_out_of_reach_is_tried_again_when_the_link_is_up(service: Chains) -> None:
     service.far.lost = 1
     async with service.running():
         await service.begin(LARGE)
@@ -192,20 +185,16 @@ async def test_nothing_of_a_run_goes_on_when_the_runner_has_ended(service: Chain
         assert service.far.held == 0
 
 
-async def test_a_look_that_the_store_did_not_take_is_tried_again(
-    service: Chains, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(runners, "_AFTER_FAILURE", 0.01)
+@pytest.mark.parametrize("service", [RunnerLimits(retry=0.01)], indirect=True)
+async def test_a_look_that_the_store_did_not_take_is_tried_again(service: Chains) -> None:
     await service.begin(chain({"a": {"capability": "nobody.has.it", "input": "go"}}))
     service.sender.looks, service.sender.failures = 0, 1
     async with service.running():
         await wait_until(lambda: service.sender.looks == 2, WITHIN, "the second look")
 
 
-async def test_a_look_apart_that_the_store_did_not_take_is_tried_again(
-    service: Chains, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(runners, "_AFTER_FAILURE", 0.01)
+@pytest.mark.parametrize("service", [RunnerLimits(retry=0.01)], indirect=True)
+async def test_a_look_apart_that_the_store_did_not_take_is_tried_again(service: Chains) -> None:
     async with service.running():
         run = await service.begin(LARGE)
         await wait_until(lambda: service.far.held, WITHIN, "the message to be on its way")

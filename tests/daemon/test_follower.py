@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from aghbus.daemon.artifacts.store import Artifacts
-from aghbus.daemon.bridge.adapters import Formats
+from aghbus.daemon.bridge.adapters import FormatAdapters
 from aghbus.daemon.bridge.follower import Follower
-from aghbus.daemon.bridge.format_log import WAITS, keep_record
-from aghbus.daemon.bridge.inbound import Arrivals
+from aghbus.daemon.bridge.format_log import FORMAT_WITH_TIMEOUTS, keep_record
+from aghbus.daemon.bridge.inbound import InboundTranslator
 from aghbus.daemon.config.settings import Settings
 from aghbus.daemon.nats.transport import CoreCarrier
 from aghbus.daemon.send.deadlines import Deadlines
@@ -56,17 +56,23 @@ async def store(tmp_path: Path) -> AsyncIterator[Store]:
 async def test_what_runs_out_does_not_wait_for_all_messages_that_are_fetched(store: Store) -> None:
     clock = Hand()
     core = Core(Settings(name=US, peer_id=US, workspace=WORKSPACE), clock, store, Up(), Roster(30.0), 0)
-    await store.write(lambda tx: keep_record(tx, WAITS, "out", record("q", "sent", waits=2), at_ms=ASKED_MS))
+    await store.write(
+        lambda tx: keep_record(tx, FORMAT_WITH_TIMEOUTS, "out", record("q", "sent", waits=2), at_ms=ASKED_MS)
+    )
     for number in range(3):
         reference = {"uri": f"agh://artifacts/work_1/{number}.json", "sha256": "0" * 64, "size": 5}
-        core.announcer.ring((await receive(store, say(ext={f"{WAITS}.message_ref": reference}))).seq or 0)
+        core.announcer.ring(
+            (await receive(store, say(ext={f"{FORMAT_WITH_TIMEOUTS}.message_ref": reference}))).seq or 0
+        )
     artifacts = Slow(clock)
     publisher = Publisher(core, CoreCarrier(core.link, "acks"))
     sender = Sender(core, publisher, Deadlines(core, publisher))
-    follower = asyncio.create_task(Follower(core, sender, Arrivals(core, Formats(core.settings), artifacts)).run())
+    follower = asyncio.create_task(
+        Follower(core, sender, InboundTranslator(core, FormatAdapters(core.settings), artifacts)).run()
+    )
     async with asyncio.timeout(WITHIN):
         await artifacts.again.wait()
     follower.cancel()
-    (question, *_) = await bridge_log.page(store.reader, WAITS, 10)
+    (question, *_) = await bridge_log.page(store.reader, FORMAT_WITH_TIMEOUTS, 10)
     assert question["row"]["status"] == "timeout"
     await asyncio.gather(follower, return_exceptions=True)

@@ -19,7 +19,7 @@ import pytest
 
 from aghbus.store.engine import meta
 from aghbus.store.engine.database import Store
-from tests.support.bridge_daemons import INPUT, MAP, REPLY, SHORT, daemons, hand_over, link, messages, query
+from tests.support.bridge_daemons import INPUT, MAP, REPLY, SHORT, daemons, link, messages, query, submit
 from tests.support.daemons import Daemon, Home, HttpError, wait_for
 from tests.support.natsutil import NatsServer
 
@@ -40,12 +40,12 @@ def pair(tmp_path: Path) -> Iterator[tuple[Daemon, Daemon]]:
 
 def test_sacp_words_go_out_and_the_response_comes_back(pair: tuple[Daemon, Daemon]) -> None:
     ops, worker = pair
-    opened = hand_over(ops, "sacp", "List the names.", target="worker")
+    opened = submit(ops, "sacp", "List the names.", target="worker")
     (asked,) = messages(worker, "sacp", 1)
     assert asked["message"] == "List the names."
     assert worker.post("/v1/bridge/sacp/ack", seq=asked["seq"]) == {"format": "sacp", "seq": asked["seq"]}
     wait_for(lambda: ops.state_of(asked["work_id"]) == "working", SHORT, "the acceptance")
-    hand_over(worker, "sacp", f"Here you are:\n```json\n{json.dumps(REPLY)}\n```")
+    submit(worker, "sacp", f"Here you are:\n```json\n{json.dumps(REPLY)}\n```")
     (answer,) = messages(ops, "sacp", 1)
     assert answer["message"] == REPLY
     assert (answer["work_id"], answer["work_state"]) == (opened["sent"][0]["work_id"], "completed")
@@ -58,7 +58,7 @@ def test_what_another_way_dealt_with_is_not_handed_out_again_and_no_answer_to_it
     pair: tuple[Daemon, Daemon],
 ) -> None:
     ops, worker = pair
-    done, kept = (hand_over(ops, "sacp", text, target="worker")["sent"][0]["work_id"] for text in ("one", "two"))
+    done, kept = (submit(ops, "sacp", text, target="worker")["sent"][0]["work_id"] for text in ("one", "two"))
     wait_for(lambda: len(worker.get("/v1/works")["works"]) == 2, SHORT, "the works")
     worker.post(f"/v1/works/{done}/complete", result={})
     taken = worker.post("/v1/inbox/next", ack=True)["item"]
@@ -67,32 +67,32 @@ def test_what_another_way_dealt_with_is_not_handed_out_again_and_no_answer_to_it
     assert (asked["work_id"], asked["work_state"]) == (kept, "submitted")
     again, _ = messages(worker, "sacp", 2, "?since=0")
     assert (again["work_id"], again["work_state"]) == (done, "completed")
-    hand_over(worker, "sacp", json.dumps(REPLY))
+    submit(worker, "sacp", json.dumps(REPLY))
     wait_for(lambda: ops.state_of(kept) == "completed", SHORT, "the answer to what was handed out")
 
 
 def test_an_answer_to_what_was_called_off_does_not_go_to_the_next_question(tmp_path: Path) -> None:
     with daemons(tmp_path, ("one",), ("other",), ("worker",)) as (one, other, worker):
-        first = hand_over(one, "sacp", "question one", target="worker")["sent"][0]["work_id"]
+        first = submit(one, "sacp", "question one", target="worker")["sent"][0]["work_id"]
         messages(worker, "sacp", 1)
         one.post(f"/v1/works/{first}/cancel")
         wait_for(lambda: worker.state_of(first) == "canceled", SHORT, "the first to be called off")
-        second = hand_over(other, "sacp", "question two", target="worker")["sent"][0]["work_id"]
+        second = submit(other, "sacp", "question two", target="worker")["sent"][0]["work_id"]
         wait_for(lambda: worker.state_of(second), SHORT, "the second question")
         with pytest.raises(HttpError) as caught:
-            hand_over(worker, "sacp", json.dumps(REPLY))
+            submit(worker, "sacp", json.dumps(REPLY))
         assert [found["rule"] for found in caught.value.answer["findings"]] == ["no_work"]
         assert worker.state_of(second) == "submitted"
 
 
 def test_an_answer_handed_over_again_is_a_repetition_though_another_question_came(tmp_path: Path) -> None:
     with daemons(tmp_path, ("one",), ("other",), ("worker",)) as (one, other, worker):
-        first = hand_over(one, "sacp", "question one", target="worker")["sent"][0]["work_id"]
+        first = submit(one, "sacp", "question one", target="worker")["sent"][0]["work_id"]
         messages(worker, "sacp", 1)
-        hand_over(worker, "sacp", json.dumps(REPLY))
-        second = hand_over(other, "sacp", "question two", target="worker")["sent"][0]["work_id"]
+        submit(worker, "sacp", json.dumps(REPLY))
+        second = submit(other, "sacp", "question two", target="worker")["sent"][0]["work_id"]
         wait_for(lambda: worker.state_of(second), SHORT, "the second question")
-        again = hand_over(worker, "sacp", json.dumps(REPLY))
+        again = submit(worker, "sacp", json.dumps(REPLY))
         assert (again["repeated"], again["sent"][0]["work_id"]) == (True, first)
         assert worker.state_of(second) == "submitted"
 
@@ -102,18 +102,18 @@ CHANNELS = ("--channel", "default", "--channel", "ops")
 
 def test_an_output_that_names_nothing_reports_on_the_only_work_of_all_channels(tmp_path: Path) -> None:
     with daemons(tmp_path, ("flow", *CHANNELS), ("spec", *CHANNELS)) as (flow, spec):
-        first = hand_over(flow, "humaninloop", INPUT, target="spec", channel="ops")["sent"][0]["work_id"]
+        first = submit(flow, "humaninloop", INPUT, target="spec", channel="ops")["sent"][0]["work_id"]
         messages(spec, "humaninloop", 1)
         second_input = {**INPUT, "prior_context": ["of another"]}
-        second = hand_over(flow, "humaninloop", second_input, target="spec", channel="default")["sent"][0]["work_id"]
+        second = submit(flow, "humaninloop", second_input, target="spec", channel="default")["sent"][0]["work_id"]
         messages(spec, "humaninloop", 2)
         with pytest.raises(HttpError) as caught:
-            hand_over(spec, "humaninloop", OUTPUT)
+            submit(spec, "humaninloop", OUTPUT)
         assert [found["rule"] for found in caught.value.answer["findings"]] == ["ambiguous_work"]
-        hand_over(spec, "humaninloop", OUTPUT, work_id=second)
-        (sent,) = hand_over(spec, "humaninloop", {**OUTPUT, "summary": "of the first"})["sent"]
+        submit(spec, "humaninloop", OUTPUT, work_id=second)
+        (sent,) = submit(spec, "humaninloop", {**OUTPUT, "summary": "of the first"})["sent"]
         assert (sent["work_id"], sent["channel"]) == (first, "ops")
-        again = hand_over(spec, "humaninloop", {**OUTPUT, "summary": "of the first"})
+        again = submit(spec, "humaninloop", {**OUTPUT, "summary": "of the first"})
         assert (again["repeated"], again["sent"][0]["work_id"]) == (True, first)
 
 
@@ -121,15 +121,15 @@ def test_what_says_what_it_answers_goes_to_the_channel_of_that(tmp_path: Path) -
     names = (*CHANNELS, *MAP)
     with daemons(tmp_path, ("ops", *names), ("worker", *names)) as (ops, worker):
         question = query("asker", "helper")
-        asked = hand_over(ops, "agentos", question, channel="ops")["sent"][0]["work_id"]
+        asked = submit(ops, "agentos", question, channel="ops")["sent"][0]["work_id"]
         messages(worker, "agentos", 1)
         for kind in ("correction", "response"):
             answer = query("helper", "asker", type=kind, replyTo=question["id"])
-            assert hand_over(worker, "agentos", answer)["sent"][0]["channel"] == "ops"
+            assert submit(worker, "agentos", answer)["sent"][0]["channel"] == "ops"
         wait_for(lambda: ops.state_of(asked) == "completed", SHORT, "the answer")
         late = query("helper", "asker", type="response", replyTo=question["id"])
         with pytest.raises(HttpError) as caught:
-            hand_over(worker, "agentos", late)
+            submit(worker, "agentos", late)
         assert "work_closed" in [found["rule"] for found in caught.value.answer["findings"]]
 
 
@@ -137,9 +137,9 @@ def test_a_chain_goes_on_in_the_channel_that_it_came_on(tmp_path: Path) -> None:
     names = (*CHANNELS, "--bridge-agent", "a=a", "--bridge-agent", "b=b")
     with daemons(tmp_path, ("a", *names), ("b", *names)) as (a, b):
         first = link("a", "b", 1)
-        hand_over(a, "sentient", first, channel="ops")
+        submit(a, "sentient", first, channel="ops")
         messages(b, "sentient", 1)
-        (sent,) = hand_over(b, "sentient", link("b", None, 2, parent=first["message_id"]))["sent"]
+        (sent,) = submit(b, "sentient", link("b", None, 2, parent=first["message_id"]))["sent"]
         assert (sent["channel"], sent["work_state"]) == ("ops", "completed")
 
 
@@ -148,22 +148,22 @@ def test_works_of_a_chain_that_runs_here_are_not_handed_to_our_agent(pair: tuple
     chain = {"name": "c", "start": "a", "max_steps": 2, "nodes": {"a": {"peer": "worker", "input": "for the run"}}}
     run_id = ops.post("/v1/chains/runs", chain=chain)["run_id"]
     (asked,) = messages(worker, "sacp", 1)
-    hand_over(worker, "sacp", json.dumps(REPLY), work_id=asked["work_id"])
+    submit(worker, "sacp", json.dumps(REPLY), work_id=asked["work_id"])
     wait_for(lambda: ops.get(f"/v1/chains/runs/{run_id}")["state"] == "completed", SHORT, "the run")
-    own = hand_over(ops, "sacp", "for the agent", target="worker")["sent"][0]["work_id"]
+    own = submit(ops, "sacp", "for the agent", target="worker")["sent"][0]["work_id"]
     wait_for(lambda: len(worker.get("/v1/works")["works"]) == 2, SHORT, "the agent's own question")
-    hand_over(worker, "sacp", json.dumps(REPLY), work_id=own)
+    submit(worker, "sacp", json.dumps(REPLY), work_id=own)
     (answer,) = messages(ops, "sacp", 1)
     assert answer["work_id"] == own
 
 
 def test_humaninloop_input_and_output_cross_unchanged(pair: tuple[Daemon, Daemon]) -> None:
     ops, worker = pair
-    hand_over(ops, "humaninloop", INPUT, target="worker")
+    submit(ops, "humaninloop", INPUT, target="worker")
     (asked,) = messages(worker, "humaninloop", 1)
     assert asked["message"] == INPUT
     assert not asked["native"]
-    hand_over(worker, "humaninloop", OUTPUT, work_id=asked["work_id"])
+    submit(worker, "humaninloop", OUTPUT, work_id=asked["work_id"])
     (answer,) = messages(ops, "humaninloop", 1)
     assert answer["message"] == OUTPUT
     assert ops.state_of(asked["work_id"]) == "completed"
@@ -172,7 +172,7 @@ def test_humaninloop_input_and_output_cross_unchanged(pair: tuple[Daemon, Daemon
 def test_agentos_question_and_answer_cross_unchanged_and_are_logged(pair: tuple[Daemon, Daemon]) -> None:
     ops, worker = pair
     question = query("asker", "helper")
-    hand_over(ops, "agentos", question)
+    submit(ops, "agentos", question)
     (asked,) = messages(worker, "agentos", 1)
     assert asked["message"] == question
     evidence = {
@@ -181,7 +181,7 @@ def test_agentos_question_and_answer_cross_unchanged_and_are_logged(pair: tuple[
         "verification": [],
     }
     reply = query("helper", "asker", type="response", replyTo=question["id"], evidence=evidence)
-    hand_over(worker, "agentos", reply)
+    submit(worker, "agentos", reply)
     (answer,) = messages(ops, "agentos", 1)
     assert answer["message"] == reply
     rows = ops.get("/v1/bridge/agentos/log")["rows"]
@@ -200,7 +200,7 @@ def test_agentos_question_and_answer_cross_unchanged_and_are_logged(pair: tuple[
 def test_a_question_that_nobody_answers_in_time_says_timeout(pair: tuple[Daemon, Daemon]) -> None:
     ops, _worker = pair
     question = query("asker", "helper", ttl=1)
-    hand_over(ops, "agentos", question)
+    submit(ops, "agentos", question)
 
     def timed_out() -> bool:
         (row,) = (row for row in ops.get("/v1/bridge/agentos/log")["rows"] if row["messageId"] == question["id"])
@@ -221,15 +221,15 @@ def test_a_sentient_chain_closes_backwards_and_tells_the_memory_agent(tmp_path: 
         session = asked["message"]["metadata"]["session_id"]
         request = asked["message"]["metadata"]["request_id"]
         first = link("objective", "goal", 1, session=session, request=request)
-        hand_over(objective, "sentient", first)
+        submit(objective, "sentient", first)
         (second_in,) = messages(goal, "sentient", 1)
         assert second_in["message"] == first
         second = link("goal", "final", 2, first["message_id"], session=session, request=request)
-        hand_over(goal, "sentient", second)
+        submit(goal, "sentient", second)
         (third_in,) = messages(final, "sentient", 1)
         assert third_in["message"] == second
         third = link("final", None, 3, second["message_id"], session=session, request=request)
-        hand_over(final, "sentient", third)
+        submit(final, "sentient", third)
         wait_for(lambda: desk.state_of(work_id) == "completed", SHORT, "the end to travel back")
         result = desk.get(f"/v1/works/{work_id}")["work"]["result"]
         assert result["content"] == "words of final"
@@ -256,7 +256,7 @@ def test_a_chain_whose_next_agent_refuses_ends_as_failed_and_the_memory_agent_he
         (asked,) = messages(objective, "sentient", 1)
         metadata = asked["message"]["metadata"]
         first = link("objective", "goal", 1, session=metadata["session_id"], request=metadata["request_id"])
-        hand_over(objective, "sentient", first)
+        submit(objective, "sentient", first)
         (got,) = messages(goal, "sentient", 1)
         goal.post(f"/v1/works/{got['work_id']}/reject", reason="busy", message="no time")
         wait_for(lambda: desk.state_of(work_id) == "failed", SHORT, "the failure to travel back")
@@ -294,9 +294,9 @@ async def test_a_result_too_large_to_be_passed_on_whole_ends_the_work_in_hand_al
         starts = [("objective", *flags), ("goal", *flags, "--sentient-memory-agent", "memory")]
         with daemons(tmp_path, *starts, ("final", *flags), ("memory", *flags)) as (objective, goal, final, memory):
             first = link("objective", "goal", 1)
-            opened = next(sent for sent in hand_over(objective, "sentient", first)["sent"] if sent["kind"] == "say")
+            opened = next(sent for sent in submit(objective, "sentient", first)["sent"] if sent["kind"] == "say")
             messages(goal, "sentient", 1)
-            hand_over(goal, "sentient", link("goal", "final", 2, first["message_id"]))
+            submit(goal, "sentient", link("goal", "final", 2, first["message_id"]))
             (asked,) = messages(final, "sentient", 1)
             largest_result(final, asked["work_id"], limit)
             wait_for(lambda: objective.state_of(opened["work_id"]) == "completed", SHORT, "the end to travel back")
@@ -316,11 +316,11 @@ def test_the_answers_to_two_peers_that_use_the_same_message_id_go_to_each(tmp_pa
     with daemons(tmp_path, ("ops", *names), ("desk", *names), ("goal", *names)) as (ops, desk, goal):
         opened: dict[str, str] = {}
         for agent, daemon in (("one", ops), ("two", desk)):
-            hand_over(daemon, "sentient", link(agent, "both", 1, message_id="msg-objectives-001"))
+            submit(daemon, "sentient", link(agent, "both", 1, message_id="msg-objectives-001"))
             opened[agent] = messages(goal, "sentient", len(opened) + 1)[-1]["work_id"]
         for agent, daemon in (("one", ops), ("two", desk)):
             answer = link("both", None, 2, "msg-objectives-001", input={"source": agent, "content": "objectives"})
-            (sent,) = hand_over(goal, "sentient", answer)["sent"]
+            (sent,) = submit(goal, "sentient", answer)["sent"]
             assert (sent["to"], sent["work_id"]) == (daemon.name, opened[agent])
             wait_for(lambda: daemon.state_of(opened[agent]) == "completed", SHORT, "the answer")  # noqa: B023 - at once
 
@@ -330,12 +330,12 @@ def test_a_first_agent_with_ids_of_its_own_answers_the_only_request_it_was_hande
         first = desk.post("/v1/works", to="objective", text="Plan my day")["work_id"]
         messages(objective, "sentient", 1)
         passed_on = link("objective", "goal", 1, session="own-session", request="own-request")
-        hand_over(objective, "sentient", passed_on)
+        submit(objective, "sentient", passed_on)
         assert messages(goal, "sentient", 1)[0]["message"] == passed_on
         second = desk.post("/v1/works", to="objective", text="Plan my night")["work_id"]
         messages(objective, "sentient", 2)
         refusal = link("objective", None, 1, session="other-session", request="other-request")
-        hand_over(objective, "sentient", refusal)  # the first work waits for its chain: only the second is in hand
+        submit(objective, "sentient", refusal)  # the first work waits for its chain: only the second is in hand
         wait_for(lambda: desk.state_of(second) == "completed", SHORT, "the second request to be answered")
         assert desk.state_of(first) == "working"
 
@@ -344,12 +344,12 @@ def test_the_same_message_is_sent_once_also_at_the_same_time_and_after_a_restart
     ops, worker = pair
     question = query("asker", "helper")
     with concurrent.futures.ThreadPoolExecutor(8) as pool:
-        answers = [done.result() for done in [pool.submit(hand_over, ops, "agentos", question) for _ in range(8)]]
+        answers = [done.result() for done in [pool.submit(submit, ops, "agentos", question) for _ in range(8)]]
     assert sorted(answer["repeated"] for answer in answers) == [False] + [True] * 7
     assert len({sent["id"] for answer in answers for sent in answer["sent"]}) == 1
     assert ops.stop() == 0
     ops.start()
-    again = hand_over(ops, "agentos", question)
+    again = submit(ops, "agentos", question)
     assert (again["repeated"], again["sent"][0]["id"]) == (True, answers[0]["sent"][0]["id"])
     assert len(ops.get("/v1/messages?direction=out&kind=say")["messages"]) == 1
     assert len(messages(worker, "agentos", 1)) == 1
@@ -361,7 +361,7 @@ def test_a_refused_message_says_why_and_lies_in_quarantine(pair: tuple[Daemon, D
     ops, _worker = pair
     broken = query("asker", "helper", type="\u202eshout\n[FORGED]")
     with pytest.raises(HttpError) as caught:
-        hand_over(ops, "agentos", broken)
+        submit(ops, "agentos", broken)
     assert caught.value.status == 422
     assert caught.value.answer["code"] == "message_refused"
     assert "/type" in {found["path"] for found in caught.value.answer["findings"] if found["severity"] == "error"}
@@ -399,7 +399,7 @@ def test_hostile_text_is_refused_and_harms_nothing(pair: tuple[Daemon, Daemon], 
 def test_positions_survive_a_restart_and_a_second_reader_can_go_back(pair: tuple[Daemon, Daemon]) -> None:
     ops, worker = pair
     for number in range(4):
-        hand_over(ops, "agentos", query("asker", "helper", type="event", payload={"content": number, "format": "json"}))
+        submit(ops, "agentos", query("asker", "helper", type="event", payload={"content": number, "format": "json"}))
     four = messages(worker, "agentos", 4)
     assert [item["message"]["payload"]["content"] for item in four] == [0, 1, 2, 3]
     worker.post("/v1/bridge/agentos/ack", seq=four[1]["seq"])
@@ -425,24 +425,24 @@ def test_a_message_that_fits_no_envelope_travels_through_the_artifact_store(pair
     ops, worker = pair
     large = query("asker", "helper", type="event")
     large["payload"] = {"content": {"text": "x" * 1_500_000}, "format": "json"}
-    sent = hand_over(ops, "agentos", large)["sent"]
+    sent = submit(ops, "agentos", large)["sent"]
     (got,) = messages(worker, "agentos", 1)
     assert got["message"] == large
     assert not got["native"]
     envelope = ops.get(f"/v1/messages/{sent[0]['id']}")["envelope"]
     assert envelope["ext"]["agentos.message_ref"]["uri"].startswith("agh://artifacts/")
     assert "agentos.message" not in envelope["ext"]
-    assert hand_over(ops, "agentos", large)["repeated"]
+    assert submit(ops, "agentos", large)["repeated"]
 
 
 def test_a_work_that_has_ended_takes_no_report(pair: tuple[Daemon, Daemon]) -> None:
     ops, worker = pair
-    hand_over(ops, "humaninloop", INPUT, target="worker")
+    submit(ops, "humaninloop", INPUT, target="worker")
     (asked,) = messages(worker, "humaninloop", 1)
     ops.post(f"/v1/works/{asked['work_id']}/cancel")
     wait_for(lambda: worker.state_of(asked["work_id"]) == "canceled", SHORT, "the cancelation")
     with pytest.raises(HttpError) as caught:
-        hand_over(worker, "humaninloop", OUTPUT, work_id=asked["work_id"])
+        submit(worker, "humaninloop", OUTPUT, work_id=asked["work_id"])
     assert "work_closed" in {found["rule"] for found in caught.value.answer["findings"]}
     assert worker.get("/v1/messages?direction=out&kind=trace")["messages"] == []
 
@@ -451,7 +451,7 @@ def test_names_of_agents_map_to_peers_by_configuration(tmp_path: Path) -> None:
     agents = ("--bridge-agent", "com.acme.asker=ops", "--bridge-agent", "com.acme.helper=worker")
     with daemons(tmp_path, ("ops", *agents), ("worker", *agents)) as (ops, worker):
         question = query("com.acme.asker", "com.acme.helper")
-        hand_over(ops, "agentos", question)
+        submit(ops, "agentos", question)
         (asked,) = messages(worker, "agentos", 1)
         assert asked["message"] == question
         assert asked["sender"] == "ops"
@@ -459,7 +459,7 @@ def test_names_of_agents_map_to_peers_by_configuration(tmp_path: Path) -> None:
         stranger["id"] = f"msg-{uuid.uuid4()}"
         stranger["to"]["agentId"] = "com.acme.nobody"
         with pytest.raises(HttpError) as caught:
-            hand_over(ops, "agentos", stranger)
+            submit(ops, "agentos", stranger)
         assert "agent_map" in {found["rule"] for found in caught.value.answer["findings"]}
 
 
@@ -469,12 +469,12 @@ def test_an_end_that_came_while_the_daemon_was_down_travels_back_after_its_start
         (asked,) = messages(objective, "sentient", 1)
         metadata = asked["message"]["metadata"]
         first = link("objective", "goal", 1, session=metadata["session_id"], request=metadata["request_id"])
-        hand_over(objective, "sentient", first)
+        submit(objective, "sentient", first)
         (got,) = messages(goal, "sentient", 1)
         objective.kill()
         last = link("goal", None, 2, first["message_id"], code="partial")
         last["metadata"].update(session_id="wrong", request_id="wrong")
-        answer = hand_over(goal, "sentient", last)
+        answer = submit(goal, "sentient", last)
         # Inherited from the parent before anything else is looked at.
         assert answer["message"]["metadata"]["session_id"] == metadata["session_id"]
         assert goal.state_of(got["work_id"]) == "completed"
@@ -491,16 +491,16 @@ def test_the_audit_log_has_each_entry_once_after_a_crash_in_between(tmp_path: Pa
     process = ops.process
     assert process is not None
     sent = [link("ops", None, 1, session=f"session-{number}") for number in range(2)]
-    hand_over(ops, "sentient", sent[0])
+    submit(ops, "sentient", sent[0])
     folder = tmp_path / "audit" / "system" / "logs"
     wait_for(lambda: any(file.stat().st_size for file in folder.glob("*.log")), SHORT, "the first entry")
     with contextlib.suppress(OSError, HttpError):  # the daemon may die before it has answered
-        hand_over(ops, "sentient", sent[1])
+        submit(ops, "sentient", sent[1])
     wait_for(lambda: process.poll() is not None, SHORT, "the crash")
     ops.env.pop("AGHD_FAILPOINT")
     with ops:
         third = link("ops", None, 1, session="session-2")
-        hand_over(ops, "sentient", third)
+        submit(ops, "sentient", third)
         wanted = [f"[MESSAGE_ID: {message['message_id']}]" for message in (*sent, third)]
 
         def ids() -> list[str]:
@@ -524,12 +524,12 @@ def _too_large(root: Path, url: str) -> None:
         large = query("asker", "helper", type="event")
         large["payload"]["content"] = "x" * 1_200_000
         with pytest.raises(HttpError) as caught:
-            hand_over(ops, "agentos", large)
+            submit(ops, "agentos", large)
         assert (caught.value.status, caught.value.answer["code"]) == (413, "too_large")
         assert "JetStream" in caught.value.answer["hint"]
         assert ops.get("/v1/messages?direction=out&kind=say")["messages"] == []
         with pytest.raises(HttpError) as caught:
-            hand_over(ops, "agentos", {"text": "x" * 5_000_000})
+            submit(ops, "agentos", {"text": "x" * 5_000_000})
         assert caught.value.answer["code"] == "too_large"
 
 
@@ -540,16 +540,16 @@ def test_names_are_looked_up_among_present_peers_where_that_is_switched_on(tmp_p
         ("goal", "--display-name", "Goal Agent", "--capability", "goals:split"),
         ("twin", "--capability", "goals:split"),
     ) as (ops, goal, twin):
-        hand_over(ops, "sentient", link("ops", "Goal Agent", 1))
+        submit(ops, "sentient", link("ops", "Goal Agent", 1))
         assert messages(goal, "sentient", 1)[0]["sender"] == "ops"
         with pytest.raises(HttpError) as caught:
-            hand_over(ops, "sentient", link("ops", "goals:split", 1, session="other"))
+            submit(ops, "sentient", link("ops", "goals:split", 1, session="other"))
         (found,) = (item for item in caught.value.answer["findings"] if item["rule"] == "agent_map")
         assert "2 peers" in found["message"]
         with pytest.raises(HttpError):
-            hand_over(ops, "sentient", link("ops", "goal agent", 1, session="third"))  # nothing is lower-cased
+            submit(ops, "sentient", link("ops", "goal agent", 1, session="third"))  # nothing is lower-cased
         with pytest.raises(HttpError):
-            hand_over(goal, "sentient", link("goal", "Goal Agent", 1, session="fourth"))  # off by default
+            submit(goal, "sentient", link("goal", "Goal Agent", 1, session="fourth"))  # off by default
         assert twin.get("/v1/messages?direction=in&kind=say")["messages"] == []
 
 
@@ -615,26 +615,26 @@ def test_the_agent_map_and_the_files_are_read_again_at_a_signal(tmp_path: Path) 
         wait_for(lambda: ops.knows("worker") and worker.knows("ops"), SHORT, "presence")
         question = query("asker", "helper")
         with pytest.raises(HttpError):
-            hand_over(ops, "agentos", question)
+            submit(ops, "agentos", question)
         config.write_text('[bridge]\nagents = ["asker=ops", "helper=worker"]\n[agentos]\nstrict = true\n')
         assert ops.process is not None
         ops.process.send_signal(signal.SIGHUP)
 
         def taken() -> bool:
             with contextlib.suppress(HttpError):
-                return bool(hand_over(ops, "agentos", question)["sent"])
+                return bool(submit(ops, "agentos", question)["sent"])
             return False
 
         wait_for(taken, SHORT, "the new map")
         old = query("asker", "helper", id=f"msg-{uuid.uuid1()}")
         with pytest.raises(HttpError) as caught:  # strict now
-            hand_over(ops, "agentos", old)
+            submit(ops, "agentos", old)
         assert "uuid_version" in {found["rule"] for found in caught.value.answer["findings"]}
         # Bad files leave everything as it is.
         config.write_text(config.read_text() + f'manifest = "{tmp_path}/none"\n')
         ops.process.send_signal(signal.SIGHUP)
         wait_for(lambda: "not reloaded" in ops.log.read_text(), SHORT, "the complaint")
-        assert hand_over(ops, "agentos", question)["repeated"]
+        assert submit(ops, "agentos", question)["repeated"]
 
 
 def examples(name: str) -> list[Any]:
@@ -660,11 +660,11 @@ def test_the_seeds_examples_of_sentient_cross_with_the_findings_they_deserve(tmp
         goal,
         planning,
     ):
-        assert rules(hand_over(objective, "sentient", first)) == {"clock_skew"}
+        assert rules(submit(objective, "sentient", first)) == {"clock_skew"}
         (got,) = messages(goal, "sentient", 1)
         assert (got["message"], got["native"]) == (first, False)
-        assert rules(hand_over(goal, "sentient", second)) == {"clock_skew"}
-        assert rules(hand_over(objective, "sentient", third)) == {"clock_skew"}
+        assert rules(submit(goal, "sentient", second)) == {"clock_skew"}
+        assert rules(submit(objective, "sentient", third)) == {"clock_skew"}
         two = {item["message"]["message_id"]: item["message"] for item in messages(planning, "sentient", 2)}
         assert two == {second["message_id"]: second, third["message_id"]: third}
 
@@ -675,11 +675,11 @@ def test_the_seeds_examples_of_agentos_cross_with_the_findings_they_deserve(tmp_
     flags = [flag for entry in senders + others for flag in ("--bridge-agent", entry)]
     question, *rest = examples("agentos")
     with daemons(tmp_path, ("brain", *flags), ("other", *flags)) as (brain, other):
-        assert rules(hand_over(brain, "agentos", question)) == {"uuid_version", "clock_skew"}
+        assert rules(submit(brain, "agentos", question)) == {"uuid_version", "clock_skew"}
         (got,) = messages(other, "agentos", 1)
         assert (got["message"], got["native"]) == (question, False)
         for message in rest:
-            assert rules(hand_over(other, "agentos", message)) == {"uuid_version", "clock_skew"}
+            assert rules(submit(other, "agentos", message)) == {"uuid_version", "clock_skew"}
         assert [item["message"] for item in messages(brain, "agentos", 3)] == rest
 
 
@@ -688,18 +688,18 @@ def test_the_seeds_examples_of_humaninloop_and_sacp_cross_with_the_findings_they
 ) -> None:
     ops, worker = pair
     given, made = examples("humaninloop")
-    assert rules(hand_over(ops, "humaninloop", given, target="worker")) == set()
+    assert rules(submit(ops, "humaninloop", given, target="worker")) == set()
     (asked,) = messages(worker, "humaninloop", 1)
     assert asked["message"] == given
-    assert rules(hand_over(worker, "humaninloop", made)) == {"feature_root_stripped"}
+    assert rules(submit(worker, "humaninloop", made)) == {"feature_root_stripped"}
     (answer,) = messages(ops, "humaninloop", 1)
     assert answer["message"] == made
     ops.post("/v1/bridge/sacp/ack", seq=answer["seq"])
     worker.post("/v1/bridge/sacp/ack", seq=asked["seq"])
     for response in examples("sacp"):
-        hand_over(ops, "sacp", f"Work on {response['message']}", target="worker")
+        submit(ops, "sacp", f"Work on {response['message']}", target="worker")
         (asked,) = messages(worker, "sacp", 1)
-        assert rules(hand_over(worker, "sacp", json.dumps(response), work_id=asked["work_id"])) == set()
+        assert rules(submit(worker, "sacp", json.dumps(response), work_id=asked["work_id"])) == set()
         (answer,) = messages(ops, "sacp", 1)
         assert answer["message"] == response
         ops.post("/v1/bridge/sacp/ack", seq=answer["seq"])
@@ -714,12 +714,12 @@ def test_a_hand_over_that_a_crash_interrupted_is_sent_once(tmp_path: Path, point
         ops.start()
         question = query("asker", "helper")
         with pytest.raises(OSError):  # the connection ends, in one way or another
-            hand_over(ops, "agentos", question)
+            submit(ops, "agentos", question)
         assert ops.process is not None
         ops.process.wait(SHORT)
         ops.env.pop("AGHD_FAILPOINT")
         with ops:
-            assert hand_over(ops, "agentos", question)["repeated"] is (point == "send.committed")
+            assert submit(ops, "agentos", question)["repeated"] is (point == "send.committed")
             assert [item["message"] for item in messages(worker, "agentos", 1)] == [question]
             assert len(worker.get("/v1/messages?direction=in&kind=say")["messages"]) == 1
             assert len(ops.get("/v1/bridge/agentos/log")["rows"]) == 1

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from tests.support.bridge_daemons import MAP, SHORT, hand_over, messages, query
+from tests.support.bridge_daemons import MAP, SHORT, messages, query, submit
 from tests.support.daemons import DURABLE, NO_RETRY, Daemon, Home, delivery, wait_for
 from tests.support.natsutil import NatsServer
 
@@ -15,7 +15,7 @@ async def test_a_question_and_its_answer_cross_kills_of_both_daemons(tmp_path: P
             wait_for(lambda: ops.knows("worker"), SHORT, "presence")
             worker.kill()
             question = query("asker", "helper", ttl=600)
-            sent = hand_over(ops, "agentos", question)["sent"][0]
+            sent = submit(ops, "agentos", question)["sent"][0]
             wait_for(lambda: delivery(ops, sent["id"]) == "published", SHORT, "the stream to have the question")
             ops.kill()  # whatever comes now comes from the stream
             worker.start()
@@ -24,7 +24,7 @@ async def test_a_question_and_its_answer_cross_kills_of_both_daemons(tmp_path: P
             assert not asked["native"]
             evidence = {"sources": [{"type": "code", "location": "a.py", "confidence": 90}], "confidence": 90}
             reply = query("helper", "asker", type="response", replyTo=question["id"], evidence=evidence)
-            given = hand_over(worker, "agentos", reply)["sent"][0]
+            given = submit(worker, "agentos", reply)["sent"][0]
             wait_for(lambda: delivery(worker, given["id"]) == "published", SHORT, "the stream to have the answer")
             worker.kill()
             ops.start()
@@ -36,8 +36,8 @@ async def test_a_question_and_its_answer_cross_kills_of_both_daemons(tmp_path: P
                 (question["id"], "sent", "success"),
                 (reply["id"], "received", "success"),
             ]
-            assert hand_over(ops, "agentos", question)["repeated"]
+            assert submit(ops, "agentos", question)["repeated"]
             worker.start()
             wait_for(lambda: worker.state_of(sent["work_id"]) == "completed", SHORT, "the worker's own copy")
-            assert hand_over(worker, "agentos", reply)["repeated"]
+            assert submit(worker, "agentos", reply)["repeated"]
             assert len(ops.get("/v1/messages?kind=trace&direction=in")["messages"]) == 1

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from aghbus.daemon.config.settings import ArtifactSettings
-from tests.support.bridge_daemons import MAP, SHORT, daemons, hand_over, messages, put_artifact, query
+from tests.support.bridge_daemons import MAP, SHORT, daemons, messages, put_artifact, query, submit
 from tests.support.daemons import Daemon, HttpError, wait_for
 from tests.support.jetstream import admin
 from tests.support.natsutil import NatsServer
@@ -76,14 +76,14 @@ def test_a_question_of_any_size_can_be_answered_and_is_logged_under_its_own_id(t
     with daemons(tmp_path, ("ops", *MAP), ("worker", *MAP)) as (ops, worker):
         question = query("asker", "helper")
         question["payload"]["content"] = {"question": "x" * 1_200_000}
-        sent = hand_over(ops, "agentos", question)["sent"][0]
+        sent = submit(ops, "agentos", question)["sent"][0]
 
         def logged() -> list[str]:
             return [row["messageId"] for row in worker.get("/v1/bridge/agentos/log")["rows"]]
 
         wait_for(logged, SHORT, "the row of the question, which nobody has read")
         assert logged() == [question["id"]]
-        hand_over(worker, "agentos", query("helper", "asker", type="response", replyTo=question["id"]))
+        submit(worker, "agentos", query("helper", "asker", type="response", replyTo=question["id"]))
         wait_for(lambda: ops.state_of(sent["work_id"]) == "completed", SHORT, "the answer")
 
 
@@ -98,7 +98,7 @@ def _damaged(root: Path, server: NatsServer) -> None:
     with daemons(root, ("ops", *flags), ("worker", *flags)) as (ops, worker):
         large = query("asker", "helper", type="event")
         large["payload"]["content"] = "in plain words " * 100_000
-        sent = hand_over(ops, "agentos", large)["sent"][0]
+        sent = submit(ops, "agentos", large)["sent"][0]
         asyncio.run(damage())
         (got,) = messages(worker, "agentos", 1)
         native_with(got, "bytes are missing")
@@ -112,7 +112,7 @@ async def test_a_large_message_whose_broker_is_away_is_handed_out_whole_once_it_
         with daemons(tmp_path, ("ops", *flags), ("worker", *flags)) as (ops, worker):
             large = query("asker", "helper", type="event")
             large["payload"]["content"] = "in plain words " * 100_000
-            sent = hand_over(ops, "agentos", large)["sent"][0]
+            sent = submit(ops, "agentos", large)["sent"][0]
 
             def came() -> list[int]:
                 return [one["seq"] for one in worker.get("/v1/messages")["messages"] if one["id"] == sent["id"]]

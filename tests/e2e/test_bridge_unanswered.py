@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.bridge_daemons import INPUT, MAP, SHORT, daemons, hand_over, link, messages, query
+from tests.support.bridge_daemons import INPUT, MAP, SHORT, daemons, link, messages, query, submit
 from tests.support.daemons import Daemon, wait_for
 
 QUICK = ("--retry-first", "100ms", "--retry-ceiling", "500ms")
@@ -30,7 +30,7 @@ def test_a_question_to_somebody_who_is_not_there_comes_back_as_a_timeout(tmp_pat
     names = ("--bridge-agent", "asker=ops", "--bridge-agent", "helper=ghost")
     with daemons(tmp_path, ("ops", *names, *QUICK)) as (ops,):
         question = query("asker", "helper", ttl=2)
-        sent = hand_over(ops, "agentos", question)["sent"][0]
+        sent = submit(ops, "agentos", question)["sent"][0]
         (told,) = messages(ops, "agentos", 1)
         assert (told["message"]["type"], told["message"]["replyTo"]) == ("error", question["id"])
         content = told["message"]["payload"]["content"]
@@ -51,7 +51,7 @@ def test_a_question_to_somebody_who_is_not_there_comes_back_as_a_timeout(tmp_pat
 
 def test_the_end_is_handed_out_once_and_again_to_who_did_not_acknowledge(pair: tuple[Daemon, Daemon]) -> None:
     ops, worker = pair
-    hand_over(ops, "sacp", "List the names.", target="worker")
+    submit(ops, "sacp", "List the names.", target="worker")
     (told,) = messages(ops, "sacp", 1)
     ops.kill()
     ops.start()
@@ -63,11 +63,11 @@ def test_the_end_is_handed_out_once_and_again_to_who_did_not_acknowledge(pair: t
 
 def test_the_failure_of_each_format_says_why(pair: tuple[Daemon, Daemon]) -> None:
     ops, _worker = pair
-    hand_over(ops, "humaninloop", INPUT, target="worker")
+    submit(ops, "humaninloop", INPUT, target="worker")
     (told,) = messages(ops, "humaninloop", 1)
     assert (told["message"]["success"], told["message"]["recommendation"]) == (False, "escalate")
     assert told["message"]["summary"] == "canceled: not accepted within 1 s"
-    hand_over(ops, "sacp", "List the names.", target="worker")
+    submit(ops, "sacp", "List the names.", target="worker")
     (told,) = messages(ops, "sacp", 1, f"?since={told['seq']}")
     assert told["message"] == {
         "thought": "",
@@ -75,14 +75,14 @@ def test_the_failure_of_each_format_says_why(pair: tuple[Daemon, Daemon]) -> Non
         "data": {"receipt": "canceled"},
         "message": "not accepted within 1 s",
     }
-    hand_over(ops, "agentos", query("asker", "helper"))
+    submit(ops, "agentos", query("asker", "helper"))
     (told,) = messages(ops, "agentos", 1, f"?since={told['seq']}")
     assert told["message"]["payload"]["content"]["code"] == "TIMEOUT"
 
 
 def test_the_target_is_not_told_and_neither_is_who_called_it_off_himself(tmp_path: Path) -> None:
     with daemons(tmp_path, ("ops", *MAP), ("worker", *MAP, *IMPATIENT)) as (ops, worker):
-        work_id = hand_over(ops, "sacp", "one", target="worker")["sent"][0]["work_id"]
+        work_id = submit(ops, "sacp", "one", target="worker")["sent"][0]["work_id"]
         (refused,) = messages(ops, "sacp", 1)  # the worker's daemon refused it: an ordinary receipt
         assert refused["message"]["data"] == {"receipt": "rejected", "reason_code": "busy"}
         assert ops.state_of(work_id) == "failed"
@@ -91,7 +91,7 @@ def test_the_target_is_not_told_and_neither_is_who_called_it_off_himself(tmp_pat
         )  # with more patience from now on: its refusal must not be quicker than the cancelation
         worker.args = MAP
         worker.start()
-        second = hand_over(ops, "sacp", "two", target="worker")["sent"][0]["work_id"]
+        second = submit(ops, "sacp", "two", target="worker")["sent"][0]["work_id"]
         ops.post(f"/v1/works/{second}/cancel")
         wait_for(lambda: worker.state_of(second) == "canceled", SHORT, "the end of it")
         for one, other in ((ops, worker), (worker, ops)):
@@ -111,7 +111,7 @@ def test_a_chain_ends_as_failed_when_the_next_agent_never_answers(tmp_path: Path
         objective.post("/v1/bridge/sentient/ack", seq=asked["seq"])
         metadata = asked["message"]["metadata"]
         first = link("objective", "goal", 1, session=metadata["session_id"], request=metadata["request_id"])
-        hand_over(objective, "sentient", first)
+        submit(objective, "sentient", first)
         wait_for(lambda: desk.state_of(work_id) == "failed", SHORT, "the failure to travel back")
         assert "not accepted within 1 s" in desk.get(f"/v1/works/{work_id}")["work"]["message"]
         goal.post("/v1/messages", kind="say", to="objective", body={"text": "late"}, thread_id="thread_late")

@@ -17,7 +17,7 @@ from nats.aio.msg import Msg
 from aghbus.protocol.acks import Ack, encode_ack
 from aghbus.protocol.identifiers import subject_for
 from aghbus.protocol.trust.proof import PROOF_BYTES
-from tests.support.bridge_daemons import REPLY, SHORT, hand_over, link, messages, query
+from tests.support.bridge_daemons import REPLY, SHORT, link, messages, query, submit
 from tests.support.broker_users import GuardedBroker, threaded
 from tests.support.daemons import DURABLE, NO_RETRY, Daemon, Home, delivery, wait_for
 from tests.support.natsutil import NatsServer, pause
@@ -45,20 +45,20 @@ async def test_foreign_agents_of_peers_that_only_take_what_is_signed(tmp_path: P
             wait_for(lambda: ops.knows(worker_handle) and worker.knows(ops_handle), SHORT, "presence")
             worker.kill()
             question = query("asker", "helper", ttl=600)
-            sent = hand_over(ops, "agentos", question)["sent"][0]
+            sent = submit(ops, "agentos", question)["sent"][0]
             wait_for(lambda: delivery(ops, sent["id"]) == "published", SHORT, "the stream to have the question")
             worker.start()
             (asked,) = messages(worker, "agentos", 1)
             assert (asked["message"], asked["native"]) == (question, False)
             evidence = {"sources": [{"type": "code", "location": "a.py", "confidence": 90}], "confidence": 90}
             reply = query("helper", "asker", type="response", replyTo=question["id"], evidence=evidence)
-            hand_over(worker, "agentos", reply)
+            submit(worker, "agentos", reply)
             (answer,) = messages(ops, "agentos", 1)
             assert (answer["message"], answer["work_state"]) == (reply, "completed")
-            said = hand_over(ops, "sacp", "List the names.", target=worker_handle)
+            said = submit(ops, "sacp", "List the names.", target=worker_handle)
             (task,) = messages(worker, "sacp", 1, f"?since={asked['seq']}")
             assert task["message"] == "List the names."
-            hand_over(worker, "sacp", json.dumps(REPLY), work_id=task["work_id"])
+            submit(worker, "sacp", json.dumps(REPLY), work_id=task["work_id"])
             wait_for(lambda: ops.state_of(said["sent"][0]["work_id"]) == "completed", SHORT, "the response")
             for daemon in (ops, worker):
                 assert unsigned(daemon) == []
@@ -73,7 +73,7 @@ def test_a_message_that_fits_an_envelope_but_for_its_signature_goes_through_the_
 
         def sent(size: int) -> tuple[int, Any]:
             """The bytes of the envelope that carries so many characters, and its `ext`."""
-            given = hand_over(ops, "sacp", "y" * size, target=worker_handle)["sent"][0]
+            given = submit(ops, "sacp", "y" * size, target=worker_handle)["sent"][0]
             envelope = ops.get(f"/v1/messages/{given['id']}")["envelope"]
             return len(json.dumps(envelope, separators=(",", ":"), ensure_ascii=False).encode()), envelope["ext"]
 
@@ -100,11 +100,11 @@ def test_a_sentient_chain_over_handles_tells_the_memory_agent(tmp_path: Path) ->
     ):
         wait_for(lambda: goal.knows(final_handle) and final.knows(memory_handle, goal_handle), SHORT, "presence")
         first = link("Goal", "Final", 1)
-        hand_over(goal, "sentient", first)
+        submit(goal, "sentient", first)
         (given,) = messages(final, "sentient", 1)
         assert given["message"] == first
         last = link("Final", None, 2, first["message_id"])
-        hand_over(final, "sentient", last)
+        submit(final, "sentient", last)
         wait_for(lambda: goal.state_of(given["work_id"]) == "completed", SHORT, "the end")
         (told,) = messages(memory, "sentient", 1)
         assert last["message_id"] in json.dumps(told["message"])

@@ -19,9 +19,9 @@ from tests.support.bridging import (
     daemons,
     envelope,
     found,
-    hand_over,
     handed_out,
     same_json,
+    submit,
     the_say,
     work_ended,
 )
@@ -78,7 +78,7 @@ def pair(nats_url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pa
 
 def crosses(sender: Daemon, receiver: Daemon, name: str, message: Any, due: Found, **more: Any) -> Any:
     """Hands over and takes out at the other end; the same JSON value, and `due` on both sides and on the wire."""
-    answer = hand_over(sender, name, message, **more)
+    answer = submit(sender, name, message, **more)
     assert found(answer) == due
     assert same_json(answer["message"], message)
     carrier = answer["sent"][-1]
@@ -104,7 +104,7 @@ def test_an_example_of_agentos_crosses(pair: Pair, example: Example) -> None:
         assert (handed["kind"], handed["work_state"]) == ("say", "submitted")
         return
     if "replyTo" in example.value:  # answered by the response: the question must have crossed
-        question = hand_over(brain, "agentos", value("agentos", "Query"))
+        question = submit(brain, "agentos", value("agentos", "Query"))
         handed_out(analyst, "agentos", question["sent"][0]["id"])
     handed = crosses(analyst, brain, "agentos", example.value, AGENTOS)
     assert (handed["kind"], handed["work_state"]) == (("trace", "completed") if kind == "response" else ("say", None))
@@ -137,7 +137,7 @@ def test_an_example_of_adr_007_crosses(pair: Pair, example: Example) -> None:
         assert (handed["kind"], handed["work_state"]) == ("say", "submitted")
         return
     given = value("humaninloop", "Agent Input")
-    asked = hand_over(workflow, "humaninloop", given, target=BRAIN, key="output")
+    asked = submit(workflow, "humaninloop", given, target=BRAIN, key="output")
     work_id = handed_out(agent, "humaninloop", asked["sent"][0]["id"])["work_id"]
     handed = crosses(agent, workflow, "humaninloop", example.value, OUTPUT, work_id=work_id)
     assert (handed["kind"], handed["work_id"], handed["work_state"]) == ("trace", work_id, "completed")
@@ -175,7 +175,7 @@ FIRST, SECOND, THIRD = examples("sentient")
 def test_an_example_of_a_sentient_chain_crosses(pair: Pair, example: Example) -> None:
     objective_and_planning, goal = pair
     if example == SECOND:
-        asked = hand_over(objective_and_planning, "sentient", FIRST.value)
+        asked = submit(objective_and_planning, "sentient", FIRST.value)
         parent = handed_out(goal, "sentient", the_say(asked)["id"])
         handed = crosses(goal, objective_and_planning, "sentient", example.value, SENTIENT)
         # The link before it is in work until this one ends.
@@ -190,7 +190,7 @@ def test_the_example_that_ends_its_chain_is_told_to_the_users_peer(nats_url: str
     with daemons(tmp_path, nats_url, {"objective": flags, "front": flags}) as made:
         handed = crosses(made["objective"], made["front"], "sentient", THIRD.value, SENTIENT)
         assert (handed["kind"], handed["work_id"]) == ("say", None)
-        again = hand_over(made["objective"], "sentient", THIRD.value)
+        again = submit(made["objective"], "sentient", THIRD.value)
         assert (again["repeated"], [sent["id"] for sent in again["sent"]]) == (True, [handed["envelope_id"]])
 
 
@@ -206,7 +206,7 @@ def test_the_example_that_ends_its_chain_fails_the_request_that_came_over_the_bu
         assert request["message"]["output"]["content"] == text
         assert request["message"]["metadata"]["request_id"] == THIRD.value["metadata"]["request_id"]
         # The example's session is no legal id of a thread: the agent says which work its message is about.
-        answer = hand_over(objective, "sentient", THIRD.value, work_id=request["work_id"])
+        answer = submit(objective, "sentient", THIRD.value, work_id=request["work_id"])
         assert found(answer) == SENTIENT
         (trace,) = answer["sent"]
         work = work_ended(front, asked["work_id"])

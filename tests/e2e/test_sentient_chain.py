@@ -24,9 +24,9 @@ from tests.support.bridging import (
     daemons,
     envelope,
     found,
-    hand_over,
     handed_out,
     same_json,
+    submit,
     the_say,
     work_ended,
 )
@@ -166,7 +166,7 @@ class Step(NamedTuple):
 
 def step(six: Six, message: dict[str, Any], to: str, **more: Any) -> Step:
     """Hands a message over at its agent's daemon, and takes it out at the daemon of the next one."""
-    answer = hand_over(six.at[PEERS[message["agent"]["name"]]], "sentient", message, **more)
+    answer = submit(six.at[PEERS[message["agent"]["name"]]], "sentient", message, **more)
     return Step(answer, handed_out(six.at[to], "sentient", the_say(answer)["id"]))
 
 
@@ -437,7 +437,7 @@ def test_a_request_goes_down_the_chain_and_its_result_comes_back_up(six: Six) ->
     for peer, held in works.items():  # whoever passed its work on is still in work
         wanted = "submitted" if peer == "final" else "working"
         wait_for(partial(is_in, six.at[peer], held, wanted), WITHIN, f"{peer} to be {wanted}")
-    answer = hand_over(six.at["final"], "sentient", WHOLE[4])
+    answer = submit(six.at["final"], "sentient", WHOLE[4])
     assert (found(answer), [sent["kind"] for sent in answer["sent"]]) == (LATE, ["trace", "say"])
 
     result = {
@@ -493,7 +493,7 @@ def test_a_changed_request_id_is_overwritten_for_the_next_agent(six: Six) -> Non
     assert on_the_wire["trace_id"] == "req_true"
     assert found({"findings": on_the_wire["ext"]["sentient.findings"]}) == found(answer)
     # And so on for the one after it, whose agent copied what it was handed.
-    hand_over(six.at["planning"], "sentient", plain("planning_agent", None, session, "req_true", 3, day))
+    submit(six.at["planning"], "sentient", plain("planning_agent", None, session, "req_true", 3, day))
     assert work_ended(six.at["desk"], work_id)["state"] == "completed"
     six.logs("goal", day, entry("goal_agent", session, 2))
     assert len(six.told(session)) == 1
@@ -504,7 +504,7 @@ def test_a_failure_closes_every_work_upstream_with_its_result(six: Six) -> None:
     work_id, steps, _sent = passed_on(six, session, "req_failing", day, 3)
     status = {"code": "failed", "message": "sentiment agent is done"}
     last = plain("sentiment agent", None, session, "req_failing", 4, day, status=status, error=FAILED)
-    hand_over(six.at["executional"], "sentient", last)
+    submit(six.at["executional"], "sentient", last)
     fault = {key: held for key, held in FAILED.items() if key != "has_error"}
     held_by = [("desk", work_id), ("objective", work_id)]
     for peer, one in zip(("goal", "planning", "executional"), steps, strict=True):
@@ -529,7 +529,7 @@ def test_a_chain_whose_request_was_canceled_ends_below_and_reopens_nothing(six: 
     work_id, steps, _sent = passed_on(six, session, "req_canceled", day, 4)
     six.at["desk"].post(f"/v1/works/{work_id}/cancel")
     assert work_ended(six.at["objective"], work_id)["state"] == "canceled"
-    hand_over(six.at["final"], "sentient", plain("final_output_agent", None, session, "req_canceled", 5, day))
+    submit(six.at["final"], "sentient", plain("final_output_agent", None, session, "req_canceled", 5, day))
     for peer, one in zip(list(PEERS.values())[:4], steps, strict=True):
         assert work_ended(six.at[peer], one.handed["work_id"])["state"] == "completed"
     assert len(six.told(session)) == 1
@@ -557,8 +557,8 @@ def test_a_daemon_that_dies_in_the_middle_loses_and_doubles_nothing(
     work_id, steps, _sent = passed_on(six, session, f"req_killed-{number}", day, 2)
     third = plain("planning_agent", "sentiment agent", session, f"req_killed-{number}", 3, day)
     with dying(planning, handing_over), contextlib.suppress(OSError, HTTPException):
-        hand_over(planning, "sentient", third)
-    answer = hand_over(planning, "sentient", third)  # its agent heard no yes
+        submit(planning, "sentient", third)
+    answer = submit(planning, "sentient", third)  # its agent heard no yes
     assert answer["repeated"] is not handing_over.startswith("send.decided")
     handed = handed_out(six.at["executional"], "sentient", the_say(answer)["id"])
     assert same_json(handed["message"], third)
@@ -566,7 +566,7 @@ def test_a_daemon_that_dies_in_the_middle_loses_and_doubles_nothing(
     final = step(six, fourth, "final").handed
     fifth = plain("final_output_agent", None, session, f"req_killed-{number}", 5, day)
     with dying(planning, passing_on):
-        hand_over(six.at["final"], "sentient", fifth)
+        submit(six.at["final"], "sentient", fifth)
     assert work_ended(six.at["desk"], work_id)["result"]["content"] == "what final_output_agent says"
     works = [work_id, *(one.handed["work_id"] for one in steps), handed["work_id"], final["work_id"]]
     for peer, held in zip(PEERS.values(), works, strict=False):
@@ -585,7 +585,7 @@ def test_a_daemon_that_is_away_while_the_chain_ends_passes_the_end_on_when_it_is
     planning = six.at["planning"]
     work_id, _steps, _sent = passed_on(six, session, "req_away", day, 4)
     planning.kill()
-    hand_over(six.at["final"], "sentient", plain("final_output_agent", None, session, "req_away", 5, day))
+    submit(six.at["final"], "sentient", plain("final_output_agent", None, session, "req_away", 5, day))
     wait_for(lambda: six.log("final", day), WITHIN, "the last entry")
     assert six.at["desk"].state_of(work_id) == "working"
     planning.start()
@@ -615,7 +615,7 @@ def dying(daemon: Daemon, point: str) -> Iterator[None]:
 def test_what_the_memory_agent_ends_calls_nobody(six: Six) -> None:
     session, day = "thread_remembered", "20260306"
     work_id, _steps, _sent = passed_on(six, session, "req_remembered", day, 1)
-    hand_over(six.at["goal"], "sentient", plain("goal_agent", None, session, "req_remembered", 2, day))
+    submit(six.at["goal"], "sentient", plain("goal_agent", None, session, "req_remembered", 2, day))
     work_ended(six.at["desk"], work_id)
     (told,) = six.told(session)
     memory = six.at["memory"]
@@ -629,10 +629,10 @@ def test_what_the_memory_agent_ends_calls_nobody(six: Six) -> None:
     own = plain("memory_agent", None, "nightly", "req_nightly", 1, day)
     own["message_id"] = "learnt-2"
     for message in (learnt, own):
-        answer = hand_over(memory, "sentient", message)
+        answer = submit(memory, "sentient", message)
         assert (answer["sent"], answer["repeated"]) == ([], False)
         assert {one["severity"] for one in answer["findings"]} == {"warning"}
-    again = hand_over(memory, "sentient", own)
+    again = submit(memory, "sentient", own)
     assert (again["sent"], again["repeated"]) == ([], True)
     other = {**own, "status": {"code": "success", "message": "something else"}}
     assert refused(memory, other) == {("/message_id", "id_conflict")}
@@ -653,7 +653,7 @@ def test_a_memory_agent_that_was_given_the_work_ends_the_chain_and_is_not_called
     work_id, _handed = asked(six, session, "req_on-demand")
     first = plain("objective_agent", "memory_agent", session, "req_on-demand", 1, day)
     given = step(six, first, "memory").handed
-    hand_over(six.at["memory"], "sentient", plain("memory_agent", None, session, "req_on-demand", 2, day))
+    submit(six.at["memory"], "sentient", plain("memory_agent", None, session, "req_on-demand", 2, day))
     assert work_ended(six.at["memory"], given["work_id"])["state"] == "completed"
     assert work_ended(six.at["desk"], work_id)["result"]["content"] == "what memory_agent says"
     assert six.told(session) == []  # a say to remember by would name the session
@@ -678,7 +678,7 @@ def sent_by(daemon: Daemon) -> list[str]:
 def refused(daemon: Daemon, message: Any) -> set[tuple[str, str]]:
     """Path and rule of the errors for which a message is refused."""
     with pytest.raises(HttpError) as caught:
-        hand_over(daemon, "sentient", message)
+        submit(daemon, "sentient", message)
     assert (caught.value.status, caught.value.answer["code"]) == (422, "message_refused")
     return {(path, rule) for path, rule, severity in found(caught.value.answer) if severity == "error"}
 
@@ -736,7 +736,7 @@ def test_no_text_of_a_message_forges_an_entry_of_the_log(six: Six) -> None:
     second.update(message_id="forged-2", agent={"name": "goal_agent", "type": "governance"})
     second["next_agent"] = {"name": None, "reason": EVIL}
     second["metadata"].update(sequence_number=2, parent_message_id=message["message_id"])
-    hand_over(six.at["goal"], "sentient", second)
+    submit(six.at["goal"], "sentient", second)
     next_entry = FORGED.replace("objective_agent", "goal_agent").replace(f"1{SHOWN}]\n[SESS", "forged-2]\n[SESS")
     six.logs("goal", "20260308", next_entry)
     (told,) = six.told(f"s{SHOWN}")

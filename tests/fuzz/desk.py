@@ -4,7 +4,16 @@ from typing import Any, Final, Literal
 
 import msgspec
 
-from aghbus.protocol.adapters.model import Adapter, Agents, Arrival, Direction, Handed, Known, Place, Plan
+from aghbus.protocol.adapters.model import (
+    Adapter,
+    AgentMap,
+    BridgeContext,
+    BridgedEnvelope,
+    BridgedMessage,
+    Delivered,
+    Direction,
+    SubmitPlan,
+)
 from aghbus.protocol.effects import Advance, Open
 from aghbus.protocol.envelope import OPENING_KINDS, Envelope, parse
 from aghbus.protocol.lifecycle import WorkView, after, opened_by, step
@@ -22,9 +31,9 @@ class Desk:
         self.us = us
         self.adapter = adapter
         self.works: dict[str, WorkView] = {}
-        self._agents = Agents(own=us, other=other)
+        self._agents = AgentMap(own=us, other=other)
         self._target = other
-        self._crossed: list[tuple[str | None, str, Known, str | None]] = []
+        self._crossed: list[tuple[str | None, str, BridgedMessage, str | None]] = []
         self._sent: dict[str, str | None] = {}
         self._said: dict[str, str] = {}
 
@@ -35,19 +44,19 @@ class Desk:
         """Earlier messages may be missing: what cannot be found is not judged."""
         return False
 
-    def find(self, foreign_id: str, scope: str = "", direction: Direction | None = None) -> Known | None:
+    def find(self, foreign_id: str, scope: str = "", direction: Direction | None = None) -> BridgedMessage | None:
         """The latest message of this id."""
         for found, where, known, work_id in reversed(self._crossed):
             if found == foreign_id and scope in ("", where) and direction in (None, known.direction):
                 return msgspec.structs.replace(known, work=self.works.get(work_id or ""))
         return None
 
-    def arrived(self, foreign_id: str) -> list[Known]:
+    def arrived(self, foreign_id: str) -> list[BridgedMessage]:
         """The latest message of this id that arrived, whoever sent it."""
         found = self.find(foreign_id, direction="in")
         return [] if found is None else [found]
 
-    def last(self, scope: str) -> Known | None:
+    def last(self, scope: str) -> BridgedMessage | None:
         """The latest message of a scope."""
         return next((known for _, where, known, _ in reversed(self._crossed) if where == scope), None)
 
@@ -55,19 +64,19 @@ class Desk:
         """Our copy of a work."""
         return self.works.get(work_id)
 
-    def in_hand(self) -> tuple[WorkView, ...]:
+    def assigned_works(self) -> tuple[WorkView, ...]:
         """Open works of ours."""
         return tuple(work for work in self.works.values() if work.target == self.us and not work.is_terminal)
 
-    def was_handed(self, work: WorkView) -> bool:
+    def was_delivered(self, work: WorkView) -> bool:
         """Every work of ours was."""
         return True
 
-    def reads_works(self) -> bool:
+    def received_works(self) -> bool:
         """It was handed them all."""
         return True
 
-    def opening(self, work: WorkView) -> Known | None:
+    def opening(self, work: WorkView) -> BridgedMessage | None:
         """The message that opened a work."""
         return next((known for _, _, known, _ in self._crossed if known.envelope_id == work.opening_id), None)
 
@@ -83,9 +92,9 @@ class Desk:
 
     # the bus
 
-    def place(self) -> Place:
+    def context(self) -> BridgeContext:
         """Here and now."""
-        return Place(
+        return BridgeContext(
             us=self.us,
             workspace_id=WORKSPACE,
             channel=CHANNEL,
@@ -105,20 +114,20 @@ class Desk:
         self._sent[envelope.id] = envelope.work_id
         return envelope
 
-    def remember(self, plan: Plan, envelope: Envelope) -> None:
+    def remember(self, plan: SubmitPlan, envelope: Envelope) -> None:
         """A message of ours crossed."""
         self._keep(plan.foreign_id, plan.scope, plan.message, "out", envelope)
 
-    def receive(self, envelope: Envelope, carried: Any = None) -> Handed:
+    def receive(self, envelope: Envelope, carried: Any = None) -> Delivered:
         """What our agent gets for an envelope, read from its bytes."""
         envelope = parse(envelope.raw, NOW)
         outcome = self._apply(envelope)
         work = self.works.get(envelope.work_id or "")
-        arrival = Arrival(envelope=envelope, work=work, outcome=outcome, carried=carried)
-        handed = self.adapter.hand_out(arrival, self.place(), self)
-        if handed.message is not None:
-            self._keep(handed.foreign_id, handed.scope, handed.message, "in", envelope)
-        return handed
+        arrival = BridgedEnvelope(envelope=envelope, work=work, outcome=outcome, carried=carried)
+        delivered = self.adapter.deliver(arrival, self.context(), self)
+        if delivered.message is not None:
+            self._keep(delivered.foreign_id, delivered.scope, delivered.message, "in", envelope)
+        return delivered
 
     def _apply(self, envelope: Envelope) -> str | None:
         if envelope.work_id is None:
@@ -134,5 +143,7 @@ class Desk:
         return verdict.outcome
 
     def _keep(self, foreign_id: str | None, scope: str, message: Any, direction: Direction, envelope: Envelope) -> None:
-        known = Known(message=message, direction=direction, envelope_id=envelope.id, sender=envelope.sender, at=NOW)
+        known = BridgedMessage(
+            message=message, direction=direction, envelope_id=envelope.id, sender=envelope.sender, at=NOW
+        )
         self._crossed.append((foreign_id, scope, known, envelope.work_id))

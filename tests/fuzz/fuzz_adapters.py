@@ -7,8 +7,8 @@ from typing import Any, Final
 import msgspec
 
 from aghbus.protocol.adapters.derived_ids import same_json
-from aghbus.protocol.adapters.model import Adapter, Handed, Plan
-from aghbus.protocol.adapters.registry import FORMATS, Options, adapter_for
+from aghbus.protocol.adapters.model import Adapter, Delivered, SubmitPlan
+from aghbus.protocol.adapters.registry import FORMATS, AdapterOptions, adapter_for
 from aghbus.protocol.adapters.strict_json import check_value
 from aghbus.protocol.envelope import parse
 from aghbus.protocol.errors import InvalidRequest, ProtocolError
@@ -44,7 +44,7 @@ def seeds() -> Iterator[bytes]:
 def adapters() -> dict[str, Adapter]:
     """Every format's adapter with its default options."""
     if not _adapters:
-        _adapters.update((name, adapter_for(name, Options())) for name in FORMATS)
+        _adapters.update((name, adapter_for(name, AdapterOptions())) for name in FORMATS)
     return _adapters
 
 
@@ -59,7 +59,7 @@ def sides(adapter: Adapter, *, opened: bool) -> tuple[Desk, Desk]:
 def _handed_over(adapter: Adapter, raw: bytes, *, opened: bool) -> None:
     """The doer's agent hands over; what leaves is legal, and the asker's agent gets the same message."""
     asker, doer = sides(adapter, opened=opened)
-    plan = doer.adapter.hand_over(raw, doer.place(), doer)
+    plan = doer.adapter.submit(raw, doer.context(), doer)
     _plan_is_sound(plan, doer, raw)
     for draft in plan.drafts:
         try:
@@ -69,13 +69,13 @@ def _handed_over(adapter: Adapter, raw: bytes, *, opened: bool) -> None:
         doer.remember(plan, envelope)
         if envelope.to != asker.us:
             continue
-        handed = asker.receive(envelope)
-        _handed_is_sound(handed)
-        if handed.message is not None and f"{adapter.name}.message" in envelope.extensions():
-            assert not handed.native, (adapter.name, handed.findings)
-            assert same_json(handed.message, plan.message), f"{adapter.name}: the message changed on the way"
+        delivered = asker.receive(envelope)
+        _handed_is_sound(delivered)
+        if delivered.message is not None and f"{adapter.name}.message" in envelope.extensions():
+            assert not delivered.native, (adapter.name, delivered.findings)
+            assert same_json(delivered.message, plan.message), f"{adapter.name}: the message changed on the way"
     if plan.drafts:
-        again = doer.adapter.hand_over(raw, doer.place(), doer)
+        again = doer.adapter.submit(raw, doer.context(), doer)
         _plan_is_sound(again, doer, raw)
         assert not {draft.id for draft in again.drafts} - {draft.id for draft in plan.drafts} or opened, adapter.name
 
@@ -97,9 +97,9 @@ def _carried(adapter: Adapter, value: Any) -> None:
     far = {**value, "x far": 2**60} if isinstance(value, dict) else [value, 2**60]
     unfit = _draft("say", {"text": "x"}, ext={f"{adapter.name}.message": far})
     try:
-        handed = doer.receive(build(unfit, NOW))
-        assert handed.native or handed.message is None, "believed what other readers understand differently"
-        _handed_is_sound(handed)
+        delivered = doer.receive(build(unfit, NOW))
+        assert delivered.native or delivered.message is None, "believed what other readers understand differently"
+        _handed_is_sound(delivered)
         answer = build(_draft("trace", {"state": "failed", "result": value}, back=True, work_id="work_1", ext=ext), NOW)
     except InvalidRequest:
         return
@@ -118,8 +118,8 @@ def _native(adapter: Adapter, raw: bytes) -> None:
     _handed_is_sound(desk.receive(envelope))
 
 
-def _plan_is_sound(plan: Plan, desk: Desk, raw: bytes) -> None:
-    again = desk.adapter.hand_over(raw, desk.place(), desk)
+def _plan_is_sound(plan: SubmitPlan, desk: Desk, raw: bytes) -> None:
+    again = desk.adapter.submit(raw, desk.context(), desk)
     assert msgspec.json.encode(again) == msgspec.json.encode(plan), "the same message twice, two plans"
     assert not (plan.refused and plan.drafts), "refused, and sent all the same"
     assert plan.refused or not check_value(plan.message), "a message that not every reader can hold"
@@ -129,10 +129,10 @@ def _plan_is_sound(plan: Plan, desk: Desk, raw: bytes) -> None:
         assert finding.path == "" or finding.path.startswith("/"), finding
 
 
-def _handed_is_sound(handed: Handed) -> None:
-    assert not check_value(handed.message)
-    json.dumps(handed.message, allow_nan=False)
-    for finding in handed.findings:
+def _handed_is_sound(delivered: Delivered) -> None:
+    assert not check_value(delivered.message)
+    json.dumps(delivered.message, allow_nan=False)
+    for finding in delivered.findings:
         assert finding.path == "" or finding.path.startswith("/"), finding
         finding.message.encode()
 

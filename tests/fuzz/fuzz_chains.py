@@ -85,10 +85,10 @@ _LAWS: Final = (
 
 def _comparisons(tree: Any, scope: dict[str, Any]) -> None:
     """No two values are both equal and unequal, or both below and not below."""
-    if isinstance(tree, conditions.Compare):
+    if isinstance(tree, conditions.Comparison):
         signs = {
-            sign: conditions.Condition("", conditions.Compare(tree.left, sign, tree.right)).holds(scope)
-            for sign in ("==", "!=", "<", ">=", ">", "<=")
+            operator: conditions.Condition("", conditions.Comparison(tree.left, operator, tree.right)).holds(scope)
+            for operator in ("==", "!=", "<", ">=", ">", "<=")
         }
         assert not (signs["=="] and signs["!="])
         assert not (signs["<"] and signs[">="]) and not (signs[">"] and signs["<="])

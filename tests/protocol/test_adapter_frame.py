@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from aghbus.protocol.adapters import attachments as carried
 from aghbus.protocol.adapters import derived_ids as derived
-from aghbus.protocol.adapters.model import Agents, Finding
+from aghbus.protocol.adapters.model import AgentMap, Finding
 from aghbus.protocol.adapters.strict_json import MAX_DEPTH, check_value, pointer, read_json
 from aghbus.protocol.adapters.timestamps import read_timestamp, skew, utc
 from aghbus.protocol.identifiers import is_emitted_work_id, is_message_id, is_thread_id
@@ -192,7 +192,7 @@ def test_results_are_cut_to_the_bound_and_say_so(result: dict[str, Any]) -> None
 
 
 def test_the_agent_map_reshapes_nothing() -> None:
-    agents = Agents(names={"Planner": "p-1"}, found={"Twin": ("a", "b"), "Known As": ("c",)})
+    agents = AgentMap(names={"Planner": "p-1"}, found={"Twin": ("a", "b"), "Known As": ("c",)})
     assert agents.peer_of("Planner", "/x") == "p-1"
     assert agents.peer_of("goal_agent", "/x") == "goal_agent"
     assert agents.peer_of("Known As", "/x") == "c"

@@ -7,11 +7,11 @@ import pytest
 
 from aghbus.protocol.adapters.agentos.adapter import AgentOsOptions
 from aghbus.protocol.adapters.agentos.agents import identity_of, peer_of
-from aghbus.protocol.adapters.agentos.message import Identity
+from aghbus.protocol.adapters.agentos.message import AgentIdentifier
 from aghbus.protocol.adapters.agentos.native import native_id
 from aghbus.protocol.adapters.agentos.rules import check
 from aghbus.protocol.adapters.derived_ids import thread_id
-from aghbus.protocol.adapters.model import Agents, Finding
+from aghbus.protocol.adapters.model import AgentMap, Finding
 from aghbus.protocol.bodies import Say, Trace
 from aghbus.protocol.envelope import Envelope
 from aghbus.protocol.limits import DIRECTED_TTL
@@ -56,10 +56,10 @@ def test_a_query_opens_work_and_its_response_completes_it() -> None:
     assert sent["trace_id"] == "req-789"
     assert sent["expires_at"] == NOW + 30
     assert "reply_to" not in sent
-    handed = analyst.receive(question)
-    assert handed.message == QUERY
-    assert rules(handed.findings) == OLD
-    assert not handed.native
+    delivered = analyst.receive(question)
+    assert delivered.message == QUERY
+    assert rules(delivered.findings) == OLD
+    assert not delivered.native
 
     answer = analyst.send(RESPONSE)
     report = answer.document()
@@ -82,9 +82,9 @@ def test_an_error_without_a_work_is_said() -> None:
     sent = connector.send(ERROR)
     assert isinstance(sent.body, Say)
     assert (sent.body.intent, sent.work_id, sent.expires_at) == ("error", None, NOW + 60)
-    handed = asker.receive(sent)
-    assert handed.message == ERROR
-    assert rules(handed.findings) == OLD
+    delivered = asker.receive(sent)
+    assert delivered.message == ERROR
+    assert rules(delivered.findings) == OLD
 
 
 def test_an_error_that_answers_a_query_fails_its_work() -> None:
@@ -124,9 +124,9 @@ def test_a_gap_is_told_without_work() -> None:
     sent = creator.send(GAP)
     assert isinstance(sent.body, Say)
     assert (sent.body.intent, sent.work_id) == ("gap", None)
-    handed = monitor.receive(sent)
-    assert handed.message == GAP
-    assert rules(handed.findings) == OLD
+    delivered = monitor.receive(sent)
+    assert delivered.message == GAP
+    assert rules(delivered.findings) == OLD
 
 
 @pytest.mark.parametrize("message", [QUERY, RESPONSE, ERROR, GAP])
@@ -281,12 +281,12 @@ def test_an_answer_on_our_own_work_needs_a_question_of_the_other_side() -> None:
     analyst.receive(question)
     back = native(ANALYST, ASKER, "trace", {"state": "needs_input", "message": "Which year?"})
     back = on_work(back, question)
-    handed = asker.receive(analyst.say(back))
-    assert handed.native
-    assert told(handed)["type"] == "query"
-    assert told(handed)["payload"]["content"] == "Which year?"
-    assert told(handed)["replyTo"] == QUERY["id"]
-    reply = varied(RESPONSE, sender=agent(ASKER), to=agent(ANALYST), replyTo=told(handed)["id"])
+    delivered = asker.receive(analyst.say(back))
+    assert delivered.native
+    assert told(delivered)["type"] == "query"
+    assert told(delivered)["payload"]["content"] == "Which year?"
+    assert told(delivered)["replyTo"] == QUERY["id"]
+    reply = varied(RESPONSE, sender=agent(ASKER), to=agent(ANALYST), replyTo=told(delivered)["id"])
     sent = asker.send(reply)
     assert (sent.kind, sent.work_id, sent.reply_to) == ("say", question.work_id, back.id)
     assert analyst.receive(sent).message == reply
@@ -327,8 +327,8 @@ def test_offline_an_error_that_answers_nothing_is_said() -> None:
     ],
 )
 def test_an_agent_is_its_configured_peer_or_a_peer_id_as_written(agent_id: str, instance_id: str, peer: str) -> None:
-    agents = Agents(names={"mapped/1": "first", "mapped": "second", "dotted.name": "third"})
-    assert peer_of(Identity(agent_id, instance_id), agents, "/from") == peer
+    agents = AgentMap(names={"mapped/1": "first", "mapped": "second", "dotted.name": "third"})
+    assert peer_of(AgentIdentifier(agent_id, instance_id), agents, "/from") == peer
 
 
 @pytest.mark.parametrize(
@@ -343,15 +343,15 @@ def test_an_agent_is_its_configured_peer_or_a_peer_id_as_written(agent_id: str, 
     ],
 )
 def test_nothing_is_reshaped_into_a_peer_id(agent_id: str, instance_id: str) -> None:
-    found = peer_of(Identity(agent_id, instance_id), Agents(), "/from")
+    found = peer_of(AgentIdentifier(agent_id, instance_id), AgentMap(), "/from")
     assert isinstance(found, Finding)
     assert (found.path, found.rule) == ("/from", "agent_map")
 
 
 def test_looked_up_names_must_be_unambiguous() -> None:
-    agents = Agents(found={"Brain": ("b1",), "Twins": ("t1", "t2")})
-    assert peer_of(Identity("Brain", "1"), agents, "/to") == "b1"
-    assert isinstance(peer_of(Identity("Twins", "1"), agents, "/to"), Finding)
+    agents = AgentMap(found={"Brain": ("b1",), "Twins": ("t1", "t2")})
+    assert peer_of(AgentIdentifier("Brain", "1"), agents, "/to") == "b1"
+    assert isinstance(peer_of(AgentIdentifier("Twins", "1"), agents, "/to"), Finding)
 
 
 @pytest.mark.parametrize(
@@ -359,7 +359,7 @@ def test_looked_up_names_must_be_unambiguous() -> None:
 )
 def test_a_peer_written_as_an_agent_leads_back_to_it(peer: str) -> None:
     for names in ({}, {"Brain": "mapped"}, {"Brain/7": "mapped"}):
-        agents = Agents(names=names)
+        agents = AgentMap(names=names)
         assert peer_of(identity_of(peer, agents), agents, "/to") == peer
 
 
@@ -389,12 +389,12 @@ def test_a_carried_message_that_does_not_hold_is_not_used(changed: dict[str, Any
     forged = native(
         ASKER, ANALYST, "say", {"text": "hello"}, work_id=None, ext={"agentos.message": varied(QUERY, **changed)}
     )
-    handed = analyst.receive(asker.say(forged))
-    assert handed.native
-    assert told(handed)["type"] == "event"
-    assert told(handed)["payload"]["content"] == "hello"
-    assert handed.findings[0].rule == "carried_message"
-    assert handed.findings[0].severity == "warning"
+    delivered = analyst.receive(asker.say(forged))
+    assert delivered.native
+    assert told(delivered)["type"] == "event"
+    assert told(delivered)["payload"]["content"] == "hello"
+    assert delivered.findings[0].rule == "carried_message"
+    assert delivered.findings[0].severity == "warning"
 
 
 def test_a_response_cannot_pose_as_the_answer_to_another_question() -> None:
@@ -406,10 +406,10 @@ def test_a_response_cannot_pose_as_the_answer_to_another_question() -> None:
     posing = varied(RESPONSE, sender=agent("mallory.m-1"))
     body = {"state": "completed", "result": {"content": 1}}
     draft = native("mallory.m-1", ASKER, "trace", body, ext={"agentos.message": posing})
-    handed = asker.receive(mallory.say(on_work(draft, other)))
-    assert handed.native
-    assert told(handed)["replyTo"] == "msg-823e4567-e89b-42d3-a456-426614174008"
-    assert handed.findings[0].rule == "carried_message"
+    delivered = asker.receive(mallory.say(on_work(draft, other)))
+    assert delivered.native
+    assert told(delivered)["replyTo"] == "msg-823e4567-e89b-42d3-a456-426614174008"
+    assert delivered.findings[0].rule == "carried_message"
 
 
 def test_what_comes_after_the_end_is_not_handed_out() -> None:
@@ -425,9 +425,9 @@ def test_the_manifest_of_the_receiver_counts() -> None:
     asker = Desk(ASKER)
     sent = asker.send(QUERY)
     wary = Desk(ANALYST, options=AgentOsOptions(manifest=frozenset({"macro-analyst"})))
-    handed = wary.receive(sent)
-    assert handed.native
-    assert ("/from/agentId", "manifest", "warning") in rules(handed.findings)
+    delivered = wary.receive(sent)
+    assert delivered.native
+    assert ("/from/agentId", "manifest", "warning") in rules(delivered.findings)
 
 
 # native envelopes
@@ -442,9 +442,9 @@ def valid(message: Any) -> list[tuple[str, str, str]]:
 def test_a_native_say_that_opens_work_is_a_query_and_its_answer_comes_back() -> None:
     ops, analyst = Desk("ops"), Desk(ANALYST)
     opened = ops.say(native("ops", ANALYST, "say", {"text": "GDP?"}, work_id="work_1", trace_id="req-1"))
-    handed = analyst.receive(opened)
-    assert handed.native
-    assert handed.message == {
+    delivered = analyst.receive(opened)
+    assert delivered.native
+    assert delivered.message == {
         "id": native_id("ops", "msg_say_1"),
         "timestamp": "2026-01-21T12:53:20Z",
         "version": "1.0.0",
@@ -458,9 +458,9 @@ def test_a_native_say_that_opens_work_is_a_query_and_its_answer_comes_back() -> 
         "ttl": 600,
         "retryCount": 0,
     }
-    assert valid(handed.message) == []
-    assert rules(handed.findings) == [("/payload/language", "assumed", "warning")]
-    reply = varied(RESPONSE, to=told(handed)["from"], replyTo=told(handed)["id"])
+    assert valid(delivered.message) == []
+    assert rules(delivered.findings) == [("/payload/language", "assumed", "warning")]
+    reply = varied(RESPONSE, to=told(delivered)["from"], replyTo=told(delivered)["id"])
     sent = analyst.send(reply)
     assert (sent.to, sent.work_id, sent.reply_to) == ("ops", "work_1", "msg_say_1")
 
@@ -468,21 +468,21 @@ def test_a_native_say_that_opens_work_is_a_query_and_its_answer_comes_back() -> 
 def test_the_answer_to_a_native_query_finds_its_work_without_the_memory_of_the_message() -> None:
     ops, analyst = Desk("ops"), Desk(ANALYST)
     opened = ops.say(native("ops", ANALYST, "say", {"text": "GDP?"}, work_id="work_1"))
-    handed = analyst.receive(opened)
+    delivered = analyst.receive(opened)
     forgetful = Desk(ANALYST)
     forgetful.works = analyst.works
-    reply = varied(RESPONSE, to=told(handed)["from"], replyTo=told(handed)["id"])
+    reply = varied(RESPONSE, to=told(delivered)["from"], replyTo=told(delivered)["id"])
     assert forgetful.send(reply).work_id == "work_1"
     assert forgetful.plan(reply).repeats
 
 
 def test_a_native_say_without_work_is_an_event() -> None:
     ops, analyst = Desk("ops"), Desk(ANALYST)
-    handed = analyst.receive(ops.say(native("ops", None, "say", {"text": "hi", "artifacts": [{"uri": "x"}]})))
-    assert told(handed)["type"] == "event"
-    assert told(handed)["payload"]["content"] == {"text": "hi", "artifacts": [{"uri": "x"}]}
-    assert told(handed)["payload"]["format"] == "json"
-    assert valid(handed.message) == []
+    delivered = analyst.receive(ops.say(native("ops", None, "say", {"text": "hi", "artifacts": [{"uri": "x"}]})))
+    assert told(delivered)["type"] == "event"
+    assert told(delivered)["payload"]["content"] == {"text": "hi", "artifacts": [{"uri": "x"}]}
+    assert told(delivered)["payload"]["format"] == "json"
+    assert valid(delivered.message) == []
 
 
 @pytest.mark.parametrize(
@@ -501,13 +501,13 @@ def test_a_native_completion_is_a_response_without_evidence(body: dict[str, Any]
     question = asker.send(QUERY)
     analyst.receive(question)
     done = native(ANALYST, ASKER, "trace", {"state": "completed", **body})
-    handed = asker.receive(analyst.say(on_work(done, question)))
-    assert (told(handed)["type"], told(handed)["replyTo"]) == ("response", QUERY["id"])
-    assert told(handed)["payload"]["content"] == content
-    assert told(handed)["payload"]["format"] == format
-    assert told(handed)["evidence"]["confidence"] == 0
-    assert valid(handed.message) == [("/evidence", "evidence_empty", "warning")]
-    assert ("/evidence", "evidence_empty", "warning") in rules(handed.findings)
+    delivered = asker.receive(analyst.say(on_work(done, question)))
+    assert (told(delivered)["type"], told(delivered)["replyTo"]) == ("response", QUERY["id"])
+    assert told(delivered)["payload"]["content"] == content
+    assert told(delivered)["payload"]["format"] == format
+    assert told(delivered)["evidence"]["confidence"] == 0
+    assert valid(delivered.message) == [("/evidence", "evidence_empty", "warning")]
+    assert ("/evidence", "evidence_empty", "warning") in rules(delivered.findings)
 
 
 @pytest.mark.parametrize(
@@ -532,11 +532,11 @@ def test_a_native_failure_is_an_error_of_the_table(
     question = asker.send(QUERY)
     analyst.receive(question)
     body = body if kind == "trace" else {"for_id": question.id, **body}
-    handed = asker.receive(analyst.say(on_work(native(ANALYST, ASKER, kind, body), question)))
-    assert (told(handed)["type"], told(handed)["replyTo"]) == ("error", QUERY["id"])
-    content = told(handed)["payload"]["content"]
+    delivered = asker.receive(analyst.say(on_work(native(ANALYST, ASKER, kind, body), question)))
+    assert (told(delivered)["type"], told(delivered)["replyTo"]) == ("error", QUERY["id"])
+    content = told(delivered)["payload"]["content"]
     assert (content["code"], content["recoverable"]) == (code, recoverable)
-    assert valid(handed.message) == []
+    assert valid(delivered.message) == []
 
 
 @pytest.mark.parametrize(

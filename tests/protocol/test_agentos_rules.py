@@ -429,9 +429,9 @@ def test_what_goes_in_comes_out(data: st.DataObject) -> None:
     asker, analyst = pair()
     question = data.draw(messages(ASKER, ANALYST, ("query", "command")))
     opened = asker.send(question)
-    handed = analyst.receive(opened)
-    assert same_json(handed.message, question)
-    assert not handed.native
+    delivered = analyst.receive(opened)
+    assert same_json(delivered.message, question)
+    assert not delivered.native
     message = data.draw(messages(ANALYST, ASKER).filter(lambda made: made["id"] != question["id"]))
     if message["type"] == "response" or data.draw(st.booleans()):
         message["replyTo"] = question["id"]
@@ -476,8 +476,8 @@ def test_a_message_with_anything_anywhere_is_refused_or_makes_a_valid_envelope(
         assert same_json(envelope.extensions()["agentos.message"], made)
     # The same message as a peer would forge it into an envelope: the receiver's agent gets something valid.
     forged = native(ANALYST, ASKER, "say", {"text": "words"}, ext={"agentos.message": made})
-    handed = asker.receive(analyst.say(forged))
-    assert not [finding for finding in check(handed.message, NOW) if finding.severity == "error"]
+    delivered = asker.receive(analyst.say(forged))
+    assert not [finding for finding in check(delivered.message, NOW) if finding.severity == "error"]
 
 
 @given(VALUE, VALUE)
@@ -488,10 +488,10 @@ def test_any_result_and_any_extension_of_a_peer_is_handed_out_as_a_valid_message
     body = {"state": "completed", "result": result}
     done = native(ANALYST, ASKER, "trace", body, ext={"agentos.message": carried})
     done = msgspec.structs.replace(done, work_id=question.work_id, container=question.container)
-    handed = asker.receive(analyst.say(done))
-    assert handed.native
-    assert same_json(told(handed)["payload"]["content"], result)
-    assert not [finding for finding in check(handed.message, NOW, strict=True) if finding.severity == "error"]
+    delivered = asker.receive(analyst.say(done))
+    assert delivered.native
+    assert same_json(told(delivered)["payload"]["content"], result)
+    assert not [finding for finding in check(delivered.message, NOW, strict=True) if finding.severity == "error"]
 
 
 def test_a_result_too_deep_for_the_format_becomes_text() -> None:
@@ -503,9 +503,9 @@ def test_a_result_too_deep_for_the_format_becomes_text() -> None:
         deep = [deep]
     done = native(ANALYST, ASKER, "trace", {"state": "completed", "result": deep})
     done = msgspec.structs.replace(done, work_id=question.work_id, container=question.container)
-    handed = asker.receive(analyst.say(done))
-    assert told(handed)["payload"]["content"] == "[" * 80 + "1" + "]" * 80
-    assert ("/payload/content", "as_text", "warning") in rules(handed.findings)
+    delivered = asker.receive(analyst.say(done))
+    assert told(delivered)["payload"]["content"] == "[" * 80 + "1" + "]" * 80
+    assert ("/payload/content", "as_text", "warning") in rules(delivered.findings)
 
 
 def test_content_beyond_64_kib_is_cut_outside_the_message() -> None:

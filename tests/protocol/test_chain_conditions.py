@@ -236,10 +236,10 @@ _signs = st.sampled_from(["==", "!=", "<", "<=", ">", ">="])
 
 
 @given(_json, _signs, _json)
-def test_a_comparison_and_its_negation_are_opposites_whatever_the_values(left: Any, sign: str, right: Any) -> None:
+def test_a_comparison_and_its_negation_are_opposites_whatever_the_values(left: Any, operator: str, right: Any) -> None:
     scope = {"input": left, "response": right}
-    assert read_condition(f"input {sign} response").holds(scope) is not (
-        read_condition(f"not input {sign} response").holds(scope)
+    assert read_condition(f"input {operator} response").holds(scope) is not (
+        read_condition(f"not input {operator} response").holds(scope)
     )
 
 
@@ -247,5 +247,5 @@ def test_a_comparison_and_its_negation_are_opposites_whatever_the_values(left: A
 def test_numbers_compare_as_numbers(left: float, right: float) -> None:
     scope = {"input": left, "response": right}
     facts = {"==": left == right, "!=": left != right, "<": left < right, "<=": left <= right, ">": left > right}
-    for sign, fact in facts.items():
-        assert read_condition(f"input {sign} response").holds(scope) is fact
+    for operator, fact in facts.items():
+        assert read_condition(f"input {operator} response").holds(scope) is fact

@@ -28,9 +28,9 @@ VECTORS: Final = Path(__file__).parent.parent / "vectors"
 def test_the_table_of_native_states(state: str, result: Any, success: bool, recommendation: str) -> None:
     flow, checker, work = opened()
     body = {"state": state, "message": "as it is", "result": result}
-    handed = checker.send(checker.native("trace", body, work, "flow"), flow)
-    assert handed.native
-    assert handed.message == output(success=success, recommendation=recommendation, summary="as it is")
+    delivered = checker.send(checker.native("trace", body, work, "flow"), flow)
+    assert delivered.native
+    assert delivered.message == output(success=success, recommendation=recommendation, summary="as it is")
 
 
 def test_working_traces_are_not_for_this_format() -> None:
@@ -43,16 +43,16 @@ def test_a_receipt_that_ends_the_work_is_a_failure_with_its_reason() -> None:
     accepted = {"for_id": work.opening_id, "status": "accepted"}
     assert checker.send(checker.native("receipt", accepted, work, "flow"), flow).message is None
     rejected = {"for_id": work.opening_id, "status": "rejected", "reason_code": "busy", "detail": "two days"}
-    handed = checker.send(checker.native("receipt", rejected, work, "flow"), flow)
-    assert handed.message == output(success=False, recommendation="escalate", summary="rejected: busy: two days")
-    assert handed.native
+    delivered = checker.send(checker.native("receipt", rejected, work, "flow"), flow)
+    assert delivered.message == output(success=False, recommendation="escalate", summary="rejected: busy: two days")
+    assert delivered.native
 
 
 def test_an_opening_that_came_too_late_is_a_failure() -> None:
     flow, checker, work = opened()
     expired = {"for_id": work.opening_id, "status": "expired", "reason_code": "expired"}
-    handed = checker.send(checker.native("receipt", expired, work, "flow"), flow)
-    assert handed.message == output(success=False, recommendation="escalate", summary="expired: expired")
+    delivered = checker.send(checker.native("receipt", expired, work, "flow"), flow)
+    assert delivered.message == output(success=False, recommendation="escalate", summary="expired: expired")
 
 
 def test_a_trace_that_the_lifecycle_ignored_reaches_no_agent() -> None:
@@ -64,10 +64,10 @@ def test_a_trace_that_the_lifecycle_ignored_reaches_no_agent() -> None:
 
 def test_notes_become_the_prior_context_of_the_next_native_say() -> None:
     flow, checker, work = opened()
-    checker.hand_over(output(notes=["look at login"]), flow)
+    checker.submit(output(notes=["look at login"]), flow)
     following = msgspec.structs.replace(work, work_id="work_next")
-    handed = flow.send(flow.native("say", {"text": "go on"}, following, "checker"), checker)
-    assert inside(handed)["prior_context"] == ["look at login"]
+    delivered = flow.send(flow.native("say", {"text": "go on"}, following, "checker"), checker)
+    assert inside(delivered)["prior_context"] == ["look at login"]
 
 
 # carried messages that do not hold, and native ones
@@ -88,10 +88,10 @@ def test_notes_become_the_prior_context_of_the_next_native_say() -> None:
 def test_a_carried_message_that_does_not_hold_counts_as_native(carried: Any, why: str) -> None:
     flow, checker, work = opened()
     forged = checker.native("trace", {"state": "completed"}, work, "flow", ext={"humaninloop.message": carried})
-    handed = checker.send(forged, flow)
-    assert handed.native
-    assert handed.message == output(summary="the work is completed")
-    (doubt,) = handed.findings
+    delivered = checker.send(forged, flow)
+    assert delivered.native
+    assert delivered.message == output(summary="the work is completed")
+    (doubt,) = delivered.findings
     assert (doubt.rule, doubt.severity) == ("carried_message", "warning")
     assert why in doubt.message
 
@@ -100,10 +100,10 @@ def test_an_output_carried_by_a_say_counts_as_native() -> None:
     flow, checker, work = opened()
     following = msgspec.structs.replace(work, work_id="work_next")
     ext = {"humaninloop.message": SEED_OUTPUT}
-    handed = flow.send(flow.native("say", {"text": "hi"}, following, "checker", ext=ext), checker)
-    assert handed.native
-    assert inside(handed)["task"] == {"action": "say", "params": {"text": "hi"}}
-    assert "carried_message" in [finding.rule for finding in handed.findings]
+    delivered = flow.send(flow.native("say", {"text": "hi"}, following, "checker", ext=ext), checker)
+    assert delivered.native
+    assert inside(delivered)["task"] == {"action": "say", "params": {"text": "hi"}}
+    assert "carried_message" in [finding.rule for finding in delivered.findings]
 
 
 def test_a_native_say_becomes_an_input_with_what_is_known() -> None:
@@ -117,9 +117,9 @@ def test_a_native_say_becomes_an_input_with_what_is_known() -> None:
         2**60,
     ]
     body = {"text": "please", "intent": "review", "artifacts": artifacts}
-    handed = flow.send(flow.native("say", body, None, "checker", work_id="work_n"), checker)
-    assert handed.native
-    assert handed.message == {
+    delivered = flow.send(flow.native("say", body, None, "checker", work_id="work_n"), checker)
+    assert delivered.native
+    assert delivered.message == {
         "context": {"feature_id": "thread_plain", "workflow": "native", "iteration": 1},
         "paths": {"spec": "docs/spec.md", "artifact_2": "b.md", "spec_3": "other.md"},
         "task": {
@@ -127,21 +127,21 @@ def test_a_native_say_becomes_an_input_with_what_is_known() -> None:
             "params": {"text": "please", "artifacts": [{"uri": "agh://artifacts/w/x"}, {"path": "bad\u0000path"}]},
         },
     }
-    assert check_input(handed.message) == ()
-    assert [finding.rule for finding in handed.findings] == ["artifacts_as_params", "artifacts_dropped"]
+    assert check_input(delivered.message) == ()
+    assert [finding.rule for finding in delivered.findings] == ["artifacts_as_params", "artifacts_dropped"]
 
 
 def test_a_native_say_in_a_work_keeps_the_context_of_its_opening() -> None:
     flow, checker, work = opened()
-    handed = flow.send(flow.native("say", {"text": "hurry"}, work, "checker"), checker)
-    assert inside(handed)["context"] == SEED_INPUT["context"]
-    assert inside(handed)["paths"] == SEED_INPUT["paths"]
+    delivered = flow.send(flow.native("say", {"text": "hurry"}, work, "checker"), checker)
+    assert inside(delivered)["context"] == SEED_INPUT["context"]
+    assert inside(delivered)["paths"] == SEED_INPUT["paths"]
 
 
 def test_a_say_without_work_warns_that_nothing_can_be_reported() -> None:
     flow, checker = pair()
-    handed = flow.send(flow.native("say", {"text": "hello"}, None, "checker"), checker)
-    assert [finding.rule for finding in handed.findings] == ["no_work"]
+    delivered = flow.send(flow.native("say", {"text": "hello"}, None, "checker"), checker)
+    assert [finding.rule for finding in delivered.findings] == ["no_work"]
 
 
 def test_native_results_and_references_become_notes() -> None:
@@ -151,13 +151,13 @@ def test_native_results_and_references_become_notes() -> None:
         "result": {"exit_code": 0, "notes": ["fine"]},
         "artifact_refs": [{"uri": "agh://artifacts/w/report.xml"}],
     }
-    handed = checker.send(checker.native("trace", body, work, "flow"), flow)
-    assert inside(handed)["notes"] == [
+    delivered = checker.send(checker.native("trace", body, work, "flow"), flow)
+    assert inside(delivered)["notes"] == [
         "fine",
         'result: {"exit_code":0}',
         'artifact_refs: [{"uri":"agh://artifacts/w/report.xml"}]',
     ]
-    assert [finding.rule for finding in handed.findings] == ["result_as_note", "references_as_note"]
+    assert [finding.rule for finding in delivered.findings] == ["result_as_note", "references_as_note"]
 
 
 def test_artifacts_in_a_native_result_are_taken_when_they_can_be_written() -> None:
@@ -166,9 +166,9 @@ def test_artifacts_in_a_native_result_are_taken_when_they_can_be_written() -> No
     for artifacts, taken in ((good, good), (bad, []), ("cut…", [])):
         flow, checker, work = opened()
         body = {"state": "completed", "result": {"artifacts": artifacts}}
-        handed = checker.send(checker.native("trace", body, work, "flow"), flow)
-        assert inside(handed)["artifacts"] == taken
-        assert not [fault for fault in check_output(handed.message) if fault.severity == "error"]
+        delivered = checker.send(checker.native("trace", body, work, "flow"), flow)
+        assert inside(delivered)["artifacts"] == taken
+        assert not [fault for fault in check_output(delivered.message) if fault.severity == "error"]
 
 
 def test_a_capability_that_opens_work_is_an_input() -> None:
@@ -176,5 +176,5 @@ def test_a_capability_that_opens_work_is_an_input() -> None:
     document = {**case["capability"], "digest": case["digest"]}
     flow, checker = pair()
     draft = flow.native("capability", {"capability": document}, None, "checker", work_id="work_c")
-    handed = flow.send(draft, checker)
-    assert inside(handed)["task"] == {"action": "capability", "params": {"capability": document}}
+    delivered = flow.send(draft, checker)
+    assert inside(delivered)["task"] == {"action": "capability", "params": {"capability": document}}

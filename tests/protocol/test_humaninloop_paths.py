@@ -47,7 +47,7 @@ def found(plan: FilePlan) -> list[tuple[str, str]]:
 def test_paths_that_are_refused(path: str, rule: str) -> None:
     assert found(plan_files(files(path))) == [(rule, "/artifacts/0/path")]
     flow, checker, _ = opened()
-    plan, _ = checker.hand_over(files(path), flow)
+    plan, _ = checker.submit(files(path), flow)
     assert rules(plan) == [("error", rule, "/artifacts/0/path")]
 
 

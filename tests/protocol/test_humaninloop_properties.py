@@ -80,22 +80,22 @@ def outputs(draw: st.DrawFn) -> dict[str, Any]:
 @given(inputs(), outputs())
 def test_what_goes_in_comes_out(question: dict[str, Any], answer: dict[str, Any]) -> None:
     flow, checker = pair()
-    plan, (handed,) = flow.hand_over(question, checker, target="checker")
-    assert not handed.native
-    assert same_json(handed.message, question)
-    assert flow.hand_over(question, checker, target="checker")[0].repeats
-    plan, (handed,) = checker.hand_over(answer, flow)
+    plan, (delivered,) = flow.submit(question, checker, target="checker")
+    assert not delivered.native
+    assert same_json(delivered.message, question)
+    assert flow.submit(question, checker, target="checker")[0].repeats
+    plan, (delivered,) = checker.submit(answer, flow)
     assert not plan.refused
-    assert not handed.native
-    assert same_json(handed.message, answer)
-    assert checker.hand_over(answer, flow)[0].repeats
+    assert not delivered.native
+    assert same_json(delivered.message, answer)
+    assert checker.submit(answer, flow)[0].repeats
 
 
 @given(st.binary(max_size=200) | JSON.map(lambda value: json.dumps(value).encode()))
 def test_no_text_raises(text: bytes) -> None:
     flow, checker, _ = opened()
-    flow.hand_over(text, checker, target="checker")
-    checker.hand_over(text, flow)
+    flow.submit(text, checker, target="checker")
+    checker.submit(text, flow)
 
 
 @given(
@@ -113,20 +113,20 @@ def test_no_spoilt_envelope_raises_or_leaves_invalid(message: Any, path: list[st
         inner[str(path[-1])] = value
     flow, checker, _ = opened()
     for side, other, named in ((flow, checker, {"target": "checker", "key": "k"}), (checker, flow, {})):
-        plan, handed = side.hand_over(message, other, **named)
-        assert plan.refused or (handed and same_json(handed[0].message, message))
+        plan, delivered = side.submit(message, other, **named)
+        assert plan.refused or (delivered and same_json(delivered[0].message, message))
 
 
 @given(JSON, JSON, st.sampled_from(["completed", "failed", "canceled", "needs_input", "working"]))
 def test_whatever_a_peer_sends_comes_out_valid(carried: Any, result: Any, state: str) -> None:
     flow, checker, work = opened()
     body = {"state": state, "result": result, "artifact_refs": [result]}
-    handed = checker.send(checker.native("trace", body, work, "flow", ext={"humaninloop.message": carried}), flow)
+    delivered = checker.send(checker.native("trace", body, work, "flow", ext={"humaninloop.message": carried}), flow)
     if state == "working":
-        assert handed.message is None
+        assert delivered.message is None
         return
-    assert kind_of(handed.message) == "output"
-    assert not [fault for fault in check_output(handed.message) if fault.severity == "error"]
+    assert kind_of(delivered.message) == "output"
+    assert not [fault for fault in check_output(delivered.message) if fault.severity == "error"]
 
 
 @given(JSON, JSON, NAME)
@@ -134,5 +134,5 @@ def test_whatever_a_peer_says_comes_out_valid(carried: Any, artifact: Any, text:
     flow, checker = pair()
     body = {"text": text, "intent": text, "artifacts": [artifact, {"path": artifact, "name": artifact}]}
     draft = flow.native("say", body, None, "checker", work_id="work_1", ext={"humaninloop.message": carried})
-    handed = flow.send(draft, checker)
-    assert check_input(handed.message) == ()
+    delivered = flow.send(draft, checker)
+    assert check_input(delivered.message) == ()

@@ -51,14 +51,14 @@ def changed(message: dict[str, Any], value: Any, *path: str | int) -> dict[str, 
 )
 def test_what_an_input_needs(path: tuple[str, ...]) -> None:
     flow, checker = pair()
-    plan, _ = flow.hand_over(without(SEED_INPUT, *path), checker, target="checker")
+    plan, _ = flow.submit(without(SEED_INPUT, *path), checker, target="checker")
     assert rules(plan) == [("error", "required", "/" + "/".join(path))]
 
 
 @pytest.mark.parametrize("name", ["success", "summary", "artifacts", "recommendation"])
 def test_what_an_output_needs(name: str) -> None:
     flow, checker, _ = opened()
-    plan, _ = checker.hand_over(without(SEED_OUTPUT, name), flow)
+    plan, _ = checker.submit(without(SEED_OUTPUT, name), flow)
     assert rules(plan) == [("error", "required", f"/{name}")]
 
 
@@ -87,7 +87,7 @@ def test_what_an_output_needs(name: str) -> None:
 )
 def test_what_an_input_may_not_hold(path: tuple[str | int, ...], value: Any, rule: str) -> None:
     flow, checker = pair()
-    plan, _ = flow.hand_over(changed(SEED_INPUT, value, *path), checker, target="checker")
+    plan, _ = flow.submit(changed(SEED_INPUT, value, *path), checker, target="checker")
     pointer = "".join("/" + str(key).replace("~", "~0").replace("/", "~1") for key in path)
     assert rules(plan) == [("error", rule, pointer)]
 
@@ -115,7 +115,7 @@ def test_what_an_input_may_not_hold(path: tuple[str | int, ...], value: Any, rul
 )
 def test_what_an_output_may_not_hold(path: tuple[str | int, ...], value: Any, rule: str) -> None:
     flow, checker, _ = opened()
-    plan, _ = checker.hand_over(changed(SEED_OUTPUT, value, *path), flow)
+    plan, _ = checker.submit(changed(SEED_OUTPUT, value, *path), flow)
     assert rules(plan) == [("error", rule, "/" + "/".join(map(str, path)))]
 
 
@@ -132,14 +132,14 @@ def test_what_an_output_may_not_hold(path: tuple[str | int, ...], value: Any, ru
 )
 def test_neither_or_both_is_refused(message: Any, rule: str) -> None:
     flow, checker = pair()
-    assert rules(flow.hand_over(message, checker, target="checker")[0]) == [("error", rule, "")]
+    assert rules(flow.submit(message, checker, target="checker")[0]) == [("error", rule, "")]
 
 
 def test_members_of_the_other_envelope_do_not_confuse_a_whole_one() -> None:
     flow, checker, _ = opened({**SEED_INPUT, "summary": "for people", "team": {"a": [1, 2.5, None]}})
     message = {**output(), "context": {"kept": True}, "paths": 1}
-    _, (handed,) = checker.hand_over(message, flow)
-    assert same_json(handed.message, message)
+    _, (delivered,) = checker.submit(message, flow)
+    assert same_json(delivered.message, message)
 
 
 @pytest.mark.parametrize(
@@ -154,24 +154,24 @@ def test_members_of_the_other_envelope_do_not_confuse_a_whole_one() -> None:
 )
 def test_unreadable_text_is_refused(text: bytes, rule: str) -> None:
     flow, checker = pair()
-    assert rule in [finding.rule for finding in flow.hand_over(text, checker, target="checker")[0].findings]
+    assert rule in [finding.rule for finding in flow.submit(text, checker, target="checker")[0].findings]
 
 
 def test_what_looks_like_a_secret_is_a_warning_that_does_not_quote_it() -> None:
     flow, checker = pair()
     message = changed(SEED_INPUT, {"api_key": "abc-very-secret"}, "task", "params")
-    plan, (handed,) = flow.hand_over(message, checker, target="checker")
-    assert rules(plan) == rules(handed) == [("warning", "secret_like", "/task/params/api_key")]
+    plan, (delivered,) = flow.submit(message, checker, target="checker")
+    assert rules(plan) == rules(delivered) == [("warning", "secret_like", "/task/params/api_key")]
     assert "abc-very" not in plan.findings[0].message
 
 
 def test_hostile_names_stay_on_one_line() -> None:
     flow, checker = pair()
     message = changed(SEED_INPUT, "x\n[ERROR] forged\u202e\x1b[31m", "context", "feature_id")
-    plan, (handed,) = flow.hand_over(message, checker, target="checker")
+    plan, (delivered,) = flow.submit(message, checker, target="checker")
     text = say_of(plan).text
     assert text.isprintable()
-    assert same_json(handed.message, message)
+    assert same_json(delivered.message, message)
 
 
 def test_nesting_up_to_the_limit_crosses_and_beyond_is_refused() -> None:
@@ -181,6 +181,6 @@ def test_nesting_up_to_the_limit_crosses_and_beyond_is_refused() -> None:
             nested = {"in": nested}
         flow, checker = pair()
         message = changed(SEED_INPUT, nested, "task", "params")
-        plan, handed = flow.hand_over(message, checker, target="checker")
+        plan, delivered = flow.submit(message, checker, target="checker")
         assert plan.refused is not crosses
-        assert [same_json(one.message, message) for one in handed] == [True] * crosses
+        assert [same_json(one.message, message) for one in delivered] == [True] * crosses

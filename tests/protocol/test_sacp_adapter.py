@@ -10,7 +10,14 @@ from hypothesis import strategies as st
 
 from aghbus.protocol import lifecycle
 from aghbus.protocol.adapters.attachments import CUT_BYTES
-from aghbus.protocol.adapters.model import Arrival, Direction, Handed, Known, Place, Plan
+from aghbus.protocol.adapters.model import (
+    BridgeContext,
+    BridgedEnvelope,
+    BridgedMessage,
+    Delivered,
+    Direction,
+    SubmitPlan,
+)
 from aghbus.protocol.adapters.sacp.adapter import Sacp, SacpOptions
 from aghbus.protocol.adapters.sacp.guardrails import REDACTED, Guardrail
 from aghbus.protocol.adapters.sacp.schema import response_faults
@@ -88,22 +95,22 @@ class Side:
         self.works: dict[str, WorkView] = {}
         self.unseen: set[str] = set()
         self.envelopes: list[Envelope] = []
-        self.known: list[tuple[str | None, Known]] = []
+        self.known: list[tuple[str | None, BridgedMessage]] = []
 
     def work(self, work_id: str) -> WorkView | None:
         return self.works.get(work_id)
 
-    def in_hand(self) -> tuple[WorkView, ...]:
+    def assigned_works(self) -> tuple[WorkView, ...]:
         return tuple(work for work in self.works.values() if work.target == self.us and not work.is_terminal)
 
-    def was_handed(self, work: WorkView) -> bool:
+    def was_delivered(self, work: WorkView) -> bool:
         return work.work_id not in self.unseen
 
-    def reads_works(self) -> bool:
+    def received_works(self) -> bool:
         ours = [work for work in self.works.values() if work.target == self.us]
-        return any(work.is_terminal and self.was_handed(work) for work in ours)
+        return any(work.is_terminal and self.was_delivered(work) for work in ours)
 
-    def opening(self, work: WorkView) -> Known | None:
+    def opening(self, work: WorkView) -> BridgedMessage | None:
         return next((known for _, known in self.known if known.envelope_id == work.opening_id), None)
 
     def answered(self, work: WorkView) -> str:
@@ -121,26 +128,26 @@ class Side:
                 return self.works.get(envelope.work_id or "", True)
         return None
 
-    def find(self, foreign_id: str, scope: str = "", direction: Direction | None = None) -> Known | None:
+    def find(self, foreign_id: str, scope: str = "", direction: Direction | None = None) -> BridgedMessage | None:
         for name, known in reversed(self.known):
             if name == foreign_id and direction in (None, known.direction):
                 return msgspec.structs.replace(known, work=self.works[known.work.work_id] if known.work else None)
         return None
 
-    def arrived(self, foreign_id: str) -> list[Known]:
+    def arrived(self, foreign_id: str) -> list[BridgedMessage]:
         found = self.find(foreign_id, direction="in")
         return [] if found is None else [found]
 
-    def last(self, scope: str) -> Known | None:
+    def last(self, scope: str) -> BridgedMessage | None:
         return self.known[-1][1] if self.known else None
 
-    def place(self, **changes: Any) -> Place:
-        return Place(us=self.us, workspace_id="ws_alpha", channel="builders", now=NOW, **changes)
+    def context(self, **changes: Any) -> BridgeContext:
+        return BridgeContext(us=self.us, workspace_id="ws_alpha", channel="builders", now=NOW, **changes)
 
-    def write(self, text: str | bytes, **place: Any) -> Plan:
+    def write(self, text: str | bytes, **context: Any) -> SubmitPlan:
         """The plan for what our agent wrote; nothing leaves."""
         raw = text.encode() if isinstance(text, str) else text
-        return self.adapter.hand_over(raw, self.place(**place), self)
+        return self.adapter.submit(raw, self.context(**context), self)
 
     def apply(self, envelope: Envelope) -> tuple[str | None, WorkView | None]:
         self.envelopes.append(envelope)
@@ -154,12 +161,14 @@ class Side:
             self.works[envelope.work_id] = lifecycle.after(work, envelope, verdict)
         return verdict.outcome, self.works.get(envelope.work_id)
 
-    def hear(self, envelope: Envelope) -> Handed:
+    def hear(self, envelope: Envelope) -> Delivered:
         outcome, work = self.apply(envelope)
-        return self.adapter.hand_out(Arrival(envelope=envelope, work=work, outcome=outcome), self.place(), self)
+        return self.adapter.deliver(
+            BridgedEnvelope(envelope=envelope, work=work, outcome=outcome), self.context(), self
+        )
 
 
-def send(plan: Plan, sender: Side, receiver: Side) -> Handed:
+def send(plan: SubmitPlan, sender: Side, receiver: Side) -> Delivered:
     """Carries the one envelope of a plan across, through the protocol's own validator and our own lifecycle."""
     assert not plan.refused and not plan.repeats
     (draft,) = plan.drafts
@@ -169,16 +178,18 @@ def send(plan: Plan, sender: Side, receiver: Side) -> Handed:
     sender.known.append(
         (
             plan.foreign_id,
-            Known(message=plan.message, direction="out", envelope_id=envelope.id, sender=sender.us, at=NOW, work=work),
+            BridgedMessage(
+                message=plan.message, direction="out", envelope_id=envelope.id, sender=sender.us, at=NOW, work=work
+            ),
         )
     )
     return receiver.hear(envelope)
 
 
-def received(handed: Handed) -> Any:
+def received(delivered: Delivered) -> Any:
     """The message that an agent gets."""
-    assert handed.message is not None
-    return handed.message
+    assert delivered.message is not None
+    return delivered.message
 
 
 def pair(**options: Any) -> tuple[Side, Side]:
@@ -188,11 +199,11 @@ def pair(**options: Any) -> tuple[Side, Side]:
     return asks, works
 
 
-def rules(found: Plan | Handed) -> list[tuple[str, str]]:
+def rules(found: SubmitPlan | Delivered) -> list[tuple[str, str]]:
     return [(finding.path, finding.rule) for finding in found.findings]
 
 
-def body(plan: Plan) -> dict[str, Any]:
+def body(plan: SubmitPlan) -> dict[str, Any]:
     (draft,) = plan.drafts
     return dict(draft.body)
 
@@ -202,9 +213,9 @@ def test_every_example_of_the_seed_crosses_as_it_is_and_deserves_no_finding(text
     asks, works = pair()
     plan = works.write(text)
     assert rules(plan) == []
-    handed = send(plan, works, asks)
-    assert handed == Handed(message=json.loads(text))
-    assert json.dumps(handed.message) == json.dumps(json.loads(text)), "keys in their order, too"
+    delivered = send(plan, works, asks)
+    assert delivered == Delivered(message=json.loads(text))
+    assert json.dumps(delivered.message) == json.dumps(json.loads(text)), "keys in their order, too"
 
 
 @pytest.mark.parametrize(
@@ -218,7 +229,7 @@ def test_every_example_of_the_seed_crosses_as_it_is_and_deserves_no_finding(text
 )
 def test_a_response_is_a_trace_on_the_work_in_hand(status: str, state: str) -> None:
     asks, works = pair()
-    work = works.in_hand()[0]
+    work = works.assigned_works()[0]
     plan = works.write(json.dumps(response(status)))
     (draft,) = plan.drafts
     assert (draft.kind, draft.sender, draft.to, draft.work_id) == ("trace", WORKS, ASKS, work.work_id)
@@ -236,8 +247,8 @@ def test_a_text_with_a_target_opens_work_with_that_text() -> None:
     (draft,) = plan.drafts
     assert (draft.kind, draft.to, draft.surface) == ("say", WORKS, "thread")
     assert draft.body == {"text": "Find the email of the CEO of Acme Corp."}
-    assert send(plan, asks, works) == Handed(message="Find the email of the CEO of Acme Corp.")
-    assert [work.initiator for work in works.in_hand()] == [ASKS]
+    assert send(plan, asks, works) == Delivered(message="Find the email of the CEO of Acme Corp.")
+    assert [work.initiator for work in works.assigned_works()] == [ASKS]
 
 
 @pytest.mark.parametrize("text", ["", " \n", "x" * (CUT_BYTES + 1), '{"a": 1}', "nul \x00 and \u202e"])
@@ -250,12 +261,12 @@ def test_any_text_of_a_say_comes_out_whole(text: str) -> None:
 
 def test_a_question_is_answered_by_a_say_and_the_work_goes_on() -> None:
     asks, works = pair()
-    (work,) = works.in_hand()
+    (work,) = works.assigned_works()
     question = response("clarification_needed", message="Which Acme?")
     assert send(works.write(json.dumps(question)), works, asks).message == question
     answer = asks.write("The one in Ohio.", work_id=work.work_id)
     assert (answer.drafts[0].kind, answer.drafts[0].to) == ("say", WORKS)
-    assert send(answer, asks, works) == Handed(message="The one in Ohio.")
+    assert send(answer, asks, works) == Delivered(message="The one in Ohio.")
     assert works.works[work.work_id].state == "working"
     again = works.write(json.dumps(question))
     assert send(again, works, asks).message == question, "the same question after an answer is a new one"
@@ -264,7 +275,7 @@ def test_a_question_is_answered_by_a_say_and_the_work_goes_on() -> None:
 
 def test_with_a_key_what_is_tried_again_after_the_other_side_went_on_is_sent_once() -> None:
     asks, works = pair()
-    (work,) = works.in_hand()
+    (work,) = works.assigned_works()
     question = json.dumps(response("clarification_needed", message="Which Acme?"))
     send(works.write(question, key="q1"), works, asks)
     send(asks.write("The one in Ohio.", work_id=work.work_id, key="a1"), asks, works)
@@ -277,7 +288,7 @@ def test_with_a_key_what_is_tried_again_after_the_other_side_went_on_is_sent_onc
 
 def test_the_same_response_handed_over_twice_is_sent_once() -> None:
     asks, works = pair()
-    (work,) = works.in_hand()
+    (work,) = works.assigned_works()
     text = json.dumps(response("clarification_needed"))
     send(works.write(text), works, asks)
     again = works.write(json.dumps(json.loads(text), indent=1, sort_keys=True))
@@ -311,7 +322,7 @@ def test_the_same_opening_is_one_message_while_its_work_is_open() -> None:
 
 def test_a_closed_work_is_not_reopened() -> None:
     asks, works = pair()
-    (work,) = works.in_hand()
+    (work,) = works.assigned_works()
     send(works.write(json.dumps(response("failure"))), works, asks)
     late = works.write(json.dumps(response()), work_id=work.work_id)
     assert late.refused and late.drafts == () and rules(late) == [("", "work_closed")]
@@ -327,18 +338,18 @@ def test_the_work_must_be_known_ours_and_one() -> None:
     several = works.write(text)
     assert rules(several) == [("", "ambiguous_work")]
     assert "--work" in several.findings[0].message and "work_id" in several.findings[0].message
-    assert not works.write(text, work_id=works.in_hand()[1].work_id).refused
+    assert not works.write(text, work_id=works.assigned_works()[1].work_id).refused
     stranger = Side("stranger")
     stranger.works = dict(works.works)
-    assert rules(stranger.write(text, work_id=works.in_hand()[0].work_id)) == [("", "not_our_work")]
+    assert rules(stranger.write(text, work_id=works.assigned_works()[0].work_id)) == [("", "not_our_work")]
 
 
 def test_a_response_that_names_no_work_goes_to_what_the_agent_has_seen_first() -> None:
     asks, works = pair()
     text = json.dumps(response())
-    (seen,) = works.in_hand()
+    (seen,) = works.assigned_works()
     send(asks.write("And the phone number.", target=WORKS), asks, works)
-    unseen = works.in_hand()[1]
+    unseen = works.assigned_works()[1]
     works.unseen.add(unseen.work_id)
     assert [draft.work_id for draft in works.write(text).drafts] == [seen.work_id]
     assert [draft.work_id for draft in works.write(text, work_id=unseen.work_id).drafts] == [unseen.work_id]
@@ -385,7 +396,7 @@ def test_filler_is_a_warning_and_the_audit_row_keeps_the_raw_text() -> None:
     plan = works.write(text)
     assert rules(plan) == [("", "surrounding_text")]
     assert plan.record is not None
-    (work,) = works.in_hand()
+    (work,) = works.assigned_works()
     assert plan.record == {
         "at": NOW,
         "peer": WORKS,
@@ -493,7 +504,7 @@ def native(kind: str, sender: str, to: str, content: dict[str, Any], work: WorkV
     return parse(json.dumps(document).encode(), NOW)
 
 
-def answered(content: dict[str, Any], kind: str = "trace", **fields: Any) -> Handed:
+def answered(content: dict[str, Any], kind: str = "trace", **fields: Any) -> Delivered:
     """What an orchestrator's agent gets for a native answer of the worker."""
     asks, _ = pair()
     (work,) = asks.works.values()
@@ -515,15 +526,17 @@ def test_a_native_trace_becomes_a_response_that_invents_nothing(
     trace: dict[str, Any], made: tuple[str, dict[str, Any], str]
 ) -> None:
     status, data, message = made
-    handed = answered(trace)
-    assert handed == Handed(message={"thought": "", "status": status, "data": data, "message": message}, native=True)
-    assert response_faults(handed.message) == ()
+    delivered = answered(trace)
+    assert delivered == Delivered(
+        message={"thought": "", "status": status, "data": data, "message": message}, native=True
+    )
+    assert response_faults(delivered.message) == ()
 
 
 def test_a_native_result_that_not_every_reader_can_hold_comes_as_text() -> None:
-    handed = answered({"state": "completed", "result": {"n": 2**60}})
-    assert received(handed)["data"] == {"result": f'{{"n":{2**60}}}'}
-    assert rules(handed) == [("/data/result", "as_text")]
+    delivered = answered({"state": "completed", "result": {"n": 2**60}})
+    assert received(delivered)["data"] == {"result": f'{{"n":{2**60}}}'}
+    assert rules(delivered) == [("/data/result", "as_text")]
 
 
 def test_progress_is_not_for_this_format() -> None:
@@ -550,12 +563,12 @@ def test_progress_is_not_for_this_format() -> None:
 def test_a_receipt_that_ends_the_work_arrives_as_failure(receipt: dict[str, Any], data: dict[str, str] | None) -> None:
     asks, _ = pair()
     (work,) = asks.works.values()
-    handed = asks.hear(native("receipt", WORKS, ASKS, {"for_id": work.opening_id, **receipt}, work))
+    delivered = asks.hear(native("receipt", WORKS, ASKS, {"for_id": work.opening_id, **receipt}, work))
     if data is None:
-        assert handed.message is None
+        assert delivered.message is None
     else:
         expected = {"thought": "", "status": "failure", "data": data, "message": receipt.get("detail", "")}
-        assert handed == Handed(message=expected, native=True)
+        assert delivered == Delivered(message=expected, native=True)
 
 
 def test_a_receipt_for_a_later_message_ends_nothing() -> None:
@@ -575,11 +588,13 @@ def test_what_the_lifecycle_refused_reaches_no_agent() -> None:
 
 def test_native_words_and_capabilities_are_text() -> None:
     works = Side(WORKS)
-    assert works.hear(native("say", ASKS, WORKS, {"text": "Run it."}, None)) == Handed(message="Run it.", native=True)
+    assert works.hear(native("say", ASKS, WORKS, {"text": "Run it."}, None)) == Delivered(
+        message="Run it.", native=True
+    )
     record = {"id": "fix-tests", "summary": "Repair.", "outcome": "A patch."}
     content = {"capability": {**record, "digest": capability_digest(record)}}
-    handed = works.hear(native("capability", ASKS, WORKS, content, None, work_id="work_2"))
-    assert json.loads(received(handed)) == content["capability"]
+    delivered = works.hear(native("capability", ASKS, WORKS, content, None, work_id="work_2"))
+    assert json.loads(received(delivered)) == content["capability"]
 
 
 CARRIED: Final = [
@@ -593,27 +608,27 @@ CARRIED: Final = [
 
 @pytest.mark.parametrize("carried", [value for _, value in CARRIED], ids=[name for name, _ in CARRIED])
 def test_a_carried_message_that_does_not_hold_makes_the_envelope_native(carried: Any) -> None:
-    handed = answered({"state": "completed", "message": "done"}, ext={"sacp.message": carried})
-    assert handed.native
-    assert handed.message == {"thought": "", "status": "success", "data": {}, "message": "done"}
-    assert [finding.rule for finding in handed.findings] == ["carried_message"]
+    delivered = answered({"state": "completed", "message": "done"}, ext={"sacp.message": carried})
+    assert delivered.native
+    assert delivered.message == {"thought": "", "status": "success", "data": {}, "message": "done"}
+    assert [finding.rule for finding in delivered.findings] == ["carried_message"]
 
 
 @pytest.mark.parametrize("carried", ["other words", {"thought": ""}, 5])
 def test_carried_words_must_be_those_of_the_envelope(carried: Any) -> None:
-    handed = Side(WORKS).hear(native("say", ASKS, WORKS, {"text": "Run it."}, None, ext={"sacp.message": carried}))
-    assert (handed.message, handed.native) == ("Run it.", True)
-    assert [finding.rule for finding in handed.findings] == ["carried_message"]
+    delivered = Side(WORKS).hear(native("say", ASKS, WORKS, {"text": "Run it."}, None, ext={"sacp.message": carried}))
+    assert (delivered.message, delivered.native) == ("Run it.", True)
+    assert [finding.rule for finding in delivered.findings] == ["carried_message"]
 
 
 def test_a_carried_message_from_the_artifact_store_counts_like_one_in_ext() -> None:
     asks, _ = pair()
     (work,) = asks.works.values()
     envelope = native("trace", WORKS, ASKS, {"state": "completed"}, work)
-    handed = asks.adapter.hand_out(
-        Arrival(envelope=envelope, work=work, carried=response("completed")), asks.place(), asks
+    delivered = asks.adapter.deliver(
+        BridgedEnvelope(envelope=envelope, work=work, carried=response("completed")), asks.context(), asks
     )
-    assert handed == Handed(message=response("completed"))
+    assert delivered == Delivered(message=response("completed"))
 
 
 _texts: Final = st.text(st.characters(exclude_categories=["Cs"]), max_size=30)
@@ -645,9 +660,9 @@ _responses: Final = st.builds(
 def test_a_response_comes_out_as_it_went_in(written: dict[str, Any], around: str) -> None:
     asks, works = pair()
     plan = works.write(around.replace("{}", json.dumps(written)))
-    handed = send(plan, works, asks)
-    assert not handed.native
-    assert json.dumps(handed.message) == json.dumps(written)
+    delivered = send(plan, works, asks)
+    assert not delivered.native
+    assert json.dumps(delivered.message) == json.dumps(written)
 
 
 @given(st.binary(max_size=200) | st.text().map(lambda text: text.encode(errors="replace")))

@@ -8,9 +8,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from aghbus.protocol.adapters.sacp.guardrails import MOST_SCANNED, REDACTED, Guardrail, Guards, read_guardrails
+from aghbus.protocol.adapters.sacp.guardrails import (
+    MAX_SCANNED_CHARACTERS,
+    REDACTED,
+    Guardrail,
+    GuardrailSet,
+    read_guardrails,
+)
 from aghbus.protocol.adapters.sacp.matching import Matcher
-from aghbus.protocol.adapters.sacp.patterns import MOST_STATES, check_pattern
+from aghbus.protocol.adapters.sacp.patterns import MAX_STATES, check_pattern
 from aghbus.protocol.errors import InvalidRequest
 
 CARD: Final = Guardrail("card", r"\b(?:\d{4}[- ]?){3}\d{4}\b")
@@ -124,13 +130,13 @@ def test_a_pattern_that_cannot_be_taken_is_refused_with_its_cause_and_a_hint(pat
     assert cause in refused.value.message
     assert refused.value.hint
     with pytest.raises(InvalidRequest):
-        Guards((Guardrail("g", pattern),))
+        GuardrailSet((Guardrail("g", pattern),))
 
 
 def test_counts_up_to_the_bound_are_taken() -> None:
-    matcher = Matcher(f"a{{{MOST_STATES}}}b")
-    assert matcher.found_in("x" + "a" * (MOST_STATES + 5) + "b")
-    assert not matcher.found_in("a" * (MOST_STATES - 1) + "b")
+    matcher = Matcher(f"a{{{MAX_STATES}}}b")
+    assert matcher.found_in("x" + "a" * (MAX_STATES + 5) + "b")
+    assert not matcher.found_in("a" * (MAX_STATES - 1) + "b")
 
 
 @pytest.mark.timeout(60)  # linear: some seconds at most; `re` itself needs longer than the universe has for the first
@@ -149,7 +155,11 @@ def test_counts_up_to_the_bound_are_taken() -> None:
 )
 def test_catastrophic_patterns_take_linear_time(pattern: str) -> None:
     matcher = Matcher(pattern)
-    for text in ("a" * (MOST_SCANNED - 1) + "!", "a =" * (MOST_SCANNED // 3), "aab" * (MOST_SCANNED // 3)):
+    for text in (
+        "a" * (MAX_SCANNED_CHARACTERS - 1) + "!",
+        "a =" * (MAX_SCANNED_CHARACTERS // 3),
+        "aab" * (MAX_SCANNED_CHARACTERS // 3),
+    ):
         assert matcher.found_in(text) in (True, False)
     assert not matcher.found_in("a" * 5_000 + "!")
 
@@ -164,7 +174,7 @@ def test_text_of_many_different_characters_outgrows_what_is_remembered_and_is_st
 
 def test_without_guardrails_nothing_is_touched() -> None:
     given_response = response("failure", NUMBER, card=NUMBER)
-    assert Guards(()).apply(given_response) == (given_response, ())
+    assert GuardrailSet(()).apply(given_response) == (given_response, ())
 
 
 @pytest.mark.parametrize(
@@ -179,7 +189,7 @@ def test_without_guardrails_nothing_is_touched() -> None:
     ids=["value", "nested", "key", "number", "list"],
 )
 def test_a_hit_in_the_data_of_a_failure_withholds_the_message_and_keeps_the_data(data: dict[str, Any]) -> None:
-    guarded, findings = Guards((CARD,)).apply(response("failure", "could not charge it", **data))
+    guarded, findings = GuardrailSet((CARD,)).apply(response("failure", "could not charge it", **data))
     assert guarded == response("failure", REDACTED, **data)
     assert [(finding.path, finding.rule, finding.severity) for finding in findings] == [
         ("/data", "guardrail", "warning")
@@ -188,60 +198,60 @@ def test_a_hit_in_the_data_of_a_failure_withholds_the_message_and_keeps_the_data
 
 
 def test_strings_of_the_data_are_read_as_they_are_and_not_only_as_json() -> None:
-    guarded, _ = Guards((Guardrail("plan", '^the "plan"\n$'),)).apply(response("failure", x='the "plan"\n'))
+    guarded, _ = GuardrailSet((Guardrail("plan", '^the "plan"\n$'),)).apply(response("failure", x='the "plan"\n'))
     assert guarded["message"] == REDACTED
 
 
 def test_a_pattern_may_span_a_key_and_its_value() -> None:
-    guarded, _ = Guards((Guardrail("ssn", r'"ssn":"\d'),)).apply(response("failure", ssn="078"))
+    guarded, _ = GuardrailSet((Guardrail("ssn", r'"ssn":"\d'),)).apply(response("failure", ssn="078"))
     assert guarded["message"] == REDACTED
 
 
 @pytest.mark.parametrize("status", ["success", "completed", "clarification_needed"])
 def test_data_is_free_where_nothing_failed(status: str) -> None:
     given_response = response(status, card=NUMBER)
-    assert Guards((CARD,)).apply(given_response) == (given_response, ())
+    assert GuardrailSet((CARD,)).apply(given_response) == (given_response, ())
 
 
 @pytest.mark.parametrize("status", ["success", "completed", "clarification_needed", "failure"])
 def test_a_hit_in_the_message_forces_failure_and_withholds_the_message(status: str) -> None:
-    guarded, findings = Guards((CARD,)).apply(response(status, f"charged {NUMBER}", a=1))
+    guarded, findings = GuardrailSet((CARD,)).apply(response(status, f"charged {NUMBER}", a=1))
     assert guarded == response("failure", REDACTED, a=1)
     assert [finding.path for finding in findings] == ["/message"]
 
 
 def test_data_is_judged_by_the_status_that_the_message_forced() -> None:
-    _, findings = Guards((CARD,)).apply(response("success", NUMBER, card=NUMBER))
+    _, findings = GuardrailSet((CARD,)).apply(response("success", NUMBER, card=NUMBER))
     assert [finding.path for finding in findings] == ["/message", "/data"]
 
 
 def test_with_the_message_go_the_other_texts_that_people_see() -> None:
     given_response = {**response("failure", "m", f"it is {NUMBER}", card=NUMBER), "next_step_hint": f"try {NUMBER}"}
-    guarded, findings = Guards((CARD,)).apply(given_response)
+    guarded, findings = GuardrailSet((CARD,)).apply(given_response)
     assert (guarded["thought"], guarded["next_step_hint"], guarded["message"]) == ("", "", REDACTED)
     assert [finding.path for finding in findings] == ["/data", "/thought", "/next_step_hint"]
 
 
 def test_a_thought_alone_sets_nothing_off() -> None:
     given_response = response("failure", thought=NUMBER)
-    assert Guards((CARD,)).apply(given_response) == (given_response, ())
+    assert GuardrailSet((CARD,)).apply(given_response) == (given_response, ())
 
 
 def test_what_is_too_long_to_scan_counts_as_a_hit() -> None:
-    guarded, findings = Guards((CARD,)).apply(response("success", "x" * (MOST_SCANNED + 1)))
+    guarded, findings = GuardrailSet((CARD,)).apply(response("success", "x" * (MAX_SCANNED_CHARACTERS + 1)))
     assert (guarded["status"], guarded["message"]) == ("failure", REDACTED)
-    assert str(MOST_SCANNED) in findings[0].message
-    guarded, _ = Guards((CARD,)).apply(response("failure", big="x" * MOST_SCANNED))
+    assert str(MAX_SCANNED_CHARACTERS) in findings[0].message
+    guarded, _ = GuardrailSet((CARD,)).apply(response("failure", big="x" * MAX_SCANNED_CHARACTERS))
     assert guarded["message"] == REDACTED
-    untouched = response("success", "x" * MOST_SCANNED, big="x" * MOST_SCANNED)
-    assert Guards((CARD,)).apply(untouched) == (untouched, ())
+    untouched = response("success", "x" * MAX_SCANNED_CHARACTERS, big="x" * MAX_SCANNED_CHARACTERS)
+    assert GuardrailSet((CARD,)).apply(untouched) == (untouched, ())
 
 
 @given(st.text(max_size=30), st.text(max_size=30), st.sampled_from(["success", "failure"]))
 def test_what_the_message_held_is_in_no_text_for_people_and_in_no_finding(before: str, after: str, status: str) -> None:
     secret = f"{before} {NUMBER} {after}"
     given_response = {**response(status, secret, secret), "next_step_hint": secret}
-    guarded, findings = Guards((CARD,)).apply(given_response)
+    guarded, findings = GuardrailSet((CARD,)).apply(given_response)
     assert NUMBER not in str(guarded) and NUMBER not in str(findings)
     assert given_response["message"] == secret, "the original is for the audit table"
 

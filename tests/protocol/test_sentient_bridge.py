@@ -7,7 +7,7 @@ import pytest
 
 from aghbus.protocol.adapters import derived_ids as derived
 from aghbus.protocol.adapters.common import say, trace
-from aghbus.protocol.adapters.model import Agents, Arrival
+from aghbus.protocol.adapters.model import AgentMap, BridgedEnvelope
 from aghbus.protocol.adapters.sentient.message import check_shape
 from aghbus.protocol.capability_digest import capability_digest
 from aghbus.protocol.lifecycle import after, opened_by, step
@@ -31,20 +31,20 @@ ENDS = {"next_agent/name": None}
 def chain() -> Bus:
     """Three agents and the user's peer; the objective agent has handed over the seed's Example 1."""
     bus = Bus(Peer("obj", user="front"), Peer("goal"), Peer("plan"), Peer("front"))
-    bus.hand_over("obj", OBJECTIVES)
+    bus.submit("obj", OBJECTIVES)
     return bus
 
 
 def asked(bus: Bus, name: str = "ask", **more: Any) -> Any:
     """A native request of the peer `front` to the objective agent."""
-    place = bus.peers["front"].place()
+    context = bus.peers["front"].context()
     body = {"text": "Do it"}
-    return bus.request(say(place, "obj", f"msg_{name}", "thread_request", body, work_id=f"work_{name}", **more))
+    return bus.request(say(context, "obj", f"msg_{name}", "thread_request", body, work_id=f"work_{name}", **more))
 
 
 def test_a_first_message_opens_work_for_the_next_agent() -> None:
     bus = Bus(Peer("obj"), Peer("goal"))
-    plan = bus.hand_over("obj", OBJECTIVES)
+    plan = bus.submit("obj", OBJECTIVES)
     (draft,) = plan.drafts
     assert (draft.kind, draft.to, draft.surface) == ("say", "goal", "thread")
     assert draft.container == derived.thread_id("sentient", SESSION)
@@ -69,9 +69,9 @@ def test_a_first_message_opens_work_for_the_next_agent() -> None:
 
 def test_a_middle_message_reports_progress_and_passes_the_work_on() -> None:
     bus = chain()
-    opened = bus.peers["goal"].handed[0]
+    opened = bus.peers["goal"].delivered[0]
     assert opened.message == OBJECTIVES
-    plan = bus.hand_over("goal", GOALS)
+    plan = bus.submit("goal", GOALS)
     progress, onward = plan.drafts
     first = next(iter(bus.peers["obj"].works.values()))
     assert (progress.kind, progress.to, progress.work_id) == ("trace", "obj", first.work_id)
@@ -81,7 +81,7 @@ def test_a_middle_message_reports_progress_and_passes_the_work_on() -> None:
     assert onward.causation_id == first.opening_id
     assert plan.follows == (first.work_id, onward.work_id)
     assert first.state == "working"
-    assert bus.peers["plan"].handed[0].message == GOALS
+    assert bus.peers["plan"].delivered[0].message == GOALS
 
 
 @pytest.mark.parametrize(
@@ -92,7 +92,7 @@ def test_a_middle_message_reports_progress_and_passes_the_work_on() -> None:
 def test_the_end_of_a_chain_is_the_terminal_trace(code: str, state: str, partial: Any, following: Any) -> None:
     bus = chain()
     last = changed(GOALS, {"next_agent/name": following, "status/code": code})
-    plan = bus.hand_over("goal", last)
+    plan = bus.submit("goal", last)
     (draft,) = plan.drafts
     assert (draft.kind, draft.body["state"], draft.body["message"]) == ("trace", state, last["status"]["message"])
     result = draft.body["result"]
@@ -101,13 +101,13 @@ def test_the_end_of_a_chain_is_the_terminal_trace(code: str, state: str, partial
     assert "error" not in result
     assert plan.follows is None
     assert next(iter(bus.peers["obj"].works.values())).state == state
-    assert len(bus.peers["obj"].handed) == 0  # agents of this format are handed says only
+    assert len(bus.peers["obj"].delivered) == 0  # agents of this format are handed says only
 
 
 def test_the_error_group_is_part_of_the_result() -> None:
     bus = chain()
     fault = {"has_error": True, "error_code": "TIMEOUT", "error_message": "slow", "retry_count": 2, "recoverable": True}
-    (draft,) = bus.hand_over("goal", changed(GOALS, {**ENDS, "status/code": "failed", "error": fault})).drafts
+    (draft,) = bus.submit("goal", changed(GOALS, {**ENDS, "status/code": "failed", "error": fault})).drafts
     del fault["has_error"]
     assert draft.body["result"]["error"] == fault
 
@@ -117,11 +117,11 @@ def test_the_error_group_is_part_of_the_result() -> None:
 )
 def test_pending_moves_the_work_and_sends_no_say(following: Any, state: str) -> None:
     bus = chain()
-    plan = bus.hand_over("goal", changed(GOALS, {"status/code": "pending", "next_agent/name": following}))
+    plan = bus.submit("goal", changed(GOALS, {"status/code": "pending", "next_agent/name": following}))
     (draft,) = plan.drafts
     assert (draft.kind, draft.body["state"], plan.follows) == ("trace", state, None)
     later = changed(GOALS, {"message_id": "later"})
-    assert [one.kind for one in bus.hand_over("goal", later).drafts] == ["trace", "say"]
+    assert [one.kind for one in bus.submit("goal", later).drafts] == ["trace", "say"]
 
 
 def test_pending_without_a_work_is_refused() -> None:
@@ -131,11 +131,11 @@ def test_pending_without_a_work_is_refused() -> None:
 
 def test_a_chain_that_nobody_on_the_bus_asked_for_reports_to_the_users_peer() -> None:
     bus = Bus(Peer("obj", user="front"), Peer("front"))
-    (draft,) = bus.hand_over("obj", OUT_OF_SCOPE).drafts
+    (draft,) = bus.submit("obj", OUT_OF_SCOPE).drafts
     assert (draft.kind, draft.to, draft.work_id) == ("say", "front", None)
     assert draft.body == {"text": "Request falls outside platform capabilities", "intent": "error"}
-    assert bus.peers["front"].handed[0].message == OUT_OF_SCOPE
-    assert not bus.peers["front"].handed[0].native
+    assert bus.peers["front"].delivered[0].message == OUT_OF_SCOPE
+    assert not bus.peers["front"].delivered[0].native
 
 
 def test_without_a_users_peer_it_is_refused_naming_the_setting() -> None:
@@ -155,7 +155,7 @@ def test_a_native_request_is_answered_when_session_and_request_are_taken_over(wi
     bus = Bus(Peer("obj", user="front"), Peer("goal"), Peer("front"))
     asked(bus, trace_id="trace-7" if with_trace_id else None)
     asked(bus, "other", trace_id="trace-8")
-    request = bus.peers["obj"].handed[0]
+    request = bus.peers["obj"].delivered[0]
     assert request.message is not None
     assert (request.native, request.message["output"]["content"]) == (True, "Do it")
     assert check_shape(request.message) == ()
@@ -164,7 +164,7 @@ def test_a_native_request_is_answered_when_session_and_request_are_taken_over(wi
     first = changed(OUT_OF_SCOPE, {"metadata/session_id": metadata["session_id"], "metadata/request_id": "another"})
     assert bus.peers["obj"].plan(first).drafts[0].kind == "say"
     first = changed(first, {"metadata/request_id": metadata["request_id"]})
-    plan = bus.hand_over("obj", first)
+    plan = bus.submit("obj", first)
     assert [(draft.kind, draft.work_id) for draft in plan.drafts] == [("trace", "work_ask")]
     assert bus.peers["front"].works["work_ask"].state == "failed"
     assert bus.peers["obj"].plan(first).repeats
@@ -185,7 +185,7 @@ def test_a_native_request_is_answered_as_the_parent() -> None:
     asked(bus)
     second = changed(GOALS, {"agent/name": "objective_agent", "next_agent/name": "goal_agent", "status/message": None})
     second = changed(second, {"metadata/parent_message_id": "msg_ask", "metadata/session_id": "made-up"})
-    plan = bus.hand_over("obj", second)
+    plan = bus.submit("obj", second)
     assert [draft.kind for draft in plan.drafts] == ["trace", "say"]
     assert plan.follows == ("work_ask", plan.drafts[1].work_id)
     assert plan.message["metadata"]["session_id"] == "thread_request"
@@ -195,7 +195,7 @@ def test_a_native_request_is_answered_as_the_parent() -> None:
 def test_the_caller_may_name_the_work() -> None:
     bus = Bus(Peer("obj", user="front"), Peer("front"))
     asked(bus)
-    assert [draft.work_id for draft in bus.hand_over("obj", OUT_OF_SCOPE, work_id="work_ask").drafts] == ["work_ask"]
+    assert [draft.work_id for draft in bus.submit("obj", OUT_OF_SCOPE, work_id="work_ask").drafts] == ["work_ask"]
     assert rules(Peer("obj").plan(OUT_OF_SCOPE, work_id="work_x").findings, "error") == [("", "unknown_work")]
     theirs = bus.peers["front"].plan(changed(OUT_OF_SCOPE, {"agent/name": "front"}), work_id="work_ask")
     assert ("", "not_our_work") in rules(theirs.findings)
@@ -203,7 +203,7 @@ def test_the_caller_may_name_the_work() -> None:
 
 def test_a_status_never_reopens_a_work() -> None:
     bus = chain()
-    bus.hand_over("goal", changed(GOALS, ENDS))
+    bus.submit("goal", changed(GOALS, ENDS))
     for late in (changed(GOALS, {"message_id": "late"}), changed(GOALS, {**ENDS, "message_id": "late"})):
         plan = bus.peers["goal"].plan(late)
         assert rules(plan.findings) == [("", "work_closed")]
@@ -222,7 +222,7 @@ def asked_by_two() -> tuple[Bus, list[str]]:
     bus = Bus(*(Peer(name, names=NAMES_OF_TWO) for name in ("obj", "front", "goal")))
     works = []
     for agent in ("one", "two"):
-        plan = bus.hand_over(bus.peers["obj"].agents.names[agent], changed(OBJECTIVES, {"agent/name": agent, **SAME}))
+        plan = bus.submit(bus.peers["obj"].agents.names[agent], changed(OBJECTIVES, {"agent/name": agent, **SAME}))
         works.append(plan.drafts[0].work_id or "")
     return bus, works
 
@@ -231,7 +231,7 @@ def asked_by_two() -> tuple[Bus, list[str]]:
 def test_an_answer_goes_to_the_peer_that_its_input_came_from(source: str, number: int) -> None:
     bus, works = asked_by_two()
     answer = changed(ANSWER, {"input/source": source})
-    assert [draft.work_id for draft in bus.hand_over("goal", answer).drafts] == [works[number]]
+    assert [draft.work_id for draft in bus.submit("goal", answer).drafts] == [works[number]]
     again = bus.peers["goal"].plan(answer)
     assert (again.repeats, again.refused) == (True, False)
 
@@ -240,11 +240,11 @@ def test_where_the_parent_may_be_that_of_several_open_works_the_work_must_be_nam
     bus, works = asked_by_two()
     answer = changed(ANSWER, {"input/source": "somebody"})
     assert rules(bus.peers["goal"].plan(answer).findings) == [("/metadata/parent_message_id", "parent_ambiguous")]
-    assert [draft.work_id for draft in bus.hand_over("goal", answer, work_id=works[0]).drafts] == [works[0]]
+    assert [draft.work_id for draft in bus.submit("goal", answer, work_id=works[0]).drafts] == [works[0]]
     again = bus.peers["goal"].plan(answer)  # not the other work, which alone is open now
     assert (again.repeats, again.drafts[0].work_id) == (True, works[0])
     last = changed(answer, {"message_id": "msg-second"})
-    assert [draft.work_id for draft in bus.hand_over("goal", last).drafts] == [works[1]]
+    assert [draft.work_id for draft in bus.submit("goal", last).drafts] == [works[1]]
 
 
 # who is who
@@ -273,7 +273,7 @@ def test_the_same_message_twice_is_sent_once() -> None:
     assert again.repeats
     sent = bus.peers["obj"].own
     assert [draft.id in sent for draft in again.drafts] == [True]
-    first = bus.hand_over("goal", GOALS)
+    first = bus.submit("goal", GOALS)
     again = bus.peers["goal"].plan(GOALS, now=NOW + 9)
     assert again.repeats
     assert [draft.id for draft in again.drafts] == [draft.id for draft in first.drafts]
@@ -282,7 +282,7 @@ def test_the_same_message_twice_is_sent_once() -> None:
 
 def test_a_repeated_last_message_is_no_error_although_it_closed_the_work() -> None:
     bus = chain()
-    bus.hand_over("goal", changed(GOALS, ENDS))
+    bus.submit("goal", changed(GOALS, ENDS))
     again = bus.peers["goal"].plan(changed(GOALS, ENDS))
     assert (again.repeats, again.refused) == (True, False)
 
@@ -300,30 +300,30 @@ def test_the_same_id_with_other_content_is_an_error(path: str) -> None:
 def test_ids_that_the_bus_cannot_carry_are_hashed() -> None:
     odd = changed(OBJECTIVES, {"metadata/request_id": " odd \n", "metadata/session_id": "Ü" * 500, "message_id": "\t1"})
     bus = Bus(Peer("obj"), Peer("goal"))
-    (draft,) = bus.hand_over("obj", odd).drafts
+    (draft,) = bus.submit("obj", odd).drafts
     assert (draft.trace_id or "").startswith("sha256_")
-    assert bus.peers["goal"].handed[0].message == odd
+    assert bus.peers["goal"].delivered[0].message == odd
 
 
 def test_what_ext_carries_is_cut_in_text_result_and_artifacts() -> None:
     refs = [{**OBJECTIVES["resources"]["source_refs"][0], "ref_id": f"src_{n}"} for n in range(1, 1500)]
     big = changed(OBJECTIVES, {"output/content": "x" * 200_000, "resources/source_refs": refs})
     bus = Bus(Peer("obj", user="front"), Peer("goal"), Peer("front"))
-    (draft,) = bus.hand_over("obj", big).drafts
+    (draft,) = bus.submit("obj", big).drafts
     assert len(draft.body["text"].encode()) <= 65_536
     assert 100 < len(draft.body["artifacts"]) < 1499
     assert len(msgspec.json.encode(draft.body["artifacts"])) <= 65_536 + 2
-    assert bus.peers["goal"].handed[0].message == big
+    assert bus.peers["goal"].delivered[0].message == big
 
 
 # what comes out
 
 
-def carried(message: Any, **more: Any) -> Arrival:
+def carried(message: Any, **more: Any) -> BridgedEnvelope:
     """An envelope of `obj` to `goal` that carries `message`, as `goal` receives it."""
-    place = Peer("obj").place()
+    context = Peer("obj").context()
     draft = say(
-        place,
+        context,
         "goal",
         "msg_x",
         "thread_x_y",
@@ -331,7 +331,7 @@ def carried(message: Any, **more: Any) -> Arrival:
         work_id="work_x",
         ext={"sentient.message": message},
     )
-    return Arrival(envelope=build(msgspec.structs.replace(draft, **more), NOW))
+    return BridgedEnvelope(envelope=build(msgspec.structs.replace(draft, **more), NOW))
 
 
 @pytest.mark.parametrize(
@@ -351,42 +351,42 @@ def carried(message: Any, **more: Any) -> Arrival:
 )
 def test_a_carried_message_that_does_not_hold_counts_as_native(message: Any, more: dict[str, Any], rule: str) -> None:
     peer = Peer("goal")
-    handed = peer.adapter.hand_out(carried(message, **more), peer.place(), peer)
-    assert handed.native
-    assert handed.message is not None
-    assert handed.message["output"]["content"] == "native words"
-    assert [(one.path, one.rule, one.severity) for one in handed.findings] == [(rule, "carried_message", "warning")]
+    delivered = peer.adapter.deliver(carried(message, **more), peer.context(), peer)
+    assert delivered.native
+    assert delivered.message is not None
+    assert delivered.message["output"]["content"] == "native words"
+    assert [(one.path, one.rule, one.severity) for one in delivered.findings] == [(rule, "carried_message", "warning")]
 
 
 def test_a_carried_message_comes_with_its_own_warnings_judged_at_the_moment_of_hand_over() -> None:
     peer = Peer("goal")
     late = changed(OBJECTIVES, {"audit/reasoning": None, "timestamp/executed_at": "2026-01-27T06:00:00Z"})
-    handed = peer.adapter.hand_out(carried(late), peer.place(NOW + 10**6), peer)
-    assert (handed.message, handed.native, handed.foreign_id, handed.scope) == (
+    delivered = peer.adapter.deliver(carried(late), peer.context(NOW + 10**6), peer)
+    assert (delivered.message, delivered.native, delivered.foreign_id, delivered.scope) == (
         late,
         False,
         late["message_id"],
         SESSION,
     )
-    assert rules(handed.findings) == [("/audit/reasoning", "reasoning"), ("/timestamp/executed_at", "clock_skew")]
-    assert handed.findings == Peer("obj").plan(late).findings
+    assert rules(delivered.findings) == [("/audit/reasoning", "reasoning"), ("/timestamp/executed_at", "clock_skew")]
+    assert delivered.findings == Peer("obj").plan(late).findings
 
 
 def test_a_message_fetched_from_the_artifact_store_stands_for_the_one_in_ext() -> None:
     peer = Peer("goal")
     arrival = msgspec.structs.replace(carried(None, ext={}), carried=OBJECTIVES)
-    assert peer.adapter.hand_out(arrival, peer.place(), peer).message == OBJECTIVES
+    assert peer.adapter.deliver(arrival, peer.context(), peer).message == OBJECTIVES
 
 
-def native(kind: str, body: dict[str, Any], **more: Any) -> Arrival:
+def native(kind: str, body: dict[str, Any], **more: Any) -> BridgedEnvelope:
     """A native envelope of `goal` to `obj` on a work that `obj` opened, with what it did to the work."""
-    ours, theirs = Peer("obj").place(), Peer("goal").place()
+    ours, theirs = Peer("obj").context(), Peer("goal").context()
     opening = build(say(ours, "goal", "msg_open", "thread_x_y", {"text": "x"}, work_id="work_x"), NOW)
     draft = trace(theirs, opened_by(opening), "msg_n", body, **more)
     envelope = build(msgspec.structs.replace(draft, kind=kind), NOW)
     work = opened_by(opening)
     verdict = step(work, envelope)
-    return Arrival(envelope=envelope, work=after(work, envelope, verdict), outcome=verdict.outcome)
+    return BridgedEnvelope(envelope=envelope, work=after(work, envelope, verdict), outcome=verdict.outcome)
 
 
 @pytest.mark.parametrize(
@@ -408,10 +408,10 @@ def native(kind: str, body: dict[str, Any], **more: Any) -> Arrival:
 )
 def test_native_envelopes_become_valid_messages(kind: str, body: Any, status: str, content: Any, fault: Any) -> None:
     peer = Peer("obj")
-    handed = peer.adapter.hand_out(native(kind, body), peer.place(), peer)
-    message = handed.message
+    delivered = peer.adapter.deliver(native(kind, body), peer.context(), peer)
+    message = delivered.message
     assert message is not None
-    assert handed.native
+    assert delivered.native
     assert check_shape(message) == ()
     assert (message["status"]["code"], message["output"]["content"]) == (status, content)
     assert (message["error"]["error_code"], message["error"]["has_error"]) == (fault, fault is not None)
@@ -419,7 +419,7 @@ def test_native_envelopes_become_valid_messages(kind: str, body: Any, status: st
     assert message["agent"] == {"name": "goal_agent", "type": None}
     assert message["message_id"] == "msg_n"
     assert message["timestamp"] == {"executed_at": "2026-01-27T06:30:54Z", "timezone": "UTC"}
-    assert (handed.foreign_id, handed.scope) == ("msg_n", "thread_x_y")
+    assert (delivered.foreign_id, delivered.scope) == ("msg_n", "thread_x_y")
     assert message["audit"]["reasoning"] is None
 
 
@@ -433,13 +433,13 @@ def test_native_envelopes_become_valid_messages(kind: str, body: Any, status: st
 )
 def test_progress_and_receipts_that_end_nothing_say_nothing(kind: str, body: Any) -> None:
     peer = Peer("obj")
-    assert peer.adapter.hand_out(native(kind, body), peer.place(), peer).message is None
+    assert peer.adapter.deliver(native(kind, body), peer.context(), peer).message is None
 
 
 def test_a_capability_is_handed_out_as_its_document() -> None:
     peer = Peer("obj")
     document = {**RECORD, "digest": capability_digest(RECORD)}
-    message = peer.adapter.hand_out(native("capability", {"capability": document}), peer.place(), peer).message
+    message = peer.adapter.deliver(native("capability", {"capability": document}), peer.context(), peer).message
     assert message is not None
     assert message["output"] == {"content": document, "content_type": "capability"}
     assert check_shape(message) == ()
@@ -447,10 +447,10 @@ def test_a_capability_is_handed_out_as_its_document() -> None:
 
 def test_numbers_that_the_format_cannot_hold_become_text_with_a_warning() -> None:
     peer = Peer("obj")
-    handed = peer.adapter.hand_out(native("trace", {"state": "completed", "result": [2**60]}), peer.place(), peer)
-    assert handed.message is not None
-    assert handed.message["output"]["content"] == "[1152921504606846976]"
-    assert rules(handed.findings) == [("/output/content", "not_carried")]
+    delivered = peer.adapter.deliver(native("trace", {"state": "completed", "result": [2**60]}), peer.context(), peer)
+    assert delivered.message is not None
+    assert delivered.message["output"]["content"] == "[1152921504606846976]"
+    assert rules(delivered.findings) == [("/output/content", "not_carried")]
 
 
 def test_a_trace_gives_its_message_back_where_it_agrees_with_the_state() -> None:
@@ -459,10 +459,10 @@ def test_a_trace_gives_its_message_back_where_it_agrees_with_the_state() -> None
     plan = bus.peers["goal"].plan(last)
     (draft,) = plan.drafts
     obj = bus.peers["obj"]
-    assert obj.adapter.hand_out(Arrival(envelope=build(draft, NOW)), obj.place(), obj).message == last
+    assert obj.adapter.deliver(BridgedEnvelope(envelope=build(draft, NOW)), obj.context(), obj).message == last
     body = {**draft.body, "state": "failed"}
-    lying = obj.adapter.hand_out(
-        Arrival(envelope=build(msgspec.structs.replace(draft, body=body), NOW)), obj.place(), obj
+    lying = obj.adapter.deliver(
+        BridgedEnvelope(envelope=build(msgspec.structs.replace(draft, body=body), NOW)), obj.context(), obj
     )
     assert lying.native
     assert lying.message is not None
@@ -473,7 +473,7 @@ def test_a_trace_gives_its_message_back_where_it_agrees_with_the_state() -> None
 def test_an_offline_conversion_fills_missing_ends() -> None:
     peer = Peer("agent-a")
     peer.whole = False
-    peer.agents = Agents(own="agent-a", other="agent-b")
+    peer.agents = AgentMap(own="agent-a", other="agent-b")
     ends = {"agent/name": "The Objectives", "next_agent/name": "The Goals"}
     assert [draft.to for draft in peer.plan(changed(OBJECTIVES, ends)).drafts] == ["agent-b"]
     lone = peer.plan(changed(OUT_OF_SCOPE, {"agent/name": "The Objectives"}))
@@ -483,11 +483,11 @@ def test_an_offline_conversion_fills_missing_ends() -> None:
 def test_a_chain_goes_on_from_its_own_question_and_from_the_answer() -> None:
     bus = chain()
     question = changed(GOALS, {"message_id": "q", "status/code": "pending", "next_agent/name": "user"})
-    bus.hand_over("goal", question)
+    bus.submit("goal", question)
     (work,) = bus.peers["obj"].works.values()
     assert work.state == "needs_input"
-    place = bus.peers["obj"].place()
-    answer = say(place, "goal", "msg_answer", work.container, {"text": "yes"}, work_id=work.work_id)
+    context = bus.peers["obj"].context()
+    answer = say(context, "goal", "msg_answer", work.container, {"text": "yes"}, work_id=work.work_id)
     bus.request(answer)
     ids = {"metadata/parent_message_id": "q", "metadata/sequence_number": 3}
     from_question = bus.peers["goal"].plan(changed(GOALS, ids))

@@ -9,10 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from aghbus.protocol.adapters.common import say
-from aghbus.protocol.adapters.model import Place
+from aghbus.protocol.adapters.model import BridgeContext
 from aghbus.protocol.adapters.sentient.log import (
     LOG_BYTES,
-    Entry,
+    SentientLogEntry,
     entries_in,
     entry_of,
     log_path,
@@ -20,8 +20,7 @@ from aghbus.protocol.adapters.sentient.log import (
     record_of,
     with_log,
 )
-from aghbus.protocol.adapters.sentient.message import Message as Typed
-from aghbus.protocol.adapters.sentient.message import view
+from aghbus.protocol.adapters.sentient.message import SentientMessage, parse_message
 from tests.support.sentient_bus import GOALS, NOW, OBJECTIVES, OUT_OF_SCOPE, Message, changed
 
 # Written by hand from the layout and the first example of the seed.
@@ -44,13 +43,13 @@ agent/governance/objective.md
 """
 
 
-def typed(message: Message) -> Typed:
-    found = view(message)
+def typed(message: Message) -> SentientMessage:
+    found = parse_message(message)
     assert found is not None
     return found
 
 
-def entry(message: Message) -> Entry:
+def entry(message: Message) -> SentientLogEntry:
     return entry_of(typed(message))
 
 
@@ -61,7 +60,7 @@ def lines(message: Message) -> dict[str, str]:
 
 
 def test_the_seeds_first_example_in_the_seeds_layout() -> None:
-    assert entry(OBJECTIVES) == Entry("20260127", FIRST)
+    assert entry(OBJECTIVES) == SentientLogEntry("20260127", FIRST)
 
 
 def test_non_strings_are_compact_json_and_pairs_are_joined() -> None:
@@ -155,12 +154,12 @@ def test_an_entry_of_any_text_is_recognized_as_one(text: str, content: Any) -> N
 
 
 def draft() -> Any:
-    place = Place(us="obj", workspace_id="ws", channel="builders", now=NOW)
-    return say(place, "goal", "msg_1", "thread_abc", {"text": "x"}, ext={"sentient.message": OBJECTIVES})
+    context = BridgeContext(us="obj", workspace_id="ws", channel="builders", now=NOW)
+    return say(context, "goal", "msg_1", "thread_abc", {"text": "x"}, ext={"sentient.message": OBJECTIVES})
 
 
 def test_entries_travel_in_ext_and_the_newest_are_kept() -> None:
-    made = [Entry("20260127", FIRST.replace("-001", f"-{n:03d}")) for n in range(100)]
+    made = [SentientLogEntry("20260127", FIRST.replace("-001", f"-{n:03d}")) for n in range(100)]
     ext = with_log(draft(), made).ext
     assert ext is not None
     assert ext["sentient.message"] == OBJECTIVES
@@ -172,7 +171,7 @@ def test_entries_travel_in_ext_and_the_newest_are_kept() -> None:
 
 def test_an_entry_that_never_fits_is_left_out_alone() -> None:
     huge = entry(changed(OBJECTIVES, {"input/content": "x" * LOG_BYTES}))
-    small = Entry("20260127", FIRST)
+    small = SentientLogEntry("20260127", FIRST)
     assert entries_in(with_log(draft(), [small, huge, small]).ext or {}) == (small, small)
     assert with_log(draft(), [huge]) == draft()
     assert with_log(draft(), []) == draft()
@@ -198,7 +197,9 @@ def test_entries_of_peers_that_are_none_are_left_out(value: Any) -> None:
 
 
 def test_the_memory_agent_is_told_entries_and_last_message() -> None:
-    body = memory_say(OUT_OF_SCOPE, [Entry("20260127", FIRST), entry(GOALS), Entry("20260128", FIRST)])
+    body = memory_say(
+        OUT_OF_SCOPE, [SentientLogEntry("20260127", FIRST), entry(GOALS), SentientLogEntry("20260128", FIRST)]
+    )
     text = body["text"]
     assert text.startswith("20260127.log\n" + FIRST)
     assert text.count("20260127.log\n") == 1

@@ -7,7 +7,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from aghbus.protocol.adapters.derived_ids import same_json
-from aghbus.protocol.adapters.model import Arrival
+from aghbus.protocol.adapters.model import BridgedEnvelope
 from aghbus.protocol.adapters.sentient.adapter import Sentient
 from aghbus.protocol.adapters.sentient.message import AGENT_TYPES, ERROR_CODES, FIELDS, STATUSES, check_shape
 from aghbus.protocol.envelope import parse
@@ -141,13 +141,13 @@ def bus() -> Bus:
 @given(messages())
 def test_out_of_in_is_the_same_message(message: Message) -> None:
     net = bus()
-    plan = net.hand_over("obj", message)  # through the protocol's own validator
+    plan = net.submit("obj", message)  # through the protocol's own validator
     assert not plan.refused
     receiver = "goal" if message["next_agent"]["name"] == "goal_agent" else "front"
-    (handed,) = net.peers[receiver].handed
-    assert not handed.native
-    assert same_json(handed.message, message)
-    assert handed.findings == plan.findings
+    (delivered,) = net.peers[receiver].delivered
+    assert not delivered.native
+    assert same_json(delivered.message, message)
+    assert delivered.findings == plan.findings
     assert [finding.severity for finding in plan.findings].count("error") == 0
 
 
@@ -155,7 +155,7 @@ def test_out_of_in_is_the_same_message(message: Message) -> None:
 def test_the_second_message_of_a_chain_too(first: Message, following: str | None, code: str) -> None:
     net = bus()
     first["next_agent"]["name"] = "goal_agent"
-    net.hand_over("obj", first)
+    net.submit("obj", first)
     second = changed(
         first,
         {
@@ -167,10 +167,12 @@ def test_the_second_message_of_a_chain_too(first: Message, following: str | None
             "metadata/parent_message_id": first["message_id"],
         },
     )
-    plan = net.hand_over("goal", second)
+    plan = net.submit("goal", second)
     carrier = build(plan.drafts[-1], NOW)
     receiver = net.peers[carrier.to or ""]
-    assert same_json(receiver.adapter.hand_out(Arrival(envelope=carrier), receiver.place(), receiver).message, second)
+    assert same_json(
+        receiver.adapter.deliver(BridgedEnvelope(envelope=carrier), receiver.context(), receiver).message, second
+    )
 
 
 @given(messages())
@@ -179,11 +181,11 @@ def test_in_is_idempotent(message: Message) -> None:
     first = net.peers["obj"].plan(message)
     again = net.peers["obj"].plan(message, now=NOW + 77)
     assert [draft.id for draft in first.drafts] == [draft.id for draft in again.drafts]
-    net.hand_over("obj", message)
-    repeated = net.hand_over("obj", message)
+    net.submit("obj", message)
+    repeated = net.submit("obj", message)
     assert repeated.repeats
     assert [draft.id for draft in repeated.drafts] == [draft.id for draft in first.drafts]
-    assert sum(len(peer.handed) for peer in net.peers.values()) == 1
+    assert sum(len(peer.delivered) for peer in net.peers.values()) == 1
 
 
 @given(json_values | values)
@@ -215,18 +217,18 @@ def test_a_real_message_with_anything_in_two_places_never_sends_an_invalid_envel
     if other == group or isinstance(made.get(group), dict):
         made = changed(made, {other: second})
     net = bus()
-    net.hand_over("obj", OBJECTIVES)
+    net.submit("obj", OBJECTIVES)
     name = "goal" if message is GOALS else "obj"
     plan = net.peers[name].plan(made)
     if plan.refused:
         assert plan.drafts == ()
         return
-    net.hand_over(name, made)
+    net.submit(name, made)
     for draft in plan.drafts:
         envelope = build(draft, NOW)
         receiver = net.peers[envelope.to or ""]
-        handed = receiver.adapter.hand_out(Arrival(envelope=envelope), receiver.place(), receiver)
-        assert handed.message is None or check_shape(handed.message) == ()
+        delivered = receiver.adapter.deliver(BridgedEnvelope(envelope=envelope), receiver.context(), receiver)
+        assert delivered.message is None or check_shape(delivered.message) == ()
 
 
 @given(json_values | values, st.sampled_from(["say", "trace"]))
@@ -241,6 +243,6 @@ def test_no_carried_value_raises(value: Any, kind: str) -> None:
         envelope = parse(json.dumps(document).encode(), NOW)
     except ProtocolError:
         return
-    handed = Sentient().hand_out(Arrival(envelope=envelope), peer.place(), peer)
-    assert handed.message is not None
-    assert check_shape(handed.message) == ()
+    delivered = Sentient().deliver(BridgedEnvelope(envelope=envelope), peer.context(), peer)
+    assert delivered.message is not None
+    assert check_shape(delivered.message) == ()

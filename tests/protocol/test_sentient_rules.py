@@ -41,7 +41,7 @@ def judged(message: Message, **more: Any) -> list[tuple[str, str]]:
 def chained(changes: dict[str, Any], before: dict[str, Any] | None = None) -> list[tuple[str, str]]:
     """Findings of the seed's Example 2 after its Example 1, both with changes."""
     bus = Bus(Peer("obj"), Peer("goal"), Peer("plan"))
-    bus.hand_over("obj", changed(OBJECTIVES, before or {}))
+    bus.submit("obj", changed(OBJECTIVES, before or {}))
     return rules(bus.peers["goal"].plan(changed(GOALS, changes)).findings)
 
 
@@ -50,7 +50,7 @@ def test_the_seeds_examples_deserve_no_finding_but_their_age(example: Any) -> No
     bus = Bus(Peer("obj", user="front"), Peer("goal"), Peer("plan"), Peer("front"))
     name = "goal" if example.value == GOALS else "obj"
     if name == "goal":
-        bus.hand_over("obj", OBJECTIVES)
+        bus.submit("obj", OBJECTIVES)
     assert bus.peers[name].plan(example.value, now=at(example.value)).findings == ()
     late = bus.peers[name].plan(example.value, now=at(example.value) + 301).findings
     assert rules(late) == [("/timestamp/executed_at", "clock_skew")]
@@ -137,9 +137,9 @@ def test_what_is_no_message_is_refused_with_a_finding(text: bytes) -> None:
 
 def test_request_and_session_are_overwritten_from_the_parent_and_nothing_else() -> None:
     bus = Bus(Peer("obj"), Peer("goal"), Peer("plan"))
-    bus.hand_over("obj", OBJECTIVES)
+    bus.submit("obj", OBJECTIVES)
     wrong = changed(GOALS, {"metadata/request_id": "req-made-up", "metadata/session_id": "session-made-up"})
-    plan = bus.hand_over("goal", wrong)
+    plan = bus.submit("goal", wrong)
     assert rules(plan.findings, "warning") == [
         ("/metadata/request_id", "inherited"),
         ("/metadata/session_id", "inherited"),
@@ -147,8 +147,8 @@ def test_request_and_session_are_overwritten_from_the_parent_and_nothing_else() 
     assert "req-made-up" in plan.findings[0].message
     assert "session-made-up" in plan.findings[1].message
     assert plan.message == GOALS
-    assert bus.peers["plan"].handed[-1].message == GOALS
-    assert json.dumps(bus.peers["plan"].handed[-1].message) == json.dumps(GOALS)
+    assert bus.peers["plan"].delivered[-1].message == GOALS
+    assert json.dumps(bus.peers["plan"].delivered[-1].message) == json.dumps(GOALS)
 
 
 @pytest.mark.parametrize("value", [..., None, 7, ""])
@@ -259,7 +259,7 @@ def test_what_may_change_uris_that_were_pending_statuses_and_new_refs() -> None:
 
 def test_a_second_chain_of_a_session_does_not_reuse_a_ref() -> None:
     bus = Bus(Peer("obj"), Peer("goal"))
-    bus.hand_over("obj", OBJECTIVES)
+    bus.submit("obj", OBJECTIVES)
     again = {"message_id": "msg-2", "metadata/request_id": "req-2"}
     assert rules(bus.peers["obj"].plan(changed(OBJECTIVES, again)).findings) == []
     other = changed(OBJECTIVES, {**again, "resources/source_refs/0/url": "https://vimeo.com/1"})

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from aghbus.protocol.adapters.model import Known
+from aghbus.protocol.adapters.model import BridgedMessage
 from aghbus.protocol.envelope import Envelope
 from aghbus.protocol.lifecycle import WorkView
 from aghbus.store.engine.database import Store
@@ -13,15 +13,15 @@ from aghbus.store.engine.transaction import Transaction
 from aghbus.store.retention import Policy, sweep
 from aghbus.store.tables import bridge_log, works
 from aghbus.store.tables import bridge_messages as bridge
-from aghbus.store.tables.bridge_messages import StoreMemory
+from aghbus.store.tables.bridge_messages import StoredMessageHistory
 from tests.support.makers import BOB, CHANNEL, NOW_MS, US, WORKSPACE, receipt, receive, rows, say, sending, trace
 
 NAME = "sacp"
 _works = itertools.count(1)
 
 
-def memory(tx: Transaction) -> StoreMemory:
-    return StoreMemory(tx, NAME, WORKSPACE, CHANNEL, US)
+def memory(tx: Transaction) -> StoredMessageHistory:
+    return StoredMessageHistory(tx, NAME, WORKSPACE, CHANNEL, US)
 
 
 async def crossed(store: Store, envelope: Envelope, message: Any, **more: Any) -> int:
@@ -46,7 +46,7 @@ def work_id() -> str:
     return f"work_{next(_works)}"
 
 
-async def find(store: Store, *args: Any) -> Known | None:
+async def find(store: Store, *args: Any) -> BridgedMessage | None:
     return await store.write(lambda tx: memory(tx).find(*args))
 
 
@@ -105,9 +105,9 @@ async def test_a_message_that_could_not_be_had_at_first_takes_the_place_of_the_n
 
 async def test_another_format_or_channel_finds_nothing(store: Store) -> None:
     await crossed(store, say(), "words", foreign_id="m")
-    assert await store.write(lambda tx: StoreMemory(tx, "agentos", WORKSPACE, CHANNEL, US).find("m")) is None
-    assert await store.write(lambda tx: StoreMemory(tx, NAME, WORKSPACE, "elsewhere", US).find("m")) is None
-    assert await store.write(lambda tx: StoreMemory(tx, NAME, WORKSPACE, CHANNEL, US).find("m")) is not None
+    assert await store.write(lambda tx: StoredMessageHistory(tx, "agentos", WORKSPACE, CHANNEL, US).find("m")) is None
+    assert await store.write(lambda tx: StoredMessageHistory(tx, NAME, WORKSPACE, "elsewhere", US).find("m")) is None
+    assert await store.write(lambda tx: StoredMessageHistory(tx, NAME, WORKSPACE, CHANNEL, US).find("m")) is not None
 
 
 async def test_a_message_that_its_envelope_carries_is_not_kept_twice(store: Store) -> None:
@@ -123,7 +123,7 @@ async def test_the_opening_message_of_a_work_unless_it_was_native(store: Store) 
     await crossed(store, say(work_id=ours), "please", foreign_id="m")
     await crossed(store, say(work_id=native), "made up", foreign_id="n", native=True)
 
-    def opened(tx: Transaction, name: str) -> Known | None:
+    def opened(tx: Transaction, name: str) -> BridgedMessage | None:
         work = memory(tx).work(name)
         assert work is not None
         return memory(tx).opening(work)
@@ -140,7 +140,7 @@ async def test_works_in_hand_are_open_and_ours_to_do(store: Store) -> None:
     await receive(store, say(work_id=done))
     await store.write(sending(trace("completed", US, BOB, work_id=done)))
     await store.write(sending(say(US, BOB, work_id=theirs)))
-    held = await store.write(lambda tx: memory(tx).in_hand())
+    held = await store.write(lambda tx: memory(tx).assigned_works())
     assert [work.work_id for work in held] == [mine]
 
 
@@ -152,7 +152,7 @@ async def test_a_work_is_handed_by_the_message_that_opened_it_and_in_this_format
     def handed(tx: Transaction, name: str, format: str = NAME) -> bool:
         work = memory(tx).work(name)
         assert work is not None
-        return StoreMemory(tx, format, WORKSPACE, CHANNEL, US).was_handed(work)
+        return StoredMessageHistory(tx, format, WORKSPACE, CHANNEL, US).was_delivered(work)
 
     assert await store.write(lambda tx: handed(tx, seen))
     assert not await store.write(lambda tx: handed(tx, unseen))
@@ -162,10 +162,12 @@ async def test_a_work_is_handed_by_the_message_that_opened_it_and_in_this_format
 async def test_an_agent_reads_its_works_here_once_one_that_it_was_handed_has_ended(store: Store) -> None:
     mine = work_id()
     await crossed(store, say(work_id=mine), "made up", foreign_id="n", native=True)
-    assert not await store.write(lambda tx: memory(tx).reads_works())
+    assert not await store.write(lambda tx: memory(tx).received_works())
     await store.write(sending(trace("completed", US, BOB, work_id=mine)))
-    assert await store.write(lambda tx: memory(tx).reads_works())
-    assert not await store.write(lambda tx: StoreMemory(tx, "agentos", WORKSPACE, CHANNEL, US).reads_works())
+    assert await store.write(lambda tx: memory(tx).received_works())
+    assert not await store.write(
+        lambda tx: StoredMessageHistory(tx, "agentos", WORKSPACE, CHANNEL, US).received_works()
+    )
 
 
 async def test_an_envelope_is_held_on_its_channel_only(store: Store) -> None:
@@ -173,7 +175,7 @@ async def test_an_envelope_is_held_on_its_channel_only(store: Store) -> None:
     await receive(store, said)
     assert await store.write(lambda tx: memory(tx).holds(said.id))
     assert not await store.write(lambda tx: memory(tx).holds("msg_other"))
-    assert not await store.write(lambda tx: StoreMemory(tx, NAME, WORKSPACE, "elsewhere", US).holds(said.id))
+    assert not await store.write(lambda tx: StoredMessageHistory(tx, NAME, WORKSPACE, "elsewhere", US).holds(said.id))
 
 
 async def test_what_the_next_message_of_a_work_answers(store: Store) -> None:

@@ -6,7 +6,15 @@ from typing import Any, Final, Literal
 import msgspec
 
 from aghbus.protocol.adapters.agentos.adapter import AgentOs, AgentOsOptions
-from aghbus.protocol.adapters.model import Agents, Arrival, Direction, Handed, Known, Place, Plan
+from aghbus.protocol.adapters.model import (
+    AgentMap,
+    BridgeContext,
+    BridgedEnvelope,
+    BridgedMessage,
+    Delivered,
+    Direction,
+    SubmitPlan,
+)
 from aghbus.protocol.effects import Advance, Open
 from aghbus.protocol.envelope import Envelope, parse
 from aghbus.protocol.lifecycle import WorkView, after, opened_by, step
@@ -44,11 +52,11 @@ class Desk:
         self, us: str, *, names: dict[str, str] | None = None, whole: bool = True, options: AgentOsOptions | None = None
     ) -> None:
         self.us = us
-        self.agents = Agents(names=names or {})
+        self.agents = AgentMap(names=names or {})
         self.adapter = AgentOs(options)
         self.works: dict[str, WorkView] = {}
         self._whole = whole
-        self._crossed: list[tuple[str | None, Known, str | None]] = []
+        self._crossed: list[tuple[str | None, BridgedMessage, str | None]] = []
         self._sent: dict[str, str | None] = {}
         self._said: dict[str, str] = {}
 
@@ -58,32 +66,32 @@ class Desk:
     def whole(self) -> bool:
         return self._whole
 
-    def find(self, foreign_id: str, scope: str = "", direction: Direction | None = None) -> Known | None:
+    def find(self, foreign_id: str, scope: str = "", direction: Direction | None = None) -> BridgedMessage | None:
         for identifier, known, work_id in reversed(self._crossed):
             if identifier == foreign_id and direction in (None, known.direction):
                 return msgspec.structs.replace(known, work=self.works.get(work_id or ""))
         return None
 
-    def arrived(self, foreign_id: str) -> list[Known]:
+    def arrived(self, foreign_id: str) -> list[BridgedMessage]:
         found = self.find(foreign_id, direction="in")
         return [] if found is None else [found]
 
-    def last(self, scope: str) -> Known | None:
+    def last(self, scope: str) -> BridgedMessage | None:
         return self._crossed[-1][1] if self._crossed else None
 
     def work(self, work_id: str) -> WorkView | None:
         return self.works.get(work_id)
 
-    def in_hand(self) -> tuple[WorkView, ...]:
+    def assigned_works(self) -> tuple[WorkView, ...]:
         return tuple(work for work in self.works.values() if work.target == self.us and not work.is_terminal)
 
-    def was_handed(self, work: WorkView) -> bool:
+    def was_delivered(self, work: WorkView) -> bool:
         return True
 
-    def reads_works(self) -> bool:
+    def received_works(self) -> bool:
         return True
 
-    def opening(self, work: WorkView) -> Known | None:
+    def opening(self, work: WorkView) -> BridgedMessage | None:
         return next((known for _, known, _ in self._crossed if known.envelope_id == work.opening_id), None)
 
     def answered(self, work: WorkView) -> str:
@@ -96,13 +104,15 @@ class Desk:
 
     # the bus
 
-    def place(self, now: int = NOW, work_id: str | None = None) -> Place:
-        return Place(us=self.us, workspace_id=WORKSPACE, channel=CHANNEL, now=now, agents=self.agents, work_id=work_id)
+    def context(self, now: int = NOW, work_id: str | None = None) -> BridgeContext:
+        return BridgeContext(
+            us=self.us, workspace_id=WORKSPACE, channel=CHANNEL, now=now, agents=self.agents, work_id=work_id
+        )
 
-    def plan(self, message: Any, now: int = NOW, work_id: str | None = None) -> Plan:
+    def plan(self, message: Any, now: int = NOW, work_id: str | None = None) -> SubmitPlan:
         """What the adapter makes of a message; nothing is sent."""
         text = message if isinstance(message, bytes) else json.dumps(message).encode()
-        return self.adapter.hand_over(text, self.place(now, work_id), self)
+        return self.adapter.submit(text, self.context(now, work_id), self)
 
     def send(self, message: Any, now: int = NOW, work_id: str | None = None) -> Envelope:
         """The one envelope of a message that is not refused, applied to our own copy of the work."""
@@ -125,7 +135,7 @@ class Desk:
         self._sent[envelope.id] = envelope.work_id
         return envelope
 
-    def receive(self, envelope: Envelope, now: int = NOW) -> Handed:
+    def receive(self, envelope: Envelope, now: int = NOW) -> Delivered:
         """What our agent gets for an envelope that arrives, parsed from its bytes."""
         envelope = parse(envelope.raw, now)
         outcome = None
@@ -139,16 +149,18 @@ class Desk:
                 self.works[envelope.work_id] = after(work, envelope, verdict)
             if envelope.kind in ("say", "capability"):
                 self._said[envelope.work_id] = envelope.id
-        arrival = Arrival(envelope=envelope, work=self.works.get(envelope.work_id or ""), outcome=outcome)
-        handed = self.adapter.hand_out(arrival, self.place(now), self)
-        if handed.message is not None:
-            self._remember(handed.foreign_id, handed.message, "in", envelope, now)
-        return handed
+        arrival = BridgedEnvelope(envelope=envelope, work=self.works.get(envelope.work_id or ""), outcome=outcome)
+        delivered = self.adapter.deliver(arrival, self.context(now), self)
+        if delivered.message is not None:
+            self._remember(delivered.foreign_id, delivered.message, "in", envelope, now)
+        return delivered
 
     def _remember(
         self, foreign_id: str | None, message: Any, direction: Direction, envelope: Envelope, now: int
     ) -> None:
-        known = Known(message=message, direction=direction, envelope_id=envelope.id, sender=envelope.sender, at=now)
+        known = BridgedMessage(
+            message=message, direction=direction, envelope_id=envelope.id, sender=envelope.sender, at=now
+        )
         self._crossed.append((foreign_id, known, envelope.work_id))
 
 
@@ -163,10 +175,10 @@ def rules(findings: tuple[Any, ...]) -> list[tuple[str, str, str]]:
     return [(finding.path, finding.rule, finding.severity) for finding in findings]
 
 
-def told(handed: Handed) -> dict[str, Any]:
+def told(delivered: Delivered) -> dict[str, Any]:
     """The message that was handed out."""
-    assert isinstance(handed.message, dict)
-    return handed.message
+    assert isinstance(delivered.message, dict)
+    return delivered.message
 
 
 def native(sender: str, to: str | None, kind: str, body: dict[str, Any], **more: Any) -> Draft:

@@ -313,10 +313,10 @@ class SimulatedNode:
         record = CapabilityRecord(id="test.run", summary="runs", digest=None, claim=True, document=None)
         return CapabilitiesResponse(source=None, capabilities=[record], problems=[])
 
-    async def bridge_hand_over(
+    async def bridge_submit(
         self, name: bridge_api.Format, ask: bridge_api.BridgeSubmitRequest
     ) -> bridge_api.BridgeSubmitResponse:
-        self._called("bridge_hand_over", (name, ask))
+        self._called("bridge_submit", (name, ask))
         return bridge_api.BridgeSubmitResponse(message=ask.message, findings=[], sent=[], repeated=False)
 
     async def bridge_message(self, name: bridge_api.Format, seq: int) -> bridge_api.BridgeMessage:

@@ -47,7 +47,7 @@ def messages(daemon: Daemon, name: str, count: int, query: str = "") -> list[dic
     return found
 
 
-def hand_over(daemon: Daemon, name: str, message: Any, **more: Any) -> Any:
+def submit(daemon: Daemon, name: str, message: Any, **more: Any) -> Any:
     return daemon.post(f"/v1/bridge/{name}", text=message if name == "sacp" else json.dumps(message), **more)
 
 

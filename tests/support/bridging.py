@@ -51,7 +51,7 @@ def agent_map(names: Mapping[str, str]) -> tuple[str, ...]:
     return tuple(flag for name, peer in names.items() for flag in ("--bridge-agent", f"{name}={peer}"))
 
 
-def hand_over(daemon: Daemon, name: str, message: Any, **more: Any) -> Any:
+def submit(daemon: Daemon, name: str, message: Any, **more: Any) -> Any:
     """The API's answer to a message, handed over as the text that an agent writes."""
     return daemon.post(f"/v1/bridge/{name}", text=json.dumps(message, ensure_ascii=False), **more)
 

@@ -5,8 +5,15 @@ from typing import Any, Final, Literal
 
 import msgspec
 
-from aghbus.protocol.adapters.humaninloop.adapter import HumanInLoop, Options
-from aghbus.protocol.adapters.model import Arrival, Direction, Handed, Known, Place, Plan
+from aghbus.protocol.adapters.humaninloop.adapter import HumanInLoop, HumanInLoopOptions
+from aghbus.protocol.adapters.model import (
+    BridgeContext,
+    BridgedEnvelope,
+    BridgedMessage,
+    Delivered,
+    Direction,
+    SubmitPlan,
+)
 from aghbus.protocol.bodies import Say, Trace
 from aghbus.protocol.envelope import OPENING_KINDS, Envelope
 from aghbus.protocol.lifecycle import WorkView, after, opened_by, step
@@ -54,12 +61,12 @@ class Side:
         self.works: dict[str, WorkView] = {}
         self.crossings: list[Crossing] = []
 
-    def place(self, **named: Any) -> Place:
-        return Place(us=self.us, workspace_id="ws", channel="builders", now=NOW, **named)
+    def context(self, **named: Any) -> BridgeContext:
+        return BridgeContext(us=self.us, workspace_id="ws", channel="builders", now=NOW, **named)
 
     # the memory
 
-    def find(self, foreign_id: str, scope: str = "", direction: Direction | None = None) -> Known | None:
+    def find(self, foreign_id: str, scope: str = "", direction: Direction | None = None) -> BridgedMessage | None:
         found = [
             crossing
             for crossing in self.crossings
@@ -69,28 +76,28 @@ class Side:
         ]
         return self._known(found[-1]) if found else None
 
-    def arrived(self, foreign_id: str) -> list[Known]:
+    def arrived(self, foreign_id: str) -> list[BridgedMessage]:
         """The latest message of this id that arrived, whoever sent it."""
         found = self.find(foreign_id, direction="in")
         return [] if found is None else [found]
 
-    def last(self, scope: str) -> Known | None:
+    def last(self, scope: str) -> BridgedMessage | None:
         found = [crossing for crossing in self.crossings if crossing.message is not None and crossing.scope == scope]
         return self._known(found[-1]) if found else None
 
     def work(self, work_id: str) -> WorkView | None:
         return self.works.get(work_id)
 
-    def in_hand(self) -> tuple[WorkView, ...]:
+    def assigned_works(self) -> tuple[WorkView, ...]:
         return tuple(work for work in self.works.values() if work.target == self.us and not work.is_terminal)
 
-    def was_handed(self, work: WorkView) -> bool:
+    def was_delivered(self, work: WorkView) -> bool:
         return True
 
-    def reads_works(self) -> bool:
+    def received_works(self) -> bool:
         return True
 
-    def opening(self, work: WorkView) -> Known | None:
+    def opening(self, work: WorkView) -> BridgedMessage | None:
         for crossing in self.crossings:
             if crossing.envelope.id == work.opening_id and crossing.message is not None:
                 return self._known(crossing)
@@ -110,8 +117,8 @@ class Side:
                 return self.works.get(crossing.envelope.work_id or "") or True
         return None
 
-    def _known(self, crossing: Crossing) -> Known:
-        return Known(
+    def _known(self, crossing: Crossing) -> BridgedMessage:
+        return BridgedMessage(
             message=crossing.message,
             direction=crossing.direction,
             envelope_id=crossing.envelope.id,
@@ -122,17 +129,17 @@ class Side:
 
     # what the daemon does
 
-    def hand_over(self, message: Any, other: "Side", **named: Any) -> tuple[Plan, list[Handed]]:
+    def submit(self, message: Any, other: "Side", **named: Any) -> tuple[SubmitPlan, list[Delivered]]:
         """The plan, and what the other side's agent gets."""
         text = message if isinstance(message, bytes) else json.dumps(message).encode()
-        plan = self.adapter.hand_over(text, self.place(**named), self)
+        plan = self.adapter.submit(text, self.context(**named), self)
         if plan.refused:
             assert plan.drafts == ()
         if plan.refused or plan.repeats:
             return plan, []
         return plan, [self.send(draft, other, plan) for draft in plan.drafts]
 
-    def send(self, draft: Draft, other: "Side", plan: Plan | None = None) -> Handed:
+    def send(self, draft: Draft, other: "Side", plan: SubmitPlan | None = None) -> Delivered:
         """Through the protocol's own validator and lifecycle on both sides."""
         envelope = build(draft, NOW)
         apply_own(envelope, self.works.get(envelope.work_id or ""), None)
@@ -142,13 +149,13 @@ class Side:
         self.crossings.append(Crossing(envelope, "out", outcome, message, foreign_id, scope))
         return other.receive(envelope)
 
-    def receive(self, envelope: Envelope) -> Handed:
+    def receive(self, envelope: Envelope) -> Delivered:
         outcome = self.take(envelope)
-        arrival = Arrival(envelope=envelope, work=self.works.get(envelope.work_id or ""), outcome=outcome)
-        handed = self.adapter.hand_out(arrival, self.place(), self)
-        message = None if handed.native else handed.message
-        self.crossings.append(Crossing(envelope, "in", outcome, message, handed.foreign_id, handed.scope))
-        return handed
+        arrival = BridgedEnvelope(envelope=envelope, work=self.works.get(envelope.work_id or ""), outcome=outcome)
+        delivered = self.adapter.deliver(arrival, self.context(), self)
+        message = None if delivered.native else delivered.message
+        self.crossings.append(Crossing(envelope, "in", outcome, message, delivered.foreign_id, delivered.scope))
+        return delivered
 
     def take(self, envelope: Envelope) -> str | None:
         if envelope.work_id is None:
@@ -180,16 +187,16 @@ class Side:
         return msgspec.structs.replace(made, **more)
 
 
-def pair(options: Options | None = None) -> tuple[Side, Side]:
+def pair(options: HumanInLoopOptions | None = None) -> tuple[Side, Side]:
     adapter = HumanInLoop(options)
     return Side("flow", adapter), Side("checker", adapter)
 
 
 def opened(message: Any = SEED_INPUT) -> tuple[Side, Side, WorkView]:
     flow, checker = pair()
-    plan, _ = flow.hand_over(message, checker, target="checker")
+    plan, _ = flow.submit(message, checker, target="checker")
     assert plan.findings == ()
-    return flow, checker, checker.in_hand()[0]
+    return flow, checker, checker.assigned_works()[0]
 
 
 def output(**changed: Any) -> dict[str, Any]:
@@ -197,29 +204,29 @@ def output(**changed: Any) -> dict[str, Any]:
     return {**base, **changed}
 
 
-def rules(found: Plan | Handed) -> list[tuple[str, str, str]]:
+def rules(found: SubmitPlan | Delivered) -> list[tuple[str, str, str]]:
     return [(finding.severity, finding.rule, finding.path) for finding in found.findings]
 
 
-def say_of(plan: Plan) -> Say:
+def say_of(plan: SubmitPlan) -> Say:
     body = build(plan.drafts[0], NOW).body
     assert isinstance(body, Say)
     return body
 
 
-def trace_of(plan: Plan) -> Trace:
+def trace_of(plan: SubmitPlan) -> Trace:
     body = build(plan.drafts[0], NOW).body
     assert isinstance(body, Trace)
     return body
 
 
-def result_of(plan: Plan) -> Any:
+def result_of(plan: SubmitPlan) -> Any:
     result = trace_of(plan).result
     assert result is not None
     return msgspec.json.decode(result)
 
 
-def inside(handed: Handed) -> dict[str, Any]:
+def inside(delivered: Delivered) -> dict[str, Any]:
     """The message that the agent gets, which must be one."""
-    assert isinstance(handed.message, dict)
-    return handed.message
+    assert isinstance(delivered.message, dict)
+    return delivered.message

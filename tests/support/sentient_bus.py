@@ -6,7 +6,16 @@ from typing import Any, Final, Literal
 
 import msgspec
 
-from aghbus.protocol.adapters.model import Agents, Arrival, Direction, Finding, Handed, Known, Place, Plan
+from aghbus.protocol.adapters.model import (
+    AgentMap,
+    BridgeContext,
+    BridgedEnvelope,
+    BridgedMessage,
+    Delivered,
+    Direction,
+    Finding,
+    SubmitPlan,
+)
 from aghbus.protocol.adapters.sentient.adapter import Sentient, SentientOptions
 from aghbus.protocol.adapters.timestamps import read_timestamp
 from aghbus.protocol.effects import Advance, Open
@@ -61,22 +70,22 @@ class Peer:
     def __init__(self, name: str, user: str | None = None, names: dict[str, str] = NAMES) -> None:
         self.name = name
         self.adapter = Sentient(SentientOptions(user=user))
-        self.agents = Agents(names=names)
-        self.known: list[tuple[str, str, Known]] = []
+        self.agents = AgentMap(names=names)
+        self.known: list[tuple[str, str, BridgedMessage]] = []
         self.works: dict[str, WorkView] = {}
         self.own: dict[str, Envelope] = {}
-        self.handed: list[Handed] = []
+        self.delivered: list[Delivered] = []
 
-    def place(self, now: int = NOW, work_id: str | None = None) -> Place:
-        return Place(
+    def context(self, now: int = NOW, work_id: str | None = None) -> BridgeContext:
+        return BridgeContext(
             us=self.name, workspace_id=WORKSPACE, channel=CHANNEL, now=now, agents=self.agents, work_id=work_id
         )
 
-    def plan(self, message: Any, now: int = NOW, work_id: str | None = None) -> Plan:
+    def plan(self, message: Any, now: int = NOW, work_id: str | None = None) -> SubmitPlan:
         text = message if isinstance(message, bytes) else json.dumps(message).encode()
-        return self.adapter.hand_over(text, self.place(now, work_id), self)
+        return self.adapter.submit(text, self.context(now, work_id), self)
 
-    def commit(self, plan: Plan, now: int = NOW) -> list[Envelope]:
+    def commit(self, plan: SubmitPlan, now: int = NOW) -> list[Envelope]:
         """Build and send a plan's drafts through the protocol's own door."""
         assert not plan.refused, plan.findings
         if plan.repeats:
@@ -93,26 +102,26 @@ class Peer:
                 self.keep(plan.foreign_id, plan.scope, plan.message, "out", envelope)
         return envelopes
 
-    def receive(self, envelope: Envelope) -> Handed:
+    def receive(self, envelope: Envelope) -> Delivered:
         verdict = None
         if envelope.work_id is not None:
             work = self.works.get(envelope.work_id)
             verdict = step(work, envelope)
             assert verdict.outcome in ("opened", "advanced", "unchanged"), verdict
             self.works[envelope.work_id] = opened_by(envelope) if work is None else after(work, envelope, verdict)
-        arrival = Arrival(
+        arrival = BridgedEnvelope(
             envelope=envelope,
             work=self.works.get(envelope.work_id or ""),
             outcome=verdict.outcome if verdict else None,
         )
-        handed = self.adapter.hand_out(arrival, self.place(), self)
-        if handed.foreign_id is not None and envelope.kind in self.adapter.handed_kinds:
-            self.keep(handed.foreign_id, handed.scope, handed.message, "in", envelope)
-            self.handed.append(handed)
-        return handed
+        delivered = self.adapter.deliver(arrival, self.context(), self)
+        if delivered.foreign_id is not None and envelope.kind in self.adapter.delivered_kinds:
+            self.keep(delivered.foreign_id, delivered.scope, delivered.message, "in", envelope)
+            self.delivered.append(delivered)
+        return delivered
 
     def keep(self, foreign_id: str, scope: str, message: Any, direction: Direction, envelope: Envelope) -> None:
-        known = Known(
+        known = BridgedMessage(
             message=message, direction=direction, envelope_id=envelope.id, sender=envelope.sender, at=envelope.ts
         )
         self.known.append((foreign_id, scope, msgspec.structs.replace(known, work=self._stub(envelope))))
@@ -120,36 +129,36 @@ class Peer:
     def _stub(self, envelope: Envelope) -> WorkView | None:
         return self.works.get(envelope.work_id or "")
 
-    def _fresh(self, known: Known) -> Known:
+    def _fresh(self, known: BridgedMessage) -> BridgedMessage:
         work = self.works[known.work.work_id] if known.work is not None else None
         return msgspec.structs.replace(known, work=work)
 
-    def find(self, foreign_id: str, scope: str = "", direction: Direction | None = None) -> Known | None:
+    def find(self, foreign_id: str, scope: str = "", direction: Direction | None = None) -> BridgedMessage | None:
         for key, session, known in reversed(self.known):
             if key == foreign_id and scope in ("", session) and direction in (None, known.direction):
                 return self._fresh(known)
         return None
 
-    def arrived(self, foreign_id: str) -> list[Known]:
+    def arrived(self, foreign_id: str) -> list[BridgedMessage]:
         found = [known for key, _, known in reversed(self.known) if key == foreign_id and known.direction == "in"]
         return [self._fresh(known) for known in found]
 
-    def last(self, scope: str) -> Known | None:
+    def last(self, scope: str) -> BridgedMessage | None:
         return next((self._fresh(known) for _, session, known in reversed(self.known) if session == scope), None)
 
     def work(self, work_id: str) -> WorkView | None:
         return self.works.get(work_id)
 
-    def in_hand(self) -> tuple[WorkView, ...]:
+    def assigned_works(self) -> tuple[WorkView, ...]:
         return tuple(work for work in self.works.values() if work.target == self.name and not work.is_terminal)
 
-    def was_handed(self, work: WorkView) -> bool:
+    def was_delivered(self, work: WorkView) -> bool:
         return True
 
-    def reads_works(self) -> bool:
+    def received_works(self) -> bool:
         return True
 
-    def opening(self, work: WorkView) -> Known | None:
+    def opening(self, work: WorkView) -> BridgedMessage | None:
         return next((self._fresh(known) for _, _, known in self.known if known.envelope_id == work.opening_id), None)
 
     def answered(self, work: WorkView) -> str:
@@ -166,7 +175,7 @@ class Bus:
     def __init__(self, *peers: Peer) -> None:
         self.peers = {peer.name: peer for peer in peers}
 
-    def hand_over(self, name: str, message: Any, work_id: str | None = None) -> Plan:
+    def submit(self, name: str, message: Any, work_id: str | None = None) -> SubmitPlan:
         peer = self.peers[name]
         plan = peer.plan(message, work_id=work_id)
         for envelope in peer.commit(plan):

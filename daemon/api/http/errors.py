@@ -13,9 +13,8 @@ import msgspec
 
 from aghbus.daemon.api.http.asgi import CLOSE, Header
 from aghbus.daemon.base.logs import event
-from aghbus.daemon.bridge.refused import MessageRefused
 from aghbus.protocol.api.base import ErrorResponse
-from aghbus.protocol.api.bridge import MessageRefusedResponse
+from aghbus.protocol.api.bridge import MessageRefused, MessageRefusedResponse
 from aghbus.protocol.errors import NotFound, Refused, RequestError, Unavailable
 from aghbus.protocol.text import escape, shorten
 

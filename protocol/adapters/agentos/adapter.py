@@ -11,10 +11,10 @@ import msgspec
 from aghbus.protocol.adapters import common
 from aghbus.protocol.adapters.agentos.agents import peer_of
 from aghbus.protocol.adapters.agentos.log import life, record, to_plain
-from aghbus.protocol.adapters.agentos.message import NAME, Message, typed
+from aghbus.protocol.adapters.agentos.message import NAME, AgentOsMessage, typed
 from aghbus.protocol.adapters.agentos.native import native_message
 from aghbus.protocol.adapters.agentos.rules import RECOVERABLE, check
-from aghbus.protocol.adapters.agentos.works import Answered, answered_work, disagreement
+from aghbus.protocol.adapters.agentos.works import AnsweredWork, answered_work, disagreement
 from aghbus.protocol.adapters.attachments import (
     carried_message,
     cut_result,
@@ -24,7 +24,16 @@ from aghbus.protocol.adapters.attachments import (
     say_text,
 )
 from aghbus.protocol.adapters.derived_ids import envelope_id, legal_id, thread_id, work_id
-from aghbus.protocol.adapters.model import NOT_FOR_US, Arrival, Finding, Handed, Memory, Place, Plan
+from aghbus.protocol.adapters.model import (
+    NOT_DELIVERED,
+    BridgeContext,
+    BridgedEnvelope,
+    Delivered,
+    Finding,
+    MessageHistory,
+    SubmitPlan,
+    has_errors,
+)
 from aghbus.protocol.adapters.strict_json import read_json
 from aghbus.protocol.envelope import DISCOVERY_KINDS
 from aghbus.protocol.lifecycle import WorkView
@@ -43,63 +52,59 @@ class AgentOs:
     """The adapter of the format (model.Adapter). The message travels as it is: nothing in it is changed."""
 
     name: Final = NAME
-    handed_kinds: Final = frozenset({"say", "capability", "receipt", "trace"})
+    delivered_kinds: Final = frozenset({"say", "capability", "receipt", "trace"})
 
     def __init__(self, options: AgentOsOptions | None = None) -> None:
         self._options = options or AgentOsOptions()
 
-    def hand_over(self, text: bytes, place: Place, memory: Memory) -> Plan:
+    def submit(self, text: bytes, context: BridgeContext, history: MessageHistory) -> SubmitPlan:
         """A message of our agent, as one draft: a say or a trace."""
         value, findings = read_json(text)
         if findings:
-            return Plan(message=None, findings=findings)
-        findings = self._check(value, place.now)
-        if _has_error(findings):
+            return SubmitPlan(message=None, findings=findings)
+        findings = self._check(value, context.now)
+        if has_errors(findings):
             return _refused(value, findings)
         message = typed(value)
-        to = peer_of(message.to, place.agents, "/to")
-        findings += (*_ends(message, to, place), *common.conflict(memory, message.id, "", value, "/id"))
-        if _has_error(findings) or isinstance(to, Finding):
+        to = peer_of(message.to, context.agents, "/to")
+        findings += (*_ends(message, to, context), *common.conflict(history, message.id, "", value, "/id"))
+        if has_errors(findings) or isinstance(to, Finding):
             return _refused(value, findings)
-        about = _about(message, to, place, memory)
+        about = _about(message, to, context, history)
         if isinstance(about, Finding):
             return _refused(value, (*findings, about))
-        if about is None or about.work.initiator == place.us:
+        if about is None or about.work.initiator == context.us:
             findings += _cut_life(message)
-        draft = _draft(message, to, about, place, memory)
+        draft = _draft(message, to, about, context, history)
         draft = msgspec.structs.replace(draft, ext=extension(NAME, value, findings))
-        return _planned(value, message, findings, draft, about, place, memory)
+        return _planned(value, message, findings, draft, about, context, history)
 
-    def hand_out(self, arrival: Arrival, place: Place, memory: Memory) -> Handed:
+    def deliver(self, arrival: BridgedEnvelope, context: BridgeContext, history: MessageHistory) -> Delivered:
         """The message that an envelope carries, else one made from it; nothing for progress and for other receipts.
 
         What the lifecycle refused changed nothing, and is not handed out either.
         """
         if arrival.envelope.kind in DISCOVERY_KINDS:
-            return NOT_FOR_US
-        if memory.whole and arrival.outcome in ("ignored", "rejected"):
-            return NOT_FOR_US
+            return NOT_DELIVERED
+        if history.whole and arrival.outcome in ("ignored", "rejected"):
+            return NOT_DELIVERED
         value, faults = carried_message(NAME, arrival)
         if value is not None:
-            findings = self._check(value, place.now)
+            findings = self._check(value, context.now)
             faults = tuple(finding for finding in findings if finding.severity == "error")
-            faults = faults or disagreement(typed(value), arrival, place, memory)
+            faults = faults or disagreement(typed(value), arrival, context, history)
             if not faults:
-                return _handed(value, findings, place, memory, native=False)
-        made = native_message(arrival, place, memory)
+                return _handed(value, findings, context, history, native=False)
+        made = native_message(arrival, context, history)
         if made is None:
-            return Handed(message=None, findings=not_believed(faults))
+            return Delivered(message=None, findings=not_believed(faults))
         native, assumed = made
         lacks = (_softened(finding) for finding in self._check(native, arrival.envelope.ts))
-        return _handed(native, (*not_believed(faults), *assumed, *lacks), place, memory, native=True)
+        return _handed(native, (*not_believed(faults), *assumed, *lacks), context, history, native=True)
 
     def _check(self, value: Any, now: int) -> tuple[Finding, ...]:
         rules = check(value, now, strict=self._options.strict, manifest=self._options.manifest)
         return (*rules, *common.secrets_in(value))
-
-
-def _has_error(findings: tuple[Finding, ...]) -> bool:
-    return any(finding.severity == "error" for finding in findings)
 
 
 def _softened(finding: Finding) -> Finding:
@@ -107,60 +112,64 @@ def _softened(finding: Finding) -> Finding:
     return msgspec.structs.replace(finding, severity="warning")
 
 
-def _refused(value: Any, findings: tuple[Finding, ...]) -> Plan:
+def _refused(value: Any, findings: tuple[Finding, ...]) -> SubmitPlan:
     identifier = value.get("id") if isinstance(value, dict) else None
-    return Plan(message=value, findings=findings, foreign_id=identifier if isinstance(identifier, str) else None)
+    return SubmitPlan(message=value, findings=findings, foreign_id=identifier if isinstance(identifier, str) else None)
 
 
-def _ends(message: Message, to: str | Finding, place: Place) -> tuple[Finding, ...]:
+def _ends(message: AgentOsMessage, to: str | Finding, context: BridgeContext) -> tuple[Finding, ...]:
     """`from` must be the peer that hands it over (adapters.md, Agent map), `to` another one."""
     findings: list[Finding] = []
-    sender = peer_of(message.sender, place.agents, "/from", own=True)
+    sender = peer_of(message.sender, context.agents, "/from", own=True)
     if isinstance(sender, Finding):
         findings.append(sender)
-    elif sender != place.us:
-        findings.append(common.error("/from", "agent_map", f"is the agent of {sender}, but {place.us} hands it over"))
+    elif sender != context.us:
+        findings.append(common.error("/from", "agent_map", f"is the agent of {sender}, but {context.us} hands it over"))
     if isinstance(to, Finding):
         findings.append(to)
-    elif to == place.us:
+    elif to == context.us:
         findings.append(common.error("/to", "to_self", f"is {to}, which hands it over"))
     return tuple(findings)
 
 
-def _about(message: Message, to: str, place: Place, memory: Memory) -> Answered | Finding | None:
+def _about(
+    message: AgentOsMessage, to: str, context: BridgeContext, history: MessageHistory
+) -> AnsweredWork | Finding | None:
     """The work that an answer or an error is about; None for what is said, and for an error without a work."""
     if not message.answers and message.type != "error":
         return None
-    found = answered_work(message, to, place, memory)
+    found = answered_work(message, to, context, history)
     if found is None and message.answers:
         return common.error("/replyTo", "no_work", "there is no known work that this answers")
     return found
 
 
-def _cut_life(message: Message) -> tuple[Finding, ...]:
+def _cut_life(message: AgentOsMessage) -> tuple[Finding, ...]:
     """Spec section 5: nothing is fresh for longer than MAX_LIFETIME. Only says take their life from the ttl."""
     if message.ttl is None or message.ttl <= MAX_LIFETIME:
         return ()
     return (common.warning("/ttl", "ttl_cut", f"the envelope lives {MAX_LIFETIME} s, the longest life on the bus"),)
 
 
-def _draft(message: Message, to: str, about: Answered | None, place: Place, memory: Memory) -> Draft:
+def _draft(
+    message: AgentOsMessage, to: str, about: AnsweredWork | None, context: BridgeContext, history: MessageHistory
+) -> Draft:
     if about is None:
-        return _said(message, to, place, memory)
-    if message.answers and about.work.initiator == place.us:
-        return _answer_to_question(message, about, place)
-    return _reported(message, about, place)
+        return _said(message, to, context, history)
+    if message.answers and about.work.initiator == context.us:
+        return _answer_to_question(message, about, context)
+    return _reported(message, about, context)
 
 
-def _said(message: Message, to: str, place: Place, memory: Memory) -> Draft:
+def _said(message: AgentOsMessage, to: str, context: BridgeContext, history: MessageHistory) -> Draft:
     """What is told or asked; a type that asks opens work."""
-    identifier = envelope_id(NAME, "say", place.us, to, message.reply_to, message.id)
+    identifier = envelope_id(NAME, "say", context.us, to, message.reply_to, message.id)
     reply_to = None
     if message.reply_to is not None:
-        known = memory.find(message.reply_to)
+        known = history.find(message.reply_to)
         reply_to = known.envelope_id if known is not None else legal_id(message.reply_to)
     return common.say(
-        place,
+        context,
         to,
         identifier,
         _thread(message),
@@ -169,17 +178,17 @@ def _said(message: Message, to: str, place: Place, memory: Memory) -> Draft:
         reply_to=reply_to,
         causation_id=reply_to if message.type == "correction" else None,
         trace_id=_trace_id(message),
-        expires_at=_expires_at(message, place),
+        expires_at=_expires_at(message, context),
     )
 
 
-def _answer_to_question(message: Message, about: Answered, place: Place) -> Draft:
+def _answer_to_question(message: AgentOsMessage, about: AnsweredWork, context: BridgeContext) -> Draft:
     """The other side asked back (needs_input) on a work of ours: the answer is said within the work."""
     work = about.work
     return common.say(
-        place,
+        context,
         work.target,
-        envelope_id(NAME, "say", place.us, work.target, about.envelope_id, message.id),
+        envelope_id(NAME, "say", context.us, work.target, about.envelope_id, message.id),
         work.container,
         _say_body(message),
         workspace_id=work.workspace_id,
@@ -189,17 +198,17 @@ def _answer_to_question(message: Message, about: Answered, place: Place) -> Draf
         reply_to=about.envelope_id,
         causation_id=about.envelope_id,
         trace_id=_trace_id(message),
-        expires_at=_expires_at(message, place),
+        expires_at=_expires_at(message, context),
     )
 
 
-def _reported(message: Message, about: Answered, place: Place) -> Draft:
+def _reported(message: AgentOsMessage, about: AnsweredWork, context: BridgeContext) -> Draft:
     """The end of a work."""
-    to = about.work.other(place.us)
+    to = about.work.other(context.us)
     return common.trace(
-        place,
+        context,
         about.work,
-        envelope_id(NAME, "trace", place.us, to, about.envelope_id, message.id),
+        envelope_id(NAME, "trace", context.us, to, about.envelope_id, message.id),
         _failure(message) if message.type == "error" else _outcome(message),
         reply_to=about.envelope_id,
         causation_id=about.envelope_id,
@@ -207,11 +216,11 @@ def _reported(message: Message, about: Answered, place: Place) -> Draft:
     )
 
 
-def _say_body(message: Message) -> dict[str, Any]:
+def _say_body(message: AgentOsMessage) -> dict[str, Any]:
     return {"text": say_text(message.payload.content, None), "intent": message.type}
 
 
-def _outcome(message: Message) -> dict[str, Any]:
+def _outcome(message: AgentOsMessage) -> dict[str, Any]:
     content = message.payload.content
     evidence = msgspec.to_builtins(message.evidence) if message.evidence is not None else None
     body: dict[str, Any] = {"state": "completed", "result": cut_result({"content": content, "evidence": evidence})}
@@ -220,7 +229,7 @@ def _outcome(message: Message) -> dict[str, Any]:
     return body
 
 
-def _failure(message: Message) -> dict[str, Any]:
+def _failure(message: AgentOsMessage) -> dict[str, Any]:
     """`result.error`: the code, its details and whether trying again helps, by the error table where the message is silent."""
     content = message.payload.content
     fields = content if isinstance(content, dict) else {"message": content}
@@ -236,7 +245,7 @@ def _failure(message: Message) -> dict[str, Any]:
     }
 
 
-def _thread(message: Message) -> str:
+def _thread(message: AgentOsMessage) -> str:
     """`conversationId`, else `sessionId`; a message without either has a thread of its own."""
     context = message.context
     if context.conversation_id:
@@ -246,43 +255,45 @@ def _thread(message: Message) -> str:
     return thread_id(NAME, "message", message.id)
 
 
-def _trace_id(message: Message) -> str | None:
+def _trace_id(message: AgentOsMessage) -> str | None:
     request = message.context.request_id
     return legal_id(request) if request else None
 
 
-def _expires_at(message: Message, place: Place) -> int:
-    return place.now + (place.ttl if message.ttl is None else life(message.ttl))
+def _expires_at(message: AgentOsMessage, context: BridgeContext) -> int:
+    return context.now + (context.ttl if message.ttl is None else life(message.ttl))
 
 
 def _planned(
     value: Any,
-    message: Message,
+    message: AgentOsMessage,
     findings: tuple[Finding, ...],
     draft: Draft,
-    about: Answered | None,
-    place: Place,
-    memory: Memory,
-) -> Plan:
+    about: AnsweredWork | None,
+    context: BridgeContext,
+    history: MessageHistory,
+) -> SubmitPlan:
     """The plan, unless the work has ended; the same message again is noticed before that."""
-    plan = Plan(message=value, findings=findings, drafts=(draft,), foreign_id=message.id)
-    if memory.sent(draft.id) is not None:
+    plan = SubmitPlan(message=value, findings=findings, drafts=(draft,), foreign_id=message.id)
+    if history.sent(draft.id) is not None:
         return msgspec.structs.replace(plan, repeats=True)
     work: WorkView | None = about.work if about is not None else None
     if work is not None and work.is_terminal:
         ended = common.closed(work, "/replyTo" if message.reply_to is not None else "")
         return _refused(value, findings + ended)
-    question = memory.find(message.reply_to, "", "in") if message.reply_to is not None else None
-    return msgspec.structs.replace(plan, record=to_plain(record(message, "sent", place.now, question)))
+    question = history.find(message.reply_to, "", "in") if message.reply_to is not None else None
+    return msgspec.structs.replace(plan, record=to_plain(record(message, "sent", context.now, question)))
 
 
-def _handed(value: Any, findings: tuple[Finding, ...], place: Place, memory: Memory, *, native: bool) -> Handed:
+def _handed(
+    value: Any, findings: tuple[Finding, ...], context: BridgeContext, history: MessageHistory, *, native: bool
+) -> Delivered:
     message = typed(value)
-    question = memory.find(message.reply_to, "", "out") if message.reply_to is not None else None
-    return Handed(
+    question = history.find(message.reply_to, "", "out") if message.reply_to is not None else None
+    return Delivered(
         message=value,
         findings=findings,
         native=native,
         foreign_id=message.id,
-        record=to_plain(record(message, "received", place.now, question)),
+        record=to_plain(record(message, "received", context.now, question)),
     )

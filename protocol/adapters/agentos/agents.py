@@ -5,14 +5,14 @@ written and only when agentId holds no dot, so that every peer id has one readin
 agentId alone is the peer id then.
 """
 
-from aghbus.protocol.adapters.agentos.message import Identity
+from aghbus.protocol.adapters.agentos.message import AgentIdentifier
 from aghbus.protocol.adapters.common import error, warning
-from aghbus.protocol.adapters.model import Agents, Finding
+from aghbus.protocol.adapters.model import AgentMap, Finding
 from aghbus.protocol.identifiers import is_peer
 
 
-def peer_of(identity: Identity, agents: Agents, path: str, *, own: bool = False) -> str | Finding:
-    """The peer of an agent, or the error `agent_map` at `path`; `own` as for `Agents.peer_of`."""
+def peer_of(identity: AgentIdentifier, agents: AgentMap, path: str, *, own: bool = False) -> str | Finding:
+    """The peer of an agent, or the error `agent_map` at `path`; `own` as for `AgentMap.peer_of`."""
     names = (f"{identity.agent_id}/{identity.instance_id}", identity.agent_id)
     for name in names:
         if name in agents.names:
@@ -28,17 +28,17 @@ def peer_of(identity: Identity, agents: Agents, path: str, *, own: bool = False)
     return agents.peer_of(names[0], path, own=own)
 
 
-def identity_of(peer: str, agents: Agents) -> Identity:
+def identity_of(peer: str, agents: AgentMap) -> AgentIdentifier:
     """A peer as an agent: by its configured name, else its peer id cut at the first dot, else the peer id alone."""
     name = agents.name_of(peer)
     if name != peer:
         agent, slash, instance = name.partition("/")
-        return Identity(agent, instance) if slash else Identity(name, peer)
+        return AgentIdentifier(agent, instance) if slash else AgentIdentifier(name, peer)
     agent, _, instance = peer.partition(".")
-    return Identity(agent, instance) if instance else Identity(peer, "")
+    return AgentIdentifier(agent, instance) if instance else AgentIdentifier(peer, "")
 
 
-def reads_back(identity: Identity, peer: str, agents: Agents, path: str) -> tuple[Finding, ...]:
+def reads_back(identity: AgentIdentifier, peer: str, agents: AgentMap, path: str) -> tuple[Finding, ...]:
     """A warning when a message to this identity would not reach `peer`."""
     if peer_of(identity, agents, path) == peer:
         return ()

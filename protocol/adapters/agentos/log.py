@@ -4,8 +4,8 @@ from typing import Any, Final, Literal
 
 import msgspec
 
-from aghbus.protocol.adapters.agentos.message import Message
-from aghbus.protocol.adapters.model import Known
+from aghbus.protocol.adapters.agentos.message import AgentOsMessage
+from aghbus.protocol.adapters.model import BridgedMessage
 from aghbus.protocol.limits import MAX_LIFETIME
 
 LogDirection = Literal["sent", "received"]
@@ -32,7 +32,7 @@ class MessageLog(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     confidence_score: int | float
 
 
-class Record(msgspec.Struct, frozen=True, kw_only=True):
+class LogRecord(msgspec.Struct, frozen=True, kw_only=True):
     """What is kept of one message.
 
     `answers` is the id of the message that this one answers, else None. `waits` is how many seconds a question that was sent
@@ -49,7 +49,7 @@ def life(ttl: float) -> int:
     return MAX_LIFETIME if ttl >= MAX_LIFETIME else max(1, int(ttl) + (ttl > int(ttl)))
 
 
-def record(message: Message, direction: LogDirection, now: int, question: Known | None) -> Record:
+def record(message: AgentOsMessage, direction: LogDirection, now: int, question: BridgedMessage | None) -> LogRecord:
     """The record of a message that crosses at Unix second `now`; `question` is the message that it answers, if known.
 
     Its latency counts in seconds: `answering` knows better where the question's row is still there.
@@ -69,40 +69,40 @@ def record(message: Message, direction: LogDirection, now: int, question: Known 
         evidence_count=len(evidence.sources) if evidence is not None else 0,
         confidence_score=(evidence.confidence or 0) if evidence is not None else 0,
     )
-    return Record(
+    return LogRecord(
         row=row,
         answers=message.reply_to if replies else None,
         waits=life(message.ttl) if waits and message.ttl is not None else None,
     )
 
 
-def answering(kept: Record, asked_ms: int, at_ms: int) -> Record:
+def answering(kept: LogRecord, asked_ms: int, at_ms: int) -> LogRecord:
     """The record of an answer that crossed at `at_ms`, to a question that did at `asked_ms` (Unix milliseconds)."""
     return msgspec.structs.replace(kept, row=msgspec.structs.replace(kept.row, latency_ms=max(0, at_ms - asked_ms)))
 
 
-def timed_out(kept: Record) -> Record:
+def timed_out(kept: LogRecord) -> LogRecord:
     """The record of a question that nobody answered in time; its latency is the time that it waited."""
     row = msgspec.structs.replace(kept.row, status="timeout", latency_ms=(kept.waits or 0) * _MS)
-    return Record(row=row, answers=kept.answers)
+    return LogRecord(row=row, answers=kept.answers)
 
 
-def in_time(kept: Record, asked_ms: int, at_ms: int) -> Record | None:
+def in_time(kept: LogRecord, asked_ms: int, at_ms: int) -> LogRecord | None:
     """The record of a question that counted as timed out, when its answer had crossed before that but was read only now.
 
     `kept` crossed at `asked_ms`, the answer at `at_ms` (Unix milliseconds). None: nothing changes.
     """
     if kept.row.status != "timeout" or at_ms - asked_ms >= kept.row.latency_ms:
         return None
-    return Record(row=msgspec.structs.replace(kept.row, status="success", latency_ms=0), answers=kept.answers)
+    return LogRecord(row=msgspec.structs.replace(kept.row, status="success", latency_ms=0), answers=kept.answers)
 
 
-def to_plain(kept: Record) -> dict[str, Any]:
+def to_plain(kept: LogRecord) -> dict[str, Any]:
     """A record as JSON: `row` with the ten names of the schema, `answers`, `waits`."""
     plain: dict[str, Any] = msgspec.to_builtins(kept)
     return plain
 
 
-def from_plain(plain: Any) -> Record:
+def from_plain(plain: Any) -> LogRecord:
     """The reverse of `to_plain`; raises msgspec.ValidationError for anything else."""
-    return msgspec.convert(plain, Record)
+    return msgspec.convert(plain, LogRecord)

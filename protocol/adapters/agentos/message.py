@@ -17,7 +17,7 @@ OPENING_TYPES: Final = frozenset({"query", "command", "validation", "correction"
 """Types that ask for work (a validation only without `replyTo`): a say that opens it."""
 
 
-class Identity(msgspec.Struct, frozen=True, rename="camel"):
+class AgentIdentifier(msgspec.Struct, frozen=True, rename="camel"):
     """An AgentIdentifier: the agent's name in the manifest, and the instance of it that runs."""
 
     agent_id: str
@@ -33,7 +33,7 @@ class Payload(msgspec.Struct, frozen=True):
     encoding: str | None = None
 
 
-class Context(msgspec.Struct, frozen=True, rename="camel"):
+class AgentOsContext(msgspec.Struct, frozen=True, rename="camel"):
     """A MessageContext; every member may be missing here."""
 
     session_id: str | None = None
@@ -53,7 +53,7 @@ class Evidence(msgspec.Struct, frozen=True):
     provenance: list[Any] = msgspec.field(default_factory=list)
 
 
-class Message(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+class AgentOsMessage(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """An AgentMessage that passed the rules. `sender` is its `from`; `ttl` is in seconds.
 
     What the interface asks for and rule 1 does not may be None. Unknown members are not seen here: they stay in the JSON
@@ -63,12 +63,12 @@ class Message(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     id: str
     timestamp: str
     version: str
-    sender: Identity = msgspec.field(name="from")
-    to: Identity
+    sender: AgentIdentifier = msgspec.field(name="from")
+    to: AgentIdentifier
     type: str
     payload: Payload
     reply_to: str | None = None
-    context: Context = Context()
+    context: AgentOsContext = AgentOsContext()
     evidence: Evidence | None = None
     priority: str | None = None
     ttl: int | float | None = None
@@ -85,6 +85,6 @@ class Message(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
         return self.type in OPENING_TYPES and not self.answers
 
 
-def typed(value: dict[str, Any]) -> Message:
+def typed(value: dict[str, Any]) -> AgentOsMessage:
     """The message in a JSON object that `agentos_rules.check` found no error in; others raise msgspec.ValidationError."""
-    return msgspec.convert(value, Message)
+    return msgspec.convert(value, AgentOsMessage)

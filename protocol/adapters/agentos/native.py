@@ -10,12 +10,12 @@ from typing import Any, Final
 import msgspec
 
 from aghbus.protocol.adapters.agentos.agents import identity_of, reads_back
-from aghbus.protocol.adapters.agentos.message import Identity
+from aghbus.protocol.adapters.agentos.message import AgentIdentifier
 from aghbus.protocol.adapters.agentos.rules import RECOVERABLE
 from aghbus.protocol.adapters.attachments import compact, cut_text
 from aghbus.protocol.adapters.common import warning
 from aghbus.protocol.adapters.derived_ids import digest
-from aghbus.protocol.adapters.model import Arrival, Finding, Memory, Place
+from aghbus.protocol.adapters.model import BridgeContext, BridgedEnvelope, Finding, MessageHistory
 from aghbus.protocol.adapters.strict_json import check_value
 from aghbus.protocol.adapters.timestamps import utc
 from aghbus.protocol.bodies import Capability, Receipt, Say, Trace
@@ -45,17 +45,19 @@ def native_id(sender: str, envelope_id: str) -> str:
     return f"msg-{drawn[:8]}-{drawn[8:12]}-4{drawn[13:16]}-{variant}{drawn[17:20]}-{drawn[20:]}"
 
 
-def native_message(arrival: Arrival, place: Place, memory: Memory) -> tuple[dict[str, Any], tuple[Finding, ...]] | None:
+def native_message(
+    arrival: BridgedEnvelope, context: BridgeContext, history: MessageHistory
+) -> tuple[dict[str, Any], tuple[Finding, ...]] | None:
     """The message that stands for an envelope, and what had to be assumed; None when it says nothing to an agent."""
-    told = _told(arrival, place.us)
+    told = _told(arrival, context.us)
     if told is None:
         return None
     type, content, assumed = told
-    envelope, agents = arrival.envelope, place.agents
-    sender, us = identity_of(envelope.sender, agents), identity_of(place.us, agents)
+    envelope, agents = arrival.envelope, context.agents
+    sender, us = identity_of(envelope.sender, agents), identity_of(context.us, agents)
     content, as_text = _legible(content)
     message = _message(type, content, envelope, sender, us)
-    question = _question(arrival, memory)
+    question = _question(arrival, history)
     if question is not None:
         message["replyTo"] = question
     findings = (
@@ -63,20 +65,22 @@ def native_message(arrival: Arrival, place: Place, memory: Memory) -> tuple[dict
         *assumed,
         *as_text,
         *reads_back(sender, envelope.sender, agents, "/from"),
-        *reads_back(us, place.us, agents, "/to"),
+        *reads_back(us, context.us, agents, "/to"),
     )
     return message, findings
 
 
-def question_of(work: WorkView, memory: Memory) -> str:
+def question_of(work: WorkView, history: MessageHistory) -> str:
     """The id of the message that opened a work, as our agent knows it."""
-    opening = memory.opening(work)
+    opening = history.opening(work)
     if opening is not None and isinstance(opening.message, dict) and isinstance(opening.message.get("id"), str):
         return str(opening.message["id"])
     return native_id(work.initiator, work.opening_id)
 
 
-def _message(type: str, content: Any, envelope: Envelope, sender: Identity, us: Identity) -> dict[str, Any]:
+def _message(
+    type: str, content: Any, envelope: Envelope, sender: AgentIdentifier, us: AgentIdentifier
+) -> dict[str, Any]:
     return {
         "id": native_id(envelope.sender, envelope.id),
         "timestamp": utc(min(envelope.ts, _LAST_SECOND)),
@@ -103,7 +107,7 @@ def _message(type: str, content: Any, envelope: Envelope, sender: Identity, us: 
     }
 
 
-def _told(arrival: Arrival, us: str) -> tuple[str, Any, tuple[Finding, ...]] | None:
+def _told(arrival: BridgedEnvelope, us: str) -> tuple[str, Any, tuple[Finding, ...]] | None:
     """Type and content, and the findings about them."""
     envelope, work = arrival.envelope, arrival.work
     match envelope.body:
@@ -196,11 +200,11 @@ def _refused(body: Receipt, *, own: bool) -> dict[str, Any]:
     }
 
 
-def _question(arrival: Arrival, memory: Memory) -> str | None:
+def _question(arrival: BridgedEnvelope, history: MessageHistory) -> str | None:
     """`replyTo`: everything on a work answers the message that opened it; the opening itself answers nothing."""
     envelope, work = arrival.envelope, arrival.work
     if work is not None:
-        return None if work.opening_id == envelope.id else question_of(work, memory)
+        return None if work.opening_id == envelope.id else question_of(work, history)
     return envelope.reply_to if envelope.kind != "say" else None
 
 
@@ -213,6 +217,6 @@ def _legible(content: Any) -> tuple[Any, tuple[Finding, ...]]:
     )
 
 
-def _plain(identity: Identity) -> dict[str, str]:
+def _plain(identity: AgentIdentifier) -> dict[str, str]:
     plain: dict[str, str] = msgspec.to_builtins(identity)
     return plain

@@ -33,7 +33,16 @@ from aghbus.protocol.adapters.derived_ids import canonical, digest, envelope_id,
 from aghbus.protocol.adapters.humaninloop.files import FilePlan, plan_files
 from aghbus.protocol.adapters.humaninloop.native import input_of, output_of
 from aghbus.protocol.adapters.humaninloop.shape import Kind, check_input, check_output, kind_of, state_of
-from aghbus.protocol.adapters.model import NOT_FOR_US, Arrival, Finding, Handed, Memory, Place, Plan
+from aghbus.protocol.adapters.model import (
+    NOT_DELIVERED,
+    BridgeContext,
+    BridgedEnvelope,
+    Delivered,
+    Finding,
+    MessageHistory,
+    SubmitPlan,
+    has_errors,
+)
 from aghbus.protocol.adapters.strict_json import read_json
 from aghbus.protocol.bodies import Capability, Receipt, Say, Trace
 from aghbus.protocol.identifiers import is_peer
@@ -47,7 +56,7 @@ _REPORTED: Final = frozenset({"completed", "failed", "canceled", "needs_input"})
 _Findings = tuple[Finding, ...]
 
 
-class Options(msgspec.Struct, frozen=True, kw_only=True):
+class HumanInLoopOptions(msgspec.Struct, frozen=True, kw_only=True):
     """`feature_root`: the prefix to strip from artifact paths where the input envelope of a work is not known or names none."""
 
     feature_root: str | None = None
@@ -58,60 +67,64 @@ class HumanInLoop:
 
     name: Final = NAME
 
-    def __init__(self, options: Options | None = None) -> None:
-        self.options = options or Options()
+    def __init__(self, options: HumanInLoopOptions | None = None) -> None:
+        self.options = options or HumanInLoopOptions()
 
-    def hand_over(self, text: bytes, place: Place, memory: Memory) -> Plan:
+    def submit(self, text: bytes, context: BridgeContext, history: MessageHistory) -> SubmitPlan:
         """An input envelope becomes a say, an output envelope a trace (adapters.md, humaninloop)."""
         message, faults = read_json(text)
         if faults:
-            return Plan(message=None, findings=faults)
+            return SubmitPlan(message=None, findings=faults)
         kind = kind_of(message)
         if isinstance(kind, Finding):
-            return Plan(message=message, findings=(kind,))
+            return SubmitPlan(message=message, findings=(kind,))
         findings = (check_input if kind == "input" else check_output)(message) + secrets_in(message)
-        if _refuses(findings):
-            return Plan(message=message, findings=findings)
+        if has_errors(findings):
+            return SubmitPlan(message=message, findings=findings)
         if kind == "output":
-            return self._report(message, findings, place, memory)
-        return _open_or_continue(message, findings, place, memory)
+            return self._report(message, findings, context, history)
+        return _open_or_continue(message, findings, context, history)
 
-    def hand_out(self, arrival: Arrival, place: Place, memory: Memory) -> Handed:
+    def deliver(self, arrival: BridgedEnvelope, context: BridgeContext, history: MessageHistory) -> Delivered:
         """Says and capabilities are inputs; traces that end a work or ask, and receipts that end one, are outputs."""
         body = arrival.envelope.body
         if arrival.outcome in ("ignored", "rejected"):
-            return NOT_FOR_US
+            return NOT_DELIVERED
         match body:
             case Say():
-                message, doubts = self._carried("input", arrival, memory)
+                message, doubts = self._carried("input", arrival, history)
                 return (
-                    _whole(message, doubts) if message is not None else _native(input_of(arrival, body, memory), doubts)
+                    _whole(message, doubts)
+                    if message is not None
+                    else _native(input_of(arrival, body, history), doubts)
                 )
             case Capability() if arrival.envelope.work_id is not None:
-                return _native(input_of(arrival, body, memory))
+                return _native(input_of(arrival, body, history))
             case Trace() if body.state in _REPORTED:
                 scope = arrival.envelope.container or ""
-                message, doubts = self._carried("output", arrival, memory)
+                message, doubts = self._carried("output", arrival, history)
                 if message is not None:
                     return _whole(message, doubts, scope)
                 return _native(output_of(arrival, body), doubts, scope)
-            case Receipt() if receipt_ends(body, arrival.work, place):
+            case Receipt() if receipt_ends(body, arrival.work, context):
                 return _native(output_of(arrival, body), scope=arrival.envelope.container or "")
-        return NOT_FOR_US
+        return NOT_DELIVERED
 
-    def _report(self, message: dict[str, Any], findings: _Findings, place: Place, memory: Memory) -> Plan:
+    def _report(
+        self, message: dict[str, Any], findings: _Findings, context: BridgeContext, history: MessageHistory
+    ) -> SubmitPlan:
         """The trace of an output envelope on the work in hand."""
         foreign_id = digest("output", canonical(message))
-        work = _reported_work(foreign_id, place, memory)
+        work = _reported_work(foreign_id, context, history)
         if isinstance(work, Finding):
-            return Plan(message=message, findings=(*findings, work))
-        files = self._files(message, work, memory)
-        answered = memory.answered(work)
-        message_id = next_id(NAME, "trace", place, work, memory, canonical(message))
-        repeats = memory.sent(message_id) is not None
-        findings += (*files.findings, *not_ours(work, place.us), *(() if repeats else closed(work)))
-        if _refuses(findings):
-            return Plan(message=message, findings=findings)
+            return SubmitPlan(message=message, findings=(*findings, work))
+        files = self._files(message, work, history)
+        answered = history.answered(work)
+        message_id = next_id(NAME, "trace", context, work, history, canonical(message))
+        repeats = history.sent(message_id) is not None
+        findings += (*files.findings, *not_ours(work, context.us), *(() if repeats else closed(work)))
+        if has_errors(findings):
+            return SubmitPlan(message=message, findings=findings)
         body: dict[str, Any] = {
             "state": state_of(message),
             "message": cut_text(message["summary"]),
@@ -122,7 +135,7 @@ class HumanInLoop:
             body["artifact_refs"] = references
         findings += shortened
         draft = trace(
-            place,
+            context,
             work,
             message_id,
             body,
@@ -130,7 +143,7 @@ class HumanInLoop:
             causation_id=answered,
             ext=extension(NAME, message, findings),
         )
-        return Plan(
+        return SubmitPlan(
             message=message,
             findings=findings,
             drafts=(draft,),
@@ -139,20 +152,22 @@ class HumanInLoop:
             scope=work.container,
         )
 
-    def _files(self, message: dict[str, Any], work: WorkView | None, memory: Memory) -> FilePlan:
-        known = memory.opening(work) if work is not None else None
+    def _files(self, message: dict[str, Any], work: WorkView | None, history: MessageHistory) -> FilePlan:
+        known = history.opening(work) if work is not None else None
         return plan_files(message, self.options.feature_root, known.message if known is not None else None)
 
-    def _carried(self, kind: Kind, arrival: Arrival, memory: Memory) -> tuple[dict[str, Any] | None, _Findings]:
+    def _carried(
+        self, kind: Kind, arrival: BridgedEnvelope, history: MessageHistory
+    ) -> tuple[dict[str, Any] | None, _Findings]:
         """The message that an envelope carries with its warnings; None, and why, when it carries none that holds."""
         value, doubts = carried_message(NAME, arrival)
         if value is None:
             return None, not_believed(doubts)
-        found = self._judged(kind, value, arrival, memory)
+        found = self._judged(kind, value, arrival, history)
         errors = tuple(finding for finding in found if finding.severity == "error")
         return (None, not_believed(errors)) if errors else (value, found)
 
-    def _judged(self, kind: Kind, value: Any, arrival: Arrival, memory: Memory) -> _Findings:
+    def _judged(self, kind: Kind, value: Any, arrival: BridgedEnvelope, history: MessageHistory) -> _Findings:
         """Everything that is wrong with a carried message, also as that of this envelope: kind and state must agree."""
         named = kind_of(value)
         if isinstance(named, Finding):
@@ -160,91 +175,101 @@ class HumanInLoop:
         if named != kind:
             return (error("", "carried_kind", f"an {named} envelope does not belong into a {arrival.envelope.kind}"),)
         findings = (check_input if kind == "input" else check_output)(value) + secrets_in(value)
-        if kind == "input" or _refuses(findings):
+        if kind == "input" or has_errors(findings):
             return findings
         body = arrival.envelope.body
         if isinstance(body, Trace) and body.state != state_of(value):
             findings += (error("/recommendation", "carried_state", f"means {state_of(value)}, the trace {body.state}"),)
-        return findings + self._files(value, arrival.work, memory).findings
+        return findings + self._files(value, arrival.work, history).findings
 
 
-def _reported_work(foreign_id: str, place: Place, memory: Memory) -> WorkView | Finding:
+def _reported_work(foreign_id: str, context: BridgeContext, history: MessageHistory) -> WorkView | Finding:
     """The work in hand; when there is none, the one that the same output ended before, so that it is a repetition."""
-    work = work_in_hand(place, memory)
+    work = work_in_hand(context, history)
     if not isinstance(work, Finding) or work.rule != "no_work":
         return work
-    earlier = memory.find(foreign_id, direction="out")
+    earlier = history.find(foreign_id, direction="out")
     return earlier.work if earlier is not None and earlier.work is not None else work
 
 
-def _open_or_continue(message: dict[str, Any], findings: _Findings, place: Place, memory: Memory) -> Plan:
+def _open_or_continue(
+    message: dict[str, Any], findings: _Findings, context: BridgeContext, history: MessageHistory
+) -> SubmitPlan:
     """The say of an input envelope: in the work that the caller named, when we opened that, else opening one."""
     named = None
-    if place.work_id is not None:
-        named = memory.work(place.work_id)
+    if context.work_id is not None:
+        named = history.work(context.work_id)
         if named is None:
-            unknown = error("", "unknown_work", f"no work {place.work_id!r} is known here")
-            return Plan(message=message, findings=(*findings, unknown))
-        if named.initiator == place.us:
-            return _continue(message, findings, named, place, memory)
-    faults = _bad_target(place)
+            unknown = error("", "unknown_work", f"no work {context.work_id!r} is known here")
+            return SubmitPlan(message=message, findings=(*findings, unknown))
+        if named.initiator == context.us:
+            return _continue(message, findings, named, context, history)
+    faults = _bad_target(context)
     if faults:
-        return Plan(message=message, findings=findings + faults)
-    return _open(message, findings, named, place, memory)
+        return SubmitPlan(message=message, findings=findings + faults)
+    return _open(message, findings, named, context, history)
 
 
-def _open(message: dict[str, Any], findings: _Findings, in_hand: WorkView | None, place: Place, memory: Memory) -> Plan:
+def _open(
+    message: dict[str, Any],
+    findings: _Findings,
+    in_hand: WorkView | None,
+    context: BridgeContext,
+    history: MessageHistory,
+) -> SubmitPlan:
     """A say that opens work; `in_hand` is the work of ours that it is done for."""
-    message_id, repeats = _opening_id(canonical(message), place, memory)
+    message_id, repeats = _opening_id(canonical(message), context, history)
     body, shortened = _say_body(message)
     findings += shortened
-    context = message["context"]
+    input_context = message["context"]
     draft = say(
-        place,
-        place.target or "",
+        context,
+        context.target or "",
         message_id,
-        thread_id(NAME, context["feature_id"], context["workflow"]),
+        thread_id(NAME, input_context["feature_id"], input_context["workflow"]),
         body,
         work_id=work_id(message_id),
         causation_id=in_hand.opening_id if in_hand is not None else None,
         ext=extension(NAME, message, findings),
     )
-    return Plan(message=message, findings=findings, drafts=(draft,), repeats=repeats)
+    return SubmitPlan(message=message, findings=findings, drafts=(draft,), repeats=repeats)
 
 
-def _opening_id(content: bytes, place: Place, memory: Memory) -> tuple[str, bool]:
+def _opening_id(content: bytes, context: BridgeContext, history: MessageHistory) -> tuple[str, bool]:
     """The id of an opening, and whether it was sent before: equal content is the same opening only while its work is open.
 
     After that it is the next one, whose id also hashes the id of the one before.
     """
     before: str | None = None
     while True:
-        message_id = envelope_id(NAME, "say", place.us, place.target, before, content, place.key)
-        sent = memory.sent(message_id)
+        message_id = envelope_id(NAME, "say", context.us, context.target, before, content, context.key)
+        sent = history.sent(message_id)
         if sent is None:
             return message_id, False
-        if sent is True or not (sent.is_terminal or sent.channel != place.channel):
+        if sent is True or not (sent.is_terminal or sent.channel != context.channel):
             return message_id, True
         before = message_id
 
 
-def _continue(message: dict[str, Any], findings: _Findings, work: WorkView, place: Place, memory: Memory) -> Plan:
+def _continue(
+    message: dict[str, Any], findings: _Findings, work: WorkView, context: BridgeContext, history: MessageHistory
+) -> SubmitPlan:
     """A say in a work that we opened: the answer to its newest trace."""
-    answered = memory.answered(work)
-    message_id = next_id(NAME, "say", place, work, memory, canonical(message))
-    repeats = memory.sent(message_id) is not None
+    answered = history.answered(work)
+    message_id = next_id(NAME, "say", context, work, history, canonical(message))
+    repeats = history.sent(message_id) is not None
     if not repeats:
         findings += closed(work)
-    if place.target not in (None, work.target):
+    if context.target not in (None, work.target):
         findings += (
             error("", "target_mismatch", f"work {work.work_id} is done by {work.target}: name no other target"),
         )
-    if _refuses(findings):
-        return Plan(message=message, findings=findings)
+    if has_errors(findings):
+        return SubmitPlan(message=message, findings=findings)
     body, shortened = _say_body(message)
     findings += shortened
     draft = say(
-        place,
+        context,
         work.target,
         message_id,
         work.container,
@@ -257,30 +282,31 @@ def _continue(message: dict[str, Any], findings: _Findings, work: WorkView, plac
         causation_id=answered,
         ext=extension(NAME, message, findings),
     )
-    return Plan(message=message, findings=findings, drafts=(draft,), repeats=repeats)
+    return SubmitPlan(message=message, findings=findings, drafts=(draft,), repeats=repeats)
 
 
-def _bad_target(place: Place) -> _Findings:
+def _bad_target(context: BridgeContext) -> _Findings:
     """The error when an opening has nobody to go to: agents of this format do not know the graph, the caller does."""
-    if place.target is None:
+    if context.target is None:
         return (
             error("", "no_target", "opens work, but for whom? Name the peer (API: `target`; aghctl: --target PEER)"),
         )
-    if not is_peer(place.target):
-        return (error("", "bad_target", f"the target {place.target!r} is no peer id"),)
-    if place.target == place.us:
+    if not is_peer(context.target):
+        return (error("", "bad_target", f"the target {context.target!r} is no peer id"),)
+    if context.target == context.us:
         return (error("", "bad_target", "the target is this peer itself: a work needs another one"),)
     return ()
 
 
 def _say_body(message: dict[str, Any]) -> tuple[dict[str, Any], _Findings]:
     """Text in one line, action as intent, paths as artifacts (adapters.md, humaninloop)."""
-    context, action = message["context"], message["task"]["action"]
+    input_context, action = message["context"], message["task"]["action"]
     workflow, name, feature = (
-        shorten(escape(text), _MOST_OF_A_NAME) for text in (context["workflow"], action, context["feature_id"])
+        shorten(escape(text), _MOST_OF_A_NAME)
+        for text in (input_context["workflow"], action, input_context["feature_id"])
     )
     body: dict[str, Any] = {
-        "text": f"{workflow}: {name} {feature}, iteration {context['iteration']}",
+        "text": f"{workflow}: {name} {feature}, iteration {input_context['iteration']}",
         "intent": cut_text(action),
     }
     paths = [{"type": "path", "name": key, "path": value} for key, value in message["paths"].items()]
@@ -312,14 +338,10 @@ def _fitting(entries: list[dict[str, Any]], path: str, member: str) -> tuple[lis
     return entries, ()
 
 
-def _whole(message: Any, findings: _Findings, scope: str = "") -> Handed:
-    return Handed(message=message, findings=findings, scope=scope)
+def _whole(message: Any, findings: _Findings, scope: str = "") -> Delivered:
+    return Delivered(message=message, findings=findings, scope=scope)
 
 
-def _native(made: tuple[dict[str, Any], _Findings], doubts: _Findings = (), scope: str = "") -> Handed:
+def _native(made: tuple[dict[str, Any], _Findings], doubts: _Findings = (), scope: str = "") -> Delivered:
     message, findings = made
-    return Handed(message=message, findings=doubts + findings, native=True, scope=scope)
-
-
-def _refuses(findings: _Findings) -> bool:
-    return any(finding.severity == "error" for finding in findings)
+    return Delivered(message=message, findings=doubts + findings, native=True, scope=scope)

@@ -13,7 +13,7 @@ import msgspec
 
 from aghbus.protocol.adapters.common import error, warning
 from aghbus.protocol.adapters.humaninloop.shape import feature_root_of
-from aghbus.protocol.adapters.model import Finding
+from aghbus.protocol.adapters.model import Finding, has_errors
 from aghbus.protocol.adapters.strict_json import pointer
 
 _MOST_FINDINGS: Final = 100  # ours, of one message: the rest would only repeat itself
@@ -66,7 +66,7 @@ def plan_files(message: dict[str, Any], feature_root: str | None = None, opening
     for index, artifact in enumerate(message["artifacts"]):
         where = pointer("artifacts", index, "path")
         segments, faults = _judge(artifact["path"], root, where)
-        if not any(fault.severity == "error" for fault in faults):
+        if not has_errors(faults):
             faults += taken.add(segments, where)
         findings += faults
         files.append(PlannedFile(segments, artifact["operation"], artifact["content"]))

@@ -12,7 +12,7 @@ from aghbus.protocol.adapters.attachments import cut_text
 from aghbus.protocol.adapters.common import warning
 from aghbus.protocol.adapters.humaninloop.files import plan_files
 from aghbus.protocol.adapters.humaninloop.shape import check_input, check_output
-from aghbus.protocol.adapters.model import Arrival, Finding, Memory
+from aghbus.protocol.adapters.model import BridgedEnvelope, Finding, MessageHistory, has_errors
 from aghbus.protocol.adapters.strict_json import check_value
 from aghbus.protocol.bodies import Capability, Receipt, Say, Trace
 from aghbus.protocol.text import has_control, is_blank
@@ -22,12 +22,12 @@ NATIVE_WORKFLOW: Final = "native"  # ours: a native envelope belongs to no workf
 _Made = tuple[dict[str, Any], tuple[Finding, ...]]
 
 
-def input_of(arrival: Arrival, body: Say | Capability, memory: Memory) -> _Made:
+def input_of(arrival: BridgedEnvelope, body: Say | Capability, history: MessageHistory) -> _Made:
     """A valid input envelope for a say or a capability, and what did not fit.
 
     In a work that an input envelope opened, context and paths are that one's; else the feature is the thread or room.
     """
-    opening = _opening_of(arrival, memory)
+    opening = _opening_of(arrival, history)
     context = opening["context"] if opening is not None else _context(arrival)
     paths: dict[str, str] = dict(opening["paths"]) if opening is not None else {}
     findings: tuple[Finding, ...] = ()
@@ -38,7 +38,7 @@ def input_of(arrival: Arrival, body: Say | Capability, memory: Memory) -> _Made:
     else:
         action, params = "capability", {"capability": _record(body)}
     message: dict[str, Any] = {"context": context, "paths": paths, "task": {"action": action, "params": params}}
-    notes = _last_notes(arrival, memory)
+    notes = _last_notes(arrival, history)
     if notes:
         message["prior_context"] = notes
     if arrival.envelope.work_id is None:
@@ -46,7 +46,7 @@ def input_of(arrival: Arrival, body: Say | Capability, memory: Memory) -> _Made:
     return message, findings
 
 
-def output_of(arrival: Arrival, body: Trace | Receipt) -> _Made:
+def output_of(arrival: BridgedEnvelope, body: Trace | Receipt) -> _Made:
     """A valid output envelope for a trace that ends a work or asks for input, or for the receipt that ended it."""
     if isinstance(body, Receipt):
         reason = ": ".join(part for part in (body.status, body.reason_code, body.detail) if part)
@@ -73,10 +73,10 @@ def output_of(arrival: Arrival, body: Trace | Receipt) -> _Made:
     return message, findings
 
 
-def _opening_of(arrival: Arrival, memory: Memory) -> dict[str, Any] | None:
+def _opening_of(arrival: BridgedEnvelope, history: MessageHistory) -> dict[str, Any] | None:
     """The input envelope that opened the work of an envelope, when there is one and it holds."""
-    known = memory.opening(arrival.work) if arrival.work is not None else None
-    if known is None or any(fault.severity == "error" for fault in check_input(known.message)):
+    known = history.opening(arrival.work) if arrival.work is not None else None
+    if known is None or has_errors(check_input(known.message)):
         return None
     opening: dict[str, Any] = known.message
     return opening
@@ -93,13 +93,13 @@ def _recommended(state: str, *, wants_retry: bool) -> str:
     return "retry" if state == "failed" and wants_retry else "escalate"
 
 
-def _context(arrival: Arrival) -> dict[str, Any]:
+def _context(arrival: BridgedEnvelope) -> dict[str, Any]:
     return {"feature_id": arrival.envelope.container or "", "workflow": NATIVE_WORKFLOW, "iteration": 1}
 
 
-def _last_notes(arrival: Arrival, memory: Memory) -> list[str]:
+def _last_notes(arrival: BridgedEnvelope, history: MessageHistory) -> list[str]:
     """Notes of the last result in this thread (seed 001: notes are context for the next agent)."""
-    known = memory.last(arrival.envelope.container or "")
+    known = history.last(arrival.envelope.container or "")
     notes = known.message.get("notes") if known is not None and isinstance(known.message, dict) else None
     return list(notes) if _are_strings(notes) else []
 
@@ -147,10 +147,7 @@ def _take_result(message: dict[str, Any], result: Any) -> Any:
 
 
 def _has_errors(message: dict[str, Any]) -> bool:
-    shape = check_output(message)
-    if any(finding.severity == "error" for finding in shape):
-        return True
-    return any(finding.severity == "error" for finding in plan_files(message).findings)
+    return has_errors(check_output(message)) or has_errors(plan_files(message).findings)
 
 
 def _record(body: Capability) -> dict[str, Any]:

@@ -12,8 +12,15 @@ import msgspec
 from aghbus.protocol.adapters import common
 from aghbus.protocol.adapters.attachments import cut_result, cut_text, extension, say_text
 from aghbus.protocol.adapters.derived_ids import canonical, digest, envelope_id, thread_id, work_id
-from aghbus.protocol.adapters.model import Arrival, Finding, Handed, Memory, Place, Plan
-from aghbus.protocol.adapters.sacp.guardrails import Guardrail, Guards
+from aghbus.protocol.adapters.model import (
+    BridgeContext,
+    BridgedEnvelope,
+    Delivered,
+    Finding,
+    MessageHistory,
+    SubmitPlan,
+)
+from aghbus.protocol.adapters.sacp.guardrails import Guardrail, GuardrailSet
 from aghbus.protocol.adapters.sacp.reply import handed_response, handed_text
 from aghbus.protocol.adapters.sacp.schema import STATE_OF, fallback
 from aghbus.protocol.adapters.sacp.text import Extracted, extract
@@ -37,33 +44,38 @@ class Sacp:
 
     def __init__(self, options: SacpOptions | None = None) -> None:
         self._options = options or SacpOptions()
-        self._guards = Guards(self._options.guardrails)
+        self._guards = GuardrailSet(self._options.guardrails)
 
-    def hand_over(self, text: bytes, place: Place, memory: Memory) -> Plan:
+    def submit(self, text: bytes, context: BridgeContext, history: MessageHistory) -> SubmitPlan:
         """What our agent wrote, as UTF-8 text of any shape.
 
         On a work that our agent was given: its response. With a target and no work named, or on a work that our agent
         opened: words for the other side, as a say.
         """
         words, findings = _decoded(text)
-        if place.work_id is None and place.target is not None:
-            return _opening(words, findings, place.target, place, memory)
-        work = _work_of(words, place, memory)
-        if isinstance(work, WorkView) and work.initiator == place.us:
-            return _continuing(words, findings, work, place, memory)
-        return self._response(words, findings, work, place, memory)
+        if context.work_id is None and context.target is not None:
+            return _opening(words, findings, context.target, context, history)
+        work = _work_of(words, context, history)
+        if isinstance(work, WorkView) and work.initiator == context.us:
+            return _continuing(words, findings, work, context, history)
+        return self._response(words, findings, work, context, history)
 
-    def hand_out(self, arrival: Arrival, place: Place, memory: Memory) -> Handed:
+    def deliver(self, arrival: BridgedEnvelope, context: BridgeContext, history: MessageHistory) -> Delivered:
         """The words of a say or capability as a string; the end or question of a work as a response object."""
         if arrival.outcome in ("ignored", "rejected"):
-            return Handed(message=None)
+            return Delivered(message=None)
         if arrival.envelope.kind in ("say", "capability"):
             return handed_text(arrival)
-        return handed_response(arrival, place)
+        return handed_response(arrival, context)
 
     def _response(
-        self, words: str, findings: tuple[Finding, ...], work: WorkView | Finding, place: Place, memory: Memory
-    ) -> Plan:
+        self,
+        words: str,
+        findings: tuple[Finding, ...],
+        work: WorkView | Finding,
+        context: BridgeContext,
+        history: MessageHistory,
+    ) -> SubmitPlan:
         extracted = extract(words)
         original = _response_of(extracted, words)
         guarded, hits = self._guards.apply(original)
@@ -72,13 +84,13 @@ class Sacp:
         if isinstance(work, Finding):
             findings += (work,)
         else:
-            findings += common.not_ours(work, place.us)
-        plan = Plan(message=sent, findings=findings, foreign_id=_content_id(original))
+            findings += common.not_ours(work, context.us)
+        plan = SubmitPlan(message=sent, findings=findings, foreign_id=_content_id(original))
         if isinstance(work, WorkView) and not plan.refused:
-            message_id = common.next_id(NAME, "trace", place, work, memory, canonical(original))
-            plan = _answered(plan, common.trace(place, work, message_id, _trace_body(sent)), work, place, memory)
-        where = work.work_id if isinstance(work, WorkView) else place.work_id
-        return msgspec.structs.replace(plan, record=_audit_row(words, extracted, original, plan, place, where))
+            message_id = common.next_id(NAME, "trace", context, work, history, canonical(original))
+            plan = _answered(plan, common.trace(context, work, message_id, _trace_body(sent)), work, context, history)
+        where = work.work_id if isinstance(work, WorkView) else context.work_id
+        return msgspec.structs.replace(plan, record=_audit_row(words, extracted, original, plan, context, where))
 
     def _on_the_wire(self, response: dict[str, Any]) -> tuple[dict[str, Any], tuple[Finding, ...]]:
         if self._options.wire_thought or not response["thought"]:
@@ -88,12 +100,17 @@ class Sacp:
 
 
 def _audit_row(
-    words: str, extracted: Extracted, original: dict[str, Any], plan: Plan, place: Place, work: str | None
+    words: str,
+    extracted: Extracted,
+    original: dict[str, Any],
+    plan: SubmitPlan,
+    context: BridgeContext,
+    work: str | None,
 ) -> dict[str, Any]:
     """The row of the audit table (section 9.2): what was written, what was understood, what travels. `at` is in Unix seconds."""
     return {
-        "at": place.now,
-        "peer": place.us,
+        "at": context.now,
+        "peer": context.us,
         "work_id": work,
         "envelope_id": plan.drafts[0].id if plan.drafts else None,
         "status": plan.message["status"],
@@ -129,11 +146,11 @@ def _sanitized(extracted: Extracted) -> tuple[Finding, ...]:
     return (*faults, common.warning("", "fallback", "no response was found: the text is wrapped as a failure"))
 
 
-def _work_of(words: str, place: Place, memory: Memory) -> WorkView | Finding:
+def _work_of(words: str, context: BridgeContext, history: MessageHistory) -> WorkView | Finding:
     """The work in hand. Where none is open any more, the one that the very same response went to: it is then a repetition."""
-    work = common.work_in_hand(place, memory)
+    work = common.work_in_hand(context, history)
     if isinstance(work, Finding) and work.rule == "no_work":
-        before = memory.find(_content_id(_response_of(extract(words), words)), "", "out")
+        before = history.find(_content_id(_response_of(extract(words), words)), "", "out")
         if before is not None and before.work is not None:
             return before.work
         return msgspec.structs.replace(work, message=f"{work.message}; words that open work need --target")
@@ -153,12 +170,14 @@ def _trace_body(response: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _answered(plan: Plan, draft: Draft, work: WorkView, place: Place, memory: Memory) -> Plan:
+def _answered(
+    plan: SubmitPlan, draft: Draft, work: WorkView, context: BridgeContext, history: MessageHistory
+) -> SubmitPlan:
     """`plan` with a draft on a work that exists: a repetition when it was sent before, refused when the work has ended."""
-    answered = memory.answered(work)
+    answered = history.answered(work)
     ext = extension(NAME, plan.message, plan.findings)
     draft = msgspec.structs.replace(draft, ext=ext, reply_to=answered, causation_id=answered)
-    if memory.sent(draft.id) is not None:
+    if history.sent(draft.id) is not None:
         return msgspec.structs.replace(plan, drafts=(draft,), repeats=True)
     ended = common.closed(work)
     if ended:
@@ -166,12 +185,14 @@ def _answered(plan: Plan, draft: Draft, work: WorkView, place: Place, memory: Me
     return msgspec.structs.replace(plan, drafts=(draft,))
 
 
-def _continuing(words: str, findings: tuple[Finding, ...], work: WorkView, place: Place, memory: Memory) -> Plan:
+def _continuing(
+    words: str, findings: tuple[Finding, ...], work: WorkView, context: BridgeContext, history: MessageHistory
+) -> SubmitPlan:
     """Words on a work that our agent opened, such as the answer to `clarification_needed`."""
-    plan = Plan(message=words, findings=findings + common.secrets_in(words), foreign_id=_content_id(words))
-    message_id = common.next_id(NAME, "say", place, work, memory, words.encode())
+    plan = SubmitPlan(message=words, findings=findings + common.secrets_in(words), foreign_id=_content_id(words))
+    message_id = common.next_id(NAME, "say", context, work, history, words.encode())
     draft = common.say(
-        place,
+        context,
         work.target,
         message_id,
         work.container,
@@ -181,20 +202,22 @@ def _continuing(words: str, findings: tuple[Finding, ...], work: WorkView, place
         surface=work.surface,
         work_id=work.work_id,
     )
-    return _answered(plan, draft, work, place, memory)
+    return _answered(plan, draft, work, context, history)
 
 
-def _opening(words: str, findings: tuple[Finding, ...], target: str, place: Place, memory: Memory) -> Plan:
+def _opening(
+    words: str, findings: tuple[Finding, ...], target: str, context: BridgeContext, history: MessageHistory
+) -> SubmitPlan:
     """Words for a peer: a say that opens work in a thread of its own.
 
     The same words, without a key, are the same message only while their work is open (adapters.md, Idempotent).
     """
     findings += common.secrets_in(words)
-    message_id = envelope_id(NAME, "say", place.us, target, None, words.encode(), place.key)
-    while isinstance(earlier := memory.sent(message_id), WorkView) and earlier.is_terminal:
-        message_id = envelope_id(NAME, "say", place.us, target, message_id, words.encode(), place.key)
+    message_id = envelope_id(NAME, "say", context.us, target, None, words.encode(), context.key)
+    while isinstance(earlier := history.sent(message_id), WorkView) and earlier.is_terminal:
+        message_id = envelope_id(NAME, "say", context.us, target, message_id, words.encode(), context.key)
     draft = common.say(
-        place,
+        context,
         target,
         message_id,
         thread_id(NAME, message_id),
@@ -202,7 +225,7 @@ def _opening(words: str, findings: tuple[Finding, ...], target: str, place: Plac
         work_id=work_id(message_id),
         ext=extension(NAME, words, findings),
     )
-    return Plan(
+    return SubmitPlan(
         message=words,
         findings=findings,
         drafts=(draft,),

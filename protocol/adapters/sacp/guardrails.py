@@ -11,7 +11,7 @@ from aghbus.protocol.adapters.sacp.matching import Matcher
 from aghbus.protocol.adapters.sacp.patterns import check_pattern
 from aghbus.protocol.errors import InvalidRequest
 
-MOST_SCANNED: Final = 262_144  # characters of one message or one `data`, ours; longer ones count as a hit
+MAX_SCANNED_CHARACTERS: Final = 262_144  # characters of one message or one `data`, ours; longer ones count as a hit
 REDACTED: Final = "[withheld by a guardrail]"
 _TOO_LONG: Final = ""  # in place of a guardrail's name
 
@@ -45,7 +45,7 @@ def read_guardrails(text: str) -> tuple[Guardrail, ...]:
     return tuple(made)
 
 
-class Guards:
+class GuardrailSet:
     """The guardrails of one peer, compiled. Raises InvalidRequest for a pattern that cannot be taken."""
 
     def __init__(self, guardrails: tuple[Guardrail, ...]) -> None:
@@ -75,14 +75,14 @@ class Guards:
         return guarded, tuple(findings)
 
     def _hits(self, text: str) -> tuple[str, ...]:
-        if len(text) > MOST_SCANNED:
+        if len(text) > MAX_SCANNED_CHARACTERS:
             return (_TOO_LONG,)
         return tuple(name for name, matcher in self._matchers if matcher.found_in(text))
 
     def _hits_in(self, data: dict[str, Any]) -> tuple[str, ...]:
         """Patterns found in a key, a string or a number of `data`, or in its compact JSON (so across a key and its value)."""
         whole = compact(data)
-        if len(whole) > MOST_SCANNED:
+        if len(whole) > MAX_SCANNED_CHARACTERS:
             return (_TOO_LONG,)
         texts = (whole, *_scalars(data))
         return tuple(name for name, matcher in self._matchers if any(map(matcher.found_in, texts)))
@@ -91,7 +91,9 @@ class Guards:
 def _finding(path: str, name: str, what: str) -> Finding:
     """Never quotes what was found, nor the key that it was found under."""
     if name == _TOO_LONG:
-        return warning(path, "guardrail", f"is longer than the {MOST_SCANNED} characters that are scanned: {what}")
+        return warning(
+            path, "guardrail", f"is longer than the {MAX_SCANNED_CHARACTERS} characters that are scanned: {what}"
+        )
     return warning(path, "guardrail", f"holds what the guardrail {name} watches for: {what}")
 
 

@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterable
 from typing import Final
 
-from aghbus.protocol.adapters.sacp.patterns import One, When, compile_pattern
+from aghbus.protocol.adapters.sacp.patterns import AssertState, CharState, compile_pattern
 
 _MOST_KEPT: Final = 50_000  # transitions that are remembered, ours: at most some 6 MB; then it begins anew
 _LAST_LINE_FEED: Final = "\n$"  # not a character: a line feed that ends the text, which `$` may stand before
@@ -16,7 +16,7 @@ _END: Final = ""  # nor is this: what comes after the last character
 _WORD: Final = r"\w"
 
 
-class _Front:
+class _StateSet:
     """The states that are alive between two characters, with what is known of the character before."""
 
     __slots__ = ("before", "next", "states")
@@ -24,7 +24,7 @@ class _Front:
     def __init__(self, states: frozenset[int], before: tuple[bool, bool, bool]) -> None:
         self.states = states
         self.before = before  # at the very beginning; after a word character; after a line feed
-        self.next: dict[str, _Front | None] = {}  # None: the pattern is found
+        self.next: dict[str, _StateSet | None] = {}  # None: the pattern is found
 
 
 class Matcher:
@@ -33,7 +33,7 @@ class Matcher:
     def __init__(self, pattern: str) -> None:
         self._automaton = compile_pattern(pattern)
         flags = self._automaton.flags
-        sources = {state.source for state in self._automaton.states if isinstance(state, One)}
+        sources = {state.source for state in self._automaton.states if isinstance(state, CharState)}
         self._ones = {source: re.compile(source, flags).fullmatch for source in sources}
         self._word = re.compile(_WORD, flags & re.ASCII).fullmatch
         self._multiline = bool(flags & re.MULTILINE)
@@ -56,20 +56,20 @@ class Matcher:
 
     def _forget(self) -> None:
         self._kept = 0
-        self._fronts: dict[tuple[frozenset[int], tuple[bool, bool, bool]], _Front] = {}
+        self._fronts: dict[tuple[frozenset[int], tuple[bool, bool, bool]], _StateSet] = {}
         self._first = self._front(frozenset({self._automaton.start}), (True, False, False))
 
-    def _front(self, states: frozenset[int], before: tuple[bool, bool, bool]) -> _Front:
+    def _front(self, states: frozenset[int], before: tuple[bool, bool, bool]) -> _StateSet:
         key = (states, before)
         if key not in self._fronts:
-            self._fronts[key] = _Front(*key)
+            self._fronts[key] = _StateSet(*key)
         return self._fronts[key]
 
-    def _advance(self, front: _Front, key: str) -> _Front | None:
+    def _advance(self, front: _StateSet, key: str) -> _StateSet | None:
         if self._kept >= _MOST_KEPT:
             self._forget()
         reached = self._closure(front, key)
-        following: _Front | None = None
+        following: _StateSet | None = None
         if 0 not in reached:
             char = key[:1]
             states = {self._automaton.start, *self._left(reached, char)}
@@ -78,7 +78,7 @@ class Matcher:
         self._kept += 1
         return following
 
-    def _closure(self, front: _Front, key: str) -> set[int]:
+    def _closure(self, front: _StateSet, key: str) -> set[int]:
         """All states that are alive without a further character, the next one being `key`."""
         reached: set[int] = set()
         todo = list(front.states)
@@ -88,9 +88,9 @@ class Matcher:
                 continue
             reached.add(index)
             state = self._automaton.states[index]
-            if isinstance(state, One):
+            if isinstance(state, CharState):
                 continue
-            if not isinstance(state, When):
+            if not isinstance(state, AssertState):
                 todo.extend(state.then)
             elif self._holds(state.assertion, front.before, key):
                 todo.append(state.then)
@@ -101,7 +101,7 @@ class Matcher:
         taken: dict[str, bool] = {}
         for index in reached:
             state = self._automaton.states[index]
-            if isinstance(state, One):
+            if isinstance(state, CharState):
                 if state.source not in taken:
                     taken[state.source] = self._ones[state.source](char) is not None
                 if taken[state.source]:

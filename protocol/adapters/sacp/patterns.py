@@ -12,8 +12,8 @@ import msgspec
 
 from aghbus.protocol.errors import InvalidRequest
 
-MOST_CHARACTERS: Final = 1_000  # of a pattern, ours
-MOST_STATES: Final = 500  # of an automaton, ours: `x{500}` has them all
+MAX_PATTERN_CHARACTERS: Final = 1_000  # of a pattern, ours
+MAX_STATES: Final = 500  # of an automaton, ours: `x{500}` has them all
 _MOST_STEPS: Final = 5_000  # of building one, ours: repetitions of what is empty make no states
 _MOST_NESTED: Final = 20  # groups within groups, ours: far under the interpreter's stack
 
@@ -26,33 +26,33 @@ _ASSERTIONS: Final = ("^", "$", r"\b", r"\B", r"\A", r"\Z")
 _HINT: Final = "docs/adapters/sacp.md lists what a guardrail may hold"
 
 
-class One(msgspec.Struct, frozen=True):
+class CharState(msgspec.Struct, frozen=True):
     """A state that one character leaves: `source` is the pattern of that character."""
 
     source: str
     then: int
 
 
-class Fork(msgspec.Struct, frozen=True):
+class ForkState(msgspec.Struct, frozen=True):
     """A state that leads to each of `then` without a character."""
 
     then: tuple[int, ...]
 
 
-class When(msgspec.Struct, frozen=True):
+class AssertState(msgspec.Struct, frozen=True):
     """A state that leads to `then` where `assertion` (`^`, `$`, `\\b`, …) holds between the characters on both sides."""
 
     assertion: str
     then: int
 
 
-State = One | Fork | When
+AutomatonState = CharState | ForkState | AssertState
 
 
 class Automaton(msgspec.Struct, frozen=True):
     """A pattern, understood. State 0 is the one in which it was found; `flags` are those of `re` for each character."""
 
-    states: tuple[State, ...]
+    states: tuple[AutomatonState, ...]
     start: int
     flags: int
 
@@ -64,9 +64,9 @@ def check_pattern(source: str) -> None:
 
 def compile_pattern(source: str) -> Automaton:
     """The automaton of `source`. Raises InvalidRequest with cause and hint."""
-    if len(source) > MOST_CHARACTERS:
+    if len(source) > MAX_PATTERN_CHARACTERS:
         raise InvalidRequest(
-            f"the pattern has {len(source)} characters, over the limit of {MOST_CHARACTERS}",
+            f"the pattern has {len(source)} characters, over the limit of {MAX_PATTERN_CHARACTERS}",
             hint="write several patterns",
         )
     try:
@@ -77,21 +77,21 @@ def compile_pattern(source: str) -> Automaton:
     flags = 0
     for letter in leading[1] if leading else "":
         flags |= re.RegexFlag[letter.upper()]
-    tree = _Reader(source, leading.end() if leading else 0).whole()
+    tree = _PatternParser(source, leading.end() if leading else 0).whole()
     builder = _Builder()
     start = builder.build(tree, 0)
     return Automaton(tuple(builder.states), start, int(flags))
 
 
-class _Single(msgspec.Struct, frozen=True):
+class _Char(msgspec.Struct, frozen=True):
     source: str
 
 
-class _Place(msgspec.Struct, frozen=True):
+class _Assertion(msgspec.Struct, frozen=True):
     assertion: str
 
 
-class _Row(msgspec.Struct, frozen=True):
+class _Sequence(msgspec.Struct, frozen=True):
     parts: "tuple[_Tree, ...]"
 
 
@@ -99,16 +99,16 @@ class _Choice(msgspec.Struct, frozen=True):
     branches: "tuple[_Tree, ...]"
 
 
-class _Times(msgspec.Struct, frozen=True):
+class _Repeat(msgspec.Struct, frozen=True):
     part: "_Tree"
     least: int
     most: int | None
 
 
-_Tree = _Single | _Place | _Row | _Choice | _Times
+_Tree = _Char | _Assertion | _Sequence | _Choice | _Repeat
 
 
-class _Reader:
+class _PatternParser:
     """Reads what `re` has taken already, so that only what this subset leaves out can be at fault."""
 
     def __init__(self, source: str, at: int) -> None:
@@ -132,7 +132,7 @@ class _Reader:
         parts: list[_Tree] = []
         while self._at < len(self._source) and self._source[self._at] not in "|)":
             parts.append(self._repeated(self._atom()))
-        return _Row(tuple(parts))
+        return _Sequence(tuple(parts))
 
     def _repeated(self, part: _Tree) -> _Tree:
         bounds = self._bounds()
@@ -141,7 +141,7 @@ class _Reader:
         if self._take("+"):
             self._refuse("a possessive repetition")
         self._take("?")  # a lazy repetition finds the same texts
-        return _Times(part, *bounds)
+        return _Repeat(part, *bounds)
 
     def _bounds(self) -> tuple[int, int | None] | None:
         for sign, bounds in (("*", (0, None)), ("+", (1, None)), ("?", (0, 1))):
@@ -162,15 +162,15 @@ class _Reader:
             return self._group()
         for assertion in _ASSERTIONS:
             if self._take(assertion):
-                return _Place(assertion)
+                return _Assertion(assertion)
         if char in "[\\":
             match = (_CLASS if char == "[" else _ESCAPE).match(self._source, self._at)
             if match is None:
                 self._refuse("a backreference or an octal escape")
             self._at = match.end()
-            return _Single(match[0])
+            return _Char(match[0])
         self._at += 1
-        return _Single(char if char == "." else re.escape(char))
+        return _Char(char if char == "." else re.escape(char))
 
     def _group(self) -> _Tree:
         opening = _GROUP.match(self._source, self._at)
@@ -199,7 +199,7 @@ class _Builder:
     """Makes the states from the end of the pattern to its beginning, so that each knows where it leads."""
 
     def __init__(self) -> None:
-        self.states: list[State] = [Fork(())]
+        self.states: list[AutomatonState] = [ForkState(())]
         self._steps = 0
 
     def build(self, tree: _Tree, then: int) -> int:
@@ -208,39 +208,39 @@ class _Builder:
         if self._steps > _MOST_STEPS:
             self._refuse()
         match tree:
-            case _Single():
-                return self._add(One(tree.source, then))
-            case _Place():
-                return self._add(When(tree.assertion, then))
-            case _Row():
+            case _Char():
+                return self._add(CharState(tree.source, then))
+            case _Assertion():
+                return self._add(AssertState(tree.assertion, then))
+            case _Sequence():
                 for part in reversed(tree.parts):
                     then = self.build(part, then)
                 return then
             case _Choice():
-                return self._add(Fork(tuple(self.build(branch, then) for branch in tree.branches)))
-            case _Times():
+                return self._add(ForkState(tuple(self.build(branch, then) for branch in tree.branches)))
+            case _Repeat():
                 return self._repeat(tree, then)
 
-    def _repeat(self, tree: _Times, then: int) -> int:
+    def _repeat(self, tree: _Repeat, then: int) -> int:
         if tree.most is None:
-            loop = self._add(Fork(()))
-            self.states[loop] = Fork((self.build(tree.part, loop), then))
+            loop = self._add(ForkState(()))
+            self.states[loop] = ForkState((self.build(tree.part, loop), then))
             start = loop
         else:
             start = then
             for _ in range(tree.most - tree.least):
-                start = self._add(Fork((self.build(tree.part, start), then)))
+                start = self._add(ForkState((self.build(tree.part, start), then)))
         for _ in range(tree.least):
             start = self.build(tree.part, start)
         return start
 
-    def _add(self, state: State) -> int:
-        if len(self.states) > MOST_STATES * 2:  # an optional character takes two
+    def _add(self, state: AutomatonState) -> int:
+        if len(self.states) > MAX_STATES * 2:  # an optional character takes two
             self._refuse()
         self.states.append(state)
         return len(self.states) - 1
 
     def _refuse(self) -> NoReturn:
         raise InvalidRequest(
-            "the pattern repeats too much", hint=f"counts may multiply to about {MOST_STATES} characters"
+            "the pattern repeats too much", hint=f"counts may multiply to about {MAX_STATES} characters"
         )

@@ -6,7 +6,7 @@ import msgspec
 
 from aghbus.protocol.adapters.attachments import carried_message, compact, not_believed, say_text
 from aghbus.protocol.adapters.common import error, receipt_ends, warning
-from aghbus.protocol.adapters.model import NOT_FOR_US, Arrival, Finding, Handed, Place
+from aghbus.protocol.adapters.model import NOT_DELIVERED, BridgeContext, BridgedEnvelope, Delivered, Finding
 from aghbus.protocol.adapters.sacp.schema import STATE_OF, STATUS_OF, response_faults
 from aghbus.protocol.adapters.strict_json import check_value
 from aghbus.protocol.bodies import Capability, Receipt, Say, Trace
@@ -14,36 +14,36 @@ from aghbus.protocol.bodies import Capability, Receipt, Say, Trace
 _NAME: Final = "sacp"
 
 
-def handed_text(arrival: Arrival) -> Handed:
+def handed_text(arrival: BridgedEnvelope) -> Delivered:
     """The text of a say, whole where the body holds it cut; a capability as compact JSON."""
     body = arrival.envelope.body
     if isinstance(body, Capability):
-        return Handed(message=compact(body.document), native=True)
+        return Delivered(message=compact(body.document), native=True)
     if not isinstance(body, Say):
-        return NOT_FOR_US
+        return NOT_DELIVERED
     carried, faults = carried_message(_NAME, arrival)
     if carried is not None:
         faults = _text_faults(carried, body.text)
         if not faults:
-            return Handed(message=carried)
-    return Handed(message=body.text, findings=not_believed(faults), native=True)
+            return Delivered(message=carried)
+    return Delivered(message=body.text, findings=not_believed(faults), native=True)
 
 
-def handed_response(arrival: Arrival, place: Place) -> Handed:
+def handed_response(arrival: BridgedEnvelope, context: BridgeContext) -> Delivered:
     """A trace that ends a work or asks, or a receipt that ends one; nothing for progress and for other receipts."""
     body = arrival.envelope.body
     if isinstance(body, Receipt):
-        ended = receipt_ends(body, arrival.work, place)
-        return Handed(message=_from_receipt(body), native=True) if ended else NOT_FOR_US
+        ended = receipt_ends(body, arrival.work, context)
+        return Delivered(message=_from_receipt(body), native=True) if ended else NOT_DELIVERED
     if not isinstance(body, Trace) or body.state not in STATUS_OF:
-        return NOT_FOR_US
+        return NOT_DELIVERED
     carried, faults = carried_message(_NAME, arrival)
     if carried is not None:
         faults = response_faults(carried) or _state_faults(carried, body.state)
         if not faults:
-            return Handed(message=carried)
+            return Delivered(message=carried)
     message, changed = _from_trace(body)
-    return Handed(message=message, findings=not_believed(faults) + changed, native=True)
+    return Delivered(message=message, findings=not_believed(faults) + changed, native=True)
 
 
 def _text_faults(carried: Any, text: str) -> tuple[Finding, ...]:

@@ -12,10 +12,19 @@ from aghbus.protocol.adapters import attachments as carried
 from aghbus.protocol.adapters import common
 from aghbus.protocol.adapters import derived_ids as derived
 from aghbus.protocol.adapters.common import error
-from aghbus.protocol.adapters.model import NOT_FOR_US, Arrival, Finding, Handed, Known, Memory, Place, Plan
+from aghbus.protocol.adapters.model import (
+    NOT_DELIVERED,
+    BridgeContext,
+    BridgedEnvelope,
+    BridgedMessage,
+    Delivered,
+    Finding,
+    MessageHistory,
+    SubmitPlan,
+)
 from aghbus.protocol.adapters.sentient.bodies import report_body, say_body, state_of, working_body
 from aghbus.protocol.adapters.sentient.log import record_of
-from aghbus.protocol.adapters.sentient.message import NAME, USER, Message, check_shape, quoted, view
+from aghbus.protocol.adapters.sentient.message import NAME, USER, SentientMessage, check_shape, parse_message, quoted
 from aghbus.protocol.adapters.sentient.native import from_envelope
 from aghbus.protocol.adapters.sentient.parent import find_parent, report_id
 from aghbus.protocol.adapters.sentient.refs import check_refs, compare_refs, reused_refs
@@ -40,7 +49,7 @@ class SentientOptions(msgspec.Struct, frozen=True, kw_only=True):
     memory_agent: str | None = None
 
 
-class _Way(msgspec.Struct, frozen=True):
+class _Route(msgspec.Struct, frozen=True):
     """Where a message goes: `next_peer` gets a say that opens work, `told` one without; `hand` is the work in hand.
 
     None of them: nobody is called.
@@ -54,7 +63,7 @@ class _Way(msgspec.Struct, frozen=True):
 class Sentient:
     """The adapter of the format `sentient`. Agents of this format are handed says and capabilities; traces update works."""
 
-    handed_kinds: Final = OPENING_KINDS
+    delivered_kinds: Final = OPENING_KINDS
 
     def __init__(self, options: SentientOptions | None = None) -> None:
         self.options = options or SentientOptions()
@@ -64,46 +73,46 @@ class Sentient:
         """`sentient`."""
         return NAME
 
-    def hand_over(self, text: bytes, place: Place, memory: Memory) -> Plan:
+    def submit(self, text: bytes, context: BridgeContext, history: MessageHistory) -> SubmitPlan:
         """A message of our agent: the report on its work in hand, and work for the next agent."""
         value, faults = read_json(text)
         if faults:
-            return Plan(message=None, findings=faults)
-        parent = find_parent(value, place, memory)
+            return SubmitPlan(message=None, findings=faults)
+        parent = find_parent(value, context, history)
         if isinstance(parent, Finding):
-            return Plan(message=value, findings=(parent,))
+            return SubmitPlan(message=value, findings=(parent,))
         value, inherited = inherit(value, parent[1]) if parent is not None else (value, ())
         shape = check_shape(value)
         if shape:
-            return Plan(message=value, findings=(*inherited, *shape))
-        message = msgspec.convert(value, Message)
+            return SubmitPlan(message=value, findings=(*inherited, *shape))
+        message = msgspec.convert(value, SentientMessage)
         session = message.metadata.session_id
-        findings = (*inherited, *_judge(value, message, place.now), *_judge_in_chain(message, parent, memory))
-        findings += _judge_own(value, message, place, memory)
-        way, lost = self._way(message, parent, place, memory)
+        findings = (*inherited, *_judge(value, message, context.now), *_judge_in_chain(message, parent, history))
+        findings += _judge_own(value, message, context, history)
+        way, lost = self._way(message, parent, context, history)
         findings += lost
-        plan = Plan(
+        plan = SubmitPlan(
             message=value, findings=findings, foreign_id=message.message_id, scope=session, record=record_of(message)
         )
         if way is None or plan.refused:
             return plan
-        return _routed(plan, message, way, parent[0] if parent is not None else None, place, memory)
+        return _routed(plan, message, way, parent[0] if parent is not None else None, context, history)
 
-    def hand_out(self, arrival: Arrival, place: Place, memory: Memory) -> Handed:
+    def deliver(self, arrival: BridgedEnvelope, context: BridgeContext, history: MessageHistory) -> Delivered:
         """The message that an envelope carries, or one made from what the envelope says."""
         envelope = arrival.envelope
         value, faults = (None, ()) if envelope.kind == "receipt" else carried.carried_message(NAME, arrival)
         if value is not None:
-            faults, warnings = _carried_faults(value, envelope, place)
+            faults, warnings = _carried_faults(value, envelope, context)
             if not faults:
                 metadata = value["metadata"]
-                return Handed(
+                return Delivered(
                     message=value, findings=warnings, foreign_id=value["message_id"], scope=metadata["session_id"]
                 )
-        native, findings = from_envelope(arrival, place, memory)
+        native, findings = from_envelope(arrival, context, history)
         if native is None:
-            return NOT_FOR_US
-        return Handed(
+            return NOT_DELIVERED
+        return Delivered(
             message=native,
             findings=carried.not_believed(faults) + findings,
             native=True,
@@ -112,40 +121,44 @@ class Sentient:
         )
 
     def _way(
-        self, message: Message, parent: tuple[Known, Message] | None, place: Place, memory: Memory
-    ) -> tuple[_Way | None, _Findings]:
-        hand = _work_in_hand(message, parent[0] if parent is not None else None, place, memory)
+        self,
+        message: SentientMessage,
+        parent: tuple[BridgedMessage, SentientMessage] | None,
+        context: BridgeContext,
+        history: MessageHistory,
+    ) -> tuple[_Route | None, _Findings]:
+        hand = _work_in_hand(message, parent[0] if parent is not None else None, context, history)
         if isinstance(hand, Finding):
             return None, (hand,)
-        foreign = common.not_ours(hand, place.us) if hand is not None else ()
+        foreign = common.not_ours(hand, context.us) if hand is not None else ()
         following = message.next_agent.name
         if message.status.code == "pending":
             if hand is None:
                 return None, (error("/status/code", "no_work", "there is no work in hand that could be pending"),)
-            return _Way(hand), foreign
+            return _Route(hand), foreign
         if following in (None, USER):
-            return self._report(message, hand, place, foreign)
-        peer = place.agents.peer_of(following or "", "/next_agent/name")
+            return self._report(message, hand, context, foreign)
+        peer = context.agents.peer_of(following or "", "/next_agent/name")
         if isinstance(peer, Finding):
             return None, (*foreign, peer)
-        return _Way(hand, next_peer=peer), (*foreign, *_to_ourselves(peer, place))
+        return _Route(hand, next_peer=peer), (*foreign, *_to_ourselves(peer, context))
 
     def _report(
-        self, message: Message, hand: WorkView | None, place: Place, foreign: _Findings
-    ) -> tuple[_Way | None, _Findings]:
+        self, message: SentientMessage, hand: WorkView | None, context: BridgeContext, foreign: _Findings
+    ) -> tuple[_Route | None, _Findings]:
         """The end of a chain: told to whoever asked over the bus, else to the user's peer."""
         if hand is not None:
-            return _Way(hand), foreign
-        if message.next_agent.name is None and place.us == self.options.memory_agent:
-            return _Way(None), ()  # adapters.md, Audit log: a chain ended by the memory agent calls nobody
-        user = self.options.user or place.agents.names.get(USER) or place.agents.other
+            return _Route(hand), foreign
+        if message.next_agent.name is None and context.us == self.options.memory_agent:
+            return _Route(None), ()  # adapters.md, Audit log: a chain ended by the memory agent calls nobody
+        user = self.options.user or context.agents.names.get(USER) or context.agents.other
         if user is None:
             why = "nobody on the bus asked for this, and no peer stands for the user: set `sentient.user`"
             return None, (error("/next_agent/name", "no_user_peer", why),)
-        return _Way(None, told=user), _to_ourselves(user, place)
+        return _Route(None, told=user), _to_ourselves(user, context)
 
 
-def _judge(value: Any, message: Message, now: int) -> _Findings:
+def _judge(value: Any, message: SentientMessage, now: int) -> _Findings:
     """What one message says about itself; `now` is the moment of hand-over in Unix seconds."""
     stamp = read_timestamp(message.timestamp.executed_at)
     late = skew(stamp, now, "/timestamp/executed_at") if stamp is not None else ()
@@ -153,87 +166,100 @@ def _judge(value: Any, message: Message, now: int) -> _Findings:
     return (*check_chain(message), *refs, *quality(message), *late, *common.secrets_in(value))
 
 
-def _judge_in_chain(message: Message, parent: tuple[Known, Message] | None, memory: Memory) -> _Findings:
+def _judge_in_chain(
+    message: SentientMessage, parent: tuple[BridgedMessage, SentientMessage] | None, history: MessageHistory
+) -> _Findings:
     before = parent[1] if parent is not None else None
-    known = memory.last(message.metadata.session_id)
-    earlier = view(known.message) if known is not None else None
+    known = history.last(message.metadata.session_id)
+    earlier = parse_message(known.message) if known is not None else None
     sequence = message.metadata.sequence_number
     if sequence == 1:
         return reused_refs(earlier.resources, message.resources) if earlier is not None else ()
     changed = compare_refs(before.resources, message.resources) if before is not None else ()
     # Where messages may be missing, an earlier part of the chain that is at hand must hold the parent.
     at_hand = earlier is not None and earlier.metadata.sequence_number < sequence
-    return (*check_parent(message, before, memory.whole or at_hand), *changed)
+    return (*check_parent(message, before, history.whole or at_hand), *changed)
 
 
-def _judge_own(value: Any, message: Message, place: Place, memory: Memory) -> _Findings:
+def _judge_own(value: Any, message: SentientMessage, context: BridgeContext, history: MessageHistory) -> _Findings:
     """The agent belongs to the peer that hands the message over, and its id is new or stands for the same message."""
     path = "/agent/name"
     findings: _Findings = ()
-    peer = place.agents.peer_of(message.agent.name, path, own=True)
+    peer = context.agents.peer_of(message.agent.name, path, own=True)
     if isinstance(peer, Finding):
         findings = (peer,)
-    elif peer != place.us:
-        why = f"the agent {quoted(message.agent.name)} belongs to {peer}, not to {place.us}"
+    elif peer != context.us:
+        why = f"the agent {quoted(message.agent.name)} belongs to {peer}, not to {context.us}"
         findings = (error(path, "agent_map", why),)
     scope = message.metadata.session_id
-    within = common.conflict(memory, message.message_id, scope, value, "/message_id")
-    return findings + (within or common.conflict(memory, message.message_id, "", value, "/message_id"))
+    within = common.conflict(history, message.message_id, scope, value, "/message_id")
+    return findings + (within or common.conflict(history, message.message_id, "", value, "/message_id"))
 
 
-def _to_ourselves(peer: str, place: Place) -> _Findings:
-    if peer != place.us:
+def _to_ourselves(peer: str, context: BridgeContext) -> _Findings:
+    if peer != context.us:
         return ()
     why = f"is behind the same peer, {peer}: a work needs another one"
     return (error("/next_agent/name", "same_peer", why),)
 
 
-def _work_in_hand(message: Message, parent: Known | None, place: Place, memory: Memory) -> WorkView | Finding | None:
+def _work_in_hand(
+    message: SentientMessage, parent: BridgedMessage | None, context: BridgeContext, history: MessageHistory
+) -> WorkView | Finding | None:
     """The work that the message reports on: the one named by the caller, else the parent's, else the native request's."""
-    if place.work_id is not None:
-        return common.work_in_hand(place, memory)
+    if context.work_id is not None:
+        return common.work_in_hand(context, history)
     if parent is not None:
-        return parent.work if parent.work is not None and parent.work.target == place.us else None
+        return parent.work if parent.work is not None and parent.work.target == context.us else None
     if message.metadata.parent_message_id is not None:
         return None
-    return _requested(message, place, memory)
+    return _requested(message, context, history)
 
 
-def _requested(message: Message, place: Place, memory: Memory) -> WorkView | None:
+def _requested(message: SentientMessage, context: BridgeContext, history: MessageHistory) -> WorkView | None:
     """The work of a native request that the first message of a chain answers: the one whose session and request it took
     over, else, since a first agent may mint its own (seed, Example 1), the only one that our agent was handed and has not
     passed on."""
     session, request = message.metadata.session_id, message.metadata.request_id
-    before = memory.find(message.message_id, session, "out")
-    if before is not None and before.work is not None and before.work.target == place.us:
+    before = history.find(message.message_id, session, "out")
+    if before is not None and before.work is not None and before.work.target == context.us:
         return before.work  # handed over before: the work may have ended with it
-    for work in memory.in_hand():
+    for work in history.assigned_works():
         if work.container != session:
             continue
-        known = memory.find(work.opening_id, session, "in")
-        asked = view(known.message) if known is not None else None
+        known = history.find(work.opening_id, session, "in")
+        asked = parse_message(known.message) if known is not None else None
         if request == (asked.metadata.request_id if asked is not None else work.work_id):
             return work
-    waiting = [work for work in memory.in_hand() if memory.find(work.opening_id, work.container, "in") is not None]
+    waiting = [
+        work for work in history.assigned_works() if history.find(work.opening_id, work.container, "in") is not None
+    ]
     return waiting[0] if len(waiting) == 1 else None
 
 
-def _routed(plan: Plan, message: Message, way: _Way, parent: Known | None, place: Place, memory: Memory) -> Plan:
+def _routed(
+    plan: SubmitPlan,
+    message: SentientMessage,
+    way: _Route,
+    parent: BridgedMessage | None,
+    context: BridgeContext,
+    history: MessageHistory,
+) -> SubmitPlan:
     """The plan with its drafts; only the envelope that goes on in the chain carries the message."""
     ext = carried.extension(NAME, plan.message, plan.findings)
     drafts: tuple[Draft, ...] = ()
     follows = None
     to = way.next_peer or way.told
     if to is not None:
-        said = _say(message, way, to, parent, place, ext)
+        said = _say(message, way, to, parent, context, ext)
         drafts = (said,)
         if way.hand is not None and said.work_id is not None:
             follows = (way.hand.work_id, said.work_id)
     if way.hand is not None:
         body = working_body(message) if to is not None else report_body(message)
-        traced = _trace(message, way.hand, body, parent, place)
+        traced = _trace(message, way.hand, body, parent, context)
         drafts = (traced, *drafts) if drafts else (msgspec.structs.replace(traced, ext=ext),)
-    repeats = bool(drafts) and memory.sent(drafts[-1].id) is not None
+    repeats = bool(drafts) and history.sent(drafts[-1].id) is not None
     if way.hand is not None and not repeats:
         ended = common.closed(way.hand)
         if ended:
@@ -241,11 +267,18 @@ def _routed(plan: Plan, message: Message, way: _Way, parent: Known | None, place
     return msgspec.structs.replace(plan, drafts=drafts, follows=follows, repeats=repeats)
 
 
-def _say(message: Message, way: _Way, to: str, parent: Known | None, place: Place, ext: dict[str, Any]) -> Draft:
+def _say(
+    message: SentientMessage,
+    way: _Route,
+    to: str,
+    parent: BridgedMessage | None,
+    context: BridgeContext,
+    ext: dict[str, Any],
+) -> Draft:
     answered = parent.envelope_id if parent is not None else _parent_as_id(message)
-    said = derived.envelope_id(NAME, "say", place.us, to, answered, message.message_id)
+    said = derived.envelope_id(NAME, "say", context.us, to, answered, message.message_id)
     return common.say(
-        place,
+        context,
         to,
         said,
         derived.thread_id(NAME, message.metadata.session_id),
@@ -257,28 +290,34 @@ def _say(message: Message, way: _Way, to: str, parent: Known | None, place: Plac
     )
 
 
-def _trace(message: Message, hand: WorkView, body: dict[str, Any], parent: Known | None, place: Place) -> Draft:
+def _trace(
+    message: SentientMessage,
+    hand: WorkView,
+    body: dict[str, Any],
+    parent: BridgedMessage | None,
+    context: BridgeContext,
+) -> Draft:
     answered = parent.envelope_id if parent is not None else _parent_as_id(message) or hand.opening_id
-    traced = report_id(place.us, hand.other(place.us), answered, message.message_id)
+    traced = report_id(context.us, hand.other(context.us), answered, message.message_id)
     trace_id = derived.legal_id(message.metadata.request_id)
-    return common.trace(place, hand, traced, body, trace_id=trace_id, reply_to=hand.opening_id, causation_id=answered)
+    return common.trace(context, hand, traced, body, trace_id=trace_id, reply_to=hand.opening_id, causation_id=answered)
 
 
-def _parent_as_id(message: Message) -> str | None:
+def _parent_as_id(message: SentientMessage) -> str | None:
     """The parent's own id, where the envelope that carried it is not known (offline)."""
     named = message.metadata.parent_message_id
     return derived.legal_id(named) if named else None
 
 
-def _carried_faults(value: Any, envelope: Envelope, place: Place) -> tuple[_Findings, _Findings]:
+def _carried_faults(value: Any, envelope: Envelope, context: BridgeContext) -> tuple[_Findings, _Findings]:
     """Why a carried message cannot be taken, and its warnings: judged by itself, and against its envelope."""
     shape = check_shape(value)
     if shape:
         return shape, ()
-    message = msgspec.convert(value, Message)
+    message = msgspec.convert(value, SentientMessage)
     found = _judge(value, message, envelope.ts)
     faults = tuple(finding for finding in found if finding.severity == "error")
-    peer = place.agents.peer_of(message.agent.name, "/agent/name")
+    peer = context.agents.peer_of(message.agent.name, "/agent/name")
     if isinstance(peer, Finding):
         faults += (peer,)
     elif peer != envelope.sender:
@@ -288,7 +327,7 @@ def _carried_faults(value: Any, envelope: Envelope, place: Place) -> tuple[_Find
     return faults, found
 
 
-def _agrees(message: Message, envelope: Envelope) -> bool:
+def _agrees(message: SentientMessage, envelope: Envelope) -> bool:
     ends = message.next_agent.name in (None, USER)
     if isinstance(envelope.body, Trace):
         return (ends or message.status.code == "pending") and envelope.body.state == state_of(message)

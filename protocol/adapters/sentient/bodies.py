@@ -7,21 +7,21 @@ from collections.abc import Iterator
 from typing import Any, Final
 
 from aghbus.protocol.adapters.attachments import CUT_BYTES, compact, cut_result, cut_text, say_text
-from aghbus.protocol.adapters.sentient.message import USER, Message
+from aghbus.protocol.adapters.sentient.message import USER, SentientMessage
 from aghbus.protocol.text import byte_length
 
 _STATES: Final = {"success": "completed", "partial": "completed", "failed": "failed"}
 _MOST_INTENT: Final = 256  # characters, ours: an intent is a word
 
 
-def state_of(message: Message) -> str:
+def state_of(message: SentientMessage) -> str:
     """The trace state that a status stands for."""
     if message.status.code == "pending":
         return "needs_input" if message.next_agent.name == USER else "working"
     return _STATES[message.status.code]
 
 
-def say_body(message: Message) -> dict[str, Any]:
+def say_body(message: SentientMessage) -> dict[str, Any]:
     """Text and intent from `output`, artifacts from `resources`."""
     body: dict[str, Any] = {"text": say_text(message.output.content, message.status.message)}
     if message.output.content_type:
@@ -32,12 +32,12 @@ def say_body(message: Message) -> dict[str, Any]:
     return body
 
 
-def working_body(message: Message) -> dict[str, Any]:
+def working_body(message: SentientMessage) -> dict[str, Any]:
     """The trace for the work in hand while the next agent goes on with it."""
     return {"state": "working", **_summary(message)}
 
 
-def report_body(message: Message) -> dict[str, Any]:
+def report_body(message: SentientMessage) -> dict[str, Any]:
     """The trace that reports the message itself: state, `status.message`, result and artifact refs."""
     code = message.status.code
     result: dict[str, Any] = {
@@ -60,11 +60,11 @@ def report_body(message: Message) -> dict[str, Any]:
     return {**body, "artifact_refs": artifacts} if artifacts else body
 
 
-def _summary(message: Message) -> dict[str, str]:
+def _summary(message: SentientMessage) -> dict[str, str]:
     return {} if message.status.message is None else {"message": cut_text(message.status.message)}
 
 
-def _artifacts(message: Message) -> list[dict[str, str]]:
+def _artifacts(message: SentientMessage) -> list[dict[str, str]]:
     """The descriptors of the refs, in order, as many as fit CUT_BYTES of JSON."""
     kept: list[dict[str, str]] = []
     room = CUT_BYTES
@@ -76,7 +76,7 @@ def _artifacts(message: Message) -> list[dict[str, str]]:
     return kept
 
 
-def _descriptors(message: Message) -> Iterator[dict[str, str]]:
+def _descriptors(message: SentientMessage) -> Iterator[dict[str, str]]:
     resources = message.resources
     for source in resources.source_refs:
         yield _descriptor("source", ref_id=source.ref_id, media_type=source.media_type, uri=source.url)

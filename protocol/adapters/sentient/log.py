@@ -11,7 +11,7 @@ from typing import Any, Final
 import msgspec
 
 from aghbus.protocol.adapters.attachments import compact, cut_text
-from aghbus.protocol.adapters.sentient.message import NAME, USER, Message
+from aghbus.protocol.adapters.sentient.message import NAME, USER, SentientMessage
 from aghbus.protocol.adapters.timestamps import read_timestamp
 from aghbus.protocol.send import Draft
 from aghbus.protocol.text import byte_length, escape
@@ -43,14 +43,14 @@ _ENTRY: Final = re.compile(
 )
 
 
-class Entry(msgspec.Struct, frozen=True):
+class SentientLogEntry(msgspec.Struct, frozen=True):
     """One entry: the day it belongs to (YYYYMMDD, as written in `executed_at`) and its text, which ends in `---` and a newline."""
 
     day: str
     text: str
 
 
-def entry_of(message: Message) -> Entry:
+def entry_of(message: SentientMessage) -> SentientLogEntry:
     """The log entry of a message. ValueError when its timestamp was never checked."""
     stamp = read_timestamp(message.timestamp.executed_at)
     if stamp is None:
@@ -72,7 +72,7 @@ def entry_of(message: Message) -> Entry:
         f"[MESSAGE_ID: {_line(message.message_id)}]",
         f"[SESSION_ID: {_line(message.metadata.session_id)}]",
     ]
-    return Entry(stamp.day, "".join(line + "\n" for line in lines) + _END)
+    return SentientLogEntry(stamp.day, "".join(line + "\n" for line in lines) + _END)
 
 
 def log_path(day: str) -> tuple[str, str, str]:
@@ -82,7 +82,7 @@ def log_path(day: str) -> tuple[str, str, str]:
     return (*LOG_FOLDER, f"{day}.log")
 
 
-def record_of(message: Message) -> dict[str, Any]:
+def record_of(message: SentientMessage) -> dict[str, Any]:
     """What the daemon keeps of a message that was handed over (Plan.record).
 
     `day` and `entry` for the log; `agent`, `session_id`, `request_id`, `message_id`; `ends_chain`: nobody of the chain goes on.
@@ -99,7 +99,7 @@ def record_of(message: Message) -> dict[str, Any]:
     }
 
 
-def with_log(draft: Draft, entries: Sequence[Entry]) -> Draft:
+def with_log(draft: Draft, entries: Sequence[SentientLogEntry]) -> Draft:
     """The draft with `entries` (oldest first) in `ext["sentient.log"]`: the newest that fit LOG_BYTES of JSON."""
     kept = bounded(entries)
     if not kept:
@@ -108,10 +108,10 @@ def with_log(draft: Draft, entries: Sequence[Entry]) -> Draft:
     return msgspec.structs.replace(draft, ext=ext)
 
 
-def bounded(entries: Sequence[Entry]) -> tuple[Entry, ...]:
+def bounded(entries: Sequence[SentientLogEntry]) -> tuple[SentientLogEntry, ...]:
     """The newest entries that fit LOG_BYTES of JSON together, oldest first; a single one that never fits is left out."""
     room = LOG_BYTES - len("[]")
-    kept: list[Entry] = []
+    kept: list[SentientLogEntry] = []
     for entry in reversed(entries):
         size = byte_length(compact(msgspec.to_builtins(entry))) + len(",")
         if size > LOG_BYTES - len("[]"):
@@ -123,13 +123,13 @@ def bounded(entries: Sequence[Entry]) -> tuple[Entry, ...]:
     return tuple(reversed(kept))
 
 
-def entries_in(ext: Mapping[str, Any]) -> tuple[Entry, ...]:
+def entries_in(ext: Mapping[str, Any]) -> tuple[SentientLogEntry, ...]:
     """The entries that travel in an envelope's `ext`, oldest first; what has not the form of an entry is left out."""
     values = ext.get(LOG_KEY)
-    found: list[Entry] = []
+    found: list[SentientLogEntry] = []
     for value in values if isinstance(values, list) else ():
         try:
-            entry = msgspec.convert(value, Entry)
+            entry = msgspec.convert(value, SentientLogEntry)
         except msgspec.ValidationError:
             continue
         lines = entry.text.split("\n")
@@ -138,7 +138,7 @@ def entries_in(ext: Mapping[str, Any]) -> tuple[Entry, ...]:
     return bounded(found)
 
 
-def memory_say(message: Any, entries: Sequence[Entry]) -> dict[str, Any]:
+def memory_say(message: Any, entries: Sequence[SentientLogEntry]) -> dict[str, Any]:
     """The body of the say that tells the memory agent of a chain's end: its entries by day, then the last message as JSON.
 
     The body carries no message of the format, so the agent gets text and intent as the output of a message of ours.
@@ -158,7 +158,7 @@ def _line(value: Any) -> str:
     return escape(value if isinstance(value, str) else compact(value))
 
 
-def _resources(message: Message) -> str:
+def _resources(message: SentientMessage) -> str:
     resources = message.resources
     groups = {
         "source_refs": [(ref.ref_id, ref.url) for ref in resources.source_refs],

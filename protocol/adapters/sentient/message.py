@@ -103,7 +103,7 @@ REF_FIELDS: Final[Mapping[str, Mapping[str, Field]]] = {
 """Array of `resources` -> member of each entry -> rule (seed, Resources Fields)."""
 
 
-class Stamp(msgspec.Struct, frozen=True):
+class ExecutionTime(msgspec.Struct, frozen=True):
     """When the agent executed: ISO 8601, and the name of its time zone."""
 
     executed_at: str
@@ -117,14 +117,14 @@ class Agent(msgspec.Struct, frozen=True):
     type: str | None
 
 
-class Input(msgspec.Struct, frozen=True):
+class AgentInput(msgspec.Struct, frozen=True):
     """What the agent got, from the user or from the agent called `source`."""
 
     source: str | None
     content: Any
 
 
-class Output(msgspec.Struct, frozen=True):
+class AgentOutput(msgspec.Struct, frozen=True):
     """What the agent produced: text, array, object or null."""
 
     content: Any
@@ -138,14 +138,14 @@ class NextAgent(msgspec.Struct, frozen=True):
     reason: str | None
 
 
-class Status(msgspec.Struct, frozen=True):
+class MessageStatus(msgspec.Struct, frozen=True):
     """One of STATUSES, and a sentence for people."""
 
     code: str
     message: str | None
 
 
-class Fault(msgspec.Struct, frozen=True):
+class ErrorInfo(msgspec.Struct, frozen=True):
     """The seed's `error` group; `error_code` is one of ERROR_CODES."""
 
     has_error: bool
@@ -202,7 +202,7 @@ class Resources(msgspec.Struct, frozen=True):
     derived_refs: tuple[DerivedRef, ...] = ()
 
 
-class Audit(msgspec.Struct, frozen=True):
+class AuditNotes(msgspec.Struct, frozen=True):
     """What the agent says about its own compliance and reasons."""
 
     compliance_notes: str | None
@@ -210,25 +210,25 @@ class Audit(msgspec.Struct, frozen=True):
     reasoning: str | None
 
 
-class Message(msgspec.Struct, frozen=True):
+class SentientMessage(msgspec.Struct, frozen=True):
     """A message whose shape was checked, for reading; what travels is the JSON value, with members unknown here."""
 
     message_id: str
-    timestamp: Stamp
+    timestamp: ExecutionTime
     agent: Agent
-    input: Input
-    output: Output
+    input: AgentInput
+    output: AgentOutput
     next_agent: NextAgent
-    status: Status
-    error: Fault
+    status: MessageStatus
+    error: ErrorInfo
     metadata: Metadata
     resources: Resources
-    audit: Audit
+    audit: AuditNotes
 
 
-def view(value: Any) -> Message | None:
+def parse_message(value: Any) -> SentientMessage | None:
     """The typed form of a message; None when its shape would not pass `check_shape`."""
-    return None if check_shape(value) else msgspec.convert(value, Message)
+    return None if check_shape(value) else msgspec.convert(value, SentientMessage)
 
 
 def check_shape(value: Any) -> tuple[Finding, ...]:

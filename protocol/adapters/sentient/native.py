@@ -9,8 +9,8 @@ import msgspec
 
 from aghbus.protocol.adapters.attachments import compact
 from aghbus.protocol.adapters.common import warning
-from aghbus.protocol.adapters.model import Arrival, Finding, Memory, Place
-from aghbus.protocol.adapters.sentient.message import USER, view
+from aghbus.protocol.adapters.model import BridgeContext, BridgedEnvelope, Finding, MessageHistory
+from aghbus.protocol.adapters.sentient.message import USER, parse_message
 from aghbus.protocol.adapters.strict_json import check_value
 from aghbus.protocol.adapters.timestamps import utc
 from aghbus.protocol.bodies import Capability, Receipt, Say, Trace
@@ -19,42 +19,46 @@ _LAST_SECOND: Final = 253_402_300_799  # Unix, 9999-12-31T23:59:59Z: the last on
 _STATUS: Final = {"completed": "success", "failed": "failed", "canceled": "failed", "needs_input": "pending"}
 
 
-def from_envelope(arrival: Arrival, place: Place, memory: Memory) -> tuple[dict[str, Any] | None, tuple[Finding, ...]]:
+def from_envelope(
+    arrival: BridgedEnvelope, context: BridgeContext, history: MessageHistory
+) -> tuple[dict[str, Any] | None, tuple[Finding, ...]]:
     """The message for a native envelope, and what it could not hold; None for progress and for receipts that end nothing.
 
     On a work that a message of the format opened it belongs to that message's session and request.
     """
-    message, lost = _made(arrival, place)
-    known = memory.opening(arrival.work) if message is not None and arrival.work is not None else None
-    opening = view(known.message) if known is not None else None
+    message, lost = _made(arrival, context)
+    known = history.opening(arrival.work) if message is not None and arrival.work is not None else None
+    opening = parse_message(known.message) if known is not None else None
     if message is not None and opening is not None:
         metadata = opening.metadata
         message["metadata"].update(session_id=metadata.session_id, request_id=metadata.request_id)
     return message, lost
 
 
-def _made(arrival: Arrival, place: Place) -> tuple[dict[str, Any] | None, tuple[Finding, ...]]:
+def _made(arrival: BridgedEnvelope, context: BridgeContext) -> tuple[dict[str, Any] | None, tuple[Finding, ...]]:
     match arrival.envelope.body:
         case Say() as said:
-            return _finished(_message(arrival, place, said.text, said.intent))
+            return _finished(_message(arrival, context, said.text, said.intent))
         case Capability() as offered:
-            return _finished(_message(arrival, place, offered.document, "capability"))
+            return _finished(_message(arrival, context, offered.document, "capability"))
         case Trace() as trace if trace.state in _STATUS:
-            return _finished(_from_trace(arrival, place, trace))
+            return _finished(_from_trace(arrival, context, trace))
         case Receipt() as receipt if _ends_work(arrival):
-            return _finished(_from_receipt(arrival, place, receipt))
+            return _finished(_from_receipt(arrival, context, receipt))
     return None, ()
 
 
-def _message(arrival: Arrival, place: Place, content: Any, content_type: str | None) -> dict[str, Any]:
+def _message(
+    arrival: BridgedEnvelope, context: BridgeContext, content: Any, content_type: str | None
+) -> dict[str, Any]:
     envelope = arrival.envelope
     return {
         "message_id": envelope.id,
         "timestamp": {"executed_at": utc(min(envelope.ts, _LAST_SECOND)), "timezone": "UTC"},
-        "agent": {"name": place.agents.name_of(envelope.sender), "type": None},
+        "agent": {"name": context.agents.name_of(envelope.sender), "type": None},
         "input": {"source": None, "content": None},
         "output": {"content": content, "content_type": content_type},
-        "next_agent": {"name": place.agents.name_of(place.us), "reason": None},
+        "next_agent": {"name": context.agents.name_of(context.us), "reason": None},
         "status": {"code": "success", "message": None},
         "error": {
             "has_error": False,
@@ -74,11 +78,11 @@ def _message(arrival: Arrival, place: Place, content: Any, content_type: str | N
     }
 
 
-def _from_trace(arrival: Arrival, place: Place, trace: Trace) -> dict[str, Any]:
+def _from_trace(arrival: BridgedEnvelope, context: BridgeContext, trace: Trace) -> dict[str, Any]:
     result = msgspec.json.decode(trace.result) if trace.result is not None else None
     if isinstance(result, bool | int | float):  # output.content is text, array or object
         result = {"result": result}
-    message = _message(arrival, place, result, None)
+    message = _message(arrival, context, result, None)
     code = _STATUS[trace.state]
     if code == "success" and isinstance(result, dict) and result.get("partial") is True:
         code = "partial"
@@ -90,11 +94,11 @@ def _from_trace(arrival: Arrival, place: Place, trace: Trace) -> dict[str, Any]:
     return message
 
 
-def _from_receipt(arrival: Arrival, place: Place, receipt: Receipt) -> dict[str, Any]:
+def _from_receipt(arrival: BridgedEnvelope, context: BridgeContext, receipt: Receipt) -> dict[str, Any]:
     why = receipt.detail or f"the work was {receipt.status}" + (
         f": {receipt.reason_code}" if receipt.reason_code else ""
     )
-    message = _message(arrival, place, None, None)
+    message = _message(arrival, context, None, None)
     message["status"] = {"code": "failed", "message": why}
     message["next_agent"] = {"name": None, "reason": None}
     _fail(message, "TIMEOUT" if receipt.reason_code == "expired" else "PROCESSING_ERROR", why)
@@ -106,7 +110,7 @@ def _fail(message: dict[str, Any], code: str, why: str) -> None:
     message["error"].update(has_error=True, error_code=code, error_message=why, retry_count=None, recoverable=None)
 
 
-def _ends_work(arrival: Arrival) -> bool:
+def _ends_work(arrival: BridgedEnvelope) -> bool:
     """The receipt is what ended the work: `terminal_id` alone is not enough, ids are unique per sender only."""
     work, envelope = arrival.work, arrival.envelope
     return work is not None and (work.terminal_id, work.terminal_sender) == (envelope.id, envelope.sender)

@@ -4,12 +4,14 @@ from typing import Any
 
 from aghbus.protocol.adapters import derived_ids as derived
 from aghbus.protocol.adapters.common import error
-from aghbus.protocol.adapters.model import Finding, Known, Memory, Place
-from aghbus.protocol.adapters.sentient.message import NAME, Message, quoted, view
+from aghbus.protocol.adapters.model import BridgeContext, BridgedMessage, Finding, MessageHistory
+from aghbus.protocol.adapters.sentient.message import NAME, SentientMessage, parse_message, quoted
 from aghbus.protocol.adapters.sentient.rules import parent_id
 
 
-def find_parent(value: Any, place: Place, memory: Memory) -> tuple[Known, Message] | Finding | None:
+def find_parent(
+    value: Any, context: BridgeContext, history: MessageHistory
+) -> tuple[BridgedMessage, SentientMessage] | Finding | None:
     """The parent message: of the session that the message names, else of another one, else what opened a work in hand.
 
     The session may be wrong: it is overwritten from the parent (seed, Metadata Continuity Checks). The error when it cannot be
@@ -18,14 +20,14 @@ def find_parent(value: Any, place: Place, memory: Memory) -> tuple[Known, Messag
     wanted = parent_id(value)
     if wanted is None:
         return None
-    known = _of_several(wanted, value, place, memory)
+    known = _of_several(wanted, value, context, history)
     if isinstance(known, Finding):
         return known
     session = value["metadata"].get("session_id")
     if known is None and isinstance(session, str) and session:
-        known = memory.find(wanted, session)
-    known = known or memory.find(wanted) or _opening(wanted, memory)
-    message = view(known.message) if known is not None else None
+        known = history.find(wanted, session)
+    known = known or history.find(wanted) or _opening(wanted, history)
+    message = parse_message(known.message) if known is not None else None
     return (known, message) if known is not None and message is not None else None
 
 
@@ -34,28 +36,30 @@ def report_id(us: str, other: str | None, answered: str | None, message_id: str)
     return derived.envelope_id(NAME, "trace", us, other, answered, message_id)
 
 
-def _of_several(wanted: str, value: Any, place: Place, memory: Memory) -> Known | Finding | None:
+def _of_several(
+    wanted: str, value: Any, context: BridgeContext, history: MessageHistory
+) -> BridgedMessage | Finding | None:
     """The parent where several peers sent one of this id, None where one or none did.
 
     In this order: that of the work which the caller named, the one that this message answered before, that of the peer behind
     `input.source`, of the session, of a work that is open. The error when works of several are.
     """
-    found = memory.arrived(wanted)
+    found = history.arrived(wanted)
     if len({known.sender for known in found}) <= 1:
         return None
     source, session, message_id = (
-        _source_peer(value, place),
+        _source_peer(value, context),
         value["metadata"].get("session_id"),
         value.get("message_id"),
     )
-    named = [known for known in found if known.work is not None and known.work.work_id == place.work_id]
+    named = [known for known in found if known.work is not None and known.work.work_id == context.work_id]
     found = named or found
     found = [
-        known for known in found if isinstance(message_id, str) and _answered(known, message_id, place, memory)
+        known for known in found if isinstance(message_id, str) and _answered(known, message_id, context, history)
     ] or found
     found = [known for known in found if known.sender == source] or found
     found = [known for known in found if _session(known) == session] or found
-    waiting = [known for known in found if _is_open(known, place)]
+    waiting = [known for known in found if _is_open(known, context)]
     if len({known.sender for known in waiting}) > 1:
         senders = ", ".join(sorted({known.sender for known in waiting}))
         why = (
@@ -65,31 +69,31 @@ def _of_several(wanted: str, value: Any, place: Place, memory: Memory) -> Known 
     return (waiting or found)[0]
 
 
-def _source_peer(value: Any, place: Place) -> str | None:
+def _source_peer(value: Any, context: BridgeContext) -> str | None:
     """The peer of the agent that a message says its input came from."""
     given = value.get("input")
     source = given.get("source") if isinstance(given, dict) else None
-    peer = place.agents.peer_of(source, "/input/source") if isinstance(source, str) else None
+    peer = context.agents.peer_of(source, "/input/source") if isinstance(source, str) else None
     return peer if isinstance(peer, str) else None
 
 
-def _answered(known: Known, message_id: str, place: Place, memory: Memory) -> bool:
+def _answered(known: BridgedMessage, message_id: str, context: BridgeContext, history: MessageHistory) -> bool:
     """Whether the message of this id was handed over before as what follows `known`."""
-    return memory.sent(report_id(place.us, known.sender, known.envelope_id, message_id)) is not None
+    return history.sent(report_id(context.us, known.sender, known.envelope_id, message_id)) is not None
 
 
-def _session(known: Known) -> str | None:
-    message = view(known.message)
+def _session(known: BridgedMessage) -> str | None:
+    message = parse_message(known.message)
     return None if message is None else message.metadata.session_id
 
 
-def _is_open(known: Known, place: Place) -> bool:
-    return known.work is not None and known.work.target == place.us and not known.work.is_terminal
+def _is_open(known: BridgedMessage, context: BridgeContext) -> bool:
+    return known.work is not None and known.work.target == context.us and not known.work.is_terminal
 
 
-def _opening(wanted: str, memory: Memory) -> Known | None:
-    for work in memory.in_hand():
-        known = memory.opening(work)
+def _opening(wanted: str, history: MessageHistory) -> BridgedMessage | None:
+    for work in history.assigned_works():
+        known = history.opening(work)
         if known is not None and isinstance(known.message, dict) and known.message.get("message_id") == wanted:
             return known
     return None

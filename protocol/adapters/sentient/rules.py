@@ -9,7 +9,7 @@ from aghbus.protocol.adapters.attachments import compact
 from aghbus.protocol.adapters.common import error, warning
 from aghbus.protocol.adapters.derived_ids import same_json
 from aghbus.protocol.adapters.model import Finding
-from aghbus.protocol.adapters.sentient.message import MOST_FINDINGS, Message, quoted
+from aghbus.protocol.adapters.sentient.message import MOST_FINDINGS, SentientMessage, quoted
 from aghbus.protocol.adapters.strict_json import pointer
 from aghbus.protocol.text import is_blank, shorten
 
@@ -27,7 +27,7 @@ _Text = tuple[str, str]  # JSON Pointer, text
 _Goals = list[Any] | dict[str, Any]  # in a row, or each under a name of its own
 
 
-def inherit(message: Any, parent: Message) -> tuple[Any, tuple[Finding, ...]]:
+def inherit(message: Any, parent: SentientMessage) -> tuple[Any, tuple[Finding, ...]]:
     """The message with `request_id` and `session_id` of its parent, and a warning for each value that was another.
 
     Seed, Metadata Continuity Checks: overwritten, since an agent cannot be relied on to copy them. Nothing else changes;
@@ -57,7 +57,7 @@ def parent_id(message: Any) -> str | None:
     return parent if later and isinstance(parent, str) else None
 
 
-def check_chain(message: Message) -> tuple[Finding, ...]:
+def check_chain(message: SentientMessage) -> tuple[Finding, ...]:
     """The errors of a message's own place in the chain: the first has no parent, every other has one."""
     metadata = message.metadata
     path = "/metadata/parent_message_id"
@@ -70,7 +70,7 @@ def check_chain(message: Message) -> tuple[Finding, ...]:
     return ()
 
 
-def check_parent(message: Message, parent: Message | None, whole: bool) -> tuple[Finding, ...]:
+def check_parent(message: SentientMessage, parent: SentientMessage | None, whole: bool) -> tuple[Finding, ...]:
     """The errors against the parent: it exists (judged when `whole`), and the sequence goes on by one."""
     metadata = message.metadata
     if metadata.parent_message_id is None or metadata.sequence_number == 1:
@@ -85,12 +85,12 @@ def check_parent(message: Message, parent: Message | None, whole: bool) -> tuple
     return ()
 
 
-def quality(message: Message) -> tuple[Finding, ...]:
+def quality(message: SentientMessage) -> tuple[Finding, ...]:
     """The warnings about one message by itself: error group, goal count, provenance, governance paths, reasoning."""
     return tuple(islice(_quality(message), MOST_FINDINGS))
 
 
-def _quality(message: Message) -> Iterator[Finding]:
+def _quality(message: SentientMessage) -> Iterator[Finding]:
     yield from _error_group(message)
     yield from _goal_count(message)
     yield from _provenance(message)
@@ -102,7 +102,7 @@ def _quality(message: Message) -> Iterator[Finding]:
         yield warning("/audit/reasoning", "reasoning", "is empty: it must say which governance rules were applied")
 
 
-def _error_group(message: Message) -> Iterator[Finding]:
+def _error_group(message: SentientMessage) -> Iterator[Finding]:
     """Seed, Error Fields: code and message are null exactly when there is no error."""
     for member in ("error_code", "error_message"):
         given = getattr(message.error, member) is not None
@@ -118,15 +118,15 @@ def _is_root_relative(name: str) -> bool:
     return all(part not in ("", ".", "..") for part in parts)
 
 
-def _is_goals(message: Message) -> bool:
+def _is_goals(message: SentientMessage) -> bool:
     return message.output.content_type == "goals" or message.agent.name == "goal_agent"
 
 
-def _is_objectives(message: Message) -> bool:
+def _is_objectives(message: SentientMessage) -> bool:
     return message.output.content_type == "objectives" or message.agent.name == "objective_agent"
 
 
-def _goal_count(message: Message) -> Iterator[Finding]:
+def _goal_count(message: SentientMessage) -> Iterator[Finding]:
     """All goals against the number stated; of several numbers (one for each objective), one or their sum must fit."""
     stated = [int(number) for number in _GOAL_COUNT.findall(message.status.message or "")]
     if not stated or not _is_goals(message) or not isinstance(message.output.content, list | dict):
@@ -169,7 +169,7 @@ def _named_goals(goals: dict[str, Any], path: tuple[str | int, ...]) -> Iterator
     yield from inner or [(pointer(*path), goals)]
 
 
-def _provenance(message: Message) -> Iterator[Finding]:
+def _provenance(message: SentientMessage) -> Iterator[Finding]:
     """Seed, First-Mention Provenance Rule: within a scope the first mention of a storage ref says where it comes from.
 
     A text that names the ref with its own source outside the parenthesis is the acquisition itself and outside the rule.
