@@ -1,1 +1,1 @@
-"""The stateful bridge between agents of foreign formats and the bus (docs/adapters/)."""
+"""The bridge: agents that speak a foreign message format take part through it (docs/adapters/)."""

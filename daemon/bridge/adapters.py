@@ -1,4 +1,4 @@
-"""From settings to adapters and to the agent map; the files that the settings name are read here."""
+"""Builds the adapters and the agent map from the settings, and reads the files that the settings name."""
 
 import json
 from collections import defaultdict
@@ -23,7 +23,7 @@ _CONVERSATION: Final = frozenset({"say", "capability", "receipt", "trace"})
 
 
 class FormatFileError(AghbusError):
-    """A file that a setting names cannot be used; `problem` says which and why."""
+    """A file named by a setting cannot be used; `problem` says which file and why."""
 
     def __init__(self, problem: Problem) -> None:
         super().__init__(str(problem))
@@ -31,26 +31,26 @@ class FormatFileError(AghbusError):
 
 
 class FormatAdapters:
-    """The adapters of a running daemon; `reload` after its settings or the files that they name changed."""
+    """The adapters of a running daemon. Call `reload` after the settings or the files they name have changed."""
 
     def __init__(self, settings: Settings) -> None:
         """Raises FormatsError."""
         self._adapters = adapters(settings)
 
     def reload(self, settings: Settings) -> None:
-        """New adapters. Raises FormatsError, and keeps the old ones then."""
+        """Replace all adapters. On FormatFileError the current ones stay."""
         self._adapters = adapters(settings)
 
     def get(self, name: str) -> Adapter:
-        """The adapter of a format. Raises NotFound for a name that is none."""
+        """The adapter of a format. Raises NotFound for an unknown name."""
         found = self._adapters.get(name)
         if found is None:
-            raise NotFound(f"format {name!r}: is not known", hint=f"one of {', '.join(FORMATS)}")
+            raise NotFound(f"format {name!r}: is unknown", hint=f"one of {', '.join(FORMATS)}")
         return found
 
 
 def adapters(settings: Settings) -> dict[str, Adapter]:
-    """Every format's adapter with the options of `settings`. Raises FormatsError for a file that cannot be used."""
+    """One adapter per format, with the options of `settings`. Raises FormatFileError for an unusable file."""
     options = AdapterOptions(
         sentient=SentientOptions(user=settings.sentient.user, memory_agent=settings.sentient.memory_agent),
         humaninloop=HumanInLoopOptions(feature_root=settings.humaninloop.feature_root),
@@ -61,7 +61,7 @@ def adapters(settings: Settings) -> dict[str, Adapter]:
 
 
 def find_problems(settings: Settings) -> Iterator[Problem]:
-    """What is wrong with the bridge's settings that a rule for one key cannot see."""
+    """Problems of the bridge's settings that concern several keys or the content of a file."""
     seen: dict[str, str] = {}
     for entry in settings.bridge.agents:
         name, _, peer = entry.rpartition("=")
@@ -74,15 +74,15 @@ def find_problems(settings: Settings) -> Iterator[Problem]:
 
 
 def delivered_kinds(adapter: Adapter) -> frozenset[str]:
-    """The kinds of envelopes that agents of a format get: all conversation, unless the format says otherwise."""
+    """The kinds of envelopes that are delivered in a format: every conversation kind, unless the adapter restricts them."""
     kinds: frozenset[str] = getattr(adapter, "handed_kinds", _CONVERSATION)
     return kinds
 
 
 def agents(core: Core, channel: str, us: str | None = None) -> AgentMap:
-    """The agent map as configured, with what presence on `channel` knows where look-up is switched on.
+    """The configured agent map, with the peers present on `channel` where look-up is enabled.
 
-    `us` is the one of our ids that our own agents stand behind (None: that of now).
+    `us` is the id of ours that our own agents map to (None: the current one).
     """
     lookup = core.settings.bridge.lookup
     found: Mapping[str, tuple[str, ...]] = {} if lookup == "off" else _found(core, channel, lookup)
@@ -93,16 +93,13 @@ def agents(core: Core, channel: str, us: str | None = None) -> AgentMap:
 
 
 def configured_agents(settings: Settings) -> dict[str, str]:
-    """The configured map of agent name to peer id. The last `=` of an entry divides: a peer id holds none."""
+    """The configured map of agent name to peer id. The last `=` separates them: a peer id contains none."""
     pairs = (entry.rpartition("=") for entry in settings.bridge.agents)
     return {name: peer for name, _, peer in pairs}
 
 
 def _found(core: Core, channel: str, lookup: str) -> dict[str, tuple[str, ...]]:
-    """Peers that are present, by display name and capability; each once for each name.
-
-    Only verified ones where trust is required (adapters.md, Agent map).
-    """
+    """Present peers by display name and capability. Where trust is required, only verified ones (adapters.md, Agent map)."""
     now_ms = core.clock.millis()
     found: defaultdict[str, dict[str, None]] = defaultdict(dict)
     for peer in core.roster.all():
@@ -121,7 +118,7 @@ def _found(core: Core, channel: str, lookup: str) -> dict[str, tuple[str, ...]]:
 
 
 def _manifest(path: str | None) -> frozenset[str] | None:
-    """The agent ids of a manifest: a JSON list of strings, or one id a line."""
+    """The agent ids in a manifest file: a JSON list of strings, or one id per line."""
     if path is None:
         return None
     text = _text(path, "agentos.manifest")
@@ -130,7 +127,7 @@ def _manifest(path: str | None) -> frozenset[str] | None:
     try:
         listed: Any = json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise _broken("agentos.manifest", path, f"is not JSON: {error}", "one agent id a line is taken too") from None
+        raise _broken("agentos.manifest", path, f"is not JSON: {error}", "one agent id per line works too") from None
     if not all(isinstance(entry, str) for entry in listed):
         raise _broken("agentos.manifest", path, "is not a list of strings", "list the agent ids")
     return frozenset(listed)
@@ -150,7 +147,9 @@ def _text(path: str, key: str) -> str:
         with Path(path).open("rb") as file:
             content = file.read(MAX_CONFIG_BYTES + 1)
         if len(content) > MAX_CONFIG_BYTES:
-            raise _broken(key, path, f"is longer than {MAX_CONFIG_BYTES} bytes", "a list of that size is a mistake")
+            raise _broken(
+                key, path, f"is longer than {MAX_CONFIG_BYTES} bytes", "check that the setting names the right file"
+            )
         return content.decode()
     except OSError as error:
         raise _broken(key, path, f"cannot be read: {error.strerror}", "name a file that exists") from None

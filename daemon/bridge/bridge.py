@@ -1,4 +1,4 @@
-"""The bridge's parts put together, and the part of the daemon's service that is about them."""
+"""Assembles the bridge, and implements its operations of the local API."""
 
 from collections.abc import AsyncIterator, Sequence
 
@@ -18,10 +18,10 @@ from aghbus.store.tables import bridge_log
 
 
 class Bridge:
-    """Foreign formats on one daemon: run `follower` and `log` as tasks of it."""
+    """The bridge of one daemon. The daemon runs `follower` and `log` as tasks."""
 
     def __init__(self, core: Core, sender: Sender) -> None:
-        """Raises FormatsError for a file that the settings name."""
+        """Raises FormatFileError for an unusable file that the settings name."""
         self.formats = FormatAdapters(core.settings)
         self.artifacts = Artifacts(core.link, core.us, lambda: core.settings.artifacts)
         translator = InboundTranslator(core, self.formats, self.artifacts)
@@ -32,7 +32,7 @@ class Bridge:
 
 
 class BridgeService:
-    """Foreign messages in and out; the node's service inherits it."""
+    """The bridge's operations; the node's service inherits them."""
 
     _core: Core
 
@@ -43,23 +43,23 @@ class BridgeService:
     async def bridge_submit(
         self, name: bridge_api.Format, ask: bridge_api.BridgeSubmitRequest
     ) -> bridge_api.BridgeSubmitResponse:
-        """A message of our own agent onto the bus."""
+        """Submit a message of our agent."""
         return await self._bridge.submitter.submit(name, ask)
 
     def bridge_stream(
         self, name: bridge_api.Format, since: int | None
     ) -> AsyncIterator[Sequence[bridge_api.BridgeMessage | Event]]:
-        """Messages for our agent."""
+        """Stream messages to our agent."""
         return self._bridge.delivery.stream(name, since)
 
     async def bridge_message(self, name: bridge_api.Format, seq: int) -> bridge_api.BridgeMessage:
-        """The message of one envelope."""
+        """The message for one envelope."""
         return await self._bridge.delivery.get(name, seq)
 
     async def bridge_ack(
         self, name: bridge_api.Format, ask: bridge_api.BridgeAckRequest
     ) -> bridge_api.BridgeAckResponse:
-        """Up to where our agent has its messages."""
+        """Acknowledge messages."""
         return await self._bridge.delivery.ack(name, ask.seq)
 
     async def bridge_log(self, name: bridge_api.Format, *, limit: int) -> bridge_api.BridgeLogResponse:

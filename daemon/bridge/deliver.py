@@ -1,4 +1,4 @@
-"""Messages for our agent: a stream in the order of the local sequence, and the position up to which it has them."""
+"""Delivers messages to our agent: a stream in local sequence order, and the acknowledged position of each format."""
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
@@ -23,13 +23,13 @@ from aghbus.store.tables.bridge_messages import Kept
 from aghbus.store.tables.envelopes import EnvelopeFilter, find
 from aghbus.store.tables.events import gap_after
 
-_PAGE: Final = 32  # envelopes turned into messages in one transaction: some milliseconds of the loop
-_RETRY_DELAY: Final = 1.0  # seconds before a message that lies beyond an unreachable broker is fetched again
-_ACKED_AT_ONCE: Final = 500  # ours, inbox items and works that one acknowledgement settles; the next one goes on
+_PAGE: Final = 32  # envelopes per read
+_RETRY_DELAY: Final = 1.0  # seconds before a message is fetched again from an unreachable broker
+_ACKED_AT_ONCE: Final = 500  # ours, inbox items and works settled by one acknowledgement; the next one continues
 
 
 class MessageDelivery:
-    """The way out of all formats."""
+    """Delivers messages of every format."""
 
     def __init__(self, core: Core, sender: Sender, formats: FormatAdapters, translator: InboundTranslator) -> None:
         self._core = core
@@ -38,13 +38,12 @@ class MessageDelivery:
         self._arrivals = translator
 
     async def stream(self, name: Format, since: int | None) -> AsyncIterator[Sequence[BridgeMessage | Event]]:
-        """Messages after `since` until the daemon drains; a `gap` first where retention removed some of what they may have been
-        in.
+        """Messages after `since` until the daemon drains; a `gap` event first where retention removed envelopes of that range.
 
-        None: after what was acknowledged, and without words of ended works that were dealt with in another way, such as by a
-        command: an answer to them could only go to another work.
+        None: after the acknowledged position, and without messages of works that ended and whose inbox items are acked (for
+        example by `aghctl serve`): a reply to them would be assigned to another work.
 
-        A message in the artifact store that the broker does not give away for the moment holds up those after it.
+        While the artifact store is unreachable, a message that has to be fetched from it blocks the messages after it.
         """
         core = self._core
         wanted = EnvelopeFilter(kinds=delivered_kinds(self._formats.get(name)), told=True)
@@ -79,15 +78,17 @@ class MessageDelivery:
                 await core.announcer.wait()
 
     async def get(self, name: Format, seq: int) -> BridgeMessage:
-        """The message of one envelope of ours. Raises NotFound when there is none in this format, Unreachable."""
+        """The message for one stored envelope. Raises NotFound when it has none in this format, or Unreachable."""
         self._formats.get(name)
         found = await self._translate_all(name, [item async for item in self._read(name, [seq])])
         if not found:
-            raise NotFound(f"message {seq}: is none for an agent of the format {name}", hint="`aghctl messages list`")
+            raise NotFound(
+                f"message {seq}: is not a message for an agent of format {name}", hint="`aghctl messages list`"
+            )
         return found[0]
 
     async def ack(self, name: Format, seq: int) -> BridgeAckResponse:
-        """Our agent has everything up to `seq`: inbox items are acked, works that were opened for it are accepted."""
+        """Move the acknowledged position to `seq`: ack the inbox items up to it and accept the works opened for our agent."""
         self._formats.get(name)
         if seq > self._core.announcer.seq:
             raise InvalidRequest(f"seq: {seq} is beyond the last sequence, {self._core.announcer.seq}")
@@ -104,8 +105,8 @@ class MessageDelivery:
         return bridge.move(tx, _position(name), seq)
 
     async def _read(self, name: Format, seqs: list[int]) -> AsyncIterator[StoredEnvelope]:
-        """Those of these envelopes that are for our agent, with their messages. Raises Unreachable at the first that cannot be
-        fetched for the moment."""
+        """The envelopes among `seqs` that are for our agent, with their messages. Raises Unreachable at the first message that
+        cannot be fetched."""
         if not seqs:
             return
         kinds = delivered_kinds(self._formats.get(name))
@@ -118,7 +119,7 @@ class MessageDelivery:
     async def _translate_all(
         self, name: Format, arrived: list[StoredEnvelope], *, only_open: bool = False
     ) -> list[BridgeMessage]:
-        """The messages of these envelopes; `only_open` leaves out what needs no agent any more."""
+        """The messages for these envelopes; `only_open` skips those of works that are settled."""
         if not arrived:
             return []
         known = known_agents(self._core, arrived)
@@ -134,12 +135,12 @@ class MessageDelivery:
         return made
 
     def _is_for_agent(self, kept: Kept, kinds: frozenset[str]) -> bool:
-        """Whether it is for our agent, and not for a run of a chain, which asked for it itself."""
+        """Whether the envelope is for our agent. Replies to a chain run are for the run."""
         return not kept.of_run and self._arrivals.is_for_agent(kept, kinds)
 
 
 def known_agents(core: Core, arrived: list[StoredEnvelope]) -> dict[str, AgentMap]:
-    """The agent map of each channel that these envelopes came on."""
+    """The agent map of each channel of these envelopes."""
     return {channel: agents(core, channel) for channel in {item.kept.channel for item in arrived}}
 
 

@@ -1,4 +1,4 @@
-"""What committed envelopes set off: ends that travel back along a chain, rows of the message log, and times that run out."""
+"""Follows committed envelopes: forwards the ends of chained works, writes the message log, and expires its questions."""
 
 import asyncio
 from collections.abc import Mapping
@@ -29,24 +29,20 @@ from aghbus.store.tables import bridge_messages as bridge
 from aghbus.store.tables.bridge_messages import Ended, Kept, StoredMessageHistory
 
 _POSITION: Final = "follower"
-_PAGE: Final = 100  # rows or works dealt with in one transaction
+_PAGE: Final = 100  # rows or works per transaction
 _SAVE_EVERY: Final = (
-    5_000  # sequences after which the position is kept even if nothing was found: what a start looks through again
+    5_000  # sequences after which the position is saved even if nothing was found; a start scans these again
 )
-_MAX_SCAN: Final = 20_000  # sequences looked through at once: others wait for the same reader
-_COALESCE: Final = (
-    0.01  # seconds in which envelopes gather before they are looked at: a flood costs a hundred looks a second
-)
-_MAX_WAIT: Final = 60.0  # seconds between two looks at what runs out: a wall clock may be set while we wait
-_MAX_FETCH_TIME: Final = (
-    1.0  # seconds after which a look fetches no more messages: ends, and what runs out, come between
-)
+_MAX_SCAN: Final = 20_000  # sequences per scan: other queries wait for the same reader
+_COALESCE: Final = 0.01  # seconds to collect envelopes before a scan: at most a hundred scans per second under load
+_MAX_WAIT: Final = 60.0  # seconds between two checks for expiry: the wall clock may be set meanwhile
+_MAX_FETCH_TIME: Final = 1.0  # seconds of fetching messages before ends and expiry are handled again
 _RETRY_DELAY: Final = 1.0  # seconds
-_TOO_LARGE: Final = "the end of the next work was too large to be passed on whole"
+_TOO_LARGE: Final = "the result of the next work was too large to forward in full"
 
 
 class Follower:
-    """One task behind the store's sequence. What it writes is committed together with its position, or finds itself done."""
+    """A task that follows the store's sequence. Its writes are committed with its position, or are idempotent."""
 
     def __init__(self, core: Core, sender: Sender, translator: InboundTranslator) -> None:
         self._core = core
@@ -59,7 +55,7 @@ class Follower:
         """Follow until cancelled or drained."""
         self._position = await self._core.store.write(lambda tx: bridge.position(tx, _POSITION))
         self._saved_position = self._position
-        ends_pending = True  # what ended while nobody looked
+        ends_pending = True  # works may have ended while the daemon was down
         started_at_seq = self._core.announcer.seq
         due_ms: int | None = None
         while not self._core.announcer.closed:
@@ -77,24 +73,24 @@ class Follower:
                     unreachable = not await self._log_arrivals(upto)
                     due_ms = await self._expire_due()
                     if unreachable:
-                        ends_pending = True  # what ends meanwhile may lie beyond what is looked through
+                        ends_pending = True  # works may end beyond the scanned range meanwhile
                         await asyncio.sleep(_RETRY_DELAY)
             except StoreUnavailable:
                 await asyncio.sleep(_RETRY_DELAY)
                 continue
             except Unavailable:
-                return  # draining: the next start finds it
+                return  # draining: the next start continues
             if self._core.announcer.seq <= self._position:
                 left = _MAX_WAIT if due_ms is None else self._core.steps.seconds_until(due_ms)
                 await self._core.announcer.wait(min(max(left, 0.0), _MAX_WAIT))
                 await asyncio.sleep(_COALESCE)
 
-    # the log
+    # message log
 
     async def _log_arrivals(self, upto: int) -> bool:
-        """Messages of the format that keeps a log of what arrives, whether or not an agent reads them.
+        """Log the messages that arrived in the format with a message log, whether or not an agent reads them.
 
-        False where one could not be fetched for the moment: the position stays before it.
+        False when one could not be fetched: the position stays before it.
         """
         core = self._core
         seqs = await bridge.to_log(core.store.reader, FORMAT_WITH_TIMEOUTS, self._position, upto, _PAGE)
@@ -120,7 +116,7 @@ class Follower:
         return not unreachable
 
     async def _advance(self, position: int, *, found: bool = False) -> None:
-        """Everything up to `position` is dealt with; `found` when there was something in it."""
+        """Move the position; save it when something was `found` or after `_SAVE_EVERY` sequences."""
         if found or position - self._saved_position >= _SAVE_EVERY:
             await self._core.store.write(lambda tx: bridge.move(tx, _POSITION, position))
             self._saved_position = position
@@ -132,7 +128,7 @@ class Follower:
         bridge.move(tx, _POSITION, chunk[-1].kept.seq)
 
     async def _expire_due(self) -> int | None:
-        """Rows whose time to live is over say so; when the next one's is, in Unix milliseconds."""
+        """Mark rows whose time to live has passed. Returns when the next one expires, in Unix milliseconds."""
         if await bridge_log.nothing_due(self._core.store.reader):
             return None
 
@@ -143,7 +139,7 @@ class Follower:
 
         return await self._core.store.write(job)
 
-    # ends
+    # ends of chained works
 
     async def _forward_ends(self) -> None:
         while await self._sender.send_all(self._forward_batch):
@@ -157,10 +153,7 @@ class Follower:
         return len(found)
 
     def _forward_end(self, tx: Transaction, batch: Batch, end: Ended) -> None:
-        """The work in hand ends as the next one did; the memory agent is told when no message of the chain ended it.
-
-        Neither holds up the other.
-        """
+        """End the previous work of the chain like the next one. Notify the memory agent when no message of the chain ended it."""
         core = self._core
         work = works.load(tx, end.workspace_id, end.channel, end.work_id)
         if work is None:
@@ -183,12 +176,11 @@ class Follower:
         if in_hand is not None and not in_hand.is_terminal:
             self._send_one(batch, work, _closing_drafts(context, in_hand, work, ending))
         if _ended_outside_chain(ending):
-            told = self._memory_draft(tx, context, work)
-            self._send_one(batch, work, () if told is None else (told,))
+            notification = self._memory_draft(tx, context, work)
+            self._send_one(batch, work, () if notification is None else (notification,))
 
     def _send_one(self, batch: Batch, ended: WorkView, drafts: tuple[Draft, ...]) -> None:
-        """The first of `drafts` that fits an envelope; none of them is counted and logged: the end of `ended` is told no other
-        way."""
+        """Send the first of `drafts` that fits an envelope; if none does, count and log it: the end of `ended` is lost."""
         cause: InvalidRequest | Refused | None = None
         for draft in drafts:
             try:
@@ -197,11 +189,11 @@ class Follower:
             except (InvalidRequest, Refused) as error:
                 cause = cause or error
         if cause is not None:
-            self._core.counters.add("bridge.not_passed_on")
-            self._core.log.error("the end of a work could not be passed on work=%s cause=%s", ended.work_id, cause)
+            self._core.counters.add("bridge.ends_not_forwarded")
+            self._core.log.error("cannot forward the end of a work work=%s cause=%s", ended.work_id, cause)
 
     def _memory_draft(self, tx: Transaction, context: BridgeContext, work: WorkView) -> Draft | None:
-        """What the memory agent is told of a chain that broke off: the last message is the one that opened the work."""
+        """The notification for the memory agent about a chain that broke off; its last message is the one that opened `work`."""
         history = StoredMessageHistory(tx, chains.NAME, work.workspace_id, work.channel, context.us)
         last = history.opening(work)
         if last is None:
@@ -217,9 +209,9 @@ class Follower:
 def _closing_drafts(
     context: BridgeContext, in_hand: WorkView, following: WorkView, ending: Kept | None
 ) -> tuple[Draft, ...]:
-    """The trace that ends the work in hand with the state, result and message that ended the next one.
+    """Traces that end the previous work with the state, result and message of the next one's end, in order of preference.
 
-    What passes it on is longer than what ended that: behind the whole come a cut one and one with the state alone.
+    The forwarded trace is longer than the original: the alternatives are a truncated one and one with the state alone.
     """
     other = in_hand.other(context.us)
     message_id = envelope_id(
@@ -238,7 +230,7 @@ def _closing_drafts(
 
 
 def _shorter(body: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """`body` with a cut result and message, and with its state alone."""
+    """`body` with a truncated result and message, and with its state alone."""
     bare = {"state": body["state"], "message": _TOO_LARGE}
     result, message = body.get("result"), body.get("message")
     cut = {**bare, "message": cut_text(f"{_TOO_LARGE}: {message}")} if message else dict(bare)
@@ -257,6 +249,6 @@ def _closing_body(following: WorkView, ending: Kept | None) -> dict[str, Any]:
 
 
 def _ended_outside_chain(ending: Kept | None) -> bool:
-    """Whether the work ended by no message of the chain: not by one that a peer handed over, nor by an end passed on."""
+    """Whether the work was ended by neither a message of the chain nor a forwarded end."""
     ext = chains.extensions(ending.raw) if ending is not None else {}
     return not {f"{chains.NAME}.message", f"{chains.NAME}.message_ref", chains.CLOSED_BY} & ext.keys()

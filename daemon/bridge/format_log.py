@@ -1,4 +1,4 @@
-"""Rows of the formats' own logs, and what one row does to another: an answer ends the wait of the message it answers."""
+"""Rows of the formats' own logs. In the message log of agentos, an answer settles the row of its question."""
 
 from collections.abc import Mapping
 from typing import Any, Final
@@ -13,10 +13,10 @@ from aghbus.store.tables import bridge_log
 from aghbus.store.tables.bridge_log import Entry
 
 FORMAT_WITH_TIMEOUTS: Final = "agentos"
-"""The format whose log knows answers and times to live."""
+"""The format whose log tracks answers and times to live."""
 
 FORMATS_LOGGING_REFUSED: Final = frozenset({"sacp"})
-"""Formats whose log has every message, whether or not it was sent (adapters.md, sacp: every response is a row)."""
+"""Formats that also log refused messages (adapters.md, sacp: every response is a row)."""
 
 
 def keep_record(
@@ -31,9 +31,9 @@ def keep_record(
     unwritten: bool = False,
     answers: bool = True,
 ) -> None:
-    """One row for a message that crossed; nothing when its envelope has one already.
+    """Add one row for a submitted or delivered message, unless its envelope has one already.
 
-    `answers`: whether it can end the wait of the message that it refers to.
+    `answers`: whether the message may settle the question that it refers to.
     """
     if bridge_log.has(tx, name, seq):
         return
@@ -61,7 +61,7 @@ def keep_record(
 
 
 def check_log_duplicate(tx: Transaction, name: str, plan: SubmitPlan) -> SubmitPlan:
-    """A message that sends nothing leaves no envelope behind: its row alone tells whether it was handed over before."""
+    """Mark a repeated message that sends no envelope. Only its log row shows that it was submitted before."""
     if plan.refused or plan.repeats or plan.record is None or plan.foreign_id is None:
         return plan
     earlier = bridge_log.of_message(tx, name, plan.foreign_id, "out")
@@ -69,24 +69,24 @@ def check_log_duplicate(tx: Transaction, name: str, plan: SubmitPlan) -> SubmitP
         return plan
     if earlier.record == plan.record:
         return msgspec.structs.replace(plan, repeats=True)
-    why = common.error("/message_id", "id_conflict", f"{plan.foreign_id!r} was handed over before with other content")
+    why = common.error("/message_id", "id_conflict", f"{plan.foreign_id!r} was submitted before with other content")
     return msgspec.structs.replace(plan, findings=(*plan.findings, why))
 
 
 def expire(tx: Transaction, entry: Entry) -> None:
-    """Nobody answered within the time to live: the row says `timeout`."""
+    """Set the row's status to `timeout`: no answer came within the time to live."""
     kept = agentos_log.from_plain(entry.record)
     bridge_log.replace(tx, entry.id, agentos_log.to_plain(agentos_log.timed_out(kept)))
 
 
 def public_row(name: str, record: dict[str, Any]) -> dict[str, Any]:
-    """A row as the API shows it: of agentos the ten fields of its schema alone."""
+    """A row for the API; for agentos only the ten fields of its schema."""
     row: dict[str, Any] = record["row"] if name == FORMAT_WITH_TIMEOUTS else record
     return row
 
 
 def _answered(tx: Transaction, question: Entry, at_ms: int) -> None:
-    """An answer that crossed at `at_ms` ends the wait of its question, also where it is read only after that ran out."""
+    """Settle a question whose answer was received at `at_ms`, also when the answer is processed after the timeout."""
     after_all = agentos_log.in_time(agentos_log.from_plain(question.record), question.at_ms, at_ms)
     if after_all is None:
         bridge_log.settle(tx, question.id)
@@ -95,5 +95,5 @@ def _answered(tx: Transaction, question: Entry, at_ms: int) -> None:
 
 
 def _question(tx: Transaction, message_id: str, direction: str) -> Entry | None:
-    """The row of the message that one in this direction answers: it went the other way."""
+    """The row of the question for an answer in `direction`: the question has the opposite direction."""
     return bridge_log.of_message(tx, FORMAT_WITH_TIMEOUTS, message_id, "out" if direction == "in" else "in")

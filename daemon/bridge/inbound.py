@@ -1,4 +1,4 @@
-"""An envelope that arrived, as a message of a format: noted as crossed, and in the format's log."""
+"""Translates received envelopes into messages of a format, and records them in the history and the format's log."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple
@@ -22,13 +22,11 @@ from aghbus.store.tables import bridge_messages as bridge
 from aghbus.store.tables import works
 from aghbus.store.tables.bridge_messages import Kept, StoredMessageHistory
 
-_PORTION_BYTES: Final = (
-    262_144  # ours, of envelopes turned into messages in one job: some milliseconds, or one large one
-)
+_CHUNK_BYTES: Final = 262_144  # ours, of envelopes per transaction: some milliseconds, or one large envelope
 
 
 class StoredEnvelope(NamedTuple):
-    """A stored envelope, read again, with the message that was fetched for it and why one could not be."""
+    """A stored envelope, parsed, with the message that was fetched for it (`carried`) or the findings that explain why not."""
 
     kept: Kept
     envelope: Envelope
@@ -36,22 +34,22 @@ class StoredEnvelope(NamedTuple):
     findings: tuple[Finding, ...] = ()
 
 
-def _parsed(kept: Kept) -> Envelope | None:
-    """The envelope of stored bytes. It was fresh when it came: its own time is the one to read it at."""
-    times = msgspec.json.decode(kept.raw, type=_Times)
+def parse_stored(raw: bytes) -> Envelope | None:
+    """Parse stored bytes at the envelope's own time, when it was fresh. None when current rules refuse it."""
+    times = msgspec.json.decode(raw, type=_Times)
     now = times.ts if times.expires_at is None else min(times.ts, times.expires_at - 1)
     try:
-        return parse(kept.raw, now)
+        return parse(raw, now)
     except ProtocolError:
-        return None  # written by a version with other rules
+        return None  # stored by a version with other rules
 
 
 def chunks(arrived: Sequence[StoredEnvelope]) -> Iterator[list[StoredEnvelope]]:
-    """`arrived` in order, as much at a time as one transaction may read without holding up the daemon."""
+    """`arrived` in order, in chunks small enough for one transaction on the event loop."""
     chunk: list[StoredEnvelope] = []
     size = 0
     for item in arrived:
-        if chunk and size + len(item.kept.raw) > _PORTION_BYTES:
+        if chunk and size + len(item.kept.raw) > _CHUNK_BYTES:
             yield chunk
             chunk, size = [], 0
         chunk.append(item)
@@ -61,7 +59,7 @@ def chunks(arrived: Sequence[StoredEnvelope]) -> Iterator[list[StoredEnvelope]]:
 
 
 class InboundTranslator:
-    """Reads stored envelopes again, and turns them into messages inside a transaction."""
+    """Parses stored envelopes, and translates them into messages inside a transaction."""
 
     def __init__(self, core: Core, formats: FormatAdapters, artifacts: Artifacts) -> None:
         self._core = core
@@ -69,13 +67,13 @@ class InboundTranslator:
         self._artifacts = artifacts
 
     async def read(self, name: str, kept: Kept) -> StoredEnvelope | None:
-        """The envelope, with the message of format `name` that it refers to where it carries none. None when it can no longer
-        be read.
+        """The parsed envelope, with the message of format `name` fetched when it carries a reference to one. None when the
+        envelope can no longer be parsed.
 
-        Raises Unreachable: nothing is known of that message, which a moment later may be had. That the server refuses us
-        the artifact store is a finding, since it lasts.
+        Raises Unreachable: fetching may succeed later. When the server denies access to the artifact store, that is
+        permanent and becomes a finding.
         """
-        envelope = _parsed(kept)
+        envelope = parse_stored(kept.raw)
         if envelope is None:
             return None
         try:
@@ -87,8 +85,10 @@ class InboundTranslator:
         return StoredEnvelope(kept, envelope, message, findings)
 
     def is_for_agent(self, kept: Kept, kinds: frozenset[str]) -> bool:
-        """Whether our agent may get it: directed to us, or said to everybody, or by which our daemon ended work that nobody
-        answered; never what the lifecycle refused."""
+        """Whether the envelope is for our agent: directed to us, broadcast, or sent by our daemon to end an unanswered work.
+
+        Envelopes that the lifecycle refused never are.
+        """
         if kept.kind not in kinds or kept.outcome in ("ignored", "rejected"):
             return False
         if kept.direction != "in":
@@ -105,7 +105,7 @@ class InboundTranslator:
         known: Mapping[str, AgentMap],
         now: int | None = None,
     ) -> BridgeMessage | None:
-        """The message for our agent, noted as arrived; None when the envelope says nothing to agents of this format.
+        """The message for our agent, recorded as delivered; None when the envelope has no equivalent in this format.
 
         `known` is the agent map by channel, `now` Unix seconds (None: the clock).
         """
@@ -135,7 +135,7 @@ class InboundTranslator:
                 at_ms=kept.received_ms,
                 seq=kept.seq,
                 message_id=delivered.foreign_id,
-                answers=not kept.own_end,  # nobody answered: the question's own time to live goes on
+                answers=not kept.own_end,  # not an answer: the question's time to live goes on
             )
         return BridgeMessage(
             seq=kept.seq,
@@ -162,7 +162,7 @@ class InboundTranslator:
         known: Mapping[str, AgentMap],
         now: int | None,
     ) -> Delivered | None:
-        """The message as the adapter makes it, from the work as it was after the envelope."""
+        """The adapter's result, given the work in its state after the envelope."""
         core, kept = self._core, arrived.kept
         if work is not None and kept.state_after is not None:
             work = msgspec.convert({**msgspec.structs.asdict(work), "state": kept.state_after}, type(work))
@@ -179,9 +179,9 @@ class InboundTranslator:
         history = StoredMessageHistory(tx, name, kept.workspace_id, kept.channel, us)
         try:
             return self._formats.get(name).deliver(bridged, context, history)
-        except Exception:  # a defect of ours in one envelope must not stop all that follow it
+        except Exception:  # a bug triggered by one envelope must not stop all later ones
             core.counters.add("internal_errors")
-            core.log.exception("an envelope could not be handed out format=%s seq=%d", name, kept.seq)
+            core.log.exception("cannot deliver an envelope format=%s seq=%d", name, kept.seq)
             return None
 
 

@@ -1,4 +1,4 @@
-"""Messages too large for an envelope: the content lies in the artifact store, the envelope carries a reference."""
+"""Messages that are too large for an envelope: the artifact store holds them, and the envelope carries a reference."""
 
 import hashlib
 from collections.abc import AsyncIterator, Mapping
@@ -23,21 +23,21 @@ from aghbus.protocol.limits import MAX_ENVELOPE_BYTES
 from aghbus.protocol.send import Draft, wire_document
 from aghbus.protocol.trust.proof import PROOF_BYTES
 
-_SHELF = "bridge"  # in place of a work id, for messages of no work
+_NO_WORK = "bridge"  # in place of a work id, for messages without a work
 
 
 def is_too_large(name: str, draft: Draft, max_payload: int, *, signed: bool) -> bool:
-    """Whether the message that `draft` carries must go into the artifact store; `max_payload` is the broker's, in bytes, and
-    `signed` tells that the envelope will have a proof.
+    """Whether the message in `draft` must be stored as an artifact. `max_payload` is the broker's limit in bytes; `signed`
+    says that the envelope will have a proof.
 
-    Raises InvalidRequest (`too_large`) when it is not the message that makes the envelope so large.
+    Raises InvalidRequest (`too_large`) when other parts of the envelope make it too large.
     """
     size = len(msgspec.json.encode(wire_document(draft))) + (PROOF_BYTES if signed else 0)
     if size <= min(MAX_ENVELOPE_BYTES, max_payload):
         return False
     if f"{name}.message" not in (draft.ext or {}):
         raise InvalidRequest(
-            f"the envelope would have {size} bytes, and it is not the message that makes it so large",
+            f"the envelope would have {size} bytes, even without the message it carries",
             hint="send references to artifacts instead of their content",
             code="too_large",
         )
@@ -45,7 +45,7 @@ def is_too_large(name: str, draft: Draft, max_payload: int, *, signed: bool) -> 
 
 
 def with_reference(name: str, draft: Draft, references: Mapping[str, Reference]) -> Draft:
-    """`draft` with a reference in place of its message, where `references` has one under its id."""
+    """`draft` with a reference instead of its message, if `references` has one under its id."""
     reference = references.get(draft.id)
     if reference is None:
         return draft
@@ -53,9 +53,9 @@ def with_reference(name: str, draft: Draft, references: Mapping[str, Reference])
 
 
 async def store_large(artifacts: Artifacts, name: str, draft: Draft) -> Reference:
-    """The message that `draft` carries, put into the artifact store.
+    """Store the message of `draft` as an artifact.
 
-    Raises InvalidRequest (`too_large`) where there is none, Unreachable.
+    Raises InvalidRequest (`too_large`) when there is no artifact store or it refuses the message, or Unreachable.
     """
     content = compact((draft.ext or {})[f"{name}.message"]).encode()
     if len(content) > MAX_MESSAGE_BYTES:
@@ -65,14 +65,14 @@ async def store_large(artifacts: Artifacts, name: str, draft: Draft) -> Referenc
             code="too_large",
         )
     sha256 = hashlib.sha256(content).hexdigest()
-    work_id = draft.work_id if draft.work_id is not None and is_part(draft.work_id) else _SHELF
+    work_id = draft.work_id if draft.work_id is not None and is_part(draft.work_id) else _NO_WORK
     try:
         artifact = await artifacts.put(work_id, f"{name}-{sha256[:32]}.json", _pieces(content))
     except Unreachable:
         raise
     except RequestError as error:
         raise InvalidRequest(
-            f"the message has {len(content)} bytes, too many for an envelope, and the artifact store did not take it:"
+            f"the message has {len(content)} bytes, too many for an envelope, and the artifact store refused it:"
             f" {error.message}",
             hint=error.hint,
             code="too_large",
@@ -83,7 +83,10 @@ async def store_large(artifacts: Artifacts, name: str, draft: Draft) -> Referenc
 async def fetch_large(
     artifacts: Artifacts, name: str, ext: Mapping[str, Any]
 ) -> tuple[Any | None, tuple[Finding, ...]]:
-    """The message that `ext` refers to, and why it could not be had; `(None, ())` when it refers to none. Raises Unreachable."""
+    """The message that `ext` refers to, or the finding why it could not be fetched; `(None, ())` without a reference.
+
+    Raises Unreachable.
+    """
     reference = reference_in(name, ext)
     if reference is None:
         return None, ()
@@ -112,5 +115,5 @@ async def _whole(content: AsyncIterator[bytes]) -> bytes:
     async for piece in content:
         held += piece
         if len(held) > MAX_MESSAGE_BYTES:
-            break  # its size was checked: the digest will say that this is something else
+            break  # larger than announced: the digest check will fail
     return bytes(held)

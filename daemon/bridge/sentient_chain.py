@@ -1,4 +1,4 @@
-"""What the daemon adds to a message of a sentient chain: the chain's log entries, the links between works, the memory agent."""
+"""The daemon's part of a sentient chain: its log entries in `ext`, the links between its works, the memory agent."""
 
 from typing import Any, Final, NamedTuple
 
@@ -18,24 +18,24 @@ from aghbus.store.tables import works
 
 NAME: Final = "sentient"
 CLOSED_BY: Final = f"{NAME}.closed_by"
-"""In `ext` of a trace that passes the end of the next work on: the id of the envelope that ended that."""
+"""In `ext` of a trace that forwards the end of the next work: the id of the envelope that ended it."""
 
 LAST_MESSAGE: Final = f"{NAME}.last"
-"""In `ext` of what the memory agent is told: the chain's last message whole, since the say's text may be cut."""
+"""In `ext` of the notification of the memory agent: the chain's last message in full, since the text may be truncated."""
 
-_LAST_BYTES: Final = 524_288  # ours: half an envelope, so that text and entries always fit beside it
-_LOOKED_AT: Final = 50  # ours, the newest envelopes of a work among which the chain's entries are looked for
+_LAST_BYTES: Final = 524_288  # ours: half an envelope, so that text and entries always fit too
+_LOOKED_AT: Final = 50  # ours, newest envelopes of a work that are searched for the chain's entries
 
 
 class ChainMessage(NamedTuple):
-    """A message's drafts with the chain's entries, the work that it reports on, and the works that it opens."""
+    """A message's drafts with the chain's log entries, the assigned work that it reports on, and the works that it opens."""
 
     drafts: tuple[Draft, ...]
     in_hand: WorkView | None
     opened: tuple[tuple[str, str, str], ...]
 
     def link(self, tx: Transaction) -> None:
-        """The work in hand closes with the work that was opened for the next agent, now that both are known."""
+        """Link the assigned work to the works opened for the next agent: it ends when they do."""
         for key in self.opened:
             following = works.load(tx, *key)
             if following is not None:
@@ -43,7 +43,7 @@ class ChainMessage(NamedTuple):
 
 
 def of(tx: Transaction, core: Core, context: BridgeContext, plan: SubmitPlan) -> ChainMessage:
-    """The chain of a message that was handed over, before anything of it is sent."""
+    """The chain data of a submitted message, before anything is sent."""
     record: Any = plan.record or {}
     in_hand = _in_hand(tx, context, plan)
     entries = entries_so_far(tx, in_hand) if in_hand is not None else ()
@@ -56,8 +56,8 @@ def of(tx: Transaction, core: Core, context: BridgeContext, plan: SubmitPlan) ->
         if draft.kind == "say" and draft.work_id is not None and (in_hand is None or draft.work_id != in_hand.work_id)
     )
     if record and record["ends_chain"] and drafts:
-        told = memory_draft(core, context, record["session_id"], plan.message, entries, drafts[-1].id)
-        drafts += [told] if told is not None else []
+        notification = memory_draft(core, context, record["session_id"], plan.message, entries, drafts[-1].id)
+        drafts += [notification] if notification is not None else []
     return ChainMessage(tuple(drafts), in_hand, opened)
 
 
@@ -69,9 +69,9 @@ def memory_draft(
     entries: tuple[SentientLogEntry, ...],
     ending_id: str,
 ) -> Draft | None:
-    """The say that tells the memory agent of a chain's end; None without one, and when that is who we are.
+    """The say that notifies the memory agent of a chain's end; None without a memory agent, or when that is us.
 
-    One for each ending: its id comes from `ending_id`, the envelope that ended the chain.
+    Its id is derived from `ending_id`, the envelope that ended the chain, so there is one per end.
     """
     peer = core.settings.sentient.memory_agent
     if peer is None or peer == core.us:
@@ -89,7 +89,7 @@ def memory_draft(
 
 
 def entries_so_far(tx: Transaction, work: WorkView) -> tuple[SentientLogEntry, ...]:
-    """The entries that came with a work, and those that our own reports on it added: the newest envelope has them all."""
+    """The chain's log entries: the newest envelope of a work has those that came with it and those of our own reports."""
     for kept in bridge.kept_of_work(tx, work, _LOOKED_AT):
         if kept.direction == "out" or kept.message_id == work.opening_id:
             found = entries_in(extensions(kept.raw))
@@ -105,7 +105,7 @@ def extensions(raw: bytes) -> dict[str, Any]:
 
 
 def _in_hand(tx: Transaction, context: BridgeContext, plan: SubmitPlan) -> WorkView | None:
-    """The work that the message reports on: that of its trace."""
+    """The assigned work that the message reports on: that of its trace."""
     for draft in plan.drafts:
         if draft.kind == "trace" and draft.work_id is not None:
             work = works.load(tx, draft.workspace_id, draft.channel, draft.work_id)

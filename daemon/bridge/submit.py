@@ -1,4 +1,4 @@
-"""A message of our own agent on its way to the bus: judged, turned into envelopes and committed in one transaction."""
+"""Submits messages of our agent: validates each, translates it into envelopes and commits them in one transaction."""
 
 from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
@@ -27,15 +27,15 @@ from aghbus.store.tables import bridge_messages as bridge
 from aghbus.store.tables import quarantine, works
 from aghbus.store.tables.bridge_messages import StoredMessageHistory
 
-REASON: Final = "message_refused"  # in quarantine, beside the wire's reason codes
+REASON: Final = "message_refused"  # in quarantine, in addition to the reason codes of the protocol
 _NOT_ON_THIS_CHANNEL: Final = frozenset(
     {"no_work", "parent_unknown", OTHER_CHANNEL}
-)  # on this channel: another one may know more
+)  # another channel may have the work
 _DETAIL_CHARS: Final = 512  # ours, of the findings as quarantine keeps them
 
 
 class SubmitOutcome(NamedTuple):
-    """What became of a message in its transaction. `oversized` is a draft that fits no envelope: nothing was written then."""
+    """The result of the transaction. `oversized` is a draft that does not fit an envelope; nothing was written then."""
 
     plan: SubmitPlan
     sent: list[SendResponse]
@@ -43,7 +43,7 @@ class SubmitOutcome(NamedTuple):
 
 
 class MessageSubmitter:
-    """The way in of all formats."""
+    """Submits messages of every format."""
 
     def __init__(
         self, core: Core, sender: Sender, formats: FormatAdapters, artifacts: Artifacts, log: SentientLog
@@ -55,9 +55,9 @@ class MessageSubmitter:
         self._log = log
 
     async def submit(self, name: str, ask: BridgeSubmitRequest) -> BridgeSubmitResponse:
-        """Carry out `ask` for format `name`.
+        """Submit the message in `ask` in format `name`.
 
-        Raises MessageRefused for a message that breaks rules of its format, Refused when our own copy of a work forbids it,
+        Raises MessageRefused for a message that breaks rules of its format, Refused when the state of a work forbids it,
         InvalidRequest (also `too_large`) and Unavailable.
         """
         self._formats.get(name)
@@ -84,7 +84,7 @@ class MessageSubmitter:
             counters.add("bridge.refused")
             counters.add(f"bridge.refused.{name}")
             raise MessageRefused(name, plan.findings)
-        counters.add(f"bridge.{'repeated' if plan.repeats else 'handed_over'}.{name}")
+        counters.add(f"bridge.{'repeated' if plan.repeats else 'submitted'}.{name}")
         return BridgeSubmitResponse(
             message=plan.message, findings=list(plan.findings), sent=outcome.sent, repeated=plan.repeats
         )
@@ -124,10 +124,10 @@ class MessageSubmitter:
     def _plan(
         self, tx: Transaction, name: str, ask: BridgeSubmitRequest, text: bytes
     ) -> tuple[BridgeContext, StoredMessageHistory, SubmitPlan]:
-        """The plan under our id of now, or under an earlier one where it reports on a work of that (spec section 8).
+        """The plan under our current id, or under a former one that the message continues a work of (spec section 8).
 
-        Where the caller named neither channel nor work: for the first joined channel on which it continues something, else
-        the first on which it can be sent.
+        Where the caller named neither channel nor work: on the first joined channel where the message continues a work, else
+        on the first where it can be sent.
         """
         core, adapter = self._core, self._formats.get(name)
         channels = _channels(tx, core, ask)
@@ -140,7 +140,7 @@ class MessageSubmitter:
             tried: list[tuple[BridgeContext, StoredMessageHistory, SubmitPlan]] = []
             for channel in channels:
                 elsewhere = tuple(work for other, works in in_hand.items() if other != channel for work in works)
-                context = self._place(ask, us, channel, target, elsewhere)
+                context = self._context(ask, us, channel, target, elsewhere)
                 history = StoredMessageHistory(tx, name, context.workspace_id, channel, us)
                 plan = adapter.submit(text, context, history)
                 if not plan.refused and (_continues(plan, history) or (us == core.us and _answers(plan, history))):
@@ -148,7 +148,7 @@ class MessageSubmitter:
                 tried.append((context, history, plan))
         return min(tried, key=lambda one: _refusal_rank(one[2]))
 
-    def _place(
+    def _context(
         self, ask: BridgeSubmitRequest, us: str, channel: str, target: str | None, elsewhere: tuple[WorkView, ...]
     ) -> BridgeContext:
         core = self._core
@@ -166,7 +166,7 @@ class MessageSubmitter:
         )
 
     def _refuse(self, tx: Transaction, name: str, text: bytes, plan: SubmitPlan) -> None:
-        """Nothing is sent; the message is kept in quarantine with its findings, and in the format's log if that wants it."""
+        """Put the message into quarantine with its findings, and into the format's log if that logs refused messages."""
         core = self._core
         limits = core.settings.quarantine
         errors = [f"{found.path} {found.rule}: {found.message}" for found in plan.findings if found.severity == "error"]
@@ -188,9 +188,9 @@ class MessageSubmitter:
     def remember(
         self, tx: Transaction, name: str, plan: SubmitPlan, drafts: list[Draft], sent: list[SendResponse]
     ) -> None:
-        """Note, in the transaction that sent `drafts`, which envelope carried the message, and keep the format's log row.
+        """Record, in the transaction that sent `drafts`, which envelope carried the message, and add the format's log row.
 
-        It is the envelope that has the message in `ext`, else the last.
+        That is the envelope that has the message in `ext`, else the last one.
         """
         at = next((index for index, draft in enumerate(drafts) if _carries(name, draft)), len(drafts) - 1)
         seq = sent[at].seq if sent else 0
@@ -214,11 +214,9 @@ class MessageSubmitter:
 
 
 def _text(ask: BridgeSubmitRequest) -> bytes:
-    """The message as bytes: exactly what the agent wrote, or the value that the request held."""
+    """The message as bytes: `text` as written, else `message` as JSON."""
     if ask.text is not None and ask.message is not None:
-        raise InvalidRequest(
-            "text: goes without message", hint="`text` is what the agent wrote, `message` its JSON value"
-        )
+        raise InvalidRequest("text: excludes message", hint="`text` is what the agent wrote, `message` its JSON value")
     if ask.text is not None:
         return ask.text.encode()
     if ask.message is None:
@@ -227,23 +225,23 @@ def _text(ask: BridgeSubmitRequest) -> bytes:
 
 
 def _continues(plan: SubmitPlan, history: StoredMessageHistory) -> bool:
-    """Whether something of it belongs to a work that is there already."""
+    """Whether any draft belongs to an existing work."""
     return any(draft.work_id is not None and history.work(draft.work_id) is not None for draft in plan.drafts)
 
 
 def _answers(plan: SubmitPlan, history: StoredMessageHistory) -> bool:
-    """Whether something of it answers an envelope that is there already."""
+    """Whether any draft replies to a stored envelope."""
     return any(draft.reply_to is not None and history.holds(draft.reply_to) for draft in plan.drafts)
 
 
 def _refusal_rank(plan: SubmitPlan) -> int:
-    """How little a refusal says about what the message is: 0 when there is none, 2 when nothing that it is about is known."""
+    """Rank of a plan when several channels were tried: 0 not refused, 1 refused, 2 refused since its work is not known here."""
     errors = {found.rule for found in plan.findings if found.severity == "error"}
     return 0 if not errors else 2 if errors & _NOT_ON_THIS_CHANNEL else 1
 
 
 def _channels(tx: Transaction, core: Core, ask: BridgeSubmitRequest) -> tuple[str, ...]:
-    """The channel that the caller named, else that of the work it named, else all that are joined."""
+    """The channel that the caller named, else that of the named work, else all joined channels."""
     channels = core.settings.channels
     if ask.channel is not None:
         if ask.channel not in channels:
@@ -265,7 +263,7 @@ def _target(known: AgentMap, target: str) -> str:
 def _sent_before(
     batch: Batch, context: BridgeContext, plan: SubmitPlan, history: StoredMessageHistory
 ) -> list[SendResponse]:
-    """What was sent when the same message was handed over first."""
+    """The envelopes sent when the same message was submitted first."""
     ids = [draft.id for draft in plan.drafts]
     if not ids and plan.foreign_id is not None:
         earlier = history.find(plan.foreign_id, plan.scope, "out")

@@ -1,4 +1,4 @@
-"""What chains need of the foreign formats: the opening message of a node, and the message that a result carries."""
+"""Foreign messages in chains: the opening message of a node, and the message that a result carries."""
 
 import json
 from collections.abc import Callable, Iterable
@@ -24,33 +24,33 @@ from aghbus.store.tables import works
 from aghbus.store.tables.bridge_messages import StoredMessageHistory
 
 Remember = Callable[[Transaction, str, SubmitPlan, list[Draft], list[SendResponse]], None]
-"""Keeps what the bridge keeps of a message that was handed over, within its transaction: memory and the format's log."""
+"""Records a submitted message in the bridge's history and the format's log, within its transaction."""
 
 _OPENS: Final = frozenset({"say", "capability"})
 
 
 class ArtifactNotFetched(Exception):
-    """A transaction needs the artifact store first: for the message of `what`, an opening that fits no envelope or a result
-    that refers to its message. Nothing was written; `ChainMessages.transfer` and try again."""
+    """The artifact store is needed before the transaction can continue: to store the message of an opening that does not fit
+    an envelope, or to fetch the message of a result (`what`). Nothing was written: call `ChainMessages.transfer` and retry."""
 
     def __init__(self, name: str, what: Draft | Envelope) -> None:
-        super().__init__(f"the {name} message of {what.id} is in the artifact store, or has to be")
+        super().__init__(f"the {name} message of {what.id} has to be stored in, or fetched from, the artifact store")
         self.name = name
         self.what = what
 
     @property
     def key(self) -> str:
-        """Names them: ids are unique for each sender, and an envelope may refer to messages of several formats."""
+        """Identifies the message: ids are unique per sender, and an envelope may refer to messages of several formats."""
         return _draft_key(self.name, self.what)
 
 
 class ChainMessages:
-    """The adapters as the daemon's settings have them, over the bridge's memory."""
+    """The adapters of the daemon, with the bridge's history."""
 
     def __init__(
         self, core: Core, adapter_of: Callable[[str], Adapter], remember: Remember, artifacts: Artifacts
     ) -> None:
-        """`adapter_of` a name gives the adapter with the options of now; `remember` notes what was handed over."""
+        """`adapter_of` returns the current adapter of a format; `remember` records a submitted message."""
         self._core = core
         self._adapter_of = adapter_of
         self._remember = remember
@@ -59,9 +59,9 @@ class ChainMessages:
         self._fetched: dict[str, Any] = {}
 
     async def transfer(self, needed: ArtifactNotFetched) -> None:
-        """Put an opening's message into the artifact store, or fetch a result's; what cannot be done is known then, too.
+        """Store the message of an opening, or fetch that of a result; a permanent failure is kept as the outcome.
 
-        A result whose message cannot be had counts as native, as everywhere. Raises Unreachable: nothing is known.
+        A result whose message cannot be fetched counts as native. Raises Unreachable, which is not an outcome: retry.
         """
         if isinstance(needed.what, Envelope):
             message, _ = await fetch_large(self._artifacts, needed.name, needed.what.extensions())
@@ -73,7 +73,7 @@ class ChainMessages:
             self._stored[needed.key] = error
 
     def forget(self, transferred: Iterable[ArtifactNotFetched]) -> None:
-        """The transaction that needed them is through."""
+        """Drop the outcomes after the transaction that needed them."""
         for needed in transferred:
             self._stored.pop(needed.key, None)
             self._fetched.pop(needed.key, None)
@@ -81,62 +81,60 @@ class ChainMessages:
     def opening(
         self, tx: Transaction, name: str, message: Any, channel: str, peer: str, key: str
     ) -> tuple[SubmitPlan, Draft]:
-        """What the message of format `name` becomes, and the one envelope that opens work for `peer`.
+        """The plan for a message of format `name`, and its one draft, which opens work for `peer`.
 
-        `key` tells equal openings apart. Raises ChainError when the format refuses it, or it does anything else, Elsewhere when
-        it fits no envelope.
+        `key` distinguishes equal openings. Raises ChainError when the format refuses the message or it does not open exactly
+        one new work, and ArtifactNotFetched when it does not fit an envelope.
         """
         text = json.dumps(message, ensure_ascii=False).encode()
-        context = self._place(channel, peer, key)
-        plan = self._adapter_of(name).submit(text, context, self._memory(tx, name, channel))
+        context = self._context(channel, peer, key)
+        plan = self._adapter_of(name).submit(text, context, self._history(tx, name, channel))
         for finding in plan.findings:
             if finding.severity == "error":
-                raise ChainError("refused", f"no valid {name} message: {finding.path or 'it'}: {finding.message}")
+                raise ChainError("refused", f"not a valid {name} message: {finding.path or 'it'}: {finding.message}")
         if plan.repeats or len(plan.drafts) != 1:
             raise ChainError("refused", f"the {name} message does not open one new work")
         draft = plan.drafts[0]
         if draft.kind not in _OPENS or draft.work_id is None or draft.to != peer:
-            raise ChainError("refused", f"the {name} message opens no work for {peer} (but goes to {draft.to})")
+            raise ChainError("refused", f"the {name} message does not open work for {peer} (it goes to {draft.to})")
         if works.load(tx, draft.workspace_id, draft.channel, draft.work_id) is not None:
             raise ChainError("refused", f"the {name} message continues work {draft.work_id}")
         return plan, self._fit(name, draft)
 
     def remember(self, tx: Transaction, name: str, plan: SubmitPlan, draft: Draft, sent: SendResponse) -> None:
-        """The opening went out: the format's answers refer to it, and its log has it."""
+        """Record the opening that was sent: answers in the format refer to it."""
         self._remember(tx, name, plan, [draft], [sent])
 
     def carried_message(self, tx: Transaction, arrival: BridgedEnvelope) -> Any | None:
-        """The foreign message that a result carries and that holds; None: the result counts as native.
+        """The valid foreign message that a result carries; None: the result counts as native.
 
-        Raises Elsewhere when it lies in the artifact store.
+        Raises ArtifactNotFetched when the message is in the artifact store.
         """
         envelope = arrival.envelope
         for name in FORMATS:
-            told = self._with_message(name, arrival)
-            message, _ = message_in(name, told)
+            bridged = self._with_message(name, arrival)
+            message, _ = message_in(name, bridged)
             if message is None:
                 continue
-            context = self._place(envelope.channel, None, None)
-            delivered = self._adapter_of(name).deliver(told, context, self._memory(tx, name, envelope.channel))
-            if (
-                not delivered.native
-            ):  # None too: agents of some formats are not handed results, which are valid all the same
+            context = self._context(envelope.channel, None, None)
+            delivered = self._adapter_of(name).deliver(bridged, context, self._history(tx, name, envelope.channel))
+            if not delivered.native:  # some formats do not deliver results to agents, but the carried message is valid
                 return message if delivered.message is None else delivered.message
         return None
 
     def _fit(self, name: str, draft: Draft) -> Draft:
-        """The draft as it fits an envelope."""
-        put = self._stored.get(_draft_key(name, draft))
-        if isinstance(put, InvalidRequest):
-            raise put
-        fitting = draft if put is None else with_reference(name, draft, {draft.id: put})
+        """The draft, with a stored message replaced by a reference. Raises ArtifactNotFetched."""
+        stored = self._stored.get(_draft_key(name, draft))
+        if isinstance(stored, InvalidRequest):
+            raise stored
+        fitting = draft if stored is None else with_reference(name, draft, {draft.id: stored})
         signed = self._core.identities.signer_of(fitting.sender) is not None
         if is_too_large(name, fitting, self._core.link.max_payload, signed=signed):
             raise ArtifactNotFetched(name, fitting)
         return fitting
 
     def _with_message(self, name: str, arrival: BridgedEnvelope) -> BridgedEnvelope:
-        """The arrival with the message that it refers to, where it does."""
+        """The envelope with its fetched message, if it refers to one. Raises ArtifactNotFetched."""
         envelope = arrival.envelope
         if not isinstance(reference_in(name, envelope.extensions()), Reference):
             return arrival
@@ -144,10 +142,10 @@ class ChainMessages:
             raise ArtifactNotFetched(name, envelope)
         return msgspec.structs.replace(arrival, carried=self._fetched[_draft_key(name, envelope)])
 
-    def _memory(self, tx: Transaction, name: str, channel: str) -> StoredMessageHistory:
+    def _history(self, tx: Transaction, name: str, channel: str) -> StoredMessageHistory:
         return StoredMessageHistory(tx, name, self._core.workspace, channel, self._core.us)
 
-    def _place(self, channel: str, peer: str | None, key: str | None) -> BridgeContext:
+    def _context(self, channel: str, peer: str | None, key: str | None) -> BridgeContext:
         core = self._core
         return BridgeContext(
             us=core.us,

@@ -1,4 +1,4 @@
-"""The envelope that begins a node's visit: who gets it, what it says, under which ids."""
+"""The envelope that opens the work of a node's visit: its receiver, body and derived ids."""
 
 from typing import Any
 
@@ -15,7 +15,7 @@ from aghbus.store.tables.chain_runs import Run
 
 
 def peer_of(core: Core, channel: str, node: ChainNode) -> str | None:
-    """The node's peer; for a capability the first active peer in the order of ids that claims it, None when nobody does."""
+    """The node's peer; for a capability the first active peer that claims it, in order of ids, or None."""
     if node.capability is None:
         return node.peer
     now_ms = core.clock.millis()
@@ -31,14 +31,14 @@ def peer_of(core: Core, channel: str, node: ChainNode) -> str | None:
 
 
 def run_thread(core: Core, run: Run) -> str:
-    """All works of a run are in one thread."""
+    """The thread of all works of a run."""
     return "thread_" + digest("chain.thread", core.workspace, run.channel, core.us, run.run_id)
 
 
 def open_work(
     tx: Transaction,
     batch: Batch,
-    formats: ChainMessages,
+    messages: ChainMessages,
     core: Core,
     run: Run,
     node: ChainNode,
@@ -48,16 +48,16 @@ def open_work(
     value: Any,
     causation_id: str | None,
 ) -> SendResponse:
-    """Sends the rendered input `value` to `peer` as the work of step number `step`.
+    """Send the rendered input `value` to `peer` as the work of step number `step`.
 
-    The ids follow from run and step, so that nothing can be sent twice. Raises ChainError, InvalidRequest or Refused when it
+    The ids are derived from run and step, so nothing is sent twice. Raises ChainError, InvalidRequest or Refused when it
     cannot be sent; nothing is written then.
     """
     if node.opening_format is None:
         return batch.send(_say(core, run, node, step, peer, input_text(value), causation_id))
-    plan, draft = formats.opening(tx, node.opening_format, value, run.channel, peer, f"{run.run_id}/{step}")
+    plan, draft = messages.opening(tx, node.opening_format, value, run.channel, peer, f"{run.run_id}/{step}")
     sent = batch.send(draft)
-    formats.remember(tx, node.opening_format, plan, draft, sent)
+    messages.remember(tx, node.opening_format, plan, draft, sent)
     return sent
 
 
@@ -65,7 +65,7 @@ def _say(core: Core, run: Run, node: ChainNode, step: int, peer: str, text: str,
     now = core.clock.seconds()
     life: float = core.settings.defaults.directed_ttl
     if node.timeout is not None:
-        life = min(life, max(1.0, node.timeout))  # who finds it later would work for nobody
+        life = min(life, max(1.0, node.timeout))  # nobody waits for a result after the timeout
     identity = (core.workspace, run.channel, core.us, run.run_id, str(step))
     return Draft(
         id="msg_" + digest("chain.message", *identity),

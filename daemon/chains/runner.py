@@ -32,10 +32,10 @@ class RunnerLimits(NamedTuple):
 
 
 class ChainRunner:
-    """Runs of one daemon. `bell` rings after every change of a run; `steps` is what changes them, through `change`.
+    """Advances the runs of one daemon. `steps` has the transitions; `bell` rings after every change of a run.
 
-    All runs are looked at together, in rounds. One that needs the artifact store goes on apart, in a task of its own: the
-    others do not wait for a broker that does not answer.
+    Each round advances all runs that are due. A run that needs the artifact store continues in a task of its own, so that an
+    unresponsive broker does not block the others.
     """
 
     def __init__(
@@ -59,18 +59,18 @@ class ChainRunner:
         self.bell = Announcer(0)
 
     async def change(self, job: Callable[[Transaction, Batch], None]) -> None:
-        """Carry out `job` in one transaction and tell everybody. Raises what it raises, and Unavailable while draining."""
+        """Run `job` in one transaction and notify the waiters. Raises what `job` raises, and Unavailable while draining."""
         await self._sender.send_all(job)
         self._wake.ring()
         self._core.announcer.ring()
         self.bell.ring()
 
     def link_up(self) -> None:
-        """The link is (back) up: runs that need the artifact store go on."""
+        """The link is up (again): runs that need the artifact store retry."""
         self._link.ring()
 
     async def run(self) -> None:
-        """Follow every run in progress, until cancelled or the daemon drains."""
+        """Advance every run in progress until cancelled or the daemon drains."""
         async with self._tasks:
             await self._follow()
             for task in self._transfers.values():
@@ -93,7 +93,7 @@ class ChainRunner:
                 await self._pause(pause, rung)
 
     async def _round(self) -> float | None:
-        """Look at everything that is due; the seconds to wait then, None while nothing is in progress."""
+        """Advance every run that is due. Returns the seconds until the next round, None while no run is in progress."""
         core, apart = self._core, self._transfers.keys()
         count, due_ms = await chains.in_progress(core.store.reader, apart=apart)
         if not count:
@@ -106,9 +106,9 @@ class ChainRunner:
         results = await asyncio.gather(*(self._advance(run_id) for run_id in found), return_exceptions=True)
         for result in results:
             if isinstance(result, BaseException):
-                raise result  # now that none of the others goes on in the next round
+                raise result  # raised only after all of them have finished
         if any(results):
-            return 0.0  # what they opened or ended may have moved again, and more may wait behind the page
+            return 0.0  # works may have changed again, and more runs may be due than fit a page
         left = _MAX_WAIT if due_ms is None else core.steps.seconds_until(due_ms)
         return max(_MIN_WAIT, min(left, _MAX_WAIT))
 
@@ -116,8 +116,10 @@ class ChainRunner:
         return [bell.rings for bell in self._bells]
 
     async def _pause(self, seconds: float, rung: list[int]) -> None:
-        """Until something is committed, somebody appears, the link is up, a run comes back, or `seconds` have passed; not when
-        it has happened since the bells had `rung`."""
+        """Wait until something is committed, a peer appears, the link is up, a transfer is done, or `seconds` have passed.
+
+        Returns at once when any of these happened since `rung` was taken.
+        """
         if self._rung() != rung:
             return
         rings = [bell.next_ring() for bell in self._bells]
@@ -130,7 +132,7 @@ class ChainRunner:
     # one run
 
     async def _advance(self, run_id: str) -> bool:
-        """Whether anything changed. A run that needs the artifact store goes on apart, and holds nothing until it is its turn."""
+        """Advance a run; whether it changed. One that needs the artifact store continues in a task of its own."""
         try:
             return await self._guarded(run_id, self._advance_once(run_id))
         except ArtifactNotFetched:
@@ -140,7 +142,7 @@ class ChainRunner:
             return False
 
     async def _advance_with_transfers(self, run_id: str) -> None:
-        """Look, with the artifact store; the rounds have the run again when that is done, or may be tried again."""
+        """Advance a run with transfers. Rounds skip the run until this is done, or may be retried."""
         try:
             async with self._transfer_slots:
                 changed = await self._guarded(run_id, self._transfer_and_advance(run_id))
@@ -153,16 +155,16 @@ class ChainRunner:
             self._wake.ring()
 
     async def _guarded(self, run_id: str, advance: Awaitable[bool]) -> bool:
-        """What `advance` gives. Raises Elsewhere and StoreUnavailable; a run that stops at anything else fails."""
+        """The result of `advance`. Raises ArtifactNotFetched and StoreUnavailable; any other error fails the run."""
         try:
             changed = await advance
         except (ArtifactNotFetched, StoreUnavailable):
             raise
         except Unavailable:
-            return False  # draining: the next start looks again; or the artifact store is out of reach
+            return False  # draining: the next start retries; or the artifact store is unreachable
         except Exception:
-            _log.exception("a run stopped at a defect run=%s", run_id)
-            self._core.counters.add("chains.defects")
+            _log.exception("internal error in a chain run run=%s", run_id)
+            self._core.counters.add("chains.internal_errors")
             await self._core.store.write(lambda tx: self.steps.fail_internal(tx, run_id))
             changed = True
         if changed:
@@ -173,7 +175,7 @@ class ChainRunner:
         return await self._sender.send_all(lambda tx, batch: self.steps.advance(tx, batch, run_id))
 
     async def _transfer_and_advance(self, run_id: str) -> bool:
-        """Look until everything is there that had to come from the artifact store, or go there. Raises Unreachable too."""
+        """Advance a run, transferring messages from and to the artifact store as needed. Raises Unreachable too."""
         transferred: list[ArtifactNotFetched] = []
         try:
             while True:

@@ -1,4 +1,4 @@
-"""The part of the daemon's service that is about chains; the node's service inherits it."""
+"""The chain operations of the local API; the node's service inherits them."""
 
 import re
 from typing import Final
@@ -21,7 +21,7 @@ _RUN_ID: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 
 
 class ChainService:
-    """Runs of a running daemon; `_chains` is its runner."""
+    """Starts, reads, answers and cancels runs; `_chains` is the runner."""
 
     _core: Core
 
@@ -30,7 +30,7 @@ class ChainService:
         raise NotImplementedError
 
     async def chain_start(self, ask: ChainStartRequest) -> ChainRun:
-        """Begin a run; the same request under the same `run_id` again is the same run."""
+        """Start a run. Repeating a request with the same `run_id` returns the existing run."""
         chain = self._checked(ask)
         run = self._new(ask, chain)
 
@@ -49,7 +49,7 @@ class ChainService:
         return ChainRunsResponse(runs=await chains.runs(self._core.store.reader, states=states, limit=limit))
 
     async def chain_run(self, run_id: str, *, since: int | None, wait: float) -> ChainRun:
-        """One run; with `since`, as soon as its version is beyond that, or after `wait` seconds."""
+        """One run; with `since`, once its version is greater than that or after `wait` seconds."""
         clock = self._core.clock
         deadline = clock.monotonic() + wait
         while True:
@@ -62,14 +62,14 @@ class ChainService:
                 await self._chains.bell.wait(left)
 
     async def chain_answer(self, run_id: str, ask: ChainAnswerRequest) -> ChainRun:
-        """Answer a run that waits."""
+        """Answer the question of a waiting run."""
         if is_blank(ask.text):
             raise InvalidRequest("text: is required")
         await self._chains.change(lambda tx, batch: self._chains.steps.answer(tx, batch, run_id, ask.text))
         return await self._run_response(run_id)
 
     async def chain_cancel(self, run_id: str) -> ChainRun:
-        """Call a run off."""
+        """Cancel a run."""
         await self._chains.change(lambda tx, batch: self._chains.steps.cancel(tx, batch, run_id))
         return await self._run_response(run_id)
 
@@ -87,7 +87,7 @@ class ChainService:
             raise InvalidRequest(f"{where}: {faults[0].message}{more}", hint="`aghctl chain check` lists every fault")
         for name, node in chain.nodes.items():
             if node.peer == self._core.us:
-                raise InvalidRequest(f"chain/nodes/{name}/peer: is this daemon; work needs another peer")
+                raise InvalidRequest(f"chain/nodes/{name}/peer: is this daemon; a work needs another peer")
         for fault in check_value(ask.input):
             raise InvalidRequest(f"input{fault.path}: {fault.message}")
         if ask.run_id is not None and not _RUN_ID.fullmatch(ask.run_id):
@@ -99,7 +99,7 @@ class ChainService:
         channel = ask.channel or core.settings.channels[0]
         if (core.workspace, channel) not in core.joined:
             joined = ", ".join(core.settings.channels)
-            raise InvalidRequest(f"channel: {channel!r} is none of the channels joined here", hint=f"joined: {joined}")
+            raise InvalidRequest(f"channel: {channel!r} is not joined here", hint=f"joined: {joined}")
         now_ms = core.clock.millis()
         return chains.Run(
             run_id=ask.run_id or core.clock.mint("run_"),

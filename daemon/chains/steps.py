@@ -1,7 +1,7 @@
-"""What happens to a run, inside one transaction of the store: begun, looked at, answered, called off.
+"""The transitions of a run, each inside one store transaction: begin, advance, answer, cancel.
 
-Whatever a step concludes, the envelopes that follow from it and how far the work was followed are committed together: a crash
-leaves the run before the step or after it.
+A transition commits the new state of the run, the envelopes it sends and the position in its work's history together, so a
+crash leaves the run before or after it.
 """
 
 import contextlib
@@ -10,6 +10,7 @@ from typing import Any, Final
 
 import msgspec
 
+from aghbus.daemon.bridge.inbound import parse_stored
 from aghbus.daemon.chains.messages import ArtifactNotFetched, ChainMessages
 from aghbus.daemon.chains.opening import open_work, peer_of
 from aghbus.daemon.send.closing import close_work
@@ -34,26 +35,26 @@ from aghbus.protocol.chains.run import (
     work_value,
 )
 from aghbus.protocol.chains.templates import references, render
-from aghbus.protocol.envelope import Envelope, parse
-from aghbus.protocol.errors import InvalidRequest, NotFound, ProtocolError, Refused
+from aghbus.protocol.envelope import Envelope
+from aghbus.protocol.errors import InvalidRequest, NotFound, Refused
 from aghbus.protocol.lifecycle import State, WorkView
 from aghbus.protocol.send import Draft
 from aghbus.store.engine.transaction import Transaction
 from aghbus.store.tables import chain_runs as chains
 from aghbus.store.tables.chain_runs import Followed, Run, Visit
 
-_GONE: Final = "the work is no longer known here"
+_WORK_GONE: Final = "the work is no longer known here"
 
 
 class RunTransitions:
-    """The runs of one daemon."""
+    """Changes runs in the store, and sends the envelopes that follow from the changes."""
 
-    def __init__(self, core: Core, formats: ChainMessages) -> None:
+    def __init__(self, core: Core, messages: ChainMessages) -> None:
         self._core = core
-        self._formats = formats
+        self._messages = messages
 
     def begin(self, tx: Transaction, batch: Batch, run: Run) -> None:
-        """A new run: its first node is visited."""
+        """Add a run and visit its first node."""
         self._core.steps.settle(tx)
         if chains.count_open(tx) >= chains.MAX_OPEN:
             raise Refused(
@@ -63,9 +64,9 @@ class RunTransitions:
         self._visit(tx, batch, run, run.node, 1, None)
 
     def advance(self, tx: Transaction, batch: Batch, run_id: str) -> bool:
-        """Bring a run up to date with its work, with presence and with the time; whether anything changed.
+        """Update a run from its work, from presence and from the clock; whether it changed.
 
-        Raises Elsewhere when the artifact store is needed first.
+        Raises ArtifactNotFetched when the artifact store is needed first.
         """
         run = chains.load(tx, run_id)
         if run is None or run.state in ENDED:
@@ -86,20 +87,20 @@ class RunTransitions:
             return
         found = chains.followed(tx, self._core.workspace, run.channel, visit.work_id)
         if found is None:
-            self._end(tx, batch, run, visit, self._result(visit, "failed", _GONE), None)
+            self._end(tx, batch, run, visit, self._result(visit, "failed", _WORK_GONE), None)
         elif found.last_seq > run.seen_seq:
             self._on_work_changed(tx, batch, run, visit, found)
         elif late and not found.work.is_terminal:
             self._time_out(tx, batch, run, visit, found.work)
 
     def answer(self, tx: Transaction, batch: Batch, run_id: str, text: str) -> None:
-        """Say `text` into the work that asked. Raises NotFound, or Refused when nothing is asked."""
+        """Send `text` as the answer to the run's question. Raises NotFound, or Refused when it has no question."""
         run = _known(tx, run_id)
         if run.state != "waiting":
             raise Refused(
-                f"run {run_id} is {run.state} and asks nothing",
+                f"run {run_id} is {run.state} and has no question",
                 code="conflict",
-                hint="`aghctl chain show` tells how it stands",
+                hint="`aghctl chain show` shows its state",
             )
         self._core.steps.settle(tx)
         visit = _current(tx, run)
@@ -110,7 +111,7 @@ class RunTransitions:
         self._resume(tx, run, visit, "working", sent.seq, None)
 
     def cancel(self, tx: Transaction, batch: Batch, run_id: str) -> None:
-        """Call a run off, and the work that it waits for. Raises NotFound, or Refused when it has ended."""
+        """Cancel a run and its open work. Raises NotFound, or Refused when it has ended."""
         run = _known(tx, run_id)
         if run.state in ENDED:
             raise Refused(f"run {run_id} is already {run.state}", code="conflict")
@@ -123,16 +124,16 @@ class RunTransitions:
         self._close(tx, run, "canceled", None)
 
     def fail_internal(self, tx: Transaction, run_id: str) -> None:
-        """A defect of ours stopped a run: it fails, rather than the daemon."""
+        """Fail a run after an internal error, instead of stopping the daemon."""
         run = chains.load(tx, run_id)
         if run is not None and run.state not in ENDED:
-            self._close(tx, run, "failed", "a defect of this daemon: see its log")
+            self._close(tx, run, "failed", "internal error: see the log of the daemon")
 
-    # following the work
+    # following a work
 
     def _on_work_changed(self, tx: Transaction, batch: Batch, run: Run, visit: Visit, found: Followed) -> None:
         work = found.work
-        envelope = _parsed(found.raw)
+        envelope = parse_stored(found.raw) if found.raw is not None else None
         if not work.is_terminal and work.state != "needs_input":
             body = None if envelope is None else envelope.body
             progress = body.message if isinstance(body, Trace) and body.state == "working" else None
@@ -145,7 +146,7 @@ class RunTransitions:
     def _resume(
         self, tx: Transaction, run: Run, visit: Visit, state: State, seen_seq: int, progress: str | None
     ) -> None:
-        """The work is under way. Its time begins anew where it was asked for something."""
+        """The work is in progress (again). After a question its timeout starts anew."""
         chains.change_visit(tx, visit, work_state=state, message=progress)
         now_ms = self._core.steps.now_millis()
         due_ms = self._due_ms(run, visit.node, now_ms) if run.state == "waiting" else run.due_ms
@@ -163,23 +164,23 @@ class RunTransitions:
 
     def _no_peer(self, run: Run, visit: Visit) -> Result:
         node = _chain(run).nodes[visit.node]
-        return self._result(visit, "failed", f"nobody with capability {node.capability} within {node.timeout:g} s")
+        return self._result(visit, "failed", f"no peer with capability {node.capability} within {node.timeout:g} s")
 
     def _work_result(self, tx: Transaction, visit: Visit, work: WorkView, envelope: Envelope | None) -> Result:
-        """What the end of a work, or its question, says."""
+        """The result of a work that has ended or asks a question."""
         body = None if envelope is None else envelope.body
         if isinstance(body, Trace):
-            result = None if body.result is None else msgspec.json.decode(body.result)
-            told = self._result(visit, work.state, body.message, result)
+            value = None if body.result is None else msgspec.json.decode(body.result)
+            result = self._result(visit, work.state, body.message, value)
         else:
-            told = self._result(visit, work.state, _receipt_text(body) if isinstance(body, Receipt) else None)
+            result = self._result(visit, work.state, _receipt_text(body) if isinstance(body, Receipt) else None)
         if envelope is not None and envelope.ext is not None and envelope.sender == work.target:
-            carried = self._formats.carried_message(
+            carried = self._messages.carried_message(
                 tx, BridgedEnvelope(envelope=envelope, work=work, outcome="advanced")
             )
             if carried is not None:
-                return msgspec.structs.replace(told, response=carried)
-        return told
+                return msgspec.structs.replace(result, response=carried)
+        return result
 
     def _result(self, visit: Visit, state: State, message: str | None, result: Any = None) -> Result:
         return Result(
@@ -189,12 +190,12 @@ class RunTransitions:
             work=work_value(visit.work_id, state, message, result),
         )
 
-    # going on
+    # next step
 
     def _end(
         self, tx: Transaction, batch: Batch, run: Run, visit: Visit, result: Result, causation_id: str | None
     ) -> None:
-        """The visit has a result, or a question: what follows from it."""
+        """Record the result (or question) of a visit, and take the decision that follows from it."""
         now_ms = self._core.steps.now_millis()
         asks = result.state == "needs_input"
         chain = _chain(run)
@@ -241,13 +242,11 @@ class RunTransitions:
             due_ms=self._due_ms(run, node, now_ms),
             updated_ms=now_ms,
         )
-        with contextlib.suppress(
-            ArtifactNotFetched
-        ):  # the next look asks again, when the visit and its time are committed
+        with contextlib.suppress(ArtifactNotFetched):  # the next round retries, once the visit is committed
             self._open(tx, batch, run, visit, causation_id)
 
     def _open(self, tx: Transaction, batch: Batch, run: Run, visit: Visit, causation_id: str | None) -> None:
-        """Hand the work over, as soon as there is somebody to hand it to."""
+        """Open the work of a visit, if a peer for it is present."""
         node = _chain(run).nodes[visit.node]
         peer = node.peer
         try:
@@ -258,7 +257,7 @@ class RunTransitions:
             sent = open_work(
                 tx,
                 batch,
-                self._formats,
+                self._messages,
                 self._core,
                 run,
                 node,
@@ -284,7 +283,7 @@ class RunTransitions:
         chains.forget(tx, self._core.steps.prudent_millis() - age_ms)
 
     def _scope(self, tx: Transaction, run: Run, visit: Visit, node: ChainNode) -> dict[str, Any]:
-        """What the input of the current visit can see: `response` and `work` are those of the visit before."""
+        """The scope for the input of the current visit: `response` and `work` are those of the previous visit."""
         before = chains.visit(tx, run.run_id, run.step - 1)
         result = None
         if before is not None and before.response is not None and before.work is not None:
@@ -301,10 +300,10 @@ class RunTransitions:
         return None if timeout is None else now_ms + int(timeout * 1000)
 
     def _reply(self, found: Followed, run: Run, text: str) -> Draft:
-        """The answer, inside the work that asked."""
+        """The answer, as a say within the work that asked."""
         core, work = self._core, found.work
         now = core.clock.seconds()
-        question = _parsed(found.raw)
+        question = parse_stored(found.raw) if found.raw is not None else None
         asked = None if question is None else question.id
         return Draft(
             id=core.clock.mint(),
@@ -335,34 +334,18 @@ def _known(tx: Transaction, run_id: str) -> Run:
 def _current(tx: Transaction, run: Run) -> Visit:
     visit = chains.visit(tx, run.run_id, run.step)
     if visit is None:
-        raise LookupError(f"run {run.run_id} has lost its visit {run.step}")
+        raise LookupError(f"run {run.run_id} has no visit {run.step}")
     return visit
 
 
 def _chain(run: Run) -> Chain:
-    """The chain as it was checked when the run began."""
+    """The chain as validated when the run was started."""
     return msgspec.json.decode(run.chain, type=Chain)
 
 
-def _parsed(raw: bytes | None) -> Envelope | None:
-    """A stored envelope, read at a time at which it was fresh; None when there is none, or other rules let it in."""
-    if raw is None:
-        return None
-    times = msgspec.json.decode(raw, type=_Times)
-    try:
-        return parse(raw, times.ts if times.expires_at is None else min(times.ts, times.expires_at - 1))
-    except ProtocolError:
-        return None
-
-
 def _receipt_text(receipt: Receipt) -> str:
-    """Why a receipt ended the work: its own words, else its code."""
+    """The reason in a receipt: its detail, else status and reason code."""
     return receipt.detail or " ".join(filter(None, (receipt.status, receipt.reason_code)))
-
-
-class _Times(msgspec.Struct):
-    ts: int
-    expires_at: int | None = None
 
 
 def _encoded(value: Any) -> bytes:

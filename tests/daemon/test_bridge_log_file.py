@@ -70,7 +70,7 @@ def test_a_link_in_place_of_the_file_is_not_followed(tmp_path: Path) -> None:
 def test_a_pipe_in_place_of_the_file_does_not_hold_us(tmp_path: Path) -> None:
     log(tmp_path).parent.mkdir(parents=True)
     os.mkfifo(log(tmp_path))
-    with pytest.raises(OSError, match="no file"):
+    with pytest.raises(OSError, match="not a regular file"):
         append(tmp_path, DAY, [FIRST], skip_existing=False)
 
 

@@ -281,8 +281,8 @@ def largest_result(daemon: Daemon, work_id: str, limit: int) -> None:
 @pytest.mark.parametrize(
     ("limit", "message", "left"),
     [
-        (1_048_576, "the end of the next work was too large to be passed on whole: done", True),
-        (65_536, "the end of the next work was too large to be passed on whole", False),
+        (1_048_576, "the result of the next work was too large to forward in full: done", True),
+        (65_536, "the result of the next work was too large to forward in full", False),
     ],
     ids=["cut", "left out"],
 )

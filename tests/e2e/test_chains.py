@@ -303,7 +303,7 @@ def test_a_node_whose_time_is_up_has_failed_and_its_work_is_called_off(tmp_path:
     with network(tmp_path, "ops", "worker") as (ops, worker), Agent(worker, work) as agent:
         run = reach(ops, begin(ops, chain(nodes, *edges)), "completed", "failed")
         assert run["state"] == "completed", run
-        assert agent.texts() == ["slow", "nobody with capability nobody.has.it within 0.5 s"]
+        assert agent.texts() == ["slow", "no peer with capability nobody.has.it within 0.5 s"]
         wait_for(lambda: worker.state_of(run["history"][0]["work_id"]) == "canceled", 20, "the receipt")
 
 
@@ -434,7 +434,7 @@ def test_a_message_that_its_format_refuses_fails_the_run_and_sends_nothing(tmp_p
     with network(tmp_path, "ops", "worker") as (ops, _worker):
         run = show(ops, begin(ops, document, input="x"))
         assert run["state"] == "failed"
-        assert "no valid humaninloop message" in run["error"]
+        assert "not a valid humaninloop message" in run["error"]
         assert ops.get("/v1/works")["works"] == []
 
 

@@ -122,4 +122,4 @@ def test_a_response_that_is_not_what_its_reference_says_counts_as_native(tmp_pat
         run = reach(ops, begin(ops, document), "completed", "failed")
         assert run["state"] == "completed"
         assert run["response"]["data"] == {"honest": True}
-        assert ops.get("/v1/status")["counters"].get("chains.defects") is None
+        assert ops.get("/v1/status")["counters"].get("chains.internal_errors") is None
