@@ -8,9 +8,12 @@ from aghbus.cli.app.output import Output
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from typing import Any
 
     from aghbus.client.api import Api
+
+    Run = Callable[["Context", dict[str, Any]], int]
 
 DEFAULT_TIMEOUT = 30.0
 """Seconds that the daemon may take to answer, or a stream may be without it."""
@@ -23,10 +26,10 @@ class Context:
 
     __slots__ = ("_api", "env", "options", "output")
 
-    def __init__(self, options: dict[str, Any]) -> None:
+    def __init__(self, options: dict[str, Any], output: Output | None = None) -> None:
         self.options = options
         self.env = os.environ
-        self.output = Output(options["output"] or "human")
+        self.output = output or Output(options["output"] or "human")
         self._api: Api | None = None
 
     @property

@@ -5,16 +5,17 @@ from __future__ import annotations
 import sys
 import time
 
-from aghbus.cli.app.arguments import Option, Positional, whole
+from aghbus.cli.app.arguments import whole
 from aghbus.client.errors import UsageError
+from aghbus.store.host.command_line import Argument
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from typing import BinaryIO
 
-FILE = Positional("FILE", "file to read; - or nothing reads standard input", optional=True)
-NOW = Option("--now", "judge freshness at this time, in Unix seconds (default: now)", "UNIX", convert=whole)
+FILE = Argument("file", nargs="?", help="file to read; - or nothing reads standard input")
+NOW = Argument("--now", metavar="UNIX", type=whole, help="judge freshness at this time, in Unix seconds (default: now)")
 
 
 def opened(path: str | None) -> BinaryIO:

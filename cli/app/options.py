@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 import sys
 
-from aghbus.cli.app.arguments import Option, lifetime, limit
+from aghbus.cli.app.arguments import lifetime, limit
 from aghbus.client.errors import UsageError
+from aghbus.store.host.command_line import Argument
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -49,15 +50,22 @@ def stdin_or(text: str) -> str:
     return read.removesuffix("\n")
 
 
-CHANNEL = Option("--channel", "channel, when the daemon has joined several", "CHANNEL")
-LIMIT = Option("--limit", "how many at most", "N", convert=limit)
-THREAD = Option("--thread", "an existing thread", "ID")
-ARTIFACT = Option("--artifact", "JSON object, path or URI of an artifact", "REF", convert=artifact, repeat=True)
+CHANNEL = Argument("--channel", help="channel, when the daemon has joined several")
+LIMIT = Argument("--limit", metavar="N", type=limit, help="how many at most")
+THREAD = Argument("--thread", metavar="ID", help="an existing thread")
+ARTIFACT = Argument(
+    "--artifact", metavar="REF", action="append", type=artifact, help="JSON object, path or URI of an artifact"
+)
 SENDING = (
     CHANNEL,
-    Option("--expires-in", "how long it stays valid: 30s, 5m, 24h (default: the daemon's)", "TIME", convert=lifetime),
-    Option("--id", "message id of your own: sending the same again under it is harmless", "ID"),
-    Option("--allow-secrets", "send it even if it looks like it holds a credential"),
+    Argument(
+        "--expires-in",
+        metavar="TIME",
+        type=lifetime,
+        help="how long it stays valid: 30s, 5m, 24h (default: the daemon's)",
+    ),
+    Argument("--id", help="message id of your own: sending the same again under it is harmless"),
+    Argument("--allow-secrets", action="store_true", help="send it even if it looks like it holds a credential"),
 )
 """Options of everything that sends an envelope."""
 

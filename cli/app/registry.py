@@ -1,14 +1,10 @@
-"""The names of all commands, the file of each and one line of help. Only the one that is wanted gets imported."""
+"""The names of all commands of aghctl, the module of each and one line of help."""
 
 from __future__ import annotations
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from aghbus.cli.app.arguments import Command
-
-PACKAGE = "aghbus.cli.commands"
+from aghbus.cli.app.arguments import GLOBAL_OPTIONS
+from aghbus.cli.app.errors import EXIT_CODES
+from aghbus.store.host.command_line import Program
 
 COMMANDS = {
     "status": ("status", "show the daemon, its broker link, its store and its counters"),
@@ -85,7 +81,7 @@ COMMANDS = {
     "completion": ("completion", "print a completion script for a shell"),
     "version": ("version", "print the version"),
 }
-"""Full name → (module below `PACKAGE`, help). The order is that of `aghctl --help`."""
+"""Full name → (module below aghbus.cli.commands, help). The order is that of `aghctl --help`."""
 
 GROUPS = {
     "work": "hand over work, take it, report on it and follow it",
@@ -104,29 +100,20 @@ GROUPS = {
 """First words that need a second one."""
 
 
-def longest(words: Sequence[str]) -> str:
-    """The longest name of a command that `words` begin with; empty when there is none."""
-    found = (" ".join(words[:count]) for count in (3, 2, 1))
-    return next((name for name in found if name in COMMANDS), "")
-
-
-def branches() -> list[str]:
-    """The first two words of the commands that have three: the command of the first word takes them too."""
-    return list(dict.fromkeys(" ".join(name.split()[:2]) for name in COMMANDS if len(name.split()) == 3))
-
-
-def ways(branch: str) -> list[str]:
-    """The third words of a branch, in order."""
-    return [name.split()[2] for name in COMMANDS if name.startswith(branch + " ")]
-
-
-def members(group: str) -> list[str]:
-    """The second words of a group, in order."""
-    return [name.split()[1] for name in COMMANDS if name.startswith(group + " ")]
-
-
-def load(name: str) -> Command:
-    """The declaration of the command called `name`, from its own file."""
-    module = __import__(f"{PACKAGE}.{COMMANDS[name][0]}", fromlist=["COMMANDS"])
-    command: Command = module.COMMANDS[name]
-    return command
+PROGRAM = Program(
+    "aghctl",
+    description="Talk to aghd, the daemon that makes this machine's agent a peer on the AGH Network.",
+    package="aghbus.cli.commands",
+    commands=COMMANDS,
+    groups=GROUPS,
+    global_arguments=GLOBAL_OPTIONS,
+    examples=(
+        "aghctl status",
+        "aghctl --name ops whois test.run",
+        'aghctl --name ops work open --to patch-worker --text "Run the migration smoke test"',
+        "aghctl --name patch-worker inbox next --wait 30s",
+        "aghctl demo",
+    ),
+    epilog="\n".join(["exit codes:", *(f"  {code:<4} {meaning}" for code, meaning in EXIT_CODES)]),
+)
+"""The whole command line of aghctl."""

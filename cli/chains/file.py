@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from aghbus.cli.app.arguments import Positional
 from aghbus.cli.app.errors import AnswerIsNo
 from aghbus.cli.app.input import opened
 from aghbus.client.errors import UsageError
+from aghbus.store.host.command_line import Argument
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 MAX_BYTES = 1 << 20
 """What is read of a chain file: a request to the daemon holds no more."""
 
-CHAIN_FILE = Positional("FILE", "chain file: TOML when its name ends in .toml, else JSON; - reads standard input")
+CHAIN_FILE = Argument("file", help="chain file: TOML when its name ends in .toml, else JSON; - reads standard input")
 
 
 def read(path: str) -> tuple[Any, tuple[Finding, ...]]:

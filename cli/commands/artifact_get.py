@@ -6,7 +6,6 @@ import os
 import stat
 import sys
 
-from aghbus.cli.app.arguments import Command, Option, Positional
 from aghbus.cli.app.errors import YES
 from aghbus.cli.app.output import unwritable
 from aghbus.cli.app.text import safe, size
@@ -14,6 +13,7 @@ from aghbus.client.api import answer_of
 from aghbus.client.errors import Unexpected, UsageError
 from aghbus.client.http import ConnectionLost, quote, request, unreachable
 from aghbus.protocol.api.artifact_uri import PART_RULE, URI_PREFIX, is_part, parse_uri
+from aghbus.store.host.command_line import Argument, Command
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -181,10 +181,12 @@ COMMANDS = {
             "aghctl artifact get agh://artifacts/work_0199a3/report.xml",
             "aghctl artifact get work_0199a3 report.xml -O /tmp/report.xml",
         ],
-        positionals=[
-            Positional("WORK_ID", "work that it belongs to, or the whole URI"),
-            Positional("ARTIFACT_NAME", "name of the artifact", optional=True),
+        arguments=[
+            Argument("work_id", help="work that it belongs to, or the whole URI"),
+            Argument("artifact_name", nargs="?", help="name of the artifact"),
+            Argument(
+                "-O", "--output-file", metavar="FILE", help="file to write, replaced if it exists; - is standard output"
+            ),
         ],
-        options=[Option("-O --output-file", "file to write, replaced if it exists; - is standard output", "FILE")],
     )
 }

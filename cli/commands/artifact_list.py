@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from aghbus.cli.app.arguments import Command, Positional
 from aghbus.cli.app.errors import YES
 from aghbus.cli.app.options import LIMIT
 from aghbus.cli.app.text import size, table
+from aghbus.store.host.command_line import Argument, Command
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -35,7 +35,9 @@ COMMANDS = {
         run,
         description="List the artifacts of one work, or of all, by URI. PUT BY is what the daemon that put it says of itself.",
         examples=["aghctl artifact list work_0199a3", "aghctl artifact list -o jsonl"],
-        positionals=[Positional("WORK_ID", "only those of this work", optional=True)],
-        options=[LIMIT],
+        arguments=[
+            Argument("work_id", nargs="?", help="only those of this work"),
+            LIMIT,
+        ],
     )
 }

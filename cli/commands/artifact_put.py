@@ -5,12 +5,12 @@ from __future__ import annotations
 import os
 import stat
 
-from aghbus.cli.app.arguments import Command, Option, Positional
 from aghbus.cli.app.errors import YES
 from aghbus.cli.app.text import safe, size
 from aghbus.client.api import answer_of
 from aghbus.client.errors import UsageError
 from aghbus.client.http import ConnectionLost, Response, quote, unreachable
+from aghbus.store.host.command_line import Argument, Command
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -100,7 +100,10 @@ COMMANDS = {
             "aghctl artifact put work_0199a3 report.xml",
             "aghctl artifact put work_0199a3 /tmp/out.log --as test.log -o json",
         ],
-        positionals=[Positional("WORK_ID", "work that it belongs to"), Positional("FILE", "file to store")],
-        options=[Option("--as", "name of the artifact (default: that of the file)", "NAME")],
+        arguments=[
+            Argument("work_id", help="work that it belongs to"),
+            Argument("file", help="file to store"),
+            Argument("--as", metavar="NAME", help="name of the artifact (default: that of the file)"),
+        ],
     )
 }

@@ -7,11 +7,12 @@ from __future__ import annotations
 
 from contextlib import contextmanager
 
-from aghbus.cli.app.arguments import Command, Option, whole
+from aghbus.cli.app.arguments import whole
 from aghbus.cli.app.errors import NO, YES, AnswerIsNo
 from aghbus.cli.app.text import safe
 from aghbus.client.errors import Unexpected
 from aghbus.client.locate import chosen_name, locations
+from aghbus.store.host.command_line import Argument, Command
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -28,14 +29,16 @@ def _head(text: str) -> Any:
     return parse_head(text)
 
 
-_STORE = Option("--store", "the database file (default: store.db in the state folder of the instance)", "FILE")
-_HEAD = Option(
-    "--head",
-    "a head that `audit head` printed once and you kept elsewhere: it must be in the log",
-    "N:HASH",
-    convert=_head,
+_STORE = Argument(
+    "--store", metavar="FILE", help="the database file (default: store.db in the state folder of the instance)"
 )
-_AFTER = Option("--after", "only rows after this number (default: all)", "N", convert=whole, default=0)
+_HEAD = Argument(
+    "--head",
+    metavar="N:HASH",
+    type=_head,
+    help="a head that `audit head` printed once and you kept elsewhere: it must be in the log",
+)
+_AFTER = Argument("--after", metavar="N", type=whole, default=0, help="only rows after this number (default: all)")
 
 
 def run_verify(context: Context, values: dict[str, Any]) -> int:
@@ -124,18 +127,26 @@ COMMANDS = {
             "kept elsewhere (--head) shows that (docs/audit.md). Exits 1 if anything is wrong. Asks no daemon."
         ),
         examples=["aghctl --name ops audit verify", f"aghctl audit verify --head 1207:{'3f' * 32}"],
-        options=[_HEAD, _STORE],
+        arguments=[
+            _HEAD,
+            _STORE,
+        ],
     ),
     "audit head": Command(
         run_head,
         description="Print number and hash of the newest row: keep it where nobody who can write the store can. Asks no daemon.",
         examples=["aghctl --name ops audit head"],
-        options=[_STORE],
+        arguments=[
+            _STORE,
+        ],
     ),
     "audit export": Command(
         run_export,
         description="Print the audit log as JSON lines, oldest first. It holds no texts of messages. Asks no daemon.",
         examples=["aghctl audit export > audit.jsonl", "aghctl audit export --after 1207 > audit-2.jsonl"],
-        options=[_AFTER, _STORE],
+        arguments=[
+            _AFTER,
+            _STORE,
+        ],
     ),
 }

@@ -8,12 +8,12 @@ import secrets
 import sys
 import time
 
-from aghbus.cli.app.arguments import Command, Option
 from aghbus.cli.app.errors import YES, AnswerIsNo
 from aghbus.cli.app.text import fields
 from aghbus.cli.sandbox.bench import messages, whois, works
 from aghbus.cli.sandbox.sandbox import START_SECONDS, Sandbox, eventually
 from aghbus.client.errors import ClientError
+from aghbus.store.host.command_line import Argument, Command
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -130,12 +130,18 @@ COMMANDS = {
             "else hears: whois, works from opened to completed, and messages from request to delivered, all of them durable.\n"
             "docs/performance.md has figures beside their floors."
         ),
-        options=[
-            Option("--nats", "measure on this NATS server", "URL"),
-            Option("--nats-creds", "credentials file for it", "FILE"),
-            Option("--durability", "as `aghd run --durability`", choices=("core", "jetstream")),
-            Option("--calls", "whois calls, and works, one after the other (100)", "N", convert=_count, default=100),
-            Option("--messages", "messages, 16 at a time (2000)", "N", convert=_count, default=2000),
+        arguments=[
+            Argument("--nats", metavar="URL", help="measure on this NATS server"),
+            Argument("--nats-creds", metavar="FILE", help="credentials file for it"),
+            Argument("--durability", choices=("core", "jetstream"), help="as `aghd run --durability`"),
+            Argument(
+                "--calls",
+                metavar="N",
+                type=_count,
+                default=100,
+                help="whois calls, and works, one after the other (100)",
+            ),
+            Argument("--messages", metavar="N", type=_count, default=2000, help="messages, 16 at a time (2000)"),
         ],
         examples=["aghctl bench", "aghctl bench --nats nats://127.0.0.1:4222 -o json"],
     )

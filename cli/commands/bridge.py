@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from aghbus.cli.app.arguments import Command, Option, Positional, defaults
 from aghbus.cli.app.errors import INTERRUPTED, NO, YES
 from aghbus.cli.app.options import CHANNEL
 from aghbus.cli.commands.serve import RUNNING, journal_folder, plan_of
 from aghbus.client.errors import UsageError
+from aghbus.store.host.command_line import Argument, Command
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from argparse import Namespace
     from types import FrameType
     from typing import Any
 
@@ -37,7 +38,7 @@ class _Stopped(Exception):
 
 def run(context: Context, values: dict[str, Any]) -> int:
     """Bridge lines, or with a COMMAND works, until a signal."""
-    misplaced = [name for name, default in defaults(RUNNING).items() if values[name] != default]
+    misplaced = [option.dest for option in RUNNING if values[option.dest] != option.default]
     if values["command"]:
         misplaced = [name for name in _LINES_ONLY if values[name]]
     if misplaced:
@@ -69,6 +70,14 @@ def _works(context: Context, values: dict[str, Any]) -> int:
         ) from None
     job = partial(BridgeJob, format=values["format"])
     return Worker(plan, context.api, journal, context.output, job).run(int(status["store"]["last_seq"]))
+
+
+def _complete_command(prefix: str, parsed_args: Namespace, **_: object) -> list[str]:
+    """What may stand after the format: the last words of its own commands, or a file."""
+    from argcomplete.completers import FilesCompleter
+
+    own = [way for way, formats in WAYS.items() if f"{parsed_args.format} {way}" in formats]
+    return [*own, *FilesCompleter()(prefix)]
 
 
 def _no_such_way(format: str, word: str) -> UsageError:
@@ -175,17 +184,29 @@ COMMANDS = {
             "aghctl bridge humaninloop --target specifier --send-only < input.jsonl",
             "aghctl bridge sacp -- ./ask-the-model",
         ],
-        positionals=[
-            Positional("FORMAT", "format of the agent", choices=FORMATS),
-            Positional("COMMAND", "a command that is run for each work; goes after --", optional=True, rest=True),
-        ],
-        options=[
-            Option("--target", "peer that messages go to which name none", "PEER"),
-            Option("--work", "work that messages are about which name none", "ID"),
+        arguments=[
+            Argument("format", choices=FORMATS, help="format of the agent"),
+            Argument(
+                "command",
+                nargs="*",
+                completer=_complete_command,
+                help="a command that is run for each work; goes after --",
+            ),
+            Argument("--target", metavar="PEER", help="peer that messages go to which name none"),
+            Argument("--work", metavar="ID", help="work that messages are about which name none"),
             CHANNEL,
-            Option("--meta", "lines are objects that say more: `message` or `text`, `target`, `work_id`, `key`"),
-            Option("--send-only", "hand over standard input, print what was sent, and end with it"),
+            Argument(
+                "--meta",
+                action="store_true",
+                help="lines are objects that say more: `message` or `text`, `target`, `work_id`, `key`",
+            ),
+            Argument(
+                "--send-only",
+                action="store_true",
+                help="hand over standard input, print what was sent, and end with it",
+            ),
             *RUNNING,
         ],
+        trailing="command",
     )
 }

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from aghbus.cli.app.arguments import Command, Option
 from aghbus.cli.app.errors import YES, AnswerIsNo
 from aghbus.cli.app.input import opened
 from aghbus.cli.app.options import CHANNEL
@@ -17,6 +16,7 @@ from aghbus.protocol.adapters.humaninloop.shape import check_output, kind_of, st
 from aghbus.protocol.adapters.model import Finding
 from aghbus.protocol.adapters.strict_json import check_value, read_json
 from aghbus.protocol.api.artifact_uri import parse_uri
+from aghbus.store.host.command_line import Argument, Command
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -238,12 +238,17 @@ COMMANDS = {
             "aghctl bridge humaninloop apply --work WORK_ID --root specs/005-user-auth -o json",
             "aghctl bridge humaninloop apply --file output.json --root specs/005-user-auth --feature-root specs/005-user-auth/",
         ],
-        options=[
-            Option("--work", "completed work whose artifacts are written", "ID"),
-            Option("--file", "output envelope to take instead, without a daemon; - reads standard input", "FILE"),
-            Option("--root", "folder that the paths count from; it must exist", "DIR", required=True),
-            Option("--feature-root", "prefix to strip from paths when the opening input names none", "PREFIX"),
-            Option("--dry-run", "check everything, write nothing"),
+        arguments=[
+            Argument("--work", metavar="ID", help="completed work whose artifacts are written"),
+            Argument(
+                "--file",
+                help="output envelope to take instead, without a daemon; - reads standard input",
+            ),
+            Argument("--root", metavar="DIR", required=True, help="folder that the paths count from; it must exist"),
+            Argument(
+                "--feature-root", metavar="PREFIX", help="prefix to strip from paths when the opening input names none"
+            ),
+            Argument("--dry-run", action="store_true", help="check everything, write nothing"),
             CHANNEL,
         ],
     )

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from aghbus.cli.app.arguments import Command
 from aghbus.cli.app.errors import YES
 from aghbus.cli.app.options import LIMIT
 from aghbus.cli.app.text import compact, safe, table
+from aghbus.store.host.command_line import Command
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
-    from aghbus.cli.app.arguments import Run
-    from aghbus.cli.context import Context
+    from aghbus.cli.context import Context, Run
 
 MESSAGE_LOG = (
     "timestamp",
@@ -70,13 +69,17 @@ COMMANDS = {
         _logs("sentient", _entries),
         description="Print the audit entries of our own agent's messages, oldest first, in the layout of the daily file.",
         examples=["aghctl bridge sentient log", "aghctl bridge sentient log --limit 20 -o jsonl"],
-        options=[LIMIT],
+        arguments=[
+            LIMIT,
+        ],
     ),
     "bridge agentos log": Command(
         _logs("agentos", _table(MESSAGE_LOG)),
         description="Print the message log, oldest first: every message of both directions, with the ten fields of MessageLog.",
         examples=["aghctl bridge agentos log", "aghctl bridge agentos log -o jsonl"],
-        options=[LIMIT],
+        arguments=[
+            LIMIT,
+        ],
     ),
     "bridge sacp log": Command(
         _logs("sacp", _table(AUDIT)),
@@ -85,6 +88,8 @@ COMMANDS = {
             "text as the agent wrote it included."
         ),
         examples=["aghctl bridge sacp log", "aghctl bridge sacp log -o json"],
-        options=[LIMIT],
+        arguments=[
+            LIMIT,
+        ],
     ),
 }

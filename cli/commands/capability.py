@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from aghbus.cli.app.arguments import Command, Positional
 from aghbus.cli.app.errors import YES
 from aghbus.cli.app.output import dumps
 from aghbus.cli.app.text import safe, table
 from aghbus.client.errors import RefusedByDaemon
+from aghbus.store.host.command_line import Argument, Command
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -67,6 +67,8 @@ COMMANDS = {
         run_show,
         description="Show one record of our own catalog, digest included.",
         examples=["aghctl capability show test.run", "aghctl capability show test.run -o json"],
-        positionals=[Positional("ID", "id of the capability")],
+        arguments=[
+            Argument("id", help="id of the capability"),
+        ],
     ),
 }

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 
-from aghbus.cli.app.arguments import Command
 from aghbus.cli.app.errors import NO, YES, AnswerIsNo
 from aghbus.cli.app.input import FILE, opened
 from aghbus.protocol.capability_digest import capability_digest
 from aghbus.protocol.errors import ProtocolError
+from aghbus.store.host.command_line import Command
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -111,6 +111,8 @@ COMMANDS = {
             "every entry of a catalog, or of JSON lines; one a line. Exits 1 if any document is bad. Asks no daemon."
         ),
         examples=["aghctl capability digest test.run.toml", "aghctl capability digest - < capabilities.jsonl"],
-        positionals=[FILE],
+        arguments=[
+            FILE,
+        ],
     )
 }

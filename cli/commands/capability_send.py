@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from aghbus.cli.app.arguments import Command, Option, Positional
 from aghbus.cli.app.errors import YES
 from aghbus.cli.app.message_text import sent_line
 from aghbus.cli.app.options import SENDING, THREAD, one_of, sending
 from aghbus.cli.commands.capability import record
 from aghbus.client.errors import RefusedByDaemon
+from aghbus.store.host.command_line import Argument, Command
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -49,10 +49,10 @@ COMMANDS = {
             "channel. It opens no work; `aghctl work open --capability ID` does."
         ),
         examples=["aghctl capability send test.run --to ops", "aghctl capability send test.run"],
-        positionals=[Positional("CAPABILITY", "id in our own catalog")],
-        options=[
-            Option("--to", "peer that it is for (default: everybody)", "PEER"),
-            Option("--direct", "send it in the direct room with this peer", "PEER"),
+        arguments=[
+            Argument("capability", help="id in our own catalog"),
+            Argument("--to", metavar="PEER", help="peer that it is for (default: everybody)"),
+            Argument("--direct", metavar="PEER", help="send it in the direct room with this peer"),
             THREAD,
             *SENDING,
         ],

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from aghbus.cli.app.arguments import Command, Positional
 from aghbus.cli.app.errors import YES
 from aghbus.cli.chains.text import run_text
 from aghbus.client.http import quote
+from aghbus.store.host.command_line import Argument, Command
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -26,6 +26,8 @@ COMMANDS = {
         run,
         description="Call a run off: the work that it waits for is canceled, and no further node is visited.",
         examples=["aghctl chain cancel RUN_ID"],
-        positionals=[Positional("RUN", "id of the run")],
+        arguments=[
+            Argument("run", help="id of the run"),
+        ],
     )
 }

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from aghbus.cli.app.arguments import Command
 from aghbus.cli.app.errors import NO, YES
 from aghbus.cli.app.text import safe
 from aghbus.cli.chains.file import CHAIN_FILE, read
+from aghbus.store.host.command_line import Command
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -42,6 +42,8 @@ COMMANDS = {
             "Exits 1 if there is any. Asks no daemon."
         ),
         examples=["aghctl chain check research.toml", "aghctl chain check - -o json < research.json"],
-        positionals=[CHAIN_FILE],
+        arguments=[
+            CHAIN_FILE,
+        ],
     )
 }

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from aghbus.cli.app.arguments import Command, Option, Positional
 from aghbus.cli.app.errors import YES
 from aghbus.cli.app.options import LIMIT
 from aghbus.cli.chains.follow import get
 from aghbus.cli.chains.text import run_text, runs_text
+from aghbus.store.host.command_line import Argument, Command
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -37,12 +37,17 @@ COMMANDS = {
         run_show,
         description="Show one run of a chain: its state, every step with its work, and the last response.",
         examples=["aghctl chain show RUN_ID", "aghctl chain show RUN_ID -o json"],
-        positionals=[Positional("RUN", "id of the run")],
+        arguments=[
+            Argument("run", help="id of the run"),
+        ],
     ),
     "chain list": Command(
         run_list,
         description="List runs of chains that this daemon knows, latest change first.",
         examples=["aghctl chain list", "aghctl chain list --state waiting --state running -o jsonl"],
-        options=[Option("--state", "only runs in this state", choices=STATES, repeat=True), LIMIT],
+        arguments=[
+            Argument("--state", action="append", choices=STATES, help="only runs in this state"),
+            LIMIT,
+        ],
     ),
 }

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from aghbus.cli.app.arguments import Command, Option, Positional
 from aghbus.cli.app.errors import YES
 from aghbus.cli.app.options import one_of, stdin_or
 from aghbus.cli.chains.follow import conclude, get, to_the_end
 from aghbus.cli.chains.text import run_text
 from aghbus.client.http import quote
+from aghbus.store.host.command_line import Argument, Command
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -42,11 +42,13 @@ COMMANDS = {
             "aghctl chain resume RUN_ID --answer - < answer.txt",
             "aghctl chain resume RUN_ID",
         ],
-        positionals=[Positional("RUN", "id of the run")],
-        options=[
-            Option("--answer", "what to answer; - reads standard input", "TEXT"),
-            Option("--wait", "follow the run, with progress on standard error (the default)"),
-            Option("--no-wait", "do not follow the run"),
+        arguments=[
+            Argument("run", help="id of the run"),
+            Argument("--answer", metavar="TEXT", help="what to answer; - reads standard input"),
+            Argument(
+                "--wait", action="store_true", help="follow the run, with progress on standard error (the default)"
+            ),
+            Argument("--no-wait", action="store_true", help="do not follow the run"),
         ],
     )
 }

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 
-from aghbus.cli.app.arguments import Command, Option
 from aghbus.cli.app.errors import YES
 from aghbus.cli.app.options import CHANNEL, one_of, stdin_or
 from aghbus.cli.app.text import safe, shell
 from aghbus.cli.chains.file import CHAIN_FILE, checked
 from aghbus.cli.chains.follow import conclude, to_the_end
 from aghbus.cli.chains.text import run_text
+from aghbus.store.host.command_line import Argument, Command
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -67,13 +67,17 @@ COMMANDS = {
             'aghctl chain run research.json --input-json \'{"company":"Acme Corp"}\' --run-id acme-1 -o json',
             "aghctl chain run research.toml --no-wait",
         ],
-        positionals=[CHAIN_FILE],
-        options=[
-            Option("--input", "text that {{input}} stands for; - reads standard input", "TEXT"),
-            Option("--input-json", "the same as any JSON value; - reads standard input", "JSON", convert=_json),
-            Option("--wait", "follow the run, with progress on standard error (the default)"),
-            Option("--no-wait", "print the run's id and leave it to the daemon"),
-            Option("--run-id", "id of your own: the same request under it again is the same run", "ID"),
+        arguments=[
+            CHAIN_FILE,
+            Argument("--input", metavar="TEXT", help="text that {{input}} stands for; - reads standard input"),
+            Argument(
+                "--input-json", metavar="JSON", type=_json, help="the same as any JSON value; - reads standard input"
+            ),
+            Argument(
+                "--wait", action="store_true", help="follow the run, with progress on standard error (the default)"
+            ),
+            Argument("--no-wait", action="store_true", help="print the run's id and leave it to the daemon"),
+            Argument("--run-id", metavar="ID", help="id of your own: the same request under it again is the same run"),
             CHANNEL,
         ],
     )

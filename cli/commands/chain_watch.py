@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from aghbus.cli.app.arguments import Command, Positional
 from aghbus.cli.chains.follow import conclude, follow, get
 from aghbus.cli.chains.text import change_line
+from aghbus.store.host.command_line import Argument, Command
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -30,6 +30,8 @@ COMMANDS = {
             "restarts of the daemon too. Exits 0 when the run completed, 1 when it failed or was canceled."
         ),
         examples=["aghctl chain watch RUN_ID", "aghctl chain watch RUN_ID -o jsonl"],
-        positionals=[Positional("RUN", "id of the run")],
+        arguments=[
+            Argument("run", help="id of the run"),
+        ],
     )
 }

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from aghbus.cli.app.arguments import Command, Positional
 from aghbus.cli.app.errors import YES
+from aghbus.store.host.command_line import Argument, Command
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -11,25 +11,33 @@ if TYPE_CHECKING:
 
     from aghbus.cli.context import Context
 
+_ZSH_HEAD = "(( $+functions[compdef] )) || { autoload -U compinit && compinit }\n"
+"""A zsh that has not set up completion yet lacks `compdef`, which the script calls."""
+
 
 def run(context: Context, values: dict[str, Any]) -> int:
     """Print the script, or its text as JSON."""
-    from aghbus.cli.app.completion import SCRIPTS
+    from argcomplete.shell_integration import shellcode
 
     shell = values["shell"]
-    context.output.answer({"shell": shell, "script": SCRIPTS[shell]()}, lambda it: str(it["script"]).rstrip("\n"))
+    script = shellcode(["aghctl", "aghd"], shell=shell)
+    found = {"shell": shell, "script": _ZSH_HEAD + script if shell == "zsh" else script}
+    context.output.answer(found, lambda it: str(it["script"]).rstrip("\n"))
     return YES
 
 
 COMMANDS = {
     "completion": Command(
         run,
-        description="Print a completion script, made from the commands and options that this version has.",
+        description=(
+            "Print a script that completes the command lines of aghctl and aghd. The script asks the programs themselves, so\n"
+            "that it never needs to be printed again for a later version."
+        ),
         examples=[
             "source <(aghctl completion bash)",
             "source <(aghctl completion zsh)",
-            "aghctl completion fish > ~/.config/fish/completions/aghctl.fish",
+            "aghctl completion fish > ~/.config/fish/conf.d/aghbus.fish",
         ],
-        positionals=[Positional("SHELL", "which shell", choices=("bash", "zsh", "fish"))],
+        arguments=[Argument("shell", choices=("bash", "zsh", "fish"), help="which shell")],
     )
 }

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from aghbus.cli.app.arguments import Command
 from aghbus.cli.app.errors import YES
 from aghbus.cli.app.options import CHANNEL, LIMIT
 from aghbus.cli.app.text import NOT_ENCRYPTED, ago, table
+from aghbus.store.host.command_line import Command
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -60,7 +60,10 @@ COMMANDS = {
         run_threads,
         description="List threads, latest activity first. `messages list --thread ID` reads one.",
         examples=["aghctl threads", "aghctl threads --limit 5 -o jsonl"],
-        options=[CHANNEL, LIMIT],
+        arguments=[
+            CHANNEL,
+            LIMIT,
+        ],
     ),
     "directs": Command(
         run_directs,
@@ -69,6 +72,9 @@ COMMANDS = {
             "encrypted: whoever runs the broker can read them."
         ),
         examples=["aghctl directs", "aghctl directs -o json"],
-        options=[CHANNEL, LIMIT],
+        arguments=[
+            CHANNEL,
+            LIMIT,
+        ],
     ),
 }

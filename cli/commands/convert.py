@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from aghbus.cli.app.arguments import Command, Option, whole
+from aghbus.cli.app.arguments import whole
 from aghbus.cli.app.errors import NO, YES
 from aghbus.cli.app.input import FILE, clock, lines
 from aghbus.cli.app.output import flush
 from aghbus.cli.bridge.findings import print_findings
 from aghbus.client.errors import UsageError
+from aghbus.store.host.command_line import Argument, Command
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -146,21 +147,37 @@ COMMANDS = {
             "aghctl convert --from sentient --to agh chain.jsonl",
             "aghctl convert --from agentos --to sacp --agent one-brain=brain --agent macro-analyst=macro - < messages.jsonl",
         ],
-        positionals=[FILE],
-        options=[
-            Option("--from", "format of the input", choices=FORMATS, required=True),
-            Option("--to", "format of the output", choices=FORMATS, required=True),
-            Option("--peer", "peer of an agent that a message does not tell (default agent-a)", "PEER"),
-            Option("--target", "the other peer where a message does not tell it (default agent-b)", "PEER"),
-            Option("--workspace", "workspace of the envelopes (default ws_local)", "WORKSPACE", default="ws_local"),
-            Option("--channel", "channel of the envelopes (default default)", "CHANNEL", default="default"),
-            Option("--work", "the one work that reports belong to (default work_convert, one for each line)", "ID"),
-            Option("--agent", "agent and its peer; then names must be known", "NAME=PEER", convert=_agent, repeat=True),
-            Option("--user", "sentient: peer that `user` stands for", "PEER"),
-            Option("--strict", "agentos: ids must be UUIDs of version 4"),
-            Option("--manifest", "agentos: file with the agent ids that may take part", "FILE"),
-            Option("--feature-root", "humaninloop: folder that artifact paths may begin with", "PATH"),
-            Option("--now", "moment of hand-over, in Unix seconds (default: now)", "UNIX", convert=whole),
+        arguments=[
+            FILE,
+            Argument("--from", choices=FORMATS, required=True, help="format of the input"),
+            Argument("--to", choices=FORMATS, required=True, help="format of the output"),
+            Argument("--peer", help="peer of an agent that a message does not tell (default agent-a)"),
+            Argument(
+                "--target", metavar="PEER", help="the other peer where a message does not tell it (default agent-b)"
+            ),
+            Argument(
+                "--workspace",
+                default="ws_local",
+                help="workspace of the envelopes (default ws_local)",
+            ),
+            Argument("--channel", default="default", help="channel of the envelopes (default default)"),
+            Argument(
+                "--work",
+                metavar="ID",
+                help="the one work that reports belong to (default work_convert, one for each line)",
+            ),
+            Argument(
+                "--agent",
+                metavar="NAME=PEER",
+                action="append",
+                type=_agent,
+                help="agent and its peer; then names must be known",
+            ),
+            Argument("--user", metavar="PEER", help="sentient: peer that `user` stands for"),
+            Argument("--strict", action="store_true", help="agentos: ids must be UUIDs of version 4"),
+            Argument("--manifest", metavar="FILE", help="agentos: file with the agent ids that may take part"),
+            Argument("--feature-root", metavar="PATH", help="humaninloop: folder that artifact paths may begin with"),
+            Argument("--now", metavar="UNIX", type=whole, help="moment of hand-over, in Unix seconds (default: now)"),
         ],
     )
 }

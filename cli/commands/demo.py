@@ -5,12 +5,12 @@ from __future__ import annotations
 import os
 import time
 
-from aghbus.cli.app.arguments import Command
 from aghbus.cli.app.errors import NO, YES
 from aghbus.cli.app.text import indented, safe
 from aghbus.cli.sandbox.demo import Demo
 from aghbus.cli.sandbox.sandbox import Sandbox
 from aghbus.client.errors import ClientError
+from aghbus.store.host.command_line import Command
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import os
 import sys
 
-from aghbus.cli.app.arguments import Command
 from aghbus.cli.app.errors import NO, YES
 from aghbus.cli.app.text import safe
 from aghbus.cli.health_checks import Finding, daemon_findings
 from aghbus.client.locate import chosen_name, locations
+from aghbus.store.host.command_line import Command
 from aghbus.store.host.locations import private_folder_problem
 
 TYPE_CHECKING = False

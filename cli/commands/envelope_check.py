@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from aghbus.cli.app.arguments import Command
 from aghbus.cli.app.errors import NO, YES
 from aghbus.cli.app.input import FILE, NOW, clock, lines
 from aghbus.cli.app.output import flush
 from aghbus.protocol.replay import check
+from aghbus.store.host.command_line import Command
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -40,7 +40,9 @@ COMMANDS = {
             "Exits 1 if any is refused. Asks no daemon."
         ),
         examples=["aghctl envelope check captured.jsonl", "aghctl envelope check - --now 1776366200 < captured.jsonl"],
-        positionals=[FILE],
-        options=[NOW],
+        arguments=[
+            FILE,
+            NOW,
+        ],
     )
 }

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from aghbus.cli.app.arguments import Command
 from aghbus.cli.app.errors import YES
 from aghbus.cli.app.input import FILE, NOW, clock, lines
 from aghbus.cli.app.output import flush
 from aghbus.protocol.replay import Replay
+from aghbus.store.host.command_line import Command
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -39,7 +39,9 @@ COMMANDS = {
             "aghctl envelope replay captured.jsonl",
             "aghctl envelope replay - --now 1776366200 < captured.jsonl",
         ],
-        positionals=[FILE],
-        options=[NOW],
+        arguments=[
+            FILE,
+            NOW,
+        ],
     )
 }

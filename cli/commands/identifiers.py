@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from aghbus.cli.app.arguments import Command, Option, Positional
 from aghbus.cli.app.errors import YES
 from aghbus.client.errors import UsageError
 from aghbus.protocol.identifiers import direct_id, is_channel, is_peer, is_workspace_id, route_token
+from aghbus.store.host.command_line import Argument, Command
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -54,16 +54,19 @@ COMMANDS = {
         run_route,
         description="Print the token of a peer in NATS subjects: 32 hex digits (specification, section 4). Asks no daemon.",
         examples=["aghctl id route ops", "aghctl id route ops -o json"],
-        positionals=[Positional("PEER", "peer id or verified handle")],
+        arguments=[
+            Argument("peer", help="peer id or verified handle"),
+        ],
     ),
     "id direct": Command(
         run_direct,
         description="Print the id of the direct room of two peers in a channel (specification, section 4). Asks no daemon.",
         examples=["aghctl id direct --workspace ws_local --channel default ops patch-worker"],
-        positionals=[Positional("PEER_A", "one peer"), Positional("PEER_B", "the other; their order does not matter")],
-        options=[
-            Option("--workspace", "workspace id", "WORKSPACE", required=True),
-            Option("--channel", "channel", "CHANNEL", required=True),
+        arguments=[
+            Argument("peer_a", help="one peer"),
+            Argument("peer_b", help="the other; their order does not matter"),
+            Argument("--workspace", required=True, help="workspace id"),
+            Argument("--channel", required=True, help="channel"),
         ],
     ),
 }

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from aghbus.cli.app.arguments import Command
 from aghbus.cli.app.errors import YES
 from aghbus.cli.app.message_text import event_line
 from aghbus.cli.commands.work_watch import lost_note
 from aghbus.client.events import follow
+from aghbus.store.host.command_line import Command
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

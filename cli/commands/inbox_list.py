@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from aghbus.cli.app.arguments import Command, Option
 from aghbus.cli.app.errors import YES
 from aghbus.cli.app.message_text import body_line, not_delivered
 from aghbus.cli.app.options import LIMIT
 from aghbus.cli.app.text import moment, table
+from aghbus.store.host.command_line import Argument, Command
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -45,8 +45,13 @@ COMMANDS = {
         run,
         description="List the messages for our agent, oldest first. Without --state: those that are not dealt with yet.",
         examples=["aghctl inbox list", "aghctl inbox list --state dead -o json"],
-        options=[
-            Option("--state", "only messages in this state", choices=("ready", "leased", "acked", "dead"), repeat=True),
+        arguments=[
+            Argument(
+                "--state",
+                action="append",
+                choices=("ready", "leased", "acked", "dead"),
+                help="only messages in this state",
+            ),
             LIMIT,
         ],
     )

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from aghbus.cli.app.arguments import Command, Option, seconds
+from aghbus.cli.app.arguments import seconds
 from aghbus.cli.app.errors import YES, AnswerIsNo
 from aghbus.cli.app.message_text import body_line, not_delivered
 from aghbus.cli.app.text import fields, moment, safe, shell
+from aghbus.store.host.command_line import Argument, Command
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -73,11 +74,11 @@ COMMANDS = {
             "aghctl inbox next --wait 30s --visibility 10m -o json",
             "aghctl inbox next --ack",
         ],
-        options=[
-            Option("--wait", "wait this long for a message to come", "TIME", convert=seconds),
-            Option("--visibility", "length of the lease (default 5m)", "TIME", convert=seconds),
-            Option("--ack", "take it for good at once"),
-            Option("--work", "only a message of this work", "ID"),
+        arguments=[
+            Argument("--wait", metavar="TIME", type=seconds, help="wait this long for a message to come"),
+            Argument("--visibility", metavar="TIME", type=seconds, help="length of the lease (default 5m)"),
+            Argument("--ack", action="store_true", help="take it for good at once"),
+            Argument("--work", metavar="ID", help="only a message of this work"),
         ],
     )
 }

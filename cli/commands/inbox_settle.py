@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import time
 
-from aghbus.cli.app.arguments import Command, Option, Positional, seconds, whole
+from aghbus.cli.app.arguments import seconds, whole
 from aghbus.cli.app.errors import YES
 from aghbus.cli.app.text import moment, safe
 from aghbus.client.errors import UsageError
+from aghbus.store.host.command_line import Argument, Command
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-    from aghbus.cli.app.arguments import Run
-    from aghbus.cli.context import Context
+    from aghbus.cli.context import Context, Run
 
 
 def _runner(verb: str) -> Run:
@@ -41,32 +41,41 @@ def _human(item: dict[str, Any]) -> str:
     return f"#{item['seq']} {safe(item['message']['id'])} is {safe(item['state'])}{again}"
 
 
-_SEQ = Positional("SEQ", "local sequence of the message, as `inbox list` and `inbox next` show it")
-_LEASE = Option("--lease", "only if this lease still holds", "LEASE")
+_SEQ = Argument("seq", help="local sequence of the message, as `inbox list` and `inbox next` show it")
+_LEASE = Argument("--lease", help="only if this lease still holds")
 
 COMMANDS = {
     "inbox ack": Command(
         _runner("ack"),
         description="The message is dealt with: it leaves the inbox for good. Its envelope stays in the history.",
         examples=["aghctl inbox ack 12", "aghctl inbox ack 12 --lease LEASE"],
-        positionals=[_SEQ],
-        options=[_LEASE],
+        arguments=[
+            _SEQ,
+            _LEASE,
+        ],
     ),
     "inbox nack": Command(
         _runner("nack"),
         description="Give a leased message back: it becomes ready again after a delay, or dead when it was tried too often.",
         examples=['aghctl inbox nack 12 --error "tool crashed"', "aghctl inbox nack 12 --delay 5m"],
-        positionals=[_SEQ],
-        options=[
+        arguments=[
+            _SEQ,
             _LEASE,
-            Option("--delay", "time until it is ready again (default: grows with the tries)", "TIME", convert=seconds),
-            Option("--error", "why, for whoever looks at it later", "TEXT"),
+            Argument(
+                "--delay",
+                metavar="TIME",
+                type=seconds,
+                help="time until it is ready again (default: grows with the tries)",
+            ),
+            Argument("--error", metavar="TEXT", help="why, for whoever looks at it later"),
         ],
     ),
     "inbox requeue": Command(
         _runner("requeue"),
         description="Make a dead message ready again, its tries forgotten; or an acked one, to take it once more.",
         examples=["aghctl inbox list --state dead", "aghctl inbox requeue 12"],
-        positionals=[_SEQ],
+        arguments=[
+            _SEQ,
+        ],
     ),
 }

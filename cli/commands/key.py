@@ -6,10 +6,10 @@ import contextlib
 import os
 import time
 
-from aghbus.cli.app.arguments import Command, Option
 from aghbus.cli.app.errors import YES, AnswerIsNo
 from aghbus.cli.app.text import counted, safe
 from aghbus.client.locate import chosen_name, locations
+from aghbus.store.host.command_line import Argument, Command
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -23,8 +23,10 @@ if TYPE_CHECKING:
 
     T = TypeVar("T")
 
-_FILE = Option("--file", "the key's file (default: identity.pem in the state folder of the instance)", "FILE")
-_PASSPHRASE = Option("--passphrase-file", "file of mode 0600 whose first line is the key's passphrase", "FILE")
+_FILE = Argument("--file", help="the key's file (default: identity.pem in the state folder of the instance)")
+_PASSPHRASE = Argument(
+    "--passphrase-file", metavar="FILE", help="file of mode 0600 whose first line is the key's passphrase"
+)
 _RESTART = "restart the daemon; it finds the key there"
 
 
@@ -212,7 +214,10 @@ COMMANDS = {
             "aghctl --name ops key generate",
             "aghctl key generate --file ops.pem --passphrase-file ops.passphrase",
         ],
-        options=[_FILE, _PASSPHRASE],
+        arguments=[
+            _FILE,
+            _PASSPHRASE,
+        ],
     ),
     "key show": Command(
         run_show,
@@ -222,13 +227,19 @@ COMMANDS = {
             "open works are named too. The private key is never printed. Asks no daemon."
         ),
         examples=["aghctl --name ops key show", "aghctl key show --file ops.pem -o json"],
-        options=[_FILE, _PASSPHRASE],
+        arguments=[
+            _FILE,
+            _PASSPHRASE,
+        ],
     ),
     "key export-public": Command(
         run_export,
         description="Print our public key as PEM, or with -o json also as it goes over the wire. Asks no daemon.",
         examples=["aghctl --name ops key export-public", "aghctl --name ops key export-public -o json"],
-        options=[_FILE, _PASSPHRASE],
+        arguments=[
+            _FILE,
+            _PASSPHRASE,
+        ],
     ),
     "key rotate": Command(
         run_rotate,
@@ -238,6 +249,9 @@ COMMANDS = {
             "finished under the old identity, for which the daemon needs the file of the old key where it is."
         ),
         examples=["aghctl --name ops key rotate", "aghctl --name ops key rotate --passphrase-file ops.passphrase"],
-        options=[_FILE, _PASSPHRASE],
+        arguments=[
+            _FILE,
+            _PASSPHRASE,
+        ],
     ),
 }

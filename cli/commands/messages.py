@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from aghbus.cli.app.arguments import Command, Option, Positional, whole
+from aghbus.cli.app.arguments import whole
 from aghbus.cli.app.errors import YES
 from aghbus.cli.app.message_text import message_line
 from aghbus.cli.app.options import CHANNEL, LIMIT
 from aghbus.cli.app.output import dumps
 from aghbus.cli.app.text import fields, moment, safe
 from aghbus.client.http import quote
+from aghbus.store.host.command_line import Argument, Command
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -76,15 +77,17 @@ COMMANDS = {
             "aghctl messages list --limit 20",
             "aghctl messages list --kind say --direction in --since 0 -o jsonl",
         ],
-        options=[
-            Option("--since", "those after this local sequence, instead of the newest", "SEQ", convert=whole),
+        arguments=[
+            Argument(
+                "--since", metavar="SEQ", type=whole, help="those after this local sequence, instead of the newest"
+            ),
             LIMIT,
-            Option("--kind", "only of this kind", choices=KINDS, repeat=True),
-            Option("--direction", "only in this direction", choices=DIRECTIONS, repeat=True),
-            Option("--work", "only of this work", "ID"),
-            Option("--thread", "only in this thread", "ID"),
-            Option("--direct", "only in this direct room", "ID"),
-            Option("--peer", "only from or to this peer", "PEER"),
+            Argument("--kind", action="append", choices=KINDS, help="only of this kind"),
+            Argument("--direction", action="append", choices=DIRECTIONS, help="only in this direction"),
+            Argument("--work", metavar="ID", help="only of this work"),
+            Argument("--thread", metavar="ID", help="only in this thread"),
+            Argument("--direct", metavar="ID", help="only in this direct room"),
+            Argument("--peer", help="only from or to this peer"),
             CHANNEL,
         ],
     ),
@@ -92,6 +95,8 @@ COMMANDS = {
         run_show,
         description="Show one envelope as it was on the wire, the lifecycle's verdict on it, and where it is in outbox or inbox.",
         examples=["aghctl messages show MESSAGE_ID", "aghctl messages show MESSAGE_ID -o json"],
-        positionals=[Positional("ID", "id of the message")],
+        arguments=[
+            Argument("id", help="id of the message"),
+        ],
     ),
 }

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from aghbus.cli.app.arguments import Command, Option
 from aghbus.cli.app.errors import YES
 from aghbus.client.errors import UsageError
 from aghbus.protocol.identifiers import is_channel, is_peer, is_workspace_id
+from aghbus.store.host.command_line import Argument, Command
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -88,23 +88,32 @@ COMMANDS = {
             "aghctl nats permissions --peer ops --durability jetstream --artifacts --format json",
             "aghctl nats permissions --peer ops --format nsc | sh",
         ],
-        options=[
-            Option(
-                "--peer", "peer id or handle; may be repeated (default: our daemon's)", "ID", convert=_PEER, repeat=True
+        arguments=[
+            Argument(
+                "--peer",
+                metavar="ID",
+                action="append",
+                type=_PEER,
+                help="peer id or handle; may be repeated (default: our daemon's)",
             ),
-            Option("--workspace", "workspace id (default: ws_local, or our daemon's)", "WORKSPACE", convert=_WORKSPACE),
-            Option(
+            Argument(
+                "--workspace",
+                type=_WORKSPACE,
+                help="workspace id (default: ws_local, or our daemon's)",
+            ),
+            Argument(
                 "--channel",
-                "channel; may be repeated (default: default, or our daemon's)",
-                "CHANNEL",
-                convert=_CHANNEL,
-                repeat=True,
+                action="append",
+                type=_CHANNEL,
+                help="channel; may be repeated (default: default, or our daemon's)",
             ),
-            Option("--durability", "how the peers' daemons run (default core)", choices=("core", "jetstream")),
-            Option("--artifacts", "let the peers use the object store of artifacts"),
-            Option("--bucket", "its name (default AGH_ARTIFACTS_V0); means --artifacts", "NAME", convert=_BUCKET),
-            Option("--account", "account of the users (with --format nsc)", "NAME", default="AGH"),
-            Option("--format", "form of the answer (default server-conf, with -o json: json)", choices=FORMATS),
+            Argument("--durability", choices=("core", "jetstream"), help="how the peers' daemons run (default core)"),
+            Argument("--artifacts", action="store_true", help="let the peers use the object store of artifacts"),
+            Argument(
+                "--bucket", metavar="NAME", type=_BUCKET, help="its name (default AGH_ARTIFACTS_V0); means --artifacts"
+            ),
+            Argument("--account", metavar="NAME", default="AGH", help="account of the users (with --format nsc)"),
+            Argument("--format", choices=FORMATS, help="form of the answer (default server-conf, with -o json: json)"),
         ],
     )
 }

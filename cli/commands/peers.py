@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from aghbus.cli.app.arguments import Command, Option
 from aghbus.cli.app.errors import YES
 from aghbus.cli.app.options import CHANNEL
 from aghbus.cli.app.text import ago, table
+from aghbus.store.host.command_line import Argument, Command
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -46,10 +46,10 @@ COMMANDS = {
         run,
         description="List the peers that presence knows: those that greeted or answered lately, ourselves included.",
         examples=["aghctl peers", "aghctl peers --capability test.run -o json"],
-        options=[
-            Option("--capability", "only peers that advertise this capability", "ID"),
+        arguments=[
+            Argument("--capability", metavar="ID", help="only peers that advertise this capability"),
             CHANNEL,
-            Option("--all", "expired ones too"),
+            Argument("--all", action="store_true", help="expired ones too"),
         ],
     )
 }

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from aghbus.cli.app.arguments import Command
 from aghbus.cli.app.errors import YES
 from aghbus.cli.app.options import LIMIT
 from aghbus.cli.app.text import moment, size, table
+from aghbus.store.host.command_line import Command
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -43,6 +43,8 @@ COMMANDS = {
         run,
         description="List envelopes that were refused, latest first, each with its reason. -o json shows their bytes as text.",
         examples=["aghctl quarantine", "aghctl quarantine --limit 5 -o json"],
-        options=[LIMIT],
+        arguments=[
+            LIMIT,
+        ],
     )
 }

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from aghbus.cli.app.arguments import Command, Option, Positional
 from aghbus.cli.app.errors import YES
 from aghbus.cli.app.message_text import sent_line
 from aghbus.cli.app.options import ARTIFACT, SENDING, one_of, sending, stdin_or
 from aghbus.cli.app.text import NOT_ENCRYPTED
 from aghbus.client.errors import UsageError
+from aghbus.store.host.command_line import Argument, Command
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -76,13 +76,13 @@ COMMANDS = {
             'aghctl say "between us" --direct ops',
             "git log -1 | aghctl say - --thread new --expires-in 1h",
         ],
-        positionals=[Positional("TEXT", "the text; - reads standard input")],
-        options=[
-            Option("--to", "peer that it is for", "PEER", repeat=True),
-            Option("--direct", "say it in the direct room with this peer", "PEER"),
-            Option("--thread", "say it in this thread; `new` begins one", "ID"),
-            Option("--intent", "what the text is for, one word such as request or inform", "WORD"),
-            Option("--reply-to", "message that this answers", "ID"),
+        arguments=[
+            Argument("text", help="the text; - reads standard input"),
+            Argument("--to", metavar="PEER", action="append", help="peer that it is for"),
+            Argument("--direct", metavar="PEER", help="say it in the direct room with this peer"),
+            Argument("--thread", metavar="ID", help="say it in this thread; `new` begins one"),
+            Argument("--intent", metavar="WORD", help="what the text is for, one word such as request or inform"),
+            Argument("--reply-to", metavar="ID", help="message that this answers"),
             ARTIFACT,
             *SENDING,
         ],

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from aghbus.cli.app.arguments import Command, Option, Positional, lifetime, seconds, whole
+from aghbus.cli.app.arguments import lifetime, seconds, whole
 from aghbus.client.errors import UsageError
 from aghbus.client.locate import locations
+from aghbus.store.host.command_line import Argument, Command
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -99,6 +100,8 @@ def _checked_command(words: list[str], cwd: str) -> tuple[str, ...]:
     import os
     import shutil
 
+    if not words:
+        raise UsageError("COMMAND is missing", "the command and its arguments go after --")
     found = shutil.which(words[0] if "/" not in words[0] else os.path.join(cwd, words[0]))  # noqa: PTH118 - as above
     if found is None:
         raise UsageError(f"COMMAND: {words[0]} is not there, or cannot be run", "is it on PATH, and executable?")
@@ -137,41 +140,41 @@ def _pattern(text: str) -> str:
 
 
 RUNNING = (
-    Option("--concurrency", "commands at a time (default 1)", "N", convert=_count, default=1),
-    Option("--when-busy", "what to do with work beyond that (default reject)", choices=("reject", "queue")),
-    Option(
+    Argument("--concurrency", metavar="N", type=_count, default=1, help="commands at a time (default 1)"),
+    Argument("--when-busy", choices=("reject", "queue"), help="what to do with work beyond that (default reject)"),
+    Argument(
         "--time-limit",
-        "end a command after this long (default 30m)",
-        "TIME",
-        convert=_time_limit,
+        metavar="TIME",
+        type=_time_limit,
         default=1800.0,
+        help="end a command after this long (default 30m)",
     ),
-    Option("--grace", "from SIGTERM to SIGKILL (default 5s)", "TIME", convert=seconds, default=5.0),
-    Option(
+    Argument("--grace", metavar="TIME", type=seconds, default=5.0, help="from SIGTERM to SIGKILL (default 5s)"),
+    Argument(
         "--heartbeat",
-        "report progress at most this often (default 10s)",
-        "TIME",
-        convert=lifetime,
+        metavar="TIME",
+        type=lifetime,
         default=10.0,
+        help="report progress at most this often (default 10s)",
     ),
-    Option(
+    Argument(
         "--drain",
-        "when stopping, wait this long for what runs (default 30s)",
-        "TIME",
-        convert=seconds,
+        metavar="TIME",
+        type=seconds,
         default=30.0,
+        help="when stopping, wait this long for what runs (default 30s)",
     ),
-    Option("--cwd", "folder to run the command in (default: this one)", "DIR"),
-    Option(
+    Argument("--cwd", metavar="DIR", help="folder to run the command in (default: this one)"),
+    Argument(
         "--accept",
-        "only work with intent=, from= or kind= of that value",
-        "NAME=VALUE",
-        convert=_accept,
-        repeat=True,
+        metavar="NAME=VALUE",
+        action="append",
+        type=_accept,
+        help="only work with intent=, from= or kind= of that value",
     ),
-    Option("--on-restart", "a command that died with its worker (default fail)", choices=("fail", "rerun")),
-    Option("--max-jobs", "exit after so many jobs", "N", convert=_count),
-    Option("--once", "take one job, and exit with its outcome"),
+    Argument("--on-restart", choices=("fail", "rerun"), help="a command that died with its worker (default fail)"),
+    Argument("--max-jobs", metavar="N", type=_count, help="exit after so many jobs"),
+    Argument("--once", action="store_true", help="take one job, and exit with its outcome"),
 )
 """How commands are run, here and in `aghctl bridge FORMAT -- COMMAND`."""
 
@@ -188,17 +191,24 @@ COMMANDS = {
             "aghctl serve --capability test.run --concurrency 2 --time-limit 10m --artifact 'reports/*.xml' -- make test",
             "aghctl serve --capability test.run --accept intent=request --once -o jsonl -- ./run-tests",
         ],
-        positionals=[Positional("COMMAND", "the command and its arguments, after --", rest=True)],
-        options=[
-            Option("--capability", "what it serves: one that the daemon announces", "ID", repeat=True, required=True),
-            Option(
+        arguments=[
+            Argument("command", nargs="*", help="the command and its arguments, after --"),
+            Argument(
+                "--capability",
+                metavar="ID",
+                action="append",
+                required=True,
+                help="what it serves: one that the daemon announces",
+            ),
+            Argument(
                 "--artifact",
-                "files to report, below the command's folder: 'reports/*.xml'",
-                "PATTERN",
-                convert=_pattern,
-                repeat=True,
+                metavar="PATTERN",
+                action="append",
+                type=_pattern,
+                help="files to report, below the command's folder: 'reports/*.xml'",
             ),
             *RUNNING,
         ],
+        trailing="command",
     )
 }

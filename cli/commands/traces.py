@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from aghbus.cli.app.arguments import Command, Option, whole
+from aghbus.cli.app.arguments import whole
 from aghbus.cli.app.errors import YES
 from aghbus.cli.app.message_text import event_line
 from aghbus.cli.app.options import CHANNEL
 from aghbus.cli.commands.work_watch import lost_note
 from aghbus.client.events import follow
+from aghbus.store.host.command_line import Argument, Command
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -40,14 +41,14 @@ COMMANDS = {
             "--since; resumes by itself when the daemon restarts. Ends with Ctrl-C."
         ),
         examples=["aghctl traces", "aghctl traces --work WORK_ID --since 0 -o jsonl", "aghctl traces --all --peer ops"],
-        options=[
-            Option("--work", "only of this work", "ID"),
-            Option("--thread", "only in this thread", "ID"),
-            Option("--direct", "only in this direct room", "ID"),
-            Option("--peer", "only from or to this peer", "PEER"),
+        arguments=[
+            Argument("--work", metavar="ID", help="only of this work"),
+            Argument("--thread", metavar="ID", help="only in this thread"),
+            Argument("--direct", metavar="ID", help="only in this direct room"),
+            Argument("--peer", help="only from or to this peer"),
             CHANNEL,
-            Option("--since", "begin after this local sequence; 0 is the beginning", "SEQ", convert=whole),
-            Option("--all", "every kind of message, not only traces and receipts"),
+            Argument("--since", metavar="SEQ", type=whole, help="begin after this local sequence; 0 is the beginning"),
+            Argument("--all", action="store_true", help="every kind of message, not only traces and receipts"),
         ],
     )
 }

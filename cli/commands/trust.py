@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from aghbus.cli.app.arguments import Command, Option, Positional
 from aghbus.cli.app.errors import YES
 from aghbus.cli.app.text import fields, indented, moment, safe, table
 from aghbus.client.errors import UsageError
 from aghbus.client.http import quote
+from aghbus.store.host.command_line import Argument, Command
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -14,9 +14,9 @@ if TYPE_CHECKING:
 
     from aghbus.cli.context import Context
 
-_REMOVE = Option("--remove", "take the rule away again")
-_CHANNEL = Option("--channel", "a rule for this channel alone: WHO may open work with us there", "CHANNEL")
-_TALK = Option("--talk", "with --channel: WHO may talk there, and open no work")
+_REMOVE = Argument("--remove", action="store_true", help="take the rule away again")
+_CHANNEL = Argument("--channel", help="a rule for this channel alone: WHO may open work with us there")
+_TALK = Argument("--talk", action="store_true", help="with --channel: WHO may talk there, and open no work")
 _ORIGINS = {"configuration": "configuration", "operator": "aghctl trust", "first_use": "first use"}
 
 
@@ -140,13 +140,17 @@ COMMANDS = {
             "aghctl trust pin ops=sha256:56475aa75463474c0285df5dbf2bcab73da651358839e9b77481b2eab107708c",
             "aghctl trust pin ops@56475aa75463474c0285df5dbf2bcab7",
         ],
-        positionals=[Positional("PIN", "NICKNAME=KEY_ID, or a handle")],
+        arguments=[
+            Argument("pin", help="NICKNAME=KEY_ID, or a handle"),
+        ],
     ),
     "trust unpin": Command(
         run_unpin,
         description="Let any key bear a nickname again.",
         examples=["aghctl trust unpin ops"],
-        positionals=[Positional("NICKNAME", "the nickname of a pin")],
+        arguments=[
+            Argument("nickname", help="the nickname of a pin"),
+        ],
     ),
     "trust allow": Command(
         run_allow,
@@ -162,8 +166,12 @@ COMMANDS = {
             "aghctl trust allow --channel default --talk '*@*'",
             "aghctl trust allow --channel default --talk '*@*' --remove",
         ],
-        positionals=[Positional("WHO", "a key id, a handle, or with --channel a peer id, * or *@*")],
-        options=[_CHANNEL, _TALK, _REMOVE],
+        arguments=[
+            Argument("who", help="a key id, a handle, or with --channel a peer id, * or *@*"),
+            _CHANNEL,
+            _TALK,
+            _REMOVE,
+        ],
     ),
     "trust deny": Command(
         run_deny,
@@ -175,8 +183,10 @@ COMMANDS = {
             "aghctl trust deny spammer@56475aa75463474c0285df5dbf2bcab7",
             "aghctl trust deny sha256:56475aa75463474c0285df5dbf2bcab73da651358839e9b77481b2eab107708c --remove",
         ],
-        positionals=[Positional("WHO", "a key id, or the handle of a peer heard lately")],
-        options=[_REMOVE],
+        arguments=[
+            Argument("who", help="a key id, or the handle of a peer heard lately"),
+            _REMOVE,
+        ],
     ),
     "trust why": Command(
         run_why,
@@ -185,6 +195,8 @@ COMMANDS = {
             "and what was recorded when it came."
         ),
         examples=["aghctl trust why MESSAGE_ID", "aghctl trust why 17 -o json"],
-        positionals=[Positional("MESSAGE", "id of the message, or its number in the quarantine")],
+        arguments=[
+            Argument("message", help="id of the message, or its number in the quarantine"),
+        ],
     ),
 }

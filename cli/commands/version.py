@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from aghbus.cli.app.arguments import Command
 from aghbus.cli.app.errors import YES
+from aghbus.store.host.command_line import Command
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -14,11 +14,10 @@ if TYPE_CHECKING:
 
 def run(context: Context, values: dict[str, Any]) -> int:
     """Print this tool's version; the daemon's is in `aghctl status`."""
-    from importlib.metadata import version
-
     from aghbus.protocol.limits import PROTOCOL
+    from aghbus.store.host.version import VERSION
 
-    found = {"name": "aghctl", "version": version("aghbus"), "protocol": PROTOCOL}
+    found = {"name": "aghctl", "version": VERSION, "protocol": PROTOCOL}
     context.output.answer(found, lambda it: f"{it['name']} {it['version']} ({it['protocol']})")
     return YES
 

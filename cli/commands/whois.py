@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from aghbus.cli.app.arguments import Command, Option, Positional, seconds
+from aghbus.cli.app.arguments import seconds
 from aghbus.cli.app.errors import YES, AnswerIsNo
 from aghbus.cli.app.options import CHANNEL
 from aghbus.cli.app.text import fields, indented, safe
+from aghbus.store.host.command_line import Argument, Command
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -85,12 +86,12 @@ COMMANDS = {
             "mode, each as a whole. Without QUERY everybody answers. Exits 1 when nobody does."
         ),
         examples=["aghctl whois test.run", "aghctl whois --first -o json", "aghctl whois --to patch-worker --catalog"],
-        positionals=[Positional("QUERY", "what to match exactly", optional=True)],
-        options=[
-            Option("--to", "ask this peer alone, which then answers whatever the query says", "PEER"),
-            Option("--wait", "wait for answers at most this long (default 1.5s)", "TIME", convert=seconds),
-            Option("--first", "return at the first answer"),
-            Option("--catalog", "ask for full capability records with their digests"),
+        arguments=[
+            Argument("query", nargs="?", help="what to match exactly"),
+            Argument("--to", metavar="PEER", help="ask this peer alone, which then answers whatever the query says"),
+            Argument("--wait", metavar="TIME", type=seconds, help="wait for answers at most this long (default 1.5s)"),
+            Argument("--first", action="store_true", help="return at the first answer"),
+            Argument("--catalog", action="store_true", help="ask for full capability records with their digests"),
             CHANNEL,
         ],
     )

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from aghbus.cli.app.arguments import Command, Option, seconds
+from aghbus.cli.app.arguments import seconds
 from aghbus.cli.app.errors import YES
 from aghbus.cli.app.message_text import sent_line
 from aghbus.cli.app.options import ARTIFACT, SENDING, THREAD, one_of, sending, stdin_or
 from aghbus.cli.app.text import safe, shell
 from aghbus.client.errors import UsageError
+from aghbus.store.host.command_line import Argument, Command
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -61,19 +62,27 @@ COMMANDS = {
             'aghctl work open --to patch-worker --direct --text "Quick question" --expires-in 10m -o json',
             "aghctl work open --to patch-worker --capability test.run --accept-within 5m",
         ],
-        options=[
-            Option("--to", "peer that shall do it", "PEER", required=True),
-            Option("--text", "what to do; - reads standard input", "TEXT"),
-            Option("--capability", "send this record of our catalog instead of a text", "ID"),
+        arguments=[
+            Argument("--to", metavar="PEER", required=True, help="peer that shall do it"),
+            Argument("--text", help="what to do; - reads standard input"),
+            Argument("--capability", metavar="ID", help="send this record of our catalog instead of a text"),
             THREAD,
-            Option("--direct", "in the direct room with that peer"),
-            Option("--intent", "what the text is for (default request)", "WORD"),
+            Argument("--direct", action="store_true", help="in the direct room with that peer"),
+            Argument("--intent", metavar="WORD", help="what the text is for (default request)"),
             ARTIFACT,
-            Option("--work-id", "id of your own for the work: work_ and letters, digits, _ or -", "ID"),
-            Option(
-                "--accept-within", "cancel it unless it is accepted in this time (0: never)", "TIME", convert=seconds
+            Argument("--work-id", metavar="ID", help="id of your own for the work: work_ and letters, digits, _ or -"),
+            Argument(
+                "--accept-within",
+                metavar="TIME",
+                type=seconds,
+                help="cancel it unless it is accepted in this time (0: never)",
             ),
-            Option("--progress-within", "cancel it after so long without a trace (0: never)", "TIME", convert=seconds),
+            Argument(
+                "--progress-within",
+                metavar="TIME",
+                type=seconds,
+                help="cancel it after so long without a trace (0: never)",
+            ),
             *SENDING,
         ],
     )

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from aghbus.cli.app.arguments import Command, Option, Positional
 from aghbus.cli.app.errors import YES
 from aghbus.cli.app.message_text import work_head
 from aghbus.cli.app.options import CHANNEL, LIMIT
 from aghbus.cli.app.text import ago, compact, moment, quoted, safe, table
 from aghbus.client.http import quote
+from aghbus.store.host.command_line import Argument, Command
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -90,10 +90,10 @@ COMMANDS = {
             "aghctl work list --state working --state needs_input",
             "aghctl work list --role target -o jsonl",
         ],
-        options=[
-            Option("--state", "only works in this state", choices=STATES, repeat=True),
-            Option("--role", "only works where this is our part", choices=("initiator", "target", "observer")),
-            Option("--peer", "only works with this peer", "PEER"),
+        arguments=[
+            Argument("--state", action="append", choices=STATES, help="only works in this state"),
+            Argument("--role", choices=("initiator", "target", "observer"), help="only works where this is our part"),
+            Argument("--peer", help="only works with this peer"),
             CHANNEL,
             LIMIT,
         ],
@@ -102,7 +102,9 @@ COMMANDS = {
         run_show,
         description="Show one work: who, where, its state, and every receipt, trace and message that was applied to it.",
         examples=["aghctl work show WORK_ID", "aghctl work show WORK_ID -o json"],
-        positionals=[Positional("WORK", "id of the work")],
-        options=[CHANNEL],
+        arguments=[
+            Argument("work", help="id of the work"),
+            CHANNEL,
+        ],
     ),
 }

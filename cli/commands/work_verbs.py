@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from aghbus.cli.app.arguments import Command, Option, Positional
 from aghbus.cli.app.errors import YES
 from aghbus.cli.app.options import ARTIFACT, SENDING, json_object, sending, stdin_or
 from aghbus.cli.app.text import safe, shell
 from aghbus.client.errors import UsageError
 from aghbus.client.http import quote
+from aghbus.store.host.command_line import Argument, Command
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-    from aghbus.cli.app.arguments import Run
-    from aghbus.cli.context import Context
+    from aghbus.cli.context import Context, Run
 
 
 def ask(values: dict[str, Any]) -> dict[str, Any]:
@@ -50,18 +49,27 @@ def _human(sent: dict[str, Any]) -> str:
     return f"{safe(sent['work_id'])}{state} ({safe(sent['kind'])} {safe(sent['id'])} to {safe(sent['to'])}, {safe(sent['state'])})"
 
 
-_WORK = Positional("WORK", "id of the work")
-_MESSAGE = Option("--message", "a word about it; - reads standard input", "TEXT")
-_NEEDED = Option("--message", "a word about it; - reads standard input", "TEXT", required=True)
-_RESULT = Option("--result", "result as a JSON object; - reads it from standard input", "JSON", convert=json_object)
+_WORK = Argument("work", help="id of the work")
+_MESSAGE = Argument("--message", metavar="TEXT", help="a word about it; - reads standard input")
+_NEEDED = Argument("--message", metavar="TEXT", required=True, help="a word about it; - reads standard input")
+_RESULT = Argument(
+    "--result", metavar="JSON", type=json_object, help="result as a JSON object; - reads it from standard input"
+)
 _REASONS = "reason code: busy, not_found, unsupported_kind, unsupported_profile, internal and others"
-_REASON = Option("--reason", _REASONS, "CODE", required=True)
+_REASON = Argument("--reason", metavar="CODE", required=True, help=_REASONS)
 
 
-def _verb(verb: str, description: str, example: str, *options: Option) -> Command:
+def _verb(verb: str, description: str, example: str, *options: Argument) -> Command:
     examples = [f"aghctl work {verb} WORK_ID{example}", f"aghctl work {verb} WORK_ID{example} -o json"]
     return Command(
-        _runner(verb), description=description, examples=examples, positionals=[_WORK], options=[*options, *SENDING]
+        _runner(verb),
+        description=description,
+        examples=examples,
+        arguments=[
+            _WORK,
+            *options,
+            *SENDING,
+        ],
     )
 
 
@@ -115,7 +123,11 @@ COMMANDS = {
         _runner("say"),
         description="Say something inside a work, to its other participant; an answer to needs_input makes it working again.",
         examples=['aghctl work say WORK_ID "use the main branch"', "git diff | aghctl work say WORK_ID - -o json"],
-        positionals=[_WORK, Positional("TEXT", "the text; - reads standard input", optional=True)],
-        options=[Option("--message", "the text, instead of TEXT", "TEXT"), *SENDING],
+        arguments=[
+            _WORK,
+            Argument("text", nargs="?", help="the text; - reads standard input"),
+            Argument("--message", metavar="TEXT", help="the text, instead of TEXT"),
+            *SENDING,
+        ],
     ),
 }

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from aghbus.cli.app.arguments import Command, Positional
 from aghbus.cli.app.errors import NO, YES
 from aghbus.cli.app.message_text import TERMINAL, event_line
 from aghbus.cli.app.options import CHANNEL
 from aghbus.cli.app.text import safe
 from aghbus.client.events import follow
 from aghbus.client.http import quote
+from aghbus.store.host.command_line import Argument, Command
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -53,7 +53,9 @@ COMMANDS = {
             "restarts of the daemon too. Ends with the work: exits 0 when it completed, 1 when it failed or was canceled."
         ),
         examples=["aghctl work watch WORK_ID", "aghctl work watch WORK_ID -o jsonl"],
-        positionals=[Positional("WORK", "id of the work")],
-        options=[CHANNEL],
+        arguments=[
+            Argument("work", help="id of the work"),
+            CHANNEL,
+        ],
     )
 }

@@ -13,17 +13,15 @@ from typing import Any
 
 import pytest
 
-from aghbus.cli.app.arguments import GLOBAL_OPTIONS, defaults, parse
 from aghbus.cli.app.errors import AnswerIsNo
+from aghbus.cli.app.registry import PROGRAM
 from aghbus.cli.bridge.safe_write import ApplyRefused, AtomicFileWriter
-from aghbus.cli.commands.bridge_apply import COMMANDS
 from aghbus.cli.context import Context
 from aghbus.client.errors import ClientError, UsageError
 from aghbus.protocol.adapters.humaninloop.files import PlannedFile
 from tests.support.daemons import Daemon, Home, wait_for
 
 NOBODY = 65534
-COMMAND = COMMANDS["bridge humaninloop apply"]
 
 
 def planned(path: str, operation: str = "create", content: str = "new\n") -> PlannedFile:
@@ -344,9 +342,8 @@ def test_no_descriptor_is_left_open(root: Path) -> None:
 
 
 def run(*argv: str) -> int:
-    options = defaults(GLOBAL_OPTIONS)
-    values = parse(COMMAND, argv, options)
-    return COMMAND.run(Context(options), values)
+    command, values = PROGRAM.parse(["bridge", "humaninloop", "apply", *argv])
+    return command.run(Context(values), values)
 
 
 def message(*artifacts: dict[str, str], **changed: Any) -> dict[str, Any]:

@@ -1,50 +1,78 @@
-"""The parser of command lines."""
+"""Command lines: what is understood, what is refused and with which hint."""
 
+import sys
+import types
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from aghbus.cli.app.arguments import (
-    GLOBAL_OPTIONS,
-    Command,
-    HelpWanted,
-    Option,
-    Positional,
-    defaults,
-    lifetime,
-    limit,
-    parse,
-    seconds,
-    take_globals,
-    whole,
-)
-from aghbus.client.errors import UsageError
+from aghbus.cli.app.arguments import GLOBAL_OPTIONS, lifetime, limit, seconds, whole
+from aghbus.store.host.command_line import Argument, Command, CommandLineError, HelpRequested, Program
 
-COMMAND = Command(
+SAY = Command(
+    lambda context, values: 0,
+    description="Say something.",
+    examples=["prog say hello"],
+    arguments=[
+        Argument("text", help="a text"),
+        Argument("shell", nargs="?", choices=("bash", "zsh"), help="a shell"),
+        Argument("--to", metavar="PEER", action="append", help="peers"),
+        Argument("--wait", metavar="TIME", type=seconds, help="time, 50% of it"),
+        Argument("--all", action="store_true", help="everything"),
+        Argument("--state", choices=("open", "closed"), help="state"),
+    ],
+)
+NEED = Command(
     lambda context, values: 0,
     description="",
     examples=[],
-    positionals=[Positional("TEXT", "a text"), Positional("SHELL", "a shell", optional=True, choices=("bash", "zsh"))],
-    options=[
-        Option("--to", "peers", "PEER", repeat=True),
-        Option("--wait", "time", "TIME", convert=seconds),
-        Option("--all", "everything"),
-        Option("--state", "state", choices=("open", "closed")),
-    ],
+    arguments=[Argument("--to", metavar="PEER", required=True, help="a peer"), Argument("--text", help="a text")],
+)
+SERVE = Command(
+    lambda context, values: 0,
+    description="",
+    examples=[],
+    arguments=[Argument("format", help="a format"), Argument("command", nargs="*", help="a command")],
+    trailing="command",
 )
 
 
-def read(*argv: str) -> tuple[dict[str, Any], dict[str, Any]]:
-    options = defaults(GLOBAL_OPTIONS)
-    return parse(COMMAND, argv, options), options
+@pytest.fixture(scope="module")
+def program() -> Iterator[Program]:
+    """A program of one module, which is made here."""
+    module = types.ModuleType("some_commands.one")
+    module.__dict__["COMMANDS"] = {"say": SAY, "work need": NEED, "serve": SERVE}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(sys.modules, "some_commands", types.ModuleType("some_commands"))
+        patch.setitem(sys.modules, "some_commands.one", module)
+        yield Program(
+            "prog",
+            description="A program.",
+            package="some_commands",
+            commands=dict.fromkeys(("say", "work need", "serve"), ("one", "one line")),
+            groups={"work": "works"},
+            global_arguments=GLOBAL_OPTIONS,
+        )
 
 
-def test_every_declared_name_has_a_value() -> None:
-    values, options = read("hello")
-    assert values == {"text": "hello", "shell": None, "to": [], "wait": None, "all": False, "state": None}
-    assert options == {"name": None, "socket": None, "api": None, "token_file": None, "output": None, "timeout": None}
+def test_every_declared_name_has_a_value(program: Program) -> None:
+    assert program.parse(["say", "hello"])[1] == {
+        "text": "hello",
+        "shell": None,
+        "to": [],
+        "wait": None,
+        "all": False,
+        "state": None,
+        "name": None,
+        "socket": None,
+        "api": None,
+        "token_file": None,
+        "output": None,
+        "timeout": None,
+    }
 
 
 @pytest.mark.parametrize(
@@ -55,31 +83,54 @@ def test_every_declared_name_has_a_value() -> None:
         (["x", "--all"], "all", True),
         (["--", "--all"], "text", "--all"),
         (["-"], "text", "-"),
+        (["- two words"], "text", "- two words"),
+        (["-1"], "text", "-1"),
         (["x", "--to", "-"], "to", ["-"]),
-        (["x", "--to", "-b"], "to", ["-b"]),
+        (["x", "--to=-b"], "to", ["-b"]),
         (["x", "--to="], "to", [""]),
         (["x", "--to=a=b"], "to", ["a=b"]),
         (["x", "bash"], "shell", "bash"),
+        (["x", "--all", "bash"], "shell", "bash"),
         (["x", "--state", "open"], "state", "open"),
     ],
 )
-def test_values(argv: list[str], name: str, value: object) -> None:
-    assert read(*argv)[0][name] == value
+def test_values(program: Program, argv: list[str], name: str, value: object) -> None:
+    assert program.parse(["say", *argv])[1][name] == value
+
+
+@pytest.mark.parametrize(
+    ("argv", "command"),
+    [
+        (["xml"], []),
+        (["xml", "--", "cat", "-n", "--help"], ["cat", "-n", "--help"]),
+        (["--", "cat"], None),
+        (["xml", "--", "env", "--", "cat"], ["env", "--", "cat"]),
+        (["xml", "cat"], ["cat"]),
+    ],
+)
+def test_everything_after_two_dashes_is_the_trailing_argument(
+    program: Program, argv: list[str], command: list[str] | None
+) -> None:
+    if command is None:
+        with pytest.raises(CommandLineError, match="FORMAT"):
+            program.parse(["serve", *argv])
+    else:
+        assert program.parse(["serve", *argv])[1]["command"] == command
 
 
 @pytest.mark.parametrize("form", [["-o", "json"], ["-ojson"], ["--output", "json"], ["--output=json"]])
-def test_global_options_are_understood_before_and_after(form: list[str]) -> None:
-    assert read("x", *form)[1]["output"] == "json"
-    assert read(*form, "x")[1]["output"] == "json"
-    options = defaults(GLOBAL_OPTIONS)
-    assert take_globals([*form, "--name", "ops", "status", "--all"], options) == ["status", "--all"]
-    assert (options["output"], options["name"]) == ("json", "ops")
+def test_global_options_are_understood_before_between_and_after(program: Program, form: list[str]) -> None:
+    for words in (["say", "x", *form], ["say", *form, "x"], [*form, "say", "x"], [*form, "--name", "ops", "say", "x"]):
+        values = program.parse(words)[1]
+        assert (values["output"], values["text"]) == ("json", "x")
+    assert program.parse(["work", *form, "need", "--to", "p"])[0] is NEED
 
 
 @pytest.mark.parametrize(
     "argv",
     [
         [],
+        [""],
         ["x", "fish"],
         ["x", "bash", "more"],
         ["x", "--unknown"],
@@ -91,25 +142,60 @@ def test_global_options_are_understood_before_and_after(form: list[str]) -> None
         ["x", "--wait", "soon"],
         ["x", "--state", "ajar"],
         ["x", "-o", "xml"],
+        ["x", "--name", ""],
     ],
 )
-def test_what_is_not_declared_is_refused(argv: list[str]) -> None:
-    with pytest.raises(UsageError):
-        read(*argv)
+def test_what_is_not_declared_is_refused(program: Program, argv: list[str]) -> None:
+    with pytest.raises(CommandLineError):
+        program.parse(["say", *argv])
 
 
-def test_help_and_required_options() -> None:
-    with pytest.raises(HelpWanted):
-        read("x", "--help")
-    needing = Command(lambda c, v: 0, description="", examples=[], options=[Option("--to", "", "PEER", required=True)])
-    with pytest.raises(UsageError, match="--to PEER is required"):
-        parse(needing, [], defaults(GLOBAL_OPTIONS))
+@pytest.mark.parametrize(
+    ("words", "message", "hint"),
+    [
+        (["say", "x", "--wiat", "3"], "unknown option --wiat", "did you mean --wait?"),
+        (["work", "need", "--too", "p"], "unknown option --too", "did you mean --to?"),
+        (["--nmae", "x", "say"], "unknown option --nmae", "did you mean --name?"),
+        (["sya"], "unknown command sya", "did you mean say?"),
+        (["work", "nede"], "unknown command work nede", "did you mean work need?"),
+        (["wrok"], "unknown command wrok", "did you mean work?"),
+        (["xyz"], "unknown command xyz", "prog --help lists all"),
+        (["work"], "work: which command?", "one of: need"),
+        ([], "which command?", "prog --help lists all"),
+        (["work", "need"], "the following arguments are required: --to", "see prog work need --help"),
+        (["say", "x", "--wait", "soon"], "--wait: must be a span of time such as 30s", "see prog say --help"),
+        (["say", "x", "--state", "ajar"], "--state: invalid choice: 'ajar'", "see prog say --help"),
+        (["say", "x", "bash", "more"], "unexpected argument 'more'", "put text with spaces between quotes"),
+        (["say", ""], "TEXT: must not be empty", "see prog say --help"),
+    ],
+)
+def test_an_error_names_argument_rule_and_next_step(
+    program: Program, words: list[str], message: str, hint: str
+) -> None:
+    with pytest.raises(CommandLineError) as caught:
+        program.parse(words)
+    assert caught.value.message.startswith(message)
+    assert caught.value.hint.startswith(hint)
 
 
-def test_a_misspelt_option_is_recognised() -> None:
-    with pytest.raises(UsageError) as caught:
-        read("x", "--wiat", "3")
-    assert "--wait" in caught.value.hint
+@pytest.mark.parametrize(
+    "words",
+    [["say", "--help"], ["say", "x", "--al", "-h"], ["help", "say"], ["--name", "x", "say", "-h"]],
+)
+def test_help_of_a_command_names_its_arguments_options_and_examples(program: Program, words: list[str]) -> None:
+    with pytest.raises(HelpRequested) as caught:
+        program.parse(words)
+    text = str(caught.value)
+    assert text.startswith("usage: prog say TEXT [SHELL] [options]\n\nSay something.\n")
+    for part in ("--to PEER", "time, 50% of it", "--state {open,closed}", "--timeout TIME", "  prog say hello"):
+        assert part in text
+
+
+def test_help_of_a_group_and_of_the_program_lists_commands(program: Program) -> None:
+    assert "need" in program.help_text("work")
+    assert "works: need" in program.help_text("")
+    with pytest.raises(CommandLineError, match="unknown command frob"):
+        program.help_text("frob")
 
 
 @pytest.mark.parametrize(
@@ -146,9 +232,9 @@ def test_numbers_have_bounds() -> None:
 
 
 @given(st.lists(st.text(max_size=8) | st.sampled_from(["--to", "--wait", "-o", "--", "--all", "-"]), max_size=6))
-def test_any_command_line_is_read_or_refused(argv: list[str]) -> None:
+def test_any_command_line_is_read_or_refused(program: Program, argv: list[str]) -> None:
     try:
-        values, _ = read(*argv)
-    except (UsageError, HelpWanted):
+        values: dict[str, Any] = program.parse(["say", *argv])[1]
+    except (CommandLineError, HelpRequested):
         return
     assert values["text"] in argv

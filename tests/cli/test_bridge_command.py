@@ -2,6 +2,7 @@
 
 import json
 import os
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -12,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from aghbus.cli.app.output import Output
-from aghbus.cli.app.registry import branches, longest, ways
+from aghbus.cli.app.registry import PROGRAM
 from aghbus.cli.bridge.findings import print_findings
 from aghbus.cli.bridge.pending import UnansweredWorks, reports
 from aghbus.cli.bridge.submit import MAX_LINE_BYTES, META, raw_text, read_lines
@@ -50,12 +51,12 @@ def test_the_members_of_a_line_with_meta_are_those_of_the_api() -> None:
     ],
 )
 def test_the_longest_name_is_the_command(words: list[str], name: str) -> None:
-    assert longest(words) == name
+    assert PROGRAM.longest(words) == name
 
 
 def test_three_words_are_offered_word_by_word() -> None:
-    assert "bridge sacp" in branches()
-    assert ways("bridge sacp") == ["log", "prompt"]
+    assert list(PROGRAM.below("bridge")) == ["humaninloop", "sentient", "agentos", "sacp"]
+    assert list(PROGRAM.below("bridge sacp")) == ["log", "prompt"]
 
 
 @pytest.mark.parametrize(
@@ -97,20 +98,24 @@ def test_the_prompt_is_the_seed_s_text_and_needs_no_daemon() -> None:
     assert '"thought": "I need to calculate the sum. 5+5 is 10."' in text
 
 
-@given(st.lists(st.binary(max_size=40).filter(lambda line: b"\n" not in line), max_size=20), st.booleans())
-def test_lines_are_split_at_line_feeds_however_they_arrive(lines: list[bytes], ended: bool) -> None:
-    reader, writer = os.pipe()
-    os.write(writer, b"\n".join(lines) + (b"\n" if ended else b""))
-    os.close(writer)
-    try:
-        assert list(read_lines(reader)) == [line for line in lines if line.strip()]
-    finally:
-        os.close(reader)
+@given(
+    st.lists(st.binary(max_size=40).filter(lambda line: b"\n" not in line), max_size=20),
+    st.booleans(),
+    st.integers(5, 50),
+)
+def test_lines_are_split_at_line_feeds_however_they_arrive(lines: list[bytes], ended: bool, size: int) -> None:
+    text = b"\n".join(lines) + (b"\n" if ended else b"")
+    reader, writer = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)  # each packet is read by itself
+    with reader:
+        with writer:
+            for start in range(0, len(text), size):
+                writer.send(text[start : start + size])
+        assert list(read_lines(reader.fileno())) == [line for line in lines if line.strip()]
 
 
 def test_a_line_without_an_end_is_held_up_to_a_bound(tmp_path: Path) -> None:
     file = tmp_path / "endless"
-    file.write_bytes(b"x" * (MAX_LINE_BYTES + 100_000) + b"\nnext\n")
+    file.write_bytes(b"x" * (2 * MAX_LINE_BYTES) + b"\nnext\n")
     with file.open("rb") as stream:
         first, second = read_lines(stream.fileno())
     assert MAX_LINE_BYTES <= len(first) <= MAX_LINE_BYTES + 100_000
@@ -143,7 +148,7 @@ def test_findings_are_escaped_for_people_and_whole_for_machines(capsys: pytest.C
 
 def test_help_shows_that_the_command_may_be_left_out(capsys: pytest.CaptureFixture[str]) -> None:
     assert entry(["bridge", "--help"]) == 0
-    assert "usage: aghctl bridge FORMAT [options] [-- COMMAND...]" in capsys.readouterr().out
+    assert "usage: aghctl bridge FORMAT [options] [-- COMMAND ...]" in capsys.readouterr().out
 
 
 def words(**more: Any) -> dict[str, Any]:

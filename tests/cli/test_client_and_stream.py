@@ -10,8 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from aghbus.cli.app.arguments import GLOBAL_OPTIONS, LONGEST_SPAN, defaults
+from aghbus.cli.app.arguments import LONGEST_SPAN
 from aghbus.cli.app.errors import exit_code_of
+from aghbus.cli.app.registry import PROGRAM
 from aghbus.cli.context import Context
 from aghbus.cli.health_checks import daemon_findings
 from aghbus.client.api import Api
@@ -120,7 +121,7 @@ def test_the_daemons_refusal_keeps_code_message_and_hint(tmp_path: Path) -> None
 
 
 def test_doctor_does_not_send_to_doctor(tmp_path: Path) -> None:
-    context = Context({**defaults(GLOBAL_OPTIONS), "socket": str(tmp_path / "s"), "timeout": 0.2})
+    context = Context(PROGRAM.parse(["doctor", "--socket", str(tmp_path / "s"), "--timeout", "0.2"])[1])
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(str(tmp_path / "s"))
         listener.listen()  # and nobody accepts, as with a daemon that is stopped

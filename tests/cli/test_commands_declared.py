@@ -9,9 +9,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from aghbus.cli.app.arguments import GLOBAL_OPTIONS, defaults, parse
+from aghbus.cli.app.arguments import GLOBAL_OPTIONS
 from aghbus.cli.app.errors import EXIT_CODES
-from aghbus.cli.app.registry import COMMANDS, GROUPS, load, longest, members
+from aghbus.cli.app.registry import COMMANDS, GROUPS, PROGRAM
 from aghbus.cli.commands import capability_send, inbox_next, inbox_settle, say, whois, work_open, work_verbs
 from aghbus.cli.main import entry
 from aghbus.client.errors import UsageError
@@ -28,15 +28,13 @@ def values_of(line: str) -> tuple[str, dict[str, Any]]:
     """The command and the values of an `aghctl …` line; what a shell would make of the rest is left out."""
     words = shlex.split(re.split(r" (?:\||<|>) ", line)[0])
     assert words.pop(0) == "aghctl"
-    while words[0].startswith("-"):
-        words = words[2:]
-    name = longest(words)
-    return name, parse(load(name), words[len(name.split()) :], defaults(GLOBAL_OPTIONS))
+    command, values = PROGRAM.parse(words)
+    return next(name for name in COMMANDS if PROGRAM.load(name) is command), values
 
 
 @pytest.mark.parametrize("name", COMMANDS)
 def test_examples_parse_and_belong_to_their_command(name: str) -> None:
-    command = load(name)
+    command = PROGRAM.load(name)
     assert command.description
     assert len(command.examples) >= 1
     lines = [re.sub(r"^.*?(aghctl )", r"\1", line).removesuffix(")") for line in command.examples]
@@ -51,8 +49,8 @@ def test_help_is_there_for_all(name: str, capsys: pytest.CaptureFixture[str]) ->
     assert entry(["help", *name.split()]) == 0
     assert capsys.readouterr().out == text
     if name in COMMANDS:
-        for option in load(name).options:
-            assert option.flags[-1] in text
+        for argument in PROGRAM.load(name).arguments:
+            assert argument.flags[-1] in text or argument.metavar in text
 
 
 def test_modules_hold_no_command_that_is_not_registered() -> None:
@@ -62,16 +60,15 @@ def test_modules_hold_no_command_that_is_not_registered() -> None:
     for module in modules:
         declared = set(__import__(f"aghbus.cli.commands.{module}", fromlist=["COMMANDS"]).COMMANDS)
         assert declared == {name for name, (home, _) in COMMANDS.items() if home == module}
-    assert all(members(group) for group in GROUPS)
+    assert all(PROGRAM.below(group) for group in GROUPS)
 
 
 def test_options_of_a_command_do_not_hide_global_ones() -> None:
     taken = {flag for option in GLOBAL_OPTIONS for flag in option.flags}
     for name in COMMANDS:
-        command = load(name)
-        flags = [flag for option in command.options for flag in option.flags]
-        assert not taken & set(flags), name
-        names = [option.name for option in command.options] + [positional.name for positional in command.positionals]
+        arguments = PROGRAM.load(name).arguments
+        assert not taken & {flag for argument in arguments for flag in argument.flags}, name
+        names = [argument.dest for argument in (*arguments, *GLOBAL_OPTIONS)]
         assert len(set(names)) == len(names), name
 
 

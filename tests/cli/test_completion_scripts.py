@@ -1,48 +1,97 @@
-"""Completion scripts, run by the shells that are here."""
+"""Completion: what the programs offer, and the scripts in the shells that they are for."""
 
-import shutil
+import os
 import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 
-from aghbus.cli.app.completion import bash, fish, zsh
-from aghbus.cli.app.registry import COMMANDS, GROUPS
 from aghbus.cli.main import entry
+from tests.support.shells import InteractiveShell, shell_env
+from tests.support.tools import require_tool
+
+CLEAR_LINE = "\x15"
+LINES = [
+    ("aghctl who", "whois"),
+    ("aghctl work rej", "reject"),
+    ("aghctl --name work inbox a", "ack"),
+    ("aghctl status -o hu", "human"),
+    ("aghctl work open --te", "--text"),
+    ("aghctl bridge sacp log --l", "--limit"),
+    ("aghctl completion f", "fish"),
+]
+"""What is typed before the key of completion, and the word that it completes."""
 
 
-def complete(*words: str) -> set[str]:
-    """What bash offers for the last of `words`."""
-    quoted = " ".join(f"'{word}'" for word in words)
-    script = (
-        f'{bash()}\nCOMP_WORDS=({quoted}); COMP_CWORD={len(words) - 1}; _aghctl; printf "%s\\n" "${{COMPREPLY[@]}}"'
-    )
-    done = subprocess.run(["bash", "--norc", "-c", script], capture_output=True, text=True, check=True, timeout=30)
-    assert done.stderr == ""
-    return set(done.stdout.split())
+def offers(tmp_path: Path, line: str) -> set[str]:
+    """What the program on a command line offers for its last word, by argcomplete's protocol."""
+    name, answer, folder = line.split()[0], tmp_path / "answer", tmp_path / "folder"
+    folder.mkdir(exist_ok=True)
+    env = {
+        **shell_env(tmp_path),
+        "_ARGCOMPLETE": "1",
+        "_ARGCOMPLETE_IFS": "\n",
+        "_ARGCOMPLETE_SUPPRESS_SPACE": "1",
+        "_ARGCOMPLETE_STDOUT_FILENAME": str(answer),
+        "COMP_LINE": line,
+        "COMP_POINT": str(len(line)),
+        "COMP_TYPE": "",
+    }
+    command = [str(Path(sys.executable).parent / name)]
+    subprocess.run(command, env=env, cwd=folder, capture_output=True, check=True, timeout=60)
+    return set(answer.read_text().split("\n")) - {""}
 
 
-@pytest.mark.skipif(not shutil.which("bash"), reason="no bash here")
 @pytest.mark.parametrize(
-    ("words", "offered"),
+    ("line", "offered"),
     [
-        (["aghctl", "who"], {"whois"}),
-        (["aghctl", "work", "re"], {"reject"}),
-        (["aghctl", "--name", "work", "inbox", "a"], {"ack"}),
-        (["aghctl", "work", "open", "--t"], {"--to", "--text", "--thread", "--token-file", "--timeout"}),
-        (["aghctl", "work", "list", "--state", "c"], {"completed", "canceled"}),
-        (["aghctl", "status", "-o", "js"], {"json", "jsonl"}),
-        (["aghctl", "completion", "f"], {"fish"}),
+        ("aghctl who", {"whois"}),
+        ("aghctl work re", {"reject"}),
+        ("aghctl --name work inbox a", {"ack"}),
+        ("aghctl inbox -o json ", {"list", "next", "ack", "nack", "requeue", "follow"}),
+        ("aghctl work open --t", {"--to", "--text", "--thread", "--token-file", "--timeout"}),
+        ("aghctl --t", {"--token-file", "--timeout"}),
+        ("aghctl work list --state c", {"completed", "canceled"}),
+        ("aghctl status -o js", {"json", "jsonl"}),
+        ("aghctl completion f", {"fish"}),
+        ("aghctl bridge s", {"sentient", "sacp"}),
+        ("aghctl bridge sacp ", {"log", "prompt"}),
+        ("aghctl bridge sacp log --lim", {"--limit"}),
     ],
 )
-def test_bash_offers_what_fits(words: list[str], offered: set[str]) -> None:
-    assert complete(*words) == offered
+def test_a_program_offers_what_fits(tmp_path: Path, line: str, offered: set[str]) -> None:
+    assert offers(tmp_path, line) == offered
 
 
-@pytest.mark.parametrize(("shell", "script"), [("bash", bash), ("zsh", zsh), ("fish", fish)])
-def test_scripts_parse_and_name_every_command(shell: str, script: object, capsys: pytest.CaptureFixture[str]) -> None:
+def test_files_are_offered_where_one_is_expected(tmp_path: Path) -> None:
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "folder" / "captured.jsonl").touch()
+    assert offers(tmp_path, "aghctl envelope check cap") == {"captured.jsonl"}
+
+
+@pytest.mark.parametrize(
+    ("shell", "options"), [("bash", ["--norc", "--noprofile", "-i"]), ("zsh", ["-f", "-i"])], ids=["bash", "zsh"]
+)
+def test_an_interactive_shell_completes_words(tmp_path: Path, shell: str, options: list[str]) -> None:
+    with InteractiveShell([require_tool(shell), *options], shell_env(tmp_path)) as session:
+        session.type(f"source <(aghctl completion {shell}); echo LOAD''ED\n", until="LOADED")
+        for line, word in LINES:
+            session.type(f"{CLEAR_LINE}{line}\t", until=f"{word} ")
+
+
+def test_fish_completes_words(tmp_path: Path) -> None:
+    asked = "; ".join(f"complete --do-complete '{line}'; echo ---" for line, _ in LINES)
+    command = [require_tool("fish"), "--no-config", "-c", f"aghctl completion fish | source; {asked}"]
+    done = subprocess.run(command, env=shell_env(tmp_path), capture_output=True, text=True, check=True, timeout=60)
+    answers = [answer.split("\t")[0].strip() for answer in done.stdout.split("---\n")]
+    assert answers == [*(word for _, word in LINES), ""]
+    assert done.stderr == ""
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_scripts_are_printed_whole_and_parse(shell: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert entry(["completion", shell]) == 0
     text = capsys.readouterr().out
-    for name in [*COMMANDS, *GROUPS]:
-        assert name in text
-    if shutil.which(shell):
-        subprocess.run([shell, "-n"], input=text.encode(), check=True, timeout=30)
+    assert "aghctl" in text and "aghd" in text
+    subprocess.run([require_tool(shell), "-n"], input=text.encode(), check=True, timeout=30, env=dict(os.environ))

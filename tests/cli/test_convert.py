@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 
-from aghbus.cli.app.arguments import GLOBAL_OPTIONS, defaults, parse
-from aghbus.cli.app.registry import load
+from aghbus.cli.app.registry import PROGRAM
 from aghbus.cli.commands.convert import converter_of
 from aghbus.protocol.envelope import parse as parse_envelope
 from tests.support.convert_cases import FOREIGN, INPUT, NOW, OUTPUT, RESPONSE, envelope, examples, trace
@@ -22,7 +21,7 @@ DESERVED = {"clock_skew", "uuid_version", "feature_root_stripped"}
 def convert(source: str, target: str, *lines: Any, options: tuple[str, ...] = ()) -> list[dict[str, Any]]:
     """Each line's result; a line that is no bytes is written as JSON."""
     words = ["--from", source, "--to", target, "--now", str(NOW), *options]
-    converter = converter_of(parse(load("convert"), words, defaults(GLOBAL_OPTIONS)))
+    converter = converter_of(PROGRAM.parse(["convert", *words])[1])
     raws = [line if isinstance(line, bytes) else json.dumps(line).encode() for line in lines]
     return [{"messages": one.messages, "findings": one.findings} for one in map(converter.convert, raws)]
 

@@ -6,8 +6,7 @@ from typing import Any
 
 import pytest
 
-from aghbus.cli.app.arguments import GLOBAL_OPTIONS, defaults, parse
-from aghbus.cli.app.registry import load
+from aghbus.cli.app.registry import PROGRAM
 from aghbus.cli.commands.convert import converter_of
 from aghbus.cli.convert.converter import Converted
 
@@ -40,7 +39,7 @@ STATES = [
 
 def convert(source: str, target: str, *lines: Any, options: tuple[str, ...] = ()) -> list[Converted]:
     words = ["--from", source, "--to", target, "--now", str(NOW), *options]
-    converter = converter_of(parse(load("convert"), words, defaults(GLOBAL_OPTIONS)))
+    converter = converter_of(PROGRAM.parse(["convert", *words])[1])
     return [converter.convert(json.dumps(line).encode()) for line in lines]
 
 

@@ -7,8 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from aghbus.cli.app.arguments import GLOBAL_OPTIONS, defaults, parse
-from aghbus.cli.app.registry import load
+from aghbus.cli.app.registry import PROGRAM
 from aghbus.cli.commands.convert import converter_of
 from aghbus.cli.convert.loss import lost_members
 from aghbus.protocol.adapters.model import Finding
@@ -55,7 +54,7 @@ lines = st.one_of(
 
 def all_results(source: str, target: str, raws: list[bytes]) -> list[Any]:
     words = ["--from", source, "--to", target, "--now", str(NOW)]
-    converter = converter_of(parse(load("convert"), words, defaults(GLOBAL_OPTIONS)))
+    converter = converter_of(PROGRAM.parse(["convert", *words])[1])
     return [converter.convert(raw) for raw in raws]
 
 

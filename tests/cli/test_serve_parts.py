@@ -13,7 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from aghbus.cli.app.output import Output
-from aghbus.cli.commands.serve import COMMANDS, plan_of
+from aghbus.cli.app.registry import PROGRAM
+from aghbus.cli.commands.serve import plan_of
 from aghbus.cli.worker import input as worker_input
 from aghbus.cli.worker import process_group as worker_group
 from aghbus.cli.worker.artifacts import check_pattern, collect
@@ -260,18 +261,16 @@ def test_more_artifacts_than_a_trace_holds_are_said(tmp_path: Path) -> None:
 def test_a_relative_command_is_below_its_folder(tmp_path: Path) -> None:
     (tmp_path / "run").write_text("#!/bin/sh\n")
     (tmp_path / "run").chmod(0o700)
-    values: dict[str, Any] = {
-        option.name: [] if option.repeat else option.default for option in COMMANDS["serve"].options
-    }
-    plan = plan_of({**values, "command": ["./run", "-x"], "cwd": str(tmp_path), "capability": ["c"]})
+    words = ["serve", "--capability", "c", "--cwd", str(tmp_path), "--", "./run", "-x"]
+    plan = plan_of(PROGRAM.parse(words)[1])
     assert plan.command == (str(tmp_path / "run"), "-x")
     assert (plan.queue_when_busy, plan.rerun, plan.max_jobs, plan.concurrency) == (False, False, None, 1)
 
 
 def test_the_manual_names_every_option_event_and_variable() -> None:
     manual = (REPOSITORY / "docs" / "serve.md").read_text()
-    for option in COMMANDS["serve"].options:
-        assert f"`{option.flags[-1]}" in manual
+    for argument in PROGRAM.load("serve").arguments:
+        assert argument.is_positional or f"`{argument.flags[-1]}" in manual
     for event, meaning in EVENTS:
         assert f"| `{event}` | {meaning} |" in manual
     full = message("x") | {"direct_id": "d"}

@@ -5,22 +5,25 @@ import sys
 from pathlib import Path
 
 HEAVY = {
-    "argparse",
+    "argcomplete",
     "asyncio",
     "cryptography",
     "dataclasses",
+    "difflib",
     "email",
     "hashlib",
     "http",
+    "importlib.metadata",
     "inspect",
     "logging",
+    "lzma",
     "msgspec",
+    "shutil",
     "ssl",
     "subprocess",
     "tempfile",
     "typing",
     "urllib.request",
-    "aghbus.cli.app.help",
     "aghbus.protocol.text",
     "aghbus.protocol.api.base",
 }
