@@ -96,6 +96,7 @@ class Node:
             on_up=self._link_up,
             on_down=self._link_down,
             on_error=self._link_event,
+            inbox_prefix=inbox(settings.peer_id if signer is None else signer.handle, "api"),
         )
         clock = Clock()
         roster = Roster(settings.discovery.interval)
@@ -119,7 +120,7 @@ class Node:
         self.version = importlib.metadata.version("aghbus")
         self.service = NodeService(self)
         if self.jetstream is not None:
-            self.core.passing = self.jetstream.passing
+            self.core.ttl_headers = self.jetstream.ttl_headers
         self._api: ApiServer | None = None
         self._joined = False
 
@@ -130,20 +131,17 @@ class Node:
             us=self.core.us,
             former=self.core.identities.elsewhere,
             instance=instance,
+            ack_root=self._ack_root,
             channels=self.core.channels,
             observe=self.settings.observe,
             settings=self.settings.jetstream,
             offer=self._offer,
-            answered=self._answered,
             on_problem=lambda key, sentence: counters.problem(key, sentence, clock.monotonic()),
             on_solved=counters.solved,
         )
 
     def _offer(self, message: InboundMessage) -> None:
         self.intake.offer(message)  # made after the profile
-
-    def _answered(self, message: InboundMessage) -> None:
-        self.publisher.acknowledged(message)
 
     # start
 
@@ -161,6 +159,7 @@ class Node:
             token=_api_token(self.settings, self.locations),
         )
         await self._api.start()
+        self.link.subscribe(f"{self._ack_root}.*", self.publisher.acknowledged)
         if self.jetstream is not None:
             self._run("jetstream", self.jetstream.run)
         else:
@@ -189,14 +188,13 @@ class Node:
         await self._store.write(lambda tx: audit.note_start(tx, core.clock.millis(), how))
 
     def _subscribe(self) -> None:
-        """Core NATS: both subjects of ours on every channel, and what receivers acknowledge."""
+        """Core NATS: both of our subjects on every channel."""
         for workspace_id, channel in self.core.channels:
             for subject in own_subjects(self.core.us, workspace_id, channel, observe=self.settings.observe):
                 self.link.subscribe(subject, self.intake.offer)
         for us in self.core.identities.elsewhere if not self.settings.observe else ():
             subjects = [own_subjects(us, *place)[1] for place in self.core.channels]
             self._former[us] = [self.link.subscribe(subject, self.intake.offer) for subject in subjects]
-        self.link.subscribe(f"{self._ack_root}.*", self.publisher.acknowledged)
 
     def _retired(self, peer_id: str) -> None:
         """A former identity leaves the bus."""

@@ -1,51 +1,46 @@
 """A JetStream object store (ADR-20 of NATS' architecture), as far as artifacts need it; the `nats object` tool reads it too.
 
-An object is a run of chunks under a subject of its own, and one message that describes it. Both are plain messages of one
-stream, so that plain requests do: each chunk is confirmed when put, and asked for by name when got.
+An object is a run of chunks under a subject of its own, and one message that describes it. Each chunk is confirmed when it is put,
+and requested by its sequence when it is read. docs/jetstream.md says why the client library's object store is not used.
 """
 
 import asyncio
 import base64
 import hashlib
 import secrets
-from collections.abc import AsyncIterator, Mapping
-from typing import Any, Final
+from collections.abc import AsyncIterator, Awaitable, Callable
+from functools import partial
+from typing import Any, Final, TypeVar
 
 import msgspec
 
-from aghbus.daemon.jetstream.api import (
-    MESSAGE_NOT_FOUND,
-    PREFIX,
-    STREAM_EXISTS,
-    STREAM_NOT_FOUND,
-    JetStreamApi,
-    JetStreamError,
-    NoJetStream,
-    read_answer,
-    read_error,
-)
-from aghbus.daemon.nats.link import InboundMessage
+from aghbus.daemon.jetstream.stream import EXISTS, NOT_FOUND
+from aghbus.daemon.nats.jetstream import MESSAGE_NOT_FOUND, JetStreamContext, RawStreamMsg, StreamConfig
+from aghbus.daemon.nats.link import JetStreamError, Link, NoJetStream
 from aghbus.protocol.nats.jetstream import bucket_config
+from aghbus.protocol.nats.names import JETSTREAM_API
+
+T = TypeVar("T")
 
 _CHUNK_BYTES: Final = 262_144  # twice the tools' default: half the round trips; any size can be read
 _CHUNK_MARGIN: Final = 4096  # of the server's largest payload, for what it wraps around a chunk
-_WAIT: Final = 30.0  # seconds for one chunk
+_TIMEOUT: Final = 30.0  # seconds for one chunk
 _PURGE_WHEN_CANCELLED: Final = 0.5  # seconds: a daemon that stops is waited for
-_AT_ONCE: Final = 32  # descriptions that are asked for at a time
+_CONCURRENT: Final = 32  # descriptions that are requested at a time
 _DIGEST: Final = "SHA-256="
-_WRONG_SEQUENCE: Final = frozenset({10071, 10164})  # somebody else has described an object of that name meanwhile
+_WRONG_SEQUENCE: Final = frozenset({10071, 10164})  # another peer has described an object of that name meanwhile
 _MAX_NUID: Final = 64  # characters; those of the tools have 22
 
 
-class Damaged(Exception):
-    """What is stored does not agree with its description; says how."""
+class DamagedObject(Exception):
+    """The stored content or description is inconsistent; says how."""
 
 
-class Taken(Exception):
+class NameTaken(Exception):
     """There is an object of that name already."""
 
 
-class Stored(msgspec.Struct, frozen=True):
+class StoredObject(msgspec.Struct, frozen=True):
     """One object: `digest` is `sha256:` and hex, `chunks` the subject token of its chunks, `put_by` as its writer says."""
 
     name: str
@@ -66,108 +61,122 @@ class _Description(msgspec.Struct):
     metadata: dict[str, str] | None = None
 
 
-_describe: Final = msgspec.json.Decoder(_Description).decode
+class _SubjectsState(msgspec.Struct):
+    subjects: dict[str, int] | None = None
+
+
+class _SubjectsPage(msgspec.Struct):
+    """One page of a stream's subjects, in the answer to STREAM.INFO."""
+
+    state: _SubjectsState
+    total: int = 0
+
+
+_parse_description: Final = msgspec.json.Decoder(_Description).decode
 
 
 class Bucket:
     """One object store by name. All methods raise JetStreamError and LinkError."""
 
-    def __init__(self, api: JetStreamApi, name: str) -> None:
-        self._api = api
+    def __init__(self, link: Link, name: str) -> None:
+        self._link = link
         self._name = name
         self._stream = f"OBJ_{name}"
 
     async def ensure(self, *, max_age: int, max_bytes: int, replicas: int) -> None:
         """Create the bucket if there is none; seconds and bytes."""
-        try:
-            await self._api.call(f"STREAM.INFO.{self._stream}")
+        if await self._exists():
             return
-        except JetStreamError as error:
-            if error.code != STREAM_NOT_FOUND:
-                raise
-        config = bucket_config(self._name, max_age=max_age, max_bytes=max_bytes, replicas=replicas)
+        config = StreamConfig.from_response(
+            bucket_config(self._name, max_age=max_age, max_bytes=max_bytes, replicas=replicas)
+        )
         try:
-            await self._api.call(f"STREAM.CREATE.{self._stream}", config)
+            await self._call(lambda js: js.add_stream(config))
         except JetStreamError as error:
-            if error.code != STREAM_EXISTS:
+            if error.code != EXISTS:
                 raise
 
-    # describing
+    async def _exists(self) -> bool:
+        try:
+            await self._call(lambda js: js.stream_info(self._stream))
+        except JetStreamError as error:
+            if error.code == NOT_FOUND:
+                return False
+            raise
+        return True
 
-    async def find(self, name: str) -> Stored | None:
-        """The description of an object; None when there is none. Raises Damaged."""
+    # descriptions
+
+    async def find(self, name: str) -> StoredObject | None:
+        """The description of an object; None when there is none. Raises DamagedObject."""
         found = await self._last(name)
-        return None if found is None else _stored(name, found[0])
+        return None if found is None else _stored(name, found.data or b"")
 
     async def names(self) -> list[str]:
         """Names of all objects, deleted ones included, sorted."""
         names: list[str] = []
         offset = 0
-        while True:
-            page = {"subjects_filter": f"$O.{self._name}.M.>", "offset": offset}
-            try:
-                info = await self._api.call(f"STREAM.INFO.{self._stream}", page)
-            except JetStreamError as error:
-                if error.code == STREAM_NOT_FOUND:
-                    return []
-                raise
-            subjects = info["state"].get("subjects") or {}
+        while await self._exists():
+            subjects, total = await self._subjects(offset)
             names += [name for subject in subjects if (name := _name_of(subject)) is not None]
             offset += len(subjects)
-            if not subjects or offset >= int(info.get("total", 0)):
-                return sorted(names)
+            if not subjects or offset >= total:
+                break
+        return sorted(names)
 
-    async def describe(self, names: list[str]) -> list[Stored]:
-        """Descriptions of those of `names` that are there and whole, in order."""
-        gate = asyncio.Semaphore(_AT_ONCE)
+    async def _subjects(self, offset: int) -> tuple[dict[str, int], int]:
+        """The subjects of descriptions from `offset` on, and how many there are. The library's request has no offset."""
+        request = {"subjects_filter": f"$O.{self._name}.M.>", "offset": offset}
+        answer = await self._link.request(
+            f"{JETSTREAM_API}.STREAM.INFO.{self._stream}", msgspec.json.encode(request), _TIMEOUT
+        )
+        try:
+            page = msgspec.json.decode(answer.data, type=_SubjectsPage)
+        except msgspec.DecodeError:
+            raise JetStreamError(0, "the answer to STREAM.INFO is not understood") from None
+        return page.state.subjects or {}, page.total
 
-        async def one(name: str) -> Stored | None:
+    async def describe(self, names: list[str]) -> list[StoredObject]:
+        """Descriptions of those of `names` that exist and are consistent, in order."""
+        gate = asyncio.Semaphore(_CONCURRENT)
+
+        async def one(name: str) -> StoredObject | None:
             async with gate:
                 try:
                     return await self.find(name)
-                except Damaged:
+                except DamagedObject:
                     return None
 
         return [found for found in await asyncio.gather(*map(one, names)) if found is not None]
 
-    async def _last(self, name: str) -> tuple[bytes, int] | None:
-        """The last description of `name` and its stream sequence."""
-        message = await self._get({"last_by_subj": self._meta(name)})
-        return None if message is None else (message.data, int((message.headers or {}).get("Nats-Sequence", 0)))
+    async def _last(self, name: str) -> RawStreamMsg | None:
+        """The last description of `name`."""
+        return await self._get(lambda js: js.get_last_msg(self._stream, self._meta(name), direct=True))
 
-    async def _get(self, ask: Mapping[str, Any]) -> InboundMessage | None:
-        subject = f"{PREFIX}.DIRECT.GET.{self._stream}"
+    async def _get(self, operation: Callable[[JetStreamContext], Awaitable[RawStreamMsg]]) -> RawStreamMsg | None:
+        """A message by a direct get; None when there is none."""
         try:
-            message = await self._api.request(subject, msgspec.json.encode(ask), timeout=_WAIT)
-        except NoJetStream:
-            await self._explain()
-            return None
-        status = (message.headers or {}).get("Status")
-        if status is None:
-            return message
-        if status == "404":
-            return None
-        raise JetStreamError(0, f"the bucket {self._name} answers with status {status}")
-
-    async def _explain(self) -> None:
-        """Nobody answers a direct get: no JetStream, no bucket (return), or one without direct gets."""
-        try:
-            await self._api.call(f"STREAM.INFO.{self._stream}")
+            return await self._call(operation)
+        except NoJetStream:  # nobody answers: no JetStream, no bucket, or one without direct gets
+            if not await self._exists():
+                return None
+            hint = f"`nats stream edit {self._stream} --allow-direct`"
+            raise JetStreamError(0, f"the bucket {self._name} has no direct gets: {hint}") from None
         except JetStreamError as error:
-            if error.code in (STREAM_NOT_FOUND, MESSAGE_NOT_FOUND):
-                return
+            if error.code == MESSAGE_NOT_FOUND:
+                return None
             raise
-        raise JetStreamError(
-            0, f"the bucket {self._name} has no direct gets: `nats stream edit {self._stream} --allow-direct`"
-        )
+
+    async def _call(self, operation: Callable[[JetStreamContext], Awaitable[T]]) -> T:
+        return await self._link.jetstream(operation, _TIMEOUT)
 
     # content
 
-    async def put(self, name: str, content: AsyncIterator[bytes], *, max_payload: int, put_by: str) -> Stored:
-        """Store `content` under a name that must be free. Raises Taken, and whatever `content` raises; then nothing stays."""
+    async def put(self, name: str, content: AsyncIterator[bytes], *, max_payload: int, put_by: str) -> StoredObject:
+        """Store `content` under a name that must be free. Raises NameTaken, and whatever `content` raises; then nothing stays."""
         last = await self._last(name)
-        if last is not None and _stored(name, last[0]) is not None:
-            raise Taken
+        if last is not None and _stored(name, last.data or b"") is not None:
+            raise NameTaken
         chunks = secrets.token_hex(11)
         subject = f"$O.{self._name}.C.{chunks}"
         limit = min(_CHUNK_BYTES, max_payload - _CHUNK_MARGIN)
@@ -178,17 +187,17 @@ class Bucket:
                 await self._publish(subject, piece)
                 digest.update(piece)
                 size, count = size + len(piece), count + 1
-            stored = Stored(name, size, f"sha256:{digest.hexdigest()}", chunks, put_by)
-            await self._announce(stored, count, limit, 0 if last is None else last[1])
+            stored = StoredObject(name, size, f"sha256:{digest.hexdigest()}", chunks, put_by)
+            await self._announce(stored, count, limit, 0 if last is None else last.seq or 0)
         except asyncio.CancelledError:
             await self._purge(subject, _PURGE_WHEN_CANCELLED)
             raise
         except BaseException:
-            await self._purge(subject, _WAIT)
+            await self._purge(subject, _TIMEOUT)
             raise
         return stored
 
-    async def _announce(self, stored: Stored, count: int, chunk_bytes: int, after: int) -> None:
+    async def _announce(self, stored: StoredObject, count: int, chunk_bytes: int, after: int) -> None:
         description = {
             "name": stored.name,
             "options": {"max_chunk_size": chunk_bytes},
@@ -204,37 +213,37 @@ class Bucket:
             await self._publish(self._meta(stored.name), msgspec.json.encode(description), headers)
         except JetStreamError as error:
             if error.code in _WRONG_SEQUENCE:
-                raise Taken from None
+                raise NameTaken from None
             raise
 
-    async def content(self, stored: Stored) -> AsyncIterator[bytes]:
-        """The content in pieces. The last piece comes only when size and digest are right; else Damaged is raised."""
+    async def content(self, stored: StoredObject) -> AsyncIterator[bytes]:
+        """The content in pieces. The last piece comes only when size and digest are right; else DamagedObject is raised."""
         subject = f"$O.{self._name}.C.{stored.chunks}"
         digest = hashlib.sha256()
         size, sequence, held = 0, 1, b""
         while size < stored.size:
-            message = await self._get({"seq": sequence, "next_by_subj": subject})
+            message = await self._get(partial(_next_message, self._stream, subject, sequence))
             if message is None or not message.data:
-                raise Damaged(f"{stored.size - size} of {stored.size} bytes are missing")
-            sequence = int((message.headers or {}).get("Nats-Sequence", 0)) + 1
+                raise DamagedObject(f"{stored.size - size} of {stored.size} bytes are missing")
+            sequence = (message.seq or 0) + 1
             size += len(message.data)
             digest.update(message.data)
             if held:
                 yield held
             held = message.data
         if size != stored.size or f"sha256:{digest.hexdigest()}" != stored.digest:
-            raise Damaged("the content is not that of its digest")
+            raise DamagedObject("the content is not that of its digest")
         if held:
             yield held
 
-    async def _publish(self, subject: str, data: bytes, headers: Mapping[str, str] | None = None) -> None:
-        answer = read_answer(await self._api.request(subject, data, headers, timeout=_WAIT))
-        if answer.get("stream") != self._stream:
-            raise read_error({"description": f"another stream keeps the subjects of the bucket {self._name}"})
+    async def _publish(self, subject: str, data: bytes, headers: dict[str, str] | None = None) -> None:
+        confirmed = await self._call(lambda js: js.publish(subject, data, timeout=_TIMEOUT, headers=headers))
+        if confirmed.stream != self._stream:
+            raise JetStreamError(0, f"another stream keeps the subjects of the bucket {self._name}")
 
     async def _purge(self, subject: str, timeout: float) -> None:
-        """Drop the chunks of an object that did not come to be; if that fails too the bucket's age removes them."""
-        purging = asyncio.ensure_future(self._api.call(f"STREAM.PURGE.{self._stream}", {"filter": subject}))
+        """Drop the chunks of an object that was not completed; if that fails too, the bucket's age removes them."""
+        purging = asyncio.ensure_future(self._call(lambda js: js.purge_stream(self._stream, subject=subject)))
         await asyncio.wait({purging}, timeout=timeout)
         if purging.done():
             purging.exception()
@@ -257,6 +266,11 @@ async def _regular(content: AsyncIterator[bytes], size: int) -> AsyncIterator[by
         yield bytes(held)
 
 
+def _next_message(stream: str, subject: str, sequence: int, js: JetStreamContext) -> Awaitable[RawStreamMsg]:
+    """The first message of `subject` at `sequence` or later."""
+    return js.get_msg(stream, sequence, subject, direct=True, next=True)
+
+
 def _name_of(subject: str) -> str | None:
     try:
         return base64.urlsafe_b64decode(subject.rpartition(".")[2]).decode()
@@ -264,20 +278,20 @@ def _name_of(subject: str) -> str | None:
         return None
 
 
-def _stored(name: str, raw: bytes) -> Stored | None:
-    """A description that a stranger may have written, or None for a deleted object. Raises Damaged."""
+def _stored(name: str, raw: bytes) -> StoredObject | None:
+    """A description, which anyone may have written, or None for a deleted object. Raises DamagedObject."""
     try:
-        found = _describe(raw)
+        found = _parse_description(raw)
         digest = base64.urlsafe_b64decode(found.digest.removeprefix(_DIGEST)).hex()
     except (msgspec.DecodeError, RecursionError, ValueError):
-        raise Damaged("its description cannot be read") from None
+        raise DamagedObject("its description cannot be read") from None
     if found.deleted:
         return None
     token = found.nuid
     if found.options.get("link") or found.name != name or found.size < 0:
-        raise Damaged("its description is that of something else")
+        raise DamagedObject("its description is that of something else")
     if not found.digest.startswith(_DIGEST) or len(digest) != 64:
-        raise Damaged("its description has no SHA-256 digest")
+        raise DamagedObject("its description has no SHA-256 digest")
     if not token.isascii() or not token.replace("-", "").replace("_", "").isalnum() or len(token) > _MAX_NUID:
-        raise Damaged("its description names no chunks")
-    return Stored(name, found.size, f"sha256:{digest}", token, (found.metadata or {}).get("put_by"))
+        raise DamagedObject("its description names no chunks")
+    return StoredObject(name, found.size, f"sha256:{digest}", token, (found.metadata or {}).get("put_by"))

@@ -6,19 +6,17 @@ bucket comes from strangers: names, sizes and digests are checked before anythin
 
 import hashlib
 from collections.abc import AsyncIterator, Awaitable, Callable
-from typing import Final, TypeVar
+from typing import TypeVar
 
-from aghbus.daemon.artifacts.bucket import Bucket, Damaged, Stored, Taken
+from aghbus.daemon.artifacts.bucket import Bucket, DamagedObject, NameTaken, StoredObject
 from aghbus.daemon.config.settings import ArtifactSettings
 from aghbus.daemon.config.value_types import show_size
-from aghbus.daemon.jetstream.api import JetStreamApi, JetStreamError, NoJetStream
-from aghbus.daemon.nats.link import Link, LinkError
+from aghbus.daemon.jetstream.stream import FULL
+from aghbus.daemon.nats.link import JetStreamError, Link, LinkError, NoJetStream
 from aghbus.protocol.api.artifact_uri import PART_RULE, artifact_uri, is_part, parse_uri
 from aghbus.protocol.api.artifacts import Artifact
 from aghbus.protocol.api.artifacts import ArtifactsResponse as Listing
 from aghbus.protocol.errors import InvalidRequest, NotFound, Refused, Unavailable
-
-_FULL: Final = 10077  # maximum bytes exceeded
 
 T = TypeVar("T")
 
@@ -35,7 +33,6 @@ class Artifacts:
         self._link = link
         self._us = us
         self._settings = settings
-        self._api = JetStreamApi(link, us)
 
     async def put(self, work_id: str, name: str, content: AsyncIterator[bytes]) -> Artifact:
         """Store `content`. Raises Refused (`conflict`) when the name holds something else, InvalidRequest (`too_large`)."""
@@ -46,7 +43,9 @@ class Artifacts:
         stored = await _told(self._put(bucket, settings, key, bounded))
         return _artifact(key, stored)
 
-    async def _put(self, bucket: Bucket, settings: ArtifactSettings, key: str, content: AsyncIterator[bytes]) -> Stored:
+    async def _put(
+        self, bucket: Bucket, settings: ArtifactSettings, key: str, content: AsyncIterator[bytes]
+    ) -> StoredObject:
         await bucket.ensure(max_age=settings.max_age, max_bytes=settings.bucket_bytes, replicas=settings.replicas)
         existing = await bucket.find(key)
         if existing is not None:
@@ -54,7 +53,7 @@ class Artifacts:
         seen = hashlib.sha256()
         try:
             return await bucket.put(key, _hashed(content, seen), max_payload=self._link.max_payload, put_by=self._us)
-        except Taken:  # while we were putting it
+        except NameTaken:  # while we were putting it
             existing = await bucket.find(key)
             if existing is None:
                 raise Unavailable(f"artifact {artifact_uri_of(key)} was deleted meanwhile", hint="try again") from None
@@ -92,7 +91,7 @@ class Artifacts:
         return Listing(artifacts=[_artifact(stored.name, stored) for stored in found], more=len(names) > limit)
 
     def _bucket(self, settings: ArtifactSettings) -> Bucket:
-        return Bucket(self._api, settings.bucket)
+        return Bucket(self._link, settings.bucket)
 
 
 def _key(work_id: str, name: str) -> str:
@@ -108,7 +107,7 @@ def artifact_uri_of(key: str) -> str:
     return artifact_uri(*key.split("/", 1)) if "/" in key else ""
 
 
-def _artifact(key: str, stored: Stored) -> Artifact:
+def _artifact(key: str, stored: StoredObject) -> Artifact:
     work_id, _, name = key.partition("/")
     return Artifact(
         uri=artifact_uri_of(key),
@@ -146,7 +145,7 @@ async def _digest(content: AsyncIterator[bytes]) -> str:
     return f"sha256:{seen.hexdigest()}"
 
 
-async def _same(existing: Stored, digest: str) -> Stored:
+async def _same(existing: StoredObject, digest: str) -> StoredObject:
     if existing.digest != digest:
         raise Refused(
             f"artifact {artifact_uri_of(existing.name)} exists with other content ({existing.digest})",
@@ -160,7 +159,7 @@ async def _told(work: Awaitable[T]) -> T:
     """`work`, with what can go wrong on the broker's side in the caller's words."""
     try:
         return await work
-    except (JetStreamError, LinkError, Damaged) as error:
+    except (JetStreamError, LinkError, DamagedObject) as error:
         raise _words(error) from None
 
 
@@ -168,16 +167,16 @@ async def _told_on_the_way(content: AsyncIterator[bytes]) -> AsyncIterator[bytes
     try:
         async for piece in content:
             yield piece
-    except (JetStreamError, LinkError, Damaged) as error:
+    except (JetStreamError, LinkError, DamagedObject) as error:
         raise _words(error) from None
 
 
-def _words(error: JetStreamError | LinkError | Damaged) -> Unavailable:
+def _words(error: JetStreamError | LinkError | DamagedObject) -> Unavailable:
     match error:
         case NoJetStream():
             hint = "artifacts need JetStream: enable it on the NATS server, or use the embedded broker"
             return Unavailable(str(error), hint=hint)
-        case JetStreamError(code=code) if code == _FULL:
+        case JetStreamError(code=code) if code == FULL:
             return Unavailable("the artifact bucket is full", hint="`nats object rm` makes room, or a larger bucket")
         case JetStreamError():
             return Unavailable(f"the artifact bucket: {error}", hint="`aghctl status` shows the broker")

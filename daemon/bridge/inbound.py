@@ -9,7 +9,6 @@ from aghbus.daemon.artifacts.store import Artifacts, Unreachable
 from aghbus.daemon.bridge.adapters import FormatAdapters, agents
 from aghbus.daemon.bridge.format_log import keep_record
 from aghbus.daemon.bridge.large_messages import fetch_large
-from aghbus.daemon.jetstream.api import PREFIX
 from aghbus.daemon.state.context import Core
 from aghbus.protocol.adapters.attachments import not_fetched
 from aghbus.protocol.adapters.model import AgentMap, BridgeContext, BridgedEnvelope, Delivered, Finding
@@ -17,6 +16,7 @@ from aghbus.protocol.api.bridge import BridgeMessage, Format
 from aghbus.protocol.envelope import Envelope, parse
 from aghbus.protocol.errors import ProtocolError
 from aghbus.protocol.lifecycle import WorkView
+from aghbus.protocol.nats.names import JETSTREAM_API
 from aghbus.store.engine.transaction import Transaction
 from aghbus.store.tables import bridge_messages as bridge
 from aghbus.store.tables import works
@@ -79,7 +79,7 @@ class InboundTranslator:
         try:
             message, findings = await fetch_large(self._artifacts, name, envelope.extensions())
         except Unreachable as error:
-            if not self._core.denied.refuses(PREFIX, self._core.clock.monotonic()):
+            if not self._core.denied.refuses(JETSTREAM_API, self._core.clock.monotonic()):
                 raise
             message, findings = None, (not_fetched(error.message),)
         return StoredEnvelope(kept, envelope, message, findings)

@@ -172,7 +172,7 @@ class Discovery:
         message = (
             subject_for(request.workspace_id, request.channel, ask.to),
             encoded(request, self._core.signer),
-            self._core.passing(REPLAY_AGE),
+            self._core.ttl_headers(REPLAY_AGE),
         )
         self._questions[request.id] = question
         try:
@@ -296,7 +296,7 @@ class Discovery:
         core = self._core
         try:
             raw = encoded(draft, core.signer) if passed else build(draft, draft.ts, core.signer).raw
-            message = subject_for(draft.workspace_id, draft.channel, draft.to), raw, core.passing(REPLAY_AGE)
+            message = subject_for(draft.workspace_id, draft.channel, draft.to), raw, core.ttl_headers(REPLAY_AGE)
             if not core.link.post(*message):
                 self.spawn(self._send_later(draft.kind, *message))
             core.counters.add(f"sent.{draft.kind}")

@@ -1,40 +1,43 @@
 """The durable consumer of one channel: it keeps our place in the stream while we are away.
 
-A push consumer with explicit acks and flow control: the measurements of docs/jetstream.md put it at three times a pull consumer.
-The subject it pushes to belongs to this daemon's store, so that a second daemon under the same peer id is refused by the broker.
+A push consumer with explicit acks and flow control; docs/jetstream.md has the measurements, and why messages do not come through
+the client library's subscriptions. The subject it pushes to belongs to this daemon's store, so that the broker refuses a second
+daemon under the same peer id.
 """
 
 import asyncio
 import hashlib
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any, Final
 
 import msgspec
 
 from aghbus.daemon.config.settings import JetStreamSettings
-from aghbus.daemon.jetstream.acks import NAK, Acks, Delivery, Hands
-from aghbus.daemon.jetstream.api import CONSUMER_NOT_FOUND, JetStreamApi, JetStreamError
+from aghbus.daemon.jetstream.acks import NAK, AckQueue, Delivery, PendingAcks
 from aghbus.daemon.jetstream.stream import STREAM
-from aghbus.daemon.nats.link import InboundMessage, Link, LinkTimeout, Subscription
+from aghbus.daemon.nats.jetstream import ConsumerConfig, ConsumerInfo
+from aghbus.daemon.nats.link import InboundMessage, JetStreamError, Link, LinkTimeout, Subscription
 from aghbus.protocol.acks import ANSWER_TO
 from aghbus.protocol.identifiers import route_token
 from aghbus.protocol.nats.jetstream import consumer_config
 from aghbus.protocol.nats.names import durable_name, own_subjects, provisioned_delivery
 
-_IN_USE: Final = 10013  # the consumer pushes to another subject, and somebody is subscribed there
-_FLUSH_WAIT: Final = 5.0  # seconds for the broker to have a subscription, or its end
-_FLOW_CHARS: Final = 512  # ours, of a subject for flow control: the server ends a connection over a line too long
+_NOT_FOUND: Final = 10014
+_IN_USE: Final = 10013  # the consumer pushes to another subject, which has a subscriber
+FLUSH_TIMEOUT: Final = 5.0
+"""Seconds for the broker to begin or end a subscription."""
+_MAX_FLOW_SUBJECT: Final = 512  # ours, characters: the server ends a connection over a line too long
 _PART: Final = r"[^.]*\."
-# Stream, consumer, count of deliveries, stream sequence, three more; or with domain and account before, and perhaps more behind.
+# Stream, consumer, count of deliveries, stream sequence, three more; or with domain and account before, and perhaps more after.
 _DELIVERY: Final = re.compile(
     rf"\$JS\.ACK\.(?:(?:{_PART}){{3}}([0-9]{{1,20}})(?:\.[^.]*){{3}}|(?:{_PART}){{5}}([0-9]{{1,20}})(?:\.[^.]*){{3,}})"
 ).fullmatch
-_MOST_REFUSED: Final = 65_536  # stream sequences looked through for those that a lost connection or process had in hand
+_MAX_REQUESTED: Final = 65_536  # stream sequences between the oldest and the newest delivery that are asked for again
 
 
-class Place(msgspec.Struct, frozen=True):
-    """Where the consumer stood when it was last looked at: counts of messages, and the last settled stream sequence."""
+class ConsumerState(msgspec.Struct, frozen=True):
+    """The consumer as of the last check: counts of messages, and the stream sequence up to which all are settled."""
 
     pending: int = 0
     ack_pending: int = 0
@@ -43,13 +46,12 @@ class Place(msgspec.Struct, frozen=True):
 
 
 class DurableConsumer:
-    """One channel's. `check` makes it, mends it and knows whether it is right; messages go to `offer` with a settlement."""
+    """One channel's consumer. `check` creates and repairs it; messages go to `offer` with a settlement."""
 
     def __init__(
         self,
         link: Link,
-        api: JetStreamApi,
-        acks: Acks,
+        acks: AckQueue,
         *,
         us: str,
         instance: str,
@@ -58,29 +60,31 @@ class DurableConsumer:
         observe: bool,
         settings: JetStreamSettings,
         offer: Callable[[InboundMessage], None],
+        flush_timeout: float = FLUSH_TIMEOUT,
     ) -> None:
+        """`flush_timeout` in seconds is how long the broker may take to begin or end the subscription."""
         self.channel = channel
+        self.us = us
         self.name = durable_name(workspace_id, channel, route_token(us))
-        self.place = Place()
-        self.repeated = 0  # deliveries of what was still in our hands, or acked
+        self.state = ConsumerState()
+        self.duplicates = 0  # deliveries of what was pending, or acked, already
         self._link = link
-        self._api = api
         self._acks = acks
         self._offer = offer
-        self.us = us
-        mark = hashlib.sha256(f"{instance} {us}".encode()).hexdigest()[:24]
+        self._flush_timeout = flush_timeout
+        store_token = hashlib.sha256(f"{instance} {us}".encode()).hexdigest()[:24]
         self._provisioned = provisioned_delivery(us, workspace_id, channel)
-        self._wanted = consumer_config(
+        self._expected = consumer_config(
             self.name,
             filters=own_subjects(us, workspace_id, channel, observe=observe),
-            deliver_to=f"{self._provisioned}.{mark}",
+            deliver_to=f"{self._provisioned}.{store_token}",
             ack_wait=settings.ack_wait,
             max_in_flight=settings.max_in_flight,
         )
-        self._flow = f"$JS.FC.{STREAM}.{self.name}."
-        self._hands = Hands(acks)
-        self._stream = ""  # `created` of the stream that we were last attached to
-        self._connection = -1  # the link's count of reconnects when we last took up what was lost
+        self._flow_prefix = f"$JS.FC.{STREAM}.{self.name}."
+        self._pending = PendingAcks(acks)
+        self._stream = ""  # the `created` of the stream that we were last attached to
+        self._connection = -1  # the link's count of reconnects when lost deliveries were last requested
         self._subscription: Subscription | None = None
         self._closed = False
 
@@ -90,77 +94,75 @@ class DurableConsumer:
         return self._subscription is not None and self._subscription.attached
 
     async def check(self, stream: str) -> None:
-        """Make sure of the consumer on the stream created at `stream`. Raises JetStreamError, LinkError."""
+        """Ensure the consumer on the stream created at `stream`, and the subscription. Raises JetStreamError, LinkError."""
         if self._stream and stream != self._stream:
-            self._acks.forget()
-            self._hands.drop()
-            self._hands = Hands(self._acks)
-        info = await self._ensured(stream)
+            self._acks.clear()
+            self._pending.drop()
+            self._pending = PendingAcks(self._acks)
+        info = await self._ensure(stream)
         known, self._stream = self._stream == stream, stream
-        self.place = _place(info)
+        self.state = _state(info)
         if not known or self._connection != self._link.reconnects:
-            await self._take_up(info)
+            await self._request_lost(info)
             self._connection = self._link.reconnects
-        deliver_to = str(info["config"]["deliver_subject"])
+        deliver_to = str(info.config.deliver_subject)
         if self._subscription is not None and self._subscription.subject != deliver_to:
-            await self._unsubscribe()  # the operator has put one of his in the place of ours, or the reverse
+            await self._unsubscribe()  # the operator replaced our consumer by one of theirs, or the reverse
         if self._subscription is None and not self._closed:
             self._subscription = self._link.subscribe(deliver_to, self._delivered)
-            await self._link.flush(_FLUSH_WAIT)
+            await self._link.flush(self._flush_timeout)
 
     async def close(self) -> None:
-        """Stop receiving; what is in our hands can still be settled. The consumer stays, it keeps our place. Raises LinkTimeout."""
+        """Stop receiving; pending messages can still be settled. The consumer stays, it keeps our place. Raises LinkTimeout."""
         self._closed = True
         await self._unsubscribe()
 
     async def _unsubscribe(self) -> None:
-        """After what was on its way. Raises LinkTimeout: the connection is as good as lost, and the subscription ends with it."""
+        """Drain the subscription. Raises LinkTimeout: the connection counts as lost then, and the subscription with it."""
         subscription, self._subscription = self._subscription, None
         if subscription is None:
             return
         try:
-            async with asyncio.timeout(_FLUSH_WAIT):
+            async with asyncio.timeout(self._flush_timeout):
                 await subscription.drain()
         except TimeoutError:
-            raise LinkTimeout(f"the broker did not end a subscription within {_FLUSH_WAIT:g} s") from None
+            raise LinkTimeout(f"the broker did not end a subscription within {self._flush_timeout:g} s") from None
 
-    # making
+    # creation
 
-    async def _ensured(self, stream: str) -> dict[str, Any]:
+    async def _ensure(self, stream: str) -> ConsumerInfo:
         try:
-            info = await self._api.call(f"CONSUMER.INFO.{STREAM}.{self.name}")
+            info: ConsumerInfo = await self._link.jetstream(lambda js: js.consumer_info(STREAM, self.name))
         except JetStreamError as error:
-            if error.code != CONSUMER_NOT_FOUND:
+            if error.code != _NOT_FOUND:
                 raise
-            return await self._put({**self._wanted, **self._start(stream)})
-        config: dict[str, Any] = info["config"]
-        if config.get("deliver_subject") == self._provisioned:
-            self._accept(config)
+            return await self._put({**self._expected, **self._start(stream)})
+        different = _differences(info.config, self._expected)
+        if info.config.deliver_subject == self._provisioned:
+            self._accept(different)
             return info
-        if all(config.get(key) == value for key, value in self._wanted.items()):
-            return info
-        return await self._put({**config, **self._wanted})
+        return await self._put({**info.config.as_dict(), **self._expected}) if different else info
 
-    def _accept(self, config: Mapping[str, Any]) -> None:
-        """The operator made it, since we may not (docs/security/broker.md): taken as it is, if it keeps what we need."""
+    def _accept(self, different: set[str]) -> None:
+        """The operator's consumer (docs/security/broker.md) is used as it is if it delivers what we need."""
         for key in ("filter_subjects", "ack_policy", "flow_control"):
-            if config.get(key) != self._wanted[key]:
+            if key in different:
                 hint = "delete it, and make it as `aghctl nats permissions --format json` says"
                 raise JetStreamError(0, f"the consumer {self.name} has another {key} than it needs ({hint})")
 
     def _start(self, stream: str) -> dict[str, Any]:
-        """Where a new consumer begins: with what comes from now on; or, if one was lost under us, with what it had not settled."""
+        """A new consumer starts with new messages; one that replaces a lost consumer, after what that one had settled."""
         if not self._stream:
             return {"deliver_policy": "new"}
         if stream != self._stream:
             return {"deliver_policy": "all"}
-        return {"deliver_policy": "by_start_sequence", "opt_start_seq": self.place.ack_floor + 1}
+        return {"deliver_policy": "by_start_sequence", "opt_start_seq": self.state.ack_floor + 1}
 
-    async def _put(self, config: Mapping[str, Any]) -> dict[str, Any]:
-        """Create or update, the API makes no difference."""
-        ask = {"stream_name": STREAM, "config": config, "action": ""}
+    async def _put(self, config: dict[str, object]) -> ConsumerInfo:
+        """Create or update: one request of the API."""
+        wanted = ConsumerConfig.from_response(config)
         try:
-            return await self._api.call(f"CONSUMER.CREATE.{STREAM}.{self.name}", ask)
+            return await self._link.jetstream(lambda js: js.add_consumer(STREAM, wanted))
         except JetStreamError as error:
             if error.code != _IN_USE:
                 raise
@@ -170,65 +172,75 @@ class DurableConsumer:
                 " give one of them another --peer-id, or wait some minutes for a connection that died",
             ) from None
 
-    async def _take_up(self, info: Mapping[str, Any]) -> None:
-        """Have what was delivered to a process or a connection that is gone delivered again at once, in its order.
+    async def _request_lost(self, info: ConsumerInfo) -> None:
+        """Have everything that was delivered to an earlier process or connection delivered again now, in order.
 
-        Else it comes only after `ack_wait`, behind everything newer. A NAK names the delivery by its stream sequence; one for
-        a message that is not pending does nothing.
+        Without this it comes after `ack_wait`, later than newer messages. A NAK names the delivery by its stream sequence; one
+        for a message that is not pending does nothing.
         """
-        first, last = self.place.ack_floor + 1, int(info["delivered"]["stream_seq"])
-        if not self.place.ack_pending or last - first >= _MOST_REFUSED:
+        delivered = info.delivered
+        if delivered is None or not self.state.ack_pending:
             return
-        any_delivery = int(info["delivered"]["consumer_seq"])
-        lost = [
-            f"$JS.ACK.{STREAM}.{self.name}.1.{sequence}.{any_delivery}.0.0"
-            for sequence in range(first, last + 1)
-            if sequence not in self._hands
-        ]
-        for subject in lost[:-1]:
-            self._acks.put(subject, NAK)
-        await self._acks.drained(_FLUSH_WAIT)
-        for subject in lost[
-            -1:
-        ]:  # answered once the broker has dealt with all: only then nothing newer comes before them
-            await self._api.request(subject, NAK, timeout=_FLUSH_WAIT)
+        first, last = self.state.ack_floor + 1, delivered.stream_seq
+        if last - first >= _MAX_REQUESTED:
+            return
+        lost = [sequence for sequence in range(first, last + 1) if sequence not in self._pending]
+        if not lost:
+            return
+        prefix, suffix = f"$JS.ACK.{STREAM}.{self.name}.1", f"{delivered.consumer_seq}.0.0"
+        for sequence in lost[:-1]:
+            self._acks.put(f"{prefix}.{sequence}.{suffix}", NAK)
+        await self._acks.drained(self._flush_timeout)
+        # The broker answers the last one after it has processed all of them: nothing newer is delivered before.
+        await self._link.request(f"{prefix}.{lost[-1]}.{suffix}", NAK, self._flush_timeout)
 
     # receiving
 
     def _delivered(self, message: InboundMessage) -> None:
         headers = message.headers
         if headers and not message.data and "Status" in headers:
-            stalled = message.reply or headers.get("Nats-Consumer-Stalled", "")
-            if self._is_flow(stalled):
-                self._acks.put(stalled, b"")  # flow control: we have had all that came before
+            flow_subject = message.reply or headers.get("Nats-Consumer-Stalled", "")
+            if self._is_flow_control(flow_subject):
+                self._acks.put(flow_subject, b"")  # everything before it was received
             return
         sequence = stream_sequence(message.reply)
         if sequence is None:
-            return  # somebody else published to our delivery subject
-        hands = self._hands
-        if not hands.take(sequence, message.reply):
-            self.repeated += 1
+            return  # not from the stream: anyone may be able to publish to the delivery subject
+        pending = self._pending
+        if not pending.accept(sequence, message.reply):
+            self.duplicates += 1
             return
-        message.settlement = Delivery(hands, sequence, message.reply)
+        message.settlement = Delivery(pending, sequence, message.reply)
         message.reply = headers.get(ANSWER_TO, "") if headers else ""  # the broker's own is for the settlement
         self._offer(message)
 
-    def _is_flow(self, subject: str) -> bool:
-        """Whether flow control may listen there: a stranger's message must not have us publish anywhere else, or break our line."""
+    def _is_flow_control(self, subject: str) -> bool:
+        """Whether `subject` belongs to this consumer's flow control: nobody else may direct what we publish."""
         plain = subject.isprintable() and " " not in subject
-        return plain and len(subject) <= _FLOW_CHARS and subject.startswith(self._flow)
+        return plain and len(subject) <= _MAX_FLOW_SUBJECT and subject.startswith(self._flow_prefix)
 
 
-def _place(info: Mapping[str, Any]) -> Place:
-    return Place(
-        pending=int(info["num_pending"]),
-        ack_pending=int(info["num_ack_pending"]),
-        redelivered=int(info["num_redelivered"]),
-        ack_floor=int(info["ack_floor"]["stream_seq"]),
+def _differences(config: ConsumerConfig, expected: dict[str, Any]) -> set[str]:
+    """Keys in which `config` differs from `expected`, which is in the API's form; durations are compared in milliseconds."""
+    wanted = ConsumerConfig.from_response(dict(expected))
+
+    def value(of: ConsumerConfig, key: str) -> object:
+        found = getattr(of, key)
+        return round(found * 1000) if isinstance(found, float) else found
+
+    return {key for key in expected if value(config, key) != value(wanted, key)}
+
+
+def _state(info: ConsumerInfo) -> ConsumerState:
+    return ConsumerState(
+        pending=info.num_pending or 0,
+        ack_pending=info.num_ack_pending or 0,
+        redelivered=info.num_redelivered or 0,
+        ack_floor=info.ack_floor.stream_seq if info.ack_floor else 0,
     )
 
 
 def stream_sequence(reply: str) -> int | None:
-    """The stream sequence in the reply subject of a delivery, of either form (ADR-15 of NATS' architecture); else None."""
+    """The stream sequence in the reply subject of a delivery, in either form of ADR-15 of NATS; None for any other subject."""
     found = _DELIVERY(reply)
     return None if found is None else int(found[1] or found[2])

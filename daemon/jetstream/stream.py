@@ -1,16 +1,18 @@
-"""The one stream of spec section 7: created when it is missing, compared when it is there, never changed by us.
+"""The one stream of spec section 7: created when it is missing, never changed by us when it exists.
 
-What an operator made differently is reported with the command that changes it; everything goes on as well as that stream allows.
+Differences that an operator made are reported with the command that changes them; everything goes on as well as that stream
+allows.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any, Final
 
 import msgspec
 
 from aghbus.daemon.config.settings import JetStreamSettings
 from aghbus.daemon.config.value_types import show_size
-from aghbus.daemon.jetstream.api import STREAM_EXISTS, STREAM_NOT_FOUND, JetStreamApi, JetStreamError
+from aghbus.daemon.nats.jetstream import StreamConfig, StreamInfo
+from aghbus.daemon.nats.link import JetStreamError, Link
 from aghbus.protocol.base.durations import format_duration
 from aghbus.protocol.nats import names as nats_names
 from aghbus.protocol.nats.jetstream import DUPLICATE_WINDOW, MAX_MESSAGE_BYTES, NANOSECONDS, stream_config
@@ -18,13 +20,17 @@ from aghbus.protocol.text import escape
 
 STREAM: Final = nats_names.STREAM
 SUBJECTS: Final = nats_names.STREAM_SUBJECTS
+NOT_FOUND: Final = 10059
+EXISTS: Final = 10058
+FULL: Final = 10077
+"""Error codes of nats-server (its file errors.json): no such stream, a stream of that name, no room for a message."""
 _TTL_LEVEL: Final = 1  # of the API, from which messages may have a time to live of their own (nats-server 2.11)
 _SUBJECTS_OVERLAP: Final = 10065
 _NO_STORAGE: Final = frozenset({10023, 10028, 10047})  # too little left: of anything, for the account, on the disk
 
 
-class StreamState(msgspec.Struct, frozen=True):
-    """What a look at the stream showed: `created` tells one stream from the next of the same name.
+class StreamStatus(msgspec.Struct, frozen=True):
+    """The stream as of the last check: `created` tells one stream from the next of the same name.
 
     `problems` are the differences from what it should be, each a sentence that says what to change.
     """
@@ -33,36 +39,39 @@ class StreamState(msgspec.Struct, frozen=True):
     messages: int
     bytes: int
     max_bytes: int
-    first_seq: int
-    last_seq: int
-    expires_messages: bool
+    has_ttl: bool
     problems: tuple[str, ...] = ()
 
 
-async def ensure_stream(api: JetStreamApi, settings: JetStreamSettings) -> StreamState:
-    """The stream as it is now, made first if need be. Raises JetStreamError with what to change in it, LinkError."""
+async def ensure_stream(link: Link, settings: JetStreamSettings) -> StreamStatus:
+    """The stream as it is now, created if need be. Raises JetStreamError with what to change, LinkError."""
+    account = await link.jetstream(lambda js: js.account_info())
+    may_expire = (account.api.level or 0) >= _TTL_LEVEL
     try:
-        info = await api.call(f"STREAM.INFO.{STREAM}")
+        info = await link.jetstream(lambda js: js.stream_info(STREAM))
     except JetStreamError as error:
-        if error.code != STREAM_NOT_FOUND:
+        if error.code != NOT_FOUND:
             raise
-        info = await _create(api, settings)
-    return _read(info, settings, await _may_expire(api))
+        info = await _create(link, settings, expires=may_expire)
+    config = info.config.as_dict()
+    return StreamStatus(
+        created=str(info.created),
+        messages=info.state.messages,
+        bytes=info.state.bytes,
+        max_bytes=info.config.max_bytes or -1,
+        has_ttl=bool(info.config.allow_msg_ttl),
+        problems=tuple(differences(config, settings, may_expire=may_expire)),
+    )
 
 
-async def _create(api: JetStreamApi, settings: JetStreamSettings) -> dict[str, Any]:
-    config = wanted(settings, expires=await _may_expire(api))
+async def _create(link: Link, settings: JetStreamSettings, *, expires: bool) -> StreamInfo:
+    config = StreamConfig.from_response(wanted(settings, expires=expires))
     try:
-        return await api.call(f"STREAM.CREATE.{STREAM}", config)
+        return await link.jetstream(lambda js: js.add_stream(config))
     except JetStreamError as error:
-        if error.code == STREAM_EXISTS:  # another daemon was faster, with other settings
-            return await api.call(f"STREAM.INFO.{STREAM}")
+        if error.code == EXISTS:  # another daemon was faster, with other settings
+            return await link.jetstream(lambda js: js.stream_info(STREAM))
         raise _explained(error, settings) from None
-
-
-async def _may_expire(api: JetStreamApi) -> bool:
-    account = await api.call("INFO")
-    return int(account.get("api", {}).get("level", 0)) >= _TTL_LEVEL
 
 
 def _explained(error: JetStreamError, settings: JetStreamSettings) -> JetStreamError:
@@ -76,7 +85,7 @@ def _explained(error: JetStreamError, settings: JetStreamSettings) -> JetStreamE
 
 
 def wanted(settings: JetStreamSettings, *, expires: bool) -> dict[str, Any]:
-    """The configuration of a new stream; `expires` when the server lets messages have a life of their own."""
+    """The configuration of a new stream in the API's form; `expires` when the server supports a TTL for each message."""
     return stream_config(
         discard=settings.discard,
         max_age=settings.max_age,
@@ -86,27 +95,76 @@ def wanted(settings: JetStreamSettings, *, expires: bool) -> dict[str, Any]:
     )
 
 
-def _read(info: Mapping[str, Any], settings: JetStreamSettings, may_expire: bool) -> StreamState:
-    config, state = info["config"], info["state"]
-    return StreamState(
-        created=str(info["created"]),
-        messages=int(state["messages"]),
-        bytes=int(state["bytes"]),
-        max_bytes=int(config.get("max_bytes", -1)),
-        first_seq=int(state["first_seq"]),
-        last_seq=int(state["last_seq"]),
-        expires_messages=bool(config.get("allow_msg_ttl")),
-        problems=tuple(differences(config, settings, may_expire=may_expire)),
-    )
-
-
 def differences(config: Mapping[str, Any], settings: JetStreamSettings, *, may_expire: bool) -> list[str]:
-    """Each way in which a stream's configuration takes something away from delivery, and how to mend it."""
-    return [
-        f"stream {STREAM}: {what} ({mend})"
-        for wrong, what, mend in (check(config, settings) for check in _CHECKS)
-        if wrong
-    ] + _expiry(config, may_expire)
+    """Each way in which a stream's configuration loses something of delivery, and how to change it."""
+    subjects = [str(subject) for subject in config.get("subjects") or ()]
+    size = int(config.get("max_msg_size", -1))
+    age = int(config.get("max_age", 0)) / NANOSECONDS
+    window = int(config.get("duplicate_window", 0)) / NANOSECONDS
+    discard, retention = (escape(str(config.get(key, usual))) for key, usual in _POLICIES)
+    per_subject = int(config.get("max_msgs_per_subject", -1))
+    age_here, window_here = format_duration(settings.max_age), format_duration(DUPLICATE_WINDOW)
+    checks = (
+        (
+            not any(covers(subject, SUBJECTS) for subject in subjects),
+            f"keeps only {escape(', '.join(subjects)) or 'nothing'}, not {SUBJECTS}",
+            _edit(f"--subjects '{SUBJECTS}'"),
+        ),
+        (
+            0 <= size < MAX_MESSAGE_BYTES,
+            f"takes messages of at most {size} bytes, an envelope and its headers may have {MAX_MESSAGE_BYTES}",
+            _edit(f"--max-msg-size {MAX_MESSAGE_BYTES}"),
+        ),
+        (
+            0 < age < settings.max_age,
+            f"keeps messages for {format_duration(age)}, jetstream.max_age here is {age_here}",
+            f"{_edit(f'--max-age {age_here}')}, or set jetstream.max_age",
+        ),
+        (
+            int(config.get("max_bytes", -1)) <= 0,
+            "has no bound in bytes, and can fill the disk",
+            _edit(f"--max-bytes {settings.max_bytes}"),
+        ),
+        (
+            discard != settings.discard,
+            f"discards the {discard} when it is full, jetstream.discard here is {settings.discard}",
+            f"{_edit(f'--discard {settings.discard}')}, or set jetstream.discard",
+        ),
+        (
+            config.get("storage") != "file",
+            "is kept in memory, and lost when the server restarts",
+            _recreate("storage"),
+        ),
+        (
+            retention != "limits",
+            f"has retention {retention}: a message that one peer acks is lost to others",
+            _recreate("retention"),
+        ),
+        (
+            per_subject > 0,
+            f"keeps only {per_subject} messages for each peer",
+            _edit("--max-msgs-per-subject=-1"),
+        ),
+        (
+            bool(config.get("no_ack")),
+            "does not confirm what it stores, so that nothing counts as published",
+            _edit("--ack"),
+        ),
+        (
+            window < DUPLICATE_WINDOW,
+            f"recognizes duplicates for {format_duration(window)}, not for {window_here}",
+            _edit(f"--dupe-window {DUPLICATE_WINDOW}s"),
+        ),
+        (
+            may_expire and not config.get("allow_msg_ttl"),
+            "keeps envelopes after they have expired, and fills up sooner",
+            _edit("--allow-msg-ttl"),
+        ),
+    )
+    return [f"stream {STREAM}: {what} ({change})" for wrong, what, change in checks if wrong]
+
+
+_POLICIES: Final = (("discard", "old"), ("retention", "limits"))  # keys, and what the server means without them
 
 
 def covers(pattern: str, subject: str) -> bool:
@@ -120,96 +178,9 @@ def covers(pattern: str, subject: str) -> bool:
     return len(have) == len(want)
 
 
-Finding = tuple[bool, str, str]
-Check = Callable[[Mapping[str, Any], JetStreamSettings], Finding]
-
-
 def _edit(flag: str) -> str:
     return f"`nats stream edit {STREAM} {flag}`"
 
 
-def _again(field: str) -> str:
+def _recreate(field: str) -> str:
     return f"{field} cannot be edited: delete the stream, and it is created anew"
-
-
-def _subjects(config: Mapping[str, Any], settings: JetStreamSettings) -> Finding:
-    subjects = [str(subject) for subject in config.get("subjects") or ()]
-    shown = escape(", ".join(subjects)) or "nothing"
-    wrong = not any(covers(subject, SUBJECTS) for subject in subjects)
-    return wrong, f"keeps only {shown}, not {SUBJECTS}", _edit(f"--subjects '{SUBJECTS}'")
-
-
-def _message_size(config: Mapping[str, Any], settings: JetStreamSettings) -> Finding:
-    size = int(config.get("max_msg_size", -1))
-    what = f"takes messages of at most {size} bytes, an envelope and its headers may have {MAX_MESSAGE_BYTES}"
-    return 0 <= size < MAX_MESSAGE_BYTES, what, _edit(f"--max-msg-size {MAX_MESSAGE_BYTES}")
-
-
-def _age(config: Mapping[str, Any], settings: JetStreamSettings) -> Finding:
-    age = int(config.get("max_age", 0)) / NANOSECONDS
-    wish = format_duration(settings.max_age)
-    what = f"keeps messages for {format_duration(age)}, jetstream.max_age here is {wish}"
-    return 0 < age < settings.max_age, what, f"{_edit(f'--max-age {wish}')}, or set jetstream.max_age"
-
-
-def _bounded(config: Mapping[str, Any], settings: JetStreamSettings) -> Finding:
-    wrong = int(config.get("max_bytes", -1)) <= 0
-    return wrong, "has no bound in bytes, and can fill the disk", _edit(f"--max-bytes {settings.max_bytes}")
-
-
-def _discard(config: Mapping[str, Any], settings: JetStreamSettings) -> Finding:
-    policy = escape(str(config.get("discard", "old")))
-    what = f"discards the {policy} when it is full, jetstream.discard here is {settings.discard}"
-    return policy != settings.discard, what, f"{_edit(f'--discard {settings.discard}')}, or set jetstream.discard"
-
-
-def _storage(config: Mapping[str, Any], settings: JetStreamSettings) -> Finding:
-    wrong = config.get("storage") != "file"
-    return wrong, "is kept in memory, and lost when the server restarts", _again("storage")
-
-
-def _retention(config: Mapping[str, Any], settings: JetStreamSettings) -> Finding:
-    retention = escape(str(config.get("retention", "limits")))
-    return (
-        retention != "limits",
-        f"has retention {retention}: what one peer acks is lost to others",
-        _again("retention"),
-    )
-
-
-def _per_subject(config: Mapping[str, Any], settings: JetStreamSettings) -> Finding:
-    count = int(config.get("max_msgs_per_subject", -1))
-    return count > 0, f"keeps only {count} messages for each peer", _edit("--max-msgs-per-subject=-1")
-
-
-def _confirms(config: Mapping[str, Any], settings: JetStreamSettings) -> Finding:
-    wrong = bool(config.get("no_ack"))
-    return wrong, "does not confirm what it stores, so that nothing counts as published", _edit("--ack")
-
-
-def _duplicates(config: Mapping[str, Any], settings: JetStreamSettings) -> Finding:
-    window = int(config.get("duplicate_window", 0)) / NANOSECONDS
-    what = f"recognizes duplicates for {format_duration(window)}, not for {format_duration(DUPLICATE_WINDOW)}"
-    return window < DUPLICATE_WINDOW, what, _edit(f"--dupe-window {DUPLICATE_WINDOW}s")
-
-
-def _expiry(config: Mapping[str, Any], may_expire: bool) -> list[str]:
-    if not may_expire or config.get("allow_msg_ttl"):
-        return []
-    return [
-        f"stream {STREAM}: keeps envelopes after they have expired, and fills up sooner ({_edit('--allow-msg-ttl')})"
-    ]
-
-
-_CHECKS: Final[tuple[Check, ...]] = (
-    _subjects,
-    _message_size,
-    _age,
-    _bounded,
-    _discard,
-    _storage,
-    _retention,
-    _per_subject,
-    _confirms,
-    _duplicates,
-)

@@ -12,7 +12,7 @@ import contextlib
 import ipaddress
 import ssl
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import urlsplit
 
 import nats.aio.client
@@ -36,14 +36,17 @@ from aghbus.daemon.nats.events import (
     ServerInfo,
 )
 from aghbus.daemon.nats.frames import header_size, published
+from aghbus.daemon.nats.jetstream import JetStreamContext, translate_error
 from aghbus.daemon.nats.parser import MessageParser, as_text
 from aghbus.daemon.nats.read_ahead import Wire
 from aghbus.protocol.text import escape
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Awaitable, Callable, Iterable, Mapping
 
     from aghbus.daemon.nats.options import NatsOptions
+
+T = TypeVar("T")
 
 CONNECT_TIMEOUT = 5.0
 """Seconds for TCP, TLS, INFO, CONNECT and the first PONG together."""
@@ -181,6 +184,7 @@ class NatsConnection:
         self._url = url
         self._no_echo = no_echo
         self._trouble: Exception | None = None
+        self._contexts: dict[float, JetStreamContext] = {}
         self.client = client
         self.lost: asyncio.Future[str] = asyncio.get_running_loop().create_future()
 
@@ -192,11 +196,13 @@ class NatsConnection:
         *,
         name: str,
         no_echo: bool,
+        inbox_prefix: str,
         tls_hostname: str | None,
         on_event: Callable[[LinkEvent], None],
     ) -> NatsConnection:
         """Connects to one server; ConnectFailed with cause and hint.
 
+        Replies to requests go to subjects below `inbox_prefix`.
         `tls_hostname` replaces the URL's host in the check of the server's certificate.
 
         `on_event` gets what the library reports while the connection lives, as PermissionDenied or ServerComplaint.
@@ -204,7 +210,7 @@ class NatsConnection:
         connection = cls(url, _Client(require_tls=options.tls), no_echo)
         try:
             async with asyncio.timeout(CONNECT_TIMEOUT):
-                await connection._connect(options, name, tls_hostname, on_event)
+                await connection._connect(options, name, inbox_prefix, tls_hostname, on_event)
             if not connection.client.is_connected:
                 raise nats.errors.UnexpectedEOF
         except BaseException as error:
@@ -215,7 +221,12 @@ class NatsConnection:
         return connection
 
     async def _connect(
-        self, options: NatsOptions, name: str, tls_hostname: str | None, on_event: Callable[[LinkEvent], None]
+        self,
+        options: NatsOptions,
+        name: str,
+        inbox_prefix: str,
+        tls_hostname: str | None,
+        on_event: Callable[[LinkEvent], None],
     ) -> None:
         async def report(error: Exception) -> None:
             if not self.client.is_connected:
@@ -239,6 +250,7 @@ class NatsConnection:
             ping_interval=_NEVER,
             pending_size=_BUFFER,
             no_echo=self._no_echo,
+            inbox_prefix=inbox_prefix,
             tls=_tls_context(options),
             user_credentials=options.creds,
             nkeys_seed=options.nkey,
@@ -318,7 +330,7 @@ class NatsConnection:
         self.client.put(frame, at_once=at_once)
         return True
 
-    def post_all(self, messages: Iterable[tuple[str, bytes]]) -> bool:
+    def publish_all_nowait(self, messages: Iterable[tuple[str, bytes]]) -> bool:
         """All of these messages as one piece, at the loop's next turn, or none: False when two MiB wait there already."""
         frames = b"".join([self._frame(subject, data, "", None) for subject, data in messages])
         if self.client.pending_data_size > _WINDOW:
@@ -350,9 +362,9 @@ class NatsConnection:
         raise LinkTimeout(f"no PONG within {timeout:g} s")
 
     async def request(self, subject: str, data: bytes, timeout: float) -> InboundMessage:
-        """One request, the first reply. NoResponders, LinkTimeout, LinkDown."""
+        """The first reply to a request. NoResponders, LinkTimeout, LinkDown, BadPublish."""
         try:
-            reply = await self.client.request(subject, data, timeout=timeout)
+            reply = await self._unless_lost(self.client.request(subject, data, timeout=timeout))
         except nats.errors.NoRespondersError:
             raise NoResponders(f"nobody listens on {escape(subject)}") from None
         except nats.errors.TimeoutError:
@@ -362,6 +374,29 @@ class NatsConnection:
         except nats.errors.Error as error:
             raise LinkDown(str(error)) from None
         return InboundMessage(reply.subject, reply.data, reply.reply, reply.headers)
+
+    async def jetstream(self, operation: Callable[[JetStreamContext], Awaitable[T]], timeout: float) -> T:
+        """The result of `operation` on the client library's JetStream context, whose requests wait `timeout` seconds.
+
+        Raises JetStreamError, LinkTimeout; LinkDown as soon as the connection is lost.
+        """
+        if timeout not in self._contexts:
+            self._contexts[timeout] = self.client.jetstream(timeout=timeout)
+        try:
+            return await self._unless_lost(operation(self._contexts[timeout]))
+        except Exception as error:
+            raise translate_error(error) from None
+
+    async def _unless_lost(self, operation: Awaitable[T]) -> T:
+        task = asyncio.ensure_future(operation)
+        ends: set[asyncio.Future[Any]] = {task, self.lost}
+        try:
+            await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
+            if task.done():
+                return task.result()
+            raise LinkDown(f"the NATS connection was lost before the answer: {self.lost.result()}")
+        finally:
+            task.cancel()
 
     async def close(self) -> None:
         """Closes the socket and ends the library's tasks; never raises, may be called twice."""

@@ -7,6 +7,8 @@ LinkError
  ├─ PayloadTooLarge   the caller's fault: more than the server takes
  └─ BadPublish        the caller's fault: a subject or header that NATS does not allow
 ConnectFailed         one attempt to connect; the link keeps it as `last_error` and goes on trying
+JetStreamError        JetStream refused a request; its error code and its description
+ └─ NoJetStream       there is no JetStream on this server, or not for our account
 """
 
 from __future__ import annotations
@@ -76,6 +78,21 @@ class PayloadTooLarge(LinkError):
 
 class BadPublish(LinkError):
     """A subject with white space or empty, or a header name outside RFC 7230's tokens."""
+
+
+class JetStreamError(Exception):
+    """JetStream refused a request: `code` is its own error code, 0 if it gave none; the text is its description."""
+
+    def __init__(self, code: int, description: str) -> None:
+        super().__init__(description)
+        self.code = code
+
+
+class NoJetStream(JetStreamError):
+    """No JetStream or no stream answers, or JetStream is not enabled for our account."""
+
+    def __init__(self, description: str = "the NATS server has no JetStream") -> None:
+        super().__init__(0, description)
 
 
 ProblemCode = Literal["resolve", "unreachable", "auth", "tls", "timeout", "protocol", "lost"]

@@ -14,18 +14,20 @@ import contextlib
 import logging
 import random
 import time
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, TypeVar
 
 from aghbus.daemon.base.logs import event
 from aghbus.daemon.nats.events import (
     BadPublish,
     ConnectFailed,
     InboundMessage,
+    JetStreamError,
     LinkDown,
     LinkError,
     LinkEvent,
     LinkProblem,
     LinkTimeout,
+    NoJetStream,
     NoResponders,
     PayloadTooLarge,
     ServerInfo,
@@ -34,6 +36,7 @@ from aghbus.daemon.nats.servers import Endpoints
 from aghbus.daemon.nats.subscription import Subscription
 from aghbus.protocol.base.backoff import exponential_delay
 from aghbus.protocol.limits import MAX_ENVELOPE_BYTES
+from aghbus.protocol.nats.names import INBOX_PREFIX
 from aghbus.protocol.text import escape
 
 if TYPE_CHECKING:
@@ -42,17 +45,20 @@ if TYPE_CHECKING:
     from nats.aio.client import Client
 
     from aghbus.daemon.nats.connection import NatsConnection
+    from aghbus.daemon.nats.jetstream import JetStreamContext
     from aghbus.daemon.nats.options import NatsOptions
 
 __all__ = [
     "BadPublish",
     "InboundMessage",
+    "JetStreamError",
     "Link",
     "LinkDown",
     "LinkError",
     "LinkEvent",
     "LinkProblem",
     "LinkTimeout",
+    "NoJetStream",
     "NoResponders",
     "PayloadTooLarge",
     "ServerInfo",
@@ -61,7 +67,12 @@ __all__ = [
 
 _log = logging.getLogger("aghbus.link")
 
+T = TypeVar("T")
+
 LinkState = Literal["connecting", "up", "down", "closed"]
+
+JETSTREAM_TIMEOUT = 5.0
+"""Seconds for an answer of JetStream; the client library's own default."""
 
 FIRST_DELAY = 0.05
 """Seconds before the second attempt; doubled each time, with jitter."""
@@ -89,6 +100,7 @@ class Link:
         on_down: Callable[[Link, str], None] = lambda _link, _reason: None,
         on_error: Callable[[LinkEvent], None] = lambda _event: None,
         no_echo: bool = True,
+        inbox_prefix: str = INBOX_PREFIX,
         first_delay: float = FIRST_DELAY,
         ceiling: float | None = None,
         keepalive: float = KEEPALIVE,
@@ -96,12 +108,12 @@ class Link:
     ) -> None:
         """`resolve` says where to connect, anew before every round of attempts; what it raises counts as a failed attempt.
 
-        `on_up` is called when everything is subscribed, `on_down` (with the reason) when a connection that was up is
-        lost, `on_error` with what does not end the connection. `ceiling` in seconds replaces the two that depend on
-        where the servers are.
+        `on_up` is called when everything is subscribed, `on_down` (with the reason) when a connection that was up is lost,
+        `on_error` with errors that do not end the connection. Replies to requests go to subjects below `inbox_prefix`.
+        `ceiling` in seconds replaces the two that depend on where the servers are.
         """
         self._resolve = resolve
-        self._endpoints = Endpoints(name, no_echo, self._report)
+        self._endpoints = Endpoints(name, no_echo, inbox_prefix, self._report)
         self._on_up = on_up
         self._on_down = on_down
         self._on_error = on_error
@@ -147,11 +159,6 @@ class Link:
     def connection(self) -> Client:
         """The library's client of this moment, for the file that adds JetStream; LinkDown while not up."""
         return self._live().client
-
-    @property
-    def loss(self) -> asyncio.Future[str]:
-        """Done, with the reason, when the connection of this moment is lost; LinkDown while not up."""
-        return self._live().lost
 
     def rtt_ms(self) -> float | None:
         """The last measured round trip in milliseconds, None before the first."""
@@ -242,10 +249,10 @@ class Link:
         """
         return self._live().post(subject, data, headers, reply, at_once=at_once)
 
-    def post_all(self, messages: Iterable[tuple[str, bytes]]) -> bool:
+    def publish_all_nowait(self, messages: Iterable[tuple[str, bytes]]) -> bool:
         """`post` at the next turn of the loop for all of these, subject and payload, in their order: all of them or, where it is
         False or raises, none."""
-        return self._live().post_all(messages)
+        return self._live().publish_all_nowait(messages)
 
     async def flush(self, timeout: float) -> None:
         """Returns when the broker has all that was published and subscribed before; LinkTimeout, LinkDown."""
@@ -258,9 +265,18 @@ class Link:
         await self.flush(timeout)
         return (self._rtt or 0.0) * 1000
 
-    async def request_raw(self, subject: str, data: bytes, timeout: float) -> InboundMessage:
-        """NATS request-reply for tools: the first reply; NoResponders, LinkTimeout, LinkDown."""
+    async def request(self, subject: str, data: bytes, timeout: float) -> InboundMessage:
+        """The first reply to a request; NoResponders, LinkTimeout, LinkDown (at once when the connection is lost)."""
         return await self._live().request(subject, data, timeout)
+
+    async def jetstream(
+        self, operation: Callable[[JetStreamContext], Awaitable[T]], timeout: float = JETSTREAM_TIMEOUT
+    ) -> T:
+        """The result of `operation` on the client library's JetStream context, whose requests wait `timeout` seconds.
+
+        Raises JetStreamError; LinkTimeout, LinkDown (at once when the connection is lost).
+        """
+        return await self._live().jetstream(operation, timeout)
 
     # the loop
 

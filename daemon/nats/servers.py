@@ -21,10 +21,11 @@ _MAX_DISCOVERED = 64  # other servers remembered; a cluster is 3 to 9
 class Endpoints:
     """The candidates of one link; what was discovered is forgotten when other servers are configured."""
 
-    def __init__(self, name: str, no_echo: bool, on_event: Callable[[LinkEvent], None]) -> None:
-        """`name`, `no_echo` and `on_event` go to every connection that is opened."""
+    def __init__(self, name: str, no_echo: bool, inbox_prefix: str, on_event: Callable[[LinkEvent], None]) -> None:
+        """All of these go to every connection that is opened."""
         self._name = name
         self._no_echo = no_echo
+        self._inbox_prefix = inbox_prefix
         self._on_event = on_event
         self._configured: tuple[str, ...] = ()
         self._discovered: dict[str, str | None] = {}
@@ -41,6 +42,7 @@ class Endpoints:
                     options,
                     name=options.name or self._name,
                     no_echo=self._no_echo,
+                    inbox_prefix=self._inbox_prefix,
                     tls_hostname=tls_hostname,
                     on_event=self._on_event,
                 )

@@ -69,7 +69,7 @@ class Core:
         self.channels = tuple((settings.workspace, channel) for channel in settings.channels)
         self.joined = frozenset(self.channels)
         self.draining = False
-        self.passing: Callable[[int], Mapping[str, str] | None] = lambda _seconds: None
+        self.ttl_headers: Callable[[int], Mapping[str, str] | None] = lambda _seconds: None
         """Headers by which a stream, where there is one, drops a message after so many seconds."""
         self.log = logging.getLogger("aghbus.node")
         self.noise = EventLimiter(self.log, _NOISE_PER_MINUTE)

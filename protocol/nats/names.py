@@ -2,9 +2,8 @@
 
 A peer's inboxes begin with its route token, so that a broker can be told whose they are (docs/security/broker.md):
 
-    _INBOX.<route token>.api.…        answers of JetStream to our requests
-    _INBOX.<route token>.pub.…        the stream's confirmations of what we publish
-    _INBOX.<route token>.deliver.…    what our durable consumers push
+    _INBOX.<route token>.api.…        answers of JetStream: to requests, and to what we publish into a stream
+    _INBOX.<route token>.deliver.…    deliveries of our durable consumers
     _INBOX.<route token>.ack.…        commit acknowledgements: the only one that other peers publish to
 """
 
@@ -16,13 +15,15 @@ from aghbus.protocol.limits import SUBJECT_PREFIX
 
 INBOX_PREFIX: Final = "_INBOX"
 """NATS' own convention for subjects of answers."""
+JETSTREAM_API: Final = "$JS.API"
+"""What requests to JetStream begin with; domains and imports under another prefix are not used."""
 STREAM: Final = "AGH_NETWORK_V0"
 STREAM_SUBJECTS: Final = f"{SUBJECT_PREFIX}.>"
 BUCKET: Final = "AGH_ARTIFACTS_V0"
 """The object store of artifacts, unless `artifacts.bucket` says otherwise."""
 _HASH_DIGITS: Final = 16  # of the workspace in a consumer's name; 64 bits tell the workspaces of one account apart
 
-InboxUse = Literal["api", "pub", "deliver", "ack"]
+InboxUse = Literal["api", "deliver", "ack"]
 
 
 def inbox(peer: str, use: InboxUse) -> str:

@@ -7,7 +7,7 @@ The three forms are for the server's configuration file, for the `nsc` tool, and
 import json
 import re
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Any
 
 import msgspec
 
@@ -30,9 +30,9 @@ from aghbus.protocol.nats.names import (
     own_subjects,
     provisioned_delivery,
 )
-
-API: Final = "$JS.API"
-"""What requests to JetStream begin with."""
+from aghbus.protocol.nats.names import (
+    JETSTREAM_API as API,
+)
 
 
 class Network(msgspec.Struct, frozen=True):
@@ -110,6 +110,7 @@ def _publish(network: Network, peer: str) -> list[str]:
     if network.bucket is not None:
         stream = f"OBJ_{network.bucket}"
         found += [f"{API}.{what}.{stream}" for what in ("STREAM.INFO", "STREAM.PURGE", "DIRECT.GET")]
+        found.append(f"{API}.DIRECT.GET.{stream}.$O.{network.bucket}.M.*")  # the last description of an object
         found += [f"$O.{network.bucket}.C.*", f"$O.{network.bucket}.M.*"]
     return found
 

@@ -9,18 +9,18 @@ import json
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from nats.js import JetStreamContext
+from nats.js.api import AccountInfo
 
 from aghbus.daemon.config.settings import JetStreamSettings
-from aghbus.daemon.jetstream import consumer as jetstream_consumer
-from aghbus.daemon.jetstream.api import JetStreamApi, JetStreamError
 from aghbus.daemon.jetstream.consumer import stream_sequence
 from aghbus.daemon.jetstream.stream import STREAM, covers, differences, wanted
 from aghbus.daemon.nats import connection as nats_connection
-from aghbus.daemon.nats.link import InboundMessage, LinkDown
+from aghbus.daemon.nats.link import InboundMessage, JetStreamError, LinkDown
 from aghbus.protocol.identifiers import route_token
 from aghbus.protocol.nats.jetstream import MAX_MESSAGE_BYTES
 from aghbus.protocol.nats.names import durable_name
-from tests.support.jetstream import CHANNEL, WORKSPACE, Peer, admin, row
+from tests.support.jetstream import CHANNEL, WORKSPACE, Operator, Peer, admin, row
 from tests.support.natsutil import NatsServer, wait_until
 
 if TYPE_CHECKING:
@@ -35,15 +35,15 @@ async def server() -> AsyncIterator[NatsServer]:
         yield running
 
 
-async def stream_info(api: JetStreamApi) -> dict[str, Any]:
+async def stream_info(api: Operator) -> dict[str, Any]:
     return await api.call(f"STREAM.INFO.{STREAM}")
 
 
-async def consumer_info(api: JetStreamApi, peer: str) -> dict[str, Any]:
+async def consumer_info(api: Operator, peer: str) -> dict[str, Any]:
     return await api.call(f"CONSUMER.INFO.{STREAM}.{durable_name(WORKSPACE, CHANNEL, route_token(peer))}")
 
 
-async def settled(api: JetStreamApi, peer: str) -> None:
+async def settled(api: Operator, peer: str) -> None:
     """Wait until the broker knows that `peer` has settled everything."""
     deadline = asyncio.get_running_loop().time() + 15
     while (info := await consumer_info(api, peer))["num_ack_pending"] or info["num_pending"]:
@@ -295,8 +295,8 @@ async def test_what_is_still_in_hand_is_not_offered_twice(server: NatsServer) ->
     receiver.settles = False
     async with Peer(server, "a").running() as sender, receiver.running(), admin(server) as api:
         await sender.profile.carrier.carry([row(1, "b")])
-        (consumer,) = receiver.profile._consumers
-        await wait_until(lambda: consumer.repeated >= 2, 15, "two repeated deliveries")
+        (consumer,) = receiver.profile.consumers
+        await wait_until(lambda: consumer.duplicates >= 2, 15, "two repeated deliveries")
         assert receiver.texts == ["1"]
         settlement = receiver.messages[0].settlement
         assert settlement is not None
@@ -354,31 +354,31 @@ async def test_strangers_cannot_settle_or_feed_through_the_delivery_subject(serv
         subject, flow = info["config"]["deliver_subject"], f"$JS.FC.{STREAM}.{info['name']}."
         await peer.profile.carrier.carry([row(1)])
         await peer.has(1)
-        await api._link.publish(subject, b"fed", reply="somewhere")
-        await api._link.publish(subject, b"fed")
-        await api._link.publish(subject, b"", {"Status": "100"})
+        await api.link.publish(subject, b"fed", reply="somewhere")
+        await api.link.publish(subject, b"fed")
+        await api.link.publish(subject, b"", {"Status": "100"})
         for token in ("two words", "\x01", 6_000 * "x"):
-            await api._link.publish(subject, b"", {"Status": "100", "Nats-Consumer-Stalled": flow + token})
-        await api._link.flush(20)
+            await api.link.publish(subject, b"", {"Status": "100", "Nats-Consumer-Stalled": flow + token})
+        await api.link.flush(20)
         await peer.profile.carrier.carry([row(2)])
         await peer.has(2)
         await settled(api, "a")
         assert peer.texts == ["1", "2"]
-        assert peer.link.reconnects == 0 and peer.profile._acks.refused == 0
+        assert peer.link.reconnects == 0 and peer.profile.acks.refused == 0
 
 
 async def test_what_cannot_be_published_holds_up_no_acks(server: NatsServer) -> None:
     async with Peer(server, "a").running() as peer, admin(server) as api:
-        peer.profile._acks.put("no subject", b"")
+        peer.profile.acks.put("no subject", b"")
         await peer.profile.carrier.carry([row(1)])
         await peer.has(1)
         await settled(api, "a")
-        assert peer.profile._acks.refused == 1
+        assert peer.profile.acks.refused == 1
 
 
 async def test_acks_go_out_in_order_and_many_at_once_whatever_is_among_them(server: NatsServer) -> None:
     async with Peer(server, "a").running() as peer, Peer(server, "b").running() as other:
-        acks, heard = peer.profile._acks, list[str]()
+        acks, heard = peer.profile.acks, list[str]()
         other.link.subscribe("acks.*", lambda message: heard.append(message.subject))
         await other.link.flush(5)
         for number in range(1_000):
@@ -392,7 +392,7 @@ async def test_acks_go_out_in_order_and_many_at_once_whatever_is_among_them(serv
 
 async def test_acks_that_find_no_room_wait_for_it(server: NatsServer, monkeypatch: pytest.MonkeyPatch) -> None:
     async with Peer(server, "a").running() as peer, Peer(server, "b").running() as other:
-        acks, heard = peer.profile._acks, list[str]()
+        acks, heard = peer.profile.acks, list[str]()
         other.link.subscribe("acks.*", lambda message: heard.append(message.subject))
         await other.link.flush(5)
         monkeypatch.setattr(nats_connection, "_WINDOW", -1)
@@ -458,7 +458,7 @@ async def test_publishing_while_the_link_is_lost_says_so(server: NatsServer) -> 
     async with Peer(server, "a").running() as sender:
         await server.pause()
         carrying = asyncio.create_task(sender.profile.carrier.carry([row(1), row(2)]))
-        await wait_until(lambda: len(sender.profile.carrier._flights) == 2, 20, "the messages to be on their way")
+        await wait_until(lambda: sender.profile.carrier.unconfirmed == 2, 20, "the messages to be on their way")
         server.kill()
         with pytest.raises(LinkDown):
             await carrying
@@ -473,8 +473,8 @@ async def test_a_deleted_consumer_is_made_again_without_a_hole(server: NatsServe
         await sender.profile.carrier.carry([row(1, "b")])
         await receiver.has(1)
         await settled(api, "b")
-        await wait_until(lambda: receiver.profile._consumers[0].place.ack_floor == 1, 20, "a look")
-        await api.call(f"CONSUMER.DELETE.{STREAM}.{receiver.profile._consumers[0].name}")
+        await wait_until(lambda: receiver.profile.consumers[0].state.ack_floor == 1, 20, "a look")
+        await api.call(f"CONSUMER.DELETE.{STREAM}.{receiver.profile.consumers[0].name}")
         await sender.profile.carrier.carry([row(2, "b"), row(3, "b")])
         await receiver.has(3)
         assert receiver.texts == ["1", "2", "3"]
@@ -535,7 +535,7 @@ async def test_two_calls_at_once_keep_their_own_results(server: NatsServer) -> N
             sender.profile.carrier.carry([row(seq) for seq in range(300, 500)]),
         )
         assert first.published == list(range(1, 300)) and second.published == list(range(300, 500))
-        assert not sender.profile.carrier._flights
+        assert sender.profile.carrier.unconfirmed == 0
         await sender.has(499)
 
 
@@ -574,9 +574,9 @@ async def test_an_envelope_of_full_size_goes_out_even_where_its_headers_find_no_
 
 async def test_a_stale_message_leaves_the_stream_by_itself(server: NatsServer) -> None:
     async with Peer(server, "a").running() as sender, admin(server) as api:
-        headers = sender.profile.passing(1)
+        headers = sender.profile.ttl_headers(1)
         assert headers is not None
-        await api.request("agh.network.v0.ws_test.builders.broadcast", b"greet", headers)
+        await api.link.publish("agh.network.v0.ws_test.builders.broadcast", b"greet", headers)
         await sender.has(1)
         deadline = asyncio.get_running_loop().time() + 20
         while (await stream_info(api))["state"]["messages"]:
@@ -593,8 +593,8 @@ async def test_a_retry_is_stored_again_only_when_its_receiver_is_past_it(server:
 
         carrier = sender.profile.carrier
         live: list[InboundMessage] = []
-        core = api._link.subscribe("agh.>", live.append)
-        await api._link.flush(20)
+        core = api.link.subscribe("agh.>", live.append)
+        await api.link.flush(20)
         await carrier.carry([row(1, "b")])
         assert (await carrier.carry([row(1, "b", attempts=1)])).published == [1]
         assert await stored() == 1, "nobody has a consumer for b: a copy for peers of core NATS is enough"
@@ -620,12 +620,18 @@ async def test_a_retry_is_stored_again_only_when_its_receiver_is_past_it(server:
 
 async def test_a_forged_answer_to_a_publish_counts_for_nothing(server: NatsServer) -> None:
     async with Peer(server, "a").running() as sender, admin(server) as api:
-        root = sender.profile.carrier._root
-        for forged in (b"", b"{", b"[]", b"{}", b'{"stream":7}', b"\xff", b"[" * 100_000):
-            await api._link.publish(f"{root}.1.1", forged)
-        await api._link.flush(20)
+        published: list[InboundMessage] = []
+        api.link.subscribe("agh.>", published.append)
+        await api.link.flush(20)
         assert (await sender.profile.carrier.carry([row(1)])).published == [1]
-        await sender.has(1)
+        await wait_until(lambda: published, 20, "the reply subject of a publish")
+        inbox = published[0].reply.rpartition(".")[0]
+        for forged in (b"", b"{", b"[]", b"{}", b'{"stream":7}', b"\xff", b"[" * 100_000):
+            await api.link.publish(f"{inbox}.1", forged)
+            await api.link.publish(published[0].reply, forged)
+        await api.link.flush(20)
+        assert (await sender.profile.carrier.carry([row(2)])).published == [2]
+        await sender.has(2)
 
 
 # status and the end
@@ -664,8 +670,7 @@ async def test_a_drained_daemon_receives_no_more_but_settles_and_publishes(serve
         while (await consumer_info(api, "b"))["num_ack_pending"]:
             assert asyncio.get_running_loop().time() < deadline
             await asyncio.sleep(0.01)
-        looked = receiver.profile._stream
-        await wait_until(lambda: receiver.profile._stream is not looked, 20, "another look")
+        await wait_until(lambda: receiver.profile.status()["messages"] == 3, 20, "another check")
         assert receiver.texts == ["1"] and not receiver.profile.attached
 
 
@@ -687,11 +692,15 @@ async def test_api_errors_carry_code_and_escaped_words(server: NatsServer) -> No
 
 async def test_a_request_does_not_outlive_the_link_that_it_went_out_on(server: NatsServer) -> None:
     async with Peer(server, "ops").running() as peer:
-        api = JetStreamApi(peer.link, "ops")
-        await peer.link.flush(20)
         await server.pause()
-        asking = asyncio.create_task(api.request("$JS.API.INFO", b"", timeout=3600))
-        await wait_until(lambda: api._waiting, 20, "the request to be under way")
+        started = asyncio.Event()
+
+        async def operation(js: JetStreamContext) -> AccountInfo:
+            started.set()
+            return await js.account_info()
+
+        asking = asyncio.create_task(peer.link.jetstream(operation, timeout=3600))
+        await started.wait()
         server.kill()
         with pytest.raises(LinkDown):
             await asking
@@ -701,12 +710,9 @@ async def test_a_request_does_not_outlive_the_link_that_it_went_out_on(server: N
 async def test_a_subscription_that_the_broker_does_not_end_is_a_lost_one(
     server: NatsServer, monkeypatch: pytest.MonkeyPatch, why: str
 ) -> None:
-    """It stops answering at that very moment: the looks go on, and are right again when it is back."""
-    monkeypatch.setattr(jetstream_consumer, "_FLUSH_WAIT", 0.5)
-    async with Peer(server, "a", former=("b",)).running() as peer, admin(server) as api:
-        consumer = peer.profile._consumers[1]
-        subscription = consumer._subscription
-        assert subscription is not None
+    """The broker stops answering at that moment: the checks go on, and succeed again when it is back."""
+    async with Peer(server, "a", former=("b",), flush_timeout=0.5).running() as peer, admin(server) as api:
+        (subscription,) = (sub for sub in peer.link.subscriptions if f".{route_token('b')}.deliver." in sub.subject)
         drain = subscription.drain
 
         async def stalled() -> None:

@@ -482,11 +482,11 @@ async def test_requests(server: NatsServer) -> None:
         answering.subscribe("ask", answer)
         answering.subscribe("mute", Inbox())
         await answering.flush(20)
-        assert (await asking.request_raw("ask", b"x", 5)).data == b"re: x"
+        assert (await asking.request("ask", b"x", 5)).data == b"re: x"
         with pytest.raises(NoResponders):
-            await asking.request_raw("nobody", b"x", 5)
+            await asking.request("nobody", b"x", 5)
         with pytest.raises(LinkTimeout):
-            await asking.request_raw("mute", b"x", 0.05)
+            await asking.request("mute", b"x", 0.05)
         await asyncio.gather(*tasks)
 
 

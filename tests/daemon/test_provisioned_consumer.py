@@ -1,4 +1,4 @@
-"""Consumers that an operator has made, and what strangers may try on the inboxes of the JetStream profile."""
+"""Consumers that an operator has made, and what untrusted peers may try on the inboxes of the JetStream profile."""
 
 from __future__ import annotations
 
@@ -7,14 +7,13 @@ from typing import Any
 
 import pytest
 
-from aghbus.daemon.jetstream.api import JetStreamApi
 from aghbus.daemon.jetstream.stream import STREAM
 from aghbus.daemon.nats.link import InboundMessage
-from aghbus.protocol.acks import ANSWER_TO, Ack, encode_ack, may_answer
+from aghbus.protocol.acks import ANSWER_TO, Ack, encode_ack, may_answer, parse_ack
 from aghbus.protocol.identifiers import route_token
 from aghbus.protocol.nats.names import durable_name, provisioned_delivery
 from aghbus.protocol.nats.permissions import Network, setup
-from tests.support.jetstream import CHANNEL, WORKSPACE, Peer, admin, row
+from tests.support.jetstream import CHANNEL, WORKSPACE, Operator, Peer, admin, row
 from tests.support.natsutil import NatsServer, wait_until
 
 NAME = durable_name(WORKSPACE, CHANNEL, route_token("b"))
@@ -27,7 +26,7 @@ async def server() -> AsyncIterator[NatsServer]:
         yield server
 
 
-async def provision(api: JetStreamApi, **changes: Any) -> None:
+async def provision(api: Operator, **changes: Any) -> None:
     """What `aghctl nats permissions` says to send, with changes to the consumer."""
     for step in setup(Network(WORKSPACE, (CHANNEL,), jetstream=True), ["b"]):
         payload = step.payload
@@ -36,7 +35,7 @@ async def provision(api: JetStreamApi, **changes: Any) -> None:
         await api.call(step.subject.removeprefix("$JS.API."), payload)
 
 
-async def config_of(api: JetStreamApi) -> dict[str, Any]:
+async def config_of(api: Operator) -> dict[str, Any]:
     config: dict[str, Any] = (await api.call(f"CONSUMER.INFO.{STREAM}.{NAME}"))["config"]
     return config
 
@@ -78,7 +77,7 @@ async def test_one_that_loses_messages_is_refused_until_it_is_right(
 async def test_a_daemon_goes_over_to_the_operators_consumer(server: NatsServer) -> None:
     async with (
         Peer(server, "a").running() as sender,
-        Peer(server, "b", check_every=3600).running() as receiver,
+        Peer(server, "b", check_interval=3600).running() as receiver,
         admin(server) as api,
     ):
         assert (await config_of(api))["deliver_subject"] != DELIVERY
@@ -97,37 +96,37 @@ async def test_a_daemon_goes_over_to_the_operators_consumer(server: NatsServer) 
         assert [sub.subject for sub in receiver.link.subscriptions if ".deliver." in sub.subject] == [DELIVERY]
 
 
-async def test_nobody_has_us_publish_where_he_likes(server: NatsServer) -> None:
-    """What looks like flow control is answered only where flow control is: an empty message would be an ack elsewhere."""
+async def test_flow_control_does_not_publish_to_foreign_subjects(server: NatsServer) -> None:
+    """Flow control is answered only on its own subjects: an empty message would be an ack elsewhere."""
     async with Peer(server, "b").running(), admin(server) as api:
         heard: list[InboundMessage] = []
-        victim = api._link.subscribe("victim.>", heard.append)
-        await api._link.flush(5)
+        victim = api.link.subscribe("victim.>", heard.append)
+        await api.link.flush(5)
         subject = (await config_of(api))["deliver_subject"]
         genuine = f"$JS.FC.{STREAM}.{NAME}.token"
-        flow = api._link.subscribe(genuine, heard.append)
-        await api._link.publish(subject, b"", {"Status": "100"}, "victim.reply")
-        await api._link.publish(subject, b"", {"Status": "100", "Nats-Consumer-Stalled": "victim.header"})
-        await api._link.publish(subject, b"", {"Status": "100", "Nats-Consumer-Stalled": genuine})
+        flow = api.link.subscribe(genuine, heard.append)
+        await api.link.publish(subject, b"", {"Status": "100"}, "victim.reply")
+        await api.link.publish(subject, b"", {"Status": "100", "Nats-Consumer-Stalled": "victim.header"})
+        await api.link.publish(subject, b"", {"Status": "100", "Nats-Consumer-Stalled": genuine})
         await wait_until(lambda: heard, 20, "the answer to flow control, which comes after the others")
         assert [message.subject for message in heard] == [genuine]
         await victim.unsubscribe()
         await flow.unsubscribe()
 
 
-async def test_receivers_are_told_another_inbox_than_the_streams(server: NatsServer) -> None:
-    """Who acknowledges cannot confirm in the stream's name: what he sends there is an acknowledgement or nothing."""
+async def test_receivers_acknowledge_on_another_inbox_than_the_stream(server: NatsServer) -> None:
+    """A receiver cannot confirm in the stream's name: what it sends there is a commit acknowledgement or nothing."""
     async with Peer(server, "a").running() as sender, Peer(server, "b").running() as receiver:
         await sender.profile.carrier.carry([row(1, "b")])
         await receiver.has(1)
         answer_to = receiver.messages[0].reply
         assert may_answer(answer_to)
         assert answer_to == (receiver.messages[0].headers or {})[ANSWER_TO]
-        raw = encode_ack(Ack("msg_1", "committed"))
+        ack = Ack("msg_1", "committed")
         await receiver.link.publish(answer_to, b'{"stream":"AGH_NETWORK_V0","seq":99}')
-        await receiver.link.publish(answer_to, raw)
-        await wait_until(lambda: sender.answers, 20, "the acknowledgement")
-        assert [message.data for message in sender.answers] == [raw]
+        await receiver.link.publish(answer_to, encode_ack(ack))
+        await wait_until(lambda: len(sender.answers) == 2, 20, "the acknowledgement")
+        assert [parse_ack(message.data) for message in sender.answers] == [None, ack]
         core: list[InboundMessage] = []
         listening = receiver.link.subscribe(f"agh.network.v0.{WORKSPACE}.{CHANNEL}.peer.*", core.append)
         await receiver.link.flush(5)

@@ -11,7 +11,6 @@ import nats
 import nats.errors
 import pytest
 
-from aghbus.daemon.jetstream.api import JetStreamApi
 from aghbus.daemon.jetstream.stream import STREAM
 from aghbus.protocol.identifiers import route_token, subject_for
 from aghbus.protocol.trust.keys import handle_of
@@ -19,7 +18,7 @@ from aghbus.protocol.trust.proof import EnvelopeSigner, sign, verify
 from aghbus.store.host.key_files import read_key
 from tests.support.daemons import Daemon, Home, HttpError, wait_for
 from tests.support.foreign import foreign_peer
-from tests.support.jetstream import admin
+from tests.support.jetstream import Operator, admin
 from tests.support.natsutil import NatsServer, wait_until
 
 QUICK = ("--retry-first", "100ms", "--retry-ceiling", "500ms")
@@ -302,13 +301,13 @@ async def test_a_stream_keeps_the_place_of_the_old_identity_until_it_retires(hom
             assert ops.get("/v1/status")["counters"].get("identity.conflicts", 0) == 0
 
 
-async def _consumers(api: JetStreamApi) -> set[str]:
+async def _consumers(api: Operator) -> set[str]:
     """Whose consumers there are, by their names."""
     names = (await api.call(f"CONSUMER.NAMES.{STREAM}"))["consumers"]
     return {name.split("_")[1] for name in names}
 
 
-async def _until_consumers(api: JetStreamApi, peers: set[str]) -> None:
+async def _until_consumers(api: Operator, peers: set[str]) -> None:
     tokens = {route_token(peer) for peer in peers}
     async with asyncio.timeout(40):
         while await _consumers(api) != tokens:  # noqa: ASYNC110 - the broker tells nobody

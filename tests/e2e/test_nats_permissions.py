@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 from aghbus.daemon.broker.directory import find_binary
-from aghbus.daemon.jetstream.api import JetStreamApi
 from aghbus.daemon.jetstream.stream import STREAM
 from aghbus.daemon.nats.link import InboundMessage
 from aghbus.daemon.nats.options import NatsOptions
@@ -17,6 +16,7 @@ from aghbus.protocol.identifiers import route_token
 from aghbus.protocol.nats.names import durable_name
 from tests.support.broker_users import Client, Decentralized, GuardedBroker, connected, threaded
 from tests.support.daemons import Daemon, Home, wait_for
+from tests.support.jetstream import Operator
 from tests.support.natsutil import NatsServer, wait_until
 
 pytestmark = pytest.mark.skipif(shutil.which("openssl") is None, reason="needs the openssl command")
@@ -191,7 +191,7 @@ async def test_no_consumer_of_ones_own_reads_anothers_messages(home: Home) -> No
             await intruder.link.publish(subject, b"{}")
             await intruder.refused("publish", subject)
         async with connected(broker.options("operator")) as operator:
-            api = JetStreamApi(operator.link, "operator")
+            api = Operator(operator.link)
             names = (await api.call(f"CONSUMER.NAMES.{STREAM}"))["consumers"]
             assert sorted(names) == sorted([OPS_CONSUMER, WORKER_CONSUMER])
 

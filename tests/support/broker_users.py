@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any
 
 import nkeys  # type: ignore[import-untyped] # the package has no types
 
-from aghbus.daemon.jetstream.api import JetStreamApi
 from aghbus.daemon.nats.events import LinkEvent, PermissionDenied
 from aghbus.daemon.nats.link import Link
 from aghbus.daemon.nats.options import NatsOptions
 from tests.support.daemons import Daemon, Home
+from tests.support.jetstream import Operator
 from tests.support.natsutil import NatsServer, wait_until
 
 if TYPE_CHECKING:
@@ -103,7 +103,7 @@ class GuardedBroker:
     async def set_up(self) -> None:
         """The operator's requests, as the command prints them."""
         async with connected(self.options("operator")) as client:
-            api = JetStreamApi(client.link, "operator")
+            api = Operator(client.link)
             for step in self.home.ctl_json("nats", "permissions", *self._options, "--format", "json")["setup"]:
                 await api.call(step["subject"].removeprefix("$JS.API."), step["payload"])
 

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import time
 from typing import TYPE_CHECKING, Any
 
 from aghbus.daemon.config.settings import JetStreamSettings
-from aghbus.daemon.jetstream.api import JetStreamApi
 from aghbus.daemon.jetstream.profile import JetStreamProfile
-from aghbus.daemon.nats.link import InboundMessage, Link
+from aghbus.daemon.nats.link import InboundMessage, JetStreamError, Link
 from aghbus.daemon.nats.options import NatsOptions
 from aghbus.protocol.identifiers import subject_for
+from aghbus.protocol.nats.names import inbox
 from aghbus.store.tables.outbox import Outgoing
 from tests.support.natsutil import NatsServer, wait_until
 
@@ -54,20 +55,27 @@ class Peer:
         self.answers: list[InboundMessage] = []
         self.problems: dict[str, str] = {}
         self.history: list[str] = []
-        self.link = Link(resolve, name=name, on_down=lambda _link, _why: self.profile.link_down())
+        self.link = Link(
+            resolve,
+            name=name,
+            inbox_prefix=inbox(name, "api"),
+            on_down=lambda _link, _why: self.profile.link_down(),
+        )
+        ack_root = f"{inbox(name, 'ack')}.{id(self):x}"
+        self.link.subscribe(f"{ack_root}.*", self.answers.append)
         self.profile = JetStreamProfile(
             self.link,
             **{
                 "us": name,
                 "instance": f"{id(self):x}",
+                "ack_root": ack_root,
                 "channels": ((WORKSPACE, CHANNEL),),
                 "observe": False,
                 "settings": self.settings,
                 "offer": self._offered,
-                "answered": self.answers.append,
                 "on_problem": self._problem,
                 "on_solved": lambda key: self.problems.pop(key, None),
-                "check_every": 0.2,
+                "check_interval": 0.2,
                 **more,
             },
         )
@@ -114,9 +122,24 @@ class Peer:
         await wait_until(lambda: len(self.messages) >= count, timeout, f"{count} messages, there are {self.texts}")
 
 
+class Operator:
+    """JetStream's API in its own terms, over a link."""
+
+    def __init__(self, link: Link) -> None:
+        self.link = link
+
+    async def call(self, what: str, request: dict[str, Any] | None = None) -> dict[str, Any]:
+        """The JSON answer to `$JS.API.<what>`. Raises JetStreamError."""
+        reply = await self.link.request(f"$JS.API.{what}", json.dumps(request).encode() if request else b"", 20)
+        answer: dict[str, Any] = json.loads(reply.data)
+        if error := answer.get("error"):
+            raise JetStreamError(error["err_code"], error["description"])
+        return answer
+
+
 @contextlib.asynccontextmanager
-async def admin(server: NatsServer) -> AsyncIterator[JetStreamApi]:
-    """An operator: the JetStream API on a link of its own."""
+async def admin(server: NatsServer) -> AsyncIterator[Operator]:
+    """An operator on a link of its own."""
 
     async def resolve() -> NatsOptions:
         return NatsOptions(servers=(server.url,))
@@ -124,9 +147,7 @@ async def admin(server: NatsServer) -> AsyncIterator[JetStreamApi]:
     link = Link(resolve, name="admin")
     link.start()
     assert await link.wait_up(15)
-    api = JetStreamApi(link, "admin")
-    await link.flush(20)
     try:
-        yield api
+        yield Operator(link)
     finally:
         await link.close(1)

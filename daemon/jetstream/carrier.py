@@ -1,0 +1,216 @@
+"""From the outbox into the stream: each message published with its id and confirmed by the stream, many in flight at a time.
+
+A message counts as published when the stream has confirmed it. A message that the stream refuses for now stays in the outbox. A
+stream that refuses gets one message at a time, at growing intervals, because each publish also reaches the peers of core NATS.
+"""
+
+import asyncio
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Sequence
+from typing import Final
+
+from aghbus.daemon.base.failpoints import failpoint
+from aghbus.daemon.jetstream.stream import STREAM
+from aghbus.daemon.nats.frames import header_size
+from aghbus.daemon.nats.jetstream import JetStreamContext, PubAck, translate_error
+from aghbus.daemon.nats.link import BadPublish, JetStreamError, Link, PayloadTooLarge
+from aghbus.daemon.nats.transport import Carried
+from aghbus.protocol.acks import ANSWER_TO
+from aghbus.protocol.base.backoff import Backoff
+from aghbus.protocol.identifiers import channel_of_subject
+from aghbus.protocol.nats.names import durable_name
+from aghbus.store.tables.outbox import Outgoing
+
+_OPEN_WAIT: Final = 5.0  # seconds for the stream to be there, before a batch goes back to the outbox
+_CONFIRM_WAIT: Final = 10.0  # seconds without a single confirmation, before the rest goes back
+_FIRST_PAUSE: Final = 0.5  # seconds before a stream that refused gets the next message; doubled each time
+_LONGEST_PAUSE: Final = 5.0  # seconds, so that it goes on soon after there is room
+_NEVER: Final = 86_400.0  # seconds for one confirmation: the whole batch is waited for
+_CLOCK_MARGIN: Final = 60  # seconds that the stream keeps a message after it is stale by our clock
+_MAX_SEQUENCES: Final = 65_536  # messages whose stream sequence is known
+
+_NOT_THIS_STREAM: Final = 10060
+_MESSAGE_TOO_LARGE: Final = 10054
+
+
+class JetStreamCarrier:
+    """A Carrier: many publishes of the client library at a time."""
+
+    def __init__(
+        self,
+        link: Link,
+        *,
+        ack_root: str,
+        window: int,
+        seconds: Callable[[], int],
+        on_refused: Callable[[JetStreamError], None],
+        on_accepted: Callable[[], None],
+    ) -> None:
+        """Receivers acknowledge below `ack_root`. At most `window` messages are unconfirmed; `seconds` is Unix time.
+
+        `on_refused` is called with the reason when the stream did not take something, `on_accepted` when it did after that.
+        """
+        self._link = link
+        self._ack_root = ack_root
+        self._window = window
+        self._seconds = seconds
+        self._on_refused = on_refused
+        self._on_accepted = on_accepted
+        self._open = asyncio.Event()
+        self._has_ttl = False
+        self._pause = 0.0
+        self._backoff = Backoff(_FIRST_PAUSE, _LONGEST_PAUSE)
+        self._unconfirmed: set[asyncio.Task[PubAck]] = set()
+        self._sequences: OrderedDict[int, int] = OrderedDict()  # outbox sequence to stream sequence
+
+    @property
+    def unconfirmed(self) -> int:
+        """Messages published and not yet confirmed."""
+        return len(self._unconfirmed)
+
+    # the stream, as the profile sees it
+
+    def open(self, *, has_ttl: bool) -> None:
+        """The stream is there; `has_ttl` when its messages may have a time to live."""
+        self._has_ttl = has_ttl
+        self._open.set()
+
+    def shut(self, *, forget: bool) -> None:
+        """The stream is not there; with `forget`, its messages are gone too, and the unconfirmed ones stay in the outbox."""
+        self._open.clear()
+        if forget:
+            self._sequences.clear()
+            for confirmation in self._unconfirmed:
+                confirmation.cancel()
+
+    # carrying
+
+    async def carry(self, rows: Sequence[Outgoing]) -> Carried:
+        """`rows` in order. Raises LinkError when the link is lost on the way."""
+        carried = Carried([], [])
+        if not await self._is_open():
+            return carried
+        waiting = list(rows)
+        if self._pause:
+            await asyncio.sleep(self._pause)
+            await self._send(carried, waiting[:1])
+            del waiting[:1]
+        while waiting and not self._pause:
+            await self._send(carried, waiting[: self._window])
+            del waiting[: self._window]
+        return carried
+
+    async def _is_open(self) -> bool:
+        try:
+            async with asyncio.timeout(_OPEN_WAIT):
+                await self._open.wait()
+        except TimeoutError:
+            return False
+        return True
+
+    async def _send(self, carried: Carried, rows: Sequence[Outgoing]) -> None:
+        refused = await self._link.jetstream(lambda js: self._publish_all(js, carried, rows))
+        if refused is not None:
+            self._pause = self._backoff.next()
+            self._on_refused(refused)
+        elif self._pause and carried.published:
+            self._pause = 0.0
+            self._backoff.reset()
+            self._on_accepted()
+
+    async def _publish_all(
+        self, js: JetStreamContext, carried: Carried, rows: Sequence[Outgoing]
+    ) -> JetStreamError | None:
+        """Publish `rows` and wait for their confirmations. Returns why the stream refused one of them for now."""
+        confirmations: dict[asyncio.Task[PubAck], Outgoing] = {}
+        floors: dict[str, int] = {}
+        try:
+            for row in rows:
+                size = len(row.raw)
+                if size > self._link.max_payload:
+                    carried.impossible.append((row.seq, str(PayloadTooLarge(size, self._link.max_payload))))
+                    continue
+                headers = await self._headers(js, row, floors)
+                if size + header_size(headers) > self._link.max_payload:  # the library counts no headers
+                    headers = {}  # it can do without
+                publishing = js.publish(row.subject, row.raw, _NEVER, headers=headers or None)
+                confirmations[asyncio.create_task(publishing)] = row
+            self._unconfirmed |= confirmations.keys()
+            await asyncio.sleep(0)  # each task publishes in its first step, in order
+            failpoint("publish.handed")
+            silent = await _until_done(confirmations)
+            refused = [self._conclude(carried, row, confirmation) for confirmation, row in confirmations.items()]
+            return next((error for error in refused if error is not None), silent)
+        finally:
+            self._unconfirmed -= confirmations.keys()
+            for confirmation in confirmations:
+                if not confirmation.cancel() and not confirmation.cancelled():
+                    confirmation.exception()  # or asyncio reports that nobody looked at it
+
+    def _conclude(self, carried: Carried, row: Outgoing, confirmation: asyncio.Task[PubAck]) -> JetStreamError | None:
+        """Note the outcome of one message in `carried`. Returns the error after which it is tried again."""
+        if not confirmation.done() or confirmation.cancelled():
+            return None
+        failure = confirmation.exception()
+        if failure is None:
+            self._sequences[row.seq] = confirmation.result().seq
+            if len(self._sequences) > _MAX_SEQUENCES:
+                self._sequences.popitem(last=False)
+            carried.published.append(row.seq)
+            return None
+        error = translate_error(failure)
+        match error:
+            case JetStreamError(code=code) if code == _NOT_THIS_STREAM:
+                carried.published.append(row.seq)
+            case JetStreamError(code=code) if code == _MESSAGE_TOO_LARGE:
+                carried.impossible.append((row.seq, f"refused by the stream {STREAM}: {error}"))
+            case BadPublish():
+                carried.impossible.append((row.seq, str(error)))
+            case JetStreamError():
+                return error
+            case _:
+                raise error
+        return None
+
+    async def _headers(self, js: JetStreamContext, row: Outgoing, floors: dict[str, int]) -> dict[str, str]:
+        headers: dict[str, str] = {}
+        if row.recipient is not None:
+            headers[ANSWER_TO] = f"{self._ack_root}.{row.seq}"
+        sequence = self._sequences.get(row.seq) if row.attempts else None
+        if sequence is None:
+            # None of the three can hold a space but the last one, so that the join is unambiguous.
+            headers["Nats-Msg-Id"] = f"{row.workspace_id} {row.sender} {row.message_id}"
+        elif sequence > await self._floor(js, row, floors):
+            headers["Nats-Expected-Stream"] = "-"  # the stream refuses this copy; peers of core NATS get it
+        if self._has_ttl:
+            headers["Nats-TTL"] = str(max(1, row.expires_at - self._seconds() + _CLOCK_MARGIN))
+        return headers
+
+    async def _floor(self, js: JetStreamContext, row: Outgoing, floors: dict[str, int]) -> int:
+        """The stream sequence up to which the receiver's consumer has settled everything; -1 without a consumer.
+
+        The stream still keeps a message after it for its receiver: another copy would only take room. A message up to it was
+        settled without an answer to us, or stored before there was that consumer: it is stored once more, without the id that
+        the stream would recognize. `floors` caches the answers during one batch.
+        """
+        workspace_id, channel = channel_of_subject(row.subject) or ("", "")
+        name = durable_name(workspace_id, channel, row.subject.rpartition(".")[2])
+        if name not in floors:
+            try:
+                floors[name] = (await js.consumer_info(STREAM, name)).ack_floor.stream_seq
+            except Exception as error:
+                failed = translate_error(error)
+                if not isinstance(failed, JetStreamError):
+                    raise failed from None
+                floors[name] = -1
+        return floors[name]
+
+
+async def _until_done(confirmations: Iterable[asyncio.Task[PubAck]]) -> JetStreamError | None:
+    """Wait for all of them, as long as some come. Returns an error when none has come for long."""
+    waiting = set(confirmations)
+    while waiting:
+        done, waiting = await asyncio.wait(waiting, timeout=_CONFIRM_WAIT)
+        if not done:
+            return JetStreamError(0, f"the stream has confirmed nothing for {_CONFIRM_WAIT:g} s")
+    return None
