@@ -1,10 +1,11 @@
-"""Commit acknowledgements: a convenience on NATS request-reply (spec section 7), never part of an envelope.
+"""Commit acknowledgements: an extension on top of NATS request-reply (spec section 7), never part of an envelope.
 
-A sender may put a reply subject on a directed publish; a daemon of this project that has committed the envelope answers there
-with a few bytes. What is not such an answer (a stream's acknowledgement, say) is skipped. docs/adr/0005 says why.
+A sender may put a reply subject on a directed publish. A daemon of this project answers there once it has committed the
+envelope. Other messages on that subject, such as a stream's acknowledgements, are ignored. See docs/adr/0005.
 
-A peer with a key signs its answers as it signs envelopes, names both ends in them, and is believed only so: otherwise whoever
-follows a peer's subject could end a work between two verified peers. Without `protocol` an answer is never taken for an envelope.
+A peer with a key signs its answers like its envelopes and names both peers in them; unsigned answers in its name are
+ignored. Otherwise any subscriber of a peer's subject could end a work between two verified peers. An answer has no
+`protocol` field, so it cannot be mistaken for an envelope.
 """
 
 import re
@@ -17,13 +18,13 @@ from aghbus.protocol.trust.proof import verify
 from aghbus.protocol.trust.trust import Signer
 
 ANSWER_TO: Final = "Aghbus-Answer-To"
-"""Header that names the reply subject again, on a repeated publish: a stream in between keeps headers, but not replies."""
+"""Header that repeats the reply subject on a publish to a stream: streams keep headers but not reply subjects."""
 
 MAX_REPLY_CHARS: Final = 256  # ours
 MAX_ANSWER_BYTES: Final = 4096
-"""Ours: an answer has a few hundred bytes. To check the signature of a megabyte can take a second."""
+"""Our own limit: an answer has a few hundred bytes, and checking the signature of a megabyte can take a second."""
 
-# The inboxes for it (nats_names.py) are the only subjects that are answered: a stranger's reply subject must not aim elsewhere.
+# Answers go only to inboxes for acknowledgements (protocol/nats/names.py): an untrusted peer cannot direct them elsewhere.
 _ANSWERED: Final = re.compile(r"_INBOX\.[0-9a-f]{32}\.ack(?:\.[!-)+\-/-=?-~]+)+")
 
 
@@ -44,14 +45,15 @@ def encode_ack(ack: Ack) -> bytes:
 
 
 def encode_signed_ack(ack: Ack, *, sender: str, to: str, signer: Signer) -> bytes:
-    """The bytes of an answer of the handle `sender`, whose signer this is, to the peer `to`."""
+    """The bytes of an answer from the handle `sender` to the peer `to`, signed by `signer`."""
     return msgspec.json.encode(signer({**msgspec.to_builtins(ack), "from": sender, "to": to}))
 
 
 def is_answer_of(raw: bytes, *, recipient: str, sender: str) -> bool:
-    """Whether `raw`, an answer to what `sender` has sent to `recipient`, may come from that recipient.
+    """Whether `raw`, an answer to a message from `sender` to `recipient`, can come from that recipient.
 
-    A handle must have signed it, for this sender. A peer without a key cannot show it: its answers are taken as its messages are.
+    A verified handle must have signed it for this sender. A peer without a key cannot prove it: its answers are accepted
+    like its messages.
     """
     if "@" not in recipient:
         return True
@@ -62,7 +64,7 @@ def is_answer_of(raw: bytes, *, recipient: str, sender: str) -> bool:
 
 
 def parse_ack(raw: bytes) -> Ack | None:
-    """The answer in `raw`; None for anything else that came to a reply subject."""
+    """The answer in `raw`; None for any other message on a reply subject."""
     try:
         return _decode(raw)
     except (msgspec.DecodeError, RecursionError, ValueError):

@@ -1,7 +1,8 @@
-"""The six bodies and the Peer Card: typed form and the rules of each (seed 002 and spec section 2).
+"""The bodies of the six kinds and the Peer Card: types and validation (seed 002, spec section 2).
 
-Every `parse_*` takes the raw JSON of an envelope's `body` and raises Malformed (or VerificationFailed for a digest)
-naming the field. Unknown fields are ignored; null means absent for optional ones.
+Every `parse_*` takes the raw JSON of an envelope's `body` and the envelope's `from`. It raises Malformed (or
+VerificationFailed for a digest) with the name of the field. Unknown fields are ignored; null in an optional field means
+absent.
 """
 
 from collections.abc import Callable, Sequence
@@ -24,14 +25,12 @@ CARD_LISTS: Final = ("profiles_supported", "capabilities", "artifacts_supported"
 
 _T = TypeVar("_T")
 _NULL: Final = Raw(b"null")
-_USUAL_BYTES: Final = (
-    2_048  # ours, of a card that is remembered as read: the same comes with each greet and each answer
-)
-_USUAL_CARDS: Final = 1_024  # ours
+_CACHED_CARD_BYTES: Final = 2_048  # ours, largest card that is cached: a peer sends the same card again and again
+_CACHED_CARDS: Final = 1_024  # ours
 
 
 class PeerCard(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
-    """Who a peer is and what it can do. Lists are trimmed, without blanks; `ext` holds e.g. the capabilities brief."""
+    """Identity and abilities of a peer. List entries are trimmed and not blank; `ext` holds e.g. the capabilities brief."""
 
     peer_id: str
     display_name: str | None = None
@@ -54,7 +53,7 @@ class PeerCard(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
 
 
 class Greet(msgspec.Struct, frozen=True):
-    """A peer announces itself. `card` is the typed card, `summary` may be absent."""
+    """An announcement of a peer: its card and an optional summary."""
 
     card: PeerCard
     summary: str | None = None
@@ -77,7 +76,7 @@ class Say(msgspec.Struct, frozen=True):
 
 
 class Capability(msgspec.Struct, frozen=True):
-    """One capability document, as received, its digest checked."""
+    """One capability document as received; its digest has been checked."""
 
     id: str
     digest: str
@@ -157,7 +156,7 @@ def _decoder(wire: type[_T], field: str = "body") -> Callable[[Raw | bytes], _T]
         try:
             return strict.decode(raw)
         except msgspec.ValidationError:
-            # Of duplicate keys the last wins (spec section 1); the strict pass stumbles over an earlier one.
+            # Of duplicate keys the last wins (spec section 1), but the strict decoder also rejects an invalid earlier one.
             try:
                 return strict.decode(msgspec.json.encode(msgspec.json.decode(raw)))
             except msgspec.ValidationError as error:
@@ -219,7 +218,7 @@ def parse_capability(raw: Raw, sender: str) -> Capability:
 
 
 def parse_receipt(raw: Raw, sender: str) -> Receipt:
-    """A receipt body: status, and a reason code exactly where the status asks for one."""
+    """A receipt body: a status, and a reason code if the status requires one."""
     wire = _decode_receipt(raw)
     if not is_message_id(wire.for_id):
         raise Malformed("is not an envelope id", "body.for_id")
@@ -236,7 +235,7 @@ def parse_receipt(raw: Raw, sender: str) -> Receipt:
 
 
 def parse_trace(raw: Raw, sender: str) -> Trace:
-    """A trace body. `submitted` is a valid value here; the lifecycle refuses it as an update."""
+    """A trace body. `submitted` is a valid value here; the lifecycle rejects it as an update."""
     wire = _decode_trace(raw)
     if wire.state not in TRACE_STATES:
         raise Malformed("is none of the six states", "body.state")
@@ -256,7 +255,7 @@ BODY_PARSERS: Final[dict[str, Callable[[Raw, str], Body]]] = {
 
 def _card(raw: Raw, sender: str) -> PeerCard:
     data = bytes(raw)
-    return _usual_card(data, sender) if len(data) <= _USUAL_BYTES else _read_card(data, sender)
+    return _cached_card(data, sender) if len(data) <= _CACHED_CARD_BYTES else _read_card(data, sender)
 
 
 def _read_card(raw: bytes, sender: str) -> PeerCard:
@@ -272,9 +271,7 @@ def _read_card(raw: bytes, sender: str) -> PeerCard:
     return PeerCard(peer_id=wire.peer_id, display_name=display_name or None, ext=wire.ext, **lists)
 
 
-_usual_card: Final = lru_cache(_USUAL_CARDS)(
-    _read_card
-)  # nobody changes one: whoever wants another `ext` makes another card
+_cached_card: Final = lru_cache(_CACHED_CARDS)(_read_card)  # cards are immutable values
 
 
 def _entries(values: Sequence[str], field: str) -> tuple[str, ...]:
@@ -295,6 +292,6 @@ def _bounded(values: list[Raw] | None, field: str) -> tuple[Raw, ...]:
 
 
 def _malformed(error: msgspec.ValidationError, field: str) -> Malformed:
-    """The decoder's message says type and JSON path (`… - at `$.text``), never a value of the peer."""
+    """From the decoder's message, which has type and JSON path (`… - at `$.text``), but no value sent by the peer."""
     rule, _, path = str(error).partition(" - at `$")
     return Malformed(rule[0].lower() + rule[1:], field + path.rstrip("`"))

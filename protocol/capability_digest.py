@@ -13,7 +13,7 @@ REQUIRED_TEXTS: Final = ("id", "summary", "outcome")
 LISTS: Final = ("context_needed", "artifacts_expected", "execution_outline", "constraints", "examples")
 FIELDS: Final = (*REQUIRED_TEXTS, "version", *LISTS, "requirements")  # the order of the document
 
-# Go's encoder: short forms, HTML-sensitive characters and the two line separators escaped, the rest raw UTF-8.
+# As Go's encoding/json: short escapes, HTML-sensitive characters and U+2028/U+2029 are escaped, the rest is raw UTF-8.
 _ESCAPES: Final = {
     **{chr(code): f"\\u{code:04x}" for code in range(0x20)},
     '"': '\\"',
@@ -33,7 +33,7 @@ _NEEDS_ESCAPE: Final = re.compile('[\x00-\x1f"\\\\<>&\u2028\u2029]')
 
 
 def normalize_capability(record: Mapping[str, Any]) -> dict[str, str | list[str]]:
-    """The fields that take part in the digest, trimmed, in document order; empty `version` and lists left out.
+    """The fields that the digest covers, trimmed and in document order, without an empty `version` or empty lists.
 
     `record` is a capability record as on the wire; other keys are ignored. Raises Malformed for a wrong type or a blank
     required text, VerificationFailed for blank or repeated `requirements` (seed 002, capability body).

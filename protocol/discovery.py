@@ -1,4 +1,4 @@
-"""Whois matching, brief and rich discovery (spec section 2)."""
+"""Matching of whois requests, and the brief and rich capability lists (spec section 2)."""
 
 from collections.abc import Sequence
 from typing import Any, Final
@@ -43,7 +43,7 @@ def matches(query: str, card: PeerCard) -> bool:
 
 
 def should_answer(query: str, to: str | None, card: PeerCard) -> bool:
-    """A directed request is answered whatever it asks for; a broadcast one by the peers that match."""
+    """Whether we answer: always for a directed request, if `query` matches `card` for a broadcast."""
     return to is not None or matches(query, card)
 
 
@@ -57,7 +57,7 @@ def build_card(
     artifacts: Sequence[str] = ("capability",),
     trust_modes: Sequence[str] = ("unverified",),
 ) -> PeerCard:
-    """Our own card: with a catalog its ids and the brief in the same order, then the bare claims of `capabilities`."""
+    """Our own card: the ids and brief of `catalog` in its order, then the ids in `capabilities` that are not in the catalog."""
     records = tuple(catalog)
     known = {record.id for record in records}
     bare = tuple(name for name in dict.fromkeys(capabilities) if name not in known)
@@ -73,16 +73,16 @@ def build_card(
 
 
 def wants_catalog(ext: dict[str, Any]) -> bool:
-    """True when a whois request asks for full capability records; unknown values of the list are ignored."""
+    """Whether a whois request asks for full capability records; unknown entries of the list are ignored."""
     include = ext.get(INCLUDE_KEY)
     return isinstance(include, list) and CATALOG in include
 
 
 def rich_response(card: PeerCard, catalog: Sequence[Record], ext: dict[str, Any]) -> tuple[PeerCard, dict[str, Any]]:
-    """The card and the envelope's `ext` for the answer to a request with `ext`.
+    """The card and the envelope's `ext` of the response to a request with `ext`.
 
-    Without the include the catalog key never appears. With a filter both the records and the card's brief are filtered;
-    unknown ids give an empty list.
+    Without `agh.include` the response has no catalog. With `agh.capability_ids` both the records and the card's brief are
+    filtered; unknown ids give an empty list.
     """
     if not wants_catalog(ext):
         return card, {}

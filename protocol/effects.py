@@ -1,10 +1,10 @@
-"""What the shell has to do about an envelope: the sum type that `receiving` and `sending` decide and nobody else invents.
+"""Effects: the decisions of `protocol.receive` and `protocol.send`, as values for the daemon to carry out.
 
-Effects that change the store (Remember, Store, Bind, Open, Advance, Queue, Requeue) are carried out in one transaction;
-the rest (Deliver, Discovered, AnswerWhois, …) once it is committed. `Conflict` comes alone; `Quarantine` and `Ignore` come
-first and may be followed by the answer to the sender (Requeue, Queue), and by nothing else.
+Effects that change the store (Remember, Store, Bind, Open, Advance, Queue, Requeue) are applied in one transaction; the
+others (Deliver, Discovered, AnswerWhois, …) after its commit. `Conflict` is always the only effect. `Quarantine` and `Ignore`
+come first and can only be followed by an answer to the sender (Requeue, Queue).
 
-None of them has subclasses: where every message passes, `type(effect) is Store` asks in a fifth of the time of `isinstance`.
+No effect has subclasses, so hot paths may compare `type(effect) is Store`, in a fifth of the time of `isinstance`.
 """
 
 from typing import Literal
@@ -21,21 +21,21 @@ Direction = Literal["in", "out", "observed"]
 
 
 class Ignore(msgspec.Struct, frozen=True):
-    """Nothing at all; counted under `why` (`own`, `private_room`, `duplicate`)."""
+    """Drop the envelope and count it under `why` (`own`, `private_room`, `discovery_of_others`, `duplicate`)."""
 
     why: str
 
 
 class Conflict(msgspec.Struct, frozen=True):
-    """Another daemon uses our peer id: report it loudly (spec section 5 step 7)."""
+    """Another daemon uses our peer id: report a problem (spec section 5 step 7)."""
 
     envelope: Envelope
 
 
 class Quarantine(msgspec.Struct, frozen=True):
-    """Refused in steps 1 to 7: kept in the bounded quarantine with its reason, touches nothing else.
+    """Keep an envelope that steps 1 to 7 refused in the bounded quarantine, with its reason; change nothing else.
 
-    `trust` is how far the sender was believed when it was refused after that was known, by local policy or routing.
+    `trust` is the result of verification if local policy or routing refused the envelope after it.
     """
 
     reason: str
@@ -44,13 +44,13 @@ class Quarantine(msgspec.Struct, frozen=True):
 
 
 class Remember(msgspec.Struct, frozen=True):
-    """The id came this far: never process it again before `until` (Unix seconds)."""
+    """Record the id for deduplication until `until` (Unix seconds)."""
 
     until: int
 
 
 class Store(msgspec.Struct, frozen=True):
-    """Keep the envelope, with the verdict of the lifecycle (None where no work is concerned)."""
+    """Store the envelope and the lifecycle's verdict (None without a work); `pair` are the peers of its direct room."""
 
     direction: Direction
     trust: Trust
@@ -59,28 +59,28 @@ class Store(msgspec.Struct, frozen=True):
 
 
 class Bind(msgspec.Struct, frozen=True):
-    """The direct room's binding is new or changed."""
+    """Store a new or changed binding of a direct room."""
 
     binding: Binding
 
 
 class Open(msgspec.Struct, frozen=True):
-    """A new work."""
+    """Create a work."""
 
     work: WorkView
 
 
 class Advance(msgspec.Struct, frozen=True):
-    """An applied envelope: `before` and `after` are our copy of the work; one row of its history."""
+    """Update our copy of a work from `before` to `after`, and add a row to its history."""
 
     before: WorkView
     after: WorkView
 
 
 class Queue(msgspec.Struct, frozen=True):
-    """An envelope of our own that must go out: into the outbox in the same transaction, already applied to our copy.
+    """Put an envelope of our own into the outbox in the same transaction, with the effects of sending it.
 
-    `automatic` ones spend the budget of automatic receipts of the peer that they answer, which is the envelope's `to`.
+    If `automatic`, it counts against the rate limit of automatic receipts to the envelope's `to`.
     """
 
     envelope: Envelope
@@ -89,18 +89,18 @@ class Queue(msgspec.Struct, frozen=True):
 
 
 class Requeue(msgspec.Struct, frozen=True):
-    """Send the terminal trace or receipt of a work again, same bytes, before the refusal (spec section 5)."""
+    """Publish the terminal trace or receipt of a work again, with the same bytes, before the refusal (spec section 5)."""
 
     workspace_id: str
     message_id: str
 
 
 class Deliver(msgspec.Struct, frozen=True):
-    """Put it into the agent's inbox."""
+    """Put the envelope into the agent's inbox."""
 
 
 class Discovered(msgspec.Struct, frozen=True):
-    """A greet or a whois response: refresh presence; `answer_to` is the request's id for a response."""
+    """Refresh presence from a greet or a whois response; `answer_to` is the id of the response's request."""
 
     card: PeerCard
     trust: Trust
@@ -108,7 +108,7 @@ class Discovered(msgspec.Struct, frozen=True):
 
 
 class AnswerWhois(msgspec.Struct, frozen=True):
-    """Somebody asks us or everybody: respond if `discovery.should_answer` says that our card matches."""
+    """Answer a whois request if `discovery.should_answer` says so."""
 
     request: Envelope
 

@@ -1,7 +1,7 @@
-"""The envelope: parsed once into typed form with the raw bytes kept, and built for sending (spec section 1).
+"""The envelope and its parser (spec section 1). An envelope is parsed once; its raw bytes are kept.
 
-`parse` runs steps 1, 2, 4 and 5 of spec section 5 around step 3, in that order: each failure is one ProtocolError
-with its reason code and the field at fault.
+`parse` runs steps 1 to 5 of spec section 5 in order. A failure is a ProtocolError with its reason code and the field at
+fault.
 """
 
 import json
@@ -34,7 +34,7 @@ OPENING_KINDS: Final = frozenset({"say", "capability"})  # may open a work
 class Envelope(msgspec.Struct, frozen=True):
     """One valid envelope. `sender` and `to` are the wire's `from` and `to`; `container` is thread_id or direct_id.
 
-    `raw` is the message exactly as received or as it will be published: unknown fields live on there.
+    `raw` is the message exactly as received, or as it will be published; it keeps unknown fields.
     """
 
     raw: bytes
@@ -97,8 +97,8 @@ class _Wire(msgspec.Struct):
     interaction_id: Raw | UnsetType = UNSET
 
 
-_right_routes: set[tuple[str, str, str, str | None]] = set()
-_REMEMBERED: Final = 4_096  # of those, ours: only what was found right is kept, which is short
+_valid_routes: set[tuple[str, str, str, str | None]] = set()
+_MAX_ROUTES: Final = 4_096  # ours; only valid routes are cached, and they are short
 _decode_wire: Final = msgspec.json.Decoder(_Wire).decode
 _decode_any: Final = msgspec.json.Decoder().decode
 _BACKSLASH: Final = ord("\\")
@@ -127,7 +127,7 @@ def parse(raw: bytes, now: int) -> Envelope:
     body = BODY_PARSERS[kind](wire.body, wire.sender)
     if kind == "whois" and wire.reply_to is None and getattr(body, "type", "") == "response":
         raise Malformed("is required on a whois response", "reply_to")
-    # Not all by name: more than fifteen names would be passed in a dictionary, which takes as long as half of the checks.
+    # The first arguments are positional: CPython passes more than fifteen keywords in a dict, which is far slower.
     return Envelope(
         raw,
         wire.id,
@@ -163,7 +163,7 @@ def decode_document(raw: bytes) -> dict[str, Any]:
 
 
 def _decode(raw: bytes) -> tuple[_Wire, dict[str, Any]]:
-    """The typed members, and all of them: a number that no reader can hold would fail later, wherever it stands."""
+    """The typed members, and the whole document: a number out of range in an unknown field must fail here, not later."""
     _check_bytes(raw)
     try:
         wire, document = _decode_wire(raw), _decode_any(raw)
@@ -177,7 +177,7 @@ def _decode(raw: bytes) -> tuple[_Wire, dict[str, Any]]:
 
 
 def _decode_slowly(raw: bytes) -> tuple[_Wire, dict[str, Any]]:
-    """For what the strict pass refused: the exact rule that fails, or a duplicate key whose last value is right."""
+    """After the strict decoder failed: finds the rule that is broken, or accepts a duplicate key whose last value is valid."""
     document = decode_document(raw)
     if "interaction_id" in document:
         raise LegacyFieldRejected("is no longer part of the protocol", "interaction_id")
@@ -199,7 +199,7 @@ def _check_bytes(raw: bytes) -> None:
             raw.decode()
         except UnicodeDecodeError as error:
             raise Illegible(f"is not UTF-8 at byte {error.start}") from None
-    # To look for a byte is far quicker than to search or to count, and by its number ten times as quick as by a string of one.
+    # `in` with an integer is far quicker than a search, a count, or `in` with a bytes object of length one.
     if _BACKSLASH in raw and _SURROGATE_ESCAPE.search(raw):
         _check_surrogates(raw)
     if raw.count(b"{") + (raw.count(b"[") if _BRACKET in raw else 0) > MAX_DEPTH:
@@ -207,7 +207,7 @@ def _check_bytes(raw: bytes) -> None:
 
 
 def _check_surrogates(raw: bytes) -> None:
-    """The decoder refuses lone surrogates too, but only by an accident of its reader; the rule is ours (section 1)."""
+    """Raises Illegible for lone surrogates (spec section 1), independent of how the decoder treats them."""
     try:
         json.dumps(json.loads(raw), ensure_ascii=False).encode()
     except UnicodeEncodeError:
@@ -216,7 +216,7 @@ def _check_surrogates(raw: bytes) -> None:
         return  # not JSON at all: the decoder says so with a position
 
 
-# A string without an end is consumed too: looking for its end again from every quote inside would be quadratic.
+# An unterminated string is consumed too: a new search for its end from every quote inside it would be quadratic.
 _STRUCTURE: Final = re.compile(rb'"(?:[^"\\]|\\.)*+(?:"|\\?\Z)|[\[{]|[\]}]', re.DOTALL)
 
 
@@ -249,9 +249,9 @@ def _check_header(wire: _Wire) -> str:
 
 
 def _check_route(wire: _Wire) -> None:
-    """Where from and where to: most messages come from few peers, on few channels, so that answers are remembered."""
+    """Validates workspace, channel, sender and receiver. Valid routes are cached: most messages share few of them."""
     route = (wire.workspace_id, wire.channel, wire.sender, wire.to)
-    if route in _right_routes:
+    if route in _valid_routes:
         return
     workspace_id, channel, sender, to = route
     if not is_workspace_id(workspace_id):
@@ -262,9 +262,9 @@ def _check_route(wire: _Wire) -> None:
         raise Malformed("is not a peer id", "from")
     if to is not None and not is_peer(to):
         raise Malformed("is not a peer id", "to")
-    if len(_right_routes) >= _REMEMBERED:
-        _right_routes.clear()
-    _right_routes.add(route)
+    if len(_valid_routes) >= _MAX_ROUTES:
+        _valid_routes.clear()
+    _valid_routes.add(route)
 
 
 def _check_correlation(wire: _Wire) -> None:

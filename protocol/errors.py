@@ -1,9 +1,9 @@
-"""Two families of errors, by whose fault it is.
+"""Two families of errors: a peer's fault, or our own caller's.
 
 AghbusError
 ├── ProtocolError           a peer's envelope breaks a rule; carries the wire's reason code
 │   ├── Malformed           ├── LegacyFieldRejected   ├── UnsupportedKind   ├── UnsupportedProfile
-│   │   └── Illegible (nothing of it can be read)
+│   │   └── Illegible (cannot be decoded at all)
 │   ├── Expired             ├── InvalidSurface        ├── VerificationFailed
 │   └── NotTarget           └── FormerPeer
 └── RequestError            our own caller asked for something impossible; carries a code, a message and a hint
@@ -42,8 +42,8 @@ class AghbusError(Exception):
 class ProtocolError(AghbusError):
     """An envelope that breaks a rule of the protocol.
 
-    `reason` is the wire's reason code (spec section 2, receipt), `field` the envelope field at fault (dotted, empty for
-    the whole), `rule` what it breaks. Text of the peer is never part of the message.
+    `reason` is the wire's reason code (spec section 2, receipt), `field` the dotted name of the field at fault (empty for
+    the whole envelope), `rule` the rule that it breaks. The message never contains text of the peer.
     """
 
     reason: ClassVar[str] = "malformed"
@@ -64,7 +64,7 @@ class Malformed(ProtocolError):
 
 
 class Illegible(Malformed):
-    """Not a JSON object at all, or one that no reader can hold: nothing of it can be read, not even by whom it is."""
+    """Not a JSON object, or one beyond the limits: not even its sender can be read."""
 
 
 class LegacyFieldRejected(ProtocolError):
@@ -98,25 +98,25 @@ class VerificationFailed(ProtocolError):
 
 
 class UnsupportedProfile(ProtocolError):
-    """A trust profile that local policy does not take (spec section 8)."""
+    """A trust profile that local policy does not accept (spec section 8)."""
 
     reason = "unsupported_profile"
 
 
 class NotTarget(ProtocolError):
-    """Directed to another peer, or into a room that we or the sender are no member of (spec sections 4 and 5 step 7)."""
+    """Directed to another peer, or into a room of which we or the sender are not a member (spec sections 4 and 5 step 7)."""
 
     reason = "not_target"
 
 
 class FormerPeer(ProtocolError):
-    """New work for an id that we had before and only finish works under (spec section 8): no such peer takes any."""
+    """New work for a former id of ours, under which we only finish open works (spec section 8)."""
 
     reason = "not_found"
 
 
 class RequestError(AghbusError):
-    """A request of our own agent or operator that cannot be carried out.
+    """A request of our own agent or operator that the daemon cannot carry out.
 
     `code` is stable and machine-readable, `hint` says what to do next (may be empty).
     """
@@ -131,7 +131,7 @@ class RequestError(AghbusError):
 
 
 class InvalidRequest(RequestError):
-    """A field of the request is missing or breaks a rule; the message names both."""
+    """A field of the request is missing or breaks a rule; the message names field and rule."""
 
 
 class NotFound(RequestError):
@@ -141,12 +141,12 @@ class NotFound(RequestError):
 
 
 class Refused(RequestError):
-    """Our own copy of the work forbids this send (spec section 5, Sending): closed work, wrong container, not our part."""
+    """Our own copy of the work forbids this send (spec section 5, Sending): closed work, wrong container or wrong sender."""
 
     code = "refused"
 
 
 class Unavailable(RequestError):
-    """It may work later: the broker is away, the store cannot write, or the daemon is draining."""
+    """A temporary failure: the broker is down, the store cannot write, or the daemon is shutting down."""
 
     code = "unavailable"

@@ -1,6 +1,6 @@
-"""Grammars of every identifier, the ids we mint, and the ids that are derived (spec sections 1 and 4).
+"""Grammars of all identifiers, ids that we create, and derived ids (spec sections 1 and 4).
 
-Identifiers are refused, never repaired.
+Invalid identifiers are refused, never repaired.
 """
 
 import hashlib
@@ -19,10 +19,10 @@ KEY_ID: Final = re.compile(r"sha256:[a-f0-9]{64}")
 THREAD_ID: Final = re.compile(r"thread_[a-z0-9][a-z0-9_-]{2,95}")
 DIRECT_ID: Final = re.compile(r"direct_[a-f0-9]{32}")
 EMITTED_WORK_ID: Final = re.compile(r"work_[a-zA-Z0-9_-]{1,64}")
-_REMEMBERED: Final = 4_096  # names derived from names that were found right: most messages are between few peers
+_CACHED: Final = 4_096  # names derived from valid names; most messages are between few peers
 _WORKSPACE_FORBIDDEN: Final = re.compile(r"[.*> \x00-\x1f\x7f-\x9f]")
 _PEER: Final = re.compile(rf"{PEER_ID.pattern}|{HANDLE.pattern}")
-_PLAIN_ID: Final = re.compile(r"[!-~]{1,256}")  # the usual case of an id, decided in one match
+_PLAIN_ID: Final = re.compile(r"[!-~]{1,256}")  # the common case of an id, decided by one match
 
 
 def is_message_id(value: str) -> bool:
@@ -38,12 +38,12 @@ def is_message_id(value: str) -> bool:
 
 
 def is_work_id(value: str) -> bool:
-    """What is accepted on receipt: 1-128 bytes without `/`, `\\`, control characters or white space at either end."""
+    """A work id that we accept from peers: 1-128 bytes without `/`, `\\`, control characters or white space at either end."""
     return is_message_id(value) and "/" not in value and "\\" not in value and byte_length(value) <= MAX_WORK_ID_BYTES
 
 
 def is_emitted_work_id(value: str) -> bool:
-    """What we open work under: `^work_[a-zA-Z0-9_-]{1,64}$`."""
+    """A work id that we open works with: `^work_[a-zA-Z0-9_-]{1,64}$`."""
     return EMITTED_WORK_ID.fullmatch(value) is not None
 
 
@@ -91,7 +91,7 @@ def _is_scalar(value: str) -> bool:
 def uuid7_hex(now_ms: int, entropy: bytes) -> str:
     """UUID version 7 as 32 hex digits: Unix milliseconds, then 10 bytes of `entropy` (RFC 9562 section 5.7).
 
-    Time first, so that ids sort and an index on them grows at its end.
+    The time comes first, so ids sort by creation and an index on them grows at its end.
     """
     if len(entropy) != 10:
         raise ValueError(f"entropy: 10 bytes needed, got {len(entropy)}")
@@ -115,7 +115,7 @@ def pair_of(a: str, b: str) -> tuple[str, str]:
     return (a, b) if a < b else (b, a)
 
 
-@lru_cache(_REMEMBERED)
+@lru_cache(_CACHED)
 def direct_id(workspace_id: str, channel: str, peer_a: str, peer_b: str) -> str:
     """The id of the room of two peers in a channel (spec section 4). ValueError when the peers are the same."""
     first, second = pair_of(peer_a, peer_b)
@@ -124,20 +124,20 @@ def direct_id(workspace_id: str, channel: str, peer_a: str, peer_b: str) -> str:
 
 
 def subject_root(workspace_id: str, channel: str) -> str:
-    """What every subject of a channel begins with."""
+    """The common prefix of all subjects of a channel, without the last dot."""
     return f"{SUBJECT_PREFIX}.{workspace_id}.{channel}"
 
 
-@lru_cache(_REMEMBERED)
+@lru_cache(_CACHED)
 def subject_for(workspace_id: str, channel: str, to: str | None) -> str:
-    """Where an envelope is published (spec section 4)."""
+    """The subject of an envelope to `to`, or of a broadcast (spec section 4)."""
     root = subject_root(workspace_id, channel)
     return f"{root}.broadcast" if to is None else f"{root}.peer.{route_token(to)}"
 
 
-@lru_cache(_REMEMBERED)
+@lru_cache(_CACHED)
 def channel_of_subject(subject: str) -> tuple[str, str] | None:
-    """`(workspace_id, channel)` that a subject of ours belongs to, or None when it is not of this protocol."""
+    """`(workspace_id, channel)` of a subject; None for a subject that is not of this protocol."""
     parts = subject.split(".")
     if len(parts) < 6 or ".".join(parts[:3]) != SUBJECT_PREFIX:
         return None

@@ -5,12 +5,12 @@ container, the initiator (its sender) and the target (its receiver). From then o
 that carries the work_id is one event:
 
 - conversation keeps the state, except that an answer to `needs_input` puts the work back to `working`;
-- `receipt accepted` is the target's promise: submitted becomes working;
-- receipts `duplicate`, `expired`, `unsupported` tell what happened to a message and change nothing;
-- receipts `rejected` and `canceled`, and traces of a terminal state, end the work, whoever of the two sends them;
-- a terminal state is never left: whatever comes later, in whatever order, is refused.
+- `receipt accepted` from the target moves submitted to working;
+- receipts `duplicate`, `expired` and `unsupported` report on a message and change nothing;
+- receipts `rejected` and `canceled`, and traces of a terminal state, end the work; either participant may send them;
+- a terminal state is final: every later envelope is refused.
 
-What is absent from `TRANSITIONS` is illegal. The documentation and a test walk this table.
+A pair that is absent from `TRANSITIONS` is illegal. docs/protocol.md is generated from this table, and a test walks it.
 """
 
 from typing import Final, Literal
@@ -66,12 +66,16 @@ TRANSITIONS: Final[dict[tuple[str, str], State]] = {
     ("needs_input", "trace:canceled"): "canceled",
 }
 
-# Events that are progress even where the state stays: the outcome is `advanced`, not `unchanged`.
+# Events that count as progress although the state stays: the outcome is `advanced`, not `unchanged`.
 PROGRESS: Final = frozenset({("working", "trace:working"), ("needs_input", "trace:needs_input")})
 
 
 class WorkView(msgspec.Struct, frozen=True, kw_only=True):
-    """What the lifecycle needs to know of a work. `container` is the thread_id or direct_id of `surface`."""
+    """The part of a work that the lifecycle needs. `container` is the thread_id or direct_id of `surface`.
+
+    `advanced` says whether any envelope after the opening one moved the work. `terminal_id` and `terminal_sender` are those
+    of the envelope that ended it.
+    """
 
     workspace_id: str
     channel: str
@@ -92,14 +96,14 @@ class WorkView(msgspec.Struct, frozen=True, kw_only=True):
         return self.state in TERMINAL_STATES
 
     def other(self, peer: str) -> str | None:
-        """The participant that is not `peer`; None when `peer` takes no part."""
+        """The other participant than `peer`; None when `peer` is not a participant."""
         return {self.initiator: self.target, self.target: self.initiator}.get(peer)
 
 
 class Step(msgspec.Struct, frozen=True):
-    """The verdict on one envelope. `state` is the work's state afterwards, None where no work is concerned.
+    """The verdict on one envelope. `state` is the work's state afterwards, None without a work.
 
-    `reason` says why for `ignored` and `rejected`: not_found, work_container_mismatch, actor_not_allowed, work_closed,
+    `reason` is set for `ignored` and `rejected`: not_found, work_container_mismatch, actor_not_allowed, work_closed,
     invalid_transition.
     """
 
@@ -109,7 +113,7 @@ class Step(msgspec.Struct, frozen=True):
 
 
 def event_of(envelope: Envelope) -> str:
-    """The lifecycle event that an envelope is: a key of `TRANSITIONS`."""
+    """The envelope as a lifecycle event: the second part of a key of `TRANSITIONS`."""
     body = envelope.body
     if isinstance(body, Receipt):
         return f"receipt:{body.status}"

@@ -1,4 +1,4 @@
-"""Presence as a value: who was heard, when, and what that means now (spec section 7)."""
+"""Presence of peers: last greet or whois response, and the state that follows from its age (spec section 7)."""
 
 from typing import Literal
 
@@ -11,7 +11,7 @@ Presence = Literal["active", "inactive", "expired", "local"]
 
 
 class PeerSeen(msgspec.Struct, frozen=True, kw_only=True):
-    """One peer of one channel: its latest card and when it was last heard, in Unix milliseconds."""
+    """One peer of one channel: its latest card, and the times of its first and last message in Unix milliseconds."""
 
     workspace_id: str
     channel: str

@@ -1,6 +1,6 @@
-"""One receiver's state in memory, for replaying a recorded sequence of envelopes: what would each of them do?
+"""Validation and replay of recorded envelopes, with the state of one receiver in memory.
 
-Routing is off: the sequence is judged as by somebody to whom all of it was addressed, as the vectors are.
+There is no routing: every envelope counts as addressed to this receiver, as in the test vectors.
 """
 
 from typing import Literal
@@ -17,7 +17,7 @@ ReplayOutcome = Literal["opened", "advanced", "unchanged", "ignored", "rejected"
 
 
 class Verdict(msgspec.Struct, frozen=True):
-    """Stateless judgement of one line: what `aghctl envelope check` prints."""
+    """The result for one envelope without state, as `aghctl envelope check` prints it."""
 
     id: str | None
     accept: bool
@@ -26,7 +26,7 @@ class Verdict(msgspec.Struct, frozen=True):
 
 
 class Replayed(msgspec.Struct, frozen=True):
-    """What one line of a sequence did: what `aghctl envelope replay` prints."""
+    """The result for one envelope of a sequence, as `aghctl envelope replay` prints it."""
 
     id: str | None
     outcome: ReplayOutcome
@@ -35,7 +35,7 @@ class Replayed(msgspec.Struct, frozen=True):
 
 
 def check(raw: bytes, now: int, verifier: Verifier | None = None) -> Verdict:
-    """Steps 1 to 6 of spec section 5, local policy apart; without a verifier what is signed under a handle is refused."""
+    """Steps 1 to 6 of spec section 5 without local policy. Without a verifier signed envelopes of handles are refused."""
     try:
         envelope = parse(raw, now)
         assess(envelope, verifier)
@@ -45,7 +45,7 @@ def check(raw: bytes, now: int, verifier: Verifier | None = None) -> Verdict:
 
 
 class Replay:
-    """Feeds envelopes in order; remembers works and ids as one receiver would."""
+    """A receiver that is fed envelopes in order and keeps their works and ids."""
 
     def __init__(self, verifier: Verifier | None = None) -> None:
         self._verifier = verifier
@@ -67,7 +67,7 @@ class Replay:
         return self._apply(envelope, work)
 
     def work_of(self, envelope: Envelope) -> WorkView | None:
-        """Our copy of the work that `envelope` names, if any."""
+        """The work that `envelope` names, if it is known."""
         if envelope.work_id is None:
             return None
         return self._works.get((envelope.workspace_id, envelope.channel, envelope.work_id))

@@ -1,4 +1,4 @@
-"""Direct rooms: who is in, and which pair an opaque id belongs to (spec section 4)."""
+"""Direct rooms: membership, and the pair of peers that an opaque room id belongs to (spec section 4)."""
 
 from typing import Final
 
@@ -13,17 +13,17 @@ _NO_ROOM: Final = "is not a room of this sender and this peer"
 
 
 class Binding(msgspec.Struct, frozen=True):
-    """Which pair a direct_id of a channel stands for. `authoritative` when the id is derived from that very pair."""
+    """The pair of peers of a direct_id; `authoritative` if the id is derived from that pair."""
 
     pair: Pair
     authoritative: bool
 
 
 def admit(envelope: Envelope, us: str, bound: Binding | None) -> Binding:
-    """The binding under which a direct envelope from another peer is let in; equal to `bound` when nothing changes.
+    """The binding of the room of a direct envelope from another peer; equal to `bound` when nothing changes.
 
-    Raises NotTarget when it may not: addressed to somebody else, an id bound to another pair, or an undirected envelope
-    in a room that is not derived from `(from, us)`. Nothing of it may be stored or answered then.
+    Raises NotTarget for an envelope to another peer, for an id that is bound to another pair, and for an undirected envelope
+    in a room that is not derived from `(from, us)`. Such an envelope is neither stored nor answered.
     """
     if envelope.to not in (None, us) or envelope.sender == us:
         raise NotTarget(_NO_ROOM, "direct_id")

@@ -1,6 +1,6 @@
-"""Keys and text that look like credentials: what the Go reference refuses on receipt, and nobody should put on a bus.
+"""Keys and text that look like credentials: the Go reference refuses them on receipt.
 
-Everything here takes time in proportion to its input, whatever that is: the text may come from strangers.
+All functions take time linear in their input, because the text may come from untrusted peers.
 """
 
 import re
@@ -15,8 +15,8 @@ _KEY: Final = re.compile(
 )
 _WORD_STARTS: Final = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
 _NOTHING: Final[tuple[Any, ...]] = (None, "", False, True, {}, [])
-# Forms that are credentials whatever their key is called, each with what it cannot do without. A run of characters is entered
-# only at its start (the look-behinds), so that none is read more than a few times.
+# Forms of credentials under any key, each with substrings of which every match has one. The look-behinds let a match begin only
+# at the start of a run of characters, so that no run is read more than a few times.
 _FORMS: Final = (
     (("earer",), re.compile(r"\b[Bb]earer\s+[A-Za-z0-9._~+/-]{16,}")),
     (("PRIVATE KEY-----",), re.compile(r"-----BEGIN [A-Z ]{0,40}PRIVATE KEY-----")),
@@ -29,11 +29,11 @@ _FORMS: Final = (
 )
 _KEY_HINTS: Final = ("token", "passw", "passphrase", "secret", "key", "authorization", "bearer", "credential")
 _KEY_HINT: Final = re.compile("|".join(_KEY_HINTS), re.IGNORECASE)
-_SHORT: Final = 200  # characters up to which one look for all hints costs less than one for each
+_SHORT: Final = 200  # characters up to which one search for all hints is cheaper than one for each
 _TEXT_HINTS: Final = tuple(hint for hints, _ in _FORMS for hint in hints)
 _TEXT_HINT: Final = re.compile("|".join(_TEXT_HINTS))
-# The hints by a character that most text has not, which is found in a tenth of the time of two, and by what several of them have in
-# common. Those of "Bearer" and of private keys are missing: they are found as hints of keys.
+# The hints, grouped by a rare character (finding one character takes a tenth of the time of finding two) and by a common
+# substring. The hints of "Bearer" and of private keys are found as hints of keys.
 _ROOTS: Final = (
     ("-", "k-", ("sk-", "rk-", "pk-")),
     ("_", "gh", ("ghp_", "gho_", "ghu_", "ghr_", "ghs_")),
@@ -42,14 +42,7 @@ _ROOTS: Final = (
     ("x", "xox", ("xox",)),
     ("J", "eyJ", ("eyJ",)),
 )
-_KEY_ROOTS: Final = (
-    "token",
-    "pass",
-    "secret",
-    "key",
-    "bearer",
-    "credential",
-)  # of all hints of keys but "authorization"
+_KEY_ROOTS: Final = ("token", "pass", "secret", "key", "bearer", "credential")  # of all key hints but "authorization"
 
 
 def looks_like_secret_key(key: str) -> bool:
@@ -68,7 +61,7 @@ def looks_like_secret_text(text: str) -> bool:
 
 
 def may_hold_secrets(raw: bytes) -> bool:
-    """False when no value in this JSON can look like a credential: a look at the bytes, far cheaper than `secret_paths`.
+    """False when no value in this JSON can look like a credential: a search in the bytes, far cheaper than `secret_paths`.
 
     `raw` is as our own encoder writes it: letters are never escaped.
     """
@@ -77,14 +70,14 @@ def may_hold_secrets(raw: bytes) -> bool:
         if rare in text and root in text and any(hint in text for hint in hints):
             return True
     lowered = raw.lower().decode()
-    for root in _KEY_ROOTS:  # this way a sixth of the time that `any` takes
+    for root in _KEY_ROOTS:  # a loop takes a sixth of the time of `any`
         if root in lowered:
             return True
     return "z" in lowered and "authorization" in lowered
 
 
 def secret_paths(value: Any, path: Path = ()) -> Iterator[Path]:
-    """Where a JSON value looks like holding credentials, as paths of keys and indices; an empty value holds none.
+    """The paths (keys and indices) in a JSON value that look like credentials; an empty value is none.
 
     A key that is itself a credential counts too.
     """

@@ -1,4 +1,4 @@
-"""Building our own envelopes, and applying them to our own copy of the work before they leave (spec section 5, Sending)."""
+"""Building our own envelopes, and applying them to our own copy of the work before publishing (spec section 5, Sending)."""
 
 from collections.abc import Mapping
 from typing import Any, Final
@@ -19,7 +19,7 @@ _encode: Final = msgspec.json.Encoder().encode
 
 
 class Draft(msgspec.Struct, frozen=True):
-    """An envelope of ours before it has bytes. Absent optional fields are left out of the JSON; `to` is always written."""
+    """An envelope of ours before it is encoded. Absent optional fields are left out of the JSON; `to` is always written."""
 
     id: str
     workspace_id: str
@@ -73,10 +73,10 @@ def wire_document(draft: Draft) -> dict[str, Any]:
 
 
 def build(draft: Draft, now: int, signer: Signer | None = None) -> Envelope:
-    """The envelope of a draft, through the same door as anybody's: what we would refuse we do not send.
+    """The envelope of a draft, validated like a received one: an envelope that we would refuse is not sent.
 
-    `signer` is that of a daemon with a key, which signs everything that it sends (spec section 8). Raises InvalidRequest
-    naming the field and the rule.
+    `signer` is None for a daemon without a key; with one every envelope is signed (spec section 8). Raises InvalidRequest
+    with field and rule.
     """
     try:
         return parse(encoded(draft, signer), now)
@@ -85,7 +85,7 @@ def build(draft: Draft, now: int, signer: Signer | None = None) -> Envelope:
 
 
 def encoded(draft: Draft, signer: Signer | None = None) -> bytes:
-    """The bytes of a draft, for one of which each part has passed that door already. Raises InvalidRequest as `build` does."""
+    """The bytes of a draft without validation, for parts that were validated before. Raises InvalidRequest like `build`."""
     try:
         document = wire_document(draft)
         raw = _encode(document if signer is None else signer(document))
@@ -100,15 +100,15 @@ def encoded(draft: Draft, signer: Signer | None = None) -> bytes:
 
 
 def own_trust(envelope: Envelope) -> Trust:
-    """How far others can believe an envelope of ours: as it was built, signed or not."""
+    """The trust state of our own envelope: `verified` if it is signed."""
     return "unverified" if envelope.proof is None else "verified"
 
 
 def apply_own(envelope: Envelope, work: WorkView | None, bound: Binding | None) -> Effects:
-    """The store's effects of sending `envelope`: kept as `out`, our copy of the work moved, the room bound.
+    """The effects of sending `envelope`: store it as `out`, update our copy of the work, bind the room.
 
-    Raises Refused when our own copy forbids it, InvalidRequest for an opening work_id outside the emitted grammar and for
-    a direct room that is not the pair's own derived one (or already bound to it).
+    Raises Refused when our copy of the work forbids it. Raises InvalidRequest for an opening work_id outside our grammar, and
+    for a direct room that is neither derived from the pair nor bound to it.
     """
     effects: list[Effect] = []
     pair = None

@@ -1,4 +1,4 @@
-"""Text from strangers: trimming as the protocol defines it, and escaping before a person's terminal or a log sees it."""
+"""Text from untrusted peers: trimming as the protocol defines it, and escaping for terminals and logs."""
 
 import re
 from typing import Final
@@ -10,8 +10,8 @@ WHITE_SPACE: Final = (
 )
 
 _CONTROL: Final = re.compile(r"[\x00-\x1f\x7f-\x9f]")
-# Everything that moves a cursor, hides text or reorders it: C0, DEL, C1, line separators, bidirectional controls,
-# zero-width and invisible formatting characters, tags, and lone surrogates (which no terminal can print).
+# Characters that move the cursor, hide text or reorder it: C0, DEL, C1, line separators, bidirectional controls,
+# zero-width and invisible formatting characters, tags, and lone surrogates (which cannot be printed).
 _UNPRINTABLE: Final = re.compile(
     "[\x00-\x1f\x7f-\x9f\xad\u061c\u115f\u1160\u180e\u200b-\u200f\u2028-\u202e\u2060-\u206f\u3164\ufeff\uffa0\ufff9-\ufffb\ud800-\udfff\U000e0000-\U000e0fff]"
 )

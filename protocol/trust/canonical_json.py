@@ -1,4 +1,4 @@
-"""Signed bytes: JSON read as it was received, and written in the canonical form of RFC 8785 (spec section 8)."""
+"""Strict JSON decoding, and the canonical form of RFC 8785 (spec section 8)."""
 
 import json
 import math
@@ -11,7 +11,7 @@ import rfc8785
 MAX_INTEGER: Final = 2**53 - 1  # RFC 7493 section 2.2: beyond it two integers share one double
 _MAX_DIGITS: Final = 17  # characters of the longest integer within that, its sign included
 
-# Beyond the basic plane UTF-16 and code points sort differently (RFC 8785 section 3.2.3): raw UTF-8, or an escaped surrogate.
+# Characters beyond the basic plane, raw or escaped: UTF-16 and code points sort differently there (RFC 8785 section 3.2.3).
 _ASTRAL: Final = re.compile(rb"[\xf0-\xf4]|\\u[dD][89a-fA-F]")
 _decode: Final = msgspec.json.Decoder().decode
 _encode: Final = msgspec.json.Encoder().encode
@@ -19,31 +19,31 @@ _encode_sorted: Final = msgspec.json.Encoder(order="sorted").encode
 
 
 class Unfaithful(ValueError):
-    """JSON that has no faithful canonical form; the message is the rule that it breaks, without text of the peer."""
+    """JSON without a faithful canonical form. The message is the rule that it breaks, without text of the peer."""
 
 
 class Received(msgspec.Struct, frozen=True):
-    """A JSON object as received. `plain`: nothing in it needs the slow way to its canonical form (`canonical_bytes`)."""
+    """A JSON object as received. `plain`: it has no doubles and no characters beyond the basic plane (`canonical_bytes`)."""
 
     value: dict[str, Any]
     plain: bool
 
 
 def read_strict(raw: bytes) -> Received:
-    """The object in `raw`; raises Unfaithful for what RFC 8785 cannot represent, and for what is no JSON object.
+    """The object in `raw`. Raises Unfaithful for JSON that RFC 8785 cannot represent, and for anything but a JSON object.
 
-    Refused: duplicate names at any depth, integers beyond 2^53-1, numbers beyond a double, NaN, Infinity, lone surrogates,
-    anything but UTF-8.
+    That is: duplicate names at any depth, integers beyond 2^53-1, numbers beyond a double, NaN, Infinity, lone surrogates,
+    and bytes that are not UTF-8.
     """
     value = _as_written(raw)
     return Received(value, plain=True) if value is not None else _read_slowly(raw)
 
 
 def _as_written(raw: bytes) -> dict[str, Any] | None:
-    """The object in `raw`, six times faster, where it is certain to be faithful and plain; None wherever there is doubt.
+    """The object in `raw`, six times faster, if it is certain to be faithful and plain; else None.
 
-    What encodes to the very bytes that it was read from has no name twice, no surrogates and nothing but UTF-8 in it. So do most
-    envelopes: a compact writer leaves no white space and escapes nothing without need.
+    An object that encodes to exactly the bytes that it was decoded from has no duplicate names and no surrogates, and is
+    UTF-8. This holds for most envelopes: compact encoders write no white space and no needless escapes.
     """
     try:
         value = _decode(raw)
@@ -55,7 +55,7 @@ def _as_written(raw: bytes) -> dict[str, Any] | None:
 
 
 def _small_integers_only(value: dict[str, Any] | list[Any]) -> bool:
-    """Whether all numbers in it, at any depth, are integers within 2^53-1."""
+    """Whether all numbers in `value`, at any depth, are integers within 2^53-1."""
     for item in value.values() if isinstance(value, dict) else value:
         kind = type(item)
         if kind is str or item is None or kind is bool:
@@ -90,10 +90,10 @@ def _read_slowly(raw: bytes) -> Received:
 
 
 def canonical_bytes(received: Received) -> bytes:
-    """The canonical form (RFC 8785) of an object that `read_strict` has read, less what the caller took out of it since.
+    """The canonical form (RFC 8785) of an object from `read_strict`, from which the caller may have removed members.
 
-    Without doubles and without characters beyond the basic plane, sorting by code points and the ordinary escapes give the
-    same bytes, forty times faster. Raises Unfaithful for lone surrogates.
+    Without doubles and without characters beyond the basic plane, msgspec's sorted encoder gives the same bytes, forty times
+    faster. Raises Unfaithful for lone surrogates.
     """
     try:
         return _encode_sorted(received.value) if received.plain else rfc8785.dumps(received.value)
@@ -102,7 +102,7 @@ def canonical_bytes(received: Received) -> bytes:
 
 
 class _Numbers:
-    """Reads doubles, and remembers that there was one."""
+    """Parses doubles, and records whether there was one."""
 
     __slots__ = ("doubles",)
 

@@ -1,4 +1,4 @@
-"""Why an envelope was listened to, or was not: the checks of spec section 5 steps 1 to 6 again, one by one."""
+"""Why an envelope was accepted or refused: the checks of spec section 5 steps 1 to 6, one by one."""
 
 from collections.abc import Container
 from typing import Final, Literal
@@ -13,12 +13,12 @@ from aghbus.protocol.trust.trust import Trust
 
 Verdict = Literal["verified", "unverified", "rejected"]
 
-# Details of `trust_proof.verify` that are about the signature itself; what comes before is about what the proof claims.
+# How details of `proof.verify` about the signature begin; all others are about the claims of the proof.
 _SIGNATURE: Final = ("proof.sig: does not", "the envelope")
 
 
 class Step(msgspec.Struct, frozen=True):
-    """One check: envelope, proof, signature, own, or a rule of local policy. `detail` is what it found."""
+    """One check: envelope, proof, signature, own, or a rule of local policy. `detail` is its result in words."""
 
     check: str
     passed: bool
@@ -26,7 +26,7 @@ class Step(msgspec.Struct, frozen=True):
 
 
 class Explanation(msgspec.Struct, frozen=True, kw_only=True):
-    """The checks in order, up to the first that failed. `key_id` is that of the key that signed, None when nobody did."""
+    """The checks in order, up to the first that failed. `key_id` is that of the signing key; None without a valid signature."""
 
     verdict: Verdict
     key_id: str | None
@@ -39,16 +39,16 @@ class Explanation(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def explain(raw: bytes, at: int, policy: Policy, ours: Container[str], *, opens_work: bool) -> Explanation:
-    """The checks of an envelope that came at Unix second `at`, by this policy. Never raises.
+    """The checks of an envelope received at Unix second `at`, under `policy`. Never raises.
 
-    `ours` are our own peer ids, `opens_work` whether it would have opened a work with us.
+    `ours` are our own peer ids; `opens_work` says whether the envelope would have opened a work with us.
     """
     try:
         envelope = parse(raw, at)
     except ProtocolError as error:
         failed = Step("envelope", passed=False, detail=f"{error.reason}: {error.detail}")
         return Explanation(verdict="rejected", key_id=None, steps=(failed,))
-    steps = [Step("envelope", passed=True, detail="an envelope by the rules, and fresh when it came")]
+    steps = [Step("envelope", passed=True, detail="valid, and fresh when it was received")]
     found = verify(raw)
     if found.state == "rejected":
         steps.extend(_rejected(found.detail))
@@ -57,7 +57,7 @@ def explain(raw: bytes, at: int, policy: Policy, ours: Container[str], *, opens_
         steps.append(Step("proof", passed=True, detail="the handle is that of the key in the proof"))
         steps.append(Step("signature", passed=True, detail=f"signed by {found.key_id}"))
     else:
-        steps.append(Step("proof", passed=True, detail=f"a plain peer, {found.detail}: nobody vouches for its name"))
+        steps.append(Step("proof", passed=True, detail=f"a plain peer, {found.detail}: its name is not authenticated"))
     steps.extend(_judged(envelope, found.state, policy, ours, opens_work=opens_work))
     return Explanation(verdict=found.state, key_id=found.key_id, steps=tuple(steps))
 

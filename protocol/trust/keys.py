@@ -1,7 +1,7 @@
-"""Ed25519 keys and the names that follow from them: key id, fingerprint, verified handle (spec section 8).
+"""Ed25519 keys and the names derived from them: key id, fingerprint, verified handle (spec section 8).
 
-OpenSSL makes keys and signatures. Signatures are checked by libsodium, in half the time for an envelope of ordinary size; it also
-refuses keys of small order, under which one signature fits every message, and other than the one encoding of a key.
+OpenSSL creates keys and signatures. libsodium verifies signatures, in half the time for an envelope of ordinary size. It also
+rejects keys of small order, for which one signature is valid for every message, and non-canonical encodings of keys.
 """
 
 import binascii
@@ -30,15 +30,18 @@ def encode_base64url(raw: bytes) -> str:
 
 
 def decode_base64url(text: str, size: int) -> bytes | None:
-    """The `size` bytes that `text` encodes, or None for everything but their one canonical encoding.
+    """The `size` bytes that `text` encodes; None for anything but their canonical encoding.
 
-    Padding, white space, the other alphabet and stray bits after the last byte are all refused: a signature has one text.
+    Padding, white space, the standard alphabet and stray bits after the last byte are refused: a signature has exactly one
+    text form.
     """
     if len(text) != (size * 4 + 2) // 3:
         return None
     try:
         raw = binascii.a2b_base64(text.encode("ascii").translate(_FROM_URL) + b"=" * (-len(text) % 4))
-    except ValueError:  # not ASCII, or too few characters of the alphabet; what else is none of it shows below
+    except (
+        ValueError
+    ):  # not ASCII, or too few characters of the alphabet; the comparison below finds all other deviations
         return None
     return raw if len(raw) == size and encode_base64url(raw) == text else None
 
@@ -69,27 +72,27 @@ def handle_of(name: str, public: bytes) -> str:
 
 
 def is_signature(public: bytes, signature: bytes, message: bytes) -> bool:
-    """Whether `signature` is that of the key `public` under `message` (RFC 8032 section 5.1.7); False for any bad length."""
+    """Whether `signature` is valid for `message` and the key `public` (RFC 8032 section 5.1.7); False for a wrong length."""
     return PublicKey(public).has_signed(message, signature)
 
 
 class PublicKey:
-    """A public key as read from a proof, and the names that follow from it."""
+    """A public key, and the names derived from it."""
 
     __slots__ = ("_public", "fingerprint", "key_id")
 
     def __init__(self, public: bytes) -> None:
-        """From the 32 bytes of RFC 8032's public key; they need not be a point of the curve."""
+        """`public` is the 32 bytes of RFC 8032; they need not be a point of the curve."""
         self.key_id = key_id(public)
         self.fingerprint = fingerprint(public)
         self._public = public
 
     def has_signed(self, message: bytes, signature: bytes) -> bool:
-        """Whether `signature` is this key's under `message` (RFC 8032 section 5.1.7); False for any bad length.
+        """Whether `signature` is valid for `message` (RFC 8032 section 5.1.7); False for a wrong length.
 
-        Other threads run meanwhile.
+        Releases the GIL.
         """
-        if len(signature) != SIGNATURE_BYTES or len(self._public) != PUBLIC_BYTES:  # the library counts neither
+        if len(signature) != SIGNATURE_BYTES or len(self._public) != PUBLIC_BYTES:  # the library checks neither
             return False
         try:
             crypto_sign_open(signature + message, self._public)
@@ -99,10 +102,9 @@ class PublicKey:
 
 
 class PublicKeys:
-    """Public keys by their text in proofs, each read once: that costs a tenth of a verification.
+    """A cache of public keys by their text in proofs; decoding one costs a tenth of a verification.
 
-    A memo and nothing more: at most `most` keys, all forgotten when there would be more, so a flood of keys only costs the time to
-    read them again. Several threads may ask.
+    It holds at most `most` keys and is cleared when it is full. Thread-safe.
     """
 
     __slots__ = ("_by_text", "_most")
@@ -112,7 +114,7 @@ class PublicKeys:
         self._by_text: dict[str, PublicKey] = {}
 
     def read(self, text: str) -> PublicKey | None:
-        """The key in strict base64url; None for every other text."""
+        """The key that `text` encodes in strict base64url; None for any other text."""
         if (known := self._by_text.get(text)) is not None:
             return known
         public = decode_base64url(text, PUBLIC_BYTES)
@@ -127,12 +129,12 @@ class PublicKeys:
 
 
 class SigningKey:
-    """A private key. Its text form names the key and never shows it; it cannot be pickled or copied by accident."""
+    """A private key. It has no text form that shows the secret, and cannot be pickled or copied."""
 
     __slots__ = ("_private", "fingerprint", "key_id", "public")
 
     def __init__(self, seed: bytes) -> None:
-        """From the 32 bytes of RFC 8032's secret key. ValueError for another length, without the bytes."""
+        """`seed` is the 32 bytes of RFC 8032's secret key. ValueError for another length; it does not contain the bytes."""
         if len(seed) != SEED_BYTES:
             raise ValueError(f"a seed has {SEED_BYTES} bytes, not {len(seed)}")
         self._private = Ed25519PrivateKey.from_private_bytes(seed)
@@ -141,11 +143,11 @@ class SigningKey:
         self.fingerprint = fingerprint(self.public)
 
     def sign(self, message: bytes) -> bytes:
-        """The 64 bytes of the signature (RFC 8032 section 5.1.6); the same for the same message."""
+        """The signature, 64 bytes (RFC 8032 section 5.1.6); deterministic."""
         return self._private.sign(message)
 
     def reveal_seed(self) -> bytes:
-        """The secret itself, for the writer of key files."""
+        """The 32 secret bytes, to write a key file."""
         return self._private.private_bytes_raw()
 
     def __repr__(self) -> str:

@@ -1,4 +1,4 @@
-"""Local policy on top of verification (spec section 8): which keys and senders this daemon listens to, and for what."""
+"""Trust rules: the local policy on which keys and senders are accepted, and for what (spec section 8)."""
 
 from collections.abc import Iterator, Mapping
 from typing import Final, Literal
@@ -14,13 +14,14 @@ Mode = Literal["verify", "require"]
 
 EVERYBODY: Final = "*"
 VERIFIED: Final = "*@*"
-"""Every verified peer; like `*` no possible peer id."""
+"""All verified peers. Like `*` it cannot be a peer id."""
 
 
 class ChannelRule(msgspec.Struct, frozen=True, kw_only=True):
-    """Who may send on one channel. Entries are peer ids, handles, key ids, `*` or `*@*`; None is everybody.
+    """The senders that may send on one channel: peer ids, handles, key ids, `*` or `*@*`; None for all.
 
-    Who is in `work` may open work with us and talk; who is only in `talk` may talk, and go on with works that we opened.
+    Senders in `work` may open work with us and send messages. Senders only in `talk` may send messages and continue works
+    that we opened.
     """
 
     work: frozenset[str] | None = None
@@ -28,9 +29,9 @@ class ChannelRule(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Check(msgspec.Struct, frozen=True):
-    """One question of local policy about one envelope. `error` is why we do not listen, None where the answer is yes.
+    """The result of one trust rule for one envelope. `error` is the refusal, None if the rule accepts the envelope.
 
-    `rule` is mode, deny, allow, pin, channel, may_open_work or may_talk; `detail` says what it came to.
+    `rule` is mode, deny, allow, pin, channel, may_open_work or may_talk; `detail` is the result in words.
     """
 
     rule: str
@@ -39,10 +40,10 @@ class Check(msgspec.Struct, frozen=True):
 
 
 class Policy(msgspec.Struct, frozen=True, kw_only=True):
-    """What is taken of all that the protocol allows; the default takes everything.
+    """The trust rules of one daemon; the default accepts everything that the protocol allows.
 
-    `allow` and `deny` are key ids, an empty `allow` is every key; `pins` maps a nickname to the only key id that may bear
-    it; `channels` holds the rules of channels that have one.
+    `allow` and `deny` are key ids, an empty `allow` is every key; `pins` maps a nickname to the only key id that may use
+    it; `channels` maps a channel to its rule.
     """
 
     mode: Mode = "verify"
@@ -52,16 +53,16 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
     channels: Mapping[str, ChannelRule] = {}
 
     def judge(self, envelope: Envelope, trust: Trust, *, opens_work: bool) -> None:
-        """Raises VerificationFailed, or UnsupportedProfile for another profile under `require`, when we do not listen.
+        """Raises the refusal: VerificationFailed, or UnsupportedProfile for another profile in mode `require`.
 
-        `trust` is what verification said; `opens_work` whether the envelope would open a work with us.
+        `trust` is the result of verification; `opens_work` says whether the envelope would open a work with us.
         """
         for check in self.checks(envelope, trust, opens_work=opens_work):
             if check.error is not None:
                 raise check.error
 
     def asks_nothing_of(self, envelope: Envelope, trust: Trust) -> bool:
-        """Whether all `checks` say yes, since no rule bears on an envelope: the usual case, told without asking each."""
+        """Whether no rule applies to the envelope, so that all `checks` accept it: the common case, decided quickly."""
         if envelope.channel in self.channels:
             return False
         if trust == "verified":
@@ -69,7 +70,7 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
         return self.mode != "require" and envelope.sender not in self.pins
 
     def checks(self, envelope: Envelope, trust: Trust, *, opens_work: bool) -> Iterator[Check]:
-        """Every question that is asked about an envelope, in order: the first whose answer is no decides."""
+        """The result of every rule, in order; the first refusal decides."""
         key = key_of(envelope) if trust == "verified" else None
         names = _names(envelope.sender, key)
         rule = self.channels.get(envelope.channel)
@@ -81,20 +82,20 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
             yield self._allowed(key)
             yield self._pin(envelope.sender.partition("@")[0], key)
         if rule is None:
-            yield Check("channel", "there is no rule for this channel: everybody may open work and talk")
+            yield Check("channel", "there is no rule for this channel: all senders may open work and talk")
             return
         yield _may_work(rule, names, opens_work=opens_work)
         yield _may_talk(rule, names)
 
     def _mode(self, envelope: Envelope) -> Check:
         if self.mode != "require":
-            return Check("mode", "trust.mode = verify: unverified peers are taken")
+            return Check("mode", "trust.mode = verify: unverified peers are accepted")
         if envelope.proof is None:
-            return Check("mode", "", VerificationFailed("only verified peers are listened to here", "proof"))
-        return Check("mode", "", UnsupportedProfile(f"only {PROFILE} is taken here", "proof.profile"))
+            return Check("mode", "", VerificationFailed("only verified peers are accepted here", "proof"))
+        return Check("mode", "", UnsupportedProfile(f"only {PROFILE} is accepted here", "proof.profile"))
 
     def _pin_of_plain(self, sender: str) -> Check:
-        if sender in self.pins:  # the name of a pinned peer without its key is somebody else
+        if sender in self.pins:  # the pinned peer always signs, so this is another one
             return Check("pin", "", VerificationFailed("is pinned to a key here, and comes without one", "from"))
         return Check("pin", "the name is not pinned to a key")
 
@@ -105,7 +106,7 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
 
     def _allowed(self, key: str) -> Check:
         if not self.allow:
-            return Check("allow", "there is no allow list: every key is listened to")
+            return Check("allow", "there is no allow list: every key is accepted")
         if key not in self.allow:
             return Check("allow", "", VerificationFailed("is none of the keys allowed here", "proof.key_id"))
         return Check("allow", "the key is on the allow list")
@@ -153,6 +154,6 @@ def _names(sender: str, key: str | None) -> frozenset[str]:
 
 
 def key_of(envelope: Envelope) -> str | None:
-    """The key id that the proof names; of a verified envelope it is that of the key that signed."""
+    """The key id that the proof names; for a verified envelope the id of the signing key."""
     key = None if envelope.proof is None else claims_of(envelope.proof).key_id
     return key if isinstance(key, str) else None

@@ -1,7 +1,7 @@
-"""Making and checking the proof of an envelope: trust profile `agh-network.trust.ed25519-jcs/v1` (spec section 8).
+"""Signing and verifying the proof of an envelope: trust profile `agh-network.trust.ed25519-jcs/v1` (spec section 8).
 
-What is signed is the envelope exactly as sent with `proof.sig` alone left out, in canonical form. A receiver reads the bytes
-that came, injects no defaults and drops nothing it does not know.
+The signature covers the canonical form of the envelope exactly as sent, without `proof.sig`. A receiver verifies the bytes
+as received: it adds no defaults and drops no unknown fields.
 """
 
 from collections.abc import Mapping
@@ -32,9 +32,9 @@ _keys: Final = PublicKeys()
 
 
 class Verdict(msgspec.Struct, frozen=True):
-    """How far an envelope can be believed, before local policy.
+    """The result of verification, before local policy.
 
-    `detail` is the field at fault and the rule, "" when verified; `key_id` that of the key that signed, only when verified.
+    `detail` is the field at fault and the rule, "" when verified; `key_id` is that of the signing key, only when verified.
     """
 
     state: Trust | Literal["rejected"]
@@ -53,16 +53,16 @@ PROOF_BYTES: Final = len(
         }
     )
 ) - len("null")
-"""By how much a signed envelope is longer than the same one without a proof: all parts have their lengths."""
+"""The bytes that a proof adds to an envelope; all parts have fixed lengths."""
 
 
 class EnvelopeSigner:
-    """Signs the envelopes of one identity. Called with a wire document, it returns the same document with its proof."""
+    """Signs the envelopes of one identity. A call with a wire document returns the document with its proof."""
 
     __slots__ = ("_key", "handle")
 
     def __init__(self, key: SigningKey, name: str) -> None:
-        """`name` is the daemon's, from which the nickname follows."""
+        """`name` is the daemon's name; the nickname is derived from it."""
         self._key = key
         self.handle = handle_of(name, key.public)
 
@@ -82,9 +82,9 @@ class EnvelopeSigner:
 
 
 def sign(document: Mapping[str, Any], key: SigningKey) -> dict[str, Any]:
-    """`document` with a proof in place of the one it has (null or absent); every other field as it is.
+    """`document` with `proof` set; every other field is unchanged.
 
-    Raises InvalidRequest when it has no faithful canonical form, such as integers beyond 2^53-1.
+    Raises InvalidRequest if it has no faithful canonical form, for instance because of integers beyond 2^53-1.
     """
     proof = {
         "profile": PROFILE,
@@ -103,7 +103,7 @@ def sign(document: Mapping[str, Any], key: SigningKey) -> dict[str, Any]:
 
 
 def verify(raw: bytes) -> Verdict:
-    """The verdict on an envelope as received; any JSON object will do, its other fields are not judged. Never raises."""
+    """The verdict on the bytes of an envelope. Only `from` and `proof` are checked, not the other fields. Never raises."""
     try:
         document = decode_document(raw)
         sender, proof = document.get("from"), document.get("proof")
@@ -121,14 +121,14 @@ def verify(raw: bytes) -> Verdict:
 
 
 def verify_envelope(envelope: Envelope) -> None:
-    """The verifier of a receiver (`trust.Verifier`): raises VerificationFailed unless the proof holds."""
+    """A `trust.Verifier`: raises VerificationFailed unless the proof is valid."""
     if envelope.proof is None:
         raise VerificationFailed("there is none", "proof")
     _check_proof(envelope.raw, envelope.sender, msgspec.json.decode(envelope.proof))
 
 
 def _check_proof(raw: bytes, sender: str, proof: dict[str, Any]) -> None:
-    """Every step after "the proof is an object", in the order of spec section 8: what is cheap comes first."""
+    """All steps after "the proof is an object", in the order of spec section 8: cheap ones first."""
     public = _check_claims(proof)
     _check_sender(sender, public)
     text = proof.get("sig")
@@ -140,7 +140,7 @@ def _check_proof(raw: bytes, sender: str, proof: dict[str, Any]) -> None:
 
 
 def _check_claims(proof: dict[str, Any]) -> PublicKey:
-    """Profile, algorithm, public key, key id; the public key."""
+    """Checks profile, algorithm, public key and key id; returns the public key."""
     if proof.get("profile") != PROFILE:
         raise VerificationFailed(f"must be {PROFILE}", "proof.profile")
     if proof.get("alg") != ALGORITHM:
@@ -155,7 +155,7 @@ def _check_claims(proof: dict[str, Any]) -> PublicKey:
 
 
 def _check_sender(sender: str, public: PublicKey) -> None:
-    """Shape, nickname, fingerprint."""
+    """Checks form, nickname and fingerprint of the handle."""
     nickname, at, digits = sender.partition("@")
     if not at:
         raise VerificationFailed("is not the handle of the key that signed", "from")

@@ -1,7 +1,7 @@
-"""The statement that a key leaves behind: "this other key speaks for me from now on" (docs/trust.md).
+"""Key rotation statements: the old key signs that a new key replaces it (docs/trust.md).
 
-It is no envelope and can never be taken for one: it has no `protocol`. An operator who has pinned the old key checks it
-before pinning the new one; nothing follows from it by itself.
+A statement has no `protocol` field, so it cannot be mistaken for an envelope. An operator who has pinned the old key checks
+it before pinning the new one. Daemons never act on a statement by themselves.
 """
 
 from collections.abc import Mapping
@@ -25,7 +25,7 @@ _FIELDS: Final = frozenset({"statement", "nickname", "old_pubkey", "new_pubkey",
 
 
 class Rotation(msgspec.Struct, frozen=True):
-    """A statement that holds: the nickname, both key ids, and Unix seconds of the old key's owner."""
+    """A valid statement: nickname, both key ids, the new public key, and its time in Unix seconds by the owner's clock."""
 
     nickname: str
     old_key_id: str
@@ -35,7 +35,7 @@ class Rotation(msgspec.Struct, frozen=True):
 
 
 def rotation_statement(old: SigningKey, new_public: bytes, nickname: str, now: int) -> bytes:
-    """The statement as one line of JSON, signed by the old key over its canonical form without `sig`."""
+    """The statement as one line of JSON; the old key signs its canonical form without `sig`."""
     document = {
         "statement": STATEMENT,
         "nickname": nickname,
@@ -48,7 +48,7 @@ def rotation_statement(old: SigningKey, new_public: bytes, nickname: str, now: i
 
 
 def read_rotation(raw: bytes) -> Rotation | None:
-    """What a statement says, or None when it does not hold: other fields, a bad encoding, a signature that is not the old key's."""
+    """The statement in `raw`; None if its fields, an encoding or the signature are invalid."""
     try:
         received = read_strict(raw)
         document = received.value

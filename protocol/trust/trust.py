@@ -1,7 +1,7 @@
-"""The door between body and routing (spec section 5 step 6, section 8): how far an envelope's sender can be believed.
+"""The trust state of an envelope: verified, unverified or refused (spec section 5 step 6, section 8).
 
-A signature can only be checked by somebody who has a verifier; without one nothing signed under a handle gets in.
-Nothing here needs cryptography: proofs are made and checked in `trust_proof`.
+This module needs no cryptography: the caller hands in the verifier (`trust.proof`). Without a verifier every envelope that
+claims our trust profile is refused.
 """
 
 from collections.abc import Callable
@@ -14,27 +14,27 @@ from aghbus.protocol.errors import VerificationFailed
 from aghbus.protocol.identifiers import is_handle
 
 Trust = Literal["verified", "unverified"]
-Verifier = Callable[[Envelope], None]  # raises VerificationFailed when the proof does not hold
+Verifier = Callable[[Envelope], None]  # raises VerificationFailed unless the proof is valid
 Signer = Callable[[dict[str, Any]], dict[str, Any]]  # a wire document → the same with a proof; raises InvalidRequest
 
 PROFILE: Final = "agh-network.trust.ed25519-jcs/v1"
 
 
 class Claims(msgspec.Struct, frozen=True, gc=False):
-    """What a proof says of itself, whatever that is; None where it does not."""
+    """The members of a proof that say what it claims, of any type; None where absent."""
 
     profile: Any = None
     key_id: Any = None
 
 
 claims_of: Final = msgspec.json.Decoder(Claims).decode
-"""The claims of a proof, whose bytes are those of a JSON object."""
+"""The claims of a proof, from the bytes of a JSON object."""
 
 
 def assess(envelope: Envelope, verifier: Verifier | None = None) -> Trust:
-    """`verified` or `unverified`; raises VerificationFailed for what must be rejected."""
+    """`verified` or `unverified`. Raises VerificationFailed for an envelope that must be refused."""
     if envelope.proof is None and "@" not in envelope.sender:
-        return "unverified"  # the usual case of what `claims_profile` says
+        return "unverified"  # the common case of `claims_profile`
     if not claims_profile(envelope.sender, None if envelope.proof is None else claims_of(envelope.proof)):
         return "unverified"
     if verifier is not None:
@@ -47,12 +47,12 @@ def assess(envelope: Envelope, verifier: Verifier | None = None) -> Trust:
 
 
 def claims_profile(sender: str, proof: Claims | None) -> bool:
-    """True when the proof claims our profile and has to be verified, False for an unverified plain peer.
+    """Whether the proof claims our profile, so that it must be verified; False for an unverified plain peer.
 
-    Raises VerificationFailed by the rules of spec section 8: no proof is fine for a plain peer id and proof stripping for
-    a handle; a proof needs a string `profile`; another profile is unverified for a plain id, rejected for a handle.
+    Raises VerificationFailed by the rules of spec section 8: a handle without a proof, a proof without a string `profile`, a
+    handle with a proof of another profile.
     """
-    handle = "@" in sender  # no plain peer id has one: what only looks like a handle is none the safer for it
+    handle = "@" in sender  # plain peer ids have no `@`; a malformed handle is treated like a handle
     if proof is None:
         if handle:
             raise VerificationFailed("a verified handle sends no envelope without a proof", "proof")
