@@ -1,4 +1,4 @@
-"""Target `adapters`: any text handed over in every format, and any envelope handed out."""
+"""Target `adapters`: any text submitted in every format, and any envelope delivered."""
 
 import json
 from collections.abc import Iterator
@@ -7,14 +7,14 @@ from typing import Any, Final
 import msgspec
 
 from aghbus.protocol.adapters.derived_ids import same_json
-from aghbus.protocol.adapters.model import Adapter, Delivered, SubmitPlan
+from aghbus.protocol.adapters.model import Adapter, AgentMap, Delivered, SubmitPlan
 from aghbus.protocol.adapters.registry import FORMATS, AdapterOptions, adapter_for
 from aghbus.protocol.adapters.strict_json import check_value
 from aghbus.protocol.envelope import parse
 from aghbus.protocol.errors import InvalidRequest, ProtocolError
 from aghbus.protocol.send import Draft, build
-from tests.fuzz.desk import CHANNEL, WORKSPACE, Desk
 from tests.fuzz.oracles import NOW, any_json, dump, vector_lines
+from tests.support.bridge_peer import CHANNEL, WORKSPACE, BridgePeer
 
 ASKER: Final = "one-brain.ob-001"
 DOER: Final = "macro-analyst.ma-001"
@@ -26,10 +26,10 @@ def check(raw: bytes) -> None:
     value = any_json(raw)
     for adapter in adapters().values():
         for opened in (False, True):
-            _handed_over(adapter, raw, opened=opened)
+            _check_submit(adapter, raw, opened=opened)
         if value is not None:
-            _carried(adapter, value)
-        _native(adapter, raw)
+            _check_carried(adapter, value)
+        _check_native(adapter, raw)
 
 
 def seeds() -> Iterator[bytes]:
@@ -48,41 +48,48 @@ def adapters() -> dict[str, Adapter]:
     return _adapters
 
 
-def sides(adapter: Adapter, *, opened: bool) -> tuple[Desk, Desk]:
+def _peer(adapter: Adapter, us: str, other: str) -> BridgePeer:
+    """The peer `us`; every agent name that is not a peer id maps to one of the two."""
+    peer = BridgePeer(us, adapter, now=NOW, agents=AgentMap(own=us, other=other), target=other)
+    peer.whole = False
+    return peer
+
+
+def pair(adapter: Adapter, *, opened: bool) -> tuple[BridgePeer, BridgePeer]:
     """The asker and the doer; `opened`: the asker has opened a work with the doer."""
-    asker, doer = Desk(adapter, ASKER, DOER), Desk(adapter, DOER, ASKER)
+    asker, doer = _peer(adapter, ASKER, DOER), _peer(adapter, DOER, ASKER)
     if opened:
-        doer.receive(asker.send(_draft("say", {"text": "do it"}, work_id="work_1")))
+        doer.receive(asker.say(_draft("say", {"text": "do it"}, work_id="work_1")))
     return asker, doer
 
 
-def _handed_over(adapter: Adapter, raw: bytes, *, opened: bool) -> None:
-    """The doer's agent hands over; what leaves is legal, and the asker's agent gets the same message."""
-    asker, doer = sides(adapter, opened=opened)
+def _check_submit(adapter: Adapter, raw: bytes, *, opened: bool) -> None:
+    """The doer's agent submits: the envelopes are valid, and the asker's agent gets the same message."""
+    asker, doer = pair(adapter, opened=opened)
     plan = doer.adapter.submit(raw, doer.context(), doer)
-    _plan_is_sound(plan, doer, raw)
+    _check_plan(plan, doer, raw)
     for draft in plan.drafts:
         try:
-            envelope = doer.send(draft)
+            envelope = doer.say(draft)
         except InvalidRequest as error:
             raise AssertionError(f"{adapter.name}: a draft that cannot be sent: {error}") from error
-        doer.remember(plan, envelope)
+        doer.record(plan, [envelope])
         if envelope.to != asker.us:
             continue
         delivered = asker.receive(envelope)
-        _handed_is_sound(delivered)
+        _check_delivered(delivered)
         if delivered.message is not None and f"{adapter.name}.message" in envelope.extensions():
             assert not delivered.native, (adapter.name, delivered.findings)
             assert same_json(delivered.message, plan.message), f"{adapter.name}: the message changed on the way"
     if plan.drafts:
         again = doer.adapter.submit(raw, doer.context(), doer)
-        _plan_is_sound(again, doer, raw)
+        _check_plan(again, doer, raw)
         assert not {draft.id for draft in again.drafts} - {draft.id for draft in plan.drafts} or opened, adapter.name
 
 
-def _carried(adapter: Adapter, value: Any) -> None:
+def _check_carried(adapter: Adapter, value: Any) -> None:
     """A hostile peer puts any value where the message rides."""
-    asker, doer = sides(adapter, opened=True)
+    asker, doer = pair(adapter, opened=True)
     ext = {f"{adapter.name}.message": value, f"{adapter.name}.findings": value}
     for draft in (
         _draft("say", {"text": "x"}, work_id="work_2", ext=ext),
@@ -93,43 +100,43 @@ def _carried(adapter: Adapter, value: Any) -> None:
             envelope = build(draft, NOW)
         except InvalidRequest:  # larger or deeper than an envelope may be
             continue
-        _handed_is_sound(doer.receive(envelope))
+        _check_delivered(doer.receive(envelope))
     far = {**value, "x far": 2**60} if isinstance(value, dict) else [value, 2**60]
     unfit = _draft("say", {"text": "x"}, ext={f"{adapter.name}.message": far})
     try:
         delivered = doer.receive(build(unfit, NOW))
         assert delivered.native or delivered.message is None, "believed what other readers understand differently"
-        _handed_is_sound(delivered)
+        _check_delivered(delivered)
         answer = build(_draft("trace", {"state": "failed", "result": value}, back=True, work_id="work_1", ext=ext), NOW)
     except InvalidRequest:
         return
-    _handed_is_sound(asker.receive(answer))
+    _check_delivered(asker.receive(answer))
 
 
-def _native(adapter: Adapter, raw: bytes) -> None:
+def _check_native(adapter: Adapter, raw: bytes) -> None:
     """Any envelope that the parser takes."""
     try:
         envelope = parse(raw, NOW)
     except ProtocolError:
         return
     us = envelope.to if envelope.to not in (None, envelope.sender) else "somebody-else"
-    desk = Desk(adapter, us or "", envelope.sender)
-    _handed_is_sound(desk.receive(envelope))
-    _handed_is_sound(desk.receive(envelope))
+    peer = _peer(adapter, us or "", envelope.sender)
+    _check_delivered(peer.receive(envelope))
+    _check_delivered(peer.receive(envelope))
 
 
-def _plan_is_sound(plan: SubmitPlan, desk: Desk, raw: bytes) -> None:
-    again = desk.adapter.submit(raw, desk.context(), desk)
+def _check_plan(plan: SubmitPlan, peer: BridgePeer, raw: bytes) -> None:
+    again = peer.adapter.submit(raw, peer.context(), peer)
     assert msgspec.json.encode(again) == msgspec.json.encode(plan), "the same message twice, two plans"
     assert not (plan.refused and plan.drafts), "refused, and sent all the same"
     assert plan.refused or not check_value(plan.message), "a message that not every reader can hold"
-    assert all(draft.sender == desk.us for draft in plan.drafts)
+    assert all(draft.sender == peer.us for draft in plan.drafts)
     assert len({draft.id for draft in plan.drafts}) == len(plan.drafts)
     for finding in plan.findings:
         assert finding.path == "" or finding.path.startswith("/"), finding
 
 
-def _handed_is_sound(delivered: Delivered) -> None:
+def _check_delivered(delivered: Delivered) -> None:
     assert not check_value(delivered.message)
     json.dumps(delivered.message, allow_nan=False)
     for finding in delivered.findings:

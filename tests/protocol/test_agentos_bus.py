@@ -16,7 +16,7 @@ from aghbus.protocol.bodies import Say, Trace
 from aghbus.protocol.envelope import Envelope
 from aghbus.protocol.limits import DIRECTED_TTL
 from aghbus.protocol.send import Draft
-from tests.support.agentos_bus import (
+from tests.support.agentos_peers import (
     ANALYST,
     ASKER,
     ERROR,
@@ -24,12 +24,12 @@ from tests.support.agentos_bus import (
     NOW,
     QUERY,
     RESPONSE,
-    Desk,
+    AgentOsPeer,
     agent,
+    message_of,
     native,
     pair,
     rules,
-    told,
     varied,
 )
 
@@ -77,7 +77,7 @@ def test_a_query_opens_work_and_its_response_completes_it() -> None:
 
 
 def test_an_error_without_a_work_is_said() -> None:
-    connector, asker = Desk("data-connector-wb.dc-wb-001"), Desk(ASKER)
+    connector, asker = AgentOsPeer("data-connector-wb.dc-wb-001"), AgentOsPeer(ASKER)
     assert rules(connector.plan(ERROR).findings) == OLD
     sent = connector.send(ERROR)
     assert isinstance(sent.body, Say)
@@ -119,7 +119,7 @@ def test_an_error_fails_the_work_that_the_caller_names() -> None:
 
 
 def test_a_gap_is_told_without_work() -> None:
-    creator, monitor = Desk("gap-ticket-creator.gtc-001"), Desk("admin-monitor.am-001")
+    creator, monitor = AgentOsPeer("gap-ticket-creator.gtc-001"), AgentOsPeer("admin-monitor.am-001")
     assert rules(creator.plan(GAP).findings) == OLD
     sent = creator.send(GAP)
     assert isinstance(sent.body, Say)
@@ -131,7 +131,7 @@ def test_a_gap_is_told_without_work() -> None:
 
 @pytest.mark.parametrize("message", [QUERY, RESPONSE, ERROR, GAP])
 def test_strict_mode_refuses_every_example(message: dict[str, Any]) -> None:
-    plan = Desk("x", options=AgentOsOptions(strict=True)).plan(message)
+    plan = AgentOsPeer("x", options=AgentOsOptions(strict=True)).plan(message)
     assert plan.refused
     assert not plan.drafts
     assert ("/id", "uuid_version", "error") in rules(plan.findings)
@@ -252,7 +252,7 @@ def test_a_stranger_cannot_draw_an_answer_to_itself_by_reusing_an_id() -> None:
     asker, analyst = pair()
     question = asker.send(QUERY)
     analyst.receive(question)
-    mallory = Desk("mallory.m-1")
+    mallory = AgentOsPeer("mallory.m-1")
     analyst.receive(mallory.send(varied(QUERY, sender=agent("mallory.m-1"), type="event")))
     assert analyst.send(RESPONSE).work_id == question.work_id
 
@@ -283,10 +283,10 @@ def test_an_answer_on_our_own_work_needs_a_question_of_the_other_side() -> None:
     back = on_work(back, question)
     delivered = asker.receive(analyst.say(back))
     assert delivered.native
-    assert told(delivered)["type"] == "query"
-    assert told(delivered)["payload"]["content"] == "Which year?"
-    assert told(delivered)["replyTo"] == QUERY["id"]
-    reply = varied(RESPONSE, sender=agent(ASKER), to=agent(ANALYST), replyTo=told(delivered)["id"])
+    assert message_of(delivered)["type"] == "query"
+    assert message_of(delivered)["payload"]["content"] == "Which year?"
+    assert message_of(delivered)["replyTo"] == QUERY["id"]
+    reply = varied(RESPONSE, sender=agent(ASKER), to=agent(ANALYST), replyTo=message_of(delivered)["id"])
     sent = asker.send(reply)
     assert (sent.kind, sent.work_id, sent.reply_to) == ("say", question.work_id, back.id)
     assert analyst.receive(sent).message == reply
@@ -299,15 +299,15 @@ def test_an_answer_on_our_own_work_needs_a_question_of_the_other_side() -> None:
 def test_offline_an_answer_goes_to_the_work_in_hand() -> None:
     asker, _ = pair()
     question = asker.send(QUERY)
-    alone = Desk(ANALYST, whole=False)
+    alone = AgentOsPeer(ANALYST, whole=False)
     alone.works = {question.work_id or "": asker.works[question.work_id or ""]}
     sent = alone.send(RESPONSE)
     assert (sent.work_id, sent.to) == (question.work_id, ASKER)
-    assert rules(Desk(ANALYST, whole=False).plan(RESPONSE).findings)[-1] == ("/replyTo", "no_work", "error")
+    assert rules(AgentOsPeer(ANALYST, whole=False).plan(RESPONSE).findings)[-1] == ("/replyTo", "no_work", "error")
 
 
 def test_offline_an_error_that_answers_nothing_is_said() -> None:
-    alone = Desk("data-connector-wb.dc-wb-001", whole=False)
+    alone = AgentOsPeer("data-connector-wb.dc-wb-001", whole=False)
     assert alone.send(ERROR).kind == "say"
 
 
@@ -364,12 +364,12 @@ def test_a_peer_written_as_an_agent_leads_back_to_it(peer: str) -> None:
 
 
 def test_the_message_must_come_from_us_and_go_elsewhere() -> None:
-    assert rules(Desk(ANALYST).plan(QUERY).findings)[2:] == [
+    assert rules(AgentOsPeer(ANALYST).plan(QUERY).findings)[2:] == [
         ("/from", "agent_map", "error"),
         ("/to", "to_self", "error"),
     ]
     unmapped = varied(QUERY, to={"agentId": "Macro", "instanceId": "1"})
-    assert rules(Desk(ASKER).plan(unmapped).findings)[2:] == [("/to", "agent_map", "error")]
+    assert rules(AgentOsPeer(ASKER).plan(unmapped).findings)[2:] == [("/to", "agent_map", "error")]
 
 
 # what arrives is judged again
@@ -391,8 +391,8 @@ def test_a_carried_message_that_does_not_hold_is_not_used(changed: dict[str, Any
     )
     delivered = analyst.receive(asker.say(forged))
     assert delivered.native
-    assert told(delivered)["type"] == "event"
-    assert told(delivered)["payload"]["content"] == "hello"
+    assert message_of(delivered)["type"] == "event"
+    assert message_of(delivered)["payload"]["content"] == "hello"
     assert delivered.findings[0].rule == "carried_message"
     assert delivered.findings[0].severity == "warning"
 
@@ -400,7 +400,7 @@ def test_a_carried_message_that_does_not_hold_is_not_used(changed: dict[str, Any
 def test_a_response_cannot_pose_as_the_answer_to_another_question() -> None:
     asker, _ = pair()
     asker.send(QUERY)
-    mallory = Desk("mallory.m-1")
+    mallory = AgentOsPeer("mallory.m-1")
     other = asker.send(varied(QUERY, id="msg-823e4567-e89b-42d3-a456-426614174008", to=agent("mallory.m-1")))
     mallory.receive(other)
     posing = varied(RESPONSE, sender=agent("mallory.m-1"))
@@ -408,7 +408,7 @@ def test_a_response_cannot_pose_as_the_answer_to_another_question() -> None:
     draft = native("mallory.m-1", ASKER, "trace", body, ext={"agentos.message": posing})
     delivered = asker.receive(mallory.say(on_work(draft, other)))
     assert delivered.native
-    assert told(delivered)["replyTo"] == "msg-823e4567-e89b-42d3-a456-426614174008"
+    assert message_of(delivered)["replyTo"] == "msg-823e4567-e89b-42d3-a456-426614174008"
     assert delivered.findings[0].rule == "carried_message"
 
 
@@ -422,9 +422,9 @@ def test_what_comes_after_the_end_is_not_handed_out() -> None:
 
 
 def test_the_manifest_of_the_receiver_counts() -> None:
-    asker = Desk(ASKER)
+    asker = AgentOsPeer(ASKER)
     sent = asker.send(QUERY)
-    wary = Desk(ANALYST, options=AgentOsOptions(manifest=frozenset({"macro-analyst"})))
+    wary = AgentOsPeer(ANALYST, options=AgentOsOptions(manifest=frozenset({"macro-analyst"})))
     delivered = wary.receive(sent)
     assert delivered.native
     assert ("/from/agentId", "manifest", "warning") in rules(delivered.findings)
@@ -440,7 +440,7 @@ def valid(message: Any) -> list[tuple[str, str, str]]:
 
 
 def test_a_native_say_that_opens_work_is_a_query_and_its_answer_comes_back() -> None:
-    ops, analyst = Desk("ops"), Desk(ANALYST)
+    ops, analyst = AgentOsPeer("ops"), AgentOsPeer(ANALYST)
     opened = ops.say(native("ops", ANALYST, "say", {"text": "GDP?"}, work_id="work_1", trace_id="req-1"))
     delivered = analyst.receive(opened)
     assert delivered.native
@@ -460,28 +460,28 @@ def test_a_native_say_that_opens_work_is_a_query_and_its_answer_comes_back() -> 
     }
     assert valid(delivered.message) == []
     assert rules(delivered.findings) == [("/payload/language", "assumed", "warning")]
-    reply = varied(RESPONSE, to=told(delivered)["from"], replyTo=told(delivered)["id"])
+    reply = varied(RESPONSE, to=message_of(delivered)["from"], replyTo=message_of(delivered)["id"])
     sent = analyst.send(reply)
     assert (sent.to, sent.work_id, sent.reply_to) == ("ops", "work_1", "msg_say_1")
 
 
 def test_the_answer_to_a_native_query_finds_its_work_without_the_memory_of_the_message() -> None:
-    ops, analyst = Desk("ops"), Desk(ANALYST)
+    ops, analyst = AgentOsPeer("ops"), AgentOsPeer(ANALYST)
     opened = ops.say(native("ops", ANALYST, "say", {"text": "GDP?"}, work_id="work_1"))
     delivered = analyst.receive(opened)
-    forgetful = Desk(ANALYST)
+    forgetful = AgentOsPeer(ANALYST)
     forgetful.works = analyst.works
-    reply = varied(RESPONSE, to=told(delivered)["from"], replyTo=told(delivered)["id"])
+    reply = varied(RESPONSE, to=message_of(delivered)["from"], replyTo=message_of(delivered)["id"])
     assert forgetful.send(reply).work_id == "work_1"
     assert forgetful.plan(reply).repeats
 
 
 def test_a_native_say_without_work_is_an_event() -> None:
-    ops, analyst = Desk("ops"), Desk(ANALYST)
+    ops, analyst = AgentOsPeer("ops"), AgentOsPeer(ANALYST)
     delivered = analyst.receive(ops.say(native("ops", None, "say", {"text": "hi", "artifacts": [{"uri": "x"}]})))
-    assert told(delivered)["type"] == "event"
-    assert told(delivered)["payload"]["content"] == {"text": "hi", "artifacts": [{"uri": "x"}]}
-    assert told(delivered)["payload"]["format"] == "json"
+    assert message_of(delivered)["type"] == "event"
+    assert message_of(delivered)["payload"]["content"] == {"text": "hi", "artifacts": [{"uri": "x"}]}
+    assert message_of(delivered)["payload"]["format"] == "json"
     assert valid(delivered.message) == []
 
 
@@ -502,10 +502,10 @@ def test_a_native_completion_is_a_response_without_evidence(body: dict[str, Any]
     analyst.receive(question)
     done = native(ANALYST, ASKER, "trace", {"state": "completed", **body})
     delivered = asker.receive(analyst.say(on_work(done, question)))
-    assert (told(delivered)["type"], told(delivered)["replyTo"]) == ("response", QUERY["id"])
-    assert told(delivered)["payload"]["content"] == content
-    assert told(delivered)["payload"]["format"] == format
-    assert told(delivered)["evidence"]["confidence"] == 0
+    assert (message_of(delivered)["type"], message_of(delivered)["replyTo"]) == ("response", QUERY["id"])
+    assert message_of(delivered)["payload"]["content"] == content
+    assert message_of(delivered)["payload"]["format"] == format
+    assert message_of(delivered)["evidence"]["confidence"] == 0
     assert valid(delivered.message) == [("/evidence", "evidence_empty", "warning")]
     assert ("/evidence", "evidence_empty", "warning") in rules(delivered.findings)
 
@@ -533,8 +533,8 @@ def test_a_native_failure_is_an_error_of_the_table(
     analyst.receive(question)
     body = body if kind == "trace" else {"for_id": question.id, **body}
     delivered = asker.receive(analyst.say(on_work(native(ANALYST, ASKER, kind, body), question)))
-    assert (told(delivered)["type"], told(delivered)["replyTo"]) == ("error", QUERY["id"])
-    content = told(delivered)["payload"]["content"]
+    assert (message_of(delivered)["type"], message_of(delivered)["replyTo"]) == ("error", QUERY["id"])
+    content = message_of(delivered)["payload"]["content"]
     assert (content["code"], content["recoverable"]) == (code, recoverable)
     assert valid(delivered.message) == []
 

@@ -17,19 +17,19 @@ from aghbus.protocol.adapters.agentos.rules import RECOVERABLE, check
 from aghbus.protocol.adapters.derived_ids import same_json
 from aghbus.protocol.adapters.strict_json import pointer
 from aghbus.protocol.send import build
-from tests.support.agentos_bus import (
+from tests.support.agentos_peers import (
     ANALYST,
     ASKER,
     ERROR,
     NOW,
     QUERY,
     RESPONSE,
-    Desk,
+    AgentOsPeer,
     agent,
+    message_of,
     native,
     pair,
     rules,
-    told,
     varied,
 )
 
@@ -180,7 +180,7 @@ def test_rule_4_manifest() -> None:
     assert check(ASKED, NOW, manifest=frozenset({"one-brain", "macro-analyst"})) == ()
     assert rules(check(ASKED, NOW, manifest=frozenset({"one-brain"}))) == [("/to/agentId", "manifest", "error")]
     assert len(check(ASKED, NOW, manifest=frozenset())) == 2
-    plan = Desk(ASKER, options=AgentOsOptions(manifest=frozenset({"one-brain"}))).plan(ASKED)
+    plan = AgentOsPeer(ASKER, options=AgentOsOptions(manifest=frozenset({"one-brain"}))).plan(ASKED)
     assert plan.refused
     assert plan.drafts == ()
 
@@ -258,7 +258,7 @@ def test_a_failure_without_a_flag_takes_the_tables() -> None:
 
 def test_a_secret_is_a_warning_that_does_not_quote_it() -> None:
     message = changed(ASKED, "payload.content", {"api_key": "sesame-open"})
-    plan = Desk(ASKER).plan(message)
+    plan = AgentOsPeer(ASKER).plan(message)
     assert rules(plan.findings) == [("/payload/content/api_key", "secret_like", "warning")]
     assert "sesame" not in plan.findings[0].message
     assert plan.drafts[0].ext is not None
@@ -285,7 +285,7 @@ def test_findings_quote_little_of_a_message() -> None:
     ],
 )
 def test_json_that_readers_would_not_agree_on_is_refused(text: bytes, rule: str) -> None:
-    plan = Desk(ASKER).plan(text)
+    plan = AgentOsPeer(ASKER).plan(text)
     assert [finding.rule for finding in plan.findings] == [rule]
     assert plan.refused
     assert plan.drafts == ()
@@ -351,7 +351,7 @@ def test_an_error_is_a_row_of_status_error() -> None:
 
 
 def test_the_row_of_a_timeout() -> None:
-    plain = Desk(ASKER).plan(QUERY).record
+    plain = AgentOsPeer(ASKER).plan(QUERY).record
     kept = from_plain(plain)
     assert plain is not None
     late = to_plain(timed_out(kept))
@@ -359,13 +359,13 @@ def test_the_row_of_a_timeout() -> None:
 
 
 def test_the_latency_of_an_answer_counts_milliseconds() -> None:
-    kept = from_plain(Desk(ASKER).plan(QUERY).record)
+    kept = from_plain(AgentOsPeer(ASKER).plan(QUERY).record)
     assert answering(kept, 1_000_250, 1_000_900).row.latency_ms == 650
     assert answering(kept, 1_000_900, 1_000_250).row.latency_ms == 0  # the clock was set back in between
 
 
 def test_events_await_no_answer() -> None:
-    kept = Desk(ASKER).plan(varied(QUERY, type="event")).record
+    kept = AgentOsPeer(ASKER).plan(varied(QUERY, type="event")).record
     assert kept is not None
     assert kept["waits"] is None
 
@@ -446,7 +446,7 @@ def test_what_goes_in_comes_out(data: st.DataObject) -> None:
 
 @given(st.binary(max_size=200) | VALUE.map(lambda value: json.dumps(value).encode()))
 def test_no_text_raises_and_none_of_it_is_sent(text: bytes) -> None:
-    plan = Desk(ASKER).plan(text)
+    plan = AgentOsPeer(ASKER).plan(text)
     assert plan.refused
     assert plan.drafts == ()
 
@@ -490,7 +490,7 @@ def test_any_result_and_any_extension_of_a_peer_is_handed_out_as_a_valid_message
     done = msgspec.structs.replace(done, work_id=question.work_id, container=question.container)
     delivered = asker.receive(analyst.say(done))
     assert delivered.native
-    assert same_json(told(delivered)["payload"]["content"], result)
+    assert same_json(message_of(delivered)["payload"]["content"], result)
     assert not [finding for finding in check(delivered.message, NOW, strict=True) if finding.severity == "error"]
 
 
@@ -504,7 +504,7 @@ def test_a_result_too_deep_for_the_format_becomes_text() -> None:
     done = native(ANALYST, ASKER, "trace", {"state": "completed", "result": deep})
     done = msgspec.structs.replace(done, work_id=question.work_id, container=question.container)
     delivered = asker.receive(analyst.say(done))
-    assert told(delivered)["payload"]["content"] == "[" * 80 + "1" + "]" * 80
+    assert message_of(delivered)["payload"]["content"] == "[" * 80 + "1" + "]" * 80
     assert ("/payload/content", "as_text", "warning") in rules(delivered.findings)
 
 
@@ -538,7 +538,7 @@ def test_the_page_names_every_rule_and_the_error_table_and_its_example_holds() -
     sources = "".join(path.read_text("utf-8") for path in [*(room / "agentos").glob("*.py"), room / "common.py"])
     named = set(re.findall(r'\b(?:error|warning|made)\(\s*[^,]+, "(\w+)"', sources))
     assert len(named) > 20
-    # where several works are open, this format is told by `replyTo`: the work in hand is never guessed
+    # where several works are open, this format is message_of by `replyTo`: the work in hand is never guessed
     assert named - {"ambiguous_work"} <= set(re.findall(r"`(\w+)`", page))
     table = dict(re.findall(r"^\| `([A-Z_]+)` \| (yes|no) \|", page, re.MULTILINE))
     assert {code: says == "yes" for code, says in table.items()} == RECOVERABLE

@@ -7,10 +7,10 @@ import pytest
 
 from aghbus.protocol.adapters.derived_ids import same_json
 from aghbus.protocol.adapters.humaninloop.adapter import HumanInLoopOptions
-from tests.support.humaninloop_sides import (
+from tests.support.humaninloop_peers import (
     SEED_INPUT,
     SEED_OUTPUT,
-    Side,
+    HumanInLoopPeer,
     opened,
     output,
     pair,
@@ -105,7 +105,7 @@ def test_escalation_answer_and_end_stay_in_one_work() -> None:
     answer = {**SEED_INPUT, "task": {"action": "answer", "params": {"provider": "none"}}}
     plan, (delivered,) = flow.submit(answer, checker, work_id=work.work_id)
     assert same_json(delivered.message, answer)
-    assert plan.drafts[0].reply_to == flow.crossings[-2].envelope.id
+    assert plan.drafts[0].reply_to == flow.envelopes[-2].id
     assert checker.works[work.work_id].state == "working"
     again, (delivered,) = checker.submit(question, flow)
     assert not again.repeats, "the same words to a later answer are new"
@@ -164,7 +164,7 @@ def test_key_and_target_tell_openings_apart_and_key_order_does_not() -> None:
     flow, checker, _ = opened()
     assert not flow.submit(SEED_INPUT, checker, target="checker", key="second")[0].repeats
     assert flow.submit(SEED_INPUT, checker, target="checker", key="second")[0].repeats
-    assert not flow.submit(SEED_INPUT, Side("other", flow.adapter), target="other")[0].repeats
+    assert not flow.submit(SEED_INPUT, HumanInLoopPeer("other", flow.adapter), target="other")[0].repeats
     turned = dict(reversed(SEED_INPUT.items()))
     assert list(turned) != list(SEED_INPUT)
     assert flow.submit(turned, checker, target="checker")[0].repeats
@@ -211,7 +211,7 @@ def test_work_that_is_unknown_foreign_or_ended_is_named_as_such() -> None:
 
 def test_an_input_for_another_peer_while_work_is_in_hand_is_work_of_its_own() -> None:
     _, checker, work = opened()
-    helper = Side("reader", checker.adapter)
+    helper = HumanInLoopPeer("reader", checker.adapter)
     plan, _ = checker.submit(SEED_INPUT, helper, work_id=work.work_id, target="reader")
     assert plan.drafts[0].work_id != work.work_id
     assert plan.drafts[0].causation_id == work.opening_id

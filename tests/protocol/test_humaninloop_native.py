@@ -9,7 +9,7 @@ import pytest
 
 from aghbus.protocol.adapters.humaninloop.shape import check_input, check_output
 from aghbus.protocol.send import build
-from tests.support.humaninloop_sides import NOW, SEED_INPUT, SEED_OUTPUT, inside, opened, output, pair
+from tests.support.humaninloop_peers import NOW, SEED_INPUT, SEED_OUTPUT, inside, opened, output, pair
 
 VECTORS: Final = Path(__file__).parent.parent / "vectors"
 

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from aghbus.protocol.adapters.humaninloop.files import FilePlan, plan_files
-from tests.support.humaninloop_sides import SEED_INPUT, SEED_OUTPUT, opened, output, rules
+from tests.support.humaninloop_peers import SEED_INPUT, SEED_OUTPUT, opened, output, rules
 
 
 def files(*paths: str) -> dict[str, Any]:

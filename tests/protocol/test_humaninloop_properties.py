@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from aghbus.protocol.adapters.derived_ids import same_json
 from aghbus.protocol.adapters.humaninloop.shape import check_input, check_output, kind_of
-from tests.support.humaninloop_sides import (
+from tests.support.humaninloop_peers import (
     opened,
     pair,
 )
@@ -104,7 +104,7 @@ def test_no_text_raises(text: bytes) -> None:
     JSON,
 )
 def test_no_spoilt_envelope_raises_or_leaves_invalid(message: Any, path: list[str | int], value: Any) -> None:
-    """A member somewhere becomes any JSON value: what still leaves passes the protocol's own validator (`Side.send`)."""
+    """A member somewhere becomes any JSON value: what still leaves passes the protocol's own validator (`HumanInLoopPeer.send`)."""
     inner: Any = message
     for key in path[:-1]:
         inside = inner if isinstance(inner, dict) else dict(enumerate(inner)) if isinstance(inner, list) else {}

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from aghbus.protocol.adapters.derived_ids import same_json
-from tests.support.humaninloop_sides import (
+from tests.support.humaninloop_peers import (
     SEED_INPUT,
     SEED_OUTPUT,
     opened,

@@ -1,21 +1,17 @@
 """SACP on the bus: what an agent wrote becomes envelopes, envelopes become what an agent reads (adapters.md, sacp)."""
 
 import json
-from typing import Any, Final, Literal
+from typing import Any, Final
 
 import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from aghbus.protocol import lifecycle
 from aghbus.protocol.adapters.attachments import CUT_BYTES
 from aghbus.protocol.adapters.model import (
-    BridgeContext,
     BridgedEnvelope,
-    BridgedMessage,
     Delivered,
-    Direction,
     SubmitPlan,
 )
 from aghbus.protocol.adapters.sacp.adapter import Sacp, SacpOptions
@@ -25,6 +21,7 @@ from aghbus.protocol.capability_digest import capability_digest
 from aghbus.protocol.envelope import Envelope, parse
 from aghbus.protocol.lifecycle import WorkView
 from aghbus.protocol.send import build
+from tests.support.bridge_peer import BridgePeer
 
 NOW: Final = 1_776_366_200
 ASKS: Final = "orchestrator"
@@ -84,106 +81,21 @@ SEED: Final = {
 }
 
 
-class Side:
-    """One peer: its works and what crossed, kept by the protocol's own lifecycle. Answers as a Memory."""
-
-    whole = True
+class SacpPeer(BridgePeer):
+    """A peer with an agent of SACP."""
 
     def __init__(self, us: str, **options: Any) -> None:
-        self.us = us
-        self.adapter = Sacp(SacpOptions(**options))
-        self.works: dict[str, WorkView] = {}
-        self.unseen: set[str] = set()
-        self.envelopes: list[Envelope] = []
-        self.known: list[tuple[str | None, BridgedMessage]] = []
+        super().__init__(us, Sacp(SacpOptions(**options)), now=NOW)
 
-    def work(self, work_id: str) -> WorkView | None:
-        return self.works.get(work_id)
-
-    def assigned_works(self) -> tuple[WorkView, ...]:
-        return tuple(work for work in self.works.values() if work.target == self.us and not work.is_terminal)
-
-    def was_delivered(self, work: WorkView) -> bool:
-        return work.work_id not in self.unseen
-
-    def received_works(self) -> bool:
-        ours = [work for work in self.works.values() if work.target == self.us]
-        return any(work.is_terminal and self.was_delivered(work) for work in ours)
-
-    def opening(self, work: WorkView) -> BridgedMessage | None:
-        return next((known for _, known in self.known if known.envelope_id == work.opening_id), None)
-
-    def answered(self, work: WorkView) -> str:
-        kinds = ("say", "capability") if work.target == self.us else ("trace",)
-        heard = [
-            envelope.id
-            for envelope in self.envelopes
-            if envelope.sender != self.us and envelope.work_id == work.work_id and envelope.kind in kinds
-        ]
-        return heard[-1] if heard else work.opening_id
-
-    def sent(self, envelope_id: str) -> WorkView | Literal[True] | None:
-        for envelope in self.envelopes:
-            if envelope.id == envelope_id and envelope.sender == self.us:
-                return self.works.get(envelope.work_id or "", True)
-        return None
-
-    def find(self, foreign_id: str, scope: str = "", direction: Direction | None = None) -> BridgedMessage | None:
-        for name, known in reversed(self.known):
-            if name == foreign_id and direction in (None, known.direction):
-                return msgspec.structs.replace(known, work=self.works[known.work.work_id] if known.work else None)
-        return None
-
-    def arrived(self, foreign_id: str) -> list[BridgedMessage]:
-        found = self.find(foreign_id, direction="in")
-        return [] if found is None else [found]
-
-    def last(self, scope: str) -> BridgedMessage | None:
-        return self.known[-1][1] if self.known else None
-
-    def context(self, **changes: Any) -> BridgeContext:
-        return BridgeContext(us=self.us, workspace_id="ws_alpha", channel="builders", now=NOW, **changes)
-
-    def write(self, text: str | bytes, **context: Any) -> SubmitPlan:
-        """The plan for what our agent wrote; nothing leaves."""
-        raw = text.encode() if isinstance(text, str) else text
-        return self.adapter.submit(raw, self.context(**context), self)
-
-    def apply(self, envelope: Envelope) -> tuple[str | None, WorkView | None]:
-        self.envelopes.append(envelope)
-        if envelope.work_id is None:
-            return None, None
-        work = self.works.get(envelope.work_id)
-        verdict = lifecycle.step(work, envelope)
-        if verdict.outcome == "opened":
-            self.works[envelope.work_id] = lifecycle.opened_by(envelope)
-        elif work is not None and verdict.outcome in ("advanced", "unchanged"):
-            self.works[envelope.work_id] = lifecycle.after(work, envelope, verdict)
-        return verdict.outcome, self.works.get(envelope.work_id)
-
-    def hear(self, envelope: Envelope) -> Delivered:
-        outcome, work = self.apply(envelope)
-        return self.adapter.deliver(
-            BridgedEnvelope(envelope=envelope, work=work, outcome=outcome), self.context(), self
-        )
+    def write(self, text: str | bytes, **fields: Any) -> SubmitPlan:
+        """The plan for a text of the agent; nothing is sent."""
+        return self.plan(text.encode() if isinstance(text, str) else text, **fields)
 
 
-def send(plan: SubmitPlan, sender: Side, receiver: Side) -> Delivered:
-    """Carries the one envelope of a plan across, through the protocol's own validator and our own lifecycle."""
-    assert not plan.refused and not plan.repeats
-    (draft,) = plan.drafts
-    envelope = build(draft, NOW)
-    outcome, work = sender.apply(envelope)
-    assert outcome in ("opened", "advanced", "unchanged"), "our own copy refuses it"
-    sender.known.append(
-        (
-            plan.foreign_id,
-            BridgedMessage(
-                message=plan.message, direction="out", envelope_id=envelope.id, sender=sender.us, at=NOW, work=work
-            ),
-        )
-    )
-    return receiver.hear(envelope)
+def send(plan: SubmitPlan, sender: BridgePeer, receiver: BridgePeer) -> Delivered:
+    """Send the one envelope of a plan and deliver it."""
+    (envelope,) = sender.commit(plan)
+    return receiver.receive(envelope)
 
 
 def received(delivered: Delivered) -> Any:
@@ -192,9 +104,9 @@ def received(delivered: Delivered) -> Any:
     return delivered.message
 
 
-def pair(**options: Any) -> tuple[Side, Side]:
+def pair(**options: Any) -> tuple[SacpPeer, SacpPeer]:
     """An orchestrator, and a worker with `options` that it has given a work."""
-    asks, works = Side(ASKS), Side(WORKS, **options)
+    asks, works = SacpPeer(ASKS), SacpPeer(WORKS, **options)
     send(asks.write("Find the email.", target=WORKS), asks, works)
     return asks, works
 
@@ -242,7 +154,7 @@ def test_a_response_is_a_trace_on_the_work_in_hand(status: str, state: str) -> N
 
 
 def test_a_text_with_a_target_opens_work_with_that_text() -> None:
-    asks, works = Side(ASKS), Side(WORKS)
+    asks, works = SacpPeer(ASKS), SacpPeer(WORKS)
     plan = asks.write("Find the email of the CEO of Acme Corp.", target=WORKS)
     (draft,) = plan.drafts
     assert (draft.kind, draft.to, draft.surface) == ("say", WORKS, "thread")
@@ -253,7 +165,7 @@ def test_a_text_with_a_target_opens_work_with_that_text() -> None:
 
 @pytest.mark.parametrize("text", ["", " \n", "x" * (CUT_BYTES + 1), '{"a": 1}', "nul \x00 and \u202e"])
 def test_any_text_of_a_say_comes_out_whole(text: str) -> None:
-    asks, works = Side(ASKS), Side(WORKS)
+    asks, works = SacpPeer(ASKS), SacpPeer(WORKS)
     plan = asks.write(text, target=WORKS)
     assert len(body(plan)["text"].encode()) <= CUT_BYTES
     assert send(plan, asks, works).message == text
@@ -333,13 +245,13 @@ def test_the_work_must_be_known_ours_and_one() -> None:
     asks, works = pair()
     text = json.dumps(response())
     assert rules(works.write(text, work_id="work_else")) == [("", "unknown_work")]
-    assert rules(Side(WORKS).write(text)) == [("", "no_work")]
+    assert rules(SacpPeer(WORKS).write(text)) == [("", "no_work")]
     send(asks.write("And the phone number.", target=WORKS), asks, works)
     several = works.write(text)
     assert rules(several) == [("", "ambiguous_work")]
     assert "--work" in several.findings[0].message and "work_id" in several.findings[0].message
     assert not works.write(text, work_id=works.assigned_works()[1].work_id).refused
-    stranger = Side("stranger")
+    stranger = SacpPeer("stranger")
     stranger.works = dict(works.works)
     assert rules(stranger.write(text, work_id=works.assigned_works()[0].work_id)) == [("", "not_our_work")]
 
@@ -350,15 +262,15 @@ def test_a_response_that_names_no_work_goes_to_what_the_agent_has_seen_first() -
     (seen,) = works.assigned_works()
     send(asks.write("And the phone number.", target=WORKS), asks, works)
     unseen = works.assigned_works()[1]
-    works.unseen.add(unseen.work_id)
+    works.undelivered.add(unseen.work_id)
     assert [draft.work_id for draft in works.write(text).drafts] == [seen.work_id]
     assert [draft.work_id for draft in works.write(text, work_id=unseen.work_id).drafts] == [unseen.work_id]
-    works.unseen.add(seen.work_id)
+    works.undelivered.add(seen.work_id)
     assert rules(works.write(text)) == [("", "ambiguous_work")]  # it reads elsewhere: all count
-    works.unseen.discard(seen.work_id)
+    works.undelivered.discard(seen.work_id)
     works.works[seen.work_id] = msgspec.structs.replace(seen, state="canceled")
     assert rules(works.write(text)) == [("", "no_work")]  # it reads here: what it was handed has ended
-    refused = Side(WORKS).write(text)
+    refused = SacpPeer(WORKS).write(text)
     assert rules(refused) == [("", "no_work")]
     assert "--target" in refused.findings[0].message
 
@@ -413,7 +325,7 @@ def test_filler_is_a_warning_and_the_audit_row_keeps_the_raw_text() -> None:
 
 
 def test_a_refused_response_is_a_row_of_the_audit_table_too() -> None:
-    plan = Side(WORKS).write(json.dumps(response()))
+    plan = SacpPeer(WORKS).write(json.dumps(response()))
     assert plan.refused and plan.record is not None
     assert (plan.record["envelope_id"], plan.record["findings"][0]["rule"]) == (None, "no_work")
 
@@ -508,7 +420,7 @@ def answered(content: dict[str, Any], kind: str = "trace", **fields: Any) -> Del
     """What an orchestrator's agent gets for a native answer of the worker."""
     asks, _ = pair()
     (work,) = asks.works.values()
-    return asks.hear(native(kind, WORKS, ASKS, content, work, **fields))
+    return asks.receive(native(kind, WORKS, ASKS, content, work, **fields))
 
 
 @pytest.mark.parametrize(
@@ -563,7 +475,7 @@ def test_progress_is_not_for_this_format() -> None:
 def test_a_receipt_that_ends_the_work_arrives_as_failure(receipt: dict[str, Any], data: dict[str, str] | None) -> None:
     asks, _ = pair()
     (work,) = asks.works.values()
-    delivered = asks.hear(native("receipt", WORKS, ASKS, {"for_id": work.opening_id, **receipt}, work))
+    delivered = asks.receive(native("receipt", WORKS, ASKS, {"for_id": work.opening_id, **receipt}, work))
     if data is None:
         assert delivered.message is None
     else:
@@ -575,25 +487,25 @@ def test_a_receipt_for_a_later_message_ends_nothing() -> None:
     asks, _ = pair()
     (work,) = asks.works.values()
     later = {"for_id": "msg_later", "status": "expired", "reason_code": "expired"}
-    assert asks.hear(native("receipt", WORKS, ASKS, later, work)).message is None
+    assert asks.receive(native("receipt", WORKS, ASKS, later, work)).message is None
 
 
 def test_what_the_lifecycle_refused_reaches_no_agent() -> None:
     asks, works = pair()
     (work,) = asks.works.values()
     send(works.write(json.dumps(response())), works, asks)
-    assert asks.hear(native("trace", WORKS, ASKS, {"state": "failed"}, work)).message is None
-    assert works.hear(native("say", ASKS, WORKS, {"text": "more"}, work)).message is None
+    assert asks.receive(native("trace", WORKS, ASKS, {"state": "failed"}, work)).message is None
+    assert works.receive(native("say", ASKS, WORKS, {"text": "more"}, work)).message is None
 
 
 def test_native_words_and_capabilities_are_text() -> None:
-    works = Side(WORKS)
-    assert works.hear(native("say", ASKS, WORKS, {"text": "Run it."}, None)) == Delivered(
+    works = SacpPeer(WORKS)
+    assert works.receive(native("say", ASKS, WORKS, {"text": "Run it."}, None)) == Delivered(
         message="Run it.", native=True
     )
     record = {"id": "fix-tests", "summary": "Repair.", "outcome": "A patch."}
     content = {"capability": {**record, "digest": capability_digest(record)}}
-    delivered = works.hear(native("capability", ASKS, WORKS, content, None, work_id="work_2"))
+    delivered = works.receive(native("capability", ASKS, WORKS, content, None, work_id="work_2"))
     assert json.loads(received(delivered)) == content["capability"]
 
 
@@ -616,7 +528,9 @@ def test_a_carried_message_that_does_not_hold_makes_the_envelope_native(carried:
 
 @pytest.mark.parametrize("carried", ["other words", {"thought": ""}, 5])
 def test_carried_words_must_be_those_of_the_envelope(carried: Any) -> None:
-    delivered = Side(WORKS).hear(native("say", ASKS, WORKS, {"text": "Run it."}, None, ext={"sacp.message": carried}))
+    delivered = SacpPeer(WORKS).receive(
+        native("say", ASKS, WORKS, {"text": "Run it."}, None, ext={"sacp.message": carried})
+    )
     assert (delivered.message, delivered.native) == ("Run it.", True)
     assert [finding.rule for finding in delivered.findings] == ["carried_message"]
 

@@ -12,13 +12,13 @@ from aghbus.protocol.adapters.sentient.message import check_shape
 from aghbus.protocol.capability_digest import capability_digest
 from aghbus.protocol.lifecycle import after, opened_by, step
 from aghbus.protocol.send import build
-from tests.support.sentient_bus import (
+from tests.support.sentient_peers import (
     GOALS,
     NOW,
     OBJECTIVES,
     OUT_OF_SCOPE,
-    Bus,
-    Peer,
+    SentientBus,
+    SentientPeer,
     changed,
     rules,
 )
@@ -28,14 +28,16 @@ SESSION = OBJECTIVES["metadata"]["session_id"]
 ENDS = {"next_agent/name": None}
 
 
-def chain() -> Bus:
+def chain() -> SentientBus:
     """Three agents and the user's peer; the objective agent has handed over the seed's Example 1."""
-    bus = Bus(Peer("obj", user="front"), Peer("goal"), Peer("plan"), Peer("front"))
+    bus = SentientBus(
+        SentientPeer("obj", user="front"), SentientPeer("goal"), SentientPeer("plan"), SentientPeer("front")
+    )
     bus.submit("obj", OBJECTIVES)
     return bus
 
 
-def asked(bus: Bus, name: str = "ask", **more: Any) -> Any:
+def asked(bus: SentientBus, name: str = "ask", **more: Any) -> Any:
     """A native request of the peer `front` to the objective agent."""
     context = bus.peers["front"].context()
     body = {"text": "Do it"}
@@ -43,7 +45,7 @@ def asked(bus: Bus, name: str = "ask", **more: Any) -> Any:
 
 
 def test_a_first_message_opens_work_for_the_next_agent() -> None:
-    bus = Bus(Peer("obj"), Peer("goal"))
+    bus = SentientBus(SentientPeer("obj"), SentientPeer("goal"))
     plan = bus.submit("obj", OBJECTIVES)
     (draft,) = plan.drafts
     assert (draft.kind, draft.to, draft.surface) == ("say", "goal", "thread")
@@ -125,12 +127,12 @@ def test_pending_moves_the_work_and_sends_no_say(following: Any, state: str) -> 
 
 
 def test_pending_without_a_work_is_refused() -> None:
-    plan = Peer("obj", user="front").plan(changed(OBJECTIVES, {"status/code": "pending"}))
+    plan = SentientPeer("obj", user="front").plan(changed(OBJECTIVES, {"status/code": "pending"}))
     assert rules(plan.findings) == [("/status/code", "no_work")]
 
 
 def test_a_chain_that_nobody_on_the_bus_asked_for_reports_to_the_users_peer() -> None:
-    bus = Bus(Peer("obj", user="front"), Peer("front"))
+    bus = SentientBus(SentientPeer("obj", user="front"), SentientPeer("front"))
     (draft,) = bus.submit("obj", OUT_OF_SCOPE).drafts
     assert (draft.kind, draft.to, draft.work_id) == ("say", "front", None)
     assert draft.body == {"text": "Request falls outside platform capabilities", "intent": "error"}
@@ -139,11 +141,11 @@ def test_a_chain_that_nobody_on_the_bus_asked_for_reports_to_the_users_peer() ->
 
 
 def test_without_a_users_peer_it_is_refused_naming_the_setting() -> None:
-    plan = Peer("obj").plan(OUT_OF_SCOPE)
+    plan = SentientPeer("obj").plan(OUT_OF_SCOPE)
     assert ("/next_agent/name", "no_user_peer") in rules(plan.findings)
     assert "`sentient.user`" in plan.findings[-1].message
     assert plan.drafts == ()
-    by_map = Peer("obj", names={"objective_agent": "obj", "user": "front"}).plan(OUT_OF_SCOPE)
+    by_map = SentientPeer("obj", names={"objective_agent": "obj", "user": "front"}).plan(OUT_OF_SCOPE)
     assert [draft.to for draft in by_map.drafts] == ["front"]
 
 
@@ -152,7 +154,7 @@ def test_without_a_users_peer_it_is_refused_naming_the_setting() -> None:
 
 @pytest.mark.parametrize("with_trace_id", [False, True])
 def test_a_native_request_is_answered_when_session_and_request_are_taken_over(with_trace_id: bool) -> None:
-    bus = Bus(Peer("obj", user="front"), Peer("goal"), Peer("front"))
+    bus = SentientBus(SentientPeer("obj", user="front"), SentientPeer("goal"), SentientPeer("front"))
     asked(bus, trace_id="trace-7" if with_trace_id else None)
     asked(bus, "other", trace_id="trace-8")
     request = bus.peers["obj"].delivered[0]
@@ -171,7 +173,7 @@ def test_a_native_request_is_answered_when_session_and_request_are_taken_over(wi
 
 
 def test_the_only_native_request_is_answered_with_ids_of_ones_own() -> None:
-    bus = Bus(Peer("obj", user="front"), Peer("goal"), Peer("front"))
+    bus = SentientBus(SentientPeer("obj", user="front"), SentientPeer("goal"), SentientPeer("front"))
     asked(bus)
     assert [(draft.kind, draft.work_id) for draft in bus.peers["obj"].plan(OUT_OF_SCOPE).drafts] == [
         ("trace", "work_ask")
@@ -181,7 +183,7 @@ def test_the_only_native_request_is_answered_with_ids_of_ones_own() -> None:
 
 
 def test_a_native_request_is_answered_as_the_parent() -> None:
-    bus = Bus(Peer("obj"), Peer("goal"), Peer("front"))
+    bus = SentientBus(SentientPeer("obj"), SentientPeer("goal"), SentientPeer("front"))
     asked(bus)
     second = changed(GOALS, {"agent/name": "objective_agent", "next_agent/name": "goal_agent", "status/message": None})
     second = changed(second, {"metadata/parent_message_id": "msg_ask", "metadata/session_id": "made-up"})
@@ -193,10 +195,10 @@ def test_a_native_request_is_answered_as_the_parent() -> None:
 
 
 def test_the_caller_may_name_the_work() -> None:
-    bus = Bus(Peer("obj", user="front"), Peer("front"))
+    bus = SentientBus(SentientPeer("obj", user="front"), SentientPeer("front"))
     asked(bus)
     assert [draft.work_id for draft in bus.submit("obj", OUT_OF_SCOPE, work_id="work_ask").drafts] == ["work_ask"]
-    assert rules(Peer("obj").plan(OUT_OF_SCOPE, work_id="work_x").findings, "error") == [("", "unknown_work")]
+    assert rules(SentientPeer("obj").plan(OUT_OF_SCOPE, work_id="work_x").findings, "error") == [("", "unknown_work")]
     theirs = bus.peers["front"].plan(changed(OUT_OF_SCOPE, {"agent/name": "front"}), work_id="work_ask")
     assert ("", "not_our_work") in rules(theirs.findings)
 
@@ -217,9 +219,9 @@ SAME = {"message_id": "msg-same"}
 ANSWER = changed(GOALS, {**ENDS, "metadata/parent_message_id": "msg-same"})
 
 
-def asked_by_two() -> tuple[Bus, list[str]]:
+def asked_by_two() -> tuple[SentientBus, list[str]]:
     """Two peers have given the goal agent work, under the same message id, session and all; and these works."""
-    bus = Bus(*(Peer(name, names=NAMES_OF_TWO) for name in ("obj", "front", "goal")))
+    bus = SentientBus(*(SentientPeer(name, names=NAMES_OF_TWO) for name in ("obj", "front", "goal")))
     works = []
     for agent in ("one", "two"):
         plan = bus.submit(bus.peers["obj"].agents.names[agent], changed(OBJECTIVES, {"agent/name": agent, **SAME}))
@@ -251,15 +253,19 @@ def test_where_the_parent_may_be_that_of_several_open_works_the_work_must_be_nam
 
 
 def test_the_agent_must_belong_to_the_peer_that_hands_over() -> None:
-    assert rules(Peer("plan").plan(OBJECTIVES).findings) == [("/agent/name", "agent_map")]
-    unmapped = Peer("obj", names={"goal_agent": "goal"}).plan(changed(OBJECTIVES, {"agent/name": "Objective Agent"}))
+    assert rules(SentientPeer("plan").plan(OBJECTIVES).findings) == [("/agent/name", "agent_map")]
+    unmapped = SentientPeer("obj", names={"goal_agent": "goal"}).plan(
+        changed(OBJECTIVES, {"agent/name": "Objective Agent"})
+    )
     assert rules(unmapped.findings) == [("/agent/name", "agent_map")]
-    assert not Peer("obj", names={"goal_agent": "goal"}).plan(changed(OBJECTIVES, {"agent/name": "obj"})).refused
+    assert (
+        not SentientPeer("obj", names={"goal_agent": "goal"}).plan(changed(OBJECTIVES, {"agent/name": "obj"})).refused
+    )
 
 
 @pytest.mark.parametrize(("name", "rule"), [("Goal Agent", "agent_map"), ("", "agent_map"), ("obj", "same_peer")])
 def test_the_next_agent_must_be_another_known_peer(name: str, rule: str) -> None:
-    assert rules(Peer("obj").plan(changed(OBJECTIVES, {"next_agent/name": name})).findings) == [
+    assert rules(SentientPeer("obj").plan(changed(OBJECTIVES, {"next_agent/name": name})).findings) == [
         ("/next_agent/name", rule)
     ]
 
@@ -271,8 +277,8 @@ def test_the_same_message_twice_is_sent_once() -> None:
     bus = chain()
     again = bus.peers["obj"].plan(OBJECTIVES)
     assert again.repeats
-    sent = bus.peers["obj"].own
-    assert [draft.id in sent for draft in again.drafts] == [True]
+    sent = bus.peers["obj"].envelopes
+    assert [draft.id in {envelope.id for envelope in sent} for draft in again.drafts] == [True]
     first = bus.submit("goal", GOALS)
     again = bus.peers["goal"].plan(GOALS, now=NOW + 9)
     assert again.repeats
@@ -299,7 +305,7 @@ def test_the_same_id_with_other_content_is_an_error(path: str) -> None:
 
 def test_ids_that_the_bus_cannot_carry_are_hashed() -> None:
     odd = changed(OBJECTIVES, {"metadata/request_id": " odd \n", "metadata/session_id": "Ü" * 500, "message_id": "\t1"})
-    bus = Bus(Peer("obj"), Peer("goal"))
+    bus = SentientBus(SentientPeer("obj"), SentientPeer("goal"))
     (draft,) = bus.submit("obj", odd).drafts
     assert (draft.trace_id or "").startswith("sha256_")
     assert bus.peers["goal"].delivered[0].message == odd
@@ -308,7 +314,7 @@ def test_ids_that_the_bus_cannot_carry_are_hashed() -> None:
 def test_what_ext_carries_is_cut_in_text_result_and_artifacts() -> None:
     refs = [{**OBJECTIVES["resources"]["source_refs"][0], "ref_id": f"src_{n}"} for n in range(1, 1500)]
     big = changed(OBJECTIVES, {"output/content": "x" * 200_000, "resources/source_refs": refs})
-    bus = Bus(Peer("obj", user="front"), Peer("goal"), Peer("front"))
+    bus = SentientBus(SentientPeer("obj", user="front"), SentientPeer("goal"), SentientPeer("front"))
     (draft,) = bus.submit("obj", big).drafts
     assert len(draft.body["text"].encode()) <= 65_536
     assert 100 < len(draft.body["artifacts"]) < 1499
@@ -321,7 +327,7 @@ def test_what_ext_carries_is_cut_in_text_result_and_artifacts() -> None:
 
 def carried(message: Any, **more: Any) -> BridgedEnvelope:
     """An envelope of `obj` to `goal` that carries `message`, as `goal` receives it."""
-    context = Peer("obj").context()
+    context = SentientPeer("obj").context()
     draft = say(
         context,
         "goal",
@@ -350,7 +356,7 @@ def carried(message: Any, **more: Any) -> BridgedEnvelope:
     ],
 )
 def test_a_carried_message_that_does_not_hold_counts_as_native(message: Any, more: dict[str, Any], rule: str) -> None:
-    peer = Peer("goal")
+    peer = SentientPeer("goal")
     delivered = peer.adapter.deliver(carried(message, **more), peer.context(), peer)
     assert delivered.native
     assert delivered.message is not None
@@ -359,7 +365,7 @@ def test_a_carried_message_that_does_not_hold_counts_as_native(message: Any, mor
 
 
 def test_a_carried_message_comes_with_its_own_warnings_judged_at_the_moment_of_hand_over() -> None:
-    peer = Peer("goal")
+    peer = SentientPeer("goal")
     late = changed(OBJECTIVES, {"audit/reasoning": None, "timestamp/executed_at": "2026-01-27T06:00:00Z"})
     delivered = peer.adapter.deliver(carried(late), peer.context(NOW + 10**6), peer)
     assert (delivered.message, delivered.native, delivered.foreign_id, delivered.scope) == (
@@ -369,18 +375,18 @@ def test_a_carried_message_comes_with_its_own_warnings_judged_at_the_moment_of_h
         SESSION,
     )
     assert rules(delivered.findings) == [("/audit/reasoning", "reasoning"), ("/timestamp/executed_at", "clock_skew")]
-    assert delivered.findings == Peer("obj").plan(late).findings
+    assert delivered.findings == SentientPeer("obj").plan(late).findings
 
 
 def test_a_message_fetched_from_the_artifact_store_stands_for_the_one_in_ext() -> None:
-    peer = Peer("goal")
+    peer = SentientPeer("goal")
     arrival = msgspec.structs.replace(carried(None, ext={}), carried=OBJECTIVES)
     assert peer.adapter.deliver(arrival, peer.context(), peer).message == OBJECTIVES
 
 
 def native(kind: str, body: dict[str, Any], **more: Any) -> BridgedEnvelope:
     """A native envelope of `goal` to `obj` on a work that `obj` opened, with what it did to the work."""
-    ours, theirs = Peer("obj").context(), Peer("goal").context()
+    ours, theirs = SentientPeer("obj").context(), SentientPeer("goal").context()
     opening = build(say(ours, "goal", "msg_open", "thread_x_y", {"text": "x"}, work_id="work_x"), NOW)
     draft = trace(theirs, opened_by(opening), "msg_n", body, **more)
     envelope = build(msgspec.structs.replace(draft, kind=kind), NOW)
@@ -407,7 +413,7 @@ def native(kind: str, body: dict[str, Any], **more: Any) -> BridgedEnvelope:
     ],
 )
 def test_native_envelopes_become_valid_messages(kind: str, body: Any, status: str, content: Any, fault: Any) -> None:
-    peer = Peer("obj")
+    peer = SentientPeer("obj")
     delivered = peer.adapter.deliver(native(kind, body), peer.context(), peer)
     message = delivered.message
     assert message is not None
@@ -432,12 +438,12 @@ def test_native_envelopes_become_valid_messages(kind: str, body: Any, status: st
     ],
 )
 def test_progress_and_receipts_that_end_nothing_say_nothing(kind: str, body: Any) -> None:
-    peer = Peer("obj")
+    peer = SentientPeer("obj")
     assert peer.adapter.deliver(native(kind, body), peer.context(), peer).message is None
 
 
 def test_a_capability_is_handed_out_as_its_document() -> None:
-    peer = Peer("obj")
+    peer = SentientPeer("obj")
     document = {**RECORD, "digest": capability_digest(RECORD)}
     message = peer.adapter.deliver(native("capability", {"capability": document}), peer.context(), peer).message
     assert message is not None
@@ -446,7 +452,7 @@ def test_a_capability_is_handed_out_as_its_document() -> None:
 
 
 def test_numbers_that_the_format_cannot_hold_become_text_with_a_warning() -> None:
-    peer = Peer("obj")
+    peer = SentientPeer("obj")
     delivered = peer.adapter.deliver(native("trace", {"state": "completed", "result": [2**60]}), peer.context(), peer)
     assert delivered.message is not None
     assert delivered.message["output"]["content"] == "[1152921504606846976]"
@@ -471,7 +477,7 @@ def test_a_trace_gives_its_message_back_where_it_agrees_with_the_state() -> None
 
 
 def test_an_offline_conversion_fills_missing_ends() -> None:
-    peer = Peer("agent-a")
+    peer = SentientPeer("agent-a")
     peer.whole = False
     peer.agents = AgentMap(own="agent-a", other="agent-b")
     ends = {"agent/name": "The Objectives", "next_agent/name": "The Goals"}

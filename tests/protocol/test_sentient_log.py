@@ -21,7 +21,7 @@ from aghbus.protocol.adapters.sentient.log import (
     with_log,
 )
 from aghbus.protocol.adapters.sentient.message import SentientMessage, parse_message
-from tests.support.sentient_bus import GOALS, NOW, OBJECTIVES, OUT_OF_SCOPE, Message, changed
+from tests.support.sentient_peers import GOALS, NOW, OBJECTIVES, OUT_OF_SCOPE, Message, changed
 
 # Written by hand from the layout and the first example of the seed.
 FIRST = """\

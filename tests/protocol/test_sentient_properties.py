@@ -14,7 +14,16 @@ from aghbus.protocol.envelope import parse
 from aghbus.protocol.errors import ProtocolError
 from aghbus.protocol.send import build
 from aghbus.protocol.text import is_blank
-from tests.support.sentient_bus import GOALS, NOW, OBJECTIVES, OUT_OF_SCOPE, Bus, Message, Peer, changed
+from tests.support.sentient_peers import (
+    GOALS,
+    NOW,
+    OBJECTIVES,
+    OUT_OF_SCOPE,
+    Message,
+    SentientBus,
+    SentientPeer,
+    changed,
+)
 from tests.support.wire import json_values
 
 HOSTILE: Final = [
@@ -134,8 +143,10 @@ def messages(draw: st.DrawFn) -> Message:
     }
 
 
-def bus() -> Bus:
-    return Bus(Peer("obj", user="front"), Peer("goal"), Peer("plan"), Peer("front"))
+def bus() -> SentientBus:
+    return SentientBus(
+        SentientPeer("obj", user="front"), SentientPeer("goal"), SentientPeer("plan"), SentientPeer("front")
+    )
 
 
 @given(messages())
@@ -193,12 +204,12 @@ def test_in_is_idempotent(message: Message) -> None:
 @example({"metadata": {"sequence_number": 2, "parent_message_id": "x", "session_id": []}})
 @example({"metadata": {"sequence_number": 2, "parent_message_id": "", "session_id": ""}})
 def test_no_json_raises(value: Any) -> None:
-    assert Peer("obj").plan(value).refused
+    assert SentientPeer("obj").plan(value).refused
 
 
 @given(st.binary(max_size=200))
 def test_no_bytes_raise(text: bytes) -> None:
-    assert Peer("obj").plan(text).refused
+    assert SentientPeer("obj").plan(text).refused
 
 
 PATHS: Final = [f"{group}/{name}".strip("/") for group, fields in FIELDS.items() for name in fields] + [
@@ -233,8 +244,8 @@ def test_a_real_message_with_anything_in_two_places_never_sends_an_invalid_envel
 
 @given(json_values | values, st.sampled_from(["say", "trace"]))
 def test_no_carried_value_raises(value: Any, kind: str) -> None:
-    peer = Peer("goal")
-    plan = Peer("obj").plan(OBJECTIVES)
+    peer = SentientPeer("goal")
+    plan = SentientPeer("obj").plan(OBJECTIVES)
     document = json.loads(build(plan.drafts[0], NOW).raw)
     document["ext"] = {"sentient.message": value, "sentient.log": value, "sentient.findings": value}
     if kind == "trace":

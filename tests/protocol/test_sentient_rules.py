@@ -8,7 +8,18 @@ import pytest
 
 from aghbus.protocol.adapters.sentient.message import FIELDS, REF_FIELDS, check_shape
 from tests.support.seed_examples import examples
-from tests.support.sentient_bus import GOALS, NOW, OBJECTIVES, OUT_OF_SCOPE, Bus, Message, Peer, at, changed, rules
+from tests.support.sentient_peers import (
+    GOALS,
+    NOW,
+    OBJECTIVES,
+    OUT_OF_SCOPE,
+    Message,
+    SentientBus,
+    SentientPeer,
+    at,
+    changed,
+    rules,
+)
 
 DERIVED: Message = {
     "ref_id": "derived_1",
@@ -35,19 +46,21 @@ NOT_NULL = _NOT_NULL.split()
 
 def judged(message: Message, **more: Any) -> list[tuple[str, str]]:
     """Findings of a first message handed over at the moment it names."""
-    return rules(Peer("obj", user="front").plan(message, now=NOW, **more).findings)
+    return rules(SentientPeer("obj", user="front").plan(message, now=NOW, **more).findings)
 
 
 def chained(changes: dict[str, Any], before: dict[str, Any] | None = None) -> list[tuple[str, str]]:
     """Findings of the seed's Example 2 after its Example 1, both with changes."""
-    bus = Bus(Peer("obj"), Peer("goal"), Peer("plan"))
+    bus = SentientBus(SentientPeer("obj"), SentientPeer("goal"), SentientPeer("plan"))
     bus.submit("obj", changed(OBJECTIVES, before or {}))
     return rules(bus.peers["goal"].plan(changed(GOALS, changes)).findings)
 
 
 @pytest.mark.parametrize("example", examples("sentient"), ids=lambda example: example.value["message_id"])
 def test_the_seeds_examples_deserve_no_finding_but_their_age(example: Any) -> None:
-    bus = Bus(Peer("obj", user="front"), Peer("goal"), Peer("plan"), Peer("front"))
+    bus = SentientBus(
+        SentientPeer("obj", user="front"), SentientPeer("goal"), SentientPeer("plan"), SentientPeer("front")
+    )
     name = "goal" if example.value == GOALS else "obj"
     if name == "goal":
         bus.submit("obj", OBJECTIVES)
@@ -62,7 +75,7 @@ def test_every_required_member_must_be_present_even_if_null(path: str) -> None:
     nulled = judged(changed(OBJECTIVES, {path: None}))
     assert (("/" + path, "null") in nulled) == (path in NOT_NULL)
     if path not in NOT_NULL:
-        assert not rules(Peer("obj", user="front").plan(changed(OBJECTIVES, {path: None})).findings, "error")
+        assert not rules(SentientPeer("obj", user="front").plan(changed(OBJECTIVES, {path: None})).findings, "error")
 
 
 def test_the_tables_name_no_other_members() -> None:
@@ -127,7 +140,7 @@ def test_input_content_is_any_json(content: Any) -> None:
 
 @pytest.mark.parametrize("text", [b"", b"[]", b'"x"', b"null", b"{", b'{"a":NaN}', b"\xff", b'{"a":1,"a":1}'])
 def test_what_is_no_message_is_refused_with_a_finding(text: bytes) -> None:
-    plan = Peer("obj").plan(text)
+    plan = SentientPeer("obj").plan(text)
     assert plan.refused
     assert plan.drafts == ()
 
@@ -136,7 +149,7 @@ def test_what_is_no_message_is_refused_with_a_finding(text: bytes) -> None:
 
 
 def test_request_and_session_are_overwritten_from_the_parent_and_nothing_else() -> None:
-    bus = Bus(Peer("obj"), Peer("goal"), Peer("plan"))
+    bus = SentientBus(SentientPeer("obj"), SentientPeer("goal"), SentientPeer("plan"))
     bus.submit("obj", OBJECTIVES)
     wrong = changed(GOALS, {"metadata/request_id": "req-made-up", "metadata/session_id": "session-made-up"})
     plan = bus.submit("goal", wrong)
@@ -158,7 +171,7 @@ def test_overwriting_comes_before_any_other_check(value: Any) -> None:
 
 
 def test_a_first_message_keeps_its_own_ids() -> None:
-    plan = Peer("obj").plan(changed(OBJECTIVES, {"metadata/request_id": "r", "metadata/session_id": "s"}))
+    plan = SentientPeer("obj").plan(changed(OBJECTIVES, {"metadata/request_id": "r", "metadata/session_id": "s"}))
     assert (plan.findings, plan.message["metadata"]["request_id"], plan.scope) == ((), "r", "s")
 
 
@@ -173,7 +186,7 @@ def test_the_parent_must_be_known_where_memory_is_whole() -> None:
     assert ("/metadata/parent_message_id", "parent") in chained({"metadata/parent_message_id": None})
     itself = {"metadata/parent_message_id": GOALS["message_id"]}
     assert ("/metadata/parent_message_id", "parent") in chained(itself)
-    offline = Peer("goal")
+    offline = SentientPeer("goal")
     offline.whole = False
     assert offline.plan(GOALS).findings == ()
 
@@ -258,7 +271,7 @@ def test_what_may_change_uris_that_were_pending_statuses_and_new_refs() -> None:
 
 
 def test_a_second_chain_of_a_session_does_not_reuse_a_ref() -> None:
-    bus = Bus(Peer("obj"), Peer("goal"))
+    bus = SentientBus(SentientPeer("obj"), SentientPeer("goal"))
     bus.submit("obj", OBJECTIVES)
     again = {"message_id": "msg-2", "metadata/request_id": "req-2"}
     assert rules(bus.peers["obj"].plan(changed(OBJECTIVES, again)).findings) == []
@@ -378,7 +391,9 @@ def test_provenance_binds_objectives_and_goals_only() -> None:
 
 def test_secrets_are_warned_about_and_never_quoted() -> None:
     secret = "sk-" + "a1B2" * 8
-    plan = Peer("obj").plan(changed(OBJECTIVES, {"input/content": {"api_key": "hunter2", "note": f"use {secret}"}}))
+    plan = SentientPeer("obj").plan(
+        changed(OBJECTIVES, {"input/content": {"api_key": "hunter2", "note": f"use {secret}"}})
+    )
     assert rules(plan.findings) == [("/input/content/api_key", "secret_like"), ("/input/content/note", "secret_like")]
     assert not any("hunter2" in one.message or secret in one.message for one in plan.findings)
 
