@@ -6,11 +6,12 @@ import os
 import sys
 
 from aghbus.cli.app.errors import BROKEN_PIPE, INTERRUPTED, YES, exit_code_of
-from aghbus.cli.app.output import Output, flush, write
+from aghbus.cli.app.output import Output
 from aghbus.cli.app.registry import PROGRAM
 from aghbus.cli.context import Context
 from aghbus.client.errors import ClientError, Unexpected, UsageError
 from aghbus.store.host.command_line import CommandLineError, HelpRequested
+from aghbus.store.host.stdio import OutputError, flush, reopen_closed, write
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -20,8 +21,6 @@ if TYPE_CHECKING:
 def entry(argv: Sequence[str] | None = None) -> int:
     """Run the command in `argv` (the process's arguments when None) and return its exit code (docs/cli.md)."""
     if None in (sys.stdin, sys.stdout, sys.stderr):
-        from aghbus.store.host.stdio import reopen_closed
-
         reopen_closed()
     PROGRAM.complete()
     words = list(sys.argv[1:] if argv is None else argv)
@@ -36,6 +35,8 @@ def entry(argv: Sequence[str] | None = None) -> int:
         return INTERRUPTED
     except BrokenPipeError:
         return BROKEN_PIPE
+    except OutputError as error:
+        return _report(Unexpected(str(error), code="output"), output)
     except Exception as error:
         if os.environ.get("AGHCTL_TRACEBACK"):
             raise
@@ -58,7 +59,7 @@ def _run(words: Sequence[str], output: Output) -> int:
 def _report(error: ClientError, output: Output) -> int:
     try:  # noqa: SIM105 - contextlib is slow to load
         flush()
-    except (BrokenPipeError, ClientError):
+    except (BrokenPipeError, OutputError):
         pass  # this error is the one to report
     output.error(error)
     return exit_code_of(error)

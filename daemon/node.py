@@ -6,7 +6,6 @@ SIGTERM: no new work → unsubscribe → last commits → outbox out → API dow
 
 import asyncio
 import contextlib
-import importlib.metadata
 import logging
 import os
 import secrets
@@ -52,6 +51,7 @@ from aghbus.store.audit import events as audit
 from aghbus.store.engine.database import Store
 from aghbus.store.errors import StoreUnavailable
 from aghbus.store.host.locations import Locations
+from aghbus.store.host.version import VERSION
 from aghbus.store.retention import Policy, sweep
 from aghbus.store.tables import peers
 
@@ -117,7 +117,7 @@ class Node:
         self.retirement = Retirement(self.core, self._retired)
         self._former: dict[str, list[Subscription]] = {}
         self.catalog = CatalogWatcher(self._catalog_source(settings), self._new_catalog, self._bad_catalog)
-        self.version = importlib.metadata.version("aghbus")
+        self.version = VERSION
         self.service = NodeService(self)
         if self.jetstream is not None:
             self.core.ttl_headers = self.jetstream.ttl_headers

@@ -1,13 +1,11 @@
 """The three forms of output (docs/cli.md, "Output"): `human`, `json` (one document), `jsonl` (one object a line).
 
-JSON is written in ASCII, so that no character of a stranger acts on a terminal and no lone surrogate stops the output.
+JSON is written in ASCII: no character that an untrusted peer chose acts on a terminal, and no lone surrogate stops the output.
 """
 
 from __future__ import annotations
 
-import sys
-
-from aghbus.client.errors import Unexpected
+from aghbus.store.host.stdio import flush, write, write_error
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -51,7 +49,7 @@ class Output:
         flush()
 
     def line(self, item: Any) -> None:
-        """One JSON line whatever the form: the offline commands with a fixed form."""
+        """One JSON line, whatever the form of output: for the offline commands whose form is fixed."""
         self.text(dumps(item))
 
     def text(self, text: str) -> None:
@@ -60,60 +58,19 @@ class Output:
             write(text + "\n")
 
     def note(self, text: str) -> None:
-        """A remark for a person on standard error; machines are spared it."""
+        """A remark on standard error, in the human form only."""
         if self.human:
-            complain(text + "\n")
+            write_error(text + "\n")
 
     def error(self, error: ClientError) -> None:
         """An error on standard error: `aghctl: …` and its hint, or `{code, message, hint}`."""
         if not self.human:
-            complain(dumps({"code": error.code, "message": error.message, "hint": error.hint}) + "\n")
+            write_error(dumps({"code": error.code, "message": error.message, "hint": error.hint}) + "\n")
             return
         from aghbus.cli.app.text import safe
 
         hint = f"hint: {safe(error.hint)}\n" if error.hint else ""
-        complain(f"aghctl: {safe(error.message)}\n{hint}")
-
-
-def write(text: str) -> None:
-    """Write to standard output. Raises BrokenPipeError when its reader is gone, Unexpected when it takes no more."""
-    try:
-        sys.stdout.write(text)
-    except OSError as error:
-        raise unwritable(error) from None
-
-
-def flush() -> None:
-    """Have all that was written so far where it goes. Raises as `write` does."""
-    try:
-        sys.stdout.flush()
-    except OSError as error:
-        raise unwritable(error) from None
-
-
-def unwritable(error: OSError) -> Exception:
-    """What to raise when standard output gave `error`; what it still holds is given up."""
-    from aghbus.store.host.stdio import discard
-
-    discard(1)
-    if isinstance(error, BrokenPipeError):
-        return error
-    return Unexpected(f"standard output cannot be written: {error.strerror}", code="output")
-
-
-def complain(text: str) -> None:
-    """Write to standard error, behind what was written to standard output before. Nothing happens when nobody listens."""
-    try:  # noqa: SIM105 - contextlib is slow to load
-        sys.stdout.flush()
-    except OSError:
-        pass  # still there for the next flush, which tells
-    try:
-        sys.stderr.write(text)
-        sys.stderr.flush()
-    except OSError:
-        from aghbus.store.host.stdio import discard
-
-        discard(2)
+        write_error(f"aghctl: {safe(error.message)}\n{hint}")
 
 
 def dumps(data: Any, *, pretty: bool = False) -> str:

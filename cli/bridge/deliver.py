@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import time
 
-from aghbus.cli.app.output import flush
 from aghbus.cli.bridge.findings import print_findings
 from aghbus.client.errors import ClientError, RefusedByDaemon
 from aghbus.client.events import FIRST_PAUSE, LAST_PAUSE, follow
 from aghbus.protocol.base.backoff import Backoff
+from aghbus.store.host.stdio import flush
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from aghbus.cli.app.output import complain, dumps
+from aghbus.cli.app.output import dumps
 from aghbus.cli.app.text import safe
+from aghbus.store.host.stdio import write_error
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -19,6 +20,6 @@ def print_findings(output: Output, place: str, number: int, findings: Iterable[d
         if output.human:
             path = finding["path"] or "(whole)"
             words = f"{finding['severity']} {path} {finding['rule']}: {finding['message']}"
-            complain(f"{place} {number}: {safe(words)}\n")
+            write_error(f"{place} {number}: {safe(words)}\n")
         else:
-            complain(dumps({place: number, **finding}) + "\n")
+            write_error(dumps({place: number, **finding}) + "\n")

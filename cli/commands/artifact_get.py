@@ -7,13 +7,13 @@ import stat
 import sys
 
 from aghbus.cli.app.errors import YES
-from aghbus.cli.app.output import unwritable
 from aghbus.cli.app.text import safe, size
 from aghbus.client.api import answer_of
 from aghbus.client.errors import Unexpected, UsageError
 from aghbus.client.http import ConnectionLost, quote, request, unreachable
 from aghbus.protocol.api.artifact_uri import PART_RULE, URI_PREFIX, is_part, parse_uri
 from aghbus.store.host.command_line import Argument, Command
+from aghbus.store.host.stdio import output_error
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -114,7 +114,7 @@ def _printed(response: Response) -> dict[str, Any]:
     try:
         return _poured(response, "standard output", sys.stdout.buffer)
     except OSError as error:
-        raise unwritable(error) from None
+        raise output_error(error) from None
 
 
 def _poured(response: Response, name: str, stream: Any) -> dict[str, Any]:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from aghbus.cli.app.arguments import whole
 from aghbus.cli.app.errors import NO, YES
 from aghbus.cli.app.input import FILE, clock, lines
-from aghbus.cli.app.output import flush
 from aghbus.cli.bridge.findings import print_findings
 from aghbus.client.errors import UsageError
 from aghbus.store.host.command_line import Argument, Command
+from aghbus.store.host.stdio import flush
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

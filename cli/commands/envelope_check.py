@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from aghbus.cli.app.errors import NO, YES
 from aghbus.cli.app.input import FILE, NOW, clock, lines
-from aghbus.cli.app.output import flush
 from aghbus.protocol.replay import check
 from aghbus.store.host.command_line import Command
+from aghbus.store.host.stdio import flush
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -1,8 +1,6 @@
 """One function for each route: from the parsed request to a call of the Service, and back with its answer."""
 
 from collections.abc import AsyncIterator, Sequence
-from functools import cache
-from importlib import metadata
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from aghbus.daemon.api import queries as q
@@ -32,6 +30,7 @@ from aghbus.protocol.api.status import HealthResponse, ReadinessResponse, Status
 from aghbus.protocol.api.works import WorkOpenRequest, WorkResponse, WorksResponse, WorkStepRequest
 from aghbus.protocol.errors import NotFound
 from aghbus.protocol.limits import PROTOCOL
+from aghbus.store.host.version import VERSION
 
 P = TypeVar("P")
 Q = TypeVar("Q")
@@ -59,7 +58,7 @@ async def readyz(service: Service, call: Call[Any, Any, Any]) -> ReadinessRespon
 
 async def version(service: Service, call: Call[Any, Any, Any]) -> VersionResponse:
     """Versions of the program, the protocol and this API."""
-    return VersionResponse(name="aghbus", version=_installed(), protocol=PROTOCOL, api=API_VERSION)
+    return VersionResponse(name="aghbus", version=VERSION, protocol=PROTOCOL, api=API_VERSION)
 
 
 async def status(service: Service, call: Call[Any, Any, Any]) -> StatusResponse:
@@ -214,8 +213,3 @@ async def artifact_put(service: Service, call: Call[q.ByArtifact, Any, Any], con
 async def artifact_get(service: Service, call: Call[q.ByArtifact, Any, Any]) -> tuple[Artifact, AsyncIterator[bytes]]:
     """The content, described by headers."""
     return await service.artifact_get(call.path.work_id, call.path.name)
-
-
-@cache
-def _installed() -> str:
-    return metadata.version("aghbus")

@@ -1,4 +1,4 @@
-"""Configuration for people: what `aghd config` prints, the flags of `aghd run`, and the table of keys in the manual."""
+"""Configuration for people: what `aghd config` prints, the options of `aghd run`, and the table of keys in the manual."""
 
 import argparse
 import json
@@ -10,29 +10,25 @@ from aghbus.daemon.config.loader import CONFIG_VARIABLE, Loaded
 from aghbus.daemon.config.settings import KEYS, Settings, value_of
 from aghbus.daemon.config.value_types import Switch, Texts
 from aghbus.protocol.text import escape
+from aghbus.store.host.command_line import Argument
 
 _GENERAL: Final = "general"
 _TABLE_HEAD: Final = "| key | flag | environment | default | rule | meaning |\n|---|---|---|---|---|---|\n"
 
 
-def add_flags(parser: argparse.ArgumentParser) -> None:
-    """A flag for every key that may have one, in a group for each table; values stay raw text for the layers."""
-    parser.add_argument(
-        "--config", metavar="FILE", help=f"read only this TOML file (environment: {CONFIG_VARIABLE})", default=None
-    )
-    groups: dict[str, argparse._ArgumentGroup] = {}
-    for key in KEYS:
-        if not key.flag:
-            continue
-        table = key.name.rpartition(".")[0] or _GENERAL
-        group = groups.get(table) or groups.setdefault(table, parser.add_argument_group(table))
-        options: dict[str, Any] = {"dest": key.name, "default": None, "help": _help(key)}
-        if isinstance(key.key.rule, Switch):
-            group.add_argument(key.flag, action=argparse.BooleanOptionalAction, **options)
-        elif isinstance(key.key.rule, Texts):
-            group.add_argument(key.flag, action="append", metavar="ITEM", **options)
-        else:
-            group.add_argument(key.flag, metavar="VALUE", **options)
+def key_options() -> list[Argument]:
+    """`--config`, and an option for every key that may have one, grouped by table; values stay raw text for the layers."""
+    file = Argument("--config", metavar="FILE", help=f"read only this TOML file (environment: {CONFIG_VARIABLE})")
+    return [file, *(_key_option(key) for key in KEYS if key.flag)]
+
+
+def _key_option(key: Declared) -> Argument:
+    options: dict[str, Any] = {"dest": key.name, "help": _help(key), "group": key.name.rpartition(".")[0] or _GENERAL}
+    if isinstance(key.key.rule, Switch):
+        return Argument(key.flag, action=argparse.BooleanOptionalAction, **options)
+    if isinstance(key.key.rule, Texts):
+        return Argument(key.flag, action="append", default=None, metavar="ITEM", **options)
+    return Argument(key.flag, metavar="VALUE", **options)
 
 
 def shown_value(settings: Settings, key: Declared) -> object:
@@ -99,8 +95,8 @@ def _cell(text: str) -> str:
 
 def _help(key: Declared) -> str:
     default = "" if key.default in (None, "", (), False) else f" (default {_plain(key.key.rule.show(key.default))})"
-    repeat = "; repeat it, or separate entries by commas" if isinstance(key.key.rule, Texts) else ""
-    return (key.key.help + repeat + default).replace("%", "%%")
+    repeat = "; entries may also be separated by commas" if isinstance(key.key.rule, Texts) else ""
+    return key.key.help + repeat + default
 
 
 def _plain(value: object) -> str:

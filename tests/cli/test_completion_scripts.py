@@ -20,6 +20,8 @@ LINES = [
     ("aghctl work open --te", "--text"),
     ("aghctl bridge sacp log --l", "--limit"),
     ("aghctl completion f", "fish"),
+    ("aghd config sh", "show"),
+    ("aghd run --worksp", "--workspace"),
 ]
 """What is typed before the key of completion, and the word that it completes."""
 
@@ -58,6 +60,10 @@ def offers(tmp_path: Path, line: str) -> set[str]:
         ("aghctl bridge s", {"sentient", "sacp"}),
         ("aghctl bridge sacp ", {"log", "prompt"}),
         ("aghctl bridge sacp log --lim", {"--limit"}),
+        ("aghd ch", {"check-store"}),
+        ("aghd config ", {"show", "check"}),
+        ("aghd check-store --acc", {"--accept-loss"}),
+        ("aghd version -o ", {"human", "json"}),
     ],
 )
 def test_a_program_offers_what_fits(tmp_path: Path, line: str, offered: set[str]) -> None:

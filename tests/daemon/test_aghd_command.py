@@ -69,6 +69,23 @@ def test_usage_errors_exit_2(tmp_path: Path, arguments: tuple[str, ...]) -> None
     assert not result.stdout
 
 
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("rnu",), "unknown command rnu\n    hint: did you mean run?"),
+        (("config",), "config: which command?\n    hint: one of: show, check"),
+        (("run", "--capabilty", "x"), "unknown option --capabilty\n    hint: did you mean --capability?"),
+        (("version", "-o", "xml"), "-o/--output: invalid choice: 'xml'"),
+        (("run", "now"), "unexpected argument 'now'"),
+        (("check-store", "--quick", "--accept-loss"), "--quick and --accept-loss exclude each other"),
+    ],
+)
+def test_a_usage_error_names_rule_and_next_step(tmp_path: Path, arguments: tuple[str, ...], message: str) -> None:
+    result = aghd(*arguments, home=tmp_path)
+    assert (result.returncode, result.stdout) == (2, "")
+    assert result.stderr.startswith(f"aghd: {message}")
+
+
 def test_version_and_help(tmp_path: Path) -> None:
     assert aghd("version", home=tmp_path).stdout.startswith("aghd ")
     assert aghd("--version", home=tmp_path).stdout == aghd("version", home=tmp_path).stdout

@@ -1,0 +1,56 @@
+"""`aghd check-store`."""
+
+from pathlib import Path
+from typing import Any
+
+from aghbus.daemon.check_store import accept_loss, as_json, as_text, check_store
+from aghbus.daemon.commands import FAILED, OK, OUTPUT
+from aghbus.daemon.commands.configuration import OPTIONS, load
+from aghbus.daemon.commands.output import answer, fail, refuse
+from aghbus.daemon.config.layers import ConfigError
+from aghbus.protocol.text import escape
+from aghbus.store.errors import StoreError
+from aghbus.store.host.command_line import Argument, Command, CommandLineError
+
+
+def run(values: dict[str, Any]) -> int:
+    """Print what the store is like; 1 when a check fails."""
+    if values["quick"] and values["accept_loss"]:
+        raise CommandLineError("--quick and --accept-loss exclude each other")
+    try:
+        path = Path(load(values).locations.store_path)
+        if values["accept_loss"]:
+            return answer(escape(accept_loss(path)))
+    except ConfigError as error:
+        return refuse(error.problems)
+    except StoreError as error:
+        return fail(str(error), error.hint)
+    report = check_store(path, quick=values["quick"])
+    answer(as_json(report) if values["output"] == "json" else as_text(report))
+    return OK if report.ok else FAILED
+
+
+COMMANDS = {
+    "check-store": Command(
+        run,
+        description=(
+            "Check the store without starting the daemon and without changing anything. Reads every page, index entry and\n"
+            "envelope. Exits 1 if a check fails."
+        ),
+        examples=[
+            "aghd check-store --name ops",
+            "aghd check-store --name ops --quick -o json",
+            "aghd check-store --name ops --accept-loss",
+        ],
+        arguments=[
+            Argument("--quick", action="store_true", help="check only what the next start would check"),
+            Argument(
+                "--accept-loss",
+                action="store_true",
+                help="end the warning about a loss that was found; the daemon must be stopped",
+            ),
+            OUTPUT,
+            *OPTIONS,
+        ],
+    )
+}
