@@ -9,9 +9,7 @@ MAX_ENVELOPE_BYTES: Final = 1_048_576  # spec section 1, serialized
 MAX_ID_BYTES: Final = 256  # spec section 1: id, reply_to, trace_id, causation_id
 MAX_WORK_ID_BYTES: Final = 128  # spec section 1, on receipt; ours are far shorter
 MAX_WORKSPACE_BYTES: Final = 256  # ours: it is one token of a NATS subject, whose line is 4096 bytes by default
-MAX_DEPTH: Final = (
-    128  # ours, nested arrays and objects: far above any real envelope, far below the decoder's stack limit
-)
+MAX_DEPTH: Final = 128  # ours, nested arrays and objects: far above real envelopes, far below the decoder's limit
 MAX_LIST_ITEMS: Final = 10_000  # ours, entries of one array of a body; a full envelope of empty strings has 350 000
 MAX_CARD_ENTRY_BYTES: Final = 1_024  # ours, one entry of a Peer Card list or a display name
 MAX_SUMMARY_BYTES: Final = 4_096  # ours, of a one-line summary that we write
