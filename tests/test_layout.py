@@ -1,4 +1,4 @@
-"""Where modules of the tests may take their helpers from."""
+"""Where tests take their helpers from, and how many modules a folder holds."""
 
 import ast
 from collections.abc import Iterator
@@ -6,6 +6,8 @@ from pathlib import Path
 from typing import Final
 
 TESTS: Final = Path(__file__).parent
+ROOT: Final = TESTS.parent
+FOLDERS: Final = ("protocol", "store", "daemon", "client", "cli")
 MODULES: Final = sorted(path for path in TESTS.rglob("*.py") if "typecheck" not in path.parts)
 
 
@@ -27,3 +29,12 @@ def misplaced(path: Path) -> list[str]:
 
 def test_helpers_come_from_support_and_never_from_another_test_module() -> None:
     assert {path.name: found for path in MODULES if (found := misplaced(path))} == {}
+
+
+def test_folders_stay_small_enough_to_survey() -> None:
+    """At most 20 modules in a folder (one command each in cli/commands), at most 42 at the top of the five folders."""
+    folders = [path for name in FOLDERS for path in (ROOT / name).rglob("*") if path.is_dir()]
+    tops = [ROOT / name for name in FOLDERS]
+    counted = {path.relative_to(ROOT).as_posix(): len(list(path.glob("*.py"))) for path in (*tops, *folders)}
+    assert {name: count for name, count in counted.items() if count > 20 and name != "cli/commands"} == {}
+    assert sum(counted[name] for name in FOLDERS) <= 42

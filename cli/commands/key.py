@@ -135,7 +135,7 @@ def run_rotate(context: Context, values: dict[str, Any]) -> int:
 
 def _name(context: Context) -> str:
     """What the instance's daemon is called on the bus, by its configuration."""
-    from aghbus.cli.own_name import configured_peer_id
+    from aghbus.cli.app.own_name import configured_peer_id
 
     return configured_peer_id(chosen_name(context.options, context.env), context.env)
 

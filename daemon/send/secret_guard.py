@@ -7,9 +7,9 @@ import logging
 from typing import Any, Final
 
 from aghbus.daemon.state.context import Core
+from aghbus.protocol.base.secret_patterns import Path, looks_like_secret_text, may_hold_secrets, secret_paths
 from aghbus.protocol.envelope import Envelope
 from aghbus.protocol.errors import InvalidRequest
-from aghbus.protocol.secret_patterns import Path, looks_like_secret_text, may_hold_secrets, secret_paths
 
 CODE: Final = "secret_like"
 _CHECKED: Final = ("body", "ext")

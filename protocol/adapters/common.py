@@ -8,9 +8,9 @@ import msgspec
 from aghbus.protocol.adapters.derived_ids import envelope_id, same_json
 from aghbus.protocol.adapters.model import BridgeContext, Finding, MessageHistory
 from aghbus.protocol.adapters.strict_json import pointer
+from aghbus.protocol.base.secret_patterns import secret_paths
 from aghbus.protocol.bodies import Receipt
 from aghbus.protocol.lifecycle import WorkView
-from aghbus.protocol.secret_patterns import secret_paths
 from aghbus.protocol.send import Draft
 
 OTHER_CHANNEL: Final = "other_channel"

@@ -11,7 +11,7 @@ from aghbus.protocol.adapters.agentos.rules import check
 from aghbus.protocol.adapters.sentient.message import SentientMessage
 from aghbus.protocol.adapters.sentient.rules import quality
 from aghbus.protocol.adapters.timestamps import read_timestamp
-from aghbus.protocol.secret_patterns import secret_paths
+from aghbus.protocol.base.secret_patterns import secret_paths
 
 VECTORS = Path(__file__).parent.parent / "vectors" / "seed_examples.jsonl"
 EXAMPLES = [json.loads(line) for line in VECTORS.read_text().splitlines()]

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from aghbus.protocol.secret_patterns import (
+from aghbus.protocol.base.secret_patterns import (
     looks_like_secret_key,
     looks_like_secret_text,
     may_hold_secrets,
