@@ -19,7 +19,7 @@ import uvloop
 from nats.aio.client import Client
 from nats.aio.subscription import Subscription
 
-from aghbus.daemon.nats.connection import _Client
+from aghbus.daemon.nats.client import NatsClient
 from aghbus.daemon.nats.events import InboundMessage, LinkEvent
 from aghbus.daemon.nats.subscription import Subscription as OurSubscription
 
@@ -72,9 +72,9 @@ def direct(heard: list[InboundMessage]) -> tuple[Client, Callable[[], None]]:
     def report(event: LinkEvent) -> None:
         raise AssertionError(event)
 
-    client = _Client(require_tls=False)
+    client = NatsClient(require_tls=False)
     subscription = OurSubscription("t", heard.append, report, lambda _subscription: None)
-    client.receivers[7] = subscription._deliver
+    client.receivers[7] = subscription.deliver
     return client, lambda: None
 
 

@@ -29,10 +29,10 @@ from aghbus.daemon.config.settings import Settings, reloadable_changes
 from aghbus.daemon.config.value_types import split_address
 from aghbus.daemon.discovery.discovery import Discovery
 from aghbus.daemon.jetstream.profile import JetStreamProfile
+from aghbus.daemon.nats.carrier import CoreCarrier
 from aghbus.daemon.nats.events import InboundMessage, LinkEvent, PermissionDenied
 from aghbus.daemon.nats.link import Link, LinkError, Subscription
 from aghbus.daemon.nats.options import NatsOptions, resolve_nats_options
-from aghbus.daemon.nats.transport import CoreCarrier
 from aghbus.daemon.receive.intake import Intake
 from aghbus.daemon.send.deadlines import Deadlines
 from aghbus.daemon.send.publisher import Publisher

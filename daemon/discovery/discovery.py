@@ -176,7 +176,7 @@ class Discovery:
         )
         self._questions[request.id] = question
         try:
-            if not link.post(*message):
+            if not link.publish_nowait(*message):
                 await link.publish(*message)
             question.expected = self._expected(question)  # a look at every peer, while they read the question
             ended = await self._wait(question)
@@ -297,7 +297,7 @@ class Discovery:
         try:
             raw = encoded(draft, core.signer) if passed else build(draft, draft.ts, core.signer).raw
             message = subject_for(draft.workspace_id, draft.channel, draft.to), raw, core.ttl_headers(REPLAY_AGE)
-            if not core.link.post(*message):
+            if not core.link.publish_nowait(*message):
                 self.spawn(self._send_later(draft.kind, *message))
             core.counters.add(f"sent.{draft.kind}")
         except (LinkError, InvalidRequest) as error:

@@ -5,16 +5,17 @@ stream that refuses gets one message at a time, at growing intervals, because ea
 """
 
 import asyncio
+import itertools
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
 from aghbus.daemon.base.failpoints import failpoint
 from aghbus.daemon.jetstream.stream import STREAM
-from aghbus.daemon.nats.frames import header_size
+from aghbus.daemon.nats.carrier import Carried
+from aghbus.daemon.nats.client import header_size
 from aghbus.daemon.nats.jetstream import JetStreamContext, PubAck, translate_error
 from aghbus.daemon.nats.link import BadPublish, JetStreamError, Link, PayloadTooLarge
-from aghbus.daemon.nats.transport import Carried
 from aghbus.protocol.acks import ANSWER_TO
 from aghbus.protocol.base.backoff import Backoff
 from aghbus.protocol.identifiers import channel_of_subject
@@ -26,6 +27,7 @@ _CONFIRM_WAIT: Final = 10.0  # seconds without a single confirmation, before the
 _FIRST_PAUSE: Final = 0.5  # seconds before a stream that refused gets the next message; doubled each time
 _LONGEST_PAUSE: Final = 5.0  # seconds, so that it goes on soon after there is room
 _NEVER: Final = 86_400.0  # seconds for one confirmation: the whole batch is waited for
+_BATCH_BYTES: Final = 4_194_304  # ours, of envelopes that are unconfirmed at a time; the library copies each
 _CLOCK_MARGIN: Final = 60  # seconds that the stream keeps a message after it is stale by our clock
 _MAX_SEQUENCES: Final = 65_536  # messages whose stream sequence is known
 
@@ -96,9 +98,15 @@ class JetStreamCarrier:
             await self._send(carried, waiting[:1])
             del waiting[:1]
         while waiting and not self._pause:
-            await self._send(carried, waiting[: self._window])
-            del waiting[: self._window]
+            count = self._batch_size(waiting)
+            await self._send(carried, waiting[:count])
+            del waiting[:count]
         return carried
+
+    def _batch_size(self, rows: Sequence[Outgoing]) -> int:
+        """How many of `rows` go out before their confirmations are waited for; at least one."""
+        sizes = itertools.accumulate(len(row.raw) for row in rows[: self._window])
+        return max(1, sum(size <= _BATCH_BYTES for size in sizes))
 
     async def _is_open(self) -> bool:
         try:

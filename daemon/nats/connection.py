@@ -1,9 +1,4 @@
-"""One NATS connection from CONNECT to its loss; link.py makes a lasting link of such connections.
-
-With nats_parser.py the only file that imports nats. nats-py's own reconnecting is off, and messages of our subscriptions pass by
-its queues and tasks. Four of its habits are mended in `_Client`, each checked by a test: a flush that confirms less than it says,
-a read loop that dies of a late PONG or of headers that somebody made up, and TLS that a server can talk us out of.
-"""
+"""One NATS connection from CONNECT to its loss; link.py makes a lasting link of such connections. nats-py's reconnecting is off."""
 
 from __future__ import annotations
 
@@ -15,10 +10,9 @@ import time
 from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import urlsplit
 
-import nats.aio.client
-import nats.aio.transport
 import nats.errors
 
+from aghbus.daemon.nats.client import NatsClient, header_size, publish_frame
 from aghbus.daemon.nats.events import (
     BadPublish,
     ConnectFailed,
@@ -35,10 +29,7 @@ from aghbus.daemon.nats.events import (
     ServerComplaint,
     ServerInfo,
 )
-from aghbus.daemon.nats.frames import header_size, published
 from aghbus.daemon.nats.jetstream import JetStreamContext, translate_error
-from aghbus.daemon.nats.parser import MessageParser, as_text
-from aghbus.daemon.nats.read_ahead import Wire
 from aghbus.protocol.text import escape
 
 if TYPE_CHECKING:
@@ -51,139 +42,22 @@ T = TypeVar("T")
 CONNECT_TIMEOUT = 5.0
 """Seconds for TCP, TLS, INFO, CONNECT and the first PONG together."""
 
+MAX_UNSENT = 2_097_152
+"""Bytes that may wait for the socket before a publisher waits for the broker; nats-py's own default."""
+
 _CLOSE_TIMEOUT = 1.0  # seconds for the socket to close; a dead TLS peer never answers the closing alert
-_WINDOW = 2_097_152  # bytes that may wait in the client's buffer before a publisher waits for the broker; nats-py's own default
-_BUFFER = (
-    1_073_741_824  # bytes at which nats-py would block a publisher, with no way out if the link is lost: never reached
-)
-_DRAIN_TIMEOUT = 10.0  # seconds for the PONG behind an UNSUB, as long as nats-py would wait
+_UNLIMITED = 1_073_741_824  # bytes at which nats-py would block a publisher, even after a loss: never reached
+_DRAIN_TIMEOUT = 10.0  # seconds for the PONG after an UNSUB, as long as nats-py would wait
 _NEVER = 86_400 * 365  # seconds; nats-py's pings are off, the link measures the round trip itself
-
-
-class _Client(nats.aio.client.Client):
-    """nats-py's client with its PING in the order of what was published, and TLS that is kept once asked for."""
-
-    def __init__(self, *, require_tls: bool) -> None:
-        super().__init__()
-        self._require_tls = require_tls
-        self.receivers: dict[int, Callable[[InboundMessage], None]] = {}
-        self._ps: MessageParser = MessageParser(self, self.receivers)
-
-    @property
-    def server_info(self) -> dict[str, Any]:
-        """The last INFO of the server."""
-        return self._server_info
-
-    async def listen(self, subject: str, receiver: Callable[[InboundMessage], None]) -> int:
-        """Sends SUB and returns its number: the library knows nothing of this subscription but that the number is taken."""
-        if self.is_closed:
-            raise nats.errors.ConnectionClosedError
-        self._sid += 1
-        sid = self._sid
-        self.receivers[sid] = receiver
-        await self._send_command(b"SUB %b  %d\r\n" % (subject.encode(), sid))
-        await self._flush_pending()
-        return sid
-
-    async def _process_msg(self, sid: int, subject: bytes, reply: bytes, data: bytes, headers: bytes | None) -> None:
-        """A message with headers of a rare form, or for one of the library's own subscriptions."""
-        receiver = self.receivers.get(sid)
-        if receiver is None:
-            await super()._process_msg(sid, subject, reply, data, headers)  # type: ignore[arg-type] # it passes None itself
-            return
-        read = await self._process_headers(headers)
-        receiver(InboundMessage(as_text(subject), data, as_text(reply), read))
-
-    async def _process_headers(self, headers: bytes | None) -> dict[str, str] | None:
-        """Headers that cannot be read are reported, and the message comes without. In the library they end the read loop."""
-        try:
-            return await super()._process_headers(headers)
-        except (ValueError, LookupError):
-            await self._error_cb(nats.errors.Error("a message has headers that cannot be read"))
-            return None
-
-    async def _send_ping(self, future: asyncio.Future[Any] | None = None) -> None:
-        """Puts PING behind what waits in the buffer. The library writes it ahead of that, so its PONG confirms too little."""
-        self._pongs.append(future or asyncio.get_running_loop().create_future())
-        await self._send_command(nats.aio.client.PING_PROTO)
-        self.push()
-
-    def put(self, frame: bytes, *, at_once: bool = False) -> None:
-        """Puts what we say behind what waits in the buffer; `at_once` writes all of it to the socket, if that takes it. LinkDown.
-
-        Otherwise, and where the socket is full, the library's own task writes it: it waits for room.
-        """
-        if not self.is_connected:
-            raise LinkDown("the connection is closed")
-        self._pending.append(frame)
-        self._pending_data_size += len(frame)
-        if at_once and self._has_room():
-            self.push()
-        elif self._flush_queue is not None and self._flush_queue.empty():
-            self._flush_queue.put_nowait(asyncio.get_running_loop().create_future())
-
-    def _has_room(self) -> bool:
-        """Whether the socket takes what it is given: then nothing waits in front of it."""
-        writer = getattr(self._transport, "_io_writer", None)  # a web socket has none
-        return writer is not None and writer.transport.get_write_buffer_size() == 0
-
-    def push(self) -> None:
-        """Writes what waits in the buffer to the socket now. The library's own task does it at the next turn of the loop.
-
-        On a connection that has ended it does nothing: whoever reads from it tells everybody.
-        """
-        if not self._pending or self._transport is None:
-            return
-        with contextlib.suppress(
-            RuntimeError
-        ):  # uvloop's word for a transport that is closed; asyncio's takes no notice
-            self._transport.writelines(self._pending)
-            self._pending = []
-            self._pending_data_size = 0
-
-    async def _read_loop(self) -> None:
-        """The library's, which is passed by as far as it can be."""
-        own: Any = self._transport
-        if isinstance(self._transport, nats.aio.transport.TcpTransport):
-            own._io_reader = Wire(own._io_reader, own._io_writer, self._ps.take)
-        await super()._read_loop()
-
-    async def _close(self, status: int, do_cbs: bool = True) -> None:
-        """The library writes what still waits before it tells anybody: on a closed transport of uvloop nobody would be told."""
-        self.push()
-        self._pending = []
-        self._pending_data_size = 0
-        await super()._close(status, do_cbs)
-
-    async def _send_command(self, cmd: bytes, priority: bool = False) -> None:
-        """Nothing waits to be written any more once `_close` has begun."""
-        if not self.is_closed:
-            await super()._send_command(cmd, priority)
-
-    async def _process_pong(self) -> None:
-        """A PONG for someone who has stopped waiting is no error. In the library it ends the read loop."""
-        if self._pongs and self._pongs[0].done():
-            self._pongs.pop(0)
-            self._pings_outstanding = 0
-        else:
-            await super()._process_pong()
-
-    async def _process_info(self, info: dict[str, Any], initial_connection: bool = False) -> None:
-        """Before CONNECT, and so before any secret is sent: a server without TLS is refused when TLS was asked for."""
-        if initial_connection and self._require_tls:
-            if not (info.get("tls_required") or info.get("tls_available")):
-                raise nats.errors.SecureConnWantedError
-            self._server_info["tls_required"] = True
-        await super()._process_info(info, initial_connection)
 
 
 class NatsConnection:
     """One connection; create it with `open`. Everything that can be lost with it raises LinkDown once it is."""
 
-    def __init__(self, url: str, client: _Client, no_echo: bool) -> None:
+    def __init__(self, url: str, client: NatsClient, no_echo: bool) -> None:
         self._url = url
         self._no_echo = no_echo
-        self._trouble: Exception | None = None
+        self._error: Exception | None = None  # the last one that the library reported while connecting
         self._contexts: dict[float, JetStreamContext] = {}
         self.client = client
         self.lost: asyncio.Future[str] = asyncio.get_running_loop().create_future()
@@ -207,7 +81,7 @@ class NatsConnection:
 
         `on_event` gets what the library reports while the connection lives, as PermissionDenied or ServerComplaint.
         """
-        connection = cls(url, _Client(require_tls=options.tls), no_echo)
+        connection = cls(url, NatsClient(require_tls=options.tls), no_echo)
         try:
             async with asyncio.timeout(CONNECT_TIMEOUT):
                 await connection._connect(options, name, inbox_prefix, tls_hostname, on_event)
@@ -216,7 +90,7 @@ class NatsConnection:
         except BaseException as error:
             await connection.close()
             if isinstance(error, Exception):
-                raise ConnectFailed(_explain(error, connection._trouble, url, options)) from None
+                raise ConnectFailed(_explain(error, connection._error, url, options)) from None
             raise
         return connection
 
@@ -230,7 +104,7 @@ class NatsConnection:
     ) -> None:
         async def report(error: Exception) -> None:
             if not self.client.is_connected:
-                self._trouble = error
+                self._error = error
             elif not isinstance(error, OSError | nats.errors.StaleConnectionError):  # the loss itself says these
                 on_event(_typed(error))
 
@@ -238,6 +112,7 @@ class NatsConnection:
             if not self.lost.done():
                 self.lost.set_result(escape(str(self.client.last_error or "connection closed")))
 
+        self.client.on_error = report
         await self.client.connect(
             [self._url],
             error_cb=report,
@@ -248,7 +123,7 @@ class NatsConnection:
             reconnect_time_wait=0,
             connect_timeout=int(CONNECT_TIMEOUT),
             ping_interval=_NEVER,
-            pending_size=_BUFFER,
+            pending_size=_UNLIMITED,
             no_echo=self._no_echo,
             inbox_prefix=inbox_prefix,
             tls=_tls_context(options),
@@ -262,11 +137,11 @@ class NatsConnection:
 
     @property
     def info(self) -> ServerInfo:
-        """The server as it introduced itself; its texts escaped."""
-        said = self.client.server_info
+        """The server by its INFO; its texts escaped."""
+        info = self.client.info
 
         def text(field: str) -> str:
-            return escape(str(said.get(field, "")))
+            return escape(str(info.get(field, "")))
 
         return ServerInfo(
             name=text("server_name"),
@@ -274,66 +149,63 @@ class NatsConnection:
             version=text("version"),
             url=self._url,
             cluster=text("cluster"),
-            jetstream=bool(said.get("jetstream")),
-            tls=bool(said.get("tls_required")),
+            jetstream=bool(info.get("jetstream")),
+            tls=bool(info.get("tls_required")),
             max_payload=self.client.max_payload,
         )
 
     @property
     def discovered(self) -> list[str]:
-        """URLs of other servers of the cluster that this one has told of; what is none is passed over."""
+        """URLs of the other servers of the cluster, as this one told them; malformed ones are left out."""
         urls = []
         for server in self.client.discovered_servers:
-            with contextlib.suppress(ValueError):  # a port that is none
+            with contextlib.suppress(ValueError):  # a malformed port
                 if server.hostname and server.port:
                     urls.append(server.geturl())
         return urls
 
-    async def subscribe(self, subject: str, receiver: Callable[[InboundMessage], None]) -> int:
+    def subscribe(self, subject: str, receiver: Callable[[InboundMessage], None]) -> int:
         """Sends SUB and returns its number here; live at the broker after the next `ping`. LinkDown.
 
         `receiver` gets each message as it is parsed, on the loop. It must not raise, and has to bound what it keeps.
         """
-        try:
-            return await self.client.listen(subject, receiver)
-        except nats.errors.Error as error:
-            raise LinkDown(str(error)) from None
+        return self.client.listen(subject, receiver)
 
-    async def unsubscribe(self, sid: int) -> None:
-        """Sends UNSUB; what is still on its way goes nowhere. Nothing to do on a lost connection."""
-        if self.client.receivers.pop(sid, None) is not None and not self.client.is_closed:
-            with contextlib.suppress(nats.errors.Error):
-                await self.client._send_unsubscribe(sid)
+    def unsubscribe(self, sid: int) -> None:
+        """Sends UNSUB; messages on their way are dropped. Does nothing on a lost connection."""
+        if self.client.receivers.pop(sid, None) is not None:
+            with contextlib.suppress(LinkDown):
+                self.client.unlisten(sid)
 
     async def drain(self, sid: int) -> None:
         """Sends UNSUB and waits until the receiver has had everything; ends early, without error, if the connection does."""
-        if sid in self.client.receivers and not self.client.is_closed:
-            with contextlib.suppress(nats.errors.Error, LinkError):
-                await self.client._send_unsubscribe(sid)
+        if sid in self.client.receivers:
+            with contextlib.suppress(LinkError):
+                self.client.unlisten(sid)
                 await self.ping(_DRAIN_TIMEOUT)
                 self.client.receivers.pop(sid, None)
 
     async def publish(self, subject: str, data: bytes, reply: str, headers: Mapping[str, str] | None) -> None:
-        """Puts the message into the client's buffer; waits for the broker only when two MiB wait there already."""
+        """Buffers the message; waits for the broker only when MAX_UNSENT bytes are buffered already."""
         frame = self._frame(subject, data, reply, headers)
-        if self.client.pending_data_size > _WINDOW:
+        if self.client.unsent_bytes > MAX_UNSENT:
             await self.ping(_NEVER)
         self.client.put(frame)
 
-    def post(
-        self, subject: str, data: bytes, headers: Mapping[str, str] | None, reply: str = "", *, at_once: bool
+    def publish_nowait(
+        self, subject: str, data: bytes, reply: str, headers: Mapping[str, str] | None, *, flush: bool
     ) -> bool:
-        """The same without a wait: False when two MiB are there. `at_once` it goes to the socket, not at the loop's next turn."""
+        """The same without waiting: False when the buffer is full. With `flush` it is written to the socket at once."""
         frame = self._frame(subject, data, reply, headers)
-        if self.client.pending_data_size > _WINDOW:
+        if self.client.unsent_bytes > MAX_UNSENT:
             return False
-        self.client.put(frame, at_once=at_once)
+        self.client.put(frame, flush=flush)
         return True
 
     def publish_all_nowait(self, messages: Iterable[tuple[str, bytes]]) -> bool:
-        """All of these messages as one piece, at the loop's next turn, or none: False when two MiB wait there already."""
+        """All of these messages as one piece, or none: False when the buffer is full."""
         frames = b"".join([self._frame(subject, data, "", None) for subject, data in messages])
-        if self.client.pending_data_size > _WINDOW:
+        if self.client.unsent_bytes > MAX_UNSENT:
             return False
         self.client.put(frames)
         return True
@@ -342,19 +214,19 @@ class NatsConnection:
         size = len(data) if headers is None else len(data) + header_size(headers)
         if size > self.client.max_payload:
             raise PayloadTooLarge(size, self.client.max_payload)
-        return published(subject, data, reply, headers)
+        return publish_frame(subject, data, reply, headers)
 
     async def ping(self, timeout: float) -> float:
-        """PING behind all that was sent before; the seconds until its PONG. LinkTimeout, LinkDown.
+        """PING after everything that was sent before; the seconds until its PONG. LinkTimeout, LinkDown.
 
-        A timeout here ends the wait, not the PING: its PONG is still expected, in its place.
+        A timeout ends the wait, not the PING: its PONG is still expected, in its place.
         """
         if self.lost.done():
             raise LinkDown(self.lost.result())
         started = time.monotonic()
-        pong: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-        await self.client._send_ping(pong)
-        await asyncio.wait({pong, self.lost}, timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
+        pong = self.client.ping()
+        ends: set[asyncio.Future[Any]] = {pong, self.lost}
+        await asyncio.wait(ends, timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
         if pong.done():
             return time.monotonic() - started
         if self.lost.done():

@@ -1,12 +1,12 @@
-"""What passes between the link and its users: messages in, events out, and the errors of both families.
+"""The values between the link and its users: messages, events and errors.
 
 LinkError
- ├─ LinkDown          there is no connection now; the caller keeps what it wanted to send
+ ├─ LinkDown          there is no connection now; the caller keeps its message
  ├─ LinkTimeout       the broker, or a responder, did not answer in time
  ├─ NoResponders      nobody listens on the subject of a request
  ├─ PayloadTooLarge   the caller's fault: more than the server takes
  └─ BadPublish        the caller's fault: a subject or header that NATS does not allow
-ConnectFailed         one attempt to connect; the link keeps it as `last_error` and goes on trying
+ConnectFailed         one attempt to connect failed; the link keeps it as `last_error` and goes on trying
 JetStreamError        JetStream refused a request; its error code and its description
  └─ NoJetStream       there is no JetStream on this server, or not for our account
 """
@@ -19,40 +19,30 @@ import msgspec
 
 
 class Settlement(Protocol):
-    """How a message that the broker keeps until it hears of it is settled; both return at once."""
+    """Settles a message that the broker keeps until it is acknowledged; both methods return at once."""
 
     def ack(self) -> None:
         """It is committed, or needs no commit: never deliver it again."""
 
     def nak(self, delay: float) -> None:
-        """It could not be taken now: deliver it again after `delay` seconds."""
+        """It could not be stored now: deliver it again after `delay` seconds."""
 
 
-class InboundMessage:
+class InboundMessage(msgspec.Struct, eq=False):
     """One message from NATS: subject, payload bytes, reply subject (empty if none), headers (None if none).
 
-    `settlement` is there when the broker waits for our word (JetStream), None in core NATS.
+    `settlement` is there when the broker waits for an acknowledgement (JetStream), None in core NATS.
     """
 
-    __slots__ = ("data", "headers", "reply", "settlement", "subject")
-
-    def __init__(
-        self,
-        subject: str,
-        data: bytes,
-        reply: str,
-        headers: dict[str, str] | None,
-        settlement: Settlement | None = None,
-    ) -> None:
-        self.subject = subject
-        self.data = data
-        self.reply = reply
-        self.headers = headers
-        self.settlement = settlement
+    subject: str
+    data: bytes
+    reply: str
+    headers: dict[str, str] | None
+    settlement: Settlement | None = None
 
 
 class LinkError(Exception):
-    """What a user of the link has to handle."""
+    """Any failure that a user of the link has to handle."""
 
 
 class LinkDown(LinkError):
@@ -60,7 +50,7 @@ class LinkDown(LinkError):
 
 
 class LinkTimeout(LinkError):
-    """No answer in time; what was asked for may have happened."""
+    """No answer in time; the request may have been carried out."""
 
 
 class NoResponders(LinkError):

@@ -1,9 +1,9 @@
-"""The link: a NATS connection that comes back for ever, with its subscriptions, whatever port the broker comes back on.
+"""The link: a NATS connection that is restored after every loss, with its subscriptions.
 
     connecting ──► up ──► down ──► up …        closed, from any of them, for good
 
-The loop asks `resolve` where to connect before every round, since an embedded broker may have moved; tries each server, the
-discovered ones of the cluster too; subscribes everything anew; and is up once a PONG confirms that. It never gives up: the
+The loop calls `resolve` before every round of attempts, since an embedded broker may have another port; tries each server, the
+discovered ones of the cluster too; subscribes everything again; and is up once a PONG confirms that. It never gives up: the
 daemon serves its local API meanwhile. A PING every 15 s measures the round trip and finds connections that died silently.
 """
 
@@ -42,8 +42,7 @@ from aghbus.protocol.text import escape
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable, Mapping
 
-    from nats.aio.client import Client
-
+    from aghbus.daemon.nats.client import NatsClient
     from aghbus.daemon.nats.connection import NatsConnection
     from aghbus.daemon.nats.jetstream import JetStreamContext
     from aghbus.daemon.nats.options import NatsOptions
@@ -77,9 +76,9 @@ JETSTREAM_TIMEOUT = 5.0
 FIRST_DELAY = 0.05
 """Seconds before the second attempt; doubled each time, with jitter."""
 LOOPBACK_CEILING = 2.0
-"""Seconds between attempts at most when the servers are on this machine: nobody stays away longer than a few seconds."""
+"""Seconds between attempts at most when the servers are on this machine: everybody is back within a few seconds."""
 REMOTE_CEILING = 30.0
-"""Seconds between attempts at most otherwise: a thousand peers must not beat down a broker that is coming up."""
+"""Seconds between attempts at most otherwise: a thousand peers must not overload a broker that is starting."""
 
 KEEPALIVE = 15.0
 """Seconds between two PINGs of our own: with the next line, how long a connection that died silently can go unnoticed."""
@@ -106,7 +105,7 @@ class Link:
         keepalive: float = KEEPALIVE,
         pong_wait: float = PONG_WAIT,
     ) -> None:
-        """`resolve` says where to connect, anew before every round of attempts; what it raises counts as a failed attempt.
+        """`resolve` says where to connect, before every round of attempts; an exception counts as a failed attempt.
 
         `on_up` is called when everything is subscribed, `on_down` (with the reason) when a connection that was up is lost,
         `on_error` with errors that do not end the connection. Replies to requests go to subjects below `inbox_prefix`.
@@ -126,7 +125,6 @@ class Link:
         self._connection: NatsConnection | None = None
         self._runner: asyncio.Task[None] | None = None
         self._subscriptions: list[Subscription] = []
-        self._attaching: set[asyncio.Task[None]] = set()
         self._rtt: float | None = None
         self._max_payload = MAX_ENVELOPE_BYTES
         self.last_error: LinkProblem | None = None
@@ -156,8 +154,8 @@ class Link:
         return tuple(self._subscriptions)
 
     @property
-    def connection(self) -> Client:
-        """The library's client of this moment, for the file that adds JetStream; LinkDown while not up."""
+    def client(self) -> NatsClient:
+        """The client of the current connection; LinkDown while not up."""
         return self._live().client
 
     def rtt_ms(self) -> float | None:
@@ -186,14 +184,14 @@ class Link:
         return self._up.is_set()
 
     async def drain(self, timeout: float) -> None:
-        """Stops receiving: unsubscribes, and waits until the callbacks have had what was on its way. Publishing goes on."""
+        """Stops receiving: unsubscribes, and waits until the callbacks had the messages on their way. Publishing goes on."""
         subscriptions = tuple(self._subscriptions)
         with contextlib.suppress(TimeoutError, LinkError):
             async with asyncio.timeout(timeout):
                 await asyncio.gather(*(sub.drain() for sub in subscriptions))
 
     async def close(self, drain_timeout: float) -> None:
-        """Drains within `drain_timeout` seconds, pushes out what is published, and ends the link for good."""
+        """Drains within `drain_timeout` seconds, sends the published messages, and ends the link for good."""
         deadline = asyncio.get_running_loop().time() + drain_timeout
         if self._state == "up":
             await self.drain(drain_timeout)
@@ -201,10 +199,9 @@ class Link:
                 await self.flush(max(0.0, deadline - asyncio.get_running_loop().time()))
         self._state = "closed"
         self._up.clear()
-        tasks = [task for task in (self._runner, *self._attaching) if task is not None]
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        if self._runner is not None:
+            self._runner.cancel()
+            await asyncio.gather(self._runner, return_exceptions=True)
         if self._connection is not None:
             await self._connection.close()
             self._connection = None
@@ -222,46 +219,44 @@ class Link:
         subscription = Subscription(subject, callback, self._report, self._subscriptions.remove)
         self._subscriptions.append(subscription)
         if self._connection is not None and self._state == "up":
-            self._spawn(subscription.attach(self._connection))
+            with contextlib.suppress(LinkDown):  # the next connection attaches it
+                subscription.attach(self._connection)
         return subscription
 
     async def publish(
         self, subject: str, data: bytes, headers: Mapping[str, str] | None = None, reply: str = ""
     ) -> None:
-        """Puts a message into the buffer of the connection; that the broker has it is known after `flush`.
+        """Buffers a message; that the broker has it is known after `flush`.
 
-        Raises LinkDown, PayloadTooLarge (headers counted), BadPublish. Waits only when two MiB are on their way.
+        Raises LinkDown, PayloadTooLarge (headers counted), BadPublish. Waits only while 2 MiB are buffered.
         """
         await self._live().publish(subject, data, reply, headers)
 
-    def post(
+    def publish_nowait(
         self,
         subject: str,
         data: bytes,
         headers: Mapping[str, str] | None = None,
         reply: str = "",
         *,
-        at_once: bool = True,
+        flush: bool = True,
     ) -> bool:
-        """As `publish`, for callers that cannot wait: False when two MiB are on their way already.
+        """As `publish`, for callers that cannot wait: False while 2 MiB are buffered.
 
-        `at_once`, for what somebody waits for, it goes to the socket itself; otherwise that is done at the next turn of the loop.
+        With `flush` the message is written to the socket at once, otherwise at the next turn of the loop.
         """
-        return self._live().post(subject, data, headers, reply, at_once=at_once)
+        return self._live().publish_nowait(subject, data, reply, headers, flush=flush)
 
     def publish_all_nowait(self, messages: Iterable[tuple[str, bytes]]) -> bool:
-        """`post` at the next turn of the loop for all of these, subject and payload, in their order: all of them or, where it is
-        False or raises, none."""
+        """`publish_nowait` without `flush` for these subjects and payloads, in order; none of them if it is False or raises."""
         return self._live().publish_all_nowait(messages)
 
     async def flush(self, timeout: float) -> None:
-        """Returns when the broker has all that was published and subscribed before; LinkTimeout, LinkDown."""
-        if self._attaching:
-            await asyncio.wait(self._attaching, timeout=timeout)
+        """Returns when the broker has everything that was published and subscribed before; LinkTimeout, LinkDown."""
         self._rtt = await self._live().ping(timeout)
 
     async def measure_rtt(self, timeout: float = PONG_WAIT) -> float:
-        """One round trip in milliseconds, what waits in the buffer included; LinkTimeout, LinkDown."""
+        """One round trip in milliseconds, including the buffer; LinkTimeout, LinkDown."""
         await self.flush(timeout)
         return (self._rtt or 0.0) * 1000
 
@@ -320,7 +315,7 @@ class Link:
         """All subscriptions, and the PONG behind them; a failure here is a failed attempt."""
         try:
             for subscription in tuple(self._subscriptions):
-                await subscription.attach(connection)
+                subscription.attach(connection)
             self._rtt = await connection.ping(self._pong_wait)
         except LinkError as error:
             await connection.close()
@@ -335,10 +330,10 @@ class Link:
         self.last_error = None
         self._up.set()
         event(_log, logging.INFO, "link up", server=info.name, url=info.url, version=info.version)
-        # what was subscribed while the PONG was awaited
+        # subscriptions made while the PONG was awaited
         for subscription in self._subscriptions:
-            if not subscription.attached:
-                self._spawn(subscription.attach(connection))
+            with contextlib.suppress(LinkDown):
+                subscription.attach(connection)
         self._guarded(lambda: self._on_up(self))
         reason = await self._until_lost(connection)
         self._state = "down"
@@ -381,15 +376,6 @@ class Link:
             call()
         except Exception:
             _log.exception("link callback failed")
-
-    def _spawn(self, attaching: Awaitable[None]) -> None:
-        async def attach() -> None:
-            with contextlib.suppress(LinkDown):  # the next connection attaches it
-                await attaching
-
-        task = asyncio.create_task(attach())
-        self._attaching.add(task)
-        task.add_done_callback(self._attaching.discard)
 
 
 def _resolve_problem(error: Exception) -> LinkProblem:

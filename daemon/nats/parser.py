@@ -1,14 +1,15 @@
 """From the broker's bytes to the subscriptions: messages are parsed here, everything else by nats-py's own parser.
 
-With nats_connection.py the only file that imports nats. The library has a queue and a task for each subscription, where we only
-put a message into a bounded queue of our own (docs/adr/0007). Lines of the form that servers write are read here, without a copy
-of anything but the payload; every other line goes to the library as it came, so that its results and errors are the library's.
+The library has a queue and a task for each subscription, where our subscribers only put a message into a bounded queue of their own
+(docs/adr/0007). Lines of the form that servers write are read here, without a copy of anything but the payload; every other line
+goes to the library unchanged, so that its results and errors are the library's.
 """
 
 from __future__ import annotations
 
+import asyncio
 import re
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, cast
 
 from nats.protocol.parser import AWAITING_MSG_PAYLOAD, CRLF_SIZE, MAX_CONTROL_LINE_SIZE, Parser
 
@@ -16,6 +17,9 @@ from aghbus.daemon.nats.events import InboundMessage
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
+
+MAX_EAGER_READ: Final = 4_096
+"""Ours: bytes of one read that are parsed at once; some requests and replies."""
 
 _MESSAGE: Final = re.compile(rb"(H)?MSG (\S+) (\d{1,9}) (?:(\S+) )?(?(1)(\d{1,9}) )(\d{1,9})\r\n").match
 """Subject, number of the subscription, reply subject, bytes of headers, bytes of headers and payload.
@@ -31,38 +35,38 @@ _CONTROL: Final = re.compile(rb"(?:P[IO]NG|\+OK|-ERR '[^\r\n]+'|INFO \S[^\r\n]*)
 
 
 class MessageParser(Parser):
-    """Takes the place of the library's parser of one client."""
+    """Replaces the library's parser of one client."""
 
     def __init__(self, client: Any, receivers: Mapping[int, Callable[[InboundMessage], None]]) -> None:
         """`receivers`, by number, get the messages of their subscriptions at once; they must not raise.
 
-        What is for none of them, or has headers of another than the usual form, goes to the client's `_process_msg`.
+        Messages for other subscriptions, and those with headers of an unusual form, go to the client's `_process_msg`.
         """
         super().__init__(client)
         self._receivers = receivers
 
     def reset(self) -> None:
-        """Forgets what has come of an unfinished message."""
+        """Drops the bytes of an unfinished message."""
         super().reset()
         self._whole = 0  # bytes that the unfinished message in `buf` will have, 0 when its line is unfinished
 
     async def parse(self, data: bytes = b"") -> None:
-        """The next bytes of the connection, cut anywhere. ProtocolError for what no server says."""
+        """The next bytes of the connection, cut anywhere. ProtocolError for bytes that no server sends."""
         if self.state == AWAITING_MSG_PAYLOAD or len(self.buf) >= MAX_CONTROL_LINE_SIZE > self._whole:
-            await super().parse(data)  # it is in the middle of what was left to it
+            await super().parse(data)  # it is in the middle of a delegated message
             return
         if self.buf:
             self.buf += data
             if len(self.buf) < self._whole:
-                return  # a large payload is looked at once, when all of it is there
+                return  # a large payload is parsed once, when all of it is there
             data = bytes(self.buf)
             self.buf.clear()
             self._whole = 0
-        at, end = self._hand_over(data), len(data)
+        at, end = self.dispatch(data), len(data)
         while at < end:
             line = _MESSAGE(data, at)
             if line is None:
-                at = await self._leave(data, at)
+                at = await self._delegate(data, at)
                 continue
             _, subject, sid, reply, head, size = line.groups()
             start = line.end()
@@ -72,18 +76,19 @@ class MessageParser(Parser):
                 self._whole = stop + CRLF_SIZE - at
                 return
             if start - at > MAX_CONTROL_LINE_SIZE or (head is not None and start + int(head) > stop):
-                at = await self._leave(data, at)
+                at = await self._delegate(data, at)
                 continue
             cut = start + int(head or 0)
             await self.nc._process_msg(int(sid), subject, reply or b"", data[cut:stop], data[start:cut] or None)
-            at = self._hand_over(data, stop + CRLF_SIZE)
+            at = self.dispatch(data, stop + CRLF_SIZE)
 
-    def take(self, data: bytes) -> int:
-        """The next bytes of the connection, as far as they need no `parse`; how many bytes that is, up to a message's end."""
-        return 0 if self.buf or self.state == AWAITING_MSG_PAYLOAD else self._hand_over(data)
+    def dispatch(self, data: bytes, at: int = 0) -> int:
+        """Gives the complete messages of the usual form in `data[at:]` to their receivers, up to the first other byte sequence.
 
-    def _hand_over(self, data: bytes, at: int = 0) -> int:
-        """The messages from `at` on that are whole, for a receiver and of the usual form; where something else begins."""
+        Returns the position of the latter; `data` continues the connection's bytes. In the middle of a message it does nothing.
+        """
+        if self.buf or self.state == AWAITING_MSG_PAYLOAD:
+            return at
         receivers, end = self._receivers, len(data)
         while (line := _MESSAGE(data, at)) is not None:
             _, subject, sid, reply, head, size = line.groups()
@@ -97,12 +102,16 @@ class MessageParser(Parser):
                 begin, start = start, start + int(head)
                 if start > stop or (headers := plain_headers(data[begin:start])) is None:
                     return at
-            receiver(InboundMessage(as_text(subject), data[start:stop], as_text(reply) if reply else "", headers))
+            try:
+                names = subject.decode(), reply.decode() if reply else ""
+            except UnicodeDecodeError:
+                names = as_text(subject), as_text(reply or b"")
+            receiver(InboundMessage(names[0], data[start:stop], names[1], headers))
             at = stop + CRLF_SIZE
         return at
 
-    async def _leave(self, data: bytes, at: int) -> int:
-        """Leaves one line to the library, or all that is there if the line is a strange one; where it goes on after that."""
+    async def _delegate(self, data: bytes, at: int) -> int:
+        """Gives the library one line, or everything if the line is of an unknown form; returns the position after that."""
         line = _CONTROL(data, at)
         end = len(data) if line is None else line.end()
         self.buf += data[at:end]
@@ -110,8 +119,67 @@ class MessageParser(Parser):
         return end
 
 
+class EagerReader(asyncio.Protocol):
+    """The protocol of a connection's socket, and the reader of the library's read loop.
+
+    A small read that arrives while the read loop waits is parsed at once, one turn of the event loop earlier. Large reads go to the
+    loop, which parses them in pieces between which other tasks run, and pauses the socket while too much is buffered.
+    """
+
+    def __init__(
+        self, reader: asyncio.StreamReader, transport: asyncio.Transport, dispatch: Callable[[bytes], int]
+    ) -> None:
+        """`dispatch` gets bytes that follow everything read so far, and returns how many of them it has processed."""
+        self._reader = reader
+        self._library = cast(asyncio.StreamReaderProtocol, transport.get_protocol())
+        self._dispatch = dispatch
+        self._is_empty = False  # the library's reader, as far as known
+        self._is_awaited = False  # the read loop waits, and has parsed everything that came before
+        transport.set_protocol(self)
+
+    # for the socket
+
+    def data_received(self, data: bytes) -> None:
+        """The next bytes, cut anywhere."""
+        if self._is_awaited and len(data) <= MAX_EAGER_READ:
+            data = data[self._dispatch(data) :]
+            if not data:
+                return
+        self._is_awaited = self._is_empty = False
+        self._library.data_received(data)
+
+    def eof_received(self) -> bool | None:
+        """The broker has closed its side."""
+        return self._library.eof_received()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """The connection has ended."""
+        self._library.connection_lost(exc)
+
+    def pause_writing(self) -> None:
+        """The socket's buffer is full."""
+        self._library.pause_writing()
+
+    def resume_writing(self) -> None:
+        """The socket's buffer has room again."""
+        self._library.resume_writing()
+
+    # for the read loop
+
+    async def read(self, size: int) -> bytes:
+        """Up to `size` bytes, as soon as there are any; none at the end."""
+        self._is_awaited = self._is_empty
+        data = await self._reader.read(size)
+        self._is_awaited, self._is_empty = False, len(data) < size
+        return data
+
+    def at_eof(self) -> bool:
+        """Whether everything was read, and nothing more will come."""
+        return self._reader.at_eof()
+
+
 def plain_headers(head: bytes) -> dict[str, str] | None:
-    """Headers as everybody writes them, the last of a name; None for any other form, and for a status of the server."""
+    """Headers of the usual form, the last of a name; None for any other form, and for a status of the server."""
     lines = _HEADERS(head)
     if lines is None:
         return None
@@ -120,8 +188,5 @@ def plain_headers(head: bytes) -> dict[str, str] | None:
 
 
 def as_text(subject: bytes) -> str:
-    """A subject as text. A publisher may have put any bytes there: those that are no text must not end the connection."""
-    try:
-        return subject.decode()
-    except UnicodeDecodeError:
-        return subject.decode(errors="replace")
+    """A subject as text. A publisher may put any bytes there: those that are not UTF-8 must not end the connection."""
+    return subject.decode(errors="replace")

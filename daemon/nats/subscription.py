@@ -1,7 +1,7 @@
 """One subscription of the link, over all the connections it lives through.
 
-What the broker sends is handed to the subscriber as it is parsed: nothing waits in between, and core NATS has no flow control. So
-a subscriber that cannot finish at once has a bounded queue of its own, and says what became of what found no room there.
+Messages are given to the subscriber as they are parsed: there is no queue in between, and core NATS has no flow control.
+A subscriber that cannot finish at once has a bounded queue of its own, and decides about messages that do not fit.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class Subscription:
-    """Made by `Link.subscribe`. `received` counts from its making, over all reconnects."""
+    """Made by `Link.subscribe`. `received` counts messages over all reconnects."""
 
     def __init__(
         self,
@@ -27,7 +27,7 @@ class Subscription:
         on_event: Callable[[LinkEvent], None],
         on_end: Callable[[Subscription], None],
     ) -> None:
-        """`on_end` is told of the unsubscription."""
+        """`on_end` is called at the unsubscription."""
         self.subject = subject
         self.received = 0
         self._callback = callback
@@ -39,49 +39,44 @@ class Subscription:
 
     @property
     def attached(self) -> bool:
-        """Whether SUB was sent on the connection of this moment."""
+        """Whether SUB was sent on the current connection."""
         return self._connection is not None
 
-    async def attach(self, connection: NatsConnection) -> None:
+    def attach(self, connection: NatsConnection) -> None:
         """Subscribes on a new connection; LinkDown when that is lost already."""
-        if self._ended or self._connection is connection:
-            return
-        self._connection = connection
-        try:
-            self._sid = await connection.subscribe(self.subject, self._deliver)
-        except BaseException:
-            self._connection = None
-            raise
+        if not self._ended and self._connection is not connection:
+            self._sid = connection.subscribe(self.subject, self.deliver)
+            self._connection = connection
 
     def detach(self) -> None:
         """After the end of a connection."""
         self._connection = None
 
-    async def unsubscribe(self) -> None:
-        """Ends the subscription; what is still on its way is not delivered any more."""
-        self._retire()
+    def unsubscribe(self) -> None:
+        """Ends the subscription; messages on their way are dropped."""
+        self._end()
         connection, self._connection = self._connection, None
         if connection is not None:
-            await connection.unsubscribe(self._sid)
+            connection.unsubscribe(self._sid)
 
     async def drain(self) -> None:
-        """Ends the subscription, but only after the callback had all that the broker has sent until then."""
-        self._retire()
+        """Ends the subscription after the callback had everything that the broker has sent until then."""
+        self._end()
         if self._connection is not None:
             try:
                 await self._connection.drain(self._sid)
             finally:
                 self.detach()
 
-    def _retire(self) -> None:
+    def _end(self) -> None:
         if not self._ended:
             self._ended = True
             self._on_end(self)
 
-    def _deliver(self, message: InboundMessage) -> None:
-        """Called in the middle of the connection's read loop, which nothing that the subscriber raises may end."""
+    def deliver(self, message: InboundMessage) -> None:
+        """Calls the subscriber. It is called in the middle of the connection's read loop, which no error of it may end."""
         self.received += 1
         try:
             self._callback(message)
-        except (Exception, asyncio.CancelledError) as error:  # the latter of a future that it looked at
+        except (Exception, asyncio.CancelledError) as error:  # the latter from a future that it reads
             self._on_event(CallbackFailed(self.subject, error))

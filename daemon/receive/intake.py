@@ -355,7 +355,7 @@ class Intake:
         signer = self._core.identities.signer_of(us)
         raw = encode_ack(ack) if signer is None else encode_signed_ack(ack, sender=signer.handle, to=to, signer=signer)
         try:
-            if self._core.link.post(reply, raw, at_once=False):
+            if self._core.link.publish_nowait(reply, raw, flush=False):
                 return
         except LinkError:
             self._core.counters.add("acks.unsent")  # it will be asked again

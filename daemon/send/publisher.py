@@ -15,8 +15,8 @@ from functools import partial
 from typing import Final, NamedTuple
 
 from aghbus.daemon.base.failpoints import failpoint
+from aghbus.daemon.nats.carrier import Carrier
 from aghbus.daemon.nats.link import InboundMessage, LinkError
-from aghbus.daemon.nats.transport import Carrier
 from aghbus.daemon.send.closing import after_failure
 from aghbus.daemon.send.retry_timer import Outlook
 from aghbus.daemon.send.unresponsive_peers import FIRST_PAUSE, Silences

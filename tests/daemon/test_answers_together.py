@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from aghbus.daemon.nats.carrier import Carried
 from aghbus.daemon.nats.link import InboundMessage
-from aghbus.daemon.nats.transport import Carried
 from aghbus.daemon.send.publisher import Publisher
 from aghbus.daemon.state.context import Core
 from aghbus.protocol.acks import Ack, encode_ack

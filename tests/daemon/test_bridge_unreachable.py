@@ -16,7 +16,7 @@ from aghbus.daemon.bridge.follower import Follower
 from aghbus.daemon.bridge.format_log import FORMAT_WITH_TIMEOUTS, keep_record
 from aghbus.daemon.bridge.inbound import InboundTranslator
 from aghbus.daemon.config.settings import BridgeSettings, Settings
-from aghbus.daemon.nats.transport import CoreCarrier
+from aghbus.daemon.nats.carrier import CoreCarrier
 from aghbus.daemon.send.deadlines import Deadlines
 from aghbus.daemon.send.publisher import Publisher
 from aghbus.daemon.send.sender import Sender

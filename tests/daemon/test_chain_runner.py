@@ -15,7 +15,7 @@ from aghbus.daemon.chains.messages import ChainMessages
 from aghbus.daemon.chains.runner import ChainRunner, RunnerLimits
 from aghbus.daemon.chains.service import ChainService
 from aghbus.daemon.config.settings import BridgeSettings, Settings
-from aghbus.daemon.nats.transport import CoreCarrier
+from aghbus.daemon.nats.carrier import CoreCarrier
 from aghbus.daemon.send.deadlines import Deadlines
 from aghbus.daemon.send.publisher import Publisher
 from aghbus.daemon.send.sender import Batch, Sender

@@ -36,7 +36,7 @@ class PlayedLink:
     def rtt_ms(self) -> float | None:
         return None
 
-    def post(self, subject: str, data: bytes, headers: Mapping[str, str] | None = None) -> bool:
+    def publish_nowait(self, subject: str, data: bytes, headers: Mapping[str, str] | None = None) -> bool:
         parse(data, int(time.time()))  # anybody would take it
         if not self.full:
             self.posted.append({**json.loads(data), "subject": subject})

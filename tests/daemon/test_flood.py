@@ -45,12 +45,12 @@ async def test_a_repeat_of_what_is_committed_is_answered_so_even_if_its_sender_i
 ) -> None:
     answers: list[str] = []
 
-    def post(_subject: str, raw: bytes, *, at_once: bool) -> bool:
+    def publish_nowait(_subject: str, raw: bytes, *, flush: bool) -> bool:
         answers.append(json.loads(raw)["outcome"])
         return True
 
     async with bench(tmp_path) as b:
-        monkeypatch.setattr(b.core.link, "post", post)
+        monkeypatch.setattr(b.core.link, "publish_nowait", publish_nowait)
         first, later = b.say("peer"), b.say("peer")
         await b.offer(first, reply=f"_INBOX.{'0' * 32}.ack.1")
         b.core.take_over(msgspec.structs.replace(b.core.settings, trust=TrustSettings(mode="require")))
@@ -65,13 +65,13 @@ async def test_what_is_not_believed_of_a_handle_is_not_answered_and_what_policy_
 ) -> None:
     answers: list[tuple[str, str]] = []
 
-    def post(_subject: str, raw: bytes, *, at_once: bool) -> bool:
+    def publish_nowait(_subject: str, raw: bytes, *, flush: bool) -> bool:
         answer = json.loads(raw)
         answers.append((answer["id"], answer["outcome"]))
         return True
 
     async with bench(tmp_path) as b:
-        monkeypatch.setattr(b.core.link, "post", post)
+        monkeypatch.setattr(b.core.link, "publish_nowait", publish_nowait)
         taken, refused = b.signed(FRIEND), b.signed(FRIEND)
         stripped = b.say(FRIEND.handle)
         for document in (b.forged(FRIEND.handle), stripped, taken, {**taken, "body": {"text": "other"}}, taken):
@@ -289,7 +289,7 @@ async def test_an_acknowledgement_that_finds_no_room_waits_for_it_and_is_dropped
         published.append(json.loads(raw)["id"])
 
     async with bench(tmp_path) as b:
-        monkeypatch.setattr(b.core.link, "post", lambda *_message, **_how: False)
+        monkeypatch.setattr(b.core.link, "publish_nowait", lambda *_message, **_how: False)
         monkeypatch.setattr(b.core.link, "publish", publish)
         waits, dropped = b.say("friend"), b.say("friend")
         await b.offer(waits, reply=f"_INBOX.{'0' * 32}.ack.1")

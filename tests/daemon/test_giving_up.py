@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from aghbus.daemon.nats.carrier import Carried, CoreCarrier
 from aghbus.daemon.nats.events import LinkTimeout
 from aghbus.daemon.nats.link import InboundMessage, Link
-from aghbus.daemon.nats.transport import Carried, CoreCarrier
 from aghbus.daemon.send.publisher import Publisher
 from aghbus.daemon.state.context import Core
 from aghbus.protocol.acks import MAX_ANSWER_BYTES, Ack, encode_ack

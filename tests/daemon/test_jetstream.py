@@ -395,7 +395,7 @@ async def test_acks_that_find_no_room_wait_for_it(server: NatsServer, monkeypatc
         acks, heard = peer.profile.acks, list[str]()
         other.link.subscribe("acks.*", lambda message: heard.append(message.subject))
         await other.link.flush(5)
-        monkeypatch.setattr(nats_connection, "_WINDOW", -1)
+        monkeypatch.setattr(nats_connection, "MAX_UNSENT", -1)
         for number in range(10):
             acks.put(f"acks.{number}", b"+ACK")
         assert await acks.drained(5)
@@ -599,7 +599,7 @@ async def test_a_retry_is_stored_again_only_when_its_receiver_is_past_it(server:
         assert (await carrier.carry([row(1, "b", attempts=1)])).published == [1]
         assert await stored() == 1, "nobody has a consumer for b: a copy for peers of core NATS is enough"
         await wait_until(lambda: len(live) == 2, 20, "both copies on core NATS")
-        await core.unsubscribe()
+        core.unsubscribe()
 
         receiver = Peer(server, "b")
         receiver.settles = False

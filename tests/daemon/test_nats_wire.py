@@ -1,4 +1,4 @@
-"""What is read at once and what the read loop gets: everything, once, in order, however it is cut."""
+"""Bytes that are parsed at once and bytes for the read loop: all of them, once, in order, however they are cut."""
 
 from __future__ import annotations
 
@@ -8,8 +8,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from aghbus.daemon.nats import read_ahead as nats_wire
-from aghbus.daemon.nats.read_ahead import Wire
+from aghbus.daemon.nats.parser import MAX_EAGER_READ, EagerReader
 
 
 class Socket(asyncio.Transport):
@@ -31,7 +30,7 @@ class Socket(asyncio.Transport):
 
 
 class Line:
-    """A wire with a read loop like the library's behind it, which may be slow, and what it has read and what was taken."""
+    """An EagerReader with a read loop like the library's, which may be slow, and the bytes that were parsed."""
 
     def __init__(self, *, left: bytes = b"", slow: int = 0) -> None:
         self.reader = asyncio.StreamReader(limit=32_768)
@@ -41,11 +40,12 @@ class Line:
         self.at_once = 0
         self._slow = slow
         self._parsing = False
-        writer = asyncio.StreamWriter(self.socket, self.socket.protocol, self.reader, asyncio.get_running_loop())
-        self.wire = Wire(self.reader, writer, self._take)
+        loop = asyncio.get_running_loop()
+        self.writer = asyncio.StreamWriter(self.socket, self.socket.protocol, self.reader, loop)
+        self.wire = EagerReader(self.reader, self.socket, self._dispatch)
         self.loop = asyncio.create_task(self._run())
 
-    def _take(self, data: bytes) -> int:
+    def _dispatch(self, data: bytes) -> int:
         """All but what follows the last line end."""
         assert not self._parsing
         taken = data.rfind(b"\n") + 1
@@ -95,7 +95,7 @@ async def test_what_comes_while_the_loop_waits_is_parsed_before_it_turns() -> No
     for _ in range(3):
         await asyncio.sleep(0)
     assert line.parsed == b"left\none\ntwo\nthree\nrestbehind it\n"
-    line.socket.protocol.data_received(b"x\n" * nats_wire.AT_ONCE)
+    line.socket.protocol.data_received(b"x\n" * MAX_EAGER_READ)
     assert line.parsed.endswith(b"behind it\n")  # so much is for the loop
     line.socket.protocol.connection_lost(ConnectionResetError())
     await asyncio.gather(line.loop, return_exceptions=True)
@@ -103,11 +103,13 @@ async def test_what_comes_while_the_loop_waits_is_parsed_before_it_turns() -> No
 
 async def test_a_loss_and_a_full_socket_reach_the_library() -> None:
     line = Line()
-    own = line.wire._own
     line.socket.protocol.pause_writing()
-    assert own._paused  # type: ignore[attr-defined]
+    draining = asyncio.create_task(line.writer.drain())
+    for _ in range(3):
+        await asyncio.sleep(0)
+    assert not draining.done()
     line.socket.protocol.resume_writing()
-    assert not own._paused  # type: ignore[attr-defined]
+    await draining
     await asyncio.sleep(0)
     line.socket.protocol.connection_lost(ConnectionResetError("gone"))
     results = await asyncio.gather(line.loop, return_exceptions=True)

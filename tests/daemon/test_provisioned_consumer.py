@@ -110,8 +110,8 @@ async def test_flow_control_does_not_publish_to_foreign_subjects(server: NatsSer
         await api.link.publish(subject, b"", {"Status": "100", "Nats-Consumer-Stalled": genuine})
         await wait_until(lambda: heard, 20, "the answer to flow control, which comes after the others")
         assert [message.subject for message in heard] == [genuine]
-        await victim.unsubscribe()
-        await flow.unsubscribe()
+        victim.unsubscribe()
+        flow.unsubscribe()
 
 
 async def test_receivers_acknowledge_on_another_inbox_than_the_stream(server: NatsServer) -> None:
@@ -133,4 +133,4 @@ async def test_receivers_acknowledge_on_another_inbox_than_the_stream(server: Na
         await sender.profile.carrier.carry([row(2, "b")])
         await wait_until(lambda: core, 20, "the message in core NATS")
         assert not may_answer(core[0].reply)
-        await listening.unsubscribe()
+        listening.unsubscribe()

@@ -11,9 +11,9 @@ from aghbus.daemon.base.clock import Clock
 from aghbus.daemon.broker.embedded import BrokerError
 from aghbus.daemon.config.settings import ReceiveSettings, Settings
 from aghbus.daemon.discovery.discovery import Discovery
+from aghbus.daemon.nats.carrier import CoreCarrier
 from aghbus.daemon.nats.link import InboundMessage, Link
 from aghbus.daemon.nats.options import NatsOptions
-from aghbus.daemon.nats.transport import CoreCarrier
 from aghbus.daemon.receive.intake import Intake
 from aghbus.daemon.send.deadlines import Deadlines
 from aghbus.daemon.send.publisher import Publisher

@@ -10,9 +10,9 @@ from typing import Any
 from aghbus.daemon.base.clock import Clock
 from aghbus.daemon.config.settings import Settings
 from aghbus.daemon.discovery.discovery import Discovery
+from aghbus.daemon.nats.carrier import CoreCarrier
 from aghbus.daemon.nats.events import Settlement
 from aghbus.daemon.nats.link import InboundMessage, Link
-from aghbus.daemon.nats.transport import CoreCarrier
 from aghbus.daemon.receive.intake import Intake
 from aghbus.daemon.send.deadlines import Deadlines
 from aghbus.daemon.send.publisher import Publisher

@@ -7,8 +7,8 @@ from pathlib import Path
 
 from aghbus.daemon.base.clock import Clock
 from aghbus.daemon.config.settings import RetrySettings, Settings
+from aghbus.daemon.nats.carrier import Carried
 from aghbus.daemon.nats.link import InboundMessage, Link
-from aghbus.daemon.nats.transport import Carried
 from aghbus.daemon.send.publisher import Publisher
 from aghbus.daemon.state.context import Core
 from aghbus.daemon.state.presence import Roster

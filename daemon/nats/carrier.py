@@ -1,6 +1,6 @@
-"""How envelopes travel from the publisher to the broker, so that the broker surely has them.
+"""The carrier of core NATS: brings envelopes from the publisher to the broker, and confirms that the broker has them.
 
-Core NATS: published into the connection's buffer, all confirmed by one PONG, each directed one with a reply subject for the
+Envelopes are published into the connection's buffer and confirmed together by one PONG. A directed one has a reply subject for the
 receiver's commit acknowledgement. The JetStream profile has its own carrier.
 """
 
@@ -19,9 +19,9 @@ _CONFIRM_WAIT: Final = 10.0  # seconds for the broker's PONG; then the link coun
 
 
 class Carried(msgspec.Struct, frozen=True):
-    """What became of a batch: `published` the broker has; `impossible` it will never take, each with the reason.
+    """The outcome of a batch: the broker has the `published` ones, and will never take the `impossible` ones, each with the reason.
 
-    What is in neither list was not taken now, and may be tried again.
+    A message in neither list was not taken now, and may be tried again.
     """
 
     published: list[int]
@@ -46,7 +46,9 @@ class CoreCarrier:
         carried = Carried([], [])
         for row in rows:
             try:
-                if row.attempts or not self._link.post(row.subject, row.raw, reply=self._answers(row), at_once=False):
+                if row.attempts or not self._link.publish_nowait(
+                    row.subject, row.raw, reply=self._answers(row), flush=False
+                ):
                     await self._publish(row)
                 carried.published.append(row.seq)
             except (PayloadTooLarge, BadPublish) as error:
@@ -60,7 +62,7 @@ class CoreCarrier:
         return "" if row.subject.endswith(".broadcast") else f"{self._ack_root}.{row.seq}"
 
     async def _publish(self, row: Outgoing) -> None:
-        """What is sent again, or has to wait until the broker takes more."""
+        """A retry, or a message that has to wait until the broker takes more."""
         reply = self._answers(row)
         if reply and row.attempts:
             with contextlib.suppress(PayloadTooLarge):  # it fits without the header: the first try went out so

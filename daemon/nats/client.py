@@ -1,0 +1,178 @@
+"""nats-py's client for one connection: all private names of the library that we use are here and in parser.py (docs/adr/0007).
+
+Messages of our subscriptions bypass its queues and tasks, and our frames its publishing. Three of its habits are corrected, each
+checked by a test: a read loop that ends at a late PONG or at malformed headers, a loss that is not reported, and TLS that a server
+can talk us out of.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import re
+from collections import deque
+from typing import TYPE_CHECKING, Any, Final
+
+import nats.aio.client
+import nats.errors
+
+from aghbus.daemon.nats.events import BadPublish, InboundMessage, LinkDown
+from aghbus.daemon.nats.parser import EagerReader, MessageParser, as_text
+from aghbus.protocol.text import escape
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Mapping
+
+_FIRST_SID: Final = 100_000_000  # the library counts its own subscriptions from 1
+_WHITE: Final = re.compile(r"[ \t\r\n]").search  # a subject with a line end in it could contain any other command
+_NAME: Final = re.compile(r"[!#$%&'*+\-.^_`|~0-9A-Za-z]+").fullmatch  # RFC 7230's token
+_ONE_LINE: Final = str.maketrans("\r\n", "  ")
+
+
+async def _ignore(_error: Exception) -> None:
+    pass
+
+
+class NatsClient(nats.aio.client.Client):
+    """One connection. `receivers` are our subscriptions by number, `pings` our PINGs without a PONG, `info` the first INFO."""
+
+    def __init__(self, *, require_tls: bool) -> None:
+        super().__init__()
+        self.require_tls = require_tls
+        self.receivers: dict[int, Callable[[InboundMessage], None]] = {}
+        self.pings: deque[asyncio.Future[None]] = deque()
+        self.info: dict[str, Any] = {}
+        self.on_error: Callable[[Exception], Awaitable[None]] = _ignore
+        self.socket: asyncio.Transport | None = None
+        self.parser = self._ps = MessageParser(self, self.receivers)
+        self._sids = itertools.count(_FIRST_SID)
+        self._flush_handle: asyncio.Handle | None = None
+
+    # what we send
+
+    def listen(self, subject: str, receiver: Callable[[InboundMessage], None]) -> int:
+        """Sends SUB and returns its number. LinkDown."""
+        sid = next(self._sids)
+        self.put(b"SUB %b  %d\r\n" % (subject.encode(), sid))
+        self.receivers[sid] = receiver
+        return sid
+
+    def unlisten(self, sid: int) -> None:
+        """Sends UNSUB. Messages on their way still reach the receiver, while it is there. LinkDown."""
+        self.put(b"UNSUB %d\r\n" % sid)
+
+    def ping(self) -> asyncio.Future[None]:
+        """Sends PING after everything that was sent before; the result is done at its PONG. LinkDown."""
+        pong: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.put(b"PING\r\n", flush=True)
+        self.pings.append(pong)
+        return pong
+
+    def put(self, frame: bytes, *, flush: bool = False) -> None:
+        """Buffers `frame` for the next turn of the loop, or writes it and the buffer to the socket if it takes them. LinkDown."""
+        if not self.is_connected:
+            raise LinkDown("the connection is closed")
+        self._pending.append(frame)
+        self._pending_data_size += len(frame)
+        if flush and self.socket is not None and self.socket.get_write_buffer_size() == 0:
+            self.flush_now()
+        elif self._flush_handle is None:
+            self._flush_handle = asyncio.get_running_loop().call_soon(self.flush_now)
+
+    @property
+    def unsent_bytes(self) -> int:
+        """Bytes in our buffer and in the socket's."""
+        return self.pending_data_size + (self.socket.get_write_buffer_size() if self.socket is not None else 0)
+
+    def flush_now(self) -> None:
+        """Writes the buffer to the socket. Does nothing on a connection that was lost: the read loop reports that."""
+        if self._flush_handle is not None:
+            self._flush_handle.cancel()
+            self._flush_handle = None
+        if not self._pending or self.socket is None:
+            return
+        with contextlib.suppress(RuntimeError):  # raised by a closed transport of uvloop; asyncio's ignores the write
+            self.socket.writelines(self._pending)
+            self._pending = []
+            self._pending_data_size = 0
+
+    # what the library does differently
+
+    async def _read_loop(self) -> None:
+        """Lets our parser read ahead of the library's read loop."""
+        transport: Any = self._transport
+        self.socket = transport._io_writer.transport
+        assert self.socket is not None
+        transport._io_reader = EagerReader(transport._io_reader, self.socket, self.parser.dispatch)
+        self.flush_now()
+        await super()._read_loop()
+
+    async def _process_msg(self, sid: int, subject: bytes, reply: bytes, data: bytes, headers: bytes | None) -> None:
+        """A message with headers of an unusual form, or for one of the library's own subscriptions."""
+        receiver = self.receivers.get(sid)
+        if receiver is None:
+            await super()._process_msg(sid, subject, reply, data, headers)  # type: ignore[arg-type] # it passes None itself
+            return
+        read = await self._process_headers(headers)
+        receiver(InboundMessage(as_text(subject), data, as_text(reply), read))
+
+    async def _process_headers(self, headers: bytes | None) -> dict[str, str] | None:
+        """Malformed headers are reported, and the message delivered without. In the library they end the read loop."""
+        try:
+            return await super()._process_headers(headers)
+        except (ValueError, LookupError):
+            await self.on_error(nats.errors.Error("a message has headers that cannot be read"))
+            return None
+
+    async def _process_pong(self) -> None:
+        """Answers our own PINGs. In the library a PONG whose waiter has gone ends the read loop, and PING overtakes the buffer."""
+        if self.pings and not (pong := self.pings.popleft()).done():
+            pong.set_result(None)
+
+    async def _process_info(self, info: dict[str, Any], initial_connection: bool = False) -> None:
+        """Before CONNECT, and so before any secret is sent: a server without TLS is refused when TLS is required."""
+        if initial_connection:
+            if self.require_tls:
+                if not (info.get("tls_required") or info.get("tls_available")):
+                    raise nats.errors.SecureConnWantedError
+                info["tls_required"] = True
+            self.info = info
+        await super()._process_info(info, initial_connection)
+
+    async def _close(self, status: int, do_cbs: bool = True) -> None:
+        """The library writes its buffer before it reports the loss: a closed transport of uvloop raises then."""
+        self.flush_now()
+        self._pending = []
+        self._pending_data_size = 0
+        await super()._close(status, do_cbs)
+
+
+# frames (the protocol of NATS, and its ADR-4 for headers)
+
+
+def publish_frame(subject: str, data: bytes, reply: str, headers: Mapping[str, str] | None) -> bytes:
+    """PUB or HPUB as bytes. BadPublish for a subject or a header name that NATS does not allow."""
+    if not subject or not _is_whole(subject) or not _is_whole(reply):
+        raise BadPublish(f"{escape(subject)!r}, {escape(reply)!r}: not subjects")
+    to = f"{subject} {reply}".encode() if reply else subject.encode()
+    if headers is None:
+        return b"PUB %b %d\r\n%b\r\n" % (to, len(data), data)
+    head = b"NATS/1.0\r\n%b\r\n" % b"".join([_header_line(name, value) for name, value in headers.items()])
+    return b"HPUB %b %d %d\r\n%b%b\r\n" % (to, len(head), len(head) + len(data), head, data)
+
+
+def header_size(headers: Mapping[str, str]) -> int:
+    """Bytes that NATS headers take on the wire: `NATS/1.0`, one line each, an empty line."""
+    return 12 + sum(len(key.encode()) + len(value.encode()) + 4 for key, value in headers.items())
+
+
+def _is_whole(subject: str) -> bool:
+    """Whether it contains no white space; the regular expression, which is slow, is only used for unusual subjects."""
+    return " " not in subject and (subject.isprintable() or not _WHITE(subject))
+
+
+def _header_line(name: str, value: str) -> bytes:
+    if not _NAME(name):
+        raise BadPublish(f"{escape(name)!r} is not the name of a header")
+    return f"{name}: {value.strip().translate(_ONE_LINE)}\r\n".encode()
