@@ -45,7 +45,7 @@ class NatsClient(nats.aio.client.Client):
         self.info: dict[str, Any] = {}
         self.on_error: Callable[[Exception], Awaitable[None]] = _ignore
         self.socket: asyncio.Transport | None = None
-        self.parser = self._ps = MessageParser(self, self.receivers)
+        self.parser = self._ps = MessageParser(self, self.receivers, self.on_pong)
         self._sids = itertools.count(_FIRST_SID)
         self._flush_handle: asyncio.Handle | None = None
 
@@ -68,6 +68,11 @@ class NatsClient(nats.aio.client.Client):
         self.put(b"PING\r\n", flush=True)
         self.pings.append(pong)
         return pong
+
+    def on_pong(self) -> None:
+        """A PONG has come, for the oldest PING."""
+        if self.pings and not (pong := self.pings.popleft()).done():
+            pong.set_result(None)
 
     def put(self, frame: bytes, *, flush: bool = False) -> None:
         """Buffers `frame` for the next turn of the loop, or writes it and the buffer to the socket if it takes them. LinkDown."""
@@ -126,9 +131,8 @@ class NatsClient(nats.aio.client.Client):
             return None
 
     async def _process_pong(self) -> None:
-        """Answers our own PINGs. In the library a PONG whose waiter has gone ends the read loop, and PING overtakes the buffer."""
-        if self.pings and not (pong := self.pings.popleft()).done():
-            pong.set_result(None)
+        """A PONG that the library parsed. Its own: one whose waiter has gone ends the read loop, and PING overtakes the buffer."""
+        self.on_pong()
 
     async def _process_info(self, info: dict[str, Any], initial_connection: bool = False) -> None:
         """Before CONNECT, and so before any secret is sent: a server without TLS is refused when TLS is required."""

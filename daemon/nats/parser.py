@@ -33,17 +33,22 @@ _HEADERS: Final = re.compile(rb"NATS/1\.0\r\n((?:[!-9;-~]+:[ -~]*\r\n)+)\r\n").f
 _CONTROL: Final = re.compile(rb"(?:P[IO]NG|\+OK|-ERR '[^\r\n]+'|INFO \S[^\r\n]*)\r\n(?!\s)").match
 """A line of which the library's expressions take just as much, whatever follows it: they go on over white space."""
 
+_PONG: Final = re.compile(rb"PONG\r\n(?!\s)").match
+
 
 class MessageParser(Parser):
     """Replaces the library's parser of one client."""
 
-    def __init__(self, client: Any, receivers: Mapping[int, Callable[[InboundMessage], None]]) -> None:
-        """`receivers`, by number, get the messages of their subscriptions at once; they must not raise.
+    def __init__(
+        self, client: Any, receivers: Mapping[int, Callable[[InboundMessage], None]], on_pong: Callable[[], None]
+    ) -> None:
+        """`receivers`, by number, get the messages of their subscriptions at once; they must not raise, nor must `on_pong`.
 
         Messages for other subscriptions, and those with headers of an unusual form, go to the client's `_process_msg`.
         """
         super().__init__(client)
         self._receivers = receivers
+        self._on_pong = on_pong
 
     def reset(self) -> None:
         """Drops the bytes of an unfinished message."""
@@ -83,14 +88,22 @@ class MessageParser(Parser):
             at = self.dispatch(data, stop + CRLF_SIZE)
 
     def dispatch(self, data: bytes, at: int = 0) -> int:
-        """Gives the complete messages of the usual form in `data[at:]` to their receivers, up to the first other byte sequence.
+        """Gives the complete messages of the usual form in `data[at:]` to their receivers, and notes PONGs, up to anything else.
 
         Returns the position of the latter; `data` continues the connection's bytes. In the middle of a message it does nothing.
         """
         if self.buf or self.state == AWAITING_MSG_PAYLOAD:
             return at
         receivers, end = self._receivers, len(data)
-        while (line := _MESSAGE(data, at)) is not None:
+        while True:
+            line = _MESSAGE(data, at)
+            if line is None:
+                pong = _PONG(data, at)
+                if pong is None:
+                    return at
+                self._on_pong()
+                at = pong.end()
+                continue
             _, subject, sid, reply, head, size = line.groups()
             start = line.end()
             stop = start + int(size)
@@ -108,7 +121,6 @@ class MessageParser(Parser):
                 names = as_text(subject), as_text(reply or b"")
             receiver(InboundMessage(names[0], data[start:stop], names[1], headers))
             at = stop + CRLF_SIZE
-        return at
 
     async def _delegate(self, data: bytes, at: int) -> int:
         """Gives the library one line, or everything if the line is of an unknown form; returns the position after that."""

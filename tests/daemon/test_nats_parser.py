@@ -37,6 +37,9 @@ class Recorder:
         self.calls.append(("ping",))
 
     async def _process_pong(self) -> None:
+        self.pong()
+
+    def pong(self) -> None:
         self.calls.append(("pong",))
 
     async def _process_err(self, text: str) -> None:
@@ -77,7 +80,7 @@ def heard(ours: bool, pieces: list[bytes]) -> tuple[Calls, str]:
     """The calls, and the error that ended it."""
     recorder = Recorder()
     receivers = {sid: recorder.receiver(sid) for sid in DIRECT}
-    parser = MessageParser(recorder, receivers) if ours else Parser(recorder)
+    parser = MessageParser(recorder, receivers, recorder.pong) if ours else Parser(recorder)
 
     async def feed() -> None:
         for piece in pieces:
@@ -245,7 +248,11 @@ def test_who_ends_a_subscription_in_the_middle_of_a_piece_hears_no_more() -> Non
         receivers.clear()
 
     receivers[1] = receivers[2] = last
-    asyncio.run(MessageParser(recorder, receivers).parse(b"MSG a 1 1\r\n1\r\nMSG a 1 1\r\n2\r\nMSG a 2 1\r\n3\r\n"))
+    asyncio.run(
+        MessageParser(recorder, receivers, recorder.pong).parse(
+            b"MSG a 1 1\r\n1\r\nMSG a 1 1\r\n2\r\nMSG a 2 1\r\n3\r\n"
+        )
+    )
     # the client, which knows no such subscription either, passes over the rest
     assert recorder.calls[1:] == [("message", 1, b"a", b"", b"2", None), ("message", 2, b"a", b"", b"3", None)]
     assert recorder.calls[0] == ("message", 1, b"a", b"", b"1", None)
@@ -270,7 +277,7 @@ def test_a_large_payload_is_looked_at_once(monkeypatch: pytest.MonkeyPatch) -> N
 
 def test_a_reset_forgets_the_unfinished() -> None:
     recorder = Recorder()
-    parser = MessageParser(recorder, {1: recorder.receiver(1)})
+    parser = MessageParser(recorder, {1: recorder.receiver(1)}, recorder.pong)
 
     async def feed() -> None:
         await parser.parse(b"MSG a 1 100\r\nhello")
