@@ -7,7 +7,7 @@ TEST_WORKERS ?= 4
 STAMP := $(VENV)/.installed
 FUZZ_STAMP := $(VENV)/.installed-fuzz
 
-.PHONY: run test test-long fuzz fuzz-quick check lint format types layers bench bench-full dist clean help
+.PHONY: api-docs run test test-long fuzz fuzz-quick check lint format types layers bench bench-full dist clean help
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
@@ -61,6 +61,9 @@ BENCHED := $(VENV)/.benched
 $(BENCHED): $(STAMP) pyproject.toml
 	@$(BIN)/python -m pip install -qq --disable-pip-version-check --group bench
 	@touch $(BENCHED)
+
+api-docs: $(STAMP) ## write docs/openapi.json and the routes of docs/api.md
+	$(BIN)/python -m aghbus.daemon.api.documents docs
 
 bench: $(BENCHED) ## figures of this machine, in three minutes
 	$(BIN)/python -m bench --quick

@@ -57,6 +57,7 @@ def serve(variant: str, path: str) -> None:
 
 
 async def _serve(variant: str, path: str) -> None:
+    from aghbus.daemon.api.routes import ROUTES
     from aghbus.daemon.api.server import ApiServer
     from aghbus.protocol.api.messages import SendResponse
     from aghbus.protocol.api.status import ReadinessResponse
@@ -73,20 +74,22 @@ async def _serve(variant: str, path: str) -> None:
         state="queued",
     )
 
-    class Node:
-        async def readiness(self) -> Any:
-            return ReadinessResponse(ready=True, broker=True, subscriptions=True, store=True)
+    responses = {
+        "GET /readyz": ReadinessResponse(ready=True, broker=True, subscriptions=True, store=True),
+        "GET /v1/works": WorksResponse(works=[]),
+        "POST /v1/messages": sent,
+    }
 
-        async def works(self, **_: Any) -> Any:
-            return WorksResponse(works=[])
+    def operation(response: Any) -> Any:
+        async def respond(*_: Any) -> Any:
+            return response
 
-        async def send(self, ask: Any) -> Any:
-            return sent
+        return respond
 
-    node: Any = Node()
-    server = ApiServer(node, socket_path=Path(path))
+    operations = {route: operation(responses.get(f"{route.method} {route.path}")) for route in ROUTES}
+    server = ApiServer(operations, socket_path=Path(path))
     if variant == "starlette":
-        server._app = starlette_app(node)
+        server._app = starlette_app(operations)
     await server.start()
     print("ready", flush=True)
     await asyncio.to_thread(sys.stdin.read)
@@ -94,7 +97,7 @@ async def _serve(variant: str, path: str) -> None:
     await server.stop(1.0)
 
 
-def starlette_app(node: Any) -> Any:
+def starlette_app(operations: Any) -> Any:
     """Our table of routes given to Starlette, with our own parsing and types behind it."""
     import msgspec
     from starlette.applications import Starlette
@@ -103,22 +106,22 @@ def starlette_app(node: Any) -> Any:
     from starlette.routing import Route as StarletteRoute
 
     from aghbus.daemon.api import parsing
-    from aghbus.daemon.api.handlers import Call
     from aghbus.daemon.api.route import Route
     from aghbus.daemon.api.routes import ROUTES
 
     def endpoint(route: Route) -> Any:
         async def answer(request: Request) -> Response:
-            path = parsing.path_parameters(request.path_params, route.parameters)
-            query = parsing.query_string(request.scope["query_string"], route.query)
-            ask = parsing.ask(await request.body(), route.ask) if route.ask is not None else None
-            assert route.handler is not None
-            found = await route.handler(node, Call(path, query, ask))
+            segments = [str(value) for value in request.path_params.values()]
+            arguments: list[Any] = parsing.path_arguments(route, segments) if segments else []
+            arguments.append(parsing.query_string(request.scope["query_string"], route.query))
+            if route.request is not None:
+                arguments.append(parsing.request(await request.body(), route.request))
+            found = await operations[route](*arguments)
             return Response(msgspec.json.encode(found), route.status, media_type="application/json")
 
         return answer
 
-    return Starlette(routes=[StarletteRoute(r.path, endpoint(r), methods=[r.method]) for r in ROUTES if r.handler])
+    return Starlette(routes=[StarletteRoute(r.path, endpoint(r), methods=[r.method]) for r in ROUTES if r.operation])
 
 
 def measure(variant: str, requests: int) -> dict[str, float]:

@@ -17,6 +17,8 @@ from typing import Final
 import msgspec
 
 from aghbus.daemon.api.http.token_file import read_token
+from aghbus.daemon.api.route import Operation, Route, bind
+from aghbus.daemon.api.routes import ROUTES
 from aghbus.daemon.api.server import ApiServer
 from aghbus.daemon.base.clock import Clock
 from aghbus.daemon.base.logs import set_level
@@ -25,6 +27,7 @@ from aghbus.daemon.bridge.bridge import Bridge
 from aghbus.daemon.broker.embedded import BrokerError, EmbeddedBroker
 from aghbus.daemon.chains.messages import ChainMessages
 from aghbus.daemon.chains.runner import ChainRunner
+from aghbus.daemon.chains.service import ChainService
 from aghbus.daemon.config.settings import Settings, reloadable_changes
 from aghbus.daemon.config.value_types import split_address
 from aghbus.daemon.discovery.discovery import Discovery
@@ -35,9 +38,16 @@ from aghbus.daemon.nats.link import Link, LinkError, Subscription
 from aghbus.daemon.nats.options import NatsOptions, resolve_nats_options
 from aghbus.daemon.receive.intake import Intake
 from aghbus.daemon.send.deadlines import Deadlines
+from aghbus.daemon.send.drafts import Drafts
 from aghbus.daemon.send.publisher import Publisher
 from aghbus.daemon.send.sender import Sender
-from aghbus.daemon.services.service import NodeService
+from aghbus.daemon.services.inbox import InboxService
+from aghbus.daemon.services.messages import MessageService
+from aghbus.daemon.services.peers import PeerService
+from aghbus.daemon.services.status import StatusService
+from aghbus.daemon.services.trust_explain import TrustExplainer
+from aghbus.daemon.services.trust_rules import TrustRuleService
+from aghbus.daemon.services.works import WorkService
 from aghbus.daemon.state.catalog import Catalog, CatalogError, CatalogSource
 from aghbus.daemon.state.context import Core
 from aghbus.daemon.state.keys import FormerKey
@@ -51,7 +61,6 @@ from aghbus.store.audit import events as audit
 from aghbus.store.engine.database import Store
 from aghbus.store.errors import StoreUnavailable
 from aghbus.store.host.locations import Locations
-from aghbus.store.host.version import VERSION
 from aghbus.store.retention import Policy, sweep
 from aghbus.store.tables import peers
 
@@ -117,8 +126,6 @@ class Node:
         self.retirement = Retirement(self.core, self._retired)
         self._former: dict[str, list[Subscription]] = {}
         self.catalog = CatalogWatcher(self._catalog_source(settings), self._new_catalog, self._bad_catalog)
-        self.version = VERSION
-        self.service = NodeService(self)
         if self.jetstream is not None:
             self.core.ttl_headers = self.jetstream.ttl_headers
         self._api: ApiServer | None = None
@@ -152,7 +159,7 @@ class Node:
         await self.retirement.look()
         self.core.roster.load(await peers.load(self._store.reader))
         self._api = ApiServer(
-            self.service,
+            self._operations(),
             socket_path=Path(self.locations.socket_path),
             private_folder=self.locations.socket_dir_private,
             tcp=split_address(self.settings.api.tcp) if self.settings.api.tcp else None,
@@ -180,6 +187,28 @@ class Node:
         self._run("store watch", StoreWatch(self.core, self.publisher.link_up).run)
         self.link.start()
         self._run("link", self.link.ended)
+
+    def _operations(self) -> dict[Route, Operation]:
+        """What the API offers, as methods of this daemon's parts."""
+        core, store = self.core, self._store
+        drafts = Drafts(core)
+        status = StatusService(core, self.intake, self.jetstream, embedded=self.broker is not None)
+        parts = (
+            status,
+            PeerService(core),
+            MessageService(store, core.announcer, self.sender, drafts, own_id=core.us),
+            WorkService(store, self.sender, drafts),
+            InboxService(core),
+            TrustRuleService(core),
+            TrustExplainer(core),
+            ChainService(core, self.chains),
+            self.discovery,
+            self.bridge,
+            self.bridge.artifacts,
+            self.bridge.submitter,
+            self.bridge.delivery,
+        )
+        return bind(ROUTES, parts)
 
     async def _begin_audit(self) -> None:
         core = self.core

@@ -1,23 +1,29 @@
-"""The OpenAPI 3.1 document of the local API, drawn from the table of routes and the types of `protocol/api/models.py`."""
+"""The OpenAPI 3.1 document of the local API, made from the table of routes and the types of `protocol/api/`.
 
+Types and fields are described by the docstrings of the types: a text, then a line `name: description` for each field.
+"""
+
+import inspect
+import re
 from functools import cache
 from typing import Any, Final
 
 import msgspec
 
 from aghbus.daemon.api.http.errors import ANSWER_OF_CODE, STATUS_OF_CODE
-from aghbus.daemon.api.queries import Query
 from aghbus.daemon.api.route import Route
 from aghbus.daemon.api.routes import ROUTES
-from aghbus.protocol.api.base import API_VERSION, ErrorResponse, RequestModel
+from aghbus.protocol.api.base import API_VERSION, ErrorResponse
 from aghbus.protocol.api.messages import Event
+from aghbus.protocol.api.queries import Query
 
 _REF: Final = "#/components/schemas/{name}"
 
 _CONTENT: Final = "application/octet-stream"
 _BINARY: Final = {"type": "string", "format": "binary"}
+_FIELD: Final = re.compile(r"^(\w+): (.+(?:\n    .+)*)", re.MULTILINE)
 
-# Codes that any route may answer: our rules for HTTP itself come first, then the daemon's own state.
+# Codes that any route may answer: of HTTP itself first, then of the daemon's state.
 _EVERYWHERE: Final = {400: ("invalid_request",), 500: ("internal",), 503: ("unavailable",)}
 _WITH_BODY: Final = {408: ("timeout",), 413: ("too_large",), 415: ("unsupported_media_type",)}
 
@@ -26,6 +32,15 @@ _WITH_BODY: Final = {408: ("timeout",), 413: ("too_large",), 415: ("unsupported_
 def document() -> bytes:
     """The document as JSON, made once."""
     return msgspec.json.encode(_document(ROUTES))
+
+
+def described_fields(form: type) -> tuple[str, dict[str, str]]:
+    """The description of a type, and that of each of its fields, from its docstring and those of its bases."""
+    fields: dict[str, str] = {}
+    for base in reversed(form.__mro__):
+        found = _FIELD.findall(inspect.cleandoc(base.__doc__ or "")) if issubclass(base, msgspec.Struct) else []
+        fields.update((name, " ".join(text.split())) for name, text in found)
+    return _FIELD.split(inspect.getdoc(form) or "", maxsplit=1)[0].strip(), fields
 
 
 def _document(routes: tuple[Route, ...]) -> dict[str, Any]:
@@ -56,21 +71,22 @@ def _operation(route: Route) -> dict[str, Any]:
         "parameters": [*_parameters(route.parameters, "path"), *_parameters(route.query, "query")],
         "responses": _responses(route),
     }
-    if route.stream is not None:
+    if route.transfer == "events":
         operation["parameters"].append(
             {
                 "name": "Last-Event-ID",
                 "in": "header",
                 "required": False,
-                "description": "Sequence of the last event seen; goes before `since`.",
+                "description": "Sequence of the last event seen; takes precedence over `since`.",
                 "schema": {"type": "integer", "minimum": 0},
             }
         )
-    if route.upload is not None:
+    if route.transfer == "upload":
         operation["requestBody"] = {"required": True, "content": {_CONTENT: {"schema": _BINARY}}}
-    if route.ask is not None:
-        needed = any(field.required for field in msgspec.structs.fields(route.ask))
-        operation["requestBody"] = {"required": needed, "content": {"application/json": {"schema": _ref(route.ask)}}}
+    if route.request is not None:
+        needed = any(field.required for field in msgspec.structs.fields(route.request))
+        content = {"application/json": {"schema": _ref(route.request)}}
+        operation["requestBody"] = {"required": needed, "content": content}
     return operation
 
 
@@ -81,9 +97,15 @@ def _operation_id(route: Route) -> str:
 
 def _parameters(form: type[Query], place: str) -> list[dict[str, Any]]:
     (_,), components = msgspec.json.schema_components([form], ref_template=_REF)
-    schema = components[form.__name__]
+    schema, (_, described) = components[form.__name__], described_fields(form)
     return [
-        {"name": name, "in": place, "required": name in schema["required"], "schema": _without_null(rule)}
+        {
+            "name": name,
+            "in": place,
+            "required": name in schema["required"],
+            "description": described[name],
+            "schema": _without_null(rule),
+        }
         for name, rule in schema["properties"].items()
     ]
 
@@ -101,13 +123,13 @@ def _without_null(rule: dict[str, Any]) -> dict[str, Any]:
 
 def _responses(route: Route) -> dict[str, Any]:
     responses: dict[str, Any] = {str(route.status): _success(route)}
-    if route.path == "/readyz":
+    if route.unavailable is not None:
         responses["503"] = _success(route)
         return responses
     codes: dict[int, list[str]] = {status: list(names) for status, names in _EVERYWHERE.items()}
-    if route.upload is not None:
+    if route.transfer == "upload":
         codes[408] = ["timeout"]
-    if route.ask is not None:
+    if route.request is not None:
         codes.update({status: list(names) for status, names in _WITH_BODY.items()})
     for code in route.errors:
         codes.setdefault(STATUS_OF_CODE[code], []).append(code)
@@ -118,28 +140,71 @@ def _responses(route: Route) -> dict[str, Any]:
 
 
 def _success(route: Route) -> dict[str, Any]:
-    if route.download is not None:
+    if route.transfer == "download":
         description = (
             f"{route.summary}; the connection ends early when it turns out not to be what `Artifact-Digest` says."
         )
         headers = {name: {"schema": {"type": "string"}} for name in ("Artifact-Digest", "Artifact-Size")}
         return {"description": description, "headers": headers, "content": {_CONTENT: {"schema": _BINARY}}}
-    if route.answer is None:
+    if route.response is None:
         return {"description": route.summary, "content": {"application/json": {"schema": {"type": "object"}}}}
-    if route.stream is not None:
-        name, form = ("envelope", "Event") if route.answer is Event else ("message", route.answer.__name__)
-        description = f"Events `{name}` and `gap`: `id` is the position to go on from, `data` one JSON object of the schema {form}"
-        description += " (a gap's of Event)." if name == "message" else "."
+    if route.transfer == "events":
+        name = "envelope" if route.response is Event else "message"
+        description = (
+            f"Events `{name}` and `gap`: `id` is the position to go on from, `data` one JSON object of the schema"
+        )
+        description += f" {route.response.__name__}" + (" (a gap's of Event)." if name == "message" else ".")
         return {"description": description, "content": {"text/event-stream": {"schema": {"type": "string"}}}}
-    return {"description": route.summary, "content": {"application/json": {"schema": _ref(route.answer)}}}
+    return {"description": route.summary, "content": {"application/json": {"schema": _ref(route.response)}}}
 
 
 def _schemas(routes: tuple[Route, ...]) -> dict[str, Any]:
     types: list[type[msgspec.Struct]] = [ErrorResponse, *ANSWER_OF_CODE.values()]
-    types += [found for route in routes for found in (route.answer, route.ask) if found is not None]
+    types += [found for route in routes for found in (route.response, route.request) if found is not None]
     _, components = msgspec.json.schema_components(list(dict.fromkeys(types)), ref_template=_REF)
+    forms = {form.__name__: form for form in _structs(types)}
+    for name, schema in components.items():
+        schema["description"], fields = described_fields(forms[name])
+        for field, rule in schema["properties"].items():
+            schema["properties"][field] = {"description": fields[field], **rule}
+    _name_items(components)
     return components
 
 
-def _ref(form: type[msgspec.Struct] | type[RequestModel]) -> dict[str, str]:
+def _structs(types: list[type[msgspec.Struct]]) -> set[type[msgspec.Struct]]:
+    """These types, and all that their fields hold."""
+    found: set[type[msgspec.Struct]] = set()
+
+    def walk(info: Any) -> None:
+        if isinstance(info, msgspec.inspect.StructType):
+            if info.cls in found:
+                return
+            found.add(info.cls)
+            for field in info.fields:
+                walk(field.type)
+        for part in (
+            *getattr(info, "types", ()),
+            *(getattr(info, name, None) for name in ("item_type", "value_type", "type")),
+        ):
+            if isinstance(part, msgspec.inspect.Type):
+                walk(part)
+
+    for form in types:
+        walk(msgspec.inspect.type_info(form))
+    return found
+
+
+def _name_items(schema: Any) -> None:
+    """Say that the items of an array of anything are anything: generators of clients want it said."""
+    if isinstance(schema, dict):
+        if schema.get("type") == "array":
+            schema.setdefault("items", {})
+        schema = schema.values()
+    elif not isinstance(schema, list):
+        return
+    for part in schema:
+        _name_items(part)
+
+
+def _ref(form: type[msgspec.Struct]) -> dict[str, str]:
     return {"$ref": _REF.format(name=form.__name__)}

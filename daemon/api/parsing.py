@@ -14,8 +14,10 @@ import msgspec.inspect
 
 from aghbus.daemon.api.http.asgi import CLOSE, JSON, WHOLE_BODY, ClientGone, Receive, Scope, header
 from aghbus.daemon.api.http.errors import HttpRefusal, too_large
-from aghbus.daemon.api.queries import MAX_SEQ, Query
-from aghbus.protocol.api.base import RequestModel
+from aghbus.daemon.api.route import Route
+from aghbus.daemon.api.router import split
+from aghbus.protocol.api.base import MAX_SEQ, RequestModel
+from aghbus.protocol.api.queries import Query
 from aghbus.protocol.errors import InvalidRequest
 
 MAX_PARAMETERS: Final = 64
@@ -43,12 +45,11 @@ def unquoted(raw: str) -> str:
         raise InvalidRequest("path: is not percent-encoded UTF-8") from None
 
 
-def path_parameters(names: Sequence[str], segments: Sequence[str], form: type[Q]) -> Q:
-    """The parameters of a path as `form`: their names, and the segments that stand for them, percent-encoded."""
-    if not segments:
-        empty: Q = _empty(form)
-        return empty
-    return _convert({name: unquoted(segment) for name, segment in zip(names, segments, strict=True)}, form)
+def path_arguments(route: Route, segments: Sequence[str]) -> list[Any]:
+    """The parameters of the route's path in order, from the percent-encoded segments that stand for them."""
+    names = _parameter_names(route.path)
+    values = {name: unquoted(segment) for name, segment in zip(names, segments, strict=True)}
+    return list(msgspec.structs.astuple(_convert(values, route.parameters)))
 
 
 def query_string(raw: bytes, form: type[Q]) -> Q:
@@ -65,7 +66,13 @@ def query_string(raw: bytes, form: type[Q]) -> Q:
             raise InvalidRequest(f"{name}: is given more than once")
         else:
             values[name] = value
-    return _convert(values, form)
+    query = _convert(values, form)
+    for field in msgspec.structs.fields(form):
+        if (
+            field.encode_name in values and getattr(query, field.name) is None
+        ):  # msgspec takes the word `null` for no value
+            raise InvalidRequest(f"{field.encode_name}: invalid value 'null'")
+    return query
 
 
 def last_event_id(scope: Scope) -> int | None:
@@ -134,8 +141,8 @@ class Content:
             await _linger(self._scope, self._receive, declared or MAX_DROPPED_BYTES, deadline)
 
 
-def ask(raw: bytes, form: type[A]) -> A:
-    """A request body as `form`; an empty body stands for `{}`. Unknown fields and numbers out of bounds are errors."""
+def request(raw: bytes, form: type[A]) -> A:
+    """A request body as `form`; an empty body stands for `{}`."""
     try:
         value: A = _decoder(form).decode(raw or b"{}")
     except msgspec.ValidationError as error:
@@ -227,6 +234,11 @@ def _described(error: msgspec.ValidationError, form: type[msgspec.Struct]) -> In
 
 
 @cache
+def _parameter_names(path: str) -> tuple[str, ...]:
+    return tuple(name[1:-1] for name in split(path) if name.startswith("{"))
+
+
+@cache
 def _decoder(form: type[A]) -> msgspec.json.Decoder[A]:
     return msgspec.json.Decoder(form)
 
@@ -241,7 +253,7 @@ def _empty(form: type[Q]) -> Q:
 def _sets(form: type[msgspec.Struct]) -> frozenset[str]:
     info = msgspec.inspect.type_info(form)
     assert isinstance(info, msgspec.inspect.StructType)
-    return frozenset(f.name for f in info.fields if isinstance(f.type, msgspec.inspect.FrozenSetType))
+    return frozenset(f.encode_name for f in info.fields if isinstance(f.type, msgspec.inspect.FrozenSetType))
 
 
 @cache
@@ -251,7 +263,7 @@ def _choices(form: type[msgspec.Struct]) -> dict[str, tuple[str, ...]]:
 
 
 def _hints(form: type[msgspec.Struct]) -> dict[str, Any]:
-    return {f.name: f.type for f in msgspec.structs.fields(form)}
+    return {f.encode_name: f.type for f in msgspec.structs.fields(form)}
 
 
 def _words(hint: Any) -> tuple[str, ...]:

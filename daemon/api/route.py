@@ -1,46 +1,58 @@
-"""One route of the local API: what it takes, what it gives, and who answers."""
+"""What an entry of the table of routes says, and how it finds its operation in a running daemon."""
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
-from aghbus.daemon.api import handlers as h
-from aghbus.daemon.api import queries as q
-from aghbus.daemon.api.service import Service
-from aghbus.protocol.api.artifacts import Artifact
 from aghbus.protocol.api.base import RequestModel, ResponseModel
-from aghbus.protocol.api.bridge import BridgeMessage
-from aghbus.protocol.api.messages import Event
+from aghbus.protocol.api.queries import NoParameters, Query
 
-Handler = Callable[[Service, h.Call[Any, Any, Any]], Awaitable[ResponseModel]]
-Uploader = Callable[[Service, h.Call[Any, Any, Any], AsyncIterator[bytes]], Awaitable[Artifact]]
-Downloader = Callable[[Service, h.Call[Any, Any, Any]], Awaitable[tuple[Artifact, AsyncIterator[bytes]]]]
-Streamer = Callable[[Service, h.Call[Any, Any, Any]], AsyncIterator[Sequence[Event | BridgeMessage]]]
+Operation = Callable[..., Any]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Route:
     """One method of one path.
 
-    `path` has its parameters in braces, of the form `parameters`. `ask` is the body's type (None: the method takes no
-    body), `answer` that of the reply. Exactly one of `handler`, `stream`, `upload` (its body is content, not JSON) and
-    `download` (its reply is content) is set, but for the OpenAPI document, which has none. `waits` marks a handler that may
-    wait long for something to happen: it is cancelled when its client goes away or the daemon drains, so that nothing is
-    handed to nobody. `max_body` allows a larger body (bytes) than the API's usual one.
+    `operation` is a method of the class that carries it out. It takes the parameters of `path` in their order (their types are
+    the fields of `parameters`), then the `query` and the `request` where the route has them, and returns the `response` or raises
+    RequestError. None stands for the OpenAPI document.
+
+    `transfer` is what goes over the connection: `json`; `events`, where the operation returns an asynchronous iterator of pages of
+    `response`; `upload`, where it takes an asynchronous iterator of the body's bytes last; `download`, where it returns an
+    Artifact and an iterator of its bytes.
+
+    `errors` are the codes that this route may answer beside those that every route may. `waits`: the operation may wait long for
+    something, and is cancelled when its client disconnects or the daemon drains. `max_body` allows a larger body (bytes) than the
+    API's usual one. `unavailable` says of which responses the status is 503.
     """
 
     method: str
     path: str
     summary: str
-    answer: type[ResponseModel] | None = None
-    handler: Handler | None = None
-    stream: Streamer | None = None
-    upload: Uploader | None = None
-    download: Downloader | None = None
-    parameters: type[q.Query] = q.Nothing
-    query: type[q.Query] = q.Nothing
-    ask: type[RequestModel] | None = None
+    operation: Operation | None
+    response: type[ResponseModel] | None = None
+    parameters: type[Query] = NoParameters
+    query: type[Query] = NoParameters
+    request: type[RequestModel] | None = None
     status: int = 200
     errors: tuple[str, ...] = ()
+    transfer: Literal["json", "events", "upload", "download"] = "json"
     waits: bool = False
-    max_body: int | None = None
+    max_body: int = 0
+    unavailable: Callable[[Any], bool] | None = None
+
+
+def bind(routes: Iterable[Route], parts: Iterable[object]) -> dict[Route, Operation]:
+    """The operation of each route as a bound method of the part whose class has it. LookupError when none has."""
+    parts = tuple(parts)
+    return {route: _bound(route.operation, parts) for route in routes if route.operation is not None}
+
+
+def _bound(operation: Operation, parts: tuple[object, ...]) -> Operation:
+    name = operation.__name__
+    for part in parts:
+        if getattr(type(part), name, None) is operation:
+            bound: Operation = getattr(part, name)
+            return bound
+    raise LookupError(f"no part of the daemon has the operation {operation.__qualname__}")

@@ -1,43 +1,33 @@
-"""The table of routes: routing and the OpenAPI document come from it, and the table of docs/api.md is compared to it."""
+"""The table of routes: all that the local API offers, once.
 
-from dataclasses import dataclass, field
-from functools import cache
+An operation is added here and in the class that carries it out; routing, the OpenAPI document, docs/api.md and the simulated
+daemon of the tests follow. `make api-docs` writes the two documents.
+"""
+
 from typing import Final
 
-from aghbus.daemon.api import handlers as h
-from aghbus.daemon.api import queries as q
-from aghbus.daemon.api.bridge_routes import BRIDGE_ROUTES
-from aghbus.daemon.api.chain_routes import CHAIN_ROUTES
-from aghbus.daemon.api.http.errors import HttpRefusal
 from aghbus.daemon.api.route import Route
-from aghbus.daemon.api.trust_routes import TRUST_ROUTES
-from aghbus.protocol.api.artifacts import Artifact, ArtifactsResponse
+from aghbus.daemon.artifacts.store import Artifacts
+from aghbus.daemon.bridge.bridge import Bridge
+from aghbus.daemon.bridge.deliver import MessageDelivery
+from aghbus.daemon.bridge.submit import MessageSubmitter
+from aghbus.daemon.chains.service import ChainService
+from aghbus.daemon.discovery.discovery import Discovery
+from aghbus.daemon.services.inbox import InboxService
+from aghbus.daemon.services.messages import MessageService
+from aghbus.daemon.services.peers import PeerService
+from aghbus.daemon.services.status import StatusService
+from aghbus.daemon.services.trust_explain import TrustExplainer
+from aghbus.daemon.services.trust_rules import TrustRuleService
+from aghbus.daemon.services.works import WorkService
+from aghbus.protocol.adapters.attachments import MAX_MESSAGE_BYTES
+from aghbus.protocol.api import artifacts, bridge, chains, inbox, messages, peers, status, trust, works
+from aghbus.protocol.api import queries as q
 from aghbus.protocol.api.base import EmptyRequest
-from aghbus.protocol.api.inbox import (
-    InboxAckRequest,
-    InboxItem,
-    InboxNackRequest,
-    InboxNextRequest,
-    InboxNextResponse,
-    InboxResponse,
-)
-from aghbus.protocol.api.messages import (
-    DirectsResponse,
-    Event,
-    Message,
-    MessagesResponse,
-    QuarantineResponse,
-    SendRequest,
-    SendResponse,
-    ThreadsResponse,
-)
-from aghbus.protocol.api.peers import CapabilitiesResponse, CapabilityRecord, PeersResponse, WhoisRequest, WhoisResponse
-from aghbus.protocol.api.status import HealthResponse, ReadinessResponse, StatusResponse, VersionResponse
-from aghbus.protocol.api.works import WorkOpenRequest, WorkResponse, WorksResponse, WorkStepRequest
 
-# Codes beside invalid_request, unavailable and internal, which every route may answer.
 _FOUND: Final = ("not_found",)
-_SENDS: Final = (
+_LEASES: Final = ("not_found", "conflict")
+_REFUSALS: Final = (
     "conflict",
     "refused",
     "work_closed",
@@ -45,47 +35,93 @@ _SENDS: Final = (
     "actor_not_allowed",
     "invalid_transition",
 )
-_LEASES: Final = ("not_found", "conflict")
+_SENDS: Final = ("not_found", *_REFUSALS)
+_BRIDGE_BODY: Final = 2 * MAX_MESSAGE_BYTES  # the largest message as a string, whose quotes and line ends are escaped
+
+
+def _not_ready(readiness: status.ReadinessResponse) -> bool:
+    return not readiness.ready
 
 
 ROUTES: Final = (
-    Route("GET", "/healthz", "The daemon's loop turns", HealthResponse, h.healthz),
-    Route("GET", "/readyz", "200 when ready, else 503", ReadinessResponse, h.readyz),
-    Route("GET", "/openapi.json", "This API as OpenAPI 3.1"),
-    Route("GET", "/v1/version", "Versions of program, protocol and API", VersionResponse, h.version),
-    Route("GET", "/v1/status", "The whole daemon at a glance", StatusResponse, h.status),
-    Route("GET", "/v1/peers", "Peers that presence knows", PeersResponse, h.peers, query=q.PeersQuery),
-    Route("POST", "/v1/whois", "Ask who is there", WhoisResponse, h.whois, ask=WhoisRequest, waits=True),
+    Route("GET", "/healthz", "The daemon's event loop runs", StatusService.health, status.HealthResponse),
+    Route(
+        "GET",
+        "/readyz",
+        "200 when ready, else 503",
+        StatusService.readiness,
+        status.ReadinessResponse,
+        unavailable=_not_ready,
+    ),
+    Route("GET", "/openapi.json", "This API as OpenAPI 3.1", None),
+    Route(
+        "GET", "/v1/version", "Versions of program, protocol and API", StatusService.versions, status.VersionResponse
+    ),
+    Route("GET", "/v1/status", "The state of the whole daemon", StatusService.status, status.StatusResponse),
+    Route(
+        "GET", "/v1/peers", "Peers known to presence", PeerService.list_peers, peers.PeersResponse, query=q.PeersQuery
+    ),
+    Route(
+        "POST",
+        "/v1/whois",
+        "Ask the peers of a channel who is there",
+        Discovery.whois,
+        peers.WhoisResponse,
+        request=peers.WhoisRequest,
+        waits=True,
+    ),
     Route(
         "POST",
         "/v1/messages",
         "Send one envelope by its parts",
-        SendResponse,
-        h.send,
-        ask=SendRequest,
+        MessageService.send,
+        messages.SendResponse,
+        request=messages.SendRequest,
         status=201,
-        errors=("not_found", *_SENDS),
+        errors=_SENDS,
     ),
-    Route("GET", "/v1/messages", "A page of messages", MessagesResponse, h.messages, query=q.MessagesQuery),
-    Route("GET", "/v1/messages/{id}", "One message", Message, h.message, parameters=q.ById, errors=_FOUND),
-    Route("GET", "/v1/works", "Works, latest change first", WorksResponse, h.works, query=q.WorksQuery),
+    Route(
+        "GET",
+        "/v1/messages",
+        "A page of messages",
+        MessageService.list_messages,
+        messages.MessagesResponse,
+        query=q.MessagesQuery,
+    ),
+    Route(
+        "GET",
+        "/v1/messages/{id}",
+        "One message",
+        MessageService.get_message,
+        messages.Message,
+        parameters=q.IdPath,
+        errors=_FOUND,
+    ),
+    Route(
+        "GET",
+        "/v1/works",
+        "Works, latest change first",
+        WorkService.list_works,
+        works.WorksResponse,
+        query=q.WorksQuery,
+    ),
     Route(
         "POST",
         "/v1/works",
         "Open a work for a peer",
-        SendResponse,
-        h.work_open,
-        ask=WorkOpenRequest,
+        WorkService.open_work,
+        messages.SendResponse,
+        request=works.WorkOpenRequest,
         status=201,
-        errors=("not_found", *_SENDS),
+        errors=_SENDS,
     ),
     Route(
         "GET",
         "/v1/works/{id}",
         "A work with its history",
-        WorkResponse,
-        h.work,
-        parameters=q.ById,
+        WorkService.get_work,
+        works.WorkResponse,
+        parameters=q.IdPath,
         query=q.WorkQuery,
         errors=("not_found", "conflict"),
     ),
@@ -93,168 +129,254 @@ ROUTES: Final = (
         "POST",
         "/v1/works/{id}/{verb}",
         "One step of a work",
-        SendResponse,
-        h.work_verb,
-        parameters=q.ByVerb,
-        ask=WorkStepRequest,
+        WorkService.step_work,
+        messages.SendResponse,
+        parameters=q.WorkStepPath,
+        request=works.WorkStepRequest,
         status=201,
-        errors=("not_found", *_SENDS),
+        errors=_SENDS,
     ),
-    Route("GET", "/v1/threads", "Threads, latest activity first", ThreadsResponse, h.threads, query=q.RoomsQuery),
-    Route("GET", "/v1/directs", "Direct rooms, latest activity first", DirectsResponse, h.directs, query=q.RoomsQuery),
-    Route("GET", "/v1/inbox", "The inbox, oldest first", InboxResponse, h.inbox, query=q.InboxQuery),
+    Route(
+        "GET",
+        "/v1/threads",
+        "Threads, latest activity first",
+        MessageService.list_threads,
+        messages.ThreadsResponse,
+        query=q.RoomsQuery,
+    ),
+    Route(
+        "GET",
+        "/v1/directs",
+        "Direct rooms, latest activity first",
+        MessageService.list_directs,
+        messages.DirectsResponse,
+        query=q.RoomsQuery,
+    ),
+    Route(
+        "GET",
+        "/v1/inbox",
+        "The inbox, oldest first",
+        InboxService.list_items,
+        inbox.InboxResponse,
+        query=q.InboxQuery,
+    ),
     Route(
         "POST",
         "/v1/inbox/next",
         "Lease the oldest ready message",
-        InboxNextResponse,
-        h.inbox_next,
-        ask=InboxNextRequest,
+        InboxService.next,
+        inbox.InboxNextResponse,
+        request=inbox.InboxNextRequest,
         waits=True,
     ),
     Route(
         "POST",
         "/v1/inbox/{seq}/ack",
         "Done with a message",
-        InboxItem,
-        h.inbox_ack,
-        parameters=q.BySeq,
-        ask=InboxAckRequest,
+        InboxService.ack,
+        inbox.InboxItem,
+        parameters=q.SeqPath,
+        request=inbox.InboxAckRequest,
         errors=_LEASES,
     ),
     Route(
         "POST",
         "/v1/inbox/{seq}/nack",
         "Return a message to the queue",
-        InboxItem,
-        h.inbox_nack,
-        parameters=q.BySeq,
-        ask=InboxNackRequest,
+        InboxService.nack,
+        inbox.InboxItem,
+        parameters=q.SeqPath,
+        request=inbox.InboxNackRequest,
         errors=_LEASES,
     ),
     Route(
         "POST",
         "/v1/inbox/{seq}/requeue",
         "Make a dead message ready again",
-        InboxItem,
-        h.inbox_requeue,
-        parameters=q.BySeq,
-        ask=EmptyRequest,
+        InboxService.requeue,
+        inbox.InboxItem,
+        parameters=q.SeqPath,
+        request=EmptyRequest,
         errors=_LEASES,
     ),
-    Route("GET", "/v1/capabilities", "Our own catalog", CapabilitiesResponse, h.capabilities),
+    Route(
+        "GET",
+        "/v1/capabilities",
+        "The daemon's own catalog",
+        PeerService.list_capabilities,
+        peers.CapabilitiesResponse,
+    ),
     Route(
         "GET",
         "/v1/capabilities/{id}",
-        "One capability of our catalog",
-        CapabilityRecord,
-        h.capability,
-        parameters=q.ById,
+        "One capability of the catalog",
+        PeerService.get_capability,
+        peers.CapabilityRecord,
+        parameters=q.IdPath,
         errors=_FOUND,
     ),
     Route(
         "GET",
         "/v1/quarantine",
         "Refused envelopes, latest first",
-        QuarantineResponse,
-        h.quarantine,
+        MessageService.list_quarantine,
+        messages.QuarantineResponse,
         query=q.LimitQuery,
     ),
-    *TRUST_ROUTES,
-    Route("GET", "/v1/artifacts", "Artifacts by URI", ArtifactsResponse, h.artifacts, query=q.ArtifactsQuery),
+    Route("GET", "/v1/trust", "The trust rules", TrustRuleService.list_rules, trust.TrustRulesResponse),
+    Route(
+        "POST",
+        "/v1/trust/{verb}",
+        "Change the trust rules",
+        TrustRuleService.change,
+        trust.TrustChangeResponse,
+        parameters=q.TrustVerbPath,
+        request=trust.TrustChangeRequest,
+        errors=("not_found", "conflict", "refused"),
+    ),
+    Route(
+        "GET",
+        "/v1/trust/why/{id}",
+        "Why a message was accepted or refused",
+        TrustExplainer.explain,
+        trust.TrustExplainResponse,
+        parameters=q.IdPath,
+        errors=_FOUND,
+    ),
+    Route(
+        "GET",
+        "/v1/artifacts",
+        "Artifacts by URI",
+        Artifacts.list_artifacts,
+        artifacts.ArtifactsResponse,
+        query=q.ArtifactsQuery,
+    ),
     Route(
         "PUT",
         "/v1/artifacts/{work_id}/{name}",
         "Store an artifact",
-        Artifact,
-        upload=h.artifact_put,
-        parameters=q.ByArtifact,
+        Artifacts.put,
+        artifacts.Artifact,
+        parameters=q.ArtifactPath,
         status=201,
         errors=("conflict", "too_large"),
+        transfer="upload",
     ),
     Route(
         "GET",
         "/v1/artifacts/{work_id}/{name}",
         "The content of an artifact",
-        download=h.artifact_get,
-        parameters=q.ByArtifact,
+        Artifacts.get,
+        parameters=q.ArtifactPath,
         errors=("not_found", "too_large"),
+        transfer="download",
     ),
-    Route("GET", "/v1/events", "Server-sent events", Event, stream=h.events, query=q.EventsQuery),
-    *BRIDGE_ROUTES,
-    *CHAIN_ROUTES,
+    Route(
+        "GET",
+        "/v1/events",
+        "Server-sent events",
+        MessageService.events,
+        messages.Event,
+        query=q.EventsQuery,
+        transfer="events",
+    ),
+    Route(
+        "POST",
+        "/v1/bridge/{format}",
+        "Submit a foreign message",
+        MessageSubmitter.submit,
+        bridge.BridgeSubmitResponse,
+        parameters=q.FormatPath,
+        request=bridge.BridgeSubmitRequest,
+        status=201,
+        errors=("message_refused", *_REFUSALS),
+        max_body=_BRIDGE_BODY,
+    ),
+    Route(
+        "GET",
+        "/v1/bridge/{format}/stream",
+        "Server-sent foreign messages",
+        MessageDelivery.stream,
+        bridge.BridgeMessage,
+        parameters=q.FormatPath,
+        query=q.BridgeStreamQuery,
+        transfer="events",
+    ),
+    Route(
+        "GET",
+        "/v1/bridge/{format}/messages/{seq}",
+        "The foreign form of one envelope",
+        MessageDelivery.get,
+        bridge.BridgeMessage,
+        parameters=q.FormatSeqPath,
+        errors=_FOUND,
+    ),
+    Route(
+        "POST",
+        "/v1/bridge/{format}/ack",
+        "Acknowledge foreign messages up to a sequence",
+        MessageDelivery.ack,
+        bridge.BridgeAckResponse,
+        parameters=q.FormatPath,
+        request=bridge.BridgeAckRequest,
+    ),
+    Route(
+        "GET",
+        "/v1/bridge/{format}/log",
+        "The format's own log, oldest row first",
+        Bridge.list_log,
+        bridge.BridgeLogResponse,
+        parameters=q.FormatPath,
+        query=q.LimitQuery,
+    ),
+    Route(
+        "POST",
+        "/v1/chains/runs",
+        "Start a run of a chain",
+        ChainService.start,
+        chains.ChainRun,
+        request=chains.ChainStartRequest,
+        status=201,
+        errors=("conflict", "refused"),
+    ),
+    Route(
+        "GET",
+        "/v1/chains/runs",
+        "Runs of chains, latest change first",
+        ChainService.list_runs,
+        chains.ChainRunsResponse,
+        query=q.ChainRunsQuery,
+    ),
+    Route(
+        "GET",
+        "/v1/chains/runs/{id}",
+        "A run with its steps",
+        ChainService.get_run,
+        chains.ChainRun,
+        parameters=q.IdPath,
+        query=q.ChainRunQuery,
+        errors=_FOUND,
+        waits=True,
+    ),
+    Route(
+        "POST",
+        "/v1/chains/runs/{id}/answer",
+        "Answer a run that waits for input",
+        ChainService.answer,
+        chains.ChainRun,
+        parameters=q.IdPath,
+        request=chains.ChainAnswerRequest,
+        errors=("not_found", "conflict", "refused", "work_closed"),
+    ),
+    Route(
+        "POST",
+        "/v1/chains/runs/{id}/cancel",
+        "Cancel a run",
+        ChainService.cancel,
+        chains.ChainRun,
+        parameters=q.IdPath,
+        request=EmptyRequest,
+        errors=("not_found", "conflict"),
+    ),
 )
 """Every route, in the order of the documentation."""
-
-
-def split(path: str) -> tuple[str, ...]:
-    """The segments of a path behind its first slash."""
-    return tuple(path[1:].split("/"))
-
-
-@cache
-def parameter_names(path: str) -> tuple[str, ...]:
-    """The names of the parameters of a route's path, in order."""
-    return tuple(segment[1:-1] for segment in split(path) if segment.startswith("{"))
-
-
-@dataclass(slots=True)
-class _Node:
-    """A place in the tree of path segments; `any` is the branch of a parameter, taken when no word fits."""
-
-    words: dict[str, "_Node"] = field(default_factory=dict)
-    any: "_Node | None" = None
-    methods: dict[str, Route] = field(default_factory=dict)
-
-
-class Router:
-    """Finds the route of a request: a word of the table goes before a parameter in the same place."""
-
-    def __init__(self, routes: tuple[Route, ...] = ROUTES) -> None:
-        self._root = _Node()
-        self._plain = {(route.method, route.path): route for route in routes if "{" not in route.path}
-        for route in routes:
-            self._node_for(route.path).methods[route.method] = route
-
-    def find(self, method: str, path: str) -> tuple[Route, list[str]]:
-        """The route and its parameters' raw segments in order. `path` is as on the wire, percent-encoded.
-
-        Raises HttpRefusal: 404 for a path that is not in the table, 405 with `Allow` for another method.
-        """
-        if (plain := self._plain.get((method, path))) is not None:
-            return plain, []
-        found = self._walk(self._root, split(path), 0)
-        if found is None or not path.startswith("/"):
-            raise HttpRefusal(404, "unknown_path", f"{path}: no such path", "GET /openapi.json lists the paths")
-        node, values = found
-        route = node.methods.get(method)
-        if route is None:
-            allowed = ", ".join(sorted(node.methods))
-            raise HttpRefusal(
-                405,
-                "method_not_allowed",
-                f"{method}: is not a method of {path}",
-                f"allowed: {allowed}",
-                [(b"allow", allowed.encode())],
-            )
-        return route, values
-
-    def _node_for(self, path: str) -> _Node:
-        node = self._root
-        for segment in split(path):
-            if segment.startswith("{"):
-                node.any = node.any or _Node()
-                node = node.any
-            else:
-                node = node.words.setdefault(segment, _Node())
-        return node
-
-    def _walk(self, node: _Node, segments: tuple[str, ...], at: int) -> tuple[_Node, list[str]] | None:
-        if at == len(segments):
-            return (node, []) if node.methods else None
-        word = node.words.get(segments[at])
-        if word is not None and (found := self._walk(word, segments, at + 1)) is not None:
-            return found
-        if node.any is not None and segments[at] and (found := self._walk(node.any, segments, at + 1)) is not None:
-            return found[0], [segments[at], *found[1]]
-        return None

@@ -7,6 +7,7 @@ its exit and a timer that wakes ten times a second.
 import asyncio
 import logging
 import socket
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
@@ -19,7 +20,7 @@ from aghbus.daemon.api.http.connection import HEAD_SECONDS, IDLE_SECONDS, ApiCon
 from aghbus.daemon.api.http.listeners import UnixListener, listen_tcp, listen_unix
 from aghbus.daemon.api.http.sse import KEEP_ALIVE
 from aghbus.daemon.api.http.tcp_guard import LoopbackGuard
-from aghbus.daemon.api.service import Service
+from aghbus.daemon.api.route import Operation, Route
 from aghbus.daemon.base.logs import EventLimiter, event
 from aghbus.protocol.limits import MAX_ENVELOPE_BYTES
 
@@ -40,7 +41,7 @@ class ApiServer:
 
     def __init__(
         self,
-        service: Service,
+        operations: Mapping[Route, Operation],
         *,
         socket_path: Path,
         private_folder: bool = False,
@@ -62,7 +63,9 @@ class ApiServer:
         self._token = token
         self._head_seconds = head_seconds
         self._draining = asyncio.Event()
-        self._app = ApiApp(service, self._draining, max_body=max_body, body_seconds=body_seconds, keep_alive=keep_alive)
+        self._app = ApiApp(
+            operations, self._draining, max_body=max_body, body_seconds=body_seconds, keep_alive=keep_alive
+        )
         self._strangers = EventLimiter(logger, _STRANGERS_PER_MINUTE)
         self._states: list[ServerState] = []  # one for each listener: strangers on TCP take no place on the socket
         self._servers: list[asyncio.Server] = []

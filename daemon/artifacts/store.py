@@ -14,8 +14,8 @@ from aghbus.daemon.config.value_types import show_size
 from aghbus.daemon.jetstream.stream import FULL
 from aghbus.daemon.nats.link import JetStreamError, Link, LinkError, NoJetStream
 from aghbus.protocol.api.artifact_uri import PART_RULE, artifact_uri, is_part, parse_uri
-from aghbus.protocol.api.artifacts import Artifact
-from aghbus.protocol.api.artifacts import ArtifactsResponse as Listing
+from aghbus.protocol.api.artifacts import Artifact, ArtifactsResponse
+from aghbus.protocol.api.queries import ArtifactsQuery
 from aghbus.protocol.errors import InvalidRequest, NotFound, Refused, Unavailable
 
 T = TypeVar("T")
@@ -77,10 +77,9 @@ class Artifacts:
             )
         return _artifact(key, stored), _told_on_the_way(bucket.content(stored))
 
-    async def list(self, work_id: str | None, limit: int) -> Listing:
+    async def list_artifacts(self, query: ArtifactsQuery) -> ArtifactsResponse:
         """Artifacts of one work, or of all, by URI."""
-        if work_id is not None and not is_part(work_id):
-            raise InvalidRequest(f"work: must be {PART_RULE}")
+        work_id, limit = query.work_id, query.limit
         bucket = self._bucket(self._settings())
         names = [
             name
@@ -88,7 +87,9 @@ class Artifacts:
             if parse_uri(artifact_uri_of(name)) and (work_id is None or name.partition("/")[0] == work_id)
         ]
         found = await _told(bucket.describe(names[:limit]))
-        return Listing(artifacts=[_artifact(stored.name, stored) for stored in found], more=len(names) > limit)
+        return ArtifactsResponse(
+            artifacts=[_artifact(stored.name, stored) for stored in found], more=len(names) > limit
+        )
 
     def _bucket(self, settings: ArtifactSettings) -> Bucket:
         return Bucket(self._link, settings.bucket)

@@ -16,10 +16,11 @@ from aghbus.protocol.adapters.registry import FORMATS, AdapterOptions, adapter_f
 from aghbus.protocol.adapters.sacp.adapter import SacpOptions
 from aghbus.protocol.adapters.sacp.guardrails import Guardrail, read_guardrails
 from aghbus.protocol.adapters.sentient.adapter import SentientOptions
+from aghbus.protocol.api.queries import Kind
 from aghbus.protocol.errors import AghbusError, InvalidRequest, NotFound
 from aghbus.protocol.text import escape
 
-_CONVERSATION: Final = frozenset({"say", "capability", "receipt", "trace"})
+_CONVERSATION: Final[frozenset[Kind]] = frozenset({"say", "capability", "receipt", "trace"})
 
 
 class FormatFileError(AghbusError):
@@ -73,9 +74,9 @@ def find_problems(settings: Settings) -> Iterator[Problem]:
         yield error.problem
 
 
-def delivered_kinds(adapter: Adapter) -> frozenset[str]:
+def delivered_kinds(adapter: Adapter) -> frozenset[Kind]:
     """The kinds of envelopes that are delivered in a format: every conversation kind, unless the adapter restricts them."""
-    kinds: frozenset[str] = getattr(adapter, "handed_kinds", _CONVERSATION)
+    kinds: frozenset[Kind] = getattr(adapter, "handed_kinds", _CONVERSATION)
     return kinds
 
 

@@ -1,6 +1,4 @@
-"""Assembles the bridge, and implements its operations of the local API."""
-
-from collections.abc import AsyncIterator, Sequence
+"""Assembles the bridge."""
 
 from aghbus.daemon.artifacts.store import Artifacts
 from aghbus.daemon.bridge.adapters import FormatAdapters
@@ -12,8 +10,8 @@ from aghbus.daemon.bridge.sentient_log import SentientLog
 from aghbus.daemon.bridge.submit import MessageSubmitter
 from aghbus.daemon.send.sender import Sender
 from aghbus.daemon.state.context import Core
-from aghbus.protocol.api import bridge as bridge_api
-from aghbus.protocol.api.messages import Event
+from aghbus.protocol.api.bridge import BridgeLogResponse, Format
+from aghbus.protocol.api.queries import LimitQuery
 from aghbus.store.tables import bridge_log
 
 
@@ -22,6 +20,7 @@ class Bridge:
 
     def __init__(self, core: Core, sender: Sender) -> None:
         """Raises FormatFileError for an unusable file that the settings name."""
+        self._store = core.store
         self.formats = FormatAdapters(core.settings)
         self.artifacts = Artifacts(core.link, core.us, lambda: core.settings.artifacts)
         translator = InboundTranslator(core, self.formats, self.artifacts)
@@ -30,40 +29,8 @@ class Bridge:
         self.submitter = MessageSubmitter(core, sender, self.formats, self.artifacts, self.log)
         self.delivery = MessageDelivery(core, sender, self.formats, translator)
 
-
-class BridgeService:
-    """The bridge's operations; the node's service inherits them."""
-
-    _core: Core
-
-    @property
-    def _bridge(self) -> Bridge:
-        raise NotImplementedError
-
-    async def bridge_submit(
-        self, name: bridge_api.Format, ask: bridge_api.BridgeSubmitRequest
-    ) -> bridge_api.BridgeSubmitResponse:
-        """Submit a message of our agent."""
-        return await self._bridge.submitter.submit(name, ask)
-
-    def bridge_stream(
-        self, name: bridge_api.Format, since: int | None
-    ) -> AsyncIterator[Sequence[bridge_api.BridgeMessage | Event]]:
-        """Stream messages to our agent."""
-        return self._bridge.delivery.stream(name, since)
-
-    async def bridge_message(self, name: bridge_api.Format, seq: int) -> bridge_api.BridgeMessage:
-        """The message for one envelope."""
-        return await self._bridge.delivery.get(name, seq)
-
-    async def bridge_ack(
-        self, name: bridge_api.Format, ask: bridge_api.BridgeAckRequest
-    ) -> bridge_api.BridgeAckResponse:
-        """Acknowledge messages."""
-        return await self._bridge.delivery.ack(name, ask.seq)
-
-    async def bridge_log(self, name: bridge_api.Format, *, limit: int) -> bridge_api.BridgeLogResponse:
+    async def list_log(self, name: Format, query: LimitQuery) -> BridgeLogResponse:
         """The newest rows of the format's own log, oldest first."""
-        self._bridge.formats.get(name)
-        rows = await bridge_log.page(self._core.store.reader, name, limit)
-        return bridge_api.BridgeLogResponse(format=name, rows=[public_row(name, row) for row in rows])
+        self.formats.get(name)
+        rows = await bridge_log.page(self._store.reader, name, query.limit)
+        return BridgeLogResponse(format=name, rows=[public_row(name, row) for row in rows])

@@ -12,20 +12,25 @@ from aghbus.daemon.send.closing import accept_work
 from aghbus.daemon.send.sender import Batch, Sender
 from aghbus.daemon.state.context import Core
 from aghbus.protocol.adapters.model import AgentMap
-from aghbus.protocol.api.bridge import BridgeAckResponse, BridgeMessage, Format
+from aghbus.protocol.api.bridge import BridgeAckRequest, BridgeAckResponse, BridgeMessage, Format
 from aghbus.protocol.api.messages import Event
+from aghbus.protocol.api.queries import BridgeStreamQuery, EnvelopeFilter
 from aghbus.protocol.errors import InvalidRequest, NotFound
 from aghbus.store.audit import events as audit
 from aghbus.store.engine.transaction import Transaction
 from aghbus.store.tables import bridge_messages as bridge
 from aghbus.store.tables import inbox
 from aghbus.store.tables.bridge_messages import Kept
-from aghbus.store.tables.envelopes import EnvelopeFilter, find
+from aghbus.store.tables.envelopes import find
 from aghbus.store.tables.events import gap_after
 
 _PAGE: Final = 32  # envelopes per read
 _RETRY_DELAY: Final = 1.0  # seconds before a message is fetched again from an unreachable broker
 _ACKED_AT_ONCE: Final = 500  # ours, inbox items and works settled by one acknowledgement; the next one continues
+
+
+class _ForAgent(EnvelopeFilter, frozen=True):
+    for_agent = True
 
 
 class MessageDelivery:
@@ -37,8 +42,8 @@ class MessageDelivery:
         self._formats = formats
         self._arrivals = translator
 
-    async def stream(self, name: Format, since: int | None) -> AsyncIterator[Sequence[BridgeMessage | Event]]:
-        """Messages after `since` until the daemon drains; a `gap` event first where retention removed envelopes of that range.
+    async def stream(self, name: Format, query: BridgeStreamQuery) -> AsyncIterator[Sequence[BridgeMessage | Event]]:
+        """Messages after `query.since` until the daemon drains; a `gap` event first where retention removed some.
 
         None: after the acknowledged position, and without messages of works that ended and whose inbox items are acked (for
         example by `aghctl serve`): a reply to them would be assigned to another work.
@@ -46,8 +51,8 @@ class MessageDelivery:
         While the artifact store is unreachable, a message that has to be fetched from it blocks the messages after it.
         """
         core = self._core
-        wanted = EnvelopeFilter(kinds=delivered_kinds(self._formats.get(name)), told=True)
-        position = since
+        wanted = _ForAgent(kinds=delivered_kinds(self._formats.get(name)))
+        position = since = query.since
         if position is None:
             position = await core.store.write(lambda tx: bridge.position(tx, _position(name)))
         removed = await gap_after(core.store.reader, wanted, position)
@@ -87,9 +92,10 @@ class MessageDelivery:
             )
         return found[0]
 
-    async def ack(self, name: Format, seq: int) -> BridgeAckResponse:
-        """Move the acknowledged position to `seq`: ack the inbox items up to it and accept the works opened for our agent."""
+    async def ack(self, name: Format, request: BridgeAckRequest) -> BridgeAckResponse:
+        """Move the acknowledged position to a sequence: ack the inbox items up to it and accept the works opened for our agent."""
         self._formats.get(name)
+        seq = request.seq
         if seq > self._core.announcer.seq:
             raise InvalidRequest(f"seq: {seq} is beyond the last sequence, {self._core.announcer.seq}")
         position = await self._sender.send_all(lambda tx, batch: self._ack(tx, batch, name, seq))

@@ -1,7 +1,4 @@
-"""The chain operations of the local API; the node's service inherits them."""
-
-import re
-from typing import Final
+"""The chain operations of the local API."""
 
 import msgspec
 
@@ -10,67 +7,66 @@ from aghbus.daemon.send.sender import Batch
 from aghbus.daemon.state.context import Core
 from aghbus.protocol.adapters.derived_ids import same_json
 from aghbus.protocol.adapters.strict_json import check_value
-from aghbus.protocol.api.chains import ChainAnswerRequest, ChainRun, ChainRunsResponse, ChainStartRequest
+from aghbus.protocol.api.chains import RUN_ID, ChainAnswerRequest, ChainRun, ChainRunsResponse, ChainStartRequest
+from aghbus.protocol.api.queries import ChainRunQuery, ChainRunsQuery
 from aghbus.protocol.chains.chain import Chain, check_chain
 from aghbus.protocol.errors import InvalidRequest, NotFound, Refused
 from aghbus.protocol.text import is_blank
 from aghbus.store.engine.transaction import Transaction
 from aghbus.store.tables import chain_runs as chains
 
-_RUN_ID: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
-
 
 class ChainService:
-    """Starts, reads, answers and cancels runs; `_chains` is the runner."""
+    """Starts, reads, answers and cancels runs."""
 
-    _core: Core
+    def __init__(self, core: Core, runner: ChainRunner) -> None:
+        self._core = core
+        self._runner = runner
 
-    @property
-    def _chains(self) -> ChainRunner:
-        raise NotImplementedError
-
-    async def chain_start(self, ask: ChainStartRequest) -> ChainRun:
+    async def start(self, request: ChainStartRequest) -> ChainRun:
         """Start a run. Repeating a request with the same `run_id` returns the existing run."""
-        chain = self._checked(ask)
-        run = self._new(ask, chain)
+        chain = self._checked(request)
+        run = self._new(request, chain)
 
         def job(tx: Transaction, batch: Batch) -> None:
             earlier = chains.load(tx, run.run_id)
             if earlier is None:
-                self._chains.steps.begin(tx, batch, run)
+                self._runner.steps.begin(tx, batch, run)
             elif not (_same(earlier.chain, run.chain) and _same(earlier.input, run.input)):
                 raise Refused(f"run_id: run {run.run_id} has another chain or input", code="conflict")
 
-        await self._chains.change(job)
+        await self._runner.change(job)
         return await self._run_response(run.run_id)
 
-    async def chain_runs(self, *, states: frozenset[str], limit: int) -> ChainRunsResponse:
+    async def list_runs(self, query: ChainRunsQuery) -> ChainRunsResponse:
         """Runs, latest change first."""
-        return ChainRunsResponse(runs=await chains.runs(self._core.store.reader, states=states, limit=limit))
+        return ChainRunsResponse(
+            runs=await chains.runs(self._core.store.reader, states=query.states, limit=query.limit)
+        )
 
-    async def chain_run(self, run_id: str, *, since: int | None, wait: float) -> ChainRun:
+    async def get_run(self, run_id: str, query: ChainRunQuery) -> ChainRun:
         """One run; with `since`, once its version is greater than that or after `wait` seconds."""
         clock = self._core.clock
-        deadline = clock.monotonic() + wait
+        deadline = clock.monotonic() + query.wait
         while True:
-            rings = self._chains.bell.rings
+            rings = self._runner.bell.rings
             run = await self._run_response(run_id)
             left = deadline - clock.monotonic()
-            if since is None or run.version > since or left <= 0 or self._core.draining:
+            if query.since is None or run.version > query.since or left <= 0 or self._core.draining:
                 return run
-            if self._chains.bell.rings == rings:
-                await self._chains.bell.wait(left)
+            if self._runner.bell.rings == rings:
+                await self._runner.bell.wait(left)
 
-    async def chain_answer(self, run_id: str, ask: ChainAnswerRequest) -> ChainRun:
+    async def answer(self, run_id: str, request: ChainAnswerRequest) -> ChainRun:
         """Answer the question of a waiting run."""
-        if is_blank(ask.text):
+        if is_blank(request.text):
             raise InvalidRequest("text: is required")
-        await self._chains.change(lambda tx, batch: self._chains.steps.answer(tx, batch, run_id, ask.text))
+        await self._runner.change(lambda tx, batch: self._runner.steps.answer(tx, batch, run_id, request.text))
         return await self._run_response(run_id)
 
-    async def chain_cancel(self, run_id: str) -> ChainRun:
+    async def cancel(self, run_id: str) -> ChainRun:
         """Cancel a run."""
-        await self._chains.change(lambda tx, batch: self._chains.steps.cancel(tx, batch, run_id))
+        await self._runner.change(lambda tx, batch: self._runner.steps.cancel(tx, batch, run_id))
         return await self._run_response(run_id)
 
     async def _run_response(self, run_id: str) -> ChainRun:
@@ -79,8 +75,8 @@ class ChainService:
             raise NotFound(f"no run {run_id} is known here", hint="`aghctl chain list` shows the runs")
         return found
 
-    def _checked(self, ask: ChainStartRequest) -> Chain:
-        chain, faults = check_chain(ask.chain)
+    def _checked(self, request: ChainStartRequest) -> Chain:
+        chain, faults = check_chain(request.chain)
         if chain is None:
             more = f" (and {len(faults) - 1} more)" if len(faults) > 1 else ""
             where = f"chain{faults[0].path}"
@@ -88,21 +84,21 @@ class ChainService:
         for name, node in chain.nodes.items():
             if node.peer == self._core.us:
                 raise InvalidRequest(f"chain/nodes/{name}/peer: is this daemon; a work needs another peer")
-        for fault in check_value(ask.input):
+        for fault in check_value(request.input):
             raise InvalidRequest(f"input{fault.path}: {fault.message}")
-        if ask.run_id is not None and not _RUN_ID.fullmatch(ask.run_id):
-            raise InvalidRequest(f"run_id: must match ^{_RUN_ID.pattern}$")
+        if request.run_id is not None and not RUN_ID.fullmatch(request.run_id):
+            raise InvalidRequest(f"run_id: must match ^{RUN_ID.pattern}$")
         return chain
 
-    def _new(self, ask: ChainStartRequest, chain: Chain) -> chains.Run:
+    def _new(self, request: ChainStartRequest, chain: Chain) -> chains.Run:
         core = self._core
-        channel = ask.channel or core.settings.channels[0]
+        channel = request.channel or core.settings.channels[0]
         if (core.workspace, channel) not in core.joined:
             joined = ", ".join(core.settings.channels)
             raise InvalidRequest(f"channel: {channel!r} is not joined here", hint=f"joined: {joined}")
         now_ms = core.clock.millis()
         return chains.Run(
-            run_id=ask.run_id or core.clock.mint("run_"),
+            run_id=request.run_id or core.clock.mint("run_"),
             name=chain.name,
             state="running",
             version=0,
@@ -117,7 +113,7 @@ class ChainService:
             created_ms=now_ms,
             updated_ms=now_ms,
             chain=msgspec.json.encode(chain),
-            input=msgspec.json.encode(ask.input),
+            input=msgspec.json.encode(request.input),
         )
 
 

@@ -3,18 +3,17 @@
 from collections.abc import AsyncGenerator, Sequence
 from typing import Final
 
-from aghbus.daemon.api.service import EventFilter, MessageQuery
 from aghbus.daemon.base.notifier import Announcer
 from aghbus.protocol.api.messages import Event
+from aghbus.protocol.api.queries import EnvelopeFilter
 from aghbus.store.engine.database import Store
-from aghbus.store.tables.envelopes import EnvelopeFilter
 from aghbus.store.tables.events import events, gap_after
 
 _PAGE: Final = 200  # events read at once: what a slow reader can make us hold
 
 
 async def follow(
-    store: Store, announcer: Announcer, since: int | None, wanted: EventFilter
+    store: Store, announcer: Announcer, since: int | None, wanted: EnvelopeFilter
 ) -> AsyncGenerator[Sequence[Event], None]:
     """Events after `since` (None: from now on) until the daemon drains.
 
@@ -23,18 +22,18 @@ async def follow(
     others from the store.
     """
     position = announcer.seq if since is None else since
-    chosen, tail = envelope_filter(wanted), store.memory.tail
+    tail = store.memory.tail
     with tail.following():
-        removed = await gap_after(store.reader, chosen, position)
+        removed = await gap_after(store.reader, wanted, position)
         if removed is not None:
             yield [Event(seq=removed, type="gap", pruned_from=position + 1)]
             # What retention kept of that stretch (open works, unread messages) still follows.
         while True:
             upto = announcer.seq
             if position < upto:
-                page = tail.read(chosen, position, upto, _PAGE)
+                page = tail.read(wanted, position, upto, _PAGE)
                 if page is None:
-                    page = await events(store.reader, chosen, since=position, limit=_PAGE)
+                    page = await events(store.reader, wanted, since=position, limit=_PAGE)
                 if page.events:
                     yield page.events
                 position = page.next_since
@@ -42,17 +41,3 @@ async def follow(
                 return
             else:
                 await announcer.wait()
-
-
-def envelope_filter(wanted: EventFilter | MessageQuery) -> EnvelopeFilter:
-    """The store's form of a filter."""
-    return EnvelopeFilter(
-        kinds=wanted.kinds,
-        work_id=wanted.work_id,
-        thread_id=wanted.thread_id,
-        direct_id=wanted.direct_id,
-        peer=wanted.peer,
-        channel=wanted.channel,
-        directions=wanted.directions,
-        inbox=isinstance(wanted, EventFilter) and wanted.inbox,
-    )

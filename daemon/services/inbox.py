@@ -11,7 +11,15 @@ import aiosqlite
 from aghbus.daemon.base.failpoints import failpoint
 from aghbus.daemon.state.context import Core
 from aghbus.daemon.state.inbox_waiters import Consumer
-from aghbus.protocol.api.inbox import InboxItem, InboxNackRequest, InboxNextRequest, InboxResponse
+from aghbus.protocol.api.inbox import (
+    InboxAckRequest,
+    InboxItem,
+    InboxNackRequest,
+    InboxNextRequest,
+    InboxNextResponse,
+    InboxResponse,
+)
+from aghbus.protocol.api.queries import InboxQuery
 from aghbus.store.audit import events as audit
 from aghbus.store.engine.transaction import Transaction
 from aghbus.store.errors import StoreUnavailable
@@ -34,30 +42,30 @@ async def settled(core: Core) -> aiosqlite.Connection:
     return reader
 
 
-class Mailbox:
-    """Leases are taken in the store, so several consumers of one agent may compete."""
+class InboxService:
+    """The inbox of the daemon's agent. Leases are taken in the store, so several consumers may compete."""
 
     def __init__(self, core: Core) -> None:
         self._core = core
 
-    async def list(self, states: frozenset[str], limit: int) -> InboxResponse:
-        """Items in `states` (empty: ready and leased), oldest first, and the counts of all states."""
+    async def list_items(self, query: InboxQuery) -> InboxResponse:
+        """Items in the states of `query` (none: ready and leased), oldest first, and the counts of all states."""
         reader = await settled(self._core)
         return InboxResponse(
-            items=await inbox.items(reader, states=states, limit=limit),
+            items=await inbox.items(reader, states=query.states, limit=query.limit),
             counts=await inbox.counts(reader),
         )
 
-    async def next(self, ask: InboxNextRequest) -> InboxItem | None:
-        """The oldest ready message, leased to the caller; waits up to `ask.wait` seconds for one to come."""
+    async def next(self, request: InboxNextRequest) -> InboxNextResponse:
+        """The oldest ready message, leased to the caller; waits up to `request.wait` seconds for one."""
         core = self._core
-        deadline = core.clock.monotonic() + ask.wait
+        deadline = core.clock.monotonic() + request.wait
         consumer, lease = None, "lease_" + secrets.token_hex(8)
-        take, give_back = partial(self._lease, ask=ask, lease=lease), partial(self._give_back, lease=lease)
+        take, give_back = partial(self._lease, request=request, lease=lease), partial(self._give_back, lease=lease)
         try:
             while True:
                 waits = core.clock.monotonic() < deadline and not core.draining
-                consumer = Consumer(ask.work_id, take, give_back)
+                consumer = Consumer(request.work_id, take, give_back)
                 item, due_ms = await core.store.write(partial(self._lease_or_join, consumer=consumer, waits=waits))
                 if item is None and waits:  # it has joined: what is leased to it meanwhile is its own, late or not
                     item = await consumer.wait(core.consumers, self._until_due(deadline, due_ms))
@@ -65,7 +73,7 @@ class Mailbox:
                     failpoint("inbox.leased")
                 if item is not None or not waits:
                     consumer.hand_on()
-                    return item
+                    return InboxNextResponse(item=item)
         finally:
             if consumer is not None:
                 core.consumers.leave(consumer)
@@ -78,14 +86,14 @@ class Mailbox:
             self._core.consumers.join(tx, consumer)
         return item, inbox.due_ms(tx)
 
-    def _lease(self, tx: Transaction, fresh: int | None, ask: InboxNextRequest, lease: str) -> InboxItem | None:
-        now_ms, visible_ms = self._core.steps.settle(tx), int(ask.visibility * 1000)
-        item = inbox.lease_next(tx, now_ms, visible_ms, lease, work_id=ask.work_id, ack=ask.ack, fresh=fresh)
+    def _lease(self, tx: Transaction, fresh: int | None, request: InboxNextRequest, lease: str) -> InboxItem | None:
+        now_ms, visible_ms = self._core.steps.settle(tx), int(request.visibility * 1000)
+        item = inbox.lease_next(tx, now_ms, visible_ms, lease, work_id=request.work_id, ack=request.ack, fresh=fresh)
         if item is None:
             return None
-        audit.note_delivery(tx, now_ms, item, "acked" if ask.ack else "leased")
-        if not ask.ack:
-            tx.after_commit(partial(self._core.consumers.ring_in, ask.visibility))
+        audit.note_delivery(tx, now_ms, item, "acked" if request.ack else "leased")
+        if not request.ack:
+            tx.after_commit(partial(self._core.consumers.ring_in, request.visibility))
         return item
 
     def _give_back(self, item: InboxItem, lease: str) -> None:
@@ -105,23 +113,23 @@ class Mailbox:
         left = 0.0 if self._core.draining else max(0.0, deadline - self._core.clock.monotonic())
         return left if due_ms is None else min(left, max(_SHORTEST, self._core.steps.seconds_until(due_ms)))
 
-    async def ack(self, seq: int, lease: str | None) -> InboxItem:
+    async def ack(self, seq: int, request: InboxAckRequest) -> InboxItem:
         """Done; refused when another lease holds it."""
 
         def job(tx: Transaction) -> InboxItem:
-            return self._noted(tx, inbox.ack(tx, seq, lease), "acked")
+            return self._noted(tx, inbox.ack(tx, seq, request.lease), "acked")
 
         item = await self._core.store.write(job)
         failpoint("inbox.acked")
         return item
 
-    async def nack(self, seq: int, ask: InboxNackRequest) -> InboxItem:
+    async def nack(self, seq: int, request: InboxNackRequest) -> InboxItem:
         """Back to ready after a delay; dead after too many attempts."""
-        delay_ms = None if ask.delay is None else int(ask.delay * 1000)
+        delay_ms = None if request.delay is None else int(request.delay * 1000)
 
         def job(tx: Transaction) -> InboxItem:
             now_ms = self._core.steps.settle(tx)
-            item = inbox.nack(tx, seq, now_ms=now_ms, lease=ask.lease, delay_ms=delay_ms, error=ask.error)
+            item = inbox.nack(tx, seq, now_ms=now_ms, lease=request.lease, delay_ms=delay_ms, error=request.error)
             tx.after_commit(self._core.consumers.ring)
             return self._noted(tx, item, "dead" if item.state == "dead" else "returned")
 

@@ -1,30 +1,38 @@
 """Explaining stored and refused messages: what was recorded, and every check again by the rules as they are now."""
 
-from typing import TYPE_CHECKING
-
+from aghbus.daemon.state.context import Core
 from aghbus.protocol.api import trust as trust_api
 from aghbus.protocol.api.messages import Message
 from aghbus.protocol.envelope import OPENING_KINDS, parse
-from aghbus.protocol.errors import ProtocolError
+from aghbus.protocol.errors import NotFound, ProtocolError
 from aghbus.protocol.trust.explain import Explanation, explain
 from aghbus.store import trust_cases
 from aghbus.store.tables import works
 from aghbus.store.trust_cases import Refused
 
-if TYPE_CHECKING:
-    from aghbus.daemon.state.context import Core
-
 _BY_TRUST = frozenset({"verification_failed", "unsupported_profile"})
 
 
-async def why(core: "Core", message_id: str) -> list[trust_api.TrustCase]:
-    """Every case of this message id (or of this number in the quarantine), stored ones first, the latest first."""
-    reader = core.store.reader
-    stored = [_stored(core, message, raw) for message, raw in await trust_cases.stored(reader, message_id)]
-    return stored + [await _refused(core, one) for one in await trust_cases.refused(reader, message_id)]
+class TrustExplainer:
+    """Why one daemon accepted or refused messages."""
+
+    def __init__(self, core: Core) -> None:
+        self._core = core
+
+    async def explain(self, message_id: str) -> trust_api.TrustExplainResponse:
+        """Every case of this message id (or of this number in the quarantine), stored ones first, the latest first."""
+        core, reader = self._core, self._core.store.reader
+        cases = [_stored(core, message, raw) for message, raw in await trust_cases.stored(reader, message_id)]
+        cases += [await _refused(core, one) for one in await trust_cases.refused(reader, message_id)]
+        if not cases:
+            raise NotFound(
+                f"no message {message_id} is stored here or in quarantine",
+                hint="`aghctl messages list` and `aghctl quarantine` show the messages",
+            )
+        return trust_api.TrustExplainResponse(cases=cases)
 
 
-def _stored(core: "Core", message: Message, raw: bytes) -> trust_api.TrustCase:
+def _stored(core: Core, message: Message, raw: bytes) -> trust_api.TrustCase:
     opened = message.outcome == "opened" and message.direction == "in"
     ours = {message.sender} if message.direction == "out" else core.identities  # an id of ours may have retired since
     found = explain(raw, message.received_ms // 1000, core.trust.now, ours, opens_work=opened)
@@ -46,7 +54,7 @@ def _stored(core: "Core", message: Message, raw: bytes) -> trust_api.TrustCase:
     )
 
 
-async def _refused(core: "Core", one: Refused) -> trust_api.TrustCase:
+async def _refused(core: Core, one: Refused) -> trust_api.TrustCase:
     whole = len(one.raw) == one.size
     opens = whole and await _would_open(core, one)
     found = explain(one.raw, one.received_ms // 1000, core.trust.now, core.identities, opens_work=opens)
@@ -69,7 +77,7 @@ async def _refused(core: "Core", one: Refused) -> trust_api.TrustCase:
     )
 
 
-async def _would_open(core: "Core", one: Refused) -> bool:
+async def _would_open(core: Core, one: Refused) -> bool:
     """Whether it would have opened a work with us; a retry of it may have done so since."""
     try:
         envelope = parse(one.raw, one.received_ms // 1000)
@@ -87,7 +95,7 @@ def _note(one: Refused, found: Explanation, *, whole: bool) -> str:
     if found.decided_by is not None:
         return ""
     if one.reason in _BY_TRUST:
-        return "the rules have changed since: it would be listened to now, if it came again"
+        return "the rules have changed since: it would be accepted now, if it came again"
     return "trust did not decide: it was refused for what is recorded"
 
 

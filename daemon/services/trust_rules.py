@@ -1,8 +1,9 @@
-"""Changing whom we listen to while running, and listing it: the store's rules beside those of the configuration."""
+"""The trust rules of a running daemon: listing and changing them, the store's beside those of the configuration."""
 
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from aghbus.daemon.config.trust_settings import TrustSettings
+from aghbus.daemon.state.context import Core
 from aghbus.protocol.api import trust as trust_api
 from aghbus.protocol.errors import InvalidRequest, NotFound, Refused
 from aghbus.protocol.identifiers import is_handle, is_key_id
@@ -10,9 +11,6 @@ from aghbus.protocol.trust.policy import Policy, split_pin, split_sender
 from aghbus.store.audit import events as audit
 from aghbus.store.engine.transaction import Transaction
 from aghbus.store.engine.trust_rules import MAX_RULES, Rule, RuleKind
-
-if TYPE_CHECKING:
-    from aghbus.daemon.state.context import Core
 
 _ADDS: Final[dict[str, RuleKind]] = {"pin": "pin", "allow": "allow", "deny": "deny"}
 _TAKES: Final[dict[str, RuleKind]] = {"unpin": "pin", "disallow": "allow", "undeny": "deny"}
@@ -25,50 +23,57 @@ _SETTING: Final[dict[RuleKind, str]] = {
 }
 
 
-class TrustChanges:
-    """The rules of one daemon as the operator sees and changes them."""
+class TrustRuleService:
+    """The trust rules of one daemon as the operator sees and changes them."""
 
-    def __init__(self, core: "Core") -> None:
+    def __init__(self, core: Core) -> None:
         self._core = core
 
-    def rules(self) -> list[trust_api.TrustRule]:
+    async def list_rules(self) -> trust_api.TrustRulesResponse:
         """Every rule: the configuration's first, then those made while running, oldest first."""
+        core = self._core
         configured = [
-            _shown(rule, None, in_force=True, origin="configuration") for rule in _configured(self._core.settings.trust)
+            _shown(rule, None, in_force=True, origin="configuration") for rule in _configured(core.settings.trust)
         ]
-        return configured + [self._shown(rule) for rule in self._core.store.memory.trust]
+        return trust_api.TrustRulesResponse(
+            mode=core.trust.now.mode,
+            first_use="pin" if core.settings.trust.first_use == "pin" else "off",
+            peer_id=core.us,
+            key_id=None if core.signer is None else core.signer.key_id,
+            rules=configured + [self._shown(rule) for rule in core.store.memory.trust],
+        )
 
     async def change(
-        self, verb: trust_api.TrustVerb, ask: trust_api.TrustChangeRequest
+        self, verb: trust_api.TrustVerb, request: trust_api.TrustChangeRequest
     ) -> trust_api.TrustChangeResponse:
-        """Carry one change out. Raises InvalidRequest, NotFound, Refused, StoreUnavailable."""
-        wanted = self._wanted(verb, ask)
+        """Carry out one change; it holds for every later decision. Raises InvalidRequest, NotFound, Refused, StoreUnavailable."""
+        wanted = self._wanted(verb, request)
         carry_out = self._add if verb in _ADDS else self._take
         return await self._core.store.write(lambda tx: carry_out(tx, wanted))
 
-    # what is asked for
+    # the rule of a request
 
-    def _wanted(self, verb: trust_api.TrustVerb, ask: trust_api.TrustChangeRequest) -> Rule:
+    def _wanted(self, verb: trust_api.TrustVerb, request: trust_api.TrustChangeRequest) -> Rule:
         kind = _ADDS[verb] if verb in _ADDS else _TAKES[verb]
         now_ms = self._core.clock.millis()
-        if ask.channel is not None or ask.talk:
-            kind, subject, who = self._channel_rule(kind, ask)
+        if request.channel is not None or request.talk:
+            kind, subject, who = self._channel_rule(kind, request)
         elif kind == "pin":
-            subject, who = self._pin(verb, ask.who)
+            subject, who = self._pin(verb, request.who)
         else:
-            subject, who = "", self._key(ask.who)
+            subject, who = "", self._key(request.who)
         return Rule(kind, subject, who, "operator", now_ms)
 
-    def _channel_rule(self, kind: RuleKind, ask: trust_api.TrustChangeRequest) -> tuple[RuleKind, str, str]:
+    def _channel_rule(self, kind: RuleKind, request: trust_api.TrustChangeRequest) -> tuple[RuleKind, str, str]:
         if kind != "allow":
             raise InvalidRequest("channel: only allow and disallow are about one channel")
-        if ask.channel is None:
+        if request.channel is None:
             raise InvalidRequest("talk: needs the channel that it is about")
-        if (self._core.workspace, ask.channel) not in self._core.joined:
+        if (self._core.workspace, request.channel) not in self._core.joined:
             raise InvalidRequest("channel: is none of the channels joined here")
-        if split_sender(f"{ask.channel}={ask.who}") is None:
+        if split_sender(f"{request.channel}={request.who}") is None:
             raise InvalidRequest("who: must be a peer id, a handle, a key id, * or *@*")
-        return "may_talk" if ask.talk else "may_open_work", ask.channel, ask.who
+        return "may_talk" if request.talk else "may_open_work", request.channel, request.who
 
     def _pin(self, verb: str, who: str) -> tuple[str, str]:
         """Nickname and key id; the key id is empty where a nickname is taken off."""

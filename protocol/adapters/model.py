@@ -21,10 +21,12 @@ Direction = Literal["in", "out"]
 
 
 class Finding(msgspec.Struct, frozen=True):
-    """One violation. `path` is a JSON Pointer (RFC 6901) into the message, empty for the whole; `rule` is a stable code.
+    """One violation.
 
-    An error refuses the message; a warning is sent along with it. `message` may contain text of the message: escape it
-    before printing or logging it.
+    path: JSON Pointer (RFC 6901) into the message, empty for the whole.
+    rule: a stable code.
+    severity: an error refuses the message, a warning does not.
+    message: for people; it may quote the message, so escape it before printing or logging it.
     """
 
     path: str

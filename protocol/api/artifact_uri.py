@@ -9,12 +9,12 @@ from typing import Final
 URI_PREFIX: Final = "agh://artifacts/"  # the form of the seed's examples of artifact references
 
 PART_RULE: Final = "1 to 128 characters of A-Z, a-z, 0-9, '.', '_' and '-', the first a letter, a digit or '_'"
-_PART: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,127}")
+PART: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,127}")
 
 
 def is_part(text: str) -> bool:
     """Whether `text` can be the work id or the name of an artifact."""
-    return _PART.fullmatch(text) is not None
+    return PART.fullmatch(text) is not None
 
 
 def artifact_uri(work_id: str, name: str) -> str:

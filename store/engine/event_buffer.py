@@ -17,7 +17,7 @@ from aghbus.protocol.api.messages import Event, Message
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
-    from aghbus.store.tables.envelopes import EnvelopeFilter
+    from aghbus.protocol.api.queries import EnvelopeFilter
 
 TAIL_ROWS: Final = 2_048  # ours: half a receive queue; a consumer that lags further reads from the file
 TAIL_BYTES: Final = 4 * 1024 * 1024  # ours, of their raw envelopes: with the rest of the events about twice that
@@ -132,7 +132,7 @@ def _matcher(wanted: EnvelopeFilter) -> Callable[[Fresh], bool]:
         tests.append(lambda fresh: wanted.peer in (fresh.message.sender, fresh.message.to))
     if wanted.inbox:  # ours may be put into the inbox when it is given up
         tests.append(lambda fresh: fresh.message.direction == "out" or fresh.message.delivery is not None)
-    if wanted.told:  # ours tells our agent something when it is an end that we made
+    if wanted.for_agent:  # ours tells our agent something when it is an end that we made
         tests.append(lambda fresh: fresh.message.direction != "observed")
     if len(tests) == 1:
         return tests[0]

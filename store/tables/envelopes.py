@@ -11,6 +11,7 @@ import aiosqlite
 import msgspec
 
 from aghbus.protocol.api.messages import Message, MessagesResponse, OutboxState
+from aghbus.protocol.api.queries import EnvelopeFilter
 from aghbus.protocol.effects import Store
 from aghbus.protocol.envelope import Envelope
 from aghbus.protocol.lifecycle import State, event_of
@@ -36,30 +37,6 @@ LEFT JOIN inbox AS i ON i.seq = e.seq
 LEFT JOIN works AS w
     ON w.workspace_id = e.workspace_id AND w.channel = e.channel AND w.work_id = e.work_id AND e.seq >= w.opened_seq
 """
-
-
-class EnvelopeFilter(msgspec.Struct, frozen=True, kw_only=True):
-    """Which envelopes; empty means all. Values of one field are alternatives, fields combine.
-
-    `peer` sent it or was addressed. `direct_id` means the room of its current pair; with `peer` the room with that peer.
-    `inbox`: only what waits in the inbox (ready or leased). `told`: only what tells our agent something, that is what came,
-    and the ends of its work that our daemon made because nobody answered.
-    """
-
-    kinds: frozenset[str] = frozenset()
-    work_id: str | None = None
-    thread_id: str | None = None
-    direct_id: str | None = None
-    peer: str | None = None
-    channel: str | None = None
-    directions: frozenset[str] = frozenset()
-    inbox: bool = False
-    told: bool = False
-
-    @property
-    def needs_store(self) -> bool:
-        """Whether it asks for what an envelope does not say itself, and what may change after it came."""
-        return self.inbox or self.told or (self.direct_id is not None and self.peer is None)
 
 
 class Sent(NamedTuple):
@@ -331,6 +308,6 @@ def _where(wanted: EnvelopeFilter) -> tuple[str, Params]:
         add("e.channel = ?", wanted.channel)
     if wanted.inbox:
         add("e.seq IN (SELECT seq FROM inbox WHERE state IN ('ready', 'leased'))")
-    if wanted.told:
+    if wanted.for_agent:
         add("(e.direction = 'in' OR e.seq IN (SELECT seq FROM own_ends))")
     return " ".join(clauses), params

@@ -5,13 +5,13 @@ import msgspec
 
 from aghbus.protocol.api.inbox import InboxState
 from aghbus.protocol.api.messages import Event, Message, OutboxState
+from aghbus.protocol.api.queries import EnvelopeFilter
 from aghbus.protocol.api.works import Role, WorkChange
 from aghbus.protocol.effects import Store
 from aghbus.protocol.envelope import Envelope
 from aghbus.protocol.lifecycle import State, event_of
 from aghbus.store.engine.event_buffer import Fresh, Stretch
 from aghbus.store.tables.envelopes import (
-    EnvelopeFilter,
     Row,
     fetch,
     fetch_messages,

@@ -18,6 +18,7 @@ from aghbus.daemon.artifacts.store import Artifacts
 from aghbus.daemon.config.settings import ArtifactSettings
 from aghbus.daemon.nats.link import Link
 from aghbus.daemon.nats.options import NatsOptions
+from aghbus.protocol.api.queries import ArtifactsQuery
 from aghbus.protocol.errors import InvalidRequest, NotFound, Refused, RequestError, Unavailable
 from tests.support.natsutil import NatsServer, wait_until
 
@@ -96,7 +97,7 @@ async def test_other_tools_read_ours_and_we_read_theirs(server: NatsServer) -> N
         await bucket.put("work_1/theirs", content)
         described, read = await whole(ours, "work_1", "theirs")
         assert read == content and described.put_by is None
-        listed = await ours.list("work_1", 10)
+        listed = await ours.list_artifacts(ArtifactsQuery(work_id="work_1", limit=10))
         assert [row.name for row in listed.artifacts] == ["ours", "theirs"]
 
 
@@ -151,7 +152,7 @@ async def test_a_deleted_name_is_free_again(server: NatsServer) -> None:
         await (await js.object_store(BUCKET)).delete("w/n")
         with pytest.raises(NotFound):
             await ours.get("w", "n")
-        assert (await ours.list("w", 10)).artifacts == []
+        assert (await ours.list_artifacts(ArtifactsQuery(work_id="w", limit=10))).artifacts == []
         await ours.put("w", "n", pieces(b"two"))
         assert (await whole(ours, "w", "n"))[1] == b"two"
 
@@ -254,7 +255,9 @@ async def test_a_forged_description_is_not_believed(server: NatsServer, change: 
         await js.publish(meta, json.dumps({**description, **change}).encode())
         with pytest.raises(Unavailable, match="damaged"):
             await ours.get("w", "n")
-        assert (await ours.list(None, 10)).artifacts == [], "one forged description does not spoil the list"
+        assert (await ours.list_artifacts(ArtifactsQuery(limit=10))).artifacts == [], (
+            "one forged description does not spoil the list"
+        )
 
 
 async def test_bytes_that_are_no_description_are_not_believed(server: NatsServer) -> None:
@@ -275,14 +278,16 @@ async def test_objects_with_other_names_are_not_listed(server: NatsServer) -> No
         bucket = await js.object_store(BUCKET)
         for name in ("plain", "a/b/c", "../up", "work_1/..", "work_1/x y"):
             await bucket.put(name, b"other")
-        everything = await ours.list(None, 10)
+        everything = await ours.list_artifacts(ArtifactsQuery(limit=10))
         assert [row.uri for row in everything.artifacts] == [
             f"agh://artifacts/{key}" for key in ("work_1/a", "work_1/c", "work_2/b")
         ]
         assert not everything.more
-        assert [row.name for row in (await ours.list("work_1", 1)).artifacts] == ["a"]
-        assert (await ours.list("work_1", 1)).more
-        assert (await ours.list("work_3", 10)).artifacts == []
+        assert [
+            row.name for row in (await ours.list_artifacts(ArtifactsQuery(work_id="work_1", limit=1))).artifacts
+        ] == ["a"]
+        assert (await ours.list_artifacts(ArtifactsQuery(work_id="work_1", limit=1))).more
+        assert (await ours.list_artifacts(ArtifactsQuery(work_id="work_3", limit=10))).artifacts == []
 
 
 @pytest.mark.parametrize(
@@ -298,7 +303,7 @@ async def test_names_that_lead_elsewhere_are_refused(server: NatsServer, work_id
 
 async def test_without_a_bucket_there_is_nothing_and_it_is_no_error(server: NatsServer) -> None:
     async with store(server) as ours:
-        assert (await ours.list(None, 10)).artifacts == []
+        assert (await ours.list_artifacts(ArtifactsQuery(limit=10))).artifacts == []
         with pytest.raises(NotFound):
             await ours.get("w", "n")
 
@@ -323,7 +328,7 @@ async def test_a_broker_without_jetstream_is_a_clear_error() -> None:
         calls: list[Any] = [
             lambda: ours.put("w", "n", pieces(b"x")),
             lambda: ours.get("w", "n"),
-            lambda: ours.list(None, 10),
+            lambda: ours.list_artifacts(ArtifactsQuery(limit=10)),
         ]
         for call in calls:
             with pytest.raises(Unavailable) as caught:
@@ -352,7 +357,7 @@ async def test_a_broker_that_goes_away_is_a_clear_error(server: NatsServer) -> N
             async for _ in content:
                 pass
         with pytest.raises(Unavailable, match="cannot be reached"):
-            await ours.list(None, 10)
+            await ours.list_artifacts(ArtifactsQuery(limit=10))
         await server.start()
         assert await link.wait_up(20)
         assert len((await whole(ours, "w", "n"))[1]) == 1_000_000

@@ -24,6 +24,7 @@ from aghbus.daemon.state.context import Core
 from aghbus.daemon.state.presence import Roster
 from aghbus.protocol.api.artifacts import Artifact
 from aghbus.protocol.api.messages import Event
+from aghbus.protocol.api.queries import BridgeStreamQuery
 from aghbus.store.engine.database import Store
 from aghbus.store.tables import bridge_log
 from aghbus.store.tables import bridge_messages as bridge
@@ -98,7 +99,7 @@ async def arrived(core: Core, *said: dict[str, Any]) -> list[int]:
 async def test_the_stream_waits_at_a_message_that_cannot_be_fetched_and_has_it_whole_afterwards(store: Store) -> None:
     core, artifacts = core_of(store), Away()
     first, large, last = await arrived(core, {"text": "one"}, {"ext": REFERRING}, {"text": "three"})
-    stream = deliver(core, artifacts).stream(FORMAT_WITH_TIMEOUTS, 0)
+    stream = deliver(core, artifacts).stream(FORMAT_WITH_TIMEOUTS, BridgeStreamQuery(since=0))
     async with asyncio.timeout(WITHIN):
         before = await anext(stream)
         assert artifacts.asked.is_set()

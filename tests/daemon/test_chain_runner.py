@@ -24,6 +24,7 @@ from aghbus.daemon.state.presence import Roster
 from aghbus.protocol.api.artifact_uri import artifact_uri
 from aghbus.protocol.api.artifacts import Artifact
 from aghbus.protocol.api.chains import ChainRun, ChainStartRequest
+from aghbus.protocol.api.queries import ChainRunQuery
 from aghbus.store.engine.database import Store
 from aghbus.store.engine.transaction import Transaction
 from aghbus.store.errors import StoreUnavailable
@@ -80,33 +81,28 @@ class Chains(ChainService):
 
     def __init__(self, store: Store, limits: RunnerLimits) -> None:
         settings = Settings(name=US, peer_id=US, bridge=BridgeSettings(agents=(f"asker={US}", f"helper={BOB}")))
-        self.core = self._core = Core(settings, Clock(), store, Up(), Roster(30.0), 0)
+        self.core = Core(settings, Clock(), store, Up(), Roster(30.0), 0)
         publisher = Publisher(self.core, CoreCarrier(self.core.link, "acks"))
         self.sender = Failing(self.core, publisher, Deadlines(self.core, publisher))
         self.far = Far()
         bridge = Bridge(self.core, self.sender)
         messages = ChainMessages(self.core, bridge.formats.get, bridge.submitter.remember, self.far)
         self.runner = ChainRunner(self.core, self.sender, messages, limits)
-
-    @property
-    def _chains(self) -> ChainRunner:
-        return self.runner
+        super().__init__(self.core, self.runner)
 
     async def begin(self, document: Any) -> ChainRun:
-        return await self.chain_start(
-            ChainStartRequest(chain=document, input='"' * 400_000 if document is LARGE else None)
-        )
+        return await self.start(ChainStartRequest(chain=document, input='"' * 400_000 if document is LARGE else None))
 
     async def moved(self, run: ChainRun) -> ChainRun:
         """The run when it has changed."""
-        found = await self.chain_run(run.run_id, since=run.version, wait=WITHIN)
+        found = await self.get_run(run.run_id, ChainRunQuery(since=run.version, wait=WITHIN))
         assert found.version > run.version, "the run did not move"
         return found
 
     async def opened(self, run: ChainRun) -> None:
         """Wait until the work of the run's node has been handed over."""
         async with asyncio.timeout(WITHIN):
-            while (await self.chain_run(run.run_id, since=None, wait=0)).history[0].work_id is None:
+            while (await self.get_run(run.run_id, ChainRunQuery())).history[0].work_id is None:
                 await self.runner.bell.wait(1.0)
 
     @contextlib.asynccontextmanager

@@ -12,11 +12,12 @@ from aghbus.daemon.broker.embedded import BrokerError
 from aghbus.daemon.config.settings import Settings
 from aghbus.daemon.nats.link import Link
 from aghbus.daemon.nats.options import NatsOptions
-from aghbus.daemon.services.inbox import Mailbox
+from aghbus.daemon.services.inbox import InboxService
 from aghbus.daemon.state.context import Core
 from aghbus.daemon.state.inbox_waiters import Consumer, Consumers
 from aghbus.daemon.state.presence import Roster
-from aghbus.protocol.api.inbox import InboxItem, InboxNextRequest
+from aghbus.protocol.api.inbox import InboxItem, InboxNextRequest, InboxNextResponse
+from aghbus.protocol.api.queries import InboxQuery
 from aghbus.protocol.errors import NotFound
 from aghbus.store.engine.database import Store
 from aghbus.store.engine.transaction import Transaction
@@ -83,7 +84,7 @@ async def test_a_new_message_is_leased_without_asking_the_file(store: Store, ack
 
     await store.write(job)
     assert [sql.split()[0] for sql in statements if "inbox" in sql] == ["INSERT"]
-    item = await asked
+    item = (await asked).item
     assert item is not None
     assert item == await store.write(lambda tx: inbox.item(tx, item.seq))
     assert (item.state, item.attempts) == ("acked" if ack else "leased", 1)
@@ -217,12 +218,12 @@ def core_of(store: Store, clock: Clock | None = None) -> Core:
     )
 
 
-async def asking(core: Core, count: int, ask: InboxNextRequest) -> list[asyncio.Task[InboxItem | None]]:
+async def asking(core: Core, count: int, ask: InboxNextRequest) -> list[asyncio.Task[InboxNextResponse]]:
     """So many consumers that wait, in this order."""
     asks = []
     for _ in range(count):
         before = core.consumers.count
-        asks.append(asyncio.create_task(Mailbox(core).next(ask)))
+        asks.append(asyncio.create_task(InboxService(core).next(ask)))
         await wait_until(lambda: core.consumers.count > before, 10, "a consumer to wait")  # noqa: B023 - awaited at once
     return asks
 
@@ -238,7 +239,8 @@ async def test_what_is_leased_in_the_last_moment_of_a_wait_is_given(store: Store
         clock.elapsed = 6.0
 
     commits = store.stats.commits
-    item, _ = await asyncio.gather(Mailbox(core).next(InboxNextRequest(wait=5, ack=ack)), store.write(job))
+    leased, _ = await asyncio.gather(InboxService(core).next(InboxNextRequest(wait=5, ack=ack)), store.write(job))
+    item = leased.item
     assert store.stats.commits == commits + 1
     assert item is not None
     assert item.state == ("acked" if ack else "leased")
@@ -248,10 +250,10 @@ async def test_who_waits_beside_one_that_dies_gets_its_message_when_the_lease_ru
     core = core_of(store)
     first, second = await asking(core, 2, InboxNextRequest(wait=60, visibility=1))
     await store.write(lambda tx: arrives(tx, core.consumers))
-    dies = await first
+    dies = (await first).item
     assert dies is not None
     async with asyncio.timeout(15):
-        item = await second
+        item = (await second).item
     assert item is not None
     assert (item.seq, item.attempts) == (dies.seq, 2)
 
@@ -282,13 +284,13 @@ async def test_what_is_leased_to_one_that_goes_away_is_ready_again(store: Store,
         await store.write(arrive)
     else:
         await store.write(receiving(say()))
-        asked = asyncio.create_task(Mailbox(core).next(asks))
+        asked = asyncio.create_task(InboxService(core).next(asks))
         commits = store.stats.commits
         await asyncio.gather(asyncio.sleep(0), store.write(lambda _tx: asked.cancel()))
         assert store.stats.commits == commits + 1  # of one transaction
     assert isinstance((await asyncio.gather(asked, return_exceptions=True))[0], asyncio.CancelledError)
     async with asyncio.timeout(15):
-        item = await Mailbox(core).next(InboxNextRequest(wait=60))
+        item = (await InboxService(core).next(InboxNextRequest(wait=60))).item
     assert item is not None
     assert item.attempts == 1
     assert core.counters["inbox.given_back"] == 1
@@ -298,11 +300,11 @@ async def test_a_lease_that_has_run_out_is_shown_as_ready_though_nobody_asks(sto
     clock = Rushing()
     core = core_of(store, clock)
     await store.write(receiving(say()))
-    item = await Mailbox(core).next(InboxNextRequest(visibility=1))
+    item = (await InboxService(core).next(InboxNextRequest(visibility=1))).item
     assert item is not None
 
     async def ready() -> bool:
-        found = await Mailbox(core).list(frozenset({"ready"}), 10)
+        found = await InboxService(core).list_items(InboxQuery(states=frozenset({"ready"})))
         return [one.seq for one in found.items] == [item.seq] and found.counts == {"ready": 1, "leased": 0, "dead": 0}
 
     async with asyncio.timeout(15):
@@ -316,7 +318,7 @@ async def test_a_look_at_the_inbox_waits_for_no_store_that_cannot_write(
     core = core_of(store)
     await store.write(receiving(say()))
     jobs = store.stats.jobs
-    await Mailbox(core).list(frozenset(), 10)
+    await InboxService(core).list_items(InboxQuery())
     assert store.stats.jobs == jobs  # no lease has run out: nothing to write
     await store.write(lambda tx: inbox.lease_next(tx, NOW_MS, 1, "of a dead one"))
 
@@ -325,5 +327,5 @@ async def test_a_look_at_the_inbox_waits_for_no_store_that_cannot_write(
 
     monkeypatch.setattr(store, "write", stalls)
     async with asyncio.timeout(15):
-        found = await Mailbox(core).list(frozenset(), 10)
+        found = await InboxService(core).list_items(InboxQuery())
     assert [item.state for item in found.items] == ["leased"]

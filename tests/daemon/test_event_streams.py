@@ -11,16 +11,16 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import given, settings
 
-from aghbus.daemon.api.service import EventFilter
 from aghbus.daemon.base.notifier import Announcer
 from aghbus.daemon.services import event_stream as streams
 from aghbus.daemon.services.event_stream import follow
 from aghbus.protocol.api.messages import Event
+from aghbus.protocol.api.queries import EnvelopeFilter, EventsQuery
 from aghbus.store.engine import event_buffer as tails
 from aghbus.store.engine.database import Store
 from tests.support.makers import BOB, EVE, receiving, rows, say
 
-EVERYTHING = EventFilter()
+EVERYTHING = EnvelopeFilter()
 DEADLINE = 20.0
 
 Pages = AsyncGenerator[Sequence[Event], None]
@@ -63,7 +63,7 @@ async def statements(store: Store) -> AsyncIterator[list[str]]:
 
 async def test_who_has_caught_up_asks_no_database(store: Store) -> None:
     announcer = Announcer(0)
-    pages = follow(store, announcer, 0, EventFilter(peer=BOB))
+    pages = follow(store, announcer, 0, EnvelopeFilter(peer=BOB))
     await commit(store, announcer, 6, BOB, EVE)
     assert await take(pages, 3) == [1, 3, 5]
     async with statements(store) as asked:
@@ -77,7 +77,7 @@ async def test_who_has_caught_up_asks_no_database(store: Store) -> None:
 
 async def test_a_filter_that_needs_the_file_asks_only_when_something_may_match(store: Store) -> None:
     announcer = Announcer(0)
-    pages = follow(store, announcer, 0, EventFilter(peer=EVE, inbox=True))
+    pages = follow(store, announcer, 0, EventsQuery(peer=EVE, inbox=True))
     await commit(store, announcer, 2, EVE, BOB)
     assert await take(pages, 1) == [1]
     waiting = asyncio.ensure_future(take(pages, 1))
@@ -137,7 +137,7 @@ async def test_a_slow_reader_is_given_everything_and_holds_nothing_up(
     for last in range(28, 309, 20):
         await commit(store, announcer, 20)
         assert (await take(quick, 20))[-1] == last
-    kept = store.memory.tail.read(streams.envelope_filter(EVERYTHING), 308 - 32, 308, 1_000)
+    kept = store.memory.tail.read(EVERYTHING, 308 - 32, 308, 1_000)
     assert kept is not None
     assert len(kept.events) == 32
     async with statements(store) as asked:
@@ -154,7 +154,7 @@ async def test_a_slow_reader_is_given_everything_and_holds_nothing_up(
 class Follower:
     """A consumer that now and then goes away and resumes after the last event that it has."""
 
-    def __init__(self, store: Store, announcer: Announcer, wanted: EventFilter) -> None:
+    def __init__(self, store: Store, announcer: Announcer, wanted: EnvelopeFilter) -> None:
         self._store, self._announcer, self._wanted = store, announcer, wanted
         self._pages: Pages | None = None
         self.seen: list[int] = []
@@ -189,7 +189,7 @@ def test_nothing_is_missed_and_nothing_comes_twice(steps: list[tuple[str, int]])
     async def run() -> None:
         with tempfile.TemporaryDirectory() as folder:
             store, announcer = await Store.open(Path(folder) / "store.db", synchronous="normal"), Announcer(0)
-            followers = [Follower(store, announcer, wanted) for wanted in (EVERYTHING, EventFilter(peer=EVE))]
+            followers = [Follower(store, announcer, wanted) for wanted in (EVERYTHING, EnvelopeFilter(peer=EVE))]
             for what, number in [*steps, ("commit", 1)]:
                 if what == "commit":
                     await commit(store, announcer, number, BOB, EVE)

@@ -13,7 +13,7 @@ from aghbus.daemon.base.clock import Clock
 from aghbus.daemon.config.settings import Settings
 from aghbus.daemon.config.trust_settings import TrustSettings, policy_of
 from aghbus.daemon.nats.link import Link
-from aghbus.daemon.services.trust_rules import TrustChanges
+from aghbus.daemon.services.trust_rules import TrustRuleService
 from aghbus.daemon.state.context import Core
 from aghbus.daemon.state.presence import Roster
 from aghbus.daemon.state.trust_policy import denied_as, merged
@@ -113,7 +113,7 @@ class TestChanges:
         self, store: Store, tmp_path: Path
     ) -> None:
         core = core_of(store)
-        changes = TrustChanges(core)
+        changes = TrustRuleService(core)
         envelope = said_by("ops", FIRST)
         core.trust.now.judge(envelope, "verified", opens_work=False)
         await changes.change("deny", TrustChangeRequest(who=FIRST.key_id))
@@ -130,7 +130,7 @@ class TestChanges:
 
     async def test_a_failed_transaction_leaves_the_policy_as_it_was(self, store: Store) -> None:
         core = core_of(store)
-        changes = TrustChanges(core)
+        changes = TrustRuleService(core)
         await changes.change("pin", TrustChangeRequest(who=f"carol={SECOND.key_id}"))
         before = core.trust.now
 
@@ -150,15 +150,15 @@ class TestChanges:
         assert dict(core.trust.now.pins) == {"carol": SECOND.key_id}
 
     async def test_a_configured_pin_is_stronger_than_one_of_first_use(self, store: Store) -> None:
-        await TrustChanges(core_of(store)).change("pin", TrustChangeRequest(who=f"ops={FIRST.key_id}"))
+        await TrustRuleService(core_of(store)).change("pin", TrustChangeRequest(who=f"ops={FIRST.key_id}"))
         core = core_of(store, pins=(f"ops={SECOND.key_id}",))
-        shown = {(rule.who, rule.origin, rule.in_force) for rule in TrustChanges(core).rules()}
+        shown = {(rule.who, rule.origin, rule.in_force) for rule in (await TrustRuleService(core).list_rules()).rules}
         assert shown == {(SECOND.key_id, "configuration", True), (FIRST.key_id, "operator", False)}
         with pytest.raises(ProtocolError, match="pinned to another key"):
             core.trust.now.judge(said_by("ops", FIRST), "verified", opens_work=False)
 
     async def test_a_pin_is_not_replaced_without_a_word(self, store: Store) -> None:
-        changes = TrustChanges(core_of(store))
+        changes = TrustRuleService(core_of(store))
         await changes.change("pin", TrustChangeRequest(who=f"ops={FIRST.key_id}"))
         with pytest.raises(Refused) as refused:
             await changes.change("pin", TrustChangeRequest(who=f"ops={SECOND.key_id}"))
@@ -186,7 +186,7 @@ class TestFirstUse:
             judged.judge(said_by("ops", FIRST), "verified", opens_work=False)
 
         await store.write(batch)
-        (rule,) = TrustChanges(core).rules()
+        (rule,) = (await TrustRuleService(core).list_rules()).rules
         assert (rule.subject, rule.who, rule.origin, rule.in_force) == ("ops", FIRST.key_id, "first_use", True)
 
     async def test_who_was_refused_or_signs_nothing_pins_nothing(self, store: Store) -> None:
@@ -213,7 +213,7 @@ class TestFirstUse:
             await self.heard(core, said_by(name, FIRST))
         assert set(core.trust.now.pins) == {"a", "b"}
         assert any("first use" in one for one in core.counters.problems(core.clock.monotonic()))
-        await TrustChanges(core).change("unpin", TrustChangeRequest(who="a"))
+        await TrustRuleService(core).change("unpin", TrustChangeRequest(who="a"))
         await self.heard(core, said_by("c", FIRST))
         assert set(core.trust.now.pins) == {"b", "c"}
 

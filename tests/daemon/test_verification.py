@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from aghbus.daemon.nats.link import InboundMessage
-from aghbus.daemon.services.trust_rules import TrustChanges
+from aghbus.daemon.services.trust_rules import TrustRuleService
 from aghbus.daemon.state.signature_pool import FEW, Verification
 from aghbus.protocol.api.trust import TrustChangeRequest
 from aghbus.protocol.envelope import Envelope, parse
@@ -128,7 +128,7 @@ async def test_a_peer_denied_while_its_messages_wait_is_denied(tmp_path: Path) -
         waiting = [arrived.envelope for arrived in b.intake._queue if arrived.envelope is not None]
         verification.begin(b.core.flood.checkable(waiting))
         await verification.ready(waiting)
-        await TrustChanges(b.core).change("deny", TrustChangeRequest(who=FRIEND.key_id))
+        await TrustRuleService(b.core).change("deny", TrustChangeRequest(who=FRIEND.key_id))
         await work_off(b)
         assert await texts(b) == []
         assert b.core.counters["refused.verification_failed"] == MANY

@@ -14,11 +14,11 @@ from pathlib import Path
 import pytest
 
 from aghbus.daemon.check_store import Finding, accept_loss, check_store
+from aghbus.protocol.api.queries import EnvelopeFilter, EventsQuery
 from aghbus.store.engine import meta
 from aghbus.store.engine.commit_marker import Mark, mark_path, read_mark
 from aghbus.store.engine.database import Store
 from aghbus.store.errors import StoreDamaged, StoreError, StoreUnavailable
-from aghbus.store.tables.envelopes import EnvelopeFilter
 from aghbus.store.tables.events import gap_after
 from tests.support.makers import receive, rows, say
 
@@ -245,7 +245,7 @@ async def test_the_sequence_goes_on_after_a_loss_and_streams_hear_of_the_gap(kil
         assert left < SENT
         applied = await receive(store, say(id=f"msg_own_{next(_numbers)}"))
         assert applied.seq == SENT + 1  # not one that a stream has shown before
-        assert await gap_after(store.reader, EnvelopeFilter(inbox=True), left) == SENT
+        assert await gap_after(store.reader, EventsQuery(inbox=True), left) == SENT
         assert await gap_after(store.reader, EnvelopeFilter(), SENT) is None
     finally:
         await store.close()

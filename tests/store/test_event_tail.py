@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given, settings
 
 from aghbus.protocol.api.messages import Event
+from aghbus.protocol.api.queries import EnvelopeFilter, EventsQuery
 from aghbus.protocol.envelope import Envelope
 from aghbus.protocol.errors import NotFound
 from aghbus.store.engine import event_buffer as tails
@@ -19,7 +20,6 @@ from aghbus.store.engine.database import Store
 from aghbus.store.engine.event_buffer import Tail
 from aghbus.store.engine.transaction import Transaction
 from aghbus.store.errors import StoreUnavailable
-from aghbus.store.tables.envelopes import EnvelopeFilter
 from aghbus.store.tables.events import events
 from tests.support.makers import BOB, CHANNEL, EVE, US, receipt, receive, receiving, say, sending, trace
 
@@ -64,17 +64,24 @@ def undone(job: Job) -> Job:
 
 
 TRANSACTIONS = st.lists(st.lists(jobs(), min_size=1, max_size=4), max_size=6)
-FILTERS = st.builds(
-    EnvelopeFilter,
-    kinds=st.frozensets(st.sampled_from(["say", "trace", "receipt"]), max_size=2),
-    work_id=WORKS,
-    thread_id=st.none() | THREADS,
-    direct_id=st.sampled_from([None, None, None, OPAQUE]),
-    peer=st.sampled_from([None, BOB, EVE, US]),
-    channel=st.sampled_from([None, CHANNEL, "elsewhere"]),
-    directions=st.frozensets(st.sampled_from(["in", "out", "observed"]), max_size=2),
-    inbox=st.sampled_from([False, False, True]),
-    told=st.sampled_from([False, False, True]),
+
+
+class AgentEvents(EventsQuery, frozen=True):
+    for_agent = True
+
+
+FILTERS = st.sampled_from([EventsQuery, EventsQuery, AgentEvents]).flatmap(
+    lambda form: st.builds(
+        form,
+        kinds=st.frozensets(st.sampled_from(["say", "trace", "receipt"]), max_size=2),
+        work_id=WORKS,
+        thread_id=st.none() | THREADS,
+        direct_id=st.sampled_from([None, None, None, OPAQUE]),
+        peer=st.sampled_from([None, BOB, EVE, US]),
+        channel=st.sampled_from([None, CHANNEL, "elsewhere"]),
+        directions=st.frozensets(st.sampled_from(["in", "out", "observed"]), max_size=2),
+        inbox=st.sampled_from([False, False, True]),
+    )
 )
 
 

@@ -2,10 +2,10 @@
 
 import pytest
 
+from aghbus.protocol.api.queries import EnvelopeFilter, EventsQuery
 from aghbus.protocol.rooms import Binding
 from aghbus.store.engine.database import Store
 from aghbus.store.tables import envelopes, events, rooms, works
-from aghbus.store.tables.envelopes import EnvelopeFilter
 from tests.support.makers import (
     BOB,
     CHANNEL,
@@ -49,7 +49,7 @@ FILTERS = [
     EnvelopeFilter(work_id="work_6"),
     EnvelopeFilter(channel=CHANNEL, directions=frozenset(["in"])),
     EnvelopeFilter(directions=frozenset(["out"])),
-    EnvelopeFilter(inbox=True, peer=BOB),
+    EventsQuery(inbox=True, peer=BOB),
 ]
 
 

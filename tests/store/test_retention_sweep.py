@@ -2,10 +2,10 @@
 
 import asyncio
 
+from aghbus.protocol.api.queries import EnvelopeFilter, EventsQuery
 from aghbus.store.engine.database import Store
 from aghbus.store.retention import STEP_ROWS, Policy, sweep
 from aghbus.store.tables import envelopes, events, inbox, outbox, retry, rooms, works
-from aghbus.store.tables.envelopes import EnvelopeFilter
 from tests.support.makers import BOB, EVE, NOW, NOW_MS, US, receive, receiving, rows, say, sending, trace
 
 DAY = 86_400  # seconds
@@ -169,7 +169,7 @@ async def test_a_stream_is_told_of_the_gap_that_concerns_it(store: Store) -> Non
     assert await events.gap_after(store.reader, everything, seqs[-1]) is None
     assert await events.gap_after(store.reader, EnvelopeFilter(work_id="work_open"), 0) is None
     assert await events.gap_after(store.reader, EnvelopeFilter(work_id="work_gone"), 0) == seqs[-1]
-    assert await events.gap_after(store.reader, EnvelopeFilter(inbox=True), 0) is None
+    assert await events.gap_after(store.reader, EventsQuery(inbox=True), 0) is None
     messages = await envelopes.messages(store.reader, everything)
     assert messages.pruned_through == seqs[-1]
 

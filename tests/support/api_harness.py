@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from aghbus.daemon.api.server import ApiServer
-from tests.support.api_simulator import SimulatedNode
+from tests.support.api_simulator import SimulatedDaemon
 
 DEADLINE = 20.0  # seconds; what a test waits for takes milliseconds
 BODY_LIMIT = 100_000  # bytes, small so that tests are quick
@@ -64,7 +64,7 @@ async def until(condition: Callable[[], bool]) -> None:
 class Api:
     """The server under test, its node, and requests to it."""
 
-    def __init__(self, server: ApiServer, node: SimulatedNode, path: Path) -> None:
+    def __init__(self, server: ApiServer, node: SimulatedDaemon, path: Path) -> None:
         self.server = server
         self.node = node
         self.path = path
@@ -101,9 +101,9 @@ class Api:
 
 @asynccontextmanager
 async def serving(path: Path, *, head_seconds: float = 10.0, body_seconds: float = 10.0) -> AsyncIterator[Api]:
-    node = SimulatedNode()
+    node = SimulatedDaemon()
     server = ApiServer(
-        node,
+        node.operations(),
         socket_path=path,
         max_body=BODY_LIMIT,
         head_seconds=head_seconds,

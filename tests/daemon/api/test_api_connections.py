@@ -11,7 +11,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from aghbus.daemon.api.http.connection import MAX_AHEAD, MAX_AHEAD_BYTES, MAX_CONNECTIONS, MAX_HEAD_BYTES, ApiConnection
+from aghbus.protocol.api.status import StatusResponse
 from tests.support.api_harness import BODY_LIMIT, DEADLINE, Api, serving, until
+from tests.support.api_simulator import example
 
 CURL = shutil.which("curl")
 
@@ -76,7 +78,7 @@ async def test_a_client_that_asked_for_more_and_hung_up_is_noticed(
     writer.close()
     await until(lambda: api.node.wait_ended.is_set() or api.node.open_streams == 0)
     await until(lambda: not api.server._tasks())
-    assert [name for name, _ in api.node.calls] in (["inbox_next"], ["events"]), "nothing is begun for nobody"
+    assert api.node.names() in (["POST /v1/inbox/next"], ["GET /v1/events"]), "nothing is begun for nobody"
 
 
 async def test_a_client_that_asks_on_and_on_is_read_no_further_than_the_bound(api: Api) -> None:
@@ -297,14 +299,13 @@ async def test_too_many_connections_are_turned_away(api: Api) -> None:
 async def test_stop_finishes_what_is_in_flight(api: Api) -> None:
     gate = asyncio.Event()
     entered = asyncio.Event()
-    status = api.node.status
 
     async def slow_status() -> object:
         entered.set()
         await gate.wait()
-        return await status()
+        return example(StatusResponse)
 
-    api.node.status = slow_status  # type: ignore[method-assign, assignment]
+    api.node.respond["GET /v1/status"] = slow_status
     request = asyncio.create_task(api.get("/v1/status"))
     await asyncio.wait_for(entered.wait(), DEADLINE)
     stopping = asyncio.create_task(api.server.stop(DEADLINE))
@@ -328,7 +329,7 @@ async def test_stop_cuts_off_at_the_deadline(api: Api, caplog: pytest.LogCapture
         finally:
             ended.set()
 
-    api.node.status = stuck  # type: ignore[method-assign, assignment]
+    api.node.respond["GET /v1/status"] = stuck
     _, writer = await api.raw(b"GET /v1/status HTTP/1.1\r\nHost: x\r\n\r\n")
     await asyncio.wait_for(entered.wait(), DEADLINE)
     await asyncio.wait_for(api.server.stop(0.1), DEADLINE)

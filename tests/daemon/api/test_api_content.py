@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from aghbus.protocol.api.artifacts import Artifact
+from aghbus.protocol.api.queries import ArtifactsQuery
 from aghbus.protocol.errors import Refused, Unavailable
 from tests.support.api_harness import Api, until
 
@@ -26,7 +27,7 @@ async def test_content_comes_back_with_its_description(api: Api) -> None:
     assert got.headers["x-content-type-options"] == "nosniff"
     listed = await api.get("/v1/artifacts?work=work_1&limit=5")
     assert [row["uri"] for row in listed.json["artifacts"]] == ["agh://artifacts/work_1/report.bin"]
-    assert ("artifacts", ("work_1", 5)) in api.node.calls
+    assert ("GET /v1/artifacts", (ArtifactsQuery(work_id="work_1", limit=5),)) in api.node.calls
 
 
 async def test_empty_content_is_content(api: Api) -> None:
@@ -101,7 +102,6 @@ async def test_content_arrives_while_it_is_still_being_sent(api: Api) -> None:
     """The service gets the first piece before the client has sent the last."""
     seen: list[bytes] = []
     arrived = asyncio.Event()
-    original = api.node.artifact_put
 
     async def watched(content: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
         async for piece in content:
@@ -110,9 +110,9 @@ async def test_content_arrives_while_it_is_still_being_sent(api: Api) -> None:
             yield piece
 
     async def watching(work_id: str, name: str, content: AsyncIterator[bytes]) -> Artifact:
-        return await original(work_id, name, watched(content))
+        return await api.node.put_artifact(work_id, name, watched(content))
 
-    api.node.artifact_put = watching  # type: ignore[method-assign]
+    api.node.respond["PUT /v1/artifacts/{work_id}/{name}"] = watching
     reader, writer = await api.raw(b"PUT /v1/artifacts/w/n HTTP/1.1\r\nhost: d\r\ncontent-length: 6\r\n\r\nabc")
     await asyncio.wait_for(arrived.wait(), 10)
     assert b"".join(seen) == b"abc"

@@ -4,17 +4,21 @@ import importlib
 import json
 import pkgutil
 import re
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, get_type_hints
 
 import msgspec
 import pytest
 
-from aghbus.daemon.api.routes import ROUTES, Router
+from aghbus.daemon.api.documents import openapi_text, with_table
+from aghbus.daemon.api.router import Router
+from aghbus.daemon.api.routes import ROUTES
 from aghbus.protocol import api as types
-from aghbus.protocol.api.base import RequestModel, ResponseModel
+from aghbus.protocol.api.base import EmptyRequest, RequestModel, ResponseModel
+from aghbus.protocol.api.queries import NoParameters
 from tests.support.api_harness import Api
+from tests.support.api_simulator import SimulatedDaemon
 
 DOCS = Path(__file__).parents[3] / "docs" / "api.md"
 
@@ -100,7 +104,7 @@ async def test_answers_have_the_fields_of_their_schemas(api: Api, document: Any)
 async def test_every_route_answers(api: Api) -> None:
     """No route of the table is dead: each is reached by its own path, without a 404 or 405 of the router."""
     for route in ROUTES:
-        if route.stream is not None or route.download is not None:  # no JSON to be had from them
+        if route.transfer in ("events", "download"):  # no JSON to be had from them
             continue
         target = route.path.replace("{id}", "test.run").replace("{seq}", "1").replace("{verb}", "accept")
         reply = await api.request(route.method, target)
@@ -109,15 +113,17 @@ async def test_every_route_answers(api: Api) -> None:
 
 
 def test_words_go_before_parameters() -> None:
-    route, values = Router().find("POST", "/v1/inbox/next")
+    route, values = Router(ROUTES).find("POST", "/v1/inbox/next")
     assert (route.path, values) == ("/v1/inbox/next", [])
-    route, values = Router().find("POST", "/v1/works/a%2Fb/fail")
+    route, values = Router(ROUTES).find("POST", "/v1/works/a%2Fb/fail")
     assert (route.path, values) == ("/v1/works/{id}/{verb}", ["a%2Fb", "fail"])
 
 
 def test_every_ask_and_answer_of_the_control_types_is_reachable() -> None:
     """A type of protocol/api that no route takes or gives is forgotten, or has lost its route."""
-    _, components = msgspec.json.schema_components([t for r in ROUTES for t in (r.answer, r.ask) if t is not None])
+    _, components = msgspec.json.schema_components(
+        [t for r in ROUTES for t in (r.response, r.request) if t is not None]
+    )
     modules = [
         importlib.import_module(name) for _, name, _ in pkgutil.iter_modules(types.__path__, types.__name__ + ".")
     ]
@@ -131,11 +137,45 @@ def test_every_ask_and_answer_of_the_control_types_is_reachable() -> None:
     assert ours - set(components) <= {"RequestModel", "ResponseModel"} | errors
 
 
-def test_documentation_has_the_table_of_routes() -> None:
-    rows = re.findall(r"^\| `(GET|POST|PUT)` \| `([^`]+)` \| ([^|]+) \|", DOCS.read_text(), re.MULTILINE)
-    assert [(method, path, summary.strip()) for method, path, summary in rows] == [
-        (route.method, route.path, route.summary) for route in ROUTES
-    ]
+def test_the_documents_are_those_of_the_table() -> None:
+    """`make api-docs` writes them."""
+    text = DOCS.read_text()
+    assert with_table(text) == text
+    assert (DOCS.parent / "openapi.json").read_text() == openapi_text()
+
+
+def test_each_route_names_the_types_of_its_operation() -> None:
+    for route in ROUTES:
+        if route.operation is None:
+            continue
+        given = get_type_hints(route.operation)
+        returned = given.pop("return")
+        in_path = len(msgspec.structs.fields(route.parameters))
+        expected: list[Any] = [route.query] if route.query is not NoParameters else []
+        expected += [route.request] if route.request not in (None, EmptyRequest) else []
+        expected += [AsyncIterator[bytes]] if route.transfer == "upload" else []
+        assert list(given.values())[in_path:] == expected, route.path
+        if route.transfer in ("json", "upload"):
+            assert returned is route.response, route.path
+
+
+async def test_the_simulated_daemon_has_every_operation() -> None:
+    assert set(SimulatedDaemon().operations()) == {route for route in ROUTES if route.operation is not None}
+
+
+async def test_every_property_and_parameter_is_described(document: Any) -> None:
+    for name, schema in document["components"]["schemas"].items():
+        assert schema["description"], name
+        for field, rule in schema["properties"].items():
+            assert rule["description"], f"{name}.{field}"
+    for _, path, operation in operations(document):
+        assert all(parameter["description"] for parameter in operation["parameters"]), path
+
+
+async def test_arrays_say_what_they_hold(document: Any) -> None:
+    arrays = [found for found in walk(document) if found.get("type") == "array"]
+    assert len(arrays) > 20
+    assert all("items" in found for found in arrays)
 
 
 async def test_documented_errors_are_those_of_the_server(document: Any) -> None:

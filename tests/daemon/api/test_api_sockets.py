@@ -13,7 +13,7 @@ import pytest
 from aghbus.daemon.api.http.listeners import ListenError, listen_unix
 from aghbus.daemon.api.server import ApiServer
 from tests.support.api_harness import DEADLINE, Api, Reply, exchange
-from tests.support.api_simulator import SimulatedNode
+from tests.support.api_simulator import SimulatedDaemon
 
 TOKEN = "correct-horse-battery"
 
@@ -33,7 +33,7 @@ def exists(path: Path) -> bool:
 async def test_socket_and_folder_are_ours_alone_under_any_umask(socket_path: Path) -> None:
     before = os.umask(0)
     try:
-        server = ApiServer(SimulatedNode(), socket_path=socket_path)
+        server = ApiServer(SimulatedDaemon().operations(), socket_path=socket_path)
         await server.start()
         assert os.umask(0) == 0  # start left the mask as it was
         assert is_socket(socket_path)
@@ -73,15 +73,15 @@ async def test_stale_socket_is_replaced(socket_path: Path) -> None:
         dead.bind(str(socket_path))
         dead.listen()
     assert exists(socket_path)
-    server = ApiServer(SimulatedNode(), socket_path=socket_path)
+    server = ApiServer(SimulatedDaemon().operations(), socket_path=socket_path)
     await server.start()
-    reply = await Api(server, SimulatedNode(), socket_path).get("/healthz")
+    reply = await Api(server, SimulatedDaemon(), socket_path).get("/healthz")
     assert reply.status == 200
     await server.stop(1.0)
 
 
 async def test_live_socket_is_refused_and_left_alone(api: Api) -> None:
-    second = ApiServer(SimulatedNode(), socket_path=api.path)
+    second = ApiServer(SimulatedDaemon().operations(), socket_path=api.path)
     with pytest.raises(ListenError, match="another daemon listens") as caught:
         await second.start()
     assert str(api.path) in caught.value.message
@@ -139,7 +139,7 @@ async def test_folder_of_others_is_refused_when_it_must_be_private(socket_path: 
 
 async def test_stop_leaves_a_successors_socket(api: Api) -> None:
     api.path.unlink()
-    successor = ApiServer(SimulatedNode(), socket_path=api.path)
+    successor = ApiServer(SimulatedDaemon().operations(), socket_path=api.path)
     await successor.start()
     await api.server.stop(1.0)
     assert exists(api.path)
@@ -190,7 +190,7 @@ async def tcp(server: ApiServer, headers: dict[str, str], target: str = "/v1/sta
 
 
 async def test_tcp_needs_the_token(socket_path: Path) -> None:
-    server = ApiServer(SimulatedNode(), socket_path=socket_path, tcp=("127.0.0.1", 0), token=TOKEN)
+    server = ApiServer(SimulatedDaemon().operations(), socket_path=socket_path, tcp=("127.0.0.1", 0), token=TOKEN)
     await server.start()
     assert server.tcp_address is not None
     assert server.tcp_address[1] != 0
@@ -213,7 +213,7 @@ async def test_tcp_needs_the_token(socket_path: Path) -> None:
 
 
 async def test_tcp_refuses_other_names_and_web_pages(socket_path: Path) -> None:
-    server = ApiServer(SimulatedNode(), socket_path=socket_path, tcp=("127.0.0.1", 0), token=TOKEN)
+    server = ApiServer(SimulatedDaemon().operations(), socket_path=socket_path, tcp=("127.0.0.1", 0), token=TOKEN)
     await server.start()
     assert server.tcp_address is not None
     port = server.tcp_address[1]
@@ -230,7 +230,7 @@ async def test_tcp_refuses_other_names_and_web_pages(socket_path: Path) -> None:
 
 
 async def test_tcp_with_two_host_headers_is_refused(socket_path: Path) -> None:
-    server = ApiServer(SimulatedNode(), socket_path=socket_path, tcp=("127.0.0.1", 0), token=TOKEN)
+    server = ApiServer(SimulatedDaemon().operations(), socket_path=socket_path, tcp=("127.0.0.1", 0), token=TOKEN)
     await server.start()
     assert server.tcp_address is not None
     host, port = server.tcp_address
@@ -245,7 +245,7 @@ async def test_tcp_with_two_host_headers_is_refused(socket_path: Path) -> None:
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.0.2.1", "example.com", "", "127.0.0.1.example.com"])
 async def test_only_loopback_is_bound(socket_path: Path, host: str) -> None:
-    server = ApiServer(SimulatedNode(), socket_path=socket_path, tcp=(host, 0), token=TOKEN)
+    server = ApiServer(SimulatedDaemon().operations(), socket_path=socket_path, tcp=(host, 0), token=TOKEN)
     with pytest.raises(ListenError, match="is not a loopback address"):
         await server.start()
     assert not exists(socket_path)
@@ -253,7 +253,7 @@ async def test_only_loopback_is_bound(socket_path: Path, host: str) -> None:
 
 @pytest.mark.parametrize("token", [None, "", "short", "has a newline\nin it, long enough", "ümlaut-but-long-enough"])
 async def test_tcp_without_a_good_token_is_refused(socket_path: Path, token: str | None) -> None:
-    server = ApiServer(SimulatedNode(), socket_path=socket_path, tcp=("127.0.0.1", 0), token=token)
+    server = ApiServer(SimulatedDaemon().operations(), socket_path=socket_path, tcp=("127.0.0.1", 0), token=token)
     with pytest.raises(ListenError, match="needs a token"):
         await server.start()
     assert not exists(socket_path)
@@ -263,7 +263,9 @@ async def test_a_taken_port_leaves_nothing_behind(socket_path: Path) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
-        server = ApiServer(SimulatedNode(), socket_path=socket_path, tcp=taken.getsockname(), token=TOKEN)
+        server = ApiServer(
+            SimulatedDaemon().operations(), socket_path=socket_path, tcp=taken.getsockname(), token=TOKEN
+        )
         with pytest.raises(ListenError, match="cannot listen on"):
             await server.start()
     assert not exists(socket_path)

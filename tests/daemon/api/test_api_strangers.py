@@ -20,7 +20,7 @@ from aghbus.daemon.api.http.listeners import ListenError
 from aghbus.daemon.api.http.token_file import MAX_TOKEN_BYTES, read_token
 from aghbus.daemon.api.server import ApiServer
 from tests.support.api_harness import DEADLINE, Api, until
-from tests.support.api_simulator import SimulatedNode
+from tests.support.api_simulator import SimulatedDaemon
 
 NOBODY = 65_534
 TOKEN = "correct-horse-battery"
@@ -59,8 +59,8 @@ async def test_another_user_is_turned_away_even_from_an_open_socket(
     open_folder: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.WARNING, "aghbus.daemon.api")
-    path, node = open_folder / "d.sock", SimulatedNode()
-    server = ApiServer(node, socket_path=path)
+    path, node = open_folder / "d.sock", SimulatedDaemon()
+    server = ApiServer(node.operations(), socket_path=path)
     await server.start()
     path.chmod(0o666)  # what a careless operator might do
     try:
@@ -103,8 +103,8 @@ def test_only_we_and_root_are_let_in() -> None:
 
 
 async def test_strangers_on_tcp_take_no_place_on_the_socket(socket_path: Path) -> None:
-    node = SimulatedNode()
-    server = ApiServer(node, socket_path=socket_path, tcp=("127.0.0.1", 0), token=TOKEN)
+    node = SimulatedDaemon()
+    server = ApiServer(node.operations(), socket_path=socket_path, tcp=("127.0.0.1", 0), token=TOKEN)
     await server.start()
     assert server.tcp_address is not None
     silent = [await asyncio.open_connection(*server.tcp_address) for _ in range(MAX_CONNECTIONS + 10)]

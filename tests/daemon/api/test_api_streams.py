@@ -132,15 +132,15 @@ async def test_resume_by_since_and_by_last_event_id(api: Api) -> None:
     assert item is not None
     assert item["id"] == "6"
     client.close()
-    assert [given[0] for _, given in api.node.calls] == [2, 4, None]
+    assert [query.since for _, (query,) in api.node.calls] == [2, 4, None]
 
 
 async def test_filters_reach_the_node(api: Api) -> None:
     query = "?since=0&kind=trace&kind=receipt&work=w&thread=t&direct=d&peer=p&channel=c&direction=observed&inbox=1"
     client = await SseClient.open(api, query)
     await until(lambda: bool(api.node.calls))
-    since, wanted = api.node.calls[0][1]
-    assert since == 0
+    (wanted,) = api.node.calls[0][1]
+    assert wanted.since == 0
     assert wanted.kinds == {"trace", "receipt"}
     assert wanted.directions == {"observed"}
     assert wanted.inbox is True
@@ -187,7 +187,7 @@ async def test_slow_reader_holds_up_only_itself(api: Api) -> None:
             taken = seq
             yield [envelope(seq, "x" * 1_000_000)]
 
-    api.node.events = lambda since, wanted: watched()  # type: ignore[method-assign]
+    api.node.respond["GET /v1/events"] = lambda query: watched()
     client = await SseClient.open(api, "?since=0")
     await until(lambda: taken > 0)
     for _ in range(50):  # another client is served all the while
@@ -229,7 +229,7 @@ async def test_end_of_events_ends_the_stream(api: Api) -> None:
         for seq in (1, 2, 3):
             yield [envelope(seq)]
 
-    api.node.events = lambda since, wanted: three()  # type: ignore[method-assign]
+    api.node.respond["GET /v1/events"] = lambda query: three()
     client = await SseClient.open(api)
     assert [(await client.event() or {}).get("id") for _ in range(4)] == ["1", "2", "3", None]
 

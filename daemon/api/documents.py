@@ -1,0 +1,59 @@
+"""`python -m aghbus.daemon.api.documents DOCS`: writes DOCS/openapi.json and the table of routes in DOCS/api.md."""
+
+import json
+import re
+import sys
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from aghbus.daemon.api.openapi import document
+from aghbus.daemon.api.route import Route
+from aghbus.daemon.api.routes import ROUTES
+
+_TABLE: Final = re.compile(r"\| method \| path .*?\n\n", re.DOTALL)
+
+
+def openapi_text() -> str:
+    """docs/openapi.json: the OpenAPI document, indented."""
+    return json.dumps(json.loads(document()), indent=2, ensure_ascii=False) + "\n"
+
+
+def with_table(text: str) -> str:
+    """`text` of docs/api.md with the table of routes as it is now."""
+    head = ["| method | path | what | query or body | response |", "|---|---|---|---|---|"]
+    table = "\n".join(head + [_row(route) for route in ROUTES])
+    return _TABLE.sub(lambda _: f"{table}\n\n", text, count=1)
+
+
+def _row(route: Route) -> str:
+    return f"| `{route.method}` | `{route.path}` | {route.summary} | {_given(route)} | {_response(route)} |"
+
+
+def _given(route: Route) -> str:
+    if route.transfer == "upload":
+        return "the content"
+    if route.request is not None:
+        return f"`{route.request.__name__}`" if route.request.__struct_fields__ else ""
+    return ", ".join(f"`{field.encode_name}`" for field in msgspec.structs.fields(route.query))
+
+
+def _response(route: Route) -> str:
+    if route.transfer == "download":
+        return "the content"
+    if route.response is None:
+        return "OpenAPI 3.1"
+    status = f" ({route.status})" if route.status != 200 else ""
+    return ("events of " if route.transfer == "events" else "") + f"`{route.response.__name__}`{status}"
+
+
+def main(folder: Path) -> None:
+    """Write both documents."""
+    (folder / "openapi.json").write_text(openapi_text())
+    page = folder / "api.md"
+    page.write_text(with_table(page.read_text()))
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

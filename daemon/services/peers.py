@@ -1,0 +1,86 @@
+"""Peers known to presence, and the daemon's own capabilities."""
+
+from aghbus.daemon.state.context import Core
+from aghbus.daemon.state.presence import card_object
+from aghbus.protocol.api.peers import CapabilitiesResponse, CapabilityRecord, Peer, PeersResponse
+from aghbus.protocol.api.queries import PeersQuery
+from aghbus.protocol.errors import NotFound
+
+
+class PeerService:
+    """The peers of one daemon, itself included."""
+
+    def __init__(self, core: Core) -> None:
+        self._core = core
+
+    async def list_peers(self, query: PeersQuery) -> PeersResponse:
+        """The peers known to presence, after the daemon itself."""
+        core = self._core
+        now_ms = core.clock.millis()
+        found = [self._own(channel, now_ms) for channel in core.settings.channels]
+        for peer in core.roster.all():
+            presence = core.roster.presence(peer, now_ms)
+            if presence == "expired" and not query.all:
+                continue
+            found.append(
+                Peer(
+                    peer_id=peer.peer_id,
+                    workspace_id=peer.workspace_id,
+                    channel=peer.channel,
+                    presence=presence,
+                    trust=peer.trust,
+                    first_seen_ms=peer.first_seen_ms,
+                    last_seen_ms=peer.last_seen_ms,
+                    card=card_object(peer.card),
+                )
+            )
+        return PeersResponse(
+            peers=[
+                peer
+                for peer in found
+                if (query.channel is None or peer.channel == query.channel)
+                and (query.capability is None or query.capability in peer.card["capabilities"])
+            ]
+        )
+
+    def _own(self, channel: str, now_ms: int) -> Peer:
+        core = self._core
+        return Peer(
+            peer_id=core.us,
+            workspace_id=core.workspace,
+            channel=channel,
+            presence="local",
+            trust="unverified" if core.signer is None else "verified",
+            first_seen_ms=now_ms,
+            last_seen_ms=now_ms,
+            card=card_object(core.card()),
+        )
+
+    async def list_capabilities(self) -> CapabilitiesResponse:
+        """The records of the daemon's own catalog, then the claims without a record."""
+        catalog = self._core.catalog
+        records = [
+            CapabilityRecord(
+                id=record.id, summary=record.summary, digest=record.digest, claim=False, document=record.document
+            )
+            for record in catalog.records
+        ]
+        known = {record.id for record in catalog.records}
+        claims = [
+            CapabilityRecord(id=name, summary=None, digest=None, claim=True, document=None)
+            for name in catalog.claims
+            if name not in known
+        ]
+        return CapabilitiesResponse(
+            source=catalog.path, capabilities=records + claims, problems=list(self._core.catalog_problems)
+        )
+
+    async def get_capability(self, capability_id: str) -> CapabilityRecord:
+        """One capability of the catalog."""
+        for record in (await self.list_capabilities()).capabilities:
+            if record.id == capability_id:
+                return record
+        raise NotFound(
+            f"capability {capability_id!r}: is not in the catalog of this daemon",
+            hint="GET /v1/capabilities lists the catalog",
+        )

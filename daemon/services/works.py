@@ -1,0 +1,74 @@
+"""Works: opening one, its steps, and reading them."""
+
+from aghbus.daemon.send.drafts import Drafts
+from aghbus.daemon.send.sender import Batch, Sender
+from aghbus.daemon.services.messages import chosen_fields
+from aghbus.protocol.api.messages import SendResponse
+from aghbus.protocol.api.queries import WorkQuery, WorksQuery
+from aghbus.protocol.api.works import WorkOpenRequest, WorkResponse, WorksResponse, WorkStepRequest, WorkVerb
+from aghbus.protocol.errors import NotFound
+from aghbus.store.engine.database import Store
+from aghbus.store.engine.transaction import Transaction
+from aghbus.store.tables import works
+
+_WORK_FIELDS = frozenset({"work_id"})
+
+
+class WorkService:
+    """The works of one daemon."""
+
+    def __init__(self, store: Store, sender: Sender, drafts: Drafts) -> None:
+        self._store = store
+        self._sender = sender
+        self._drafts = drafts
+
+    async def open_work(self, request: WorkOpenRequest) -> SendResponse:
+        """Open a work for a peer."""
+        draft = self._drafts.of_open(request)
+
+        def job(_tx: Transaction, batch: Batch) -> SendResponse:
+            return batch.send(
+                draft,
+                repeats=chosen_fields(request),
+                allow_secrets=request.allow_secrets,
+                accept_within=request.accept_within,
+                progress_within=request.progress_within,
+            )
+
+        return await self._sender.send_all(job)
+
+    async def step_work(self, work_id: str, verb: WorkVerb, request: WorkStepRequest) -> SendResponse:
+        """Carry out one step of a work that this daemon takes part in."""
+
+        def job(tx: Transaction, batch: Batch) -> SendResponse:
+            known = works.find(tx, work_id, request.channel)
+            if known is None:
+                raise _unknown(work_id)
+            draft = self._drafts.of_verb(known.work, verb, request, known.trace_id)
+            repeats = None if request.id is None else _WORK_FIELDS
+            return batch.send(draft, repeats=repeats, allow_secrets=request.allow_secrets)
+
+        return await self._sender.send_all(job)
+
+    async def list_works(self, query: WorksQuery) -> WorksResponse:
+        """Works, latest change first."""
+        found = await works.works(
+            self._store.reader,
+            states=query.states,
+            role=query.role,
+            peer=query.peer,
+            channel=query.channel,
+            limit=query.limit,
+        )
+        return WorksResponse(works=found)
+
+    async def get_work(self, work_id: str, query: WorkQuery) -> WorkResponse:
+        """One work with its history; the latest of that id without a channel."""
+        found = await works.work(self._store.reader, work_id, query.channel)
+        if found is None:
+            raise _unknown(work_id)
+        return found
+
+
+def _unknown(work_id: str) -> NotFound:
+    return NotFound(f"no work {work_id} is known here", hint="`aghctl work list` shows the works")
