@@ -1,4 +1,4 @@
-"""One `aghd` process: opening what a node needs, signals, the words for the person at the terminal, and the exit code."""
+"""One `aghd` process: opening the store, signals, the banner for the terminal, and the exit code."""
 
 import asyncio
 import contextlib
@@ -51,9 +51,9 @@ async def run_daemon(
         finally:
             clean = await node.stop()
     finally:
-        await store.close()  # unless the node has come so far: the store's threads would keep the process
+        await store.close()  # if the node has not: the store's threads would keep the process alive
     if not clean:
-        _log.warning("not everything went out before the deadline; it is kept and goes out at the next start")
+        _log.warning("some messages were not published before the deadline; they are published after the next start")
     return 1 if node.failed else 0
 
 
@@ -64,17 +64,17 @@ async def _node(
     broker: EmbeddedBroker | None,
     signer: EnvelopeSigner | None,
 ) -> Node:
-    """The node with what it was before, as the store knows it."""
+    """The node with its state of earlier runs from the store."""
     last_seq = await envelopes.last_seq(store.reader)
     instance = await store.write(_instance)
-    us = settings.peer_id if signer is None else signer.handle
-    earlier = await store.write(lambda tx: _identity(tx, us))
+    self_id = settings.peer_id if signer is None else signer.handle
+    earlier = await store.write(lambda tx: _begin_identity(tx, self_id))
     former = [load_former(peer_id, settings, locations, os.environ) for peer_id in earlier]
     return Node(settings, locations, store, broker, last_seq=last_seq, instance=instance, signer=signer, former=former)
 
 
 def _embedded(settings: Settings, locations: Locations) -> EmbeddedBroker | None:
-    """The shared broker, unless a server is named; names and credentials of named servers are checked at once."""
+    """The shared broker, unless a server is named; names and credentials of named servers are checked here."""
     if settings.nats.servers or settings.nats.context is not None:
         resolve_nats_options(settings.nats, os.environ)
         return None
@@ -89,42 +89,42 @@ def _synchronous(settings: Settings) -> Literal["full", "normal"]:
 
 
 async def _serve(node: Node, banner: TextIO | None, reload: Reload | None) -> None:
-    """Until a signal, or until a part of it has failed."""
+    """Wait for a signal, or until a task has failed."""
     loop = asyncio.get_running_loop()
     for number in _STOP_SIGNALS:
         loop.add_signal_handler(number, node.stopped.set)
     if reload is not None:
         loop.add_signal_handler(signal.SIGHUP, node.reload, reload)
-    greeting = asyncio.create_task(_greet_person(node, banner)) if banner is not None else None
+    showing = asyncio.create_task(_show_banner(node, banner)) if banner is not None else None
     try:
         await node.stopped.wait()
     finally:
-        if greeting is not None:
-            greeting.cancel()
+        if showing is not None:
+            showing.cancel()
             with contextlib.suppress(asyncio.CancelledError):
-                await greeting
+                await showing
         for number in _STOP_SIGNALS:
             loop.remove_signal_handler(number)  # a second signal ends the process at once
 
 
-async def _greet_person(node: Node, banner: TextIO) -> None:
-    """Tell the person at the terminal that it runs, and what to type next; if there is a terminal."""
+async def _show_banner(node: Node, banner: TextIO) -> None:
+    """Tell the person at the terminal that the daemon runs, and which commands to try next."""
     up = await node.link.wait_up(10.0)
     try:
-        banner.write(_greeting(node, up=up))
+        banner.write(_banner(node, up=up))
         banner.flush()
-    except (OSError, ValueError):  # nobody reads the pipe, or the disk is full
+    except (OSError, ValueError):  # the pipe is closed, or the disk is full
         with contextlib.suppress(OSError, ValueError):
-            banner.close()  # or the interpreter would try once more at its end, and fail with it
+            banner.close()  # the interpreter would flush it again at exit, and fail
 
 
-def _greeting(node: Node, *, up: bool) -> str:
-    name, us = node.settings.name, node.core.us
+def _banner(node: Node, *, up: bool) -> str:
+    name, self_id = node.settings.current.name, node.identity.self_id
     server = node.link.server
     where = f"{'embedded broker' if node.broker else 'NATS'} at {server.url}" if up and server else "no broker yet"
     ctl = _command("aghctl")
     return (
-        f"aghd {name}: peer {us} in {node.core.workspace}, channels {', '.join(node.settings.channels)}; {where}\n"
+        f"aghd {name}: peer {self_id} in {node.identity.workspace}, channels {', '.join(node.settings.current.channels)}; {where}\n"
         f"  {ctl} --name {name} status          how it is\n"
         f"  {ctl} --name {name} whois           who is there\n"
         f"  {ctl} --name {name} inbox follow    messages as they come\n"
@@ -135,7 +135,7 @@ def _greeting(node: Node, *, up: bool) -> str:
 
 
 def _instance(tx: Transaction) -> str:
-    """A random number that a store keeps from its first start."""
+    """A random number that the store keeps from its first start."""
     value = meta.get(tx.db, "instance")
     if value is None:
         value = secrets.randbits(62)
@@ -143,14 +143,14 @@ def _instance(tx: Transaction) -> str:
     return f"{value:016x}"
 
 
-def _identity(tx: Transaction, us: str) -> list[str]:
-    """We are `us` now; who we were before, as far as it has not retired."""
-    identities.begin(tx, us, clock.Clock().millis())
-    return [one.peer_id for one in identities.former(tx.db, us)]
+def _begin_identity(tx: Transaction, self_id: str) -> list[str]:
+    """Record `self_id` as our present peer id; returns the earlier ids that have not retired."""
+    identities.begin(tx, self_id, clock.Clock().millis())
+    return [one.peer_id for one in identities.former(tx.db, self_id)]
 
 
 def _command(name: str) -> str:
-    """What a person has to type for one of our commands: its path, when it is not on the search path."""
+    """One of our commands as a person types it: with its path, if it is not on the search path."""
     if shutil.which(name):
         return name
     beside = Path(sys.executable).with_name(name)

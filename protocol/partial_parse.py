@@ -16,7 +16,7 @@ from aghbus.protocol.identifiers import (
     is_workspace_id,
     route_token,
 )
-from aghbus.protocol.receive import Source
+from aghbus.protocol.receive import ReceiptTarget
 
 _LEGIBLE: Final[dict[str, tuple[str, Callable[[str], bool]]]] = {
     "id": ("id", is_message_id),
@@ -27,7 +27,7 @@ _LEGIBLE: Final[dict[str, tuple[str, Callable[[str], bool]]]] = {
 }
 
 
-def salvage(raw: bytes, us: str, channels: frozenset[tuple[str, str]]) -> Source | None:
+def salvage(raw: bytes, us: str, channels: frozenset[tuple[str, str]]) -> ReceiptTarget | None:
     """The source of an automatic receipt in bytes that failed validation, or None.
 
     Something is only answered when it was a say, a capability or an unknown kind, directed at `us` in a joined channel, with
@@ -48,7 +48,7 @@ def salvage(raw: bytes, us: str, channels: frozenset[tuple[str, str]]) -> Source
     if container is None:
         return None
     trace_id = document.get("trace_id")
-    return Source(
+    return ReceiptTarget(
         **fields,
         kind=kind,
         surface=container[0],

@@ -1,17 +1,17 @@
 """Token buckets by peer, as values over time: a bound on what one sender can make us do (spec section 5).
 
-A name on an envelope is only a claim until its signature is verified. So what a claim alone can spend is never what the peer of
-that name lives on: `Doubts` keeps failed verifications apart.
+A name on an envelope is only a claim until its signature is verified. So an unverified claim never
+spends the budget of the peer of that name: `VerificationBudget` counts failed verifications apart.
 """
 
 from collections import OrderedDict
 from collections.abc import Sequence
 
 
-class Budgets:
+class TokenBuckets:
     """A bucket of `capacity` tokens for each key, refilled at `per_second`; at most `keys` buckets are remembered.
 
-    A forgotten bucket is a full one, so the least recently used go first and nobody is punished for the bound.
+    A dropped bucket counts as full, so the least recently used are dropped first.
     """
 
     def __init__(self, capacity: float, per_second: float, keys: int = 4096) -> None:
@@ -42,11 +42,11 @@ class Budgets:
         return self.suffices(self._level(key, now), cost)
 
     def suffices(self, level: float, cost: float) -> bool:
-        """Whether a bucket with `level` tokens is enough for `drain`: what costs more than it can hold takes a full one."""
+        """Whether a bucket with `level` tokens is enough for `drain`: a cost above its capacity needs a full one."""
         return level >= cost or level >= self._capacity > 0
 
     def drain(self, key: str, now: float, cost: float) -> None:
-        """Take `cost` tokens of `key`, or all that are left where these are fewer: for what has been done already."""
+        """Take `cost` tokens of `key`, or all that are left: for work that is already done."""
         self._set(key, max(0.0, self._level(key, now) - cost), now)
 
     def _level(self, key: str, now: float) -> float:
@@ -66,36 +66,34 @@ class Budgets:
             buckets.popitem(last=False)
 
 
-class Doubts:
-    """Which claims are worth a verification, so that a flood of wrong signatures does not cost all of our time.
+class VerificationBudget:
+    """Limits failed verifications, so that a flood of wrong signatures does not use up the processor.
 
-    Verifying is free for what turns out true. A failure spends: of its own bucket where the name has proved itself before, of one
-    that all others share when that is empty or the name is unknown. A name that never fails is always verified, whatever floods
-    under other names; one that is forged is still let in as far as both buckets go, and its retry brings it again.
+    A successful verification is free. A failure spends from the bucket of its name, if that was verified before; else, or when
+    that is empty, from a bucket that all names share. A name without failures is always verified, whatever arrives under other
+    names. A forged name is verified as long as one of the buckets has tokens; the sender's retry brings its messages again.
 
-    A cost is in tokens. It must be there before the look, since it is spent when that fails; so under a flood small envelopes get
-    in before large ones. A full bucket is enough for any.
+    A cost is in tokens. The bucket must hold it before the verification, because a failure spends it; so under a flood small
+    envelopes are verified before large ones. A full bucket is enough for any envelope.
     """
 
-    def __init__(self, own: Budgets, shared: Budgets, names: int = 4096) -> None:
-        """At most `names` are remembered as proved; the one that proved itself longest ago is forgotten first."""
+    def __init__(self, own: TokenBuckets, shared: TokenBuckets, names: int = 4096) -> None:
+        """At most `names` are kept as verified; the one verified longest ago is dropped first."""
         self._own = own
         self._shared = shared
         self._names = names
         self._proved: OrderedDict[str, None] = OrderedDict()
 
     def may_try(self, name: str, now: float, cost: float = 1.0) -> bool:
-        """Whether an envelope that claims `name` is verified at monotonic second `now`, or held off; `cost` is what it spends if it
-        is wrong."""
+        """Whether an envelope that claims `name` may be verified at monotonic second `now`; `cost` is spent if that fails."""
         return self._shared.affords("", now, cost) or self._pays_itself(name, now, cost)
 
     def may_try_together(self, total: float, now: float) -> bool:
-        """Whether claims that cost so much in all may all be tried, whatever their names: the shared bucket alone has enough. Where
-        it has not, `may_try_all` says which."""
+        """Whether the shared bucket alone is enough for claims of this total cost; else ask `may_try_all`."""
         return self._shared.has("", now, total)
 
     def may_try_all(self, claims: Sequence[tuple[str, float]], now: float) -> list[bool]:
-        """`may_try` for each of these claims, name and cost, in turn, as if all before it had turned out wrong."""
+        """`may_try` for each claim (name, cost) in turn, as if all before it had failed."""
         own: dict[str, float] = {}
         shared = self._shared.left("", now)
         allowed = []
@@ -113,14 +111,14 @@ class Doubts:
         return allowed
 
     def proved(self, name: str) -> None:
-        """A signature of `name` was right."""
+        """A signature of `name` was verified."""
         self._proved[name] = None
         self._proved.move_to_end(name)
         if len(self._proved) > self._names:
             self._proved.popitem(last=False)
 
     def failed(self, name: str, now: float, cost: float = 1.0) -> None:
-        """A proof under `name` was wrong or missing at monotonic second `now`, and to find that out took `cost`."""
+        """A proof under `name` was wrong or missing at monotonic second `now`; spend `cost`."""
         if self._pays_itself(name, now, cost):
             self._own.drain(name, now, cost)
         else:

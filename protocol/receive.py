@@ -39,7 +39,7 @@ from aghbus.protocol.trust.trust import Signer, Trust, Verifier, assess
 _DELIVER: Final = Deliver()
 
 
-class View(msgspec.Struct, frozen=True):
+class StoredState(msgspec.Struct, frozen=True):
     """What the store knows that bears on one envelope: read in the transaction that will carry the effects out."""
 
     duplicate: bool = False
@@ -68,7 +68,7 @@ class Receiver(msgspec.Struct, frozen=True, kw_only=True):
     signer: Signer | None = None
 
 
-class Source(msgspec.Struct, frozen=True, kw_only=True):
+class ReceiptTarget(msgspec.Struct, frozen=True, kw_only=True):
     """What an automatic receipt needs of the envelope that it answers; of a refused one, as far as it could be read."""
 
     id: str
@@ -82,7 +82,7 @@ class Source(msgspec.Struct, frozen=True, kw_only=True):
     trace_id: str | None = None
 
 
-def decide(envelope: Envelope, view: View, receiver: Receiver) -> Effects:
+def decide(envelope: Envelope, view: StoredState, receiver: Receiver) -> Effects:
     """The effects of a valid envelope (spec section 5 steps 6-9). Never raises for what a peer sent."""
     trust: Trust | None = None
     try:
@@ -96,13 +96,17 @@ def decide(envelope: Envelope, view: View, receiver: Receiver) -> Effects:
         return refuse(error, _answerable(envelope, receiver), view, receiver, trust)
 
 
-def _opens_work(envelope: Envelope, view: View, receiver: Receiver) -> bool:
+def _opens_work(envelope: Envelope, view: StoredState, receiver: Receiver) -> bool:
     directed = envelope.to == receiver.us and envelope.work_id is not None
     return directed and envelope.kind in OPENING_KINDS and view.work is None
 
 
 def refuse(
-    error: ProtocolError, source: Source | None, view: View, receiver: Receiver, trust: Trust | None = None
+    error: ProtocolError,
+    source: ReceiptTarget | None,
+    view: StoredState,
+    receiver: Receiver,
+    trust: Trust | None = None,
 ) -> Effects:
     """The effects of a failure in steps 1 to 7. `source` is what could be read of it, None when too little; `trust` what
     verification said, None when it did not come to that.
@@ -124,7 +128,7 @@ def refuse(
     return tuple(effects)
 
 
-def _answerable(envelope: Envelope, receiver: Receiver) -> Source | None:
+def _answerable(envelope: Envelope, receiver: Receiver) -> ReceiptTarget | None:
     """The source of a receipt where the sender is not believed: only what is addressed to us, in the pair's own room.
 
     The same rule as for what could not even be parsed: an opaque room of a refused envelope was never established.
@@ -138,13 +142,13 @@ def _answerable(envelope: Envelope, receiver: Receiver) -> Source | None:
     return source if source.container == room else None
 
 
-def source_of(envelope: Envelope) -> Source | None:
+def source_of(envelope: Envelope) -> ReceiptTarget | None:
     """The part of an envelope that receipts answer to; None where none may be sent (undirected, or without work)."""
     if envelope.to is None or envelope.work_id is None or envelope.surface is None or envelope.container is None:
         return None
     if envelope.kind not in OPENING_KINDS:
         return None
-    return Source(
+    return ReceiptTarget(
         id=envelope.id,
         workspace_id=envelope.workspace_id,
         channel=envelope.channel,
@@ -157,7 +161,7 @@ def source_of(envelope: Envelope) -> Source | None:
     )
 
 
-def _route(envelope: Envelope, trust: Trust, view: View, receiver: Receiver) -> Effects:
+def _route(envelope: Envelope, trust: Trust, view: StoredState, receiver: Receiver) -> Effects:
     if (envelope.workspace_id, envelope.channel) not in receiver.channels:
         raise NotTarget("is none of the channels joined here", "channel")
     if envelope.sender == receiver.us:
@@ -181,32 +185,32 @@ def _route(envelope: Envelope, trust: Trust, view: View, receiver: Receiver) -> 
     return (Remember(envelope.fresh_until), *room, *_conversation(envelope, trust, pair, view, receiver))
 
 
-def _duplicate(source: Source, work: WorkView | None, receiver: Receiver) -> Effects:
+def _duplicate(source: ReceiptTarget, work: WorkView | None, receiver: Receiver) -> Effects:
     """The receipt that says "it arrived"; where the work has ended through us, its end goes out again before it."""
     again = _terminal_again(source, work, receiver)
     ours = _own_copy(source, work, receiver)
     return (*again, *_receipt(source, "duplicate", "duplicate", "already processed", ours, receiver))
 
 
-def _terminal_again(source: Source, work: WorkView | None, receiver: Receiver) -> Effects:
+def _terminal_again(source: ReceiptTarget, work: WorkView | None, receiver: Receiver) -> Effects:
     """Our end of the work once more, for the participant who seems to have missed it."""
     if work is None or work.terminal_id is None or work.terminal_sender != receiver.us:
         return ()
     return (Requeue(work.workspace_id, work.terminal_id),) if work.other(receiver.us) == source.sender else ()
 
 
-def _own_copy(source: Source, work: WorkView | None, receiver: Receiver) -> WorkView | None:
+def _own_copy(source: ReceiptTarget, work: WorkView | None, receiver: Receiver) -> WorkView | None:
     """The open work that a receipt to `source` is applied to; None when it concerns another container or a stranger."""
     if work is None or work.is_terminal or work.other(receiver.us) != source.sender:
         return None
     return work if (work.surface, work.container) == (source.surface, source.container) else None
 
 
-def _opened(work: WorkView, source: Source) -> bool:
+def _opened(work: WorkView, source: ReceiptTarget) -> bool:
     return (work.opening_id, work.initiator) == (source.id, source.sender)  # ids are unique only per sender
 
 
-def _discovery(envelope: Envelope, trust: Trust, view: View) -> Effects:
+def _discovery(envelope: Envelope, trust: Trust, view: StoredState) -> Effects:
     if view.duplicate:
         return (Ignore("duplicate"),)
     remember = Remember(envelope.fresh_until)
@@ -218,7 +222,7 @@ def _discovery(envelope: Envelope, trust: Trust, view: View) -> Effects:
     return (remember, AnswerWhois(envelope))
 
 
-def _observe(envelope: Envelope, trust: Trust, view: View) -> Effects:
+def _observe(envelope: Envelope, trust: Trust, view: StoredState) -> Effects:
     """Others' directed traffic: kept as observed with our own reckoning of the work; direct rooms of others only counted."""
     if envelope.surface == "direct" or envelope.to == envelope.sender:
         return (Ignore("private_room"),)
@@ -232,7 +236,7 @@ def _observe(envelope: Envelope, trust: Trust, view: View) -> Effects:
 
 
 def _conversation(
-    envelope: Envelope, trust: Trust, pair: tuple[str, str] | None, view: View, receiver: Receiver
+    envelope: Envelope, trust: Trust, pair: tuple[str, str] | None, view: StoredState, receiver: Receiver
 ) -> Effects:
     """Step 9: the lifecycle's verdict, and what follows from it. Without a work it is conversation, for the agent."""
     if envelope.work_id is None:
@@ -256,7 +260,7 @@ def _work_effects(envelope: Envelope, work: WorkView | None, verdict: Step | Non
     return (Advance(work, after(work, envelope, verdict)),) if work is not None else ()
 
 
-def _rejection(envelope: Envelope, verdict: Step, view: View, receiver: Receiver) -> Effects:
+def _rejection(envelope: Envelope, verdict: Step, view: StoredState, receiver: Receiver) -> Effects:
     source = source_of(envelope)
     if source is None:
         return ()
@@ -271,7 +275,7 @@ def _close_unanswered(envelope: Envelope, verdict: Step, work: WorkView, receive
         return ()
     if work.initiator != receiver.us or body.for_id != work.opening_id or work.advanced:
         return ()
-    source = Source(
+    source = ReceiptTarget(
         id=work.opening_id,
         workspace_id=work.workspace_id,
         channel=work.channel,
@@ -290,7 +294,7 @@ def _close_unanswered(envelope: Envelope, verdict: Step, work: WorkView, receive
 
 
 def _receipt(
-    source: Source, status: str, reason: str | None, detail: str, work: WorkView | None, receiver: Receiver
+    source: ReceiptTarget, status: str, reason: str | None, detail: str, work: WorkView | None, receiver: Receiver
 ) -> tuple[Queue, ...]:
     """A receipt to `source.sender`, applied to our own copy `work`; nothing when our own copy forbids it (spec section 5).
 

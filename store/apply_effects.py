@@ -24,7 +24,7 @@ from aghbus.protocol.effects import (
 )
 from aghbus.protocol.envelope import WORK_KINDS, Envelope
 from aghbus.protocol.lifecycle import State, Step, WorkView
-from aghbus.protocol.receive import Source, View
+from aghbus.protocol.receive import ReceiptTarget, StoredState
 from aghbus.protocol.rooms import Binding
 from aghbus.store.audit import events as audit
 from aghbus.store.engine.dedup import dedup_key, key_of
@@ -56,11 +56,11 @@ class Applied(msgspec.Struct, frozen=True, kw_only=True):
         return max(seq, *self.queued) if self.outgoing else seq
 
 
-def load_view(tx: Transaction, envelope: Envelope, us: str, key: bytes | None = None) -> View:
+def load_view(tx: Transaction, envelope: Envelope, us: str, key: bytes | None = None) -> StoredState:
     """What the store knows that bears on `envelope`; `us` is our peer id, `key` its `key_of`, where that is known."""
     known = tx.memory.dedup.contains(key_of(envelope) if key is None else key)
     ours = envelope.sender == us and envelopes.was_sent(tx, envelope.workspace_id, envelope.id)
-    return View(known, ours, *load_own(tx, envelope))
+    return StoredState(known, ours, *load_own(tx, envelope))
 
 
 def load_own(tx: Transaction, envelope: Envelope) -> tuple[WorkView | None, Binding | None]:
@@ -74,11 +74,11 @@ def load_own(tx: Transaction, envelope: Envelope) -> tuple[WorkView | None, Bind
     return work, room
 
 
-def load_source_view(tx: Transaction, source: Source | None) -> View:
+def load_source_view(tx: Transaction, source: ReceiptTarget | None) -> StoredState:
     """The same for an envelope that failed validation, as far as it could be read: what `receiving.refuse` asks for."""
     if source is None:
-        return View()
-    return View(
+        return StoredState()
+    return StoredState(
         duplicate=tx.memory.dedup.contains(dedup_key(source.workspace_id, source.sender, source.id)),
         work=works.load(tx, source.workspace_id, source.channel, source.work_id),
         room=rooms.bound(tx, source.workspace_id, source.channel, source.container)

@@ -1,25 +1,26 @@
-"""Waking those who wait for something that a commit made true: event streams, inbox readers, work watchers."""
+"""Waking tasks that wait for a commit: event streams, inbox readers, work watchers."""
 
 import asyncio
 
 
-class Announcer:
-    """A bell with a number: it rings when the highest committed sequence grows, and once more when the daemon drains.
+class Notifier:
+    """Wakes its waiters on each notification, and once more when it is closed. `seq` is the highest committed sequence.
 
-    A waiter that compares `seq` or `rings` with what it knew before it waits cannot miss a ring: everything runs on one loop.
+    A waiter that compares `seq` or `count` with the value it saw before it waits cannot miss a notification: everything runs
+    on one event loop.
     """
 
-    def __init__(self, seq: int) -> None:
+    def __init__(self, seq: int = 0) -> None:
         self.seq = seq
         self.closed = False
-        self.rings = 0
+        self.count = 0  # notifications so far
         self._waiters: set[asyncio.Future[None]] = set()
 
-    def ring(self, seq: int = 0) -> None:
-        """Something was committed (up to `seq`), or changed without a new sequence (0)."""
+    def notify(self, seq: int = 0) -> None:
+        """A commit up to `seq` has happened, or a change without a new sequence (0)."""
         if seq > self.seq:
             self.seq = seq
-        self.rings += 1
+        self.count += 1
         if not self._waiters:
             return
         waiters, self._waiters = self._waiters, set()
@@ -28,26 +29,26 @@ class Announcer:
                 waiter.set_result(None)
 
     def close(self) -> None:
-        """No more rings will come; everybody who waits is let go."""
+        """Wake all waiters for the last time."""
         self.closed = True
-        self.ring()
+        self.notify()
 
-    def next_ring(self) -> asyncio.Future[None]:
-        """Done at the next ring; at once when closed. Whoever waits for several bells waits for all from one moment on."""
-        ring: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    def next(self) -> asyncio.Future[None]:
+        """A future that is done at the next notification; done already when closed."""
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         if self.closed:
-            ring.set_result(None)
+            future.set_result(None)
         else:
-            self._waiters.add(ring)
-            ring.add_done_callback(self._waiters.discard)
-        return ring
+            self._waiters.add(future)
+            future.add_done_callback(self._waiters.discard)
+        return future
 
     async def wait(self, timeout: float | None = None) -> bool:
-        """Until the next ring; False when `timeout` seconds passed without one. Returns at once when closed."""
-        ring = self.next_ring()
-        timer = asyncio.get_running_loop().call_later(timeout, _give_up, ring) if timeout is not None else None
+        """Wait for the next notification; False after `timeout` seconds without one. Returns at once when closed."""
+        future = self.next()
+        timer = asyncio.get_running_loop().call_later(timeout, _time_out, future) if timeout is not None else None
         try:
-            await ring
+            await future
             return True
         except TimeoutError:
             return False
@@ -56,6 +57,6 @@ class Announcer:
                 timer.cancel()
 
 
-def _give_up(ring: asyncio.Future[None]) -> None:
-    if not ring.done():
-        ring.set_exception(TimeoutError())
+def _time_out(future: asyncio.Future[None]) -> None:
+    if not future.done():
+        future.set_exception(TimeoutError())

@@ -106,7 +106,7 @@ def _found(core: Core, channel: str, lookup: str) -> dict[str, tuple[str, ...]]:
     for peer in core.roster.all():
         if (peer.workspace_id, peer.channel) != (core.workspace, channel):
             continue
-        if core.roster.presence(peer, now_ms) == "expired":
+        if core.roster.of(peer, now_ms) == "expired":
             continue
         if core.settings.trust.mode == "require" and peer.trust != "verified":
             continue

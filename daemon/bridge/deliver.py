@@ -8,7 +8,6 @@ from typing import Final
 from aghbus.daemon.artifacts.store import Unreachable
 from aghbus.daemon.bridge.adapters import FormatAdapters, agents, delivered_kinds
 from aghbus.daemon.bridge.inbound import InboundTranslator, StoredEnvelope, chunks
-from aghbus.daemon.send.closing import accept_work
 from aghbus.daemon.send.sender import Batch, Sender
 from aghbus.daemon.state.context import Core
 from aghbus.protocol.adapters.model import AgentMap
@@ -105,7 +104,7 @@ class MessageDelivery:
         for waiting in bridge.inbox_of(tx, name, seq, _ACKED_AT_ONCE):
             audit.note_delivery(tx, self._core.clock.millis(), inbox.ack(tx, waiting), "acked")
         for work in bridge.opened_by_messages(tx, name, seq, _ACKED_AT_ONCE):
-            rows = accept_work(tx, self._core, work)
+            rows = self._core.closer.accept(tx, work)
             if rows:
                 batch.add("receipt", rows)
         return bridge.move(tx, _position(name), seq)

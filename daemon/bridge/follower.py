@@ -164,7 +164,7 @@ class Follower:
         in_hand = None
         if end.in_hand is not None and end.in_hand_channel is not None:
             in_hand = works.load(tx, end.workspace_id, end.in_hand_channel, end.in_hand)
-        us = core.identities.part_in(work if in_hand is None else in_hand) or core.us
+        us = core.identities.participant_in(work if in_hand is None else in_hand) or core.us
         context = BridgeContext(
             us=us,
             workspace_id=work.workspace_id,

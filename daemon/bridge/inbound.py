@@ -167,7 +167,7 @@ class InboundTranslator:
         if work is not None and kept.state_after is not None:
             work = msgspec.convert({**msgspec.structs.asdict(work), "state": kept.state_after}, type(work))
         bridged = BridgedEnvelope(envelope=arrived.envelope, work=work, outcome=kept.outcome, carried=arrived.carried)
-        us = core.identities.receiving(arrived.envelope)
+        us = core.identities.receiver_of(arrived.envelope)
         context = BridgeContext(
             us=us,
             workspace_id=kept.workspace_id,

@@ -25,7 +25,7 @@ def peer_of(core: Core, channel: str, node: ChainNode) -> str | None:
         if (peer.workspace_id, peer.channel) == (core.workspace, channel)
         and node.capability in peer.card.capabilities
         and peer.peer_id != core.us
-        and core.roster.presence(peer, now_ms) == "active"
+        and core.roster.of(peer, now_ms) == "active"
     )
     return min(able, default=None)
 

@@ -5,7 +5,7 @@ import logging
 from collections.abc import Awaitable, Callable
 from typing import Final, NamedTuple
 
-from aghbus.daemon.base.notifier import Announcer
+from aghbus.daemon.base.notifier import Notifier
 from aghbus.daemon.chains.messages import ArtifactNotFetched, ChainMessages
 from aghbus.daemon.chains.steps import RunTransitions
 from aghbus.daemon.send.sender import Batch, Sender
@@ -49,25 +49,25 @@ class ChainRunner:
         self._sender = sender
         self._messages = messages
         self._limits = limits
-        self._wake = Announcer(0)
-        self._link = Announcer(0)
+        self._wake = Notifier()
+        self._link = Notifier()
         self._tasks = asyncio.TaskGroup()
         self._transfers: dict[str, asyncio.Task[None]] = {}  # by run id
         self._transfer_slots = asyncio.Semaphore(_MAX_TRANSFERS)
-        self._bells = (core.announcer, core.roster.bell, self._link, self._wake)
+        self._bells = (core.announcer, core.roster.changed, self._link, self._wake)
         self.steps = RunTransitions(core, messages)
-        self.bell = Announcer(0)
+        self.bell = Notifier()
 
     async def change(self, job: Callable[[Transaction, Batch], None]) -> None:
         """Run `job` in one transaction and notify the waiters. Raises what `job` raises, and Unavailable while draining."""
         await self._sender.send_all(job)
-        self._wake.ring()
-        self._core.announcer.ring()
-        self.bell.ring()
+        self._wake.notify()
+        self._core.announcer.notify()
+        self.bell.notify()
 
     def link_up(self) -> None:
         """The link is up (again): runs that need the artifact store retry."""
-        self._link.ring()
+        self._link.notify()
 
     async def run(self) -> None:
         """Advance every run in progress until cancelled or the daemon drains."""
@@ -80,14 +80,14 @@ class ChainRunner:
 
     async def _follow(self) -> None:
         while not self._core.announcer.closed:
-            rung, wakes = self._rung(), self._wake.rings
+            rung, wakes = self._rung(), self._wake.count
             try:
                 pause = await self._round()
             except StoreUnavailable:
                 await asyncio.sleep(self._limits.retry)
                 continue
             if pause is None:
-                if self._wake.rings == wakes:
+                if self._wake.count == wakes:
                     await self._wake.wait()
             elif pause:
                 await self._pause(pause, rung)
@@ -113,7 +113,7 @@ class ChainRunner:
         return max(_MIN_WAIT, min(left, _MAX_WAIT))
 
     def _rung(self) -> list[int]:
-        return [bell.rings for bell in self._bells]
+        return [bell.count for bell in self._bells]
 
     async def _pause(self, seconds: float, rung: list[int]) -> None:
         """Wait until something is committed, a peer appears, the link is up, a transfer is done, or `seconds` have passed.
@@ -122,7 +122,7 @@ class ChainRunner:
         """
         if self._rung() != rung:
             return
-        rings = [bell.next_ring() for bell in self._bells]
+        rings = [bell.next() for bell in self._bells]
         try:
             await asyncio.wait(rings, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
         finally:
@@ -152,7 +152,7 @@ class ChainRunner:
             await asyncio.sleep(self._limits.retry)
         finally:
             del self._transfers[run_id]
-            self._wake.ring()
+            self._wake.notify()
 
     async def _guarded(self, run_id: str, advance: Awaitable[bool]) -> bool:
         """The result of `advance`. Raises ArtifactNotFetched and StoreUnavailable; any other error fails the run."""
@@ -168,7 +168,7 @@ class ChainRunner:
             await self._core.store.write(lambda tx: self.steps.fail_internal(tx, run_id))
             changed = True
         if changed:
-            self.bell.ring()
+            self.bell.notify()
         return changed
 
     async def _advance_once(self, run_id: str) -> bool:

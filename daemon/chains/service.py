@@ -49,12 +49,12 @@ class ChainService:
         clock = self._core.clock
         deadline = clock.monotonic() + query.wait
         while True:
-            rings = self._runner.bell.rings
+            rings = self._runner.bell.count
             run = await self._run_response(run_id)
             left = deadline - clock.monotonic()
             if query.since is None or run.version > query.since or left <= 0 or self._core.draining:
                 return run
-            if self._runner.bell.rings == rings:
+            if self._runner.bell.count == rings:
                 await self._runner.bell.wait(left)
 
     async def answer(self, run_id: str, request: ChainAnswerRequest) -> ChainRun:

@@ -13,7 +13,6 @@ import msgspec
 from aghbus.daemon.bridge.inbound import parse_stored
 from aghbus.daemon.chains.messages import ArtifactNotFetched, ChainMessages
 from aghbus.daemon.chains.opening import open_work, peer_of
-from aghbus.daemon.send.closing import close_work
 from aghbus.daemon.send.sender import Batch
 from aghbus.daemon.state.context import Core
 from aghbus.protocol.adapters.model import BridgedEnvelope
@@ -160,7 +159,7 @@ class RunTransitions:
 
     def _cancel_work(self, tx: Transaction, batch: Batch, work: WorkView, why: str) -> None:
         body = {"for_id": work.opening_id, "status": "canceled", "detail": why}
-        batch.add("receipt", close_work(tx, self._core, work, "receipt", body))
+        batch.add("receipt", self._core.closer.close(tx, work, "receipt", body))
 
     def _no_peer(self, run: Run, visit: Visit) -> Result:
         node = _chain(run).nodes[visit.node]
@@ -310,7 +309,7 @@ class RunTransitions:
             workspace_id=work.workspace_id,
             channel=work.channel,
             kind="say",
-            sender=core.identities.part_in(work) or core.us,
+            sender=core.identities.participant_in(work) or core.us,
             to=work.target,
             ts=now,
             expires_at=now + core.settings.defaults.directed_ttl,

@@ -1,14 +1,22 @@
-"""Greeting, answering whois, and asking it: the part of the traffic that is never queued (spec sections 2 and 7)."""
+"""Greeting, answering whois and asking it: traffic that is never queued (specification, sections 2 and 7)."""
 
 import asyncio
-from collections.abc import Callable, Coroutine, Mapping
+import logging
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from aghbus.daemon.base.notifier import Announcer
-from aghbus.daemon.discovery.presence_writer import Heard
-from aghbus.daemon.nats.link import LinkError
-from aghbus.daemon.state.context import Core
-from aghbus.daemon.state.presence import MAX_PEERS
+from aghbus.daemon.base.background import BackgroundTasks
+from aghbus.daemon.base.clock import Clock
+from aghbus.daemon.base.logs import EventLimiter
+from aghbus.daemon.base.metrics import Counters
+from aghbus.daemon.base.notifier import Notifier
+from aghbus.daemon.config.live_settings import LiveSettings
+from aghbus.daemon.discovery.presence_writer import PresenceWriteBehind
+from aghbus.daemon.nats.link import Link, LinkError
+from aghbus.daemon.state.identity import Identity
+from aghbus.daemon.state.own_card import OwnCard
+from aghbus.daemon.state.presence import MAX_PEERS, PresenceTable
+from aghbus.daemon.state.rate_limits import RateLimits
 from aghbus.protocol.api.peers import WhoisMatch, WhoisRequest, WhoisResponse
 from aghbus.protocol.bodies import PeerCard
 from aghbus.protocol.discovery import CATALOG, CATALOG_KEY, FILTER_KEY, INCLUDE_KEY, rich_response, should_answer
@@ -19,118 +27,152 @@ from aghbus.protocol.identifiers import is_peer, subject_for
 from aghbus.protocol.limits import REPLAY_AGE
 from aghbus.protocol.send import Draft, build, encoded
 
-INSTANCE_KEY: Final = "aghbus.instance"  # in ext: tells two daemons under one peer id apart, and that commits are acked
-JOINED_KEY: Final = "aghbus.joined"  # in the ext of a greet on joining or coming back: what waits for us may come now
+INSTANCE_KEY: Final = (
+    "aghbus.instance"  # in ext: tells two daemons with one peer id apart, and announces acknowledgements
+)
+JOINED_KEY: Final = (
+    "aghbus.joined"  # in the ext of a greet after joining or returning: pending messages may be sent now
+)
 _JITTER: Final = 0.2  # of the greeting interval, downwards only (spec section 7)
 _REGREET: Final = 5.0  # seconds between two greets that answer a conflict
-_GRACE: Final = (0.01, 0.1)  # seconds, least and most, after the last expected answer
-_STALL: Final = (0.1, 0.5)  # seconds without any answer, after at least one and before the first
-_STALL_ROUND_TRIPS: Final = 20  # a stall lasts at least so many round trips as seen
-_ANSWERS: Final = 1_000  # answers on their way at a time: a flood of questions to a slow broker gets no more
+_GRACE: Final = (0.01, 0.1)  # seconds, minimum and maximum, after the last expected answer
+_STALL: Final = (0.1, 0.5)  # seconds without an answer, after at least one and before the first
+_STALL_ROUND_TRIPS: Final = 20  # a stall lasts at least that many observed round trips
+
+TtlHeaders = Callable[[int], Mapping[str, str] | None]
+"""The headers by which a stream drops a message after that many seconds; None without a stream."""
 
 
 class Question:
-    """A whois of ours that waits for answers."""
+    """A whois of ours with its answers so far."""
 
     def __init__(self, ask: WhoisRequest, request: Draft, started: float) -> None:
         self.ask = ask
         self.request = request
-        self.expected: frozenset[str] = frozenset()  # peers that presence knows, and that should answer
+        self.expected: frozenset[str] = frozenset()  # active peers that should answer
         self.started = started
         self.last = started
         self.found: dict[str, WhoisMatch] = {}
-        self.bell = Announcer(0)
+        self.answered = Notifier()
 
     def complete(self) -> bool:
-        """Everybody that presence expects has answered (nobody expected: never)."""
+        """Whether every expected peer has answered (never, if none is expected)."""
         return bool(self.expected) and self.expected <= self.found.keys()
 
 
 class Discovery:
     """One daemon's discovery on all its channels."""
 
-    def __init__(self, core: Core, instance: str, on_back: Callable[[str], None]) -> None:
-        """`instance` is this store's own mark; `on_back` gets the subject of a peer that has joined or was not heard for long."""
-        self._core = core
+    def __init__(
+        self,
+        *,
+        link: Link,
+        identity: Identity,
+        own_card: OwnCard,
+        settings: LiveSettings,
+        clock: Clock,
+        presence: PresenceTable,
+        write_behind: PresenceWriteBehind,
+        limits: RateLimits,
+        counters: Counters,
+        log_limiter: EventLimiter,
+        background: BackgroundTasks,
+        ttl_headers: TtlHeaders | None,
+        instance: str,
+        on_joined: Callable[[str], None],
+    ) -> None:
+        """`instance` is the random id of this store; `on_joined` gets the subject of a peer that joined or was not active."""
+        self._link = link
+        self._identity = identity
+        self._own_card = own_card
+        self._settings = settings
+        self._clock = clock
+        self._presence = presence
+        self._write_behind = write_behind
+        self._limits = limits
+        self._counters = counters
+        self._log_limiter = log_limiter
+        self._background = background
+        self._ttl_headers: TtlHeaders = ttl_headers or (lambda _seconds: None)
         self._instance = instance
-        self._on_back = on_back
-        self.heard = Heard(core)
+        self._on_joined = on_joined
         self._questions: dict[str, Question] = {}
-        self._tasks: set[asyncio.Task[None]] = set()
         self._regreeted = float("-inf")
-        self._slowest = 0.0  # seconds, the slowest answer seen lately; decays
-        self._sent: PeerCard | None = None  # our card as it has gone out, through the door of all envelopes
+        self._slowest = 0.0  # seconds, the slowest recent answer; decays
+        self._sent: PeerCard | None = None  # our card, once an envelope with it was validated
 
     # greeting
 
     async def greet(self, *, joined: bool = False) -> None:
-        """Announce ourselves on every channel; quiet when the link is down (it greets again when it is up)."""
-        for workspace_id, channel in self._core.channels:
-            body: dict[str, Any] = {"peer_card": self._core.card().to_wire()}
+        """Announce ourselves on every channel; nothing when the link is down (the next link-up greets)."""
+        for workspace_id, channel in self._identity.channels:
+            body: dict[str, Any] = {"peer_card": self._own_card.card().to_wire()}
             ext = {JOINED_KEY: True} if joined else None
             self._send(self._draft("greet", workspace_id, channel, body, ext=ext))
 
     async def keep_greeting(self) -> None:
-        """Greet at the configured interval, with downward jitter, until cancelled."""
+        """Greet at the configured interval, with jitter downwards, until cancelled."""
         while True:
-            interval = self._core.settings.discovery.interval
-            await asyncio.sleep(interval * (1 - _JITTER * self._core.clock.fraction()))
-            if self._core.link.state == "up":
+            interval = self._settings.current.discovery.interval
+            await asyncio.sleep(interval * (1 - _JITTER * self._clock.fraction()))
+            if self._link.state == "up":
                 await self.greet()
 
     async def join(self) -> None:
-        """Greet, and ask who is there so that presence is filled without waiting for the others' next greet."""
+        """Greet, and ask all peers, so that presence is complete without waiting for their next greets."""
         await self.greet(joined=True)
-        for workspace_id, channel in self._core.channels:
+        for workspace_id, channel in self._identity.channels:
             self._send(self._draft("whois", workspace_id, channel, {"type": "request", "query": ""}))
 
     def conflict(self, envelope: Envelope) -> None:
-        """Another daemon uses our peer id: say so loudly, here and, by a greet that it will see, over there."""
-        core = self._core
+        """Another daemon uses our peer id: report it here, and by a greet to the other daemon."""
         if envelope.extensions().get(INSTANCE_KEY) == self._instance:
-            return  # our own greet, come back through a stream
-        core.counters.add("identity.conflicts")
+            return  # our own greet, delivered by a stream
+        self._counters.add("identity.conflicts")
         sentence = f"another daemon uses our peer id {envelope.sender} in workspace {envelope.workspace_id}"
-        core.counters.problem("identity", f"{sentence}: give one of them another --peer-id", core.clock.monotonic())
-        core.noise.event(40, "identity", sentence, channel=envelope.channel, id=envelope.id, kind=envelope.kind)
-        if envelope.sender == core.us and core.clock.monotonic() - self._regreeted > _REGREET:
-            self._regreeted = core.clock.monotonic()
-            self.spawn(self.greet())
+        self._counters.problem("identity", f"{sentence}: give one of them another --peer-id", self._clock.monotonic())
+        self._log_limiter.event(
+            logging.ERROR, "identity", sentence, channel=envelope.channel, id=envelope.id, kind=envelope.kind
+        )
+        if envelope.sender == self._identity.self_id and self._clock.monotonic() - self._regreeted > _REGREET:
+            self._regreeted = self._clock.monotonic()
+            self._background.spawn(self.greet())
 
     # answering
 
     def carry_out(self, effect: Discovered | AnswerWhois, envelope: Envelope) -> None:
-        """Presence, an answer to a question of ours, or an answer to somebody's question."""
+        """Update presence, take an answer to our question, or answer another peer's question."""
         if isinstance(effect, Discovered):
-            self._heard(effect, envelope)
-        elif self.busy or not self._core.flood.may_tell(envelope.sender):
-            self._core.counters.add("whois.suppressed")
+            self._discovered(effect, envelope)
+        elif self._background.busy or not self._limits.allow_reply(envelope.sender):
+            self._counters.add("whois.suppressed")
         else:
             self._answer(effect.request)
 
-    def _heard(self, effect: Discovered, envelope: Envelope) -> None:
+    def _discovered(self, effect: Discovered, envelope: Envelope) -> None:
         question = self._questions.get(effect.answer_to or "")
         if question is None:
-            self._note(effect, envelope)
+            self._observe(effect, envelope)
             return
         self._answered(question, effect, envelope)
-        asyncio.get_running_loop().call_soon(self._note, effect, envelope)  # behind whoever waits for the answer
+        asyncio.get_running_loop().call_soon(
+            self._observe, effect, envelope
+        )  # after the task that waits for the answer
 
-    def _note(self, effect: Discovered, envelope: Envelope) -> None:
-        """The sender is there."""
-        core = self._core
-        now_ms = core.clock.millis()
+    def _observe(self, effect: Discovered, envelope: Envelope) -> None:
+        """Update the presence of the sender."""
+        now_ms = self._clock.millis()
         ext = envelope.extensions()
-        core.roster.note_acknowledging(effect.card.peer_id, INSTANCE_KEY in ext)
-        if ext.get(JOINED_KEY) is True or not core.roster.is_active(envelope, now_ms):
-            self._on_back(subject_for(envelope.workspace_id, envelope.channel, effect.card.peer_id))
-        peer = core.roster.heard(envelope.workspace_id, envelope.channel, effect.card, effect.trust, now_ms)
-        self.heard.save((peer.workspace_id, peer.channel, peer.peer_id))
+        self._presence.note_acknowledging(effect.card.peer_id, INSTANCE_KEY in ext)
+        if ext.get(JOINED_KEY) is True or not self._presence.is_active(envelope, now_ms):
+            self._on_joined(subject_for(envelope.workspace_id, envelope.channel, effect.card.peer_id))
+        peer = self._presence.observe(envelope.workspace_id, envelope.channel, effect.card, effect.trust, now_ms)
+        self._write_behind.save((peer.workspace_id, peer.channel, peer.peer_id))
 
     def _answered(self, question: Question, effect: Discovered, envelope: Envelope) -> None:
         if (envelope.workspace_id, envelope.channel) != (question.request.workspace_id, question.request.channel):
             return
-        question.last = self._core.clock.monotonic()
+        question.last = self._clock.monotonic()
         took = question.last - question.started
         self._slowest = max(took, self._slowest * 0.9)
         card = effect.card.to_wire()
@@ -146,39 +188,38 @@ class Discovery:
                 capabilities=_catalog_of(envelope) if question.ask.catalog else None,
             ),
         )
-        question.bell.ring()
+        question.answered.notify()
 
     def _answer(self, request: Envelope) -> None:
-        core = self._core
-        card = core.card()
+        card = self._own_card.card()
         query = getattr(request.body, "query", "")
         if not should_answer(query, request.to, card):
             return
-        core.counters.add("whois.answered")
-        card, ext = rich_response(card, core.catalog.records, request.extensions())
+        self._counters.add("whois.answered")
+        card, ext = rich_response(card, self._own_card.catalog.records, request.extensions())
         body = {"type": "response", "peer_card": card.to_wire()}
         draft = self._draft(
             "whois", request.workspace_id, request.channel, body, to=request.sender, ext=ext, request=request
         )
-        if self._send(draft, passed=card is self._sent and not ext):
+        if self._send(draft, validated=card is self._sent and not ext):
             self._sent = card
 
     # asking
 
     async def whois(self, ask: WhoisRequest) -> WhoisResponse:
-        """Ask, and wait as long as it makes sense: see `_wait`. Raises InvalidRequest, Unavailable."""
+        """Ask, and wait for the answers (see `_wait`). Raises InvalidRequest, Unavailable."""
         question = self._question(ask)
-        request, link = question.request, self._core.link
+        request, link = question.request, self._link
         message = (
             subject_for(request.workspace_id, request.channel, ask.to),
-            encoded(request, self._core.signer),
-            self._core.ttl_headers(REPLAY_AGE),
+            encoded(request, self._identity.signer),
+            self._ttl_headers(REPLAY_AGE),
         )
         self._questions[request.id] = question
         try:
             if not link.publish_nowait(*message):
                 await link.publish(*message)
-            question.expected = self._expected(question)  # a look at every peer, while they read the question
+            question.expected = self._expected(question)  # computed while the peers read the question
             ended = await self._wait(question)
         except LinkError as error:
             raise Unavailable(f"the broker link is down: {error}", hint="see `aghctl status`") from None
@@ -189,18 +230,18 @@ class Discovery:
             query=ask.query,
             peers=list(question.found.values()),
             expected=len(question.expected),
-            elapsed_ms=round((self._core.clock.monotonic() - question.started) * 1000, 3),
+            elapsed_ms=round((self._clock.monotonic() - question.started) * 1000, 3),
             ended=ended,
         )
 
     def _question(self, ask: WhoisRequest) -> Question:
-        core = self._core
-        channel = ask.channel or core.channels[0][1]
-        if (core.workspace, channel) not in core.joined:
+        identity = self._identity
+        channel = ask.channel or identity.channels[0][1]
+        if (identity.workspace, channel) not in identity.joined:
             raise InvalidRequest(f"channel: {channel!r} is none of the channels joined here")
         if ask.to is not None and not is_peer(ask.to):
             raise InvalidRequest("to: is not a peer id")
-        if ask.to == core.us:
+        if ask.to == identity.self_id:
             raise InvalidRequest(
                 "to: that is ourselves", hint="`aghctl status` and `aghctl capability list` show our own card"
             )
@@ -210,59 +251,42 @@ class Discovery:
             if ask.capability_ids is not None:
                 ext[FILTER_KEY] = ask.capability_ids
         body = {"type": "request", "query": ask.query}
-        request = self._draft("whois", core.workspace, channel, body, to=ask.to, ext=ext)
-        return Question(ask, request, core.clock.monotonic())
+        request = self._draft("whois", identity.workspace, channel, body, to=ask.to, ext=ext)
+        return Question(ask, request, self._clock.monotonic())
 
     def _expected(self, question: Question) -> frozenset[str]:
-        ask, request, core = question.ask, question.request, self._core
+        ask, request = question.ask, question.request
         if ask.to is not None:
             return frozenset({ask.to})
-        return core.roster.expected(request.workspace_id, request.channel, ask.query, core.clock.millis())
+        return self._presence.expected(request.workspace_id, request.channel, ask.query, self._clock.millis())
 
     async def _wait(self, question: Question) -> str:
-        """Until complete plus a grace, or quiet for a stall that adapts to the round trips seen, or the time is up."""
+        """Wait until complete plus a grace time, until no answer came for a stall time (by observed round trips), or for `wait`."""
         deadline = question.started + question.ask.wait
         while True:
-            now = self._core.clock.monotonic()
+            now = self._clock.monotonic()
             if question.found and question.ask.first:
                 return "first"
             reason, until = self._until(question)
             if now >= min(until, deadline):
                 return reason if until <= deadline else "timeout"
-            await question.bell.wait(min(until, deadline) - now)
+            await question.answered.wait(min(until, deadline) - now)
 
     def _until(self, question: Question) -> tuple[str, float]:
-        round_trip = max(self._slowest, (self._core.link.rtt_ms() or 0.0) / 1000)
+        round_trip = max(self._slowest, (self._link.rtt_ms() or 0.0) / 1000)
         if question.complete():
             seen = max(found.rtt_ms for found in question.found.values()) / 1000
             return "complete", question.last + min(_GRACE[1], max(_GRACE[0], 2 * seen))
         if question.ask.to is not None or (question.expected and not question.found):
-            return "timeout", question.started + question.ask.wait  # one is known to be there: give it all the time
+            return "timeout", question.started + question.ask.wait  # an active peer should answer: wait the whole time
         least = _STALL[0] if question.found else _STALL[1]
         return "quiet", question.last + max(least, _STALL_ROUND_TRIPS * round_trip)
 
-    # plumbing
+    # sending
 
-    @property
-    def busy(self) -> bool:
-        """Whether so many answers are on their way that another one is better left out."""
-        return len(self._tasks) >= _ANSWERS
-
-    def spawn(self, work: Coroutine[Any, Any, None]) -> None:
-        """Run something short in the background, and keep it alive until it ends."""
-        task = asyncio.get_running_loop().create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-
-    async def close(self, timeout: float) -> None:
-        """Wait for what is still being answered, `timeout` seconds at most; a broker that stands still must not hold us up."""
-        self.heard.flush()
-        tasks = set(self._tasks)
-        if tasks:
-            await asyncio.wait(tasks, timeout=timeout)
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+    def close(self) -> None:
+        """Write pending presence with the next transaction."""
+        self._write_behind.flush()
 
     def _draft(
         self,
@@ -275,14 +299,14 @@ class Discovery:
         ext: dict[str, Any] | None = None,
         request: Envelope | None = None,
     ) -> Draft:
-        """`request` is what it answers."""
-        clock = self._core.clock
+        """A discovery envelope; `request` is the one that it answers."""
+        clock = self._clock
         return Draft(
             id=clock.mint(),
             workspace_id=workspace_id,
             channel=channel,
             kind=kind,
-            sender=self._core.us,
+            sender=self._identity.self_id,
             to=to,
             ts=clock.seconds(),
             body=body,
@@ -291,15 +315,18 @@ class Discovery:
             ext={**(ext or {}), INSTANCE_KEY: self._instance},
         )
 
-    def _send(self, draft: Draft, *, passed: bool = False) -> bool:
-        """Whether it goes out. `passed`: each part of it has gone out before."""
-        core = self._core
+    def _send(self, draft: Draft, *, validated: bool = False) -> bool:
+        """Publish a draft; False when that is impossible. `validated`: each part of it was validated before."""
         try:
-            raw = encoded(draft, core.signer) if passed else build(draft, draft.ts, core.signer).raw
-            message = subject_for(draft.workspace_id, draft.channel, draft.to), raw, core.ttl_headers(REPLAY_AGE)
-            if not core.link.publish_nowait(*message):
-                self.spawn(self._send_later(draft.kind, *message))
-            core.counters.add(f"sent.{draft.kind}")
+            raw = (
+                encoded(draft, self._identity.signer)
+                if validated
+                else build(draft, draft.ts, self._identity.signer).raw
+            )
+            message = subject_for(draft.workspace_id, draft.channel, draft.to), raw, self._ttl_headers(REPLAY_AGE)
+            if not self._link.publish_nowait(*message):
+                self._background.spawn(self._send_later(draft.kind, *message))
+            self._counters.add(f"sent.{draft.kind}")
         except (LinkError, InvalidRequest) as error:
             self._unsent(draft.kind, error)
             return False
@@ -307,13 +334,15 @@ class Discovery:
 
     async def _send_later(self, kind: str, subject: str, raw: bytes, headers: Mapping[str, str] | None) -> None:
         try:
-            await self._core.link.publish(subject, raw, headers)
+            await self._link.publish(subject, raw, headers)
         except LinkError as error:
             self._unsent(kind, error)
 
     def _unsent(self, kind: str, error: Exception) -> None:
-        self._core.counters.add("discovery.unsent")
-        self._core.noise.event(30, "discovery.unsent", "not sent", kind=kind, cause=str(error))
+        self._counters.add("discovery.unsent")
+        self._log_limiter.event(
+            logging.WARNING, "discovery.unsent", "discovery message not sent", kind=kind, cause=str(error)
+        )
 
 
 def _catalog_of(envelope: Envelope) -> list[dict[str, Any]]:

@@ -1,68 +1,82 @@
-"""What discovery keeps of what it hears: ids and peers, committed behind, those of a while in one job (docs/adr/0004)."""
+"""Persisting discovery asynchronously: envelope ids and peers, batched into one write (docs/adr/0004)."""
 
 import asyncio
 from typing import Final
 
-from aghbus.daemon.state.context import Core
+from aghbus.daemon.state.presence import PresenceTable
+from aghbus.store.engine.database import Store
 from aghbus.store.engine.transaction import Transaction
 from aghbus.store.tables import peers
 
-Place = tuple[str, str, str]  # workspace, channel, peer id
+PeerKey = tuple[str, str, str]  # workspace, channel, peer id
 
-_WHILE: Final = 0.1  # seconds, ours: under a flood of questions a commit costs more than they do
-_MOST: Final = 20_000  # of either that wait at most: a store that cannot write must not cost us the memory
+INTERVAL: Final = 0.1
+"""Seconds between two writes, ours: under a flood of questions a commit costs more than they do."""
+
+CAPACITY: Final = 20_000
+"""Pending ids, and pending peers: a store that cannot write must not exhaust the memory."""
 
 
-class Heard:
-    """Ids and peers on their way into the store. A crash may lose what is here: it can be heard again."""
+class PresenceWriteBehind:
+    """Ids and peers on their way into the store. A crash may lose them: the next greet brings them again."""
 
-    def __init__(self, core: Core) -> None:
-        self._core = core
-        self._keys: dict[bytes, int] = {}
-        self._places: dict[Place, None] = {}
+    def __init__(
+        self, store: Store, presence: PresenceTable, *, interval: float = INTERVAL, capacity: int = CAPACITY
+    ) -> None:
+        """`interval` is in seconds; more than `capacity` ids or peers are dropped."""
+        self._interval = interval
+        self._capacity = capacity
+        self._store = store
+        self._presence = presence
+        self._ids: dict[bytes, int] = {}
+        self._peers: dict[PeerKey, None] = {}
         self._timer: asyncio.TimerHandle | None = None
 
     def __contains__(self, key: bytes) -> bool:
-        """Whether an envelope of this key was heard, and the store does not know yet."""
-        return key in self._keys
+        """Whether the id with this key is pending."""
+        return key in self._ids
+
+    @property
+    def pending(self) -> int:
+        """The number of pending ids."""
+        return len(self._ids)
 
     def remember(self, key: bytes, until: int) -> None:
-        """An envelope's key, until Unix second `until`."""
-        if len(self._keys) < _MOST:
-            self._keys[key] = until
-            self._soon()
+        """Keep an envelope's key for deduplication until Unix second `until`."""
+        if len(self._ids) < self._capacity:
+            self._ids[key] = until
+            self._schedule()
 
-    def save(self, place: Place) -> None:
-        """The peer as the roster has it then: what waits for the store holds no cards, which may be large."""
-        if len(self._places) < _MOST:
-            self._places[place] = None
-            self._soon()
+    def save(self, peer: PeerKey) -> None:
+        """Save the peer's entry of the presence table. Only its key is kept here: cards may be large."""
+        if len(self._peers) < self._capacity:
+            self._peers[peer] = None
+            self._schedule()
 
     def flush(self) -> None:
-        """Have what is here committed with the next group."""
+        """Write everything pending with the next transaction."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        if self._keys or self._places:
-            self._core.behind(self._write)
+        if self._ids or self._peers:
+            self._store.write_deferred(self._write)
 
-    def _soon(self) -> None:
+    def _schedule(self) -> None:
         if self._timer is None:
-            self._timer = asyncio.get_running_loop().call_later(_WHILE, self.flush)
+            self._timer = asyncio.get_running_loop().call_later(self._interval, self.flush)
 
     def _write(self, tx: Transaction) -> None:
-        keys, self._keys = self._keys, {}
-        places, self._places = self._places, {}
-        tx.after_rollback(lambda: self._put_back(keys, places))
-        for key, until in keys.items():
+        ids, self._ids = self._ids, {}
+        pending, self._peers = self._peers, {}
+        tx.after_rollback(lambda: self._put_back(ids, pending))
+        for key, until in ids.items():
             tx.memory.dedup.remember(tx, key, until)
-        roster = self._core.roster
-        if gone := roster.take_gone():
-            peers.drop(tx, gone)
-        for place in places:
-            if (peer := roster.unsaved(*place)) is not None:
+        if dropped := self._presence.take_dropped():
+            peers.drop(tx, dropped)
+        for peer_key in pending:
+            if (peer := self._presence.unsaved(*peer_key)) is not None:
                 peers.seen(tx, peer)
 
-    def _put_back(self, keys: dict[bytes, int], places: dict[Place, None]) -> None:
-        self._keys = keys | self._keys
-        self._places = places | self._places
+    def _put_back(self, ids: dict[bytes, int], pending: dict[PeerKey, None]) -> None:
+        self._ids = ids | self._ids
+        self._peers = pending | self._peers

@@ -1,18 +1,23 @@
-"""What an envelope comes to: the protocol's verdict carried out in the transaction of its batch, with what the daemon adds to it.
+"""Deciding received messages: the protocol's effects are applied in one transaction for a batch.
 
-It adds the budgets of receipts, room in the inbox, the quarantine and its rows of the audit log, deadlines of works, and leases for
-agents that wait. Jobs may run twice and ahead of a commit: nothing outside the transaction is changed but through it.
+The daemon adds limits of receipts, the capacity of the inbox, quarantine rows with their audit rows, deadlines of works, and
+leases for waiting agents. Jobs may run twice: nothing outside the transaction changes but through it.
 """
 
 from typing import Final
 
 import msgspec
 
+from aghbus.daemon.base.clock import Clock
 from aghbus.daemon.base.failpoints import failpoint
+from aghbus.daemon.base.metrics import Counters
+from aghbus.daemon.config.live_settings import LiveSettings
 from aghbus.daemon.nats.events import Settlement
 from aghbus.daemon.send.deadlines import Deadlines
-from aghbus.daemon.state.context import Core
-from aghbus.daemon.state.trust_policy import denied_as
+from aghbus.daemon.state.identity import Identity
+from aghbus.daemon.state.inbox_waiters import InboxWaiters
+from aghbus.daemon.state.rate_limits import RateLimits
+from aghbus.daemon.state.trust_policy import LivePolicy, denial_budget_key
 from aghbus.protocol.effects import (
     Advance,
     Bind,
@@ -30,7 +35,7 @@ from aghbus.protocol.effects import (
 from aghbus.protocol.envelope import Envelope
 from aghbus.protocol.errors import ProtocolError
 from aghbus.protocol.partial_parse import identity, is_private_to_others
-from aghbus.protocol.receive import Receiver, Source, decide, refuse
+from aghbus.protocol.receive import ReceiptTarget, Receiver, decide, refuse
 from aghbus.store.apply_effects import Applied, apply, load_source_view, load_view
 from aghbus.store.audit import events as audit
 from aghbus.store.engine.dedup import key_of
@@ -38,178 +43,215 @@ from aghbus.store.engine.transaction import Transaction
 from aghbus.store.tables import quarantine
 
 _STORED: Final[frozenset[type[Effect]]] = frozenset({Remember, Store, Bind, Open, Advance, Deliver})
-"""Effects with which the store does all that there is to do."""
+"""Effects that the store applies completely."""
 
 
-class Arrived(msgspec.Struct, frozen=True):
-    """One message off the wire: a valid envelope, or the error and what could be read of it."""
+class ReceivedMessage(msgspec.Struct, frozen=True):
+    """One message from the broker: a valid envelope, or the error and the readable parts that a receipt needs.
+
+    `own_id` is the id of ours that it concerns, `sender` is empty without a valid envelope, `reply` is where to acknowledge.
+    """
 
     subject: str
     raw: bytes
     received_ms: int
     envelope: Envelope | None = None
     error: ProtocolError | None = None
-    source: Source | None = None
+    target: ReceiptTarget | None = None
     reply: str = ""
     settlement: Settlement | None = None
-    us: str = ""  # which of our ids it concerns
-    sender: str = ""  # empty where there is no valid envelope
+    own_id: str = ""
+    sender: str = ""
 
 
-class Done(msgspec.Struct, frozen=True):
-    """What became of one message in the transaction; `applied` None when it was held off, for the reason `held`: `inbox` where
-    that has no room, `memory` where the ids to be remembered are too many for one of so long a life (store/engine/dedup.py).
+class Outcome(msgspec.Struct, frozen=True):
+    """The result of one message in the transaction.
 
-    `usual`: all effects are those that the store carries out (`_STORED`). `known`: it had come before, and is committed whatever
-    is said of this copy.
+    `applied` is None when the message was rejected, for the reason `rejected`: a rate limit, `inbox` when that is full, `memory`
+    when the dedup window has no room for an id of that lifetime (store/engine/dedup.py). `stored_only`: the store has applied
+    all effects, and nothing else is to be done about them. `duplicate`: an earlier copy is committed.
     """
 
-    arrived: Arrived
+    message: ReceivedMessage
     effects: Effects
     applied: Applied | None = None
-    held: str = ""
-    usual: bool = False
-    known: bool = False
+    rejected: str = ""
+    stored_only: bool = False
+    duplicate: bool = False
 
 
 class Decider:
-    """The middle of the intake, between what has arrived and what is done about it after the commit."""
+    """Decides batches of received messages inside a write job."""
 
-    def __init__(self, core: Core, deadlines: Deadlines) -> None:
-        self._core = core
+    def __init__(
+        self,
+        *,
+        identity: Identity,
+        settings: LiveSettings,
+        clock: Clock,
+        limits: RateLimits,
+        trust: LivePolicy,
+        deadlines: Deadlines,
+        waiters: InboxWaiters,
+        counters: Counters,
+    ) -> None:
+        self._identity = identity
+        self._settings = settings
+        self._clock = clock
+        self._limits = limits
+        self._trust = trust
         self._deadlines = deadlines
-        self._skipped = 0  # refused and not kept since the last that was
+        self._waiters = waiters
+        self._counters = counters
+        self._skipped = 0  # refused messages without a quarantine row since the last one with a row
 
     def skip(self) -> None:
-        """One more was refused and is not kept."""
+        """Count a refused message that gets no quarantine row."""
         self._skipped += 1
 
-    def decide_all(self, tx: Transaction, batch: list[Arrived]) -> list[Done]:
-        """A write job: each of `batch` decided and carried out in turn, and what was delivered leased to agents that wait."""
-        receivers = {us: self.receiver(us) for us in {arrived.us for arrived in batch}}
-        room = self._core.settings.inbox.capacity - tx.memory.inbox_waiting.value
-        results: list[Done] = []
-        for arrived in batch:
-            done = self._decide(tx, arrived, receivers[arrived.us], room > 0)
-            room -= done.applied is not None and done.applied.delivered
-            results.append(done)
-        if self._core.consumers.count:
-            self._offer(tx, results)
-        return results
+    def decide_all(self, tx: Transaction, batch: list[ReceivedMessage]) -> list[Outcome]:
+        """A write job: decide and apply each message in turn, and lease delivered ones to waiting agents."""
+        receivers = {own_id: self.receiver(own_id) for own_id in {message.own_id for message in batch}}
+        room = self._settings.current.inbox.capacity - tx.memory.inbox_waiting.value
+        outcomes: list[Outcome] = []
+        for message in batch:
+            outcome = self._decide(tx, message, receivers[message.own_id], room > 0)
+            room -= outcome.applied is not None and outcome.applied.delivered
+            outcomes.append(outcome)
+        if self._waiters.count:
+            self._offer(tx, outcomes)
+        return outcomes
 
-    def _offer(self, tx: Transaction, results: list[Done]) -> None:
-        """Lease what was delivered to agents that wait for it, in the same transaction."""
+    def _offer(self, tx: Transaction, outcomes: list[Outcome]) -> None:
+        """Lease delivered messages to waiting agents, in the same transaction."""
         delivered = [
-            (done.applied.seq, done.arrived.envelope.work_id)
-            for done in results
-            if done.applied is not None and done.applied.delivered and done.arrived.envelope is not None
+            (outcome.applied.seq, outcome.message.envelope.work_id)
+            for outcome in outcomes
+            if outcome.applied is not None and outcome.applied.delivered and outcome.message.envelope is not None
         ]
-        self._core.consumers.offer(tx, [(seq, work_id) for seq, work_id in delivered if seq is not None])
+        self._waiters.offer(tx, [(seq, work_id) for seq, work_id in delivered if seq is not None])
 
-    def receiver(self, peer_id: str) -> Receiver:
-        """Who receives as `peer_id`: that one of ours (it may have retired while the envelope waited), else the present one."""
-        core = self._core
-        return core.receiver(peer_id if peer_id in core.identities else core.us)
+    def receiver(self, own_id: str) -> Receiver:
+        """The protocol's view of us as `own_id`; as our present id, if that one has retired meanwhile or is not ours."""
+        identity, settings = self._identity, self._settings.current
+        if own_id not in identity:
+            own_id = identity.self_id
+        return Receiver(
+            us=own_id,
+            now=self._clock.seconds(),
+            mint=self._clock.mint,
+            channels=identity.joined,
+            observe=settings.observe,
+            receipt_ttl=settings.defaults.directed_ttl,
+            verifier=self._limits.verify,
+            policy=self._trust.now,
+            signer=identity.signer_of(own_id),
+            successor=None if own_id == identity.self_id else identity.self_id,
+        )
 
-    def _decide(self, tx: Transaction, arrived: Arrived, receiver: Receiver, room: bool) -> Done:
-        core = self._core
-        envelope, key, known = arrived.envelope, None, False
+    def _decide(self, tx: Transaction, message: ReceivedMessage, receiver: Receiver, room: bool) -> Outcome:
+        settings = self._settings.current
+        envelope, key, duplicate = message.envelope, None, False
         if envelope is None:
-            assert arrived.error is not None
-            effects = refuse(arrived.error, arrived.source, load_source_view(tx, arrived.source), receiver)
+            assert message.error is not None
+            effects = refuse(message.error, message.target, load_source_view(tx, message.target), receiver)
         else:
-            if (doubt := core.flood.doubt(envelope)) is not None:
-                return Done(arrived, (), held=doubt)
+            if (rejection := self._limits.check_signature(envelope)) is not None:
+                return Outcome(message, (), rejected=rejection)
             key = key_of(envelope)
-            view = load_view(tx, envelope, receiver.us, key)
-            known, effects = view.duplicate, decide(envelope, view, receiver)
-        usual = True
+            state = load_view(tx, envelope, receiver.us, key)
+            duplicate, effects = state.duplicate, decide(envelope, state, receiver)
+        stored_only = True
         for effect in effects:
             if type(effect) is Remember:
-                if not tx.memory.dedup.admits(effect.until - receiver.now, core.settings.receive.remembered):
-                    return Done(arrived, (), held="memory")
+                if not tx.memory.dedup.admits(effect.until - receiver.now, settings.receive.remembered):
+                    return Outcome(message, (), rejected="memory")
             elif type(effect) is Deliver:
                 if not room:
-                    return Done(arrived, (), held="inbox")
+                    return Outcome(message, (), rejected="inbox")
             elif type(effect) not in _STORED:
-                usual = False
-        if not usual:
-            effects = self._note(tx, arrived, effects)
-        capacity = core.settings.inbox.capacity
+                stored_only = False
+        if not stored_only:
+            effects = self._record(tx, message, effects)
+        capacity = settings.inbox.capacity
         applied = apply(
-            tx, envelope, effects, us=receiver.us, received_ms=arrived.received_ms, inbox_capacity=capacity, key=key
+            tx, envelope, effects, us=receiver.us, received_ms=message.received_ms, inbox_capacity=capacity, key=key
         )
-        if envelope is not None:
+        if envelope is not None and applied.after is not None:
             self._deadlines.note(tx, envelope, applied)
-            core.trust.heard(tx, envelope, effects)
+        if envelope is not None and "@" in envelope.sender:
+            self._trust.observe(tx, envelope, effects)
         failpoint("receive.decided")
-        return Done(arrived, effects, applied, "", usual, known)
+        return Outcome(message, effects, applied, "", stored_only, duplicate)
 
-    def _note(self, tx: Transaction, arrived: Arrived, effects: Effects) -> Effects:
-        """What the daemon does about effects that the store knows nothing of; those that are left to be carried out."""
-        envelope = arrived.envelope
-        if any(isinstance(effect, Queue) and self._suppressed(effect, arrived, effects) for effect in effects):
+    def _record(self, tx: Transaction, message: ReceivedMessage, effects: Effects) -> Effects:
+        """Apply the effects that the daemon adds to the store's; returns the effects that remain."""
+        envelope = message.envelope
+        if any(isinstance(effect, Queue) and self._suppressed(effect, message, effects) for effect in effects):
             effects = tuple(effect for effect in effects if not isinstance(effect, Queue | Requeue))
-            audit.note_policy(tx, arrived.received_ms, "receipt_suppressed", "the peer's budget", envelope=envelope)
+            audit.note_policy(tx, message.received_ms, "receipt_suppressed", "the peer's budget", envelope=envelope)
         for effect in effects:
             if isinstance(effect, Quarantine):
-                self.quarantine(tx, arrived, effect)
+                self.quarantine(tx, message, effect)
             elif isinstance(effect, Conflict):
-                self.note_conflict(tx, effect.envelope, arrived.received_ms)
+                self.record_conflict(tx, effect.envelope, message.received_ms)
         return effects
 
-    def _suppressed(self, effect: Queue, arrived: Arrived, effects: Effects) -> bool:
-        """Whether the peer's budget has no room for this receipt. One that was not believed has another than the peer's own."""
-        if not effect.automatic or arrived.envelope is None:
-            return False  # what could not be read has spent its budget on arriving
-        peer, flood = effect.envelope.to or "", self._core.flood
+    def _suppressed(self, effect: Queue, message: ReceivedMessage, effects: Effects) -> bool:
+        """Whether the receipt is over its rate limit. Refused senders have another limit than accepted ones."""
+        if not effect.automatic or message.envelope is None:
+            return False  # an unreadable message was checked against its limit when it came
+        peer, limits = effect.envelope.to or "", self._limits
         refused = next((each for each in effects if isinstance(each, Quarantine)), None)
-        if flood.may_acknowledge(peer) if refused is None else flood.may_deny(denied_as(peer, refused.trust)):
+        if (
+            limits.allow_receipt(peer)
+            if refused is None
+            else limits.allow_denial(denial_budget_key(peer, refused.trust))
+        ):
             return False
-        self._core.counters.add("receipts.suppressed")
+        self._counters.add("receipts.suppressed")
         return True
 
-    def quarantine(self, tx: Transaction, arrived: Arrived, effect: Quarantine) -> None:
-        """Keeps what was refused, with its row of the audit log; of a private message of others not what it says."""
-        message_id, sender = identity(arrived.raw)
-        ours = (self._core.us, *self._core.identities.former)
-        private = all(is_private_to_others(arrived.raw, arrived.subject, us) for us in ours)
-        limits = self._core.settings.quarantine
+    def quarantine(self, tx: Transaction, message: ReceivedMessage, effect: Quarantine) -> None:
+        """Store a refused message with its audit row; without the content of a private message of other peers."""
+        message_id, sender = identity(message.raw)
+        private = all(is_private_to_others(message.raw, message.subject, own_id) for own_id in self._identity.own_ids)
+        limits = self._settings.current.quarantine
         quarantine.add(
             tx,
-            subject=arrived.subject,
+            subject=message.subject,
             message_id=message_id,
             sender=sender,
             reason=effect.reason,
             detail=effect.detail,
-            raw=b"" if private else arrived.raw,
-            received_ms=arrived.received_ms,
+            raw=b"" if private else message.raw,
+            received_ms=message.received_ms,
             max_rows=limits.max_rows,
             max_bytes=limits.max_bytes,
         )
-        self._note_skipped(tx, arrived.received_ms)
+        self._record_skipped(tx, message.received_ms)
         if private:
-            return  # not even that two others spoke (docs/audit.md, Rows)
+            return  # the audit log does not name other peers' private messages (docs/audit.md, Rows)
         audit.note_refused(
             tx,
-            arrived.received_ms,
-            arrived.raw,
+            message.received_ms,
+            message.raw,
             effect.reason,
-            envelope=arrived.envelope,
+            envelope=message.envelope,
             msg_id=message_id,
             sender=sender,
         )
 
-    def _note_skipped(self, tx: Transaction, at_ms: int) -> None:
-        """A flood of refused bytes must not push everything else out of the log: one row for all that were not kept."""
+    def _record_skipped(self, tx: Transaction, at_ms: int) -> None:
+        """One audit row for all skipped messages, so that a flood of them does not displace the other rows."""
         skipped, self._skipped = self._skipped, 0
         if skipped:
             tx.after_rollback(lambda: self._unskip(skipped))
-            audit.note_policy(tx, at_ms, "not_kept", f"{skipped} refused before, beyond what is kept in a second")
+            audit.note_policy(tx, at_ms, "not_kept", f"{skipped} refused before, above the quarantine rate")
 
     def _unskip(self, skipped: int) -> None:
         self._skipped += skipped
 
-    def note_conflict(self, tx: Transaction, envelope: Envelope, at_ms: int) -> None:
-        """A row of the audit log: somebody else bears our name."""
+    def record_conflict(self, tx: Transaction, envelope: Envelope, at_ms: int) -> None:
+        """An audit row: another daemon uses our peer id."""
         audit.note_policy(tx, at_ms, "peer_id_conflict", "another daemon sends under our peer id", envelope=envelope)

@@ -1,8 +1,10 @@
-"""Ending a work by local policy, always with a receipt or trace that says so (spec section 6), inside the caller's transaction."""
+"""Closing a work by local policy, always with a receipt or trace (specification, section 6), in the caller's transaction."""
 
 from typing import Any
 
-from aghbus.daemon.state.context import Core
+from aghbus.daemon.base.clock import Clock
+from aghbus.daemon.config.live_settings import LiveSettings
+from aghbus.daemon.state.identity import Identity
 from aghbus.protocol.envelope import Envelope
 from aghbus.protocol.errors import InvalidRequest, Refused
 from aghbus.protocol.lifecycle import WorkView
@@ -15,80 +17,85 @@ from aghbus.store.tables import inbox, works
 from aghbus.store.tables.outbox import Outgoing
 from aghbus.store.tables.retry import Failed
 
-_TOLD: tuple[str, ...] = ("say", "capability", "trace")  # what an agent sends itself; receipts are mostly the daemon's
+_NOTIFIED: tuple[str, ...] = ("say", "capability", "trace")  # kinds that agents send; most receipts are the daemon's
 
 
-def close_work(tx: Transaction, core: Core, work: WorkView, kind: str, body: dict[str, Any]) -> list[Outgoing]:
-    """Send a closing receipt or trace of ours to the other participant; nothing when our own copy forbids it."""
-    envelope, rows = _send_on(tx, core, work, kind, body)
-    if envelope is not None:
-        why = body.get("detail") or body.get("message")
-        audit.note_policy(tx, core.clock.millis(), "work_closed", why, envelope=envelope)
-    return rows
+class WorkCloser:
+    """Sends the receipts and traces by which the daemon itself accepts or closes works. Each method returns the outbox rows."""
 
+    def __init__(self, identity: Identity, settings: LiveSettings, clock: Clock) -> None:
+        self._identity = identity
+        self._settings = settings
+        self._clock = clock
 
-def accept_work(tx: Transaction, core: Core, work: WorkView) -> list[Outgoing]:
-    """Send the receipt that our agent has taken a work; nothing when our own copy forbids it."""
-    return _send_on(tx, core, work, "receipt", {"for_id": work.opening_id, "status": "accepted"})[1]
+    def close(self, tx: Transaction, work: WorkView, kind: str, body: dict[str, Any]) -> list[Outgoing]:
+        """Send a closing receipt or trace to the other participant; nothing when our own copy of the work forbids it."""
+        envelope, rows = self._send(tx, work, kind, body)
+        if envelope is not None:
+            why = body.get("detail") or body.get("message")
+            audit.note_policy(tx, self._clock.millis(), "work_closed", why, envelope=envelope)
+        return rows
 
+    def close_unanswered(self, tx: Transaction, work: WorkView, kind: str, body: dict[str, Any]) -> list[Outgoing]:
+        """As `close`, when the other side did not answer in time. The bridge tells the agent that waits for the work."""
+        rows = self.close(tx, work, kind, body)
+        if work.initiator in self._identity:
+            for row in rows:
+                bridge.note_own_end(tx, row.seq)
+        return rows
 
-def _send_on(
-    tx: Transaction, core: Core, work: WorkView, kind: str, body: dict[str, Any]
-) -> tuple[Envelope | None, list[Outgoing]]:
-    us = core.identities.part_in(work)
-    other = None if us is None else work.other(us)
-    if us is None or other is None:
-        return None, []
-    now = core.clock.seconds()
-    draft = Draft(
-        id=core.clock.mint(),
-        workspace_id=work.workspace_id,
-        channel=work.channel,
-        kind=kind,
-        sender=us,
-        to=other,
-        ts=now,
-        expires_at=now + core.settings.defaults.directed_ttl,
-        surface=work.surface,
-        container=work.container,
-        work_id=work.work_id,
-        reply_to=work.opening_id if kind == "receipt" else None,
-        causation_id=work.opening_id,
-        body=body,
-    )
-    try:
-        envelope = build(draft, now, core.identities.signer_of(us))
-        applied = send(tx, envelope, apply_own(envelope, *load_own(tx, envelope)), us=us, now_ms=core.clock.millis())
-    except (InvalidRequest, Refused):
-        return None, []
-    return envelope, applied.outgoing
+    def accept(self, tx: Transaction, work: WorkView) -> list[Outgoing]:
+        """Send the receipt that our agent has accepted a work; nothing when our own copy of the work forbids it."""
+        return self._send(tx, work, "receipt", {"for_id": work.opening_id, "status": "accepted"})[1]
 
+    def after_failure(self, tx: Transaction, failed: Failed, reason: str | None = None) -> list[Outgoing]:
+        """A message of ours was given up: notify the agent through its inbox, and cancel the work that it should have opened.
 
-def close_unanswered(tx: Transaction, core: Core, work: WorkView, kind: str, body: dict[str, Any]) -> list[Outgoing]:
-    """As `close_work`, for what the other side did not do in time. An agent that waits for the work is told by the bridge."""
-    rows = close_work(tx, core, work, kind, body)
-    if work.initiator in core.identities:
-        for row in rows:
-            bridge.note_own_end(tx, row.seq)
-    return rows
+        `reason` is the code with which the receiver's daemon refused it, if it did.
+        """
+        if failed.kind in _NOTIFIED:
+            inbox.notify(tx, failed.seq, f"{failed.state}: {failed.detail}")
+        if failed.work_id is None:
+            return []
+        work = works.load(tx, failed.workspace_id, failed.channel, failed.work_id)
+        if work is None or work.is_terminal or work.advanced or work.opening_id != failed.message_id:
+            return []
+        body = {
+            "for_id": work.opening_id,
+            "status": "canceled",
+            "reason_code": reason or ("expired" if failed.state == "expired" else "not_found"),
+            "detail": f"the opening message was not answered: {failed.detail}",
+        }
+        return self.close_unanswered(tx, work, "receipt", body)
 
-
-def after_failure(tx: Transaction, core: Core, failed: Failed, reason: str | None = None) -> list[Outgoing]:
-    """A message of ours was given up: the agent finds it in its inbox, and a work that it should have opened is canceled.
-
-    `reason` is the code with which the receiver's daemon refused it, if it did.
-    """
-    if failed.kind in _TOLD:
-        inbox.notify(tx, failed.seq, f"{failed.state}: {failed.detail}")
-    if failed.work_id is None:
-        return []
-    work = works.load(tx, failed.workspace_id, failed.channel, failed.work_id)
-    if work is None or work.is_terminal or work.advanced or work.opening_id != failed.message_id:
-        return []
-    body = {
-        "for_id": work.opening_id,
-        "status": "canceled",
-        "reason_code": reason or ("expired" if failed.state == "expired" else "not_found"),
-        "detail": f"the opening message was not answered: {failed.detail}",
-    }
-    return close_unanswered(tx, core, work, "receipt", body)
+    def _send(
+        self, tx: Transaction, work: WorkView, kind: str, body: dict[str, Any]
+    ) -> tuple[Envelope | None, list[Outgoing]]:
+        own_id = self._identity.participant_in(work)
+        other = None if own_id is None else work.other(own_id)
+        if own_id is None or other is None:
+            return None, []
+        now_ms = self._clock.millis()
+        now = now_ms // 1000
+        draft = Draft(
+            id=self._clock.mint(),
+            workspace_id=work.workspace_id,
+            channel=work.channel,
+            kind=kind,
+            sender=own_id,
+            to=other,
+            ts=now,
+            expires_at=now + self._settings.current.defaults.directed_ttl,
+            surface=work.surface,
+            container=work.container,
+            work_id=work.work_id,
+            reply_to=work.opening_id if kind == "receipt" else None,
+            causation_id=work.opening_id,
+            body=body,
+        )
+        try:
+            envelope = build(draft, now, self._identity.signer_of(own_id))
+            applied = send(tx, envelope, apply_own(envelope, *load_own(tx, envelope)), us=own_id, now_ms=now_ms)
+        except (InvalidRequest, Refused):
+            return None, []
+        return envelope, applied.outgoing

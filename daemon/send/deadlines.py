@@ -1,31 +1,53 @@
-"""Watching the deadlines of works: when one passes, the work is closed on both sides by a receipt or trace of ours."""
+"""Deadlines of works: when one passes, the daemon closes the work on both sides by a receipt or trace."""
 
 import asyncio
 from typing import Any, Final
 
-from aghbus.daemon.send.closing import close_unanswered
+from aghbus.daemon.base.metrics import Counters
+from aghbus.daemon.base.notifier import Notifier
+from aghbus.daemon.config.live_settings import LiveSettings
+from aghbus.daemon.send.closing import WorkCloser
 from aghbus.daemon.send.publisher import Publisher
-from aghbus.daemon.state.context import Core
+from aghbus.daemon.state.clock_steps import ClockSteps
+from aghbus.daemon.state.identity import Identity
 from aghbus.protocol.envelope import Envelope
 from aghbus.protocol.lifecycle import WorkView
 from aghbus.store.apply_effects import Applied
+from aghbus.store.engine.database import Store
 from aghbus.store.engine.transaction import Transaction
 from aghbus.store.errors import StoreUnavailable
 from aghbus.store.tables import deadlines, works
 from aghbus.store.tables.deadlines import Overdue
 from aghbus.store.tables.outbox import Outgoing
 
-_LONGEST: Final = 60.0  # seconds between two looks: a wall clock may be set while we wait
+_LONGEST: Final = 60.0  # seconds between two checks: the wall clock may be set while we wait
 _AFTER_FAILURE: Final = 1.0  # seconds
 
 
 class Deadlines:
-    """One task over all works that have a deadline."""
+    """One task for all works that have a deadline."""
 
-    def __init__(self, core: Core, publisher: Publisher) -> None:
-        self._core = core
+    def __init__(
+        self,
+        *,
+        store: Store,
+        settings: LiveSettings,
+        identity: Identity,
+        steps: ClockSteps,
+        closer: WorkCloser,
+        publisher: Publisher,
+        notifier: Notifier,
+        counters: Counters,
+    ) -> None:
+        self._store = store
+        self._settings = settings
+        self._identity = identity
+        self._steps = steps
+        self._closer = closer
         self._publisher = publisher
-        self._bell = asyncio.Event()
+        self._notifier = notifier
+        self._counters = counters
+        self._changed = asyncio.Event()
 
     def note(
         self,
@@ -35,66 +57,69 @@ class Deadlines:
         accept_within: float | None = None,
         progress_within: float | None = None,
     ) -> None:
-        """An envelope was applied in `tx`: the limits (seconds; None: as configured) of a work that it opened or moved."""
+        """Set or move the deadlines of the work that an envelope opened or advanced in `tx`.
+
+        The limits are in seconds; None: as configured.
+        """
         work = applied.after
         if work is None:
             return
         if applied.before is None:
-            configured = self._core.settings.work
+            configured = self._settings.current.work
             accept = configured.accept_within if accept_within is None else accept_within
             progress = configured.progress_within if progress_within is None else progress_within
-            if self._core.identities.part_in(work) is not None and (accept or progress):
-                now_ms = self._core.steps.settle(tx)
+            if self._identity.participant_in(work) is not None and (accept or progress):
+                now_ms = self._steps.settle(tx)
                 deadlines.begin(tx, work, _millis(accept), _millis(progress), now_ms)
-                tx.after_commit(self._bell.set)
+                tx.after_commit(self._changed.set)
             return
         if not works.has_deadline(tx, work):
             return
-        now_ms = self._core.steps.settle(tx)
+        now_ms = self._steps.settle(tx)
         traced = envelope.kind == "trace"
         accepted = applied.before.state == "submitted" and work.state != "submitted"
         deadlines.moved(tx, work, accepted=accepted, traced=traced, now_ms=now_ms)
 
     async def run(self) -> None:
-        """Close what is overdue, until cancelled."""
+        """Close overdue works, until cancelled."""
         while True:
-            self._bell.clear()
+            self._changed.clear()
             try:
-                rows, due_ms = await self._core.store.write(self._close_overdue)
+                rows, due_ms = await self._store.write(self._close_overdue)
             except StoreUnavailable:
                 await asyncio.sleep(_AFTER_FAILURE)
                 continue
             if rows:
                 self._publisher.enqueue(rows)
-                self._core.announcer.ring(max(row.seq for row in rows))
+                self._notifier.notify(max(row.seq for row in rows))
             await self._pause(due_ms)
 
     async def _pause(self, due_ms: int | None) -> None:
-        left = _LONGEST if due_ms is None else self._core.steps.seconds_until(due_ms)
+        left = _LONGEST if due_ms is None else self._steps.seconds_until(due_ms)
         try:
             async with asyncio.timeout(min(max(left, 0.0), _LONGEST)):
-                await self._bell.wait()
+                await self._changed.wait()
         except TimeoutError:
             return
 
     def _close_overdue(self, tx: Transaction) -> tuple[list[Outgoing], int | None]:
         rows: list[Outgoing] = []
-        for late in deadlines.overdue(tx, self._core.steps.settle(tx)):
+        for late in deadlines.overdue(tx, self._steps.settle(tx)):
             work = works.load(tx, late.workspace_id, late.channel, late.work_id)
             if work is not None and not work.is_terminal:
-                kind, body = self._verdict(work, late)
-                rows += close_unanswered(tx, self._core, work, kind, body)
-                self._core.counters.add("deadlines.passed")
+                kind, body = self._closing(work, late)
+                rows += self._closer.close_unanswered(tx, work, kind, body)
+                self._counters.add("deadlines.passed")
             deadlines.lift(tx, late)
         return rows, deadlines.next_due_ms(tx)
 
-    def _verdict(self, work: WorkView, late: Overdue) -> tuple[str, dict[str, Any]]:
-        """How the side that we are ends it: the initiator cancels, the target refuses or fails."""
+    def _closing(self, work: WorkView, late: Overdue) -> tuple[str, dict[str, Any]]:
+        """Kind and body by which our side ends the work: the initiator cancels, the target rejects or fails."""
         waiting = late.accept_ms is not None and work.state == "submitted"
         limit = late.accept_ms if waiting else late.progress_ms
         why = f"{'not accepted' if waiting else 'no progress'} within {(limit or 0) / 1000:g} s"
         receipt = {"for_id": work.opening_id, "detail": why}
-        if work.initiator in self._core.identities:
+        if work.initiator in self._identity:
             return "receipt", {**receipt, "status": "canceled"}
         if waiting:
             return "receipt", {**receipt, "status": "rejected", "reason_code": "busy"}

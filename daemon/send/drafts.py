@@ -1,8 +1,11 @@
-"""What agents do with works, as drafts of envelopes: container, receiver and correlation come from the work itself."""
+"""Drafts of envelopes from API requests: container, receiver and correlation come from the work."""
 
 from typing import Any, Final, Literal
 
-from aghbus.daemon.state.context import Core
+from aghbus.daemon.base.clock import Clock
+from aghbus.daemon.config.live_settings import LiveSettings
+from aghbus.daemon.state.identity import Identity
+from aghbus.daemon.state.own_card import OwnCard
 from aghbus.protocol.api.messages import SendRequest
 from aghbus.protocol.api.works import WorkOpenRequest, WorkStepRequest, WorkVerb
 from aghbus.protocol.errors import REASON_CODES, InvalidRequest, Refused
@@ -21,53 +24,55 @@ _TRACE_STATES: Final = {
 _SENDABLE: Final = ("say", "capability", "receipt", "trace")
 
 
-class Drafts:
-    """Makes drafts out of requests; everything that the caller left open gets its default here."""
+class DraftBuilder:
+    """Makes drafts of requests, and fills in the defaults of what the caller left open."""
 
-    def __init__(self, core: Core) -> None:
-        self._core = core
+    def __init__(self, identity: Identity, settings: LiveSettings, clock: Clock, own_card: OwnCard) -> None:
+        self._identity = identity
+        self._settings = settings
+        self._clock = clock
+        self._own_card = own_card
 
-    def of_send(self, ask: SendRequest, work: WorkView | None) -> Draft:
+    def for_envelope(self, ask: SendRequest, work: WorkView | None) -> Draft:
         """An envelope by its parts; the work's own container where the request names none."""
         if ask.kind not in _SENDABLE:
             raise InvalidRequest(f"kind: must be one of {', '.join(_SENDABLE)}", hint="discovery is `POST /v1/whois`")
-        us = (self._core.identities.part_in(work) if work is not None else None) or self._core.us
-        to = ask.to if ask.to is not None or work is None else work.other(us)
+        own_id = (self._identity.participant_in(work) if work is not None else None) or self._identity.self_id
+        to = ask.to if ask.to is not None or work is None else work.other(own_id)
         channel = self._channel(ask.channel or (work.channel if work else None))
         return self._draft(
             ask.kind,
             channel,
             ask.body,
             to,
-            self._container(ask, to, channel, work, us),
+            self._container(ask, to, channel, work, own_id),
             ask,
-            us,
+            own_id,
             work_id=ask.work_id,
             reply_to=ask.reply_to,
             trace_id=ask.trace_id,
             causation_id=ask.causation_id,
         )
 
-    def of_open(self, ask: WorkOpenRequest) -> Draft:
+    def for_opening(self, ask: WorkOpenRequest) -> Draft:
         """The say or capability that opens a work."""
-        core = self._core
-        work_id = ask.work_id or core.clock.mint("work_")
+        self_id = self._identity.self_id
+        work_id = ask.work_id or self._clock.mint("work_")
         if not is_emitted_work_id(work_id):
             raise InvalidRequest("work_id: must match ^work_[a-zA-Z0-9_-]{1,64}$")
-        if ask.to in core.identities:
+        if ask.to in self._identity:
             raise InvalidRequest("to: that is ourselves; work is opened for another peer")
         kind, body = self._opening(ask)
         channel = self._channel(ask.channel)
         parts = SendRequest(kind=kind, body=body, to=ask.to, thread_id=ask.thread_id, direct=ask.direct)
-        place = self._container(parts, ask.to, channel, None, core.us)
-        return self._draft(kind, channel, body, ask.to, place, ask, core.us, work_id=work_id, trace_id=ask.trace_id)
+        place = self._container(parts, ask.to, channel, None, self_id)
+        return self._draft(kind, channel, body, ask.to, place, ask, self_id, work_id=work_id, trace_id=ask.trace_id)
 
-    def of_verb(self, work: WorkView, verb: WorkVerb, ask: WorkStepRequest, trace_id: str | None) -> Draft:
+    def for_work_step(self, work: WorkView, verb: WorkVerb, ask: WorkStepRequest, trace_id: str | None) -> Draft:
         """One step of a work that we take part in."""
-        core = self._core
-        us = core.identities.part_in(work)
-        other = None if us is None else work.other(us)
-        if us is None or other is None:
+        own_id = self._identity.participant_in(work)
+        other = None if own_id is None else work.other(own_id)
+        if own_id is None or other is None:
             if (why := self._unusable(work)) is not None:
                 raise Refused(
                     f"work {work.work_id} belongs to a former identity of ours, which cannot be used now",
@@ -78,7 +83,7 @@ class Drafts:
                 f"work {work.work_id} belongs to {work.initiator} and {work.target}; it is only observed here",
                 code="actor_not_allowed",
             )
-        kind, body = self._step(work, us, verb, ask)
+        kind, body = self._step(work, own_id, verb, ask)
         return self._draft(
             kind,
             work.channel,
@@ -86,7 +91,7 @@ class Drafts:
             other,
             (work.surface, work.container),
             ask,
-            us,
+            own_id,
             work_id=work.work_id,
             reply_to=work.opening_id if kind == "receipt" else None,
             trace_id=trace_id,
@@ -94,7 +99,7 @@ class Drafts:
         )
 
     def _unusable(self, work: WorkView) -> str | None:
-        unusable = self._core.identities.unusable
+        unusable = self._identity.unusable
         return unusable.get(work.initiator) or unusable.get(work.target)
 
     def _opening(self, ask: WorkOpenRequest) -> tuple[Literal["capability", "say"], dict[str, Any]]:
@@ -113,14 +118,14 @@ class Drafts:
 
     def capability(self, capability_id: str) -> dict[str, Any]:
         """The full record of one capability of our catalog."""
-        for record in self._core.catalog.records:
+        for record in self._own_card.catalog.records:
             if record.id == capability_id:
                 return record.document
-        known = ", ".join(record.id for record in self._core.catalog.records) or "none"
+        known = ", ".join(record.id for record in self._own_card.catalog.records) or "none"
         raise InvalidRequest(f"capability_id: {capability_id!r} is not in the catalog", hint=f"known: {known}")
 
-    def _step(self, work: WorkView, us: str, verb: WorkVerb, ask: WorkStepRequest) -> tuple[str, dict[str, Any]]:
-        ours = work.target == us
+    def _step(self, work: WorkView, own_id: str, verb: WorkVerb, ask: WorkStepRequest) -> tuple[str, dict[str, Any]]:
+        ours = work.target == own_id
         if verb == "say":
             if not ask.message:
                 raise InvalidRequest("message: is required")
@@ -157,27 +162,27 @@ class Drafts:
         return body
 
     def _channel(self, channel: str | None) -> str:
-        core = self._core
-        chosen = channel or core.settings.channels[0]
-        if (core.workspace, chosen) not in core.joined:
-            joined = ", ".join(core.settings.channels)
+        identity = self._identity
+        chosen = channel or identity.channels[0][1]
+        if (identity.workspace, chosen) not in identity.joined:
+            joined = ", ".join(name for _, name in identity.channels)
             raise InvalidRequest(f"channel: {chosen!r} is none of the channels joined here", hint=f"joined: {joined}")
         return chosen
 
     def _container(
-        self, ask: SendRequest, to: str | None, channel: str, work: WorkView | None, us: str
+        self, ask: SendRequest, to: str | None, channel: str, work: WorkView | None, own_id: str
     ) -> tuple[str, str]:
         if ask.direct or ask.direct_id is not None:
             if ask.thread_id is not None:
                 raise InvalidRequest("thread_id: a direct message belongs to no thread")
-            if to is None or not is_peer(to) or to in self._core.identities:
+            if to is None or not is_peer(to) or to in self._identity:
                 raise InvalidRequest("to: a direct room needs the other peer")
-            return "direct", ask.direct_id or direct_id(self._core.workspace, channel, us, to)
+            return "direct", ask.direct_id or direct_id(self._identity.workspace, channel, own_id, to)
         if ask.thread_id is not None:
             return "thread", ask.thread_id
         if work is not None:
             return work.surface, work.container
-        return "thread", self._core.clock.mint("thread_")
+        return "thread", self._clock.mint("thread_")
 
     def _draft(
         self,
@@ -194,11 +199,10 @@ class Drafts:
         trace_id: str | None = None,
         causation_id: str | None = None,
     ) -> Draft:
-        core = self._core
-        now = core.clock.seconds()
+        now = self._clock.seconds()
         life = ask.expires_in
         if life is None:
-            defaults = core.settings.defaults
+            defaults = self._settings.current.defaults
             life = defaults.broadcast_ttl if to is None else defaults.directed_ttl
         if not 1 <= life <= MAX_LIFETIME:
             raise InvalidRequest(f"expires_in: must be 1 to {MAX_LIFETIME} seconds (7 days)")
@@ -206,8 +210,8 @@ class Drafts:
             raise InvalidRequest("id: must be 1-256 bytes without control characters or outer white space")
         # Not all by name: more than fifteen names would be passed in a dictionary.
         return Draft(
-            ask.id or core.clock.mint(),
-            core.workspace,
+            ask.id or self._clock.mint(),
+            self._identity.workspace,
             channel,
             kind,
             sender,
@@ -220,6 +224,6 @@ class Drafts:
             reply_to=reply_to,
             trace_id=trace_id,
             causation_id=causation_id,
-            expires_at=min(core.clock.expiry(life), now + MAX_LIFETIME),
+            expires_at=min(self._clock.expiry(life), now + MAX_LIFETIME),
             ext=ask.ext,
         )

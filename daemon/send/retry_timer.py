@@ -1,64 +1,64 @@
-"""What the publisher knows of its waiting messages without asking the store: when the next try is due, and what can be stale.
+"""The timer of the retry task: when the next retry is due, and from when on a pending message can be expired.
 
-Under load thousands of messages wait for an answer, nearly all of which comes long before a second try. So the task that tries
-again does not look for each of them, but when the first is due, and looks for what is stale only once the first of them can be.
+Under load thousands of messages wait for an answer, and nearly all are answered before their second try. So the retry task does
+not query the store for each of them: it waits until the first is due, and looks for expired ones when the first can be expired.
 """
 
 import asyncio
 
 
-class Outlook:
-    """A bell for the task that tries again, and two times: bounds from below of what the store would say."""
+class RetryTimer:
+    """Wakes the retry task. Its two times are lower bounds of what the store would say."""
 
     def __init__(self) -> None:
-        self._bell = asyncio.Event()
-        self._now = False  # there is something to do before the time of the next look
-        self._looks_at = float("inf")  # monotonic: when the task looks by itself
-        self._stale_from = float("-inf")  # Unix seconds: nothing that waits is stale before
+        self._event = asyncio.Event()
+        self._triggered = False  # there is something to do before `next_check`
+        self._next_check = float("inf")
+        self._expired_from = float("-inf")  # Unix seconds: no pending message is expired before
 
-    def ring(self) -> None:
-        """There is something to do now."""
-        self._now = True
-        self._bell.set()
+    def trigger(self) -> None:
+        """Wake the task now."""
+        self._triggered = True
+        self._event.set()
 
     def clear(self) -> None:
-        """The task begins a look."""
-        self._now = False
-        self._bell.clear()
+        """The task begins a check."""
+        self._triggered = False
+        self._event.clear()
 
     @property
-    def next_look(self) -> float:
-        """When the task has to look by itself (monotonic seconds)."""
-        return self._looks_at
+    def next_check(self) -> float:
+        """When the task checks without being triggered, in monotonic seconds."""
+        return self._next_check
 
-    async def rung(self) -> bool:
-        """True when the bell was rung since `clear`; False when only `next_look` is sooner than it was."""
-        await self._bell.wait()
-        self._bell.clear()
-        return self._now
+    async def wait(self) -> bool:
+        """Wait for a change. True when triggered since `clear`; False when only `next_check` is earlier than before."""
+        await self._event.wait()
+        self._event.clear()
+        return self._triggered
 
     def due_at(self, at: float) -> None:
-        """Something is committed as due `at` (monotonic seconds): the task looks then, unless it does so before anyway."""
-        if at < self._looks_at:
-            self._looks_at = at
-            self._bell.set()
+        """A retry is committed for monotonic second `at`: the task checks then, unless it does so earlier anyway."""
+        if at < self._next_check:
+            self._next_check = at
+            self._event.set()
 
-    def looks_at(self, at: float | None) -> None:
-        """The task has seen all that is committed, and will look `at` (monotonic seconds) by itself; None: for nothing."""
-        self._looks_at = float("inf") if at is None else at
+    def check_at(self, at: float | None) -> None:
+        """The task has seen all that is committed, and next checks at monotonic second `at`; None: only when triggered."""
+        self._next_check = float("inf") if at is None else at
 
-    def waits(self, expires_at: int) -> None:
-        """One more message waits, which is stale from Unix second `expires_at` on."""
-        self._stale_from = min(self._stale_from, expires_at)
+    def track(self, expires_at: int) -> None:
+        """One more message is pending; it expires at Unix second `expires_at`."""
+        self._expired_from = min(self._expired_from, expires_at)
 
-    def seconds_to_stale(self, now: float) -> float:
-        """From Unix second `now` until something that waits may be stale; 0 when it may be already."""
-        return max(0.0, self._stale_from - now)
+    def seconds_to_expiry(self, now: float) -> float:
+        """Seconds from Unix second `now` until a pending message may be expired; 0 when one may be already."""
+        return max(0.0, self._expired_from - now)
 
-    def some_stale(self, now: int) -> bool:
-        """Whether something that waits may be stale at Unix second `now`."""
-        return now >= self._stale_from
+    def may_have_expired(self, now: int) -> bool:
+        """Whether a pending message may be expired at Unix second `now`."""
+        return now >= self._expired_from
 
-    def stale_from(self, expires_at: int | None) -> None:
-        """Of all that the store has, the first is stale from Unix second `expires_at` on; None: nothing waits."""
-        self._stale_from = float("inf") if expires_at is None else expires_at
+    def expired_from(self, expires_at: int | None) -> None:
+        """Of all messages in the store, the first expires at Unix second `expires_at`; None: none is pending."""
+        self._expired_from = float("inf") if expires_at is None else expires_at

@@ -1,12 +1,14 @@
-"""The last look at what our own agent sends: an envelope that carries obvious credentials does not leave.
+"""The guard against sent credentials: an envelope of our own agent that carries obvious ones is refused, or logged.
 
-Only body and ext are looked at, since the rest is ours. What is found is named by its path; its value is never repeated.
+Only `body` and `ext` are checked; the daemon fills in the rest. A finding is named by its path; its value is never repeated.
 """
 
 import logging
 from typing import Any, Final
 
-from aghbus.daemon.state.context import Core
+from aghbus.daemon.base.logs import EventLimiter
+from aghbus.daemon.base.metrics import Counters
+from aghbus.daemon.config.live_settings import LiveSettings
 from aghbus.protocol.base.secret_patterns import Path, looks_like_secret_text, may_hold_secrets, secret_paths
 from aghbus.protocol.envelope import Envelope
 from aghbus.protocol.errors import InvalidRequest
@@ -17,34 +19,44 @@ _BODY: Final = b'"body":'
 _HIDDEN: Final = "***"  # for a key that is itself a credential
 
 
-def check(core: Core, envelope: Envelope, *, allowed: bool) -> None:
-    """Raise InvalidRequest (code `secret_like`) when `envelope` seems to carry credentials, or log it, as `secrets.guard` says.
+class SecretGuard:
+    """Checks outgoing envelopes as `secrets.guard` says: `refuse`, `warn` or `off`."""
 
-    `allowed`: the caller said that this one may go as it is.
-    """
-    mode = core.settings.secrets.guard
-    if allowed or mode == "off" or not may_hold_secrets(_looked_at(envelope.raw)):
-        return
-    found = first_secret(envelope.document())
-    if found is None:
-        return
-    core.counters.add(f"secrets.{'refused' if mode == 'refuse' else 'warned'}")
-    if mode == "refuse":
-        raise InvalidRequest(
-            f"{found}: looks like a credential, and everybody on the channel could read it",
-            hint="leave it out, or say allow_secrets: true (aghctl: --allow-secrets) if it is none",
-            code=CODE,
+    def __init__(self, settings: LiveSettings, counters: Counters, log_limiter: EventLimiter) -> None:
+        self._settings = settings
+        self._counters = counters
+        self._log_limiter = log_limiter
+
+    def check(self, envelope: Envelope, *, allowed: bool) -> None:
+        """Raise InvalidRequest (code `secret_like`), or log, when `envelope` seems to carry credentials.
+
+        `allowed`: the caller said that this envelope may go as it is.
+        """
+        mode = self._settings.current.secrets.guard
+        if allowed or mode == "off" or not may_hold_secrets(_checked_part(envelope.raw)):
+            return
+        found = first_secret(envelope.document())
+        if found is None:
+            return
+        self._counters.add(f"secrets.{'refused' if mode == 'refuse' else 'warned'}")
+        if mode == "refuse":
+            raise InvalidRequest(
+                f"{found}: looks like a credential, and everybody on the channel could read it",
+                hint="leave it out, or say allow_secrets: true (aghctl: --allow-secrets) if it is none",
+                code=CODE,
+            )
+        self._log_limiter.event(
+            logging.WARNING, "secrets", "sent what looks like a credential", id=envelope.id, path=found
         )
-    core.noise.event(logging.WARNING, "secrets", "sent what looks like a credential", id=envelope.id, path=found)
 
 
-def _looked_at(raw: bytes) -> bytes:
-    """From the body on: an own envelope has only ids and names before it, and in no string can a key stand unescaped."""
+def _checked_part(raw: bytes) -> bytes:
+    """From the body on: an own envelope has only ids and names before it, and a key cannot stand unescaped in a string."""
     return raw[max(raw.find(_BODY), 0) :]
 
 
 def first_secret(document: dict[str, Any]) -> str | None:
-    """Where body or ext of an envelope first seem to hold a credential, as `body.result.api_key` or `ext.list[2]`."""
+    """The path of the first apparent credential in body or ext, as `body.result.api_key` or `ext.list[2]`; None without one."""
     for name in _CHECKED:
         path = next(secret_paths(document.get(name)), None)
         if path is not None:

@@ -1,21 +1,27 @@
-"""Sending: one transaction that holds the envelope, the change of our own work and the outbox row; then yes; then publish."""
+"""Sending: one transaction commits the envelope, the change of our own work and the outbox row; then it is published."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any, TypeVar
 
 from msgspec import json
 
+from aghbus.daemon.base.clock import Clock
 from aghbus.daemon.base.failpoints import failpoint
-from aghbus.daemon.send import secret_guard as secrets_guard
+from aghbus.daemon.base.metrics import Counters
+from aghbus.daemon.base.notifier import Notifier
+from aghbus.daemon.nats.link import Link
 from aghbus.daemon.send.deadlines import Deadlines
 from aghbus.daemon.send.publisher import Publisher
-from aghbus.daemon.state.context import Core
+from aghbus.daemon.send.secret_guard import SecretGuard
+from aghbus.daemon.state.identity import Identity
 from aghbus.protocol.api.messages import OutboxState, SendResponse
 from aghbus.protocol.envelope import Envelope
 from aghbus.protocol.errors import InvalidRequest, Refused, Unavailable
 from aghbus.protocol.lifecycle import State
 from aghbus.protocol.send import Draft, apply_own, build
 from aghbus.store.apply_effects import load_own, send
+from aghbus.store.engine.database import Store
 from aghbus.store.engine.transaction import Transaction
 from aghbus.store.tables import works
 from aghbus.store.tables.envelopes import find_sent
@@ -25,12 +31,31 @@ T = TypeVar("T")
 
 
 class Sender:
-    """The one way out for everything that must survive a crash."""
+    """Sends everything that must survive a crash."""
 
-    def __init__(self, core: Core, publisher: Publisher, deadlines: Deadlines) -> None:
-        self._core = core
+    def __init__(
+        self,
+        *,
+        store: Store,
+        identity: Identity,
+        clock: Clock,
+        link: Link,
+        guard: SecretGuard,
+        deadlines: Deadlines,
+        publisher: Publisher,
+        notifier: Notifier,
+        counters: Counters,
+    ) -> None:
+        self.closed = False
+        self._store = store
         self._publisher = publisher
-        self._deadlines = deadlines
+        self._notifier = notifier
+        self._counters = counters
+        self._batch = partial(Batch, identity, clock, link, guard, deadlines)
+
+    def close(self) -> None:
+        """Refuse everything from now on: the daemon is shutting down."""
+        self.closed = True
 
     async def send(
         self,
@@ -41,12 +66,12 @@ class Sender:
         accept_within: float | None = None,
         progress_within: float | None = None,
     ) -> SendResponse:
-        """Commit `draft` and hand it to the publisher; what it answers is true whatever happens next.
+        """Commit `draft` and hand it to the publisher. The answer holds whatever happens afterwards.
 
-        `repeats`: the caller chose the id, so the same request again gives the first one's answer; it names the fields that the
-        caller chose beside kind, receiver and content. The limits, in seconds, are deadlines of a work that this opens
-        (None: as configured, 0: none). `allow_secrets` lets through what looks like a credential. Raises InvalidRequest,
-        Refused (our own copy of the work forbids it, or the id is taken by other content), Unavailable.
+        `repeats`: the caller chose the id, so that the same request again returns the first one's answer; it names the fields
+        that the caller chose beside kind, receiver and content. The limits, in seconds, are deadlines of a work that this
+        opens (None: as configured, 0: none). `allow_secrets` turns the secret guard off. Raises InvalidRequest, Refused (our
+        own copy of the work forbids it, or the id is taken by other content), Unavailable.
         """
 
         def job(_tx: Transaction, batch: "Batch") -> SendResponse:
@@ -61,33 +86,37 @@ class Sender:
         return await self.send_all(job)
 
     async def send_all(self, job: Callable[[Transaction, "Batch"], T]) -> T:
-        """Run `job` in one transaction; what it puts into the batch is committed with whatever else it writes, all or nothing.
+        """Run `job` in one transaction: the messages of the batch are committed with everything else it writes, or nothing is.
 
-        The job may run twice, as every job of the store. Raises what it raises, and Unavailable.
+        The job may run twice, like every job of the store. Raises what it raises, and Unavailable.
         """
-        core = self._core
-        if core.draining:
+        if self.closed:
             raise Unavailable("the daemon is shutting down", hint="try again when it is back")
 
         def run(tx: Transaction) -> tuple[T, Batch]:
-            batch = Batch(core, self._deadlines, tx)
+            batch = self._batch(tx)
             return job(tx, batch), batch
 
-        result, batch = await core.store.submit(run)
+        result, batch = await self._store.submit(run)
         if batch.rows:
             failpoint("send.committed")
             for kind in batch.kinds:
-                core.counters.add(f"sent.{kind}")
+                self._counters.add(f"sent.{kind}")
             self._publisher.enqueue(batch.rows)
-            core.announcer.ring(max([row.seq for row in batch.rows]))
+            self._notifier.notify(max([row.seq for row in batch.rows]))
         return result
 
 
 class Batch:
-    """What one transaction sends, in order. `rows` go to the publisher once it is committed, `kinds` are counted."""
+    """The messages sent by one transaction, in order. After the commit `rows` go to the publisher, and `kinds` are counted."""
 
-    def __init__(self, core: Core, deadlines: Deadlines, tx: Transaction) -> None:
-        self._core = core
+    def __init__(
+        self, identity: Identity, clock: Clock, link: Link, guard: SecretGuard, deadlines: Deadlines, tx: Transaction
+    ) -> None:
+        self._identity = identity
+        self._clock = clock
+        self._link = link
+        self._guard = guard
         self._deadlines = deadlines
         self._tx = tx
         self.rows: list[Outgoing] = []
@@ -103,13 +132,12 @@ class Batch:
         progress_within: float | None = None,
     ) -> SendResponse:
         """As `Sender.send`, within the transaction."""
-        core, tx = self._core, self._tx
-        now_ms = core.clock.millis()
-        envelope = build(draft, now_ms // 1000, core.identities.signer_of(draft.sender))
-        secrets_guard.check(core, envelope, allowed=allow_secrets)
-        if len(envelope.raw) > core.link.max_payload:
+        tx, now_ms, max_payload = self._tx, self._clock.millis(), self._link.max_payload
+        envelope = build(draft, now_ms // 1000, self._identity.signer_of(draft.sender))
+        self._guard.check(envelope, allowed=allow_secrets)
+        if len(envelope.raw) > max_payload:
             raise InvalidRequest(
-                f"the envelope has {len(envelope.raw)} bytes, over the broker's limit of {core.link.max_payload}",
+                f"the envelope has {len(envelope.raw)} bytes, over the broker's limit of {max_payload}",
                 hint="send a reference (artifacts) instead of the content, or raise max_payload of the broker",
             )
         if repeats is not None and (first := self._earlier(envelope, repeats)) is not None:
@@ -123,12 +151,12 @@ class Batch:
         return _queued(envelope, applied.outgoing[-1].seq, state)
 
     def add(self, kind: str, rows: list[Outgoing]) -> None:
-        """Rows of an envelope of `kind` that something else has put into the outbox in this transaction."""
+        """Add outbox rows of an envelope of `kind` that was written by other code in this transaction."""
         self.rows += rows
         self.kinds.append(kind)
 
     def sent_before(self, workspace_id: str, message_id: str) -> SendResponse | None:
-        """What was sent under this id earlier; None when nothing was."""
+        """The message that was sent under this id earlier; None without one."""
         found = find_sent(self._tx, workspace_id, message_id)
         if found is None:
             return None
@@ -148,7 +176,7 @@ class Batch:
 
 
 def _content(raw: bytes, chosen: frozenset[str]) -> dict[str, object]:
-    """What makes two envelopes the same request: what the caller said, not what the daemon filled in."""
+    """The fields by which two envelopes are the same request: those of the caller, not those that the daemon filled in."""
     document: dict[str, object] = json.decode(raw)
     return {key: document.get(key) for key in {"workspace_id", "channel", "kind", "to", "body", "ext"} | chosen}
 

@@ -1,11 +1,11 @@
-"""Peers that have left something unanswered until its second try: what may go out to them, so that they get all of it in order.
+"""Peers with a message that was not answered before its second try: they get everything in order once they return.
 
-    silent   only the oldest unanswered message goes out; at growing intervals everything, if somebody listens there
-    back     it has greeted or answered: all that waits for it goes out in one go, and what is new behind that
+    unresponsive  only the oldest unanswered message is sent again; at growing intervals all are, if the subject has a subscriber
+    back          the peer has greeted or answered: everything pending goes out at once, and new messages follow it
 
-Otherwise a peer that comes back between our tries would get what happens to be due, and what is older after it. The broker says
-when nobody listens on a subject; then even everything in order would do no good, as the peer may begin to listen in the
-middle of it. A peer is silent on one subject: it may have left one channel and not another.
+Without this order a returning peer would get the messages that happen to be due, and older ones after them. The broker says when
+a subject has no subscriber; sending everything would then not keep the order, because the peer may subscribe in the middle. The
+state is kept by subject: a peer may have left one channel and not another.
 """
 
 from collections.abc import Iterable, Set
@@ -18,147 +18,153 @@ from aghbus.store.engine.transaction import Transaction
 from aghbus.store.tables import retry
 from aghbus.store.tables.outbox import Outgoing
 
-FIRST_PAUSE: Final = 1.0  # seconds between the first two times that all unanswered messages go out again; doubled
-_WINDOW: Final = 256  # unanswered messages that go out at once
-_WORD: Final = 0.25  # seconds in which the broker has said that nobody listens
+FIRST_PAUSE: Final = (
+    1.0  # seconds between the first two times that all unanswered messages are sent again; doubled each time
+)
+_WINDOW: Final = 256  # unanswered messages that are sent at once
+_NO_SUBSCRIBER_WAIT: Final = 0.25  # seconds in which the broker reports that a subject has no subscriber
 
 
 _State = tuple[float, int, bool, int]
 
 
-class _Silence:
-    """One subject. `until` is when (monotonic) everything may go out again, `probe` the sequence of the oldest that last did."""
+class _Subject:
+    """One subject without answers.
+
+    `until` is the monotonic second from which all messages may be sent again; `probe` is the sequence of the last one sent as
+    the oldest.
+    """
 
     def __init__(self, until: float) -> None:
         self.until = until
-        self.away = False  # nobody listens
+        self.no_subscriber = False
         self.back = False
-        self.overdue = False  # back, but what waits is not due yet
+        self.expedite = False  # back, but the pending messages are not due yet
         self.probe = 0
         self._waits = 0
 
     @property
     def state(self) -> _State:
-        """What a look for what may go out changes."""
-        return self.until, self._waits, self.away, self.probe
+        """What choosing messages changes, for a rollback."""
+        return self.until, self._waits, self.no_subscriber, self.probe
 
     @state.setter
     def state(self, state: _State) -> None:
-        self.until, self._waits, self.away, self.probe = state
+        self.until, self._waits, self.no_subscriber, self.probe = state
 
     def probed(self, seq: int, now: float) -> None:
-        """The oldest goes out: somebody listens, unless the broker says otherwise."""
-        self.probe, self.away = seq, False
-        self.until = max(self.until, now + _WORD)
+        """The oldest message goes out: assume a subscriber, unless the broker reports that there is none."""
+        self.probe, self.no_subscriber = seq, False
+        self.until = max(self.until, now + _NO_SUBSCRIBER_WAIT)
 
     def wait(self, now: float, ceiling: float) -> None:
-        """Until the next time that everything may go out."""
+        """Set the next time at which all messages may be sent again."""
         self._waits += 1
         self.until = now + exponential_delay(self._waits, FIRST_PAUSE, ceiling)
 
-    def ended(self) -> None:
-        """The peer was heard."""
-        self.back = self.overdue = True
+    def returned(self) -> None:
+        """The peer has greeted or answered."""
+        self.back = self.expedite = True
 
 
-class Silences:
-    """The silent peers of one publisher, by subject. In memory: after a start the first tries find out again."""
+class UnresponsivePeers:
+    """The unresponsive peers of one publisher, by subject. In memory only: after a restart the first tries find them again."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self._silent: dict[str, _Silence] = {}
-        self._probes: dict[int, _Silence] = {}
+        self._subjects: dict[str, _Subject] = {}
+        self._probes: dict[int, _Subject] = {}
 
     @property
     def any(self) -> bool:
         """Whether there is any."""
-        return bool(self._silent)
+        return bool(self._subjects)
 
-    def concern(self, rows: Iterable[Outgoing]) -> bool:
-        """Whether any of `rows` goes to a silent peer."""
-        return bool(self._silent) and any(row.subject in self._silent for row in rows)
+    def affects(self, rows: Iterable[Outgoing]) -> bool:
+        """Whether any of `rows` goes to an unresponsive peer."""
+        return bool(self._subjects) and any(row.subject in self._subjects for row in rows)
 
-    def begins(self, subject: str) -> None:
-        """A try was in vain."""
+    def mark(self, subject: str) -> None:
+        """A message on this subject was not answered."""
         self._on(subject)
 
-    def is_back(self, subject: str) -> None:
+    def peer_joined(self, subject: str) -> None:
         """A peer has joined."""
-        self._on(subject).ended()
+        self._on(subject).returned()
 
-    def _on(self, subject: str) -> _Silence:
-        return self._silent.setdefault(subject, _Silence(self._clock.monotonic() + _WORD))
+    def _on(self, subject: str) -> _Subject:
+        return self._subjects.setdefault(subject, _Subject(self._clock.monotonic() + _NO_SUBSCRIBER_WAIT))
 
     def answered(self, tx: Transaction, subject: str) -> bool:
-        """A peer has answered; whether that ends a silence, with the commit of `tx`."""
-        silence = self._silent.get(subject)
-        if silence is None or silence.back:
+        """A peer has answered; True if it was unresponsive, and is back with the commit of `tx`."""
+        found = self._subjects.get(subject)
+        if found is None or found.back:
             return False
-        tx.after_commit(silence.ended)
+        tx.after_commit(found.returned)
         return True
 
-    def nobody_at(self, seq: int) -> None:
-        """The broker says that nobody listens where message `seq` went."""
+    def no_subscriber(self, seq: int) -> None:
+        """The broker reports that the subject of message `seq` has no subscriber."""
         if seq in self._probes:
-            self._probes[seq].away = True
+            self._probes[seq].no_subscriber = True
 
-    def hasten(self, tx: Transaction, now_ms: int) -> frozenset[str]:
-        """All that waits for peers that are back is due now. The subjects of those that are back."""
-        for subject, silence in self._silent.items():
-            if silence.overdue:
+    def expedite(self, tx: Transaction, now_ms: int) -> frozenset[str]:
+        """Make everything pending for returned peers due now. Returns the subjects of returned peers."""
+        for subject, found in self._subjects.items():
+            if found.expedite:
                 retry.hasten(tx, subject, now_ms)
-                silence.overdue = False
-                tx.after_rollback(silence.ended)
-        return frozenset(subject for subject, silence in self._silent.items() if silence.back)
+                found.expedite = False
+                tx.after_rollback(found.returned)
+        return frozenset(subject for subject, found in self._subjects.items() if found.back)
 
-    def caught_up(self, subjects: Iterable[str]) -> None:
-        """All that was due has gone out on `subjects`: no silence is left, but where a peer has come back again meanwhile."""
+    def clear(self, subjects: Iterable[str]) -> None:
+        """Everything due on `subjects` was sent: forget them, except where the peer has returned again meanwhile."""
         for subject in subjects:
-            if not self._silent[subject].overdue:
-                self._probes.pop(self._silent.pop(subject).probe, None)
+            if not self._subjects[subject].expedite:
+                self._probes.pop(self._subjects.pop(subject).probe, None)
 
     def in_order(
         self, tx: Transaction, rows: list[Outgoing], catching_up: Set[str], ceiling: float, now_ms: int
     ) -> list[Outgoing]:
-        """What goes out in place of `rows` at `now_ms`, in order; what may not go out now is due later.
+        """The messages to send in place of `rows` at `now_ms`, in order; those that may not be sent now get a later due time.
 
-        On subjects of `catching_up` `rows` are all that is due, and go out. `ceiling` in seconds is the longest time between two
-        times that everything unanswered goes out.
+        On the subjects of `catching_up`, `rows` are all that is due, and are sent. `ceiling` is the longest time in seconds
+        between two times at which everything unanswered is sent.
         """
-        chosen = {row.seq: row for row in rows}  # one that is asked for again and again comes more than once
-        for subject in ({row.subject for row in rows} & self._silent.keys()) - catching_up:
-            silence, mine = self._silent[subject], sorted(row for row in chosen.values() if row.subject == subject)
-            away = silence.away
-            going = {} if silence.back else {row.seq: row for row in self._going(tx, silence, mine, ceiling)}
+        chosen = {row.seq: row for row in rows}  # a row that was requeued may occur more than once
+        for subject in ({row.subject for row in rows} & self._subjects.keys()) - catching_up:
+            found, mine = self._subjects[subject], sorted(row for row in chosen.values() if row.subject == subject)
+            no_subscriber = found.no_subscriber
+            going = {} if found.back else {row.seq: row for row in self._choose(tx, found, mine, ceiling)}
             for seq in [row.seq for row in mine if row.seq not in going]:
                 del chosen[seq]
-                retry.hold_back(tx, seq, self._due_ms(silence, now_ms), tried=away)
+                retry.hold_back(tx, seq, self._due_ms(found, now_ms), tried=no_subscriber)
             chosen.update(going)
         return [chosen[seq] for seq in sorted(chosen)]
 
-    def _going(self, tx: Transaction, silence: _Silence, mine: list[Outgoing], ceiling: float) -> list[Outgoing]:
+    def _choose(self, tx: Transaction, found: _Subject, mine: list[Outgoing], ceiling: float) -> list[Outgoing]:
         """Everything unanswered up to the last of `mine`, or only the oldest, if that is one of them."""
         now = self._clock.monotonic()
-        tx.after_rollback(partial(self._restore, silence, silence.state))
+        tx.after_rollback(partial(self._restore, found, found.state))
         older = retry.unanswered(tx, mine[-1].subject, mine[-1].seq, _WINDOW)
         unanswered = sorted({row.seq: row for row in (*older, *mine)}.values())
         going = unanswered[:1] if unanswered[0].seq == mine[0].seq else []
-        if now >= silence.until:
-            going = going if silence.away else unanswered[:_WINDOW]
-            silence.wait(now, ceiling)
+        if now >= found.until:
+            going = going if found.no_subscriber else unanswered[:_WINDOW]
+            found.wait(now, ceiling)
         if going:
-            self._probes.pop(silence.probe, None)
-            self._probes[going[0].seq] = silence
-            silence.probed(going[0].seq, now)
+            self._probes.pop(found.probe, None)
+            self._probes[going[0].seq] = found
+            found.probed(going[0].seq, now)
         return going
 
-    def _restore(self, silence: _Silence, state: _State) -> None:
-        self._probes.pop(silence.probe, None)
-        silence.state = state
-        if silence.probe:
-            self._probes[silence.probe] = silence
+    def _restore(self, found: _Subject, state: _State) -> None:
+        self._probes.pop(found.probe, None)
+        found.state = state
+        if found.probe:
+            self._probes[found.probe] = found
 
-    def _due_ms(self, silence: _Silence, now_ms: int) -> int:
-        """What is held back goes with everything; to a peer that is back, as soon as what is older goes."""
-        left = 0.0 if silence.back else max(0.0, silence.until - self._clock.monotonic())
+    def _due_ms(self, found: _Subject, now_ms: int) -> int:
+        """A message held back is due when everything may be sent; to a returned peer, as soon as the older ones are."""
+        left = 0.0 if found.back else max(0.0, found.until - self._clock.monotonic())
         return now_ms + int(1000 * left)

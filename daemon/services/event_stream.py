@@ -3,7 +3,7 @@
 from collections.abc import AsyncGenerator, Sequence
 from typing import Final
 
-from aghbus.daemon.base.notifier import Announcer
+from aghbus.daemon.base.notifier import Notifier
 from aghbus.protocol.api.messages import Event
 from aghbus.protocol.api.queries import EnvelopeFilter
 from aghbus.store.engine.database import Store
@@ -13,7 +13,7 @@ _PAGE: Final = 200  # events read at once: what a slow reader can make us hold
 
 
 async def follow(
-    store: Store, announcer: Announcer, since: int | None, wanted: EnvelopeFilter
+    store: Store, announcer: Notifier, since: int | None, wanted: EnvelopeFilter
 ) -> AsyncGenerator[Sequence[Event], None]:
     """Events after `since` (None: from now on) until the daemon drains.
 

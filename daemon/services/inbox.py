@@ -10,7 +10,7 @@ import aiosqlite
 
 from aghbus.daemon.base.failpoints import failpoint
 from aghbus.daemon.state.context import Core
-from aghbus.daemon.state.inbox_waiters import Consumer
+from aghbus.daemon.state.inbox_waiters import InboxWaiter
 from aghbus.protocol.api.inbox import (
     InboxAckRequest,
     InboxItem,
@@ -65,7 +65,7 @@ class InboxService:
         try:
             while True:
                 waits = core.clock.monotonic() < deadline and not core.draining
-                consumer = Consumer(request.work_id, take, give_back)
+                consumer = InboxWaiter(request.work_id, take, give_back)
                 item, due_ms = await core.store.write(partial(self._lease_or_join, consumer=consumer, waits=waits))
                 if item is None and waits:  # it has joined: what is leased to it meanwhile is its own, late or not
                     item = await consumer.wait(core.consumers, self._until_due(deadline, due_ms))
@@ -79,7 +79,9 @@ class InboxService:
                 core.consumers.leave(consumer)
                 consumer.leave()
 
-    def _lease_or_join(self, tx: Transaction, consumer: Consumer, waits: bool) -> tuple[InboxItem | None, int | None]:
+    def _lease_or_join(
+        self, tx: Transaction, consumer: InboxWaiter, waits: bool
+    ) -> tuple[InboxItem | None, int | None]:
         """What there is, and when to look again where nobody rings before."""
         item = consumer.lease(tx)
         if item is None and waits:
@@ -93,20 +95,20 @@ class InboxService:
             return None
         audit.note_delivery(tx, now_ms, item, "acked" if request.ack else "leased")
         if not request.ack:
-            tx.after_commit(partial(self._core.consumers.ring_in, request.visibility))
+            tx.after_commit(partial(self._core.consumers.wake_in, request.visibility))
         return item
 
     def _give_back(self, item: InboxItem, lease: str) -> None:
         """Whoever asked for it has gone away, or the daemon drains, before it was handed on."""
         self._core.counters.add("inbox.given_back")
-        self._core.behind(partial(self._return, seq=item.seq, lease=lease), at_once=True)
+        self._core.store.write_deferred(partial(self._return, seq=item.seq, lease=lease), start_commit=True)
 
     def _return(self, tx: Transaction, seq: int, lease: str) -> None:
         now_ms = self._core.steps.settle(tx)
         item = inbox.give_back(tx, seq, lease)
         if item is not None:
             audit.note_delivery(tx, now_ms, item, "returned")
-            tx.after_commit(self._core.consumers.ring)
+            tx.after_commit(self._core.consumers.wake_all)
 
     def _until_due(self, deadline: float, due_ms: int | None) -> float:
         """Seconds until a lease runs out or a returned message is ready again, up to `deadline`; 0 once the daemon drains."""
@@ -130,7 +132,7 @@ class InboxService:
         def job(tx: Transaction) -> InboxItem:
             now_ms = self._core.steps.settle(tx)
             item = inbox.nack(tx, seq, now_ms=now_ms, lease=request.lease, delay_ms=delay_ms, error=request.error)
-            tx.after_commit(self._core.consumers.ring)
+            tx.after_commit(self._core.consumers.wake_all)
             return self._noted(tx, item, "dead" if item.state == "dead" else "returned")
 
         return await self._core.store.write(job)
@@ -140,7 +142,7 @@ class InboxService:
 
         def job(tx: Transaction) -> InboxItem:
             item = inbox.requeue(tx, seq)
-            tx.after_commit(self._core.consumers.ring)
+            tx.after_commit(self._core.consumers.wake_all)
             return self._noted(tx, item, "requeued")
 
         return await self._core.store.write(job)

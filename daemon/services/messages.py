@@ -3,8 +3,8 @@
 from collections.abc import AsyncIterator, Sequence
 from typing import Final
 
-from aghbus.daemon.base.notifier import Announcer
-from aghbus.daemon.send.drafts import Drafts
+from aghbus.daemon.base.notifier import Notifier
+from aghbus.daemon.send.drafts import DraftBuilder
 from aghbus.daemon.send.sender import Batch, Sender
 from aghbus.daemon.services.event_stream import follow
 from aghbus.protocol.api.messages import (
@@ -30,7 +30,7 @@ _CORRELATION: Final = ("work_id", "thread_id", "direct_id", "reply_to", "trace_i
 class MessageService:
     """The messages of one daemon."""
 
-    def __init__(self, store: Store, announcer: Announcer, sender: Sender, drafts: Drafts, *, own_id: str) -> None:
+    def __init__(self, store: Store, announcer: Notifier, sender: Sender, drafts: DraftBuilder, *, own_id: str) -> None:
         """`own_id` is the daemon's peer id."""
         self._store = store
         self._announcer = announcer
@@ -43,7 +43,7 @@ class MessageService:
 
         def job(tx: Transaction, batch: Batch) -> SendResponse:
             known = works.find(tx, request.work_id, request.channel) if request.work_id else None
-            draft = self._drafts.of_send(request, known.work if known else None)
+            draft = self._drafts.for_envelope(request, known.work if known else None)
             return batch.send(draft, repeats=chosen_fields(request), allow_secrets=request.allow_secrets)
 
         return await self._sender.send_all(job)

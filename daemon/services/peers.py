@@ -19,7 +19,7 @@ class PeerService:
         now_ms = core.clock.millis()
         found = [self._own(channel, now_ms) for channel in core.settings.channels]
         for peer in core.roster.all():
-            presence = core.roster.presence(peer, now_ms)
+            presence = core.roster.of(peer, now_ms)
             if presence == "expired" and not query.all:
                 continue
             found.append(
@@ -53,12 +53,12 @@ class PeerService:
             trust="unverified" if core.signer is None else "verified",
             first_seen_ms=now_ms,
             last_seen_ms=now_ms,
-            card=card_object(core.card()),
+            card=card_object(core.own_card.card()),
         )
 
     async def list_capabilities(self) -> CapabilitiesResponse:
         """The records of the daemon's own catalog, then the claims without a record."""
-        catalog = self._core.catalog
+        catalog = self._core.own_card.catalog
         records = [
             CapabilityRecord(
                 id=record.id, summary=record.summary, digest=record.digest, claim=False, document=record.document
@@ -72,7 +72,7 @@ class PeerService:
             if name not in known
         ]
         return CapabilitiesResponse(
-            source=catalog.path, capabilities=records + claims, problems=list(self._core.catalog_problems)
+            source=catalog.path, capabilities=records + claims, problems=list(self._core.own_card.problems)
         )
 
     async def get_capability(self, capability_id: str) -> CapabilityRecord:

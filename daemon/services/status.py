@@ -47,7 +47,7 @@ class StatusService:
         """The state of every part, and the problems for a person."""
         core = self._core
         reader = await settled(core)
-        former = await former_identities(core)
+        former = await former_identities(core.store, core.identities)
         return StatusResponse(
             name=core.settings.name,
             peer_id=core.us,

@@ -1,6 +1,6 @@
 """Works: opening one, its steps, and reading them."""
 
-from aghbus.daemon.send.drafts import Drafts
+from aghbus.daemon.send.drafts import DraftBuilder
 from aghbus.daemon.send.sender import Batch, Sender
 from aghbus.daemon.services.messages import chosen_fields
 from aghbus.protocol.api.messages import SendResponse
@@ -17,14 +17,14 @@ _WORK_FIELDS = frozenset({"work_id"})
 class WorkService:
     """The works of one daemon."""
 
-    def __init__(self, store: Store, sender: Sender, drafts: Drafts) -> None:
+    def __init__(self, store: Store, sender: Sender, drafts: DraftBuilder) -> None:
         self._store = store
         self._sender = sender
         self._drafts = drafts
 
     async def open_work(self, request: WorkOpenRequest) -> SendResponse:
         """Open a work for a peer."""
-        draft = self._drafts.of_open(request)
+        draft = self._drafts.for_opening(request)
 
         def job(_tx: Transaction, batch: Batch) -> SendResponse:
             return batch.send(
@@ -44,7 +44,7 @@ class WorkService:
             known = works.find(tx, work_id, request.channel)
             if known is None:
                 raise _unknown(work_id)
-            draft = self._drafts.of_verb(known.work, verb, request, known.trace_id)
+            draft = self._drafts.for_work_step(known.work, verb, request, known.trace_id)
             repeats = None if request.id is None else _WORK_FIELDS
             return batch.send(draft, repeats=repeats, allow_secrets=request.allow_secrets)
 

@@ -1,7 +1,7 @@
-"""Agents that wait for a message of the inbox: each new message is leased to one of them in the transaction that stores it.
+"""Agents that wait for an inbox message: each new message is leased to one of them in the transaction that stores it.
 
-So the message costs one commit instead of two, and one message wakes one consumer, however many wait. What is leased to one that
-has gone away meanwhile is given back.
+So a message costs one commit instead of two, and wakes one consumer, however many wait. A message leased to a consumer that has
+disconnected meanwhile is given back.
 """
 
 import asyncio
@@ -14,20 +14,23 @@ from aghbus.store.engine.transaction import Transaction
 Take = Callable[[Transaction, int | None], InboxItem | None]
 
 
-class Consumer:
-    """One that asks, for any message or for those of one work. `take` leases the oldest that suits it, which
-    may be one of that sequence that its job has just delivered; `give_back` undoes that."""
+class InboxWaiter:
+    """A consumer that waits for any message, or for those of one work.
+
+    `take` leases the oldest message that matches, which may be the one of the given sequence that the same job has just
+    delivered; `give_back` undoes that.
+    """
 
     def __init__(self, work_id: str | None, take: Take, give_back: Callable[[InboxItem], None]) -> None:
         self.work_id = work_id
         self.served: asyncio.Future[InboxItem | None] = asyncio.get_running_loop().create_future()
-        self.gone = False  # nobody asks for it any more
+        self.gone = False  # the client has disconnected
         self._take = take
         self._give_back = give_back
-        self._held: InboxItem | None = None  # leased to it, and not handed on yet
+        self._held: InboxItem | None = None  # leased, and not handed on yet
 
     def lease(self, tx: Transaction, fresh: int | None = None) -> InboxItem | None:
-        """The oldest message that suits it, or `fresh`. It has to be handed on: see `hand_on` and `leave`."""
+        """Lease the oldest message that matches, or `fresh`. It must be handed on: see `hand_on` and `leave`."""
         item = self._take(tx, fresh)
         if item is not None:
             tx.after_commit(partial(self._leased, item))
@@ -40,93 +43,90 @@ class Consumer:
             self._held = item
 
     def hand_on(self) -> None:
-        """What is leased to it is in the hands of whoever asked."""
+        """The leased message was handed to the client."""
         self._held = None
 
     def leave(self) -> None:
-        """Nobody asks any more: what was leased and not handed on goes back, now or when its commit is through."""
+        """The client is gone: give back a message that was leased and not handed on, now or after its commit."""
         self.gone = True
         held, self._held = self._held, None
         if held is not None:
             self._give_back(held)
 
     def end(self, item: InboxItem | None) -> None:
-        """With what it was given, or None: it has to look again."""
+        """End the wait with the leased message, or with None: it has to query the inbox again."""
         if not self.served.done():
             self.served.set_result(item)
 
-    async def wait(self, consumers: "Consumers", seconds: float) -> InboxItem | None:
-        """What it is given within `seconds`; None when it has to look again, or the time is up."""
+    async def wait(self, waiters: "InboxWaiters", seconds: float) -> InboxItem | None:
+        """The message leased within `seconds`; None when it has to query the inbox again, or after that time."""
         await asyncio.wait([self.served], timeout=seconds)
-        consumers.leave(self)
+        waiters.leave(self)
         return await self.served
 
 
-class Consumers:
-    """All of them, the one that has waited longest first."""
+class InboxWaiters:
+    """All waiting consumers, in the order in which they began to wait."""
 
     def __init__(self) -> None:
-        self._waiting: dict[Consumer, None] = {}
+        self._waiting: dict[InboxWaiter, None] = {}
         self._timer: asyncio.TimerHandle | None = None
-        self._rings_at = float("inf")
+        self._wakes_at = float("inf")
 
     @property
     def count(self) -> int:
-        """How many there are to offer a message to."""
+        """The number of waiting consumers."""
         return len(self._waiting)
 
-    def join(self, tx: Transaction, consumer: Consumer) -> None:
-        """`consumer` has found nothing in `tx`, and waits for what comes later.
-
-        Not when it was told to look again: the job that joins may run twice.
-        """
-        if consumer.gone or consumer.served.done():
+    def join(self, tx: Transaction, waiter: InboxWaiter) -> None:
+        """`waiter` has found nothing in `tx`, and waits. No effect if its wait has ended: the job that joins may run twice."""
+        if waiter.gone or waiter.served.done():
             return
-        self._waiting[consumer] = None
-        tx.after_rollback(partial(self.leave, consumer))
+        self._waiting[waiter] = None
+        tx.after_rollback(partial(self.leave, waiter))
 
-    def leave(self, consumer: Consumer) -> None:
-        """It waits no longer; without effect once something is leased to it, which it gets when that is committed."""
-        if consumer in self._waiting:
-            del self._waiting[consumer]
-            consumer.end(None)
+    def leave(self, waiter: InboxWaiter) -> None:
+        """`waiter` waits no longer. No effect after a lease: it gets that message with the commit."""
+        if waiter in self._waiting:
+            del self._waiting[waiter]
+            waiter.end(None)
 
     def offer(self, tx: Transaction, messages: Iterable[tuple[int, str | None]]) -> None:
-        """Messages of these sequences and works (None: of no work) are ready in `tx`: each is leased to somebody who waits for it.
+        """Lease each new message of `tx`, by sequence and work (None: of no work), to a waiter that matches.
 
-        Whoever takes an older one, whose lease has run out, leaves the new one to the next.
+        A waiter may lease an older message, whose lease has run out; the new one is then offered to the next.
         """
         for seq, work_id in messages:
-            for consumer in tuple(self._waiting):
-                if consumer.work_id is None or consumer.work_id == work_id:
-                    taken = self._serve(tx, consumer, seq)
+            for waiter in tuple(self._waiting):
+                if waiter.work_id is None or waiter.work_id == work_id:
+                    taken = self._serve(tx, waiter, seq)
                     if taken is None or taken.seq == seq:
                         break
 
-    def _serve(self, tx: Transaction, consumer: Consumer, fresh: int) -> InboxItem | None:
-        item = consumer.lease(tx, fresh)
+    def _serve(self, tx: Transaction, waiter: InboxWaiter, fresh: int) -> InboxItem | None:
+        item = waiter.lease(tx, fresh)
         if item is not None:
-            del self._waiting[consumer]
-            tx.after_rollback(partial(consumer.end, None))
-            tx.after_commit(partial(consumer.end, item))
+            del self._waiting[waiter]
+            tx.after_rollback(partial(waiter.end, None))
+            tx.after_commit(partial(waiter.end, item))
         return item
 
-    def ring(self) -> None:
-        """Something else has made messages ready, or the daemon drains: everybody looks again."""
+    def wake_all(self) -> None:
+        """Messages may be ready for another reason, or the daemon shuts down: every waiter queries the inbox again."""
         waiting, self._waiting = self._waiting, {}
-        for consumer in waiting:
-            consumer.end(None)
+        for waiter in waiting:
+            waiter.end(None)
 
-    def ring_in(self, seconds: float) -> None:
-        """A lease was given that runs out in so many seconds. Those who wait already do not know of it."""
+    def wake_in(self, seconds: float) -> None:
+        """Wake all when a lease of `seconds` runs out: the consumers that wait already do not know of it."""
         loop = asyncio.get_running_loop()
         at = loop.time() + max(seconds, 0.0)
-        if not self._waiting or at >= self._rings_at:
-            return  # whoever asks later sees the lease, and so does everybody at the ring before
+        if not self._waiting or at >= self._wakes_at:
+            return  # later consumers see the lease, and the earlier wake-up finds it for all
         if self._timer is not None:
             self._timer.cancel()
-        self._rings_at, self._timer = at, loop.call_at(at, self._ring_now)
+        self._wakes_at, self._timer = at, loop.call_at(at, self._wake_now)
 
-    def _ring_now(self) -> None:
-        self._rings_at, self._timer = float("inf"), None
-        self.ring()
+    def _wake_now(self) -> None:
+        self._wakes_at, self._timer = float("inf"), None
+        self.wake_all()

@@ -1,57 +1,73 @@
-"""Whom we listen to now: what the configuration says, what was decided while running, and what first use has pinned."""
+"""The trust policy in force: the configured rules, the rules changed at runtime, and the pins of first use."""
 
+import asyncio
 import logging
 from collections import ChainMap, OrderedDict
 from collections.abc import Iterable, Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
+from aghbus.daemon.base.clock import Clock
+from aghbus.daemon.base.logs import EventLimiter
+from aghbus.daemon.base.metrics import Counters
+from aghbus.daemon.config.live_settings import LiveSettings
+from aghbus.daemon.config.settings import Settings
 from aghbus.daemon.config.trust_settings import policy_of
 from aghbus.protocol.effects import Effects, Remember
 from aghbus.protocol.envelope import Envelope
 from aghbus.protocol.trust.policy import ChannelRule, Policy, key_of
+from aghbus.protocol.trust.proof import EnvelopeSigner
 from aghbus.protocol.trust.trust import Trust
 from aghbus.store.audit import events as audit
+from aghbus.store.engine.database import Store
 from aghbus.store.engine.transaction import Transaction
 from aghbus.store.engine.trust_rules import Rule
 
-if TYPE_CHECKING:
-    import asyncio
-
-    from aghbus.daemon.state.context import Core
-
-_KEYS: Final = 10_000  # handles whose whole key id is remembered; the least recently heard go first
-_CLAIMS: Final = 1_000  # pins by greets that wait for the store
+_KEYS: Final = 10_000  # handles whose whole key id is cached; the least recently seen are dropped first
+_CLAIMS: Final = 1_000  # pins made by greets and not yet committed
 
 
 class _Pins(ChainMap[str, str]):
-    """Pins by nickname, from where they stand first."""
+    """Pins by nickname; the first of the three maps that has one wins."""
 
     def __contains__(self, name: object) -> bool:
-        """Asked of every message; ChainMap's own takes ten times as long."""
+        """On the path of every message; ChainMap's own method takes ten times as long."""
         configured, decided, claimed = self.maps
         return name in configured or name in decided or name in claimed
 
 
 class LivePolicy:
-    """The policy that every envelope is judged by. It follows the settings and the store's rules at once."""
+    """The policy that every envelope is judged by. It follows changes of the settings and of the stored rules at once."""
 
-    def __init__(self, core: "Core") -> None:
-        self._core = core
-        self._claims: dict[str, str] = {}  # nicknames that a greet has pinned, until the store has the rule
+    def __init__(
+        self,
+        settings: LiveSettings,
+        store: Store,
+        clock: Clock,
+        signer: EnvelopeSigner | None,
+        counters: Counters,
+        log_limiter: EventLimiter,
+    ) -> None:
+        """`signer` is our own, None without a key."""
+        self._settings = settings
+        self._store = store
+        self._clock = clock
+        self._signer = signer
+        self._counters = counters
+        self._log_limiter = log_limiter
+        self._claims: dict[str, str] = {}  # nicknames pinned by a greet, until the rule is committed
         self._keys: OrderedDict[str, str] = OrderedDict()
-        self._revision = -1
-        self.configure()
+        settings.on_change(self._configure)
+        self._configure(settings.current)
 
-    def configure(self) -> None:
-        """Take over the settings of `core`."""
-        self.configured = policy_of(self._core.settings.trust)
+    def _configure(self, settings: Settings) -> None:
+        self.configured = policy_of(settings.trust)
         self._revision = -1
 
     @property
     def now(self) -> Policy:
-        """The policy as of now; its pins are live."""
-        rules = self._core.store.memory.trust
+        """The policy in force; its pins are live."""
+        rules = self._store.memory.trust
         if self._revision != rules.revision:
             pins = _Pins(dict(self.configured.pins), rules.pins, self._claims)
             self._policy = merged(self.configured, rules, pins)
@@ -59,42 +75,40 @@ class LivePolicy:
         return self._policy
 
     def key_of(self, handle: str) -> str | None:
-        """The whole key id of a handle that was heard lately; its fingerprint is only the half of it."""
-        signer = self._core.signer
+        """The whole key id of a recently seen handle, which has only half of it as its fingerprint; None when it is not cached."""
+        signer = self._signer
         if signer is not None and handle == signer.handle:
             return signer.key_id
         return self._keys.get(handle)
 
-    def heard(self, tx: Transaction, envelope: Envelope, effects: Effects) -> None:
-        """A message was decided in `tx`: where the nickname of a verified sender is new and first use pins, it is pinned."""
+    def observe(self, tx: Transaction, envelope: Envelope, effects: Effects) -> None:
+        """Pin the nickname of a verified sender at its first use, in the transaction `tx` that decided its message."""
         if "@" not in envelope.sender or Remember not in map(type, effects):
-            return  # a plain name, which nothing pins; or refused, seen before, or our own
+            return  # a plain name, which is never pinned; or a refused, repeated or own message
         key = self._new_key(envelope)
         if key is not None:
             self._pin(tx, envelope, key)
 
-    def greeted(self, envelope: Envelope) -> None:
-        """The same for discovery that was let in, which is committed behind: the pin holds from now on."""
+    def observe_discovery(self, envelope: Envelope) -> None:
+        """As `observe`, for accepted discovery messages, which are persisted asynchronously: the pin holds at once."""
         key = self._new_key(envelope)
         if key is None or len(self._claims) >= _CLAIMS:
             return
         nickname = _nickname(envelope)
         self._claims[nickname] = key
-        future = self._core.store.submit(lambda tx: self._pin(tx, envelope, key))
+        future = self._store.submit(lambda tx: self._pin(tx, envelope, key))
         future.add_done_callback(partial(self._settled, nickname))
 
     def _new_key(self, envelope: Envelope) -> str | None:
-        """The key of a verified sender whose nickname is to be pinned by it."""
+        """The key to pin the nickname of a verified sender to; None where there is nothing to pin."""
         if "@" not in envelope.sender:
-            return None  # nobody gets in under a handle without being verified
+            return None  # only a handle is verified
         key = self._remember(envelope)
-        if self._core.settings.trust.first_use != "pin" or _nickname(envelope) in self.now.pins:
+        if self._settings.current.trust.first_use != "pin" or _nickname(envelope) in self.now.pins:
             return None
-        if self._core.store.memory.trust.first_use_is_full:
-            sentence = (
-                "trust: so many nicknames are pinned by first use that no more are; `aghctl trust unpin` makes room"
-            )
-            self._core.counters.problem("trust.first_use", sentence, self._core.clock.monotonic())
+        if self._store.memory.trust.first_use_is_full:
+            sentence = "trust: the list of nicknames pinned by first use is full; `aghctl trust unpin` makes room"
+            self._counters.problem("trust.first_use", sentence, self._clock.monotonic())
             return None
         return key
 
@@ -109,7 +123,7 @@ class LivePolicy:
         return key
 
     def _pin(self, tx: Transaction, envelope: Envelope, key: str) -> None:
-        nickname, now_ms = _nickname(envelope), self._core.clock.millis()
+        nickname, now_ms = _nickname(envelope), self._clock.millis()
         rules = tx.memory.trust
         if nickname in rules.pins or nickname in self.configured.pins or rules.first_use_is_full:
             return
@@ -118,21 +132,18 @@ class LivePolicy:
         tx.after_commit(lambda: self._tell(nickname, key))
 
     def _tell(self, nickname: str, key: str) -> None:
-        self._core.counters.add("trust.first_use")
-        sentence = "trust on first use: a nickname is pinned to the first key that bore it"
-        self._core.noise.event(logging.WARNING, "trust.first_use", sentence, nickname=nickname, key_id=key)
+        self._counters.add("trust.first_use")
+        sentence = "trust on first use: the nickname is pinned to the first key seen with it"
+        self._log_limiter.event(logging.WARNING, "trust.first_use", sentence, nickname=nickname, key_id=key)
 
-    def _settled(self, nickname: str, future: "asyncio.Future[Any]") -> None:
-        self._claims.pop(nickname, None)  # the store has the rule, or could not keep it and the next greet tries again
+    def _settled(self, nickname: str, future: asyncio.Future[Any]) -> None:
+        self._claims.pop(nickname, None)  # committed; or not, and the next greet tries again
         if not future.cancelled() and future.exception() is not None:
-            self._core.counters.add("trust.first_use_lost")
+            self._counters.add("trust.first_use_lost")
 
 
 def merged(configured: Policy, rules: Iterable[Rule], pins: Mapping[str, str]) -> Policy:
-    """The configured policy with the rules that were made while running: lists and channel rules are joined.
-
-    `pins` are those that hold, of all origins.
-    """
+    """The configured policy with the rules made at runtime: lists and channel rules are joined. `pins` are those of all origins."""
     allow, deny = set(configured.allow), set(configured.deny)
     work = {channel: set(rule.work) for channel, rule in configured.channels.items() if rule.work is not None}
     talk = {channel: set(rule.talk) for channel, rule in configured.channels.items() if rule.talk is not None}
@@ -152,10 +163,10 @@ def merged(configured: Policy, rules: Iterable[Rule], pins: Mapping[str, str]) -
     return Policy(mode=configured.mode, allow=frozenset(allow), deny=frozenset(deny), pins=pins, channels=channels)
 
 
-def denied_as(peer: str, trust: Trust | None) -> str:
-    """The name under which a receipt to somebody who is not listened to is counted: of a verified peer its key.
+def denial_budget_key(peer: str, trust: Trust | None) -> str:
+    """The key of the rate limit for receipts to a peer that the trust policy refuses: the fingerprint of a verified peer.
 
-    Who only claims the name of a peer has another one, so that he cannot use up what that peer would be told.
+    An unverified claim of a peer's name gets a key of its own, so that it cannot use up that peer's budget.
     """
     if trust is None:
         return f"claimed {peer}"

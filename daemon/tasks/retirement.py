@@ -1,14 +1,17 @@
-"""The end of a former identity: when nothing is left to do under it, it leaves the bus, and its key is put aside."""
+"""Retiring former identities: one without open works and unsent messages leaves the bus, and its key file is renamed."""
 
 import asyncio
 import logging
 from collections.abc import Callable
 from typing import Final
 
-from aghbus.daemon.state.context import Core
+from aghbus.daemon.base.clock import Clock
+from aghbus.daemon.base.metrics import Counters
+from aghbus.daemon.state.identity import Identity
 from aghbus.daemon.state.keys import put_aside
 from aghbus.protocol.api.status import FormerIdentity
 from aghbus.store.audit import events as audit
+from aghbus.store.engine.database import Store
 from aghbus.store.engine.transaction import Transaction
 from aghbus.store.errors import StoreUnavailable
 from aghbus.store.host.key_files import KeyFileError
@@ -16,64 +19,76 @@ from aghbus.store.tables import identities
 
 _log = logging.getLogger("aghbus.node")
 
-_LOOK: Final = 2.0  # seconds between two looks at the works that are open under former identities; there are seldom any
+_INTERVAL: Final = 2.0  # seconds between two checks for open works of former identities
 
 
 class Retirement:
-    """Watches over the former identities of a running daemon."""
+    """Retires the former identities of a running daemon."""
 
-    def __init__(self, core: Core, on_retired: Callable[[str], None]) -> None:
+    def __init__(
+        self,
+        store: Store,
+        identity: Identity,
+        clock: Clock,
+        counters: Counters,
+        on_retired: Callable[[str], None],
+    ) -> None:
         """`on_retired` takes a former peer id off the bus."""
-        self._core = core
+        self._store = store
+        self._identity = identity
+        self._clock = clock
+        self._counters = counters
         self._on_retired = on_retired
 
     async def run(self) -> None:
-        """Retire what has nothing left to do, until there is none or it is cancelled."""
-        while self._core.identities.former or self._core.identities.unusable:
-            await asyncio.sleep(_LOOK)
+        """Check every two seconds, until no former identity is left or it is cancelled."""
+        while self._identity.former or self._identity.unusable:
+            await asyncio.sleep(_INTERVAL)
             try:
-                await self.look()
+                await self.check()
             except StoreUnavailable:
-                continue  # the store's own state says why
+                continue  # the store reports why
 
-    async def look(self) -> None:
-        """Once. Raises StoreUnavailable."""
-        for peer_id in await self._core.store.write(self._retire):
-            self._core.counters.add("identities.retired")
+    async def check(self) -> None:
+        """Retire idle identities, once. Raises StoreUnavailable."""
+        for peer_id in await self._store.write(self._retire):
+            self._counters.add("identities.retired")
             _log.info("a former identity has retired peer=%s", peer_id)
-            key = self._core.identities.forget(peer_id)
+            key = self._identity.forget(peer_id)
             self._on_retired(peer_id)
             if key is None or key.path is None:
                 continue
             try:
-                _log.info("the key of a former identity is put aside file=%s", put_aside(key.path))
+                _log.info("the key file of a former identity was renamed file=%s", put_aside(key.path))
             except KeyFileError as error:
-                _log.warning("the key of a former identity stays where it is cause=%s hint=%s", error, error.hint)
+                _log.warning(
+                    "the key file of a former identity could not be renamed cause=%s hint=%s", error, error.hint
+                )
 
     def _retire(self, tx: Transaction) -> list[str]:
-        now_ms = self._core.clock.millis()
-        idle = identities.retire_idle(tx, self._core.us, now_ms)
+        now_ms = self._clock.millis()
+        idle = identities.retire_idle(tx, self._identity.self_id, now_ms)
         for peer_id in idle:
             audit.note_policy(tx, now_ms, "identity_retired", peer_id)
         return idle
 
 
-async def former_identities(core: Core) -> list[FormerIdentity]:
-    """The former identities as `aghctl status` shows them."""
+async def former_identities(store: Store, identity: Identity) -> list[FormerIdentity]:
+    """The former identities for `aghctl status`."""
     return [
         FormerIdentity(
             peer_id=one.peer_id,
             since_ms=one.since_ms,
             open_works=one.open_works,
             unsent=one.unsent,
-            problem=core.identities.unusable.get(one.peer_id),
+            problem=identity.unusable.get(one.peer_id),
         )
-        for one in await identities.read_former(core.store.reader, core.us)
+        for one in await identities.read_former(store.reader, identity.self_id)
     ]
 
 
 def problems(former: list[FormerIdentity]) -> list[str]:
-    """Sentences for the operator about those under which nothing can be done."""
+    """Sentences for the operator about former identities that cannot act."""
     return [
         f"{one.open_works} open work{' belongs' if one.open_works == 1 else 's belong'} to our former peer id {one.peer_id}, "
         f"which cannot finish {'it' if one.open_works == 1 else 'them'}: {one.problem}"

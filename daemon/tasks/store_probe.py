@@ -1,35 +1,37 @@
-"""Noticing that a store which could not write does so again, without waiting for somebody to ask for something."""
+"""Probing a store that cannot write, so that its recovery is noticed without any request."""
 
 import asyncio
 import logging
 from collections.abc import Callable
 from typing import Final
 
-from aghbus.daemon.state.context import Core
+from aghbus.store.engine.database import Store
 
 _log = logging.getLogger("aghbus.store")
 
-_INTERVAL: Final = 1.0  # seconds between two looks, and between two tries of a store that failed
+_INTERVAL: Final = 1.0  # seconds between two checks, and between two probes of a failed store
 
 
-class StoreWatch:
-    """Tries a failed store with a real write until it takes it. `on_well` is called each time after writes behind were lost:
-    what they would have noted has to be had again (publishing again is harmless, receivers deduplicate)."""
+class StoreProbe:
+    """Tries a failed store with a real write until one succeeds.
 
-    def __init__(self, core: Core, on_well: Callable[[], None]) -> None:
-        self._core = core
-        self._on_well = on_well
+    `on_recovered` is called when the store can write again after deferred writes were lost. They are redone: publishing again
+    is harmless, because receivers deduplicate.
+    """
+
+    def __init__(self, store: Store, on_recovered: Callable[[], None]) -> None:
+        self._store = store
+        self._on_recovered = on_recovered
         self._lost = 0
 
     async def run(self) -> None:
-        """Watch until cancelled."""
+        """Probe until cancelled."""
         while True:
             await asyncio.sleep(_INTERVAL)
-            store = self._core.store
-            if not store.writable and not await store.probe():
+            if not self._store.writable and not await self._store.probe():
                 continue
-            lost = self._core.counters["store.behind_lost"]
+            lost = self._store.deferred_lost
             if lost != self._lost:
-                _log.info("what could not be noted is done again notes=%d", lost - self._lost)
+                _log.info("the store writes again; lost deferred writes are redone count=%d", lost - self._lost)
                 self._lost = lost
-                self._on_well()
+                self._on_recovered()

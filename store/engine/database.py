@@ -6,11 +6,12 @@ connection that can only read and never blocks the writer, since the file is in 
 
 import asyncio
 import contextlib
+import logging
 import os
 import sqlite3
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Final, Literal, TypeVar
+from typing import Any, Final, Literal, TypeVar
 
 import aiosqlite
 
@@ -27,12 +28,15 @@ from aghbus.store.engine.store_lock import StoreLock
 from aghbus.store.engine.writer import Job, Stats, Writer
 from aghbus.store.errors import StoreDamaged, StoreError, StoreUnavailable, StoreUnopenable
 
+_log = logging.getLogger("aghbus.store")
+
 T = TypeVar("T")
 Synchronous = Literal["full", "normal"]
 
 # Pages are 4 KiB, SQLite's default and the block of most disks.
 _WRITER_CACHE_KIB: Final = 16_384  # the hot ends of four B-trees and their inner pages at 10^7 rows
 _READER_CACHE_KIB: Final = 4_096  # pages of a listing are read once
+_MAX_DEFERRED_BACKLOG: Final = 20_000  # jobs in the queue; above it `write_deferred` drops its job
 _WAL_LIMIT: Final = 64 * 1024 * 1024  # bytes the WAL file keeps after a burst
 _READER_PATIENCE_MS: Final = 5_000  # only while WAL recovery or a foreign tool holds the file
 
@@ -70,6 +74,7 @@ class Store:
         self._writer = Writer(db, memory, executor, mark)
         self._task = asyncio.create_task(self._writer.run(), name="store writer")
         self._closed = False
+        self.deferred_lost = 0
 
     @classmethod
     async def open(cls, path: Path, *, synchronous: Synchronous = "full", name: str = "aghd") -> "Store":
@@ -145,6 +150,26 @@ class Store:
         """As `submit`, for a job that seldom needs the file: it may run while the transaction before its own is being committed, on
         what that has left in memory. It asks for the file through `tx` alone; then it is undone, and runs again in its turn."""
         return self._writer.submit(job, ahead=True)
+
+    def write_deferred(self, job: Job[Any], *, start_commit: bool = False) -> asyncio.Future[Any] | None:
+        """Persist asynchronously what a crash may lose: the job joins the next transaction, and errors are logged and counted.
+
+        With `start_commit` it starts a transaction itself. The future tells when it is done; None when too many jobs wait, and
+        it will not run. `deferred_lost` counts the jobs that did not become durable.
+        """
+        if self.backlog >= _MAX_DEFERRED_BACKLOG:
+            self.deferred_lost += 1  # a slow disk must not exhaust the memory
+            return None
+        future = self.submit(job) if start_commit else self.submit_behind(job)
+        future.add_done_callback(self._deferred_done)
+        return future
+
+    def _deferred_done(self, future: asyncio.Future[Any]) -> None:
+        error = None if future.cancelled() else future.exception()
+        if isinstance(error, StoreUnavailable):
+            self.deferred_lost += 1  # `last_error` says why
+        elif error is not None:
+            _log.error("a deferred write failed", exc_info=error)
 
     async def write(self, job: Job[T]) -> T:
         """`submit` and wait. Cancelling the wait leaves it open whether the job is carried out."""

@@ -10,12 +10,12 @@ import pytest
 from aghbus.daemon.nats.carrier import Carried
 from aghbus.daemon.nats.link import InboundMessage
 from aghbus.daemon.send.publisher import Publisher
-from aghbus.daemon.state.context import Core
 from aghbus.protocol.acks import Ack, encode_ack
 from aghbus.store.engine.writer import Job
 from aghbus.store.errors import StoreUnavailable
 from aghbus.store.tables.outbox import Outgoing
 from tests.support.makers import rows
+from tests.support.parts import Parts
 from tests.support.publishing import Wire, publishing, send
 
 
@@ -27,19 +27,19 @@ class Quiet(Wire):
 
 
 @pytest.fixture
-async def sender(tmp_path: Path) -> AsyncIterator[tuple[Publisher, Core]]:
-    async with publishing(tmp_path, Quiet(), retry_after=60) as (publisher, core):
-        yield publisher, core
+async def sender(tmp_path: Path) -> AsyncIterator[tuple[Publisher, Parts]]:
+    async with publishing(tmp_path, Quiet(), retry_after=60) as (publisher, parts):
+        yield publisher, parts
 
 
-async def published(publisher: Publisher, core: Core, count: int) -> list[tuple[int, str]]:
+async def published(publisher: Publisher, parts: Parts, count: int) -> list[tuple[int, str]]:
     """So many messages that wait for their answer: sequence and id."""
-    await send(publisher, core, count)
+    await send(publisher, parts, count)
     for _ in range(1_500):
-        if not await rows(core.store, "SELECT 1 FROM outbox WHERE state = 'queued'"):
+        if not await rows(parts.store, "SELECT 1 FROM outbox WHERE state = 'queued'"):
             break
         await asyncio.sleep(0.01)
-    return [(seq, msg_id) for seq, msg_id in await rows(core.store, "SELECT seq, msg_id FROM envelopes ORDER BY seq")]
+    return [(seq, msg_id) for seq, msg_id in await rows(parts.store, "SELECT seq, msg_id FROM envelopes ORDER BY seq")]
 
 
 def acknowledge(publisher: Publisher, seq: int, msg_id: str, outcome: str = "committed") -> None:
@@ -47,49 +47,49 @@ def acknowledge(publisher: Publisher, seq: int, msg_id: str, outcome: str = "com
     publisher.acknowledged(InboundMessage(f"_INBOX.test.{seq}", raw, "", None))
 
 
-async def states(core: Core) -> list[str]:
-    return [state for (state,) in await rows(core.store, "SELECT state FROM outbox ORDER BY seq")]
+async def states(parts: Parts) -> list[str]:
+    return [state for (state,) in await rows(parts.store, "SELECT state FROM outbox ORDER BY seq")]
 
 
-async def test_what_comes_together_is_one_job(sender: tuple[Publisher, Core], monkeypatch: pytest.MonkeyPatch) -> None:
-    publisher, core = sender
-    sent = await published(publisher, core, 5)
-    jobs, submit = list[Job[Any]](), core.store.submit_behind
+async def test_what_comes_together_is_one_job(sender: tuple[Publisher, Parts], monkeypatch: pytest.MonkeyPatch) -> None:
+    publisher, parts = sender
+    sent = await published(publisher, parts, 5)
+    jobs, submit = list[Job[Any]](), parts.store.submit_behind
 
     def counted(job: Job[Any]) -> asyncio.Future[Any]:
         jobs.append(job)
         return submit(job)
 
-    monkeypatch.setattr(core.store, "submit_behind", counted)
+    monkeypatch.setattr(parts.store, "submit_behind", counted)
     for seq, msg_id in sent[:4]:
         acknowledge(publisher, seq, msg_id, "refused" if seq == sent[1][0] else "committed")
     acknowledge(publisher, sent[4][0], "msg_guessed")
-    await core.store.probe()
+    await parts.store.probe()
     assert len(jobs) == 1
-    assert await states(core) == ["receipted", "dead", "receipted", "receipted", "published"]
-    assert core.counters["acks.unknown"] == 1
+    assert await states(parts) == ["receipted", "dead", "receipted", "receipted", "published"]
+    assert parts.counters["acks.unknown"] == 1
 
 
 @pytest.mark.parametrize("refused", [True, False])
 async def test_a_job_that_never_ran_loses_its_own_alone(
-    sender: tuple[Publisher, Core], monkeypatch: pytest.MonkeyPatch, refused: bool
+    sender: tuple[Publisher, Parts], monkeypatch: pytest.MonkeyPatch, refused: bool
 ) -> None:
-    publisher, core = sender
-    (first, first_id), (second, second_id) = await published(publisher, core, 2)
+    publisher, parts = sender
+    (first, first_id), (second, second_id) = await published(publisher, parts, 2)
     failed: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
     with monkeypatch.context() as patch:
         if refused:  # too many wait for the store
-            patch.setattr(core, "behind", lambda *_args, **_options: None)
+            patch.setattr(parts.store, "write_deferred", lambda *_args, **_options: None)
         else:
-            patch.setattr(core.store, "submit_behind", lambda _job: failed)
+            patch.setattr(parts.store, "submit_behind", lambda _job: failed)
         acknowledge(publisher, first, first_id)
         failed.set_exception(StoreUnavailable("the store cannot write", hint=""))
         await asyncio.sleep(0)
     if refused:
         failed.exception()
     acknowledge(publisher, second, second_id)
-    await core.store.probe()
-    assert await states(core) == ["published", "receipted"]
+    await parts.store.probe()
+    assert await states(parts) == ["published", "receipted"]
     acknowledge(publisher, first, first_id)  # the next copy is answered
-    await core.store.probe()
-    assert await states(core) == ["receipted", "receipted"]
+    await parts.store.probe()
+    assert await states(parts) == ["receipted", "receipted"]

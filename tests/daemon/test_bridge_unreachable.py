@@ -16,12 +16,6 @@ from aghbus.daemon.bridge.follower import Follower
 from aghbus.daemon.bridge.format_log import FORMAT_WITH_TIMEOUTS, keep_record
 from aghbus.daemon.bridge.inbound import InboundTranslator
 from aghbus.daemon.config.settings import BridgeSettings, Settings
-from aghbus.daemon.nats.carrier import CoreCarrier
-from aghbus.daemon.send.deadlines import Deadlines
-from aghbus.daemon.send.publisher import Publisher
-from aghbus.daemon.send.sender import Sender
-from aghbus.daemon.state.context import Core
-from aghbus.daemon.state.presence import Roster
 from aghbus.protocol.api.artifacts import Artifact
 from aghbus.protocol.api.messages import Event
 from aghbus.protocol.api.queries import BridgeStreamQuery
@@ -31,6 +25,7 @@ from aghbus.store.tables import bridge_messages as bridge
 from tests.support.bridge_daemons import query
 from tests.support.bridge_log import ASKED_MS, record
 from tests.support.makers import BOB, US, WORKSPACE, receive, say
+from tests.support.parts import Parts
 from tests.support.publishing import Hand, Up
 
 WITHIN = 20.0
@@ -64,20 +59,16 @@ async def store(tmp_path: Path) -> AsyncIterator[Store]:
     await opened.close()
 
 
-def core_of(store: Store) -> Core:
+def parts_of(store: Store) -> Parts:
     agents = BridgeSettings(agents=(f"asker={BOB}", f"helper={US}"))
     settings = Settings(name=US, peer_id=US, workspace=WORKSPACE, bridge=agents)
-    return Core(settings, Hand(), store, Up(), Roster(30.0), 0)
+    return Parts(settings, store, clock=Hand(), link=Up())
 
 
-def sender_of(core: Core) -> Sender:
-    publisher = Publisher(core, CoreCarrier(core.link, "acks"))
-    return Sender(core, publisher, Deadlines(core, publisher))
-
-
-def deliver(core: Core, artifacts: Artifacts) -> MessageDelivery:
-    formats = FormatAdapters(core.settings)
-    return MessageDelivery(core, sender_of(core), formats, InboundTranslator(core, formats, artifacts))
+def deliver(parts: Parts, artifacts: Artifacts) -> MessageDelivery:
+    formats = FormatAdapters(parts.settings.current)
+    translator = InboundTranslator(parts.core, formats, artifacts)
+    return MessageDelivery(parts.core, parts.sender, formats, translator)
 
 
 REFERRING: Final = {
@@ -89,17 +80,17 @@ REFERRING: Final = {
 }
 
 
-async def arrived(core: Core, *said: dict[str, Any]) -> list[int]:
+async def arrived(parts: Parts, *said: dict[str, Any]) -> list[int]:
     """The sequences of these says to us, which the daemon knows of."""
-    seqs = [(await receive(core.store, say(**fields))).seq or 0 for fields in said]
-    core.announcer.ring(seqs[-1])
+    seqs = [(await receive(parts.store, say(**fields))).seq or 0 for fields in said]
+    parts.notifier.notify(seqs[-1])
     return seqs
 
 
 async def test_the_stream_waits_at_a_message_that_cannot_be_fetched_and_has_it_whole_afterwards(store: Store) -> None:
-    core, artifacts = core_of(store), Away()
-    first, large, last = await arrived(core, {"text": "one"}, {"ext": REFERRING}, {"text": "three"})
-    stream = deliver(core, artifacts).stream(FORMAT_WITH_TIMEOUTS, BridgeStreamQuery(since=0))
+    parts, artifacts = parts_of(store), Away()
+    first, large, last = await arrived(parts, {"text": "one"}, {"ext": REFERRING}, {"text": "three"})
+    stream = deliver(parts, artifacts).stream(FORMAT_WITH_TIMEOUTS, BridgeStreamQuery(since=0))
     async with asyncio.timeout(WITHIN):
         before = await anext(stream)
         assert artifacts.asked.is_set()
@@ -113,9 +104,9 @@ async def test_the_stream_waits_at_a_message_that_cannot_be_fetched_and_has_it_w
 
 
 async def test_one_message_that_cannot_be_fetched_is_unavailable_and_not_noted_as_another(store: Store) -> None:
-    core, artifacts = core_of(store), Away()
-    (large,) = await arrived(core, {"ext": REFERRING})
-    out = deliver(core, artifacts)
+    parts, artifacts = parts_of(store), Away()
+    (large,) = await arrived(parts, {"ext": REFERRING})
+    out = deliver(parts, artifacts)
     with pytest.raises(Unreachable) as refused:
         await out.get(FORMAT_WITH_TIMEOUTS, large)
     assert refused.value.code == "unavailable"
@@ -124,22 +115,24 @@ async def test_one_message_that_cannot_be_fetched_is_unavailable_and_not_noted_a
 
 
 async def test_an_artifact_store_that_the_server_refuses_us_holds_nothing_up(store: Store) -> None:
-    core = core_of(store)
-    (large,) = await arrived(core, {"text": "in plain words", "ext": REFERRING})
-    core.denied.note('permissions violation for publish to "$js.api.direct.get.obj_agh"', core.clock.monotonic())
-    got = await deliver(core, Away()).get(FORMAT_WITH_TIMEOUTS, large)
+    parts = parts_of(store)
+    (large,) = await arrived(parts, {"text": "in plain words", "ext": REFERRING})
+    parts.denied.note('permissions violation for publish to "$js.api.direct.get.obj_agh"', parts.clock.monotonic())
+    got = await deliver(parts, Away()).get(FORMAT_WITH_TIMEOUTS, large)
     assert got.native
     assert "message_ref" in {found.rule for found in got.findings}
 
 
 async def test_the_log_waits_for_what_cannot_be_fetched_while_other_rows_run_out(store: Store) -> None:
-    core = core_of(store)
+    parts = parts_of(store)
     artifacts = Away()
     await store.write(
         lambda tx: keep_record(tx, FORMAT_WITH_TIMEOUTS, "out", record("q", "sent", waits=2), at_ms=ASKED_MS)
     )
-    (large,) = await arrived(core, {"ext": REFERRING})
-    follower = Follower(core, sender_of(core), InboundTranslator(core, FormatAdapters(core.settings), artifacts))
+    (large,) = await arrived(parts, {"ext": REFERRING})
+    follower = Follower(
+        parts.core, parts.sender, InboundTranslator(parts.core, FormatAdapters(parts.settings.current), artifacts)
+    )
     running = asyncio.create_task(follower.run())
 
     async def until(rows: int, status: str) -> list[dict[str, Any]]:

@@ -9,18 +9,12 @@ from typing import Any, TypeVar
 import pytest
 
 from aghbus.daemon.artifacts.store import Artifacts, Unreachable
-from aghbus.daemon.base.clock import Clock
 from aghbus.daemon.bridge.bridge import Bridge
 from aghbus.daemon.chains.messages import ChainMessages
 from aghbus.daemon.chains.runner import ChainRunner, RunnerLimits
 from aghbus.daemon.chains.service import ChainService
 from aghbus.daemon.config.settings import BridgeSettings, Settings
-from aghbus.daemon.nats.carrier import CoreCarrier
-from aghbus.daemon.send.deadlines import Deadlines
-from aghbus.daemon.send.publisher import Publisher
 from aghbus.daemon.send.sender import Batch, Sender
-from aghbus.daemon.state.context import Core
-from aghbus.daemon.state.presence import Roster
 from aghbus.protocol.api.artifact_uri import artifact_uri
 from aghbus.protocol.api.artifacts import Artifact
 from aghbus.protocol.api.chains import ChainRun, ChainStartRequest
@@ -31,6 +25,7 @@ from aghbus.store.errors import StoreUnavailable
 from tests.support.chain_agents import asked, chain
 from tests.support.makers import BOB, US
 from tests.support.natsutil import wait_until
+from tests.support.parts import Parts
 from tests.support.publishing import Up
 
 WITHIN = 20.0
@@ -81,9 +76,10 @@ class Chains(ChainService):
 
     def __init__(self, store: Store, limits: RunnerLimits) -> None:
         settings = Settings(name=US, peer_id=US, bridge=BridgeSettings(agents=(f"asker={US}", f"helper={BOB}")))
-        self.core = Core(settings, Clock(), store, Up(), Roster(30.0), 0)
-        publisher = Publisher(self.core, CoreCarrier(self.core.link, "acks"))
-        self.sender = Failing(self.core, publisher, Deadlines(self.core, publisher))
+        self.parts = Parts(settings, store, link=Up(), sender_type=Failing)
+        self.core = self.parts.core
+        assert isinstance(self.parts.sender, Failing)
+        self.sender = self.parts.sender
         self.far = Far()
         bridge = Bridge(self.core, self.sender)
         messages = ChainMessages(self.core, bridge.formats.get, bridge.submitter.remember, self.far)

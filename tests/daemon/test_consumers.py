@@ -8,14 +8,9 @@ from pathlib import Path
 import pytest
 
 from aghbus.daemon.base.clock import Clock
-from aghbus.daemon.broker.embedded import BrokerError
 from aghbus.daemon.config.settings import Settings
-from aghbus.daemon.nats.link import Link
-from aghbus.daemon.nats.options import NatsOptions
 from aghbus.daemon.services.inbox import InboxService
-from aghbus.daemon.state.context import Core
-from aghbus.daemon.state.inbox_waiters import Consumer, Consumers
-from aghbus.daemon.state.presence import Roster
+from aghbus.daemon.state.inbox_waiters import InboxWaiter, InboxWaiters
 from aghbus.protocol.api.inbox import InboxItem, InboxNextRequest, InboxNextResponse
 from aghbus.protocol.api.queries import InboxQuery
 from aghbus.protocol.errors import NotFound
@@ -24,6 +19,7 @@ from aghbus.store.engine.transaction import Transaction
 from aghbus.store.tables import inbox
 from tests.support.makers import NOW_MS, receiving, say
 from tests.support.natsutil import wait_until
+from tests.support.parts import Parts
 
 VISIBLE_MS = 60_000
 
@@ -43,20 +39,20 @@ def _ignore(_item: InboxItem) -> None:
     """For consumers that do not go away."""
 
 
-async def waiting(store: Store, consumers: Consumers, work_id: str | None = None) -> Consumer:
-    consumer = Consumer(work_id, partial(take, work_id=work_id), _ignore)
+async def waiting(store: Store, consumers: InboxWaiters, work_id: str | None = None) -> InboxWaiter:
+    consumer = InboxWaiter(work_id, partial(take, work_id=work_id), _ignore)
     await store.write(lambda tx: consumers.join(tx, consumer))
     return consumer
 
 
-def arrives(tx: Transaction, consumers: Consumers, work_id: str | None = None) -> None:
+def arrives(tx: Transaction, consumers: InboxWaiters, work_id: str | None = None) -> None:
     _, applied = receiving(say(work_id=work_id))(tx)
     assert applied.seq is not None
     consumers.offer(tx, [(applied.seq, work_id)])
 
 
 async def test_one_message_is_for_the_one_that_waited_longest(store: Store) -> None:
-    consumers = Consumers()
+    consumers = InboxWaiters()
     first, second = await waiting(store, consumers), await waiting(store, consumers)
     before = store.stats.commits
     await store.write(lambda tx: arrives(tx, consumers))
@@ -72,13 +68,13 @@ async def test_one_message_is_for_the_one_that_waited_longest(store: Store) -> N
 @pytest.mark.parametrize("ack", [True, False])
 async def test_a_new_message_is_leased_without_asking_the_file(store: Store, ack: bool) -> None:
     """What the agent gets is what the file has after the commit."""
-    core = core_of(store)
-    (asked,) = await asking(core, 1, InboxNextRequest(wait=60, ack=ack))
+    parts = parts_of(store)
+    (asked,) = await asking(parts, 1, InboxNextRequest(wait=60, ack=ack))
     statements: list[str] = []
 
     def job(tx: Transaction) -> None:
         tx.db.set_trace_callback(statements.append)
-        arrives(tx, core.consumers)
+        arrives(tx, parts.waiters)
         assert statements == []
         tx.after_commit(lambda: tx.db.set_trace_callback(None))
 
@@ -92,24 +88,24 @@ async def test_a_new_message_is_leased_without_asking_the_file(store: Store, ack
 
 
 async def test_a_new_message_does_not_overtake_one_that_was_returned(store: Store) -> None:
-    core = core_of(store)
+    parts = parts_of(store)
     await store.write(receiving(say()))
     old = await store.write(lambda tx: inbox.lease_next(tx, NOW_MS, VISIBLE_MS, "first"))
     assert old is not None
-    consumer = await waiting(store, core.consumers)
+    consumer = await waiting(store, parts.waiters)
 
     def job(tx: Transaction) -> None:
         inbox.nack(tx, old.seq, now_ms=NOW_MS, delay_ms=0)
-        arrives(tx, core.consumers)
+        arrives(tx, parts.waiters)
 
     await store.write(job)
-    item = await consumer.wait(core.consumers, 0)
+    item = await consumer.wait(parts.waiters, 0)
     assert item is not None
     assert item.seq == old.seq
 
 
 async def test_a_message_of_a_work_is_for_those_who_wait_for_it_or_for_any(store: Store) -> None:
-    consumers = Consumers()
+    consumers = InboxWaiters()
     other = await waiting(store, consumers, "work_other")
     mine = await waiting(store, consumers, "work_mine")
     any_one = await waiting(store, consumers)
@@ -123,7 +119,7 @@ async def test_a_message_of_a_work_is_for_those_who_wait_for_it_or_for_any(store
 
 
 async def test_what_is_rolled_back_is_given_to_nobody(store: Store) -> None:
-    consumers = Consumers()
+    consumers = InboxWaiters()
     consumer = await waiting(store, consumers)
 
     def fails(tx: Transaction) -> None:
@@ -137,7 +133,7 @@ async def test_what_is_rolled_back_is_given_to_nobody(store: Store) -> None:
 
 
 async def test_who_waits_no_longer_is_given_nothing(store: Store) -> None:
-    consumers = Consumers()
+    consumers = InboxWaiters()
     consumer = await waiting(store, consumers)
     assert await consumer.wait(consumers, 0) is None
     await store.write(lambda tx: arrives(tx, consumers))
@@ -145,7 +141,7 @@ async def test_who_waits_no_longer_is_given_nothing(store: Store) -> None:
 
 
 async def test_what_was_leased_before_the_time_was_up_is_still_given(store: Store) -> None:
-    consumers = Consumers()
+    consumers = InboxWaiters()
     consumer = await waiting(store, consumers)
     stored = asyncio.Event()
 
@@ -160,16 +156,16 @@ async def test_what_was_leased_before_the_time_was_up_is_still_given(store: Stor
 
 
 async def test_a_ring_makes_everybody_look_again(store: Store) -> None:
-    consumers = Consumers()
+    consumers = InboxWaiters()
     both = [await waiting(store, consumers), await waiting(store, consumers, "work_mine")]
-    consumers.ring()
+    consumers.wake_all()
     assert [await one.wait(consumers, 60) for one in both] == [None, None]
 
 
 async def test_a_transaction_that_is_run_again_loses_no_message(store: Store) -> None:
     """The join is undone, and its consumer told to look again: what comes in the second run is not for a deaf one."""
-    consumers = Consumers()
-    consumer = Consumer(None, take, _ignore)
+    consumers = InboxWaiters()
+    consumer = InboxWaiter(None, take, _ignore)
 
     def refused(tx: Transaction) -> None:
         tx.db.execute("INSERT INTO meta (key, value) VALUES ('late', 1)")
@@ -188,8 +184,8 @@ async def test_a_transaction_that_is_run_again_loses_no_message(store: Store) ->
 
 
 async def test_nobody_joins_who_is_gone(store: Store) -> None:
-    consumers = Consumers()
-    consumer = Consumer(None, take, _ignore)
+    consumers = InboxWaiters()
+    consumer = InboxWaiter(None, take, _ignore)
     consumer.gone = True
     await store.write(lambda tx: consumers.join(tx, consumer))
     await store.write(lambda tx: arrives(tx, consumers))
@@ -208,23 +204,17 @@ class Rushing(Clock):
         return super().monotonic() + self.elapsed
 
 
-async def _nowhere() -> NatsOptions:
-    raise BrokerError("resolve", "this test has no broker", "")
+def parts_of(store: Store, clock: Clock | None = None) -> Parts:
+    return Parts(Settings(name="us", peer_id="us"), store, clock=clock)
 
 
-def core_of(store: Store, clock: Clock | None = None) -> Core:
-    return Core(
-        Settings(name="us", peer_id="us"), clock or Clock(), store, Link(_nowhere, name="test"), Roster(30.0), 0
-    )
-
-
-async def asking(core: Core, count: int, ask: InboxNextRequest) -> list[asyncio.Task[InboxNextResponse]]:
+async def asking(parts: Parts, count: int, ask: InboxNextRequest) -> list[asyncio.Task[InboxNextResponse]]:
     """So many consumers that wait, in this order."""
     asks = []
     for _ in range(count):
-        before = core.consumers.count
-        asks.append(asyncio.create_task(InboxService(core).next(ask)))
-        await wait_until(lambda: core.consumers.count > before, 10, "a consumer to wait")  # noqa: B023 - awaited at once
+        before = parts.waiters.count
+        asks.append(asyncio.create_task(InboxService(parts.core).next(ask)))
+        await wait_until(lambda: parts.waiters.count > before, 10, "a consumer to wait")  # noqa: B023 - awaited at once
     return asks
 
 
@@ -232,14 +222,14 @@ async def asking(core: Core, count: int, ask: InboxNextRequest) -> list[asyncio.
 async def test_what_is_leased_in_the_last_moment_of_a_wait_is_given(store: Store, ack: bool) -> None:
     """It was found by nobody when it asked, stored in the same transaction, and its time was up when that was durable."""
     clock = Rushing()
-    core = core_of(store, clock)
+    parts = parts_of(store, clock)
 
     def job(tx: Transaction) -> None:
-        arrives(tx, core.consumers)
+        arrives(tx, parts.waiters)
         clock.elapsed = 6.0
 
     commits = store.stats.commits
-    leased, _ = await asyncio.gather(InboxService(core).next(InboxNextRequest(wait=5, ack=ack)), store.write(job))
+    leased, _ = await asyncio.gather(InboxService(parts.core).next(InboxNextRequest(wait=5, ack=ack)), store.write(job))
     item = leased.item
     assert store.stats.commits == commits + 1
     assert item is not None
@@ -247,9 +237,9 @@ async def test_what_is_leased_in_the_last_moment_of_a_wait_is_given(store: Store
 
 
 async def test_who_waits_beside_one_that_dies_gets_its_message_when_the_lease_runs_out(store: Store) -> None:
-    core = core_of(store)
-    first, second = await asking(core, 2, InboxNextRequest(wait=60, visibility=1))
-    await store.write(lambda tx: arrives(tx, core.consumers))
+    parts = parts_of(store)
+    first, second = await asking(parts, 2, InboxNextRequest(wait=60, visibility=1))
+    await store.write(lambda tx: arrives(tx, parts.waiters))
     dies = (await first).item
     assert dies is not None
     async with asyncio.timeout(15):
@@ -259,12 +249,12 @@ async def test_who_waits_beside_one_that_dies_gets_its_message_when_the_lease_ru
 
 
 async def test_one_that_takes_an_older_message_leaves_the_new_one_to_the_next(store: Store) -> None:
-    core = core_of(store)
+    parts = parts_of(store)
     await store.write(receiving(say()))
     old = await store.write(lambda tx: inbox.lease_next(tx, NOW_MS - 60_000, 1_000, "of a dead one"))
-    consumers = [await waiting(store, core.consumers) for _ in range(2)]
-    await store.write(lambda tx: arrives(tx, core.consumers))
-    items = [await consumer.wait(core.consumers, 0) for consumer in consumers]
+    consumers = [await waiting(store, parts.waiters) for _ in range(2)]
+    await store.write(lambda tx: arrives(tx, parts.waiters))
+    items = [await consumer.wait(parts.waiters, 0) for consumer in consumers]
     assert old is not None
     assert [item.seq for item in items if item is not None] == [old.seq, old.seq + 1]
 
@@ -273,38 +263,38 @@ async def test_one_that_takes_an_older_message_leaves_the_new_one_to_the_next(st
 @pytest.mark.parametrize("waits", [True, False])
 async def test_what_is_leased_to_one_that_goes_away_is_ready_again(store: Store, ack: bool, waits: bool) -> None:
     """It is gone when the transaction that leased it is through: at its own look, or while it waited."""
-    core, asks = core_of(store), InboxNextRequest(wait=60, ack=ack)
+    parts, asks = parts_of(store), InboxNextRequest(wait=60, ack=ack)
     if waits:
-        (asked,) = await asking(core, 1, asks)
+        (asked,) = await asking(parts, 1, asks)
 
         def arrive(tx: Transaction) -> None:
-            arrives(tx, core.consumers)
+            arrives(tx, parts.waiters)
             asked.cancel()
 
         await store.write(arrive)
     else:
         await store.write(receiving(say()))
-        asked = asyncio.create_task(InboxService(core).next(asks))
+        asked = asyncio.create_task(InboxService(parts.core).next(asks))
         commits = store.stats.commits
         await asyncio.gather(asyncio.sleep(0), store.write(lambda _tx: asked.cancel()))
         assert store.stats.commits == commits + 1  # of one transaction
     assert isinstance((await asyncio.gather(asked, return_exceptions=True))[0], asyncio.CancelledError)
     async with asyncio.timeout(15):
-        item = (await InboxService(core).next(InboxNextRequest(wait=60))).item
+        item = (await InboxService(parts.core).next(InboxNextRequest(wait=60))).item
     assert item is not None
     assert item.attempts == 1
-    assert core.counters["inbox.given_back"] == 1
+    assert parts.counters["inbox.given_back"] == 1
 
 
 async def test_a_lease_that_has_run_out_is_shown_as_ready_though_nobody_asks(store: Store) -> None:
     clock = Rushing()
-    core = core_of(store, clock)
+    parts = parts_of(store, clock)
     await store.write(receiving(say()))
-    item = (await InboxService(core).next(InboxNextRequest(visibility=1))).item
+    item = (await InboxService(parts.core).next(InboxNextRequest(visibility=1))).item
     assert item is not None
 
     async def ready() -> bool:
-        found = await InboxService(core).list_items(InboxQuery(states=frozenset({"ready"})))
+        found = await InboxService(parts.core).list_items(InboxQuery(states=frozenset({"ready"})))
         return [one.seq for one in found.items] == [item.seq] and found.counts == {"ready": 1, "leased": 0, "dead": 0}
 
     async with asyncio.timeout(15):
@@ -315,10 +305,10 @@ async def test_a_lease_that_has_run_out_is_shown_as_ready_though_nobody_asks(sto
 async def test_a_look_at_the_inbox_waits_for_no_store_that_cannot_write(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    core = core_of(store)
+    parts = parts_of(store)
     await store.write(receiving(say()))
     jobs = store.stats.jobs
-    await InboxService(core).list_items(InboxQuery())
+    await InboxService(parts.core).list_items(InboxQuery())
     assert store.stats.jobs == jobs  # no lease has run out: nothing to write
     await store.write(lambda tx: inbox.lease_next(tx, NOW_MS, 1, "of a dead one"))
 
@@ -327,5 +317,5 @@ async def test_a_look_at_the_inbox_waits_for_no_store_that_cannot_write(
 
     monkeypatch.setattr(store, "write", stalls)
     async with asyncio.timeout(15):
-        found = await InboxService(core).list_items(InboxQuery())
+        found = await InboxService(parts.core).list_items(InboxQuery())
     assert [item.state for item in found.items] == ["leased"]

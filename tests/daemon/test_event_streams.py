@@ -11,7 +11,7 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import given, settings
 
-from aghbus.daemon.base.notifier import Announcer
+from aghbus.daemon.base.notifier import Notifier
 from aghbus.daemon.services import event_stream as streams
 from aghbus.daemon.services.event_stream import follow
 from aghbus.protocol.api.messages import Event
@@ -33,14 +33,14 @@ async def store(tmp_path: Path) -> AsyncIterator[Store]:
     await opened.close()
 
 
-async def commit(store: Store, announcer: Announcer, count: int, *senders: str) -> None:
+async def commit(store: Store, announcer: Notifier, count: int, *senders: str) -> None:
     """`count` says in one transaction, and the word that they are there."""
     jobs = [
         store.submit(receiving(say((senders or (BOB,))[number % len(senders or (BOB,))]))) for number in range(count)
     ]
     for job in jobs:
         _, applied = await job
-        announcer.ring(applied.seq or 0)
+        announcer.notify(applied.seq or 0)
 
 
 async def take(pages: Pages, count: int) -> list[int]:
@@ -62,7 +62,7 @@ async def statements(store: Store) -> AsyncIterator[list[str]]:
 
 
 async def test_who_has_caught_up_asks_no_database(store: Store) -> None:
-    announcer = Announcer(0)
+    announcer = Notifier(0)
     pages = follow(store, announcer, 0, EnvelopeFilter(peer=BOB))
     await commit(store, announcer, 6, BOB, EVE)
     assert await take(pages, 3) == [1, 3, 5]
@@ -76,7 +76,7 @@ async def test_who_has_caught_up_asks_no_database(store: Store) -> None:
 
 
 async def test_a_filter_that_needs_the_file_asks_only_when_something_may_match(store: Store) -> None:
-    announcer = Announcer(0)
+    announcer = Notifier(0)
     pages = follow(store, announcer, 0, EventsQuery(peer=EVE, inbox=True))
     await commit(store, announcer, 2, EVE, BOB)
     assert await take(pages, 1) == [1]
@@ -91,7 +91,7 @@ async def test_a_filter_that_needs_the_file_asks_only_when_something_may_match(s
 
 
 async def test_a_page_holds_what_was_committed_together(store: Store) -> None:
-    announcer = Announcer(0)
+    announcer = Notifier(0)
     pages = follow(store, announcer, 0, EVERYTHING)
     await commit(store, announcer, 1)
     assert await take(pages, 1) == [1]
@@ -101,7 +101,7 @@ async def test_a_page_holds_what_was_committed_together(store: Store) -> None:
 
 
 async def test_a_gap_comes_before_what_memory_has(store: Store) -> None:
-    announcer = Announcer(0)
+    announcer = Notifier(0)
     await commit(store, announcer, 4)
     await store.write(lambda tx: tx.db.execute("DELETE FROM envelopes WHERE seq <= 2").rowcount)
     await store.write(lambda tx: tx.db.execute("INSERT INTO meta VALUES ('pruned_through', 2)").rowcount)
@@ -114,7 +114,7 @@ async def test_a_gap_comes_before_what_memory_has(store: Store) -> None:
 
 
 async def test_a_stream_ends_when_the_daemon_drains_with_all_that_was_committed(store: Store) -> None:
-    announcer = Announcer(0)
+    announcer = Notifier(0)
     pages = follow(store, announcer, 0, EVERYTHING)
     await commit(store, announcer, 3)
     assert await take(pages, 3) == [1, 2, 3]
@@ -130,7 +130,7 @@ async def test_a_slow_reader_is_given_everything_and_holds_nothing_up(
     """It takes a page, does nothing while far more comes than memory keeps, and goes on from the file."""
     monkeypatch.setattr(tails, "TAIL_ROWS", 32)
     monkeypatch.setattr(streams, "_PAGE", 8)
-    announcer = Announcer(0)
+    announcer = Notifier(0)
     slow, quick = follow(store, announcer, 0, EVERYTHING), follow(store, announcer, 0, EVERYTHING)
     await commit(store, announcer, 8)
     assert await take(slow, 8) == await take(quick, 8) == list(range(1, 9))
@@ -154,7 +154,7 @@ async def test_a_slow_reader_is_given_everything_and_holds_nothing_up(
 class Follower:
     """A consumer that now and then goes away and resumes after the last event that it has."""
 
-    def __init__(self, store: Store, announcer: Announcer, wanted: EnvelopeFilter) -> None:
+    def __init__(self, store: Store, announcer: Notifier, wanted: EnvelopeFilter) -> None:
         self._store, self._announcer, self._wanted = store, announcer, wanted
         self._pages: Pages | None = None
         self.seen: list[int] = []
@@ -188,7 +188,7 @@ def test_nothing_is_missed_and_nothing_comes_twice(steps: list[tuple[str, int]])
 
     async def run() -> None:
         with tempfile.TemporaryDirectory() as folder:
-            store, announcer = await Store.open(Path(folder) / "store.db", synchronous="normal"), Announcer(0)
+            store, announcer = await Store.open(Path(folder) / "store.db", synchronous="normal"), Notifier(0)
             followers = [Follower(store, announcer, wanted) for wanted in (EVERYTHING, EnvelopeFilter(peer=EVE))]
             for what, number in [*steps, ("commit", 1)]:
                 if what == "commit":

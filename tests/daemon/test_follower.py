@@ -12,18 +12,13 @@ from aghbus.daemon.bridge.follower import Follower
 from aghbus.daemon.bridge.format_log import FORMAT_WITH_TIMEOUTS, keep_record
 from aghbus.daemon.bridge.inbound import InboundTranslator
 from aghbus.daemon.config.settings import Settings
-from aghbus.daemon.nats.carrier import CoreCarrier
-from aghbus.daemon.send.deadlines import Deadlines
-from aghbus.daemon.send.publisher import Publisher
-from aghbus.daemon.send.sender import Sender
-from aghbus.daemon.state.context import Core
-from aghbus.daemon.state.presence import Roster
 from aghbus.protocol.api.artifacts import Artifact
 from aghbus.protocol.errors import Unavailable
 from aghbus.store.engine.database import Store
 from aghbus.store.tables import bridge_log
 from tests.support.bridge_log import ASKED_MS, record
 from tests.support.makers import US, WORKSPACE, receive, say
+from tests.support.parts import Parts
 from tests.support.publishing import Hand, Up
 
 WITHIN = 20.0
@@ -55,20 +50,19 @@ async def store(tmp_path: Path) -> AsyncIterator[Store]:
 
 async def test_what_runs_out_does_not_wait_for_all_messages_that_are_fetched(store: Store) -> None:
     clock = Hand()
-    core = Core(Settings(name=US, peer_id=US, workspace=WORKSPACE), clock, store, Up(), Roster(30.0), 0)
+    parts = Parts(Settings(name=US, peer_id=US, workspace=WORKSPACE), store, clock=clock, link=Up())
     await store.write(
         lambda tx: keep_record(tx, FORMAT_WITH_TIMEOUTS, "out", record("q", "sent", waits=2), at_ms=ASKED_MS)
     )
     for number in range(3):
         reference = {"uri": f"agh://artifacts/work_1/{number}.json", "sha256": "0" * 64, "size": 5}
-        core.announcer.ring(
+        parts.notifier.notify(
             (await receive(store, say(ext={f"{FORMAT_WITH_TIMEOUTS}.message_ref": reference}))).seq or 0
         )
     artifacts = Slow(clock)
-    publisher = Publisher(core, CoreCarrier(core.link, "acks"))
-    sender = Sender(core, publisher, Deadlines(core, publisher))
+    formats = FormatAdapters(parts.settings.current)
     follower = asyncio.create_task(
-        Follower(core, sender, InboundTranslator(core, FormatAdapters(core.settings), artifacts)).run()
+        Follower(parts.core, parts.sender, InboundTranslator(parts.core, formats, artifacts)).run()
     )
     async with asyncio.timeout(WITHIN):
         await artifacts.again.wait()

@@ -9,13 +9,13 @@ import pytest
 from aghbus.daemon.config.settings import Settings
 from aghbus.daemon.config.trust_settings import TrustSettings
 from aghbus.daemon.nats.link import InboundMessage
-from aghbus.daemon.state.identities import Identities
+from aghbus.daemon.state.identity import Identity
 from aghbus.daemon.state.keys import FormerKey, load_former, load_signer, put_aside
 from aghbus.protocol.identifiers import direct_id, subject_for
 from aghbus.protocol.trust.keys import SigningKey, handle_of
 from aghbus.store.host.key_files import KEY_FILE, KeyFileError, write_key
 from aghbus.store.host.locations import Locations, locate
-from tests.support.intake_bench import OTHER, bench
+from tests.support.receiving import OTHER, bench
 
 OLD, NEW = SigningKey(bytes(range(32))), SigningKey(bytes(range(1, 33)))
 HANDLE = handle_of("earlier", OLD.public)
@@ -80,9 +80,9 @@ def test_a_daemon_that_only_changed_its_name_keeps_its_key_where_it_is(places: L
     assert found.path is None  # it is the key in use: nothing may rename it
     now = load_signer(named, places, {})
     assert now is not None
-    ours = Identities(now.handle, now, [found])
+    ours = Identity(named, now, [found])
     assert ours.former == (HANDLE,)
-    assert ours.elsewhere == ()  # one key, one route token, one subject
+    assert ours.former_on_other_subjects == ()  # one key, one route token, one subject
     assert ours.shares_subject(HANDLE)
 
 
@@ -104,10 +104,8 @@ def test_what_is_put_aside_is_not_found_again_and_nothing_is_lost(places: Locati
 
 
 async def test_what_is_refused_in_a_room_of_a_former_id_is_ours_to_keep(tmp_path: Path) -> None:
-    async with bench(tmp_path) as b:
+    async with bench(tmp_path, signer=OTHER, former=[FormerKey(peer_id="earlier")]) as b:
         b.store.memory.audit.enabled = True
-        b.core.us, b.core.signer = OTHER.handle, OTHER
-        b.core.identities = Identities(OTHER.handle, OTHER, [FormerKey(peer_id="earlier")])
         for to in (OTHER.handle, "earlier", "another"):
             room = direct_id("ws_local", "default", "peer", to)
             wrong = b.say(
@@ -115,8 +113,7 @@ async def test_what_is_refused_in_a_room_of_a_former_id_is_ours_to_keep(tmp_path
             )
             for raw in (json.dumps(wrong).encode(), b"not JSON"):
                 b.intake.offer(InboundMessage(subject_for("ws_local", "default", to), raw, "", None))
-        while b.intake.depth:
-            await b.intake._work_queue_off()
+        await b.commit()
         kept = await b.store.reader.execute_fetchall("SELECT message_id, raw FROM quarantine ORDER BY rowid")
         assert [(message, bool(raw)) for message, raw in kept] == [
             *((f"in_{OTHER.handle}", True), ("", True)),

@@ -10,7 +10,6 @@ from aghbus.daemon.nats.carrier import Carried, CoreCarrier
 from aghbus.daemon.nats.events import LinkTimeout
 from aghbus.daemon.nats.link import InboundMessage, Link
 from aghbus.daemon.send.publisher import Publisher
-from aghbus.daemon.state.context import Core
 from aghbus.protocol.acks import MAX_ANSWER_BYTES, Ack, encode_ack
 from aghbus.protocol.errors import NotFound
 from aghbus.store.engine.transaction import Transaction
@@ -21,35 +20,36 @@ from aghbus.store.tables.outbox import Outgoing
 from tests.support.links import no_broker, to, up
 from tests.support.makers import BOB, US, receipt, rows, say, sending
 from tests.support.natsutil import NatsServer, wait_until
+from tests.support.parts import Parts
 from tests.support.publishing import Wire, publishing
 
 FOREVER = Policy(max_age=None, max_bytes=None)
 
 
-async def queue(publisher: Publisher, core: Core, count: int, life: int = 1) -> None:
+async def queue(publisher: Publisher, parts: Parts, count: int, life: int = 1) -> None:
     """So many works whose openings are of use for `life` seconds more."""
-    now = core.clock.seconds()
+    now = parts.clock.seconds()
 
     def job(tx: Transaction) -> list[Outgoing]:
         for number in range(count):
             sending(say(sender=US, to=BOB, ts=now, expires_at=now + life, work_id=f"work_{number}"))(tx)
         return outbox.load_queued(tx, 0, count)
 
-    publisher.enqueue(await core.store.write(job))
+    publisher.enqueue(await parts.store.write(job))
 
 
 @pytest.mark.parametrize("count", [1, 2_500])
 async def test_what_could_not_go_out_in_its_time_is_told_soon_and_its_work_is_over(tmp_path: Path, count: int) -> None:
     """Not by a look every half minute, nor by so many a look, and retention does not take it away before."""
     wire = Wire()
-    async with publishing(tmp_path, wire, link=Link(no_broker, name="down")) as (publisher, core):
-        await queue(publisher, core, count)
-        await sweep(core.store, FOREVER, core.clock.millis() + 3_600_000)
-        await wait_until(lambda: core.counters["outbox.expired"] == count, 20, "all to be given up")
-        await core.store.write(lambda _tx: None)  # counted in a transaction that is durable now
-        items = await inbox.items(core.store.reader, limit=count)
+    async with publishing(tmp_path, wire, link=Link(no_broker, name="down")) as (publisher, parts):
+        await queue(publisher, parts, count)
+        await sweep(parts.store, FOREVER, parts.clock.millis() + 3_600_000)
+        await wait_until(lambda: parts.counters["outbox.expired"] == count, 20, "all to be given up")
+        await parts.store.write(lambda _tx: None)  # counted in a transaction that is durable now
+        items = await inbox.items(parts.store.reader, limit=count)
         assert [item.last_error for item in items] == ["expired: no answer before it expired"] * count
-        assert await rows(core.store, "SELECT DISTINCT state FROM works") == [("canceled",)]
+        assert await rows(parts.store, "SELECT DISTINCT state FROM works") == [("canceled",)]
     assert wire.batches == []
 
 
@@ -69,9 +69,9 @@ class Stalled(Wire):
 
 async def test_a_try_that_a_slow_broker_did_not_confirm_is_made_again_soon(tmp_path: Path) -> None:
     wire = Stalled(tries=2)
-    async with publishing(tmp_path, wire) as (publisher, core):
-        core.roster.note_acknowledging(BOB, False)
-        await queue(publisher, core, 1, life=60)
+    async with publishing(tmp_path, wire) as (publisher, parts):
+        parts.presence.note_acknowledging(BOB, False)
+        await queue(publisher, parts, 1, life=60)
         await wait_until(lambda: len(wire.batches) > 1, 10, "a further try")
         assert wire.tries == 0
 
@@ -101,40 +101,40 @@ async def test_an_answer_that_is_noted_in_a_transaction_run_again_still_lets_out
         raise NotFound("changed my mind")
 
     wire = Silent()
-    async with publishing(tmp_path, wire, retry_after=300) as (publisher, core):
-        await queue(publisher, core, 1, life=600)
+    async with publishing(tmp_path, wire, retry_after=300) as (publisher, parts):
+        await queue(publisher, parts, 1, life=600)
         settled = "SELECT seq FROM outbox WHERE next_ms IS NOT NULL AND state = ?"
-        await seen(core, settled, "published")
-        opening = await core.store.write(lambda tx: tx.db.execute("SELECT msg_id FROM envelopes").fetchone()[0])
-        end = receipt("canceled", opening, sender=US, to=BOB, ts=core.clock.seconds(), work_id="work_0")
-        publisher.enqueue(await core.store.write(lambda tx: sending(end)(tx).outgoing))
-        await seen(core, settled, "queued")  # behind its opening, for five minutes
-        reruns = core.store.stats.reruns
+        await seen(parts, settled, "published")
+        opening = await parts.store.write(lambda tx: tx.db.execute("SELECT msg_id FROM envelopes").fetchone()[0])
+        end = receipt("canceled", opening, sender=US, to=BOB, ts=parts.clock.seconds(), work_id="work_0")
+        publisher.enqueue(await parts.store.write(lambda tx: sending(end)(tx).outgoing))
+        await seen(parts, settled, "queued")  # behind its opening, for five minutes
+        reruns = parts.store.stats.reruns
         answer = encode_ack(Ack(opening, "committed"))
         publisher.acknowledged(InboundMessage("_INBOX.test.1", answer, "", None))
         with pytest.raises(NotFound):
-            await core.store.write(late)
-        assert core.store.stats.reruns == reruns + 1
+            await parts.store.write(late)
+        assert parts.store.stats.reruns == reruns + 1
         await wait_until(lambda: wire.got == [1, 2], 20, "the end")
 
 
 async def test_an_answer_much_longer_than_any_of_ours_is_not_read(tmp_path: Path) -> None:
-    async with publishing(tmp_path, Silent(), retry_after=300) as (publisher, core):
-        await queue(publisher, core, 1, life=600)
-        await seen(core, "SELECT seq FROM outbox WHERE next_ms IS NOT NULL AND state = ?", "published")
-        opening = await core.store.write(lambda tx: tx.db.execute("SELECT msg_id FROM envelopes").fetchone()[0])
+    async with publishing(tmp_path, Silent(), retry_after=300) as (publisher, parts):
+        await queue(publisher, parts, 1, life=600)
+        await seen(parts, "SELECT seq FROM outbox WHERE next_ms IS NOT NULL AND state = ?", "published")
+        opening = await parts.store.write(lambda tx: tx.db.execute("SELECT msg_id FROM envelopes").fetchone()[0])
         answer = encode_ack(Ack(opening, "committed"))
         for length, counter in ((MAX_ANSWER_BYTES + 1, "acks.unknown"), (MAX_ANSWER_BYTES, "acks.committed")):
-            assert core.counters[counter] == 0
+            assert parts.counters[counter] == 0
             publisher.acknowledged(InboundMessage("_INBOX.test.1", answer.ljust(length), "", None))
-            assert core.counters[counter] == 1
+            assert parts.counters[counter] == 1
 
 
-async def seen(core: Core, sql: str, state: str) -> None:
+async def seen(parts: Parts, sql: str, state: str) -> None:
     """Until the store has such a row."""
     async with asyncio.timeout(20):
-        while not await rows(core.store, sql, state):
-            await core.store.write(lambda _tx: None)
+        while not await rows(parts.store, sql, state):
+            await parts.store.write(lambda _tx: None)
 
 
 async def test_a_store_that_cannot_write_is_not_asked_all_the_time(
@@ -142,13 +142,13 @@ async def test_a_store_that_cannot_write_is_not_asked_all_the_time(
 ) -> None:
     """Something is stale all the while, which nothing can give up."""
     looks: list[float] = []
-    async with publishing(tmp_path, Wire(), link=Link(no_broker, name="down")) as (publisher, core):
+    async with publishing(tmp_path, Wire(), link=Link(no_broker, name="down")) as (publisher, parts):
 
         async def refuses(_job: object) -> None:
-            looks.append(core.clock.monotonic())
+            looks.append(parts.clock.monotonic())
             raise StoreUnavailable("the disk is full", hint="")
 
-        monkeypatch.setattr(core.store, "write", refuses)
+        monkeypatch.setattr(parts.store, "write", refuses)
         publisher.link_up()  # looks at once
         await wait_until(lambda: len(looks) >= 4, 20, "further looks")
     assert looks[3] - looks[1] >= 0.9  # half a second each

@@ -1,11 +1,16 @@
-"""The guard of secrets looks at the bytes from the body on: nothing of body or ext escapes it, whatever stands around them."""
+"""The secret guard checks the bytes from the body on, and finds everything in body and ext."""
 
-from types import SimpleNamespace
+import logging
 from typing import Any
 
 import pytest
 
-from aghbus.daemon.send import secret_guard as secrets_guard
+from aghbus.daemon.base.logs import EventLimiter
+from aghbus.daemon.base.metrics import Counters
+from aghbus.daemon.config.live_settings import LiveSettings
+from aghbus.daemon.config.settings import SecretsSettings, Settings
+from aghbus.daemon.send import secret_guard
+from aghbus.daemon.send.secret_guard import SecretGuard
 from aghbus.protocol.envelope import Envelope
 from aghbus.protocol.errors import InvalidRequest
 from aghbus.protocol.send import Draft, build
@@ -27,11 +32,9 @@ def own(**parts: Any) -> Envelope:
 
 
 def check(envelope: Envelope) -> None:
-    core: Any = SimpleNamespace(
-        settings=SimpleNamespace(secrets=SimpleNamespace(guard="refuse")),
-        counters=SimpleNamespace(add=lambda _name: None),
-    )
-    secrets_guard.check(core, envelope, allowed=False)
+    settings = LiveSettings(Settings(name="ops", peer_id="ops", secrets=SecretsSettings(guard="refuse")))
+    guard = SecretGuard(settings, Counters(), EventLimiter(logging.getLogger("test"), 1))
+    guard.check(envelope, allowed=False)
 
 
 @pytest.mark.parametrize(
@@ -44,14 +47,14 @@ def check(envelope: Envelope) -> None:
         {"ext": {"other.tool": {"body": 1, "password": "x"}}},
     ],
 )
-def test_what_is_in_body_or_ext_is_found(parts: dict[str, Any]) -> None:
+def test_credentials_in_body_and_ext_are_found(parts: dict[str, Any]) -> None:
     with pytest.raises(InvalidRequest, match="looks like a credential"):
         check(own(**parts))
 
 
-def test_names_before_the_body_are_no_reason_to_look_closer(monkeypatch: pytest.MonkeyPatch) -> None:
-    def looked(_document: dict[str, Any]) -> None:
-        raise AssertionError("looked closer")
+def test_names_before_the_body_cause_no_full_check(monkeypatch: pytest.MonkeyPatch) -> None:
+    def full_check(_document: dict[str, Any]) -> None:
+        raise AssertionError("full check")
 
-    monkeypatch.setattr(secrets_guard, "first_secret", looked)
+    monkeypatch.setattr(secret_guard, "first_secret", full_check)
     check(own())

@@ -1,4 +1,4 @@
-"""The policy that is in force: settings and run-time rules joined, first use, and what follows a rollback."""
+"""The trust policy in force: settings and runtime rules joined, pins of first use, and rollbacks."""
 
 import json
 from collections.abc import AsyncIterator
@@ -9,14 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from aghbus.daemon.base.clock import Clock
 from aghbus.daemon.config.settings import Settings
 from aghbus.daemon.config.trust_settings import TrustSettings, policy_of
-from aghbus.daemon.nats.link import Link
 from aghbus.daemon.services.trust_rules import TrustRuleService
-from aghbus.daemon.state.context import Core
-from aghbus.daemon.state.presence import Roster
-from aghbus.daemon.state.trust_policy import denied_as, merged
+from aghbus.daemon.state.trust_policy import denial_budget_key, merged
 from aghbus.protocol.api.trust import TrustChangeRequest
 from aghbus.protocol.effects import Quarantine, Remember
 from aghbus.protocol.envelope import Envelope, parse
@@ -30,6 +26,7 @@ from aghbus.store.engine.database import Store
 from aghbus.store.engine.transaction import Transaction
 from aghbus.store.engine.trust_rules import Rule
 from aghbus.store.host.key_files import generate_key
+from tests.support.parts import Parts
 
 NOW = 1_776_366_200
 FIRST, SECOND = generate_key(), generate_key()
@@ -37,7 +34,7 @@ SEEN = (Remember(NOW + 300),)
 
 
 def said_by(sender: str, key: SigningKey | None = None, **fields: Any) -> Envelope:
-    """A say as it comes off the wire."""
+    """A received say."""
     document = {
         "protocol": "agh-network/v0",
         "workspace_id": "local",
@@ -66,20 +63,11 @@ async def store(tmp_path: Path) -> AsyncIterator[Store]:
     await opened.close()
 
 
-def core_of(store: Store, **trust: Any) -> Core:
+def parts_of(store: Store, **trust: Any) -> Parts:
     settings = Settings(
         name="ops", peer_id="ops", workspace="local", channels=("default",), trust=TrustSettings(**trust)
     )
-    link = Link(_never, name="test", on_up=_nothing, on_down=_nothing, on_error=_nothing)
-    return Core(settings, Clock(), store, link, Roster(30.0), 0)
-
-
-async def _never() -> Any:
-    raise AssertionError("no test here connects")
-
-
-def _nothing(*_: object) -> None:
-    return None
+    return Parts(settings, store)
 
 
 class TestMerged:
@@ -103,36 +91,34 @@ class TestMerged:
         }
         assert found.pins == {"ops": FIRST.key_id}
 
-    def test_nothing_added_is_what_was_configured(self) -> None:
+    def test_without_rules_the_policy_is_the_configured_one(self) -> None:
         configured = policy_of(TrustSettings(mode="require", allow=(FIRST.key_id,), may_talk=("default=*",)))
         assert merged(configured, [], {}) == configured
 
 
 class TestChanges:
-    async def test_a_change_holds_in_the_policy_at_once_and_after_the_store_is_opened_again(
-        self, store: Store, tmp_path: Path
-    ) -> None:
-        core = core_of(store)
-        changes = TrustRuleService(core)
+    async def test_a_change_holds_at_once_and_after_a_restart(self, store: Store, tmp_path: Path) -> None:
+        parts = parts_of(store)
+        changes = TrustRuleService(parts.core)
         envelope = said_by("ops", FIRST)
-        core.trust.now.judge(envelope, "verified", opens_work=False)
+        parts.trust.now.judge(envelope, "verified", opens_work=False)
         await changes.change("deny", TrustChangeRequest(who=FIRST.key_id))
         with pytest.raises(ProtocolError, match="is denied here"):
-            core.trust.now.judge(envelope, "verified", opens_work=False)
+            parts.trust.now.judge(envelope, "verified", opens_work=False)
         await changes.change("pin", TrustChangeRequest(who=f"carol={SECOND.key_id}"))
         await store.close()
         again = await Store.open(tmp_path / "store.db")
         try:
-            policy = core_of(again).trust.now
+            policy = parts_of(again).trust.now
             assert (policy.deny, dict(policy.pins)) == (frozenset({FIRST.key_id}), {"carol": SECOND.key_id})
         finally:
             await again.close()
 
     async def test_a_failed_transaction_leaves_the_policy_as_it_was(self, store: Store) -> None:
-        core = core_of(store)
-        changes = TrustRuleService(core)
+        parts = parts_of(store)
+        changes = TrustRuleService(parts.core)
         await changes.change("pin", TrustChangeRequest(who=f"carol={SECOND.key_id}"))
-        before = core.trust.now
+        before = parts.trust.now
 
         def fails(tx: Transaction) -> None:
             rules = tx.memory.trust
@@ -141,24 +127,26 @@ class TestChanges:
             carol = rules.get("pin", "carol", SECOND.key_id)
             assert carol is not None
             rules.remove(tx, carol)
-            assert FIRST.key_id in core.trust.now.deny  # within the transaction it holds
+            assert FIRST.key_id in parts.trust.now.deny  # within the transaction it holds
             raise RuntimeError("the job fails")
 
         with pytest.raises(RuntimeError):
             await store.write(fails)
-        assert core.trust.now == before
-        assert dict(core.trust.now.pins) == {"carol": SECOND.key_id}
+        assert parts.trust.now == before
+        assert dict(parts.trust.now.pins) == {"carol": SECOND.key_id}
 
     async def test_a_configured_pin_is_stronger_than_one_of_first_use(self, store: Store) -> None:
-        await TrustRuleService(core_of(store)).change("pin", TrustChangeRequest(who=f"ops={FIRST.key_id}"))
-        core = core_of(store, pins=(f"ops={SECOND.key_id}",))
-        shown = {(rule.who, rule.origin, rule.in_force) for rule in (await TrustRuleService(core).list_rules()).rules}
+        await TrustRuleService(parts_of(store).core).change("pin", TrustChangeRequest(who=f"ops={FIRST.key_id}"))
+        parts = parts_of(store, pins=(f"ops={SECOND.key_id}",))
+        shown = {
+            (rule.who, rule.origin, rule.in_force) for rule in (await TrustRuleService(parts.core).list_rules()).rules
+        }
         assert shown == {(SECOND.key_id, "configuration", True), (FIRST.key_id, "operator", False)}
         with pytest.raises(ProtocolError, match="pinned to another key"):
-            core.trust.now.judge(said_by("ops", FIRST), "verified", opens_work=False)
+            parts.trust.now.judge(said_by("ops", FIRST), "verified", opens_work=False)
 
-    async def test_a_pin_is_not_replaced_without_a_word(self, store: Store) -> None:
-        changes = TrustRuleService(core_of(store))
+    async def test_a_pin_is_not_replaced_silently(self, store: Store) -> None:
+        changes = TrustRuleService(parts_of(store).core)
         await changes.change("pin", TrustChangeRequest(who=f"ops={FIRST.key_id}"))
         with pytest.raises(Refused) as refused:
             await changes.change("pin", TrustChangeRequest(who=f"ops={SECOND.key_id}"))
@@ -166,56 +154,56 @@ class TestChanges:
 
 
 class TestFirstUse:
-    async def heard(self, core: Core, envelope: Envelope, effects: tuple[Any, ...] = SEEN) -> None:
-        await core.store.write(lambda tx: core.trust.heard(tx, envelope, effects))
+    async def observe(self, parts: Parts, envelope: Envelope, effects: tuple[Any, ...] = SEEN) -> None:
+        await parts.store.write(lambda tx: parts.trust.observe(tx, envelope, effects))
 
-    async def test_off_pins_nothing_but_knows_the_key_of_a_handle(self, store: Store) -> None:
-        core = core_of(store)
-        await self.heard(core, said_by("ops", FIRST))
-        assert dict(core.trust.now.pins) == {}
-        assert core.trust.key_of(f"ops@{FIRST.fingerprint}") == FIRST.key_id
+    async def test_without_first_use_nothing_is_pinned_but_the_key_of_a_handle_is_cached(self, store: Store) -> None:
+        parts = parts_of(store)
+        await self.observe(parts, said_by("ops", FIRST))
+        assert dict(parts.trust.now.pins) == {}
+        assert parts.trust.key_of(f"ops@{FIRST.fingerprint}") == FIRST.key_id
 
     async def test_the_first_key_stays_and_the_second_is_refused_in_the_same_transaction(self, store: Store) -> None:
-        core = core_of(store, first_use="pin")
-        judged = core.trust.now  # taken once for a batch, as intake does
+        parts = parts_of(store, first_use="pin")
+        judged = parts.trust.now  # taken once for a batch, as intake does
 
         def batch(tx: Transaction) -> None:
-            core.trust.heard(tx, said_by("ops", FIRST), SEEN)
+            parts.trust.observe(tx, said_by("ops", FIRST), SEEN)
             with pytest.raises(ProtocolError, match="pinned to another key"):
                 judged.judge(said_by("ops", SECOND), "verified", opens_work=False)
             judged.judge(said_by("ops", FIRST), "verified", opens_work=False)
 
         await store.write(batch)
-        (rule,) = (await TrustRuleService(core).list_rules()).rules
+        (rule,) = (await TrustRuleService(parts.core).list_rules()).rules
         assert (rule.subject, rule.who, rule.origin, rule.in_force) == ("ops", FIRST.key_id, "first_use", True)
 
-    async def test_who_was_refused_or_signs_nothing_pins_nothing(self, store: Store) -> None:
-        core = core_of(store, first_use="pin")
-        await self.heard(
-            core, said_by("ops", FIRST), (Quarantine("verification_failed", "is denied here", "verified"),)
+    async def test_refused_and_unsigned_messages_pin_nothing(self, store: Store) -> None:
+        parts = parts_of(store, first_use="pin")
+        await self.observe(
+            parts, said_by("ops", FIRST), (Quarantine("verification_failed", "is denied here", "verified"),)
         )
-        await self.heard(core, said_by("carol"))
-        assert dict(core.trust.now.pins) == {}
+        await self.observe(parts, said_by("carol"))
+        assert dict(parts.trust.now.pins) == {}
 
-    async def test_a_greet_pins_before_the_store_has_it(self, store: Store) -> None:
-        core = core_of(store, first_use="pin")
-        core.trust.greeted(said_by("ops", FIRST))
-        core.trust.greeted(said_by("ops", SECOND))
-        assert dict(core.trust.now.pins) == {"ops": FIRST.key_id}
+    async def test_a_greet_pins_before_its_commit(self, store: Store) -> None:
+        parts = parts_of(store, first_use="pin")
+        parts.trust.observe_discovery(said_by("ops", FIRST))
+        parts.trust.observe_discovery(said_by("ops", SECOND))
+        assert dict(parts.trust.now.pins) == {"ops": FIRST.key_id}
         await store.write(lambda _: None)
         assert store.memory.trust.pins == {"ops": FIRST.key_id}
-        assert dict(core.trust.now.pins) == {"ops": FIRST.key_id}
+        assert dict(parts.trust.now.pins) == {"ops": FIRST.key_id}
 
     async def test_the_table_is_bounded(self, store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr("aghbus.store.engine.trust_rules.MAX_RULES", 2)
-        core = core_of(store, first_use="pin")
+        parts = parts_of(store, first_use="pin")
         for name in ("a", "b", "c"):
-            await self.heard(core, said_by(name, FIRST))
-        assert set(core.trust.now.pins) == {"a", "b"}
-        assert any("first use" in one for one in core.counters.problems(core.clock.monotonic()))
-        await TrustRuleService(core).change("unpin", TrustChangeRequest(who="a"))
-        await self.heard(core, said_by("c", FIRST))
-        assert set(core.trust.now.pins) == {"b", "c"}
+            await self.observe(parts, said_by(name, FIRST))
+        assert set(parts.trust.now.pins) == {"a", "b"}
+        assert any("first use" in one for one in parts.counters.problems(parts.clock.monotonic()))
+        await TrustRuleService(parts.core).change("unpin", TrustChangeRequest(who="a"))
+        await self.observe(parts, said_by("c", FIRST))
+        assert set(parts.trust.now.pins) == {"b", "c"}
 
 
 keys = st.sampled_from([FIRST, SECOND])
@@ -242,7 +230,7 @@ envelopes = st.sampled_from(
 
 class TestWhy:
     @given(policies, envelopes, st.booleans())
-    def test_it_says_what_the_receiver_decides(self, policy: Policy, envelope: Envelope, opens: bool) -> None:
+    def test_the_explanation_agrees_with_the_decision(self, policy: Policy, envelope: Envelope, opens: bool) -> None:
         refusal, trust = None, None
         try:
             trust = assess(envelope, verify_envelope)
@@ -264,26 +252,26 @@ class TestWhy:
             ({"from": "ops"}, "proof", "is not the handle"),
         ],
     )
-    def test_what_fails_before_policy(self, change: dict[str, Any], decided_by: str, detail: str) -> None:
+    def test_failures_before_the_policy(self, change: dict[str, Any], decided_by: str, detail: str) -> None:
         document = json.loads(said_by("ops", FIRST).raw) | change
         found = explain(encode(document), NOW, Policy(), {"us"}, opens_work=False)
         assert (found.verdict, found.decided_by, found.key_id) == ("rejected", decided_by, None)
         assert detail in found.steps[-1].detail
 
-    def test_bytes_that_are_no_envelope_and_our_own(self) -> None:
+    def test_unreadable_bytes_and_own_messages(self) -> None:
         assert explain(b"\xff{", NOW, Policy(), {"us"}, opens_work=False).decided_by == "envelope"
         ours = said_by("ops", FIRST)
         found = explain(ours.raw, NOW, Policy(deny=frozenset({FIRST.key_id})), {ours.sender}, opens_work=False)
         assert (found.decided_by, found.steps[-1].check) == (None, "own")
 
 
-def test_who_only_claims_a_name_is_told_apart_from_its_owner() -> None:
+def test_a_claimed_name_has_another_denial_budget_than_its_owner() -> None:
     handle = f"ops@{FIRST.fingerprint}"
     names = {
-        denied_as(handle, "verified"),
-        denied_as(handle, None),
-        denied_as("ops", "unverified"),
-        denied_as("ops", None),
+        denial_budget_key(handle, "verified"),
+        denial_budget_key(handle, None),
+        denial_budget_key("ops", "unverified"),
+        denial_budget_key("ops", None),
     }
     assert len(names) == 4
-    assert denied_as(handle, "verified") == denied_as(f"carol@{FIRST.fingerprint}", "verified")
+    assert denial_budget_key(handle, "verified") == denial_budget_key(f"carol@{FIRST.fingerprint}", "verified")

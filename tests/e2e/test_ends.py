@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from aghbus.daemon.base.background import BackgroundTasks
 from aghbus.daemon.config.settings import NatsSettings, Settings
-from aghbus.daemon.discovery.discovery import Discovery
 from aghbus.daemon.process import run_daemon
 from aghbus.daemon.state.catalog import CatalogError
 from aghbus.store.engine.database import Store
@@ -85,7 +85,7 @@ async def test_a_node_that_cannot_be_stopped_leaves_no_store_open(
         raise RuntimeError("a defect of ours")
 
     monkeypatch.setattr(Store, "open", remembered)
-    monkeypatch.setattr(Discovery, "close", fails)
+    monkeypatch.setattr(BackgroundTasks, "close", fails)
     locations = locate("ops", {}, uid=os.getuid(), home=str(tmp_path))
     nowhere = NatsSettings(servers=("nats://127.0.0.1:1",))
     settings = Settings(name="ops", peer_id="ops", nats=nowhere, catalog=str(tmp_path / "none.json"))

@@ -24,7 +24,7 @@ from aghbus.protocol.envelope import OPENING_KINDS, Envelope, parse
 from aghbus.protocol.errors import REASON_CODES, Expired, Illegible, ProtocolError
 from aghbus.protocol.identifiers import pair_of
 from aghbus.protocol.lifecycle import State, WorkView
-from aghbus.protocol.receive import Receiver, View, decide
+from aghbus.protocol.receive import Receiver, StoredState, decide
 from aghbus.protocol.replay import Replay
 from aghbus.protocol.replay import check as judge
 from aghbus.protocol.rooms import Binding
@@ -79,23 +79,25 @@ def receiver(us: str, envelope: Envelope, *, observe: bool = False) -> Receiver:
     return Receiver(us=us, now=NOW, mint=lambda: "msg_minted", channels=channels, observe=observe)
 
 
-def views(envelope: Envelope, us: str) -> Iterator[View]:
+def views(envelope: Envelope, us: str) -> Iterator[StoredState]:
     """States of a receiver that bear on the envelope: none, seen before, the work in every state, others' rooms and works."""
     room = Binding(pair_of("third", "fourth"), authoritative=False)
-    yield View()
-    yield View(duplicate=True)
-    yield View(sent_by_us=True, room=room)
+    yield StoredState()
+    yield StoredState(duplicate=True)
+    yield StoredState(sent_by_us=True, room=room)
     if envelope.work_id is None or envelope.sender == us:
         return
     for initiator, target in ((us, envelope.sender), (envelope.sender, us), ("third", "fourth")):
         for state in _STATES:
             work = _work(envelope, initiator, target, state, us)
-            yield View(work=work)
-            yield View(work=work, duplicate=True)
-    yield View(work=msgspec.structs.replace(_work(envelope, envelope.sender, us, "working", us), container="elsewhere"))
+            yield StoredState(work=work)
+            yield StoredState(work=work, duplicate=True)
+    yield StoredState(
+        work=msgspec.structs.replace(_work(envelope, envelope.sender, us, "working", us), container="elsewhere")
+    )
 
 
-def check_decision(envelope: Envelope, view: View, receiver: Receiver) -> None:
+def check_decision(envelope: Envelope, view: StoredState, receiver: Receiver) -> None:
     """Who gets something delivered, stored or answered, and who never does (spec sections 4 to 6)."""
     effects = decide(envelope, view, receiver)
     us, found = receiver.us, [type(effect) for effect in effects]
@@ -122,7 +124,7 @@ def check_decision(envelope: Envelope, view: View, receiver: Receiver) -> None:
             check_answer(effect, us, envelope.sender)
 
 
-def _stored_as_judged(kept: Store, delivered: bool, envelope: Envelope, view: View, us: str) -> None:
+def _stored_as_judged(kept: Store, delivered: bool, envelope: Envelope, view: StoredState, us: str) -> None:
     if envelope.surface == "direct":
         assert kept.pair == pair_of(envelope.sender, us)
     refused = kept.verdict is not None and kept.verdict.outcome in ("ignored", "rejected")

@@ -9,7 +9,7 @@ from aghbus.protocol.errors import Expired, Malformed, ProtocolError, Unsupporte
 from aghbus.protocol.identifiers import direct_id
 from aghbus.protocol.lifecycle import WorkView
 from aghbus.protocol.partial_parse import identity, salvage
-from aghbus.protocol.receive import Receiver, Source, View, refuse, source_of
+from aghbus.protocol.receive import ReceiptTarget, Receiver, StoredState, refuse, source_of
 from tests.fuzz import fuzz_parse
 from tests.fuzz.oracles import NOW, dump, only, reading, same, vector_lines
 
@@ -49,7 +49,7 @@ def _identity_is_that_of_the_document(raw: bytes, document: dict[str, Any]) -> N
     assert message_id in ("", document.get("id")) and sender in ("", document.get("from"))
 
 
-def _source_is_what_was_received(source: Source, document: dict[str, Any], us: str) -> None:
+def _source_is_what_was_received(source: ReceiptTarget, document: dict[str, Any], us: str) -> None:
     for field in ("id", "workspace_id", "channel", "kind", "work_id", "surface"):
         assert same(getattr(source, field), document[field]), field
     assert source.sender == document["from"] and document["to"] == us
@@ -59,10 +59,10 @@ def _source_is_what_was_received(source: Source, document: dict[str, Any], us: s
 
 
 def _answered_at_most_once(
-    error: ProtocolError, source: Source | None, us: str, joined: frozenset[tuple[str, str]]
+    error: ProtocolError, source: ReceiptTarget | None, us: str, joined: frozenset[tuple[str, str]]
 ) -> None:
     receiver = Receiver(us=us, now=NOW, mint=lambda: "msg_minted", channels=joined)
-    for view in (View(), View(work=_work_of(source, us))) if source is not None else (View(),):
+    for view in (StoredState(), StoredState(work=_work_of(source, us))) if source is not None else (StoredState(),):
         effects = refuse(error, source, view, receiver)
         assert isinstance(effects[0], Quarantine) and effects[0].reason == error.reason
         assert only(effects[1:], Queue, Requeue), "a refusal changes nothing and reaches no agent"
@@ -75,7 +75,7 @@ def _answered_at_most_once(
                 assert view.work is None or isinstance(error, Expired | UnsupportedKind), "an open work was failed"
 
 
-def _work_of(source: Source | None, us: str) -> WorkView | None:
+def _work_of(source: ReceiptTarget | None, us: str) -> WorkView | None:
     if source is None or source.sender == us:
         return None
     return WorkView(

@@ -13,7 +13,7 @@ from aghbus.protocol.envelope import decode_document, parse
 from aghbus.protocol.errors import Malformed, ProtocolError
 from aghbus.protocol.limits import MAX_DEPTH, MAX_ENVELOPE_BYTES
 from aghbus.protocol.partial_parse import identity, salvage
-from aghbus.protocol.receive import Receiver, View, decide
+from aghbus.protocol.receive import Receiver, StoredState, decide
 from aghbus.protocol.replay import Replay, check
 from tests.support.wire import JOINED, NOW, B, documents, dump, json_values, wire
 
@@ -30,7 +30,7 @@ def read(raw: bytes) -> str | None:
         return error.reason
     assert isinstance(envelope.document(), dict)
     assert isinstance(envelope.extensions(), dict)
-    decide(envelope, View(), Receiver(us=B, now=NOW, mint=lambda: "msg_minted", channels=JOINED))
+    decide(envelope, StoredState(), Receiver(us=B, now=NOW, mint=lambda: "msg_minted", channels=JOINED))
     return None
 
 

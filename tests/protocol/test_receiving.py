@@ -26,7 +26,7 @@ from aghbus.protocol.effects import (
 from aghbus.protocol.envelope import Envelope
 from aghbus.protocol.identifiers import direct_id
 from aghbus.protocol.lifecycle import Step, WorkView
-from aghbus.protocol.receive import Receiver, View, decide
+from aghbus.protocol.receive import Receiver, StoredState, decide
 from aghbus.protocol.rooms import Binding
 from tests.support.wire import (
     CARD,
@@ -99,7 +99,7 @@ def direct(room: str = ROOM, **changes: Any) -> Envelope:
 
 class TestRouting:
     def test_a_directed_say_opens_a_work_and_reaches_the_agent(self) -> None:
-        effects = decide(say(), View(), receiver())
+        effects = decide(say(), StoredState(), receiver())
         assert kinds(effects) == [Remember, Store, Open, Deliver]
         opened = only(effects, Open).work
         assert (opened.initiator, opened.target, opened.state, opened.opening_id) == (A, B, "submitted", "msg_1")
@@ -107,116 +107,116 @@ class TestRouting:
         assert only(effects, Remember).until == NOW + 301
 
     def test_a_directed_capability_opens_a_work_too(self) -> None:
-        assert Open in kinds(decide(envelope("capability"), View(), receiver()))
+        assert Open in kinds(decide(envelope("capability"), StoredState(), receiver()))
 
     @pytest.mark.parametrize("kind", ["say", "capability"])
     def test_without_to_nobody_is_responsible_text_is_delivered_and_opens_nothing(self, kind: str) -> None:
-        effects = decide(envelope(kind, to=None), View(), receiver())
+        effects = decide(envelope(kind, to=None), StoredState(), receiver())
         assert kinds(effects) == [Remember, Store, Deliver]
         assert only(effects, Store).verdict == Step("unchanged", None)
 
     def test_conversation_without_work_is_delivered(self) -> None:
-        effects = decide(say(work_id=...), View(), receiver())
+        effects = decide(say(work_id=...), StoredState(), receiver())
         assert kinds(effects) == [Remember, Store, Deliver]
         assert only(effects, Store).verdict is None
 
     @pytest.mark.parametrize("kind", ["say", "capability", "receipt", "trace", "whois"])
     def test_what_is_directed_at_another_is_not_target_without_a_receipt(self, kind: str) -> None:
-        effects = decide(envelope(kind, to=C), View(), receiver())
+        effects = decide(envelope(kind, to=C), StoredState(), receiver())
         assert kinds(effects) == [Quarantine]
         assert only(effects, Quarantine).reason == "not_target"
 
     def test_a_channel_that_was_not_joined_is_not_target(self) -> None:
         for place in ({"channel": "other"}, {"workspace_id": "ws_other"}):
-            assert kinds(decide(say(**place), View(), receiver())) == [Quarantine]
+            assert kinds(decide(say(**place), StoredState(), receiver())) == [Quarantine]
 
     def test_our_own_message_coming_back_is_ignored_and_one_that_we_did_not_send_is_a_conflict(self) -> None:
         ours = say(sender=B, to=A)
-        assert decide(ours, View(sent_by_us=True), receiver()) == (Ignore("own"),)
-        assert decide(ours, View(), receiver()) == (Conflict(ours),)
+        assert decide(ours, StoredState(sent_by_us=True), receiver()) == (Ignore("own"),)
+        assert decide(ours, StoredState(), receiver()) == (Conflict(ours),)
         greet = envelope("greet", sender=B, body={"peer_card": {**CARD, "peer_id": B}})
-        assert decide(greet, View(), receiver()) == (Conflict(greet),)
+        assert decide(greet, StoredState(), receiver()) == (Conflict(greet),)
 
     def test_dedup_is_remembered_as_long_as_the_envelope_could_be_fresh(self) -> None:
-        assert only(decide(say(expires_at=NOW + 50), View(), receiver()), Remember).until == NOW + 50
-        far = decide(say(expires_at=NOW + 10**9), View(), receiver())
+        assert only(decide(say(expires_at=NOW + 50), StoredState(), receiver()), Remember).until == NOW + 50
+        far = decide(say(expires_at=NOW + 10**9), StoredState(), receiver())
         assert only(far, Remember).until == NOW + 7 * 86_400 + 1
 
 
 class TestTrust:
     def test_a_handle_without_a_proof_is_refused_and_its_opening_answered(self) -> None:
-        effects = decide(say(sender=HANDLE), View(), receiver())
+        effects = decide(say(sender=HANDLE), StoredState(), receiver())
         assert kinds(effects) == [Quarantine, Queue]
         assert body_of(only(effects, Queue).envelope).reason_code == "verification_failed"
 
     def test_its_continuation_of_an_open_work_does_not_fail_the_work(self) -> None:
-        assert kinds(decide(say(sender=HANDLE), View(work=work(initiator=HANDLE)), receiver())) == [Quarantine]
+        assert kinds(decide(say(sender=HANDLE), StoredState(work=work(initiator=HANDLE)), receiver())) == [Quarantine]
 
     def test_nothing_is_answered_that_is_addressed_to_somebody_else(self) -> None:
-        assert kinds(decide(say(sender=HANDLE, to=C), View(), receiver(observe=True))) == [Quarantine]
-        assert kinds(decide(say(sender=HANDLE, channel="other"), View(), receiver())) == [Quarantine]
+        assert kinds(decide(say(sender=HANDLE, to=C), StoredState(), receiver(observe=True))) == [Quarantine]
+        assert kinds(decide(say(sender=HANDLE, channel="other"), StoredState(), receiver())) == [Quarantine]
 
     def test_nothing_is_answered_in_a_room_that_was_never_established(self) -> None:
         ours = direct_id(WORKSPACE, CHANNEL, HANDLE, B)
-        assert Queue in kinds(decide(direct(ours, sender=HANDLE, work_id=WORK), View(), receiver()))
-        assert kinds(decide(direct(OPAQUE, sender=HANDLE, work_id=WORK), View(), receiver())) == [Quarantine]
-        assert kinds(decide(direct(ROOM, sender=HANDLE, work_id=WORK), View(), receiver())) == [Quarantine]
+        assert Queue in kinds(decide(direct(ours, sender=HANDLE, work_id=WORK), StoredState(), receiver()))
+        assert kinds(decide(direct(OPAQUE, sender=HANDLE, work_id=WORK), StoredState(), receiver())) == [Quarantine]
+        assert kinds(decide(direct(ROOM, sender=HANDLE, work_id=WORK), StoredState(), receiver())) == [Quarantine]
 
     def test_another_profile_is_unverified_for_a_plain_peer(self) -> None:
-        effects = decide(say(proof={"profile": "acme/v1"}), View(), receiver())
+        effects = decide(say(proof={"profile": "acme/v1"}), StoredState(), receiver())
         assert only(effects, Store).trust == "unverified"
 
     def test_a_proof_that_holds_is_verified(self) -> None:
         proof = {"profile": "agh-network.trust.ed25519-jcs/v1"}
-        effects = decide(say(sender=HANDLE, proof=proof), View(), receiver(verifier=lambda envelope: None))
+        effects = decide(say(sender=HANDLE, proof=proof), StoredState(), receiver(verifier=lambda envelope: None))
         assert only(effects, Store).trust == "verified"
 
 
 class TestDirectRooms:
     def test_the_derived_room_is_bound_on_first_use_and_only_then(self) -> None:
         bound = Binding((A, B), authoritative=True)
-        first = decide(direct(), View(), receiver())
+        first = decide(direct(), StoredState(), receiver())
         assert only(first, Bind).binding == bound
         assert only(first, Store).pair == (A, B)
-        assert Bind not in kinds(decide(direct(), View(room=bound), receiver()))
+        assert Bind not in kinds(decide(direct(), StoredState(room=bound), receiver()))
 
     def test_an_opaque_id_is_bound_to_its_first_pair(self) -> None:
-        first = decide(direct(OPAQUE), View(), receiver())
+        first = decide(direct(OPAQUE), StoredState(), receiver())
         assert only(first, Bind).binding == Binding((A, B), authoritative=False)
-        again = decide(direct(OPAQUE), View(room=Binding((A, B), authoritative=False)), receiver())
+        again = decide(direct(OPAQUE), StoredState(room=Binding((A, B), authoritative=False)), receiver())
         assert kinds(again) == [Remember, Store, Deliver]
 
     def test_a_third_peer_is_never_let_into_a_bound_room(self) -> None:
         for taken in (Binding((A, B), authoritative=False), Binding((A, B), authoritative=True)):
-            effects = decide(direct(OPAQUE, sender=C), View(room=taken), receiver())
+            effects = decide(direct(OPAQUE, sender=C), StoredState(room=taken), receiver())
             assert kinds(effects) == [Quarantine]
             assert only(effects, Quarantine).reason == "not_target"
 
     def test_the_true_pair_takes_its_id_over(self) -> None:
         squatted = Binding((B, C), authoritative=False)
-        assert only(decide(direct(), View(room=squatted), receiver()), Bind).binding == Binding(
+        assert only(decide(direct(), StoredState(room=squatted), receiver()), Bind).binding == Binding(
             (A, B), authoritative=True
         )
 
     def test_the_derived_room_of_another_pair_cannot_be_used_once_it_is_theirs(self) -> None:
-        effects = decide(direct(ROOM, sender=C), View(room=Binding((A, B), authoritative=True)), receiver())
+        effects = decide(direct(ROOM, sender=C), StoredState(room=Binding((A, B), authoritative=True)), receiver())
         assert kinds(effects) == [Quarantine]
 
     def test_without_to_only_the_room_derived_from_sender_and_us_is_open(self) -> None:
-        assert Deliver in kinds(decide(direct(to=None), View(), receiver()))
-        assert kinds(decide(direct(OPAQUE, to=None), View(), receiver())) == [Quarantine]
+        assert Deliver in kinds(decide(direct(to=None), StoredState(), receiver()))
+        assert kinds(decide(direct(OPAQUE, to=None), StoredState(), receiver())) == [Quarantine]
         bound = Binding((A, B), authoritative=False)
-        assert kinds(decide(direct(OPAQUE, to=None), View(room=bound), receiver())) == [Quarantine]
-        assert kinds(decide(direct(to=None), View(), receiver(C))) == [Quarantine]
+        assert kinds(decide(direct(OPAQUE, to=None), StoredState(room=bound), receiver())) == [Quarantine]
+        assert kinds(decide(direct(to=None), StoredState(), receiver(C))) == [Quarantine]
 
     def test_a_refused_member_gets_no_receipt_even_for_a_work(self) -> None:
-        taken = View(room=Binding((A, B), authoritative=True))
+        taken = StoredState(room=Binding((A, B), authoritative=True))
         assert kinds(decide(direct(OPAQUE, sender=C, work_id=WORK), taken, receiver())) == [Quarantine]
 
 
 class TestDuplicates:
     def test_the_duplicate_of_a_work_message_is_answered_and_changes_no_state(self) -> None:
-        effects = decide(say(trace_id="t-9"), View(duplicate=True, work=work()), receiver())
+        effects = decide(say(trace_id="t-9"), StoredState(duplicate=True, work=work()), receiver())
         assert kinds(effects) == [Ignore, Queue]
         queued = only(effects, Queue)
         answer = queued.envelope
@@ -227,14 +227,14 @@ class TestDuplicates:
         assert only(queued.effects, Store).verdict == Step("unchanged", "working")
 
     def test_of_a_closed_work_our_end_goes_out_again_before_the_receipt(self) -> None:
-        effects = decide(say(), View(duplicate=True, work=closed_by(B)), receiver())
+        effects = decide(say(), StoredState(duplicate=True, work=closed_by(B)), receiver())
         assert kinds(effects) == [Ignore, Requeue, Queue]
         assert only(effects, Requeue) == Requeue(WORKSPACE, "msg_end")
         assert body_of(only(effects, Queue).envelope).status == "duplicate"
         assert Advance not in kinds(only(effects, Queue).effects)
 
     def test_an_end_that_the_sender_itself_sent_is_not_repeated_to_it(self) -> None:
-        assert kinds(decide(say(), View(duplicate=True, work=closed_by(A)), receiver())) == [Ignore, Queue]
+        assert kinds(decide(say(), StoredState(duplicate=True, work=closed_by(A)), receiver())) == [Ignore, Queue]
 
     @pytest.mark.parametrize(
         "silent",
@@ -248,41 +248,41 @@ class TestDuplicates:
         ],
     )
     def test_nothing_else_is_answered(self, silent: Envelope) -> None:
-        effects = decide(silent, View(duplicate=True, work=work()), receiver(A))
+        effects = decide(silent, StoredState(duplicate=True, work=work()), receiver(A))
         assert effects == (Ignore("duplicate"),)
 
     def test_a_duplicate_in_a_wrong_container_is_answered_there_and_leaves_the_work_alone(self) -> None:
         elsewhere = say(thread_id="thread_other", id="msg_stray")
-        effects = decide(elsewhere, View(duplicate=True, work=work()), receiver())
+        effects = decide(elsewhere, StoredState(duplicate=True, work=work()), receiver())
         queued = only(effects, Queue)
         assert queued.envelope.container == "thread_other"
         assert Advance not in kinds(queued.effects)
 
     def test_a_stranger_who_repeats_itself_adds_nothing_to_the_works_history(self) -> None:
-        effects = decide(say(sender=C), View(duplicate=True, work=work()), receiver())
+        effects = decide(say(sender=C), StoredState(duplicate=True, work=work()), receiver())
         assert Advance not in kinds(only(effects, Queue).effects)
 
     def test_a_stranger_cannot_make_us_send_the_end_of_a_work_again(self) -> None:
-        assert Requeue not in kinds(decide(say(sender=C), View(duplicate=True, work=closed_by(B)), receiver()))
+        assert Requeue not in kinds(decide(say(sender=C), StoredState(duplicate=True, work=closed_by(B)), receiver()))
 
     def test_a_duplicate_in_a_strangers_room_is_still_not_target(self) -> None:
-        taken = View(duplicate=True, room=Binding((A, B), authoritative=True))
+        taken = StoredState(duplicate=True, room=Binding((A, B), authoritative=True))
         assert kinds(decide(direct(OPAQUE, sender=C, work_id=WORK), taken, receiver())) == [Quarantine]
 
 
 class TestLifecycleConsequences:
     def test_a_message_on_a_closed_work_gets_our_end_again_and_then_a_rejection(self) -> None:
-        effects = decide(say(id="msg_late"), View(work=closed_by(B)), receiver())
+        effects = decide(say(id="msg_late"), StoredState(work=closed_by(B)), receiver())
         assert kinds(effects) == [Remember, Store, Requeue, Queue]
         assert only(effects, Store).verdict == Step("rejected", "completed", "work_closed")
         assert only(effects, Requeue) == Requeue(WORKSPACE, "msg_end")
         assert body_of(only(effects, Queue).envelope) == Receipt("msg_late", "rejected", "work_closed", None)
 
     def test_closed_by_the_other_side_there_is_nothing_of_ours_to_repeat(self) -> None:
-        assert kinds(decide(say(id="msg_late"), View(work=closed_by(A)), receiver())) == [Remember, Store, Queue]
+        assert kinds(decide(say(id="msg_late"), StoredState(work=closed_by(A)), receiver())) == [Remember, Store, Queue]
 
     def test_a_wrong_container_is_rejected_in_the_container_of_the_refused_envelope(self) -> None:
-        effects = decide(say(id="msg_stray", thread_id="thread_other"), View(work=work()), receiver())
+        effects = decide(say(id="msg_stray", thread_id="thread_other"), StoredState(work=work()), receiver())
         assert kinds(effects) == [Remember, Store, Queue]
         queued = only(effects, Queue)
         assert queued.envelope.container == "thread_other"
@@ -293,28 +293,28 @@ class TestLifecycleConsequences:
     def test_traces_and_receipts_are_never_answered(self, state: str) -> None:
         known = work(state, terminal_id="msg_end", terminal_sender=A) if state == "completed" else work(state)
         for body in (trace("submitted"), trace("failed", thread_id="thread_other"), receipt("rejected", "busy")):
-            effects = decide(body, View(work=known), receiver(A))
+            effects = decide(body, StoredState(work=known), receiver(A))
             assert not {Queue, Requeue, Deliver} & set(kinds(effects))
 
     def test_a_trace_of_an_unknown_work_is_kept_with_its_verdict_and_changes_nothing(self) -> None:
-        effects = decide(trace("completed"), View(), receiver(A))
+        effects = decide(trace("completed"), StoredState(), receiver(A))
         assert kinds(effects) == [Remember, Store]
         assert only(effects, Store).verdict == Step("ignored", None, "not_found")
 
     def test_a_stranger_changes_nothing_and_reaches_no_agent(self) -> None:
         for stray in (say(sender=C), trace("failed", sender=C), receipt("canceled", sender=C)):
-            view = View(work=work())
+            view = StoredState(work=work())
             assert kinds(decide(stray, view, receiver(A if stray.to == A else B))) == [Remember, Store]
 
     def test_a_trace_advances_our_copy(self) -> None:
-        effects = decide(trace("completed"), View(work=work()), receiver(A))
+        effects = decide(trace("completed"), StoredState(work=work()), receiver(A))
         assert kinds(effects) == [Remember, Store, Advance]
         ended = only(effects, Advance).after
         assert (ended.state, ended.terminal_id, ended.terminal_sender) == ("completed", "msg_completed", B)
 
     @pytest.mark.parametrize(("status", "reason"), [("expired", "expired"), ("unsupported", "unsupported_kind")])
     def test_the_initiator_closes_a_work_whose_opening_was_not_taken(self, status: str, reason: str) -> None:
-        effects = decide(receipt(status, reason), View(work=work("submitted")), receiver(A))
+        effects = decide(receipt(status, reason), StoredState(work=work("submitted")), receiver(A))
         assert kinds(effects) == [Remember, Store, Advance, Queue]
         closing = only(effects, Queue)
         assert body_of(closing.envelope).status == "canceled"
@@ -333,21 +333,21 @@ class TestLifecycleConsequences:
             (receipt("duplicate", "duplicate"), work("submitted")),
             (receipt("unsupported", "unsupported_kind", sender=C), work("submitted")),
         ):
-            assert Queue not in kinds(decide(answer, View(work=known), receiver(A)))
+            assert Queue not in kinds(decide(answer, StoredState(work=known), receiver(A)))
 
     def test_the_target_closes_nothing_for_a_receipt_about_its_own_words(self) -> None:
         answer = receipt("expired", "expired", sender=A, to=B)
-        assert Queue not in kinds(decide(answer, View(work=work("submitted")), receiver(B)))
+        assert Queue not in kinds(decide(answer, StoredState(work=work("submitted")), receiver(B)))
 
     def test_automatic_receipts_live_as_long_as_the_receiver_says(self) -> None:
-        effects = decide(say(), View(duplicate=True), receiver(receipt_ttl=60))
+        effects = decide(say(), StoredState(duplicate=True), receiver(receipt_ttl=60))
         assert only(effects, Queue).envelope.expires_at == NOW + 60
         assert only(effects, Queue).automatic
 
 
 class TestDiscovery:
     def test_a_greet_refreshes_presence(self) -> None:
-        effects = decide(envelope("greet"), View(), receiver())
+        effects = decide(envelope("greet"), StoredState(), receiver())
         assert kinds(effects) == [Remember, Discovered]
         found = only(effects, Discovered)
         assert (found.card.peer_id, found.trust, found.answer_to) == (A, "unverified", None)
@@ -355,37 +355,37 @@ class TestDiscovery:
     def test_a_whois_request_is_handed_to_the_one_that_knows_the_card(self) -> None:
         for to in (None, B):
             asked = envelope("whois", to=to)
-            assert decide(asked, View(), receiver())[-1] == AnswerWhois(asked)
+            assert decide(asked, StoredState(), receiver())[-1] == AnswerWhois(asked)
 
     def test_a_whois_response_names_the_request_that_it_answers(self) -> None:
         answer = envelope("whois", to=B, reply_to="msg_q", body={"type": "response", "peer_card": CARD})
-        assert only(decide(answer, View(), receiver()), Discovered).answer_to == "msg_q"
+        assert only(decide(answer, StoredState(), receiver()), Discovered).answer_to == "msg_q"
 
 
 class TestObserving:
     def test_the_works_of_others_are_followed_but_neither_delivered_nor_answered(self) -> None:
-        effects = decide(say(), View(), receiver(C, observe=True))
+        effects = decide(say(), StoredState(), receiver(C, observe=True))
         assert kinds(effects) == [Remember, Store, Open]
         assert only(effects, Store).direction == "observed"
-        moved = decide(trace("working"), View(work=work("submitted")), receiver(C, observe=True))
+        moved = decide(trace("working"), StoredState(work=work("submitted")), receiver(C, observe=True))
         assert kinds(moved) == [Remember, Store, Advance]
-        late = decide(say(id="msg_late"), View(work=closed_by(B)), receiver(C, observe=True))
+        late = decide(say(id="msg_late"), StoredState(work=closed_by(B)), receiver(C, observe=True))
         assert kinds(late) == [Remember, Store]
 
     def test_direct_rooms_of_others_are_only_counted(self) -> None:
-        assert decide(direct(), View(), receiver(C, observe=True)) == (Ignore("private_room"),)
+        assert decide(direct(), StoredState(), receiver(C, observe=True)) == (Ignore("private_room"),)
 
     def test_duplicates_and_discovery_of_others_are_only_counted(self) -> None:
         watching = receiver(C, observe=True)
-        assert decide(say(), View(duplicate=True), watching) == (Ignore("duplicate"),)
-        assert decide(envelope("whois", to=B), View(), watching) == (Ignore("discovery_of_others"),)
+        assert decide(say(), StoredState(duplicate=True), watching) == (Ignore("duplicate"),)
+        assert decide(envelope("whois", to=B), StoredState(), watching) == (Ignore("discovery_of_others"),)
 
     def test_what_is_addressed_to_the_observer_itself_is_ordinary(self) -> None:
-        assert Deliver in kinds(decide(say(to=C), View(), receiver(C, observe=True)))
+        assert Deliver in kinds(decide(say(to=C), StoredState(), receiver(C, observe=True)))
 
 
 def test_a_capability_document_with_other_fields_is_delivered_whole() -> None:
     record = {**RECORD, "workspace_id": WORKSPACE}
     document = {**envelope("capability").document()["body"]["capability"], **record}
-    delivered = decide(envelope("capability", body={"capability": document}), View(), receiver())
+    delivered = decide(envelope("capability", body={"capability": document}), StoredState(), receiver())
     assert Deliver in kinds(delivered)

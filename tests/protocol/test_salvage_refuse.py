@@ -13,7 +13,7 @@ from aghbus.protocol.errors import InvalidSurface, Malformed, NotTarget, Protoco
 from aghbus.protocol.identifiers import direct_id
 from aghbus.protocol.lifecycle import WorkView, opened_by
 from aghbus.protocol.partial_parse import identity, salvage
-from aghbus.protocol.receive import Receiver, Source, View, refuse
+from aghbus.protocol.receive import ReceiptTarget, Receiver, StoredState, refuse
 from tests.support.wire import CHANNEL, JOINED, NOW, THREAD, WORK, WORKSPACE, A, B, C, dump, json_values, say, wire
 
 US: Final = Receiver(us=B, now=NOW, mint=lambda: "msg_auto", channels=JOINED)
@@ -21,12 +21,12 @@ EXPIRED: Final = {"expires_at": NOW - 1}
 MALFORMED: Final = {"body": {"text": " "}}
 
 
-def refused(document: dict[str, Any], view: View | None = None) -> Effects:
+def refused(document: dict[str, Any], view: StoredState | None = None) -> Effects:
     """The effects of a document that fails validation, through the same three calls as the daemon's."""
     raw = dump(document)
     with pytest.raises(ProtocolError) as caught:
         parse(raw, NOW)
-    return refuse(caught.value, salvage(raw, B, JOINED), view or View(), US)
+    return refuse(caught.value, salvage(raw, B, JOINED), view or StoredState(), US)
 
 
 def answers(effects: Effects) -> list[tuple[str, str | None]]:
@@ -74,7 +74,7 @@ class TestWhatIsAnswered:
         assert answers(refused(both)) == []
         error = InvalidSurface("must be absent", "surface")
         source = salvage(dump(wire("say")), B, JOINED)
-        assert answers(refuse(error, source, View(), US)) == [("rejected", "invalid_surface")]
+        assert answers(refuse(error, source, StoredState(), US)) == [("rejected", "invalid_surface")]
 
     def test_it_goes_to_the_sender_in_the_container_of_the_refused_with_the_trace_carried_over(self) -> None:
         (queued,) = [
@@ -127,12 +127,15 @@ class TestWhatIsNot:
 
     def test_not_target_never(self) -> None:
         assert (
-            answers(refuse(NotTarget("is another peer", "to"), salvage(dump(wire("say")), B, JOINED), View(), US)) == []
+            answers(
+                refuse(NotTarget("is another peer", "to"), salvage(dump(wire("say")), B, JOINED), StoredState(), US)
+            )
+            == []
         )
 
     @pytest.mark.parametrize("changes", [MALFORMED, {"ts": "soon"}])
     def test_a_bad_continuation_must_not_fail_an_open_work(self, changes: dict[str, Any]) -> None:
-        assert answers(refused(wire("say", **changes), View(work=open_work()))) == []
+        assert answers(refused(wire("say", **changes), StoredState(work=open_work()))) == []
 
     def test_arbitrary_bytes_have_no_source(self) -> None:
         for raw in (b"", b"\xff", b"[]", b"{}", b"{"):
@@ -142,7 +145,7 @@ class TestWhatIsNot:
 
 class TestExpiredContinuations:
     def test_they_are_answered_and_leave_the_state_with_one_row_of_history(self) -> None:
-        effects = refused(wire("say", **EXPIRED), View(work=open_work(state="working")))
+        effects = refused(wire("say", **EXPIRED), StoredState(work=open_work(state="working")))
         assert answers(effects) == [("expired", "expired")]
         (queued,) = [effect for effect in effects if isinstance(effect, Queue)]
         (row,) = [effect for effect in queued.effects if isinstance(effect, Advance)]
@@ -150,23 +153,23 @@ class TestExpiredContinuations:
 
     def test_a_late_copy_of_the_opening_is_a_duplicate_since_the_first_came_in_time(self) -> None:
         work = open_work(opening_id="msg_1")
-        assert answers(refused(wire("say", **EXPIRED), View(work=work))) == [("duplicate", "duplicate")]
+        assert answers(refused(wire("say", **EXPIRED), StoredState(work=work))) == [("duplicate", "duplicate")]
 
     def test_of_a_closed_work_our_end_goes_out_first(self) -> None:
         done = open_work(opening_id="msg_1", state="completed", terminal_id="msg_end", terminal_sender=B)
-        effects = refused(wire("say", **EXPIRED), View(work=done))
+        effects = refused(wire("say", **EXPIRED), StoredState(work=done))
         assert [type(effect) for effect in effects] == [Quarantine, Requeue, Queue]
 
     def test_the_same_id_of_another_sender_is_another_message(self) -> None:
         done = open_work(opening_id="msg_1", state="completed", terminal_id="msg_end", terminal_sender=B)
-        effects = refused(wire("say", sender=C, **EXPIRED), View(work=done))
+        effects = refused(wire("say", sender=C, **EXPIRED), StoredState(work=done))
         assert answers(effects) == [("expired", "expired")]
         assert Requeue not in [type(effect) for effect in effects]
 
 
 def test_what_is_legible_is_salvaged_whole() -> None:
     raw = dump(wire("say", trace_id="t", body=None))
-    assert salvage(raw, B, JOINED) == Source(
+    assert salvage(raw, B, JOINED) == ReceiptTarget(
         id="msg_1",
         workspace_id=WORKSPACE,
         channel=CHANNEL,
@@ -188,4 +191,4 @@ def test_salvage_and_refuse_never_raise(changes: dict[str, Any]) -> None:
     raw = dump({**wire("say"), **changes})
     assert all(isinstance(part, str) for part in identity(raw))
     source = salvage(raw, B, JOINED)
-    assert isinstance(refuse(Malformed("anything"), source, View(), US)[0], Quarantine)
+    assert isinstance(refuse(Malformed("anything"), source, StoredState(), US)[0], Quarantine)

@@ -8,7 +8,7 @@ from aghbus.protocol.effects import Deliver, Discovered, Ignore, Quarantine, Que
 from aghbus.protocol.envelope import Envelope, parse
 from aghbus.protocol.errors import UnsupportedProfile, VerificationFailed
 from aghbus.protocol.lifecycle import WorkView, opened_by
-from aghbus.protocol.receive import Receiver, View, decide
+from aghbus.protocol.receive import Receiver, StoredState, decide
 from aghbus.protocol.trust.keys import SigningKey, handle_of
 from aghbus.protocol.trust.policy import ChannelRule, Policy
 from aghbus.protocol.trust.proof import EnvelopeSigner, sign, verify_envelope
@@ -68,9 +68,11 @@ class TestRequire:
 
     def test_presence_of_the_unverified_is_not_refreshed(self) -> None:
         greet = plain("greet")
-        assert [type(effect) for effect in decide(greet, View(), receiver(mode="require"))] == [Quarantine]
+        assert [type(effect) for effect in decide(greet, StoredState(), receiver(mode="require"))] == [Quarantine]
         ours = verified("greet", body={"peer_card": {**CARD, "peer_id": OPS}})
-        heard = [effect for effect in decide(ours, View(), receiver(mode="require")) if isinstance(effect, Discovered)]
+        heard = [
+            effect for effect in decide(ours, StoredState(), receiver(mode="require")) if isinstance(effect, Discovered)
+        ]
         assert [effect.trust for effect in heard] == ["verified"]
 
 
@@ -167,36 +169,38 @@ class TestInTheReceiver:
     TALKERS: Final = {CHANNEL: ChannelRule(work=frozenset({"nobody"}))}
 
     def test_a_refused_opening_is_answered_with_its_reason(self) -> None:
-        effects = decide(plain(), View(), receiver(channels=self.TALKERS))
+        effects = decide(plain(), StoredState(), receiver(channels=self.TALKERS))
         assert isinstance(effects[0], Quarantine)
         assert effects[0].reason == "verification_failed"
         queued = [effect for effect in effects if isinstance(effect, Queue)]
         assert [effect.envelope.document()["body"]["reason_code"] for effect in queued] == ["verification_failed"]
 
     def test_a_talker_goes_on_with_a_work_that_is_open(self) -> None:
-        known = View(work=work(plain(), B, "ops"))
+        known = StoredState(work=work(plain(), B, "ops"))
         assert any(isinstance(effect, Deliver) for effect in decide(plain(), known, receiver(channels=self.TALKERS)))
 
     def test_talk_without_work_is_delivered(self) -> None:
-        effects = decide(plain(work_id=None), View(), receiver(channels=self.TALKERS))
+        effects = decide(plain(work_id=None), StoredState(), receiver(channels=self.TALKERS))
         assert any(isinstance(effect, Deliver) for effect in effects)
 
     def test_what_is_for_another_peer_opens_no_work_with_us(self) -> None:
-        effects = decide(plain(to="stranger"), View(), receiver(channels=self.TALKERS))
+        effects = decide(plain(to="stranger"), StoredState(), receiver(channels=self.TALKERS))
         assert [effect.reason for effect in effects if isinstance(effect, Quarantine)] == ["not_target"]
 
     def test_our_own_messages_come_back_whatever_the_policy(self) -> None:
         ours = verified(key=OUR_KEY, name="patch-worker", to=None, work_id=None)
         assert ours.sender == US
-        effects = decide(ours, View(sent_by_us=True), receiver(US, mode="require", deny=frozenset({OUR_KEY.key_id})))
+        effects = decide(
+            ours, StoredState(sent_by_us=True), receiver(US, mode="require", deny=frozenset({OUR_KEY.key_id}))
+        )
         assert effects == (Ignore("own"),)
 
     def test_a_forgery_of_ours_is_no_conflict(self) -> None:
         forged = parse(dump(sign(wire("say", sender=US), OPS_KEY)), NOW)
-        assert [type(effect) for effect in decide(forged, View(), receiver(US))] == [Quarantine]
+        assert [type(effect) for effect in decide(forged, StoredState(), receiver(US))] == [Quarantine]
 
     def test_the_receipts_of_a_keyed_daemon_are_signed(self) -> None:
-        effects = decide(verified(to=US), View(), receiver(US, deny=frozenset({OPS_KEY.key_id})))
+        effects = decide(verified(to=US), StoredState(), receiver(US, deny=frozenset({OPS_KEY.key_id})))
         (queued,) = [effect for effect in effects if isinstance(effect, Queue)]
         assert assess(queued.envelope, verify_envelope) == "verified"
         assert queued.envelope.sender == US

@@ -8,7 +8,7 @@ import pytest
 from aghbus.protocol.capability_digest import capability_digest
 from aghbus.protocol.effects import Queue
 from aghbus.protocol.errors import Expired, Refused
-from aghbus.protocol.receive import Source, refuse
+from aghbus.protocol.receive import ReceiptTarget, refuse
 from aghbus.store.apply_effects import Applied, apply, load_source_view, load_view
 from aghbus.store.engine.database import Store
 from aghbus.store.engine.transaction import Transaction
@@ -222,7 +222,7 @@ async def test_our_own_echo_is_known_as_ours(store: Store) -> None:
 
 
 async def test_an_answer_to_a_broken_envelope_is_queued_without_it(store: Store) -> None:
-    source = Source(
+    source = ReceiptTarget(
         id="msg_bad",
         workspace_id=WORKSPACE,
         channel=CHANNEL,

@@ -17,7 +17,7 @@ from aghbus.protocol.errors import ProtocolError
 from aghbus.protocol.identifiers import direct_id
 from aghbus.protocol.lifecycle import WorkView
 from aghbus.protocol.partial_parse import salvage
-from aghbus.protocol.receive import Receiver, View, decide, refuse
+from aghbus.protocol.receive import Receiver, StoredState, decide, refuse
 from aghbus.protocol.rooms import Binding
 from aghbus.protocol.send import Draft, apply_own, build
 
@@ -150,15 +150,15 @@ class Peer:
         except ProtocolError as error:
             source = salvage(raw, self.name, receiver.channels)
             work = self.works.get((source.workspace_id, source.channel, source.work_id)) if source else None
-            decided = refuse(error, source, View(work=work), receiver)
+            decided = refuse(error, source, StoredState(work=work), receiver)
             self._carry_out(None, decided)
         else:
             decided = decide(envelope, self._view(envelope), receiver)
             self._carry_out(envelope, decided)
         return decided
 
-    def _view(self, envelope: Envelope) -> View:
-        return View(
+    def _view(self, envelope: Envelope) -> StoredState:
+        return StoredState(
             duplicate=(envelope.workspace_id, envelope.sender, envelope.id) in self.seen,
             sent_by_us=envelope.id in self.outbox,
             work=self._work_of(envelope),

@@ -10,8 +10,6 @@ from aghbus.daemon.config.settings import RetrySettings, Settings
 from aghbus.daemon.nats.carrier import Carried
 from aghbus.daemon.nats.link import InboundMessage, Link
 from aghbus.daemon.send.publisher import Publisher
-from aghbus.daemon.state.context import Core
-from aghbus.daemon.state.presence import Roster
 from aghbus.protocol.acks import Ack, encode_ack
 from aghbus.store.engine.database import Store
 from aghbus.store.engine.transaction import Transaction
@@ -19,10 +17,11 @@ from aghbus.store.tables import outbox
 from aghbus.store.tables.outbox import Outgoing
 from tests.support.links import no_broker
 from tests.support.makers import BOB, US, say, sending
+from tests.support.parts import Parts
 
 
 class Hand(Clock):
-    """Only a test moves it."""
+    """A clock that only the test moves."""
 
     def __init__(self) -> None:
         self.now = 1_800_000_000.0
@@ -78,17 +77,17 @@ class Wire:
 @asynccontextmanager
 async def publishing(
     folder: Path, wire: Wire, clock: Clock | None = None, link: Link | None = None, retry_after: float = 0.1
-) -> AsyncIterator[tuple[Publisher, Core]]:
+) -> AsyncIterator[tuple[Publisher, Parts]]:
     """The publisher with its two tasks over a real store, in front of a peer that acknowledges."""
     store = await Store.open(folder / "store.db", synchronous="normal")
     settings = Settings(name="ops", peer_id=US, retry=RetrySettings(first=retry_after, ceiling=retry_after))
-    core = Core(settings, clock or Clock(), store, link or Up(), Roster(30.0), 0)
-    core.roster.note_acknowledging(BOB, True)
-    publisher = Publisher(core, wire)
+    parts = Parts(settings, store, clock=clock, link=link or Up(), carrier=wire)
+    parts.presence.note_acknowledging(BOB, True)
+    publisher = parts.publisher
     wire.answered = publisher.acknowledged
-    tasks = [asyncio.create_task(main()) for main in (publisher.run, publisher.retry, core.steps.run)]
+    tasks = [asyncio.create_task(main()) for main in (publisher.run, publisher.retry, parts.steps.run)]
     try:
-        yield publisher, core
+        yield publisher, parts
     finally:
         for task in tasks:
             task.cancel()
@@ -96,18 +95,18 @@ async def publishing(
         await store.close()
 
 
-async def send(publisher: Publisher, core: Core, count: int) -> list[int]:
+async def send(publisher: Publisher, parts: Parts, count: int) -> list[int]:
     """So many messages to the peer; their sequences."""
     seqs: list[int] = []
     for _ in range(count):
-        envelope = say(sender=US, to=BOB, ts=core.clock.seconds())
+        envelope = say(sender=US, to=BOB, ts=parts.clock.seconds())
 
         def job(tx: Transaction) -> list[Outgoing]:
             seq = sending(envelope)(tx).seq  # noqa: B023 - awaited at once
             assert seq is not None
             return outbox.load_queued(tx, seq - 1, 1)
 
-        rows = await core.store.write(job)
+        rows = await parts.store.write(job)
         publisher.enqueue(rows)
         seqs += [row.seq for row in rows]
     return seqs

@@ -1,28 +1,26 @@
-"""Floods: what one name sends, wrong signatures, receipts to strangers, and cards that would fill the disk."""
+"""Rate limits: messages of one sender, failed signatures, receipts to unknown senders, and large cards of many names."""
 
 import json
 import time
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from aghbus.daemon.config.settings import LimitsSettings, ReceiveSettings
 from aghbus.daemon.config.trust_settings import TrustSettings
-from aghbus.daemon.discovery import discovery
 from aghbus.protocol.limits import MAX_LIFETIME
-from aghbus.protocol.rate_limit import Budgets, Doubts
+from aghbus.protocol.rate_limit import TokenBuckets, VerificationBudget
 from aghbus.store.engine.dedup import DedupWindow
-from tests.support.intake_bench import FRIEND, OTHER, Settled, Still, bench, spent_by
 from tests.support.natsutil import wait_until
+from tests.support.receiving import FRIEND, OTHER, Messages, Recorded, Settled, Still, bench, spent_by
 
 PER_MINUTE = 50
 
 
-async def test_what_is_over_a_senders_budget_is_held_off_and_costs_nobody_else(tmp_path: Path) -> None:
+async def test_messages_over_a_senders_limit_are_rejected_and_cost_no_other_sender(tmp_path: Path) -> None:
     async with bench(tmp_path, Still(), limits=LimitsSettings(messages_per_minute=PER_MINUTE)) as b:
         for _ in range(PER_MINUTE):
             await b.offer(b.say("flood"))
@@ -31,16 +29,16 @@ async def test_what_is_over_a_senders_budget_is_held_off_and_costs_nobody_else(t
         assert settled.said == "nak"  # a stream brings it again
         await b.offer(b.say("quiet"))
         assert await b.senders() == [*["flood"] * PER_MINUTE, "quiet"]
-        assert b.core.counters["overload.sender"] == 1
+        assert b.counters["overload.sender"] == 1
         assert not await b.count("SELECT count(*) FROM quarantine")
-        b.core.take_over(msgspec.structs.replace(b.core.settings, limits=LimitsSettings(messages_per_minute=1000)))
+        b.change_settings(limits=LimitsSettings(messages_per_minute=1000))
         again = Settled()
         await b.offer(late, again)
         assert again.said == "ack"
         assert (await b.senders()).count("flood") == PER_MINUTE + 1
 
 
-async def test_a_repeat_of_what_is_committed_is_answered_so_even_if_its_sender_is_not_listened_to_any_more(
+async def test_a_duplicate_of_a_committed_message_is_acknowledged_even_if_its_sender_is_refused_by_now(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     answers: list[str] = []
@@ -50,17 +48,17 @@ async def test_a_repeat_of_what_is_committed_is_answered_so_even_if_its_sender_i
         return True
 
     async with bench(tmp_path) as b:
-        monkeypatch.setattr(b.core.link, "publish_nowait", publish_nowait)
+        monkeypatch.setattr(b.parts.link, "publish_nowait", publish_nowait)
         first, later = b.say("peer"), b.say("peer")
         await b.offer(first, reply=f"_INBOX.{'0' * 32}.ack.1")
-        b.core.take_over(msgspec.structs.replace(b.core.settings, trust=TrustSettings(mode="require")))
+        b.change_settings(trust=TrustSettings(mode="require"))
         await b.offer(first, reply=f"_INBOX.{'0' * 32}.ack.1")
         await b.offer(later, reply=f"_INBOX.{'0' * 32}.ack.1")
         await wait_until(lambda: len(answers) == 3, 10, "the answers")
         assert answers == ["committed", "committed", "refused"]
 
 
-async def test_what_is_not_believed_of_a_handle_is_not_answered_and_what_policy_refuses_is(
+async def test_unverified_messages_of_a_handle_are_not_answered_and_those_refused_by_policy_are(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     answers: list[tuple[str, str]] = []
@@ -71,19 +69,19 @@ async def test_what_is_not_believed_of_a_handle_is_not_answered_and_what_policy_
         return True
 
     async with bench(tmp_path) as b:
-        monkeypatch.setattr(b.core.link, "publish_nowait", publish_nowait)
+        monkeypatch.setattr(b.parts.link, "publish_nowait", publish_nowait)
         taken, refused = b.signed(FRIEND), b.signed(FRIEND)
         stripped = b.say(FRIEND.handle)
         for document in (b.forged(FRIEND.handle), stripped, taken, {**taken, "body": {"text": "other"}}, taken):
             await b.offer(document, reply=f"_INBOX.{'0' * 32}.ack.1")
-        b.core.take_over(msgspec.structs.replace(b.core.settings, trust=TrustSettings(deny=(FRIEND.key_id,))))
+        b.change_settings(trust=TrustSettings(deny=(FRIEND.key_id,)))
         await b.offer(refused, reply=f"_INBOX.{'0' * 32}.ack.1")
-        await wait_until(lambda: len(answers) == b.core.counters["acks.sent"], 10, "the answers")
+        await wait_until(lambda: len(answers) == b.counters["acks.sent"], 10, "the answers")
         assert answers == [(taken["id"], "committed")] * 2 + [(refused["id"], "refused")]
-        assert b.core.counters["refused.verification_failed"] == 4
+        assert b.counters["refused.verification_failed"] == 4
 
 
-async def test_forgeries_do_not_spend_what_the_real_one_may_send(tmp_path: Path) -> None:
+async def test_forgeries_do_not_spend_the_message_budget_of_the_real_sender(tmp_path: Path) -> None:
     async with bench(tmp_path, Still(), limits=LimitsSettings(messages_per_minute=PER_MINUTE)) as b:
         await b.offer(b.signed(FRIEND))
         for _ in range(2 * PER_MINUTE):
@@ -92,54 +90,53 @@ async def test_forgeries_do_not_spend_what_the_real_one_may_send(tmp_path: Path)
             await b.offer(b.signed(FRIEND))
         assert await b.senders() == [FRIEND.handle] * PER_MINUTE
         await b.offer(b.signed(FRIEND))
-        assert b.core.counters["overload.sender"] == 1  # its own messages do spend it
+        assert b.counters["overload.sender"] == 1  # its own messages do spend it
 
 
-async def test_a_flood_of_wrong_signatures_ends_in_a_cheap_no_and_a_proved_peer_gets_through(tmp_path: Path) -> None:
-    async with bench(tmp_path) as b:
-        b.core.flood._doubts = Doubts(Budgets(60, 6), Budgets(600, 30))  # smaller than real, for a slow machine
+async def test_a_flood_of_wrong_signatures_is_rejected_and_a_verified_peer_gets_through(tmp_path: Path) -> None:
+    budget = VerificationBudget(TokenBuckets(60, 6), TokenBuckets(600, 30))  # smaller than real, for a slow machine
+    async with bench(tmp_path, failed_signatures=budget) as b:
         await b.offer(b.signed(FRIEND))
         for number in range(500):
             await b.offer(b.forged(f"stranger-{number}@{FRIEND.handle.partition('@')[2]}"))
-        held = b.core.counters["overload.doubt"]
-        assert held > 0
-        assert b.core.counters["refused.verification_failed"] + held == 500
+        rejected = b.counters["overload.signatures"]
+        assert rejected > 0
+        assert b.counters["refused.verification_failed"] + rejected == 500
         newcomer = Settled()
-        while newcomer.said != "ack":  # held off while the flood lasts, let in by its own retries
+        while newcomer.said != "ack":  # rejected while the flood lasts, accepted with one of its own retries
             await b.offer(b.signed(OTHER), newcomer)
             assert newcomer.said in ("ack", "nak")
         await b.offer(b.signed(FRIEND))
         assert await b.senders() == [FRIEND.handle, OTHER.handle, FRIEND.handle]
 
 
-async def test_the_verifier_is_not_asked_for_what_is_held_off(tmp_path: Path) -> None:
+async def test_rejected_messages_are_not_verified(tmp_path: Path) -> None:
     """Cost: nothing is verified that the budgets do not allow, and nothing of a plain message is."""
-    async with bench(tmp_path) as b:
-        asked = b.note_verified()
+    cost, recorded = spent_by(Messages().forged(FRIEND.handle)), Recorded()
+    budget = VerificationBudget(TokenBuckets(1, 0), TokenBuckets(2 * cost, 0))
+    async with bench(tmp_path, verifier=recorded, failed_signatures=budget) as b:
         await b.offer(b.say("plain"))
-        assert asked == []
-        forgeries = [b.forged(FRIEND.handle) for _ in range(10)]
-        b.core.flood._doubts = Doubts(Budgets(1, 0), Budgets(2 * spent_by(forgeries[0]), 0))
-        for forgery in forgeries:
+        assert recorded.asked == []
+        for forgery in [b.forged(FRIEND.handle) for _ in range(10)]:
             await b.offer(forgery)
-        assert len(asked) == 2
+        assert len(recorded.asked) == 2
         stripped = b.say(FRIEND.handle)
         await b.offer(stripped)
-        assert b.core.counters["overload.doubt"] == 9
+        assert b.counters["overload.signatures"] == 9
 
 
-async def test_a_wrong_signature_spends_by_the_size_of_what_it_signs(tmp_path: Path) -> None:
+async def test_a_wrong_signature_spends_by_the_size_of_its_envelope(tmp_path: Path) -> None:
     large = {"ext": {"filler": "x" * 1_000_000}}
-    async with bench(tmp_path, Still()) as b:
-        asked = b.note_verified()
+    recorded = Recorded()
+    async with bench(tmp_path, Still(), verifier=recorded) as b:
         first, more, small = b.forged(FRIEND.handle, **large), b.forged(FRIEND.handle, **large), b.forged(FRIEND.handle)
         for document in (first, more, more, small):
             await b.offer(document)
-        assert asked == [first["id"], small["id"]]
-        assert b.core.counters["overload.doubt"] == 2
+        assert recorded.asked == [first["id"], small["id"]]
+        assert b.counters["overload.signatures"] == 2
 
 
-async def test_a_denied_sender_hears_it_once_and_keeps_its_own_receipts(tmp_path: Path) -> None:
+async def test_a_denied_sender_gets_one_receipt_and_keeps_its_own_budget(tmp_path: Path) -> None:
     """Forged openings would have us answer their victim, and use up the receipts that it needs."""
     async with bench(tmp_path, limits=LimitsSettings(receipts_per_minute=5)) as b:
         work: dict[str, Any] = {"thread_id": "thread_one"}
@@ -152,7 +149,7 @@ async def test_a_denied_sender_hears_it_once_and_keeps_its_own_receipts(tmp_path
         assert await b.count("SELECT count(*) FROM envelopes WHERE direction = 'out'") == 5
 
 
-async def test_receipts_to_what_could_not_be_read_have_a_budget_of_their_own(tmp_path: Path) -> None:
+async def test_receipts_for_unreadable_messages_have_a_budget_of_their_own(tmp_path: Path) -> None:
     async with bench(tmp_path, limits=LimitsSettings(receipts_per_minute=5)) as b:
         for number in range(30):
             await b.offer(b.say("friend", work_id=f"work_b{number}", body={"text": 1}))
@@ -173,15 +170,15 @@ async def test_large_cards_of_many_names_do_not_fill_the_store(tmp_path: Path) -
             greet = b.say(f"p{number}", kind="greet", to=None, body={"peer_card": card})
             del greet["surface"], greet["thread_id"]
             await b.offer(greet)
-        await b.heard()
+        await b.flush()
         assert 60 <= await b.count("SELECT count(*) FROM peers") <= 70
         assert await b.count("SELECT sum(length(card)) FROM peers") <= 64 << 20
         await b.offer(greet | {"id": "msg_again"})
-        await b.heard()
+        await b.flush()
         assert await b.count("SELECT count(*) FROM peers WHERE peer_id = 'p99'") == 1
 
 
-async def test_a_window_that_fills_up_holds_long_lives_off_first(tmp_path: Path) -> None:
+async def test_a_full_dedup_window_rejects_long_lifetimes_first(tmp_path: Path) -> None:
     async with bench(tmp_path, receive=ReceiveSettings(remembered=1000)) as b:
         for _ in range(900):
             await b.offer(b.say("flood", expires_at=int(time.time()) + 600))
@@ -190,7 +187,7 @@ async def test_a_window_that_fills_up_holds_long_lives_off_first(tmp_path: Path)
         assert settled.said == "nak"
         await b.offer(b.say("quiet", expires_at=int(time.time()) + 3600))
         assert (await b.senders()).count("quiet") == 1
-        assert b.core.counters["overload.memory"] == 1
+        assert b.counters["overload.memory"] == 1
 
 
 @given(st.integers(1, 10**6), st.integers(0, 10**6), st.integers(0, MAX_LIFETIME))
@@ -211,17 +208,17 @@ def test_the_window_takes_everything_half_full_and_nothing_when_full(capacity: i
 
 
 @given(st.lists(st.tuples(st.sampled_from("abc"), st.booleans()), max_size=200))
-def test_a_name_that_never_fails_is_always_tried(steps: list[tuple[str, bool]]) -> None:
-    doubts = Doubts(Budgets(3, 0), Budgets(5, 0))
-    doubts.proved("friend")
+def test_a_name_without_failures_is_always_verified(steps: list[tuple[str, bool]]) -> None:
+    budget = VerificationBudget(TokenBuckets(3, 0), TokenBuckets(5, 0))
+    budget.proved("friend")
     tried = 0
     for name, right in steps:
-        assert doubts.may_try("friend", 0)
-        if doubts.may_try(name, 0):
+        assert budget.may_try("friend", 0)
+        if budget.may_try(name, 0):
             if right:
-                doubts.proved(name)
+                budget.proved(name)
             else:
-                doubts.failed(name, 0)
+                budget.failed(name, 0)
                 tried += 1
     assert tried <= 5 + 3 * 3
 
@@ -232,47 +229,47 @@ def test_a_name_that_never_fails_is_always_tried(steps: list[tuple[str, bool]]) 
     st.integers(0, 12),
     st.sets(st.sampled_from("abc")),
 )
-def test_what_may_be_tried_ahead_is_what_would_be_if_all_of_it_failed(
+def test_verifications_in_advance_are_allowed_as_if_all_of_them_failed(
     claims: list[tuple[str, float]], own: int, shared: int, known: set[str]
 ) -> None:
-    doubts = Doubts(Budgets(own, 0), Budgets(shared, 0))
+    budget = VerificationBudget(TokenBuckets(own, 0), TokenBuckets(shared, 0))
     for name in known:
-        doubts.proved(name)
-    ahead = doubts.may_try_all(claims, 0)
-    assert ahead == doubts.may_try_all(claims, 0)  # nothing was spent
-    assert all(ahead) or not doubts.may_try_together(sum(cost for _, cost in claims), 0)
+        budget.proved(name)
+    ahead = budget.may_try_all(claims, 0)
+    assert ahead == budget.may_try_all(claims, 0)  # nothing was spent
+    assert all(ahead) or not budget.may_try_together(sum(cost for _, cost in claims), 0)
     for (name, cost), allowed in zip(claims, ahead, strict=True):
-        assert doubts.may_try(name, 0, cost) == allowed
+        assert budget.may_try(name, 0, cost) == allowed
         if allowed:
-            doubts.failed(name, 0, cost)
+            budget.failed(name, 0, cost)
 
 
-def test_what_costs_more_than_a_bucket_holds_takes_a_full_one() -> None:
-    doubts = Doubts(Budgets(3, 1), Budgets(5, 0))
-    doubts.proved("friend")
-    doubts.failed("friend", 0, 100)  # its own
-    doubts.failed("stranger", 2, 100)  # what all share
-    assert [doubts.may_try("friend", 2, cost) for cost in (2, 2.5, 100)] == [True, False, False]
-    assert doubts.may_try("friend", 3, 100)
-    assert not doubts.may_try("stranger", 100, 1)
+def test_a_cost_above_the_capacity_needs_a_full_bucket() -> None:
+    budget = VerificationBudget(TokenBuckets(3, 1), TokenBuckets(5, 0))
+    budget.proved("friend")
+    budget.failed("friend", 0, 100)  # its own
+    budget.failed("stranger", 2, 100)  # what all share
+    assert [budget.may_try("friend", 2, cost) for cost in (2, 2.5, 100)] == [True, False, False]
+    assert budget.may_try("friend", 3, 100)
+    assert not budget.may_try("stranger", 100, 1)
 
 
-def test_a_budget_that_is_only_looked_at_is_not_spent() -> None:
-    budget = Budgets(capacity=1, per_second=0.0)
+def test_a_query_of_a_bucket_spends_nothing() -> None:
+    budget = TokenBuckets(capacity=1, per_second=0.0)
     assert all(budget.has("a", 0) for _ in range(5))
     assert budget.spend("a", 0)
     assert not budget.has("a", 0)
 
 
-def test_proved_names_are_bounded() -> None:
-    doubts = Doubts(Budgets(1, 0), Budgets(0, 0), names=2)
+def test_verified_names_are_bounded() -> None:
+    budget = VerificationBudget(TokenBuckets(1, 0), TokenBuckets(0, 0), names=2)
     for name in ("a", "b", "c"):
-        doubts.proved(name)
-    assert [doubts.may_try(name, 0) for name in "abc"] == [False, True, True]
+        budget.proved(name)
+    assert [budget.may_try(name, 0) for name in "abc"] == [False, True, True]
 
 
 @pytest.mark.parametrize("field", ["id", "body", "to"])
-async def test_what_was_changed_under_a_friends_name_is_not_delivered(tmp_path: Path, field: str) -> None:
+async def test_a_changed_signed_envelope_is_not_delivered(tmp_path: Path, field: str) -> None:
     async with bench(tmp_path) as b:
         document = b.signed(FRIEND)
         document[field] = {"id": "msg_other", "body": {"text": "other"}, "to": None}[field]
@@ -280,7 +277,7 @@ async def test_what_was_changed_under_a_friends_name_is_not_delivered(tmp_path: 
         assert await b.senders() == []
 
 
-async def test_an_acknowledgement_that_finds_no_room_waits_for_it_and_is_dropped_where_too_many_do(
+async def test_an_acknowledgement_waits_for_a_full_connection_and_is_dropped_when_too_many_wait(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     published: list[str] = []
@@ -288,13 +285,12 @@ async def test_an_acknowledgement_that_finds_no_room_waits_for_it_and_is_dropped
     async def publish(_subject: str, raw: bytes) -> None:
         published.append(json.loads(raw)["id"])
 
-    async with bench(tmp_path) as b:
-        monkeypatch.setattr(b.core.link, "publish_nowait", lambda *_message, **_how: False)
-        monkeypatch.setattr(b.core.link, "publish", publish)
+    async with bench(tmp_path, max_background=1) as b:
+        monkeypatch.setattr(b.parts.link, "publish_nowait", lambda *_message, **_how: False)
+        monkeypatch.setattr(b.parts.link, "publish", publish)
         waits, dropped = b.say("friend"), b.say("friend")
-        await b.offer(waits, reply=f"_INBOX.{'0' * 32}.ack.1")
-        monkeypatch.setattr(discovery, "_ANSWERS", 0)
-        await b.offer(dropped, reply=f"_INBOX.{'0' * 32}.ack.2")
-        await b.intake._discovery.close(10)
+        b.take(waits, dropped, reply=f"_INBOX.{'0' * 32}.ack.1")
+        await b.commit()
+        await b.parts.background.close(10)
         assert published == [waits["id"]]
-        assert b.core.counters["acks.unsent"] == 1
+        assert b.counters["acks.unsent"] == 1

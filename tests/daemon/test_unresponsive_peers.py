@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from aghbus.daemon.base.clock import Clock
-from aghbus.daemon.send.unresponsive_peers import Silences
+from aghbus.daemon.send.unresponsive_peers import UnresponsivePeers
 from aghbus.protocol.identifiers import subject_for
 from aghbus.store.engine.database import Store
 from aghbus.store.engine.transaction import Transaction
@@ -29,33 +29,33 @@ async def test_everything_comes_in_order_whenever_the_peer_begins_to_listen(
     tmp_path: Path, later: int, greets: bool
 ) -> None:
     wire = Wire()
-    async with publishing(tmp_path, wire) as (publisher, core):
-        seqs = await send(publisher, core, 20)
-        await wait_until(lambda: core.counters["outbox.retried"], 30, "a try in vain")
+    async with publishing(tmp_path, wire) as (publisher, parts):
+        seqs = await send(publisher, parts, 20)
+        await wait_until(lambda: parts.counters["outbox.retried"], 30, "a try in vain")
         wire.from_copy = wire.copies + later
         if greets:
-            wire.handing = lambda copy: publisher.peer_is_back(SUBJECT) if copy == wire.from_copy else None
+            wire.handing = lambda copy: publisher.peer_joined(SUBJECT) if copy == wire.from_copy else None
         for _ in range(20):  # on and on, while it comes back
-            seqs += await send(publisher, core, 1)
+            seqs += await send(publisher, parts, 1)
         await wait_until(lambda: len(wire.got) == len(seqs), 60, "everything")
         assert wire.got == seqs
 
 
 async def test_what_is_new_does_not_overtake_what_goes_out_again_to_a_peer_that_is_back(tmp_path: Path) -> None:
     wire = Wire()
-    async with publishing(tmp_path, wire) as (publisher, core):
-        seqs = await send(publisher, core, 10)
-        await wait_until(lambda: core.counters["outbox.retried"], 30, "a try in vain")
+    async with publishing(tmp_path, wire) as (publisher, parts):
+        seqs = await send(publisher, parts, 10)
+        await wait_until(lambda: parts.counters["outbox.retried"], 30, "a try in vain")
         more: list[asyncio.Task[list[int]]] = []
 
         def hand(copy: int) -> None:
             """Each of the first copies that it gets meets a new message."""
             if wire.from_copy <= copy < wire.from_copy + 10:
-                more.append(asyncio.get_running_loop().create_task(send(publisher, core, 1)))
+                more.append(asyncio.get_running_loop().create_task(send(publisher, parts, 1)))
 
         wire.handing = hand
         wire.from_copy = wire.copies
-        publisher.peer_is_back(SUBJECT)
+        publisher.peer_joined(SUBJECT)
         await wait_until(lambda: len(wire.got) >= 20 and len(more) >= 10, 60, "everything")
         seqs += sorted(seq for new in await asyncio.gather(*more) for seq in new)
         assert wire.got == seqs
@@ -79,15 +79,15 @@ class SetDuring(Clock):
 async def test_a_clock_that_is_set_at_any_moment_holds_up_no_further_try(tmp_path: Path, step_ms: int) -> None:
     async def tries(at: int) -> None:
         clock, wire = SetDuring(at, step_ms), Wire()
-        async with publishing(tmp_path / str(at), wire, clock) as (publisher, core):
-            await send(publisher, core, 1)
-            await wait_until(lambda: core.counters["outbox.retried"], 15, "a first try in vain")
+        async with publishing(tmp_path / str(at), wire, clock) as (publisher, parts):
+            await send(publisher, parts, 1)
+            await wait_until(lambda: parts.counters["outbox.retried"], 15, "a first try in vain")
             clock.counting = True
-            await wait_until(lambda: core.counters["clock.steps"], 15, "the step to be noticed")
-            before = core.counters["outbox.retried"]
+            await wait_until(lambda: parts.counters["clock.steps"], 15, "the step to be noticed")
+            before = parts.counters["outbox.retried"]
             what = f"further tries, a tenth of a second apart, with a clock set at reading {at}"
-            await wait_until(lambda: core.counters["outbox.retried"] >= before + 3, 15, what)
-            assert core.counters["clock.steps"] == 1
+            await wait_until(lambda: parts.counters["outbox.retried"] >= before + 3, 15, what)
+            assert parts.counters["clock.steps"] == 1
 
     await asyncio.gather(*map(tries, range(1, 31)))
 
@@ -120,10 +120,10 @@ async def store(tmp_path: Path) -> AsyncIterator[Store]:
 
 
 async def going(
-    store: Store, clock: Hand, silences: Silences, rows: list[Outgoing], back: frozenset[str] = frozenset()
+    store: Store, clock: Hand, unresponsive: UnresponsivePeers, rows: list[Outgoing], back: frozenset[str] = frozenset()
 ) -> list[int]:
     """The sequences of what goes out in place of `rows`."""
-    chosen = await store.write(lambda tx: silences.in_order(tx, rows, back, CEILING, clock.millis()))
+    chosen = await store.write(lambda tx: unresponsive.in_order(tx, rows, back, CEILING, clock.millis()))
     return [row.seq for row in chosen]
 
 
@@ -133,70 +133,70 @@ def seqs_of(rows: list[Outgoing]) -> list[int]:
 
 async def test_the_oldest_asks_and_then_everything_goes_also_what_is_between_the_due(store: Store) -> None:
     clock = Hand()
-    silences, rows = Silences(clock), await waiting(store, clock, 21)
-    silences.begins(SUBJECT)
+    unresponsive, rows = UnresponsivePeers(clock), await waiting(store, clock, 21)
+    unresponsive.mark(SUBJECT)
     due = [*rows[:12], rows[20]]
-    assert await going(store, clock, silences, due) == [rows[0].seq]
+    assert await going(store, clock, unresponsive, due) == [rows[0].seq]
     clock.now += 1  # the broker has not said that nobody listens
-    assert await going(store, clock, silences, due) == seqs_of(rows)
-    assert await going(store, clock, silences, due) == [rows[0].seq]
-    assert await going(store, clock, silences, [rows[20], rows[20]]) == []  # an answer that was asked for twice
+    assert await going(store, clock, unresponsive, due) == seqs_of(rows)
+    assert await going(store, clock, unresponsive, due) == [rows[0].seq]
+    assert await going(store, clock, unresponsive, [rows[20], rows[20]]) == []  # an answer that was asked for twice
 
 
 async def test_while_nobody_listens_only_the_oldest_asks_and_the_tries_of_the_others_count(store: Store) -> None:
     clock = Hand()
-    silences, rows = Silences(clock), await waiting(store, clock, 5)
-    silences.begins(SUBJECT)
+    unresponsive, rows = UnresponsivePeers(clock), await waiting(store, clock, 5)
+    unresponsive.mark(SUBJECT)
     for _ in range(4):
-        assert await going(store, clock, silences, rows) == [rows[0].seq]
-        silences.nobody_at(rows[0].seq)
+        assert await going(store, clock, unresponsive, rows) == [rows[0].seq]
+        unresponsive.no_subscriber(rows[0].seq)
         clock.now += CEILING + 1
     ((attempts,),) = await store.reader.execute_fetchall("SELECT attempts FROM outbox WHERE seq = ?", (rows[4].seq,))
     assert attempts == 1 + 3
-    assert await going(store, clock, silences, rows) == [rows[0].seq]
+    assert await going(store, clock, unresponsive, rows) == [rows[0].seq]
     clock.now += CEILING + 1
-    assert await going(store, clock, silences, rows) == seqs_of(rows)
+    assert await going(store, clock, unresponsive, rows) == seqs_of(rows)
 
 
 async def test_a_channel_that_the_peer_has_left_holds_up_no_other(store: Store) -> None:
     clock = Hand()
-    silences = Silences(clock)
+    unresponsive = UnresponsivePeers(clock)
     left, here = await waiting(store, clock, 2, ELSEWHERE), await waiting(store, clock, 2)
-    silences.begins(ELSEWHERE)
-    assert await going(store, clock, silences, [*left, *here]) == [left[0].seq, *seqs_of(here)]
+    unresponsive.mark(ELSEWHERE)
+    assert await going(store, clock, unresponsive, [*left, *here]) == [left[0].seq, *seqs_of(here)]
 
 
 async def test_a_peer_that_is_back_gets_nothing_before_all_is_due_and_then_all_in_order(store: Store) -> None:
     clock = Hand()
-    silences, rows = Silences(clock), await waiting(store, clock, 6)
-    silences.begins(SUBJECT)
+    unresponsive, rows = UnresponsivePeers(clock), await waiting(store, clock, 6)
+    unresponsive.mark(SUBJECT)
     await store.write(lambda tx: retry.hold_back(tx, rows[4].seq, clock.millis() - 5))  # due for longer than all others
-    assert await store.write(lambda tx: silences.answered(tx, SUBJECT))
-    assert not await store.write(lambda tx: silences.answered(tx, SUBJECT))
-    assert await going(store, clock, silences, rows[5:]) == []  # was taken before the peer was heard
-    back = await store.write(lambda tx: silences.hasten(tx, clock.millis()))
+    assert await store.write(lambda tx: unresponsive.answered(tx, SUBJECT))
+    assert not await store.write(lambda tx: unresponsive.answered(tx, SUBJECT))
+    assert await going(store, clock, unresponsive, rows[5:]) == []  # was taken before the peer was heard
+    back = await store.write(lambda tx: unresponsive.expedite(tx, clock.millis()))
     assert back == {SUBJECT}
     first, second = await store.write(
         lambda tx: (retry.due(tx, clock.millis(), 3), retry.count_due(tx, clock.millis()))
     )
     assert (seqs_of(first), second) == (seqs_of(rows[:3]), 6)
-    assert await going(store, clock, silences, first, back) == seqs_of(first)
-    silences.caught_up(back)
-    assert not silences.concern(rows)
+    assert await going(store, clock, unresponsive, first, back) == seqs_of(first)
+    unresponsive.clear(back)
+    assert not unresponsive.affects(rows)
 
 
 async def test_what_is_rolled_back_is_hastened_again(store: Store) -> None:
     clock = Hand()
-    silences, rows = Silences(clock), await waiting(store, clock, 2)
-    silences.is_back(SUBJECT)
+    unresponsive, rows = UnresponsivePeers(clock), await waiting(store, clock, 2)
+    unresponsive.peer_joined(SUBJECT)
 
     def fail(tx: Transaction) -> None:
-        silences.hasten(tx, clock.millis())
+        unresponsive.expedite(tx, clock.millis())
         raise RuntimeError("a job that fails")
 
     with pytest.raises(RuntimeError):
         await store.write(fail)
-    silences.caught_up([SUBJECT])
-    assert silences.concern(rows)
-    await store.write(lambda tx: silences.hasten(tx, clock.millis()))
+    unresponsive.clear([SUBJECT])
+    assert unresponsive.affects(rows)
+    await store.write(lambda tx: unresponsive.expedite(tx, clock.millis()))
     assert seqs_of(await store.write(lambda tx: retry.due(tx, clock.millis(), 10))) == seqs_of(rows)

@@ -1,0 +1,60 @@
+"""Acknowledging commits to the sender's daemon (protocol/acks.py)."""
+
+from aghbus.daemon.base.background import BackgroundTasks
+from aghbus.daemon.base.metrics import Counters
+from aghbus.daemon.nats.link import Link, LinkError
+from aghbus.daemon.receive.decider import Outcome
+from aghbus.daemon.state.identity import Identity
+from aghbus.protocol.acks import Ack, encode_ack, encode_signed_ack, may_answer
+from aghbus.protocol.effects import Quarantine
+
+
+class Acknowledger:
+    """Publishes one acknowledgement for each message directed at us whose sender's daemon asked for it."""
+
+    def __init__(self, link: Link, identity: Identity, background: BackgroundTasks, counters: Counters) -> None:
+        """`background` runs the acknowledgements that have to wait for the connection."""
+        self._link = link
+        self._identity = identity
+        self._background = background
+        self._counters = counters
+
+    def acknowledge(self, outcome: Outcome) -> None:
+        """Acknowledge the commit of a message, or its final refusal.
+
+        A refusal goes to a handle only for verified messages: otherwise a forged copy would make us refuse the real one.
+        """
+        envelope, reply = outcome.message.envelope, outcome.message.reply
+        if envelope is None or envelope.to is None or not may_answer(reply):
+            return
+        if envelope.to not in self._identity or envelope.sender in self._identity:
+            return  # not for us; or our own, or of another daemon with our id, which is not committed here
+        refused = next((effect for effect in outcome.effects if isinstance(effect, Quarantine)), None)
+        if refused is not None and refused.trust is None and "@" in envelope.sender:
+            return
+        reason = None if refused is None or outcome.duplicate else refused.reason
+        ack = Ack(envelope.id, "committed" if reason is None else "refused", reason)
+        self._counters.add("acks.sent")
+        self._publish(reply, self._encode(ack, envelope.to, envelope.sender))
+
+    def _encode(self, ack: Ack, own_id: str, to: str) -> bytes:
+        signer = self._identity.signer_of(own_id)
+        return encode_ack(ack) if signer is None else encode_signed_ack(ack, sender=own_id, to=to, signer=signer)
+
+    def _publish(self, reply: str, raw: bytes) -> None:
+        try:
+            if self._link.publish_nowait(reply, raw, flush=False):
+                return
+        except LinkError:
+            self._counters.add("acks.unsent")  # the sender's daemon asks again
+            return
+        if self._background.busy:
+            self._counters.add("acks.unsent")
+        else:
+            self._background.spawn(self._publish_later(reply, raw))
+
+    async def _publish_later(self, reply: str, raw: bytes) -> None:
+        try:
+            await self._link.publish(reply, raw)
+        except LinkError:
+            self._counters.add("acks.unsent")

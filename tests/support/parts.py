@@ -1,0 +1,179 @@
+"""The parts of a daemon over a real store, without a broker and without running tasks, wired as daemon/node.py does."""
+
+from collections.abc import Callable, Iterable
+from logging import getLogger
+
+from aghbus.daemon.base.background import BackgroundTasks
+from aghbus.daemon.base.clock import Clock
+from aghbus.daemon.base.logs import EventLimiter
+from aghbus.daemon.base.metrics import Counters
+from aghbus.daemon.base.notifier import Notifier
+from aghbus.daemon.config.live_settings import LiveSettings
+from aghbus.daemon.config.settings import Settings
+from aghbus.daemon.discovery.discovery import Discovery
+from aghbus.daemon.discovery.presence_writer import PresenceWriteBehind
+from aghbus.daemon.nats.carrier import Carrier, CoreCarrier
+from aghbus.daemon.nats.link import Link
+from aghbus.daemon.nats.permission_errors import Denied
+from aghbus.daemon.receive.acknowledger import Acknowledger
+from aghbus.daemon.receive.decider import Decider
+from aghbus.daemon.receive.intake import Intake
+from aghbus.daemon.send.closing import WorkCloser
+from aghbus.daemon.send.deadlines import Deadlines
+from aghbus.daemon.send.publisher import Publisher
+from aghbus.daemon.send.secret_guard import SecretGuard
+from aghbus.daemon.send.sender import Sender
+from aghbus.daemon.state.clock_steps import ClockSteps
+from aghbus.daemon.state.context import Core
+from aghbus.daemon.state.identity import Identity
+from aghbus.daemon.state.inbox_waiters import InboxWaiters
+from aghbus.daemon.state.keys import FormerKey
+from aghbus.daemon.state.own_card import OwnCard
+from aghbus.daemon.state.presence import PresenceTable
+from aghbus.daemon.state.rate_limits import RateLimits
+from aghbus.daemon.state.signature_pool import SignaturePool
+from aghbus.daemon.state.trust_policy import LivePolicy
+from aghbus.protocol.rate_limit import VerificationBudget
+from aghbus.protocol.trust.proof import EnvelopeSigner, verify_envelope
+from aghbus.protocol.trust.trust import Verifier
+from aghbus.store.engine.database import Store
+from tests.support.links import no_broker
+
+
+class Parts:
+    """Every part by its name. What a test replaces it hands in; all else is real."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        store: Store,
+        *,
+        clock: Clock | None = None,
+        link: Link | None = None,
+        carrier: Carrier | None = None,
+        sender_type: type[Sender] = Sender,
+        signer: EnvelopeSigner | None = None,
+        former: Iterable[FormerKey] = (),
+        verifier: Verifier = verify_envelope,
+        failed_signatures: VerificationBudget | None = None,
+        max_background: int | None = None,
+        write_behind: Callable[[Store, PresenceTable], PresenceWriteBehind] = PresenceWriteBehind,
+    ) -> None:
+        self.store = store
+        self.settings = LiveSettings(settings)
+        self.clock = clock or Clock()
+        self.link = link or Link(no_broker, name="test")
+        self.identity = Identity(settings, signer, former)
+        self.counters = Counters()
+        self.notifier = Notifier()
+        self.waiters = InboxWaiters()
+        self.background = BackgroundTasks() if max_background is None else BackgroundTasks(max_background)
+        self.denied = Denied(self.identity.self_id)
+        self.presence = PresenceTable(settings.discovery.interval)
+        self.own_card = OwnCard(self.identity, self.settings)
+        self.log_limiter = EventLimiter(getLogger("aghbus.node"), 6)
+        self.signatures = SignaturePool(verifier)
+        self.limits = RateLimits(self.settings, self.clock.monotonic, self.signatures.verify, failed_signatures)
+        self.steps = ClockSteps(self.clock, store, self.presence, self.counters)
+        self.trust = LivePolicy(self.settings, store, self.clock, signer, self.counters, self.log_limiter)
+        self.closer = WorkCloser(self.identity, self.settings, self.clock)
+        self.publisher = Publisher(
+            carrier=carrier or CoreCarrier(self.link, "_INBOX.test"),
+            link=self.link,
+            store=store,
+            settings=self.settings,
+            clock=self.clock,
+            steps=self.steps,
+            presence=self.presence,
+            closer=self.closer,
+            notifier=self.notifier,
+            waiters=self.waiters,
+            counters=self.counters,
+            log_limiter=self.log_limiter,
+        )
+        self.deadlines = Deadlines(
+            store=store,
+            settings=self.settings,
+            identity=self.identity,
+            steps=self.steps,
+            closer=self.closer,
+            publisher=self.publisher,
+            notifier=self.notifier,
+            counters=self.counters,
+        )
+        self.sender = sender_type(
+            store=store,
+            identity=self.identity,
+            clock=self.clock,
+            link=self.link,
+            guard=SecretGuard(self.settings, self.counters, self.log_limiter),
+            deadlines=self.deadlines,
+            publisher=self.publisher,
+            notifier=self.notifier,
+            counters=self.counters,
+        )
+        self.write_behind = write_behind(store, self.presence)
+        self.discovery = Discovery(
+            link=self.link,
+            identity=self.identity,
+            own_card=self.own_card,
+            settings=self.settings,
+            clock=self.clock,
+            presence=self.presence,
+            write_behind=self.write_behind,
+            limits=self.limits,
+            counters=self.counters,
+            log_limiter=self.log_limiter,
+            background=self.background,
+            ttl_headers=None,
+            instance="0",
+            on_joined=self.publisher.peer_joined,
+        )
+        self.decider = Decider(
+            identity=self.identity,
+            settings=self.settings,
+            clock=self.clock,
+            limits=self.limits,
+            trust=self.trust,
+            deadlines=self.deadlines,
+            waiters=self.waiters,
+            counters=self.counters,
+        )
+        self.intake = Intake(
+            identity=self.identity,
+            settings=self.settings,
+            clock=self.clock,
+            store=store,
+            limits=self.limits,
+            signatures=self.signatures,
+            trust=self.trust,
+            decider=self.decider,
+            discovery=self.discovery,
+            write_behind=self.write_behind,
+            publisher=self.publisher,
+            acknowledger=Acknowledger(self.link, self.identity, self.background, self.counters),
+            notifier=self.notifier,
+            counters=self.counters,
+            log_limiter=self.log_limiter,
+        )
+
+    @property
+    def core(self) -> Core:
+        """For the parts that take it still."""
+        return Core(
+            live=self.settings,
+            clock=self.clock,
+            store=self.store,
+            link=self.link,
+            presence=self.presence,
+            identity=self.identity,
+            own_card=self.own_card,
+            steps=self.steps,
+            trust=self.trust,
+            denied=self.denied,
+            closer=self.closer,
+            notifier=self.notifier,
+            waiters=self.waiters,
+            counters=self.counters,
+            noise=self.log_limiter,
+        )

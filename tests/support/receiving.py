@@ -1,0 +1,178 @@
+"""Receiving without a broker: a real intake over a real store, and the messages that it is offered."""
+
+import json
+import threading
+import time
+from collections.abc import AsyncIterator, Callable, Iterable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from aghbus.daemon.base.clock import Clock
+from aghbus.daemon.config.settings import Settings
+from aghbus.daemon.discovery.presence_writer import PresenceWriteBehind
+from aghbus.daemon.nats.events import Settlement
+from aghbus.daemon.nats.link import InboundMessage, Link
+from aghbus.daemon.state.keys import FormerKey
+from aghbus.daemon.state.presence import PresenceTable
+from aghbus.daemon.state.rate_limits import BYTES_PER_TOKEN
+from aghbus.protocol.envelope import Envelope
+from aghbus.protocol.identifiers import subject_for
+from aghbus.protocol.rate_limit import VerificationBudget
+from aghbus.protocol.trust.keys import SigningKey
+from aghbus.protocol.trust.proof import EnvelopeSigner, verify_envelope
+from aghbus.protocol.trust.trust import Verifier
+from aghbus.store.engine.database import Store
+from tests.support.parts import Parts
+
+FRIEND = EnvelopeSigner(SigningKey(bytes(range(32))), "friend")
+OTHER = EnvelopeSigner(SigningKey(bytes(range(1, 33))), "other")
+
+
+class Settled(Settlement):
+    """Records how a stream's message was settled."""
+
+    def __init__(self) -> None:
+        self.said = ""
+
+    def ack(self) -> None:
+        self.said = "ack"
+
+    def nak(self, delay: float) -> None:
+        self.said = "nak"
+
+
+class Messages:
+    """Makes messages of peers, each with its own id."""
+
+    def __init__(self) -> None:
+        self._number = 0
+
+    def say(self, sender: str, **fields: Any) -> dict[str, Any]:
+        self._number += 1
+        return {
+            "protocol": "agh-network/v0",
+            "id": f"msg_{self._number}",
+            "workspace_id": "ws_local",
+            "kind": "say",
+            "channel": "default",
+            "surface": "thread",
+            "thread_id": "thread_one",
+            "from": sender,
+            "to": "ops",
+            "ts": int(time.time()),
+            "body": {"text": "hello"},
+            **fields,
+        }
+
+    def signed(self, signer: EnvelopeSigner, **fields: Any) -> dict[str, Any]:
+        return signer(self.say(signer.handle, **fields))
+
+    def forged(self, sender: str, **fields: Any) -> dict[str, Any]:
+        """With the name `sender` and a signature of FRIEND that is not of this envelope."""
+        document = self.say(sender, **fields)
+        return {**document, "proof": self.signed(FRIEND)["proof"]}
+
+
+class Bench(Messages):
+    """The parts of a daemon whose intake the test feeds and empties."""
+
+    def __init__(self, parts: Parts) -> None:
+        super().__init__()
+        self.parts = parts
+        self.intake = parts.intake
+        self.store = parts.store
+        self.counters = parts.counters
+
+    def take(self, *documents: dict[str, Any], settlement: Settlement | None = None, reply: str = "") -> None:
+        """Offer all of `documents` before the first is committed."""
+        for document in documents:
+            subject = subject_for("ws_local", "default", document["to"])
+            self.intake.offer(InboundMessage(subject, json.dumps(document).encode(), reply, None, settlement))
+
+    async def commit(self) -> None:
+        """Commit everything in the queue."""
+        while self.intake.depth:
+            await self.intake.empty_queue()
+
+    async def offer(self, document: dict[str, Any], settlement: Settlement | None = None, reply: str = "") -> None:
+        self.take(document, settlement=settlement, reply=reply)
+        await self.commit()
+
+    async def flush(self) -> None:
+        """Commit pending discovery."""
+        self.parts.write_behind.flush()
+        await self.store.write(lambda tx: None)
+
+    def change_settings(self, **changes: Any) -> None:
+        self.parts.settings.replace(msgspec.structs.replace(self.parts.settings.current, **changes))
+
+    async def senders(self, direction: str = "in") -> list[str]:
+        rows = await self.store.reader.execute_fetchall(
+            "SELECT sender FROM envelopes WHERE direction = ? ORDER BY seq", [direction]
+        )
+        return [row[0] for row in rows]
+
+    async def count(self, sql: str) -> int:
+        ((number,),) = await self.store.reader.execute_fetchall(sql)
+        return int(number)
+
+
+class Still(Clock):
+    """Monotonic time stands still, so that no budget is refilled."""
+
+    def monotonic(self) -> float:
+        return 1000.0
+
+
+@asynccontextmanager
+async def bench(
+    folder: Path,
+    clock: Clock | None = None,
+    *,
+    link: Link | None = None,
+    signer: EnvelopeSigner | None = None,
+    former: Iterable[FormerKey] = (),
+    verifier: Verifier = verify_envelope,
+    failed_signatures: VerificationBudget | None = None,
+    max_background: int | None = None,
+    write_behind: Callable[[Store, PresenceTable], PresenceWriteBehind] = PresenceWriteBehind,
+    **settings: Any,
+) -> AsyncIterator[Bench]:
+    store = await Store.open(folder / "store.db", synchronous="normal")
+    parts = Parts(
+        Settings(name="ops", peer_id="ops", **settings),
+        store,
+        clock=clock,
+        link=link,
+        signer=signer,
+        former=former,
+        verifier=verifier,
+        failed_signatures=failed_signatures,
+        max_background=max_background,
+        write_behind=write_behind,
+    )
+    try:
+        yield Bench(parts)
+    finally:
+        await store.close()
+
+
+class Recorded:
+    """The real verifier, which records the ids that it verifies, and in which threads."""
+
+    def __init__(self) -> None:
+        self.asked: list[str] = []
+        self.threads: set[int] = set()
+
+    def __call__(self, envelope: Envelope) -> None:
+        self.asked.append(envelope.id)
+        self.threads.add(threading.get_ident())
+        verify_envelope(envelope)
+
+
+def spent_by(forgery: dict[str, Any]) -> float:
+    """The tokens that this forgery costs, rounded up so that names and ids of other lengths cost no more."""
+    return 1 + (len(json.dumps(forgery)) + 4) / BYTES_PER_TOKEN
