@@ -1,4 +1,4 @@
-"""From the bus to standard output: each message for our agent is a line, acknowledged once it is written."""
+"""Delivers messages to standard output: one line each, acknowledged after it is written."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ if TYPE_CHECKING:
     from aghbus.client.api import Api
 
 
-def hand_out(
+def print_deliveries(
     api: Api, format: str, output: Output, on_lost: Callable[[str], None], printed: UnansweredWorks, *, meta: bool
 ) -> None:
-    """Print what comes, for ever: what nobody has acknowledged first. Raises Unreachable when the daemon stays away.
+    """Print messages forever, beginning with the unacknowledged ones. Raises Unreachable when the daemon stays unreachable.
 
-    What was printed but not yet acknowledged when the process ended is printed again by the next one.
+    Messages that were printed but not acknowledged before the process ended are printed again by the next one.
     """
     for item in follow(api, (), None, on_lost, f"/v1/bridge/{format}/stream"):
         if item.get("type") == "gap":
-            output.note(f"(gap: everything up to #{item['seq']} was removed by retention)")
+            output.note(f"(gap: retention removed everything up to #{item['seq']})")
             continue
-        printed.add(item)  # before: the answer may be here at once
+        printed.add(item)  # before printing: the answer may arrive at once
         output.line(item if meta else item["message"])
         flush()
         print_findings(output, "seq", item["seq"], item["findings"])
@@ -39,7 +39,7 @@ def hand_out(
 
 
 def post_with_retry(api: Api, path: str, ask: dict[str, Any]) -> dict[str, Any]:
-    """The answer to a POST that may be repeated, while the daemon is away for up to `api.timeout` seconds."""
+    """POST an idempotent request, retried for up to `api.timeout` seconds while the daemon is unreachable."""
     deadline, backoff = time.monotonic() + api.timeout, Backoff(FIRST_PAUSE, LAST_PAUSE)
     while True:
         try:

@@ -1,4 +1,4 @@
-"""Findings of the adapters on standard error: a line for a person, or a JSON object."""
+"""Prints findings of the adapters to standard error, as text or as JSON lines."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ if TYPE_CHECKING:
 
 
 def print_findings(output: Output, place: str, number: int, findings: Iterable[dict[str, Any]]) -> None:
-    """Write findings (`{path, rule, severity, message}`) about a line of ours (`line`) or a message for us (`seq`)."""
+    """Print findings (`{path, rule, severity, message}`). `place` is `line` for an input line and `seq` for a delivered
+    message; `number` is its number."""
     for finding in findings:
         if output.human:
             path = finding["path"] or "(whole)"

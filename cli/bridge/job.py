@@ -1,4 +1,4 @@
-"""One work of `aghctl bridge FORMAT -- COMMAND`: the command gets the foreign message, and what it prints is handed over."""
+"""One work of `aghctl bridge FORMAT -- COMMAND`: the command gets the foreign message, and its output is submitted."""
 
 from __future__ import annotations
 
@@ -15,29 +15,29 @@ from aghbus.cli.worker.result import JobOutcome, failed, outcome_of
 from aghbus.client.errors import RefusedByDaemon
 from aghbus.protocol.adapters.attachments import MAX_MESSAGE_BYTES
 
-HAND_OVER = "hand over"
-"""The verb of a job whose command has printed a message: the adapter decides what it means for the work."""
+SUBMIT = "submit"
+"""The verb of a job whose command printed a message: the adapter decides what it means for the work."""
 _VERBS = {"failed": "fail", "canceled": "fail", "needs_input": "asked"}
-"""What a job came to, by the state that its message left the work in; else it is complete."""
-MOST_FINDINGS = 20
-"""Findings that the trace of a refused message tells."""
+"""The verb of a job by the state of its work after the submission; any other state is `complete`."""
+MAX_FINDINGS = 20
+"""Findings in the trace about a refused message."""
 SHOWN_CHARACTERS = 16_384
-"""What the trace of a refused message shows of it."""
+"""Characters of a refused message in the trace about it."""
 
 
 class BridgeJob(Job):
-    """A job whose ends are messages of `format`."""
+    """A job whose input and output are messages of `format`."""
 
     keep = MAX_MESSAGE_BYTES
 
     def __init__(
-        self, entry: JournalEntry, plan: WorkerOptions, client: DaemonClient, reporter: Reporter, *, format: str
+        self, entry: JournalEntry, options: WorkerOptions, client: DaemonClient, reporter: Reporter, *, format: str
     ) -> None:
-        super().__init__(entry, plan, client, reporter)
+        super().__init__(entry, options, client, reporter)
         self._format = format
 
     def _input(self) -> bytes:
-        """The message as the agent gets it: a text as it is, every other JSON value in one line."""
+        """The message as delivered: text as it is, any other JSON value on one line."""
         path = f"/v1/bridge/{self._format}/messages/{self.seq}"
         try:
             handed = self._client.with_retry(lambda: self._client.api.get(path))
@@ -51,22 +51,22 @@ class BridgeJob(Job):
 
     def _outcome(self, process: Process, ended: ProcessExit) -> JobOutcome:
         if ended.code != 0 or ended.stopped is not None:
-            return outcome_of(process, ended, self._plan.time_limit)
+            return outcome_of(process, ended, self._options.time_limit)
         printed = process.stdout.complete()
         if printed is None:
             return failed(f"the command printed more than {self.keep} bytes")
         try:
             text = printed.decode("utf-8", "replace" if self._format == "sacp" else "strict")
         except UnicodeDecodeError as error:
-            return failed(f"the command printed what is not UTF-8 at byte {error.start}")
-        return JobOutcome(HAND_OVER, None, {"text": text}, [])
+            return failed(f"the command's output is not UTF-8 at byte {error.start}")
+        return JobOutcome(SUBMIT, None, {"text": text}, [])
 
     def _progress(self, process: Process) -> str:
-        """Only what goes to standard error: standard output is the message, not words about it."""
+        """The last line of standard error; standard output is the message itself."""
         return process.stderr.last_line()
 
     def _send_result(self, verb: str, finished: dict[str, Any]) -> None:
-        if verb != HAND_OVER:
+        if verb != SUBMIT:
             super()._send_result(verb, finished)
             return
         text = finished["result"]["text"]
@@ -83,7 +83,7 @@ class BridgeJob(Job):
         self.emit("reported", verb=self.verb)
 
     def _refused(self, error: RefusedByDaemon, text: str) -> None:
-        """The output breaks rules of the format, or the work has ended: the findings are what its initiator gets."""
+        """Fail the work with the findings when the output breaks rules of the format; drop the job when the work has ended."""
         findings = [one for one in error.answer.get("findings") or [] if one["severity"] == "error"]
         self.verb = "fail"
         if error.code in FINAL_REFUSALS:
@@ -92,7 +92,7 @@ class BridgeJob(Job):
         why = _words(findings[0]) if findings else error.message
         more = f" (and {len(findings) - 1} more)" if len(findings) > 1 else ""
         end = failed(
-            f"the output was refused: {why}{more}", findings=findings[:MOST_FINDINGS], output=text[:SHOWN_CHARACTERS]
+            f"the output was refused: {why}{more}", findings=findings[:MAX_FINDINGS], output=text[:SHOWN_CHARACTERS]
         )
         self.emit("problem", message=end.message)
         super()._send_result("fail", end._asdict())

@@ -1,4 +1,4 @@
-"""Which work a line answers that names none: the only one whose words were printed and that no line has answered yet."""
+"""Tracks which delivered works are unanswered: an input line that names no work answers the only one."""
 
 from __future__ import annotations
 
@@ -14,22 +14,21 @@ if TYPE_CHECKING:
 
     from aghbus.client.api import Api
 
-NAMELESS = ("sacp", "humaninloop")
-"""Formats whose messages do not say what they answer."""
+FORMATS_WITHOUT_IDS = ("sacp", "humaninloop")
+"""Formats whose messages do not identify the work they answer."""
 
 
 class UnansweredWorks:
-    """Works of our agent that it has the words of and has not answered, as (channel, work id). Printed by one thread,
-    answered by another."""
+    """Works that were delivered to our agent and not answered yet, as (channel, work id). Thread-safe."""
 
     def __init__(self, format: str) -> None:
-        self._counts = format in NAMELESS
+        self._tracked = format in FORMATS_WITHOUT_IDS
         self._works: dict[tuple[str, str], None] = {}
         self._lock = threading.Lock()
 
     def recall(self, api: Api) -> None:
-        """What an earlier process may have printed: works that our agent has in hand already. Without a daemon none are known."""
-        if not self._counts:
+        """Load the assigned works, which an earlier process may have printed. Does nothing when the daemon is unreachable."""
+        if not self._tracked:
             return
         query = [("state", "working"), ("state", "needs_input"), ("role", "target"), ("limit", MAX_LISTED)]
         with contextlib.suppress(ClientError):
@@ -38,32 +37,34 @@ class UnansweredWorks:
                     self._works[work["channel"], work["work_id"]] = None
 
     def add(self, item: dict[str, Any]) -> None:
-        """`item` is about to be printed: what the daemon handed out (`BridgeDelivery`)."""
-        if self._counts and item["kind"] in ("say", "capability") and item["work_role"] == "target":
+        """Add the work of a message (`BridgeMessage`) that is about to be printed."""
+        if self._tracked and item["kind"] in ("say", "capability") and item["work_role"] == "target":
             with self._lock:
                 self._works[item["channel"], item["work_id"]] = None
 
     def waiting(self, channel: str | None) -> list[tuple[str, str]]:
-        """Those that wait for an answer, on one channel or (None) on all."""
+        """The unanswered works on one channel, or on all (None)."""
         with self._lock:
             return [work for work in self._works if channel in (None, work[0])]
 
     def forget(self, channel: str, work_id: str) -> None:
-        """It was answered, or takes no answer any more."""
+        """Remove a work that was answered or has ended."""
         with self._lock:
             self._works.pop((channel, work_id), None)
 
 
-def reports(format: str, ask: dict[str, Any]) -> bool:
-    """Whether a message that names no work reports on one: neither opens work, nor tells by itself what it answers."""
+def reports_on_work(format: str, request: dict[str, Any]) -> bool:
+    """Whether a message without a work id reports on an assigned work, instead of opening a new one."""
     if format == "sacp":
-        return ask.get("target") is None
-    return format == "humaninloop" and _is_output(ask)
+        return request.get("target") is None
+    return format == "humaninloop" and _is_output(request)
 
 
-def _is_output(ask: dict[str, Any]) -> bool:
+def _is_output(request: dict[str, Any]) -> bool:
     from aghbus.protocol.adapters.humaninloop.shape import kind_of
     from aghbus.protocol.adapters.strict_json import read_json
 
-    message = ask["message"] if "message" in ask else read_json(str(ask["text"]).encode(errors="replace"))[0]
+    message = (
+        request["message"] if "message" in request else read_json(str(request["text"]).encode(errors="replace"))[0]
+    )
     return kind_of(message) == "output"

@@ -1,8 +1,8 @@
-"""Writing files below a root, all or nothing, where strangers chose the paths and others may work in the same folders.
+"""Writes files below a root, all or none, with paths chosen by an untrusted peer and other processes in the same folders.
 
-Every step goes through a descriptor of the folder that it happens in, opened with O_NOFOLLOW from its parent: no component is
-a symbolic link, and one that is swapped in later leads nowhere, because no path is resolved twice. New content is staged in
-temporary files beside its place; then a link (which never overwrites) puts a new file there, and a rename an updated one.
+Every operation uses a descriptor of its folder, opened with O_NOFOLLOW from its parent: no path component is a symbolic link,
+and a link that is swapped in later has no effect, since no path is resolved twice. New content is staged in temporary files in
+the target folder. Then a new file is published with link(2), which never overwrites, and an updated one with rename(2).
 """
 
 from __future__ import annotations
@@ -27,34 +27,34 @@ _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 class ApplyRefused(AnswerIsNo):
-    """A file cannot be written as asked; nothing below the root has changed."""
+    """A file cannot be written as requested; nothing below the root has changed."""
 
 
 class _PendingFile:
-    """One file on its way: `folder` is the descriptor of the folder it belongs into, `before` the file that it replaces."""
+    """A file to write: `folder` is the descriptor of its folder, `existing` the file that it replaces."""
 
-    __slots__ = ("backup", "before", "file", "folder", "made", "name", "placed", "temporary")
+    __slots__ = ("backup", "existing", "file", "folder", "name", "published", "temporary", "written")
 
     def __init__(self, file: PlannedFile) -> None:
         self.file = file
         self.name = file.segments[-1]
         self.folder = -1
-        self.before: os.stat_result | None = None
-        self.made: os.stat_result | None = None
+        self.existing: os.stat_result | None = None
+        self.written: os.stat_result | None = None
         self.temporary = ""
         self.backup = ""
-        self.placed = False
+        self.published = False
 
 
 class AtomicFileWriter:
-    """The files of one plan on their way to a folder: `check`, `stage`, `commit`, in this order; leaving it without a commit
-    undoes all. The paths of `files` are judged already (`plan_files`).
+    """Writes the files of one plan: call `check`, `stage` and `commit` in this order. Leaving the context without a commit
+    reverts everything. The paths of `files` are already validated (`plan_files`).
 
-    Every method raises Refused, naming the file and the reason. The root is the operator's own and may be a link.
+    Every method raises ApplyRefused with the file and the reason. The root is chosen by the operator and may be a link.
     """
 
     def __init__(self, root: str, files: Sequence[PlannedFile]) -> None:
-        self._steps = [_PendingFile(file) for file in files]
+        self._files = [_PendingFile(file) for file in files]
         self._folders: dict[tuple[str, ...], int] = {}
         self._created: list[tuple[int, str]] = []
         self._committed = False
@@ -69,7 +69,7 @@ class AtomicFileWriter:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Undo what was not committed, and close every descriptor."""
+        """Revert what is not committed, and close all descriptors."""
         try:
             if not self._committed:
                 self._undo(error)
@@ -79,52 +79,52 @@ class AtomicFileWriter:
             self._folders.clear()
 
     def check(self) -> None:
-        """Judge every file against what is there; nothing is made."""
-        for step in self._steps:
-            folder, missing = self._nearest(step)
+        """Check every file against the existing ones; nothing is written."""
+        for pending in self._files:
+            folder, missing = self._open_folders(pending)
             if missing:
-                if step.file.operation == "update":
-                    raise _refused(step, "does not exist, so it cannot be updated")
-                _no_other_spelling(step, folder, missing)
+                if pending.file.operation == "update":
+                    raise _refused(pending, "does not exist, so it cannot be updated")
+                _check_similar_names(pending, folder, missing)
             else:
-                _check_entry(step, folder)
+                _check_entry(pending, folder)
 
     def stage(self) -> None:
-        """Make missing folders and write every content into a temporary file beside its place."""
-        for number, step in enumerate(self._steps):
-            step.folder = self._made(step)
-            _check_entry(step, step.folder)
-            step.temporary = f".agh-{os.getpid()}-{number}.new"
+        """Create missing folders, and write each content to a temporary file in the target folder."""
+        for number, pending in enumerate(self._files):
+            pending.folder = self._make_folder(pending)
+            _check_entry(pending, pending.folder)
+            pending.temporary = f".agh-{os.getpid()}-{number}.new"
             try:
-                step.made = _written(step)
+                pending.written = _write_temporary(pending)
             except FileExistsError:
-                name, step.temporary = step.temporary, ""  # not ours: it must not be removed
-                raise _refused(step, f"{name} is in the way, left by an interrupted run?") from None
+                name, pending.temporary = pending.temporary, ""  # another process's file: it must not be removed
+                raise _refused(pending, f"{name} exists, perhaps from an interrupted run") from None
             except OSError as error:
-                raise _refused(step, error.strerror or str(error)) from None
+                raise _refused(pending, error.strerror or str(error)) from None
 
     def commit(self) -> None:
-        """Give every staged file its name. A failure takes back those that have theirs."""
-        for step in self._steps:
+        """Publish every staged file. A failure reverts those already published."""
+        for pending in self._files:
             try:
-                _place(step)
+                _publish(pending)
             except FileExistsError as error:
-                why = "exists, so it cannot be created" if step.before is None else f"{error.filename2} is in the way"
-                raise _refused(step, why) from None
+                why = "exists, so it cannot be created" if pending.existing is None else f"{error.filename2} exists"
+                raise _refused(pending, why) from None
             except OSError as error:
-                raise _refused(step, error.strerror or str(error)) from None
+                raise _refused(pending, error.strerror or str(error)) from None
         self._committed = True
-        for step in self._steps:
-            with contextlib.suppress(OSError):  # every file has its content: what stays is a hidden file beside it
-                _remove(step.folder, step.temporary)
-                _remove(step.folder, step.backup)
+        for pending in self._files:
+            with contextlib.suppress(OSError):  # all files are published: only a hidden temporary file may stay
+                _remove(pending.folder, pending.temporary)
+                _remove(pending.folder, pending.backup)
         for handle in self._folders.values():
             with contextlib.suppress(OSError):  # some file systems know no fsync of a folder
                 os.fsync(handle)
 
-    def _nearest(self, step: _PendingFile) -> tuple[int, str]:
-        """The deepest folder of a file that exists, and the first one below it that does not ("" when all do)."""
-        above = step.file.segments[:-1]
+    def _open_folders(self, pending: _PendingFile) -> tuple[int, str]:
+        """Open the folders of a file. Returns the deepest existing one, and the name of the first missing one ("" if none)."""
+        above = pending.file.segments[:-1]
         for depth in range(1, len(above) + 1):
             if above[:depth] in self._folders:
                 continue
@@ -134,132 +134,132 @@ class AtomicFileWriter:
             except FileNotFoundError:
                 return parent, above[depth - 1]
             except OSError as error:
-                raise _refused(step, _no_folder(above[:depth], error)) from None
+                raise _refused(pending, _no_folder(above[:depth], error)) from None
         return self._folders[above], ""
 
-    def _made(self, step: _PendingFile) -> int:
-        """The folder of a file, made where it is missing."""
-        folder, missing = self._nearest(step)
+    def _make_folder(self, pending: _PendingFile) -> int:
+        """The folder of a file, created if missing."""
+        folder, missing = self._open_folders(pending)
         while missing:
             try:
                 os.mkdir(missing, 0o777, dir_fd=folder)
                 self._created.append((folder, missing))
             except FileExistsError:
-                pass  # somebody was faster: it is opened, or refused, like any other
+                pass  # another process created it: it is opened, or refused, like any other
             except OSError as error:
-                raise _refused(step, error.strerror or str(error)) from None
-            folder, missing = self._nearest(step)
+                raise _refused(pending, error.strerror or str(error)) from None
+            folder, missing = self._open_folders(pending)
         return folder
 
     def _undo(self, cause: BaseException | None) -> None:
-        """Latest first. What cannot be undone is left as it is, and Refused says so along with the cause."""
+        """Revert, latest first. If that fails, raise ApplyRefused with the cause and the files concerned."""
         left: list[str] = []
-        for step in reversed(self._steps):
+        for pending in reversed(self._files):
             try:
-                _take_back(step)
+                _revert(pending)
             except OSError as error:
-                left.append(f"{step.file.path}: {error.strerror}")
+                left.append(f"{pending.file.path}: {error.strerror}")
         for folder, name in reversed(self._created):
             try:
                 os.rmdir(name, dir_fd=folder)
             except OSError:
-                continue  # somebody else put something there meanwhile, or took it away
+                continue  # another process changed it meanwhile
         if left:
-            why = f"{cause}; and could not be undone: {'; '.join(left)}"
-            raise ApplyRefused(why, "look at these files before you go on", code="undo_failed")
+            why = f"{cause}; and could not be reverted: {'; '.join(left)}"
+            raise ApplyRefused(why, "check these files before you continue", code="undo_failed")
 
 
 def _no_folder(above: tuple[str, ...], error: OSError) -> str:
     folder = "/".join(above)
     # O_DIRECTORY with O_NOFOLLOW answers ENOTDIR for a link and for a file alike.
-    return f"{folder} is no folder of its own: {error.strerror} (symbolic links are not followed)"
+    return f"{folder} is not a folder: {error.strerror} (symbolic links are not followed)"
 
 
-def _check_entry(step: _PendingFile, folder: int) -> None:
-    """What is at a file's place is what its operation asks for; an update remembers which file that was."""
+def _check_entry(pending: _PendingFile, folder: int) -> None:
+    """Check that the target matches the operation; for an update remember the existing file."""
     try:
-        there = os.stat(step.name, dir_fd=folder, follow_symlinks=False)
+        there = os.stat(pending.name, dir_fd=folder, follow_symlinks=False)
     except FileNotFoundError:
-        if step.file.operation == "update":
-            raise _refused(step, "does not exist, so it cannot be updated") from None
-        _no_other_spelling(step, folder, step.name)
+        if pending.file.operation == "update":
+            raise _refused(pending, "does not exist, so it cannot be updated") from None
+        _check_similar_names(pending, folder, pending.name)
         return
     except OSError as error:
-        raise _refused(step, error.strerror or str(error)) from None
-    if step.file.operation == "create":
-        raise _refused(step, "exists, so it cannot be created")
+        raise _refused(pending, error.strerror or str(error)) from None
+    if pending.file.operation == "create":
+        raise _refused(pending, "exists, so it cannot be created")
     if not stat.S_ISREG(there.st_mode):
-        raise _refused(step, "is no regular file (symbolic links are not followed)")
-    step.before = there
+        raise _refused(pending, "is not a regular file (symbolic links are not followed)")
+    pending.existing = there
 
 
-def _no_other_spelling(step: _PendingFile, folder: int, name: str) -> None:
-    """Refuse a new name beside one that differs from it by case or Unicode form only: elsewhere they are one file."""
+def _check_similar_names(pending: _PendingFile, folder: int, name: str) -> None:
+    """Refuse a new name that differs from an existing one only in case or Unicode form: some file systems merge them."""
     wanted = same_name(name)
     for other in os.listdir(folder):
         if other != name and same_name(other) == wanted:
-            raise _refused(step, f"{other} is there, which some file systems take for the same name")
+            raise _refused(pending, f"{other} exists, which is the same name on some file systems")
 
 
-def _written(step: _PendingFile) -> os.stat_result:
-    """The content in a temporary file of the target's folder, on disk; an updated file keeps its permissions."""
-    handle = os.open(step.temporary, _NEW, 0o666, dir_fd=step.folder)
+def _write_temporary(pending: _PendingFile) -> os.stat_result:
+    """Write and sync the content to a temporary file in the target folder; an updated file keeps its permissions."""
+    handle = os.open(pending.temporary, _NEW, 0o666, dir_fd=pending.folder)
     with os.fdopen(handle, "wb") as stream:
-        stream.write(step.file.content.encode())
+        stream.write(pending.file.content.encode())
         stream.flush()
-        if step.before is not None:
-            with contextlib.suppress(PermissionError):  # only root gives files away
-                os.fchown(handle, step.before.st_uid, step.before.st_gid)
-            os.fchmod(handle, stat.S_IMODE(step.before.st_mode) & 0o777)
+        if pending.existing is not None:
+            with contextlib.suppress(PermissionError):  # only root may change the owner
+                os.fchown(handle, pending.existing.st_uid, pending.existing.st_gid)
+            os.fchmod(handle, stat.S_IMODE(pending.existing.st_mode) & 0o777)
         os.fsync(handle)
         return os.fstat(handle)
 
 
-def _place(step: _PendingFile) -> None:
-    """A new file by link, which fails when the name is taken; an updated one by rename, with the old one kept aside."""
-    step.placed = True  # from here on undoing looks whether the name is ours
-    if step.before is None:
-        _link(step, step.temporary, step.name)
+def _publish(pending: _PendingFile) -> None:
+    """Publish a new file with link(2), which fails if the name exists, or an updated one with rename(2), keeping a backup."""
+    pending.published = True  # from here on a revert checks whether the name is ours
+    if pending.existing is None:
+        _link(pending, pending.temporary, pending.name)
         return
-    backup = step.temporary.removesuffix("new") + "old"
-    _link(step, step.name, backup)
-    step.backup = backup
-    if not _is_same(os.stat(backup, dir_fd=step.folder, follow_symlinks=False), step.before):
-        raise _refused(step, "was changed by somebody else meanwhile")
-    _rename(step, step.temporary)
+    backup = pending.temporary.removesuffix("new") + "old"
+    _link(pending, pending.name, backup)
+    pending.backup = backup
+    if not _is_same(os.stat(backup, dir_fd=pending.folder, follow_symlinks=False), pending.existing):
+        raise _refused(pending, "was changed by another process")
+    _rename(pending, pending.temporary)
 
 
-def _link(step: _PendingFile, source: str, target: str) -> None:
-    os.link(source, target, src_dir_fd=step.folder, dst_dir_fd=step.folder, follow_symlinks=False)
+def _link(pending: _PendingFile, source: str, target: str) -> None:
+    os.link(source, target, src_dir_fd=pending.folder, dst_dir_fd=pending.folder, follow_symlinks=False)
 
 
-def _rename(step: _PendingFile, source: str) -> None:
-    os.rename(source, step.name, src_dir_fd=step.folder, dst_dir_fd=step.folder)
+def _rename(pending: _PendingFile, source: str) -> None:
+    os.rename(source, pending.name, src_dir_fd=pending.folder, dst_dir_fd=pending.folder)
 
 
-def _take_back(step: _PendingFile) -> None:
-    """Undo one file, whatever of it was done; a name that somebody else took meanwhile stays theirs."""
-    if step.folder < 0:
+def _revert(pending: _PendingFile) -> None:
+    """Revert one file. A target that another process replaced meanwhile is left alone."""
+    if pending.folder < 0:
         return
-    if step.placed and step.made is not None and _is_ours(step):
-        if step.backup:
-            _rename(step, step.backup)
+    if pending.published and pending.written is not None and _is_unchanged(pending):
+        if pending.backup:
+            _rename(pending, pending.backup)
         else:
-            _remove(step.folder, step.name)
-    _remove(step.folder, step.temporary)
-    _remove(step.folder, step.backup)
+            _remove(pending.folder, pending.name)
+    _remove(pending.folder, pending.temporary)
+    _remove(pending.folder, pending.backup)
 
 
-def _is_ours(step: _PendingFile) -> bool:
+def _is_unchanged(pending: _PendingFile) -> bool:
     try:
-        there = os.stat(step.name, dir_fd=step.folder, follow_symlinks=False)
+        there = os.stat(pending.name, dir_fd=pending.folder, follow_symlinks=False)
     except FileNotFoundError:
         return False
-    return step.made is not None and _is_same(there, step.made)
+    return pending.written is not None and _is_same(there, pending.written)
 
 
 def _is_same(one: os.stat_result, other: os.stat_result) -> bool:
-    """The same file with the same content. Inode numbers are used again at once, so that they alone prove nothing."""
+    """Whether both are the same file with the same content. Inode numbers are reused, so they are not enough."""
     return _identity(one) == _identity(other)
 
 
@@ -276,5 +276,5 @@ def _remove(folder: int, name: str) -> None:
         return
 
 
-def _refused(step: _PendingFile, why: str) -> ApplyRefused:
-    return ApplyRefused(f"{step.file.path}: {why}", "nothing was written", code="apply_refused")
+def _refused(pending: _PendingFile, why: str) -> ApplyRefused:
+    return ApplyRefused(f"{pending.file.path}: {why}", "nothing was written", code="apply_refused")

@@ -1,4 +1,4 @@
-"""From standard input to the bus: each line is a message of our agent, handed over to the daemon (docs/adapters/README.md)."""
+"""Submits the lines of standard input: each is a message of our agent (docs/adapters/README.md)."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import os
 from aghbus.cli.app.message_text import TERMINAL
 from aghbus.cli.bridge.deliver import post_with_retry
 from aghbus.cli.bridge.findings import print_findings
-from aghbus.cli.bridge.pending import reports
+from aghbus.cli.bridge.pending import reports_on_work
 from aghbus.client.errors import ClientError, RefusedByDaemon
 from aghbus.client.http import quote
 
@@ -22,18 +22,18 @@ if TYPE_CHECKING:
     from aghbus.client.api import Api
 
 MAX_LINE_BYTES = 8 << 20
-"""Longest line that is held: what the daemon takes of one message, 4 MiB, written as a JSON string."""
-META = ("message", "text", "target", "work_id", "key", "channel")
-"""Members of a line with `--meta`: those of the API's `BridgeSubmitRequest`."""
+"""Longest line: the daemon's limit of 4 MiB for a message, written as a JSON string."""
+REQUEST_FIELDS = ("message", "text", "target", "work_id", "key", "channel")
+"""Fields of a line with `--meta`: those of the API's `BridgeSubmitRequest`."""
 _READ_BYTES = 65_536
-_OVER = frozenset({"work_closed", "unknown_work", "not_our_work"})
-"""Rules and codes that say that a work takes no answer of ours any more."""
+_NO_ANSWER_RULES = frozenset({"work_closed", "unknown_work", "not_our_work"})
+"""Rules and error codes that mean that a work accepts no (further) answer of ours."""
 
 
 def read_lines(handle: int) -> Iterator[bytes]:
-    """The lines behind a file descriptor, without line feeds; blank ones are skipped, too long ones cut (they are no JSON then).
+    """The lines of a file descriptor, without line feeds. Blank lines are skipped; too long ones are truncated (not valid JSON).
 
-    Not through `sys.stdin`: a thread that waits in its buffer cannot be left behind when the process ends.
+    `sys.stdin` is not used: a thread that blocks in its buffer would delay the exit of the process.
     """
     rest = b""
     while data := os.read(handle, _READ_BYTES):
@@ -45,10 +45,9 @@ def read_lines(handle: int) -> Iterator[bytes]:
 
 
 class LineSubmitter:
-    """Hands lines over, in order. `defaults` are members of every ask; `refused` says whether any line was refused.
+    """Submits lines in order. `defaults` are fields of every request; `refused` says whether any line was refused.
 
-    A line that names no work, in a format whose messages do not tell, answers the only one that was `printed` and waits for
-    an answer.
+    In formats whose messages do not identify their work, a line without a work id answers the only unanswered work.
     """
 
     def __init__(
@@ -63,52 +62,55 @@ class LineSubmitter:
         self.refused = False
 
     def run(self, lines: Iterator[bytes], on_sent: Callable[[int, dict[str, Any]], None]) -> None:
-        """Until the input ends; `on_sent` gets the number of each line that was taken, and the answer.
+        """Submit until the input ends; `on_sent` gets the number of each accepted line, and the response.
 
-        Raises Unreachable when the daemon stays away.
+        Raises Unreachable when the daemon stays unreachable.
         """
         for number, raw in enumerate(lines, 1):
             try:
-                answer = self._hand_over({**self._defaults, **self._ask(raw)})
+                answer = self._submit({**self._defaults, **self._request(raw)})
             except _BadLine as error:
-                self._tell(number, [error.finding])
+                self._refuse(number, [error.finding])
             except RefusedByDaemon as error:
                 whole = {"path": "", "rule": error.code, "severity": "error", "message": error.message}
-                self._tell(number, error.answer.get("findings") or [whole])
+                self._refuse(number, error.answer.get("findings") or [whole])
             else:
                 print_findings(self._output, "line", number, answer["findings"])
                 on_sent(number, answer)
 
-    def _hand_over(self, ask: dict[str, Any]) -> dict[str, Any]:
-        """The daemon's answer. Raises _BadLine when several works may be meant."""
-        meant = None if ask.get("work_id") is not None or not reports(self._format, ask) else self._meant(ask)
-        if meant is not None:
-            ask = {**ask, "channel": meant[0], "work_id": meant[1]}
+    def _submit(self, request: dict[str, Any]) -> dict[str, Any]:
+        """The daemon's response. Raises _BadLine when several works are unanswered."""
+        pending = (
+            None
+            if request.get("work_id") is not None or not reports_on_work(self._format, request)
+            else self._pending_work(request)
+        )
+        if pending is not None:
+            request = {**request, "channel": pending[0], "work_id": pending[1]}
         try:
-            answer = post_with_retry(self._api, f"/v1/bridge/{self._format}", ask)
+            answer = post_with_retry(self._api, f"/v1/bridge/{self._format}", request)
         except RefusedByDaemon as error:
             rules = {finding["rule"] for finding in error.answer.get("findings") or []}
-            if meant is not None and not _OVER.isdisjoint({error.code, *rules}):
-                self._printed.forget(*meant)
+            if pending is not None and not _NO_ANSWER_RULES.isdisjoint({error.code, *rules}):
+                self._printed.forget(*pending)
             raise
         for sent in answer["sent"]:
             self._printed.forget(sent["channel"], sent["work_id"])
         return answer
 
-    def _meant(self, ask: dict[str, Any]) -> tuple[str, str] | None:
-        """The channel and id of the only work that waits for an answer; None when none does.
+    def _pending_work(self, request: dict[str, Any]) -> tuple[str, str] | None:
+        """The channel and id of the only unanswered work; None when there is none.
 
-        Works that have ended are in question too: the line may be what our agent wrote before it could know. The line that is
-        refused for them is taken for that, and they are for no further one.
+        Works that have ended count too: the agent may have written the line before. They are removed after the refusal.
         """
-        waiting = self._printed.waiting(ask.get("channel"))
+        waiting = self._printed.waiting(request.get("channel"))
         if len(waiting) <= 1:
             return waiting[0] if waiting else None
         for channel, work_id in waiting:
             if self._has_ended(channel, work_id):
                 self._printed.forget(channel, work_id)
         names = ", ".join(work_id for _, work_id in waiting[:5])
-        why = f"{len(waiting)} works wait for an answer ({names}): name the one that this is for, by --meta and work_id"
+        why = f"{len(waiting)} works are unanswered ({names}): name one with --meta and work_id"
         raise _BadLine("ambiguous_work", why)
 
     def _has_ended(self, channel: str, work_id: str) -> bool:
@@ -118,12 +120,12 @@ class LineSubmitter:
             return isinstance(error, RefusedByDaemon) and error.code == "not_found"
         return detail["work"]["state"] in TERMINAL
 
-    def _tell(self, number: int, findings: list[dict[str, Any]]) -> None:
+    def _refuse(self, number: int, findings: list[dict[str, Any]]) -> None:
         self.refused = True
         print_findings(self._output, "line", number, findings)
 
-    def _ask(self, raw: bytes) -> dict[str, Any]:
-        """The members of the ask that the line itself says. Raises _BadLine."""
+    def _request(self, raw: bytes) -> dict[str, Any]:
+        """The request fields of a line. Raises _BadLine."""
         try:
             text = raw.decode("utf-8", "replace" if self._format == "sacp" and not self._meta else "strict")
         except UnicodeDecodeError as error:
@@ -134,7 +136,7 @@ class LineSubmitter:
 
 
 class _BadLine(Exception):
-    """A line that cannot be asked about."""
+    """A line that cannot be submitted."""
 
     def __init__(self, rule: str, message: str) -> None:
         super().__init__(message)
@@ -142,7 +144,7 @@ class _BadLine(Exception):
 
 
 def raw_text(line: str) -> str:
-    """What an agent of SACP wrote: a line that is a JSON string stands for its text, which may have several lines."""
+    """The text of a SACP agent: a line that is a JSON string stands for its (multi-line) content."""
     if not line.lstrip().startswith('"'):
         return line
     try:
@@ -159,9 +161,9 @@ def _meta(text: str) -> dict[str, Any]:
         members = None
     if not isinstance(members, dict) or ("message" in members) == ("text" in members):
         raise _BadLine("meta", "must be a JSON object with `message` or `text`")
-    unknown = [name for name in members if name not in META]
+    unknown = [name for name in members if name not in REQUEST_FIELDS]
     if unknown:
-        raise _BadLine("meta", f"has no member {unknown[0]!r}: it may have {', '.join(META)}")
+        raise _BadLine("meta", f"has the unknown field {unknown[0]!r}; allowed are {', '.join(REQUEST_FIELDS)}")
     return members
 
 
@@ -175,4 +177,4 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _constant(text: str) -> Any:
-    raise _BadLine("not_finite", f"holds {text}, which is not JSON")
+    raise _BadLine("not_finite", f"contains {text}, which is not JSON")

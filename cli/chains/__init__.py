@@ -1,1 +1,1 @@
-"""chains: see docs/architecture.md."""
+"""Helpers of the `aghctl chain` commands (docs/adapters/chains.md)."""

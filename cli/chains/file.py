@@ -1,4 +1,4 @@
-"""Chain files as commands take them: JSON or TOML, checked before any daemon is asked."""
+"""Reads chain files, JSON or TOML, and validates them before any request to the daemon."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ if TYPE_CHECKING:
     from aghbus.protocol.adapters.model import Finding
 
 MAX_BYTES = 1 << 20
-"""What is read of a chain file: a request to the daemon holds no more."""
+"""Largest chain file in bytes: the limit of a request to the daemon."""
 
 CHAIN_FILE = Argument("file", help="chain file: TOML when its name ends in .toml, else JSON; - reads standard input")
 
 
 def read(path: str) -> tuple[Any, tuple[Finding, ...]]:
-    """The document in a file and what is wrong with it, syntax and content. Raises UsageError when it cannot be read."""
+    """The document in a file, and the findings about its syntax and content. Raises UsageError when it cannot be read."""
     from aghbus.protocol.adapters.model import Finding
     from aghbus.protocol.adapters.strict_json import read_json
     from aghbus.protocol.chains.chain import check_chain
@@ -31,7 +31,7 @@ def read(path: str) -> tuple[Any, tuple[Finding, ...]]:
     if not path.endswith(".toml"):
         document, faults = read_json(raw)
         if faults and isinstance(_toml(raw), dict):
-            why = "is TOML: it is read as such from a file whose name ends in .toml"
+            why = "is TOML: rename the file to end in .toml"
             return None, (Finding("", "not_json", "error", why),)
     else:
         document, faults = _toml(raw), ()
@@ -41,13 +41,13 @@ def read(path: str) -> tuple[Any, tuple[Finding, ...]]:
 
 
 def checked(path: str) -> dict[str, Any]:
-    """The document of a valid chain file. Raises AnswerIsNo with the first fault."""
+    """The document of a valid chain file. Raises AnswerIsNo with the first finding."""
     document, faults = read(path)
     if faults:
         more = f" (and {len(faults) - 1} more)" if len(faults) > 1 else ""
         raise AnswerIsNo(
             f"{path}: {faults[0].path or 'the file'}: {faults[0].message}{more}",
-            "`aghctl chain check` lists every fault",
+            "`aghctl chain check` lists all errors",
             "chain_invalid",
         )
     found: dict[str, Any] = document
@@ -66,7 +66,7 @@ def _bytes(path: str) -> bytes:
 
 
 def _toml(raw: bytes) -> Any:
-    """The document, or in a string why it is none."""
+    """The document, or the error as a string."""
     import tomllib  # only for TOML
 
     try:

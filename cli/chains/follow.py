@@ -1,4 +1,4 @@
-"""Following a run of a chain over restarts of its daemon, and saying what happens."""
+"""Follows a run of a chain, also across restarts of the daemon, and prints its progress."""
 
 from __future__ import annotations
 
@@ -19,41 +19,41 @@ if TYPE_CHECKING:
     from aghbus.cli.context import Context
 
 ENDED = frozenset(["completed", "failed", "canceled"])
-"""States that a run never leaves."""
+"""Final states of a run."""
 
 LONGEST_WAIT = 25.0
-"""Seconds that one request waits for a change; less where --timeout is shorter."""
+"""Seconds that one request waits for a change; less with a shorter --timeout."""
 
 FIRST_PAUSE, LAST_PAUSE = 0.05, 1.0
 """Seconds between two attempts to reach the daemon again: the first, and the longest that doubling leads to."""
 
 
 def follow(
-    context: Context, run: dict[str, Any], tell: Callable[[dict[str, Any]], None], *, over_pauses: bool
+    context: Context, run: dict[str, Any], on_change: Callable[[dict[str, Any]], None], *, over_pauses: bool
 ) -> dict[str, Any]:
-    """The run once it has ended, or waits for an answer unless `over_pauses`; `tell` gets every change of a step.
+    """The run once it has ended, or waits for an answer unless `over_pauses`; `on_change` gets every change of a step.
 
-    When the daemon goes away it is asked again for as long as `--timeout`; then Unreachable is raised.
+    Requests are retried for `--timeout` seconds while the daemon is unreachable; then Unreachable is raised.
     """
-    told: dict[int, tuple[object, ...]] = {}
+    seen: dict[int, tuple[object, ...]] = {}
     while True:
         for step in run["history"]:
             mark = (step["work_state"], step["peer"], step["message"], step["ended_ms"])
-            if told.get(step["step"]) != mark:
-                told[step["step"]] = mark
-                tell({"run_id": run["run_id"], "state": run["state"], "step": step})
+            if seen.get(step["step"]) != mark:
+                seen[step["step"]] = mark
+                on_change({"run_id": run["run_id"], "state": run["state"], "step": step})
         if run["state"] in ENDED or (run["state"] == "waiting" and not over_pauses):
             return run
         run = _next(context, run)
 
 
 def to_the_end(context: Context, run: dict[str, Any]) -> dict[str, Any]:
-    """`follow` with its progress on standard error, up to the end or the next question."""
+    """Follow a run to its end or its next question, with the progress on standard error."""
     return follow(context, run, lambda change: context.output.note(change_line(change)), over_pauses=False)
 
 
 def conclude(context: Context, run: dict[str, Any]) -> int:
-    """What to do next, on standard error, and the exit code: 0 when the run is completed."""
+    """Print the result and the next command on standard error. Returns the exit code: 0 when the run is completed."""
     run_id = safe(run["run_id"])
     if run["state"] == "waiting":
         answer = context.command(f"chain resume {shell(run['run_id'])} --answer TEXT")
@@ -65,12 +65,12 @@ def conclude(context: Context, run: dict[str, Any]) -> int:
 
 
 def get(context: Context, run_id: str) -> dict[str, Any]:
-    """The run as it is now."""
+    """The current state of a run."""
     return context.api.get(f"/v1/chains/runs/{quote(run_id)}")
 
 
 def _next(context: Context, run: dict[str, Any]) -> dict[str, Any]:
-    """The run after its next change, or unchanged after a while."""
+    """The run after its next change, or unchanged after the wait."""
     wait = min(LONGEST_WAIT, context.timeout * 0.8)
     query = [("since", str(run["version"])), ("wait", f"{wait:.1f}")]
     deadline, backoff = 0.0, Backoff(FIRST_PAUSE, LAST_PAUSE)

@@ -1,4 +1,4 @@
-"""Runs of chains for people. Every string is escaped here."""
+"""Text output for runs of chains. Every string is escaped here."""
 
 from __future__ import annotations
 

@@ -145,7 +145,7 @@ def _both_ways(context: Context, inward: LineSubmitter, printed: UnansweredWorks
     import signal
     import threading
 
-    from aghbus.cli.bridge.deliver import hand_out
+    from aghbus.cli.bridge.deliver import print_deliveries
     from aghbus.cli.bridge.submit import read_lines
     from aghbus.cli.commands.work_watch import lost_note
 
@@ -162,7 +162,7 @@ def _both_ways(context: Context, inward: LineSubmitter, printed: UnansweredWorks
     try:
         printed.recall(api)
         threading.Thread(target=hand_over, name="lines", daemon=True).start()
-        hand_out(api, values["format"], context.output, lost_note(context), printed, meta=values["meta"])
+        print_deliveries(api, values["format"], context.output, lost_note(context), printed, meta=values["meta"])
     except _Stopped:
         if failures:
             raise failures[0] from None

@@ -1,1 +1,1 @@
-"""convert: see docs/architecture.md."""
+"""Offline conversion between the formats: `aghctl convert` (docs/adapters/README.md)."""

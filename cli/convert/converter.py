@@ -1,7 +1,7 @@
-"""Offline conversion between the formats, always by way of the bus form (adapters.md, Cross-format; ways in and out).
+"""Offline conversion between the formats, always through envelopes (adapters.md, Cross-format; ways in and out).
 
-A foreign line becomes envelopes as its daemon would send them, and those become messages as the daemons that receive them
-would hand them out. The lines before are all that is known of the past.
+A foreign line becomes the envelopes that its daemon would send, and those become the messages that the receiving daemons
+would deliver. The history consists of the earlier lines.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from aghbus.cli.convert.endpoints import Endpoints, find_endpoints, told_by_earlier
+from aghbus.cli.convert.endpoints import Endpoints, answers_earlier_line, find_endpoints
 from aghbus.cli.convert.history import ConvertedMessage, LineHistory, PeerHistory
 from aghbus.cli.convert.loss import lost_members
 from aghbus.protocol.adapters.model import (
@@ -32,13 +32,14 @@ from aghbus.protocol.limits import MAX_ENVELOPE_BYTES
 from aghbus.protocol.send import Draft, build, wire_document
 
 NATIVE = "agh"
-"""The name of the bus form itself: one envelope a line."""
+"""The name of the native format: one envelope per line."""
 _NOT_APPLIED = frozenset({"ignored", "rejected"})
 
 
 class ConvertOptions(NamedTuple):
-    """What the options say. `peer` and `target` fill missing ends; None for their defaults. `agents` maps names to peers;
-    with an empty map names that are no peer ids are filled too. `now` is the moment of hand-over, Unix seconds."""
+    """The options of a conversion. `peer` and `target` replace missing senders and receivers; None for their defaults.
+    `agents` maps names to peers; with an empty map, names that are not peer ids are replaced too. `now` is the time of
+    submission in Unix seconds."""
 
     source: str
     target_format: str
@@ -55,7 +56,7 @@ DEFAULT_PEER, DEFAULT_TARGET = "agent-a", "agent-b"
 
 
 class Converted(NamedTuple):
-    """What became of one line: foreign messages or envelopes, in order, and the findings of both sides."""
+    """The result of one line: messages or envelopes in order, and the findings of both formats."""
 
     messages: list[Any]
     findings: list[Finding]
@@ -67,7 +68,7 @@ class Converted(NamedTuple):
 
 
 class _LineRejected(Exception):
-    """The line cannot be converted, for these findings."""
+    """The line cannot be converted; `findings` say why."""
 
     def __init__(self, findings: Iterable[Finding]) -> None:
         super().__init__()
@@ -75,17 +76,17 @@ class _LineRejected(Exception):
 
 
 class Converter:
-    """Converts lines in order. `source` and `target` are None for the bus form."""
+    """Converts lines in order. `source` and `target` are None for the native format."""
 
-    def __init__(self, settings: ConvertOptions, source: Adapter | None, target: Adapter | None) -> None:
-        self._settings = settings
+    def __init__(self, options: ConvertOptions, source: Adapter | None, target: Adapter | None) -> None:
+        self._options = options
         self._source = source
         self._target = target
-        self._lines = LineHistory(settings.workspace_id, settings.channel, settings.work)
+        self._lines = LineHistory(options.workspace_id, options.channel, options.work)
         self._count = 0
 
     def convert(self, raw: bytes) -> Converted:
-        """The next line; whatever its bytes, only findings say that something is wrong with it."""
+        """Convert the next line. Errors are reported as findings only."""
         self._count += 1
         try:
             messages, findings = self._from_bus(raw) if self._source is None else self._from_format(raw, self._source)
@@ -93,7 +94,7 @@ class Converter:
             messages, findings = [], unfit.findings
         return Converted(messages, list(dict.fromkeys(findings)))
 
-    # from the bus form
+    # from envelopes
 
     def _from_bus(self, raw: bytes) -> tuple[list[Any], list[Finding]]:
         envelope = _envelope(raw)
@@ -112,7 +113,7 @@ class Converter:
         if self._target is None:
             messages = [json.loads(raw)]
         else:
-            messages, more = self._hand_out(envelope, verdict, self._target)
+            messages, more = self._deliver(envelope, verdict, self._target)
             findings += more
         self._lines.keep_result([envelope], messages)
         return messages, findings
@@ -121,74 +122,78 @@ class Converter:
 
     def _from_format(self, raw: bytes, source: Adapter) -> tuple[list[Any], list[Finding]]:
         text = _raw_text(raw) if source.name == "sacp" else raw
-        context, history = self._place(read_json(text)[0], source.name)
+        context, history = self._context(read_json(text)[0], source.name)
         plan = source.submit(text, context, history)
         if plan.refused:
             raise _LineRejected(plan.findings)
         if plan.repeats:
-            again = _warning("", "repeated", "an earlier line handed over the same message: it is sent once")
+            again = _warning("", "repeated", "an earlier line submitted the same message: it is sent once")
             return self._sent_before(context.us, history), [*plan.findings, again]
-        envelopes = self._built(plan)
+        envelopes = self._build(plan)
         verdicts = [self._lines.apply(envelope) for envelope in envelopes]
-        messages, findings = self._received(plan, envelopes, verdicts)
+        messages, findings = self._deliver_all(plan, envelopes, verdicts)
         self._remember(source.name, plan, envelopes)
         self._lines.keep_result(envelopes, messages)
         return messages, [*plan.findings, *findings]
 
-    def _place(self, message: Any, format: str) -> tuple[BridgeContext, PeerHistory]:
-        settings, names = self._settings, self._settings.agents
-        ends = find_endpoints(format, message, AgentMap(names=names))
-        us, other = self._ends(ends, format)
+    def _context(self, message: Any, format: str) -> tuple[BridgeContext, PeerHistory]:
+        options, names = self._options, self._options.agents
+        endpoints = find_endpoints(format, message, AgentMap(names=names))
+        us, other = self._endpoints(endpoints, format)
         agents = AgentMap(names=names) if names else AgentMap(own=us, other=other)
         history = PeerHistory(self._lines, format, us)
         work_id = None
-        if ends.reports and not told_by_earlier(ends, history) and not self._in_hand(ends, history):
+        if (
+            endpoints.reports
+            and not answers_earlier_line(endpoints, history)
+            and not self._has_one_open_work(endpoints, history)
+        ):
             work_id = self._lines.unnamed_work(self._count, other, us).work_id
         context = BridgeContext(
             us=us,
-            workspace_id=settings.workspace_id,
-            channel=settings.channel,
-            now=settings.now,
+            workspace_id=options.workspace_id,
+            channel=options.channel,
+            now=options.now,
             agents=agents,
-            target=None if ends.reports else other,
+            target=None if endpoints.reports else other,
             work_id=work_id,
         )
         return context, history
 
-    def _in_hand(self, ends: Endpoints, history: PeerHistory) -> bool:
-        """Whether earlier lines leave exactly one work that a message without an id of what it answers can be about."""
-        return ends.key is None and self._settings.work is None and len(history.assigned_works()) == 1
+    def _has_one_open_work(self, endpoints: Endpoints, history: PeerHistory) -> bool:
+        """Whether earlier lines leave exactly one open work for a message that does not identify its work."""
+        return endpoints.key is None and self._options.work is None and len(history.assigned_works()) == 1
 
-    def _ends(self, ends: Endpoints, format: str) -> tuple[str, str]:
-        """The peer that hands the message over, and the one that stands for every other end that is missing."""
-        settings = self._settings
-        named = None if settings.agents and settings.peer else ends.own
-        us = named or settings.peer or DEFAULT_PEER
-        fill = settings.target or DEFAULT_TARGET
+    def _endpoints(self, endpoints: Endpoints, format: str) -> tuple[str, str]:
+        """The submitting peer, and the peer that replaces every other missing end."""
+        options = self._options
+        named = None if options.agents and options.peer else endpoints.own
+        us = named or options.peer or DEFAULT_PEER
+        fill = options.target or DEFAULT_TARGET
         if us == fill:
-            fill = settings.peer or DEFAULT_PEER
-        if named is None and fill == self._told_end(ends, format, us, fill):
+            fill = options.peer or DEFAULT_PEER
+        if named is None and fill == self._submitter(endpoints, format, us, fill):
             us, fill = fill, us
-        return us, fill if ends.other is None or ends.other == us else ends.other
+        return us, fill if endpoints.other is None or endpoints.other == us else endpoints.other
 
-    def _told_end(self, ends: Endpoints, format: str, us: str, fill: str) -> str:
-        """Which of two filled ends earlier lines make it: the receiver of what it answers, or of the one open work."""
-        answered = self._lines.with_id(format, *ends.key) if ends.key is not None else []
+    def _submitter(self, endpoints: Endpoints, format: str, us: str, fill: str) -> str:
+        """The submitting peer by earlier lines: the receiver of the answered message, or the target of the only open work."""
+        answered = self._lines.with_id(format, *endpoints.key) if endpoints.key is not None else []
         if answered:
             return answered[-1].envelope.to or us
         their_turn = len(self._lines.open_for(fill)) == 1 and not self._lines.open_for(us)
-        return fill if ends.reports and ends.key is None and their_turn else us
+        return fill if endpoints.reports and endpoints.key is None and their_turn else us
 
-    def _built(self, plan: SubmitPlan) -> list[Envelope]:
+    def _build(self, plan: SubmitPlan) -> list[Envelope]:
         try:
-            envelopes = [_sealed(draft, self._settings.now) for draft in plan.drafts]
+            envelopes = [_sealed(draft, self._options.now) for draft in plan.drafts]
             self._lines.judge_own(envelopes)
         except RequestError as error:
             fault = Finding("", error.error_code, "error", error.message)
             raise _LineRejected([*plan.findings, fault]) from None
         return envelopes
 
-    def _received(
+    def _deliver_all(
         self, plan: SubmitPlan, envelopes: Sequence[Envelope], verdicts: Sequence[Step | None]
     ) -> tuple[list[Any], list[Finding]]:
         if self._target is None:
@@ -196,13 +201,13 @@ class Converter:
         messages: list[Any] = []
         findings: list[Finding] = []
         for envelope, verdict in zip(envelopes, verdicts, strict=True):
-            made, more = self._hand_out(envelope, verdict, self._target, ours=True)
+            made, more = self._deliver(envelope, verdict, self._target, ours=True)
             messages += made
             findings += more
         if not messages:
             findings.append(self._nothing())
-        elif self._settings.source != self._settings.target_format:
-            findings += lost_members(self._settings.source, plan.message, messages)
+        elif self._options.source != self._options.target_format:
+            findings += lost_members(self._options.source, plan.message, messages)
         return messages, findings
 
     def _sent_before(self, us: str, history: PeerHistory) -> list[Any]:
@@ -216,11 +221,11 @@ class Converter:
 
     # to a foreign format
 
-    def _hand_out(
+    def _deliver(
         self, envelope: Envelope, verdict: Step | None, target: Adapter, *, ours: bool = False
     ) -> tuple[list[Any], list[Finding]]:
-        """What the agent of the receiving peer gets. `ours`: the envelope was made from a line, which is judged as a whole."""
-        us, names = self._receiver(envelope), self._settings.agents
+        """The message for the receiving peer's agent. `ours`: the envelope was made from a foreign line."""
+        us, names = self._receiver(envelope), self._options.agents
         context = BridgeContext(
             us=us,
             workspace_id=envelope.workspace_id,
@@ -234,7 +239,7 @@ class Converter:
         findings = list(delivered.findings)
         if delivered.message is None:
             return [], findings if ours else [*findings, self._nothing()]
-        if target.name != self._settings.source:
+        if target.name != self._options.source:
             self._lines.remember(
                 ConvertedMessage(target.name, delivered.foreign_id, delivered.scope, delivered.message, envelope)
             )
@@ -245,16 +250,16 @@ class Converter:
         return [delivered.message], findings
 
     def _receiver(self, envelope: Envelope) -> str:
-        """The peer whose agent gets it: its receiver, or for a broadcast whoever is not the sender."""
-        peer, target = self._settings.peer or DEFAULT_PEER, self._settings.target or DEFAULT_TARGET
+        """The receiving peer; for a broadcast, the one of the two that is not the sender."""
+        peer, target = self._options.peer or DEFAULT_PEER, self._options.target or DEFAULT_TARGET
         return envelope.to or (target if envelope.sender == peer else peer)
 
     def _nothing(self) -> Finding:
-        return _warning("", "not_carried", f"says nothing to agents of {self._settings.target_format}")
+        return _warning("", "not_carried", f"has no equivalent in format {self._options.target_format}")
 
 
 def _envelope(raw: bytes) -> Envelope:
-    """The envelope in a line, as judged in the second in which it was made."""
+    """Parse the envelope in a line, at the time of its own timestamp."""
     try:
         ts = decode_document(raw).get("ts")
         return parse(raw, ts if isinstance(ts, int) else 0)
@@ -264,7 +269,7 @@ def _envelope(raw: bytes) -> Envelope:
 
 
 def _raw_text(line: bytes) -> bytes:
-    """What an agent of SACP wrote: a line that is a JSON string stands for its text."""
+    """The text of a SACP agent: a line that is a JSON string stands for its content."""
     if not line.lstrip().startswith(b'"'):
         return line
     try:
@@ -275,7 +280,7 @@ def _raw_text(line: bytes) -> bytes:
 
 
 def _sealed(draft: Draft, now: int) -> Envelope:
-    """The envelope of a draft. Raises InvalidRequest, with the code `too_large` for one over the limit."""
+    """Build the envelope of a draft. Raises InvalidRequest (`too_large` over the size limit)."""
     size = len(msgspec.json.encode(wire_document(draft)))
     if size > MAX_ENVELOPE_BYTES:
         raise InvalidRequest(

@@ -1,6 +1,6 @@
-"""Who hands a line over, to whom, and on which work it reports, where the message names them (adapters.md, ways in and out).
+"""Finds sender, receiver and work of a foreign message, where the message names them (adapters.md, ways in and out).
 
-Online the daemon knows its own peer and its works. Offline each line names its agent, or the options fill it in.
+Online the daemon knows its own peer and its works. Offline they come from the message, or from the options.
 """
 
 from __future__ import annotations
@@ -15,10 +15,9 @@ _USER = "user"  # sentient: the name that stands for a person, not for an agent
 
 
 class Endpoints(NamedTuple):
-    """What a message says of its ends. `own` and `other` are peers; None where it names no agent, or one that maps to nobody.
+    """Sender and receiver of a message. `own` and `other` are peers; None where it names no agent, or an unmapped one.
 
-    `reports`: it is about a work that its agent has in hand. `key` is the id and scope by which earlier lines know what it
-    answers.
+    `reports`: it is about an assigned work of its agent. `key` is foreign id and scope of the message that it answers.
     """
 
     own: str | None = None
@@ -28,7 +27,7 @@ class Endpoints(NamedTuple):
 
 
 def find_endpoints(format: str, message: Any, agents: AgentMap) -> Endpoints:
-    """What `message` says; nothing where it does not have the format's shape, which is the adapter's to judge."""
+    """The endpoints that `message` names; none where it does not have the format's shape (the adapter reports that)."""
     if format == "sacp":
         return Endpoints(reports=True)
     if not isinstance(message, dict):
@@ -38,8 +37,8 @@ def find_endpoints(format: str, message: Any, agents: AgentMap) -> Endpoints:
     return _agentos(message, agents) if format == "agentos" else Endpoints(reports="recommendation" in message)
 
 
-def told_by_earlier(ends: Endpoints, history: MessageHistory) -> bool:
-    """Whether an earlier line brought what this one answers."""
+def answers_earlier_line(ends: Endpoints, history: MessageHistory) -> bool:
+    """Whether an earlier line has the message that this one answers."""
     return ends.key is not None and history.find(*ends.key) is not None
 
 

@@ -1,6 +1,6 @@
-"""What the offline converter remembers: the lines that it has read stand for the store of a daemon.
+"""The history of the offline converter: the earlier lines take the place of a daemon's store.
 
-One `LineHistory` holds everything; `PeerHistory` is how one peer sees it through one format, as the adapters ask for it.
+One `LineHistory` has all lines; a `PeerHistory` is its view for one peer and one format, as the adapters need it.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from aghbus.protocol.lifecycle import Step, WorkView, after, opened_by, step
 from aghbus.protocol.send import apply_own
 
 DEFAULT_WORK = "work_convert"
-"""The work that a report belongs to when neither earlier lines nor `--work` tell."""
-_THREAD = "thread_convert"  # where works live that no line opened
+"""The work of a report when neither earlier lines nor `--work` determine it."""
+_THREAD = "thread_convert"  # for works that no line opened
 
 
 class ConvertedMessage(NamedTuple):
-    """One message of a format, with the envelope that carried it."""
+    """A message of a format, and the envelope that carried it."""
 
     format: str
     foreign_id: str | None
@@ -32,9 +32,9 @@ class ConvertedMessage(NamedTuple):
 
 
 class LineHistory:
-    """Envelopes, foreign messages and works of the lines so far, in order, whoever sent them.
+    """Envelopes, foreign messages and works of all earlier lines, in order.
 
-    `named_work` is the id given with `--work`: one work for all lines; None gives each line a fresh one.
+    `named_work` is the id given with `--work`: one work for all lines; None creates one per line.
     """
 
     def __init__(self, workspace_id: str, channel: str, named_work: str | None) -> None:
@@ -53,20 +53,20 @@ class LineHistory:
     # works
 
     def work(self, work_id: str | None) -> WorkView | None:
-        """A work as the lines so far left it."""
+        """A work after the earlier lines."""
         return None if work_id is None else self._works.get(work_id)
 
     def open_for(self, target: str) -> tuple[WorkView, ...]:
-        """Open works that a line opened for this peer, in their order."""
+        """Open works that a line opened for this peer, in order."""
         return tuple(self._works[work_id] for work_id in self._open[target])
 
     def unnamed_work(self, line: int, initiator: str, target: str) -> WorkView:
-        """The work for a report of `target` in this line that names none; it begins now unless it is there already."""
+        """The work for a report of `target` that names none; created if it does not exist."""
         work_id = self._named_work or (DEFAULT_WORK if line == 1 else f"{DEFAULT_WORK}_{line}")
         return self.missing_work(work_id, initiator, target, "thread", _THREAD)
 
     def missing_work(self, work_id: str, initiator: str, target: str, surface: str, container: str) -> WorkView:
-        """The work of that id, which begins now, unless it is there already: the line that opened it is not at hand."""
+        """The work with this id, created if it does not exist: the line that opened it is missing."""
         if work_id not in self._works:
             self._works[work_id] = WorkView(
                 workspace_id=self._workspace_id,
@@ -84,7 +84,7 @@ class LineHistory:
     # envelopes
 
     def judge_own(self, envelopes: Sequence[Envelope]) -> None:
-        """Check what one line sends as its daemon would before it sends anything. Raises RequestError."""
+        """Check the envelopes of one line, as its daemon would before sending. Raises RequestError."""
         works: dict[str | None, WorkView] = {}
         for envelope in envelopes:
             work = works.get(envelope.work_id) or self.work(envelope.work_id)
@@ -95,7 +95,7 @@ class LineHistory:
                     works[effect.after.work_id] = effect.after
 
     def apply(self, envelope: Envelope) -> Step | None:
-        """Take an envelope in; its verdict on the work that it names."""
+        """Add an envelope and apply it to its work; the lifecycle's verdict."""
         self._envelopes.setdefault((envelope.sender, envelope.id), envelope)
         if envelope.work_id is None:
             return None
@@ -112,7 +112,7 @@ class LineHistory:
         return verdict
 
     def envelope(self, sender: str, envelope_id: str) -> Envelope | None:
-        """The envelope that a line before brought."""
+        """The envelope of an earlier line."""
         return self._envelopes.get((sender, envelope_id))
 
     def of_work(self, work_id: str) -> list[Envelope]:
@@ -122,13 +122,13 @@ class LineHistory:
     # foreign messages
 
     def remember(self, crossed: ConvertedMessage) -> None:
-        """A foreign message crossed."""
+        """Add a foreign message."""
         self._by_id[(crossed.format, crossed.foreign_id)].append(crossed)
         self._latest[(crossed.format, crossed.scope)] = crossed
         self._carried[(crossed.format, crossed.envelope.id)] = crossed
 
     def with_id(self, format: str, foreign_id: str, scope: str) -> list[ConvertedMessage]:
-        """Messages of that id in a scope, oldest first; in any scope when it is empty."""
+        """Messages with this foreign id in a scope, oldest first; in any scope when it is empty."""
         found = self._by_id.get((format, foreign_id), [])
         return [crossed for crossed in found if scope in ("", crossed.scope)]
 
@@ -141,38 +141,38 @@ class LineHistory:
         return self._carried.get((format, envelope_id))
 
     def keep_result(self, envelopes: Iterable[Envelope], messages: list[Any]) -> None:
-        """What came out of the line that these envelopes come from."""
+        """Record the output of the line that produced these envelopes."""
         self._results.update(((envelope.sender, envelope.id), messages) for envelope in envelopes)
 
     def result(self, envelope: Envelope) -> list[Any]:
-        """What came out then."""
+        """The output of the line that produced this envelope."""
         return self._results.get((envelope.sender, envelope.id), [])
 
 
 class PeerHistory:
-    """`adapters.model.MessageHistory` over the lines so far: those of `format`, seen by the peer `us`."""
+    """`adapters.model.MessageHistory` over the earlier lines, for the peer `us` and one format."""
 
     def __init__(self, lines: LineHistory, format: str, us: str) -> None:
         self._lines = lines
         self._format = format
         self._us = us
         self.sent_before: str | None = None
-        """The latest envelope id that was asked for and had been sent before."""
+        """The latest argument of `sent` that had been sent before."""
 
     @property
     def whole(self) -> bool:
-        """False: there may have been lines that nobody kept."""
+        """False: earlier messages may be missing."""
         return False
 
     def find(self, foreign_id: str, scope: str = "", direction: Direction | None = None) -> BridgedMessage | None:
-        """The latest message with this id of its own in this scope; in any scope when it is empty."""
+        """The latest message with this foreign id in this scope; in any scope when it is empty."""
         for crossed in reversed(self._lines.with_id(self._format, foreign_id, scope)):
             if direction in (None, self._direction(crossed)):
                 return self._known(crossed)
         return None
 
     def arrived(self, foreign_id: str) -> list[BridgedMessage]:
-        """All messages with this id of its own that came to us, latest first."""
+        """All messages with this foreign id that were sent to us, latest first."""
         crossed = reversed(self._lines.with_id(self._format, foreign_id, ""))
         found = [self._known(one) for one in crossed if self._direction(one) == "in"]
         return [known for known in found if known is not None]
@@ -182,7 +182,7 @@ class PeerHistory:
         return self._known(self._lines.latest(self._format, scope))
 
     def work(self, work_id: str) -> WorkView | None:
-        """A work as the lines so far left it."""
+        """A work after the earlier lines."""
         return self._lines.work(work_id)
 
     def assigned_works(self) -> tuple[WorkView, ...]:
@@ -190,11 +190,11 @@ class PeerHistory:
         return self._lines.open_for(self._us)
 
     def was_delivered(self, work: WorkView) -> bool:
-        """True: who got an earlier line is not known."""
+        """True: deliveries are unknown offline."""
         return True
 
     def received_works(self) -> bool:
-        """True: it was handed all of them."""
+        """True: deliveries are unknown offline."""
         return True
 
     def opening(self, work: WorkView) -> BridgedMessage | None:
@@ -202,7 +202,7 @@ class PeerHistory:
         return self._known(self._lines.carried_by(self._format, work.opening_id))
 
     def answered(self, work: WorkView) -> str:
-        """The envelope of the other participant that our next message on this work answers."""
+        """The id of the other participant's envelope that our next message on this work answers."""
         kinds = OPENING_KINDS if work.target == self._us else frozenset({"trace"})
         theirs = work.other(self._us)
         for envelope in reversed(self._lines.of_work(work.work_id)):

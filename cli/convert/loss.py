@@ -1,7 +1,7 @@
-"""What a message held that the message made from it, in another format, does not hold (adapters.md, Cross-format).
+"""Finds the members of a message that are lost in a conversion to another format (adapters.md, Cross-format).
 
-Judged by the values themselves, so that no table of fields can lie: a text counts as carried when it stands somewhere in
-what came out, a number or truth value when it does so under its own name.
+Compares values instead of a table of fields: a text counts as carried when it occurs anywhere in the output, a number or
+boolean when it occurs under its own name.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ TRANSLATED: Final = {
     "sacp": frozenset({("status",)}),
     "agh": frozenset({("body", "state"), ("body", "status")}),
 }
-"""Members whose meaning crosses as the state of the work or the kind of the message, in other words."""
-_LEVELS: Final = 2  # members are named down to here: a finding for each leaf of a deep value would drown the rest
+"""Members whose meaning is carried by the state of the work or the kind of the message."""
+_LEVELS: Final = 2  # depth of reported members
 _MOST: Final = 100  # findings of one message
-_SHORT: Final = 16  # characters of a text that may stand inside a longer word by chance
+_SHORT: Final = 16  # characters; a short text must occur as a whole word
 
 
 def lost_members(format: str, message: Any, made: list[Any]) -> list[Finding]:
-    """One warning for each member of `message` with a value that is nowhere in `made`."""
+    """One warning for each member of `message` with a value that does not occur in `made`."""
     everything = _everything(made)
     found: list[Finding] = []
     for path, member in _members(message, ()):
@@ -49,7 +49,7 @@ def _members(value: Any, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...
 
 
 def _leaves(path: tuple[str, ...], value: Any) -> Iterator[tuple[str | None, Any]]:
-    """Every value that is no container, with the key above it, None in an array."""
+    """Every scalar value with its key; None in an array."""
     waiting: list[tuple[str | None, Any]] = [(path[-1] if path else None, value)]
     while waiting:
         key, item = waiting.pop()
@@ -71,14 +71,14 @@ def _is_there(key: str | None, leaf: Any, everything: str) -> bool:
 
 
 def _stands(text: str, everything: str) -> bool:
-    """Whether a text is there, a short one as a word of its own: `t` is not carried by `text`."""
+    """Whether a text occurs; a short one only as a whole word: `t` does not occur in `text`."""
     if len(text) > _SHORT or text not in everything:
         return text in everything
     return re.search(rf"(?<!\w){re.escape(text)}(?!\w)", everything) is not None
 
 
 def _everything(made: list[Any]) -> str:
-    """All of what came out as one text: as compact JSON, and each string as it is, since some hold JSON themselves."""
+    """The whole output as one text: compact JSON, and each string unescaped, since strings may contain JSON."""
     texts = [leaf for _, leaf in _leaves((), made) if isinstance(leaf, str)]
     return "\0".join([_compact(made), *texts])
 

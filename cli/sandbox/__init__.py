@@ -1,1 +1,1 @@
-"""sandbox: see docs/architecture.md."""
+"""Temporary daemons for `aghctl demo` and `aghctl bench`."""

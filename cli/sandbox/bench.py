@@ -1,4 +1,4 @@
-"""What `aghctl bench` measures between two daemons: whois, whole works, and messages as fast as they are taken."""
+"""The measurements of `aghctl bench` between two daemons: whois, complete works, and message throughput."""
 
 from __future__ import annotations
 
@@ -19,22 +19,22 @@ if TYPE_CHECKING:
     Step = Callable[[int, int], None]
 
 SENDERS = 16
-"""Requests under way at a time where throughput is measured: they share commits."""
+"""Concurrent requests of the throughput measurement; they share commits."""
 PATIENCE = 30.0
 """Seconds for one answer, on the slowest machine."""
 WARM_UP = 5
-"""Calls that are made and not counted."""
+"""Calls before the measurement begins."""
 
 
 def summary(taken: list[float]) -> dict[str, Any]:
-    """Median, 99th percentile (nearest rank) and count of times in seconds; in milliseconds."""
+    """Count, median and 99th percentile (nearest rank) in milliseconds; `taken` is in seconds."""
     ordered = sorted(taken)
     p50, p99 = (ordered[max(0, -(-len(ordered) * share // 100) - 1)] for share in (50, 99))
     return {"count": len(taken), "p50_ms": round(1000 * p50, 3), "p99_ms": round(1000 * p99, 3)}
 
 
 def whois(ops: Api, worker: str, count: int, step: Step) -> dict[str, Any]:
-    """Discovery of one peer, one call after the other."""
+    """Sequential discoveries of one peer."""
     taken = []
     for number in range(count + WARM_UP):
         step(number, count + WARM_UP)
@@ -47,7 +47,7 @@ def whois(ops: Api, worker: str, count: int, step: Step) -> dict[str, Any]:
 
 
 def works(ops: Api, worker: Api, name: str, count: int, step: Step) -> dict[str, Any]:
-    """Works opened, taken, accepted, traced and completed, one after the other, until the opener sees the end."""
+    """Sequential works: opened, leased, accepted, updated and completed, until the initiator sees the completion."""
     ends = _events(ops, [("kind", "trace"), ("direction", "in")])
     taken = []
     for number in range(count + WARM_UP):
@@ -67,7 +67,7 @@ def works(ops: Api, worker: Api, name: str, count: int, step: Step) -> dict[str,
 
 
 def messages(ops: Api, worker: Api, name: str, count: int, step: Step) -> dict[str, Any]:
-    """Says over SENDERS connections at a time, from the first request until the other side's stream has the last."""
+    """Says over SENDERS connections, from the first request until the receiver's stream has the last one."""
     arrived = _events(worker, [("kind", "say"), ("direction", "in")])
     failures: list[Exception] = []
     each = -(-count // SENDERS)
@@ -94,6 +94,6 @@ def messages(ops: Api, worker: Api, name: str, count: int, step: Step) -> dict[s
 
 
 def _events(api: Api, query: list[tuple[str, str]]) -> Iterator[dict[str, Any]]:
-    """Events from now on: the stream is opened when the first is asked for, but begins here."""
+    """Events from this moment on; the stream itself is opened on the first `next`."""
     since = int(api.get("/v1/status")["store"]["last_seq"])
     return (event for event in follow(api, query, since, lambda _why: None) if event["type"] == "envelope")

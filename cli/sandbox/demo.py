@@ -1,4 +1,4 @@
-"""The demo's play: what the two peers do, scene by scene, each scene checked by what the daemons then say."""
+"""The steps of `aghctl demo`: two daemons and one work between them; each step checks the resulting state."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ RESULT = {"passed": True, "tests": 42}
 
 
 class Demo:
-    """Two daemons and one work between them. `scenes` are to be played in order; each returns what it saw."""
+    """Two daemons and one work between them. Run `scenes` in order; each returns a description of its result."""
 
     def __init__(self, playground: Sandbox) -> None:
         self._ground = playground
@@ -39,21 +39,21 @@ class Demo:
         self._worker: Api
 
     def scenes(self) -> Iterator[Scene]:
-        """Title and action of each scene; an action raises ClientError when it did not go as it must."""
+        """Title and action of each step; an action raises ClientError when the result is not as expected."""
         yield "two daemons on an embedded broker", self._start
         yield "discovery: who can test.run?", self._discover
-        yield "work: handed over, and found in the worker's inbox", self._open
+        yield "work: opened, and delivered to the worker's inbox", self._open
         yield "the worker accepts and reports progress", self._progress
         yield "needs_input: a question, and its answer", self._question
-        yield "completion: the result reaches the initiator", self._complete
-        yield "a duplicate: the first message once more on the wire", self._duplicate
+        yield "completion: the initiator gets the result", self._complete
+        yield "a duplicate: the first message is published again", self._duplicate
 
     def _start(self) -> str:
         self._worker = self._ground.start(WORKER, "--capability", "test.run", "--capability", "code.patch")
         self._ops = self._ground.start(ASKER)
         for api in (self._worker, self._ops):
             self._ground.until_ready(api)
-        return f"{ASKER} and {WORKER} are ready and share a broker that the first of them started"
+        return f"{ASKER} and {WORKER} are ready and share an embedded broker"
 
     def _discover(self) -> str:
         ask = {"query": "test.run", "wait": PATIENCE, "first": True}
@@ -79,7 +79,7 @@ class Demo:
         self._until(self._ops, "needs_input")
         self._step(self._ops, "say", message="main")
         self._until(self._worker, "working")
-        return "“which branch?” – “main” – and the work goes on"
+        return "“which branch?” – “main” – and the work continues"
 
     def _complete(self) -> str:
         self._step(self._worker, "complete", message="all green", result=RESULT, artifacts=[{"uri": "report.xml"}])
@@ -105,7 +105,7 @@ class Demo:
         return f"{WORKER} answered with a receipt `duplicate`; its inbox and the work are as they were"
 
     def _publish_again(self, message_id: str) -> None:
-        """The envelope as it was stored, under its own id: what a sender's retry or a broker's redelivery is."""
+        """Publish the stored envelope again, as a sender's retry or a broker's redelivery would."""
         envelope = self._ops.get(f"/v1/messages/{quote(message_id)}")["envelope"]
         folder = self._ground.places(ASKER).broker_dir
         with open(f"{folder}/broker.json", encoding="ascii") as file:  # noqa: PTH123 - pathlib is slow to load

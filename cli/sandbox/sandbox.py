@@ -1,4 +1,4 @@
-"""A throw-away home for daemons: own folders, own embedded broker, all of it gone afterwards."""
+"""A sandbox for daemons: temporary folders and an embedded broker, all removed afterwards."""
 
 from __future__ import annotations
 
@@ -26,17 +26,18 @@ START_SECONDS = 30.0
 """For a daemon and its broker to be ready; a second on an idle machine."""
 STOP_SECONDS = 12.0
 """For a daemon to stop after SIGTERM: its own deadline is 10 s; and for the broker after its last member."""
-LOOK_AGAIN = 0.02
-"""Seconds between two looks at something that is awaited."""
+POLL_INTERVAL = 0.02
+"""Poll interval in seconds."""
 LONGEST_ROOT = 60
-"""Bytes of the folder's path that leave room for a socket's path below it (104 bytes on some systems)."""
+"""Longest path of the folder in bytes: socket paths below it are limited to 104 bytes on some systems."""
 _ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _OURS = ("AGHD_", "AGHCTL_", "NATS_", "XDG_")
 
 
 class Sandbox:
-    """Daemons in one temporary folder, for a `with`: its end stops them, waits for their broker to be gone and removes the
-    folder. SIGINT, SIGTERM and SIGHUP begin that end, once; from then on they are ignored, or they would leave daemons behind.
+    """Daemons in one temporary folder. Leaving the context stops them, waits for their broker to exit and removes the folder.
+
+    SIGINT, SIGTERM and SIGHUP leave the context; later signals are ignored, so that the clean-up is complete.
     """
 
     def __init__(self, env: Mapping[str, str]) -> None:
@@ -64,11 +65,11 @@ class Sandbox:
         self._close()
 
     def places(self, name: str) -> Locations:
-        """The paths of the instance called `name` in here."""
+        """The paths of the instance `name` in the sandbox."""
         return locate(name, self.env, uid=os.getuid(), home=self.root)
 
     def start(self, name: str, *arguments: str) -> Api:
-        """Start a daemon and return its API; it may not listen yet (`until_ready`)."""
+        """Start a daemon and return its API client; call `until_ready` before using it."""
         command = [sys.executable, "-m", "aghbus.daemon", "run", "--name", name, "--quiet", *arguments]
         with open(f"{self.root}/{name}.log", "ab") as log:  # noqa: PTH123 - pathlib is slow to load
             self._running.append(
@@ -79,18 +80,18 @@ class Sandbox:
         return Api(Endpoint(path=self.places(name).socket_path), START_SECONDS)
 
     def until_ready(self, api: Api) -> None:
-        """Wait until the daemon says that it is ready. Raises Unexpected when a daemon ended or none is in time."""
+        """Wait until the daemon is ready. Raises Unexpected when a daemon exits or the wait times out."""
 
         def ready() -> bool:
             if any(process.poll() is not None for process in self._running):
-                raise Unexpected(f"a throw-away daemon ended: {self._last_words()}", "try `aghctl doctor`")
+                raise Unexpected(f"a sandbox daemon exited: {self._last_words()}", "try `aghctl doctor`")
             try:
                 return bool(api.get("/v1/status")["ready"])
             except ClientError:
                 return False
 
         if not eventually(ready, START_SECONDS):
-            raise Unexpected(f"the throw-away daemons were not ready in {START_SECONDS:.0f} s", "try `aghctl doctor`")
+            raise Unexpected(f"the sandbox daemons were not ready within {START_SECONDS:.0f} s", "try `aghctl doctor`")
 
     def _close(self) -> None:
         for process in self._running:
@@ -114,7 +115,7 @@ class Sandbox:
             if entry.endswith(".log"):
                 with open(f"{self.root}/{entry}", encoding="utf-8", errors="replace") as log:  # noqa: PTH123 - as above
                     words += log.read().splitlines()[-2:]
-        return " / ".join(words) or "it said nothing"
+        return " / ".join(words) or "no output"
 
 
 def _interrupt(number: int, frame: FrameType | None) -> None:
@@ -128,10 +129,10 @@ def _ignore_ending() -> None:
 
 
 def eventually(condition: Callable[[], bool], timeout: float) -> bool:
-    """Whether `condition` came true within `timeout` seconds."""
+    """Poll `condition`; whether it became true within `timeout` seconds."""
     deadline = time.monotonic() + timeout
     while not condition():
         if time.monotonic() > deadline:
             return False
-        time.sleep(LOOK_AGAIN)
+        time.sleep(POLL_INTERVAL)
     return True

@@ -1,1 +1,1 @@
-"""worker: see docs/architecture.md."""
+"""The worker behind `aghctl serve` and `aghctl bridge FORMAT -- COMMAND` (docs/serve.md)."""

@@ -1,4 +1,4 @@
-"""Artifacts of a job: regular files below the command's folder that match a pattern and are newer than the job."""
+"""Artifacts of a job: regular files below the command's folder that match a pattern and were changed during the job."""
 
 from __future__ import annotations
 
@@ -11,38 +11,38 @@ from itertools import islice
 from typing import Any, NamedTuple
 
 MAX_ARTIFACTS = 100
-"""References in one trace: at most about 5 KiB each, they stay below an envelope's 1 MiB."""
+"""References in one trace: at about 5 KiB each they fit an envelope of 1 MiB."""
 MAX_MATCHES = 10_000
-"""Matches of one pattern that are looked at: a loop of symbolic links has no end of its own."""
+"""Matches of one pattern that are examined; bounds loops of symbolic links."""
 MAX_PATH_BYTES = 1_024
-"""Longest relative path that goes into a trace."""
+"""Longest relative path in a trace."""
 CLOCK_SLACK_NS = 20_000_000
-"""File systems stamp with the kernel's coarse clock, up to one timer tick (10 ms at most) behind the fine one."""
+"""File timestamps use the kernel's coarse clock, which is up to one timer tick (at most 10 ms) behind."""
 _CHUNK = 1 << 20
 
 
 class CollectedArtifacts(NamedTuple):
-    """`references` go into the trace; `skipped` says which matches were left out, and why."""
+    """`references` for the trace; `skipped` matches with the reason."""
 
     references: list[dict[str, Any]]
     skipped: list[dict[str, str]]
 
 
 class _NotAnArtifact(Exception):
-    """Why a match is no artifact."""
+    """The match is not an artifact; the message is the reason."""
 
 
 def check_pattern(text: str) -> str:
-    """A pattern relative to the command's folder. ValueError names the rule."""
+    """Validate a pattern relative to the command's folder. Raises ValueError."""
     if not text or text.startswith("/") or "\0" in text or ".." in text.split("/"):
         raise ValueError("must be a pattern below the folder of the command, such as 'reports/*.xml', without ..")
     return text
 
 
 def collect(patterns: Sequence[str], root: str, since_ns: int) -> CollectedArtifacts:
-    """The artifacts of a job that began at `since_ns` (Unix nanoseconds): files changed before that are an older job's.
+    """The artifacts of a job that began at `since_ns` (Unix nanoseconds). Files that were last changed before are ignored.
 
-    A match that leads out of `root` over a symbolic link, or is no regular file, is skipped.
+    Matches outside `root` (through symbolic links) and matches that are not regular files are skipped.
     """
     found = CollectedArtifacts([], [])
     names = {
@@ -67,13 +67,10 @@ def collect(patterns: Sequence[str], root: str, since_ns: int) -> CollectedArtif
 
 
 def describe(root: str, name: str, since_ns: int) -> dict[str, Any] | None:
-    """The reference to one file, as `artifact_refs` has it; None for a folder, or a file older than the job.
-
-    This is the one place to hand the content to a store of artifacts: it holds the open file that was checked. Raises OSError.
-    """
+    """The reference to one file, as in `artifact_refs`; None for a folder or a file older than the job. Raises OSError."""
     _check_name(name)
     path = os.path.join(root, name)  # noqa: PTH118 - names come from glob, relative to root
-    mode = os.stat(path).st_mode  # noqa: PTH116 - before opening: to open a device or a pipe may already do something
+    mode = os.stat(path).st_mode  # noqa: PTH116 - before opening: opening a device or a pipe can have side effects
     if stat.S_ISDIR(mode):
         return None
     if not stat.S_ISREG(mode):
@@ -103,8 +100,8 @@ def _check_name(name: str) -> None:
 
 
 def _check_inside(root: str, handle: int) -> None:
-    """The open file itself is asked where it lies, so that no link can be exchanged between look and use."""
+    """Check the path of the open file, so that no link can be replaced between check and use."""
     place = os.readlink(f"/proc/self/fd/{handle}")  # noqa: PTH115 - not a path of ours
     top = os.path.realpath(root).rstrip("/") + "/"
     if not place.startswith(top):
-        raise _NotAnArtifact("it lies outside the folder of the command")
+        raise _NotAnArtifact("it is outside the folder of the command")

@@ -1,6 +1,6 @@
-"""What a command is told about its work: one JSON object, and a few variables that cannot break anything.
+"""The input of a command: one JSON object about its work, and a few environment variables.
 
-Peers' text goes into JSON and into the values of variables with fixed names, and nowhere else: no shell, no argument, no path.
+Text of peers appears only in the JSON and in the values of variables with fixed names; never in a shell, argument or path.
 """
 
 from __future__ import annotations
@@ -14,14 +14,13 @@ from typing import Any
 from aghbus.cli.worker.process_group import JOB_VARIABLE
 
 MAX_VARIABLE_BYTES = 32_768
-"""Longest value of a variable: Linux allows 128 KiB for one (execve(2), MAX_ARG_STRLEN), and all of them share 2 MiB with the
-arguments and the operator's own environment."""
+"""Longest value of a variable. Linux allows 128 KiB each (execve(2), MAX_ARG_STRLEN) and 2 MiB together with the arguments."""
 OMITTED = "AGH_OMITTED"
-"""Names, between spaces, of the variables that were left out: too long, with a NUL or not UTF-8. The JSON has them."""
+"""Space-separated names of omitted variables: too long, with a NUL, or not UTF-8. The JSON has their values."""
 
 
 def document(message: dict[str, Any]) -> dict[str, Any]:
-    """The input of the command, from the opening message (`control.Message`); docs/serve.md lists the members."""
+    """The input of the command, from the opening message (a Message of the API); docs/serve.md lists the fields."""
     envelope = message["envelope"]
     body = envelope.get("body") or {}
     return {
@@ -48,7 +47,7 @@ def written(message: dict[str, Any]) -> bytes:
 
 
 def write(path: Path, content: bytes) -> None:
-    """Put the input into a file that only we can read. Raises OSError."""
+    """Write the input to a file with mode 0600. Raises OSError."""
     path.unlink(missing_ok=True)
     handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
     with os.fdopen(handle, "wb") as stream:
@@ -56,7 +55,7 @@ def write(path: Path, content: bytes) -> None:
 
 
 def environment(base: Mapping[str, str], message: dict[str, Any], token: str, path: Path) -> dict[str, str]:
-    """`base` without an outer worker's variables, and ours; a value that an environment cannot hold is left out."""
+    """`base` without the variables of an outer worker, and with ours; unsuitable values are omitted."""
     told = document(message)
     wanted = {
         "AGH_WORK_ID": told["work_id"],

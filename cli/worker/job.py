@@ -1,4 +1,4 @@
-"""One job: from a leased message to the terminal trace, every step in the journal before the next one."""
+"""One job: from a leased message to the terminal trace. Each step is in the journal before the next one begins."""
 
 from __future__ import annotations
 
@@ -19,21 +19,21 @@ from aghbus.cli.worker.reporter import Reporter
 from aghbus.cli.worker.result import JobOutcome, failed, line, outcome_of
 from aghbus.client.errors import ClientError, RefusedByDaemon
 
-_WITHHELD = "running; its last line is not shown, because it looks like it holds a credential"
+_WITHHELD = "running; its last line is not shown, because it looks like a credential"
 FORCED_AFTER = 3
-"""Heartbeats without anything new after which one is sent all the same."""
+"""Skipped heartbeats (nothing new to report) after which one is sent anyway."""
 BUSY = "the worker is busy"
-"""What a work that found no free slot is refused with."""
+"""The message of a rejection when no slot is free."""
 RESTARTED = "the worker was restarted while the command ran; it was not run again"
 
 
 class Job:
-    """One work in our hands. `run` is its thread; `stop`, `send_heartbeat` and `note_unread_message` are for others."""
+    """One work of this worker. `run` is its thread; other threads call `stop`, `send_heartbeat` and `note_unread_message`."""
 
     keep = TAIL_BYTES
-    """Bytes of what the command prints that are kept."""
+    """How many bytes of the command's output are kept."""
 
-    def __init__(self, entry: JournalEntry, plan: WorkerOptions, client: DaemonClient, reporter: Reporter) -> None:
+    def __init__(self, entry: JournalEntry, options: WorkerOptions, client: DaemonClient, reporter: Reporter) -> None:
         taken = entry.records[0]
         self.message: dict[str, Any] = taken["item"]["message"]
         self.work_id: str = self.message["work_id"]
@@ -42,7 +42,7 @@ class Job:
         self.lease: str | None = taken["item"]["lease"]
         self.entry = entry
         self.verb: str | None = None
-        self._plan = plan
+        self._options = options
         self._client = client
         self._reporter = reporter
         self._lock = threading.Lock()
@@ -54,50 +54,50 @@ class Job:
 
     @property
     def key(self) -> tuple[str, str]:
-        """What names the work in this daemon: a work id is unique in its channel only."""
+        """Channel and work id: a work id is unique only within its channel."""
         return self.channel, self.work_id
 
     @property
     def occupies_slot(self) -> bool:
-        """Whether it takes a slot: from the lease on until the command's end is in the journal. Reporting takes none."""
+        """Whether the job occupies a slot: from the lease until the command's exit is in the journal."""
         return self.entry.phase not in ("finished", "reported")
 
     def emit(self, event: str, **more: Any) -> None:
-        """An event about this job for whoever reads our output."""
+        """Print an event about this job."""
         self._reporter.emit(event, work_id=self.work_id, **{"from": self.message["sender"]}, **more)
 
-    # before
+    # decision
 
     def accept(self) -> bool:
-        """Receipt `accepted`; false when the work has ended meanwhile. Raises GaveUp."""
+        """Send receipt `accepted`; False when the work has ended. Raises RetryAbandoned."""
         return self._send("accept", {}, "accept")
 
     def reject(self) -> bool:
-        """Receipt `rejected` with reason busy; false when the work has ended meanwhile. Raises GaveUp."""
+        """Send receipt `rejected` with reason `busy`; False when the work has ended. Raises RetryAbandoned."""
         return self._send("reject", {"reason": "busy", "message": BUSY}, "reject")
 
-    # the run
+    # execution
 
     def run(self) -> None:
-        """Run the command unless it has run already, and report. Raises GaveUp."""
+        """Run the command unless it has run already, and report. Raises RetryAbandoned."""
         if self.entry.phase in ("taken", "starting", "started"):
             began = time.time_ns()
             self._finish(self._run_command(), began)
         self.report()
 
     def fail(self, message: str, **result: Any) -> None:
-        """End the job without running anything."""
+        """Finish the job without running the command."""
         self._finish(failed(message, **result), 0)
 
     def terminate_leftovers(self) -> int:
-        """End what a worker that died left running of this job; how many processes that was."""
+        """Terminate the processes of this job that a dead worker left running; how many there were."""
         started = self.entry.last("started") or {}
         pid = int(started.get("pid") or 0)
         group = pid if pid and worker_group.is_same_process(pid, started.get("started")) else 0
-        return worker_group.end(self.entry.token, group, self._plan.grace)
+        return worker_group.end(self.entry.token, group, self._options.grace)
 
     def stop(self, reason: StopReason) -> None:
-        """End the command: now, or as soon as it has been started."""
+        """Stop the command now, or as soon as it is started."""
         with self._lock:
             self._stop = self._stop or reason
             if self._process is not None:
@@ -111,17 +111,17 @@ class Job:
             return failed(f"the command cannot be started: {getattr(error, 'strerror', None) or error}")
         self.entry.write("started", pid=process.pid, started=worker_group.start_time(process.pid))
         self.emit("started", pid=process.pid)
-        ended = process.run(self._plan.time_limit, self._plan.grace)
+        ended = process.run(self._options.time_limit, self._options.grace)
         with self._lock:
             self._process = None
         return self._outcome(process, ended)
 
     def _start(self) -> Process:
-        entry, plan = self.entry, self._plan
+        entry, options = self.entry, self._options
         worker_input.write(entry.input_path, self._input())
         env = worker_input.environment(os.environ, self.message, entry.token, entry.input_path)
         with entry.input_path.open("rb") as stdin:
-            process = Process(plan.command, cwd=plan.cwd, env=env, stdin=stdin, token=entry.token, keep=self.keep)
+            process = Process(options.command, cwd=options.cwd, env=env, stdin=stdin, token=entry.token, keep=self.keep)
         with self._lock:
             self._process = process
             if self._stop is not None:
@@ -129,21 +129,21 @@ class Job:
         return process
 
     def _input(self) -> bytes:
-        """What the command gets on standard input. Raises OSError, ValueError, GaveUp."""
+        """The command's standard input. Raises OSError, ValueError or RetryAbandoned."""
         return worker_input.written(self.message)
 
     def _outcome(self, process: Process, ended: ProcessExit) -> JobOutcome:
-        """What the command's end means for the work."""
-        return outcome_of(process, ended, self._plan.time_limit)
+        """The outcome of the work, from the command's exit."""
+        return outcome_of(process, ended, self._options.time_limit)
 
     def _progress(self, process: Process) -> str:
-        """The command's latest line that says how far it is; unescaped, empty when there is none."""
+        """The latest progress line of the command; unescaped, empty when there is none."""
         return process.last_line()
 
     def _finish(self, end: JobOutcome, began_ns: int) -> None:
-        """Put the end into the journal. A full disk does not keep the result from its initiator."""
+        """Write the outcome to the journal. If that fails (disk full), the result is reported anyway."""
         if end.verb is not None and began_ns:
-            found = worker_artifacts.collect(self._plan.artifacts, self._plan.cwd, began_ns)
+            found = worker_artifacts.collect(self._options.artifacts, self._options.cwd, began_ns)
             result = {**(end.result or {}), **({"artifacts_skipped": found.skipped} if found.skipped else {})}
             end = end._replace(result=result, artifacts=found.references)
         self.verb = end.verb
@@ -154,10 +154,10 @@ class Job:
             self.emit("problem", message=f"the journal cannot be written: {error.strerror}")
         self.emit("finished", verb=end.verb, message=end.message)
 
-    # after
+    # report
 
     def report(self) -> None:
-        """Send the terminal trace, and acknowledge the work's messages once the daemon has said yes. Raises GaveUp."""
+        """Send the terminal trace, then acknowledge the work's messages. Raises RetryAbandoned."""
         if self.entry.phase != "reported":
             finished = self.entry.last("finished")
             assert finished is not None
@@ -168,7 +168,7 @@ class Job:
         self.close()
 
     def close(self) -> None:
-        """The work has ended: its messages are dealt with, and so is the job. Raises GaveUp."""
+        """Acknowledge all messages of the ended work and remove the journal entry. Raises RetryAbandoned."""
         self._client.acknowledge(self.seq)
         self._client.acknowledge_all(self.work_id, self.channel)
         self.entry.remove()
@@ -176,7 +176,7 @@ class Job:
     def _note_reported(self) -> None:
         try:
             self.entry.write("reported")
-        except OSError as error:  # the trace's id makes a second report harmless
+        except OSError as error:  # reporting twice is harmless: the trace has a fixed id
             self.emit("problem", message=f"the journal cannot be written: {error.strerror}")
 
     def _send_result(self, verb: str, finished: dict[str, Any]) -> None:
@@ -191,7 +191,7 @@ class Job:
         self.emit("reported" if sent else "dropped", verb=verb)
 
     def _send(self, verb: str, ask: dict[str, Any], what: str) -> bool:
-        """One step of the work under an id of its own, so that sending it again changes nothing; false when it is moot."""
+        """One step of the work, with a fixed id so that retries are idempotent; False when the work has ended or is not ours."""
         full = {**ask, "channel": self.channel, "id": f"msg_{self.entry.token}_{what}"}
         try:
             self._client.with_retry(lambda: self._client.step(self.work_id, verb, full))
@@ -201,22 +201,22 @@ class Job:
             return False
         return True
 
-    # meanwhile
+    # heartbeats
 
     def note_unread_message(self) -> None:
-        """Somebody said something in the work while the command ran: it takes no further input, and the next trace says so."""
+        """Count a message that arrived while the command ran. The command reads its input once; the next trace says so."""
         self._unread += 1
 
     def send_heartbeat(self, now: float) -> None:
-        """Send a `working` trace when one is due at `now` (monotonic seconds)."""
+        """Send a `working` trace if one is due at `now` (monotonic seconds)."""
         process = self._process
-        if process is None or now - self._heartbeat_at < self._plan.heartbeat:
+        if process is None or now - self._heartbeat_at < self._options.heartbeat:
             return
         latest = self._progress(process)
         text = line(latest) or f"running for {span(process.seconds)}"
         unread, self._unread = self._unread, 0
         quiet = text == self._heartbeat_text or not latest
-        if quiet and not unread and now - self._heartbeat_at < FORCED_AFTER * self._plan.heartbeat:
+        if quiet and not unread and now - self._heartbeat_at < FORCED_AFTER * self._options.heartbeat:
             return
         self._heartbeat_at, self._heartbeat_text = now, text
         self._update(text, unread)
@@ -231,7 +231,7 @@ class Job:
         except RefusedByDaemon as error:
             if error.code in FINAL_REFUSALS:
                 self.stop("canceled")
-            elif error.code == "secret_like" and text != _WITHHELD:  # a sign of life without what the command has said
+            elif error.code == "secret_like" and text != _WITHHELD:  # a heartbeat without the command's output
                 self._update(_WITHHELD, unread)
         except ClientError:
-            return  # the daemon is away: the next heartbeat tells
+            return  # the daemon is unreachable: the next heartbeat retries

@@ -1,16 +1,16 @@
-"""The worker's journal: what has been taken, started, finished, so that no restart runs a finished job again.
+"""The worker's journal of jobs, so that a restart never runs a finished job again.
 
-`$XDG_STATE_HOME/aghbus/serve/NAME/` holds one file per job, JSON lines, each on the disk (fsync) before the step after it:
+`$XDG_STATE_HOME/aghbus/serve/NAME/` has one file per job, with JSON lines. Each line is synced to disk before the next step:
 
     taken      the message and its lease           before the work is accepted or rejected
-    starting   this worker is about to start it    before the command is started
+    starting   the command is about to be started  before the command is started
     started    pid and start time of the command   once it runs
     finished   verb, message, result, artifacts    before the terminal trace is sent
-    reported   the daemon has said yes             before the message is acknowledged
+    reported   the daemon accepted the trace       before the message is acknowledged
 
-Then the file goes. File names are random: nothing that a peer chose becomes a path. A file is locked (flock) for as long as
-its worker lives, so a file that can be locked was left by one that died; any worker of the same daemon takes it up. The
-folder's own lock keeps a file that is just being made from being taken for such a one.
+Then the file is deleted. File names are random: no value chosen by a peer becomes a path. A file is locked (flock) while
+its worker lives, so a file that can be locked belongs to a dead worker; any worker of the same daemon recovers it. The lock
+of the folder protects files that are being created.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _INPUT = ".input.json"
 
 
 class JournalEntry:
-    """The file of one job, locked by us. `records` are its lines; the last one says how far it has come."""
+    """The file of one job, locked by this process. `records` are its lines; the last one is the current phase."""
 
     def __init__(self, path: Path, stream: IO[bytes], records: list[dict[str, Any]]) -> None:
         self._path = path
@@ -40,17 +40,17 @@ class JournalEntry:
 
     @property
     def token(self) -> str:
-        """The random name of the job: the command's mark, and the root of the ids of what is sent about it."""
+        """The random name of the job: identifies its processes, and is part of the message ids it sends."""
         return self._path.name.removesuffix(_SUFFIX)
 
     @property
     def phase(self) -> str:
-        """The last step that is on the disk."""
+        """The last phase that is on disk."""
         return str(self.records[-1]["phase"]) if self.records else ""
 
     @property
     def input_path(self) -> Path:
-        """Where the command finds its input as a file."""
+        """The file with the command's input."""
         return self._path.with_name(self.token + _INPUT)
 
     def last(self, phase: str) -> dict[str, Any] | None:
@@ -58,13 +58,13 @@ class JournalEntry:
         return next((record for record in reversed(self.records) if record["phase"] == phase), None)
 
     def write(self, phase: str, **fields: Any) -> None:
-        """One step more; on the disk when this returns. Raises OSError."""
+        """Append a record and sync it. Raises OSError."""
         record = {"phase": phase, **fields}
         self._append(json.dumps(record).encode() + b"\n")
         self.records.append(record)
 
     def _append(self, line: bytes) -> None:
-        """A line that did not get on the disk whole (it is full) is taken back, so that the next one is not glued to it."""
+        """A partially written line (disk full) is truncated, so that the next line starts on its own."""
         handle = self._stream.fileno()
         size = os.fstat(handle).st_size
         try:
@@ -77,26 +77,26 @@ class JournalEntry:
             raise
 
     def remove(self) -> None:
-        """Nothing is left to do for this job."""
+        """Delete the files of a job that is done."""
         self.input_path.unlink(missing_ok=True)
         self._path.unlink(missing_ok=True)
         self._stream.close()
 
     def leave(self) -> None:
-        """Unlock it as it is, for the next worker."""
+        """Unlock the file for the next worker."""
         self._stream.close()
 
 
 class Journal:
-    """All files of the workers of one daemon."""
+    """The journal files of all workers of one daemon."""
 
     def __init__(self, folder: str) -> None:
-        """`folder` is made when it is missing, for its owner alone. Raises OSError."""
+        """`folder` is created if missing, with mode 0700. Raises OSError."""
         self._folder = Path(folder)
         self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
 
     def begin(self, **fields: Any) -> JournalEntry:
-        """A new file with its first record, `taken`. Raises OSError."""
+        """Create a file with its first record, `taken`. Raises OSError."""
         path = self._folder / f"job_{secrets.token_hex(12)}{_SUFFIX}"
         with self._locked():
             stream = _opened(path, os.O_CREAT | os.O_EXCL)
@@ -111,7 +111,7 @@ class Journal:
         return entry
 
     def abandoned(self) -> list[JournalEntry]:
-        """The files whose workers died, oldest first, locked by us. A file without a whole first line says nothing, and goes."""
+        """The files of dead workers, oldest first, locked by this process. Files without a complete first line are deleted."""
         with self._locked():
             found = [entry for path in self._folder.glob(f"*{_SUFFIX}") if (entry := _claim(path)) is not None]
         kept = [entry for entry in found if entry.records]
@@ -132,7 +132,7 @@ def _opened(path: Path, flags: int = 0) -> IO[bytes]:
 
 
 def _claim(path: Path) -> JournalEntry | None:
-    """The file, if its worker is gone. A line that a crash cut short is cut off, so that the next one is whole."""
+    """Lock the file if its worker is dead. A line cut short by a crash is truncated."""
     try:
         stream = _opened(path)
     except FileNotFoundError:
@@ -153,7 +153,7 @@ def _records(data: bytes) -> list[dict[str, Any]]:
         try:
             record = json.loads(line)
         except ValueError:
-            break  # a damaged line: what comes after it cannot be trusted to follow on it
+            break  # a damaged line: later ones are not trusted
         if not isinstance(record, dict) or "phase" not in record:
             break
         records.append(record)

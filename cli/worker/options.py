@@ -1,4 +1,4 @@
-"""What the operator asked of `aghctl serve`: fixed for the life of the process."""
+"""The options of a worker, fixed for the life of the process."""
 
 from __future__ import annotations
 
@@ -8,10 +8,11 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class WorkerOptions:
-    """One worker. Times are seconds; `accept` maps `intent`, `from` and `kind` to the values that are taken (none: all).
+    """The options of one worker. Times are in seconds. `accept` maps `intent`, `from` and `kind` to accepted values (no key:
+    all values).
 
-    `queue_when_busy` leaves works waiting that find no free slot, instead of rejecting them. `rerun` starts a command again
-    whose worker died under it. `max_jobs` ends the worker after so many.
+    `queue_when_busy` leaves works in the inbox while no slot is free, instead of rejecting them. `rerun` runs a command again
+    if its worker died. `max_jobs` is the number of jobs after which the worker exits.
     """
 
     command: tuple[str, ...]
@@ -29,7 +30,7 @@ class WorkerOptions:
     max_jobs: int | None
 
     def fits(self, message: dict[str, Any]) -> bool:
-        """Whether the opening `message` (`control.Message`) is one that this worker takes."""
+        """Whether the opening `message` (a Message of the API) matches `accept`."""
         body = message["envelope"].get("body") or {}
         found = {"intent": body.get("intent"), "from": message["sender"], "kind": message["kind"]}
         return all(found[name] in values for name, values in self.accept.items())

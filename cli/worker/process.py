@@ -1,4 +1,4 @@
-"""One run of the operator's command: started as an argument list, read, bounded in time, ended with all that it started."""
+"""Runs the operator's command: reads its output, enforces the time limit, and terminates all processes that it started."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ from typing import IO, Any, Literal, NamedTuple
 from aghbus.cli.worker import process_group as worker_group
 
 TAIL_BYTES = 65_536
-"""What is kept of each output stream: two of them, escaped as JSON at worst, stay below an envelope's 1 MiB."""
+"""Bytes kept of each output stream: both, escaped as JSON, fit an envelope of 1 MiB."""
 LINE_BYTES = 4_096
-"""How far back the last line is looked for."""
+"""How many bytes are searched for the last line."""
 TICK = 0.1
-"""Seconds between two looks at the clock and at the command while it says nothing."""
+"""Seconds between two checks of the clock and the process while there is no output."""
 OUTPUT_GRACE = 0.5
-"""Seconds that what the command left running may still write, after the command itself has ended."""
+"""Seconds for which output of child processes is read after the command itself has exited."""
 _RECEIVE_BYTES = 65_536
 
 StopReason = Literal["timeout", "canceled", "stopped"]
 
 
 class OutputTail:
-    """The end of a stream of bytes, `keep` of them or up to twice as many, and how much there was in all."""
+    """The last `keep` bytes of a stream (up to twice as many are buffered), and the total size."""
 
     __slots__ = ("_data", "_keep", "total")
 
@@ -38,7 +38,7 @@ class OutputTail:
         self.total = 0
 
     def add(self, data: bytes) -> None:
-        """More of the stream."""
+        """Append data."""
         self.total += len(data)
         self._data += data
         if len(self._data) > 2 * self._keep:
@@ -46,26 +46,26 @@ class OutputTail:
 
     @property
     def truncated(self) -> bool:
-        """Whether `text` is without the beginning."""
+        """Whether `text` lacks the beginning."""
         return self.total > TAIL_BYTES
 
     def complete(self) -> bytes | None:
-        """All of the stream; None when it was more than `keep`."""
+        """The whole stream; None when it was longer than `keep`."""
         return bytes(self._data) if self.total <= self._keep else None
 
     def text(self) -> str:
-        """The last `TAIL_BYTES`; what is not UTF-8 becomes U+FFFD."""
+        """The last `TAIL_BYTES`; bytes that are not UTF-8 become U+FFFD."""
         return bytes(self._data[-TAIL_BYTES:]).decode("utf-8", "replace")
 
     def last_line(self) -> str:
-        """The last line that is not blank, carriage returns counting as line ends too (progress bars); unescaped."""
+        """The last line that is not blank; carriage returns end lines too (progress bars). Unescaped."""
         text = bytes(self._data[-LINE_BYTES:]).decode("utf-8", "replace")
         lines = text.replace("\r", "\n").split("\n")
         return next((line.strip() for line in reversed(lines) if line.strip()), "")
 
 
 class ProcessExit(NamedTuple):
-    """How a command ended: its return code as Popen has it (negative: by a signal), why we ended it, how long it ran."""
+    """How a command ended: return code as in Popen (negative: a signal), the reason why we stopped it, and run time in seconds."""
 
     code: int
     stopped: StopReason | None
@@ -73,7 +73,7 @@ class ProcessExit(NamedTuple):
 
 
 class Process:
-    """A running command. `run` reads it until it has ended; `stop` may be called from any thread."""
+    """A running command. `run` reads its output until it has ended; `stop` may be called from any thread."""
 
     def __init__(
         self,
@@ -85,7 +85,7 @@ class Process:
         token: str,
         keep: int = TAIL_BYTES,
     ) -> None:
-        """Start it, in a session and so in a process group of its own; `keep` so much of what it prints. Raises OSError."""
+        """Start the command in its own session and process group; keep `keep` bytes of its output. Raises OSError."""
         self.stdout, self.stderr = OutputTail(keep), OutputTail()
         self._latest = self.stdout
         self._token = token
@@ -105,21 +105,21 @@ class Process:
 
     @property
     def seconds(self) -> float:
-        """How long it has been running."""
+        """Seconds since the start."""
         return time.monotonic() - self._began
 
     def last_line(self) -> str:
-        """The last line of whichever stream it wrote to last; unescaped."""
+        """The last line of the stream that was written to last; unescaped."""
         return self._latest.last_line()
 
     def stop(self, reason: StopReason) -> None:
-        """End it: the first reason given is the one that counts."""
+        """Stop the command; the first reason given counts."""
         with self._lock:
             self._stop = self._stop or reason
 
     def run(self, time_limit: float, grace: float) -> ProcessExit:
-        """Read until the command has ended by itself, or been ended: after `time_limit` seconds or by `stop`, by SIGTERM
-        to all of its processes, and SIGKILL `grace` seconds later."""
+        """Read until the command has ended. After `time_limit` seconds or `stop`, send SIGTERM to all its processes, and
+        SIGKILL `grace` seconds later."""
         with selectors.DefaultSelector() as selector:
             self._register(selector)
             while not self._exited() and self._stop is None:
@@ -143,11 +143,11 @@ class Process:
             selector.register(stream, selectors.EVENT_READ, tail)
 
     def _exited(self) -> bool:
-        """Whether the command has ended. It is not reaped here: while it is a zombie, its group's number is not reused."""
+        """Whether the command has exited. It is not reaped yet: while it is a zombie, its group id is not reused."""
         return os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
 
     def _read(self, selector: selectors.BaseSelector, timeout: float) -> None:
-        if not selector.get_map():  # it closed its output: nothing to wait for but the command itself
+        if not selector.get_map():  # all output is closed: only the exit is awaited
             time.sleep(min(timeout, worker_group.POLL_INTERVAL))
             return
         for key, _ in selector.select(timeout):
@@ -162,7 +162,7 @@ class Process:
             self._latest = key.data
 
     def _end(self, selector: selectors.BaseSelector, grace: float) -> None:
-        """End the whole group and whoever left it. Reading goes on, so that last words do not block anybody."""
+        """Terminate the process group and processes that left it. Reading continues, so that no process blocks on a full pipe."""
         worker_group.send(signal.SIGTERM, self._token, self.pid)
         deadline = time.monotonic() + grace
         while worker_group.living_pids(self._token, self.pid) and time.monotonic() < deadline + worker_group.KILL_WAIT:
@@ -171,12 +171,12 @@ class Process:
             self._read(selector, TICK)
 
     def _terminate_rest(self, selector: selectors.BaseSelector) -> None:
-        """Read what is left, then end what the command left in its group: nothing of a job outlives its report there."""
+        """Read the remaining output, then kill the processes left in the group, so that none outlives the report."""
         deadline = time.monotonic() + OUTPUT_GRACE
         while selector.get_map() and time.monotonic() < deadline:
             self._read(selector, TICK)
-        with contextlib.suppress(PermissionError):  # all that is left in it belongs to another user
+        with contextlib.suppress(PermissionError):  # the remaining processes belong to another user
             os.killpg(self.pid, signal.SIGKILL)
         deadline = time.monotonic() + OUTPUT_GRACE
-        while selector.get_map() and time.monotonic() < deadline:  # a detached child may hold the pipe for ever
+        while selector.get_map() and time.monotonic() < deadline:  # a detached child may keep the pipe open
             self._read(selector, TICK)

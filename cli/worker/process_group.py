@@ -1,8 +1,9 @@
-"""The processes of one command, found and signalled without ever hitting a stranger's.
+"""Finds and signals the processes of one command, and no others.
 
-A command runs in a process group of its own, with a random token in its environment (`JOB_VARIABLE`). The group catches what
-the command starts; the token catches what left the group (setsid), and what a killed worker left behind. Both are read from
-`/proc` (proc(5)); a process is held by a pidfd while it is looked at and signalled, so that a reused pid is never hit.
+A command runs in a process group of its own, with a random token in its environment (`JOB_VARIABLE`). The group
+identifies the command's children; the token identifies processes that left the group (setsid), and those of a killed worker.
+Both are read from `/proc` (proc(5)). A pidfd is held while a process is examined and signalled, so that a reused pid is
+never signalled.
 """
 
 from __future__ import annotations
@@ -16,9 +17,9 @@ from pathlib import Path
 JOB_VARIABLE = "AGH_JOB"
 """The environment variable that holds a command's token."""
 POLL_INTERVAL = 0.05
-"""Seconds between two looks at processes that are being ended."""
+"""Seconds between two checks of processes that are being terminated."""
 KILL_WAIT = 10.0
-"""Seconds after SIGKILL for processes that it does not end at once: stuck in the kernel, or another user's (sudo)."""
+"""Seconds to wait after SIGKILL for processes that do not end at once: stuck in the kernel, or another user's (sudo)."""
 _PROC = Path("/proc")
 
 
@@ -40,14 +41,14 @@ def send(number: signal.Signals, token: str, group: int = 0) -> int:
                 signal.pidfd_send_signal(handle, number)
                 count += 1
         except OSError:
-            pass  # it ended meanwhile, or is not ours to signal
+            pass  # ended meanwhile, or another user's
         finally:
             os.close(handle)
     return count
 
 
 def end(token: str, group: int, grace: float) -> int:
-    """SIGTERM, and SIGKILL after `grace` seconds, until nothing of the command lives that can be ended; how many it was."""
+    """Send SIGTERM, and SIGKILL after `grace` seconds, until no process is left; how many there were."""
     count = send(signal.SIGTERM, token, group)
     deadline = time.monotonic() + grace
     while living_pids(token, group) and time.monotonic() < deadline + KILL_WAIT:
@@ -58,13 +59,13 @@ def end(token: str, group: int, grace: float) -> int:
 
 
 def start_time(pid: int) -> int | None:
-    """When the process began, in clock ticks since boot: with the pid it names one process for good. None: it is gone."""
+    """Start time in clock ticks since boot; with the pid it identifies a process. None: no such process."""
     fields = _stat(pid)
     return int(fields[19]) if fields else None
 
 
 def is_same_process(pid: int, started: int | None) -> bool:
-    """Whether `pid` is still the process that began at `started`, and not another one under its number."""
+    """Whether `pid` is still the process that started at `started`, not a later one with the same pid."""
     return started is not None and start_time(pid) == started
 
 
@@ -74,7 +75,7 @@ def _pids() -> Iterator[int]:
 
 def _belongs(pid: int, token: str, group: int) -> bool:
     fields = _stat(pid)
-    if not fields or fields[0] in ("Z", "X"):  # a zombie holds nothing and cannot be ended any further
+    if not fields or fields[0] in ("Z", "X"):  # a zombie has ended
         return False
     if group and int(fields[2]) == group:
         return True
@@ -86,7 +87,7 @@ def _belongs(pid: int, token: str, group: int) -> bool:
 
 
 def _stat(pid: int) -> list[str]:
-    """The fields of /proc/PID/stat from the third on (state, parent, group, …); the name before them may hold anything."""
+    """The fields of /proc/PID/stat from the third on (state, parent, group, …); the name before them may contain anything."""
     try:
         text = (_PROC / str(pid) / "stat").read_bytes().decode("utf-8", "replace")
     except OSError:

@@ -1,4 +1,4 @@
-"""What a worker says about itself: one line per event, on its own terminal or as JSON lines."""
+"""Prints the worker's events: one line each, as text or as JSON lines."""
 
 from __future__ import annotations
 
@@ -11,25 +11,25 @@ from aghbus.cli.app.output import Output
 from aghbus.cli.app.text import moment, safe
 
 EVENTS = (
-    ("ready", "the worker takes work now"),
-    ("taken", "a work's message was leased"),
+    ("ready", "the worker takes work"),
+    ("taken", "the message of a work is leased"),
     ("accepted", "receipt `accepted` is sent"),
     ("rejected", "receipt `rejected` is sent; `reason` (`busy`) and `message`"),
     ("started", "the command runs; `pid`"),
     ("heartbeat", "a `working` trace is sent; `message`"),
-    ("finished", "the command has ended; `verb` (null when the work ended without us) and `message`"),
+    ("finished", "the command has ended; `verb` (null when the work was ended by another peer) and `message`"),
     ("reported", "the terminal trace is sent; `verb` (of `aghctl bridge` also `asked`: a question instead of an end)"),
-    ("dropped", "the work had ended before we could report or accept"),
-    ("recovered", "a job of a worker that died was taken up; `phase`, and how many `processes` of it were ended"),
-    ("left", "the daemon is away and the worker stops: the journal keeps the job"),
-    ("problem", "something is wrong; `message`"),
-    ("stopping", "no more work is taken"),
+    ("dropped", "the work had ended before it was accepted or reported"),
+    ("recovered", "a job of a dead worker is recovered; `phase`, and how many `processes` of it were terminated"),
+    ("left", "the daemon is unreachable and the worker stops; the job stays in the journal"),
+    ("problem", "an error; `message`"),
+    ("stopping", "the worker takes no more work"),
 )
-"""Every event with its meaning: docs/serve.md prints this table."""
+"""Every event and its meaning; docs/serve.md has this table."""
 
 
 class Reporter:
-    """Writes events from any thread. When the reader of our output goes away, `on_lost` is called once."""
+    """Prints events from any thread. Calls `on_lost` once when the output is closed."""
 
     def __init__(self, output: Output, on_lost: Callable[[], None]) -> None:
         self._output = output
@@ -38,7 +38,7 @@ class Reporter:
         self.lost = False
 
     def emit(self, event: str, **more: Any) -> None:
-        """One event; `more` are its members."""
+        """Print one event with the fields `more`."""
         item = {"event": event, "at_ms": time.time_ns() // 1_000_000, **more}
         with self._lock:
             if self.lost:

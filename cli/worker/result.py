@@ -1,4 +1,4 @@
-"""From the end of a command to the verb, the message and the result of the work's terminal trace."""
+"""Turns the exit of a command into the verb, message and result of the work's terminal trace."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from aghbus.cli.app.text import safe
 from aghbus.cli.worker.process import Process, ProcessExit
 
 MESSAGE_CHARACTERS = 500
-"""Longest message of a trace: a line to read at a glance."""
+"""Maximum length of a trace's message."""
 
 
 class JobOutcome(NamedTuple):
-    """What is to be reported: `verb` complete or fail; None when the work has ended without us and nothing is sent."""
+    """The outcome to report: `verb` is complete or fail, or None when the work has already ended and nothing is sent."""
 
     verb: str | None
     message: str | None
@@ -23,13 +23,13 @@ class JobOutcome(NamedTuple):
 
 
 def line(text: str) -> str:
-    """One line of a command's output as a trace's message: control characters escaped, then cut to `MESSAGE_CHARACTERS`."""
+    """A line of output as a trace's message: control characters escaped, then truncated to `MESSAGE_CHARACTERS`."""
     shown = safe(text)
     return shown if len(shown) <= MESSAGE_CHARACTERS else shown[: MESSAGE_CHARACTERS - 1] + "…"
 
 
 def outcome_of(process: Process, ended: ProcessExit, time_limit: float) -> JobOutcome:
-    """What a command's end means: exit code 0 completes the work, everything else fails it; canceled, nothing is said."""
+    """The outcome of a command: exit code 0 completes the work, others fail it; after a cancellation nothing is sent."""
     if ended.stopped == "canceled":
         return JobOutcome(None, None, None, [])
     result = _result(process, ended)
@@ -45,13 +45,13 @@ def outcome_of(process: Process, ended: ProcessExit, time_limit: float) -> JobOu
 
 
 def failed(message: str, **result: Any) -> JobOutcome:
-    """A job that failed without its command having an end that we saw."""
+    """The outcome of a job that failed without an exit code of its command."""
     return JobOutcome("fail", line(message), {"exit_code": None, **result}, [])
 
 
 def _result(process: Process, ended: ProcessExit) -> dict[str, Any]:
     result: dict[str, Any] = {
-        "exit_code": ended.code if ended.code >= 0 else 128 - ended.code,  # as shells report a signal
+        "exit_code": ended.code if ended.code >= 0 else 128 - ended.code,  # as a shell reports a signal
         "stderr": process.stderr.text(),
         "duration_s": round(ended.seconds, 3),
         "truncated": process.stdout.truncated or process.stderr.truncated,
@@ -70,7 +70,7 @@ def _how(code: int) -> str:
 def _signal(number: int) -> str:
     try:
         return signal.Signals(number).name
-    except ValueError:  # a real-time signal, which has no name of its own
+    except ValueError:  # real-time signals have no name
         return f"SIG{number}"
 
 

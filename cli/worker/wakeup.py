@@ -1,4 +1,4 @@
-"""Waking the worker's main thread: from other threads and from signal handlers, which must not touch a lock."""
+"""Wakes the worker's main thread from other threads and from signal handlers, which must not use locks."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ WATCHED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 
 class Wakeup:
-    """A pipe to oneself: `wake` from anywhere ends a `wait` of the main thread, or the next one. `signals` counts signals."""
+    """A self-pipe: `wake`, from any thread, ends the current or the next `wait`. `signals` has the signals received."""
 
     def __init__(self) -> None:
         self._reader, self._writer = os.pipe()
@@ -22,17 +22,17 @@ class Wakeup:
 
     def wake(self) -> None:
         """Wake the main thread."""
-        with contextlib.suppress(BlockingIOError):  # full: it will wake all the same
+        with contextlib.suppress(BlockingIOError):  # the pipe is full: it wakes anyway
             os.write(self._writer, b"!")
 
     def wait(self, timeout: float) -> None:
-        """Until it rings, `timeout` seconds at most."""
+        """Wait for `wake`, at most `timeout` seconds."""
         if select.select([self._reader], [], [], timeout)[0]:
             os.read(self._reader, 4096)
 
     @contextlib.contextmanager
     def listening(self) -> Iterator[None]:
-        """Signals ring, instead of ending the process; one that was ignored from the start (nohup) stays so."""
+        """Signals wake the main thread instead of ending the process; signals that are ignored (nohup) stay ignored."""
         before = {number: signal.getsignal(number) for number in WATCHED}
         taken = [number for number in WATCHED if before[number] is not signal.SIG_IGN]
         for number in taken:

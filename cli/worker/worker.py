@@ -1,6 +1,7 @@
-"""The worker behind `aghctl serve`: takes works as slots are free, hands each to a thread, and sees them off when it stops.
+"""The worker behind `aghctl serve`: takes works while slots are free, runs each in a thread, and drains before it exits.
 
-Threads: this one takes, accepts and rejects; one per job runs and reports (worker_job.py); two watch (worker_watch.py).
+Threads: the main thread takes, accepts and rejects works; one thread per job runs the command and reports (job.py); two
+follow the daemon's events and send heartbeats (watch.py).
 """
 
 from __future__ import annotations
@@ -25,28 +26,28 @@ from aghbus.client.api import Api
 from aghbus.client.errors import ClientError, RefusedByDaemon, Unreachable
 
 SUCCESS_VERBS = ("complete", "asked")
-"""Verbs of jobs that went well: what a bridged command asks is an answer, too."""
+"""Verbs of successful jobs; a question of a bridged command is one too."""
 POLL_INTERVAL = 5.0
-"""Seconds after which works are looked for though nothing woke us: a message that another consumer gave back makes no event."""
+"""Seconds between polls for works: releasing a message by another consumer makes no event."""
 RETRY_INTERVAL = 1.0
-"""Seconds between two attempts while the daemon is away."""
+"""Seconds between attempts while the daemon is unreachable."""
 LEASED_ELSEWHERE_PAUSE = 15.0
-"""Seconds for which a work is left alone whose message another consumer holds."""
+"""Seconds for which a work is skipped whose message is leased by another consumer."""
 FINAL_REPORT_TIME = 5.0
-"""Seconds to report to a daemon that is away, after everything has been ended."""
+"""Seconds for reporting to an unreachable daemon after all commands have been terminated."""
 
 
 class Worker:
     """One `aghctl serve`, or `aghctl bridge FORMAT -- COMMAND`. `run` returns the exit code."""
 
     def __init__(
-        self, plan: WorkerOptions, api: Api, journal: Journal, output: Output, make_job: Callable[..., Job] = Job
+        self, options: WorkerOptions, api: Api, journal: Journal, output: Output, make_job: Callable[..., Job] = Job
     ) -> None:
-        """`make_job` makes a job of a journal entry, the plan, the desk and the reporter."""
-        self.plan = plan
+        """`make_job` creates a job from a journal entry, the options, the client and the reporter."""
+        self.options = options
         self._make_job = make_job
         self.wakeup = Wakeup()
-        self.client = DaemonClient(api, self._retry_over)
+        self.client = DaemonClient(api, self._stop_retrying)
         self._api = api
         self._journal = journal
         self._reporter = Reporter(output, self.wakeup.wake)
@@ -59,12 +60,12 @@ class Worker:
         self._skip_until: dict[tuple[str, str], float] = {}
 
     def jobs(self) -> list[Job]:
-        """The jobs in our hands."""
+        """The jobs of this worker."""
         with self._lock:
             return list(self._jobs.values())
 
     def job(self, channel: str, work_id: str) -> Job | None:
-        """Our job for that work."""
+        """The job of a work; None when this worker has none."""
         with self._lock:
             return self._jobs.get((channel, work_id))
 
@@ -73,12 +74,14 @@ class Worker:
         self.wakeup.wake()
 
     def run(self, since: int) -> int:
-        """Take up what a dead worker left, then serve until a signal or the last job; events count from sequence `since`."""
+        """Recover the jobs of dead workers, then serve until a signal or the last job; follow events after sequence `since`."""
         with self.wakeup.listening():
             EventWatcher(self, self._api, since).start()
-            HeartbeatTimer(self, self.plan.heartbeat).start()
+            HeartbeatTimer(self, self.options.heartbeat).start()
             self._recover()
-            self._reporter.emit("ready", capabilities=list(self.plan.capabilities), concurrency=self.plan.concurrency)
+            self._reporter.emit(
+                "ready", capabilities=list(self.options.capabilities), concurrency=self.options.concurrency
+            )
             while not self._stopping and not self._reached_max_jobs:
                 self.wakeup.wait(self._take_works())
             self._drain()
@@ -90,19 +93,19 @@ class Worker:
 
     @property
     def _reached_max_jobs(self) -> bool:
-        return self.plan.max_jobs is not None and self._taken >= self.plan.max_jobs
+        return self.options.max_jobs is not None and self._taken >= self.options.max_jobs
 
     # taking work
 
     def _take_works(self) -> float:
-        """Take what there is; how long to wait until the next look."""
+        """Take works while slots are free. Returns the seconds to wait until the next poll."""
         try:
             works = self.client.submitted()
             self._prune_skipped(works)
             for work in works:
-                if self._stopping or self._reached_max_jobs or (self.plan.queue_when_busy and not self._free):
+                if self._stopping or self._reached_max_jobs or (self.options.queue_when_busy and not self._free):
                     break
-                self._consider(work)
+                self._consider_work(work)
         except RetryAbandoned:
             return 0.0
         except ClientError as error:
@@ -113,42 +116,44 @@ class Worker:
 
     @property
     def _free(self) -> bool:
-        return sum(job.occupies_slot for job in self.jobs()) < self.plan.concurrency
+        return sum(job.occupies_slot for job in self.jobs()) < self.options.concurrency
 
     def _prune_skipped(self, works: list[dict[str, Any]]) -> None:
         waiting = {(work["channel"], work["work_id"]) for work in works}
         self._skip_until = {key: until for key, until in self._skip_until.items() if key in waiting}
 
-    def _consider(self, work: dict[str, Any]) -> None:
-        """Take one work, if it fits, nobody else has it, and a slot is free; reject it when none is."""
+    def _consider_work(self, work: dict[str, Any]) -> None:
+        """Take a work that matches the options and is not leased by another consumer; reject it when no slot is free."""
         key = (work["channel"], work["work_id"])
         if self._skip_until.get(key, 0.0) > time.monotonic() or self.job(*key) is not None:
             return
-        if self.plan.accept:
+        if self.options.accept:
             opening = self.client.opening(work)
-            if opening is None or not self.plan.fits(opening):
+            if opening is None or not self.options.fits(opening):
                 self._skip_until[key] = float("inf")
                 return
-        item = self.client.lease_next(work["work_id"], self.plan.time_limit + LEASE_MARGIN)
+        item = self.client.lease_next(work["work_id"], self.options.time_limit + LEASE_MARGIN)
         if item is None:
             self._skip_until[key] = time.monotonic() + LEASED_ELSEWHERE_PAUSE
         elif item["message"]["channel"] != work["channel"] or not opens(item):
             self.client.release(item["seq"], item["lease"])
-            self._skip_until[key] = float("inf")  # its opening was taken for good by somebody who may yet accept it
+            self._skip_until[key] = float(
+                "inf"
+            )  # another consumer acknowledged its opening and may still accept the work
         else:
             self._take_item(item)
 
     def _take_item(self, item: dict[str, Any]) -> None:
         try:
-            entry = self._journal.begin(seq=item["seq"], command=list(self.plan.command), item=item)
-        except OSError as error:  # without a journal nothing is started: the message goes back
+            entry = self._journal.begin(seq=item["seq"], command=list(self.options.command), item=item)
+        except OSError as error:  # without a journal nothing is started
             self._return(item, f"the journal cannot be written: {error.strerror}", LEASED_ELSEWHERE_PAUSE)
             return
-        job = self._make_job(entry, self.plan, self.client, self._reporter)
+        job = self._make_job(entry, self.options, self.client, self._reporter)
         job.emit("taken")
         try:
             if self._free:
-                self._begin(job)
+                self._accept(job)
             else:
                 self._reject(job)
         except RefusedByDaemon as error:
@@ -161,14 +166,14 @@ class Worker:
             raise
 
     def _return(self, item: dict[str, Any], why: str, pause: float) -> None:
-        """Give a message back, and leave its work alone for `pause` seconds."""
+        """Release a message, and skip its work for `pause` seconds."""
         work_id, channel = item["message"]["work_id"], item["message"]["channel"]
         self._reporter.emit("problem", work_id=work_id, message=why)
         self._skip_until[(channel, work_id)] = time.monotonic() + pause
         self.client.release(item["seq"], item["lease"])
 
-    def _begin(self, job: Job) -> None:
-        self._add(job)  # before it is accepted, so that no cancellation is missed
+    def _accept(self, job: Job) -> None:
+        self._register_job(job)  # before it is accepted, so that no cancellation is missed
         if job.accept():
             job.emit("accepted")
             self._taken += 1
@@ -191,24 +196,24 @@ class Worker:
         threading.Thread(target=self._run_job, args=(job, counts), name=job.entry.token, daemon=True).start()
 
     def _run_job(self, job: Job, counts: bool) -> None:
-        """A job's thread. Whatever goes wrong stays with this job, and in its journal for the next worker."""
+        """The thread of a job. An error affects only this job, which stays in the journal for the next worker."""
         try:
             job.run()
         except RetryAbandoned:
-            self._leave(job, "left")
+            self._leave_in_journal(job, "left")
         except Exception as error:
-            self._leave(job, "problem", message=f"{type(error).__name__}: {error}")
+            self._leave_in_journal(job, "problem", message=f"{type(error).__name__}: {error}")
         finally:
             if counts and job.verb not in SUCCESS_VERBS:
                 self._all_completed = False
             self._discard(job)
 
-    def _leave(self, job: Job, event: str, **more: Any) -> None:
+    def _leave_in_journal(self, job: Job, event: str, **more: Any) -> None:
         job.emit(event, **more)
         self._unreported += 1
         job.entry.leave()
 
-    def _add(self, job: Job) -> None:
+    def _register_job(self, job: Job) -> None:
         with self._lock:
             self._jobs[job.key] = job
 
@@ -217,18 +222,18 @@ class Worker:
             self._jobs.pop(job.key, None)
         self.wakeup.wake()
 
-    # after a worker that died
+    # recovery
 
     def _recover(self) -> None:
-        """Take up the jobs that dead workers of this daemon left in the journal."""
+        """Recover the jobs that dead workers of this daemon left in the journal."""
         for entry in self._journal.abandoned():
             try:
-                self._recover_job(self._make_job(entry, self.plan, self.client, self._reporter))
+                self._recover_job(self._make_job(entry, self.options, self.client, self._reporter))
             except RetryAbandoned:
                 entry.leave()
 
     def _recover_job(self, job: Job) -> None:
-        """Report what is finished; end what still runs, and fail it or run it again; give back what was not accepted."""
+        """Report a finished job; terminate a running one, and fail or rerun it; release one that was not accepted."""
         phase = job.entry.phase
         ran = phase in ("starting", "started")
         job.emit("recovered", phase=phase, processes=job.terminate_leftovers() if ran else 0)
@@ -247,32 +252,32 @@ class Worker:
             self._resume(job)
 
     def _may_run(self, entry: JournalEntry, ran: bool) -> bool:
-        """Whether a job may be run here: as it was meant, and a second time only when the operator said so."""
-        return entry.records[0]["command"] == list(self.plan.command) and (not ran or self.plan.rerun)
+        """Whether a job may run here: only with the same command, and a second time only with `--rerun`."""
+        return entry.records[0]["command"] == list(self.options.command) and (not ran or self.options.rerun)
 
     def _resume(self, job: Job) -> None:
-        self._add(job)
+        self._register_job(job)
         self._start(job, counts=False)
 
-    # the end
+    # shutdown
 
-    def _retry_over(self) -> bool:
-        """Whether to stop insisting: this thread at once when it is to stop, jobs at their last moment."""
+    def _stop_retrying(self) -> bool:
+        """Whether to stop retrying: in the main thread once stopping, in jobs after the deadline for reports."""
         here = threading.current_thread() is threading.main_thread()
         return (here and self._stopping) or time.monotonic() >= self._close_at
 
     def _drain(self) -> None:
-        """Wait for what runs; once stopping, for `drain` seconds, and until a second signal, at most. Then end it."""
+        """Wait for the running jobs; once stopping, for at most `drain` seconds or until a second signal. Then stop them."""
         drain_until = float("inf")
         while self.jobs():
             now = time.monotonic()
             if self._stopping and drain_until == float("inf"):
                 self._reporter.emit("stopping", running=len(self.jobs()))
-                drain_until = now + self.plan.drain
-                self._close_at = drain_until + self.plan.grace + FINAL_REPORT_TIME
+                drain_until = now + self.options.drain
+                self._close_at = drain_until + self.options.grace + FINAL_REPORT_TIME
             if len(self.wakeup.signals) > 1 and drain_until > now:
                 drain_until = now
-                self._close_at = now + self.plan.grace + FINAL_REPORT_TIME
+                self._close_at = now + self.options.grace + FINAL_REPORT_TIME
             if now >= drain_until:
                 for job in self.jobs():
                     job.stop("stopped")

@@ -125,14 +125,14 @@ def test_create_never_overwrites(root: Path) -> None:
 def test_update_needs_a_regular_file(root: Path) -> None:
     assert "does not exist" in refused(root, None, planned("first.md"), planned("docs/none.md", "update"))
     assert "does not exist" in refused(root, None, planned("none/none.md", "update"))
-    assert "no regular file" in refused(root, None, planned("docs", "update"))
+    assert "not a regular file" in refused(root, None, planned("docs", "update"))
     os.mkfifo(root / "pipe")
-    with pytest.raises(ApplyRefused, match="no regular file"):
+    with pytest.raises(ApplyRefused, match="not a regular file"):
         apply(root, planned("pipe", "update"))
 
 
-def test_a_file_on_the_way_is_no_folder(root: Path) -> None:
-    assert "docs/spec.md is no folder" in refused(root, None, planned("docs/spec.md/x"))
+def test_a_file_as_a_parent_folder_is_refused(root: Path) -> None:
+    assert "docs/spec.md is not a folder" in refused(root, None, planned("docs/spec.md/x"))
 
 
 @pytest.mark.parametrize(
@@ -169,7 +169,7 @@ def test_a_link_to_the_inside_is_not_followed_either(root: Path) -> None:
 
 def test_an_updated_file_that_becomes_a_link_between_check_and_commit(root: Path, outside: Path) -> None:
     with (
-        pytest.raises(ApplyRefused, match="changed by somebody else"),
+        pytest.raises(ApplyRefused, match="changed by another process"),
         AtomicFileWriter(str(root), [planned("first.md"), planned("docs/spec.md", "update", "evil\n")]) as application,
     ):
         application.check()
@@ -186,7 +186,7 @@ def test_an_updated_file_that_becomes_a_link_between_check_and_commit(root: Path
 
 def test_an_updated_file_whose_content_changed_meanwhile_is_left_alone(root: Path) -> None:
     with (
-        pytest.raises(ApplyRefused, match="changed by somebody else"),
+        pytest.raises(ApplyRefused, match="changed by another process"),
         AtomicFileWriter(str(root), [planned("first.md"), planned("docs/spec.md", "update")]) as application,
     ):
         application.check()

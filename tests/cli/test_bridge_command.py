@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from aghbus.cli.app.output import Output
 from aghbus.cli.app.registry import PROGRAM
 from aghbus.cli.bridge.findings import print_findings
-from aghbus.cli.bridge.pending import UnansweredWorks, reports
-from aghbus.cli.bridge.submit import MAX_LINE_BYTES, META, raw_text, read_lines
+from aghbus.cli.bridge.pending import UnansweredWorks, reports_on_work
+from aghbus.cli.bridge.submit import MAX_LINE_BYTES, REQUEST_FIELDS, raw_text, read_lines
 from aghbus.cli.commands.bridge import FORMATS
 from aghbus.cli.commands.convert import FORMATS as CONVERTED
 from aghbus.cli.main import entry
@@ -36,7 +36,7 @@ def test_the_formats_are_those_that_have_adapters() -> None:
 
 
 def test_the_members_of_a_line_with_meta_are_those_of_the_api() -> None:
-    assert set(META) == set(BridgeSubmitRequest.__struct_fields__)
+    assert set(REQUEST_FIELDS) == set(BridgeSubmitRequest.__struct_fields__)
 
 
 @pytest.mark.parametrize(
@@ -187,4 +187,4 @@ def test_what_waits_for_an_answer_is_what_was_printed_for_our_agent_to_do() -> N
     ],
 )
 def test_which_messages_report_on_a_work(format: str, ask: dict[str, Any], reporting: bool) -> None:
-    assert reports(format, ask) is reporting
+    assert reports_on_work(format, ask) is reporting

@@ -494,7 +494,7 @@ raise SystemExit(1)
         "reports/new.xml": {"type": "file", "name": "new.xml", "size": 5, "sha256": sha256},
         "reports/inside.xml": {"type": "file", "name": "inside.xml", "size": 5, "sha256": sha256},
     }
-    outside, pipe = "it lies outside the folder of the command", "not a regular file"
+    outside, pipe = "it is outside the folder of the command", "not a regular file"
     assert {entry["path"]: entry["reason"] for entry in end["result"]["artifacts_skipped"]} == {
         "reports/escape.xml": outside,
         "reports/up/secret.xml": outside,

@@ -440,7 +440,7 @@ def test_with_two_works_printed_an_answer_that_names_none_is_refused(bus: Bus) -
         bus.ops.post(f"/v1/works/{first}/cancel")
         wait_for(lambda: bus.worker.state_of(first) == "canceled", WAIT, "the first to be called off")
         agent.write(RESPONSE)  # for which of them?
-        agent.wait_words("line 1: error (whole) ambiguous_work: 2 works wait for an answer")
+        agent.wait_words("line 1: error (whole) ambiguous_work: 2 works are unanswered")
         assert bus.worker.state_of(second) == "working"
         agent.write({**RESPONSE, "message": "of the second"})
         assert bus.end_of(second)["message"] == "of the second"
@@ -457,7 +457,7 @@ def test_what_an_earlier_process_has_printed_counts_too(bus: Bus) -> None:
         second = bus.open("question two")
         agent.wait_lines(1)
         agent.write(RESPONSE)
-        agent.wait_words("line 1: error (whole) ambiguous_work: 2 works wait for an answer")
+        agent.wait_words("line 1: error (whole) ambiguous_work: 2 works are unanswered")
         assert {bus.worker.state_of(work) for work in (first, second)} <= {"submitted", "working"}
         assert agent.end() == 1
 
