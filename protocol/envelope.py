@@ -7,7 +7,7 @@ fault.
 import json
 import re
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 import msgspec
 from msgspec import UNSET, Raw, UnsetType
@@ -25,10 +25,12 @@ from aghbus.protocol.identifiers import (
 )
 from aghbus.protocol.limits import MAX_DEPTH, MAX_ENVELOPE_BYTES, MAX_LIFETIME, MAX_SECONDS, PROTOCOL, REPLAY_AGE
 
+Kind = Literal["greet", "whois", "say", "capability", "receipt", "trace"]
 KINDS: Final = frozenset(BODY_PARSERS)
 DISCOVERY_KINDS: Final = frozenset({"greet", "whois"})
 WORK_KINDS: Final = frozenset({"receipt", "trace"})  # work_id required
-OPENING_KINDS: Final = frozenset({"say", "capability"})  # may open a work
+OPENING_KINDS: Final[frozenset[Kind]] = frozenset({"say", "capability"})  # may open a work
+CONVERSATION_KINDS: Final[frozenset[Kind]] = frozenset({"say", "capability", "receipt", "trace"})
 
 
 class Envelope(msgspec.Struct, frozen=True):

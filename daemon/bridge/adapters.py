@@ -4,7 +4,7 @@ import json
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 from aghbus.daemon.config.layers import MAX_CONFIG_BYTES, Problem
 from aghbus.daemon.config.settings import Settings
@@ -16,11 +16,8 @@ from aghbus.protocol.adapters.registry import FORMATS, AdapterOptions, adapter_f
 from aghbus.protocol.adapters.sacp.adapter import SacpOptions
 from aghbus.protocol.adapters.sacp.guardrails import Guardrail, read_guardrails
 from aghbus.protocol.adapters.sentient.adapter import SentientOptions
-from aghbus.protocol.api.queries import Kind
 from aghbus.protocol.errors import AghbusError, InvalidRequest, NotFound
 from aghbus.protocol.text import escape
-
-_CONVERSATION: Final[frozenset[Kind]] = frozenset({"say", "capability", "receipt", "trace"})
 
 
 class FormatFileError(AghbusError):
@@ -72,12 +69,6 @@ def find_problems(settings: Settings) -> Iterator[Problem]:
         adapters(settings)
     except FormatFileError as error:
         yield error.problem
-
-
-def delivered_kinds(adapter: Adapter) -> frozenset[Kind]:
-    """The kinds of envelopes that are delivered in a format: every conversation kind, unless the adapter restricts them."""
-    kinds: frozenset[Kind] = getattr(adapter, "handed_kinds", _CONVERSATION)
-    return kinds
 
 
 def agents(core: Core, channel: str, us: str | None = None) -> AgentMap:

@@ -6,7 +6,7 @@ from functools import partial
 from typing import Final
 
 from aghbus.daemon.artifacts.store import Unreachable
-from aghbus.daemon.bridge.adapters import FormatAdapters, agents, delivered_kinds
+from aghbus.daemon.bridge.adapters import FormatAdapters, agents
 from aghbus.daemon.bridge.inbound import InboundTranslator, StoredEnvelope, chunks
 from aghbus.daemon.send.sender import Batch, Sender
 from aghbus.daemon.state.context import Core
@@ -50,7 +50,7 @@ class MessageDelivery:
         While the artifact store is unreachable, a message that has to be fetched from it blocks the messages after it.
         """
         core = self._core
-        wanted = _ForAgent(kinds=delivered_kinds(self._formats.get(name)))
+        wanted = _ForAgent(kinds=self._formats.get(name).delivered_kinds)
         position = since = query.since
         if position is None:
             position = await core.store.write(lambda tx: bridge.position(tx, _position(name)))
@@ -114,7 +114,7 @@ class MessageDelivery:
         cannot be fetched."""
         if not seqs:
             return
-        kinds = delivered_kinds(self._formats.get(name))
+        kinds = self._formats.get(name).delivered_kinds
         for kept in await bridge.kept_all(self._core.store.reader, seqs):
             if self._is_for_agent(kept, kinds):
                 item = await self._arrivals.read(name, kept)

@@ -10,7 +10,7 @@ from typing import Any, Final, Literal, Protocol
 
 import msgspec
 
-from aghbus.protocol.envelope import Envelope
+from aghbus.protocol.envelope import Envelope, Kind
 from aghbus.protocol.identifiers import is_peer
 from aghbus.protocol.lifecycle import WorkView
 from aghbus.protocol.limits import DIRECTED_TTL
@@ -214,6 +214,11 @@ class Adapter(Protocol):
     @property
     def name(self) -> str:
         """As in `ext["<name>.message"]`."""
+        ...
+
+    @property
+    def delivered_kinds(self) -> frozenset[Kind]:
+        """The kinds of envelopes that are delivered to agents of this format."""
         ...
 
     def submit(self, text: bytes, context: BridgeContext, history: MessageHistory) -> SubmitPlan:

@@ -12,6 +12,7 @@ from aghbus.protocol.api.inbox import InboxState
 from aghbus.protocol.api.trust import TrustVerb
 from aghbus.protocol.api.works import Role, WorkVerb
 from aghbus.protocol.chains.run import RunState
+from aghbus.protocol.envelope import Kind
 from aghbus.protocol.lifecycle import State
 
 MAX_LIMIT: Final = 1000
@@ -20,7 +21,6 @@ MAX_LIMIT: Final = 1000
 MAX_CHAIN_WAIT: Final = 60.0
 """Seconds, ours: a watcher asks again after that, so that it notices a daemon that is gone."""
 
-Kind = Literal["greet", "whois", "say", "capability", "receipt", "trace"]
 Direction = Literal["in", "out", "observed"]
 Limit = Annotated[int, Meta(ge=1, le=MAX_LIMIT)]
 ArtifactPart = Annotated[str, Meta(pattern=f"^{PART.pattern}$")]

@@ -35,7 +35,7 @@ from aghbus.protocol.adapters.model import (
     has_errors,
 )
 from aghbus.protocol.adapters.strict_json import read_json
-from aghbus.protocol.envelope import DISCOVERY_KINDS
+from aghbus.protocol.envelope import CONVERSATION_KINDS, DISCOVERY_KINDS
 from aghbus.protocol.lifecycle import WorkView
 from aghbus.protocol.limits import MAX_LIFETIME
 from aghbus.protocol.send import Draft
@@ -52,7 +52,7 @@ class AgentOs:
     """The adapter of the format (model.Adapter). The message travels as it is: nothing in it is changed."""
 
     name: Final = NAME
-    delivered_kinds: Final = frozenset({"say", "capability", "receipt", "trace"})
+    delivered_kinds: Final = CONVERSATION_KINDS
 
     def __init__(self, options: AgentOsOptions | None = None) -> None:
         self._options = options or AgentOsOptions()

@@ -45,6 +45,7 @@ from aghbus.protocol.adapters.model import (
 )
 from aghbus.protocol.adapters.strict_json import read_json
 from aghbus.protocol.bodies import Capability, Receipt, Say, Trace
+from aghbus.protocol.envelope import CONVERSATION_KINDS
 from aghbus.protocol.identifiers import is_peer
 from aghbus.protocol.lifecycle import WorkView
 from aghbus.protocol.text import escape, shorten
@@ -66,6 +67,7 @@ class HumanInLoop:
     """The adapter; see `model.Adapter`."""
 
     name: Final = NAME
+    delivered_kinds: Final = CONVERSATION_KINDS
 
     def __init__(self, options: HumanInLoopOptions | None = None) -> None:
         self.options = options or HumanInLoopOptions()

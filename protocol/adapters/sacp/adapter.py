@@ -24,6 +24,7 @@ from aghbus.protocol.adapters.sacp.guardrails import Guardrail, GuardrailSet
 from aghbus.protocol.adapters.sacp.reply import handed_response, handed_text
 from aghbus.protocol.adapters.sacp.schema import STATE_OF, fallback
 from aghbus.protocol.adapters.sacp.text import Extracted, extract
+from aghbus.protocol.envelope import CONVERSATION_KINDS
 from aghbus.protocol.lifecycle import WorkView
 from aghbus.protocol.send import Draft
 
@@ -41,6 +42,7 @@ class Sacp:
     """The adapter (model.Adapter). Raises InvalidRequest when a guardrail's pattern cannot be taken."""
 
     name: Final = NAME
+    delivered_kinds: Final = CONVERSATION_KINDS
 
     def __init__(self, options: SacpOptions | None = None) -> None:
         self._options = options or SacpOptions()
