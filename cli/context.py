@@ -1,4 +1,4 @@
-"""What a running command has in its hands: global options, environment, output, and the API once it is wanted."""
+"""The context of a running command: global options, environment, output, and the API on first use."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     Run = Callable[["Context", dict[str, Any]], int]
 
 DEFAULT_TIMEOUT = 30.0
-"""Seconds that the daemon may take to answer, or a stream may be without it."""
+"""Seconds to wait for an answer of the daemon, or for a daemon that is away during a stream."""
 
 _DAEMON_FLAGS = {"name": "--name", "socket": "--socket", "api": "--api", "token_file": "--token-file"}
 
@@ -43,7 +43,7 @@ class Context:
         return self._api
 
     def command(self, words: str) -> str:
-        """`aghctl … words`, naming the daemon as this run did: a next step that a person can paste."""
+        """`aghctl … words`, with the same options for the daemon as this run: a next step that a person can paste."""
         from aghbus.cli.app.text import shell
 
         given = [f"{flag} {shell(self.options[key])}" for key, flag in _DAEMON_FLAGS.items() if self.options[key]]

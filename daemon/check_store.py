@@ -1,7 +1,7 @@
-"""`aghd check-store`: whether the store is whole, without starting the daemon and without changing anything.
+"""Checks of the store's file for `aghd check-store`, without the daemon and without changing anything.
 
-A quick look is what the next start would do: owner and version, the mark, and the pages if the file was not closed in order.
-The whole check reads every page, index entry and envelope, as long as that takes. `--accept-loss` is the one thing that writes.
+The quick check is that of the next start: owner, version, commit marker, and the pages if the file was not closed cleanly.
+The whole check reads every page, index entry and envelope. Only `accept_loss` writes.
 """
 
 import asyncio
@@ -19,11 +19,11 @@ from aghbus.store.engine.database import Store, open_to_inspect
 from aghbus.store.engine.store_lock import is_locked
 from aghbus.store.errors import StoreError
 
-_SHOWN: Final = 5  # contradictions and sequences named in one sentence
+_SHOWN: Final = 5  # errors and sequences named in one sentence
 
 
-class Finding(msgspec.Struct, frozen=True):
-    """One check: `state` is ok, warn or fail, `hint` what to do when it is not ok (the rows of `aghctl doctor`)."""
+class StoreCheck(msgspec.Struct, frozen=True):
+    """The result of one check: `state` is ok, warn or fail, `hint` the next step if it is not ok. A row of `aghctl doctor`."""
 
     check: str
     state: str
@@ -31,52 +31,54 @@ class Finding(msgspec.Struct, frozen=True):
     hint: str = ""
 
 
-class Checked(msgspec.Struct, frozen=True):
-    """What was looked at; `ok` when no check failed."""
+class StoreReport(msgspec.Struct, frozen=True):
+    """The results of all checks; `ok` if none failed."""
 
     ok: bool
     store: str
-    checks: list[Finding]
+    checks: list[StoreCheck]
 
 
-def check_store(path: Path, *, quick: bool) -> Checked:
-    """Everything that can be said about the store at `path`. Raises nothing for what is wrong with it."""
+def check_store(path: Path, *, quick: bool) -> StoreReport:
+    """Check the store at `path`. A damaged or missing file is a failed check, not an exception."""
     found = _check(path, quick=quick)
-    return Checked(all(one.state != "fail" for one in found), str(path), found)
+    return StoreReport(all(one.state != "fail" for one in found), str(path), found)
 
 
-def as_json(checked: Checked) -> str:
-    """For programs: what `aghctl doctor` reads."""
+def as_json(checked: StoreReport) -> str:
+    """The report as JSON, which `aghctl doctor` reads."""
     return msgspec.json.encode(checked).decode()
 
 
-def as_text(checked: Checked) -> str:
-    """For people: one line for each check, and its hint below it."""
+def as_text(checked: StoreReport) -> str:
+    """The report as text: one line for each check, and its hint below it."""
     lines = [f"{one.state:<4}  {one.check}: {escape(one.detail)}" for one in checked.checks]
     hints = [f"\n      hint: {escape(one.hint)}" if one.hint else "" for one in checked.checks]
     return "\n".join(map("".join, zip(lines, hints, strict=True)))
 
 
-def _check(path: Path, *, quick: bool) -> list[Finding]:
+def _check(path: Path, *, quick: bool) -> list[StoreCheck]:
     if not os.path.lexists(path):
         return [_absent(path)]
     try:
-        mark = read_mark(path)  # before the store: the mark of a running daemon is never ahead of what we read after it
+        mark = read_mark(
+            path
+        )  # first: the marker of a running daemon is never ahead of the store that is read after it
         db = open_to_inspect(path)
     except StoreError as error:
-        return [Finding("store file", "fail", str(error), error.hint)]
+        return [StoreCheck("store file", "fail", str(error), error.hint)]
     except OSError as error:
-        return [Finding("store file", "fail", f"{path}: {error.strerror}", "check its permissions")]
+        return [StoreCheck("store file", "fail", f"{path}: {error.strerror}", "check its permissions")]
     try:
-        return _findings(db, path, mark, quick=quick)
+        return _check_open(db, path, mark, quick=quick)
     except sqlite3.Error as error:
-        return [Finding("store file", "fail", f"{path}: {escape(str(error))}", integrity.DAMAGED_HINT)]
+        return [StoreCheck("store file", "fail", f"{path}: {escape(str(error))}", integrity.DAMAGED_HINT)]
     finally:
         db.close()
 
 
 def accept_loss(path: Path) -> str:
-    """Ends the warning about lost commits; what was accepted. Raises StoreError: the daemon must not run."""
+    """End the warning about lost commits; returns a description of the loss. Raises StoreError if the daemon runs."""
 
     async def accept() -> str:
         store = await Store.open(path, name="aghd check-store")
@@ -89,60 +91,60 @@ def accept_loss(path: Path) -> str:
     return asyncio.run(accept())
 
 
-def _absent(path: Path) -> Finding:
+def _absent(path: Path) -> StoreCheck:
     try:
         mark = read_mark(path)
     except OSError:
         mark = None
     if mark is not None and mark.commits:
-        detail = f"{path} is gone, but its mark is there: it held {mark.commits} commits up to sequence {mark.last_seq}"
-        return Finding("store file", "fail", detail, "put the file back, or move the mark away to start without it")
-    return Finding("store file", "ok", f"{path} does not exist yet: the daemon makes it")
+        detail = f"{path} is missing, but its commit marker exists: it held {mark.commits} commits up to sequence {mark.last_seq}"
+        return StoreCheck("store file", "fail", detail, "restore the file, or move the marker away to start without it")
+    return StoreCheck("store file", "ok", f"{path} does not exist yet: the daemon creates it")
 
 
-def _findings(db: sqlite3.Connection, path: Path, mark: Mark | None, *, quick: bool) -> list[Finding]:
+def _check_open(db: sqlite3.Connection, path: Path, mark: Mark | None, *, quick: bool) -> list[StoreCheck]:
     running = is_locked(path)
     found = [_commits(db, mark, running=running)]
-    if booked := integrity.booked(db):
-        found.append(Finding("earlier loss", "warn", str(booked), integrity.LOST_HINT))
+    if loss := integrity.booked(db):
+        found.append(StoreCheck("earlier loss", "warn", str(loss), integrity.LOST_HINT))
     if not quick:
         return [*found, _pages(db, "PRAGMA integrity_check"), _references(db), _envelopes(db)]
     if running or meta.get(db, "closed") == 1:
-        how = "in use" if running else "closed in order"
-        return [*found, Finding("store pages", "ok", f"{how}; `aghd check-store` reads them all")]
+        how = "in use" if running else "closed cleanly"
+        return [*found, StoreCheck("store pages", "ok", f"{how}; `aghd check-store` reads them all")]
     return [*found, _pages(db, "PRAGMA quick_check")]
 
 
-def _commits(db: sqlite3.Connection, mark: Mark | None, *, running: bool) -> Finding:
+def _commits(db: sqlite3.Connection, mark: Mark | None, *, running: bool) -> StoreCheck:
     identity = meta.get(db, "identity")
     loss = integrity.lost(db, identity, mark)
     if loss is not None:
-        how = "the daemon that runs has not noticed yet" if running else "the next start books it and goes on"
-        return Finding("store commits", "fail", f"{loss}; {how}", integrity.LOST_HINT)
+        how = "the running daemon has not detected it yet" if running else "the next start records it and continues"
+        return StoreCheck("store commits", "fail", f"{loss}; {how}", integrity.LOST_HINT)
     if note := integrity.remark(db, identity, mark):
-        return Finding("store commits", "warn", note, "nothing to do, if you copied or restored it yourself")
-    return Finding("store commits", "ok", f"{integrity.commits(db)}, none missing")
+        return StoreCheck("store commits", "warn", note, "nothing to do if you copied or restored it yourself")
+    return StoreCheck("store commits", "ok", f"{integrity.commits(db)}, none missing")
 
 
-def _pages(db: sqlite3.Connection, pragma: str) -> Finding:
+def _pages(db: sqlite3.Connection, pragma: str) -> StoreCheck:
     verdicts = [escape(verdict) for (verdict,) in db.execute(f"{pragma}({_SHOWN})")]
     if verdicts != ["ok"]:
-        return Finding("store pages", "fail", "; ".join(verdicts), integrity.DAMAGED_HINT)
-    return Finding("store pages", "ok", "no contradiction found")
+        return StoreCheck("store pages", "fail", "; ".join(verdicts), integrity.DAMAGED_HINT)
+    return StoreCheck("store pages", "ok", "no error found")
 
 
-def _references(db: sqlite3.Connection) -> Finding:
-    astray = db.execute("PRAGMA foreign_key_check").fetchmany(_SHOWN)
-    if astray:
-        rows = ", ".join(f"{row[0]} {row[1]}" for row in astray)
-        return Finding("store references", "fail", f"rows without their envelope: {rows}", integrity.DAMAGED_HINT)
-    return Finding("store references", "ok", "every inbox and outbox row has its envelope")
+def _references(db: sqlite3.Connection) -> StoreCheck:
+    orphans = db.execute("PRAGMA foreign_key_check").fetchmany(_SHOWN)
+    if orphans:
+        rows = ", ".join(f"{row[0]} {row[1]}" for row in orphans)
+        return StoreCheck("store references", "fail", f"rows without their envelope: {rows}", integrity.DAMAGED_HINT)
+    return StoreCheck("store references", "ok", "every inbox and outbox row has its envelope")
 
 
-def _envelopes(db: sqlite3.Connection) -> Finding:
-    garbled = integrity.unreadable(db)
-    if garbled:
-        which = ", ".join(map(str, garbled[:_SHOWN]))
-        detail = f"{len(garbled)} envelopes are not what was received (sequence {which})"
-        return Finding("store envelopes", "fail", detail, integrity.DAMAGED_HINT)
-    return Finding("store envelopes", "ok", "all can be read")
+def _envelopes(db: sqlite3.Connection) -> StoreCheck:
+    unreadable = integrity.unreadable(db)
+    if unreadable:
+        which = ", ".join(map(str, unreadable[:_SHOWN]))
+        detail = f"{len(unreadable)} envelopes differ from the received ones (sequence {which})"
+        return StoreCheck("store envelopes", "fail", detail, integrity.DAMAGED_HINT)
+    return StoreCheck("store envelopes", "ok", "all are readable")

@@ -5,24 +5,24 @@ from __future__ import annotations
 from aghbus.store.host.command_line import Argument, nonempty
 
 LONGEST_SPAN = 366 * 86_400
-"""Seconds, ours: a longer span of time is a mistake, and some 300 years end in a number that no clock holds."""
+"""Seconds. A longer duration is a mistake; some 300 years overflow a clock."""
 
 
 def seconds(text: str) -> float:
-    """A span of time: `30s`, `5m`, `24h`, `7d`, or a number of seconds. ValueError names the rule."""
+    """A duration: `30s`, `5m`, `24h`, `7d`, or a number of seconds. ValueError names the rule."""
     from aghbus.protocol.base.durations import parse_duration  # slow to load
 
     try:
         span = parse_duration(text)
     except ValueError:
-        raise ValueError("must be a span of time such as 30s, 5m, 24h, or a number of seconds") from None
+        raise ValueError("must be a duration such as 30s, 5m, 24h, or a number of seconds") from None
     if span > LONGEST_SPAN:
-        raise ValueError("must be a span of time of 366d at most")
+        raise ValueError("must be at most 366d")
     return span
 
 
 def lifetime(text: str) -> float:
-    """A span of time longer than none."""
+    """A duration above 0."""
     span = seconds(text)
     if not span:
         raise ValueError("must be longer than 0")
@@ -37,7 +37,7 @@ def whole(text: str) -> int:
 
 
 def limit(text: str) -> int:
-    """How many rows to ask for: the API gives 1 to 1000 at a time."""
+    """A number of rows: the API returns 1 to 1000 at a time."""
     number = whole(text)
     if not 1 <= number <= 1000:
         raise ValueError("must be a number from 1 to 1000")
@@ -56,7 +56,7 @@ GLOBAL_OPTIONS = (
         type=nonempty,
         help="Unix socket of the daemon, instead of a name (default: $AGHD_API_SOCKET)",
     ),
-    Argument("--api", metavar="URL", type=nonempty, help="URL of the daemon's TCP API, such as http://127.0.0.1:4480"),
+    Argument("--api", metavar="URL", type=nonempty, help="URL of the daemon's TCP API, such as http://127.0.0.1:4637"),
     Argument(
         "--token-file",
         metavar="FILE",

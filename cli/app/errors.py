@@ -13,17 +13,17 @@ UNEXPECTED = 5
 INTERRUPTED = 130
 """128 + SIGINT, as shells report it."""
 BROKEN_PIPE = 141
-"""128 + SIGPIPE: the reader of our output went away."""
+"""128 + SIGPIPE: the reader of standard output closed it."""
 
 EXIT_CODES = (
-    (YES, "yes: done, or the answer is yes"),
-    (NO, "the answer is no: nobody answered, the inbox is empty, the work failed, a check refused something"),
+    (YES, "success, or the answer is yes"),
+    (NO, "the answer is no: no peer answered, the inbox is empty, the work failed, a check failed"),
     (USAGE, "the command line is wrong"),
     (UNREACHABLE, "the daemon cannot be reached"),
     (REFUSED, "the daemon refused the request; its code, message and hint are shown"),
     (UNEXPECTED, "an unexpected error"),
     (INTERRUPTED, "interrupted (Ctrl-C)"),
-    (BROKEN_PIPE, "the reader of the output went away"),
+    (BROKEN_PIPE, "the reader of standard output closed it"),
 )
 """Every exit code with its meaning: `aghctl --help` and docs/cli.md print this table."""
 

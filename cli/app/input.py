@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from typing import BinaryIO
 
 FILE = Argument("file", nargs="?", help="file to read; - or nothing reads standard input")
-NOW = Argument("--now", metavar="UNIX", type=whole, help="judge freshness at this time, in Unix seconds (default: now)")
+NOW = Argument("--now", metavar="UNIX", type=whole, help="check freshness at this time, in Unix seconds (default: now)")
 
 
 def opened(path: str | None) -> BinaryIO:
@@ -44,5 +44,5 @@ def lines(path: str | None) -> Iterator[bytes]:
 
 
 def clock(now: int | None) -> int:
-    """The Unix second to judge by."""
+    """The Unix time, in seconds, to check freshness against."""
     return int(time.time()) if now is None else now

@@ -9,13 +9,13 @@ if TYPE_CHECKING:
     from typing import Any
 
 OVERVIEW_CHARACTERS = 500
-"""What a line of a list or a stream shows of one text: an envelope may carry a megabyte, and `messages show` has all of it."""
+"""Characters of a text in one line of a list or a stream. An envelope may carry a megabyte; `messages show` prints all of it."""
 TERMINAL = frozenset(["completed", "failed", "canceled"])
 """States that a work never leaves (specification, section 6)."""
 
 
 def body_line(kind: str, body: dict[str, Any]) -> str:
-    """What an envelope says: `trace working “half done”`."""
+    """The content of an envelope in one line: `trace working “half done”`."""
     parts = [safe(kind)]
     if kind == "say":
         parts += [_words(body.get("text")), _count("artifact", body.get("artifacts"))]
@@ -33,14 +33,14 @@ def body_line(kind: str, body: dict[str, Any]) -> str:
 
 
 def not_delivered(message: dict[str, Any]) -> str | None:
-    """Why a message of our own that was given up never arrived, as far as we know: `expired: no answer before it expired`."""
+    """Why a message that we sent was not delivered: `expired: no answer before it expired`; None unless it expired or is dead."""
     if message["direction"] != "out" or message["delivery"] not in ("expired", "dead"):
         return None
     return safe(": ".join(part for part in (message["delivery"], message["delivery_detail"]) if part))
 
 
 def message_line(message: dict[str, Any]) -> str:
-    """One stored envelope: time, sequence, who to whom, trust, work or container, and what it says."""
+    """One stored envelope: time, sequence, sender, receiver, trust, work or container, and content."""
     body = message["envelope"].get("body")
     where = message["work_id"] or message["thread_id"] or message["direct_id"]
     parts = [
@@ -57,7 +57,7 @@ def message_line(message: dict[str, Any]) -> str:
 
 
 def event_line(event: dict[str, Any]) -> str:
-    """One event of the stream: its message and, in brackets, what it did to the work."""
+    """One event of the stream: its message and, in brackets, its effect on the work."""
     if event["type"] == "gap" or not event.get("message"):
         return f"(gap: everything up to #{event['seq']} was removed by retention)"
     line = message_line(event["message"])
@@ -72,14 +72,14 @@ def event_line(event: dict[str, Any]) -> str:
 
 
 def sent_line(sent: dict[str, Any]) -> str:
-    """What became of a send: `sent to ops in thread_… (msg_…, queued)`."""
+    """The result of a send: `sent to ops in thread_… (msg_…, queued)`."""
     to = safe(sent["to"] or "everybody in the channel")
     where = safe(sent["thread_id"] or sent["direct_id"])
     return f"sent to {to} in {where} ({safe(sent['id'])}, {safe(sent['state'])})"
 
 
 def work_head(work: dict[str, Any]) -> str:
-    """A work's fixed parts, state and result as labelled lines."""
+    """Parties, state and result of a work as labelled lines."""
     result = compact(work["result"]) if work["result"] is not None else None
     return fields(
         [
@@ -87,14 +87,14 @@ def work_head(work: dict[str, Any]) -> str:
             ("state", work["state"]),
             ("from", work["initiator"]),
             ("for", work["target"]),
-            ("our part", work["role"]),
+            ("our role", work["role"]),
             ("in", work["thread_id"] or work["direct_id"]),
             ("channel", f"{work['workspace_id']}/{work['channel']}"),
             ("trust", work["trust"]),
             ("opened", moment(work["opened_ms"])),
             ("changed", moment(work["updated_ms"])),
             ("text", work["text"]),
-            ("last word", work["message"]),
+            ("message", work["message"]),
             ("result", result),
         ]
     )

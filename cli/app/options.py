@@ -1,4 +1,4 @@
-"""Options and values that several commands share, and how they become members of the API's requests."""
+"""Options that several commands share, and the members of API requests that they become."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from typing import Any
 
 MAX_STDIN_CHARACTERS = 1 << 20
-"""What is read of standard input for one text: an envelope of 1 MiB holds no more."""
+"""Characters read from standard input for one text: an envelope of 1 MiB holds no more."""
 
 
 def json_object(text: str) -> dict[str, Any]:
@@ -64,14 +64,14 @@ SENDING = (
         type=lifetime,
         help="how long it stays valid: 30s, 5m, 24h (default: the daemon's)",
     ),
-    Argument("--id", help="message id of your own: sending the same again under it is harmless"),
-    Argument("--allow-secrets", action="store_true", help="send it even if it looks like it holds a credential"),
+    Argument("--id", help="your own message id; sending the same content again under it has no effect"),
+    Argument("--allow-secrets", action="store_true", help="send it even if it seems to contain a credential"),
 )
-"""Options of everything that sends an envelope."""
+"""Options of every command that sends an envelope."""
 
 
 def sending(values: dict[str, Any]) -> dict[str, Any]:
-    """The members of an ask that come from `SENDING`; None where not given, `allow_secrets` only where it is."""
+    """The members of a request that come from `SENDING`; None where not given, `allow_secrets` only where it is."""
     given = {name: values[name] for name in ("channel", "expires_in", "id")}
     return {**given, "allow_secrets": True} if values["allow_secrets"] else given
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class Output:
-    """Where a command's answer goes. Answers to standard output, notes and errors to standard error."""
+    """Writes answers to standard output, notes and errors to standard error."""
 
     __slots__ = ("form",)
 
@@ -44,7 +44,7 @@ class Output:
             self.text(dumps(row))
 
     def event(self, item: Any, human: Callable[[Any], str]) -> None:
-        """One entry of a stream: a line at once, in json too, since a stream has no end to wait for."""
+        """One entry of a stream: one line, flushed at once, in json too."""
         self.text(human(item) if self.human else dumps(item))
         flush()
 

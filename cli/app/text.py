@@ -1,4 +1,4 @@
-"""Text for people: tables, times and labels. Every string that came from the API goes through `safe` before a terminal sees it."""
+"""Text for people: tables, times and labels. Every string of the API is escaped by `safe` before it is printed."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ if TYPE_CHECKING:
 GAP = "  "
 """Between two columns."""
 MIN_LAST_COLUMN = 16
-"""Columns that the last one of a table keeps however narrow the terminal is."""
-NOT_ENCRYPTED = "direct rooms are not encrypted: whoever runs the broker can read them"
-"""Said on standard error wherever a person uses a direct room (docs/threat-model.md, "What v0 cannot give")."""
+"""Width of the last column of a table in the narrowest terminal."""
+NOT_ENCRYPTED = "direct rooms are not encrypted: the operator of the broker can read them"
+"""Printed on standard error by every command that uses a direct room (docs/threat-model.md, "What v0 cannot give")."""
 
 
 def safe(value: object) -> str:
@@ -36,7 +36,7 @@ def quoted(value: object) -> str:
 
 
 def shell(value: object) -> str:
-    """`value` as one word of a shell command that a person will paste: what a peer chose must not become a command."""
+    """`value` as one word of a shell command that a person may paste: text chosen by a peer must not become a command."""
     text = safe(value)
     if text.isascii() and text.replace("_", "").replace("-", "").replace(".", "").isalnum() and text[0] != "-":
         return text
@@ -105,7 +105,7 @@ def fields(pairs: Iterable[tuple[str, object]]) -> str:
 
 
 def indented(text: str, by: str = "  ") -> str:
-    """Every line of `text` behind `by`."""
+    """Every line of `text` with `by` in front."""
     return "\n".join(by + line for line in text.split("\n"))
 
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from aghbus.client.http import Response
 
 
-class _Silent(Exception):
+class _ReadFailed(Exception):
     """Reading the connection failed with `cause`."""
 
     def __init__(self, cause: OSError) -> None:
@@ -33,12 +33,12 @@ class _Silent(Exception):
 
 
 def run(context: Context, values: dict[str, Any]) -> int:
-    """Fetch into a temporary file beside its place, check it, and only then give it its name."""
+    """Fetch into a temporary file in the target's folder, check size and digest, then rename it."""
     work_id, name = _which(values["work_id"], values["artifact_name"])
     target = values["output_file"] or name
     to_stdout = values["output_file"] == "-"
     if not values["output_file"] and os.path.lexists(target):
-        raise UsageError(f"{target}: exists in this folder", "name a file with -O, which is replaced")
+        raise UsageError(f"{target}: exists in this folder", "name the file with -O to replace it")
     where = f"/v1/artifacts/{quote(work_id)}/{quote(name)}"
     endpoint = context.api.endpoint
     try:
@@ -54,11 +54,11 @@ def run(context: Context, values: dict[str, Any]) -> int:
             made = _written_into(response, target)
         else:
             made = _saved(response, target, replace=bool(values["output_file"]))
-    except _Silent as error:
+    except _ReadFailed as error:
         raise unreachable(endpoint, error.cause) from None
     except ConnectionLost:
         raise Unexpected(
-            "the content ended early", "it is not what its digest says, or the daemon stopped: try again"
+            "the content ended early", "it does not match its digest, or the daemon stopped: try again"
         ) from None
     finally:
         response.close()
@@ -73,7 +73,7 @@ def _refuse(response: Response) -> None:
     try:
         answer_of(response)
     except OSError as error:
-        raise _Silent(error) from None
+        raise _ReadFailed(error) from None
 
 
 def _human(made: dict[str, Any]) -> str:
@@ -93,12 +93,12 @@ def _which(first: str, second: str | None) -> tuple[str, str]:
 
 
 def _is_special(path: str) -> bool:
-    """Whether something is there that a new file must not take the place of: a device, a pipe, a link to something."""
+    """Whether `path` exists and is no regular file: a device, a pipe, a link. It must not be replaced."""
     return os.path.exists(path) and not stat.S_ISREG(os.lstat(path).st_mode)  # noqa: PTH110 - pathlib is slow to load
 
 
 def _written_into(response: Response, target: str) -> dict[str, Any]:
-    """The body written into what is at `target`, which stays what it is."""
+    """Write the body into the existing file at `target`, without replacing it."""
     try:
         handle = os.open(target, os.O_WRONLY | os.O_TRUNC | os.O_NOCTTY | os.O_CLOEXEC)
         with os.fdopen(handle, "wb") as stream:
@@ -124,7 +124,7 @@ def _poured(response: Response, name: str, stream: Any) -> dict[str, Any]:
 
 
 def _saved(response: Response, target: str, *, replace: bool) -> dict[str, Any]:
-    """The body under its name; a file that is there meanwhile is not overwritten unless `replace`."""
+    """Write the body to a new file at `target`; an existing file is overwritten only if `replace`."""
     temporary = f"{target}.{os.getpid()}.part"
     try:
         handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
@@ -147,7 +147,7 @@ def _saved(response: Response, target: str, *, replace: bool) -> dict[str, Any]:
 
 
 def _copied(response: Response, stream: Any) -> tuple[str, int]:
-    """Digest and length of the body, written to `stream`; both are those that its head says."""
+    """Copy the body to `stream`; its digest and length, which must match the response headers."""
     import hashlib
 
     seen, length = hashlib.sha256(), 0
@@ -157,16 +157,16 @@ def _copied(response: Response, stream: Any) -> tuple[str, int]:
         length += len(piece)
     digest = f"sha256:{seen.hexdigest()}"
     if (digest, str(length)) != (response.headers.get("artifact-digest"), response.headers.get("artifact-size")):
-        raise Unexpected("the content is not what its digest says", "try again, or have it put again")
+        raise Unexpected("the content does not match its digest", "try again, or ask for it to be stored again")
     return digest, length
 
 
 def _pieces(response: Response) -> Iterator[bytes]:
-    """The body as it arrives. Raises ConnectionLost, and _Silent where the socket's error would pass for the file's."""
+    """The body as it arrives. Raises ConnectionLost, or _ReadFailed for an error of the socket, which is none of the file."""
     try:
         yield from response.pieces()
     except OSError as error:
-        raise _Silent(error) from None
+        raise _ReadFailed(error) from None
 
 
 COMMANDS = {
@@ -174,15 +174,15 @@ COMMANDS = {
         run,
         description=(
             "Fetch an artifact, by its URI or by work and name, into a file of its name in the current folder. Size and\n"
-            "SHA-256 are checked before the file gets that name; a file that exists is only replaced when -O names it. What is\n"
-            "no regular file, such as a pipe, a device or a link, is written into, and checked when all of it is."
+            "SHA-256 are checked before the file gets that name; an existing file is replaced only if -O names it. If FILE is a\n"
+            "pipe, a device or a link, the content is written into it, and checked at the end."
         ),
         examples=[
             "aghctl artifact get agh://artifacts/work_0199a3/report.xml",
             "aghctl artifact get work_0199a3 report.xml -O /tmp/report.xml",
         ],
         arguments=[
-            Argument("work_id", help="work that it belongs to, or the whole URI"),
+            Argument("work_id", help="work of the artifact, or the whole URI"),
             Argument("artifact_name", nargs="?", help="name of the artifact"),
             Argument(
                 "-O", "--output-file", metavar="FILE", help="file to write, replaced if it exists; - is standard output"

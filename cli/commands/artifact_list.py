@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def run(context: Context, values: dict[str, Any]) -> int:
-    """List what is in the bucket."""
+    """List the artifacts in the object store."""
     answer = context.api.get("/v1/artifacts", [("work", values["work_id"]), ("limit", values["limit"])])
     context.output.rows(answer, "artifacts", _human)
     if not answer["artifacts"]:
@@ -33,7 +33,7 @@ def _human(answer: dict[str, Any]) -> str:
 COMMANDS = {
     "artifact list": Command(
         run,
-        description="List the artifacts of one work, or of all, by URI. PUT BY is what the daemon that put it says of itself.",
+        description="List the artifacts of one work, or of all works, by URI. PUT BY is the claim of the storing daemon.",
         examples=["aghctl artifact list work_0199a3", "aghctl artifact list -o jsonl"],
         arguments=[
             Argument("work_id", nargs="?", help="only those of this work"),

@@ -20,11 +20,11 @@ if TYPE_CHECKING:
     from aghbus.cli.context import Context
     from aghbus.client.http import Endpoint
 
-_PIECE = 262_144  # bytes read and sent at a time
+_PIECE = 262_144  # bytes that are read and sent at a time
 
 
 def run(context: Context, values: dict[str, Any]) -> int:
-    """Send the file as it is; the daemon says what became of it."""
+    """Send the file unchanged, and print the artifact's URI, size and digest."""
     name = values["as"] or os.path.basename(values["file"])  # noqa: PTH119 - pathlib would double the start-up time
     where = f"/v1/artifacts/{quote(values['work_id'])}/{quote(name)}"
     try:
@@ -48,12 +48,12 @@ def _sent(endpoint: Endpoint, where: str, stream: BufferedReader, length: int, t
             response.close()
     except ConnectionLost as error:
         raise unreachable(endpoint, error) from None
-    except _Broken as error:
+    except _ConnectionFailed as error:
         raise unreachable(endpoint, error.cause) from None
 
 
-class _Broken(Exception):
-    """The connection failed with an OSError, which must not be taken for one of the file's."""
+class _ConnectionFailed(Exception):
+    """The connection failed with an OSError; it must not be taken for one of the file."""
 
     def __init__(self, cause: OSError) -> None:
         super().__init__(str(cause))
@@ -71,7 +71,7 @@ def _request(endpoint: Endpoint, where: str, stream: BufferedReader, length: int
     try:
         connection = endpoint.connect(timeout)
     except OSError as error:
-        raise _Broken(error) from None
+        raise _ConnectionFailed(error) from None
     try:
         try:
             connection.sendall("\r\n".join([*lines, "", ""]).encode("latin-1"))
@@ -79,11 +79,11 @@ def _request(endpoint: Endpoint, where: str, stream: BufferedReader, length: int
                 connection.sendall(piece)
                 length -= len(piece)
         except ConnectionError:
-            pass  # refused before the end: the answer says why
+            pass  # refused before the end: the response has the reason
         try:
             return Response(connection)
         except OSError as error:
-            raise _Broken(error) from None
+            raise _ConnectionFailed(error) from None
     except BaseException:
         connection.close()
         raise
@@ -101,7 +101,7 @@ COMMANDS = {
             "aghctl artifact put work_0199a3 /tmp/out.log --as test.log -o json",
         ],
         arguments=[
-            Argument("work_id", help="work that it belongs to"),
+            Argument("work_id", help="work of the artifact"),
             Argument("file", help="file to store"),
             Argument("--as", metavar="NAME", help="name of the artifact (default: that of the file)"),
         ],

@@ -1,6 +1,6 @@
 """`aghctl audit verify`, `head` and `export` (offline): the log is read from the store itself, and every hash computed anew.
 
-A daemon may run meanwhile; it is not asked, since who could change its log could also change its answers.
+A daemon may run meanwhile. It is not asked: an attacker who can change its log can also change its answers.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ _HEAD = Argument(
     "--head",
     metavar="N:HASH",
     type=_head,
-    help="a head that `audit head` printed once and you kept elsewhere: it must be in the log",
+    help="a head that `audit head` printed earlier, stored elsewhere: it must be in the log",
 )
 _AFTER = Argument("--after", metavar="N", type=whole, default=0, help="only rows after this number (default: all)")
 
 
 def run_verify(context: Context, values: dict[str, Any]) -> int:
-    """Compute the log anew; 1 when anything is wrong with it."""
+    """Verify every hash of the log; 1 when a check fails."""
     with _reading(context, values) as reader:
         total = _rows(reader)
         verdict = reader.verify(values["head"], lambda done: context.output.note(f"{done} of {total} rows"))
@@ -122,9 +122,9 @@ COMMANDS = {
     "audit verify": Command(
         run_verify,
         description=(
-            "Check the audit log: compute every hash anew and compare both ends with what is noted of them. Finds rows that\n"
-            "were changed, removed or moved. Who can write the store can also write a whole new log: only a head that you\n"
-            "kept elsewhere (--head) shows that (docs/audit.md). Exits 1 if anything is wrong. Asks no daemon."
+            "Verify the audit log: recompute every hash and compare both ends with their recorded values. Finds rows that\n"
+            "were changed, removed or moved. An attacker who can write the store can also write a whole new log: only a head\n"
+            "stored elsewhere (--head) reveals that (docs/audit.md). Exits 1 if a check fails. Needs no daemon."
         ),
         examples=["aghctl --name ops audit verify", f"aghctl audit verify --head 1207:{'3f' * 32}"],
         arguments=[
@@ -134,7 +134,7 @@ COMMANDS = {
     ),
     "audit head": Command(
         run_head,
-        description="Print number and hash of the newest row: keep it where nobody who can write the store can. Asks no daemon.",
+        description="Print number and hash of the newest row: store it on another machine. Needs no daemon.",
         examples=["aghctl --name ops audit head"],
         arguments=[
             _STORE,
@@ -142,7 +142,7 @@ COMMANDS = {
     ),
     "audit export": Command(
         run_export,
-        description="Print the audit log as JSON lines, oldest first. It holds no texts of messages. Asks no daemon.",
+        description="Print the audit log as JSON lines, oldest first. It holds no message texts. Needs no daemon.",
         examples=["aghctl audit export > audit.jsonl", "aghctl audit export --after 1207 > audit-2.jsonl"],
         arguments=[
             _AFTER,

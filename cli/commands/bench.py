@@ -24,12 +24,12 @@ if TYPE_CHECKING:
 
 ASKER, WORKER = "bench-ops", "bench-worker"
 BROKER_SECONDS = 5.0
-"""For a given broker to let a daemon in, once the first attempt has failed: a wrong address must not take half a minute."""
+"""Seconds for a given broker to accept a daemon, after the first failed attempt: a wrong address must not take half a minute."""
 _FLAGS = {"nats": "--nats", "nats_creds": "--nats-creds", "durability": "--durability"}
 
 
 def run(context: Context, values: dict[str, Any]) -> int:
-    """Measure between two throw-away daemons on a broker. Cleans up however it ends."""
+    """Measure between two temporary daemons on a broker. Always cleans up."""
     with Sandbox(os.environ) as playground:
         try:
             answer = _measure(playground, values)
@@ -41,7 +41,7 @@ def run(context: Context, values: dict[str, Any]) -> int:
 
 def _measure(playground: Sandbox, values: dict[str, Any]) -> dict[str, Any]:
     flags = [word for name, flag in _FLAGS.items() if values[name] for word in (flag, str(values[name]))]
-    # A workspace of its own: nobody else on the broker hears this.
+    # A workspace of its own: no other peer of the broker receives these messages.
     flags += ["--workspace", f"bench_{secrets.token_hex(4)}", "--inbox-capacity", "1000000"]
     worker, ops = (playground.start(name, *flags) for name in (WORKER, ASKER))
     _draw("starting two daemons")
@@ -58,8 +58,8 @@ def _measure(playground: Sandbox, values: dict[str, Any]) -> dict[str, Any]:
 
 
 def _until_connected(api: Api) -> None:
-    """Wait for the first sign of the daemon's link to the broker that is measured. Raises AnswerIsNo with the link's own error
-    when that stays; a daemon that does not come up at all is for `until_ready` to tell."""
+    """Wait until the daemon reports its connection to the measured broker. Raises AnswerIsNo with the connection's error
+    if that persists; `until_ready` reports a daemon that does not start at all."""
     failed_at = 0.0
     why = ""
 
@@ -92,9 +92,9 @@ def _progress(title: str) -> Any:
 
 
 def _draw(text: str) -> None:
-    """One line on standard error that the next one replaces; nothing when nobody looks."""
+    """One line on standard error that the next one replaces; nothing if standard error is no terminal."""
     if sys.stderr.isatty():
-        with contextlib.suppress(OSError):  # a terminal that was closed
+        with contextlib.suppress(OSError):  # the terminal was closed
             sys.stderr.write(f"\r\033[K{text}")
             sys.stderr.flush()
 
@@ -104,7 +104,7 @@ def _human(found: dict[str, Any]) -> str:
         return f"p50 {part['p50_ms']:.2f} ms, p99 {part['p99_ms']:.2f} ms ({part['count']})"
 
     broker, rate = found["broker"], found["messages"]
-    whose = "a throw-away broker" if broker["embedded"] else f"{broker['url']}, {broker['server']}"
+    whose = "a temporary broker" if broker["embedded"] else f"{broker['url']}, {broker['server']}"
     return fields(
         [
             ("broker", whose),
@@ -126,8 +126,8 @@ COMMANDS = {
     "bench": Command(
         run,
         description=(
-            "Measure two throw-away daemons on your broker (without --nats: on one of their own), in a workspace that nobody\n"
-            "else hears: whois, works from opened to completed, and messages from request to delivered, all of them durable.\n"
+            "Measure two temporary daemons on your broker (without --nats: on one of their own), in a workspace of\n"
+            "their own: whois, works from opened to completed, and messages from request to delivered, all of them durable.\n"
             "docs/performance.md has figures beside their floors."
         ),
         arguments=[

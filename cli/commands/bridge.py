@@ -19,17 +19,17 @@ if TYPE_CHECKING:
     from aghbus.cli.context import Context
 
 FORMATS = ("sentient", "humaninloop", "agentos", "sacp")
-WAYS = {
+SUBCOMMANDS = {
     "log": ("sentient log", "agentos log", "sacp log"),
     "prompt": ("sacp prompt",),
     "apply": ("humaninloop apply",),
 }
-"""Commands below `bridge`, by their last word: `aghctl bridge humaninloop log` means one of them, and no COMMAND."""
+"""Commands below `bridge`, by their last word: `aghctl bridge humaninloop log` is a wrong one of these, and no COMMAND."""
 _LINES_ONLY = ("target", "work", "channel", "meta", "send_only")
 
 
 class _Stopped(Exception):
-    """A signal asks us to end."""
+    """A signal asks this process to end."""
 
     def __init__(self, number: int) -> None:
         super().__init__()
@@ -37,7 +37,7 @@ class _Stopped(Exception):
 
 
 def run(context: Context, values: dict[str, Any]) -> int:
-    """Bridge lines, or with a COMMAND works, until a signal."""
+    """Bridge lines of standard input or, with a COMMAND, works, until a signal."""
     misplaced = [option.dest for option in RUNNING if values[option.dest] != option.default]
     if values["command"]:
         misplaced = [name for name in _LINES_ONLY if values[name]]
@@ -48,7 +48,7 @@ def run(context: Context, values: dict[str, Any]) -> int:
 
 
 def _works(context: Context, values: dict[str, Any]) -> int:
-    """Run the command for each work; what it prints is bridged back."""
+    """Run the command for each work, and bridge its output back."""
     from functools import partial
 
     from aghbus.cli.bridge.job import BridgeJob
@@ -59,39 +59,41 @@ def _works(context: Context, values: dict[str, Any]) -> int:
         plan = plan_of({**values, "capability": (), "artifact": ()})
     except UsageError as error:
         word = values["command"][0]
-        raise (_no_such_way(values["format"], word) if word in WAYS else error) from None
+        raise (_no_such_subcommand(values["format"], word) if word in SUBCOMMANDS else error) from None
     status = context.api.get("/v1/status")
     folder = journal_folder(str(status["name"]), context) + f".bridge-{values['format']}"
     try:
         journal = Journal(folder)
     except OSError as error:
         raise UsageError(
-            f"the journal's folder {folder} cannot be made: {error.strerror}", "see XDG_STATE_HOME"
+            f"the journal's folder {folder} cannot be created: {error.strerror}", "see XDG_STATE_HOME"
         ) from None
     job = partial(BridgeJob, format=values["format"])
     return Worker(plan, context.api, journal, context.output, job).run(int(status["store"]["last_seq"]))
 
 
 def _complete_command(prefix: str, parsed_args: Namespace, **_: object) -> list[str]:
-    """What may stand after the format: the last words of its own commands, or a file."""
+    """Completions of the word after the format: the subcommands of the format, and files."""
     from argcomplete.completers import FilesCompleter
 
-    own = [way for way, formats in WAYS.items() if f"{parsed_args.format} {way}" in formats]
+    own = [name for name, formats in SUBCOMMANDS.items() if f"{parsed_args.format} {name}" in formats]
     return [*own, *FilesCompleter()(prefix)]
 
 
-def _no_such_way(format: str, word: str) -> UsageError:
-    """The first word of a COMMAND that cannot be run, but is what other formats have a command for."""
-    has = ", ".join(f"`bridge {one}`" for one in WAYS[word])
-    mine = " and ".join(f"`bridge {format} {way}`" for way, formats in WAYS.items() if f"{format} {way}" in formats)
+def _no_such_subcommand(format: str, word: str) -> UsageError:
+    """The error for a COMMAND that cannot be run, and is a subcommand of other formats only."""
+    has = ", ".join(f"`bridge {one}`" for one in SUBCOMMANDS[word])
+    mine = " and ".join(
+        f"`bridge {format} {name}`" for name, formats in SUBCOMMANDS.items() if f"{format} {name}" in formats
+    )
     return UsageError(
-        f"there is no command `bridge {format} {word}`: {has} {'is one' if len(WAYS[word]) == 1 else 'are'}",
+        f"there is no command `bridge {format} {word}`: {has} {'is one' if len(SUBCOMMANDS[word]) == 1 else 'are'}",
         f"of {format} there is {mine}; a COMMAND goes after --",
     )
 
 
 def _lines(context: Context, values: dict[str, Any]) -> int:
-    """Hand lines of standard input over, and print what comes for our agent."""
+    """Submit lines of standard input, and print messages for our agent."""
     import signal
 
     from aghbus.cli.bridge.pending import UnansweredWorks
@@ -112,7 +114,7 @@ def _lines(context: Context, values: dict[str, Any]) -> int:
         stopped = stop.number
     finally:
         for number in (signal.SIGINT, signal.SIGTERM):
-            signal.signal(number, signal.SIG_IGN)  # we are ending already
+            signal.signal(number, signal.SIG_IGN)  # this process is ending already
     if inward.refused:
         return NO
     return INTERRUPTED if stopped == signal.SIGINT else YES
@@ -123,7 +125,7 @@ def _stop(number: int, frame: FrameType | None) -> None:
 
 
 def _send(context: Context, inward: LineSubmitter) -> None:
-    """Only hand over; each answer of the daemon is a line."""
+    """Only submit; print each answer of the daemon as a line."""
     from aghbus.cli.bridge.submit import read_lines
 
     def on_sent(number: int, answer: dict[str, Any]) -> None:
@@ -135,12 +137,12 @@ def _send(context: Context, inward: LineSubmitter) -> None:
 def _sent(answer: dict[str, Any]) -> str:
     from aghbus.cli.app.message_text import sent_line
 
-    again = "was handed over before: " if answer["repeated"] else ""
-    return again + (", ".join(map(sent_line, answer["sent"])) or "nothing was to be sent")
+    again = "was submitted before: " if answer["repeated"] else ""
+    return again + (", ".join(map(sent_line, answer["sent"])) or "nothing to send")
 
 
 def _both_ways(context: Context, inward: LineSubmitter, printed: UnansweredWorks, values: dict[str, Any]) -> None:
-    """Lines go in from a thread of their own; what comes out is written here, where signals arrive. The end of the input
+    """Submit lines in a thread, and print messages here, where signals arrive. The end of the input
     does not end the output."""
     import signal
     import threading
@@ -173,7 +175,7 @@ COMMANDS = {
     "bridge": Command(
         run,
         description=(
-            "Be the way onto the bus for an agent that speaks another format. Without a COMMAND: each line of standard input is a\n"
+            "Connect an agent that speaks another format to the bus. Without a COMMAND: each line of standard input is a\n"
             "message of our agent, each line of standard output one for it, as JSON; findings go to standard error. With a\n"
             "COMMAND, which runs as in `aghctl serve`: it gets the message of its work on standard input and prints its answer.\n"
             "`bridge sentient log`, `bridge agentos log`, `bridge sacp log`, `bridge sacp prompt` and `bridge humaninloop\n"
@@ -190,20 +192,20 @@ COMMANDS = {
                 "command",
                 nargs="*",
                 completer=_complete_command,
-                help="a command that is run for each work; goes after --",
+                help="command to run for each work; goes after --",
             ),
-            Argument("--target", metavar="PEER", help="peer that messages go to which name none"),
-            Argument("--work", metavar="ID", help="work that messages are about which name none"),
+            Argument("--target", metavar="PEER", help="receiver of messages that name no peer"),
+            Argument("--work", metavar="ID", help="work of messages that name none"),
             CHANNEL,
             Argument(
                 "--meta",
                 action="store_true",
-                help="lines are objects that say more: `message` or `text`, `target`, `work_id`, `key`",
+                help="lines are objects with `message` or `text`, and optionally `target`, `work_id`, `key`",
             ),
             Argument(
                 "--send-only",
                 action="store_true",
-                help="hand over standard input, print what was sent, and end with it",
+                help="submit standard input, print the sent messages, and exit at its end",
             ),
             *RUNNING,
         ],

@@ -26,11 +26,11 @@ if TYPE_CHECKING:
 
 FORMAT = "humaninloop"
 MESSAGE = f"{FORMAT}.message"
-"""Where an envelope carries a message of the format."""
+"""The member of `ext` that carries a message of the format."""
 
 
 def run(context: Context, values: dict[str, Any]) -> int:
-    """Judge the output envelope, then write its files below the root, or say what would be written."""
+    """Check the output envelope, then write its files below the root, or print what would be written."""
     if (values["work"] is None) == (values["file"] is None):
         raise UsageError("one of --work and --file is required", "--file reads an output envelope, - standard input")
     if values["work"] is not None:
@@ -61,7 +61,7 @@ def run(context: Context, values: dict[str, Any]) -> int:
 
 
 def _of_work(context: Context, work_id: str, channel: str | None) -> tuple[Any, Any]:
-    """The output envelope that completed a work, and the input envelope that opened it (None when a native one did)."""
+    """The output envelope that completed a work, and the input envelope that opened it (None if a native envelope did)."""
     detail = context.api.get(f"/v1/works/{quote(work_id)}", [("channel", channel)])
     work = detail["work"]
     if work["state"] != "completed":
@@ -118,10 +118,10 @@ def _output(context: Context, trace: dict[str, Any]) -> Any:
 
 
 def _opening(context: Context, work: dict[str, Any], history: list[dict[str, Any]]) -> Any:
-    """The input envelope of the opening; None when there is none: then only --feature-root tells where paths count from."""
+    """The input envelope of the opening; None when there is none: then only --feature-root says what paths are relative to."""
     since = next(
         (step["seq"] - 1 for step in history if step["outcome"] == "opened"), 0
-    )  # a long history lacks its begin
+    )  # a long history lacks its beginning
     envelope = _stored(
         context, work, since, id=work["opening_id"], sender=work["initiator"], kind="say", outcome="opened"
     )
@@ -242,9 +242,11 @@ COMMANDS = {
             Argument("--work", metavar="ID", help="completed work whose artifacts are written"),
             Argument(
                 "--file",
-                help="output envelope to take instead, without a daemon; - reads standard input",
+                help="output envelope to use instead, without a daemon; - reads standard input",
             ),
-            Argument("--root", metavar="DIR", required=True, help="folder that the paths count from; it must exist"),
+            Argument(
+                "--root", metavar="DIR", required=True, help="folder that the paths are relative to; it must exist"
+            ),
             Argument(
                 "--feature-root", metavar="PREFIX", help="prefix to strip from paths when the opening input names none"
             ),

@@ -28,7 +28,7 @@ MESSAGE_LOG = (
 )
 """The ten fields of `MessageLog`, the long one last: a terminal cuts the last column."""
 AUDIT = ("status", "stage", "work_id", "raw")
-"""What a line of the audit table shows; -o json has all of it."""
+"""Columns of a line of the audit table; -o json has all of them."""
 
 
 def _logs(format: str, human: Callable[[dict[str, Any]], str]) -> Run:
@@ -43,7 +43,7 @@ def _logs(format: str, human: Callable[[dict[str, Any]], str]) -> Run:
 
 
 def _entries(answer: dict[str, Any]) -> str:
-    """The entries as they stand in the daily file: they hold line breaks of their own, and nothing else to escape."""
+    """The entries as in the daily file. They contain line breaks, which are not escaped."""
     return "\n".join(_entry(row).rstrip("\n") for row in answer["rows"])
 
 

@@ -24,7 +24,7 @@ COMMANDS = {
     "bridge sacp prompt": Command(
         run,
         description=(
-            "Print the instructions that make a language model answer in SACP: append them to its system prompt. Asks no daemon."
+            "Print the instructions that make a language model answer in SACP: append them to its system prompt. Needs no daemon."
         ),
         examples=["aghctl bridge sacp prompt > response-format.txt", "aghctl bridge sacp prompt -o json"],
     )

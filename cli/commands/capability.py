@@ -16,11 +16,11 @@ if TYPE_CHECKING:
 
 
 def run_list(context: Context, values: dict[str, Any]) -> int:
-    """List the catalog, and what was wrong with its last reload."""
+    """List the catalog, and the error of its last reload."""
     answer = context.api.get("/v1/capabilities")
     context.output.rows(answer, "capabilities", _list)
     if not answer["capabilities"]:
-        context.output.note("we advertise no capability; aghd run --capability ID, or a catalog, does")
+        context.output.note("this daemon announces no capability; see aghd run --capability ID, or a catalog")
     for problem in answer["problems"]:
         context.output.note(f"problem: {safe(problem)}")
     return YES
@@ -33,7 +33,7 @@ def run_show(context: Context, values: dict[str, Any]) -> int:
 
 
 def record(context: Context, capability_id: str) -> dict[str, Any]:
-    """The entry of our own catalog with that id. Raises RefusedByDaemon (`not_found`) when there is none."""
+    """The entry with that id in our own catalog. Raises RefusedByDaemon (`not_found`) when there is none."""
     for entry in context.api.get("/v1/capabilities")["capabilities"]:
         if entry["id"] == capability_id:
             found: dict[str, Any] = entry
@@ -60,7 +60,7 @@ def _show(entry: dict[str, Any]) -> str:
 COMMANDS = {
     "capability list": Command(
         run_list,
-        description="List what our own daemon advertises. Other peers' capabilities: `aghctl whois --catalog`.",
+        description="List the capabilities of our own daemon. For those of other peers: `aghctl whois --catalog`.",
         examples=["aghctl capability list", "aghctl capability list -o json"],
     ),
     "capability show": Command(

@@ -17,13 +17,13 @@ if TYPE_CHECKING:
 
     from aghbus.cli.context import Context
 
-    Found = tuple[str, Any]  # where it is, and the document or the error of reading it
+    Found = tuple[str, Any]  # place, and the document or the error of reading it
 
 _HINT = "a JSON or TOML capability record, or JSON lines of them"
 
 
 class _Unreadable(Exception):
-    """The text at hand is no document; says why."""
+    """The text is no document; the message says why."""
 
 
 def run(context: Context, values: dict[str, Any]) -> int:
@@ -84,7 +84,7 @@ def _json(raw: bytes) -> Any:
 
 
 def _toml(raw: bytes) -> Any:
-    import tomllib  # only when it is no JSON
+    import tomllib  # only if it is no JSON
 
     try:
         return tomllib.loads(raw.decode())
@@ -108,7 +108,7 @@ COMMANDS = {
         run,
         description=(
             "Compute digests (specification, section 3) of a capability document in JSON or TOML, bare or below `capability`, of\n"
-            "every entry of a catalog, or of JSON lines; one a line. Exits 1 if any document is bad. Asks no daemon."
+            "every entry of a catalog, or of JSON lines; one a line. Exits 1 if any document is bad. Needs no daemon."
         ),
         examples=["aghctl capability digest test.run.toml", "aghctl capability digest - < capabilities.jsonl"],
         arguments=[

@@ -51,7 +51,7 @@ COMMANDS = {
         examples=["aghctl capability send test.run --to ops", "aghctl capability send test.run"],
         arguments=[
             Argument("capability", help="id in our own catalog"),
-            Argument("--to", metavar="PEER", help="peer that it is for (default: everybody)"),
+            Argument("--to", metavar="PEER", help="receiver (default: everybody)"),
             Argument("--direct", metavar="PEER", help="send it in the direct room with this peer"),
             THREAD,
             *SENDING,

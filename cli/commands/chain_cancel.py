@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def run(context: Context, values: dict[str, Any]) -> int:
-    """Call the run off."""
+    """Cancel the run."""
     answer = context.api.post(f"/v1/chains/runs/{quote(values['run'])}/cancel", {})
     context.output.answer(answer, run_text)
     return YES
@@ -24,7 +24,7 @@ def run(context: Context, values: dict[str, Any]) -> int:
 COMMANDS = {
     "chain cancel": Command(
         run,
-        description="Call a run off: the work that it waits for is canceled, and no further node is visited.",
+        description="Cancel a run: the work that it waits for is canceled, and no further node is visited.",
         examples=["aghctl chain cancel RUN_ID"],
         arguments=[
             Argument("run", help="id of the run"),

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def run(context: Context, values: dict[str, Any]) -> int:
-    """Print every fault of a chain file; 1 when there is any."""
+    """Print every error of a chain file; 1 when there is any."""
     document, faults = read(values["file"])
     findings = [
         {"path": fault.path, "rule": fault.rule, "severity": fault.severity, "message": fault.message}
@@ -38,8 +38,8 @@ COMMANDS = {
     "chain check": Command(
         run,
         description=(
-            "Check a chain file: nodes, edges, conditions and templates, every fault with its place (a JSON Pointer).\n"
-            "Exits 1 if there is any. Asks no daemon."
+            "Check a chain file: nodes, edges, conditions and templates, every error with its place (a JSON Pointer).\n"
+            "Exits 1 if there is any. Needs no daemon."
         ),
         examples=["aghctl chain check research.toml", "aghctl chain check - -o json < research.json"],
         arguments=[

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def run(context: Context, values: dict[str, Any]) -> int:
-    """Say the answer into the work that asked, then follow the run to its end or its next question."""
+    """Send the answer to the work that asked, then follow the run to its end or its next question."""
     one_of(values, "wait", "no_wait")
     if values["answer"] is None:
         found = get(context, values["run"])

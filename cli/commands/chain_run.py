@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def run(context: Context, values: dict[str, Any]) -> int:
-    """Begin the run and, unless told not to wait, follow it to its end or its first question."""
+    """Begin the run and, unless --no-wait is given, follow it to its end or its first question."""
     body = ask(values)
     started = context.api.post("/v1/chains/runs", body)
     if values["no_wait"]:
@@ -34,7 +34,7 @@ def run(context: Context, values: dict[str, Any]) -> int:
 
 
 def ask(values: dict[str, Any]) -> dict[str, Any]:
-    """The request body (`chain_api.ChainRunAsk`). Raises UsageError, or AnswerIsNo for a chain file with faults."""
+    """The request body (`chain_api.ChainRunAsk`). Raises UsageError, or AnswerIsNo for a chain file with errors."""
     one_of(values, "wait", "no_wait")
     one_of(values, "input", "input_json")
     given = values["input_json"]
@@ -58,8 +58,8 @@ COMMANDS = {
     "chain run": Command(
         run,
         description=(
-            "Run a chain of agents (docs/adapters/chains.md): each node is a work for a peer, and what it answers decides which\n"
-            "node comes next. The run lives in the daemon: it goes on when this command ends, and after a restart. Exits 0\n"
+            "Run a chain of agents (docs/adapters/chains.md): each node is a work for a peer, and its answer decides which\n"
+            "node comes next. The daemon carries out the run: it goes on when this command ends, and after a restart. Exits 0\n"
             "when the run completed, 1 when it failed, was canceled, or waits for an answer (`chain resume`)."
         ),
         examples=[
@@ -76,8 +76,12 @@ COMMANDS = {
             Argument(
                 "--wait", action="store_true", help="follow the run, with progress on standard error (the default)"
             ),
-            Argument("--no-wait", action="store_true", help="print the run's id and leave it to the daemon"),
-            Argument("--run-id", metavar="ID", help="id of your own: the same request under it again is the same run"),
+            Argument("--no-wait", action="store_true", help="print the run's id and return"),
+            Argument(
+                "--run-id",
+                metavar="ID",
+                help="your own id for the run; the same request under it again is the same run",
+            ),
             CHANNEL,
         ],
     )

@@ -26,7 +26,7 @@ COMMANDS = {
     "chain watch": Command(
         run,
         description=(
-            "Stream the steps of a run, those that are over first, until it has ended; over pauses for an answer and over\n"
+            "Stream the steps of a run, from its beginning, until it has ended; over pauses for an answer and over\n"
             "restarts of the daemon too. Exits 0 when the run completed, 1 when it failed or was canceled."
         ),
         examples=["aghctl chain watch RUN_ID", "aghctl chain watch RUN_ID -o jsonl"],

@@ -36,7 +36,7 @@ COMMANDS = {
         examples=[
             "source <(aghctl completion bash)",
             "source <(aghctl completion zsh)",
-            "aghctl completion fish > ~/.config/fish/conf.d/aghbus.fish",
+            "aghctl completion fish | source",
         ],
         arguments=[Argument("shell", choices=("bash", "zsh", "fish"), help="which shell")],
     )

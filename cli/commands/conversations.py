@@ -69,7 +69,7 @@ COMMANDS = {
         run_directs,
         description=(
             "List our direct rooms, latest activity first. `messages list --direct ID` reads one. Direct rooms are not\n"
-            "encrypted: whoever runs the broker can read them."
+            "encrypted: the operator of the broker can read them."
         ),
         examples=["aghctl directs", "aghctl directs -o json"],
         arguments=[

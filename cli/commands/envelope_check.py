@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def run(context: Context, values: dict[str, Any]) -> int:
-    """One verdict a line; 1 when any envelope is refused."""
+    """Print one verdict a line; 1 when any envelope is refused."""
     from aghbus.protocol.trust.proof import verify_envelope  # cryptography, which help and completion do not need
 
     code = YES
@@ -35,9 +35,9 @@ COMMANDS = {
     "envelope check": Command(
         run,
         description=(
-            "Judge envelopes, one JSON object a line, each by itself: steps 1 to 6 of the receiving order, signatures\n"
-            'verified, local policy apart. Prints {"id", "accept", "reason", "detail"} per line.\n'
-            "Exits 1 if any is refused. Asks no daemon."
+            "Validate envelopes, one JSON object a line, each by itself: steps 1 to 6 of the receiving order, with signatures\n"
+            'but without local policy. Prints {"id", "accept", "reason", "detail"} per line.\n'
+            "Exits 1 if any is refused. Needs no daemon."
         ),
         examples=["aghctl envelope check captured.jsonl", "aghctl envelope check - --now 1776366200 < captured.jsonl"],
         arguments=[

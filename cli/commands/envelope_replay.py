@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def run(context: Context, values: dict[str, Any]) -> int:
-    """One outcome a line, whatever it is."""
+    """Print one outcome a line."""
     from aghbus.protocol.trust.proof import verify_envelope  # cryptography, which help and completion do not need
 
     receiver = Replay(verify_envelope)
@@ -31,9 +31,9 @@ COMMANDS = {
     "envelope replay": Command(
         run,
         description=(
-            "Replay envelopes, one JSON object a line, in order, as one receiver's state: what each did to its work. Routing is\n"
+            "Replay envelopes, one JSON object a line, in order, as one receiver: the effect of each on its work. Routing is\n"
             'off: all of them count as addressed to that receiver. Prints {"id", "outcome", "state", "reason"} per line.\n'
-            "Asks no daemon."
+            "Needs no daemon."
         ),
         examples=[
             "aghctl envelope replay captured.jsonl",

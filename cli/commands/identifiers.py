@@ -21,7 +21,7 @@ _WORKSPACE_RULE = "must be 1 to 256 bytes without '.', space, '*', '>' and contr
 
 
 def run_route(context: Context, values: dict[str, Any]) -> int:
-    """Print the peer's token in subjects."""
+    """Print the peer's token in NATS subjects."""
     peer = _peer("PEER", values["peer"])
     found = {"peer_id": peer, "route_token": route_token(peer)}
     context.output.answer(found, lambda it: str(it["route_token"]))
@@ -52,7 +52,7 @@ def _peer(where: str, text: str) -> str:
 COMMANDS = {
     "id route": Command(
         run_route,
-        description="Print the token of a peer in NATS subjects: 32 hex digits (specification, section 4). Asks no daemon.",
+        description="Print the token of a peer in NATS subjects: 32 hex digits (specification, section 4). Needs no daemon.",
         examples=["aghctl id route ops", "aghctl id route ops -o json"],
         arguments=[
             Argument("peer", help="peer id or verified handle"),
@@ -60,7 +60,7 @@ COMMANDS = {
     ),
     "id direct": Command(
         run_direct,
-        description="Print the id of the direct room of two peers in a channel (specification, section 4). Asks no daemon.",
+        description="Print the id of the direct room of two peers in a channel (specification, section 4). Needs no daemon.",
         examples=["aghctl id direct --workspace ws_local --channel default ops patch-worker"],
         arguments=[
             Argument("peer_a", help="one peer"),

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def run(context: Context, values: dict[str, Any]) -> int:
-    """Stream what is unread, then what comes, until interrupted. Takes nothing."""
+    """Stream unread messages, then new ones, until interrupted. Leases nothing."""
     for event in follow(context.api, [("inbox", True)], 0, lost_note(context)):
         context.output.event(event, event_line)
     return YES
@@ -26,8 +26,8 @@ COMMANDS = {
     "inbox follow": Command(
         run,
         description=(
-            "Stream the messages for our agent: first those that nobody has dealt with, then each as it comes, one JSON object\n"
-            "a line with -o jsonl. It only tells; `inbox next` takes. Ends with Ctrl-C."
+            "Stream the messages for our agent: first the unacknowledged ones, then each as it arrives, one JSON object\n"
+            "a line with -o jsonl. It leases nothing; `inbox next` does. Ends with Ctrl-C."
         ),
         examples=[
             "aghctl inbox follow",

@@ -16,18 +16,20 @@ if TYPE_CHECKING:
 
 
 def run(context: Context, values: dict[str, Any]) -> int:
-    """List without taking anything."""
+    """List messages without leasing any."""
     answer = context.api.get("/v1/inbox", [("state", values["state"]), ("limit", values["limit"])])
     context.output.rows(answer, "items", _human)
     if not answer["items"]:
-        context.output.note("nothing is waiting")
+        context.output.note("no message is waiting")
     return YES
 
 
 def _human(answer: dict[str, Any]) -> str:
     if not answer["items"]:
         return ""
-    return table(["SEQ", "STATE", "TRIES", "FROM", "TRUST", "WORK", "CAME", "MESSAGE"], map(_row, answer["items"]))
+    return table(
+        ["SEQ", "STATE", "ATTEMPTS", "FROM", "TRUST", "WORK", "RECEIVED", "MESSAGE"], map(_row, answer["items"])
+    )
 
 
 def _row(item: dict[str, Any]) -> tuple[object, ...]:
@@ -43,7 +45,7 @@ def _row(item: dict[str, Any]) -> tuple[object, ...]:
 COMMANDS = {
     "inbox list": Command(
         run,
-        description="List the messages for our agent, oldest first. Without --state: those that are not dealt with yet.",
+        description="List the messages for our agent, oldest first. Without --state: those that are not acknowledged.",
         examples=["aghctl inbox list", "aghctl inbox list --state dead -o json"],
         arguments=[
             Argument(

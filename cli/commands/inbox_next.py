@@ -16,12 +16,12 @@ if TYPE_CHECKING:
 
 
 def run(context: Context, values: dict[str, Any]) -> int:
-    """Lease the oldest ready message, or take it for good; raises AnswerIsNo when none came."""
+    """Lease the oldest ready message, or acknowledge it at once; raises AnswerIsNo when there is none."""
     answer = context.api.post("/v1/inbox/next", ask(values), wait=values["wait"] or 0.0)
     if answer["item"] is None:
         if not context.output.human:
             context.output.answer(answer, str)
-        raise AnswerIsNo("nothing is waiting in the inbox", "--wait 30s waits for a message", "empty")
+        raise AnswerIsNo("the inbox has no ready message", "--wait 30s waits for a message", "empty")
     context.output.answer(answer, lambda found: _human(found["item"]))
     context.output.note(_next_steps(answer["item"], context))
     return YES
@@ -44,7 +44,7 @@ def _human(item: dict[str, Any]) -> str:
             ("not delivered", not_delivered(message)),
             ("work", message["work_id"]),
             ("in", message["thread_id"] or message["direct_id"]),
-            ("came", moment(message["received_ms"])),
+            ("received", moment(message["received_ms"])),
             ("says", body.get("text") if message["kind"] == "say" else None),
             ("what", None if message["kind"] == "say" else body_line(message["kind"], body)),
             ("lease", lease),
@@ -59,15 +59,15 @@ def _next_steps(item: dict[str, Any], context: Context) -> str:
         work = shell(message["work_id"])
         steps.insert(0, f"work accept {work}")
         steps.append(f"work complete {work} --result '{{}}'")
-    return "\n".join(f"next: {context.command(step)}" for step in steps) or "taken for good"
+    return "\n".join(f"next: {context.command(step)}" for step in steps) or "acknowledged"
 
 
 COMMANDS = {
     "inbox next": Command(
         run,
         description=(
-            "Take the oldest message that is ready. It is leased: acknowledge it with `inbox ack` when it is dealt with, or it\n"
-            "comes back when the lease ends. --ack takes it for good at once. Exits 1 when nothing is waiting."
+            "Lease the oldest ready message. Acknowledge it with `inbox ack` when it is handled; otherwise it becomes ready\n"
+            "again when the lease ends. --ack acknowledges it at once. Exits 1 when there is none."
         ),
         examples=[
             "aghctl inbox next",
@@ -75,9 +75,9 @@ COMMANDS = {
             "aghctl inbox next --ack",
         ],
         arguments=[
-            Argument("--wait", metavar="TIME", type=seconds, help="wait this long for a message to come"),
+            Argument("--wait", metavar="TIME", type=seconds, help="wait this long for a message to arrive"),
             Argument("--visibility", metavar="TIME", type=seconds, help="length of the lease (default 5m)"),
-            Argument("--ack", action="store_true", help="take it for good at once"),
+            Argument("--ack", action="store_true", help="acknowledge it at once"),
             Argument("--work", metavar="ID", help="only a message of this work"),
         ],
     )

@@ -42,12 +42,12 @@ def _human(item: dict[str, Any]) -> str:
 
 
 _SEQ = Argument("seq", help="local sequence of the message, as `inbox list` and `inbox next` show it")
-_LEASE = Argument("--lease", help="only if this lease still holds")
+_LEASE = Argument("--lease", help="only if this lease is still valid")
 
 COMMANDS = {
     "inbox ack": Command(
         _runner("ack"),
-        description="The message is dealt with: it leaves the inbox for good. Its envelope stays in the history.",
+        description="Acknowledge a handled message: it leaves the inbox for good. Its envelope stays in the history.",
         examples=["aghctl inbox ack 12", "aghctl inbox ack 12 --lease LEASE"],
         arguments=[
             _SEQ,
@@ -56,7 +56,7 @@ COMMANDS = {
     ),
     "inbox nack": Command(
         _runner("nack"),
-        description="Give a leased message back: it becomes ready again after a delay, or dead when it was tried too often.",
+        description="Return a leased message: it becomes ready again after a delay, or dead after too many attempts.",
         examples=['aghctl inbox nack 12 --error "tool crashed"', "aghctl inbox nack 12 --delay 5m"],
         arguments=[
             _SEQ,
@@ -65,14 +65,14 @@ COMMANDS = {
                 "--delay",
                 metavar="TIME",
                 type=seconds,
-                help="time until it is ready again (default: grows with the tries)",
+                help="time until it is ready again (default: grows with the attempts)",
             ),
-            Argument("--error", metavar="TEXT", help="why, for whoever looks at it later"),
+            Argument("--error", metavar="TEXT", help="reason, to be stored with the message"),
         ],
     ),
     "inbox requeue": Command(
         _runner("requeue"),
-        description="Make a dead message ready again, its tries forgotten; or an acked one, to take it once more.",
+        description="Make a dead or acked message ready again, and reset its attempts.",
         examples=["aghctl inbox list --state dead", "aghctl inbox requeue 12"],
         arguments=[
             _SEQ,

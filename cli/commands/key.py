@@ -31,7 +31,7 @@ _RESTART = "restart the daemon; it finds the key there"
 
 
 def run_generate(context: Context, values: dict[str, Any]) -> int:
-    """Write a new key; never over an old one."""
+    """Write a new key; never overwrite one."""
     from aghbus.store.host.key_files import KeyFileError, generate_key, write_key
 
     path, name = _path(context, values), _name(context)
@@ -48,7 +48,7 @@ def run_generate(context: Context, values: dict[str, Any]) -> int:
 
 
 def run_show(context: Context, values: dict[str, Any]) -> int:
-    """Print what the key is called; the key itself is never printed."""
+    """Print the key's names; never the private key itself."""
     path, key = _read(context, values)
     found = _names(_name(context), key, path)
     if values["file"] is None:
@@ -58,18 +58,18 @@ def run_show(context: Context, values: dict[str, Any]) -> int:
 
 
 def _former(context: Context, handle: str) -> list[dict[str, Any]]:
-    """The ids that the instance had before `handle` and under which something is to be finished, from its store."""
+    """Earlier peer ids of the instance that still have open works or unsent messages, from its store."""
     from aghbus.store.tables.identities import former
 
     return [
         {"peer_id": one.peer_id, "open_works": one.open_works, "unsent": one.unsent}
         for one in _from_store(context, lambda db: former(db, handle)) or []
-        if one.peer_id.partition("@")[2] != handle.partition("@")[2]  # the key of now, whatever the daemon is called
+        if one.peer_id.partition("@")[2] != handle.partition("@")[2]  # the current key, under any nickname
     ]
 
 
 def _from_store(context: Context, read: Callable[[Connection], T]) -> T | None:
-    """What the instance's store says; None when there is none, or none that can be read."""
+    """The result of `read` on the instance's store; None if there is no store that can be read."""
     import sqlite3
     from pathlib import Path
 
@@ -82,13 +82,13 @@ def _from_store(context: Context, read: Callable[[Connection], T]) -> T | None:
     try:
         with contextlib.closing(open_to_inspect(path)) as db:
             return read(db)
-    except (StoreError, sqlite3.Error) as error:  # the key is there whatever the store is like
+    except (StoreError, sqlite3.Error) as error:  # the key can be shown without the store
         context.output.note(f"former identities are not known: {error}")
         return None
 
 
 def run_export(context: Context, values: dict[str, Any]) -> int:
-    """Print the public key: PEM for people and other tools, the wire's form in JSON."""
+    """Print the public key as PEM; in JSON also in its wire format."""
     from aghbus.protocol.trust.keys import encode_base64url
     from aghbus.store.host.key_files import public_pem
 
@@ -100,9 +100,9 @@ def run_export(context: Context, values: dict[str, Any]) -> int:
 
 
 def run_rotate(context: Context, values: dict[str, Any]) -> int:
-    """Put a new key in the old one's place; the old one and its statement stay beside it.
+    """Replace the key by a new one; the old key and the rotation statement stay in the same folder.
 
-    In an order that a crash cannot hurt: until the last step the old key is the one in place.
+    Safe against a crash at any point: the old key stays in place until the last step.
     """
     from aghbus.protocol.trust.keys import nickname_of
     from aghbus.protocol.trust.rotation import rotation_statement
@@ -117,7 +117,7 @@ def run_rotate(context: Context, values: dict[str, Any]) -> int:
     statement = path.with_name(f"{path.stem}-{old.fingerprint}.rotation.json")
     try:
         write_key(fresh, new, _passphrase(values))
-        statement.unlink(missing_ok=True)  # of a rotation that was cut short: it names a key that nobody has
+        statement.unlink(missing_ok=True)  # of an interrupted rotation: it names a key that was never used
         write_private(statement, rotation_statement(old, new.public, nickname_of(name), int(time.time())) + b"\n")
         if not kept.exists():
             kept.hardlink_to(path)
@@ -129,19 +129,19 @@ def run_rotate(context: Context, values: dict[str, Any]) -> int:
     found = _names(name, new, path)
     found |= {"old_key_id": old.key_id, "old_file": str(kept), "statement_file": str(statement)}
     context.output.answer(found, _human)
-    context.output.note(f"{_RESTART}, and others know it as a new peer: give them the statement to pin the new key by")
+    context.output.note(f"{_RESTART}, and other peers see a new peer: give them the statement to pin the new key")
     return YES
 
 
 def _name(context: Context) -> str:
-    """What the instance's daemon is called on the bus, by its configuration."""
+    """The peer id of the instance's daemon, by its configuration."""
     from aghbus.cli.app.own_name import configured_peer_id
 
     return configured_peer_id(chosen_name(context.options, context.env), context.env)
 
 
 def _used(context: Context, key: SigningKey) -> str | None:
-    """The nickname under which others know this key, whatever the configuration says by now; None when it was not used yet."""
+    """The nickname under which other peers know this key, by the store; None if it was not used yet."""
     from aghbus.store.tables.identities import newest_of_key
 
     handle = _from_store(context, lambda db: newest_of_key(db, key.fingerprint))
@@ -207,8 +207,8 @@ COMMANDS = {
     "key generate": Command(
         run_generate,
         description=(
-            "Make an Ed25519 key in a file of mode 0600, encrypted when a passphrase is given. With a key the daemon is the\n"
-            "verified peer nickname@fingerprint, and signs all that it sends. Refuses to write over a file. Asks no daemon."
+            "Create an Ed25519 key in a file of mode 0600, encrypted if a passphrase is given. With a key the daemon is the\n"
+            "verified peer nickname@fingerprint, and signs every message. Never overwrites a file. Needs no daemon."
         ),
         examples=[
             "aghctl --name ops key generate",
@@ -222,9 +222,9 @@ COMMANDS = {
     "key show": Command(
         run_show,
         description=(
-            "Show handle, key id and public key of our key; the key id is what others allow, deny or pin. The nickname in the\n"
-            "handle is the configured peer_id of the instance that is named, else its name. Earlier identities that still have\n"
-            "open works are named too. The private key is never printed. Asks no daemon."
+            "Show handle, key id and public key of our key; other peers allow, deny or pin the key id. The nickname in the\n"
+            "handle is the configured peer_id of the instance, else its name. Earlier identities that still have\n"
+            "open works are listed too. The private key is never printed. Needs no daemon."
         ),
         examples=["aghctl --name ops key show", "aghctl key show --file ops.pem -o json"],
         arguments=[
@@ -234,7 +234,7 @@ COMMANDS = {
     ),
     "key export-public": Command(
         run_export,
-        description="Print our public key as PEM, or with -o json also as it goes over the wire. Asks no daemon.",
+        description="Print our public key as PEM, or with -o json also in its wire format. Needs no daemon.",
         examples=["aghctl --name ops key export-public", "aghctl --name ops key export-public -o json"],
         arguments=[
             _FILE,
@@ -244,9 +244,9 @@ COMMANDS = {
     "key rotate": Command(
         run_rotate,
         description=(
-            "Put a new key in place of ours. The old key stays beside it under its fingerprint, and so does a statement, signed\n"
-            "by the old key, that names the new one (docs/trust.md). After the restart we are another peer; open works are\n"
-            "finished under the old identity, for which the daemon needs the file of the old key where it is."
+            "Replace our key. The old key stays in the same folder under its fingerprint, and so does a statement, signed\n"
+            "by the old key, that names the new one (docs/trust.md). After the restart the daemon is another peer; open works are\n"
+            "finished under the old identity, for which the daemon needs the file of the old key in its place."
         ),
         examples=["aghctl --name ops key rotate", "aghctl --name ops key rotate --passphrase-file ops.passphrase"],
         arguments=[

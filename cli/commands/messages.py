@@ -38,7 +38,7 @@ def query(values: dict[str, Any]) -> list[tuple[str, object]]:
 
 
 def run_show(context: Context, values: dict[str, Any]) -> int:
-    """Show one envelope and what became of it."""
+    """Show one envelope, its effect and its delivery."""
     message = context.api.get(f"/v1/messages/{quote(values['id'])}")
     context.output.answer(message, _show)
     return YES
@@ -79,7 +79,7 @@ COMMANDS = {
         ],
         arguments=[
             Argument(
-                "--since", metavar="SEQ", type=whole, help="those after this local sequence, instead of the newest"
+                "--since", metavar="SEQ", type=whole, help="messages after this local sequence, instead of the newest"
             ),
             LIMIT,
             Argument("--kind", action="append", choices=KINDS, help="only of this kind"),
@@ -93,7 +93,7 @@ COMMANDS = {
     ),
     "messages show": Command(
         run_show,
-        description="Show one envelope as it was on the wire, the lifecycle's verdict on it, and where it is in outbox or inbox.",
+        description="Show one envelope as on the wire, its effect on the work, and its state in outbox or inbox.",
         examples=["aghctl messages show MESSAGE_ID", "aghctl messages show MESSAGE_ID -o json"],
         arguments=[
             Argument("id", help="id of the message"),

@@ -18,7 +18,7 @@ FORMATS = ("server-conf", "nsc", "json")
 
 
 def _checked(rule: str, holds: Any) -> Any:
-    """A `convert` of an option whose text must keep a rule."""
+    """A `type` of an option whose text must satisfy a rule."""
 
     def convert(text: str) -> str:
         if not holds(text):
@@ -29,7 +29,7 @@ def _checked(rule: str, holds: Any) -> Any:
 
 
 def run(context: Context, values: dict[str, Any]) -> int:
-    """Print what each peer's user needs, in one of the three forms."""
+    """Print the permissions of each peer's user, in one of the three forms."""
     from aghbus.protocol.nats import permissions as rules
 
     network, peers = _asked(context, values)
@@ -53,7 +53,7 @@ def run(context: Context, values: dict[str, Any]) -> int:
 
 
 def _asked(context: Context, values: dict[str, Any]) -> tuple[Network, list[str]]:
-    """The network and the peers: as the options say, and for the rest as our own daemon is."""
+    """The network and the peers, from the options, and otherwise from our own daemon."""
     from aghbus.protocol.nats.names import BUCKET
     from aghbus.protocol.nats.permissions import Network
 
@@ -80,8 +80,8 @@ COMMANDS = {
     "nats permissions": Command(
         run,
         description=(
-            "Print what the NATS user of each peer may publish and subscribe to: what the binding needs and nothing else.\n"
-            "Without --peer it is about our own daemon. docs/security/broker.md says what this holds, and what not."
+            "Print the permissions that the NATS user of each peer needs: the subjects of the binding and nothing else.\n"
+            "Without --peer, those of our own daemon. docs/security/broker.md describes what they prevent, and what not."
         ),
         examples=[
             "aghctl nats permissions --peer ops --peer patch-worker > permissions.conf",
@@ -108,7 +108,7 @@ COMMANDS = {
                 help="channel; may be repeated (default: default, or our daemon's)",
             ),
             Argument("--durability", choices=("core", "jetstream"), help="how the peers' daemons run (default core)"),
-            Argument("--artifacts", action="store_true", help="let the peers use the object store of artifacts"),
+            Argument("--artifacts", action="store_true", help="include the object store of artifacts"),
             Argument(
                 "--bucket", metavar="NAME", type=_BUCKET, help="its name (default AGH_ARTIFACTS_V0); means --artifacts"
             ),

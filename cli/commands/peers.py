@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def run(context: Context, values: dict[str, Any]) -> int:
-    """List what presence knows; asks nobody on the network."""
+    """List the known peers, without asking the network."""
     query = [(name, values[name]) for name in ("capability", "channel", "all")]
     answer = context.api.get("/v1/peers", query)
     context.output.rows(answer, "peers", _human)
@@ -44,7 +44,7 @@ def _human(answer: dict[str, Any]) -> str:
 COMMANDS = {
     "peers": Command(
         run,
-        description="List the peers that presence knows: those that greeted or answered lately, ourselves included.",
+        description="List the known peers: those that greeted or answered recently, ourselves included.",
         examples=["aghctl peers", "aghctl peers --capability test.run -o json"],
         arguments=[
             Argument("--capability", metavar="ID", help="only peers that advertise this capability"),

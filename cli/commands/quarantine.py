@@ -19,7 +19,7 @@ def run(context: Context, values: dict[str, Any]) -> int:
     answer = context.api.get("/v1/quarantine", [("limit", values["limit"])])
     context.output.rows(answer, "quarantined", _human)
     if not answer["quarantined"]:
-        context.output.note("nothing was refused")
+        context.output.note("no envelope was refused")
     return YES
 
 
@@ -35,7 +35,7 @@ def _human(answer: dict[str, Any]) -> str:
         )
         for row in answer["quarantined"]
     ]
-    return table(["CAME", "REASON", "FROM", "MESSAGE", "SIZE", "DETAIL"], rows) if rows else ""
+    return table(["RECEIVED", "REASON", "FROM", "MESSAGE", "SIZE", "DETAIL"], rows) if rows else ""
 
 
 COMMANDS = {

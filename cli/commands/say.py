@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from aghbus.cli.context import Context
 
 NEW_THREAD = "new"
-"""Value of --thread that begins a thread; no thread id looks like it (they begin with `thread_`)."""
+"""Value of --thread that begins a thread; thread ids begin with `thread_`."""
 
 
 def run(context: Context, values: dict[str, Any]) -> int:
@@ -37,12 +37,12 @@ def run(context: Context, values: dict[str, Any]) -> int:
 
 
 def asks(values: dict[str, Any]) -> list[dict[str, Any]]:
-    """The request bodies (`control.SendAsk`), one per receiver. Raises UsageError when no destination is named."""
+    """The request bodies (`SendRequest`), one per receiver. Raises UsageError when no destination is named."""
     one_of(values, "thread", "direct")
     one_of(values, "direct", "to")
     if not (values["thread"] or values["direct"] or values["to"]):
         raise UsageError(
-            "say to whom: --to PEER, --direct PEER or --thread ID", "--thread new speaks to the whole channel"
+            "name a receiver: --to PEER, --direct PEER or --thread ID", "--thread new addresses the whole channel"
         )
     if len(values["to"]) > 1 and values["id"]:
         raise UsageError("--id: one id cannot name the messages to several peers")
@@ -78,11 +78,11 @@ COMMANDS = {
         ],
         arguments=[
             Argument("text", help="the text; - reads standard input"),
-            Argument("--to", metavar="PEER", action="append", help="peer that it is for"),
-            Argument("--direct", metavar="PEER", help="say it in the direct room with this peer"),
-            Argument("--thread", metavar="ID", help="say it in this thread; `new` begins one"),
-            Argument("--intent", metavar="WORD", help="what the text is for, one word such as request or inform"),
-            Argument("--reply-to", metavar="ID", help="message that this answers"),
+            Argument("--to", metavar="PEER", action="append", help="receiver"),
+            Argument("--direct", metavar="PEER", help="send it in the direct room with this peer"),
+            Argument("--thread", metavar="ID", help="send it in this thread; `new` begins one"),
+            Argument("--intent", metavar="WORD", help="purpose of the text, one word such as request or inform"),
+            Argument("--reply-to", metavar="ID", help="message that this one answers"),
             ARTIFACT,
             *SENDING,
         ],

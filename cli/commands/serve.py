@@ -1,4 +1,4 @@
-"""`aghctl serve`: any command becomes a peer's worker."""
+"""`aghctl serve`: run any command as a worker."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ if TYPE_CHECKING:
 LONGEST_RUN = 11 * 3600.0
 """Seconds: the API leases a message for 12 h at most, and the lease must outlive the command."""
 ACCEPTS = ("intent", "from", "kind")
-"""What of an opening message `--accept` can ask for."""
+"""Parts of an opening message that `--accept` can filter by."""
 
 
 def run(context: Context, values: dict[str, Any]) -> int:
-    """Serve until a signal, or until the wanted jobs are done; the exit code is theirs then."""
+    """Serve until a signal, or until --once or --max-jobs is reached; the exit code is then that of the jobs."""
     from aghbus.cli.worker.journal import Journal
     from aghbus.cli.worker.worker import Worker
 
@@ -33,13 +33,13 @@ def run(context: Context, values: dict[str, Any]) -> int:
         journal = Journal(folder)
     except OSError as error:
         raise UsageError(
-            f"the journal's folder {folder} cannot be made: {error.strerror}", "see XDG_STATE_HOME"
+            f"the journal's folder {folder} cannot be created: {error.strerror}", "see XDG_STATE_HOME"
         ) from None
     return Worker(plan, context.api, journal, context.output).run(int(status["store"]["last_seq"]))
 
 
 def plan_of(values: dict[str, Any]) -> WorkerOptions:
-    """The worker that the command line asks for. Raises UsageError."""
+    """The worker's options from the command line. Raises UsageError."""
     from aghbus.cli.worker.options import WorkerOptions
 
     _check_platform()
@@ -63,7 +63,7 @@ def plan_of(values: dict[str, Any]) -> WorkerOptions:
 
 
 def journal_folder(name: str, context: Context) -> str:
-    """Where the workers of the daemon called `name` keep their journal: beside the instances' own folders."""
+    """The folder of the worker's journal for the daemon called `name`, next to the folders of the instances."""
     root = locations(name, context.env).state_dir.removesuffix(f"/instances/{name}")
     return f"{root}/serve/{name}"
 
@@ -72,7 +72,7 @@ def _check_platform() -> None:
     import os
 
     if not hasattr(os, "pidfd_open") or not os.path.exists("/proc/self/environ"):  # noqa: PTH110 - pathlib is slow to load
-        raise UsageError("serve needs Linux with /proc: that is how it finds and ends what a command started")
+        raise UsageError("serve needs Linux with /proc, to find and end the processes that a command started")
 
 
 def _check_capabilities(wanted: tuple[str, ...], context: Context, name: str) -> None:
@@ -141,7 +141,7 @@ def _pattern(text: str) -> str:
 
 RUNNING = (
     Argument("--concurrency", metavar="N", type=_count, default=1, help="commands at a time (default 1)"),
-    Argument("--when-busy", choices=("reject", "queue"), help="what to do with work beyond that (default reject)"),
+    Argument("--when-busy", choices=("reject", "queue"), help="what to do with further work (default reject)"),
     Argument(
         "--time-limit",
         metavar="TIME",
@@ -162,7 +162,7 @@ RUNNING = (
         metavar="TIME",
         type=seconds,
         default=30.0,
-        help="when stopping, wait this long for what runs (default 30s)",
+        help="when stopping, wait this long for running commands (default 30s)",
     ),
     Argument("--cwd", metavar="DIR", help="folder to run the command in (default: this one)"),
     Argument(
@@ -172,9 +172,13 @@ RUNNING = (
         type=_accept,
         help="only work with intent=, from= or kind= of that value",
     ),
-    Argument("--on-restart", choices=("fail", "rerun"), help="a command that died with its worker (default fail)"),
+    Argument(
+        "--on-restart",
+        choices=("fail", "rerun"),
+        help="a command that a restart of the worker interrupted (default fail)",
+    ),
     Argument("--max-jobs", metavar="N", type=_count, help="exit after so many jobs"),
-    Argument("--once", action="store_true", help="take one job, and exit with its outcome"),
+    Argument("--once", action="store_true", help="run one job, and exit with its outcome"),
 )
 """How commands are run, here and in `aghctl bridge FORMAT -- COMMAND`."""
 
@@ -182,9 +186,9 @@ COMMANDS = {
     "serve": Command(
         run,
         description=(
-            "Make any command a peer's worker: takes work from the inbox, accepts it, runs the command with the work as JSON on\n"
-            "standard input and in AGH_ variables, reports its last output line while it runs, and its exit code and output as\n"
-            "the work's result. No shell is involved, and nothing that a peer wrote becomes an argument. See docs/serve.md."
+            "Run any command as a worker: it takes work from the inbox, accepts it, runs the command with the work as JSON on\n"
+            "standard input and in AGH_ variables, reports the last output line while it runs, and exit code and output as\n"
+            "the work's result. No shell is involved, and no text of a peer becomes an argument. See docs/serve.md."
         ),
         examples=[
             "aghctl --name patch-worker serve --capability test.run -- pytest -q",
@@ -198,7 +202,7 @@ COMMANDS = {
                 metavar="ID",
                 action="append",
                 required=True,
-                help="what it serves: one that the daemon announces",
+                help="capability to serve; the daemon must announce it",
             ),
             Argument(
                 "--artifact",

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def run(context: Context, values: dict[str, Any]) -> int:
-    """Show the daemon as it is now."""
+    """Show the state of the daemon."""
     context.output.answer(context.api.get("/v1/status"), _human)
     return YES
 
@@ -42,7 +42,7 @@ def _human(status: dict[str, Any]) -> str:
 
 
 def _former(one: dict[str, Any]) -> str:
-    """An earlier identity of ours that is being finished."""
+    """An earlier identity of ours that still has open works."""
     works = f"{counted(one['open_works'], 'open work')}, {counted(one['unsent'], 'message')} not answered"
     return f"{one['peer_id']}: {works}{', NOT USABLE' if one['problem'] else ''}"
 
@@ -54,7 +54,7 @@ def _broker(broker: dict[str, Any]) -> str:
     if broker["reconnects"]:
         parts.append(f"{broker['reconnects']} reconnects")
     if broker["slow_consumer_events"]:
-        parts.append(f"SLOW CONSUMER: {broker['slow_consumer_events']} times cut off by the server")
+        parts.append(f"SLOW CONSUMER: {broker['slow_consumer_events']} times disconnected by the server")
     if broker["last_error"]:
         parts.append(f"last error: {broker['last_error']}")
     return ", ".join(str(part) for part in parts if part)
@@ -86,7 +86,7 @@ def _counts(counts: dict[str, Any]) -> str:
 COMMANDS = {
     "status": Command(
         run,
-        description="Show the daemon: who it is, its broker link, its store, what waits and what went wrong.",
+        description="Show the daemon: its identity, its broker connection, its store, its queues and its problems.",
         examples=["aghctl status", "aghctl --name ops status -o json"],
     )
 }

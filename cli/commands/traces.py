@@ -37,7 +37,7 @@ COMMANDS = {
     "traces": Command(
         run,
         description=(
-            "Stream traces and receipts, those that we send and those that come, as they are stored. Begins now, or after\n"
+            "Stream sent and received traces and receipts as they are stored. Begins now, or after\n"
             "--since; resumes by itself when the daemon restarts. Ends with Ctrl-C."
         ),
         examples=["aghctl traces", "aghctl traces --work WORK_ID --since 0 -o jsonl", "aghctl traces --all --peer ops"],

@@ -1,4 +1,4 @@
-"""`aghctl trust list`, `pin`, `unpin`, `allow`, `deny` and `why`: whom the daemon listens to, changed while it runs."""
+"""`aghctl trust list`, `pin`, `unpin`, `allow`, `deny` and `why`: the access policy of the daemon, changed while it runs."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from aghbus.cli.context import Context
 
-_REMOVE = Argument("--remove", action="store_true", help="take the rule away again")
+_REMOVE = Argument("--remove", action="store_true", help="remove the rule")
 _CHANNEL = Argument("--channel", help="a rule for this channel alone: WHO may open work with us there")
 _TALK = Argument("--talk", action="store_true", help="with --channel: WHO may talk there, and open no work")
 _ORIGINS = {"configuration": "configuration", "operator": "aghctl trust", "first_use": "first use"}
@@ -33,7 +33,7 @@ def run_pin(context: Context, values: dict[str, Any]) -> int:
 
 
 def run_unpin(context: Context, values: dict[str, Any]) -> int:
-    """Let any key bear the nickname again."""
+    """Let any key use the nickname again."""
     return _change(context, "unpin", {"who": values["nickname"]})
 
 
@@ -51,7 +51,7 @@ def run_deny(context: Context, values: dict[str, Any]) -> int:
 
 
 def run_why(context: Context, values: dict[str, Any]) -> int:
-    """Explain what was thought of a message, check by check."""
+    """Explain the checks of a message, one by one."""
     answer = context.api.get(f"/v1/trust/why/{quote(values['message'])}")
     context.output.rows(answer, "cases", lambda found: "\n\n".join(map(_case, found["cases"])))
     return YES
@@ -78,13 +78,13 @@ def _human(answer: dict[str, Any]) -> str:
     head = fields(
         [
             ("peer", answer["peer_id"]),
-            ("our key", answer["key_id"] or "none: we sign nothing"),
+            ("our key", answer["key_id"] or "none: messages are not signed"),
             ("mode", answer["mode"]),
             ("first use", answer["first_use"]),
         ]
     )
     if not answer["rules"]:
-        return f"{head}\n\nno rules: every peer is listened to" if answer["mode"] == "verify" else head
+        return f"{head}\n\nno rules: every peer is accepted" if answer["mode"] == "verify" else head
     rows = [
         (
             rule["rule"],
@@ -107,7 +107,7 @@ def _case(case: dict[str, Any]) -> str:
         [
             ("message", case["message_id"]),
             ("from", case["sender"]),
-            ("came", moment(case["received_ms"])),
+            ("received", moment(case["received_ms"])),
             ("key", case["key_id"] or "none"),
             ("was", verdict),
             ("now decides", case["decided_by"]),
@@ -125,7 +125,7 @@ COMMANDS = {
     "trust list": Command(
         run_list,
         description=(
-            "List whom the daemon listens to: its mode, and every rule with who made it: the configuration, `aghctl trust`,\n"
+            "List the trust mode, and every rule with its origin: the configuration, `aghctl trust`,\n"
             "or the first use of a nickname (trust.first_use = pin)."
         ),
         examples=["aghctl trust list", "aghctl --name ops trust list -o json"],
@@ -133,8 +133,8 @@ COMMANDS = {
     "trust pin": Command(
         run_pin,
         description=(
-            "Pin a nickname: from now on only this key may bear it, and a plain peer of that name is refused too. A handle stands\n"
-            "for its nickname and key, where the peer was heard lately."
+            "Pin a nickname: only this key may use it, and a peer of that name without a key is refused too. A handle stands\n"
+            "for its nickname and key, if the peer was observed recently."
         ),
         examples=[
             "aghctl trust pin ops=sha256:56475aa75463474c0285df5dbf2bcab73da651358839e9b77481b2eab107708c",
@@ -146,7 +146,7 @@ COMMANDS = {
     ),
     "trust unpin": Command(
         run_unpin,
-        description="Let any key bear a nickname again.",
+        description="Let any key use a nickname again.",
         examples=["aghctl trust unpin ops"],
         arguments=[
             Argument("nickname", help="the nickname of a pin"),
@@ -155,9 +155,9 @@ COMMANDS = {
     "trust allow": Command(
         run_allow,
         description=(
-            "Put a key on the allow list: of the verified peers only those on it are listened to, once there is one.\n"
-            "With --channel WHO may open work with us on that channel, with --talk only talk; once a channel has a rule of\n"
-            "that kind, nobody else may. WHO is a key id or a handle, and with --channel also a plain peer id, * (everybody)\n"
+            "Put a key on the allow list. If the list is not empty, only the verified peers on it are accepted.\n"
+            "With --channel, WHO may open work with us on that channel; with --talk, only talk. If a channel has a rule of\n"
+            "that kind, no other peer may. WHO is a key id or a handle, and with --channel also a plain peer id, * (everybody)\n"
             "or *@* (every verified peer)."
         ),
         examples=[
@@ -176,15 +176,15 @@ COMMANDS = {
     "trust deny": Command(
         run_deny,
         description=(
-            "Listen to a key no more, at once and in open works too. What it is refused it is told at most once a minute. What\n"
-            "was taken before stays. Stronger than allow; --remove takes it back."
+            "Refuse a key, at once and in open works too. The peer gets a receipt for a refusal at most once a minute.\n"
+            "Earlier messages stay. Stronger than allow; --remove removes the rule."
         ),
         examples=[
             "aghctl trust deny spammer@56475aa75463474c0285df5dbf2bcab7",
             "aghctl trust deny sha256:56475aa75463474c0285df5dbf2bcab73da651358839e9b77481b2eab107708c --remove",
         ],
         arguments=[
-            Argument("who", help="a key id, or the handle of a peer heard lately"),
+            Argument("who", help="a key id, or the handle of a recently observed peer"),
             _REMOVE,
         ],
     ),
@@ -192,7 +192,7 @@ COMMANDS = {
         run_why,
         description=(
             "Explain a stored or quarantined message check by check: which one decided, the key, and the rule, as they are now;\n"
-            "and what was recorded when it came."
+            "and the decision that was recorded on arrival."
         ),
         examples=["aghctl trust why MESSAGE_ID", "aghctl trust why 17 -o json"],
         arguments=[

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from aghbus.cli.context import Context
 
 DEFAULT_WAIT = 1.5
-"""Seconds, at most, to wait for answers (docs/cli.md); the daemon ends sooner when all that it expects have come."""
+"""Seconds to wait for answers at most; the daemon returns earlier if all expected answers have arrived."""
 
 
 def run(context: Context, values: dict[str, Any]) -> int:
@@ -30,7 +30,7 @@ def run(context: Context, values: dict[str, Any]) -> int:
 
 
 def ask(values: dict[str, Any]) -> dict[str, Any]:
-    """The request body (`control.WhoisAsk`)."""
+    """The request body (`WhoisRequest`)."""
     wait = DEFAULT_WAIT if values["wait"] is None else values["wait"]
     kept = {name: values[name] for name in ("to", "channel", "first", "catalog")}
     return {"query": values["query"] or "", "wait": wait, **kept}
@@ -43,8 +43,8 @@ def _asked(values: dict[str, Any]) -> str:
 
 def _hint(values: dict[str, Any]) -> str:
     if values["query"]:
-        return "a query matches a whole peer id, name or capability; `aghctl whois` without one asks everybody"
-    return "is another daemon running on the same broker, workspace and channel? see `aghctl peers` and `aghctl doctor`"
+        return "a query matches a whole peer id, name or capability; `aghctl whois` without one asks every peer"
+    return "is another daemon running on the same broker, workspace and channel? See `aghctl peers` and `aghctl doctor`"
 
 
 def _human(answer: dict[str, Any]) -> str:
@@ -82,13 +82,13 @@ COMMANDS = {
     "whois": Command(
         run,
         description=(
-            "Ask the network who matches QUERY: a peer id, a display name, a capability, a profile, an artifact type or a trust\n"
-            "mode, each as a whole. Without QUERY everybody answers. Exits 1 when nobody does."
+            "Ask the network for peers by QUERY: a peer id, a display name, a capability, a profile, an artifact type or a trust\n"
+            "mode, each in full. Without QUERY every peer answers. Exits 1 if none does."
         ),
         examples=["aghctl whois test.run", "aghctl whois --first -o json", "aghctl whois --to patch-worker --catalog"],
         arguments=[
             Argument("query", nargs="?", help="what to match exactly"),
-            Argument("--to", metavar="PEER", help="ask this peer alone, which then answers whatever the query says"),
+            Argument("--to", metavar="PEER", help="ask only this peer, which answers any query"),
             Argument("--wait", metavar="TIME", type=seconds, help="wait for answers at most this long (default 1.5s)"),
             Argument("--first", action="store_true", help="return at the first answer"),
             Argument("--catalog", action="store_true", help="ask for full capability records with their digests"),

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def run(context: Context, values: dict[str, Any]) -> int:
-    """Open the work and print its id alone on standard output, what to type next on standard error."""
+    """Open the work; print its id on standard output, and a next step on standard error."""
     body = ask(values)
     sent = context.api.post("/v1/works", body)
     context.output.answer(sent, lambda answer: safe(answer["work_id"]))
@@ -28,11 +28,11 @@ def run(context: Context, values: dict[str, Any]) -> int:
 
 
 def ask(values: dict[str, Any]) -> dict[str, Any]:
-    """The request body (`control.WorkOpenAsk`). Raises UsageError without a text or a capability."""
+    """The request body (`WorkOpenRequest`). Raises UsageError without a text or a capability."""
     one_of(values, "thread", "direct")
     one_of(values, "text", "capability")
     if values["text"] is None and not values["capability"]:
-        raise UsageError("say what the work is: --text TEXT or --capability ID")
+        raise UsageError("describe the work: --text TEXT or --capability ID")
     body: dict[str, Any] = {
         "to": values["to"],
         "text": None if values["text"] is None else stdin_or(values["text"]),
@@ -54,8 +54,8 @@ COMMANDS = {
     "work open": Command(
         run,
         description=(
-            "Hand work to a peer and print the work's id. It gets a thread of its own unless --thread or --direct says\n"
-            "otherwise. Returns when the daemon has stored the work and will send it; `work watch` tells how it goes on."
+            "Open a work for a peer and print its id. The work gets a thread of its own unless --thread or --direct is\n"
+            "given. Returns when the daemon has stored the work and will send it; `work watch` follows it."
         ),
         examples=[
             'aghctl work open --to patch-worker --text "Run the migration smoke test"',
@@ -63,14 +63,14 @@ COMMANDS = {
             "aghctl work open --to patch-worker --capability test.run --accept-within 5m",
         ],
         arguments=[
-            Argument("--to", metavar="PEER", required=True, help="peer that shall do it"),
+            Argument("--to", metavar="PEER", required=True, help="peer that is asked to do the work"),
             Argument("--text", help="what to do; - reads standard input"),
             Argument("--capability", metavar="ID", help="send this record of our catalog instead of a text"),
             THREAD,
             Argument("--direct", action="store_true", help="in the direct room with that peer"),
-            Argument("--intent", metavar="WORD", help="what the text is for (default request)"),
+            Argument("--intent", metavar="WORD", help="purpose of the text (default request)"),
             ARTIFACT,
-            Argument("--work-id", metavar="ID", help="id of your own for the work: work_ and letters, digits, _ or -"),
+            Argument("--work-id", metavar="ID", help="your own id for the work: work_ and letters, digits, _ or -"),
             Argument(
                 "--accept-within",
                 metavar="TIME",

@@ -19,7 +19,7 @@ STATES = ("submitted", "working", "needs_input", "completed", "failed", "cancele
 
 
 def run_list(context: Context, values: dict[str, Any]) -> int:
-    """List works by state, part and peer."""
+    """List works by state, role and peer."""
     query = [(name, values[name]) for name in ("state", "role", "peer", "channel", "limit")]
     answer = context.api.get("/v1/works", query)
     context.output.rows(answer, "works", _list)
@@ -76,7 +76,7 @@ def _step(step: dict[str, Any]) -> str:
 
 
 def _event(step: dict[str, Any]) -> str:
-    """`trace completed`; for conversation, whose event is the same whatever it says, the kind alone."""
+    """`trace completed`; for conversation only the kind."""
     _, colon, what = str(step["event"]).partition(":")
     return f"{safe(step['kind'])} {safe(what)}" if colon else safe(step["kind"])
 
@@ -92,7 +92,9 @@ COMMANDS = {
         ],
         arguments=[
             Argument("--state", action="append", choices=STATES, help="only works in this state"),
-            Argument("--role", choices=("initiator", "target", "observer"), help="only works where this is our part"),
+            Argument(
+                "--role", choices=("initiator", "target", "observer"), help="only works in which we have this role"
+            ),
             Argument("--peer", help="only works with this peer"),
             CHANNEL,
             LIMIT,
@@ -100,7 +102,7 @@ COMMANDS = {
     ),
     "work show": Command(
         run_show,
-        description="Show one work: who, where, its state, and every receipt, trace and message that was applied to it.",
+        description="Show one work: its peers, its place, its state, and every receipt, trace and message that was applied to it.",
         examples=["aghctl work show WORK_ID", "aghctl work show WORK_ID -o json"],
         arguments=[
             Argument("work", help="id of the work"),

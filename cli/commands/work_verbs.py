@@ -1,4 +1,4 @@
-"""`aghctl work accept|update|need-input|complete|fail|reject|cancel|say`: one step of a work each."""
+"""`aghctl work accept|update|need-input|complete|fail|reject|cancel|say`: each sends one step of a work."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def ask(values: dict[str, Any]) -> dict[str, Any]:
-    """The request body (`control.WorkVerbAsk`) from whatever options the verb has."""
+    """The request body (`WorkVerbRequest`), from the options of the verb."""
     message = values.get("message") if values.get("text") is None else values["text"]
     return {
         "message": None if message is None else stdin_or(message),
@@ -31,7 +31,7 @@ def ask(values: dict[str, Any]) -> dict[str, Any]:
 def _runner(verb: str) -> Run:
     def run(context: Context, values: dict[str, Any]) -> int:
         if verb == "say" and (values["text"] is None) == (values["message"] is None):
-            raise UsageError("say what: either TEXT or --message TEXT")
+            raise UsageError("give the text: either TEXT or --message TEXT")
         body = ask(values)
         sent = context.api.post(f"/v1/works/{quote(values['work'])}/{verb}", body)
         context.output.answer(sent, _human)
@@ -50,8 +50,8 @@ def _human(sent: dict[str, Any]) -> str:
 
 
 _WORK = Argument("work", help="id of the work")
-_MESSAGE = Argument("--message", metavar="TEXT", help="a word about it; - reads standard input")
-_NEEDED = Argument("--message", metavar="TEXT", required=True, help="a word about it; - reads standard input")
+_MESSAGE = Argument("--message", metavar="TEXT", help="text for the other peer; - reads standard input")
+_NEEDED = Argument("--message", metavar="TEXT", required=True, help="text for the other peer; - reads standard input")
 _RESULT = Argument(
     "--result", metavar="JSON", type=json_object, help="result as a JSON object; - reads it from standard input"
 )
@@ -76,7 +76,7 @@ def _verb(verb: str, description: str, example: str, *options: Argument) -> Comm
 COMMANDS = {
     "work accept": _verb(
         "accept",
-        "Accept a work that was handed to us: receipt accepted. The inbox keeps its message until `inbox ack`.",
+        "Accept a work that a peer opened for us: receipt accepted. The inbox keeps its message until `inbox ack`.",
         "",
     ),
     "work update": _verb(
@@ -108,20 +108,20 @@ COMMANDS = {
     ),
     "work reject": _verb(
         "reject",
-        "Turn the work down: receipt rejected. Final: trying again means a new work.",
+        "Reject the work: receipt rejected. Final: another attempt needs a new work.",
         " --reason busy",
         _REASON,
         _MESSAGE,
     ),
     "work cancel": _verb(
         "cancel",
-        "Call the work off: a receipt from its initiator, a trace from its target. Final.",
+        "Cancel the work: by a receipt from its initiator, by a trace from its target. Final.",
         ' --message "no longer needed"',
         _MESSAGE,
     ),
     "work say": Command(
         _runner("say"),
-        description="Say something inside a work, to its other participant; an answer to needs_input makes it working again.",
+        description="Send text inside a work, to its other participant; an answer to needs_input makes it working again.",
         examples=['aghctl work say WORK_ID "use the main branch"', "git diff | aghctl work say WORK_ID - -o json"],
         arguments=[
             _WORK,

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def run(context: Context, values: dict[str, Any]) -> int:
-    """Print the history, then what happens, until the work has ended; 0 when it completed, else 1."""
+    """Print the history, then new events, until the work has ended; 0 when it completed, else 1."""
     where, only = f"/v1/works/{quote(values['work'])}", [("channel", values["channel"])]
     work = context.api.get(where, only)["work"]
     query = [("work", work["work_id"]), ("channel", work["channel"])]
@@ -28,7 +28,7 @@ def run(context: Context, values: dict[str, Any]) -> int:
 
 
 def _until_end(context: Context, query: list[tuple[str, object]], work: dict[str, Any]) -> str:
-    """The terminal state. A work that had ended before we asked may have lost its last envelope to retention."""
+    """The terminal state. Retention may have removed the last envelope of a work that had already ended."""
     ended = str(work["state"]) if work["state"] in TERMINAL else ""
     for event in follow(context.api, query, 0, lost_note(context)):
         context.output.event(event, event_line)
@@ -41,7 +41,7 @@ def _until_end(context: Context, query: list[tuple[str, object]], work: dict[str
 
 
 def lost_note(context: Context) -> Any:
-    """What to say when the stream breaks off: that it will be taken up again."""
+    """A callback that notes that the stream was interrupted and is being resumed."""
     return lambda why: context.output.note(f"({safe(why)}; reconnecting for up to {context.timeout:.0f} s)")
 
 
@@ -49,7 +49,7 @@ COMMANDS = {
     "work watch": Command(
         run,
         description=(
-            "Stream everything that happens to a work: its whole history first, then live, without a hole or a repeat, over\n"
+            "Stream every event of a work: its whole history first, then live, without gaps or repeats, over\n"
             "restarts of the daemon too. Ends with the work: exits 0 when it completed, 1 when it failed or was canceled."
         ),
         examples=["aghctl work watch WORK_ID", "aghctl work watch WORK_ID -o jsonl"],

@@ -163,7 +163,7 @@ def test_what_is_not_declared_is_refused(program: Program, argv: list[str]) -> N
         (["work"], "work: which command?", "one of: need"),
         ([], "which command?", "prog --help lists all"),
         (["work", "need"], "the following arguments are required: --to", "see prog work need --help"),
-        (["say", "x", "--wait", "soon"], "--wait: must be a span of time such as 30s", "see prog say --help"),
+        (["say", "x", "--wait", "soon"], "--wait: must be a duration such as 30s", "see prog say --help"),
         (["say", "x", "--state", "ajar"], "--state: invalid choice: 'ajar'", "see prog say --help"),
         (["say", "x", "bash", "more"], "unexpected argument 'more'", "put text with spaces between quotes"),
         (["say", ""], "TEXT: must not be empty", "see prog say --help"),
@@ -211,15 +211,15 @@ def test_help_of_a_group_and_of_the_program_lists_commands(program: Program) -> 
         ("366d", 31_622_400),
     ],
 )
-def test_spans_of_time(text: str, expected: float) -> None:
+def test_durations(text: str, expected: float) -> None:
     assert seconds(text) == expected
 
 
 @pytest.mark.parametrize(
     "text", ["", "s", "-1", "1w", "1 m", "nan", "inf", "1e3", "٣", "1.2.3", ".", "367d", "9" * 400]
 )
-def test_bad_spans_of_time(text: str) -> None:
-    with pytest.raises(ValueError, match="span of time"):
+def test_bad_durations_are_refused(text: str) -> None:
+    with pytest.raises(ValueError, match="must be"):
         seconds(text)
 
 

@@ -14,7 +14,7 @@ from aghbus.cli.app.arguments import LONGEST_SPAN
 from aghbus.cli.app.errors import exit_code_of
 from aghbus.cli.app.registry import PROGRAM
 from aghbus.cli.context import Context
-from aghbus.cli.health_checks import daemon_findings
+from aghbus.cli.health_checks import check_daemon
 from aghbus.client.api import Api
 from aghbus.client.errors import ClientError, RefusedByDaemon, Unexpected, Unreachable
 from aghbus.client.events import follow, messages
@@ -125,7 +125,7 @@ def test_doctor_does_not_send_to_doctor(tmp_path: Path) -> None:
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(str(tmp_path / "s"))
         listener.listen()  # and nobody accepts, as with a daemon that is stopped
-        (finding,) = [one for one in daemon_findings(context) if one.check == "daemon"]
+        (finding,) = [one for one in check_daemon(context) if one.check == "daemon"]
     assert finding.state == "fail" and "in time" in finding.detail
     assert finding.hint and "doctor" not in finding.hint
 

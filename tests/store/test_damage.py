@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from aghbus.daemon.check_store import Finding, accept_loss, check_store
+from aghbus.daemon.check_store import StoreCheck, accept_loss, check_store
 from aghbus.protocol.api.queries import EnvelopeFilter, EventsQuery
 from aghbus.store.engine import meta
 from aghbus.store.engine.commit_marker import Mark, mark_path, read_mark
@@ -80,7 +80,7 @@ def left_beside(path: Path) -> set[str]:
     return {entry.name for entry in path.parent.iterdir()}
 
 
-def named(found: list[Finding], check: str) -> Finding:
+def named(found: list[StoreCheck], check: str) -> StoreCheck:
     return next(one for one in found if one.check == check)
 
 
@@ -175,7 +175,7 @@ async def test_a_file_that_vanished_is_noticed(path: Path) -> None:
     remove(path)
     (finding,) = check_store(path, quick=True).checks
     assert finding.state == "fail"
-    assert "is gone" in finding.detail
+    assert "is missing" in finding.detail
     assert path.name not in left_beside(path)  # looking makes nothing
     count, problems = await opened_with_loss(path)
     assert count == 0
