@@ -213,12 +213,11 @@ async def bare() -> None:
     import msgspec
     import nats
     import rfc8785
-    import uvicorn
     import uvloop
     from cryptography.hazmat.primitives.asymmetric import ed25519
 
     took = (time.perf_counter() - started) * 1000
-    assert aiosqlite and httptools and msgspec and nats and rfc8785 and uvicorn and uvloop and ed25519
+    assert aiosqlite and httptools and msgspec and nats and rfc8785 and uvloop and ed25519
     say(took)
     await _heard()
 

@@ -1,10 +1,7 @@
 """From bytes of a request to typed values. Every fault becomes an InvalidRequest that names the field and the rule."""
 
-import asyncio
 import re
-import time
-from collections.abc import AsyncIterator, Sequence
-from contextlib import suppress
+from collections.abc import Sequence
 from functools import cache
 from typing import Any, Final, TypeVar, get_args
 from urllib.parse import parse_qsl, unquote
@@ -12,8 +9,7 @@ from urllib.parse import parse_qsl, unquote
 import msgspec
 import msgspec.inspect
 
-from aghbus.daemon.api.http.asgi import CLOSE, JSON, WHOLE_BODY, ClientGone, Receive, Scope, header
-from aghbus.daemon.api.http.errors import HttpRefusal, too_large
+from aghbus.daemon.api.http.exchange import Exchange
 from aghbus.daemon.api.route import Route
 from aghbus.daemon.api.router import split
 from aghbus.protocol.api.base import MAX_SEQ, RequestModel
@@ -22,12 +18,6 @@ from aghbus.protocol.errors import InvalidRequest
 
 MAX_PARAMETERS: Final = 64
 """Ours: parameters in one query string, repeats included."""
-
-LINGER_FACTOR: Final = 4
-"""Ours: up to so many times the limit of a body is read and dropped, so that the client hears why."""
-
-MAX_DROPPED_BYTES: Final = 1 << 30
-"""Ours: of a refused body of unknown length; reading and dropping them takes a local client a second."""
 
 _WHERE: Final = re.compile(r"^(?P<rule>.*?)(?: - at `(?P<where>[^`]*)`)?$", re.DOTALL)
 _UNKNOWN: Final = re.compile(r"^Object contains unknown field `(?P<field>.*)`$", re.DOTALL)
@@ -75,70 +65,15 @@ def query_string(raw: bytes, form: type[Q]) -> Q:
     return query
 
 
-def last_event_id(scope: Scope) -> int | None:
+def last_event_id(exchange: Exchange) -> int | None:
     """The `Last-Event-ID` header: the sequence of the last event that the client has seen; None without the header."""
-    given = header(scope, b"last-event-id")
+    given = exchange.header(b"last-event-id")
     if not given:
         return None
     text = given[-1]
     if not text.isdigit() or len(text) > len(str(MAX_SEQ)) or int(text) > MAX_SEQ:
         raise InvalidRequest("Last-Event-ID: is not a sequence number", hint="send the `id` of the last event seen")
     return int(text)
-
-
-async def body(scope: Scope, receive: Receive, *, limit: int, seconds: float) -> bytes:
-    """The request's body, at most `limit` bytes within `seconds`. Raises HttpRefusal 408, 413, 415, or ClientGone."""
-    _check_content_type(scope)
-    whole: bytes | None = scope.get(WHOLE_BODY)
-    if whole is not None:
-        if len(whole) > limit:
-            raise too_large(limit)
-        return whole
-    deadline = time.monotonic() + seconds
-    declared = int((header(scope, b"content-length") or [b"0"])[0])
-    if declared > limit:
-        await _linger(scope, receive, LINGER_FACTOR * limit, deadline)
-        raise too_large(limit)
-    received = bytearray()
-    more = True
-    while more:
-        chunk, more = await _next_chunk(receive, deadline)
-        received += chunk
-        if len(received) > limit:
-            if more:
-                await _linger(scope, receive, LINGER_FACTOR * limit, deadline)
-            raise too_large(limit)
-    return bytes(received)
-
-
-class Content:
-    """The request's body as it comes: an asynchronous iterator of non-empty pieces, each within `seconds` of the one before.
-
-    Raises HttpRefusal 408, or ClientGone.
-    """
-
-    def __init__(self, scope: Scope, receive: Receive, *, seconds: float) -> None:
-        self._scope = scope
-        self._receive = receive
-        self._seconds = seconds
-        self._more = True
-
-    def __aiter__(self) -> AsyncIterator[bytes]:
-        return self
-
-    async def __anext__(self) -> bytes:
-        while self._more:
-            chunk, self._more = await _next_chunk(self._receive, time.monotonic() + self._seconds)
-            if chunk:
-                return chunk
-        raise StopAsyncIteration
-
-    async def drop(self) -> None:
-        """Read a refused body to its end, within bounds, so that the client hears why it was refused."""
-        if self._more:
-            declared = int((header(self._scope, b"content-length") or [b"0"])[0])
-            deadline = time.monotonic() + self._seconds
-            await _linger(self._scope, self._receive, declared or MAX_DROPPED_BYTES, deadline)
 
 
 def request(raw: bytes, form: type[A]) -> A:
@@ -152,41 +87,6 @@ def request(raw: bytes, form: type[A]) -> A:
     except RecursionError:
         raise InvalidRequest("body: is nested too deeply") from None
     return value
-
-
-async def _next_chunk(receive: Receive, deadline: float) -> tuple[bytes, bool]:
-    try:
-        async with asyncio.timeout(max(0.0, deadline - time.monotonic())):
-            message = await receive()
-    except TimeoutError:
-        raise HttpRefusal(408, "timeout", "body: did not arrive in time", headers=[CLOSE]) from None
-    if message["type"] == "http.disconnect":
-        raise ClientGone
-    return message.get("body", b""), message.get("more_body", False)
-
-
-async def _linger(scope: Scope, receive: Receive, most: int, deadline: float) -> None:
-    """Read on and drop, within bounds: a client that is still writing when we close would see a reset, not the reason."""
-    if header(scope, b"expect"):
-        return  # it asks before it sends (RFC 9110 section 10.1.1), so the refusal reaches it
-    dropped, more = 0, True
-    with suppress(HttpRefusal):
-        while more and dropped < most:
-            chunk, more = await _next_chunk(receive, deadline)
-            dropped += len(chunk)
-
-
-def _check_content_type(scope: Scope) -> None:
-    for value in header(scope, b"content-type"):
-        if value == JSON:
-            continue
-        if value.partition(b";")[0].strip().lower() != b"application/json":
-            raise HttpRefusal(
-                415,
-                "unsupported_media_type",
-                f"content-type: must be application/json, got {value.decode('latin-1')}",
-                "with curl: -H 'content-type: application/json'",
-            )
 
 
 def _pairs(raw: bytes) -> list[tuple[str, str]]:

@@ -1,8 +1,4 @@
-"""The API server: listeners, connections and their end, inside the daemon's own event loop.
-
-uvicorn's connection and configuration are used without its `Server`, which would take over the process: its signals,
-its exit and a timer that wakes ten times a second.
-"""
+"""The API server: listeners, connections and their end, inside the daemon's own event loop."""
 
 import asyncio
 import logging
@@ -11,12 +7,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
-from uvicorn.config import Config
-from uvicorn.server import ServerState
-
 from aghbus.daemon.api.app import BODY_SECONDS, ApiApp
-from aghbus.daemon.api.http.asgi import App
-from aghbus.daemon.api.http.connection import HEAD_SECONDS, IDLE_SECONDS, ApiConnection
+from aghbus.daemon.api.http.connection import HEAD_SECONDS, IDLE_SECONDS, Connection, Endpoint
+from aghbus.daemon.api.http.exchange import Application
 from aghbus.daemon.api.http.listeners import UnixListener, listen_tcp, listen_unix
 from aghbus.daemon.api.http.sse import KEEP_ALIVE
 from aghbus.daemon.api.http.tcp_guard import LoopbackGuard
@@ -32,7 +25,7 @@ MAX_BODY_BYTES: Final = MAX_ENVELOPE_BYTES + 65_536
 STALLED_GRACE: Final = 0.5
 """Seconds, ours: how long a drain waits for a client that reads nothing of what it was sent."""
 
-_STRANGERS_PER_MINUTE: Final = 6  # log lines that processes of other users can provoke
+_FOREIGN_ATTEMPTS_PER_MINUTE: Final = 6  # log lines that processes of other users can provoke
 _POLL: Final = 0.01  # seconds between two looks at the connections that are still open, while stopping
 
 
@@ -49,25 +42,28 @@ class ApiServer:
         token: str | None = None,
         max_body: int = MAX_BODY_BYTES,
         head_seconds: float = HEAD_SECONDS,
+        idle_seconds: float = IDLE_SECONDS,
         body_seconds: float = BODY_SECONDS,
         keep_alive: float = KEEP_ALIVE,
     ) -> None:
         """`socket_path` is absolute; `private_folder`: its folder must be ours alone (`Locations.socket_dir_private`).
 
         `tcp` is a loopback host and a port (0: any), which needs `token`. `max_body` in bytes. In seconds: how long a
-        request's head and its body may take, and the silence on a stream before a comment.
+        request's head may take, a connection without a request may stay, and a body may take, and the silence on a
+        stream before a comment.
         """
         self._socket_path = socket_path
         self._private_folder = private_folder
         self._tcp = tcp
         self._token = token
         self._head_seconds = head_seconds
+        self._idle_seconds = idle_seconds
         self._draining = asyncio.Event()
         self._app = ApiApp(
             operations, self._draining, max_body=max_body, body_seconds=body_seconds, keep_alive=keep_alive
         )
-        self._strangers = EventLimiter(logger, _STRANGERS_PER_MINUTE)
-        self._states: list[ServerState] = []  # one for each listener: strangers on TCP take no place on the socket
+        self._foreign_attempts = EventLimiter(logger, _FOREIGN_ATTEMPTS_PER_MINUTE)
+        self._endpoints: list[Endpoint] = []  # one a listener: connections on TCP do not count on the socket
         self._servers: list[asyncio.Server] = []
         self._unix: UnixListener | None = None
         self.tcp_address: tuple[str, int] | None = None
@@ -99,39 +95,32 @@ class ApiServer:
         until, stalled_until = loop.time() + deadline, loop.time() + min(deadline, STALLED_GRACE)
         self._close_listeners()
         self._draining.set()
-        for connection in self._connections():
+        for connection in self.connections:
             connection.shutdown()
-        while (self._connections() or self._tasks()) and loop.time() < until:
+        while (self.connections or self.requests) and loop.time() < until:
             if loop.time() >= stalled_until:
-                self._cut([connection for connection in self._connections() if connection.stalled])
+                self._cut([connection for connection in self.connections if connection.stalled])
             await asyncio.sleep(_POLL)
         await self._cut_all()
-        self._strangers.flush(everything=True)
+        self._foreign_attempts.flush(everything=True)
 
-    async def _serve(self, app: App, sock: socket.socket) -> None:
-        """Accept on `sock`, which listens already: with uvicorn's defaults off that write logs or name the server."""
-        config = Config(
-            app,
-            http=ApiConnection,
-            ws="none",
-            lifespan="off",
-            interface="asgi3",
-            log_config=None,
-            access_log=False,
-            proxy_headers=False,
-            server_header=False,
-            date_header=False,
-            timeout_keep_alive=IDLE_SECONDS,
+    @property
+    def connections(self) -> list[Connection]:
+        """The open connections of all listeners."""
+        return [connection for endpoint in self._endpoints for connection in endpoint.connections]
+
+    @property
+    def requests(self) -> "list[asyncio.Task[None]]":
+        """The requests that the application works on."""
+        return [task for endpoint in self._endpoints for task in endpoint.requests]
+
+    async def _serve(self, application: Application, sock: socket.socket) -> None:
+        """Accept on `sock`, which listens already."""
+        endpoint = Endpoint(
+            application, self._foreign_attempts, head_seconds=self._head_seconds, idle_seconds=self._idle_seconds
         )
-        config.load()
-        loop = asyncio.get_running_loop()
-        state = ServerState()
-        self._states.append(state)
-
-        def accepted() -> ApiConnection:
-            return ApiConnection(config, state, {}, loop, strangers=self._strangers, head_seconds=self._head_seconds)
-
-        self._servers.append(await loop.create_server(accepted, sock=sock))
+        self._endpoints.append(endpoint)
+        self._servers.append(await asyncio.get_running_loop().create_server(endpoint.connection, sock=sock))
 
     def _close_listeners(self) -> None:
         if self._unix is not None:
@@ -143,21 +132,14 @@ class ApiServer:
         self._servers.clear()
         self._unix = None
 
-    def _connections(self) -> list[ApiConnection]:
-        every = (connection for state in self._states for connection in state.connections)
-        return [connection for connection in every if isinstance(connection, ApiConnection)]
-
-    def _tasks(self) -> set["asyncio.Task[None]"]:
-        return {task for state in self._states for task in state.tasks}
-
-    def _cut(self, connections: list[ApiConnection]) -> None:
+    def _cut(self, connections: list[Connection]) -> None:
         for connection in connections:
-            connection.transport.abort()
+            connection.abort()
 
     async def _cut_all(self) -> None:
         """Close what outlived the deadline, so that the daemon can go on to its last commit."""
-        left = self._connections()
-        tasks = self._tasks()
+        left = self.connections
+        tasks = self.requests
         if left or tasks:
             event(
                 logger, logging.WARNING, "requests cut off at the deadline", connections=len(left), requests=len(tasks)

@@ -100,13 +100,16 @@ class Api:
 
 
 @asynccontextmanager
-async def serving(path: Path, *, head_seconds: float = 10.0, body_seconds: float = 10.0) -> AsyncIterator[Api]:
+async def serving(
+    path: Path, *, head_seconds: float = 10.0, idle_seconds: float = 75.0, body_seconds: float = 10.0
+) -> AsyncIterator[Api]:
     node = SimulatedDaemon()
     server = ApiServer(
         node.operations(),
         socket_path=path,
         max_body=BODY_LIMIT,
         head_seconds=head_seconds,
+        idle_seconds=idle_seconds,
         body_seconds=body_seconds,
         keep_alive=0.1,
     )

@@ -1,5 +1,7 @@
-"""Waiting in the task of a request until something else happens: a wait that is soon over starts nothing, and nothing has to
-be ended before its answer can go out."""
+"""Cancelling the wait of a request when an event happens, such as the client's disconnection.
+
+The wait runs in the request's own task. The events are watched only after `SOON` seconds, so that a short wait starts no
+further task and its response does not wait for the end of one."""
 
 import asyncio
 from collections.abc import Callable, Coroutine
@@ -7,11 +9,11 @@ from types import TracebackType
 from typing import Any, Final, Self
 
 SOON: Final = 0.01
-"""Seconds, ours: most waits end before, and what happens meanwhile can wait as long."""
+"""Seconds, ours: most waits are shorter, and an event may be noticed so much later."""
 
 
-class Interruption:
-    """Within its block the task may be interrupted; the first of what happened is raised from the block."""
+class CancelScope:
+    """A block of a task that ends early, with an error, when one of its events happens; the first event counts."""
 
     def __init__(self) -> None:
         self._task: asyncio.Task[Any] | None = None
@@ -21,7 +23,7 @@ class Interruption:
         self._error: Exception | None = None
 
     def when(self, event: Callable[[], Coroutine[Any, Any, Any]], error: Exception) -> None:
-        """Before the block: have `error` raised from it when `event()` is over, also when it was over before."""
+        """Before the block: raise `error` from it when `event()` returns, also when it would have returned before."""
         self._events.append((event, error))
 
     def __enter__(self) -> Self:

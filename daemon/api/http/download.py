@@ -8,7 +8,7 @@ import logging
 from collections.abc import AsyncIterator
 from typing import Final
 
-from aghbus.daemon.api.http.asgi import Send, common_headers
+from aghbus.daemon.api.http.exchange import Exchange, common_headers
 from aghbus.daemon.base.logs import event
 from aghbus.protocol.api.artifacts import Artifact
 from aghbus.protocol.errors import RequestError
@@ -21,8 +21,8 @@ CONTENT: Final = b"application/octet-stream"
 class Download:
     """One reply. `content` is closed in any case."""
 
-    def __init__(self, send: Send, artifact: Artifact, content: AsyncIterator[bytes]) -> None:
-        self._send = send
+    def __init__(self, exchange: Exchange, artifact: Artifact, content: AsyncIterator[bytes]) -> None:
+        self._exchange = exchange
         self._artifact = artifact
         self._content = content
 
@@ -30,12 +30,12 @@ class Download:
         """Send it all. What fails before the first piece is raised; later it can only be logged, with the path `where`."""
         try:
             piece: bytes | None = await anext(self._content, b"")
-            await self._start()
+            self._start()
             while piece:
-                await self._send({"type": "http.response.body", "body": piece, "more_body": True})
+                await self._exchange.write(piece)
                 piece = await self._next(where)
             if piece is not None:
-                await self._send({"type": "http.response.body", "body": b"", "more_body": False})
+                self._exchange.end()
         finally:
             closing = getattr(self._content, "aclose", None)
             if closing is not None:
@@ -48,15 +48,13 @@ class Download:
             event(logger, logging.WARNING, "download cut off", path=where, cause=error.message)
             return None
 
-    async def _start(self) -> None:
+    def _start(self) -> None:
         artifact = self._artifact
-        headers = [
+        disposition = b'attachment; filename="%s"' % artifact.name.encode()  # the grammar of names has no quotes
+        headers = (
             *common_headers(CONTENT),
             (b"artifact-size", b"%d" % artifact.size),
             (b"artifact-digest", artifact.digest.encode()),
-            (
-                b"content-disposition",
-                b'attachment; filename="%s"' % artifact.name.encode(),
-            ),  # the grammar has no quotes
-        ]
-        await self._send({"type": "http.response.start", "status": 200, "headers": headers})
+            (b"content-disposition", disposition),
+        )
+        self._exchange.start(200, headers)

@@ -11,7 +11,7 @@ from typing import Final
 
 import msgspec
 
-from aghbus.daemon.api.http.asgi import CLOSE, Header
+from aghbus.daemon.api.http.exchange import Header
 from aghbus.daemon.base.logs import event
 from aghbus.protocol.api.base import ErrorResponse
 from aghbus.protocol.api.bridge import MessageRefused, MessageRefusedResponse
@@ -55,10 +55,9 @@ class HttpRefusal(Exception):
 
 
 def too_large(limit: int) -> HttpRefusal:
-    """413, after which the connection ends: its rest is the body that nobody reads."""
-    return HttpRefusal(
-        413, "too_large", f"body: is longer than {limit} bytes", "send large content as an artifact reference", [CLOSE]
-    )
+    """413 for a body of more than `limit` bytes."""
+    hint = "send large content as an artifact reference"
+    return HttpRefusal(413, "too_large", f"body: is longer than {limit} bytes", hint)
 
 
 def status_of(error: RequestError) -> int:

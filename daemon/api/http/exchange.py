@@ -1,93 +1,187 @@
-"""One request and its answer on a connection: uvicorn's cycle, with an answer that goes out in one write."""
+"""One HTTP request and its response, as the application sees them."""
 
 import asyncio
-from collections.abc import Callable
-from functools import lru_cache
-from logging import Logger
+from collections.abc import Callable, Coroutine, Iterable
+from functools import cache, lru_cache
+from http import HTTPStatus
 from typing import Any, Final
 
-from uvicorn._types import ASGISendEvent
-from uvicorn.protocols.http.flow_control import FlowControl
-from uvicorn.protocols.http.httptools_impl import STATUS_LINE, RequestResponseCycle
+Header = tuple[bytes, bytes]
 
-from aghbus.daemon.api.http.asgi import CLOSE, Header, Scope
+JSON: Final = b"application/json"
+EVENT_STREAM: Final = b"text/event-stream"
 
-_REMEMBERED: Final = 256  # heads, ours: most answers differ in their length alone
+MAX_BUFFERED_BODY: Final = 65_536
+"""Bytes of a body that wait for the application before the connection stops reading. The last read comes on top.
+
+A body of at most so many bytes is dropped after an early response; a longer one closes the connection."""
+
+_CACHED_HEADS: Final = 256  # most responses differ only in their length
 
 
-class Exchange(RequestResponseCycle):
-    """As uvicorn's, for an application that is ours: its headers hold nothing but what we put into them, and are not looked at.
+class ClientDisconnected(Exception):
+    """The client closed its connection before the end of the response."""
 
-    The head waits for the first piece of the body, and both go into the socket together: each write is a system call, and wakes
-    the client.
+
+class Exchange:
+    """One request and its response.
+
+    `headers` have lower-case names. `path` and `query` are as the client sent them, percent-encoded.
     """
 
     def __init__(
         self,
-        scope: Scope,
         transport: asyncio.Transport,
-        flow: FlowControl,
-        logger: Logger,
-        on_response: Callable[[], None],
+        writable: asyncio.Event,
+        on_end: Callable[["Exchange"], None],
         *,
+        method: bytes,
+        path: bytes,
+        query: bytes,
+        headers: list[Header],
         keep_alive: bool,
-        expect_100_continue: bool,
     ) -> None:
-        """As uvicorn's, without its log of accesses and its own headers."""
-        told: Any = scope  # uvicorn has a type for each kind of scope
-        event = asyncio.Event()
-        super().__init__(
-            told, transport, flow, logger, logger, False, [], event, expect_100_continue, keep_alive, on_response
-        )
-        self._head = b""
-        self._bodiless = scope["method"] == "HEAD"
+        """`writable` is clear while the transport's buffer is full. `on_end` is called at the response's end."""
+        self._transport = transport
+        self._writable = writable
+        self._on_end = on_end
+        self.method = method.decode("ascii")
+        self.path = path
+        self.query = query
+        self.headers = headers
+        self.keep_alive = keep_alive
+        self.body_complete = False
+        self.disconnected = False
+        self.started = False
+        self.ended = False
+        self._body = bytearray()
+        self._changed: asyncio.Future[None] | None = None
+        self._continued = False
 
-    async def send(self, message: ASGISendEvent) -> None:
-        """Take the head of the answer, or a piece of its body (ASGI 3)."""
-        if self.flow.write_paused and not self.disconnected:
-            await self.flow.drain()
+    def header(self, name: bytes) -> list[bytes]:
+        """Every value of the header `name` (lower case), in order."""
+        return [value for key, value in self.headers if key == name]
+
+    @property
+    def has_body(self) -> bool:
+        """Whether the head announces a body."""
+        return bool(self.header(b"transfer-encoding")) or any(value != b"0" for value in self.header(b"content-length"))
+
+    # the request's body
+
+    async def read(self) -> bytes:
+        """The next piece of the body; empty at its end. Raises ClientDisconnected."""
+        while not (self._body or self.body_complete or self.disconnected):
+            self._transport.resume_reading()
+            self._continue()
+            await self._wait()
         if self.disconnected:
+            raise ClientDisconnected
+        piece = bytes(self._body)
+        self._body.clear()
+        return piece
+
+    def _continue(self) -> None:
+        if not self._continued and any(value.lower() == b"100-continue" for value in self.header(b"expect")):
+            self._transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+        self._continued = True
+
+    async def until_disconnected(self) -> None:
+        """Return when the client is gone."""
+        while not self.disconnected:
+            await self._wait()
+
+    async def _wait(self) -> None:
+        self._changed = asyncio.get_running_loop().create_future()
+        await self._changed
+
+    def _wake(self) -> None:
+        if self._changed is not None and not self._changed.done():
+            self._changed.set_result(None)
+
+    # the response
+
+    def respond(self, status: int, body: bytes, headers: Iterable[Header] = ()) -> None:
+        """Write a whole response: `body` is JSON, `headers` are added to the common ones.
+
+        Without effect when the client is gone, or after `start`: the connection closes, and the client sees no end.
+        """
+        if self.disconnected or self.started:
             return
-        event: Any = message
-        if not self.response_started:
-            self._start(event["status"], tuple(event["headers"]))
-        elif self.response_complete:
-            raise RuntimeError("the answer was complete")
-        else:
-            self._continue(event["body"], more=event["more_body"])
+        head = self._start(status, (*common_headers(JSON), *headers))
+        sent = b"" if self.method == "HEAD" else body
+        self._transport.write(b"%bcontent-length: %d\r\n\r\n%b" % (head, len(body), sent))
+        self._end()
 
-    def _start(self, status: int, headers: tuple[Header, ...]) -> None:
-        self.response_started = True
-        self.waiting_for_100_continue = False
-        self.keep_alive = self.keep_alive and CLOSE not in headers
-        self._head, self.chunked_encoding = _head(status, headers, self.keep_alive, self._bodiless)
+    def start(self, status: int, headers: tuple[Header, ...]) -> None:
+        """Begin a response in pieces."""
+        if not self.disconnected:
+            self._transport.write(self._start(status, headers) + b"transfer-encoding: chunked\r\n\r\n")
 
-    def _continue(self, body: bytes, *, more: bool) -> None:
-        piece, self._head = self._head, b""
-        if self.chunked_encoding:
-            if body:
-                piece += b"%x\r\n%b\r\n" % (len(body), body)
-            if not more:
-                piece += b"0\r\n\r\n"
-        elif not self._bodiless:
-            piece += body
-        if piece and not self.transport.is_closing():
-            self.transport.write(piece)
-        if not more:
-            self.response_complete = True
-            self.message_event.set()
-            if not self.keep_alive:
-                self.transport.close()
-            self.on_response()
+    async def write(self, data: bytes) -> None:
+        """Write a piece of the body once the client has read enough of those before."""
+        if not self._writable.is_set():
+            await self._writable.wait()
+        if data and not self.disconnected:
+            self._transport.write(b"%x\r\n%b\r\n" % (len(data), data))
+
+    def end(self) -> None:
+        """End a response in pieces."""
+        if not self.disconnected:
+            self._transport.write(b"0\r\n\r\n")
+            self._end()
+
+    def _start(self, status: int, headers: tuple[Header, ...]) -> bytes:
+        self.started = True
+        self.keep_alive = self.keep_alive and (self.body_complete or self._rest_is_short())
+        return response_head(status, headers, self.keep_alive)
+
+    def _rest_is_short(self) -> bool:
+        """Whether the connection can drop the rest of the body and go on: the client sends it, and it is bounded."""
+        declared = self.header(b"content-length")
+        return bool(declared) and int(declared[0]) <= MAX_BUFFERED_BODY and not self.header(b"expect")
+
+    def _end(self) -> None:
+        self.ended = True
+        self._on_end(self)
+
+    # what the connection reports
+
+    def feed(self, piece: bytes) -> None:
+        """Add a piece of the body; pauses reading while much of it waits for the application."""
+        self._continued = True
+        self._body += piece
+        if len(self._body) > MAX_BUFFERED_BODY:
+            self._transport.pause_reading()
+        self._wake()
+
+    def complete_body(self) -> None:
+        """The body is complete."""
+        self.body_complete = True
+        self._wake()
+
+    def disconnect(self) -> None:
+        """The client is gone, or may no longer be answered."""
+        self.disconnected = True
+        self._wake()
 
 
-@lru_cache(_REMEMBERED)
-def _head(status: int, headers: tuple[Header, ...], keep_alive: bool, bodiless: bool) -> tuple[bytes, bool]:
-    """The head of an answer, and whether its body is chunked: where it has one, and its length is not said."""
-    fields = [*headers]
-    if not keep_alive and CLOSE not in headers:
-        fields.append(CLOSE)
-    chunked = not bodiless and all(name != b"content-length" for name, _ in headers)
-    if chunked:
-        fields.append((b"transfer-encoding", b"chunked"))
-    return b"%b%b\r\n" % (STATUS_LINE[status], b"".join([b"%b: %b\r\n" % field for field in fields])), chunked
+Application = Callable[[Exchange], Coroutine[Any, Any, None]]
+
+
+@cache
+def common_headers(content_type: bytes) -> tuple[Header, ...]:
+    """Headers of every response: it is never cached, and browsers do not guess its type."""
+    return (
+        (b"content-type", content_type),
+        (b"x-content-type-options", b"nosniff"),
+        (b"cache-control", b"no-store"),
+    )
+
+
+@lru_cache(_CACHED_HEADS)
+def response_head(status: int, headers: tuple[Header, ...], keep_alive: bool) -> bytes:
+    """Status line and headers without the empty line at their end."""
+    fields = headers if keep_alive else (*headers, (b"connection", b"close"))
+    line = b"HTTP/1.1 %d %b\r\n" % (status, HTTPStatus(status).phrase.encode())
+    return line + b"".join([b"%b: %b\r\n" % field for field in fields])

@@ -11,8 +11,8 @@ from typing import Any, Final
 
 import msgspec
 
-from aghbus.daemon.api.http.asgi import EVENT_STREAM, Receive, Send, common_headers, end, until_gone
 from aghbus.daemon.api.http.errors import request_error_body
+from aghbus.daemon.api.http.exchange import EVENT_STREAM, Exchange, common_headers
 from aghbus.protocol.api.bridge import BridgeMessage
 from aghbus.protocol.api.messages import Event
 from aghbus.protocol.errors import RequestError
@@ -72,32 +72,32 @@ class Stream:
 
     def __init__(
         self,
-        send: Send,
+        exchange: Exchange,
         events: AsyncIterator[Sequence[Event | BridgeMessage]],
         report: Callable[[BaseException], bytes],
     ) -> None:
         """`events` are pages of what is ready together. `report` logs an unexpected error and returns JSON for the client."""
-        self._send = send
+        self._exchange = exchange
         self._events = events
         self._report = report
         self._last_sent = 0.0
 
-    async def run(self, receive: Receive, draining: asyncio.Event, keep_alive: float = KEEP_ALIVE) -> None:
+    async def run(self, draining: asyncio.Event, keep_alive: float = KEEP_ALIVE) -> None:
         """Stream until the events end, the client goes away, or `draining` is set; then release the iterator."""
-        await self._send({"type": "http.response.start", "status": 200, "headers": common_headers(EVENT_STREAM)})
+        self._exchange.start(200, common_headers(EVENT_STREAM))
         await self._write(OPENED)
         pump = asyncio.ensure_future(self._pump())
-        gone = asyncio.ensure_future(until_gone(receive))
+        gone = asyncio.ensure_future(self._exchange.until_disconnected())
         drained = asyncio.ensure_future(draining.wait())
         try:
             await self._keep_alive(pump, {pump, gone, drained}, keep_alive)
             left = gone.done()
         finally:
-            await end(pump, gone, drained)
+            await _cancel(pump, gone, drained)
             await self._release()
         if not left:
             await self._write(self._last_words(pump))
-            await self._send({"type": "http.response.body", "body": b"", "more_body": False})
+            self._exchange.end()
 
     async def _keep_alive(self, pump: "asyncio.Task[None]", until: "set[asyncio.Task[Any]]", seconds: float) -> None:
         """Wait for the first of `until`, with a comment after every `seconds` in which nothing was sent."""
@@ -116,7 +116,7 @@ class Stream:
                 await self._write(data)
 
     async def _write(self, data: bytes) -> None:
-        await self._send({"type": "http.response.body", "body": data, "more_body": True})
+        await self._exchange.write(data)
         self._last_sent = asyncio.get_running_loop().time()
 
     async def _release(self) -> None:
@@ -131,3 +131,10 @@ class Stream:
             return DRAINED
         body = request_error_body(error) if isinstance(error, RequestError) else self._report(error)
         return b"event: problem\ndata: %s\n\n" % body
+
+
+async def _cancel(*tasks: "asyncio.Task[Any]") -> None:
+    """Cancel `tasks` and wait until they are over, however they end."""
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)

@@ -1,12 +1,19 @@
 """A real API server on a real socket."""
 
-from collections.abc import AsyncIterator
+import asyncio
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
 import pytest
 import pytest_asyncio
+import uvloop
 
 from tests.support.api_harness import Api, serving
+
+
+def pytest_asyncio_loop_factories() -> dict[str, Callable[[], asyncio.AbstractEventLoop]]:
+    """The loop that the daemon runs on."""
+    return {"uvloop": uvloop.new_event_loop}
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from aghbus.daemon.api.http.connection import MAX_AHEAD, MAX_AHEAD_BYTES, MAX_CONNECTIONS, MAX_HEAD_BYTES, ApiConnection
+from aghbus.daemon.api.http.connection import MAX_CONNECTIONS, MAX_HEAD_BYTES
 from aghbus.protocol.api.status import StatusResponse
 from tests.support.api_harness import BODY_LIMIT, DEADLINE, Api, serving, until
 from tests.support.api_simulator import example
@@ -26,28 +26,40 @@ async def talk(api: Api, data: bytes) -> bytes:
     return answer
 
 
-async def test_kept_alive_and_pipelined_requests(api: Api) -> None:
-    one = b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n"
-    last = b"GET /v1/status HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
-    answer = await talk(api, one + one + last)
-    assert answer.count(b"HTTP/1.1 200 OK\r\n") == 3
-    assert answer.index(b"alive") < answer.index(b"peer_id")
+async def response(reader: asyncio.StreamReader) -> tuple[bytes, bytes]:
+    """Head and body of the next response with a content-length."""
+    async with asyncio.timeout(DEADLINE):
+        head = await reader.readuntil(b"\r\n\r\n")
+        length = int(head.partition(b"content-length: ")[2].split(b"\r\n")[0])
+        return head, await reader.readexactly(length)
+
+
+async def test_a_connection_is_kept_alive_until_a_request_closes_it(api: Api) -> None:
+    reader, writer = await api.raw(ALIVE)
+    for request in (ALIVE, ALIVE.replace(b"\r\n\r\n", b"\r\nConnection: close\r\n\r\n")):
+        head, body = await response(reader)
+        assert head.startswith(b"HTTP/1.1 200 OK\r\n") and b"alive" in body
+        writer.write(request)
+    head, _ = await response(reader)
+    assert b"connection: close\r\n" in head
+    assert await asyncio.wait_for(reader.read(), DEADLINE) == b""
+
+
+async def test_an_http_1_0_request_closes_its_connection(api: Api) -> None:
+    answer = await talk(api, b"GET /healthz HTTP/1.0\r\nConnection: keep-alive\r\n\r\n")
+    assert answer.startswith(b"HTTP/1.1 200 OK\r\n") and b"connection: close\r\n" in answer
 
 
 async def test_bodies_come_with_their_heads_or_after_them(api: Api) -> None:
     body = b'{"kind":"say","to":"ops","body":{"text":"hello"}}'
     head = b"POST /v1/messages HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % len(body)
-    reader, writer = await api.raw(head + body + head + body + head)
-    async with asyncio.timeout(DEADLINE):
-        for number in range(3):
-            if number == 2:
-                writer.write(body[:10])
-                await writer.drain()
-                writer.write(body[10:])
-            assert (await reader.readuntil(b"\r\n")) == b"HTTP/1.1 201 Created\r\n"
-            rest = await reader.readuntil(b"\r\n\r\n")
-            length = int(rest.partition(b"content-length: ")[2].split(b"\r\n")[0])
-            assert b'"id"' in await reader.readexactly(length)
+    reader, writer = await api.raw(head + body)
+    for pieces in ([head, body], [head + body[:10], body[10:]], []):
+        start, content = await response(reader)
+        assert start.startswith(b"HTTP/1.1 201 Created\r\n") and b'"id"' in content
+        for piece in pieces:
+            writer.write(piece)
+            await until(lambda: bool(api.server.requests))  # which its head has begun
 
 
 NEXT = b'{"wait":60}'
@@ -56,66 +68,73 @@ STREAM = b"GET /v1/events HTTP/1.1\r\nHost: x\r\n\r\n"
 ALIVE = b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n"
 
 
-async def until_ahead(api: Api, number: int) -> ApiConnection:
-    """Wait until so many requests wait for the answer to the one before, on the only connection: that."""
-    await until(lambda: [len(connection.pipeline) for connection in api.server._connections()] == [number])
-    (connection,) = api.server._connections()
-    return connection
-
-
 @pytest.mark.parametrize("apart", [False, True])
 @pytest.mark.parametrize("more", [0, 1, 3])
 @pytest.mark.parametrize("first", [WAITING, STREAM], ids=["waiting", "stream"])
-async def test_a_client_that_asked_for_more_and_hung_up_is_noticed(
+async def test_a_client_that_pipelined_and_disconnected_is_noticed(
     api: Api, first: bytes, more: int, apart: bool
 ) -> None:
     _, writer = await api.raw(first if apart else first + more * ALIVE)
     await until(lambda: api.node.waiting.is_set() or api.node.open_streams == 1)
-    for number in range(more if apart else 0):
+    for _ in range(more if apart else 0):
         writer.write(ALIVE)
-        await until_ahead(api, number + 1)  # each in a read of its own
-    await until_ahead(api, more)
+        await writer.drain()
     writer.close()
     await until(lambda: api.node.wait_ended.is_set() or api.node.open_streams == 0)
-    await until(lambda: not api.server._tasks())
-    assert api.node.names() in (["POST /v1/inbox/next"], ["GET /v1/events"]), "nothing is begun for nobody"
+    await until(lambda: not api.server.requests)
+    assert api.node.names() in (["POST /v1/inbox/next"], ["GET /v1/events"]), "no further request is begun"
 
 
-async def test_a_client_that_asks_on_and_on_is_read_no_further_than_the_bound(api: Api) -> None:
-    _, writer = await api.raw(WAITING)
+@pytest.mark.parametrize("apart", [False, True])
+async def test_a_pipelined_request_is_not_served_and_closes_the_connection(api: Api, apart: bool) -> None:
+    say = b'{"kind":"say","to":"ops","body":{"text":"hello"}}'
+    second = b"POST /v1/messages HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n%b" % (len(say), say)
+    reader, writer = await api.raw(WAITING if apart else WAITING + second)
     await until(api.node.waiting.is_set)
-    for number in range(MAX_AHEAD):
-        writer.write(ALIVE)
-        connection = await until_ahead(api, number + 1)
-    assert connection.flow.read_paused
-    connection.flow.resume_reading()  # as the application does when it asks for its body
-    assert connection.flow.read_paused
-
-
-async def test_requests_beyond_the_bounds_are_answered_in_their_turn(api: Api) -> None:
-    many = 5 * MAX_AHEAD
-    body = b'{"kind":"say","to":"ops","body":{"text":"%b"}}' % (b"x" * (BODY_LIMIT - 1000))
-    large = b"POST /v1/messages HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n%b" % (len(body), body)
-    last = ALIVE.replace(b"\r\n\r\n", b"\r\nConnection: close\r\n\r\n")
-    reader, writer = await api.raw(WAITING)
-    await until(api.node.waiting.is_set)
-    writer.write(3 * large + many * ALIVE + 3 * large + last)
-    (connection,) = api.server._connections()
-    await until(lambda: connection.flow.read_paused)
-    assert sum(len(cycle.body) for cycle, _ in connection.pipeline) < MAX_AHEAD_BYTES + 256 * 1024, "a read on top"
+    if apart:
+        writer.write(second)
+        await writer.drain()
+    writer.write(ALIVE)
+    await writer.drain()
+    assert (await api.get("/healthz")).status == 200  # the server has turned to its sockets meanwhile
     api.node.release.set()
     answer = await asyncio.wait_for(reader.read(), DEADLINE)
-    statuses = [int(part[:3]) for part in answer.split(b"HTTP/1.1 ")[1:]]
-    assert statuses == [200, 201, 201, 201, *many * [200], 201, 201, 201, 200]
+    assert [int(part[:3]) for part in answer.split(b"HTTP/1.1 ")[1:]] == [200]
+    assert b"connection: close\r\n" in answer
+    assert api.node.names() == ["POST /v1/inbox/next", "GET /healthz"], "the second is that of the other connection"
 
 
-async def test_what_is_no_request_is_not_answered_into_a_stream(api: Api) -> None:
+async def test_a_client_that_pipelines_without_end_keeps_nothing_in_memory_and_gets_its_response(api: Api) -> None:
+    reader, writer = await api.raw(WAITING)
+    await until(api.node.waiting.is_set)
+    for _ in range(200):
+        writer.write(500 * ALIVE)
+        await writer.drain()
+    api.node.release.set()
+    answer = await asyncio.wait_for(reader.read(), DEADLINE)
+    assert answer.startswith(b"HTTP/1.1 200 ") and answer.count(b"HTTP/1.1") == 1
+
+
+@pytest.mark.parametrize("sent", [ALIVE, b"nonsense\r\n\r\n"])
+async def test_bytes_sent_into_a_stream_get_no_response(api: Api, sent: bytes) -> None:
     reader, writer = await api.raw(STREAM)
     await asyncio.wait_for(reader.readuntil(b": stream open\n\n"), DEADLINE)
-    writer.write(ALIVE + b"nonsense\r\n\r\n")
+    writer.write(sent)
+    writer.write_eof()
     rest = await asyncio.wait_for(reader.read(), DEADLINE)
     assert b"HTTP/1.1" not in rest
     await until(lambda: api.node.open_streams == 0)
+
+
+async def test_a_client_that_does_not_read_its_responses_is_read_no_further(socket_path: Path) -> None:
+    async with serving(socket_path, idle_seconds=0.5) as api:
+        _, writer = await api.raw(b"GET /v1/openapi.json HTTP/1.1\r\nHost: x\r\n\r\n")
+        with pytest.raises((ConnectionResetError, BrokenPipeError)):
+            async with asyncio.timeout(DEADLINE):
+                while True:
+                    writer.write(b"GET /v1/openapi.json HTTP/1.1\r\nHost: x\r\n\r\n")
+                    await writer.drain()
+        await until(lambda: not api.server.connections)
 
 
 async def test_an_answer_to_head_has_no_body(api: Api) -> None:
@@ -125,11 +144,10 @@ async def test_an_answer_to_head_has_no_body(api: Api) -> None:
 
 
 async def test_a_connection_that_rests_too_long_is_closed_without_a_word(
-    socket_path: Path, monkeypatch: pytest.MonkeyPatch
+    socket_path: Path,
 ) -> None:
-    monkeypatch.setattr("aghbus.daemon.api.server.IDLE_SECONDS", 0.2)
     one = b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n"
-    async with serving(socket_path) as api, asyncio.timeout(DEADLINE):
+    async with serving(socket_path, idle_seconds=0.2) as api, asyncio.timeout(DEADLINE):
         reader, writer = await api.raw(one)
         for _ in range(3):
             await reader.readuntil(b"}")
@@ -170,7 +188,7 @@ async def test_refused_client_that_never_ends_is_cut_off(api: Api) -> None:
 
     with pytest.raises((ConnectionResetError, BrokenPipeError)):
         await asyncio.wait_for(pour(), DEADLINE)
-    await until(lambda: not api.server._connections())
+    await until(lambda: not api.server.connections)
 
 
 async def test_smuggling_framings_are_refused(api: Api) -> None:
@@ -243,6 +261,22 @@ async def test_silent_connection_is_closed_without_a_word(impatient_api: Api) ->
     assert await talk(impatient_api, b"\r\n\r\n") == b""
 
 
+async def test_a_short_body_that_arrives_after_an_early_response_is_dropped(api: Api) -> None:
+    head = b"POST /v1/whois HTTP/1.1\r\nHost: x\r\nContent-Type: text/plain\r\nContent-Length: 2\r\n\r\n"
+    reader, writer = await api.raw(head)
+    start, _ = await response(reader)
+    assert start.startswith(b"HTTP/1.1 415 ") and b"connection: close" not in start
+    writer.write(b"{}" + ALIVE)
+    start, _ = await response(reader)
+    assert start.startswith(b"HTTP/1.1 200 ")
+
+
+async def test_an_early_response_to_a_client_that_waits_to_send_its_body_closes_the_connection(api: Api) -> None:
+    head = b"POST /v1/whois HTTP/1.1\r\nHost: x\r\nContent-Type: text/plain\r\nExpect: 100-continue\r\n"
+    answer = await talk(api, head + b"Content-Length: 2\r\n\r\n")
+    assert answer.startswith(b"HTTP/1.1 415 ") and b"connection: close\r\n" in answer
+
+
 async def test_slow_body_is_408(impatient_api: Api) -> None:
     answer = await talk(impatient_api, b"POST /v1/whois HTTP/1.1\r\nHost: x\r\nContent-Length: 10\r\n\r\n{")
     assert answer.startswith(b"HTTP/1.1 408 ")
@@ -271,7 +305,7 @@ async def test_client_that_leaves_in_the_middle_is_forgotten(api: Api, caplog: p
         _, writer = await api.raw(data)
         await writer.drain()
         writer.close()
-    await until(lambda: not api.server._connections() and not api.server._tasks())
+    await until(lambda: not api.server.connections and not api.server.requests)
     assert (await api.get("/healthz")).status == 200
     assert [record for record in caplog.records if record.levelno >= logging.ERROR] == []
 
@@ -284,13 +318,20 @@ async def test_upgrade_offers_are_passed_over(api: Api, caplog: pytest.LogCaptur
     assert caplog.records == []
 
 
-async def test_too_many_connections_are_turned_away(api: Api) -> None:
+async def test_an_upgrade_offer_with_a_body_is_refused_since_the_parser_would_skip_it(api: Api) -> None:
+    head = b"POST /v1/inbox/next HTTP/1.1\r\nHost: x\r\nUpgrade: h2c\r\nConnection: Upgrade\r\n"
+    answer = await talk(api, head + b"Content-Length: 11\r\n\r\n" + NEXT)
+    assert answer.startswith(b"HTTP/1.1 400 ")
+    assert api.node.calls == []
+
+
+async def test_too_many_connections_are_refused(api: Api) -> None:
     held = [await api.raw(b"GET /v1/events HTTP/1.1\r\nHost: x\r\n\r\n") for _ in range(MAX_CONNECTIONS)]
     await until(lambda: api.node.open_streams == MAX_CONNECTIONS)
     assert (await talk(api, b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n")).startswith(b"HTTP/1.1 503 ")
     held.pop()[1].close()
     await until(lambda: api.node.open_streams == MAX_CONNECTIONS - 1)
-    await until(lambda: len(api.server._connections()) < MAX_CONNECTIONS)
+    await until(lambda: len(api.server.connections) < MAX_CONNECTIONS)
     assert (await api.get("/healthz")).status == 200
     for _, writer in held:
         writer.close()
@@ -315,7 +356,7 @@ async def test_stop_finishes_what_is_in_flight(api: Api) -> None:
     assert reply.status == 200
     assert reply.headers["connection"] == "close"
     await stopping
-    assert not api.server._connections()
+    assert not api.server.connections
 
 
 async def test_stop_cuts_off_at_the_deadline(api: Api, caplog: pytest.LogCaptureFixture) -> None:
@@ -334,7 +375,7 @@ async def test_stop_cuts_off_at_the_deadline(api: Api, caplog: pytest.LogCapture
     await asyncio.wait_for(entered.wait(), DEADLINE)
     await asyncio.wait_for(api.server.stop(0.1), DEADLINE)
     assert ended.is_set()
-    assert not api.server._tasks()
+    assert not api.server.requests
     assert [record.getMessage() for record in caplog.records] == ["requests cut off at the deadline"]
     writer.close()
 

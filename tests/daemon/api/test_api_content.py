@@ -72,7 +72,7 @@ async def test_a_client_that_goes_away_leaves_nothing(api: Api) -> None:
     _, writer = await api.raw(b"PUT /v1/artifacts/w/n HTTP/1.1\r\nhost: d\r\ncontent-length: 10\r\n\r\nabc")
     writer.close()
     await writer.wait_closed()
-    await until(lambda: not api.server._tasks())
+    await until(lambda: not api.server.requests)
     assert api.node.content == {}
 
 

@@ -68,7 +68,7 @@ async def test_another_user_is_turned_away_even_from_an_open_socket(
             assert await asyncio.to_thread(client_as, NOBODY, path) == ""
         assert node.calls == []
         assert await asyncio.to_thread(client_as, 0, path) == "HTTP/1.1 200"
-        assert not server._connections()
+        assert not server.connections
     finally:
         await server.stop(1.0)
     lines = [record for record in caplog.records if "another user" in record.message]
@@ -109,7 +109,7 @@ async def test_strangers_on_tcp_take_no_place_on_the_socket(socket_path: Path) -
     assert server.tcp_address is not None
     silent = [await asyncio.open_connection(*server.tcp_address) for _ in range(MAX_CONNECTIONS + 10)]
     try:
-        await until(lambda: len(server._connections()) >= MAX_CONNECTIONS)
+        await until(lambda: len(server.connections) >= MAX_CONNECTIONS)
         assert (await Api(server, node, socket_path).get("/v1/status")).status == 200
     finally:
         for _, writer in silent:

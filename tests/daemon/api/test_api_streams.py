@@ -215,7 +215,7 @@ async def test_drain_ends_streams_with_a_comment(api: Api) -> None:
 async def test_drain_does_not_wait_for_a_stalled_reader(api: Api) -> None:
     client = await SseClient.open(api, "?since=0")
     await api.node.append(*[envelope(seq, "x" * 1_000_000) for seq in range(1, 5)])
-    await until(lambda: any(connection.stalled for connection in api.server._connections()))
+    await until(lambda: any(connection.stalled for connection in api.server.connections))
     loop = asyncio.get_running_loop()
     started = loop.time()
     await api.server.stop(15.0)

@@ -1,11 +1,11 @@
-"""A request that waits in its own task, until something else happens."""
+"""A request that waits in its own task, until an event cancels the wait."""
 
 import asyncio
 
 import pytest
 
-from aghbus.daemon.api.http import cancellation as interruptions
-from aghbus.daemon.api.http.cancellation import Interruption
+from aghbus.daemon.api.http import cancellation
+from aghbus.daemon.api.http.cancellation import CancelScope
 
 
 class Over(Exception):
@@ -13,21 +13,21 @@ class Over(Exception):
 
 
 async def _waits(event: asyncio.Event, answer: "asyncio.Future[str]") -> str:
-    interruption = Interruption()
-    interruption.when(event.wait, Over())
-    with interruption:
+    scope = CancelScope()
+    scope.when(event.wait, Over())
+    with scope:
         return await answer
 
 
 @pytest.fixture(autouse=True)
 def _at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(interruptions, "SOON", 0)
+    monkeypatch.setattr(cancellation, "SOON", 0)
 
 
 @pytest.mark.parametrize("soon", [0, 0.01])
 @pytest.mark.parametrize("before", [True, False])
-async def test_what_happens_ends_the_wait(monkeypatch: pytest.MonkeyPatch, soon: float, before: bool) -> None:
-    monkeypatch.setattr(interruptions, "SOON", soon)
+async def test_an_event_ends_the_wait(monkeypatch: pytest.MonkeyPatch, soon: float, before: bool) -> None:
+    monkeypatch.setattr(cancellation, "SOON", soon)
     event, answer = asyncio.Event(), asyncio.get_running_loop().create_future()
     if before:
         event.set()
@@ -40,7 +40,7 @@ async def test_what_happens_ends_the_wait(monkeypatch: pytest.MonkeyPatch, soon:
     assert task.cancelling() == 0
 
 
-async def test_an_answer_is_given_at_once_and_leaves_nobody_watching() -> None:
+async def test_an_answer_is_given_at_once_and_leaves_no_watching_task() -> None:
     event, answer = asyncio.Event(), asyncio.get_running_loop().create_future()
     task = asyncio.create_task(_waits(event, answer))
     await asyncio.sleep(0)
@@ -53,7 +53,7 @@ async def test_an_answer_is_given_at_once_and_leaves_nobody_watching() -> None:
 
 
 async def test_an_answer_before_the_interruption_is_noticed_stands() -> None:
-    """The event is over, its watch too, and whoever waited has the answer: it must not be cancelled while it goes out."""
+    """The event is over, its watch too, and the waiting task has the answer: it must not be cancelled while it goes out."""
     event, answer = asyncio.Event(), asyncio.get_running_loop().create_future()
 
     async def answers() -> str:
