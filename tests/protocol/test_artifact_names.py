@@ -1,4 +1,4 @@
-"""Names of artifacts: what can be part of one, and that URIs go both ways."""
+"""Artifact names, and the conversion to and from URIs."""
 
 import pytest
 from hypothesis import given
@@ -10,7 +10,7 @@ PARTS = st.from_regex(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,127}", fullmatch=True)
 
 
 @given(PARTS, PARTS)
-def test_a_uri_gives_back_its_parts(work_id: str, name: str) -> None:
+def test_a_uri_parses_to_its_parts(work_id: str, name: str) -> None:
     assert parse_uri(artifact_uri(work_id, name)) == (work_id, name)
 
 
@@ -36,7 +36,7 @@ def test_a_uri_gives_back_its_parts(work_id: str, name: str) -> None:
         "~",
     ],
 )
-def test_what_could_lead_anywhere_else_is_no_part(text: str) -> None:
+def test_path_separators_and_special_names_are_refused(text: str) -> None:
     assert not is_part(text)
     assert parse_uri(f"agh://artifacts/work_1/{text}") is None
     assert parse_uri(f"agh://artifacts/{text}/name") is None
@@ -58,11 +58,11 @@ def test_what_could_lead_anywhere_else_is_no_part(text: str) -> None:
         " agh://artifacts/w/n",
     ],
 )
-def test_other_uris_are_none_of_ours(uri: str) -> None:
+def test_other_uris_are_refused(uri: str) -> None:
     assert parse_uri(uri) is None
 
 
 @given(st.text(max_size=200))
-def test_whatever_is_a_part_is_a_plain_file_name(text: str) -> None:
+def test_every_accepted_part_is_a_plain_file_name(text: str) -> None:
     if is_part(text):
         assert text.isascii() and text.isprintable() and not set(text) & set("/\\ ") and text[0] not in ".-"

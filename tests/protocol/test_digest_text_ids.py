@@ -1,4 +1,4 @@
-"""Digests, white space, escaping for terminals, minted and derived identifiers: the small pure functions."""
+"""Capability digests, trimming, escaping for terminals, generated and derived identifiers."""
 
 import hashlib
 import json
@@ -52,7 +52,7 @@ class TestTrim:
 
 class TestEscape:
     @given(st.text() | st.text(st.characters(categories=["Cc", "Cf", "Cs", "Zl", "Zp"])))
-    def test_nothing_is_left_that_moves_a_cursor_or_reorders_text(self, text: str) -> None:
+    def test_escaped_text_cannot_move_the_cursor_or_reorder_text(self, text: str) -> None:
         for char in escape(text):
             assert unicodedata.category(char) not in ("Cc", "Cs", "Zl", "Zp")
             assert unicodedata.bidirectional(char) not in (
@@ -86,10 +86,10 @@ class TestEscape:
             ("日本 ü 😀", "日本 ü 😀"),
         ],
     )
-    def test_how_it_is_written(self, text: str, shown: str) -> None:
+    def test_escapes_have_the_documented_form(self, text: str, shown: str) -> None:
         assert escape(text) == shown
 
-    def test_newlines_are_kept_on_request_and_nothing_else(self) -> None:
+    def test_only_newlines_are_kept_on_request(self) -> None:
         assert escape("a\nb\rc\x1b", keep_newlines=True) == "a\nb\\rc\\x1b"
 
     @given(st.text(), st.integers(1, 20))
@@ -106,7 +106,7 @@ class TestEscape:
 
 class TestDigest:
     @given(capability_records(), st.randoms(use_true_random=False))
-    def test_the_order_of_keys_and_requirements_blanks_and_padding_change_nothing(
+    def test_key_order_requirement_order_blanks_and_padding_do_not_change_the_digest(
         self, record: dict[str, Any], random: Any
     ) -> None:
         keys = list(record)
@@ -125,7 +125,7 @@ class TestDigest:
         assert capability_digest(other) == capability_digest(record)
 
     @given(capability_records())
-    def test_the_canonical_bytes_are_the_record_again_as_json(self, record: dict[str, Any]) -> None:
+    def test_the_canonical_bytes_decode_to_the_normalized_record(self, record: dict[str, Any]) -> None:
         order = ["id", "summary", "outcome", "version", "context_needed", "artifacts_expected", "execution_outline"]
         order += ["constraints", "examples", "requirements"]
         document = json.loads(canonical_bytes(record))
@@ -138,7 +138,7 @@ class TestDigest:
         assert all(document.values())
 
     @given(capability_records(), st.sampled_from(["id", "summary", "outcome"]))
-    def test_any_change_of_text_changes_it(self, record: dict[str, Any], field: str) -> None:
+    def test_any_change_of_text_changes_the_digest(self, record: dict[str, Any], field: str) -> None:
         assert capability_digest({**record, field: record[field] + "!"}) != capability_digest(record)
 
     @pytest.mark.parametrize(
@@ -195,7 +195,7 @@ class TestDigest:
     @pytest.mark.parametrize(
         "bad", [{"summary": "\ud800"}, {"examples": ["\udfff"]}, {"id": " "}, {"outcome": 1}, {"examples": "x"}]
     )
-    def test_what_is_malformed(self, bad: dict[str, Any]) -> None:
+    def test_malformed_records_are_refused(self, bad: dict[str, Any]) -> None:
         with pytest.raises(Malformed):
             capability_digest({**RECORD, **bad})
 
@@ -215,7 +215,7 @@ class TestUuid7:
         assert uuid7_hex(now_ms, first) < uuid7_hex(now_ms + 1, second)
 
     @given(st.binary(min_size=10, max_size=10), st.integers(0, 73))
-    def test_no_bit_of_entropy_but_the_six_is_lost(self, entropy: bytes, bit: int) -> None:
+    def test_all_entropy_bits_but_six_are_kept(self, entropy: bytes, bit: int) -> None:
         """74 bits are free (RFC 9562 section 5.7): the top 12 and the lowest 62 of the 80 given."""
         position = bit if bit < 62 else bit + 6
         flipped = (int.from_bytes(entropy, "big") ^ (1 << position)).to_bytes(10, "big")
@@ -229,7 +229,7 @@ class TestUuid7:
 
 class TestDerivedIds:
     @given(workspaces, channels, peers, peers)
-    def test_a_room_is_the_same_for_both_and_another_for_everybody_else(
+    def test_a_direct_id_is_the_same_for_both_peers_and_differs_for_other_pairs(
         self, workspace: str, channel: str, a: str, b: str
     ) -> None:
         if a == b:
@@ -248,7 +248,7 @@ class TestDerivedIds:
         assert route_token(f"ops@{fingerprint}") == fingerprint
 
     @given(workspaces, channels, st.none() | peers)
-    def test_subjects_say_where_they_belong(self, workspace: str, channel: str, to: str | None) -> None:
+    def test_a_subject_gives_its_workspace_and_channel(self, workspace: str, channel: str, to: str | None) -> None:
         subject = subject_for(workspace, channel, to)
         tail = "broadcast" if to is None else f"peer.{hashlib.sha256(to.encode()).hexdigest()[:32]}"
         assert subject == f"agh.network.v0.{workspace}.{channel}.{tail}"
@@ -257,10 +257,10 @@ class TestDerivedIds:
     @pytest.mark.parametrize(
         "subject", ["", "agh.network.v0", "agh.network.v1.w.c.broadcast", "x.agh.network.v0.w.c.broadcast"]
     )
-    def test_other_subjects_belong_nowhere(self, subject: str) -> None:
+    def test_subjects_of_other_protocols_have_no_channel(self, subject: str) -> None:
         assert channel_of_subject(subject) is None
 
-    def test_grammars_at_their_bounds(self) -> None:
+    def test_grammars_accept_and_refuse_at_their_limits(self) -> None:
         assert [is_channel("c" * size) for size in (0, 1, 64, 65)] == [False, True, True, False]
         assert [is_peer("p" * size) for size in (0, 1, 128, 129)] == [False, True, True, False]
         assert [is_message_id("m" * size) for size in (0, 1, 256, 257)] == [False, True, True, False]
@@ -276,7 +276,7 @@ class TestDerivedIds:
 
 
 @pytest.mark.parametrize("check", [is_channel, is_peer, is_thread_id, is_workspace_id])
-def test_names_that_are_none_are_not_kept(check: Callable[[str], bool]) -> None:
+def test_invalid_names_are_not_cached(check: Callable[[str], bool]) -> None:
     name = "A" * 100_000  # a stranger may send any number of those
     before = sys.getrefcount(name)
     assert not check(name)

@@ -1,4 +1,4 @@
-"""Whois matching, brief and rich discovery, presence as a value, and the door for trust."""
+"""Whois matching, brief and rich discovery, presence, and trust states."""
 
 from typing import Any, Final
 
@@ -31,21 +31,21 @@ class TestMatching:
         "query",
         ["", "  ", B, " test.run ", "\u00a0code.patch", "Patch Worker", "agh-network/v0", "git-ref", "unverified"],
     )
-    def test_exactly_one_of_the_cards_words_or_nothing_at_all(self, query: str) -> None:
+    def test_a_query_matches_a_whole_entry_of_the_card_or_is_empty(self, query: str) -> None:
         assert matches(query, CARD)
         assert should_answer(query, None, CARD)
 
     @pytest.mark.parametrize(
         "query", ["test", "TEST.RUN", "patch worker", "test.run code.patch", "Does test.run.", "sha256:test.run"]
     )
-    def test_no_part_of_a_word_and_no_other_case(self, query: str) -> None:
+    def test_a_query_matches_no_substring_and_is_case_sensitive(self, query: str) -> None:
         assert not matches(query, CARD)
         assert not should_answer(query, None, CARD)
 
-    def test_a_directed_request_is_answered_whatever_it_asks(self) -> None:
+    def test_a_directed_request_is_always_answered(self) -> None:
         assert should_answer("no such thing", B, CARD)
 
-    def test_a_peer_without_a_display_name_matches_no_empty_one(self) -> None:
+    def test_a_missing_display_name_matches_nothing(self) -> None:
         assert not matches("None", PeerCard(peer_id=B))
 
 
@@ -55,7 +55,7 @@ class TestCards:
         assert wire["capabilities"] == ["code.patch", "test.run"]
         assert wire["ext"] == {BRIEF_KEY: [{"id": name, "summary": f"Does {name}."} for name in wire["capabilities"]]}
 
-    def test_without_a_catalog_bare_claims_stand_alone(self) -> None:
+    def test_without_a_catalog_only_the_configured_capability_ids_are_listed(self) -> None:
         wire = build_card(B, capabilities=["b", "a", "b"]).to_wire()
         assert wire["capabilities"] == ["b", "a"]
         assert "ext" not in wire
@@ -74,18 +74,18 @@ class TestRichDiscovery:
     @pytest.mark.parametrize(
         "ext", [{}, {"agh.include": []}, {"agh.include": ["other"]}, {"agh.include": "capability_catalog"}]
     )
-    def test_without_the_include_the_key_never_appears(self, ext: dict[str, Any]) -> None:
+    def test_without_the_include_option_there_is_no_catalog(self, ext: dict[str, Any]) -> None:
         for filtered in (ext, {**ext, "agh.capability_ids": ["test.run"]}):
             assert self.answer(filtered) == (["code.patch", "test.run"], None)
 
-    def test_with_it_the_records_come_whole_and_in_order(self) -> None:
+    def test_with_the_include_option_full_records_are_in_catalog_order(self) -> None:
         ext = {"agh.include": ["future", "capability_catalog"]}
         assert self.answer(ext) == (["code.patch", "test.run"], ["code.patch", "test.run"])
         assert rich_response(CARD, CATALOG, ext)[1] == {
             CATALOG_KEY: {"capabilities": [record.document for record in CATALOG]}
         }
 
-    def test_a_filter_cuts_records_and_brief_alike_in_catalog_order(self) -> None:
+    def test_a_filter_applies_to_records_and_brief_in_catalog_order(self) -> None:
         ext = {"agh.include": ["capability_catalog"], "agh.capability_ids": ["test.run", "unknown"]}
         assert self.answer(ext) == (["test.run"], ["test.run"])
         ext["agh.capability_ids"] = ["test.run", "code.patch"]
@@ -100,7 +100,7 @@ class TestRichDiscovery:
             assert card.to_wire()["ext"] == {BRIEF_KEY: []}
 
     @given(st.dictionaries(st.sampled_from(["agh.include", "agh.capability_ids"]), json_values | st.lists(json_values)))
-    def test_no_ext_of_a_peer_makes_it_raise(self, ext: dict[str, Any]) -> None:
+    def test_no_ext_of_a_peer_raises(self, ext: dict[str, Any]) -> None:
         card, _ = rich_response(CARD, CATALOG, ext)
         assert card.peer_id == B
 
@@ -117,13 +117,13 @@ class TestPresence:
             (60_001, "expired"),
         ],
     )
-    def test_active_one_interval_inactive_two(self, age_ms: int, presence: str) -> None:
+    def test_a_peer_is_active_for_one_interval_and_inactive_for_two(self, age_ms: int, presence: str) -> None:
         assert presence_of(1_000_000, 1_000_000 + age_ms) == presence
 
     def test_the_interval_is_an_argument(self) -> None:
         assert presence_of(0, 150, interval=0.1) == "inactive"
 
-    def test_a_seen_peer_goes_by_the_id_of_its_card(self) -> None:
+    def test_a_seen_peer_has_the_id_of_its_card(self) -> None:
         seen = PeerSeen(workspace_id="w", channel="c", card=CARD, trust="unverified", first_seen_ms=1, last_seen_ms=2)
         assert seen.peer_id == B
 
@@ -136,7 +136,7 @@ def _fails(envelope: Envelope) -> None:
     raise UnsupportedProfile("is not taken here", "proof")
 
 
-class TestTrustDoor:
+class TestTrustStates:
     @pytest.mark.parametrize(
         ("sender", "proof", "accepted"),
         [
@@ -150,7 +150,7 @@ class TestTrustDoor:
             (HANDLE, {"profile": PROFILE}, False),
         ],
     )
-    def test_without_a_verifier(self, sender: str, proof: dict[str, Any] | None, accepted: bool) -> None:
+    def test_trust_states_without_a_verifier(self, sender: str, proof: dict[str, Any] | None, accepted: bool) -> None:
         envelope = say(sender=sender, proof=proof)
         if accepted:
             assert assess(envelope) == "unverified"
@@ -158,7 +158,7 @@ class TestTrustDoor:
             with pytest.raises(VerificationFailed):
                 assess(envelope)
 
-    def test_the_verifier_has_the_last_word_for_a_signed_handle(self) -> None:
+    def test_the_verifier_decides_about_a_signed_handle(self) -> None:
         signed = say(sender=HANDLE, proof={"profile": PROFILE})
         assert assess(signed, _holds) == "verified"
         with pytest.raises(UnsupportedProfile):

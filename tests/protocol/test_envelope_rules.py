@@ -1,4 +1,4 @@
-"""The envelope's fields one by one, and properties over valid envelopes of every kind."""
+"""Each field of the envelope, and properties of valid envelopes of every kind."""
 
 import json
 from typing import Any, Final
@@ -35,7 +35,7 @@ def fault(document: dict[str, Any]) -> str:
 
 
 @given(documents())
-def test_valid_envelopes_are_accepted_and_nothing_of_them_is_lost(document: dict[str, Any]) -> None:
+def test_valid_envelopes_are_accepted_and_kept_completely(document: dict[str, Any]) -> None:
     raw = dump(document)
     parsed = parse(raw, NOW)
     assert parsed.raw == raw
@@ -55,7 +55,7 @@ def test_valid_envelopes_are_accepted_and_nothing_of_them_is_lost(document: dict
 
 
 @given(documents())
-def test_null_and_absent_are_the_same_at_the_top(document: dict[str, Any]) -> None:
+def test_null_and_absent_envelope_fields_are_equivalent(document: dict[str, Any]) -> None:
     stripped = {field: value for field, value in document.items() if value is not None}
     optional = ("to", "surface", "thread_id", "direct_id", "work_id", "reply_to", "trace_id", "causation_id")
     filled = dict.fromkeys([*optional, "expires_at", "proof", "ext"]) | stripped
@@ -73,18 +73,18 @@ NULLABLE: Final = {
 
 
 @pytest.mark.parametrize(("kind", "field"), [(kind, field) for kind, fields in NULLABLE.items() for field in fields])
-def test_null_and_absent_are_the_same_in_bodies(kind: str, field: str) -> None:
+def test_null_and_absent_body_fields_are_equivalent(kind: str, field: str) -> None:
     with_null = envelope(kind, body={**BODIES[kind], field: None}).body
     without = envelope(kind, body={key: value for key, value in BODIES[kind].items() if key != field}).body
     assert with_null == without
 
 
 @pytest.mark.parametrize("field", ["display_name", "ext"])
-def test_null_and_absent_are_the_same_in_the_card(field: str) -> None:
+def test_null_and_absent_card_fields_are_equivalent(field: str) -> None:
     assert envelope("greet", body={"peer_card": {**CARD, field: None}}).body == envelope("greet").body
 
 
-def test_null_and_absent_are_the_same_in_a_capability() -> None:
+def test_null_and_absent_capability_fields_are_equivalent() -> None:
     record = envelope("capability").document()["body"]["capability"]
     optional = (
         "version",
@@ -99,7 +99,7 @@ def test_null_and_absent_are_the_same_in_a_capability() -> None:
 
 
 @given(documents())
-def test_what_was_built_from_the_parts_says_what_was_parsed(document: dict[str, Any]) -> None:
+def test_an_envelope_built_from_parsed_parts_is_equal(document: dict[str, Any]) -> None:
     parsed = parse(dump(document), NOW)
     fields = ("id", "workspace_id", "kind", "channel", "sender", "ts", "to", "surface", "container", "work_id")
     parts = {name: getattr(parsed, name) for name in (*fields, "reply_to", "trace_id", "causation_id", "expires_at")}
@@ -113,7 +113,7 @@ def test_what_was_built_from_the_parts_says_what_was_parsed(document: dict[str, 
     assert list(again)[:2] == ["protocol", "id"]
 
 
-def test_the_document_of_a_draft_leaves_absent_fields_out_but_writes_to_and_proof() -> None:
+def test_the_document_of_a_draft_omits_absent_fields_except_to_and_proof() -> None:
     draft = Draft(id="m", workspace_id="w", channel="c", kind="greet", sender=A, ts=NOW, body={})
     assert set(wire_document(draft)) == {
         "protocol",
@@ -170,14 +170,14 @@ class TestBodies:
         assert fault(wire("whois", body={"type": "response"}, reply_to="msg_q")) == "body.peer_card"
         assert fault(wire("whois", body=body, reply_to="msg_q", sender="other")) == "body.peer_card.peer_id"
 
-    def test_a_greet_is_to_nobody_however_its_kind_is_written(self) -> None:
+    def test_a_greet_has_no_receiver_even_with_an_escaped_kind(self) -> None:
         raw = dump(wire("greet", to=B))
         for spelt in (raw, raw.replace(b'"greet"', b'"gr\\u0065et"')):
             with pytest.raises(Malformed) as refused:
                 parse(spelt, NOW)
             assert refused.value.field == "to"
 
-    def test_a_card_that_was_read_before_is_still_its_senders_alone(self) -> None:
+    def test_a_cached_card_is_refused_from_another_sender(self) -> None:
         body = {"peer_card": CARD}
         first, again = (parse(dump(wire("greet", body=body)), NOW).body for _ in range(2))
         assert first == again
@@ -201,7 +201,7 @@ class TestBodies:
             ("whois", b'"query":5,"peer_card":5,'),
         ],
     )
-    def test_of_members_that_come_twice_the_last_counts(self, kind: str, last: bytes) -> None:
+    def test_the_last_of_duplicate_members_wins(self, kind: str, last: bytes) -> None:
         bodies: dict[str, dict[str, Any]] = {
             "greet": {"peer_card": CARD, "summary": "s"},
             "say": {"text": "t", "artifacts": [{"a": 1}]},
@@ -215,7 +215,7 @@ class TestBodies:
         assert read[0] == read[1]
 
     @pytest.mark.parametrize("status", ["rejected", "duplicate", "expired", "unsupported"])
-    def test_a_refusing_receipt_needs_a_reason_of_the_registry(self, status: str) -> None:
+    def test_a_refusing_receipt_needs_a_registered_reason(self, status: str) -> None:
         for code, verdict in (("busy", None), (None, "malformed"), ("", "malformed"), ("no_such_code", "malformed")):
             assert reason(wire("receipt", body={"for_id": "m", "status": status, "reason_code": code})) == verdict
 
@@ -264,15 +264,15 @@ class TestContainers:
         assert reason(wire(kind, work_id=None)) == "malformed"
 
     @pytest.mark.parametrize("kind", ["say", "capability"])
-    def test_say_and_capability_may_go_without(self, kind: str) -> None:
+    def test_say_and_capability_need_no_work(self, kind: str) -> None:
         assert reason(wire(kind, work_id=...)) is None
 
     @pytest.mark.parametrize("work_id", ["", " w", "w\u2003", "a/b", "a\\b", "a\x85b", "a\x7f", "é" * 65, "x" * 129])
-    def test_work_ids_that_are_refused(self, work_id: str) -> None:
+    def test_invalid_work_ids_are_refused(self, work_id: str) -> None:
         assert reason(wire("say", work_id=work_id)) == "malformed"
 
     @pytest.mark.parametrize("work_id", ["w", "a b", "é" * 64, "x" * 128, "日本", "a.b*>"])
-    def test_work_ids_that_are_taken(self, work_id: str) -> None:
+    def test_valid_work_ids_are_accepted(self, work_id: str) -> None:
         assert reason(wire("say", work_id=work_id)) is None
 
 
@@ -293,12 +293,12 @@ class TestFreshness:
             (0, 10**12, None),
         ],
     )
-    def test_by_age_and_expiry(self, age: int, expires: int | None, verdict: str | None) -> None:
+    def test_freshness_depends_on_age_and_expiry(self, age: int, expires: int | None, verdict: str | None) -> None:
         times = {"ts": NOW - age, "expires_at": None if expires is None else NOW + expires}
         assert reason(wire("say", **times)) == verdict
 
     @given(st.integers(-300, 700_000), st.none() | st.integers(1, 10**9), st.integers(0, 10**6))
-    def test_fresh_until_is_the_first_second_that_is_too_late(self, age: int, left: int | None, step: int) -> None:
+    def test_fresh_until_is_the_first_expired_second(self, age: int, left: int | None, step: int) -> None:
         document = wire("say", ts=NOW - age, expires_at=None if left is None else NOW + left)
         if reason(document) is not None:
             return
@@ -312,7 +312,7 @@ class TestFreshness:
 class TestOrderOfChecks:
     """One envelope with faults of every step: each step's fault shows once those before it are mended (section 5)."""
 
-    def test_the_first_fault_in_the_order_decides(self) -> None:
+    def test_the_first_failing_check_decides(self) -> None:
         faults: dict[str, Any] = {"id": " ", "kind": "direct", "ts": NOW - 400, "surface": "room", "body": {"text": ""}}
         faults["interaction_id"] = "x"
         seen = []
@@ -366,7 +366,7 @@ class TestOrderOfChecks:
         ("body", []),
     ],
 )
-def test_a_bad_field_is_malformed_and_named(field: str, bad: object) -> None:
+def test_an_invalid_field_is_malformed_and_named(field: str, bad: object) -> None:
     assert reason(wire("say", **{field: bad})) == "malformed"
     assert fault(wire("say", **{field: bad})).partition(".")[0] == field
 
@@ -379,7 +379,7 @@ def test_required_fields_are_required(field: str) -> None:
         parse(dump(wire("say", **{field: None})), NOW)
 
 
-def test_unknown_kinds_are_unsupported_and_a_kind_that_is_no_string_is_malformed() -> None:
+def test_an_unknown_kind_is_unsupported_and_a_non_string_kind_is_malformed() -> None:
     for kind in ("direct", "SAY", "", "say "):
         assert reason(wire("say", kind=kind)) == "unsupported_kind"
     others: tuple[object, ...] = (1, None, [], {}, True)

@@ -1,4 +1,4 @@
-"""The lifecycle against the table as the spec prints it, written out here a second time on purpose."""
+"""The lifecycle against the table of the specification, which is repeated here on purpose."""
 
 from typing import Final
 
@@ -71,12 +71,12 @@ def expected(state: State, cell: str) -> Step:
     return Step("advanced" if cell == "+" else "unchanged", state)
 
 
-def test_the_header_of_the_table_names_the_open_states() -> None:
+def test_the_columns_of_the_table_are_the_open_states() -> None:
     assert tuple(SPEC.strip().splitlines()[0].split()) == OPEN_STATES
 
 
 @pytest.mark.parametrize(("state", "event", "cell"), cells())
-def test_every_state_and_event_gives_the_tables_answer(state: State, event: str, cell: str) -> None:
+def test_every_state_and_event_gives_the_result_in_the_table(state: State, event: str, cell: str) -> None:
     for given_event in events(event):
         assert event_of(given_event) == event
         assert step(work(state), given_event) == expected(state, cell)
@@ -95,14 +95,14 @@ def test_a_terminal_state_refuses_every_event(state: State, event: str) -> None:
         assert step(work(state), given_event) == Step(outcome, state, "work_closed")  # type: ignore[arg-type]
 
 
-def test_the_table_in_code_has_no_more_cells_than_the_specs() -> None:
+def test_the_table_in_code_has_exactly_the_cells_of_the_specification() -> None:
     assert set(TRANSITIONS) == {(state, event) for state, event, cell in cells() if cell != "!"}
     assert {(state, event) for state, event, cell in cells() if cell == "+"} == PROGRESS
     assert not {state for state, _ in TRANSITIONS} & set(TERMINAL_STATES)
 
 
 class TestChecksBeforeTheTable:
-    def test_without_a_work_only_directed_conversation_opens(self) -> None:
+    def test_without_a_work_only_directed_conversation_opens_one(self) -> None:
         for kind in ("say", "capability"):
             assert step(None, envelope(kind)) == Step("opened", "submitted")
             assert step(None, envelope(kind, to=None)) == Step("unchanged", None)
@@ -117,7 +117,7 @@ class TestChecksBeforeTheTable:
                 other = trace("failed", sender=sender, thread_id="thread_other")
                 assert step(work(state), other) == Step("ignored", state, "work_container_mismatch")
 
-    def test_a_room_is_another_container_than_a_thread(self) -> None:
+    def test_a_direct_room_is_not_the_container_of_a_thread(self) -> None:
         direct = say(surface="direct", thread_id=..., direct_id="direct_" + "0" * 32)
         assert step(work("working"), direct).reason == "work_container_mismatch"
 
@@ -131,14 +131,14 @@ class TestChecksBeforeTheTable:
             assert step(work("working"), say(to=to)) == Step("ignored", "working", "actor_not_allowed")
         assert step(work("working"), say(sender=B, to=A)).outcome == "unchanged"
 
-    def test_traces_and_receipts_may_be_addressed_to_anybody(self) -> None:
+    def test_traces_and_receipts_may_have_any_receiver(self) -> None:
         for to in (None, C):
             assert step(work("submitted"), trace("working", to=to)).outcome == "advanced"
             assert step(work("submitted"), receipt("accepted", to=to)).outcome == "advanced"
 
 
-class TestTheWorkItself:
-    def test_the_opening_envelope_fixes_everything(self) -> None:
+class TestWorkState:
+    def test_the_opening_envelope_fixes_container_and_participants(self) -> None:
         view = opened_by(say(id="msg_open", work_id="any work"))
         assert (view.workspace_id, view.channel, view.work_id) == ("ws_alpha", "builders", "any work")
         assert (view.surface, view.container) == ("thread", "thread_release_check")
@@ -146,11 +146,11 @@ class TestTheWorkItself:
         assert (view.other(A), view.other(B), view.other(C)) == (B, A, None)
 
     @pytest.mark.parametrize("unfit", [say(to=None), say(work_id=...)])
-    def test_nothing_opens_a_work_without_receiver_or_id(self, unfit: Envelope) -> None:
+    def test_an_envelope_without_receiver_or_work_id_opens_no_work(self, unfit: Envelope) -> None:
         with pytest.raises(ValueError, match="directed envelope with a work_id"):
             opened_by(unfit)
 
-    def test_what_ended_it_is_remembered_and_never_replaced(self) -> None:
+    def test_the_terminal_envelope_is_recorded_and_never_replaced(self) -> None:
         done = trace("completed")
         ended = after(work("working"), done, step(work("working"), done))
         assert (ended.state, ended.terminal_id, ended.terminal_sender, ended.advanced) == (
@@ -161,7 +161,7 @@ class TestTheWorkItself:
         )
         assert ended.is_terminal
 
-    def test_progress_counts_as_advance_and_unchanged_does_not(self) -> None:
+    def test_a_progress_trace_advances_a_work_and_other_repetitions_do_not(self) -> None:
         beat = trace("working")
         assert after(work("working"), beat, step(work("working"), beat)).advanced
         answer = receipt("duplicate", "duplicate")

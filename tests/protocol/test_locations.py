@@ -1,4 +1,4 @@
-"""Where an instance's files are: names, XDG folders, socket limits, fitness of folders."""
+"""The files of an instance: names, XDG folders, socket limits, private folders."""
 
 import re
 import stat
@@ -69,7 +69,7 @@ def test_without_xdg_everything_is_below_home_and_the_socket_in_a_folder_of_the_
     )
 
 
-def test_xdg_folders_are_taken_and_need_no_home() -> None:
+def test_xdg_folders_are_used_and_need_no_home() -> None:
     env = {"XDG_STATE_HOME": "/s/", "XDG_CONFIG_HOME": "/c", "XDG_RUNTIME_DIR": "/run/user/7"}
     places = locate("ops", env, uid=7, home="")
     assert places.state_dir == "/s/aghbus/instances/ops"
@@ -85,7 +85,7 @@ def test_an_xdg_value_that_is_not_absolute_is_ignored(value: str) -> None:
     assert places.socket_path == "/tmp/aghbus-7/ops.sock"
 
 
-def test_without_home_and_xdg_the_error_says_what_to_set() -> None:
+def test_without_home_and_xdg_the_error_names_the_variable_to_set() -> None:
     with pytest.raises(LocationError) as caught:
         locate("ops", {"XDG_CONFIG_HOME": "/c"}, uid=7, home="")
     assert caught.value.key == "HOME"
@@ -100,11 +100,11 @@ def test_a_bad_name_never_becomes_a_path(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["aghbus", "capabilities"])
-def test_names_of_the_shared_files_have_no_file_of_their_own(name: str) -> None:
+def test_instances_named_like_shared_files_have_no_file_of_their_own(name: str) -> None:
     assert locate(name, {}, uid=1, home="/h").instance_config_file is None
 
 
-def test_overrides_replace_only_what_they_name() -> None:
+def test_overrides_replace_only_the_named_paths() -> None:
     places = locate("ops", {}, uid=1, home="/h")
     moved = places.with_overrides(socket_path="/run/x/y.sock", store_path="/d/s.db")
     assert (moved.socket_path, moved.socket_dir, moved.socket_dir_private) == ("/run/x/y.sock", "/run/x", False)
@@ -114,7 +114,7 @@ def test_overrides_replace_only_what_they_name() -> None:
 
 
 @pytest.mark.parametrize("limit", [SOCKET_PATH_LIMIT_LINUX, SOCKET_PATH_LIMIT_ELSEWHERE])
-def test_a_socket_path_may_fill_the_limit_with_its_nul_and_not_more(limit: int) -> None:
+def test_a_socket_path_with_its_nul_may_have_exactly_the_limit(limit: int) -> None:
     check_socket_path("/" + "x" * (limit - 2), limit)
     with pytest.raises(LocationError, match="--api-socket"):
         check_socket_path("/" + "x" * (limit - 1), limit)
@@ -138,12 +138,12 @@ def test_the_socket_limit_counts_bytes() -> None:
         (stat.S_IFREG | 0o600, 5, "not a folder"),
     ],
 )
-def test_a_folder_is_fit_only_when_it_is_ours_alone(mode: int, owner: int, problem: str) -> None:
+def test_a_private_folder_belongs_to_us_and_excludes_other_users(mode: int, owner: int, problem: str) -> None:
     found = private_folder_problem(mode, owner, 5)
     assert (found == "") if not problem else (problem in found)
 
 
-def test_the_module_loads_nothing_that_costs_a_command_its_start() -> None:
+def test_the_module_imports_nothing_slow() -> None:
     source = Path(locations.__file__ or "").read_text()
     script = "import sys; exec(sys.stdin.read(), {'__name__': 'locations'}); print(*sys.modules)"
     run = [sys.executable, "-I", "-S", "-c", script]  # without site, which loads much of it for an editable install
@@ -152,7 +152,7 @@ def test_the_module_loads_nothing_that_costs_a_command_its_start() -> None:
     assert not loaded & {"re", "typing", "dataclasses", "pathlib", "msgspec", "asyncio", "json", "aghbus"}
 
 
-def test_the_rule_in_the_error_is_the_grammar() -> None:
+def test_the_error_suggests_a_legal_name() -> None:
     with pytest.raises(LocationError) as caught:
         locate("My Box", {}, uid=1, home="/h")
     suggested = re.search(r"'(.+)'", caught.value.hint)

@@ -1,4 +1,4 @@
-"""What the lists of permissions cover, judged by NATS' own rules of matching; the real server judges them in tests/e2e."""
+"""The subjects that permissions cover, by the matching rules of NATS; tests/e2e tests them on a real server."""
 
 import itertools
 import json
@@ -42,7 +42,7 @@ def may(allowed: list[str], subject: str) -> bool:
 
 
 @given(NETWORKS, PEERS)
-def test_each_peer_hears_itself_and_nobody_else(network: Network, peers: list[str]) -> None:
+def test_each_peer_may_subscribe_to_its_own_subjects_only(network: Network, peers: list[str]) -> None:
     found = {one.peer_id: one for one in permissions(network, peers)}
     for us, other in itertools.permutations(peers, 2):
         for channel in network.channels:
@@ -61,7 +61,7 @@ def test_each_peer_hears_itself_and_nobody_else(network: Network, peers: list[st
 
 
 @given(NETWORKS, PEERS)
-def test_nobody_publishes_or_hears_beyond_the_network(network: Network, peers: list[str]) -> None:
+def test_permissions_cover_no_subject_outside_the_network(network: Network, peers: list[str]) -> None:
     elsewhere = (
         "x",
         "$SYS.REQ.SERVER.PING",
@@ -77,7 +77,7 @@ def test_nobody_publishes_or_hears_beyond_the_network(network: Network, peers: l
 
 
 @given(NETWORKS, PEERS)
-def test_only_jetstream_peers_reach_jetstream(network: Network, peers: list[str]) -> None:
+def test_only_jetstream_peers_may_use_the_jetstream_api(network: Network, peers: list[str]) -> None:
     for one in permissions(network, peers):
         name = durable_name(network.workspace_id, network.channels[0], route_token(one.peer_id))
         assert may(one.publish, f"$JS.ACK.AGH_NETWORK_V0.{name}.1.2.3.4.5") is network.jetstream
@@ -86,7 +86,7 @@ def test_only_jetstream_peers_reach_jetstream(network: Network, peers: list[str]
 
 
 @given(NETWORKS, PEERS)
-def test_names_in_the_configuration_are_distinct_words(network: Network, peers: list[str]) -> None:
+def test_names_in_the_configuration_are_distinct_identifiers(network: Network, peers: list[str]) -> None:
     found = permissions(network, peers)
     names = [one.name for one in found]
     if len({route_token(peer) for peer in peers}) == len(peers):
@@ -95,14 +95,14 @@ def test_names_in_the_configuration_are_distinct_words(network: Network, peers: 
     assert [line for line in lines if line.startswith("agh_")] == [f"agh_{name}: {{" for name in names]
 
 
-def test_answers_go_where_every_peer_may_publish() -> None:
+def test_every_peer_may_publish_commit_acknowledgements() -> None:
     (one,) = permissions(Network("ws", ("c",), jetstream=False), ["ops"])
     reply = f"{inbox('worker', 'ack')}.0f3a.17"
     assert may_answer(reply)
     assert may(one.publish, reply)
 
 
-def test_commands_survive_a_shell() -> None:
+def test_commands_are_quoted_for_a_shell() -> None:
     network = Network("it's;$(id)", ("c",), jetstream=True)
     found = permissions(network, ["ops"])
     for text, program in (
@@ -121,6 +121,6 @@ def test_commands_survive_a_shell() -> None:
     assert config["filter_subjects"][1] == subject_for("it's;$(id)", "c", "ops")
 
 
-def test_nsc_cannot_hold_every_workspace() -> None:
+def test_nsc_refuses_workspaces_with_separators() -> None:
     with pytest.raises(ValueError, match="comma"):
         as_nsc("AGH", permissions(Network("a,b", ("c",), jetstream=False), ["ops"]))

@@ -1,4 +1,4 @@
-"""The protocol room stays pure, documented, and its errors carry the codes of the wire."""
+"""The protocol package stays pure and documented, and its errors carry the reason codes of the wire."""
 
 import ast
 from pathlib import Path
@@ -9,7 +9,7 @@ import pytest
 from aghbus.protocol import errors
 
 ROOM: Final = Path(__file__).parent.parent.parent / "protocol"
-# What the room may import: values and text only. `json` re-reads surrogates, `stat` and `unicodedata` are tables here.
+# The modules that the package may import: values and text only. `stat` and `unicodedata` are used as tables.
 ALLOWED: Final = frozenset(
     {
         "__future__",
@@ -35,7 +35,7 @@ ALLOWED: Final = frozenset(
         "rfc8785",
     }  # signatures over canonical JSON: functions of their arguments, as used here
 )
-# Not pure: they wait, look at the world or leave it. Named so that a failure says what was done, beyond the list above.
+# Builtins with side effects.
 FORBIDDEN_CALLS: Final = frozenset({"open", "print", "input", "exec", "eval", "__import__", "breakpoint"})
 
 
@@ -62,14 +62,14 @@ def imported(tree: ast.Module) -> set[str]:
 
 
 @pytest.mark.parametrize("tree", MODULES)
-def test_nothing_is_imported_that_waits_looks_or_throws_dice(tree: ast.Module) -> None:
+def test_only_pure_modules_are_imported(tree: ast.Module) -> None:
     names = imported(tree)
     assert {name.partition(".")[0] for name in names} <= ALLOWED
     assert all(name.startswith("aghbus.protocol.") for name in names if name.startswith("aghbus"))
 
 
 @pytest.mark.parametrize("tree", MODULES)
-def test_no_builtin_that_touches_the_world_is_called(tree: ast.Module) -> None:
+def test_no_impure_builtin_is_called(tree: ast.Module) -> None:
     calls = {node.func.id for node in ast.walk(tree) if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)}
     assert not calls & FORBIDDEN_CALLS
 
@@ -103,13 +103,13 @@ def test_the_package_itself_exports_nothing() -> None:
     assert ast.get_docstring(tree)
 
 
-def test_every_error_of_a_peer_has_a_reason_of_the_registry() -> None:
+def test_every_protocol_error_has_its_own_registered_reason() -> None:
     family = errors.ProtocolError.__subclasses__()
     assert {error.reason for error in family} <= errors.REASON_CODES
     assert len({error.reason for error in family}) == len(family)
 
 
-def test_the_registry_is_the_specs() -> None:
+def test_the_registry_is_that_of_the_specification() -> None:
     printed = """malformed expired duplicate unsupported_kind unsupported_profile verification_failed not_target not_found
     busy internal invalid_surface conversation_not_found work_closed work_container_mismatch legacy_field_rejected"""
     assert frozenset(printed.split()) == errors.REASON_CODES

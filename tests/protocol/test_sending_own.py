@@ -1,4 +1,4 @@
-"""Our own envelopes: what we would refuse we do not send, and every send moves our own copy of the work."""
+"""Sending: our own envelopes are validated, and every send updates our own copy of the work."""
 
 from typing import Any, Final
 
@@ -59,7 +59,7 @@ class TestBuild:
             {"kind": "receipt", "body": {"for_id": "m", "status": "rejected"}},
         ],
     )
-    def test_what_a_peer_would_refuse_is_the_callers_mistake(self, changes: dict[str, Any]) -> None:
+    def test_an_envelope_that_a_peer_would_refuse_is_an_invalid_request(self, changes: dict[str, Any]) -> None:
         with pytest.raises(InvalidRequest) as caught:
             build(draft(**changes), NOW)
         assert caught.value.message
@@ -82,18 +82,18 @@ class TestOwnCopy:
     def test_a_broadcast_say_opens_nothing(self) -> None:
         assert [type(effect) for effect in apply_own(say(to=None), None, None)] == [Store]
 
-    def test_a_work_is_opened_only_under_an_id_that_every_peer_takes(self) -> None:
+    def test_a_work_is_opened_only_with_an_id_of_the_emitted_grammar(self) -> None:
         for unfit in ("my work", "work_é", "work_" + "x" * 65):
             with pytest.raises(InvalidRequest, match="work_id"):
                 apply_own(say(work_id=unfit), None, None)
         known = work(work_id="my work")
         assert len(apply_own(say(id="msg_2", work_id="my work"), known, None)) == 2  # theirs, continued
 
-    def test_a_work_for_ourselves_would_never_end(self) -> None:
+    def test_a_work_for_ourselves_is_refused(self) -> None:
         with pytest.raises(InvalidRequest, match="ourselves"):
             apply_own(say(to=A), None, None)
 
-    def test_our_trace_moves_our_copy(self) -> None:
+    def test_our_trace_updates_our_copy(self) -> None:
         stored, moved = apply_own(trace("completed"), work(state="working"), None)
         assert stored == Store("out", "unverified", Step("advanced", "completed"))
         assert isinstance(moved, Advance)
@@ -113,7 +113,7 @@ class TestOwnCopy:
             (trace("submitted"), work(), "invalid_transition"),
         ],
     )
-    def test_what_our_copy_forbids_is_an_error_with_a_hint_and_never_leaves(
+    def test_a_send_that_our_copy_forbids_is_refused_with_a_hint(
         self, envelope: Any, known: WorkView | None, code: str
     ) -> None:
         with pytest.raises(Refused) as caught:
@@ -132,7 +132,7 @@ class TestOwnRooms:
         assert apply_own(self.direct(), None, None)[0] == Bind(bound)
         assert apply_own(self.direct(), None, bound) == (Store("out", "unverified", None, (A, B)),)
 
-    def test_an_opaque_room_is_used_only_when_the_other_introduced_it(self) -> None:
+    def test_an_opaque_room_is_used_only_if_the_other_peer_introduced_it(self) -> None:
         with pytest.raises(InvalidRequest, match="direct_id"):
             apply_own(self.direct(OPAQUE), None, None)
         with pytest.raises(InvalidRequest, match="direct_id"):

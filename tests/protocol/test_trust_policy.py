@@ -1,4 +1,4 @@
-"""Local policy: who is listened to once it is known who they are."""
+"""Trust rules: which senders are accepted after verification."""
 
 from typing import Any, Final
 
@@ -42,12 +42,12 @@ def judged(policy: Policy, envelope: Envelope, *, opens: bool = False) -> str:
     return ""
 
 
-def test_the_default_takes_what_verification_takes() -> None:
+def test_the_default_rules_accept_every_verified_and_unverified_peer() -> None:
     for envelope in (verified(), plain(), plain(proof={"profile": "acme/v1"})):
         assert judged(Policy(), envelope, opens=True) == ""
 
 
-def test_a_policy_without_rules_asks_nothing_and_any_rule_that_may_bear_on_a_sender_is_asked() -> None:
+def test_rules_are_checked_only_if_one_applies_to_the_sender() -> None:
     assert Policy().asks_nothing_of(verified(), "verified")
     assert Policy(mode="require", pins={"other": OUR_KEY.key_id}).asks_nothing_of(verified(), "verified")
     rules = [
@@ -60,13 +60,13 @@ def test_a_policy_without_rules_asks_nothing_and_any_rule_that_may_bear_on_a_sen
 
 
 class TestRequire:
-    def test_only_the_verified_get_in(self) -> None:
+    def test_only_verified_peers_are_accepted(self) -> None:
         policy = Policy(mode="require")
         assert judged(policy, verified()) == ""
         assert judged(policy, plain()) == "verification_failed proof"
         assert judged(policy, plain(proof={"profile": "acme/v1"})) == "unsupported_profile proof.profile"
 
-    def test_presence_of_the_unverified_is_not_refreshed(self) -> None:
+    def test_an_unverified_greet_refreshes_no_presence(self) -> None:
         greet = plain("greet")
         assert [type(effect) for effect in decide(greet, StoredState(), receiver(mode="require"))] == [Quarantine]
         ours = verified("greet", body={"peer_card": {**CARD, "peer_id": OPS}})
@@ -77,23 +77,23 @@ class TestRequire:
 
 
 class TestKeys:
-    def test_deny(self) -> None:
+    def test_a_denied_key_is_refused(self) -> None:
         policy = Policy(deny=frozenset({OPS_KEY.key_id}))
         assert judged(policy, verified()) == "verification_failed proof.key_id"
         assert judged(policy, verified(key=OUR_KEY)) == ""
         assert judged(policy, plain()) == ""
 
-    def test_allow(self) -> None:
+    def test_only_allowed_keys_are_accepted(self) -> None:
         policy = Policy(allow=frozenset({OPS_KEY.key_id}))
         assert judged(policy, verified()) == ""
         assert judged(policy, verified(key=OUR_KEY)) == "verification_failed proof.key_id"
         assert judged(policy, plain()) == ""  # unsigned peers are the mode's affair
 
-    def test_deny_is_stronger_than_allow(self) -> None:
+    def test_deny_overrides_allow(self) -> None:
         policy = Policy(allow=frozenset({OPS_KEY.key_id}), deny=frozenset({OPS_KEY.key_id}))
         assert judged(policy, verified()) == "verification_failed proof.key_id"
 
-    def test_an_unverified_proof_is_no_key(self) -> None:
+    def test_an_unverified_proof_does_not_count_as_a_key(self) -> None:
         """A plain peer may write any key id into a proof of another profile: nothing follows from it."""
         named = plain(proof={"profile": "acme/v1", "key_id": OPS_KEY.key_id})
         assert judged(Policy(deny=frozenset({OPS_KEY.key_id})), named) == ""
@@ -104,45 +104,45 @@ class TestKeys:
 class TestPins:
     POLICY: Final = Policy(pins={"ops": OPS_KEY.key_id})
 
-    def test_the_pinned_key_bears_the_name(self) -> None:
+    def test_the_pinned_key_may_use_the_name(self) -> None:
         assert judged(self.POLICY, verified()) == ""
 
-    def test_another_key_does_not(self) -> None:
+    def test_another_key_may_not_use_a_pinned_name(self) -> None:
         assert judged(self.POLICY, verified(key=OUR_KEY)) == "verification_failed from"
         assert judged(self.POLICY, verified(key=OUR_KEY, name="other")) == ""
 
-    def test_nor_does_nobody_s_key(self) -> None:
+    def test_a_plain_peer_may_not_use_a_pinned_name(self) -> None:
         assert judged(self.POLICY, plain(sender="ops")) == "verification_failed from"
         assert judged(self.POLICY, plain(sender="ops2")) == ""
 
-    def test_the_pinned_key_may_bear_another_name(self) -> None:
+    def test_the_pinned_key_may_use_another_name(self) -> None:
         assert judged(self.POLICY, verified(name="ops-2")) == ""
 
 
 class TestChannels:
     @pytest.mark.parametrize("entry", [OPS, OPS_KEY.key_id, "*", "*@*"])
-    def test_every_way_to_name_a_verified_peer(self, entry: str) -> None:
+    def test_a_verified_peer_matches_each_form_of_entry(self, entry: str) -> None:
         policy = Policy(channels={CHANNEL: ChannelRule(work=frozenset({entry}))})
         assert judged(policy, verified(), opens=True) == ""
 
     @pytest.mark.parametrize(("entry", "taken"), [("ops", True), ("*", True), ("*@*", False), (OPS, False)])
-    def test_and_a_plain_one(self, entry: str, taken: bool) -> None:
+    def test_a_plain_peer_matches_its_id_and_the_wildcard(self, entry: str, taken: bool) -> None:
         policy = Policy(channels={CHANNEL: ChannelRule(work=frozenset({entry}))})
         assert (judged(policy, plain(sender="ops"), opens=True) == "") is taken
 
-    def test_who_may_only_talk(self) -> None:
+    def test_a_peer_that_may_only_talk_opens_no_work(self) -> None:
         policy = Policy(channels={CHANNEL: ChannelRule(work=frozenset({OPS}), talk=frozenset({"stranger"}))})
         assert judged(policy, verified(), opens=True) == judged(policy, verified()) == ""
         assert judged(policy, plain(sender="stranger")) == ""
         assert judged(policy, plain(sender="stranger"), opens=True) == "verification_failed from"
         assert judged(policy, plain(sender="another")) == "verification_failed from"
 
-    def test_without_a_list_of_talkers_everybody_talks(self) -> None:
+    def test_without_a_talk_list_all_peers_may_talk(self) -> None:
         policy = Policy(channels={CHANNEL: ChannelRule(work=frozenset({OPS}))})
         assert judged(policy, plain()) == ""
         assert judged(policy, plain(), opens=True) == "verification_failed from"
 
-    def test_without_a_list_of_workers_every_talker_opens_work(self) -> None:
+    def test_without_a_work_list_every_talker_may_open_work(self) -> None:
         policy = Policy(channels={CHANNEL: ChannelRule(talk=frozenset({"ops"}))})
         assert judged(policy, plain(sender="ops"), opens=True) == ""
         assert judged(policy, plain(sender="stranger"), opens=True) == "verification_failed from"
@@ -175,7 +175,7 @@ class TestInTheReceiver:
         queued = [effect for effect in effects if isinstance(effect, Queue)]
         assert [effect.envelope.document()["body"]["reason_code"] for effect in queued] == ["verification_failed"]
 
-    def test_a_talker_goes_on_with_a_work_that_is_open(self) -> None:
+    def test_a_talker_may_continue_an_open_work(self) -> None:
         known = StoredState(work=work(plain(), B, "ops"))
         assert any(isinstance(effect, Deliver) for effect in decide(plain(), known, receiver(channels=self.TALKERS)))
 
@@ -183,11 +183,11 @@ class TestInTheReceiver:
         effects = decide(plain(work_id=None), StoredState(), receiver(channels=self.TALKERS))
         assert any(isinstance(effect, Deliver) for effect in effects)
 
-    def test_what_is_for_another_peer_opens_no_work_with_us(self) -> None:
+    def test_an_envelope_to_another_peer_opens_no_work_with_us(self) -> None:
         effects = decide(plain(to="stranger"), StoredState(), receiver(channels=self.TALKERS))
         assert [effect.reason for effect in effects if isinstance(effect, Quarantine)] == ["not_target"]
 
-    def test_our_own_messages_come_back_whatever_the_policy(self) -> None:
+    def test_our_own_messages_are_not_judged(self) -> None:
         ours = verified(key=OUR_KEY, name="patch-worker", to=None, work_id=None)
         assert ours.sender == US
         effects = decide(
@@ -195,7 +195,7 @@ class TestInTheReceiver:
         )
         assert effects == (Ignore("own"),)
 
-    def test_a_forgery_of_ours_is_no_conflict(self) -> None:
+    def test_a_forgery_in_our_name_is_no_conflict(self) -> None:
         forged = parse(dump(sign(wire("say", sender=US), OPS_KEY)), NOW)
         assert [type(effect) for effect in decide(forged, StoredState(), receiver(US))] == [Quarantine]
 

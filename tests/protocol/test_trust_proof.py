@@ -1,4 +1,4 @@
-"""Making and checking proofs: whatever is changed on the way is noticed, and nothing that a peer sends makes it raise."""
+"""Signing and verification: every change is detected, and no input of a peer raises."""
 
 import copy
 import json
@@ -150,7 +150,7 @@ def _holds_by_openssl(public: bytes, signature: bytes, message: bytes) -> bool:
 
 class TestTampering:
     @pytest.mark.parametrize("kind", KINDS)
-    def test_untouched_it_is_verified_whatever_its_layout(self, kind: str) -> None:
+    def test_an_unchanged_envelope_is_verified_in_any_layout(self, kind: str) -> None:
         document = signed(kind)
         shuffled = dict(reversed(document.items()))
         for raw in (dump(document), json.dumps(document, indent=1).encode(), json.dumps(shuffled).encode()):
@@ -165,7 +165,7 @@ class TestTampering:
             assert verify(dump(changed)).state == "rejected", path
 
     @pytest.mark.parametrize("kind", KINDS)
-    def test_nothing_can_be_taken_out(self, kind: str) -> None:
+    def test_no_member_can_be_removed(self, kind: str) -> None:
         document = signed(kind)
         for path in leaves(document):
             assert verify(dump(without(document, path))).state == "rejected", path
@@ -178,7 +178,7 @@ class TestTampering:
             if isinstance(container, dict):
                 assert verify(dump(with_value(document, (*path, "reply"), None))).state == "rejected", path
 
-    def test_a_proof_moved_to_another_envelope_does_not_hold(self) -> None:
+    def test_a_proof_is_invalid_for_another_envelope(self) -> None:
         first, second = signed(), signed(id="msg_2")
         assert verify(dump({**second, "proof": first["proof"]})).state == "rejected"
 
@@ -186,7 +186,7 @@ class TestTampering:
         forged = sign(document_of("say"), OTHER)
         assert verify(dump(forged)).detail.startswith("from: ")
 
-    def test_another_key_cannot_be_put_under_a_signature(self) -> None:
+    def test_the_key_of_a_signature_cannot_be_replaced(self) -> None:
         document = signed()
         claims = sign(document_of("say"), OTHER)["proof"]
         document["from"] = handle_of("ops", OTHER.public)
@@ -195,7 +195,7 @@ class TestTampering:
 
 
 class TestSigning:
-    def test_every_other_field_stays_as_it_is_and_in_its_place(self) -> None:
+    def test_signing_changes_no_other_field(self) -> None:
         document = document_of("say")
         done = sign(document, KEY)
         assert list(done) == list(document)
@@ -204,13 +204,13 @@ class TestSigning:
         }
         assert list(done["proof"]) == ["profile", "alg", "key_id", "pubkey", "sig"]
 
-    def test_what_has_no_faithful_form_is_our_callers_fault(self) -> None:
+    def test_signing_refuses_a_document_without_a_faithful_form(self) -> None:
         for value in (MAX_INTEGER + 1, -MAX_INTEGER - 1):
             with pytest.raises(InvalidRequest, match="beyond 2"):
                 sign({**document_of("say"), "ext": {"n": value}}, KEY)
         assert verify(dump(signed(ext={"n": [MAX_INTEGER, -MAX_INTEGER]}))).state == "verified"
 
-    def test_a_built_envelope_is_signed_and_stays_within_the_rules(self) -> None:
+    def test_a_built_envelope_is_signed_and_valid(self) -> None:
         draft = Draft(
             id="msg_1", workspace_id="ws_alpha", channel="builders", kind="say", sender=OPS, ts=NOW, body={"text": "hi"},
             surface="thread", container="thread_release_check",
@@ -224,7 +224,7 @@ class TestSigning:
         assert build(msgspec.structs.replace(draft, sender="ops"), NOW).proof is None
 
     @given(st.dictionaries(texts, json_values, max_size=3))
-    def test_what_we_sign_others_can_verify(self, ext: Document) -> None:
+    def test_a_second_verifier_accepts_our_signatures(self, ext: Document) -> None:
         document = {**document_of("say"), "ext": ext}
         try:
             done = sign(document, KEY)
@@ -237,7 +237,7 @@ class TestSigning:
 
 class TestCanonicalForm:
     @given(st.dictionaries(texts | st.text(), json_values, max_size=4))
-    def test_the_fast_way_gives_the_library_s_bytes(self, value: Document) -> None:
+    def test_the_fast_encoder_gives_the_bytes_of_the_library(self, value: Document) -> None:
         try:
             raw = json.dumps(value, ensure_ascii=False).encode()
             received = read_strict(raw)
@@ -246,19 +246,19 @@ class TestCanonicalForm:
         assert canonical_bytes(received) == rfc8785.dumps(received.value)
 
     @given(st.text(st.characters(codec="utf-8"), max_size=8), st.text(st.characters(codec="utf-8"), max_size=8))
-    def test_names_and_strings_of_all_of_unicode(self, one: str, other: str) -> None:
+    def test_names_and_strings_may_have_any_unicode_character(self, one: str, other: str) -> None:
         for ascii_only in (True, False):
             raw = json.dumps({one: other, other: one}, ensure_ascii=ascii_only).encode()
             received = read_strict(raw)
             assert canonical_bytes(received) == rfc8785.dumps(received.value)
 
-    def test_every_control_character_alone(self) -> None:
+    def test_every_control_character_is_escaped_as_in_the_library(self) -> None:
         value = {chr(code): chr(code) for code in (*range(0x80), 0x85, 0x2028, 0x2029, 0xFEFF)}
         received = read_strict(json.dumps(value).encode())
         assert received.plain
         assert canonical_bytes(received) == rfc8785.dumps(value)
 
-    def test_the_fast_way_would_be_wrong_where_it_is_not_taken(self) -> None:
+    def test_the_fast_encoder_would_be_wrong_for_documents_that_are_not_plain(self) -> None:
         for text in ('{"\U0001f600":1,"\ufb33":2}', '{"\\ud83d\\ude00":1,"\\ufb33":2}', '{"n":1e3}', '{"n":-0.0}'):
             received = read_strict(text.encode())
             assert not received.plain
@@ -301,11 +301,11 @@ class TestCanonicalForm:
             canonical_bytes(read_strict(text.encode()))
 
 
-class TestTheFastReading:
+class TestFastDecoder:
     """`_as_written` says what the slow way says, or nothing."""
 
     @given(st.dictionaries(texts | st.text(), json_values, max_size=4))
-    def test_compact_documents(self, value: Document) -> None:
+    def test_compact_documents_are_decoded_as_by_the_strict_decoder(self, value: Document) -> None:
         try:
             raw = json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode()
         except UnicodeEncodeError:
@@ -313,7 +313,7 @@ class TestTheFastReading:
         self.agree(raw)
 
     @given(st.dictionaries(texts, json_values, max_size=3), st.data())
-    def test_documents_with_a_few_bytes_changed(self, value: Document, data: st.DataObject) -> None:
+    def test_mutated_documents_are_decoded_as_by_the_strict_decoder(self, value: Document, data: st.DataObject) -> None:
         raw = bytearray(msgspec.json.encode({"a": 1, **value}))
         for _ in range(data.draw(st.integers(1, 3))):
             at = data.draw(st.integers(0, len(raw) - 1))
@@ -323,7 +323,7 @@ class TestTheFastReading:
     @given(
         st.integers(-(2**65), 2**65) | st.sampled_from([MAX_INTEGER, -MAX_INTEGER]).map(lambda n: n + 1) | st.floats()
     )
-    def test_numbers_at_any_depth(self, number: float) -> None:
+    def test_numbers_at_any_depth_are_decoded_as_by_the_strict_decoder(self, number: float) -> None:
         self.agree(json.dumps({"a": [{"b": [number]}]}, separators=(",", ":")).encode())
 
     @pytest.mark.parametrize(
@@ -352,15 +352,15 @@ class TestTheFastReading:
             '{"a":' + "9" * 5_000 + "}",
         ],
     )
-    def test_it_declines_whatever_is_not_certain(self, text: str) -> None:
+    def test_the_fast_decoder_declines_ambiguous_documents(self, text: str) -> None:
         assert _as_written(text.encode()) is None
 
-    def test_it_declines_other_encodings(self) -> None:
+    def test_the_fast_decoder_declines_other_encodings(self) -> None:
         for raw in (b'{"a":"\xff"}', b'{"a":"\xed\xa0\x80"}', '{"a":1}'.encode("utf-16")):
             assert _as_written(raw) is None
 
     @pytest.mark.parametrize("kind", KINDS)
-    def test_it_takes_what_a_compact_writer_sends(self, kind: str) -> None:
+    def test_the_fast_decoder_accepts_compact_documents(self, kind: str) -> None:
         document = document_of(kind)
         document["ext"].pop("half")  # a double
         assert _as_written(msgspec.json.encode(sign(document, KEY))) is not None
@@ -382,55 +382,55 @@ class TestHostileProofs:
         | json_values
         | st.dictionaries(st.sampled_from(["profile", "alg", "key_id", "pubkey", "sig"]), json_values)
     )
-    def test_any_proof_is_judged(self, proof: Any) -> None:
+    def test_any_proof_gets_a_verdict(self, proof: Any) -> None:
         assert verify(dump({**document_of("say"), "proof": proof})).state == "rejected"
 
     @given(st.sampled_from(["profile", "alg", "key_id", "pubkey", "sig"]), json_values)
-    def test_any_member_is_judged(self, member: str, value: Any) -> None:
+    def test_any_member_gets_a_verdict(self, member: str, value: Any) -> None:
         document = signed()
         if value != document["proof"][member]:
             document["proof"][member] = value
             assert verify(dump(document)).state == "rejected"
 
     @given(st.binary(max_size=200))
-    def test_any_bytes_are_judged(self, raw: bytes) -> None:
+    def test_any_bytes_get_a_verdict(self, raw: bytes) -> None:
         assert verify(raw).state in ("rejected", "unverified")
 
     @given(json_values)
-    def test_any_sender_is_judged(self, sender: Any) -> None:
+    def test_any_sender_gets_a_verdict(self, sender: Any) -> None:
         proof = signed()["proof"]
         assert verify(dump({**document_of("say"), "from": sender, "proof": proof})).state == "rejected"
 
-    def test_what_only_looks_like_a_handle_is_never_unverified(self) -> None:
+    def test_a_malformed_handle_is_never_unverified(self) -> None:
         for sender in ("Ops@" + KEY.fingerprint, "ops@", "@", "ops@" + KEY.fingerprint.upper()):
             assert verify(dump({**document_of("say"), "from": sender, "proof": None})).state == "rejected"
 
-    def test_a_plain_peer_is_not_verified_by_a_verifier_that_lets_it_pass(self) -> None:
+    def test_a_plain_peer_is_never_verified_even_if_the_verifier_accepts_it(self) -> None:
         envelope = parse(dump({**document_of("say"), "from": "ops", "proof": {"profile": PROFILE}}), NOW)
         with pytest.raises(VerificationFailed, match="from"):
             assess(envelope, lambda _: None)
 
 
-class TestTheVerifierAlone:
+class TestVerifier:
     """Asked directly, without the door before it, it takes nothing for granted."""
 
-    def test_another_profile(self) -> None:
+    def test_the_verifier_refuses_another_profile(self) -> None:
         document = signed()
         document["proof"]["profile"] = "acme/v1"
         with pytest.raises(VerificationFailed, match=r"proof\.profile"):
             verify_envelope(parse(dump(document), NOW))
 
-    def test_no_proof(self) -> None:
+    def test_the_verifier_refuses_a_missing_proof(self) -> None:
         with pytest.raises(VerificationFailed, match="proof"):
             verify_envelope(parse(dump(document_of("say")), NOW))
 
-    def test_a_proof_that_holds(self) -> None:
+    def test_the_verifier_accepts_a_valid_proof(self) -> None:
         verify_envelope(parse(dump(signed()), NOW))
 
 
 class TestNames:
     @given(st.binary(min_size=32, max_size=32) | st.binary(min_size=64, max_size=64))
-    def test_base64url_has_one_text(self, raw: bytes) -> None:
+    def test_base64url_has_exactly_one_encoding(self, raw: bytes) -> None:
         text = encode_base64url(raw)
         assert decode_base64url(text, len(raw)) == raw
         last = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_"
@@ -438,14 +438,14 @@ class TestNames:
         assert same == [text[-1]]
 
     @given(st.text(max_size=50))
-    def test_no_text_decodes_but_the_canonical_one(self, text: str) -> None:
+    def test_only_the_canonical_text_decodes(self, text: str) -> None:
         raw = decode_base64url(text, 32)
         assert raw is None or encode_base64url(raw) == text
 
     @pytest.mark.parametrize(
         "bad", ["", "A" * 42, "A" * 44, "A" * 42 + "=", "A" * 42 + "+", "A" * 42 + "/", "A" * 42 + " ", "A" * 42 + "é"]
     )
-    def test_everything_else_is_refused(self, bad: str) -> None:
+    def test_other_alphabets_and_padding_are_refused(self, bad: str) -> None:
         assert decode_base64url(bad, 32) is None
 
     @pytest.mark.parametrize(
@@ -459,20 +459,20 @@ class TestNames:
             ("İ", "i-"),
         ],
     )
-    def test_nickname(self, name: str, nickname: str) -> None:
+    def test_a_nickname_is_derived_from_the_name(self, name: str, nickname: str) -> None:
         assert nickname_of(name) == nickname
 
     @given(st.text(min_size=1))
-    def test_every_name_makes_a_handle(self, name: str) -> None:
+    def test_every_name_gives_a_handle(self, name: str) -> None:
         assert is_handle(handle_of(name, KEY.public))
 
-    def test_no_name_makes_none(self) -> None:
+    def test_an_empty_name_gives_no_handle(self) -> None:
         with pytest.raises(ValueError, match="name"):
             nickname_of("")
 
 
 class TestPublicKeys:
-    def test_a_key_is_read_once_and_not_all_are_kept(self) -> None:
+    def test_the_key_cache_decodes_once_and_is_bounded(self) -> None:
         keys = PublicKeys(most=3)
         texts_of = [encode_base64url(SigningKey(bytes([n]) * 32).public) for n in range(7)]
         for text in texts_of:
@@ -484,22 +484,20 @@ class TestPublicKeys:
         assert again is not None
         assert again.key_id == SigningKey(bytes(32)).key_id
 
-    def test_what_is_no_key_is_not_kept(self) -> None:
+    def test_invalid_keys_are_not_cached(self) -> None:
         keys = PublicKeys()
         for text in ("", "A" * 42, "A" * 44, "A" * 42 + "=", "B" * 1_000_000):
             assert keys.read(text) is None
         assert len(keys) == 0
 
-    def test_a_point_that_is_none_of_the_curve_signs_nothing(self) -> None:
+    def test_a_point_off_the_curve_verifies_nothing(self) -> None:
         key = PublicKey(b"\xff" * 32)
         assert not key.has_signed(b"", bytes(64))
         assert not PublicKey(KEY.public).has_signed(b"", KEY.sign(b"")[:63])
         assert PublicKey(KEY.public).has_signed(b"", KEY.sign(b""))
 
     @pytest.mark.parametrize("encoding", SMALL_ORDER)
-    def test_a_key_of_small_order_under_which_one_signature_fits_many_messages_signs_nothing(
-        self, encoding: str
-    ) -> None:
+    def test_a_key_of_small_order_verifies_nothing(self, encoding: str) -> None:
         public = bytes.fromhex(encoding)
         signature = bytes.fromhex(SMALL_ORDER[0]) + bytes(32)  # R the neutral element, S zero
         messages = [bytes([number]) for number in range(32)]
@@ -507,9 +505,7 @@ class TestPublicKeys:
         assert not any(PublicKey(public).has_signed(message, signature) for message in messages)
 
     @given(st.binary(max_size=300), st.binary(min_size=32, max_size=32), st.integers(0, 1 << 16), st.integers(0, 7))
-    def test_both_libraries_agree_on_keys_that_somebody_has_made(
-        self, message: bytes, seed: bytes, at: int, bit: int
-    ) -> None:
+    def test_both_libraries_agree_on_generated_keys(self, message: bytes, seed: bytes, at: int, bit: int) -> None:
         key = SigningKey(seed)
         signature = bytearray(key.sign(message))
         assert PublicKey(key.public).has_signed(message, bytes(signature))
@@ -519,8 +515,8 @@ class TestPublicKeys:
         assert not _holds_by_openssl(key.public, bytes(signature), message)
 
 
-class TestTheSecret:
-    def test_no_text_form_shows_it(self) -> None:
+class TestSigningKey:
+    def test_no_text_form_shows_the_secret(self) -> None:
         seed = b"0123456789abcdef0123456789abcdef"
         key = SigningKey(seed)
         signer = EnvelopeSigner(key, "ops")
@@ -531,22 +527,22 @@ class TestTheSecret:
         assert signer.handle in repr(signer)
 
     @pytest.mark.parametrize("leak", [pickle.dumps, copy.deepcopy, copy.copy])
-    def test_it_is_not_copied_by_accident(self, leak: Callable[[object], object]) -> None:
+    def test_a_signing_key_cannot_be_copied_or_pickled(self, leak: Callable[[object], object]) -> None:
         with pytest.raises(TypeError, match="not pickled"):
             leak(SigningKey(bytes(32)))
 
     @pytest.mark.parametrize("length", [0, 31, 33, 64])
-    def test_a_bad_seed_is_refused_without_being_repeated(self, length: int) -> None:
+    def test_the_error_of_an_invalid_seed_does_not_contain_it(self, length: int) -> None:
         with pytest.raises(ValueError, match=f"not {length}$"):
             SigningKey(b"s" * length)
 
-    def test_signature_lengths(self) -> None:
+    def test_a_signature_of_another_length_is_invalid(self) -> None:
         assert not is_signature(KEY.public[:31], bytes(64), b"")
         assert not is_signature(KEY.public, bytes(63), b"")
 
 
 class TestRotation:
-    def test_what_the_old_key_says_of_the_new_one(self) -> None:
+    def test_a_rotation_statement_is_signed_by_the_old_key(self) -> None:
         raw = rotation_statement(KEY, OTHER.public, "ops", NOW)
         rotation = read_rotation(raw)
         assert rotation is not None
@@ -555,7 +551,7 @@ class TestRotation:
         assert json.loads(raw)["statement"] == STATEMENT
         assert "protocol" not in json.loads(raw)
 
-    def test_no_field_can_be_changed_dropped_or_added(self) -> None:
+    def test_no_field_of_a_statement_can_be_changed_dropped_or_added(self) -> None:
         document = json.loads(rotation_statement(KEY, OTHER.public, "ops", NOW))
         assert read_rotation(dump(document)) is not None
         for field, value in document.items():
@@ -564,18 +560,18 @@ class TestRotation:
             assert read_rotation(dump({**document, field: None})) is None
         assert read_rotation(dump({**document, "more": 1})) is None
 
-    def test_the_new_key_cannot_say_it_of_itself(self) -> None:
+    def test_the_new_key_cannot_sign_the_statement(self) -> None:
         document = json.loads(rotation_statement(OTHER, OTHER.public, "ops", NOW))
         forged = {**document, "old_pubkey": encode_base64url(KEY.public)}
         assert read_rotation(dump(forged)) is None
 
     @given(st.binary(max_size=100))
-    def test_any_bytes_are_judged(self, raw: bytes) -> None:
+    def test_any_bytes_get_a_verdict(self, raw: bytes) -> None:
         assert read_rotation(raw) is None
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_proof_makes_every_envelope_longer_by_the_same(kind: str) -> None:
+def test_a_proof_adds_a_fixed_number_of_bytes(kind: str) -> None:
     plain = {**document_of(kind), "proof": None}
     for key in (KEY, OTHER):
         assert len(msgspec.json.encode(sign(plain, key))) - len(msgspec.json.encode(plain)) == PROOF_BYTES

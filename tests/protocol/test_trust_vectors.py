@@ -1,4 +1,4 @@
-"""The trust profile against other people's numbers: official vectors, and envelopes signed by a second implementation."""
+"""The trust profile against official test vectors and envelopes signed by a second implementation."""
 
 import json
 import struct
@@ -28,7 +28,7 @@ def lines(name: str) -> list[Any]:
     return [pytest.param(case, id=str(case.get("name", number))) for number, case in enumerate(cases, 1)]
 
 
-def test_the_known_key_has_the_known_names() -> None:
+def test_a_known_key_has_the_expected_names() -> None:
     assert encode_base64url(KEY.public) == "A6EHv_POEL4dcN0Y50vAmWfk1jCbpQ1fHdyGZBJVMbg"
     assert handle_of("Ops", KEY.public) == "ops@56475aa75463474c0285df5dbf2bcab7"
     assert route_token(handle_of("ops", KEY.public)) == "56475aa75463474c0285df5dbf2bcab7"
@@ -36,7 +36,7 @@ def test_the_known_key_has_the_known_names() -> None:
 
 
 @pytest.mark.parametrize("case", lines("trust_ed25519.jsonl"))
-def test_ed25519_is_that_of_rfc_8032(case: dict[str, Any]) -> None:
+def test_ed25519_matches_rfc_8032(case: dict[str, Any]) -> None:
     public, message = bytes.fromhex(case["public"]), bytes.fromhex(case["message"])
     signature = bytes.fromhex(case["signature"])
     key = SigningKey(bytes.fromhex(case["seed"]))
@@ -48,7 +48,7 @@ def test_ed25519_is_that_of_rfc_8032(case: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("case", lines("trust_jcs.jsonl"))
-def test_canonical_form_is_that_of_rfc_8785(case: dict[str, Any]) -> None:
+def test_the_canonical_form_matches_rfc_8785(case: dict[str, Any]) -> None:
     wrapped = read_strict(b'{"it":' + case["input"].encode() + b"}")  # one of the official inputs is an array
     assert canonical_bytes(wrapped) == b'{"it":' + case["output"].encode() + b"}"
     again = read_strict(b'{"it":' + case["output"].encode() + b"}")
@@ -56,7 +56,7 @@ def test_canonical_form_is_that_of_rfc_8785(case: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("case", lines("trust_numbers.jsonl"))
-def test_numbers_are_written_as_ecmascript_does(case: dict[str, str]) -> None:
+def test_numbers_are_formatted_as_in_ecmascript(case: dict[str, str]) -> None:
     (double,) = struct.unpack(">d", bytes.fromhex(case["ieee"]))
     assert canonical_bytes(Received({"n": double}, plain=False)) == b'{"n":%s}' % case["text"].encode()
     if "." in case["text"] or "e" in case["text"]:
@@ -64,7 +64,7 @@ def test_numbers_are_written_as_ecmascript_does(case: dict[str, str]) -> None:
 
 
 @pytest.mark.parametrize("case", lines("trust_envelopes.jsonl"))
-def test_envelope_is_judged_as_the_second_implementation_meant(case: dict[str, Any]) -> None:
+def test_envelopes_get_the_verdict_of_the_second_implementation(case: dict[str, Any]) -> None:
     raw = case["raw"].encode()
     verdict = verify(raw)
     assert verdict.state == case["state"], verdict.detail
@@ -76,7 +76,7 @@ def test_envelope_is_judged_as_the_second_implementation_meant(case: dict[str, A
 
 
 @pytest.mark.parametrize("case", lines("trust_envelopes.jsonl"))
-def test_the_receivers_door_agrees(case: dict[str, Any]) -> None:
+def test_the_receiver_gives_the_same_verdict(case: dict[str, Any]) -> None:
     """The same verdicts through `parse` and `assess`; what parsing refuses already never gets to the door."""
     try:
         envelope = parse(case["raw"].encode(), case["now"])
@@ -97,7 +97,7 @@ GOOD: Final = [case for case in lines("trust_envelopes.jsonl") if case.values[0]
 
 
 @pytest.mark.parametrize("case", GOOD)
-def test_signed_bytes_are_the_recorded_ones(case: dict[str, Any]) -> None:
+def test_the_signed_bytes_match_the_recorded_ones(case: dict[str, Any]) -> None:
     received = read_strict(case["raw"].encode())
     del received.value["proof"]["sig"]
     assert canonical_bytes(received) == case["canonical"].encode()
@@ -112,13 +112,13 @@ OURS: Final = [
 
 
 @pytest.mark.parametrize("case", OURS)
-def test_we_make_the_same_signature(case: dict[str, Any]) -> None:
+def test_our_signature_matches_the_recorded_one(case: dict[str, Any]) -> None:
     document = json.loads(case["raw"])
     assert sign({**document, "proof": None}, KEY)["proof"] == document["proof"]
     assert case["sig"] == document["proof"]["sig"]
 
 
-def test_the_fast_way_is_taken_and_only_where_it_may_be() -> None:
+def test_the_fast_path_is_used_only_for_plain_documents() -> None:
     """Both ways must be among the vectors, or they would prove nothing about one of them."""
     plain = {case.id: read_strict(case.values[0]["raw"].encode()).plain for case in GOOD}
     assert plain["golden"]

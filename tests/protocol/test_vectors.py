@@ -1,4 +1,4 @@
-"""The recorded verdicts in tests/vectors, each file by one test; usable from any language, so nothing here is special."""
+"""The test vectors in tests/vectors, one test for each file; they can be used from any language."""
 
 import json
 from pathlib import Path
@@ -30,7 +30,7 @@ def lines(name: str) -> list[Any]:
 
 
 @pytest.mark.parametrize("case", [*lines("envelopes.jsonl"), *lines("rules.jsonl")])
-def test_envelope_is_judged_as_recorded(case: dict[str, Any]) -> None:
+def test_envelopes_get_the_recorded_verdict(case: dict[str, Any]) -> None:
     verdict = check(dump(case["envelope"]), case["now"])
     assert verdict.accept is case["accept"], verdict.detail
     if not case["accept"]:
@@ -39,24 +39,24 @@ def test_envelope_is_judged_as_recorded(case: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("case", lines("capability_digests.jsonl"))
-def test_digest_is_the_recorded_one(case: dict[str, Any]) -> None:
+def test_digests_match_the_recorded_ones(case: dict[str, Any]) -> None:
     assert capability_digest(case["capability"]) == case["digest"], canonical_bytes(case["capability"])
 
 
 @pytest.mark.parametrize("case", lines("direct_ids.jsonl"))
-def test_direct_id_is_the_recorded_one_whoever_asks(case: dict[str, Any]) -> None:
+def test_direct_ids_match_the_recorded_ones_for_both_peers(case: dict[str, Any]) -> None:
     place = (case["workspace_id"], case["channel"])
     assert direct_id(*place, case["peer_a"], case["peer_b"]) == case["direct_id"]
     assert direct_id(*place, case["peer_b"], case["peer_a"]) == case["direct_id"]
 
 
 @pytest.mark.parametrize("case", lines("route_tokens.jsonl"))
-def test_route_token_is_the_recorded_one(case: dict[str, Any]) -> None:
+def test_route_tokens_match_the_recorded_ones(case: dict[str, Any]) -> None:
     assert route_token(case["peer_id"]) == case["route_token"]
 
 
 @pytest.mark.parametrize("case", lines("lifecycles.jsonl"))
-def test_lifecycle_goes_step_by_step_as_recorded(case: dict[str, Any]) -> None:
+def test_lifecycles_match_the_recorded_steps(case: dict[str, Any]) -> None:
     assert len(case["envelopes"]) == len(case["steps"])
     replay = Replay()
     for envelope, wanted in zip(case["envelopes"], case["steps"], strict=True):
@@ -71,7 +71,7 @@ def test_lifecycle_goes_step_by_step_as_recorded(case: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("case", lines("kind_examples.jsonl"))
-def test_every_example_of_the_page_of_kinds_is_valid(case: dict[str, Any]) -> None:
+def test_every_example_of_the_page_of_message_kinds_is_valid(case: dict[str, Any]) -> None:
     envelope = case["envelope"]
     verdict = check(dump(envelope), envelope["ts"] + 1)
     if envelope["kind"] == "capability":  # its printed digest is a known placeholder (spec section 3)
@@ -82,11 +82,11 @@ def test_every_example_of_the_page_of_kinds_is_valid(case: dict[str, Any]) -> No
     assert parse(dump(envelope), envelope["ts"]).document() == envelope
 
 
-def test_the_examples_are_all_there() -> None:
+def test_all_examples_are_recorded() -> None:
     kinds = [case.values[0]["envelope"]["kind"] for case in lines("kind_examples.jsonl")]
     assert kinds == ["greet", "whois", "whois", "say", "say", "say", "capability", "receipt", "trace"]
 
 
-def test_the_room_printed_in_the_examples_is_not_the_derived_one() -> None:
+def test_the_room_id_in_the_examples_is_not_the_derived_one() -> None:
     derived = direct_id("ws_alpha", "builders", "ops-coordinator.session-42", "patch-worker.session-19")
     assert derived == "direct_a610973e3c0d915853982f4bfe1534e8"  # spec section 4
