@@ -40,7 +40,7 @@ from aghbus.daemon.nats.carrier import Carrier, CoreCarrier
 from aghbus.daemon.nats.events import InboundMessage, LinkEvent, PermissionDenied
 from aghbus.daemon.nats.link import Link, LinkError, Subscription
 from aghbus.daemon.nats.options import NatsOptions, resolve_nats_options
-from aghbus.daemon.nats.permission_errors import Denied
+from aghbus.daemon.nats.permission_errors import DeniedSubjects
 from aghbus.daemon.receive.acknowledger import Acknowledger
 from aghbus.daemon.receive.decider import Decider
 from aghbus.daemon.receive.intake import Intake
@@ -143,7 +143,7 @@ class Node:
         self._background = BackgroundTasks()
         self._notifier = Notifier(last_seq)
         self._waiters = InboxWaiters()
-        self._denied = Denied(identity.self_id)
+        self._denied = DeniedSubjects(identity.self_id)
         self._presence = PresenceTable(settings.current.discovery.interval)
         self._own_card = OwnCard(identity, settings)
         self._signatures = SignaturePool(verify_envelope)

@@ -21,7 +21,7 @@ from aghbus.protocol.errors import InvalidRequest, NotFound, Refused, Unavailabl
 T = TypeVar("T")
 
 
-class Unreachable(Unavailable):
+class ArtifactsUnreachable(Unavailable):
     """The link to the broker was down, or was lost on the way: nothing is known of the artifact, or of the bucket."""
 
 
@@ -182,6 +182,6 @@ def _words(error: JetStreamError | LinkError | DamagedObject) -> Unavailable:
         case JetStreamError():
             return Unavailable(f"the artifact bucket: {error}", hint="`aghctl status` shows the broker")
         case LinkError():
-            return Unreachable(f"the broker cannot be reached: {error}", hint="`aghctl status` shows the link")
+            return ArtifactsUnreachable(f"the broker cannot be reached: {error}", hint="`aghctl status` shows the link")
         case _:
             return Unavailable(f"the artifact is damaged: {error}", hint="have it put again under another name")

@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator, Sequence
 from functools import partial
 from typing import Final
 
-from aghbus.daemon.artifacts.store import Unreachable
+from aghbus.daemon.artifacts.store import ArtifactsUnreachable
 from aghbus.daemon.bridge.adapters import FormatAdapters, agents
 from aghbus.daemon.bridge.inbound import InboundTranslator, StoredEnvelope, chunks
 from aghbus.daemon.send.sender import Batch, Sender
@@ -65,7 +65,7 @@ class MessageDelivery:
             try:
                 async for item in self._read(name, page.seqs):
                     arrived.append(item)
-            except Unreachable:
+            except ArtifactsUnreachable:
                 unreachable = True
             if delivered := await self._translate_all(name, arrived, only_open=since is None):
                 yield delivered
@@ -82,7 +82,7 @@ class MessageDelivery:
                 await core.announcer.wait()
 
     async def get(self, name: Format, seq: int) -> BridgeMessage:
-        """The message for one stored envelope. Raises NotFound when it has none in this format, or Unreachable."""
+        """The message for one stored envelope. Raises NotFound when it has none in this format, or ArtifactsUnreachable."""
         self._formats.get(name)
         found = await self._translate_all(name, [item async for item in self._read(name, [seq])])
         if not found:
@@ -110,8 +110,8 @@ class MessageDelivery:
         return bridge.move(tx, _position(name), seq)
 
     async def _read(self, name: Format, seqs: list[int]) -> AsyncIterator[StoredEnvelope]:
-        """The envelopes among `seqs` that are for our agent, with their messages. Raises Unreachable at the first message that
-        cannot be fetched."""
+        """The envelopes among `seqs` that are for our agent, with their messages. Raises ArtifactsUnreachable at the first message
+        that cannot be fetched."""
         if not seqs:
             return
         kinds = self._formats.get(name).delivered_kinds

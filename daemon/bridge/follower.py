@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import msgspec
 
-from aghbus.daemon.artifacts.store import Unreachable
+from aghbus.daemon.artifacts.store import ArtifactsUnreachable
 from aghbus.daemon.bridge import sentient_chain as chains
 from aghbus.daemon.bridge.adapters import agents
 from aghbus.daemon.bridge.deliver import known_agents
@@ -102,7 +102,7 @@ class Follower:
             if self._arrivals.is_for_agent(kept, frozenset({kept.kind})):
                 try:
                     item = await self._arrivals.read(FORMAT_WITH_TIMEOUTS, kept)
-                except Unreachable:
+                except ArtifactsUnreachable:
                     reached, unreachable = kept.seq - 1, True
                     break
                 arrived += [item] if item is not None else []

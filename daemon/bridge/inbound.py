@@ -5,7 +5,7 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from aghbus.daemon.artifacts.store import Artifacts, Unreachable
+from aghbus.daemon.artifacts.store import Artifacts, ArtifactsUnreachable
 from aghbus.daemon.bridge.adapters import FormatAdapters, agents
 from aghbus.daemon.bridge.format_log import keep_record
 from aghbus.daemon.bridge.large_messages import fetch_large
@@ -70,7 +70,7 @@ class InboundTranslator:
         """The parsed envelope, with the message of format `name` fetched when it carries a reference to one. None when the
         envelope can no longer be parsed.
 
-        Raises Unreachable: fetching may succeed later. When the server denies access to the artifact store, that is
+        Raises ArtifactsUnreachable: fetching may succeed later. When the server denies access to the artifact store, that is
         permanent and becomes a finding.
         """
         envelope = parse_stored(kept.raw)
@@ -78,7 +78,7 @@ class InboundTranslator:
             return None
         try:
             message, findings = await fetch_large(self._artifacts, name, envelope.extensions())
-        except Unreachable as error:
+        except ArtifactsUnreachable as error:
             if not self._core.denied.refuses(JETSTREAM_API, self._core.clock.monotonic()):
                 raise
             message, findings = None, (not_fetched(error.message),)

@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from aghbus.daemon.artifacts.store import Artifacts, Unreachable
+from aghbus.daemon.artifacts.store import Artifacts, ArtifactsUnreachable
 from aghbus.protocol.adapters.attachments import (
     MAX_MESSAGE_BYTES,
     Reference,
@@ -55,7 +55,7 @@ def with_reference(name: str, draft: Draft, references: Mapping[str, Reference])
 async def store_large(artifacts: Artifacts, name: str, draft: Draft) -> Reference:
     """Store the message of `draft` as an artifact.
 
-    Raises InvalidRequest (`too_large`) when there is no artifact store or it refuses the message, or Unreachable.
+    Raises InvalidRequest (`too_large`) when there is no artifact store or it refuses the message, or ArtifactsUnreachable.
     """
     content = compact((draft.ext or {})[f"{name}.message"]).encode()
     if len(content) > MAX_MESSAGE_BYTES:
@@ -68,7 +68,7 @@ async def store_large(artifacts: Artifacts, name: str, draft: Draft) -> Referenc
     work_id = draft.work_id if draft.work_id is not None and is_part(draft.work_id) else _NO_WORK
     try:
         artifact = await artifacts.put(work_id, f"{name}-{sha256[:32]}.json", _pieces(content))
-    except Unreachable:
+    except ArtifactsUnreachable:
         raise
     except RequestError as error:
         raise InvalidRequest(
@@ -85,7 +85,7 @@ async def fetch_large(
 ) -> tuple[Any | None, tuple[Finding, ...]]:
     """The message that `ext` refers to, or the finding why it could not be fetched; `(None, ())` without a reference.
 
-    Raises Unreachable.
+    Raises ArtifactsUnreachable.
     """
     reference = reference_in(name, ext)
     if reference is None:
@@ -100,7 +100,7 @@ async def fetch_large(
         if artifact.size != reference.size:
             return None, (not_fetched("the artifact has another size"),)
         return fetched(reference, await _whole(content))
-    except Unreachable:
+    except ArtifactsUnreachable:
         raise
     except RequestError as error:
         return None, (not_fetched(error.message),)

@@ -36,7 +36,7 @@ from aghbus.daemon.broker.probe import ProbeAnswer, ProbeFailed, probe
 from aghbus.daemon.nats.options import NatsOptions
 from aghbus.store.host.file_lock import FileLock, is_locked
 
-__all__ = ["BrokerError", "BrokerStatus", "EmbeddedBroker"]
+__all__ = ["BrokerError", "EmbeddedBroker", "EmbeddedBrokerStatus"]
 
 _log = logging.getLogger("aghbus.broker")
 
@@ -49,7 +49,7 @@ _JETSTREAM_BYTES = 4_294_967_296  # of streams on disk by default; a bound, not 
 _KEPT_ENVIRONMENT = ("PATH", "HOME", "TMPDIR", "LANG", "TZ", "LD_LIBRARY_PATH", "GOMAXPROCS", "GOMEMLIMIT")
 
 
-class BrokerStatus(msgspec.Struct, frozen=True):
+class EmbeddedBrokerStatus(msgspec.Struct, frozen=True):
     """The embedded broker as one member sees it; zeros and empty strings while it is not known. Times in Unix seconds."""
 
     folder: str
@@ -126,12 +126,12 @@ class EmbeddedBroker:
             self._membership.release()
             self._running = None
 
-    def status(self) -> BrokerStatus:
+    def status(self) -> EmbeddedBrokerStatus:
         """What is known without asking the broker; two short looks at files."""
         running, record = self._running, self._folder.record()
         if running is None or record is None or record.pid != running.pid:
             record = BrokerRecord(port=0, pid=0, guard_pid=0, started_at=0)
-        return BrokerStatus(
+        return EmbeddedBrokerStatus(
             folder=str(self._folder.path),
             joined=self._membership.held,
             guarded=is_locked(self._folder.guard_lock),

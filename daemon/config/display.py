@@ -5,7 +5,7 @@ import json
 from collections.abc import Iterable
 from typing import Any, Final
 
-from aghbus.daemon.config.layers import Declared, Problem
+from aghbus.daemon.config.layers import ConfigKey, Problem
 from aghbus.daemon.config.loader import CONFIG_VARIABLE, Loaded
 from aghbus.daemon.config.settings import KEYS, Settings, value_of
 from aghbus.daemon.config.value_types import Switch, Texts
@@ -22,19 +22,19 @@ def key_options() -> list[Argument]:
     return [file, *(_key_option(key) for key in KEYS if key.flag)]
 
 
-def _key_option(key: Declared) -> Argument:
+def _key_option(key: ConfigKey) -> Argument:
     options: dict[str, Any] = {"dest": key.name, "help": _help(key), "group": key.name.rpartition(".")[0] or _GENERAL}
-    if isinstance(key.key.rule, Switch):
+    if isinstance(key.spec.rule, Switch):
         return Argument(key.flag, action=argparse.BooleanOptionalAction, **options)
-    if isinstance(key.key.rule, Texts):
+    if isinstance(key.spec.rule, Texts):
         return Argument(key.flag, action="append", default=None, metavar="ITEM", **options)
     return Argument(key.flag, metavar="VALUE", **options)
 
 
-def shown_value(settings: Settings, key: Declared) -> object:
+def shown_value(settings: Settings, key: ConfigKey) -> object:
     """A key's value as TOML and JSON write it; a secret as stars, an unset one as None."""
     value = value_of(settings, key.name)
-    return None if value is None else key.key.rule.show(value)
+    return None if value is None else key.spec.rule.show(value)
 
 
 def show_json(loaded: Loaded) -> str:
@@ -81,22 +81,22 @@ def keys_table() -> str:
     return _TABLE_HEAD + "".join(f"| {' | '.join(_cell(text) for text in _columns(key))} |\n" for key in KEYS)
 
 
-def _columns(key: Declared) -> tuple[str, ...]:
-    default = "" if key.default in (None, "") else f"`{json.dumps(key.key.rule.show(key.default))}`"
-    variables = ", ".join(f"`{name}`" for name in (key.env, *key.key.env))
+def _columns(key: ConfigKey) -> tuple[str, ...]:
+    default = "" if key.default in (None, "") else f"`{json.dumps(key.spec.rule.show(key.default))}`"
+    variables = ", ".join(f"`{name}`" for name in (key.env, *key.spec.env))
     flag = f"`{key.flag}`" if key.flag else "none: a process list would show it"
-    meaning = key.key.help + (" (reloaded at SIGHUP)" if key.key.reload else "")
-    return (f"`{key.name}`", flag, variables, default, key.key.rule.text, meaning)
+    meaning = key.spec.help + (" (reloaded at SIGHUP)" if key.spec.reload else "")
+    return (f"`{key.name}`", flag, variables, default, key.spec.rule.text, meaning)
 
 
 def _cell(text: str) -> str:
     return text.replace("|", "\\|")
 
 
-def _help(key: Declared) -> str:
-    default = "" if key.default in (None, "", (), False) else f" (default {_plain(key.key.rule.show(key.default))})"
-    repeat = "; entries may also be separated by commas" if isinstance(key.key.rule, Texts) else ""
-    return key.key.help + repeat + default
+def _help(key: ConfigKey) -> str:
+    default = "" if key.default in (None, "", (), False) else f" (default {_plain(key.spec.rule.show(key.default))})"
+    repeat = "; entries may also be separated by commas" if isinstance(key.spec.rule, Texts) else ""
+    return key.spec.help + repeat + default
 
 
 def _plain(value: object) -> str:

@@ -12,7 +12,7 @@ from typing import Any, Final, TypeVar, get_type_hints
 
 import msgspec
 
-from aghbus.daemon.config.value_types import Broken, Rule, Source
+from aghbus.daemon.config.value_types import InvalidValue, ValueRule, ValueSource
 from aghbus.protocol.base.spelling import nearest
 from aghbus.protocol.errors import AghbusError
 from aghbus.protocol.text import escape, shorten
@@ -38,7 +38,7 @@ class Key(msgspec.Struct, frozen=True):
     below our own; `reload` says that a running daemon takes a new value at SIGHUP.
     """
 
-    rule: Rule
+    rule: ValueRule
     help: str
     flag: str | None = None
     env: tuple[str, ...] = ()
@@ -46,17 +46,17 @@ class Key(msgspec.Struct, frozen=True):
     reload: bool = False
 
 
-class Declared(msgspec.Struct, frozen=True):
-    """One key in its place: dotted `name`, its `Key`, and the default (None for unset)."""
+class ConfigKey(msgspec.Struct, frozen=True):
+    """One key in its place: dotted `name`, its `Key` as `spec`, and the default (None for unset)."""
 
     name: str
-    key: Key
+    spec: Key
     default: Any
 
     @property
     def flag(self) -> str:
         """The command line flag, "" when there is none."""
-        return self.key.flag if self.key.flag is not None else "--" + self.name.replace(".", "-").replace("_", "-")
+        return self.spec.flag if self.spec.flag is not None else "--" + self.name.replace(".", "-").replace("_", "-")
 
     @property
     def env(self) -> str:
@@ -91,10 +91,10 @@ class Found(msgspec.Struct, frozen=True):
     raw: Any
     rank: int
     origin: str
-    source: Source
+    source: ValueSource
 
 
-def declared_keys(struct: type[msgspec.Struct], prefix: str = "") -> Iterator[Declared]:
+def declared_keys(struct: type[msgspec.Struct], prefix: str = "") -> Iterator[ConfigKey]:
     """Every key below a settings Struct in order of declaration; a field that is itself a Struct is a TOML table."""
     hints = get_type_hints(struct, include_extras=True)
     for field in msgspec.structs.fields(struct):
@@ -103,28 +103,28 @@ def declared_keys(struct: type[msgspec.Struct], prefix: str = "") -> Iterator[De
             yield from declared_keys(type(field.default), f"{name}.")
         else:
             (key,) = hints[field.name].__metadata__
-            yield Declared(name, key, field.default)
+            yield ConfigKey(name, key, field.default)
 
 
-def from_flags(keys: Iterable[Declared], flags: Mapping[str, Any], folder: str, home: str) -> dict[str, Found]:
+def from_flags(keys: Iterable[ConfigKey], flags: Mapping[str, Any], folder: str, home: str) -> dict[str, Found]:
     """Values of the command line: `flags` maps key names to text, a list of texts, a boolean, or None when not given."""
-    source = Source(textual=True, folder=folder, home=home)
+    source = ValueSource(textual=True, folder=folder, home=home)
     given = ((key, flags.get(key.name)) for key in keys)
     return {key.name: Found(raw, FLAG, f"flag {key.flag}", source) for key, raw in given if raw is not None}
 
 
-def from_environment(keys: Iterable[Declared], env: Mapping[str, str], folder: str, home: str) -> dict[str, Found]:
+def from_environment(keys: Iterable[ConfigKey], env: Mapping[str, str], folder: str, home: str) -> dict[str, Found]:
     """Values of the environment; an empty variable counts as unset, as shells and service files use it."""
-    source = Source(textual=True, folder=folder, home=home)
+    source = ValueSource(textual=True, folder=folder, home=home)
     found: dict[str, Found] = {}
     for key in keys:
-        for rank, variable in ((ENV, key.env), *((COMMON_ENV, name) for name in key.key.env)):
+        for rank, variable in ((ENV, key.env), *((COMMON_ENV, name) for name in key.spec.env)):
             if env.get(variable) and key.name not in found:
                 found[key.name] = Found(env[variable], rank, f"environment {variable}", source)
     return found
 
 
-def unknown_variables(keys: Iterable[Declared], env: Mapping[str, str], also: Iterable[str]) -> list[str]:
+def unknown_variables(keys: Iterable[ConfigKey], env: Mapping[str, str], also: Iterable[str]) -> list[str]:
     """Names in the environment that look like ours and are not, each with a suggestion when one is near.
 
     Not an error: a container platform makes AGHD_PORT and the like when a service is called `aghd`.
@@ -156,10 +156,10 @@ def read_toml(path: str, *, required: bool) -> tuple[dict[str, Any], list[Proble
 
 
 def from_toml(
-    keys: Sequence[Declared], document: Mapping[str, Any], path: str, rank: int, home: str
+    keys: Sequence[ConfigKey], document: Mapping[str, Any], path: str, rank: int, home: str
 ) -> tuple[dict[str, Found], list[Problem]]:
     """Values of one TOML document, and a problem for each key in it that does not exist."""
-    source = Source(textual=False, folder=str(Path(path).parent), home=home)
+    source = ValueSource(textual=False, folder=str(Path(path).parent), home=home)
     known = {key.name for key in keys}
     tables = {name.rpartition(".")[0] for name in known} - {""}
     found: dict[str, Found] = {}
@@ -185,7 +185,7 @@ def merge(layers: Iterable[Mapping[str, Found]]) -> dict[str, Found]:
     return merged
 
 
-def displace(found: dict[str, Found], one: str, other: str, *, conflict: str) -> list[Problem]:
+def override(found: dict[str, Found], one: str, other: str, *, conflict: str) -> list[Problem]:
     """Let the stronger of two alternatives remove the weaker from `found`.
 
     Of equal strength both stay, which is a problem with the rule `conflict` unless that is empty.
@@ -199,7 +199,7 @@ def displace(found: dict[str, Found], one: str, other: str, *, conflict: str) ->
     return []
 
 
-def read_values(keys: Iterable[Declared], found: Mapping[str, Found]) -> tuple[dict[str, Any], list[Problem]]:
+def read_values(keys: Iterable[ConfigKey], found: Mapping[str, Found]) -> tuple[dict[str, Any], list[Problem]]:
     """The typed value of every key that was given and obeys its rule; a problem for each that does not."""
     values: dict[str, Any] = {}
     problems: list[Problem] = []
@@ -207,10 +207,10 @@ def read_values(keys: Iterable[Declared], found: Mapping[str, Found]) -> tuple[d
         if (given := found.get(key.name)) is None:
             continue
         try:
-            values[key.name] = key.key.rule.read(given.raw, given.source)
-        except Broken as error:
-            got = f", not {shorten(repr(given.raw), _MAX_ECHO)}" if key.key.rule.echo and not key.key.secret else ""
-            problems.append(Problem(key.name, given.origin, f"must be {key.key.rule.text}{got}", error.hint))
+            values[key.name] = key.spec.rule.read(given.raw, given.source)
+        except InvalidValue as error:
+            got = f", not {shorten(repr(given.raw), _MAX_ECHO)}" if key.spec.rule.echo and not key.spec.secret else ""
+            problems.append(Problem(key.name, given.origin, f"must be {key.spec.rule.text}{got}", error.hint))
     return values, problems
 
 

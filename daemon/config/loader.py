@@ -14,11 +14,11 @@ from aghbus.daemon.config.layers import (
     Found,
     Problem,
     build,
-    displace,
     from_environment,
     from_flags,
     from_toml,
     merge,
+    override,
     read_toml,
     read_values,
     unknown_variables,
@@ -31,7 +31,7 @@ CONFIG_VARIABLE: Final = "AGHD_CONFIG"
 """The environment's way to say `--config`."""
 
 _ENVIRONMENT: Final = "environment"
-_SECRETS: Final = tuple(key.name for key in KEYS if key.key.secret)
+_SECRETS: Final = tuple(key.name for key in KEYS if key.spec.secret)
 
 
 class Host(msgspec.Struct, frozen=True):
@@ -145,9 +145,9 @@ class _Files:
 def _settle_alternatives(found: dict[str, Found]) -> list[Problem]:
     problems = []
     for one, other in (("nats.token", "nats.token_file"), ("nats.password", "nats.password_file")):
-        problems += displace(found, one, other, conflict=f"must not be given together with {one}")
+        problems += override(found, one, other, conflict=f"must not be given together with {one}")
     # A server named on the command line must not get the credentials of a context that happens to be in the environment.
-    displace(found, "nats.servers", "nats.context", conflict="")
+    override(found, "nats.servers", "nats.context", conflict="")
     return problems
 
 

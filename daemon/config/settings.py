@@ -9,7 +9,7 @@ from typing import Annotated, Final
 
 import msgspec
 
-from aghbus.daemon.config.layers import Declared, Key, declared_keys
+from aghbus.daemon.config.layers import ConfigKey, Key, declared_keys
 from aghbus.daemon.config.trust_settings import TrustSettings
 from aghbus.daemon.config.value_types import (
     Count,
@@ -420,7 +420,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     trust: TrustSettings = TrustSettings()
 
 
-KEYS: Final[tuple[Declared, ...]] = tuple(declared_keys(Settings))
+KEYS: Final[tuple[ConfigKey, ...]] = tuple(declared_keys(Settings))
 """Every key, in order of declaration."""
 
 
@@ -443,6 +443,6 @@ def reloadable_changes(old: Settings, new: Settings) -> Changes:
     """What a running daemon with `old` may take over from `new` when it is told to reload."""
     changed = [key for key in KEYS if value_of(old, key.name) != value_of(new, key.name)]
     return Changes(
-        now=tuple(key.name for key in changed if key.key.reload),
-        restart=tuple(key.name for key in changed if not key.key.reload),
+        now=tuple(key.name for key in changed if key.spec.reload),
+        restart=tuple(key.name for key in changed if not key.spec.reload),
     )

@@ -27,7 +27,7 @@ _TRUE: Final = frozenset({"true", "yes", "on", "1"})
 _FALSE: Final = frozenset({"false", "no", "off", "0"})
 
 
-class Broken(Exception):
+class InvalidValue(Exception):
     """A value does not obey its rule. `hint` is what would, "" when the rule says it all."""
 
     def __init__(self, hint: str = "") -> None:
@@ -35,7 +35,7 @@ class Broken(Exception):
         self.hint = hint
 
 
-class Source(msgspec.Struct, frozen=True):
+class ValueSource(msgspec.Struct, frozen=True):
     """How to read a value: `textual` for flags and environment, and what `~` and a relative path stand for."""
 
     textual: bool
@@ -43,7 +43,7 @@ class Source(msgspec.Struct, frozen=True):
     home: str
 
 
-class Rule(Protocol):
+class ValueRule(Protocol):
     """One rule; without state, so that one can serve several keys."""
 
     @property
@@ -56,8 +56,8 @@ class Rule(Protocol):
         """The rule in words, to follow "must be"."""
         ...
 
-    def read(self, raw: object, source: Source) -> object:
-        """The typed value of `raw`. Raises `Broken`."""
+    def read(self, raw: object, source: ValueSource) -> object:
+        """The typed value of `raw`. Raises `InvalidValue`."""
         ...
 
     def show(self, value: object) -> object:
@@ -71,13 +71,13 @@ class Switch:
     echo: ClassVar[bool] = True
     text: Final = "true or false"
 
-    def read(self, raw: object, source: Source) -> bool:
+    def read(self, raw: object, source: ValueSource) -> bool:
         """A TOML boolean, or one of true/yes/on/1 and false/no/off/0 in text."""
         if isinstance(raw, bool):
             return raw
         word = raw.lower() if source.textual and isinstance(raw, str) else ""
         if word not in _TRUE | _FALSE:
-            raise Broken
+            raise InvalidValue
         return word in _TRUE
 
     def show(self, value: object) -> object:
@@ -97,12 +97,12 @@ class Count(msgspec.Struct, frozen=True):
         """The range in words."""
         return f"a whole number from {self.low} to {self.high}"
 
-    def read(self, raw: object, source: Source) -> int:
+    def read(self, raw: object, source: ValueSource) -> int:
         """An integer, or its decimal digits in text."""
         if source.textual and isinstance(raw, str) and raw.isascii() and raw.isdigit() and len(raw) <= 15:
             raw = int(raw)
         if not isinstance(raw, int) or isinstance(raw, bool) or not self.low <= raw <= self.high:
-            raise Broken
+            raise InvalidValue
         return raw
 
     def show(self, value: object) -> object:
@@ -127,19 +127,19 @@ class Duration(msgspec.Struct, frozen=True):
         form = "whole seconds or a text such as" if self.whole else "seconds or a text such as 500ms,"
         return f"a duration {span}, in {form} 30s, 5m, 24h, 7d"
 
-    def read(self, raw: object, source: Source) -> float | int:
+    def read(self, raw: object, source: ValueSource) -> float | int:
         """A number of seconds, or digits followed by ms, s, m, h or d."""
         if isinstance(raw, str):
             try:
                 raw = parse_duration(raw)
             except ValueError:
-                raise Broken from None
+                raise InvalidValue from None
         if not isinstance(raw, int | float) or isinstance(raw, bool) or not self.low <= raw <= self.high:
-            raise Broken
+            raise InvalidValue
         if not self.whole:
             return float(raw)
         if raw != int(raw):
-            raise Broken("fractions of a second mean nothing here")
+            raise InvalidValue("fractions of a second mean nothing here")
         return int(raw)
 
     def show(self, value: object) -> object:
@@ -158,15 +158,15 @@ class Size(msgspec.Struct, frozen=True):
         """Bound and form in words."""
         return f"a size of at least {show_size(self.low)}, in bytes or a text such as 64MiB, 1GiB"
 
-    def read(self, raw: object, source: Source) -> int:
+    def read(self, raw: object, source: ValueSource) -> int:
         """A number of bytes, or digits followed by B, KiB, MiB, GiB or TiB."""
         if isinstance(raw, str):
             match = _SIZE.fullmatch(raw.strip())
             if match is None:
-                raise Broken("units are powers of two: KiB, MiB, GiB, TiB")
+                raise InvalidValue("units are powers of two: KiB, MiB, GiB, TiB")
             raw = int(match[1]) * SIZE_UNITS[match[2] or "B"]
         if not isinstance(raw, int) or isinstance(raw, bool) or not self.low <= raw < 1 << 63:
-            raise Broken
+            raise InvalidValue
         return raw
 
     def show(self, value: object) -> object:
@@ -181,10 +181,10 @@ class Text(msgspec.Struct, frozen=True):
     accepts: Callable[[str], bool]
     echo: ClassVar[bool] = True
 
-    def read(self, raw: object, source: Source) -> str:
+    def read(self, raw: object, source: ValueSource) -> str:
         """The text, never trimmed into shape."""
         if not isinstance(raw, str) or not self.accepts(raw):
-            raise Broken
+            raise InvalidValue
         return raw
 
     def show(self, value: object) -> object:
@@ -203,10 +203,10 @@ class SecretText(msgspec.Struct, frozen=True):
     text: str = "a non-empty text"
     echo: ClassVar[bool] = False
 
-    def read(self, raw: object, source: Source) -> str:
+    def read(self, raw: object, source: ValueSource) -> str:
         """The text as it is; a line break at its end would be an accident of the shell."""
         if not isinstance(raw, str) or not raw or raw != raw.strip():
-            raise Broken("white space at either end does not belong to it")
+            raise InvalidValue("white space at either end does not belong to it")
         return raw
 
     def show(self, value: object) -> object:
@@ -217,7 +217,7 @@ class SecretText(msgspec.Struct, frozen=True):
 class Texts(msgspec.Struct, frozen=True):
     """A list of different texts that each obey `each`; commas separate them in text."""
 
-    each: Rule
+    each: ValueRule
     at_least: int = 0
 
     @property
@@ -230,16 +230,16 @@ class Texts(msgspec.Struct, frozen=True):
         """The rule of the entries, with the list's own."""
         return f"a list{' of at least one entry' if self.at_least else ''}, without repetitions, each {self.each.text}"
 
-    def read(self, raw: object, source: Source) -> tuple[str, ...]:
+    def read(self, raw: object, source: ValueSource) -> tuple[str, ...]:
         """A TOML array, text separated by commas, or several of those from a repeated flag."""
         if source.textual:
             given = [raw] if isinstance(raw, str) else raw
             raw = [part.strip() for text in given for part in text.split(",")] if isinstance(given, list) else raw
         if not isinstance(raw, list):
-            raise Broken('write it as ["one", "two"]')
+            raise InvalidValue('write it as ["one", "two"]')
         entries = tuple(str(self.each.read(entry, source)) for entry in raw)
         if len(set(entries)) != len(entries) or len(entries) < self.at_least:
-            raise Broken
+            raise InvalidValue
         return entries
 
     def show(self, value: object) -> object:
@@ -261,12 +261,12 @@ class FilePath(msgspec.Struct, frozen=True):
         """What is wanted, in words."""
         return "the path of a file, never the secret itself" if self.holds_secret else "a path"
 
-    def read(self, raw: object, source: Source) -> str:
+    def read(self, raw: object, source: ValueSource) -> str:
         """The absolute path. Whether it exists is for who opens it."""
         if not isinstance(raw, str) or not raw or "\0" in raw:
-            raise Broken
+            raise InvalidValue
         if self.holds_secret and (_NKEY_SEED.fullmatch(raw.strip()) or "\n" in raw):
-            raise Broken("write the secret to a file of mode 0600 and name that file")
+            raise InvalidValue("write the secret to a file of mode 0600 and name that file")
         if raw == "~" or raw.startswith("~/"):
             raw = source.home + raw[1:]
         return str(Path(source.folder, raw))
@@ -282,18 +282,18 @@ class ServerUrl:
     echo: ClassVar[bool] = False
     text: Final = "host:port or a URL that starts with nats:// or tls://"
 
-    def read(self, raw: object, source: Source) -> str:
+    def read(self, raw: object, source: ValueSource) -> str:
         """The URL with its scheme; credentials inside it stay for the reader of the NATS options."""
         if not isinstance(raw, str) or not raw or any(c.isspace() or not c.isprintable() for c in raw):
-            raise Broken
+            raise InvalidValue
         url = raw if "://" in raw else f"nats://{raw}"
         try:
             parts = urlsplit(url)
             port = parts.port
         except ValueError:
-            raise Broken("the port is a number from 1 to 65535") from None
+            raise InvalidValue("the port is a number from 1 to 65535") from None
         if parts.scheme not in {"nats", "tls"} or not parts.hostname or port == 0:
-            raise Broken
+            raise InvalidValue
         return url
 
     def show(self, value: object) -> object:
@@ -307,13 +307,13 @@ class LoopbackAddress:
     echo: ClassVar[bool] = True
     text: Final = "an address of the loopback interface, such as 127.0.0.1:4637, localhost:4637 or [::1]:4637"
 
-    def read(self, raw: object, source: Source) -> str:
+    def read(self, raw: object, source: ValueSource) -> str:
         """The address as it was given, checked."""
         if not isinstance(raw, str):
-            raise Broken
+            raise InvalidValue
         host, _ = split_address(raw)
         if not is_loopback(host):
-            raise Broken("the API is for this machine only; reach it from elsewhere through ssh -L")
+            raise InvalidValue("the API is for this machine only; reach it from elsewhere through ssh -L")
         return raw
 
     def show(self, value: object) -> object:
@@ -322,14 +322,14 @@ class LoopbackAddress:
 
 
 def split_address(address: str) -> tuple[str, int]:
-    """Host (no brackets) and port of `HOST:PORT` or `[V6]:PORT`. Raises `Broken` for anything else."""
+    """Host (no brackets) and port of `HOST:PORT` or `[V6]:PORT`. Raises `InvalidValue` for anything else."""
     host, colon, port = address.rpartition(":")
     if not colon or not (port.isascii() and port.isdigit() and len(port) <= 5 and int(port) <= 65_535):
-        raise Broken("the port is a number from 0 to 65535")
+        raise InvalidValue("the port is a number from 0 to 65535")
     if host.startswith("[") and host.endswith("]"):
         return host[1:-1], int(port)
     if not host or ":" in host:
-        raise Broken("write an IPv6 address in brackets")
+        raise InvalidValue("write an IPv6 address in brackets")
     return host, int(port)
 
 

@@ -32,7 +32,7 @@ from aghbus.daemon.nats.events import (
     PayloadTooLarge,
     ServerInfo,
 )
-from aghbus.daemon.nats.servers import Endpoints
+from aghbus.daemon.nats.servers import ServerPool
 from aghbus.daemon.nats.subscription import Subscription
 from aghbus.protocol.base.backoff import exponential_delay
 from aghbus.protocol.limits import MAX_ENVELOPE_BYTES
@@ -112,7 +112,7 @@ class Link:
         `ceiling` in seconds replaces the two that depend on where the servers are.
         """
         self._resolve = resolve
-        self._endpoints = Endpoints(name, no_echo, inbox_prefix, self._report)
+        self._servers = ServerPool(name, no_echo, inbox_prefix, self._report)
         self._on_up = on_up
         self._on_down = on_down
         self._on_error = on_error
@@ -290,7 +290,7 @@ class Link:
             try:
                 options = await self._resolve()
                 ceiling = self._ceiling or (LOOPBACK_CEILING if options.loopback else REMOTE_CEILING)
-                self._connection = connection = await self._endpoints.connect(options)
+                self._connection = connection = await self._servers.connect(options)
                 await self._resubscribe(connection)
             except ConnectFailed as error:
                 problem = error.problem
@@ -351,7 +351,7 @@ class Link:
 
     async def _until_lost(self, connection: NatsConnection) -> str:
         while True:
-            self._endpoints.remember(connection)
+            self._servers.remember(connection)
             await asyncio.wait({connection.lost}, timeout=self._keepalive)
             if connection.lost.done():
                 return str(connection.lost.result())

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 MAX_EAGER_READ: Final = 4_096
 """Ours: bytes of one read that are parsed at once; some requests and replies."""
 
-_MESSAGE: Final = re.compile(rb"(H)?MSG (\S+) (\d{1,9}) (?:(\S+) )?(?(1)(\d{1,9}) )(\d{1,9})\r\n").match
+MESSAGE_LINE: Final = re.compile(rb"(H)?MSG (\S+) (\d{1,9}) (?:(\S+) )?(?(1)(\d{1,9}) )(\d{1,9})\r\n").match
 """Subject, number of the subscription, reply subject, bytes of headers, bytes of headers and payload.
 
 Within its line, unlike the library's: there the sizes of a message with headers may be read out of the headers.
@@ -69,7 +69,7 @@ class MessageParser(Parser):
             self._whole = 0
         at, end = self.dispatch(data), len(data)
         while at < end:
-            line = _MESSAGE(data, at)
+            line = MESSAGE_LINE(data, at)
             if line is None:
                 at = await self._delegate(data, at)
                 continue
@@ -96,7 +96,7 @@ class MessageParser(Parser):
             return at
         receivers, end = self._receivers, len(data)
         while True:
-            line = _MESSAGE(data, at)
+            line = MESSAGE_LINE(data, at)
             if line is None:
                 pong = _PONG(data, at)
                 if pong is None:

@@ -1,4 +1,4 @@
-"""What the broker does not let us do, kept as long as it is so: a subscription that is refused makes us deaf without a word.
+"""Subjects that the broker's permissions refuse us: without a check nobody would notice a refused subscription.
 
 A refused subscription stays refused until the next connection. A refused publish is known only when it is tried.
 """
@@ -7,13 +7,13 @@ import re
 from typing import Final
 
 _SUBSCRIPTION: Final = re.compile(r"permissions violation for subscription to \"?([^\"\s]+)", re.IGNORECASE)
-_MOST: Final = 16  # subjects that are remembered of each kind
-_SHOWN: Final = 3  # of them in a sentence
-_LIFE: Final = 300.0  # seconds after which a publish that is not tried any more is forgotten
+_MAX_SUBJECTS: Final = 16  # kept of each kind
+_MAX_SHOWN: Final = 3  # of them in a sentence
+_PUBLISH_LIFE: Final = 300.0  # seconds after which a publish that is not tried any more is forgotten
 
 
-class Denied:
-    """The subjects that the server has refused, from its own words (nats-py hands them over in lower case)."""
+class DeniedSubjects:
+    """The refused subjects, from the server's error messages (in lower case, as nats-py passes them on)."""
 
     def __init__(self, us: str) -> None:
         """`us` is the peer whose permissions they are."""
@@ -22,18 +22,18 @@ class Denied:
         self._publishes: dict[str, float] = {}
 
     @property
-    def deaf(self) -> bool:
+    def has_denied_subscriptions(self) -> bool:
         """Whether a subscription of this connection was refused."""
         return bool(self._subscriptions)
 
     def note(self, detail: str, now: float) -> None:
-        """The server said `detail` at monotonic second `now`."""
+        """The server reported `detail` at monotonic second `now`."""
         found = _SUBSCRIPTION.search(detail)
         known = self._subscriptions if found else self._publishes
         subject = found[1] if found else detail.rpartition(" to ")[2].strip('"')
         known.pop(subject, None)
         known[subject] = now
-        if len(known) > _MOST:
+        if len(known) > _MAX_SUBJECTS:
             del known[next(iter(known))]
 
     def link_down(self) -> None:
@@ -42,7 +42,7 @@ class Denied:
         self._publishes.clear()
 
     def refuses(self, prefix: str, now: float) -> bool:
-        """Whether a publish to a subject below `prefix` was refused, the last time that it was tried."""
+        """Whether the last publish to some subject below `prefix` was refused."""
         below = f"{prefix.lower()}."
         return any(subject.lower().startswith(below) for subject in self._recent(now))
 
@@ -55,10 +55,10 @@ class Denied:
         ]
 
     def _recent(self, now: float) -> list[str]:
-        return [subject for subject, at in self._publishes.items() if now - at <= _LIFE]
+        return [subject for subject, at in self._publishes.items() if now - at <= _PUBLISH_LIFE]
 
     def _sentence(self, verb: str, subjects: list[str]) -> str:
-        shown = ", ".join(subjects[-_SHOWN:])
-        more = f" and {len(subjects) - _SHOWN} more" if len(subjects) > _SHOWN else ""
+        shown = ", ".join(subjects[-_MAX_SHOWN:])
+        more = f" and {len(subjects) - _MAX_SHOWN} more" if len(subjects) > _MAX_SHOWN else ""
         hint = f"`aghctl nats permissions --peer {self._us}` prints what its user needs"
         return f"the NATS server does not let us {verb} {shown}{more} ({hint}; then restart the daemon)"

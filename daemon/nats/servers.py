@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 _MAX_DISCOVERED = 64  # other servers remembered; a cluster is 3 to 9
 
 
-class Endpoints:
+class ServerPool:
     """The candidates of one link; what was discovered is forgotten when other servers are configured."""
 
     def __init__(self, name: str, no_echo: bool, inbox_prefix: str, on_event: Callable[[LinkEvent], None]) -> None:

@@ -74,7 +74,9 @@ class StatusService:
     def _readiness(self) -> ReadinessResponse:
         core = self._core
         up = core.link.state == "up"  # subscriptions are made before it counts as up
-        subscribed = (self._jetstream.attached if self._jetstream is not None else up) and not core.denied.deaf
+        subscribed = (
+            self._jetstream.attached if self._jetstream is not None else up
+        ) and not core.denied.has_denied_subscriptions
         writable = core.store.writable
         ready = up and subscribed and writable and not core.draining
         return ReadinessResponse(ready=ready, broker=up, subscriptions=subscribed, store=writable)

@@ -10,7 +10,7 @@ from aghbus.daemon.base.notifier import Notifier
 from aghbus.daemon.config.live_settings import LiveSettings
 from aghbus.daemon.config.settings import Settings
 from aghbus.daemon.nats.link import Link
-from aghbus.daemon.nats.permission_errors import Denied
+from aghbus.daemon.nats.permission_errors import DeniedSubjects
 from aghbus.daemon.state.clock_steps import ClockSteps
 from aghbus.daemon.state.identity import Identity
 from aghbus.daemon.state.inbox_waiters import InboxWaiters
@@ -35,7 +35,7 @@ class Core:
         own_card: OwnCard,
         steps: ClockSteps,
         trust: LivePolicy,
-        denied: Denied,
+        denied: DeniedSubjects,
         closer: Any,
         notifier: Notifier,
         waiters: InboxWaiters,

@@ -37,7 +37,7 @@ async def server() -> AsyncIterator[NatsServer]:
 
 
 @contextlib.asynccontextmanager
-async def store(server: NatsServer, name: str = "ops", **settings: Any) -> AsyncIterator[Artifacts]:
+async def connected(server: NatsServer, name: str, **settings: Any) -> AsyncIterator[tuple[Artifacts, Link]]:
     async def resolve() -> NatsOptions:
         return NatsOptions(servers=(server.url,))
 
@@ -45,9 +45,15 @@ async def store(server: NatsServer, name: str = "ops", **settings: Any) -> Async
     link.start()
     try:
         assert await link.wait_up(15)
-        yield Artifacts(link, name, lambda: ArtifactSettings(**settings))
+        yield Artifacts(link, name, lambda: ArtifactSettings(**settings)), link
     finally:
         await link.close(1)
+
+
+@contextlib.asynccontextmanager
+async def store(server: NatsServer, name: str = "ops", **settings: Any) -> AsyncIterator[Artifacts]:
+    async with connected(server, name, **settings) as (artifacts, _link):
+        yield artifacts
 
 
 @contextlib.asynccontextmanager
@@ -75,7 +81,7 @@ async def messages(js: Any) -> int:
 
 
 @pytest.mark.parametrize("size", [0, 1, 262_143, 262_144, 262_145, 3_000_000])
-async def test_content_comes_back_as_it_was(server: NatsServer, size: int) -> None:
+async def test_content_is_returned_unchanged(server: NatsServer, size: int) -> None:
     content = os.urandom(size)
     async with store(server, "ops") as ours, store(server, "worker") as theirs:
         put = await ours.put("work_1", "a.bin", pieces(content[:100], content[100:]))
@@ -86,7 +92,7 @@ async def test_content_comes_back_as_it_was(server: NatsServer, size: int) -> No
         assert described == put and described.put_by == "ops"
 
 
-async def test_other_tools_read_ours_and_we_read_theirs(server: NatsServer) -> None:
+async def test_artifacts_are_interchangeable_with_other_tools(server: NatsServer) -> None:
     content = os.urandom(600_000)
     async with store(server) as ours, foreign(server) as js:
         await ours.put("work_1", "ours", pieces(content))
@@ -113,7 +119,7 @@ async def test_an_artifact_never_changes(server: NatsServer) -> None:
         assert await messages(js) == before
 
 
-async def test_of_two_that_put_at_once_one_wins_and_nothing_is_left_of_the_other(server: NatsServer) -> None:
+async def test_of_two_concurrent_puts_one_wins_and_the_other_leaves_nothing(server: NatsServer) -> None:
     async with store(server, "a") as a, store(server, "b") as b, foreign(server) as js:
         await a.put("w", "other", pieces(b"x"))
         before = await messages(js)
@@ -134,7 +140,7 @@ async def test_of_two_that_put_at_once_one_wins_and_nothing_is_left_of_the_other
         assert await messages(js) == before + 3, "two chunks and a description"
 
 
-async def test_two_that_put_the_same_at_once_both_succeed(server: NatsServer) -> None:
+async def test_two_concurrent_puts_of_the_same_content_both_succeed(server: NatsServer) -> None:
     async with store(server, "a") as a, store(server, "b") as b:
         both_read = asyncio.Barrier(2)
 
@@ -157,7 +163,7 @@ async def test_a_deleted_name_is_free_again(server: NatsServer) -> None:
         assert (await whole(ours, "w", "n"))[1] == b"two"
 
 
-async def test_too_long_content_is_refused_and_nothing_stays(server: NatsServer) -> None:
+async def test_content_that_is_too_long_is_refused_and_leaves_nothing(server: NatsServer) -> None:
     async with store(server, max_bytes=1_000_000) as ours, foreign(server) as js:
         with pytest.raises(InvalidRequest) as caught:
             await ours.put("w", "n", pieces(*[bytes(300_000)] * 4))
@@ -166,7 +172,7 @@ async def test_too_long_content_is_refused_and_nothing_stays(server: NatsServer)
         await ours.put("w", "n", pieces(*[bytes(250_000)] * 4))
 
 
-async def test_what_another_put_and_is_too_long_for_us_is_refused_before_it_is_read(server: NatsServer) -> None:
+async def test_an_artifact_larger_than_our_limit_is_refused_before_reading(server: NatsServer) -> None:
     async with store(server) as theirs, store(server, max_bytes=10_000) as ours:
         await theirs.put("w", "n", pieces(bytes(10_001)))
         with pytest.raises(InvalidRequest) as caught:
@@ -174,7 +180,7 @@ async def test_what_another_put_and_is_too_long_for_us_is_refused_before_it_is_r
         assert caught.value.error_code == "too_large" and "artifacts.max_bytes" in caught.value.hint
 
 
-async def test_a_sender_that_breaks_off_leaves_nothing(server: NatsServer) -> None:
+async def test_an_aborted_upload_leaves_nothing(server: NatsServer) -> None:
     async def broken() -> AsyncIterator[bytes]:
         yield bytes(600_000)
         raise ConnectionError("gone")
@@ -187,7 +193,7 @@ async def test_a_sender_that_breaks_off_leaves_nothing(server: NatsServer) -> No
             await ours.get("w", "n")
 
 
-async def test_a_daemon_that_stops_does_not_wait_for_a_broker_that_stands_still(server: NatsServer) -> None:
+async def test_a_cancelled_put_does_not_wait_for_a_stalled_broker(server: NatsServer) -> None:
     stalled = asyncio.Event()
 
     async def content() -> AsyncIterator[bytes]:
@@ -204,7 +210,7 @@ async def test_a_daemon_that_stops_does_not_wait_for_a_broker_that_stands_still(
         assert done and putting.cancelled()
 
 
-async def test_missing_content_is_noticed_and_its_last_piece_never_comes(server: NatsServer) -> None:
+async def test_missing_content_is_detected_before_the_last_piece(server: NatsServer) -> None:
     async with store(server) as ours, foreign(server) as js:
         await ours.put("w", "n", pieces(os.urandom(700_000)))
         info = await js.stream_info(f"OBJ_{BUCKET}")
@@ -217,7 +223,7 @@ async def test_missing_content_is_noticed_and_its_last_piece_never_comes(server:
         assert len(got) < 2 * 262_144 + 1
 
 
-async def test_content_that_was_exchanged_is_noticed(server: NatsServer) -> None:
+async def test_replaced_content_is_detected(server: NatsServer) -> None:
     async with store(server) as ours, foreign(server) as js:
         await ours.put("w", "n", pieces(b"true"))
         meta = f"$O.{BUCKET}.M.{base64.urlsafe_b64encode(b'w/n').decode()}"
@@ -247,7 +253,7 @@ async def test_content_that_was_exchanged_is_noticed(server: NatsServer) -> None
     ],
     ids=str,
 )
-async def test_a_forged_description_is_not_believed(server: NatsServer, change: dict[str, Any]) -> None:
+async def test_a_forged_description_is_refused(server: NatsServer, change: dict[str, Any]) -> None:
     async with store(server) as ours, foreign(server) as js:
         await ours.put("w", "n", pieces(b"true"))
         meta = f"$O.{BUCKET}.M.{base64.urlsafe_b64encode(b'w/n').decode()}"
@@ -260,7 +266,7 @@ async def test_a_forged_description_is_not_believed(server: NatsServer, change: 
         )
 
 
-async def test_bytes_that_are_no_description_are_not_believed(server: NatsServer) -> None:
+async def test_a_malformed_description_is_refused(server: NatsServer) -> None:
     async with store(server) as ours, foreign(server) as js:
         await ours.put("w", "n", pieces(b"true"))
         meta = f"$O.{BUCKET}.M.{base64.urlsafe_b64encode(b'w/n').decode()}"
@@ -293,7 +299,7 @@ async def test_objects_with_other_names_are_not_listed(server: NatsServer) -> No
 @pytest.mark.parametrize(
     ("work_id", "name"), [("..", "n"), ("w", ".."), ("w/x", "n"), ("w", ""), ("w", "a b"), ("", "n")]
 )
-async def test_names_that_lead_elsewhere_are_refused(server: NatsServer, work_id: str, name: str) -> None:
+async def test_names_with_path_separators_are_refused(server: NatsServer, work_id: str, name: str) -> None:
     async with store(server) as ours:
         with pytest.raises(InvalidRequest):
             await ours.put(work_id, name, pieces(b"x"))
@@ -301,21 +307,21 @@ async def test_names_that_lead_elsewhere_are_refused(server: NatsServer, work_id
             await ours.get(work_id, name)
 
 
-async def test_without_a_bucket_there_is_nothing_and_it_is_no_error(server: NatsServer) -> None:
+async def test_without_a_bucket_the_list_is_empty(server: NatsServer) -> None:
     async with store(server) as ours:
         assert (await ours.list_artifacts(ArtifactsQuery(limit=10))).artifacts == []
         with pytest.raises(NotFound):
             await ours.get("w", "n")
 
 
-async def test_a_bucket_is_made_with_the_bounds_of_the_settings(server: NatsServer) -> None:
+async def test_a_bucket_is_created_with_the_limits_of_the_settings(server: NatsServer) -> None:
     async with store(server, max_age=7200, bucket_bytes=5 << 20) as ours, foreign(server) as js:
         await ours.put("w", "n", pieces(b"x"))
         config = (await js.stream_info(f"OBJ_{BUCKET}")).config
         assert (config.max_age, config.max_bytes) == (7200, 5 << 20)
 
 
-async def test_a_full_bucket_is_a_clear_error_and_nothing_stays(server: NatsServer) -> None:
+async def test_a_full_bucket_is_a_clear_error_and_leaves_nothing(server: NatsServer) -> None:
     async with store(server, bucket_bytes=1 << 20) as ours, foreign(server) as js:
         with pytest.raises(Unavailable, match="full"):
             await ours.put("w", "n", pieces(*[os.urandom(300_000)] * 5))
@@ -345,12 +351,11 @@ async def test_a_bucket_without_direct_gets_says_what_to_change(server: NatsServ
             await ours.get("w", "n")
 
 
-async def test_a_broker_that_goes_away_is_a_clear_error(server: NatsServer) -> None:
-    async with store(server) as ours:
+async def test_a_lost_broker_is_a_clear_error(server: NatsServer) -> None:
+    async with connected(server, "ops") as (ours, link):
         await ours.put("w", "n", pieces(bytes(1_000_000)))
         _, content = await ours.get("w", "n")
         assert await anext(content)
-        link = ours._link
         server.kill()
         await wait_until(lambda: link.state == "down", 30, "the loss")
         with pytest.raises(RequestError, match="cannot be reached"):

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import pytest
 
-from aghbus.daemon.artifacts.store import Artifacts, Unreachable
+from aghbus.daemon.artifacts.store import Artifacts, ArtifactsUnreachable
 from aghbus.daemon.bridge.adapters import FormatAdapters
 from aghbus.daemon.bridge.deliver import MessageDelivery
 from aghbus.daemon.bridge.follower import Follower
@@ -43,7 +43,7 @@ class Away(Artifacts):
     async def get(self, work_id: str, name: str) -> tuple[Artifact, AsyncIterator[bytes]]:
         self.asked.set()
         if not self.back.is_set():
-            raise Unreachable("the broker cannot be reached")
+            raise ArtifactsUnreachable("the broker cannot be reached")
         uri = f"agh://artifacts/{work_id}/{name}"
         artifact = Artifact(uri=uri, work_id=work_id, name=name, size=len(CONTENT), digest="", put_by="bob")
         return artifact, self._pieces()
@@ -107,7 +107,7 @@ async def test_one_message_that_cannot_be_fetched_is_unavailable_and_not_noted_a
     parts, artifacts = parts_of(store), Away()
     (large,) = await arrived(parts, {"ext": REFERRING})
     out = deliver(parts, artifacts)
-    with pytest.raises(Unreachable) as refused:
+    with pytest.raises(ArtifactsUnreachable) as refused:
         await out.get(FORMAT_WITH_TIMEOUTS, large)
     assert refused.value.code == "unavailable"
     artifacts.back.set()

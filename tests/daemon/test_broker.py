@@ -139,7 +139,7 @@ async def test_two_processes_share_one_broker_that_ends_with_the_last(folder: Br
     assert not folder.record_file.exists()
 
 
-async def test_the_starter_may_be_killed(folder: BrokerFolder) -> None:
+async def test_the_broker_survives_the_daemon_that_started_it(folder: BrokerFolder) -> None:
     starter = await Member.start(folder.path)
     async with joined(folder) as (broker, link, _), joined(folder) as (_, _, received):
         guard = guard_pid(folder)
@@ -211,7 +211,7 @@ async def test_guard_and_server_killed_together(folder: BrokerFolder) -> None:
         assert broker.status().port == before.port
 
 
-async def test_a_guard_told_to_end_stops_its_server_and_the_members_start_another(folder: BrokerFolder) -> None:
+async def test_a_terminated_guard_stops_its_server_and_the_members_start_another(folder: BrokerFolder) -> None:
     async with joined(folder) as (broker, link, _):
         before = broker.status()
         os.kill(before.guard_pid, signal.SIGTERM)
@@ -264,7 +264,7 @@ async def test_members_that_come_and_go_always_find_a_broker(folder: BrokerFolde
 
 
 @pytest.mark.parametrize("garbage", [b"", b"\xff\x00", b"{}", b'{"port": "x"}', b"[1, 2]", b'{"port": 99999999}'])
-async def test_a_damaged_record_hurts_nobody(folder: BrokerFolder, garbage: bytes) -> None:
+async def test_a_damaged_record_is_ignored(folder: BrokerFolder, garbage: bytes) -> None:
     folder.prepare()
     folder.record_file.write_bytes(garbage)
     broker = EmbeddedBroker(folder.path)
@@ -278,7 +278,7 @@ async def test_a_damaged_record_hurts_nobody(folder: BrokerFolder, garbage: byte
     await other.leave()
 
 
-async def test_a_stale_record_shows_the_token_to_nobody_and_kills_nobody(folder: BrokerFolder) -> None:
+async def test_a_stale_record_neither_leaks_the_token_nor_kills_a_process(folder: BrokerFolder) -> None:
     """The old port belongs to a stranger now, and the old pids to this process: neither is spoken to nor signalled."""
     heard = bytearray()
 
@@ -302,7 +302,7 @@ async def test_a_stale_record_shows_the_token_to_nobody_and_kills_nobody(folder:
     await server.wait_closed()
 
 
-async def test_rights_and_where_the_token_is(folder: BrokerFolder) -> None:
+async def test_file_modes_and_places_of_the_token(folder: BrokerFolder) -> None:
     async with joined(folder) as (broker, _, _):
         token = folder.token()
         for path in (folder.token_file, folder.config_file, folder.record_file, folder.log_file):
@@ -337,7 +337,7 @@ async def test_the_token_outlives_the_broker_and_a_torn_one_is_replaced(folder: 
     await broker.leave()
 
 
-async def test_it_takes_an_envelope_of_full_size_and_has_jetstream(folder: BrokerFolder) -> None:
+async def test_the_broker_accepts_an_envelope_of_full_size_and_has_jetstream(folder: BrokerFolder) -> None:
     async with joined(folder) as (_, link, _), joined(folder) as (_, _, received):
         assert link.max_payload == 1_048_576 + 65_536
         assert link.server is not None
@@ -345,7 +345,7 @@ async def test_it_takes_an_envelope_of_full_size_and_has_jetstream(folder: Broke
         await exchange(link, received, b"x" * 1_048_576)
 
 
-async def test_a_join_that_is_cancelled_leaves_nothing_behind(folder: BrokerFolder) -> None:
+async def test_a_cancelled_join_leaves_no_processes(folder: BrokerFolder) -> None:
     broker = EmbeddedBroker(folder.path)
     join = asyncio.create_task(broker.join())
     await wait_until(lambda: folder.config_file.exists(), 20, "the start to be under way")
@@ -366,7 +366,7 @@ async def test_a_removed_folder_ends_the_broker(folder: BrokerFolder) -> None:
     await broker.leave()
 
 
-async def test_no_binary(folder: BrokerFolder, tmp_path: Path) -> None:
+async def test_a_missing_binary_is_reported(folder: BrokerFolder, tmp_path: Path) -> None:
     broker = EmbeddedBroker(folder.path, binary=tmp_path / "absent")
     with pytest.raises(BrokerError, match="absent is not an executable") as error:
         await broker.join()
@@ -396,7 +396,7 @@ async def test_a_binary_that_cannot_be_executed_is_named(folder: BrokerFolder, t
     await broker.leave()
 
 
-async def test_a_folder_that_cannot_be(tmp_path: Path) -> None:
+async def test_an_unusable_folder_is_reported(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(BrokerError, match="Not a directory") as error:
         await EmbeddedBroker(tmp_path / "file" / "broker").join()
@@ -404,7 +404,7 @@ async def test_a_folder_that_cannot_be(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["election.lock", "members.lock"])
-async def test_a_lock_that_is_never_given_back(folder: BrokerFolder, name: str) -> None:
+async def test_a_lock_that_is_never_released_is_reported(folder: BrokerFolder, name: str) -> None:
     folder.prepare()
     with (folder.path / name).open("w") as held:
         fcntl.flock(held, fcntl.LOCK_EX)

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 import pytest
 
-from aghbus.daemon.artifacts.store import Artifacts, Unreachable
+from aghbus.daemon.artifacts.store import Artifacts, ArtifactsUnreachable
 from aghbus.daemon.bridge.bridge import Bridge
 from aghbus.daemon.chains.messages import ChainMessages
 from aghbus.daemon.chains.runner import ChainRunner, RunnerLimits
@@ -48,7 +48,7 @@ class Far(Artifacts):
         self.puts += 1
         if self.lost:
             self.lost -= 1
-            raise Unreachable("the broker cannot be reached")
+            raise ArtifactsUnreachable("the broker cannot be reached")
         self.held += 1
         try:
             await self.open.wait()

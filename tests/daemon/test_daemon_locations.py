@@ -21,7 +21,7 @@ def mode_of(path: str) -> int:
     return stat.S_IMODE(Path(path).stat().st_mode)
 
 
-def test_folders_are_made_for_us_alone_whatever_the_umask(places: Locations) -> None:
+def test_folders_are_created_private_with_any_umask(places: Locations) -> None:
     before = os.umask(0)
     try:
         prepare_folders(places)
@@ -31,14 +31,14 @@ def test_folders_are_made_for_us_alone_whatever_the_umask(places: Locations) -> 
     prepare_folders(places)
 
 
-def test_an_open_folder_of_ours_is_closed(places: Locations) -> None:
+def test_an_accessible_folder_of_ours_is_made_private(places: Locations) -> None:
     Path(places.socket_dir).mkdir(parents=True)
     Path(places.socket_dir).chmod(0o755)
     prepare_folders(places)
     assert mode_of(places.socket_dir) == 0o700
 
 
-def test_a_link_in_the_place_of_the_socket_folder_is_refused(places: Locations, tmp_path: Path) -> None:
+def test_a_symbolic_link_as_socket_folder_is_refused(places: Locations, tmp_path: Path) -> None:
     (tmp_path / "elsewhere").mkdir(mode=0o700)
     Path(places.socket_dir).parent.mkdir(parents=True)
     Path(places.socket_dir).symlink_to(tmp_path / "elsewhere")
@@ -46,7 +46,7 @@ def test_a_link_in_the_place_of_the_socket_folder_is_refused(places: Locations, 
         prepare_folders(places)
 
 
-def test_a_file_in_the_way_is_named(places: Locations) -> None:
+def test_a_file_instead_of_a_folder_is_reported(places: Locations) -> None:
     Path(places.state_dir).parent.mkdir(parents=True)
     Path(places.state_dir).write_text("")
     with pytest.raises(LocationError) as caught:
@@ -56,7 +56,7 @@ def test_a_file_in_the_way_is_named(places: Locations) -> None:
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="only root can give a folder away")
-def test_a_folder_of_somebody_else_is_refused(places: Locations) -> None:
+def test_a_folder_of_another_user_is_refused(places: Locations) -> None:
     Path(places.socket_dir).mkdir(parents=True, mode=0o700)
     os.chown(places.socket_dir, 12345, -1)
     with pytest.raises(LocationError, match="belongs to user 12345"):

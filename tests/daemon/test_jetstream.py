@@ -63,7 +63,7 @@ async def started_at_once(peers: list[Peer]) -> AsyncIterator[None]:
 # the stream
 
 
-async def test_the_first_daemon_makes_the_stream_as_the_specification_says(server: NatsServer) -> None:
+async def test_the_first_daemon_creates_the_stream_of_the_specification(server: NatsServer) -> None:
     async with Peer(server, "a").running() as peer, admin(server) as api:
         config = (await stream_info(api))["config"]
         assert peer.problems == {}
@@ -133,7 +133,7 @@ async def test_a_stream_that_is_different_is_reported_and_left_alone(server: Nat
         ({"allow_msg_ttl": False}, "ttl"),
     ],
 )
-def test_each_difference_that_matters_is_one_sentence(change: dict[str, Any], word: str) -> None:
+def test_each_harmful_difference_is_one_sentence(change: dict[str, Any], word: str) -> None:
     settings = JetStreamSettings()
     (sentence,) = differences({**wanted(settings, expires=True), **change}, settings, may_expire=True)
     assert sentence.startswith(f"stream {STREAM}: ") and word in sentence
@@ -152,7 +152,7 @@ def test_each_difference_that_matters_is_one_sentence(change: dict[str, Any], wo
         {"duplicate_window": 3600 * 10**9},
     ],
 )
-def test_what_gives_more_than_we_need_is_no_difference(change: dict[str, Any]) -> None:
+def test_a_setting_beyond_our_needs_is_no_difference(change: dict[str, Any]) -> None:
     settings = JetStreamSettings()
     assert differences({**wanted(settings, expires=True), **change}, settings, may_expire=True) == []
 
@@ -171,11 +171,11 @@ def test_what_gives_more_than_we_need_is_no_difference(change: dict[str, Any]) -
         ("b.>", "a.>", False),
     ],
 )
-def test_covering_of_subjects(pattern: str, subject: str, answer: bool) -> None:
+def test_whether_a_pattern_covers_a_subject(pattern: str, subject: str, answer: bool) -> None:
     assert covers(pattern, subject) is answer
 
 
-async def test_another_stream_on_our_subjects_is_named_as_the_obstacle(server: NatsServer) -> None:
+async def test_another_stream_on_our_subjects_is_reported(server: NatsServer) -> None:
     async with admin(server) as api:
         await api.call("STREAM.CREATE.OTHER", {"name": "OTHER", "subjects": ["agh.>"], "storage": "memory"})
         async with Peer(server, "a").running(attached=False) as peer:
@@ -195,7 +195,7 @@ async def test_too_little_room_for_the_stream_names_the_setting() -> None:
         assert "1GiB" in peer.problems["jetstream"] and "jetstream.max_bytes" in peer.problems["jetstream"]
 
 
-async def test_a_broker_without_jetstream_is_reported_with_what_to_do_until_it_has_it() -> None:
+async def test_a_broker_without_jetstream_is_reported_with_a_hint_until_it_has_it() -> None:
     async with NatsServer() as server:
         peer = Peer(server, "a")
         async with peer.running(attached=False):
@@ -214,7 +214,7 @@ async def test_a_broker_without_jetstream_is_reported_with_what_to_do_until_it_h
 # receiving
 
 
-async def test_a_message_arrives_with_its_answer_subject_and_is_settled(server: NatsServer) -> None:
+async def test_a_message_arrives_with_its_acknowledgement_subject_and_is_settled(server: NatsServer) -> None:
     async with Peer(server, "a").running() as sender, Peer(server, "b").running() as receiver, admin(server) as api:
         carried = await sender.profile.carrier.carry([row(1, "b"), row(2)])
         await receiver.has(2)
@@ -231,7 +231,7 @@ async def test_a_message_arrives_with_its_answer_subject_and_is_settled(server: 
         )
 
 
-async def test_a_peer_begins_with_what_comes_after_it_first_joined(server: NatsServer) -> None:
+async def test_a_new_peer_receives_only_later_messages(server: NatsServer) -> None:
     async with Peer(server, "a").running() as sender:
         await sender.profile.carrier.carry([row(1)])
         async with Peer(server, "b").running() as receiver:
@@ -240,7 +240,7 @@ async def test_a_peer_begins_with_what_comes_after_it_first_joined(server: NatsS
             assert receiver.texts == ["2"]
 
 
-async def test_what_came_while_a_peer_was_away_comes_when_it_is_back(server: NatsServer) -> None:
+async def test_messages_sent_to_an_absent_peer_arrive_when_it_returns(server: NatsServer) -> None:
     async with Peer(server, "a").running() as sender:
         async with Peer(server, "b", instance="b").running():
             pass
@@ -251,7 +251,7 @@ async def test_what_came_while_a_peer_was_away_comes_when_it_is_back(server: Nat
             assert back.texts == [str(seq) for seq in range(1, 1001)]
 
 
-async def test_what_was_in_hand_at_a_crash_comes_again_at_once_and_first(server: NatsServer) -> None:
+async def test_messages_pending_at_a_crash_are_redelivered_at_once_before_newer_ones(server: NatsServer) -> None:
     """ack_wait is an hour here: nothing comes by itself."""
     patient = JetStreamSettings(ack_wait=3600)
     async with Peer(server, "a").running() as sender:
@@ -276,7 +276,7 @@ async def test_what_was_in_hand_at_a_crash_comes_again_at_once_and_first(server:
             assert back.texts == ["1", "3", "5", "6", "7"]
 
 
-async def test_a_refused_message_comes_again_after_its_delay(server: NatsServer) -> None:
+async def test_a_rejected_message_is_redelivered_after_its_delay(server: NatsServer) -> None:
     async with Peer(server, "a").running() as sender, Peer(server, "b").running() as receiver:
         receiver.settles = False
         await sender.profile.carrier.carry([row(1, "b")])
@@ -289,7 +289,7 @@ async def test_a_refused_message_comes_again_after_its_delay(server: NatsServer)
         assert receiver.texts == ["1", "1"]
 
 
-async def test_what_is_still_in_hand_is_not_offered_twice(server: NatsServer) -> None:
+async def test_a_pending_message_is_not_offered_twice(server: NatsServer) -> None:
     impatient = JetStreamSettings(ack_wait=1)
     receiver = Peer(server, "b", settings=impatient)
     receiver.settles = False
@@ -336,7 +336,7 @@ async def test_large_messages_keep_flowing(server: NatsServer) -> None:
         assert [int(message.data[:6]) for message in receiver.messages] == list(range(1, 61))
 
 
-async def test_a_second_daemon_under_one_peer_id_is_told_and_the_first_goes_on(server: NatsServer) -> None:
+async def test_a_second_daemon_with_the_same_peer_id_is_refused_and_the_first_continues(server: NatsServer) -> None:
     async with Peer(server, "a").running() as first, Peer(server, "a").running(attached=False) as second:
         await wait_until(lambda: second.problems, 20, "the report")
         assert "another daemon receives as a" in second.problems["jetstream"]
@@ -348,7 +348,7 @@ async def test_a_second_daemon_under_one_peer_id_is_told_and_the_first_goes_on(s
         assert await second.profile.wait_attached(10)
 
 
-async def test_strangers_cannot_settle_or_feed_through_the_delivery_subject(server: NatsServer) -> None:
+async def test_untrusted_peers_cannot_settle_or_inject_through_the_delivery_subject(server: NatsServer) -> None:
     async with Peer(server, "a").running() as peer, admin(server) as api:
         info = await consumer_info(api, "a")
         subject, flow = info["config"]["deliver_subject"], f"$JS.FC.{STREAM}.{info['name']}."
@@ -367,7 +367,7 @@ async def test_strangers_cannot_settle_or_feed_through_the_delivery_subject(serv
         assert peer.link.reconnects == 0 and peer.profile.acks.refused == 0
 
 
-async def test_what_cannot_be_published_holds_up_no_acks(server: NatsServer) -> None:
+async def test_an_invalid_publish_does_not_block_acks(server: NatsServer) -> None:
     async with Peer(server, "a").running() as peer, admin(server) as api:
         peer.profile.acks.put("no subject", b"")
         await peer.profile.carrier.carry([row(1)])
@@ -376,7 +376,7 @@ async def test_what_cannot_be_published_holds_up_no_acks(server: NatsServer) -> 
         assert peer.profile.acks.refused == 1
 
 
-async def test_acks_go_out_in_order_and_many_at_once_whatever_is_among_them(server: NatsServer) -> None:
+async def test_acks_are_sent_in_order_in_batches_despite_an_invalid_one(server: NatsServer) -> None:
     async with Peer(server, "a").running() as peer, Peer(server, "b").running() as other:
         acks, heard = peer.profile.acks, list[str]()
         other.link.subscribe("acks.*", lambda message: heard.append(message.subject))
@@ -390,7 +390,7 @@ async def test_acks_go_out_in_order_and_many_at_once_whatever_is_among_them(serv
         assert acks.refused == 1
 
 
-async def test_acks_that_find_no_room_wait_for_it(server: NatsServer, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_acks_wait_while_the_buffer_is_full(server: NatsServer, monkeypatch: pytest.MonkeyPatch) -> None:
     async with Peer(server, "a").running() as peer, Peer(server, "b").running() as other:
         acks, heard = peer.profile.acks, list[str]()
         other.link.subscribe("acks.*", lambda message: heard.append(message.subject))
@@ -454,7 +454,7 @@ async def test_a_broker_that_restarts_keeps_everything(server: NatsServer) -> No
         assert receiver.texts == ["1", "2", "3"]
 
 
-async def test_publishing_while_the_link_is_lost_says_so(server: NatsServer) -> None:
+async def test_publishing_during_a_link_loss_raises_link_down(server: NatsServer) -> None:
     async with Peer(server, "a").running() as sender:
         await server.pause()
         carrying = asyncio.create_task(sender.profile.carrier.carry([row(1), row(2)]))
@@ -468,7 +468,7 @@ async def test_publishing_while_the_link_is_lost_says_so(server: NatsServer) -> 
         await sender.has(2)
 
 
-async def test_a_deleted_consumer_is_made_again_without_a_hole(server: NatsServer) -> None:
+async def test_a_deleted_consumer_is_recreated_without_a_gap(server: NatsServer) -> None:
     async with Peer(server, "a").running() as sender, Peer(server, "b").running() as receiver, admin(server) as api:
         await sender.profile.carrier.carry([row(1, "b")])
         await receiver.has(1)
@@ -480,7 +480,7 @@ async def test_a_deleted_consumer_is_made_again_without_a_hole(server: NatsServe
         assert receiver.texts == ["1", "2", "3"]
 
 
-async def test_a_deleted_stream_is_made_again_and_what_is_published_then_arrives(server: NatsServer) -> None:
+async def test_a_deleted_stream_is_recreated_and_later_messages_arrive(server: NatsServer) -> None:
     async with Peer(server, "a").running() as sender, Peer(server, "b").running() as receiver, admin(server) as api:
         receiver.settles = False
         await sender.profile.carrier.carry([row(1, "b"), row(2, "b")])
@@ -501,7 +501,7 @@ async def test_a_deleted_stream_is_made_again_and_what_is_published_then_arrives
         await wait_until(lambda: not (sender.problems or receiver.problems), 30, "the problems to be solved")
 
 
-async def test_publishing_waits_for_a_stream_that_is_gone(server: NatsServer) -> None:
+async def test_publishing_waits_until_the_stream_exists_again(server: NatsServer) -> None:
     """Nobody may make a stream here after the first: the daemon reports it, keeps what it has, and goes on when there is one."""
     async with Peer(server, "a").running() as sender, admin(server) as api:
         await api.call("STREAM.CREATE.BLOCK", {"name": "BLOCK", "subjects": ["x"], "storage": "memory"})
@@ -539,7 +539,7 @@ async def test_two_calls_at_once_keep_their_own_results(server: NatsServer) -> N
         await sender.has(499)
 
 
-async def test_a_full_stream_keeps_the_outbox_and_goes_on_when_there_is_room(server: NatsServer) -> None:
+async def test_a_full_stream_leaves_messages_in_the_outbox_until_there_is_room(server: NatsServer) -> None:
     small = JetStreamSettings(max_bytes=16 << 20)
     async with Peer(server, "a", settings=small).running() as sender, admin(server) as api:
         rows = [row(seq, "absent", raw=bytes(1_000_000)) for seq in range(1, 21)]
@@ -554,7 +554,7 @@ async def test_a_full_stream_keeps_the_outbox_and_goes_on_when_there_is_room(ser
         assert "jetstream.publish" not in sender.problems
 
 
-async def test_a_message_that_never_fits_is_impossible_and_does_not_hold_up_the_others(server: NatsServer) -> None:
+async def test_a_message_too_large_for_the_stream_is_impossible_and_does_not_block_others(server: NatsServer) -> None:
     async with admin(server) as api:
         await api.call(f"STREAM.CREATE.{STREAM}", {**wanted(JetStreamSettings(), expires=True), "max_msg_size": 10_000})
         async with Peer(server, "a").running() as sender:
@@ -565,14 +565,14 @@ async def test_a_message_that_never_fits_is_impossible_and_does_not_hold_up_the_
     assert "exceeds maximum" in dict(carried.impossible)[2]
 
 
-async def test_an_envelope_of_full_size_goes_out_even_where_its_headers_find_no_room(server: NatsServer) -> None:
+async def test_an_envelope_of_full_size_is_sent_without_headers_that_do_not_fit(server: NatsServer) -> None:
     async with Peer(server, "a").running() as sender:
         assert (await sender.profile.carrier.carry([row(1, raw=bytes(1_048_576))])).published == [1]
         await sender.has(1)
         assert len(sender.messages[0].data) == 1_048_576
 
 
-async def test_a_stale_message_leaves_the_stream_by_itself(server: NatsServer) -> None:
+async def test_a_message_leaves_the_stream_at_its_time_to_live(server: NatsServer) -> None:
     async with Peer(server, "a").running() as sender, admin(server) as api:
         headers = sender.profile.ttl_headers(1)
         assert headers is not None
@@ -584,7 +584,7 @@ async def test_a_stale_message_leaves_the_stream_by_itself(server: NatsServer) -
             await asyncio.sleep(0.05)
 
 
-async def test_a_retry_is_stored_again_only_when_its_receiver_is_past_it(server: NatsServer) -> None:
+async def test_a_retry_is_stored_again_only_when_its_receiver_has_settled_the_first_copy(server: NatsServer) -> None:
     """Copies for a peer that is away would fill the stream; a peer whose answer was lost needs one more."""
     async with Peer(server, "a").running() as sender, admin(server) as api:
 
@@ -618,7 +618,7 @@ async def test_a_retry_is_stored_again_only_when_its_receiver_is_past_it(server:
             assert await stored() == 3
 
 
-async def test_a_forged_answer_to_a_publish_counts_for_nothing(server: NatsServer) -> None:
+async def test_a_forged_confirmation_of_a_publish_is_ignored(server: NatsServer) -> None:
     async with Peer(server, "a").running() as sender, admin(server) as api:
         published: list[InboundMessage] = []
         api.link.subscribe("agh.>", published.append)
@@ -637,7 +637,7 @@ async def test_a_forged_answer_to_a_publish_counts_for_nothing(server: NatsServe
 # status and the end
 
 
-async def test_status_tells_stream_and_consumers_as_plain_data(server: NatsServer) -> None:
+async def test_the_status_of_stream_and_consumers_is_plain_data(server: NatsServer) -> None:
     receiver = Peer(server, "b")
     receiver.settles = False
     async with Peer(server, "a").running() as sender, receiver.running():
@@ -653,7 +653,7 @@ async def test_status_tells_stream_and_consumers_as_plain_data(server: NatsServe
         assert status["attached"] is True and status["stream"] == STREAM and status["messages"] == 2
 
 
-async def test_a_drained_daemon_receives_no_more_but_settles_and_publishes(server: NatsServer) -> None:
+async def test_a_drained_daemon_stops_receiving_but_settles_and_publishes(server: NatsServer) -> None:
     receiver = Peer(server, "b", instance="b")
     receiver.settles = False
     async with Peer(server, "a").running() as sender, receiver.running(), admin(server) as api:
@@ -674,7 +674,7 @@ async def test_a_drained_daemon_receives_no_more_but_settles_and_publishes(serve
         assert receiver.texts == ["1"] and not receiver.profile.attached
 
 
-async def test_the_last_acks_go_out_at_the_end(server: NatsServer) -> None:
+async def test_the_last_acks_are_sent_at_close(server: NatsServer) -> None:
     async with Peer(server, "a").running() as sender, admin(server) as api:
         async with Peer(server, "b", instance="b").running() as receiver:
             await sender.profile.carrier.carry([row(seq, "b") for seq in range(1, 201)])
@@ -690,7 +690,7 @@ async def test_api_errors_carry_code_and_escaped_words(server: NatsServer) -> No
         assert caught.value.code == 10059 and "not found" in str(caught.value)
 
 
-async def test_a_request_does_not_outlive_the_link_that_it_went_out_on(server: NatsServer) -> None:
+async def test_a_request_fails_as_soon_as_its_connection_is_lost(server: NatsServer) -> None:
     async with Peer(server, "ops").running() as peer:
         await server.pause()
         started = asyncio.Event()
@@ -707,7 +707,7 @@ async def test_a_request_does_not_outlive_the_link_that_it_went_out_on(server: N
 
 
 @pytest.mark.parametrize("why", ["a former id retires", "the consumer pushes elsewhere"])
-async def test_a_subscription_that_the_broker_does_not_end_is_a_lost_one(
+async def test_a_subscription_that_the_broker_does_not_end_counts_as_lost(
     server: NatsServer, monkeypatch: pytest.MonkeyPatch, why: str
 ) -> None:
     """The broker stops answering at that moment: the checks go on, and succeed again when it is back."""

@@ -45,7 +45,7 @@ def private(path: Path, content: bytes) -> Path:
 
 
 class TestFiles:
-    def test_what_is_written_is_read_back_and_only_we_can_read_it(self, tmp_path: Path) -> None:
+    def test_a_written_key_is_read_back_and_private(self, tmp_path: Path) -> None:
         path = tmp_path / "one.pem"
         key = generate_key()
         before = os.umask(0)  # the most careless one
@@ -56,7 +56,7 @@ class TestFiles:
         assert stat.S_IMODE(path.stat().st_mode) == 0o600
         assert read_key(path).public == key.public
 
-    def test_the_format_is_everybody_s(self, tmp_path: Path) -> None:
+    def test_the_format_is_standard_pem(self, tmp_path: Path) -> None:
         key = read_key(private(tmp_path / "rfc.pem", RFC_8410.encode()))
         assert public_pem(key) == RFC_8410_PUBLIC
 
@@ -86,20 +86,20 @@ class TestFiles:
         assert read_key(path).public == KEY.public
 
     @pytest.mark.skipif(os.getuid() != 0, reason="only root gives files away")
-    def test_a_file_of_somebody_else_is_refused(self, tmp_path: Path) -> None:
+    def test_a_file_of_another_user_is_refused(self, tmp_path: Path) -> None:
         path = tmp_path / "one.pem"
         write_key(path, KEY)
         os.chown(path, 12345, -1)
         with pytest.raises(KeyFileError, match="belongs to user 12345"):
             read_key(path)
 
-    def test_what_is_no_file_is_refused_at_once(self, tmp_path: Path) -> None:
+    def test_a_path_that_is_not_a_regular_file_is_refused(self, tmp_path: Path) -> None:
         os.mkfifo(tmp_path / "pipe", 0o600)
         for path in (tmp_path / "pipe", tmp_path, tmp_path / "missing"):
             with pytest.raises(KeyFileError):
                 read_key(path)
 
-    def test_what_is_no_ed25519_key_is_refused_and_not_repeated(self, tmp_path: Path) -> None:
+    def test_content_that_is_not_an_ed25519_key_is_refused_and_not_repeated(self, tmp_path: Path) -> None:
         other = generate_private_key(SECP256R1()).private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
         for content in (
             b"",
@@ -117,7 +117,7 @@ class TestFiles:
 
 
 class TestPassphrases:
-    def test_a_wrong_passphrase_is_told_from_a_file_that_is_no_key(self, tmp_path: Path) -> None:
+    def test_a_wrong_passphrase_and_a_malformed_key_are_different_errors(self, tmp_path: Path) -> None:
         path = tmp_path / "one.pem"
         write_key(path, KEY, b"correct horse")
         with pytest.raises(KeyFileError, match="the passphrase is wrong") as refused:
@@ -156,12 +156,12 @@ class TestPassphrases:
             pytest.skip("no openssl here")
         assert done.stdout == public_pem(KEY)
 
-    def test_a_passphrase_for_an_open_key_does_no_harm(self, tmp_path: Path) -> None:
+    def test_a_passphrase_for_an_unencrypted_key_is_ignored(self, tmp_path: Path) -> None:
         path = tmp_path / "one.pem"
         write_key(path, KEY)
         assert read_key(path, b"not needed").public == KEY.public
 
-    def test_the_first_line_counts(self, tmp_path: Path) -> None:
+    def test_only_the_first_line_is_the_passphrase(self, tmp_path: Path) -> None:
         path = private(tmp_path / "p", b"correct horse\r\nmore\n")
         assert read_passphrase(path) == b"correct horse"
         for content in (b"", b"\n", b"x" * 1024):
@@ -184,16 +184,16 @@ def settings(peer_id: str = "ops", key_file: str | None = None) -> Settings:
 
 
 class TestWhereItIs:
-    def test_without_a_key_we_are_a_plain_peer(self, places: Locations) -> None:
+    def test_without_a_key_the_daemon_is_unverified(self, places: Locations) -> None:
         assert load_signer(settings(), places, {}) is None
 
-    def test_the_usual_place(self, places: Locations) -> None:
+    def test_the_default_key_file_is_found(self, places: Locations) -> None:
         write_key(Path(places.state_dir, "identity.pem"), KEY)
         signer = load_signer(settings("ops.1"), places, {})
         assert signer is not None
         assert signer.handle == "ops-1@56475aa75463474c0285df5dbf2bcab7"
 
-    def test_the_setting_is_before_a_credential_and_that_before_the_usual_place(
+    def test_the_setting_precedes_a_credential_and_that_precedes_the_default(
         self, places: Locations, tmp_path: Path
     ) -> None:
         credentials = tmp_path / "credentials"
@@ -226,9 +226,7 @@ class TestWhereItIs:
         with pytest.raises(KeyFileError, match="mode 0440"):
             load_signer(named, places, {})
 
-    def test_a_key_that_cannot_be_used_is_an_error_and_never_a_plain_peer(
-        self, places: Locations, tmp_path: Path
-    ) -> None:
+    def test_an_unusable_key_is_an_error_not_an_unverified_peer(self, places: Locations, tmp_path: Path) -> None:
         with pytest.raises(KeyFileError, match="No such file"):
             load_signer(settings(key_file=str(tmp_path / "missing")), places, {})
         Path(places.state_dir, "identity.pem").symlink_to(tmp_path / "missing")
@@ -236,7 +234,7 @@ class TestWhereItIs:
             load_signer(settings(), places, {})
 
 
-def test_the_policy_that_settings_make() -> None:
+def test_the_policy_from_settings() -> None:
     other = "sha256:" + "0" * 64
     policy = policy_of(
         TrustSettings(

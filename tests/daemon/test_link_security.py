@@ -85,7 +85,7 @@ async def test_credentials(
         assert hint in logged
 
 
-async def test_the_right_token_is_taken_up_once_the_resolver_has_it() -> None:
+async def test_a_corrected_token_is_used_at_the_next_attempt() -> None:
     async with NatsServer(config=f'authorization {{ token: "{SECRET}" }}') as server:
         tokens = iter(["wrong"])
 
@@ -216,7 +216,7 @@ async def test_tls_with_our_own_authority(authority: Authority, tls_server: Nats
 
 
 @needs_openssl
-async def test_tls_comes_back_and_leaves_nothing_behind(authority: Authority, tls_server: NatsServer) -> None:
+async def test_tls_reconnects_without_leaking_sockets(authority: Authority, tls_server: NatsServer) -> None:
     link = fixed(NatsOptions(servers=(tls_server.url,), tls_ca=str(authority.ca)))
     link.start()
     assert await link.wait_up(10)
@@ -266,7 +266,7 @@ async def test_a_client_certificate(authority: Authority) -> None:
         }
 
 
-async def test_nobody_talks_us_out_of_tls() -> None:
+async def test_a_server_cannot_downgrade_the_connection_from_tls() -> None:
     """A server, or someone before it, that offers no TLS gets nothing: no CONNECT, so no token."""
     heard = bytearray()
 

@@ -93,7 +93,7 @@ def test_several_servers_also_in_one_text() -> None:
         "nats://h\x1b[0m",
     ],
 )
-def test_urls_that_cannot_be(url: str) -> None:
+def test_invalid_urls_are_refused(url: str) -> None:
     assert "nats.servers" in problems(servers=(url,))
 
 
@@ -143,7 +143,7 @@ def test_a_secret_that_others_can_read_is_a_warning(tmp_path: Path) -> None:
         assert SECRET not in options.warnings[0]
 
 
-def test_files_that_will_not_do(tmp_path: Path) -> None:
+def test_unusable_files_are_refused(tmp_path: Path) -> None:
     for text, rule in ((None, "No such file"), ("", "empty"), ("x" * 70_000, "larger"), ("two\nlines", "one line")):
         path = tmp_path / "token"
         if text is not None:
@@ -234,7 +234,7 @@ def test_settings_win_over_the_context(tmp_path: Path) -> None:
     assert (options.servers, options.token, options.user) == (("nats://other:4222",), SECRET, None)
 
 
-def test_contexts_that_will_not_do(tmp_path: Path) -> None:
+def test_unusable_contexts_are_refused(tmp_path: Path) -> None:
     env = context(tmp_path, "jwt", url="nats://h", user_jwt="eyJ")
     assert "'user_jwt' is not supported" in problems(env, context="jwt")["nats.context"]
     context(tmp_path, "proxy", url="nats://h", socks_proxy="socks5://p")

@@ -60,7 +60,7 @@ class Recorder:
 async def as_read(headers: bytes | None) -> Any:
     """Headers as the library reads them, or their bytes where it cannot."""
     try:
-        return await Client()._process_headers(headers)
+        return await Client()._process_headers(headers)  # the library's own result, with which ours is compared
     except (ValueError, LookupError):
         return headers
 
@@ -153,7 +153,7 @@ sizes = st.lists(st.sampled_from([1, 2, 3, 5, 8, 13, 100, 999, 4095, 4096, 4097,
 @given(st.lists(messages() | others, max_size=12).map(b"".join), sizes)
 @example(b"MSG a 1 2\r\nhi\r\n" * 3, [1])
 @example(b"PING\r\nMSG a 1 0\r\n\r\nPONG\r\n", [])
-def test_the_calls_are_those_of_the_library(data: bytes, sizes: list[int]) -> None:
+def test_the_parser_makes_the_same_calls_as_the_library(data: bytes, sizes: list[int]) -> None:
     calls, error = same(data, sizes)
     assert error == ""
     assert calls == heard(True, [data])[0]
@@ -195,7 +195,7 @@ STRANGE = [
 
 
 @given(st.lists(messages() | others | st.sampled_from(STRANGE), max_size=8).map(b"".join), sizes)
-def test_strange_lines_are_the_librarys(data: bytes, sizes: list[int]) -> None:
+def test_unusual_lines_are_parsed_by_the_library(data: bytes, sizes: list[int]) -> None:
     same(data, sizes)
 
 
@@ -209,12 +209,12 @@ def test_strange_lines_are_the_librarys(data: bytes, sizes: list[int]) -> None:
 )
 @example(b"MSG a\r\nMSG 3\r\nPING\r\n", [])
 @example(b"INFO \r\nMSG a 1 0\r\n\r\n", [])
-def test_what_no_server_says_ends_as_in_the_library(data: bytes, sizes: list[int]) -> None:
+def test_invalid_bytes_end_as_in_the_library(data: bytes, sizes: list[int]) -> None:
     same(data, sizes)
 
 
 @pytest.mark.parametrize("line", STRANGE)
-def test_each_strange_line_whole_and_in_bytes(line: bytes) -> None:
+def test_each_unusual_line_whole_and_byte_by_byte(line: bytes) -> None:
     for data in (line, b"MSG a 1 2\r\nhi\r\n" + line + b"MSG a 2 2\r\nho\r\nPING\r\n"):
         same(data, [])
         same(data, [1])
@@ -226,7 +226,7 @@ def test_a_malformed_message_is_a_protocol_error() -> None:
 
 
 @pytest.mark.parametrize("sizes", [[], [1], [20]])
-def test_no_sizes_are_read_out_of_headers(sizes: list[int]) -> None:
+def test_sizes_are_not_read_from_headers(sizes: list[int]) -> None:
     """The library's expression goes on over the end of the line, where a publisher has written what he liked."""
     data = b"HMSG t 1 4 9\r\n5\r\nxABCDE\r\nMSG t 1 5\r\nafter\r\n"
     expected = [("message", 1, b"t", b"", b"ABCDE", b"5\r\nx"), ("message", 1, b"t", b"", b"after", None)]
@@ -234,12 +234,12 @@ def test_no_sizes_are_read_out_of_headers(sizes: list[int]) -> None:
     assert heard(False, [data])[0] != expected  # should it be mended there, this test may go
 
 
-def test_a_subject_that_is_no_text_is_heard_all_the_same() -> None:
+def test_a_subject_that_is_not_utf8_is_delivered_with_replacement_characters() -> None:
     calls, error = heard(True, [b"MSG a.\xff 1 \xfe 2\r\nhi\r\n"])
     assert (calls, error) == ([("message", 1, "a.\ufffd".encode(), "\ufffd".encode(), b"hi", None)], "")
 
 
-def test_who_ends_a_subscription_in_the_middle_of_a_piece_hears_no_more() -> None:
+def test_messages_after_the_end_of_a_subscription_go_to_the_client() -> None:
     recorder = Recorder()
     receivers: dict[int, Any] = {}
 
@@ -258,16 +258,16 @@ def test_who_ends_a_subscription_in_the_middle_of_a_piece_hears_no_more() -> Non
     assert recorder.calls[0] == ("message", 1, b"a", b"", b"1", None)
 
 
-def test_a_large_payload_is_looked_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_large_payload_is_parsed_once(monkeypatch: pytest.MonkeyPatch) -> None:
     looks = 0
-    match = nats_parser._MESSAGE
+    match = nats_parser.MESSAGE_LINE
 
     def counted(data: bytes, at: int) -> Any:
         nonlocal looks
         looks += 1
         return match(data, at)
 
-    monkeypatch.setattr(nats_parser, "_MESSAGE", counted)
+    monkeypatch.setattr(nats_parser, "MESSAGE_LINE", counted)
     payload = b"MSG a 1 0\r\n\r\n" * 80_000
     data = b"MSG a 1 %d\r\n%b\r\nPING\r\n" % (len(payload), payload)
     calls, error = heard(True, cut(data, [32_768]))
@@ -275,7 +275,7 @@ def test_a_large_payload_is_looked_at_once(monkeypatch: pytest.MonkeyPatch) -> N
     assert looks == 5  # when it began, when all of it was there, and at what is no message, which two look at
 
 
-def test_a_reset_forgets_the_unfinished() -> None:
+def test_a_reset_drops_an_unfinished_message() -> None:
     recorder = Recorder()
     parser = MessageParser(recorder, {1: recorder.receiver(1)}, recorder.pong)
 

@@ -40,7 +40,7 @@ async def config_of(api: Operator) -> dict[str, Any]:
     return config
 
 
-async def test_the_operators_consumer_is_taken_as_it_is(server: NatsServer) -> None:
+async def test_the_operators_consumer_is_used_unchanged(server: NatsServer) -> None:
     async with admin(server) as api:
         await provision(api, ack_wait=7_000_000_000, max_ack_pending=3)
         before = await config_of(api)
@@ -61,7 +61,7 @@ async def test_the_operators_consumer_is_taken_as_it_is(server: NatsServer) -> N
         ("flow_control", {"flow_control": False}),
     ],
 )
-async def test_one_that_loses_messages_is_refused_until_it_is_right(
+async def test_an_operators_consumer_that_loses_messages_is_refused_until_corrected(
     server: NatsServer, key: str, changes: dict[str, Any]
 ) -> None:
     async with admin(server) as api:
@@ -74,7 +74,7 @@ async def test_one_that_loses_messages_is_refused_until_it_is_right(
             await wait_until(lambda: peer.profile.attached and not peer.problems, 15, "the problem to be solved")
 
 
-async def test_a_daemon_goes_over_to_the_operators_consumer(server: NatsServer) -> None:
+async def test_a_daemon_switches_to_the_operators_consumer(server: NatsServer) -> None:
     async with (
         Peer(server, "a").running() as sender,
         Peer(server, "b", check_interval=3600).running() as receiver,

@@ -13,11 +13,11 @@ from aghbus.daemon.config.display import keys_table, problems_text, show_json, s
 from aghbus.daemon.config.layers import ConfigError, Problem
 from aghbus.daemon.config.loader import Host, Loaded, load_settings
 from aghbus.daemon.config.settings import KEYS, Settings, reloadable_changes, value_of
-from aghbus.daemon.config.value_types import Duration, Size, Source, show_size, split_address
+from aghbus.daemon.config.value_types import Duration, Size, ValueSource, show_size, split_address
 from aghbus.protocol.base.durations import format_duration
 
 ROOT = Path(__file__).resolve().parents[2]
-TEXT = Source(textual=True, folder="/", home="/h")
+TEXT = ValueSource(textual=True, folder="/", home="/h")
 SECRET = "s3cr3t-value"
 
 
@@ -115,7 +115,7 @@ def test_nats_variables_rank_below_ours_and_above_files(host: Host) -> None:
     )
 
 
-def test_a_server_of_a_stronger_layer_displaces_a_context_and_the_other_way_round(host: Host) -> None:
+def test_a_server_of_a_stronger_layer_overrides_a_context_and_vice_versa(host: Host) -> None:
     nats = load(host, {"nats.servers": ["a:1"]}, {"NATS_CONTEXT": "prod"}).settings.nats
     assert (nats.servers, nats.context) == (("nats://a:1",), None)
     nats = load(host, {"nats.context": "prod"}, {"NATS_URL": "a:1"}).settings.nats
@@ -149,7 +149,7 @@ def test_all_problems_are_reported_at_once_with_key_origin_and_rule(host: Host) 
     assert all(problem.key in problems_text(problems) for problem in problems)
 
 
-def test_a_value_that_is_overridden_is_not_judged(host: Host) -> None:
+def test_an_overridden_value_is_not_validated(host: Host) -> None:
     write(host, "aghbus.toml", 'workspace = "a.b"\n')
     assert load(host, {"workspace": "fine"}).settings.workspace == "fine"
 
@@ -158,14 +158,14 @@ def test_a_value_that_is_overridden_is_not_judged(host: Host) -> None:
     ("content", "rule"),
     [(b"name = \n", "is not TOML"), (b'name = "\xff"\n', "is not UTF-8"), (b"#" * (1 << 20) + b"#", "larger")],
 )
-def test_a_file_that_cannot_be_understood_is_a_problem(host: Host, tmp_path: Path, content: bytes, rule: str) -> None:
+def test_a_malformed_file_is_a_problem(host: Host, tmp_path: Path, content: bytes, rule: str) -> None:
     (tmp_path / "bad.toml").write_bytes(content)
     (problem,) = problems_of(host, {"config": "bad.toml"})
     assert rule in problem.rule
     assert "bad.toml" in problem.origin
 
 
-def test_a_table_in_the_place_of_a_value_and_a_value_in_the_place_of_a_table(host: Host) -> None:
+def test_a_table_instead_of_a_value_and_the_reverse_are_problems(host: Host) -> None:
     write(host, "aghbus.toml", 'store = "x"\n[workspace]\na = 1\n')
     problems = {problem.key: problem for problem in problems_of(host)}
     assert set(problems) == {"store", "workspace"}
@@ -247,7 +247,7 @@ def test_values_from_toml_are_typed(host: Host, toml: str, key: str, typed: obje
 
 
 @pytest.mark.parametrize("toml", ['observe = "true"', '[inbox]\ncapacity = "5"', 'channels = "a,b"', "name = 3"])
-def test_toml_has_its_own_types_and_text_does_not_stand_for_them(host: Host, toml: str) -> None:
+def test_toml_values_must_have_their_own_types(host: Host, toml: str) -> None:
     write(host, "aghbus.toml", toml)
     assert len(problems_of(host)) == 1
 
@@ -265,14 +265,14 @@ def test_the_places_follow_the_settings(host: Host) -> None:
     assert (places.socket_path, places.store_path, places.broker_dir) == (f"{host.folder}/s/x.sock", "/d/x.db", "/b")
 
 
-def test_a_socket_path_that_is_too_long_is_a_problem_with_a_way_out(host: Host) -> None:
+def test_a_socket_path_that_is_too_long_is_a_problem_with_a_hint(host: Host) -> None:
     short = Host(uid=1, home=host.home, hostname="h", folder="/", socket_path_limit=108)
     (problem,) = problems_of(short, {"name": "n" * 100})
     assert problem.key == "api.socket"
     assert "--name" in problem.hint
 
 
-def test_never_without_a_server_is_a_problem(host: Host) -> None:
+def test_embedded_never_without_a_server_is_a_problem(host: Host) -> None:
     (problem,) = problems_of(host, {"broker.embedded": "never"})
     assert problem.key == "broker.embedded"
     assert load(host, {"broker.embedded": "never"}, {"NATS_URL": "x:1"}).settings.broker.embedded == "never"
@@ -311,7 +311,7 @@ def test_a_bad_secret_is_not_repeated_in_its_problem(host: Host, env: dict[str, 
     assert SECRET not in str(problem)
 
 
-def test_an_nkey_seed_in_the_place_of_its_file_is_refused_unseen(host: Host) -> None:
+def test_an_nkey_seed_instead_of_a_path_is_refused_and_not_repeated(host: Host) -> None:
     seed = "SUACSSL3UAHUDXKFSNVUZRF5UHPMWZ6BFDTJ7M6USDXIEDNPPQYYYCU3VY"
     (problem,) = problems_of(host, {"nats.nkey": seed})
     assert seed not in str(problem)
@@ -319,8 +319,8 @@ def test_an_nkey_seed_in_the_place_of_its_file_is_refused_unseen(host: Host) -> 
 
 
 def test_no_secret_has_a_flag() -> None:
-    assert {key.name for key in KEYS if key.key.secret} == {"nats.token", "nats.password"}
-    assert not [key for key in KEYS if key.key.secret and key.flag]
+    assert {key.name for key in KEYS if key.spec.secret} == {"nats.token", "nats.password"}
+    assert not [key for key in KEYS if key.spec.secret and key.flag]
 
 
 def test_credentials_in_the_nats_flag_are_noted(host: Host) -> None:
@@ -344,7 +344,7 @@ def test_control_characters_in_a_file_do_not_reach_the_terminal(host: Host) -> N
     assert text.replace("\n", "").isprintable()
 
 
-def test_reload_tells_what_takes_effect_at_once_from_what_needs_a_restart(host: Host) -> None:
+def test_a_reload_separates_keys_that_take_effect_from_those_that_need_a_restart(host: Host) -> None:
     old = load(host).settings
     flags = {
         "log.level": "debug",
@@ -365,10 +365,10 @@ def test_names_flags_and_variables_are_unique() -> None:
 
 
 def test_every_default_obeys_its_own_rule() -> None:
-    source = Source(textual=False, folder="/", home="/")
+    source = ValueSource(textual=False, folder="/", home="/")
     for key in KEYS:
         if key.default not in (None, ""):
-            assert key.key.rule.read(key.key.rule.show(key.default), source) == key.default
+            assert key.spec.rule.read(key.spec.rule.show(key.default), source) == key.default
 
 
 def test_the_manual_holds_the_table_of_keys() -> None:
@@ -423,6 +423,6 @@ def test_addresses_are_split() -> None:
     assert split_address("[::1]:0") == ("::1", 0)
 
 
-def test_settings_is_a_value() -> None:
+def test_settings_are_immutable() -> None:
     assert Settings(name="a") == Settings(name="a")
     assert hash(Settings(name="a")) == hash(Settings(name="a"))

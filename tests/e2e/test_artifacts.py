@@ -36,7 +36,7 @@ def folder(tmp_path: Path, name: str) -> Path:
     return made
 
 
-def test_a_result_that_fits_no_envelope_reaches_the_initiator(
+def test_a_result_too_large_for_an_envelope_reaches_the_initiator(
     pair: tuple[Home, Daemon, Daemon], tmp_path: Path
 ) -> None:
     home, ops, worker = pair
@@ -80,7 +80,7 @@ def test_files_are_only_overwritten_when_asked_to(pair: tuple[Home, Daemon, Daem
     assert ctl(home, here, "--name", "worker", "artifact", "get", "w", "n.txt", "-O", "no/such/folder").returncode == 2
 
 
-def test_what_cannot_be_is_refused_with_a_reason(pair: tuple[Home, Daemon, Daemon], tmp_path: Path) -> None:
+def test_invalid_requests_are_refused_with_a_reason(pair: tuple[Home, Daemon, Daemon], tmp_path: Path) -> None:
     home, _, _ = pair
     here = folder(tmp_path, "here")
     (here / "f").write_text("one")
@@ -119,7 +119,7 @@ def test_an_empty_file_is_an_artifact_too(pair: tuple[Home, Daemon, Daemon], tmp
     assert (here / "back").read_bytes() == b""
 
 
-def test_more_than_the_daemon_allows_is_refused_before_it_is_stored(tmp_path: Path) -> None:
+def test_a_file_beyond_the_limit_is_refused_before_it_is_stored(tmp_path: Path) -> None:
     home = Home(tmp_path)
     here = folder(tmp_path, "here")
     (here / "large").write_bytes(bytes(3_000_000))

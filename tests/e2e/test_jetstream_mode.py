@@ -41,7 +41,7 @@ def say(daemon: Daemon, to: str, text: str, **more: Any) -> str:
     )
 
 
-async def test_a_peer_that_was_killed_gets_what_it_missed_and_is_still_fresh(tmp_path: Path) -> None:
+async def test_a_killed_peer_receives_missed_messages_that_are_still_fresh(tmp_path: Path) -> None:
     async with NatsServer(jetstream=True) as server:
         home = Home(tmp_path)
         nats = ("--nats", server.url, *DURABLE)
@@ -121,7 +121,7 @@ async def test_a_broker_without_jetstream_is_a_clear_problem_until_it_has_it(tmp
         assert ops.stop() == 0
 
 
-async def test_a_restarted_broker_has_kept_what_nobody_had_read(tmp_path: Path) -> None:
+async def test_a_restarted_broker_keeps_unread_messages(tmp_path: Path) -> None:
     async with NatsServer(jetstream=True) as server:
         home = Home(tmp_path)
         nats = ("--nats", server.url, *DURABLE, *NO_RETRY)
@@ -136,7 +136,7 @@ async def test_a_restarted_broker_has_kept_what_nobody_had_read(tmp_path: Path) 
             assert texts(worker) == [str(n) for n in range(20)]
 
 
-async def test_a_deleted_stream_is_made_again_under_traffic(tmp_path: Path) -> None:
+async def test_a_deleted_stream_is_recreated_under_traffic(tmp_path: Path) -> None:
     async with NatsServer(jetstream=True) as server:
         home = Home(tmp_path)
         nats = ("--nats", server.url, *DURABLE, *QUICK)
@@ -167,7 +167,7 @@ async def test_a_deleted_stream_is_made_again_under_traffic(tmp_path: Path) -> N
             wait_for(lambda: not problems(ops) and not problems(worker), 20, "nothing to be wrong any more")
 
 
-async def test_a_deleted_consumer_is_made_again_without_a_hole(tmp_path: Path) -> None:
+async def test_a_deleted_consumer_is_recreated_without_a_gap(tmp_path: Path) -> None:
     async with NatsServer(jetstream=True) as server:
         home = Home(tmp_path)
         nats = ("--nats", server.url, *DURABLE, *NO_RETRY)
@@ -182,7 +182,7 @@ async def test_a_deleted_consumer_is_made_again_without_a_hole(tmp_path: Path) -
             assert texts(worker) == [str(n) for n in range(10)]
 
 
-async def test_a_full_stream_keeps_messages_queued_and_says_so(tmp_path: Path) -> None:
+async def test_a_full_stream_keeps_messages_queued_and_is_reported(tmp_path: Path) -> None:
     async with NatsServer(jetstream=True) as server:
         with Daemon(
             Home(tmp_path), "ops", "--nats", server.url, *DURABLE, *NO_RETRY, "--jetstream-max-bytes", "16MiB"
@@ -203,7 +203,7 @@ async def test_a_full_stream_keeps_messages_queued_and_says_so(tmp_path: Path) -
             wait_for(lambda: not problems(ops), 30, "the problem to be solved")
 
 
-async def test_a_kill_between_commit_and_ack_gives_no_second_delivery(tmp_path: Path) -> None:
+async def test_a_kill_between_commit_and_ack_causes_no_second_delivery(tmp_path: Path) -> None:
     async with NatsServer(jetstream=True) as server:
         home = Home(tmp_path)
         nats = ("--nats", server.url, *DURABLE, *NO_RETRY)
@@ -229,7 +229,7 @@ async def test_a_kill_between_commit_and_ack_gives_no_second_delivery(tmp_path: 
             assert worker.get("/v1/status")["inbox"]["ready"] == 2
 
 
-async def test_hundreds_of_messages_over_kills_of_the_receiver(tmp_path: Path) -> None:
+async def test_hundreds_of_messages_survive_kills_of_the_receiver(tmp_path: Path) -> None:
     async with NatsServer(jetstream=True) as server:
         home = Home(tmp_path)
         nats = ("--nats", server.url, *DURABLE)
@@ -258,7 +258,7 @@ async def test_hundreds_of_messages_over_kills_of_the_receiver(tmp_path: Path) -
             assert worker.get("/v1/status")["inbox"]["ready"] == 600
 
 
-async def test_a_second_daemon_under_one_peer_id_is_told_and_the_first_goes_on(tmp_path: Path) -> None:
+async def test_a_second_daemon_with_the_same_peer_id_is_refused_and_the_first_continues(tmp_path: Path) -> None:
     async with NatsServer(jetstream=True) as server:
         home = Home(tmp_path)
         nats = ("--nats", server.url, *DURABLE)

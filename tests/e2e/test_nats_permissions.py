@@ -99,7 +99,7 @@ async def test_two_daemons_work_with_a_stream_that_the_operator_made(home: Home,
             assert ops.get("/v1/status")["counters"].get("link.PermissionDenied", 0) == 0
 
 
-async def test_a_peers_credentials_read_nothing_of_another_peer(home: Home) -> None:
+async def test_a_peers_credentials_cannot_read_messages_of_another_peer(home: Home) -> None:
     broker = GuardedBroker(home, "--durability", "jetstream", "--artifacts")
     async with broker.server:
         await broker.set_up()
@@ -136,7 +136,7 @@ async def test_a_peers_credentials_read_nothing_of_another_peer(home: Home) -> N
                 assert seen == []
 
 
-async def test_a_peers_credentials_do_nothing_beyond_the_binding(home: Home) -> None:
+async def test_a_peers_credentials_allow_nothing_beyond_the_binding(home: Home) -> None:
     broker = GuardedBroker(home, "--durability", "jetstream", "--artifacts")
     async with broker.server:
         await broker.set_up()
@@ -176,7 +176,7 @@ async def test_a_peers_credentials_do_nothing_beyond_the_binding(home: Home) -> 
                     await wait_until(lambda: any("reply" in one for one in intruder.denied), 20, "the refusal")
 
 
-async def test_no_consumer_of_ones_own_reads_anothers_messages(home: Home) -> None:
+async def test_a_peer_cannot_create_a_consumer_to_read_other_messages(home: Home) -> None:
     """The way around the subscriptions: the stream holds everybody's messages, and a consumer may have any filter."""
     broker = GuardedBroker(home, "--durability", "jetstream")
     async with broker.server:
@@ -196,7 +196,7 @@ async def test_no_consumer_of_ones_own_reads_anothers_messages(home: Home) -> No
             assert sorted(names) == sorted([OPS_CONSUMER, WORKER_CONSUMER])
 
 
-async def test_what_the_permissions_do_not_hold(home: Home) -> None:
+async def test_a_peer_may_publish_under_any_name(home: Home) -> None:
     """As docs/security/broker.md says: a user may write to every peer of its channel, under any name."""
     broker = GuardedBroker(home)
     async with (
@@ -213,7 +213,7 @@ async def test_what_the_permissions_do_not_hold(home: Home) -> None:
         assert client.denied == []
 
 
-async def test_a_daemon_says_that_it_may_not_subscribe(home: Home) -> None:
+async def test_a_denied_subscription_is_reported(home: Home) -> None:
     broker = GuardedBroker(home)
     narrow = broker.permissions.replace(f'"{ROOT}.peer.{WORKER}"', '"nothing"')
     assert narrow != broker.permissions
@@ -237,7 +237,7 @@ async def test_a_daemon_says_that_it_may_not_subscribe(home: Home) -> None:
             assert problems(worker) == ""
 
 
-async def test_a_daemon_says_that_it_may_not_publish(home: Home) -> None:
+async def test_a_denied_publish_is_reported(home: Home) -> None:
     broker = GuardedBroker(home)
     broker.write(broker.permissions.replace(f'    "{ROOT}.peer.*"\n', "", 1))  # that of ops
     async with broker.server:
@@ -247,7 +247,7 @@ async def test_a_daemon_says_that_it_may_not_publish(home: Home) -> None:
             wait_for(lambda: f"let us publish to {ROOT}.peer.{WORKER}" in problems(ops), 20, "the problem")
 
 
-async def test_a_stream_that_nobody_has_made_is_named(home: Home) -> None:
+async def test_a_missing_stream_is_reported(home: Home) -> None:
     broker = GuardedBroker(home, "--durability", "jetstream")
     async with broker.server:
         worker = broker.daemon("patch-worker", *DURABLE).start(wait=False)
@@ -279,7 +279,7 @@ async def _is_held(intruder: Client) -> None:
     await intruder.refused("publish", "elsewhere")
 
 
-def test_the_configuration_holds_any_workspace(home: Home, tmp_path: Path) -> None:
+def test_the_server_accepts_permissions_for_any_workspace(home: Home, tmp_path: Path) -> None:
     """nats-server reads every name that a workspace may have; two peers with like names keep theirs apart."""
     workspace = 'a"b\\c#d$e{f}é'
     printed = home.ctl("nats", "permissions", "--peer", "a.b", "--peer", "a-b", "--workspace", workspace)

@@ -14,7 +14,7 @@ from aghbus.daemon.discovery.discovery import Discovery
 from aghbus.daemon.discovery.presence_writer import PresenceWriteBehind
 from aghbus.daemon.nats.carrier import Carrier, CoreCarrier
 from aghbus.daemon.nats.link import Link
-from aghbus.daemon.nats.permission_errors import Denied
+from aghbus.daemon.nats.permission_errors import DeniedSubjects
 from aghbus.daemon.receive.acknowledger import Acknowledger
 from aghbus.daemon.receive.decider import Decider
 from aghbus.daemon.receive.intake import Intake
@@ -68,7 +68,7 @@ class Parts:
         self.notifier = Notifier()
         self.waiters = InboxWaiters()
         self.background = BackgroundTasks() if max_background is None else BackgroundTasks(max_background)
-        self.denied = Denied(self.identity.self_id)
+        self.denied = DeniedSubjects(self.identity.self_id)
         self.presence = PresenceTable(settings.discovery.interval)
         self.own_card = OwnCard(self.identity, self.settings)
         self.log_limiter = EventLimiter(getLogger("aghbus.node"), 6)
