@@ -1,10 +1,11 @@
 """Errors of the client, each with a stable code for machines and a hint for people.
 
 ClientError             code, message and hint
-├── UsageError          an argument is wrong; nothing was asked of the daemon
+├── UsageError          an argument is wrong; no request was sent
 ├── Unreachable         no daemon answers at the address
+├── ConfigurationError  a configuration file of the instance cannot be read
 ├── RefusedByDaemon     the daemon answered with an error
-└── Unexpected          the answer is none of the API, or the daemon failed internally
+└── Unexpected          the response is not one of the API, or the daemon failed internally
 """
 
 from __future__ import annotations
@@ -36,6 +37,12 @@ class Unreachable(ClientError):
     """No daemon listens at the address, or it stopped and did not come back in time."""
 
     default_code = "unreachable"
+
+
+class ConfigurationError(ClientError):
+    """A configuration file of the instance cannot be read."""
+
+    default_code = "configuration"
 
 
 class RefusedByDaemon(ClientError):

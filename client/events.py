@@ -1,8 +1,8 @@
-"""Following the daemon's event stream over its restarts: no hole, no repeat, a bounded wait.
+"""Following the daemon's event stream across restarts of the daemon: no event is lost or repeated.
 
-Server-sent events as the API sends them: `id:` is the local sequence, `data:` one JSON line, comments keep it alive.
-Every reconnect resumes after the last sequence that was handed out. A gap says what is missing, not how far we are: what
-retention kept of that stretch still follows it.
+Server-sent events as the API sends them: `id:` is the local sequence, `data:` one JSON line; comments keep the connection alive.
+Every reconnect resumes after the last sequence returned. A gap event does not move that position: the envelopes that retention
+kept of the missing range still follow it.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import time
 
-from aghbus.client.api import answer_of
+from aghbus.client.api import read_object
 from aghbus.client.errors import RefusedByDaemon
 from aghbus.client.http import ConnectionLost, Response, request, target, unreachable
 from aghbus.protocol.base.backoff import Backoff
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from aghbus.client.http import Query
 
 SILENCE = 45.0
-"""Seconds without a byte after which the stream is taken for dead: three of the daemon's keep-alive intervals."""
+"""Seconds without a byte after which the connection counts as lost: three of the daemon's keep-alive intervals."""
 FIRST_PAUSE, LAST_PAUSE = 0.05, 1.0
 """Seconds between two attempts to reconnect: the first, and the longest that doubling leads to."""
 
@@ -35,9 +35,9 @@ EVENTS = "/v1/events"
 def follow(
     api: Api, query: Query, since: int | None, on_lost: Callable[[str], None], path: str = EVENTS
 ) -> Iterator[dict[str, Any]]:
-    """Events of the stream at `path` after the sequence `since` (None: from where the daemon begins), for ever.
+    """Events of the stream at `path` after the sequence `since` (None: from where the daemon begins), without end.
 
-    When the connection is lost `on_lost` is told why, and reconnecting goes on for `api.timeout` seconds before
+    When the connection is lost `on_lost` is called with the reason; reconnecting is tried for `api.timeout` seconds before
     Unreachable is raised. The first connection must succeed at once. Raises RefusedByDaemon for a bad query.
     """
     response = _open(api, path, query, since)
@@ -71,7 +71,7 @@ def _connect(api: Api, path: str, query: Query, since: int | None) -> Response:
     response = request(api.endpoint, "GET", where, None, headers, SILENCE)
     if response.status != 200:
         try:
-            answer_of(response)
+            read_object(response)
         finally:
             response.close()
     return response

@@ -1,11 +1,11 @@
-"""Which daemon is meant: from options and environment to the socket of one that runs."""
+"""Finding a daemon: its endpoint and its paths, from options and environment; its name on the bus, from its configuration."""
 
 from __future__ import annotations
 
 import os
 import socket
 
-from aghbus.client.errors import Unreachable, UsageError
+from aghbus.client.errors import ConfigurationError, Unreachable, UsageError
 from aghbus.client.http import Endpoint
 from aghbus.store.host.locations import LocationError, default_name, is_legal_name, locate, private_folder_problem
 
@@ -59,6 +59,39 @@ def chosen_name(options: Mapping[str, Any], env: Mapping[str, str]) -> str:
     return str(options["name"] or env.get("AGHD_NAME") or default_name(socket.gethostname()))
 
 
+def configured_peer_id(name: str, env: Mapping[str, str]) -> str:
+    """The `peer_id` that the daemon of the instance called `name` reads from environment and files; `name` where they give none.
+
+    An option of the daemon's command line is not known here. Raises ConfigurationError for a file that cannot be read.
+    """
+    if env.get("AGHD_PEER_ID"):
+        return env["AGHD_PEER_ID"]
+    if env.get("AGHD_CONFIG"):
+        return _peer_id_in(os.path.expanduser(env["AGHD_CONFIG"])) or name  # noqa: PTH111 - pathlib is slow to load
+    places = locations(name, env)
+    for path in (places.instance_config_file, places.config_file):
+        if path is not None and (found := _peer_id_in(path)) is not None:
+            return found
+    return name
+
+
+def _peer_id_in(path: str) -> str | None:
+    import tomllib
+
+    try:
+        with open(path, "rb") as file:  # noqa: PTH123 - pathlib is slow to load
+            document = tomllib.load(file)
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError, RecursionError) as error:
+        reason = getattr(error, "strerror", None) or f"is no TOML: {error}"
+        raise ConfigurationError(
+            f"the configuration file {path} cannot be read: {reason}", "it has the peer id: see `aghd config check`"
+        ) from None
+    found = document.get("peer_id")
+    return found if isinstance(found, str) and found else None
+
+
 def running(folder: str) -> list[str]:
     """Names of the instances whose sockets in `folder` accept connections, sorted."""
     try:
@@ -78,7 +111,7 @@ def _listens(path: str) -> bool:
 
 
 def _check_folder(folder: str) -> None:
-    """A folder that others could have made would let them play our daemon."""
+    """Refuse a folder that other users could have made: they could pretend to be the daemon."""
     try:
         status = os.lstat(folder)
     except OSError:
@@ -96,7 +129,7 @@ def _tcp(options: Mapping[str, Any], env: Mapping[str, str]) -> Endpoint:
     from aghbus.protocol.base.addresses import is_loopback  # only for TCP: ipaddress is slow to load
 
     if not is_loopback(host):
-        hint = "the daemon listens nowhere else, and the token is for nobody else"
+        hint = "the daemon listens on the loopback interface only, and the token must not leave this host"
         raise UsageError(f"--api: {host} is not this host's loopback interface", hint)
     file = options["token_file"] or env.get("AGHD_API_TOKEN_FILE")
     file = file or locations(chosen_name(options, env), env).api_token_file

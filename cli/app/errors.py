@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from aghbus.client.errors import ClientError, RefusedByDaemon, Unreachable, UsageError
+from aghbus.client.errors import ClientError, ConfigurationError, RefusedByDaemon, Unreachable, UsageError
 
 YES = 0
 NO = 1
@@ -34,7 +34,13 @@ class AnswerIsNo(ClientError):
     default_code = "no"
 
 
-_EXIT_CODES = ((AnswerIsNo, NO), (UsageError, USAGE), (Unreachable, UNREACHABLE), (RefusedByDaemon, REFUSED))
+_EXIT_CODES = (
+    (AnswerIsNo, NO),
+    (ConfigurationError, NO),
+    (UsageError, USAGE),
+    (Unreachable, UNREACHABLE),
+    (RefusedByDaemon, REFUSED),
+)
 
 
 def exit_code_of(error: ClientError) -> int:

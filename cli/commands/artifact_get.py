@@ -8,7 +8,7 @@ import sys
 
 from aghbus.cli.app.errors import YES
 from aghbus.cli.app.text import safe, size
-from aghbus.client.api import answer_of
+from aghbus.client.api import read_object
 from aghbus.client.errors import Unexpected, UsageError
 from aghbus.client.http import ConnectionLost, quote, request, unreachable
 from aghbus.protocol.api.artifact_uri import PART_RULE, URI_PREFIX, is_part, parse_uri
@@ -71,7 +71,7 @@ def run(context: Context, values: dict[str, Any]) -> int:
 
 def _refuse(response: Response) -> None:
     try:
-        answer_of(response)
+        read_object(response)
     except OSError as error:
         raise _ReadFailed(error) from None
 

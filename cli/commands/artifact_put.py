@@ -7,7 +7,7 @@ import stat
 
 from aghbus.cli.app.errors import YES
 from aghbus.cli.app.text import safe, size
-from aghbus.client.api import answer_of
+from aghbus.client.api import read_object
 from aghbus.client.errors import UsageError
 from aghbus.client.http import ConnectionLost, Response, quote, unreachable
 from aghbus.store.host.command_line import Argument, Command
@@ -43,7 +43,7 @@ def _sent(endpoint: Endpoint, where: str, stream: BufferedReader, length: int, t
     try:
         response = _request(endpoint, where, stream, length, timeout)
         try:
-            return answer_of(response)
+            return read_object(response)
         finally:
             response.close()
     except ConnectionLost as error:

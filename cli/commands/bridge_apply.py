@@ -7,7 +7,7 @@ from aghbus.cli.app.input import opened
 from aghbus.cli.app.options import CHANNEL
 from aghbus.cli.app.text import safe, shell, size, table
 from aghbus.cli.bridge.safe_write import AtomicFileWriter
-from aghbus.client.api import answer_of
+from aghbus.client.api import read_object
 from aghbus.client.errors import UsageError
 from aghbus.client.http import ConnectionLost, quote, request, unreachable
 from aghbus.protocol.adapters.attachments import MAX_MESSAGE_BYTES, fetched, reference_in
@@ -152,7 +152,7 @@ def _fetch(context: Context, work_id: str, name: str) -> bytes:
         response = request(endpoint, "GET", f"/v1/artifacts/{quote(work_id)}/{quote(name)}", None, {}, context.timeout)
         try:
             if response.status != 200:
-                answer_of(response)
+                read_object(response)
             for piece in response.pieces():
                 held += piece
                 if len(held) > MAX_MESSAGE_BYTES:

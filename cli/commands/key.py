@@ -135,7 +135,7 @@ def run_rotate(context: Context, values: dict[str, Any]) -> int:
 
 def _name(context: Context) -> str:
     """The peer id of the instance's daemon, by its configuration."""
-    from aghbus.cli.app.own_name import configured_peer_id
+    from aghbus.client.locate import configured_peer_id
 
     return configured_peer_id(chosen_name(context.options, context.env), context.env)
 

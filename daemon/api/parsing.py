@@ -23,6 +23,8 @@ _WHERE: Final = re.compile(r"^(?P<rule>.*?)(?: - at `(?P<where>[^`]*)`)?$", re.D
 _UNKNOWN: Final = re.compile(r"^Object contains unknown field `(?P<field>.*)`$", re.DOTALL)
 _MISSING: Final = re.compile(r"^Object missing required field `(?P<field>.*)`$", re.DOTALL)
 
+_OUT_OF_BOUNDS: Final = re.compile(r"Expected `(?:int|float)` [<>]= ")
+
 Q = TypeVar("Q", bound=Query)
 A = TypeVar("A", bound=RequestModel)
 
@@ -128,6 +130,8 @@ def _described(error: msgspec.ValidationError, form: type[msgspec.Struct]) -> In
         return InvalidRequest(f"{missing['field']}: is required")
     name = re.split(r"[.\[]", field, maxsplit=1)[0]
     field = name if issubclass(form, Query) else field  # which of several values of a parameter says nothing
+    if _OUT_OF_BOUNDS.match(rule) and (bounds := _bounds(form).get(field)):
+        return InvalidRequest(f"{field}: must be {bounds}")
     choices = _choices(form).get(name, ())
     hint = f"one of {', '.join(choices)}" if choices else ""
     return InvalidRequest(f"{field or 'body'}: {rule[:1].lower()}{rule[1:]}", hint=hint)
@@ -160,6 +164,20 @@ def _sets(form: type[msgspec.Struct]) -> frozenset[str]:
 def _choices(form: type[msgspec.Struct]) -> dict[str, tuple[str, ...]]:
     """The values of each field that is a choice among words."""
     return {name: words for name, hint in _hints(form).items() if (words := _words(hint))}
+
+
+@cache
+def _bounds(form: type[msgspec.Struct]) -> dict[str, str]:
+    """The smallest and largest value of each number that has them, as text."""
+    info = msgspec.inspect.type_info(form)
+    assert isinstance(info, msgspec.inspect.StructType)
+    numbers = {
+        field.encode_name: kind
+        for field in info.fields
+        for kind in getattr(field.type, "types", (field.type,))
+        if isinstance(kind, msgspec.inspect.IntType | msgspec.inspect.FloatType)
+    }
+    return {name: f"{kind.ge:.12g} to {kind.le:.12g}" for name, kind in numbers.items() if kind.ge is not None}
 
 
 def _hints(form: type[msgspec.Struct]) -> dict[str, Any]:

@@ -80,6 +80,8 @@ class Artifacts:
     async def list_artifacts(self, query: ArtifactsQuery) -> ArtifactsResponse:
         """Artifacts of one work, or of all, by URI."""
         work_id, limit = query.work_id, query.limit
+        if work_id is not None and not is_part(work_id):
+            raise InvalidRequest(f"work: must be {PART_RULE}")
         bucket = self._bucket(self._settings())
         names = [
             name

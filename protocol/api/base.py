@@ -16,20 +16,23 @@ MAX_SEQ: Final = 2**63 - 1
 
 _EDGE: Final = "".join(sorted(set(WHITE_SPACE) - set("\t\n\v\f\r\x85")))  # the others are control characters
 
-# The daemon checks the grammars itself (protocol/identifiers.py); here they are for the schema. Lengths are counted in characters
-# there and in bytes by the daemon, which JSON Schema cannot say.
-Channel = Annotated[str, Meta(pattern=f"^{CHANNEL.pattern}$")]
-PeerName = Annotated[str, Meta(pattern=f"^({PEER_ID.pattern}|{HANDLE.pattern})$")]
-ThreadId = Annotated[str, Meta(pattern=f"^{THREAD_ID.pattern}$")]
-DirectId = Annotated[str, Meta(pattern=f"^{DIRECT_ID.pattern}$")]
-NewWorkId = Annotated[str, Meta(pattern=f"^{EMITTED_WORK_ID.pattern}$")]
-MessageId = Annotated[
-    str, Meta(max_length=MAX_ID_BYTES, pattern=rf"^(?![{_EDGE}])[^\x00-\x1f\x7f-\x9f]+(?<![{_EDGE}])$")
-]
-WorkId = Annotated[
-    str, Meta(max_length=MAX_WORK_ID_BYTES, pattern=rf"^(?![{_EDGE}])[^\x00-\x1f\x7f-\x9f/\\]+(?<![{_EDGE}])$")
-]
-NonBlank = Annotated[str, Meta(pattern=r"\S")]
+
+def text(pattern: str, max_length: int | None = None) -> Meta:
+    """What the schema says of a text that the daemon checks itself, with a better message than its decoder has.
+
+    The daemon counts bytes and JSON Schema characters: a longer text may pass the schema.
+    """
+    return Meta(extra_json_schema={"pattern": pattern} | ({"maxLength": max_length} if max_length else {}))
+
+
+Channel = Annotated[str, text(f"^{CHANNEL.pattern}$")]
+PeerName = Annotated[str, text(f"^({PEER_ID.pattern}|{HANDLE.pattern})$")]
+ThreadId = Annotated[str, text(f"^{THREAD_ID.pattern}$")]
+DirectId = Annotated[str, text(f"^{DIRECT_ID.pattern}$")]
+NewWorkId = Annotated[str, text(f"^{EMITTED_WORK_ID.pattern}$")]
+MessageId = Annotated[str, text(rf"^(?![{_EDGE}])[^\x00-\x1f\x7f-\x9f]+(?<![{_EDGE}])$", MAX_ID_BYTES)]
+WorkId = Annotated[str, text(rf"^(?![{_EDGE}])[^\x00-\x1f\x7f-\x9f/\\]+(?<![{_EDGE}])$", MAX_WORK_ID_BYTES)]
+NonBlank = Annotated[str, text(f"[^{WHITE_SPACE}]")]
 Seq = Annotated[int, Meta(ge=1, le=MAX_SEQ)]
 Since = Annotated[int, Meta(ge=0, le=MAX_SEQ)]
 Lifetime = Annotated[float, Meta(ge=1, le=MAX_LIFETIME)]

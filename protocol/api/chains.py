@@ -3,9 +3,7 @@
 import re
 from typing import Annotated, Any, Final
 
-from msgspec import Meta
-
-from aghbus.protocol.api.base import Channel, NonBlank, RequestModel, ResponseModel
+from aghbus.protocol.api.base import Channel, NonBlank, RequestModel, ResponseModel, text
 from aghbus.protocol.chains.run import RunState
 
 RUN_ID: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
@@ -22,7 +20,7 @@ class ChainStartRequest(RequestModel):
 
     chain: dict[str, Any]
     input: Any = None
-    run_id: Annotated[str, Meta(pattern=f"^{RUN_ID.pattern}$")] | None = None
+    run_id: Annotated[str, text(f"^{RUN_ID.pattern}$")] | None = None
     channel: Channel | None = None
 
 

@@ -6,7 +6,7 @@ import msgspec
 from msgspec import Meta
 
 from aghbus.protocol.api.artifact_uri import PART
-from aghbus.protocol.api.base import Seq, Since
+from aghbus.protocol.api.base import Seq, Since, text
 from aghbus.protocol.api.bridge import Format
 from aghbus.protocol.api.inbox import InboxState
 from aghbus.protocol.api.trust import TrustVerb
@@ -23,7 +23,7 @@ MAX_CHAIN_WAIT: Final = 60.0
 
 Direction = Literal["in", "out", "observed"]
 Limit = Annotated[int, Meta(ge=1, le=MAX_LIMIT)]
-ArtifactPart = Annotated[str, Meta(pattern=f"^{PART.pattern}$")]
+ArtifactPart = Annotated[str, text(f"^{PART.pattern}$")]
 
 
 class Query(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, frozen=True):

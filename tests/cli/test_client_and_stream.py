@@ -107,7 +107,7 @@ def test_a_wait_that_poll_cannot_count_is_cut(tmp_path: Path) -> None:
         (b"HTTP/1.1 500 Oops\r\n\r\n{}", Unexpected),
     ],
 )
-def test_what_is_no_answer_of_ours_is_an_error(answer: bytes, error: type[ClientError], tmp_path: Path) -> None:
+def test_what_is_no_read_object_ours_is_an_error(answer: bytes, error: type[ClientError], tmp_path: Path) -> None:
     with serving(tmp_path / "s", [[answer]]), pytest.raises(error):
         Api(Endpoint(path=str(tmp_path / "s")), 10).get("/v1/status")
 

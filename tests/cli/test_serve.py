@@ -487,7 +487,7 @@ raise SystemExit(1)
     options = ["--artifact", "reports/*.xml", "--artifact", "reports/*/secret.xml", "--cwd", str(cwd), "--once"]
     with serving(bus, tmp_path, *options, command=command):
         end = bus.end_of(bus.open())
-    references = {reference.pop("path"): reference for reference in end["artifact_refs"]}
+    references = {reference.pop("path"): reference for reference in end["artifacts"]}
     printed = subprocess.run(["sha256sum", cwd / "reports" / "new.xml"], capture_output=True, check=True, text=True)
     sha256 = printed.stdout.split()[0]
     assert references == {
