@@ -25,12 +25,12 @@ def run(context: Context, values: dict[str, Any]) -> int:
         raise RefusedByDaemon(
             f"{values['capability']} is a claim without a record", "write its record into the catalog", "not_found"
         )
-    context.output.answer(context.api.post("/v1/messages", ask(values, entry["document"])), sent_line)
+    context.output.answer(context.api.post("/v1/messages", request_body(values, entry["document"])), sent_line)
     return YES
 
 
-def ask(values: dict[str, Any], document: dict[str, Any]) -> dict[str, Any]:
-    """The request body (`control.SendAsk`)."""
+def request_body(values: dict[str, Any], document: dict[str, Any]) -> dict[str, Any]:
+    """The request body (`SendRequest`)."""
     return {
         "kind": "capability",
         "body": {"capability": document},

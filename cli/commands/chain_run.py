@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 def run(context: Context, values: dict[str, Any]) -> int:
     """Begin the run and, unless --no-wait is given, follow it to its end or its first question."""
-    body = ask(values)
+    body = request_body(values)
     started = context.api.post("/v1/chains/runs", body)
     if values["no_wait"]:
         context.output.answer(started, lambda answer: safe(answer["run_id"]))
@@ -33,8 +33,8 @@ def run(context: Context, values: dict[str, Any]) -> int:
     return conclude(context, ended)
 
 
-def ask(values: dict[str, Any]) -> dict[str, Any]:
-    """The request body (`chain_api.ChainRunAsk`). Raises UsageError, or AnswerIsNo for a chain file with errors."""
+def request_body(values: dict[str, Any]) -> dict[str, Any]:
+    """The request body (`ChainStartRequest`). Raises UsageError, or AnswerIsNo for a chain file with errors."""
     one_of(values, "wait", "no_wait")
     one_of(values, "input", "input_json")
     given = values["input_json"]

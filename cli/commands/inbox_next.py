@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 def run(context: Context, values: dict[str, Any]) -> int:
     """Lease the oldest ready message, or acknowledge it at once; raises AnswerIsNo when there is none."""
-    answer = context.api.post("/v1/inbox/next", ask(values), wait=values["wait"] or 0.0)
+    answer = context.api.post("/v1/inbox/next", request_body(values), wait=values["wait"] or 0.0)
     if answer["item"] is None:
         if not context.output.human:
             context.output.answer(answer, str)
@@ -27,8 +27,8 @@ def run(context: Context, values: dict[str, Any]) -> int:
     return YES
 
 
-def ask(values: dict[str, Any]) -> dict[str, Any]:
-    """The request body (`control.InboxNextAsk`)."""
+def request_body(values: dict[str, Any]) -> dict[str, Any]:
+    """The request body (`InboxNextRequest`)."""
     return {"wait": values["wait"], "visibility": values["visibility"], "ack": values["ack"], "work_id": values["work"]}
 
 

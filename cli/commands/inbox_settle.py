@@ -23,15 +23,15 @@ def _runner(verb: str) -> Run:
             seq = whole(values["seq"].removeprefix("#"))
         except ValueError as error:
             raise UsageError(f"SEQ: {error}", "`aghctl inbox list` shows the sequences") from None
-        item = context.api.post(f"/v1/inbox/{seq}/{verb}", ask(values))
+        item = context.api.post(f"/v1/inbox/{seq}/{verb}", request_body(values))
         context.output.answer(item, _human)
         return YES
 
     return run
 
 
-def ask(values: dict[str, Any]) -> dict[str, Any]:
-    """The request body (`control.InboxAckAsk` or `control.InboxNackAsk`; empty for requeue)."""
+def request_body(values: dict[str, Any]) -> dict[str, Any]:
+    """The request body (`InboxAckRequest` or `InboxNackRequest`; empty for requeue)."""
     return {name: values[name] for name in ("lease", "delay", "error") if name in values}
 
 

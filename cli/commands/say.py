@@ -21,7 +21,7 @@ NEW_THREAD = "new"
 
 def run(context: Context, values: dict[str, Any]) -> int:
     """Send the text once per receiver; several receivers share one thread."""
-    bodies = asks(values)
+    bodies = request_bodies(values)
     answers: list[dict[str, Any]] = []
     for body in bodies:
         if answers and not body["direct"]:
@@ -36,7 +36,7 @@ def run(context: Context, values: dict[str, Any]) -> int:
     return YES
 
 
-def asks(values: dict[str, Any]) -> list[dict[str, Any]]:
+def request_bodies(values: dict[str, Any]) -> list[dict[str, Any]]:
     """The request bodies (`SendRequest`), one per receiver. Raises UsageError when no destination is named."""
     one_of(values, "thread", "direct")
     one_of(values, "direct", "to")

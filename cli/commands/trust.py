@@ -57,8 +57,8 @@ def run_why(context: Context, values: dict[str, Any]) -> int:
     return YES
 
 
-def _change(context: Context, verb: str, ask: dict[str, Any]) -> int:
-    answer = context.api.post(f"/v1/trust/{verb}", ask)
+def _change(context: Context, verb: str, body: dict[str, Any]) -> int:
+    answer = context.api.post(f"/v1/trust/{verb}", body)
     context.output.answer(answer, lambda changed: _rule_line(changed["rule"], verb))
     for note in answer["notes"]:
         context.output.note(safe(note))

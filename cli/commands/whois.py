@@ -20,7 +20,7 @@ DEFAULT_WAIT = 1.5
 
 def run(context: Context, values: dict[str, Any]) -> int:
     """Ask, and print every answer; raises AnswerIsNo when there is none."""
-    body = ask(values)
+    body = request_body(values)
     answer = context.api.post("/v1/whois", body, wait=body["wait"])
     if answer["peers"] or not context.output.human:
         context.output.rows(answer, "peers", _human)
@@ -29,7 +29,7 @@ def run(context: Context, values: dict[str, Any]) -> int:
     raise AnswerIsNo(f"nobody answered {_asked(values)} within {answer['elapsed_ms'] / 1000:.1f} s", _hint(values))
 
 
-def ask(values: dict[str, Any]) -> dict[str, Any]:
+def request_body(values: dict[str, Any]) -> dict[str, Any]:
     """The request body (`WhoisRequest`)."""
     wait = DEFAULT_WAIT if values["wait"] is None else values["wait"]
     kept = {name: values[name] for name in ("to", "channel", "first", "catalog")}

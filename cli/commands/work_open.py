@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 def run(context: Context, values: dict[str, Any]) -> int:
     """Open the work; print its id on standard output, and a next step on standard error."""
-    body = ask(values)
+    body = request_body(values)
     sent = context.api.post("/v1/works", body)
     context.output.answer(sent, lambda answer: safe(answer["work_id"]))
     follow = context.command(f"work watch {shell(sent['work_id'])}")
@@ -27,7 +27,7 @@ def run(context: Context, values: dict[str, Any]) -> int:
     return YES
 
 
-def ask(values: dict[str, Any]) -> dict[str, Any]:
+def request_body(values: dict[str, Any]) -> dict[str, Any]:
     """The request body (`WorkOpenRequest`). Raises UsageError without a text or a capability."""
     one_of(values, "thread", "direct")
     one_of(values, "text", "capability")

@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from aghbus.cli.context import Context, Run
 
 
-def ask(values: dict[str, Any]) -> dict[str, Any]:
-    """The request body (`WorkVerbRequest`), from the options of the verb."""
+def request_body(values: dict[str, Any]) -> dict[str, Any]:
+    """The request body (`WorkStepRequest`), from the options of the verb."""
     message = values.get("message") if values.get("text") is None else values["text"]
     return {
         "message": None if message is None else stdin_or(message),
@@ -32,7 +32,7 @@ def _runner(verb: str) -> Run:
     def run(context: Context, values: dict[str, Any]) -> int:
         if verb == "say" and (values["text"] is None) == (values["message"] is None):
             raise UsageError("give the text: either TEXT or --message TEXT")
-        body = ask(values)
+        body = request_body(values)
         sent = context.api.post(f"/v1/works/{quote(values['work'])}/{verb}", body)
         context.output.answer(sent, _human)
         if verb == "accept":

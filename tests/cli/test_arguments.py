@@ -1,4 +1,4 @@
-"""Command lines: what is understood, what is refused and with which hint."""
+"""Command lines: accepted forms, and the errors of the others."""
 
 import sys
 import types
@@ -42,7 +42,7 @@ SERVE = Command(
 
 @pytest.fixture(scope="module")
 def program() -> Iterator[Program]:
-    """A program of one module, which is made here."""
+    """A program of one module, defined here."""
     module = types.ModuleType("some_commands.one")
     module.__dict__["COMMANDS"] = {"say": SAY, "work need": NEED, "serve": SERVE}
     with pytest.MonkeyPatch.context() as patch:
@@ -145,7 +145,7 @@ def test_global_options_are_understood_before_between_and_after(program: Program
         ["x", "--name", ""],
     ],
 )
-def test_what_is_not_declared_is_refused(program: Program, argv: list[str]) -> None:
+def test_an_undeclared_or_invalid_argument_is_refused(program: Program, argv: list[str]) -> None:
     with pytest.raises(CommandLineError):
         program.parse(["say", *argv])
 
@@ -232,7 +232,7 @@ def test_numbers_have_bounds() -> None:
 
 
 @given(st.lists(st.text(max_size=8) | st.sampled_from(["--to", "--wait", "-o", "--", "--all", "-"]), max_size=6))
-def test_any_command_line_is_read_or_refused(program: Program, argv: list[str]) -> None:
+def test_any_command_line_is_parsed_or_refused(program: Program, argv: list[str]) -> None:
     try:
         values: dict[str, Any] = program.parse(["say", *argv])[1]
     except (CommandLineError, HelpRequested):

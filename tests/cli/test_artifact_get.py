@@ -1,4 +1,4 @@
-"""`aghctl artifact get` against a made-up daemon: where the content goes, and what a bad connection is called."""
+"""`aghctl artifact get` against a scripted server: targets of the content, and errors of the connection."""
 
 import contextlib
 import hashlib
@@ -28,7 +28,7 @@ def head(content: bytes) -> bytes:
 
 @contextlib.contextmanager
 def daemon(path: Path, answer: bytes) -> Iterator[None]:
-    """A socket that gives one connection `answer` and then nothing more, until the client goes away."""
+    """A socket that sends `answer` to one connection and then nothing, until the client disconnects."""
     listener = socket.socket(socket.AF_UNIX)
     listener.bind(str(path))
     listener.listen()
@@ -59,7 +59,7 @@ def get(folder: Path, *args: str) -> subprocess.Popen[bytes]:
 def test_a_pipe_gets_the_content_and_stays_a_pipe(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     with daemon(tmp_path / "s", head(CONTENT) + CONTENT), get(tmp_path, "-O", "pipe") as process:
-        # Opened for both, so that the test waits for nobody; what is written waits in the pipe.
+        # Opened for reading and writing, so that opening does not block; the pipe buffers the content.
         reader = os.open(tmp_path / "pipe", os.O_RDWR)
         try:
             _, errors = process.communicate(timeout=60)
@@ -71,7 +71,7 @@ def test_a_pipe_gets_the_content_and_stays_a_pipe(tmp_path: Path) -> None:
     assert sorted(path.name for path in tmp_path.iterdir()) == ["pipe", "s"]
 
 
-def test_a_link_to_something_is_written_through(tmp_path: Path) -> None:
+def test_the_target_of_a_link_is_written(tmp_path: Path) -> None:
     (tmp_path / "old").write_bytes(bytes(1000))
     (tmp_path / "link").symlink_to("old")
     with daemon(tmp_path / "s", head(CONTENT) + CONTENT), get(tmp_path, "-O", "link") as process:
@@ -81,7 +81,7 @@ def test_a_link_to_something_is_written_through(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("what", ["socket", "folder"])
-def test_what_cannot_be_written_into_is_refused_and_stays(what: str, tmp_path: Path) -> None:
+def test_a_target_that_cannot_be_written_is_refused_and_unchanged(what: str, tmp_path: Path) -> None:
     target = tmp_path / what
     if what == "folder":
         target.mkdir()
@@ -104,7 +104,7 @@ def test_a_dash_is_standard_output(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("sent", [CONTENT[:3], b""])
-def test_a_daemon_that_falls_silent_is_unreachable(sent: bytes, tmp_path: Path) -> None:
+def test_an_unresponsive_daemon_is_unreachable(sent: bytes, tmp_path: Path) -> None:
     with daemon(tmp_path / "s", head(CONTENT) + sent), get(tmp_path, "--timeout", "0.2s") as process:
         _, errors = process.communicate(timeout=60)
     assert process.returncode == 3, errors
@@ -112,7 +112,7 @@ def test_a_daemon_that_falls_silent_is_unreachable(sent: bytes, tmp_path: Path) 
     assert [path.name for path in tmp_path.iterdir()] == ["s"]
 
 
-def test_a_refusal_that_does_not_end_is_unreachable(tmp_path: Path) -> None:
+def test_an_unfinished_error_response_is_unreachable(tmp_path: Path) -> None:
     answer = b"HTTP/1.1 404 Not Found\r\nContent-Length: 9\r\n\r\n{"
     with daemon(tmp_path / "s", answer), get(tmp_path, "--timeout", "0.2s") as process:
         _, errors = process.communicate(timeout=60)

@@ -1,4 +1,4 @@
-"""`aghctl bench` on a broker of its own and on a given one: its answer has the documented form, and nothing is left behind."""
+"""`aghctl bench` on a broker of its own and on a given one: its answer has the documented form, and it cleans up."""
 
 import json
 from pathlib import Path
@@ -13,7 +13,7 @@ def test_percentiles_are_samples() -> None:
     assert summary([0.001]) == {"count": 1, "p50_ms": 1.0, "p99_ms": 1.0}
 
 
-async def test_it_measures_on_a_given_broker(tmp_path: Path) -> None:
+async def test_the_bench_measures_on_a_given_broker(tmp_path: Path) -> None:
     async with NatsServer() as server:
         done = Home(tmp_path).ctl(
             "bench", "--nats", server.url, "--calls", "3", "--messages", "20", "-o", "json", timeout=100
@@ -30,7 +30,7 @@ async def test_it_measures_on_a_given_broker(tmp_path: Path) -> None:
         assert found["works"]["per_second"] > 0 and found["messages"]["per_second"] > 0
 
 
-def test_a_broker_that_is_not_there_is_told_from_a_daemon_that_is_not_ready(tmp_path: Path) -> None:
+def test_a_missing_broker_is_distinguished_from_a_daemon_that_is_not_ready(tmp_path: Path) -> None:
     done = Home(tmp_path).ctl("bench", "--nats", "nats://127.0.0.1:1", "-o", "json")
     assert done.returncode == 1, done.stderr
     error = json.loads(done.stderr)
@@ -38,7 +38,7 @@ def test_a_broker_that_is_not_there_is_told_from_a_daemon_that_is_not_ready(tmp_
     assert "127.0.0.1:1: " in error["message"] and "--nats" in error["hint"]
 
 
-def test_a_count_that_is_none_is_refused(tmp_path: Path) -> None:
+def test_an_invalid_count_is_refused(tmp_path: Path) -> None:
     done = Home(tmp_path).ctl("bench", "--calls", "0")
     assert done.returncode == 2
     assert b"whole number" in done.stderr

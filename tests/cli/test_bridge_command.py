@@ -1,4 +1,4 @@
-"""`aghctl bridge` as far as it needs no daemon: its command line, the lines that it reads, and what names three words."""
+"""`aghctl bridge` without a daemon: its command line, reading of lines, and names of three words."""
 
 import json
 import os
@@ -85,12 +85,12 @@ def test_a_command_of_another_format_is_named_rather_than_looked_for_on_the_path
     assert b"after --" in done.stderr
 
 
-def test_without_a_daemon_it_says_so_and_loses_no_line_silently() -> None:
+def test_submitting_lines_without_a_daemon_exits_3() -> None:
     done = ctl("bridge", "sacp", "--send-only", "--timeout", "0.1s", stdin=b"hello\n")
     assert done.returncode == 3
 
 
-def test_the_prompt_is_the_seed_s_text_and_needs_no_daemon() -> None:
+def test_the_prompt_has_its_example_and_needs_no_daemon() -> None:
     text = ctl("bridge", "sacp", "prompt").stdout.decode()
     answer = json.loads(ctl("bridge", "sacp", "prompt", "-o", "json").stdout)
     assert answer == {"prompt": answer["prompt"]}
@@ -103,7 +103,7 @@ def test_the_prompt_is_the_seed_s_text_and_needs_no_daemon() -> None:
     st.booleans(),
     st.integers(5, 50),
 )
-def test_lines_are_split_at_line_feeds_however_they_arrive(lines: list[bytes], ended: bool, size: int) -> None:
+def test_lines_are_split_at_line_feeds_in_any_packets(lines: list[bytes], ended: bool, size: int) -> None:
     text = b"\n".join(lines) + (b"\n" if ended else b"")
     reader, writer = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)  # each packet is read by itself
     with reader:
@@ -113,7 +113,7 @@ def test_lines_are_split_at_line_feeds_however_they_arrive(lines: list[bytes], e
         assert list(read_lines(reader.fileno())) == [line for line in lines if line.strip()]
 
 
-def test_a_line_without_an_end_is_held_up_to_a_bound(tmp_path: Path) -> None:
+def test_a_line_without_an_end_is_cut_at_a_bound(tmp_path: Path) -> None:
     file = tmp_path / "endless"
     file.write_bytes(b"x" * (2 * MAX_LINE_BYTES) + b"\nnext\n")
     with file.open("rb") as stream:
@@ -133,7 +133,7 @@ def test_a_line_without_an_end_is_held_up_to_a_bound(tmp_path: Path) -> None:
         ('"\\ud800"', "?"),
     ],
 )
-def test_a_json_string_stands_for_the_text_of_an_sacp_agent(line: str, text: str) -> None:
+def test_a_json_string_is_the_text_of_an_sacp_agent(line: str, text: str) -> None:
     assert raw_text(line) == text
 
 
@@ -146,7 +146,7 @@ def test_findings_are_escaped_for_people_and_whole_for_machines(capsys: pytest.C
     assert json.loads(capsys.readouterr().err) == {"seq": 9, **finding}
 
 
-def test_help_shows_that_the_command_may_be_left_out(capsys: pytest.CaptureFixture[str]) -> None:
+def test_help_shows_that_the_trailing_command_is_optional(capsys: pytest.CaptureFixture[str]) -> None:
     assert entry(["bridge", "--help"]) == 0
     assert "usage: aghctl bridge FORMAT [options] [-- COMMAND ...]" in capsys.readouterr().out
 
@@ -155,7 +155,7 @@ def words(**more: Any) -> dict[str, Any]:
     return {"kind": "say", "channel": "default", "work_id": "work_1", "work_role": "target", **more}
 
 
-def test_what_waits_for_an_answer_is_what_was_printed_for_our_agent_to_do() -> None:
+def test_works_printed_for_our_agent_count_as_unanswered() -> None:
     printed = UnansweredWorks("sacp")
     for item in (
         words(),

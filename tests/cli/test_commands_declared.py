@@ -1,8 +1,9 @@
-"""Every command: declared, documented, with examples that parse, and asking the API in its own types."""
+"""Every command: declared, documented, with examples that parse, with request bodies of the API's types."""
 
 import json
 import re
 import shlex
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ import pytest
 from aghbus.cli.app.arguments import GLOBAL_OPTIONS
 from aghbus.cli.app.errors import EXIT_CODES
 from aghbus.cli.app.registry import COMMANDS, GROUPS, PROGRAM
-from aghbus.cli.commands import capability_send, inbox_next, inbox_settle, say, whois, work_open, work_verbs
+from aghbus.cli.commands import capability_send, say
 from aghbus.cli.main import entry
 from aghbus.client.errors import UsageError
 from aghbus.protocol.api.base import RequestModel
@@ -25,7 +26,7 @@ REPOSITORY = Path(__file__).parent.parent.parent
 
 
 def values_of(line: str) -> tuple[str, dict[str, Any]]:
-    """The command and the values of an `aghctl …` line; what a shell would make of the rest is left out."""
+    """The command and the values of an `aghctl …` line; pipes and redirections are cut off."""
     words = shlex.split(re.split(r" (?:\||<|>) ", line)[0])
     assert words.pop(0) == "aghctl"
     command, values = PROGRAM.parse(words)
@@ -42,7 +43,7 @@ def test_examples_parse_and_belong_to_their_command(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", [*COMMANDS, *GROUPS, ""])
-def test_help_is_there_for_all(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_every_command_and_group_has_help(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert entry([*name.split(), "--help"]) == 0
     text = capsys.readouterr().out
     assert text.startswith("usage: aghctl")
@@ -72,9 +73,9 @@ def test_options_of_a_command_do_not_hide_global_ones() -> None:
         assert len(set(names)) == len(names), name
 
 
-def wire(ask: dict[str, Any]) -> bytes:
-    """As the client sends it."""
-    return json.dumps({name: value for name, value in ask.items() if value is not None}).encode()
+def wire(body: dict[str, Any]) -> bytes:
+    """The request body as the client encodes it."""
+    return json.dumps({name: value for name, value in body.items() if value is not None}).encode()
 
 
 @pytest.mark.parametrize(
@@ -109,11 +110,11 @@ def wire(ask: dict[str, Any]) -> bytes:
         ("aghctl inbox nack 3 --delay 1m --error e", InboxNackRequest(delay=60, error="e")),
     ],
 )
-def test_asks_are_those_of_the_api(line: str, expected: RequestModel) -> None:
+def test_request_bodies_are_those_of_the_api(line: str, expected: RequestModel) -> None:
     name, values = values_of(line)
-    module = {"whois": whois, "work open": work_open, "inbox next": inbox_next}.get(name)
-    ask = module.ask(values) if module else (inbox_settle if name.startswith("inbox") else work_verbs).ask(values)
-    assert msgspec.json.decode(wire(ask), type=type(expected)) == expected
+    module = import_module(f"aghbus.cli.commands.{COMMANDS[name][0]}")
+    body = module.request_body(values)
+    assert msgspec.json.decode(wire(body), type=type(expected)) == expected
 
 
 @pytest.mark.parametrize(
@@ -126,19 +127,19 @@ def test_asks_are_those_of_the_api(line: str, expected: RequestModel) -> None:
         ("aghctl say hi --thread new", [{}]),
     ],
 )
-def test_say_asks(line: str, expected: list[dict[str, Any]]) -> None:
-    asks = [msgspec.json.decode(wire(ask), type=SendRequest) for ask in say.asks(values_of(line)[1])]
-    assert len(asks) == len(expected)
-    for ask, wanted in zip(asks, expected, strict=True):
-        assert (ask.kind, ask.body) == ("say", {"text": "hi"})
-        assert all(getattr(ask, name) == value for name, value in wanted.items())
-        assert ask.thread_id == ("thread_abc" if "thread_abc" in line else None)
+def test_request_bodies_of_say(line: str, expected: list[dict[str, Any]]) -> None:
+    bodies = [msgspec.json.decode(wire(body), type=SendRequest) for body in say.request_bodies(values_of(line)[1])]
+    assert len(bodies) == len(expected)
+    for body, wanted in zip(bodies, expected, strict=True):
+        assert (body.kind, body.body) == ("say", {"text": "hi"})
+        assert all(getattr(body, name) == value for name, value in wanted.items())
+        assert body.thread_id == ("thread_abc" if "thread_abc" in line else None)
 
 
 def test_a_capability_is_sent_with_its_document() -> None:
     values = values_of("aghctl capability send test.run --direct p")[1]
-    ask = msgspec.json.decode(wire(capability_send.ask(values, {"id": "test.run"})), type=SendRequest)
-    assert (ask.kind, ask.body, ask.to, ask.direct) == ("capability", {"capability": {"id": "test.run"}}, "p", True)
+    body = msgspec.json.decode(wire(capability_send.request_body(values, {"id": "test.run"})), type=SendRequest)
+    assert (body.kind, body.body, body.to, body.direct) == ("capability", {"capability": {"id": "test.run"}}, "p", True)
 
 
 @pytest.mark.parametrize(
@@ -153,7 +154,7 @@ def test_a_capability_is_sent_with_its_document() -> None:
 def test_contradictions_of_say_are_refused(line: str) -> None:
     values = values_of(line)[1]
     with pytest.raises(UsageError):
-        say.asks(values)
+        say.request_bodies(values)
 
 
 @pytest.mark.parametrize(
@@ -189,7 +190,7 @@ def test_contradictions_of_say_are_refused(line: str) -> None:
         ["--api", "http://127.0.0.1:1", "--token-file", "/no/such", "status"],
     ],
 )
-def test_usage_errors_ask_no_daemon(
+def test_usage_errors_need_no_daemon(
     args: list[str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
@@ -201,14 +202,14 @@ def test_usage_errors_ask_no_daemon(
 @pytest.mark.parametrize(
     "url", ["http://8.8.8.8:80", "http://[::2]:80", "http://localhost.example:80", "http://128.0.0.1:80", "127.1:80"]
 )
-def test_the_token_is_for_no_other_host(url: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    # A token file that is not there would be the error if it were read first.
+def test_the_token_is_sent_to_no_other_host(url: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    # If the token file were read first, its absence would be the error.
     assert entry(["--api", url, "--token-file", str(tmp_path / "none"), "status"]) == 2
     assert "loopback" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("url", ["http://127.0.0.1:1", "http://[::1]:1", "localhost:1", "http://127.8.8.8:1/"])
-def test_every_loopback_address_is_asked(url: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_every_loopback_address_is_contacted(url: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "token").write_text("secret")
     assert entry(["--api", url, "--token-file", str(tmp_path / "token"), "status"]) == 3
 

@@ -19,9 +19,9 @@ Bus = tuple[Home, Daemon, Daemon]
 
 @pytest.fixture(scope="module")
 def bus(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bus]:
-    """A home with `ops` and `worker`, who know each other; each test opens works of its own."""
+    """A home with `ops` and `worker`, which have discovered each other; each test opens its own works."""
     home = Home(tmp_path_factory.mktemp("bus"))
-    once = ("--retry-first", "30s")  # a second try, after a second's stall, would be an event of its own
+    once = ("--retry-first", "30s")  # a retry after a stall would be an event of its own
     with Daemon(home, "worker", *once, "--capability", "test.run") as worker, Daemon(home, "ops", *once) as ops:
         wait_for(lambda: ops.knows("worker") and worker.knows("ops"), 20, "the two to know each other")
         yield home, ops, worker
@@ -36,7 +36,7 @@ def opened(home: Home, *args: str) -> str:
 
 @contextlib.contextmanager
 def streaming(home: Home, *args: str) -> Iterator[subprocess.Popen[bytes]]:
-    """A command that streams, with its output on a pipe; killed when the test is done with it."""
+    """A command that streams, with its output on a pipe; killed at the end of the test."""
     command = [sys.executable, "-m", "aghbus.cli", *args]
     with subprocess.Popen(command, env=home.env, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
         try:
@@ -99,7 +99,7 @@ def test_refusals_of_the_daemon_keep_their_code(bus: Bus) -> None:
     assert (closed.returncode, json.loads(closed.stderr)["code"]) == (4, "work_closed")
 
 
-def test_an_empty_inbox_is_a_no(bus: Bus) -> None:
+def test_an_empty_inbox_exits_1(bus: Bus) -> None:
     home, _, _ = bus
     done = home.ctl("--name", "ops", "inbox", "next", "--work", "work_nowhere", "-o", "json")
     assert done.returncode == 1
@@ -107,7 +107,7 @@ def test_an_empty_inbox_is_a_no(bus: Bus) -> None:
     assert json.loads(done.stderr)["code"] == "empty"
 
 
-def test_a_lease_is_given_back_and_acked(bus: Bus) -> None:
+def test_a_leased_message_can_be_returned_and_acknowledged(bus: Bus) -> None:
     home, _, _ = bus
     work_id = home.ctl_json("--name", "ops", "work", "open", "--to", "worker", "--text", "x")["work_id"]
     take = ["--name", "worker", "inbox", "next", "--work", work_id]
@@ -136,7 +136,7 @@ def test_next_steps_reach_the_same_daemon(bus: Bus) -> None:
     assert home.ctl(*steps[1].split()).returncode == 0
 
 
-def test_a_message_of_ours_that_was_not_delivered_is_told_as_that_and_is_no_order(bus: Bus) -> None:
+def test_an_undelivered_message_of_our_own_is_shown_as_such_and_not_as_work(bus: Bus) -> None:
     home, _, _ = bus
     opened = home.ctl_json(
         "--name", "ops", "work", "open", "--to", "nobody.there", "--text", "anybody?", "--expires-in", "1s"
@@ -167,7 +167,7 @@ def test_a_message_that_is_ready_at_once_names_no_time(bus: Bus) -> None:
     assert home.ctl("--name", "worker", "inbox", "ack", str(item["seq"])).returncode == 0
 
 
-def test_status_names_no_subjects_to_a_person(bus: Bus) -> None:
+def test_status_shows_no_subjects_in_the_human_form(bus: Bus) -> None:
     home, _, _ = bus
     (queues,) = [
         line for line in home.ctl("--name", "ops", "status").stdout.decode().splitlines() if line.startswith("queues")
@@ -231,7 +231,7 @@ def test_every_reading_command_has_all_forms(bus: Bus, args: list[str]) -> None:
     assert all(json.loads(line) for line in lines.stdout.splitlines())
 
 
-def test_traces_over_a_kill_of_the_daemon_have_no_hole_and_no_repeat(tmp_path: Path) -> None:
+def test_traces_continue_after_a_kill_of_the_daemon_without_gaps_or_repeats(tmp_path: Path) -> None:
     home = Home(tmp_path)
     with Daemon(home, "worker") as worker, Daemon(home, "ops") as ops:
         wait_for(lambda: ops.knows("worker") and worker.knows("ops"), 20, "the two to know each other")
@@ -255,7 +255,7 @@ def test_traces_over_a_kill_of_the_daemon_have_no_hole_and_no_repeat(tmp_path: P
         assert [event["message"]["envelope"]["body"].get("message") for event in got] == [None, "0", "1", "2", None]
 
 
-def test_a_daemon_that_is_not_there_is_exit_3(tmp_path: Path) -> None:
+def test_a_missing_daemon_is_exit_code_3(tmp_path: Path) -> None:
     home = Home(tmp_path)
     done = home.ctl("--name", "nobody", "status")
     assert done.returncode == 3
@@ -291,7 +291,7 @@ def left_over(folder: Path) -> list[str]:
 
 
 @pytest.mark.skipif(not Path("/proc").exists(), reason="looks at processes through /proc")
-def test_the_demo_holds_and_leaves_nothing(short_tmp: Path) -> None:
+def test_the_demo_passes_and_cleans_up(short_tmp: Path) -> None:
     with demo(short_tmp, "-o", "json") as process:
         output, errors = process.communicate(timeout=90)
     assert process.returncode == 0, (output, errors)
@@ -305,10 +305,10 @@ def test_the_demo_holds_and_leaves_nothing(short_tmp: Path) -> None:
 
 @pytest.mark.skipif(not Path("/proc").exists(), reason="looks at processes through /proc")
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
-def test_an_interrupted_demo_leaves_nothing(short_tmp: Path, number: signal.Signals) -> None:
+def test_an_interrupted_demo_cleans_up(short_tmp: Path, number: signal.Signals) -> None:
     with demo(short_tmp, "-o", "jsonl") as process:
         assert process.stdout is not None
-        assert json.loads(process.stdout.readline())["ok"] is True  # both daemons run by now
+        assert json.loads(process.stdout.readline())["ok"] is True  # both daemons are running now
         assert len(left_over(short_tmp)) > 2
         process.send_signal(number)
         process.communicate(timeout=90)
@@ -318,7 +318,7 @@ def test_an_interrupted_demo_leaves_nothing(short_tmp: Path, number: signal.Sign
 
 
 @pytest.mark.skipif(not Path("/proc").exists(), reason="looks at processes through /proc")
-def test_a_bench_whose_terminal_is_closed_leaves_nothing(short_tmp: Path) -> None:
+def test_a_bench_whose_terminal_is_closed_cleans_up(short_tmp: Path) -> None:
     with demo(short_tmp, "--calls", "1000000", command="bench") as process:
         wait_for(lambda: len(left_over(short_tmp)) > 3, 60, "the daemons and their broker")
         process.send_signal(signal.SIGHUP)
@@ -330,7 +330,7 @@ def test_a_bench_whose_terminal_is_closed_leaves_nothing(short_tmp: Path) -> Non
 
 @pytest.mark.skipif(not Path("/proc").exists(), reason="looks at processes through /proc")
 @pytest.mark.parametrize("lost", ["stdout", "stderr", "both"])
-def test_a_demo_that_nobody_reads_leaves_nothing(short_tmp: Path, lost: str) -> None:
+def test_a_demo_without_a_reader_cleans_up(short_tmp: Path, lost: str) -> None:
     reader, writer = os.pipe()
     os.close(reader)
     out, err = (writer if lost in (name, "both") else subprocess.DEVNULL for name in ("stdout", "stderr"))
@@ -352,7 +352,7 @@ def short_tmp(tmp_path: Path) -> Iterator[Path]:
         yield Path(folder)
 
 
-def test_a_person_is_told_that_direct_rooms_are_not_encrypted(bus: Bus) -> None:
+def test_the_human_form_warns_that_direct_rooms_are_not_encrypted(bus: Bus) -> None:
     home, _, _ = bus
     said = home.ctl("--name", "ops", "say", "between us", "--direct", "worker")
     listed = home.ctl("--name", "ops", "directs")

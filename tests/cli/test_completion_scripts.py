@@ -1,4 +1,4 @@
-"""Completion: what the programs offer, and the scripts in the shells that they are for."""
+"""Completion: the words that the programs offer, and the scripts in bash, zsh and fish."""
 
 import os
 import subprocess
@@ -23,11 +23,11 @@ LINES = [
     ("aghd config sh", "show"),
     ("aghd run --worksp", "--workspace"),
 ]
-"""What is typed before the key of completion, and the word that it completes."""
+"""The text before the TAB key, and the completed word."""
 
 
 def offers(tmp_path: Path, line: str) -> set[str]:
-    """What the program on a command line offers for its last word, by argcomplete's protocol."""
+    """The completions of the last word of a command line, by argcomplete's protocol."""
     name, answer, folder = line.split()[0], tmp_path / "answer", tmp_path / "folder"
     folder.mkdir(exist_ok=True)
     env = {
@@ -66,11 +66,11 @@ def offers(tmp_path: Path, line: str) -> set[str]:
         ("aghd version -o ", {"human", "json"}),
     ],
 )
-def test_a_program_offers_what_fits(tmp_path: Path, line: str, offered: set[str]) -> None:
+def test_a_program_offers_the_matching_words(tmp_path: Path, line: str, offered: set[str]) -> None:
     assert offers(tmp_path, line) == offered
 
 
-def test_files_are_offered_where_one_is_expected(tmp_path: Path) -> None:
+def test_files_are_offered_for_a_file_argument(tmp_path: Path) -> None:
     (tmp_path / "folder").mkdir()
     (tmp_path / "folder" / "captured.jsonl").touch()
     assert offers(tmp_path, "aghctl envelope check cap") == {"captured.jsonl"}

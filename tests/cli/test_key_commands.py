@@ -1,4 +1,4 @@
-"""`aghctl key …`: a key's life on disk, and that no output ever holds the secret."""
+"""`aghctl key …`: keys on disk, and no secret in any output."""
 
 import asyncio
 import json
@@ -38,7 +38,7 @@ def no(home: Home, *args: str) -> str:
 
 
 def seed_texts(path: Path, passphrase: bytes | None = None) -> list[str]:
-    """Every form in which the secret could slip out."""
+    """Every encoding in which the secret could be printed."""
     seed = read_key(path, passphrase).reveal_seed()
     return [seed.hex(), *(line for line in path.read_text().splitlines() if "-----" not in line)]
 
@@ -68,13 +68,13 @@ def test_a_key_is_never_overwritten(home: Home) -> None:
     assert key(home, "show") == {**made, "former": []}
 
 
-def test_without_a_key_there_is_a_way_to_one(home: Home) -> None:
+def test_without_a_key_the_error_names_the_command_that_creates_one(home: Home) -> None:
     for command in ("show", "export-public", "rotate"):
         assert "aghctl key generate" in no(home, command)
     assert not (home.root / "state").exists()
 
 
-def test_a_file_and_a_passphrase_of_ones_own(home: Home) -> None:
+def test_a_given_file_and_passphrase_are_used(home: Home) -> None:
     passphrase = home.root / "p"
     passphrase.write_text("correct horse\n")
     file = str(home.root / "own.pem")
@@ -87,7 +87,7 @@ def test_a_file_and_a_passphrase_of_ones_own(home: Home) -> None:
     assert "correct horse" not in (done.stdout + done.stderr).decode()
 
 
-def test_rotation_keeps_the_old_key_and_leaves_a_statement_that_holds(home: Home) -> None:
+def test_rotation_keeps_the_old_key_and_writes_a_valid_statement(home: Home) -> None:
     old = key(home, "generate")
     new = key(home, "rotate")
     assert new["file"] == old["file"]
@@ -99,7 +99,7 @@ def test_rotation_keeps_the_old_key_and_leaves_a_statement_that_holds(home: Home
     assert (rotation.nickname, rotation.old_key_id, rotation.new_key_id) == ("ops", old["key_id"], new["key_id"])
     again = key(home, "rotate")
     names = {path.name for path in Path(old["file"]).parent.iterdir()}
-    assert len(names) == 5, names  # the key, two old ones with their statements, and nothing half done
+    assert len(names) == 5, names  # the key, two old ones with their statements, and no partial file
     assert read_key(Path(again["old_file"])).key_id == new["key_id"]
 
 
@@ -115,7 +115,7 @@ def test_rotation_keeps_the_old_key_and_leaves_a_statement_that_holds(home: Home
         ({"ops.toml": "front-desk"}, {"AGHD_CONFIG": "~/config/aghbus/none", "AGHD_PEER_ID": ""}),
     ],
 )
-def test_the_nickname_is_the_one_that_the_daemon_takes(home: Home, files: dict[str, str], env: dict[str, str]) -> None:
+def test_the_nickname_is_that_of_the_daemon(home: Home, files: dict[str, str], env: dict[str, str]) -> None:
     folder = home.root / "config/aghbus"
     folder.mkdir(parents=True)
     for name, peer_id in {"none": "", **files}.items():
@@ -133,7 +133,7 @@ def test_the_nickname_is_the_one_that_the_daemon_takes(home: Home, files: dict[s
     assert rotation.nickname == nickname
 
 
-async def test_a_rotation_names_the_nickname_by_which_others_know_the_old_key(home: Home) -> None:
+async def test_a_rotation_names_the_nickname_under_which_peers_know_the_old_key(home: Home) -> None:
     old = key(home, "generate")
     fingerprint = old["handle"].partition("@")[2]
     ours = ["ops", f"ops@{fingerprint}", f"door@{fingerprint}", f"other@{'0' * 32}"]
@@ -147,7 +147,7 @@ async def test_a_rotation_names_the_nickname_by_which_others_know_the_old_key(ho
     assert (rotation.nickname, new["handle"].partition("@")[0]) == ("door", "door")
 
 
-def test_a_configuration_that_cannot_be_read_gives_no_name(home: Home) -> None:
+def test_an_unreadable_configuration_is_an_error(home: Home) -> None:
     folder = home.root / "config/aghbus"
     folder.mkdir(parents=True)
     (folder / "ops.toml").write_text("peer_id = front\n")
@@ -155,7 +155,7 @@ def test_a_configuration_that_cannot_be_read_gives_no_name(home: Home) -> None:
     assert not (home.root / "state").exists()
 
 
-def test_a_rotation_that_was_cut_short_can_be_done_again(home: Home) -> None:
+def test_an_interrupted_rotation_can_be_repeated(home: Home) -> None:
     old = key(home, "generate")
     path = Path(old["file"])
     fingerprint = old["handle"].partition("@")[2]

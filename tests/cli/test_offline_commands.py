@@ -1,4 +1,4 @@
-"""The offline commands have fixed forms: run as processes over the vectors, whose verdicts are not ours."""
+"""The offline commands have fixed output formats: run as processes over the conformance vectors."""
 
 import json
 import os
@@ -84,7 +84,7 @@ REFUSALS = {
     "actor_not_allowed": "actor_not_allowed",
     "invalid_transition": "invalid_transition",
 }
-"""Outcome in the vectors → reason that we print (specification, section 6)."""
+"""Outcome in the vectors → printed reason (specification, section 6)."""
 
 
 def test_replay_gives_every_recorded_step(tmp_path: Path, capsysbinary: pytest.CaptureFixture[bytes]) -> None:
@@ -95,7 +95,7 @@ def test_replay_gives_every_recorded_step(tmp_path: Path, capsysbinary: pytest.C
         by_time[case["now"]].append(case)
     kinds: set[str] = set()
     for now, group in by_time.items():
-        for case in group:  # a command each: one receiver's state must not meet the next case's
+        for case in group:  # one process each: the state of a receiver is not shared
             file.write_text("\n".join(json.dumps(envelope) for envelope in case["envelopes"]))
             assert entry(["envelope", "replay", str(file), "--now", str(now)]) == 0
             replayed = json_lines(capsysbinary.readouterr().out)
@@ -150,7 +150,7 @@ def test_a_bad_capability_is_named_and_the_others_are_printed() -> None:
 
 
 @pytest.mark.parametrize("raw", [b"\xff", b"nonsense", b'{"a": ', b"[1]", b"7", b"[" * 100_000])
-def test_what_is_no_capability_is_refused(raw: bytes) -> None:
+def test_an_invalid_capability_is_refused(raw: bytes) -> None:
     done = ctl("capability", "digest", "-", stdin=raw)
     assert done.returncode == 1
     assert done.stdout == b""
@@ -190,7 +190,7 @@ def test_ids_as_processes_in_both_forms() -> None:
         ["capability", "digest", "/no/such/file"],
     ],
 )
-def test_what_breaks_a_rule_is_a_usage_error(args: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_broken_rule_is_a_usage_error(args: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert entry(args) == 2
     captured = capsys.readouterr()
     assert captured.out == ""
@@ -201,7 +201,7 @@ def test_what_breaks_a_rule_is_a_usage_error(args: list[str], capsys: pytest.Cap
     assert error["code"] == "usage"
 
 
-def test_a_reader_that_goes_away_is_no_noise() -> None:
+def test_a_closed_reader_ends_the_command_silently() -> None:
     line = json.dumps({"id": "x" * 200}).encode() + b"\n"
     command = [sys.executable, "-m", "aghbus.cli.main", "envelope", "check", "-"]
     read_end, write_end = os.pipe()
@@ -215,8 +215,8 @@ def test_a_reader_that_goes_away_is_no_noise() -> None:
 
 @settings(max_examples=50, deadline=None)
 @given(st.text())
-def test_no_text_of_a_stranger_reaches_the_terminal_raw(text: str) -> None:
-    """`check` prints the sender's id: in ASCII, so that nothing in it acts."""
+def test_untrusted_text_is_escaped_on_the_terminal(text: str) -> None:
+    """`check` prints the sender's id: in ASCII, without control characters."""
     raw = json.dumps({"id": text}).encode()
     done = entry_output(["envelope", "check", "-"], raw)
     assert done.isascii()
@@ -224,7 +224,7 @@ def test_no_text_of_a_stranger_reaches_the_terminal_raw(text: str) -> None:
 
 
 def entry_output(args: list[str], stdin: bytes) -> str:
-    """Run in this process with other standard streams."""
+    """Run in this process with replaced standard streams."""
     import io
 
     stdout, stdin_before, stdout_before = io.StringIO(), sys.stdin, sys.stdout

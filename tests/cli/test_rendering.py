@@ -1,4 +1,4 @@
-"""What a terminal sees: escaped, aligned, cut to its width."""
+"""Text for a terminal: escaped, aligned, cut to its width."""
 
 import subprocess
 
@@ -100,14 +100,14 @@ def test_a_message_is_one_harmless_line(kind: str, body: dict[str, object]) -> N
         ("trace", {"state": "working", "message": "L" * 200_000, "result": {"log": "L" * 200_000}}),
     ],
 )
-def test_a_huge_text_is_cut_in_a_line_and_its_length_is_told(kind: str, body: dict[str, object]) -> None:
+def test_a_huge_text_is_cut_in_a_line_and_its_length_is_shown(kind: str, body: dict[str, object]) -> None:
     line = body_line(kind, body)
     assert len(line) < 5_000
     assert "…” (200000 characters)" in line
     assert is_harmless(line)
 
 
-def test_a_gap_says_what_is_missing() -> None:
+def test_a_gap_names_the_last_missing_sequence() -> None:
     assert "#41" in event_line({"seq": 41, "type": "gap", "message": None, "work": None})
 
 
@@ -124,11 +124,11 @@ def test_a_pasted_hint_is_one_word_of_the_shell(text: str) -> None:
     assert done.stdout.decode() == text
 
 
-def test_fields_leave_out_what_is_not_there() -> None:
+def test_fields_without_a_value_are_left_out() -> None:
     assert fields([("a", None), ("bb", ""), ("ccc", 0), ("d", "x\ny")]) == "ccc  0\nd    x\\ny"
 
 
-def test_one_is_no_plural() -> None:
+def test_one_is_singular() -> None:
     assert [counted(number, "open work") for number in (0, 1, 2)] == ["0 open works", "1 open work", "2 open works"]
 
 

@@ -1,4 +1,4 @@
-"""Both command lines with standard streams that are closed, full, or have lost their reader."""
+"""Both command lines with standard streams that are closed, full, or without a reader."""
 
 import os
 import subprocess
@@ -14,7 +14,7 @@ UNWRITABLE = b"standard output cannot be written: No space left on device\n"
 
 
 def shell(folder: Path, line: str) -> subprocess.CompletedProcess[bytes]:
-    """A line of the shell, with `aghctl` and `aghd` as functions."""
+    """A shell command line with `aghctl` and `aghd` as functions."""
     functions = [f'{name}() {{ "{sys.executable}" -m {module} "$@"; }}' for name, module in MODULES.items()]
     env = Home(folder).env
     return subprocess.run(
@@ -23,7 +23,7 @@ def shell(folder: Path, line: str) -> subprocess.CompletedProcess[bytes]:
 
 
 def unread(*command: str, env: dict[str, str]) -> tuple[int, bytes]:
-    """Exit code and standard error of a command whose standard output has no reader any more."""
+    """Exit code and standard error of a command whose standard output has lost its reader."""
     reader, writer = os.pipe()
     os.close(reader)
     try:
@@ -75,12 +75,12 @@ def test_a_full_standard_output_of_the_daemon_is_named(arguments: str, tmp_path:
         ("aghd", ["config", "show"]),
     ],
 )
-def test_a_reader_that_went_away_is_exit_141_without_a_word(name: str, arguments: list[str], tmp_path: Path) -> None:
+def test_a_closed_reader_is_exit_code_141_without_output(name: str, arguments: list[str], tmp_path: Path) -> None:
     command = [sys.executable, "-m", MODULES[name], *arguments]
     assert unread(*command, env=Home(tmp_path).env) == (141, b"")
 
 
-def test_work_is_open_though_nobody_reads_the_note(tmp_path: Path) -> None:
+def test_a_work_is_opened_even_if_the_note_cannot_be_written(tmp_path: Path) -> None:
     home = Home(tmp_path)
     with Daemon(home, "ops"):
         for away in ("2>&-", "2>/dev/full"):

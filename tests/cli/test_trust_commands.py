@@ -1,4 +1,4 @@
-"""`aghctl trust …` against one daemon: what it refuses, what it says beside the answer, and its forms of output."""
+"""`aghctl trust …` against one daemon: refusals, notes, and forms of output."""
 
 import json
 from collections.abc import Iterator
@@ -65,7 +65,9 @@ def test_rules_of_the_configuration_are_not_changed_here(home: Home, daemon: Dae
     assert "is denied" in no(home, "allow", OTHER)
 
 
-def test_a_first_rule_says_whom_it_shuts_out_and_the_last_one_that_the_door_is_open(home: Home, daemon: Daemon) -> None:
+def test_notes_say_whom_the_first_rule_excludes_and_that_without_rules_all_are_admitted(
+    home: Home, daemon: Daemon
+) -> None:
     assert "no other key is listened to" in yes(home, "allow", KEY)[1]
     assert "every key" in yes(home, "allow", KEY, "--remove")[1]
     assert "nobody else may open work" in yes(home, "allow", "dave", "--channel", "default")[1]
@@ -76,7 +78,7 @@ def test_a_first_rule_says_whom_it_shuts_out_and_the_last_one_that_the_door_is_o
 
 
 def yes_after(home: Home, *args: str) -> str:
-    """What taking a rule away says, after it was made."""
+    """The notes of removing a rule that was just created."""
     yes(home, *args)
     return yes(home, *args, "--remove")[1]
 
@@ -98,7 +100,7 @@ def yes_after(home: Home, *args: str) -> str:
         (("why", "18446744073709551616999"), "stored here or in quarantine"),
     ],
 )
-def test_what_cannot_be_is_refused_with_its_reason(
+def test_an_invalid_rule_is_refused_with_its_reason(
     home: Home, daemon: Daemon, args: tuple[str, ...], said: str
 ) -> None:
     assert said in no(home, *args)
@@ -109,7 +111,7 @@ def test_our_own_key_cannot_be_denied_and_talk_needs_a_channel(home: Home, daemo
     assert "--channel" in no(home, "allow", "dave", "--talk", code=2)
 
 
-def test_our_own_message_is_explained_as_ours(home: Home, daemon: Daemon, own_key: str) -> None:
+def test_a_message_of_our_own_is_explained_as_such(home: Home, daemon: Daemon, own_key: str) -> None:
     sent = home.ctl_json("--name", "ops", "say", "whoever listens", "--thread", "new")["id"]
     (case,) = home.ctl_json("--name", "ops", "trust", "why", sent)["cases"]
     assert (case["place"], case["recorded"], case["key_id"]) == ("stored", "verified", own_key)

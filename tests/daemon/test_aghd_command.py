@@ -1,4 +1,4 @@
-"""The command line of aghd as a process: output, exit codes, and nothing left behind."""
+"""The command line of aghd as a process: output, exit codes, and no files left."""
 
 import json
 import subprocess
@@ -40,7 +40,7 @@ def test_config_check_prints_every_problem_of_every_layer_and_exits_2(tmp_path: 
     assert (result.returncode, report["ok"], [p["key"] for p in report["problems"]]) == (2, False, ["name"])
 
 
-def test_config_check_of_nothing_is_good(tmp_path: Path) -> None:
+def test_config_check_of_the_defaults_is_good(tmp_path: Path) -> None:
     assert aghd("config", "check", home=tmp_path).returncode == 0
     assert json.loads(aghd("config", "check", "-o", "json", home=tmp_path).stdout) == {
         "ok": True,
@@ -49,7 +49,7 @@ def test_config_check_of_nothing_is_good(tmp_path: Path) -> None:
     }
 
 
-def test_config_show_reads_flags_and_says_where_values_come_from(tmp_path: Path) -> None:
+def test_config_show_reads_options_and_shows_the_origin_of_values(tmp_path: Path) -> None:
     result = aghd(
         "config", "show", "--name", "ops", "--capability", "a", "--capability", "b", "--observe", "-vv", home=tmp_path
     )
@@ -95,7 +95,7 @@ def test_version_and_help(tmp_path: Path) -> None:
     assert all(key.flag in text for key in KEYS)
 
 
-def test_a_folder_that_is_not_ours_stops_run_with_a_hint(tmp_path: Path) -> None:
+def test_run_stops_with_a_hint_if_a_folder_cannot_be_created(tmp_path: Path) -> None:
     (tmp_path / ".local").write_text("in the way")
     result = aghd("run", "--name", "ops", home=tmp_path)
     assert result.returncode == 1
