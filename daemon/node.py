@@ -28,8 +28,10 @@ from aghbus.daemon.bridge.adapters import FormatFileError
 from aghbus.daemon.bridge.bridge import Bridge
 from aghbus.daemon.broker.embedded import BrokerError, EmbeddedBroker
 from aghbus.daemon.chains.messages import ChainMessages
+from aghbus.daemon.chains.opening import WorkOpener
 from aghbus.daemon.chains.runner import ChainRunner
 from aghbus.daemon.chains.service import ChainService
+from aghbus.daemon.chains.steps import RunTransitions
 from aghbus.daemon.config.live_settings import LiveSettings
 from aghbus.daemon.config.settings import Settings, reloadable_changes
 from aghbus.daemon.config.value_types import split_address
@@ -59,7 +61,6 @@ from aghbus.daemon.services.trust_rules import TrustRuleService
 from aghbus.daemon.services.works import WorkService
 from aghbus.daemon.state.catalog import Catalog, CatalogError, CatalogSource, catalog_source
 from aghbus.daemon.state.clock_steps import ClockSteps
-from aghbus.daemon.state.context import Core
 from aghbus.daemon.state.identity import Identity
 from aghbus.daemon.state.inbox_waiters import InboxWaiters
 from aghbus.daemon.state.keys import FormerKey
@@ -110,7 +111,6 @@ class Node:
         """
         self.stopped = asyncio.Event()
         self.failed = False  # a task ended that never should
-        self.draining = False
         self.locations = locations
         self.broker = broker
         self.settings = LiveSettings(settings)
@@ -259,46 +259,94 @@ class Node:
         )
 
     def _make_services(self) -> None:
-        self.core = Core(
-            live=self.settings,
+        self.bridge = Bridge(
+            settings=self.settings,
+            identity=self.identity,
             clock=self._clock,
             store=self._store,
             link=self.link,
             presence=self._presence,
-            identity=self.identity,
-            own_card=self._own_card,
             steps=self._steps,
-            trust=self._trust,
             denied=self._denied,
             closer=self._closer,
+            sender=self.sender,
             notifier=self._notifier,
-            waiters=self._waiters,
             counters=self._counters,
-            noise=self._log_limiter,
+            log_limiter=self._log_limiter,
         )
-        self.bridge = Bridge(self.core, self.sender)
-        chain_messages = ChainMessages(
-            self.core, self.bridge.formats.get, self.bridge.submitter.remember, self.bridge.artifacts
-        )
-        self.chains = ChainRunner(self.core, self.sender, chain_messages)
+        self.chains = self._make_chains()
         self._retirement = Retirement(self._store, self.identity, self._clock, self._counters, self._retired)
         self._catalog = CatalogWatcher(self._catalog_source(), self._new_catalog, self._bad_catalog)
         self._store_probe = StoreProbe(self._store, self.publisher.link_up)
 
+    def _make_chains(self) -> ChainRunner:
+        messages = ChainMessages(
+            settings=self.settings,
+            identity=self.identity,
+            clock=self._clock,
+            link=self.link,
+            agents=self.bridge.agents,
+            adapter_of=self.bridge.formats.get,
+            remember=self.bridge.submitter.remember,
+            artifacts=self.bridge.artifacts,
+        )
+        transitions = RunTransitions(
+            settings=self.settings,
+            identity=self.identity,
+            clock=self._clock,
+            steps=self._steps,
+            closer=self._closer,
+            opener=WorkOpener(
+                settings=self.settings,
+                identity=self.identity,
+                clock=self._clock,
+                presence=self._presence,
+                messages=messages,
+            ),
+            messages=messages,
+        )
+        return ChainRunner(
+            workspace=self.identity.workspace,
+            store=self._store,
+            steps=self._steps,
+            presence=self._presence,
+            notifier=self._notifier,
+            counters=self._counters,
+            sender=self.sender,
+            messages=messages,
+            transitions=transitions,
+        )
+
     def _operations(self) -> dict[Route, Operation]:
         """The operations of the API, as methods of this daemon's parts."""
-        core, store = self.core, self._store
-        drafts = DraftBuilder(self.identity, self.settings, self._clock, self._own_card)
-        status = StatusService(core, self.intake, self.jetstream, embedded=self.broker is not None)
+        settings, identity, store, clock = self.settings, self.identity, self._store, self._clock
+        drafts = DraftBuilder(identity, settings, clock, self._own_card)
+        status = StatusService(
+            settings=settings,
+            identity=identity,
+            presence=self._presence,
+            clock=clock,
+            store=store,
+            link=self.link,
+            steps=self._steps,
+            denied=self._denied,
+            counters=self._counters,
+            sender=self.sender,
+            intake=self.intake,
+            jetstream=self.jetstream,
+            embedded=self.broker is not None,
+        )
         parts = (
             status,
-            PeerService(core),
-            MessageService(store, self._notifier, self.sender, drafts, own_id=self.identity.self_id),
+            PeerService(
+                settings=settings, identity=identity, presence=self._presence, clock=clock, own_card=self._own_card
+            ),
+            MessageService(store, self._notifier, self.sender, drafts, own_id=identity.self_id),
             WorkService(store, self.sender, drafts),
-            InboxService(core),
-            TrustRuleService(core),
-            TrustExplainer(core),
-            ChainService(core, self.chains),
+            InboxService(waiters=self._waiters, clock=clock, store=store, steps=self._steps, counters=self._counters),
+            TrustRuleService(settings=settings, identity=identity, clock=clock, store=store, trust=self._trust),
+            TrustExplainer(identity=identity, store=store, trust=self._trust),
+            ChainService(settings=settings, identity=identity, clock=clock, store=store, runner=self.chains),
             self.discovery,
             self.bridge,
             self.bridge.artifacts,
@@ -399,7 +447,7 @@ class Node:
         def left(share: float = 1.0) -> float:
             return max(0.05, (deadline - loop.time()) * share)
 
-        self.core.draining = self.draining = True
+        self._waiters.closed = True
         self.sender.close()
         await (self.jetstream or self.link).drain(left(0.3))
         clean = await self.intake.drained(left(0.5))
@@ -453,7 +501,7 @@ class Node:
         self._denied.link_down()
         if self.jetstream is not None:
             self.jetstream.link_down()
-        if not self.draining:
+        if not self.sender.closed:
             self._counters.add("link.lost")
             _log.warning("link down reason=%s", reason)
 

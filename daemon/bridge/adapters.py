@@ -2,13 +2,16 @@
 
 import json
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
+from aghbus.daemon.base.clock import Clock
 from aghbus.daemon.config.layers import MAX_CONFIG_BYTES, Problem
+from aghbus.daemon.config.live_settings import LiveSettings
 from aghbus.daemon.config.settings import Settings
-from aghbus.daemon.state.context import Core
+from aghbus.daemon.state.identity import Identity
+from aghbus.daemon.state.presence import PresenceTable
 from aghbus.protocol.adapters.agentos.adapter import AgentOsOptions
 from aghbus.protocol.adapters.humaninloop.adapter import HumanInLoopOptions
 from aghbus.protocol.adapters.model import Adapter, AgentMap
@@ -32,7 +35,7 @@ class FormatAdapters:
     """The adapters of a running daemon. Call `reload` after the settings or the files they name have changed."""
 
     def __init__(self, settings: Settings) -> None:
-        """Raises FormatsError."""
+        """Raises FormatFileError."""
         self._adapters = adapters(settings)
 
     def reload(self, settings: Settings) -> None:
@@ -71,42 +74,51 @@ def find_problems(settings: Settings) -> Iterator[Problem]:
         yield error.problem
 
 
-def agents(core: Core, channel: str, us: str | None = None) -> AgentMap:
-    """The configured agent map, with the peers present on `channel` where look-up is enabled.
+class AgentDirectory:
+    """The agent map by channel: the configured agents, and the peers present where look-up is enabled."""
 
-    `us` is the id of ours that our own agents map to (None: the current one).
-    """
-    lookup = core.settings.bridge.lookup
-    found: Mapping[str, tuple[str, ...]] = {} if lookup == "off" else _found(core, channel, lookup)
-    configured = configured_agents(core.settings)
-    if us is not None and us != core.us:
-        configured = {name: us if peer == core.us else peer for name, peer in configured.items()}
-    return AgentMap(names=configured, found=found)
+    def __init__(self, settings: LiveSettings, identity: Identity, presence: PresenceTable, clock: Clock) -> None:
+        self._settings = settings
+        self._identity = identity
+        self._presence = presence
+        self._clock = clock
+
+    def on(self, channel: str, own_id: str | None = None) -> AgentMap:
+        """The map on `channel`. `own_id` is the id of ours that our own agents map to (None: the present one)."""
+        settings, self_id = self._settings.current, self._identity.self_id
+        configured = configured_agents(settings)
+        if own_id is not None and own_id != self_id:
+            configured = {name: own_id if peer == self_id else peer for name, peer in configured.items()}
+        lookup = settings.bridge.lookup
+        return AgentMap(names=configured, found={} if lookup == "off" else self._found(channel, lookup))
+
+    def on_all(self, channels: Iterable[str]) -> dict[str, AgentMap]:
+        """The maps of several channels, by channel."""
+        return {channel: self.on(channel) for channel in set(channels)}
+
+    def _found(self, channel: str, lookup: str) -> dict[str, tuple[str, ...]]:
+        """Present peers by display name and capability. Where trust is required, only verified ones (adapters.md, Agent map)."""
+        now_ms = self._clock.millis()
+        found: defaultdict[str, dict[str, None]] = defaultdict(dict)
+        for peer in self._presence.all():
+            if (peer.workspace_id, peer.channel) != (self._identity.workspace, channel):
+                continue
+            if self._presence.of(peer, now_ms) == "expired":
+                continue
+            if self._settings.current.trust.mode == "require" and peer.trust != "verified":
+                continue
+            if lookup in ("display_name", "both") and peer.card.display_name:
+                found[peer.card.display_name][peer.peer_id] = None
+            if lookup in ("capability", "both"):
+                for capability in peer.card.capabilities:
+                    found[capability][peer.peer_id] = None
+        return {name: tuple(peers) for name, peers in found.items()}
 
 
 def configured_agents(settings: Settings) -> dict[str, str]:
     """The configured map of agent name to peer id. The last `=` separates them: a peer id contains none."""
     pairs = (entry.rpartition("=") for entry in settings.bridge.agents)
     return {name: peer for name, _, peer in pairs}
-
-
-def _found(core: Core, channel: str, lookup: str) -> dict[str, tuple[str, ...]]:
-    """Present peers by display name and capability. Where trust is required, only verified ones (adapters.md, Agent map)."""
-    now_ms = core.clock.millis()
-    found: defaultdict[str, dict[str, None]] = defaultdict(dict)
-    for peer in core.roster.all():
-        if (peer.workspace_id, peer.channel) != (core.workspace, channel):
-            continue
-        if core.roster.of(peer, now_ms) == "expired":
-            continue
-        if core.settings.trust.mode == "require" and peer.trust != "verified":
-            continue
-        if lookup in ("display_name", "both") and peer.card.display_name:
-            found[peer.card.display_name][peer.peer_id] = None
-        if lookup in ("capability", "both"):
-            for capability in peer.card.capabilities:
-                found[capability][peer.peer_id] = None
-    return {name: tuple(peers) for name, peers in found.items()}
 
 
 def _manifest(path: str | None) -> frozenset[str] | None:

@@ -1,33 +1,102 @@
 """Assembles the bridge."""
 
 from aghbus.daemon.artifacts.store import Artifacts
-from aghbus.daemon.bridge.adapters import FormatAdapters
+from aghbus.daemon.base.clock import Clock
+from aghbus.daemon.base.logs import EventLimiter
+from aghbus.daemon.base.metrics import Counters
+from aghbus.daemon.base.notifier import Notifier
+from aghbus.daemon.bridge.adapters import AgentDirectory, FormatAdapters
 from aghbus.daemon.bridge.deliver import MessageDelivery
 from aghbus.daemon.bridge.follower import Follower
 from aghbus.daemon.bridge.format_log import public_row
 from aghbus.daemon.bridge.inbound import InboundTranslator
 from aghbus.daemon.bridge.sentient_log import SentientLog
 from aghbus.daemon.bridge.submit import MessageSubmitter
+from aghbus.daemon.config.live_settings import LiveSettings
+from aghbus.daemon.nats.link import Link
+from aghbus.daemon.nats.permission_errors import DeniedSubjects
+from aghbus.daemon.send.closing import WorkCloser
 from aghbus.daemon.send.sender import Sender
-from aghbus.daemon.state.context import Core
+from aghbus.daemon.state.clock_steps import ClockSteps
+from aghbus.daemon.state.identity import Identity
+from aghbus.daemon.state.presence import PresenceTable
 from aghbus.protocol.api.bridge import BridgeLogResponse, Format
 from aghbus.protocol.api.queries import LimitQuery
+from aghbus.store.engine.database import Store
 from aghbus.store.tables import bridge_log
 
 
 class Bridge:
     """The bridge of one daemon. The daemon runs `follower` and `log` as tasks."""
 
-    def __init__(self, core: Core, sender: Sender) -> None:
-        """Raises FormatFileError for an unusable file that the settings name."""
-        self._store = core.store
-        self.formats = FormatAdapters(core.settings)
-        self.artifacts = Artifacts(core.link, core.us, lambda: core.settings.artifacts)
-        translator = InboundTranslator(core, self.formats, self.artifacts)
-        self.log = SentientLog(core)
-        self.follower = Follower(core, sender, translator)
-        self.submitter = MessageSubmitter(core, sender, self.formats, self.artifacts, self.log)
-        self.delivery = MessageDelivery(core, sender, self.formats, translator)
+    def __init__(
+        self,
+        *,
+        settings: LiveSettings,
+        identity: Identity,
+        clock: Clock,
+        store: Store,
+        link: Link,
+        presence: PresenceTable,
+        steps: ClockSteps,
+        denied: DeniedSubjects,
+        closer: WorkCloser,
+        sender: Sender,
+        notifier: Notifier,
+        counters: Counters,
+        log_limiter: EventLimiter,
+        artifacts: Artifacts | None = None,
+    ) -> None:
+        """`artifacts` is the artifact store (None: that of the link). Raises FormatFileError for an unusable file."""
+        self._store = store
+        self.formats = FormatAdapters(settings.current)
+        self.agents = AgentDirectory(settings, identity, presence, clock)
+        self.artifacts = artifacts or Artifacts(link, identity.self_id, lambda: settings.current.artifacts)
+        translator = InboundTranslator(
+            settings=settings,
+            identity=identity,
+            clock=clock,
+            denied=denied,
+            counters=counters,
+            agents=self.agents,
+            formats=self.formats,
+            artifacts=self.artifacts,
+        )
+        self.log = SentientLog(settings=settings, clock=clock, store=store, counters=counters, log_limiter=log_limiter)
+        self.follower = Follower(
+            settings=settings,
+            identity=identity,
+            notifier=notifier,
+            clock=clock,
+            store=store,
+            steps=steps,
+            counters=counters,
+            agents=self.agents,
+            sender=sender,
+            translator=translator,
+        )
+        self.submitter = MessageSubmitter(
+            settings=settings,
+            identity=identity,
+            clock=clock,
+            link=link,
+            counters=counters,
+            agents=self.agents,
+            sender=sender,
+            formats=self.formats,
+            artifacts=self.artifacts,
+            log=self.log,
+        )
+        self.delivery = MessageDelivery(
+            notifier=notifier,
+            clock=clock,
+            store=store,
+            closer=closer,
+            agents=self.agents,
+            sender=sender,
+            formats=self.formats,
+            translator=translator,
+        )
 
     async def list_log(self, name: Format, query: LimitQuery) -> BridgeLogResponse:
         """The newest rows of the format's own log, oldest first."""

@@ -6,16 +6,18 @@ from functools import partial
 from typing import Final
 
 from aghbus.daemon.artifacts.store import ArtifactsUnreachable
-from aghbus.daemon.bridge.adapters import FormatAdapters, agents
+from aghbus.daemon.base.clock import Clock
+from aghbus.daemon.base.notifier import Notifier
+from aghbus.daemon.bridge.adapters import AgentDirectory, FormatAdapters
 from aghbus.daemon.bridge.inbound import InboundTranslator, StoredEnvelope, chunks
+from aghbus.daemon.send.closing import WorkCloser
 from aghbus.daemon.send.sender import Batch, Sender
-from aghbus.daemon.state.context import Core
-from aghbus.protocol.adapters.model import AgentMap
 from aghbus.protocol.api.bridge import BridgeAckRequest, BridgeAckResponse, BridgeMessage, Format
 from aghbus.protocol.api.messages import Event
 from aghbus.protocol.api.queries import BridgeStreamQuery, EnvelopeFilter
 from aghbus.protocol.errors import InvalidRequest, NotFound
 from aghbus.store.audit import events as audit
+from aghbus.store.engine.database import Store
 from aghbus.store.engine.transaction import Transaction
 from aghbus.store.tables import bridge_messages as bridge
 from aghbus.store.tables import inbox
@@ -35,8 +37,23 @@ class _ForAgent(EnvelopeFilter, frozen=True):
 class MessageDelivery:
     """Delivers messages of every format."""
 
-    def __init__(self, core: Core, sender: Sender, formats: FormatAdapters, translator: InboundTranslator) -> None:
-        self._core = core
+    def __init__(
+        self,
+        *,
+        notifier: Notifier,
+        clock: Clock,
+        store: Store,
+        closer: WorkCloser,
+        agents: AgentDirectory,
+        sender: Sender,
+        formats: FormatAdapters,
+        translator: InboundTranslator,
+    ) -> None:
+        self._notifier = notifier
+        self._clock = clock
+        self._store = store
+        self._closer = closer
+        self._agents = agents
         self._sender = sender
         self._formats = formats
         self._arrivals = translator
@@ -49,17 +66,16 @@ class MessageDelivery:
 
         While the artifact store is unreachable, a message that has to be fetched from it blocks the messages after it.
         """
-        core = self._core
         wanted = _ForAgent(kinds=self._formats.get(name).delivered_kinds)
         position = since = query.since
         if position is None:
-            position = await core.store.write(lambda tx: bridge.position(tx, _position(name)))
-        removed = await gap_after(core.store.reader, wanted, position)
+            position = await self._store.write(lambda tx: bridge.position(tx, _position(name)))
+        removed = await gap_after(self._store.reader, wanted, position)
         if removed is not None:
             yield [Event(seq=removed, type="gap", pruned_from=position + 1)]
         while True:
-            upto = core.announcer.seq
-            page = await find(core.store.reader, wanted, since=position, limit=_PAGE)
+            upto = self._notifier.seq
+            page = await find(self._store.reader, wanted, since=position, limit=_PAGE)
             arrived: list[StoredEnvelope] = []
             unreachable = False
             try:
@@ -76,10 +92,10 @@ class MessageDelivery:
                 position = max(position, page.next_since)
                 if position < upto:
                     continue
-            if core.announcer.closed:
+            if self._notifier.closed:
                 return
-            if core.announcer.seq <= position:
-                await core.announcer.wait()
+            if self._notifier.seq <= position:
+                await self._notifier.wait()
 
     async def get(self, name: Format, seq: int) -> BridgeMessage:
         """The message for one stored envelope. Raises NotFound when it has none in this format, or ArtifactsUnreachable."""
@@ -95,16 +111,16 @@ class MessageDelivery:
         """Move the acknowledged position to a sequence: ack the inbox items up to it and accept the works opened for our agent."""
         self._formats.get(name)
         seq = request.seq
-        if seq > self._core.announcer.seq:
-            raise InvalidRequest(f"seq: {seq} is beyond the last sequence, {self._core.announcer.seq}")
+        if seq > self._notifier.seq:
+            raise InvalidRequest(f"seq: {seq} is beyond the last sequence, {self._notifier.seq}")
         position = await self._sender.send_all(lambda tx, batch: self._ack(tx, batch, name, seq))
         return BridgeAckResponse(format=name, seq=position)
 
     def _ack(self, tx: Transaction, batch: Batch, name: Format, seq: int) -> int:
         for waiting in bridge.inbox_of(tx, name, seq, _ACKED_AT_ONCE):
-            audit.note_delivery(tx, self._core.clock.millis(), inbox.ack(tx, waiting), "acked")
+            audit.note_delivery(tx, self._clock.millis(), inbox.ack(tx, waiting), "acked")
         for work in bridge.opened_by_messages(tx, name, seq, _ACKED_AT_ONCE):
-            rows = self._core.closer.accept(tx, work)
+            rows = self._closer.accept(tx, work)
             if rows:
                 batch.add("receipt", rows)
         return bridge.move(tx, _position(name), seq)
@@ -115,7 +131,7 @@ class MessageDelivery:
         if not seqs:
             return
         kinds = self._formats.get(name).delivered_kinds
-        for kept in await bridge.kept_all(self._core.store.reader, seqs):
+        for kept in await bridge.kept_all(self._store.reader, seqs):
             if self._is_for_agent(kept, kinds):
                 item = await self._arrivals.read(name, kept)
                 if item is not None:
@@ -127,7 +143,7 @@ class MessageDelivery:
         """The messages for these envelopes; `only_open` skips those of works that are settled."""
         if not arrived:
             return []
-        known = known_agents(self._core, arrived)
+        known = self._agents.on_all(item.kept.channel for item in arrived)
 
         def job(tx: Transaction, chunk: list[StoredEnvelope]) -> list[BridgeMessage]:
             open_ones = [item for item in chunk if not (only_open and bridge.is_settled(tx, item.kept))]
@@ -136,17 +152,12 @@ class MessageDelivery:
 
         made: list[BridgeMessage] = []
         for chunk in chunks(arrived):
-            made += await self._core.store.write(partial(job, chunk=chunk))
+            made += await self._store.write(partial(job, chunk=chunk))
         return made
 
     def _is_for_agent(self, kept: Kept, kinds: frozenset[str]) -> bool:
         """Whether the envelope is for our agent. Replies to a chain run are for the run."""
         return not kept.of_run and self._arrivals.is_for_agent(kept, kinds)
-
-
-def known_agents(core: Core, arrived: list[StoredEnvelope]) -> dict[str, AgentMap]:
-    """The agent map of each channel of these envelopes."""
-    return {channel: agents(core, channel) for channel in {item.kept.channel for item in arrived}}
 
 
 def _position(name: str) -> str:

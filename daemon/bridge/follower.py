@@ -1,6 +1,7 @@
 """Follows committed envelopes: forwards the ends of chained works, writes the message log, and expires its questions."""
 
 import asyncio
+import logging
 from collections.abc import Mapping
 from functools import partial
 from typing import Any, Final
@@ -8,13 +9,17 @@ from typing import Any, Final
 import msgspec
 
 from aghbus.daemon.artifacts.store import ArtifactsUnreachable
+from aghbus.daemon.base.clock import Clock
+from aghbus.daemon.base.metrics import Counters
+from aghbus.daemon.base.notifier import Notifier
 from aghbus.daemon.bridge import sentient_chain as chains
-from aghbus.daemon.bridge.adapters import agents
-from aghbus.daemon.bridge.deliver import known_agents
+from aghbus.daemon.bridge.adapters import AgentDirectory
 from aghbus.daemon.bridge.format_log import FORMAT_WITH_TIMEOUTS, expire
 from aghbus.daemon.bridge.inbound import InboundTranslator, StoredEnvelope, chunks
+from aghbus.daemon.config.live_settings import LiveSettings
 from aghbus.daemon.send.sender import Batch, Sender
-from aghbus.daemon.state.context import Core
+from aghbus.daemon.state.clock_steps import ClockSteps
+from aghbus.daemon.state.identity import Identity
 from aghbus.protocol.adapters import common
 from aghbus.protocol.adapters.attachments import cut_result, cut_text
 from aghbus.protocol.adapters.derived_ids import envelope_id
@@ -22,11 +27,14 @@ from aghbus.protocol.adapters.model import AgentMap, BridgeContext
 from aghbus.protocol.errors import InvalidRequest, Refused, Unavailable
 from aghbus.protocol.lifecycle import WorkView
 from aghbus.protocol.send import Draft
+from aghbus.store.engine.database import Store
 from aghbus.store.engine.transaction import Transaction
 from aghbus.store.errors import StoreUnavailable
 from aghbus.store.tables import bridge_log, works
 from aghbus.store.tables import bridge_messages as bridge
 from aghbus.store.tables.bridge_messages import Ended, Kept, StoredMessageHistory
+
+_log = logging.getLogger("aghbus.bridge")
 
 _POSITION: Final = "follower"
 _PAGE: Final = 100  # rows or works per transaction
@@ -44,8 +52,28 @@ _TOO_LARGE: Final = "the result of the next work was too large to forward in ful
 class Follower:
     """A task that follows the store's sequence. Its writes are committed with its position, or are idempotent."""
 
-    def __init__(self, core: Core, sender: Sender, translator: InboundTranslator) -> None:
-        self._core = core
+    def __init__(
+        self,
+        *,
+        settings: LiveSettings,
+        identity: Identity,
+        notifier: Notifier,
+        clock: Clock,
+        store: Store,
+        steps: ClockSteps,
+        counters: Counters,
+        agents: AgentDirectory,
+        sender: Sender,
+        translator: InboundTranslator,
+    ) -> None:
+        self._settings = settings
+        self._identity = identity
+        self._notifier = notifier
+        self._clock = clock
+        self._store = store
+        self._steps = steps
+        self._counters = counters
+        self._agents = agents
         self._sender = sender
         self._arrivals = translator
         self._position = 0
@@ -53,20 +81,18 @@ class Follower:
 
     async def run(self) -> None:
         """Follow until cancelled or drained."""
-        self._position = await self._core.store.write(lambda tx: bridge.position(tx, _POSITION))
+        self._position = await self._store.write(lambda tx: bridge.position(tx, _POSITION))
         self._saved_position = self._position
         ends_pending = True  # works may have ended while the daemon was down
-        started_at_seq = self._core.announcer.seq
+        started_at_seq = self._notifier.seq
         due_ms: int | None = None
-        while not self._core.announcer.closed:
-            upto = min(self._core.announcer.seq, self._position + _MAX_SCAN)
+        while not self._notifier.closed:
+            upto = min(self._notifier.seq, self._position + _MAX_SCAN)
             try:
-                if self._position >= started_at_seq and not self._core.store.memory.bridged:
+                if self._position >= started_at_seq and not self._store.memory.bridged:
                     await self._advance(upto)
                 else:
-                    ends_pending = ends_pending or await bridge.ended_since(
-                        self._core.store.reader, self._position, upto
-                    )
+                    ends_pending = ends_pending or await bridge.ended_since(self._store.reader, self._position, upto)
                     if ends_pending:
                         await self._forward_ends()
                         ends_pending = False
@@ -80,9 +106,9 @@ class Follower:
                 continue
             except Unavailable:
                 return  # draining: the next start continues
-            if self._core.announcer.seq <= self._position:
-                left = _MAX_WAIT if due_ms is None else self._core.steps.seconds_until(due_ms)
-                await self._core.announcer.wait(min(max(left, 0.0), _MAX_WAIT))
+            if self._notifier.seq <= self._position:
+                left = _MAX_WAIT if due_ms is None else self._steps.seconds_until(due_ms)
+                await self._notifier.wait(min(max(left, 0.0), _MAX_WAIT))
                 await asyncio.sleep(_COALESCE)
 
     # message log
@@ -92,13 +118,12 @@ class Follower:
 
         False when one could not be fetched: the position stays before it.
         """
-        core = self._core
-        seqs = await bridge.to_log(core.store.reader, FORMAT_WITH_TIMEOUTS, self._position, upto, _PAGE)
+        seqs = await bridge.to_log(self._store.reader, FORMAT_WITH_TIMEOUTS, self._position, upto, _PAGE)
         reached = seqs[-1] if len(seqs) == _PAGE else max(upto, self._position)
         arrived = []
         unreachable = False
-        until = core.clock.monotonic() + _MAX_FETCH_TIME
-        for kept in await bridge.kept_all(core.store.reader, seqs) if seqs else []:
+        until = self._clock.monotonic() + _MAX_FETCH_TIME
+        for kept in await bridge.kept_all(self._store.reader, seqs) if seqs else []:
             if self._arrivals.is_for_agent(kept, frozenset({kept.kind})):
                 try:
                     item = await self._arrivals.read(FORMAT_WITH_TIMEOUTS, kept)
@@ -106,19 +131,19 @@ class Follower:
                     reached, unreachable = kept.seq - 1, True
                     break
                 arrived += [item] if item is not None else []
-            if core.clock.monotonic() >= until:
+            if self._clock.monotonic() >= until:
                 reached = kept.seq
                 break
-        known = known_agents(core, arrived)
+        known = self._agents.on_all(item.kept.channel for item in arrived)
         for chunk in chunks(arrived):
-            await core.store.write(partial(self._log_portion, chunk=chunk, known=known))
+            await self._store.write(partial(self._log_portion, chunk=chunk, known=known))
         await self._advance(reached, found=bool(arrived))
         return not unreachable
 
     async def _advance(self, position: int, *, found: bool = False) -> None:
         """Move the position; save it when something was `found` or after `_SAVE_EVERY` sequences."""
         if found or position - self._saved_position >= _SAVE_EVERY:
-            await self._core.store.write(lambda tx: bridge.move(tx, _POSITION, position))
+            await self._store.write(lambda tx: bridge.move(tx, _POSITION, position))
             self._saved_position = position
         self._position = max(position, self._position)
 
@@ -129,15 +154,15 @@ class Follower:
 
     async def _expire_due(self) -> int | None:
         """Mark rows whose time to live has passed. Returns when the next one expires, in Unix milliseconds."""
-        if await bridge_log.nothing_due(self._core.store.reader):
+        if await bridge_log.nothing_due(self._store.reader):
             return None
 
         def job(tx: Transaction) -> int | None:
-            for entry in bridge_log.due(tx, self._core.steps.settle(tx), _PAGE):
+            for entry in bridge_log.due(tx, self._steps.settle(tx), _PAGE):
                 expire(tx, entry)
             return bridge_log.next_due_ms(tx)
 
-        return await self._core.store.write(job)
+        return await self._store.write(job)
 
     # ends of chained works
 
@@ -154,7 +179,6 @@ class Follower:
 
     def _forward_end(self, tx: Transaction, batch: Batch, end: Ended) -> None:
         """End the previous work of the chain like the next one. Notify the memory agent when no message of the chain ended it."""
-        core = self._core
         work = works.load(tx, end.workspace_id, end.channel, end.work_id)
         if work is None:
             return
@@ -164,14 +188,14 @@ class Follower:
         in_hand = None
         if end.in_hand is not None and end.in_hand_channel is not None:
             in_hand = works.load(tx, end.workspace_id, end.in_hand_channel, end.in_hand)
-        us = core.identities.participant_in(work if in_hand is None else in_hand) or core.us
+        us = self._identity.participant_in(work if in_hand is None else in_hand) or self._identity.self_id
         context = BridgeContext(
             us=us,
             workspace_id=work.workspace_id,
             channel=work.channel,
-            now=core.clock.seconds(),
-            ttl=core.settings.defaults.directed_ttl,
-            agents=agents(core, work.channel, us),
+            now=self._clock.seconds(),
+            ttl=self._settings.current.defaults.directed_ttl,
+            agents=self._agents.on(work.channel, us),
         )
         if in_hand is not None and not in_hand.is_terminal:
             self._send_one(batch, work, _closing_drafts(context, in_hand, work, ending))
@@ -189,8 +213,8 @@ class Follower:
             except (InvalidRequest, Refused) as error:
                 cause = cause or error
         if cause is not None:
-            self._core.counters.add("bridge.ends_not_forwarded")
-            self._core.log.error("cannot forward the end of a work work=%s cause=%s", ended.work_id, cause)
+            self._counters.add("bridge.ends_not_forwarded")
+            _log.error("cannot forward the end of a work work=%s cause=%s", ended.work_id, cause)
 
     def _memory_draft(self, tx: Transaction, context: BridgeContext, work: WorkView) -> Draft | None:
         """The notification for the memory agent about a chain that broke off; its last message is the one that opened `work`."""
@@ -201,7 +225,13 @@ class Follower:
         entries = chains.entries_so_far(tx, work)
         session = str(last.message["metadata"]["session_id"])
         draft = chains.memory_draft(
-            self._core, context, session, last.message, entries, work.terminal_id or work.opening_id
+            context,
+            self._identity.self_id,
+            self._settings.current.sentient.memory_agent,
+            session,
+            last.message,
+            entries,
+            work.terminal_id or work.opening_id,
         )
         return None if draft is None or draft.to == work.target else draft
 

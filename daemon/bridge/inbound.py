@@ -1,15 +1,20 @@
 """Translates received envelopes into messages of a format, and records them in the history and the format's log."""
 
+import logging
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 import msgspec
 
 from aghbus.daemon.artifacts.store import Artifacts, ArtifactsUnreachable
-from aghbus.daemon.bridge.adapters import FormatAdapters, agents
+from aghbus.daemon.base.clock import Clock
+from aghbus.daemon.base.metrics import Counters
+from aghbus.daemon.bridge.adapters import AgentDirectory, FormatAdapters
 from aghbus.daemon.bridge.format_log import keep_record
 from aghbus.daemon.bridge.large_messages import fetch_large
-from aghbus.daemon.state.context import Core
+from aghbus.daemon.config.live_settings import LiveSettings
+from aghbus.daemon.nats.permission_errors import DeniedSubjects
+from aghbus.daemon.state.identity import Identity
 from aghbus.protocol.adapters.attachments import not_fetched
 from aghbus.protocol.adapters.model import AgentMap, BridgeContext, BridgedEnvelope, Delivered, Finding
 from aghbus.protocol.api.bridge import BridgeMessage, Format
@@ -21,6 +26,8 @@ from aghbus.store.engine.transaction import Transaction
 from aghbus.store.tables import bridge_messages as bridge
 from aghbus.store.tables import works
 from aghbus.store.tables.bridge_messages import Kept, StoredMessageHistory
+
+_log = logging.getLogger("aghbus.bridge")
 
 _CHUNK_BYTES: Final = 262_144  # ours, of envelopes per transaction: some milliseconds, or one large envelope
 
@@ -61,8 +68,24 @@ def chunks(arrived: Sequence[StoredEnvelope]) -> Iterator[list[StoredEnvelope]]:
 class InboundTranslator:
     """Parses stored envelopes, and translates them into messages inside a transaction."""
 
-    def __init__(self, core: Core, formats: FormatAdapters, artifacts: Artifacts) -> None:
-        self._core = core
+    def __init__(
+        self,
+        *,
+        settings: LiveSettings,
+        identity: Identity,
+        clock: Clock,
+        denied: DeniedSubjects,
+        counters: Counters,
+        agents: AgentDirectory,
+        formats: FormatAdapters,
+        artifacts: Artifacts,
+    ) -> None:
+        self._settings = settings
+        self._identity = identity
+        self._clock = clock
+        self._denied = denied
+        self._counters = counters
+        self._agents = agents
         self._formats = formats
         self._artifacts = artifacts
 
@@ -79,7 +102,7 @@ class InboundTranslator:
         try:
             message, findings = await fetch_large(self._artifacts, name, envelope.extensions())
         except ArtifactsUnreachable as error:
-            if not self._core.denied.refuses(JETSTREAM_API, self._core.clock.monotonic()):
+            if not self._denied.refuses(JETSTREAM_API, self._clock.monotonic()):
                 raise
             message, findings = None, (not_fetched(error.message),)
         return StoredEnvelope(kept, envelope, message, findings)
@@ -93,9 +116,7 @@ class InboundTranslator:
             return False
         if kept.direction != "in":
             return bool(kept.own_end)
-        return kept.recipient in self._core.identities or (
-            kept.recipient is None and kept.kind in ("say", "capability")
-        )
+        return kept.recipient in self._identity or (kept.recipient is None and kept.kind in ("say", "capability"))
 
     def translate(
         self,
@@ -163,25 +184,25 @@ class InboundTranslator:
         now: int | None,
     ) -> Delivered | None:
         """The adapter's result, given the work in its state after the envelope."""
-        core, kept = self._core, arrived.kept
+        kept = arrived.kept
         if work is not None and kept.state_after is not None:
             work = msgspec.convert({**msgspec.structs.asdict(work), "state": kept.state_after}, type(work))
         bridged = BridgedEnvelope(envelope=arrived.envelope, work=work, outcome=kept.outcome, carried=arrived.carried)
-        us = core.identities.receiver_of(arrived.envelope)
+        us = self._identity.receiver_of(arrived.envelope)
         context = BridgeContext(
             us=us,
             workspace_id=kept.workspace_id,
             channel=kept.channel,
-            now=core.clock.seconds() if now is None else now,
-            ttl=core.settings.defaults.directed_ttl,
-            agents=known[kept.channel] if us == core.us else agents(core, kept.channel, us),
+            now=self._clock.seconds() if now is None else now,
+            ttl=self._settings.current.defaults.directed_ttl,
+            agents=known[kept.channel] if us == self._identity.self_id else self._agents.on(kept.channel, us),
         )
         history = StoredMessageHistory(tx, name, kept.workspace_id, kept.channel, us)
         try:
             return self._formats.get(name).deliver(bridged, context, history)
         except Exception:  # a bug triggered by one envelope must not stop all later ones
-            core.counters.add("internal_errors")
-            core.log.exception("cannot deliver an envelope format=%s seq=%d", name, kept.seq)
+            self._counters.add("internal_errors")
+            _log.exception("cannot deliver an envelope format=%s seq=%d", name, kept.seq)
             return None
 
 

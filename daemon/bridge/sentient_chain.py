@@ -4,7 +4,6 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from aghbus.daemon.state.context import Core
 from aghbus.protocol.adapters import common
 from aghbus.protocol.adapters.attachments import size_of
 from aghbus.protocol.adapters.derived_ids import envelope_id, thread_id
@@ -42,7 +41,9 @@ class ChainMessage(NamedTuple):
                 bridge.link(tx, self.in_hand, following)
 
 
-def of(tx: Transaction, core: Core, context: BridgeContext, plan: SubmitPlan) -> ChainMessage:
+def of(
+    tx: Transaction, context: BridgeContext, plan: SubmitPlan, *, self_id: str, memory_agent: str | None
+) -> ChainMessage:
     """The chain data of a submitted message, before anything is sent."""
     record: Any = plan.record or {}
     in_hand = _in_hand(tx, context, plan)
@@ -56,14 +57,16 @@ def of(tx: Transaction, core: Core, context: BridgeContext, plan: SubmitPlan) ->
         if draft.kind == "say" and draft.work_id is not None and (in_hand is None or draft.work_id != in_hand.work_id)
     )
     if record and record["ends_chain"] and drafts:
-        notification = memory_draft(core, context, record["session_id"], plan.message, entries, drafts[-1].id)
+        session = record["session_id"]
+        notification = memory_draft(context, self_id, memory_agent, session, plan.message, entries, drafts[-1].id)
         drafts += [notification] if notification is not None else []
     return ChainMessage(tuple(drafts), in_hand, opened)
 
 
 def memory_draft(
-    core: Core,
     context: BridgeContext,
+    self_id: str,
+    memory_agent: str | None,
     session_id: str,
     message: Any,
     entries: tuple[SentientLogEntry, ...],
@@ -73,13 +76,13 @@ def memory_draft(
 
     Its id is derived from `ending_id`, the envelope that ended the chain, so there is one per end.
     """
-    peer = core.settings.sentient.memory_agent
-    if peer is None or peer == core.us:
+    peer = memory_agent
+    if peer is None or peer == self_id:
         return None
     draft = common.say(
         context,
         peer,
-        envelope_id(NAME, "memory", core.us, peer, ending_id, session_id),
+        envelope_id(NAME, "memory", self_id, peer, ending_id, session_id),
         thread_id(NAME, session_id),
         memory_say(message, entries),
         causation_id=ending_id,

@@ -14,9 +14,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
+from aghbus.daemon.base.clock import Clock
 from aghbus.daemon.base.failpoints import failpoint
-from aghbus.daemon.state.context import Core
+from aghbus.daemon.base.logs import EventLimiter
+from aghbus.daemon.base.metrics import Counters
+from aghbus.daemon.config.live_settings import LiveSettings
 from aghbus.protocol.adapters.sentient.log import log_path
+from aghbus.store.engine.database import Store
 from aghbus.store.engine.transaction import Transaction
 from aghbus.store.errors import StoreUnavailable
 from aghbus.store.host.file_lock import lock
@@ -36,8 +40,14 @@ _END: Final = b"---\n"  # the last line of an entry
 class SentientLog:
     """Appends committed entries to the daily files."""
 
-    def __init__(self, core: Core) -> None:
-        self._core = core
+    def __init__(
+        self, *, settings: LiveSettings, log_limiter: EventLimiter, clock: Clock, store: Store, counters: Counters
+    ) -> None:
+        self._settings = settings
+        self._log_limiter = log_limiter
+        self._clock = clock
+        self._store = store
+        self._counters = counters
         self._bell = asyncio.Event()
         self._recheck = True  # whether the files may have entries that the store counts as unwritten
 
@@ -49,7 +59,7 @@ class SentientLog:
         """Append until cancelled. A failed append is reported and retried; the entries stay in the store meanwhile."""
         while True:
             self._bell.clear()
-            rows = await bridge_log.unwritten(self._core.store.reader, _BATCH)
+            rows = await bridge_log.unwritten(self._store.reader, _BATCH)
             if not rows:
                 await self._bell.wait()
                 continue
@@ -61,22 +71,21 @@ class SentientLog:
                 await asyncio.sleep(_RETRY_DELAY)
 
     async def _append(self, rows: Sequence[Entry]) -> None:
-        root = self._core.settings.sentient.log_root
+        root = self._settings.current.sentient.log_root
         if root is not None:  # without a root the entries stay in the store only
             for day in dict.fromkeys(row.record["day"] for row in rows):
                 texts = [str(row.record["entry"]).encode() for row in rows if row.record["day"] == day]
                 await asyncio.to_thread(append, Path(root), day, texts, skip_existing=self._recheck)
         failpoint("bridge.appended")
-        await self._core.store.write(lambda tx: bridge_log.written(tx, [row.id for row in rows]))
+        await self._store.write(lambda tx: bridge_log.written(tx, [row.id for row in rows]))
         self._recheck = False
-        self._core.counters.solved("sentient.log")
+        self._counters.solved("sentient.log")
 
     def _report(self, error: Exception) -> None:
-        core = self._core
         cause = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
         sentence = f"the audit log below sentient.log_root cannot be written: {cause}; its entries stay in the store"
-        core.counters.problem("sentient.log", sentence, core.clock.monotonic())
-        core.noise.event(logging.ERROR, "sentient.log", "the audit log cannot be written", cause=cause)
+        self._counters.problem("sentient.log", sentence, self._clock.monotonic())
+        self._log_limiter.event(logging.ERROR, "sentient.log", "the audit log cannot be written", cause=cause)
 
 
 def append(root: Path, day: str, texts: Sequence[bytes], *, skip_existing: bool) -> None:

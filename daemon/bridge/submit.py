@@ -6,13 +6,17 @@ from typing import Any, Final, NamedTuple
 import msgspec
 
 from aghbus.daemon.artifacts.store import Artifacts
+from aghbus.daemon.base.clock import Clock
+from aghbus.daemon.base.metrics import Counters
 from aghbus.daemon.bridge import sentient_chain as chains
-from aghbus.daemon.bridge.adapters import FormatAdapters, agents
+from aghbus.daemon.bridge.adapters import AgentDirectory, FormatAdapters
 from aghbus.daemon.bridge.format_log import FORMATS_LOGGING_REFUSED, check_log_duplicate, keep_record
 from aghbus.daemon.bridge.large_messages import is_too_large, store_large, with_reference
 from aghbus.daemon.bridge.sentient_log import SentientLog
+from aghbus.daemon.config.live_settings import LiveSettings
+from aghbus.daemon.nats.link import Link
 from aghbus.daemon.send.sender import Batch, Sender
-from aghbus.daemon.state.context import Core
+from aghbus.daemon.state.identity import Identity
 from aghbus.protocol.adapters.attachments import MAX_MESSAGE_BYTES, Reference
 from aghbus.protocol.adapters.common import OTHER_CHANNEL
 from aghbus.protocol.adapters.model import AgentMap, BridgeContext, Finding, SubmitPlan
@@ -46,9 +50,25 @@ class MessageSubmitter:
     """Submits messages of every format."""
 
     def __init__(
-        self, core: Core, sender: Sender, formats: FormatAdapters, artifacts: Artifacts, log: SentientLog
+        self,
+        *,
+        settings: LiveSettings,
+        identity: Identity,
+        clock: Clock,
+        link: Link,
+        counters: Counters,
+        agents: AgentDirectory,
+        sender: Sender,
+        formats: FormatAdapters,
+        artifacts: Artifacts,
+        log: SentientLog,
     ) -> None:
-        self._core = core
+        self._settings = settings
+        self._identity = identity
+        self._clock = clock
+        self._link = link
+        self._counters = counters
+        self._agents = agents
         self._sender = sender
         self._formats = formats
         self._artifacts = artifacts
@@ -79,7 +99,7 @@ class MessageSubmitter:
         return self._answer(name, outcome)
 
     def _answer(self, name: str, outcome: SubmitOutcome) -> BridgeSubmitResponse:
-        plan, counters = outcome.plan, self._core.counters
+        plan, counters = outcome.plan, self._counters
         if plan.refused:
             counters.add("bridge.refused")
             counters.add(f"bridge.refused.{name}")
@@ -106,12 +126,12 @@ class MessageSubmitter:
             return SubmitOutcome(plan, [])
         if plan.repeats:
             return SubmitOutcome(plan, _sent_before(batch, context, plan, history))
-        chain = chains.of(tx, self._core, context, plan) if name == chains.NAME else None
+        chain = self._chain_message(tx, context, plan) if name == chains.NAME else None
         drafts = [
             with_reference(name, draft, references) for draft in (chain.drafts if chain is not None else plan.drafts)
         ]
-        max_payload = self._core.link.max_payload
-        signed = self._core.identities.signer_of(context.us) is not None
+        max_payload = self._link.max_payload
+        signed = self._identity.signer_of(context.us) is not None
         oversized = next((draft for draft in drafts if is_too_large(name, draft, max_payload, signed=signed)), None)
         if oversized is not None:
             return SubmitOutcome(plan, [], oversized)
@@ -129,12 +149,12 @@ class MessageSubmitter:
         Where the caller named neither channel nor work: on the first joined channel where the message continues a work, else
         on the first where it can be sent.
         """
-        core, adapter = self._core, self._formats.get(name)
-        channels = _channels(tx, core, ask)
-        for us in (*core.identities.former, core.us):
-            target = None if ask.target is None else _target(agents(core, channels[0], us), ask.target)
+        adapter = self._formats.get(name)
+        channels = self._channels(tx, ask)
+        for us in (*self._identity.former, self._identity.self_id):
+            target = None if ask.target is None else _target(self._agents.on(channels[0], us), ask.target)
             in_hand = {
-                channel: StoredMessageHistory(tx, name, core.workspace, channel, us).assigned_works()
+                channel: StoredMessageHistory(tx, name, self._identity.workspace, channel, us).assigned_works()
                 for channel in (channels if len(channels) > 1 else ())
             }
             tried: list[tuple[BridgeContext, StoredMessageHistory, SubmitPlan]] = []
@@ -143,7 +163,9 @@ class MessageSubmitter:
                 context = self._context(ask, us, channel, target, elsewhere)
                 history = StoredMessageHistory(tx, name, context.workspace_id, channel, us)
                 plan = adapter.submit(text, context, history)
-                if not plan.refused and (_continues(plan, history) or (us == core.us and _answers(plan, history))):
+                if not plan.refused and (
+                    _continues(plan, history) or (us == self._identity.self_id and _answers(plan, history))
+                ):
                     return context, history, plan
                 tried.append((context, history, plan))
         return min(tried, key=lambda one: _refusal_rank(one[2]))
@@ -151,14 +173,13 @@ class MessageSubmitter:
     def _context(
         self, ask: BridgeSubmitRequest, us: str, channel: str, target: str | None, elsewhere: tuple[WorkView, ...]
     ) -> BridgeContext:
-        core = self._core
         return BridgeContext(
             us=us,
-            workspace_id=core.workspace,
+            workspace_id=self._identity.workspace,
             channel=channel,
-            now=core.clock.seconds(),
-            ttl=core.settings.defaults.directed_ttl,
-            agents=agents(core, channel, us),
+            now=self._clock.seconds(),
+            ttl=self._settings.current.defaults.directed_ttl,
+            agents=self._agents.on(channel, us),
             target=target,
             work_id=ask.work_id,
             key=ask.key,
@@ -167,23 +188,22 @@ class MessageSubmitter:
 
     def _refuse(self, tx: Transaction, name: str, text: bytes, plan: SubmitPlan) -> None:
         """Put the message into quarantine with its findings, and into the format's log if that logs refused messages."""
-        core = self._core
-        limits = core.settings.quarantine
+        limits = self._settings.current.quarantine
         errors = [f"{found.path} {found.rule}: {found.message}" for found in plan.findings if found.severity == "error"]
         quarantine.add(
             tx,
             raw=text,
             subject=f"bridge/{name}",
             message_id=plan.foreign_id or "",
-            sender=core.us,
+            sender=self._identity.self_id,
             reason=REASON,
             detail=shorten("; ".join(errors), _DETAIL_CHARS),
-            received_ms=core.clock.millis(),
+            received_ms=self._clock.millis(),
             max_rows=limits.max_rows,
             max_bytes=limits.max_bytes,
         )
         if plan.record is not None and name in FORMATS_LOGGING_REFUSED:
-            keep_record(tx, name, "out", plan.record, at_ms=core.clock.millis())
+            keep_record(tx, name, "out", plan.record, at_ms=self._clock.millis())
 
     def remember(
         self, tx: Transaction, name: str, plan: SubmitPlan, drafts: list[Draft], sent: list[SendResponse]
@@ -198,19 +218,41 @@ class MessageSubmitter:
         if kept is not None:
             bridge.remember(tx, kept, name, "out", message=plan.message, foreign_id=plan.foreign_id, scope=plan.scope)
         if plan.record is not None:
-            wants_file = name == chains.NAME and self._core.settings.sentient.log_root is not None
+            wants_file = name == chains.NAME and self._settings.current.sentient.log_root is not None
             keep_record(
                 tx,
                 name,
                 "out",
                 plan.record,
-                at_ms=self._core.clock.millis(),
+                at_ms=self._clock.millis(),
                 seq=seq,
                 message_id=plan.foreign_id,
                 unwritten=wants_file,
             )
             if wants_file:
                 self._log.note(tx)
+
+    def _channels(self, tx: Transaction, ask: BridgeSubmitRequest) -> tuple[str, ...]:
+        """The channel that the caller named, else that of the named work, else all joined channels."""
+        channels = self._settings.current.channels
+        if ask.channel is not None:
+            if ask.channel not in channels:
+                raise InvalidRequest(
+                    f"channel: {ask.channel} is not joined here", hint=f"joined: {', '.join(channels)}"
+                )
+            return (ask.channel,)
+        if ask.work_id is None:
+            return tuple(channels)
+        known = [
+            channel
+            for channel in channels
+            if works.load(tx, self._identity.workspace, channel, ask.work_id) is not None
+        ]
+        return (known[0] if known else channels[0],)
+
+    def _chain_message(self, tx: Transaction, context: BridgeContext, plan: SubmitPlan) -> chains.ChainMessage:
+        memory_agent = self._settings.current.sentient.memory_agent
+        return chains.of(tx, context, plan, self_id=self._identity.self_id, memory_agent=memory_agent)
 
 
 def _text(ask: BridgeSubmitRequest) -> bytes:
@@ -238,19 +280,6 @@ def _refusal_rank(plan: SubmitPlan) -> int:
     """Rank of a plan when several channels were tried: 0 not refused, 1 refused, 2 refused since its work is not known here."""
     errors = {found.rule for found in plan.findings if found.severity == "error"}
     return 0 if not errors else 2 if errors & _NOT_ON_THIS_CHANNEL else 1
-
-
-def _channels(tx: Transaction, core: Core, ask: BridgeSubmitRequest) -> tuple[str, ...]:
-    """The channel that the caller named, else that of the named work, else all joined channels."""
-    channels = core.settings.channels
-    if ask.channel is not None:
-        if ask.channel not in channels:
-            raise InvalidRequest(f"channel: {ask.channel} is not joined here", hint=f"joined: {', '.join(channels)}")
-        return (ask.channel,)
-    if ask.work_id is None:
-        return tuple(channels)
-    known = [channel for channel in channels if works.load(tx, core.workspace, channel, ask.work_id) is not None]
-    return (known[0] if known else channels[0],)
 
 
 def _target(known: AgentMap, target: str) -> str:

@@ -7,9 +7,12 @@ from typing import Any, Final
 import msgspec
 
 from aghbus.daemon.artifacts.store import Artifacts
-from aghbus.daemon.bridge.adapters import agents
+from aghbus.daemon.base.clock import Clock
+from aghbus.daemon.bridge.adapters import AgentDirectory
 from aghbus.daemon.bridge.large_messages import fetch_large, is_too_large, store_large, with_reference
-from aghbus.daemon.state.context import Core
+from aghbus.daemon.config.live_settings import LiveSettings
+from aghbus.daemon.nats.link import Link
+from aghbus.daemon.state.identity import Identity
 from aghbus.protocol.adapters.attachments import Reference, reference_in
 from aghbus.protocol.adapters.attachments import carried_message as message_in
 from aghbus.protocol.adapters.model import Adapter, BridgeContext, BridgedEnvelope, SubmitPlan
@@ -48,10 +51,23 @@ class ChainMessages:
     """The adapters of the daemon, with the bridge's history."""
 
     def __init__(
-        self, core: Core, adapter_of: Callable[[str], Adapter], remember: Remember, artifacts: Artifacts
+        self,
+        *,
+        settings: LiveSettings,
+        identity: Identity,
+        clock: Clock,
+        link: Link,
+        agents: AgentDirectory,
+        adapter_of: Callable[[str], Adapter],
+        remember: Remember,
+        artifacts: Artifacts,
     ) -> None:
         """`adapter_of` returns the current adapter of a format; `remember` records a submitted message."""
-        self._core = core
+        self._settings = settings
+        self._identity = identity
+        self._clock = clock
+        self._link = link
+        self._agents = agents
         self._adapter_of = adapter_of
         self._remember = remember
         self._artifacts = artifacts
@@ -128,8 +144,8 @@ class ChainMessages:
         if isinstance(stored, InvalidRequest):
             raise stored
         fitting = draft if stored is None else with_reference(name, draft, {draft.id: stored})
-        signed = self._core.identities.signer_of(fitting.sender) is not None
-        if is_too_large(name, fitting, self._core.link.max_payload, signed=signed):
+        signed = self._identity.signer_of(fitting.sender) is not None
+        if is_too_large(name, fitting, self._link.max_payload, signed=signed):
             raise ArtifactNotFetched(name, fitting)
         return fitting
 
@@ -143,17 +159,16 @@ class ChainMessages:
         return msgspec.structs.replace(arrival, carried=self._fetched[_draft_key(name, envelope)])
 
     def _history(self, tx: Transaction, name: str, channel: str) -> StoredMessageHistory:
-        return StoredMessageHistory(tx, name, self._core.workspace, channel, self._core.us)
+        return StoredMessageHistory(tx, name, self._identity.workspace, channel, self._identity.self_id)
 
     def _context(self, channel: str, peer: str | None, key: str | None) -> BridgeContext:
-        core = self._core
         return BridgeContext(
-            us=core.us,
-            workspace_id=core.workspace,
+            us=self._identity.self_id,
+            workspace_id=self._identity.workspace,
             channel=channel,
-            now=core.clock.seconds(),
-            ttl=core.settings.defaults.directed_ttl,
-            agents=agents(core, channel),
+            now=self._clock.seconds(),
+            ttl=self._settings.current.defaults.directed_ttl,
+            agents=self._agents.on(channel),
             target=peer,
             key=key,
         )

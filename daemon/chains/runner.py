@@ -5,12 +5,15 @@ import logging
 from collections.abc import Awaitable, Callable
 from typing import Final, NamedTuple
 
+from aghbus.daemon.base.metrics import Counters
 from aghbus.daemon.base.notifier import Notifier
 from aghbus.daemon.chains.messages import ArtifactNotFetched, ChainMessages
 from aghbus.daemon.chains.steps import RunTransitions
 from aghbus.daemon.send.sender import Batch, Sender
-from aghbus.daemon.state.context import Core
+from aghbus.daemon.state.clock_steps import ClockSteps
+from aghbus.daemon.state.presence import PresenceTable
 from aghbus.protocol.errors import Unavailable
+from aghbus.store.engine.database import Store
 from aghbus.store.engine.transaction import Transaction
 from aghbus.store.errors import StoreUnavailable
 from aghbus.store.tables import chain_runs as chains
@@ -32,7 +35,7 @@ class RunnerLimits(NamedTuple):
 
 
 class ChainRunner:
-    """Advances the runs of one daemon. `steps` has the transitions; `bell` rings after every change of a run.
+    """Advances the runs of one daemon. `transitions` changes runs; `bell` rings after every change of a run.
 
     Each round advances all runs that are due. A run that needs the artifact store continues in a task of its own, so that an
     unresponsive broker does not block the others.
@@ -40,12 +43,23 @@ class ChainRunner:
 
     def __init__(
         self,
-        core: Core,
+        *,
+        workspace: str,
+        store: Store,
+        steps: ClockSteps,
+        presence: PresenceTable,
+        notifier: Notifier,
+        counters: Counters,
         sender: Sender,
         messages: ChainMessages,
+        transitions: RunTransitions,
         limits: RunnerLimits = RunnerLimits(),  # noqa: B008 - immutable
     ) -> None:
-        self._core = core
+        self._workspace = workspace
+        self._store = store
+        self._steps = steps
+        self._notifier = notifier
+        self._counters = counters
         self._sender = sender
         self._messages = messages
         self._limits = limits
@@ -54,15 +68,20 @@ class ChainRunner:
         self._tasks = asyncio.TaskGroup()
         self._transfers: dict[str, asyncio.Task[None]] = {}  # by run id
         self._transfer_slots = asyncio.Semaphore(_MAX_TRANSFERS)
-        self._bells = (core.announcer, core.roster.changed, self._link, self._wake)
-        self.steps = RunTransitions(core, messages)
+        self._bells = (notifier, presence.changed, self._link, self._wake)
+        self.transitions = transitions
         self.bell = Notifier()
+
+    @property
+    def draining(self) -> bool:
+        """Whether the daemon is shutting down."""
+        return self._sender.closed
 
     async def change(self, job: Callable[[Transaction, Batch], None]) -> None:
         """Run `job` in one transaction and notify the waiters. Raises what `job` raises, and Unavailable while draining."""
         await self._sender.send_all(job)
         self._wake.notify()
-        self._core.announcer.notify()
+        self._notifier.notify()
         self.bell.notify()
 
     def link_up(self) -> None:
@@ -79,7 +98,7 @@ class ChainRunner:
     # rounds
 
     async def _follow(self) -> None:
-        while not self._core.announcer.closed:
+        while not self._notifier.closed:
             rung, wakes = self._rung(), self._wake.count
             try:
                 pause = await self._round()
@@ -94,14 +113,14 @@ class ChainRunner:
 
     async def _round(self) -> float | None:
         """Advance every run that is due. Returns the seconds until the next round, None while no run is in progress."""
-        core, apart = self._core, self._transfers.keys()
-        count, due_ms = await chains.in_progress(core.store.reader, apart=apart)
+        apart = self._transfers.keys()
+        count, due_ms = await chains.in_progress(self._store.reader, apart=apart)
         if not count:
             return None
         found = await chains.pending(
-            core.store.reader, core.workspace, core.steps.now_millis(), self._limits.page, apart=apart
+            self._store.reader, self._workspace, self._steps.now_millis(), self._limits.page, apart=apart
         )
-        if core.draining:
+        if self.draining:
             return _MAX_WAIT
         results = await asyncio.gather(*(self._advance(run_id) for run_id in found), return_exceptions=True)
         for result in results:
@@ -109,7 +128,7 @@ class ChainRunner:
                 raise result  # raised only after all of them have finished
         if any(results):
             return 0.0  # works may have changed again, and more runs may be due than fit a page
-        left = _MAX_WAIT if due_ms is None else core.steps.seconds_until(due_ms)
+        left = _MAX_WAIT if due_ms is None else self._steps.seconds_until(due_ms)
         return max(_MIN_WAIT, min(left, _MAX_WAIT))
 
     def _rung(self) -> list[int]:
@@ -164,15 +183,15 @@ class ChainRunner:
             return False  # draining: the next start retries; or the artifact store is unreachable
         except Exception:
             _log.exception("internal error in a chain run run=%s", run_id)
-            self._core.counters.add("chains.internal_errors")
-            await self._core.store.write(lambda tx: self.steps.fail_internal(tx, run_id))
+            self._counters.add("chains.internal_errors")
+            await self._store.write(lambda tx: self.transitions.fail_internal(tx, run_id))
             changed = True
         if changed:
             self.bell.notify()
         return changed
 
     async def _advance_once(self, run_id: str) -> bool:
-        return await self._sender.send_all(lambda tx, batch: self.steps.advance(tx, batch, run_id))
+        return await self._sender.send_all(lambda tx, batch: self.transitions.advance(tx, batch, run_id))
 
     async def _transfer_and_advance(self, run_id: str) -> bool:
         """Advance a run, transferring messages from and to the artifact store as needed. Raises Unreachable too."""

@@ -2,9 +2,11 @@
 
 import msgspec
 
+from aghbus.daemon.base.clock import Clock
 from aghbus.daemon.chains.runner import ChainRunner
+from aghbus.daemon.config.live_settings import LiveSettings
 from aghbus.daemon.send.sender import Batch
-from aghbus.daemon.state.context import Core
+from aghbus.daemon.state.identity import Identity
 from aghbus.protocol.adapters.derived_ids import same_json
 from aghbus.protocol.adapters.strict_json import check_value
 from aghbus.protocol.api.chains import RUN_ID, ChainAnswerRequest, ChainRun, ChainRunsResponse, ChainStartRequest
@@ -12,6 +14,7 @@ from aghbus.protocol.api.queries import ChainRunQuery, ChainRunsQuery
 from aghbus.protocol.chains.chain import Chain, check_chain
 from aghbus.protocol.errors import InvalidRequest, NotFound, Refused
 from aghbus.protocol.text import is_blank
+from aghbus.store.engine.database import Store
 from aghbus.store.engine.transaction import Transaction
 from aghbus.store.tables import chain_runs as chains
 
@@ -19,8 +22,13 @@ from aghbus.store.tables import chain_runs as chains
 class ChainService:
     """Starts, reads, answers and cancels runs."""
 
-    def __init__(self, core: Core, runner: ChainRunner) -> None:
-        self._core = core
+    def __init__(
+        self, *, settings: LiveSettings, identity: Identity, clock: Clock, store: Store, runner: ChainRunner
+    ) -> None:
+        self._settings = settings
+        self._identity = identity
+        self._clock = clock
+        self._store = store
         self._runner = runner
 
     async def start(self, request: ChainStartRequest) -> ChainRun:
@@ -31,7 +39,7 @@ class ChainService:
         def job(tx: Transaction, batch: Batch) -> None:
             earlier = chains.load(tx, run.run_id)
             if earlier is None:
-                self._runner.steps.begin(tx, batch, run)
+                self._runner.transitions.begin(tx, batch, run)
             elif not (_same(earlier.chain, run.chain) and _same(earlier.input, run.input)):
                 raise Refused(f"run_id: run {run.run_id} has another chain or input", code="conflict")
 
@@ -40,19 +48,16 @@ class ChainService:
 
     async def list_runs(self, query: ChainRunsQuery) -> ChainRunsResponse:
         """Runs, latest change first."""
-        return ChainRunsResponse(
-            runs=await chains.runs(self._core.store.reader, states=query.states, limit=query.limit)
-        )
+        return ChainRunsResponse(runs=await chains.runs(self._store.reader, states=query.states, limit=query.limit))
 
     async def get_run(self, run_id: str, query: ChainRunQuery) -> ChainRun:
         """One run; with `since`, once its version is greater than that or after `wait` seconds."""
-        clock = self._core.clock
-        deadline = clock.monotonic() + query.wait
+        deadline = self._clock.monotonic() + query.wait
         while True:
             rings = self._runner.bell.count
             run = await self._run_response(run_id)
-            left = deadline - clock.monotonic()
-            if query.since is None or run.version > query.since or left <= 0 or self._core.draining:
+            left = deadline - self._clock.monotonic()
+            if query.since is None or run.version > query.since or left <= 0 or self._runner.draining:
                 return run
             if self._runner.bell.count == rings:
                 await self._runner.bell.wait(left)
@@ -61,16 +66,16 @@ class ChainService:
         """Answer the question of a waiting run."""
         if is_blank(request.text):
             raise InvalidRequest("text: is required")
-        await self._runner.change(lambda tx, batch: self._runner.steps.answer(tx, batch, run_id, request.text))
+        await self._runner.change(lambda tx, batch: self._runner.transitions.answer(tx, batch, run_id, request.text))
         return await self._run_response(run_id)
 
     async def cancel(self, run_id: str) -> ChainRun:
         """Cancel a run."""
-        await self._runner.change(lambda tx, batch: self._runner.steps.cancel(tx, batch, run_id))
+        await self._runner.change(lambda tx, batch: self._runner.transitions.cancel(tx, batch, run_id))
         return await self._run_response(run_id)
 
     async def _run_response(self, run_id: str) -> ChainRun:
-        found = await chains.run(self._core.store.reader, run_id)
+        found = await chains.run(self._store.reader, run_id)
         if found is None:
             raise NotFound(f"no run {run_id} is known here", hint="`aghctl chain list` shows the runs")
         return found
@@ -82,7 +87,7 @@ class ChainService:
             where = f"chain{faults[0].path}"
             raise InvalidRequest(f"{where}: {faults[0].message}{more}", hint="`aghctl chain check` lists every fault")
         for name, node in chain.nodes.items():
-            if node.peer == self._core.us:
+            if node.peer == self._identity.self_id:
                 raise InvalidRequest(f"chain/nodes/{name}/peer: is this daemon; a work needs another peer")
         for fault in check_value(request.input):
             raise InvalidRequest(f"input{fault.path}: {fault.message}")
@@ -91,14 +96,13 @@ class ChainService:
         return chain
 
     def _new(self, request: ChainStartRequest, chain: Chain) -> chains.Run:
-        core = self._core
-        channel = request.channel or core.settings.channels[0]
-        if (core.workspace, channel) not in core.joined:
-            joined = ", ".join(core.settings.channels)
+        channel = request.channel or self._settings.current.channels[0]
+        if (self._identity.workspace, channel) not in self._identity.joined:
+            joined = ", ".join(self._settings.current.channels)
             raise InvalidRequest(f"channel: {channel!r} is not joined here", hint=f"joined: {joined}")
-        now_ms = core.clock.millis()
+        now_ms = self._clock.millis()
         return chains.Run(
-            run_id=request.run_id or core.clock.mint("run_"),
+            run_id=request.run_id or self._clock.mint("run_"),
             name=chain.name,
             state="running",
             version=0,

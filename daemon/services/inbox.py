@@ -8,9 +8,11 @@ from typing import Final
 
 import aiosqlite
 
+from aghbus.daemon.base.clock import Clock
 from aghbus.daemon.base.failpoints import failpoint
-from aghbus.daemon.state.context import Core
-from aghbus.daemon.state.inbox_waiters import InboxWaiter
+from aghbus.daemon.base.metrics import Counters
+from aghbus.daemon.state.clock_steps import ClockSteps
+from aghbus.daemon.state.inbox_waiters import InboxWaiter, InboxWaiters
 from aghbus.protocol.api.inbox import (
     InboxAckRequest,
     InboxItem,
@@ -21,6 +23,7 @@ from aghbus.protocol.api.inbox import (
 )
 from aghbus.protocol.api.queries import InboxQuery
 from aghbus.store.audit import events as audit
+from aghbus.store.engine.database import Store
 from aghbus.store.engine.transaction import Transaction
 from aghbus.store.errors import StoreUnavailable
 from aghbus.store.tables import inbox
@@ -29,28 +32,34 @@ _SOON: Final = 0.5  # seconds that a look at the inbox waits for the store to wr
 _SHORTEST: Final = 0.01  # seconds between two tries for a message that is due: its consumer may hold the commit
 
 
-async def settled(core: Core) -> aiosqlite.Connection:
+async def settled(store: Store, steps: ClockSteps) -> aiosqlite.Connection:
     """The store's reader, which finds no lease that has run out: nobody may have asked for its message since.
 
     Where the store cannot write, or not soon, it is as it is: whoever asks wants to know why.
     """
-    reader = core.store.reader
-    if await inbox.some_expired(reader, core.steps.now_millis()):
+    reader = store.reader
+    if await inbox.some_expired(reader, steps.now_millis()):
         with contextlib.suppress(StoreUnavailable, TimeoutError):
             async with asyncio.timeout(_SOON):
-                await core.store.write(lambda tx: inbox.expire_leases(tx, core.steps.settle(tx)))
+                await store.write(lambda tx: inbox.expire_leases(tx, steps.settle(tx)))
     return reader
 
 
 class InboxService:
     """The inbox of the daemon's agent. Leases are taken in the store, so several consumers may compete."""
 
-    def __init__(self, core: Core) -> None:
-        self._core = core
+    def __init__(
+        self, *, waiters: InboxWaiters, clock: Clock, store: Store, steps: ClockSteps, counters: Counters
+    ) -> None:
+        self._waiters = waiters
+        self._clock = clock
+        self._store = store
+        self._steps = steps
+        self._counters = counters
 
     async def list_items(self, query: InboxQuery) -> InboxResponse:
         """Items in the states of `query` (none: ready and leased), oldest first, and the counts of all states."""
-        reader = await settled(self._core)
+        reader = await settled(self._store, self._steps)
         return InboxResponse(
             items=await inbox.items(reader, states=query.states, limit=query.limit),
             counts=await inbox.counts(reader),
@@ -58,17 +67,16 @@ class InboxService:
 
     async def next(self, request: InboxNextRequest) -> InboxNextResponse:
         """The oldest ready message, leased to the caller; waits up to `request.wait` seconds for one."""
-        core = self._core
-        deadline = core.clock.monotonic() + request.wait
+        deadline = self._clock.monotonic() + request.wait
         consumer, lease = None, "lease_" + secrets.token_hex(8)
         take, give_back = partial(self._lease, request=request, lease=lease), partial(self._give_back, lease=lease)
         try:
             while True:
-                waits = core.clock.monotonic() < deadline and not core.draining
+                waits = self._clock.monotonic() < deadline and not self._waiters.closed
                 consumer = InboxWaiter(request.work_id, take, give_back)
-                item, due_ms = await core.store.write(partial(self._lease_or_join, consumer=consumer, waits=waits))
+                item, due_ms = await self._store.write(partial(self._lease_or_join, consumer=consumer, waits=waits))
                 if item is None and waits:  # it has joined: what is leased to it meanwhile is its own, late or not
-                    item = await consumer.wait(core.consumers, self._until_due(deadline, due_ms))
+                    item = await consumer.wait(self._waiters, self._until_due(deadline, due_ms))
                 if item is not None:
                     failpoint("inbox.leased")
                 if item is not None or not waits:
@@ -76,7 +84,7 @@ class InboxService:
                     return InboxNextResponse(item=item)
         finally:
             if consumer is not None:
-                core.consumers.leave(consumer)
+                self._waiters.leave(consumer)
                 consumer.leave()
 
     def _lease_or_join(
@@ -85,35 +93,35 @@ class InboxService:
         """What there is, and when to look again where nobody rings before."""
         item = consumer.lease(tx)
         if item is None and waits:
-            self._core.consumers.join(tx, consumer)
+            self._waiters.join(tx, consumer)
         return item, inbox.due_ms(tx)
 
     def _lease(self, tx: Transaction, fresh: int | None, request: InboxNextRequest, lease: str) -> InboxItem | None:
-        now_ms, visible_ms = self._core.steps.settle(tx), int(request.visibility * 1000)
+        now_ms, visible_ms = self._steps.settle(tx), int(request.visibility * 1000)
         item = inbox.lease_next(tx, now_ms, visible_ms, lease, work_id=request.work_id, ack=request.ack, fresh=fresh)
         if item is None:
             return None
         audit.note_delivery(tx, now_ms, item, "acked" if request.ack else "leased")
         if not request.ack:
-            tx.after_commit(partial(self._core.consumers.wake_in, request.visibility))
+            tx.after_commit(partial(self._waiters.wake_in, request.visibility))
         return item
 
     def _give_back(self, item: InboxItem, lease: str) -> None:
         """Whoever asked for it has gone away, or the daemon drains, before it was handed on."""
-        self._core.counters.add("inbox.given_back")
-        self._core.store.write_deferred(partial(self._return, seq=item.seq, lease=lease), start_commit=True)
+        self._counters.add("inbox.given_back")
+        self._store.write_deferred(partial(self._return, seq=item.seq, lease=lease), start_commit=True)
 
     def _return(self, tx: Transaction, seq: int, lease: str) -> None:
-        now_ms = self._core.steps.settle(tx)
+        now_ms = self._steps.settle(tx)
         item = inbox.give_back(tx, seq, lease)
         if item is not None:
             audit.note_delivery(tx, now_ms, item, "returned")
-            tx.after_commit(self._core.consumers.wake_all)
+            tx.after_commit(self._waiters.wake_all)
 
     def _until_due(self, deadline: float, due_ms: int | None) -> float:
         """Seconds until a lease runs out or a returned message is ready again, up to `deadline`; 0 once the daemon drains."""
-        left = 0.0 if self._core.draining else max(0.0, deadline - self._core.clock.monotonic())
-        return left if due_ms is None else min(left, max(_SHORTEST, self._core.steps.seconds_until(due_ms)))
+        left = 0.0 if self._waiters.closed else max(0.0, deadline - self._clock.monotonic())
+        return left if due_ms is None else min(left, max(_SHORTEST, self._steps.seconds_until(due_ms)))
 
     async def ack(self, seq: int, request: InboxAckRequest) -> InboxItem:
         """Done; refused when another lease holds it."""
@@ -121,7 +129,7 @@ class InboxService:
         def job(tx: Transaction) -> InboxItem:
             return self._noted(tx, inbox.ack(tx, seq, request.lease), "acked")
 
-        item = await self._core.store.write(job)
+        item = await self._store.write(job)
         failpoint("inbox.acked")
         return item
 
@@ -130,23 +138,23 @@ class InboxService:
         delay_ms = None if request.delay is None else int(request.delay * 1000)
 
         def job(tx: Transaction) -> InboxItem:
-            now_ms = self._core.steps.settle(tx)
+            now_ms = self._steps.settle(tx)
             item = inbox.nack(tx, seq, now_ms=now_ms, lease=request.lease, delay_ms=delay_ms, error=request.error)
-            tx.after_commit(self._core.consumers.wake_all)
+            tx.after_commit(self._waiters.wake_all)
             return self._noted(tx, item, "dead" if item.state == "dead" else "returned")
 
-        return await self._core.store.write(job)
+        return await self._store.write(job)
 
     async def requeue(self, seq: int) -> InboxItem:
         """Ready at once, attempts forgotten."""
 
         def job(tx: Transaction) -> InboxItem:
             item = inbox.requeue(tx, seq)
-            tx.after_commit(self._core.consumers.wake_all)
+            tx.after_commit(self._waiters.wake_all)
             return self._noted(tx, item, "requeued")
 
-        return await self._core.store.write(job)
+        return await self._store.write(job)
 
     def _noted(self, tx: Transaction, item: InboxItem, outcome: str) -> InboxItem:
-        audit.note_delivery(tx, self._core.clock.millis(), item, outcome)
+        audit.note_delivery(tx, self._clock.millis(), item, outcome)
         return item

@@ -1,7 +1,10 @@
 """Peers known to presence, and the daemon's own capabilities."""
 
-from aghbus.daemon.state.context import Core
-from aghbus.daemon.state.presence import card_object
+from aghbus.daemon.base.clock import Clock
+from aghbus.daemon.config.live_settings import LiveSettings
+from aghbus.daemon.state.identity import Identity
+from aghbus.daemon.state.own_card import OwnCard
+from aghbus.daemon.state.presence import PresenceTable, card_object
 from aghbus.protocol.api.peers import CapabilitiesResponse, CapabilityRecord, Peer, PeersResponse
 from aghbus.protocol.api.queries import PeersQuery
 from aghbus.protocol.errors import NotFound
@@ -10,16 +13,21 @@ from aghbus.protocol.errors import NotFound
 class PeerService:
     """The peers of one daemon, itself included."""
 
-    def __init__(self, core: Core) -> None:
-        self._core = core
+    def __init__(
+        self, *, settings: LiveSettings, identity: Identity, presence: PresenceTable, clock: Clock, own_card: OwnCard
+    ) -> None:
+        self._settings = settings
+        self._identity = identity
+        self._presence = presence
+        self._clock = clock
+        self._own_card = own_card
 
     async def list_peers(self, query: PeersQuery) -> PeersResponse:
         """The peers known to presence, after the daemon itself."""
-        core = self._core
-        now_ms = core.clock.millis()
-        found = [self._own(channel, now_ms) for channel in core.settings.channels]
-        for peer in core.roster.all():
-            presence = core.roster.of(peer, now_ms)
+        now_ms = self._clock.millis()
+        found = [self._own(channel, now_ms) for channel in self._settings.current.channels]
+        for peer in self._presence.all():
+            presence = self._presence.of(peer, now_ms)
             if presence == "expired" and not query.all:
                 continue
             found.append(
@@ -44,21 +52,20 @@ class PeerService:
         )
 
     def _own(self, channel: str, now_ms: int) -> Peer:
-        core = self._core
         return Peer(
-            peer_id=core.us,
-            workspace_id=core.workspace,
+            peer_id=self._identity.self_id,
+            workspace_id=self._identity.workspace,
             channel=channel,
             presence="local",
-            trust="unverified" if core.signer is None else "verified",
+            trust="unverified" if self._identity.signer is None else "verified",
             first_seen_ms=now_ms,
             last_seen_ms=now_ms,
-            card=card_object(core.own_card.card()),
+            card=card_object(self._own_card.card()),
         )
 
     async def list_capabilities(self) -> CapabilitiesResponse:
         """The records of the daemon's own catalog, then the claims without a record."""
-        catalog = self._core.own_card.catalog
+        catalog = self._own_card.catalog
         records = [
             CapabilityRecord(
                 id=record.id, summary=record.summary, digest=record.digest, claim=False, document=record.document
@@ -72,7 +79,7 @@ class PeerService:
             if name not in known
         ]
         return CapabilitiesResponse(
-            source=catalog.path, capabilities=records + claims, problems=list(self._core.own_card.problems)
+            source=catalog.path, capabilities=records + claims, problems=list(self._own_card.problems)
         )
 
     async def get_capability(self, capability_id: str) -> CapabilityRecord:

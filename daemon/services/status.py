@@ -2,10 +2,18 @@
 
 import os
 
+from aghbus.daemon.base.clock import Clock
+from aghbus.daemon.base.metrics import Counters
+from aghbus.daemon.config.live_settings import LiveSettings
 from aghbus.daemon.jetstream.profile import JetStreamProfile
+from aghbus.daemon.nats.link import Link
+from aghbus.daemon.nats.permission_errors import DeniedSubjects
 from aghbus.daemon.receive.intake import Intake
+from aghbus.daemon.send.sender import Sender
 from aghbus.daemon.services.inbox import settled
-from aghbus.daemon.state.context import Core
+from aghbus.daemon.state.clock_steps import ClockSteps
+from aghbus.daemon.state.identity import Identity
+from aghbus.daemon.state.presence import PresenceTable
 from aghbus.daemon.tasks.retirement import former_identities
 from aghbus.daemon.tasks.retirement import problems as former_problems
 from aghbus.protocol.api.base import API_VERSION
@@ -17,6 +25,7 @@ from aghbus.protocol.api.status import (
     VersionResponse,
 )
 from aghbus.protocol.limits import PROTOCOL
+from aghbus.store.engine.database import Store
 from aghbus.store.host.version import VERSION
 from aghbus.store.tables import inbox, outbox, works
 
@@ -24,12 +33,37 @@ from aghbus.store.tables import inbox, outbox, works
 class StatusService:
     """The state of one daemon. `jetstream` is None in core durability; `embedded`: the broker is the embedded one."""
 
-    def __init__(self, core: Core, intake: Intake, jetstream: JetStreamProfile | None, *, embedded: bool) -> None:
-        self._core = core
+    def __init__(
+        self,
+        *,
+        settings: LiveSettings,
+        identity: Identity,
+        presence: PresenceTable,
+        clock: Clock,
+        store: Store,
+        link: Link,
+        steps: ClockSteps,
+        denied: DeniedSubjects,
+        counters: Counters,
+        sender: Sender,
+        intake: Intake,
+        jetstream: JetStreamProfile | None,
+        embedded: bool,
+    ) -> None:
+        self._settings = settings
+        self._identity = identity
+        self._presence = presence
+        self._clock = clock
+        self._store = store
+        self._link = link
+        self._steps = steps
+        self._denied = denied
+        self._counters = counters
+        self._sender = sender
         self._intake = intake
         self._jetstream = jetstream
         self._embedded = embedded
-        self._started = core.clock.monotonic()
+        self._started = clock.monotonic()
 
     async def health(self) -> HealthResponse:
         """The event loop runs, whatever the state of broker and store."""
@@ -45,44 +79,42 @@ class StatusService:
 
     async def status(self) -> StatusResponse:
         """The state of every part, and the problems for a person."""
-        core = self._core
-        reader = await settled(core)
-        former = await former_identities(core.store, core.identities)
+        reader = await settled(self._store, self._steps)
+        former = await former_identities(self._store, self._identity)
         return StatusResponse(
-            name=core.settings.name,
-            peer_id=core.us,
-            workspace_id=core.workspace,
-            channels=list(core.settings.channels),
+            name=self._settings.current.name,
+            peer_id=self._identity.self_id,
+            workspace_id=self._identity.workspace,
+            channels=list(self._settings.current.channels),
             version=VERSION,
             pid=os.getpid(),
-            uptime_s=round(core.clock.monotonic() - self._started, 3),
+            uptime_s=round(self._clock.monotonic() - self._started, 3),
             ready=self._readiness().ready,
-            observe=core.settings.observe,
+            observe=self._settings.current.observe,
             broker=self._broker(),
-            store=await core.store.status(),
+            store=await self._store.status(),
             queues={"receive": self._intake.depth},
             inbox=await inbox.counts(reader),
             outbox=await outbox.counts(reader),
             works=await works.counts(reader),
-            peers=core.roster.counts(core.clock.millis()),
-            quarantined=core.store.memory.quarantine_rows.value,
-            counters=core.counters.snapshot(),
+            peers=self._presence.counts(self._clock.millis()),
+            quarantined=self._store.memory.quarantine_rows.value,
+            counters=self._counters.snapshot() | {"store.deferred_lost": self._store.deferred_lost},
             problems=[*self._problems(), *former_problems(former)],
             former=former,
         )
 
     def _readiness(self) -> ReadinessResponse:
-        core = self._core
-        up = core.link.state == "up"  # subscriptions are made before it counts as up
+        up = self._link.state == "up"  # subscriptions are made before it counts as up
         subscribed = (
             self._jetstream.attached if self._jetstream is not None else up
-        ) and not core.denied.has_denied_subscriptions
-        writable = core.store.writable
-        ready = up and subscribed and writable and not core.draining
+        ) and not self._denied.has_denied_subscriptions
+        writable = self._store.writable
+        ready = up and subscribed and writable and not self._sender.closed
         return ReadinessResponse(ready=ready, broker=up, subscriptions=subscribed, store=writable)
 
     def _broker(self) -> BrokerStatus:
-        link = self._core.link
+        link = self._link
         server = link.server
         rtt = link.rtt_ms()
         return BrokerStatus(
@@ -99,13 +131,13 @@ class StatusService:
         )
 
     def _problems(self) -> list[str]:
-        core, now = self._core, self._core.clock.monotonic()
-        problems = [*core.store.problems, *core.denied.problems(now), *core.counters.problems(now)]
-        if core.link.state != "up":
-            cause = f": {core.link.last_error}" if core.link.last_error else ""
-            problems.insert(0, f"the broker link is {core.link.state}{cause}")
-        if not core.store.writable:
-            problems.insert(0, f"the store cannot write: {core.store.last_error}")
-        if core.draining:
+        now = self._clock.monotonic()
+        problems = [*self._store.problems, *self._denied.problems(now), *self._counters.problems(now)]
+        if self._link.state != "up":
+            cause = f": {self._link.last_error}" if self._link.last_error else ""
+            problems.insert(0, f"the broker link is {self._link.state}{cause}")
+        if not self._store.writable:
+            problems.insert(0, f"the store cannot write: {self._store.last_error}")
+        if self._sender.closed:
             problems.insert(0, "the daemon is shutting down")
         return problems

@@ -1,12 +1,14 @@
 """Explaining stored and refused messages: what was recorded, and every check again by the rules as they are now."""
 
-from aghbus.daemon.state.context import Core
+from aghbus.daemon.state.identity import Identity
+from aghbus.daemon.state.trust_policy import LivePolicy
 from aghbus.protocol.api import trust as trust_api
 from aghbus.protocol.api.messages import Message
 from aghbus.protocol.envelope import OPENING_KINDS, parse
 from aghbus.protocol.errors import NotFound, ProtocolError
 from aghbus.protocol.trust.explain import Explanation, explain
 from aghbus.store import trust_cases
+from aghbus.store.engine.database import Store
 from aghbus.store.tables import works
 from aghbus.store.trust_cases import Refused
 
@@ -16,14 +18,16 @@ _BY_TRUST = frozenset({"verification_failed", "unsupported_profile"})
 class TrustExplainer:
     """Why one daemon accepted or refused messages."""
 
-    def __init__(self, core: Core) -> None:
-        self._core = core
+    def __init__(self, *, identity: Identity, store: Store, trust: LivePolicy) -> None:
+        self._identity = identity
+        self._store = store
+        self._trust = trust
 
     async def explain(self, message_id: str) -> trust_api.TrustExplainResponse:
         """Every case of this message id (or of this number in the quarantine), stored ones first, the latest first."""
-        core, reader = self._core, self._core.store.reader
-        cases = [_stored(core, message, raw) for message, raw in await trust_cases.stored(reader, message_id)]
-        cases += [await _refused(core, one) for one in await trust_cases.refused(reader, message_id)]
+        reader = self._store.reader
+        cases = [self._stored(message, raw) for message, raw in await trust_cases.stored(reader, message_id)]
+        cases += [await self._refused(one) for one in await trust_cases.refused(reader, message_id)]
         if not cases:
             raise NotFound(
                 f"no message {message_id} is stored here or in quarantine",
@@ -31,62 +35,61 @@ class TrustExplainer:
             )
         return trust_api.TrustExplainResponse(cases=cases)
 
+    def _stored(self, message: Message, raw: bytes) -> trust_api.TrustCase:
+        opened = message.outcome == "opened" and message.direction == "in"
+        ours = (
+            {message.sender} if message.direction == "out" else self._identity
+        )  # an id of ours may have retired since
+        found = explain(raw, message.received_ms // 1000, self._trust.now, ours, opens_work=opened)
+        changed = "the rules have changed since: it would be refused now" if found.decided_by is not None else ""
+        return trust_api.TrustCase(
+            place="stored",
+            direction=message.direction,
+            message_id=message.id,
+            sender=message.sender,
+            received_ms=message.received_ms,
+            key_id=found.key_id,
+            recorded=message.trust,
+            detail="",
+            accepted=True,
+            trust=found.verdict,
+            decided_by=found.decided_by,
+            steps=_steps(found),
+            note=changed,
+        )
 
-def _stored(core: Core, message: Message, raw: bytes) -> trust_api.TrustCase:
-    opened = message.outcome == "opened" and message.direction == "in"
-    ours = {message.sender} if message.direction == "out" else core.identities  # an id of ours may have retired since
-    found = explain(raw, message.received_ms // 1000, core.trust.now, ours, opens_work=opened)
-    changed = "the rules have changed since: it would be refused now" if found.decided_by is not None else ""
-    return trust_api.TrustCase(
-        place="stored",
-        direction=message.direction,
-        message_id=message.id,
-        sender=message.sender,
-        received_ms=message.received_ms,
-        key_id=found.key_id,
-        recorded=message.trust,
-        detail="",
-        accepted=True,
-        trust=found.verdict,
-        decided_by=found.decided_by,
-        steps=_steps(found),
-        note=changed,
-    )
+    async def _refused(self, one: Refused) -> trust_api.TrustCase:
+        whole = len(one.raw) == one.size
+        opens = whole and await self._would_open(one)
+        found = explain(one.raw, one.received_ms // 1000, self._trust.now, self._identity, opens_work=opens)
+        if not whole:  # what is left of it is no envelope, and says nothing about the one that came
+            found = Explanation(verdict="rejected", key_id=None, steps=())
+        return trust_api.TrustCase(
+            place="quarantine",
+            direction=None,
+            message_id=one.message_id,
+            sender=one.sender,
+            received_ms=one.received_ms,
+            key_id=found.key_id,
+            recorded=one.reason,
+            detail=one.detail,
+            accepted=False,
+            trust=found.verdict,
+            decided_by=found.decided_by,
+            steps=_steps(found),
+            note=_note(one, found, whole=whole),
+        )
 
-
-async def _refused(core: Core, one: Refused) -> trust_api.TrustCase:
-    whole = len(one.raw) == one.size
-    opens = whole and await _would_open(core, one)
-    found = explain(one.raw, one.received_ms // 1000, core.trust.now, core.identities, opens_work=opens)
-    if not whole:  # what is left of it is no envelope, and says nothing about the one that came
-        found = Explanation(verdict="rejected", key_id=None, steps=())
-    return trust_api.TrustCase(
-        place="quarantine",
-        direction=None,
-        message_id=one.message_id,
-        sender=one.sender,
-        received_ms=one.received_ms,
-        key_id=found.key_id,
-        recorded=one.reason,
-        detail=one.detail,
-        accepted=False,
-        trust=found.verdict,
-        decided_by=found.decided_by,
-        steps=_steps(found),
-        note=_note(one, found, whole=whole),
-    )
-
-
-async def _would_open(core: Core, one: Refused) -> bool:
-    """Whether it would have opened a work with us; a retry of it may have done so since."""
-    try:
-        envelope = parse(one.raw, one.received_ms // 1000)
-    except ProtocolError:
-        return False
-    if envelope.to not in core.identities or envelope.work_id is None or envelope.kind not in OPENING_KINDS:
-        return False
-    found = await works.work(core.store.reader, envelope.work_id, envelope.channel)
-    return found is None or found.work.opening_id == envelope.id
+    async def _would_open(self, one: Refused) -> bool:
+        """Whether it would have opened a work with us; a retry of it may have done so since."""
+        try:
+            envelope = parse(one.raw, one.received_ms // 1000)
+        except ProtocolError:
+            return False
+        if envelope.to not in self._identity or envelope.work_id is None or envelope.kind not in OPENING_KINDS:
+            return False
+        found = await works.work(self._store.reader, envelope.work_id, envelope.channel)
+        return found is None or found.work.opening_id == envelope.id
 
 
 def _note(one: Refused, found: Explanation, *, whole: bool) -> str:

@@ -1,16 +1,23 @@
 """The trust rules of a running daemon: listing and changing them, the store's beside those of the configuration."""
 
+import logging
 from typing import Final
 
+from aghbus.daemon.base.clock import Clock
+from aghbus.daemon.config.live_settings import LiveSettings
 from aghbus.daemon.config.trust_settings import TrustSettings
-from aghbus.daemon.state.context import Core
+from aghbus.daemon.state.identity import Identity
+from aghbus.daemon.state.trust_policy import LivePolicy
 from aghbus.protocol.api import trust as trust_api
 from aghbus.protocol.errors import InvalidRequest, NotFound, Refused
 from aghbus.protocol.identifiers import is_handle, is_key_id
 from aghbus.protocol.trust.policy import Policy, split_pin, split_sender
 from aghbus.store.audit import events as audit
+from aghbus.store.engine.database import Store
 from aghbus.store.engine.transaction import Transaction
 from aghbus.store.engine.trust_rules import MAX_RULES, Rule, RuleKind
+
+_log = logging.getLogger("aghbus.node")
 
 _ADDS: Final[dict[str, RuleKind]] = {"pin": "pin", "allow": "allow", "deny": "deny"}
 _TAKES: Final[dict[str, RuleKind]] = {"unpin": "pin", "disallow": "allow", "undeny": "deny"}
@@ -26,21 +33,27 @@ _SETTING: Final[dict[RuleKind, str]] = {
 class TrustRuleService:
     """The trust rules of one daemon as the operator sees and changes them."""
 
-    def __init__(self, core: Core) -> None:
-        self._core = core
+    def __init__(
+        self, *, settings: LiveSettings, identity: Identity, clock: Clock, store: Store, trust: LivePolicy
+    ) -> None:
+        self._settings = settings
+        self._identity = identity
+        self._clock = clock
+        self._store = store
+        self._trust = trust
 
     async def list_rules(self) -> trust_api.TrustRulesResponse:
         """Every rule: the configuration's first, then those made while running, oldest first."""
-        core = self._core
         configured = [
-            _shown(rule, None, in_force=True, origin="configuration") for rule in _configured(core.settings.trust)
+            _shown(rule, None, in_force=True, origin="configuration")
+            for rule in _configured(self._settings.current.trust)
         ]
         return trust_api.TrustRulesResponse(
-            mode=core.trust.now.mode,
-            first_use="pin" if core.settings.trust.first_use == "pin" else "off",
-            peer_id=core.us,
-            key_id=None if core.signer is None else core.signer.key_id,
-            rules=configured + [self._shown(rule) for rule in core.store.memory.trust],
+            mode=self._trust.now.mode,
+            first_use="pin" if self._settings.current.trust.first_use == "pin" else "off",
+            peer_id=self._identity.self_id,
+            key_id=None if self._identity.signer is None else self._identity.signer.key_id,
+            rules=configured + [self._shown(rule) for rule in self._store.memory.trust],
         )
 
     async def change(
@@ -49,13 +62,13 @@ class TrustRuleService:
         """Carry out one change; it holds for every later decision. Raises InvalidRequest, NotFound, Refused, StoreUnavailable."""
         wanted = self._wanted(verb, request)
         carry_out = self._add if verb in _ADDS else self._take
-        return await self._core.store.write(lambda tx: carry_out(tx, wanted))
+        return await self._store.write(lambda tx: carry_out(tx, wanted))
 
     # the rule of a request
 
     def _wanted(self, verb: trust_api.TrustVerb, request: trust_api.TrustChangeRequest) -> Rule:
         kind = _ADDS[verb] if verb in _ADDS else _TAKES[verb]
-        now_ms = self._core.clock.millis()
+        now_ms = self._clock.millis()
         if request.channel is not None or request.talk:
             kind, subject, who = self._channel_rule(kind, request)
         elif kind == "pin":
@@ -69,7 +82,7 @@ class TrustRuleService:
             raise InvalidRequest("channel: only allow and disallow are about one channel")
         if request.channel is None:
             raise InvalidRequest("talk: needs the channel that it is about")
-        if (self._core.workspace, request.channel) not in self._core.joined:
+        if (self._identity.workspace, request.channel) not in self._identity.joined:
             raise InvalidRequest("channel: is none of the channels joined here")
         if split_sender(f"{request.channel}={request.who}") is None:
             raise InvalidRequest("who: must be a peer id, a handle, a key id, * or *@*")
@@ -94,7 +107,7 @@ class TrustRuleService:
                 "who: must be a key id or a handle: whoever signs nothing cannot be told from others of that name",
                 hint="channel rules and trust.mode = require are for peers without a key",
             )
-        key = self._core.trust.key_of(who)
+        key = self._trust.key_of(who)
         if key is None:
             raise InvalidRequest(
                 "who: that handle was not heard lately, and holds only half of its key id",
@@ -105,7 +118,7 @@ class TrustRuleService:
     # carrying it out
 
     def _add(self, tx: Transaction, wanted: Rule) -> trust_api.TrustChangeResponse:
-        rules, before = tx.memory.trust, self._core.trust.now
+        rules, before = tx.memory.trust, self._trust.now
         self._check_contradictions(wanted, before)
         old = rules.get(*wanted.key)
         if self._is_configured(wanted):
@@ -125,7 +138,7 @@ class TrustRuleService:
     def _take(self, tx: Transaction, wanted: Rule) -> trust_api.TrustChangeResponse:
         rules = tx.memory.trust
         if wanted.rule == "pin":
-            pinned = rules.pins.get(wanted.subject) or self._core.trust.configured.pins.get(wanted.subject, "")
+            pinned = rules.pins.get(wanted.subject) or self._trust.configured.pins.get(wanted.subject, "")
             wanted = Rule("pin", wanted.subject, pinned, "operator", wanted.since_ms)
         found = rules.get(*wanted.key)
         if found is None:
@@ -133,7 +146,7 @@ class TrustRuleService:
         assert found is not None
         rules.remove(tx, found)
         self._note(tx, "trust.removed", found)
-        notes = _taken(found, self._core.trust.now, first_use=self._core.settings.trust.first_use)
+        notes = _taken(found, self._trust.now, first_use=self._settings.current.trust.first_use)
         if self._is_configured(found):
             notes.append(f"it still holds: the configuration says so too ({_SETTING[found.rule]})")
         return trust_api.TrustChangeResponse(
@@ -152,7 +165,7 @@ class TrustRuleService:
         """Refuses what would have no effect, or replace a pin without a word."""
         if wanted.rule == "allow" and wanted.who in policy.deny:
             raise Refused("that key is denied, which is stronger", hint="`aghctl trust deny --remove` comes first")
-        if wanted.rule == "deny" and self._core.signer is not None and wanted.who == self._core.signer.key_id:
+        if wanted.rule == "deny" and self._identity.signer is not None and wanted.who == self._identity.signer.key_id:
             raise InvalidRequest("who: that is our own key")
         pinned = policy.pins.get(wanted.subject, wanted.who) if wanted.rule == "pin" else wanted.who
         if pinned != wanted.who:
@@ -163,15 +176,15 @@ class TrustRuleService:
             )
 
     def _is_configured(self, rule: Rule) -> bool:
-        return any(other.key == rule.key for other in _configured(self._core.settings.trust))
+        return any(other.key == rule.key for other in _configured(self._settings.current.trust))
 
     def _note(self, tx: Transaction, outcome: str, rule: Rule) -> None:
         names = " ".join(part for part in rule.key if part)
-        audit.note_policy(tx, self._core.clock.millis(), outcome, names)
-        tx.after_commit(lambda: self._core.log.info("whom we listen to has changed %s=%s", outcome, names))
+        audit.note_policy(tx, self._clock.millis(), outcome, names)
+        tx.after_commit(lambda: _log.info("trust rules changed %s=%s", outcome, names))
 
     def _shown(self, rule: Rule) -> trust_api.TrustRule:
-        held = rule.rule != "pin" or self._core.trust.now.pins.get(rule.subject) == rule.who
+        held = rule.rule != "pin" or self._trust.now.pins.get(rule.subject) == rule.who
         return _shown(rule, rule.since_ms, in_force=held)
 
 

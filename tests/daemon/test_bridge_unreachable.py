@@ -10,11 +10,8 @@ from typing import Any, Final
 import pytest
 
 from aghbus.daemon.artifacts.store import Artifacts, ArtifactsUnreachable
-from aghbus.daemon.bridge.adapters import FormatAdapters
 from aghbus.daemon.bridge.deliver import MessageDelivery
-from aghbus.daemon.bridge.follower import Follower
 from aghbus.daemon.bridge.format_log import FORMAT_WITH_TIMEOUTS, keep_record
-from aghbus.daemon.bridge.inbound import InboundTranslator
 from aghbus.daemon.config.settings import BridgeSettings, Settings
 from aghbus.protocol.api.artifacts import Artifact
 from aghbus.protocol.api.messages import Event
@@ -66,9 +63,7 @@ def parts_of(store: Store) -> Parts:
 
 
 def deliver(parts: Parts, artifacts: Artifacts) -> MessageDelivery:
-    formats = FormatAdapters(parts.settings.current)
-    translator = InboundTranslator(parts.core, formats, artifacts)
-    return MessageDelivery(parts.core, parts.sender, formats, translator)
+    return parts.bridge(artifacts).delivery
 
 
 REFERRING: Final = {
@@ -130,10 +125,7 @@ async def test_the_log_waits_for_what_cannot_be_fetched_while_other_rows_run_out
         lambda tx: keep_record(tx, FORMAT_WITH_TIMEOUTS, "out", record("q", "sent", waits=2), at_ms=ASKED_MS)
     )
     (large,) = await arrived(parts, {"ext": REFERRING})
-    follower = Follower(
-        parts.core, parts.sender, InboundTranslator(parts.core, FormatAdapters(parts.settings.current), artifacts)
-    )
-    running = asyncio.create_task(follower.run())
+    running = asyncio.create_task(parts.bridge(artifacts).follower.run())
 
     async def until(rows: int, status: str) -> list[dict[str, Any]]:
         while True:

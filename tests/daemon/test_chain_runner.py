@@ -9,9 +9,7 @@ from typing import Any, TypeVar
 import pytest
 
 from aghbus.daemon.artifacts.store import Artifacts, ArtifactsUnreachable
-from aghbus.daemon.bridge.bridge import Bridge
-from aghbus.daemon.chains.messages import ChainMessages
-from aghbus.daemon.chains.runner import ChainRunner, RunnerLimits
+from aghbus.daemon.chains.runner import RunnerLimits
 from aghbus.daemon.chains.service import ChainService
 from aghbus.daemon.config.settings import BridgeSettings, Settings
 from aghbus.daemon.send.sender import Batch, Sender
@@ -77,14 +75,17 @@ class Chains(ChainService):
     def __init__(self, store: Store, limits: RunnerLimits) -> None:
         settings = Settings(name=US, peer_id=US, bridge=BridgeSettings(agents=(f"asker={US}", f"helper={BOB}")))
         self.parts = Parts(settings, store, link=Up(), sender_type=Failing)
-        self.core = self.parts.core
         assert isinstance(self.parts.sender, Failing)
         self.sender = self.parts.sender
         self.far = Far()
-        bridge = Bridge(self.core, self.sender)
-        messages = ChainMessages(self.core, bridge.formats.get, bridge.submitter.remember, self.far)
-        self.runner = ChainRunner(self.core, self.sender, messages, limits)
-        super().__init__(self.core, self.runner)
+        self.runner = self.parts.chain_runner(self.far, limits)
+        super().__init__(
+            settings=self.parts.settings,
+            identity=self.parts.identity,
+            clock=self.parts.clock,
+            store=store,
+            runner=self.runner,
+        )
 
     async def begin(self, document: Any) -> ChainRun:
         return await self.start(ChainStartRequest(chain=document, input='"' * 400_000 if document is LARGE else None))
@@ -171,7 +172,7 @@ async def test_nothing_of_a_run_goes_on_when_the_runner_has_ended(service: Chain
         if how == "cancelled":
             task.cancel()
         else:
-            service.core.announcer.close()
+            service.parts.notifier.close()
         await asyncio.wait({task}, timeout=WITHIN)
         assert task.cancelled() if how == "cancelled" else task.result() is None
         assert service.far.held == 0

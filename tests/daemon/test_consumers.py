@@ -9,7 +9,6 @@ import pytest
 
 from aghbus.daemon.base.clock import Clock
 from aghbus.daemon.config.settings import Settings
-from aghbus.daemon.services.inbox import InboxService
 from aghbus.daemon.state.inbox_waiters import InboxWaiter, InboxWaiters
 from aghbus.protocol.api.inbox import InboxItem, InboxNextRequest, InboxNextResponse
 from aghbus.protocol.api.queries import InboxQuery
@@ -213,7 +212,7 @@ async def asking(parts: Parts, count: int, ask: InboxNextRequest) -> list[asynci
     asks = []
     for _ in range(count):
         before = parts.waiters.count
-        asks.append(asyncio.create_task(InboxService(parts.core).next(ask)))
+        asks.append(asyncio.create_task(parts.inbox_service().next(ask)))
         await wait_until(lambda: parts.waiters.count > before, 10, "a consumer to wait")  # noqa: B023 - awaited at once
     return asks
 
@@ -229,7 +228,7 @@ async def test_what_is_leased_in_the_last_moment_of_a_wait_is_given(store: Store
         clock.elapsed = 6.0
 
     commits = store.stats.commits
-    leased, _ = await asyncio.gather(InboxService(parts.core).next(InboxNextRequest(wait=5, ack=ack)), store.write(job))
+    leased, _ = await asyncio.gather(parts.inbox_service().next(InboxNextRequest(wait=5, ack=ack)), store.write(job))
     item = leased.item
     assert store.stats.commits == commits + 1
     assert item is not None
@@ -274,13 +273,13 @@ async def test_what_is_leased_to_one_that_goes_away_is_ready_again(store: Store,
         await store.write(arrive)
     else:
         await store.write(receiving(say()))
-        asked = asyncio.create_task(InboxService(parts.core).next(asks))
+        asked = asyncio.create_task(parts.inbox_service().next(asks))
         commits = store.stats.commits
         await asyncio.gather(asyncio.sleep(0), store.write(lambda _tx: asked.cancel()))
         assert store.stats.commits == commits + 1  # of one transaction
     assert isinstance((await asyncio.gather(asked, return_exceptions=True))[0], asyncio.CancelledError)
     async with asyncio.timeout(15):
-        item = (await InboxService(parts.core).next(InboxNextRequest(wait=60))).item
+        item = (await parts.inbox_service().next(InboxNextRequest(wait=60))).item
     assert item is not None
     assert item.attempts == 1
     assert parts.counters["inbox.given_back"] == 1
@@ -290,11 +289,11 @@ async def test_a_lease_that_has_run_out_is_shown_as_ready_though_nobody_asks(sto
     clock = Rushing()
     parts = parts_of(store, clock)
     await store.write(receiving(say()))
-    item = (await InboxService(parts.core).next(InboxNextRequest(visibility=1))).item
+    item = (await parts.inbox_service().next(InboxNextRequest(visibility=1))).item
     assert item is not None
 
     async def ready() -> bool:
-        found = await InboxService(parts.core).list_items(InboxQuery(states=frozenset({"ready"})))
+        found = await parts.inbox_service().list_items(InboxQuery(states=frozenset({"ready"})))
         return [one.seq for one in found.items] == [item.seq] and found.counts == {"ready": 1, "leased": 0, "dead": 0}
 
     async with asyncio.timeout(15):
@@ -308,7 +307,7 @@ async def test_a_look_at_the_inbox_waits_for_no_store_that_cannot_write(
     parts = parts_of(store)
     await store.write(receiving(say()))
     jobs = store.stats.jobs
-    await InboxService(parts.core).list_items(InboxQuery())
+    await parts.inbox_service().list_items(InboxQuery())
     assert store.stats.jobs == jobs  # no lease has run out: nothing to write
     await store.write(lambda tx: inbox.lease_next(tx, NOW_MS, 1, "of a dead one"))
 
@@ -317,5 +316,5 @@ async def test_a_look_at_the_inbox_waits_for_no_store_that_cannot_write(
 
     monkeypatch.setattr(store, "write", stalls)
     async with asyncio.timeout(15):
-        found = await InboxService(parts.core).list_items(InboxQuery())
+        found = await parts.inbox_service().list_items(InboxQuery())
     assert [item.state for item in found.items] == ["leased"]

@@ -7,10 +7,7 @@ from pathlib import Path
 import pytest
 
 from aghbus.daemon.artifacts.store import Artifacts
-from aghbus.daemon.bridge.adapters import FormatAdapters
-from aghbus.daemon.bridge.follower import Follower
 from aghbus.daemon.bridge.format_log import FORMAT_WITH_TIMEOUTS, keep_record
-from aghbus.daemon.bridge.inbound import InboundTranslator
 from aghbus.daemon.config.settings import Settings
 from aghbus.protocol.api.artifacts import Artifact
 from aghbus.protocol.errors import Unavailable
@@ -60,10 +57,7 @@ async def test_what_runs_out_does_not_wait_for_all_messages_that_are_fetched(sto
             (await receive(store, say(ext={f"{FORMAT_WITH_TIMEOUTS}.message_ref": reference}))).seq or 0
         )
     artifacts = Slow(clock)
-    formats = FormatAdapters(parts.settings.current)
-    follower = asyncio.create_task(
-        Follower(parts.core, parts.sender, InboundTranslator(parts.core, formats, artifacts)).run()
-    )
+    follower = asyncio.create_task(parts.bridge(artifacts).follower.run())
     async with asyncio.timeout(WITHIN):
         await artifacts.again.wait()
     follower.cancel()

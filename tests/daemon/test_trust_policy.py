@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 
 from aghbus.daemon.config.settings import Settings
 from aghbus.daemon.config.trust_settings import TrustSettings, policy_of
-from aghbus.daemon.services.trust_rules import TrustRuleService
 from aghbus.daemon.state.trust_policy import denial_budget_key, merged
 from aghbus.protocol.api.trust import TrustChangeRequest
 from aghbus.protocol.effects import Quarantine, Remember
@@ -99,7 +98,7 @@ class TestMerged:
 class TestChanges:
     async def test_a_change_holds_at_once_and_after_a_restart(self, store: Store, tmp_path: Path) -> None:
         parts = parts_of(store)
-        changes = TrustRuleService(parts.core)
+        changes = parts.trust_rules()
         envelope = said_by("ops", FIRST)
         parts.trust.now.judge(envelope, "verified", opens_work=False)
         await changes.change("deny", TrustChangeRequest(who=FIRST.key_id))
@@ -116,7 +115,7 @@ class TestChanges:
 
     async def test_a_failed_transaction_leaves_the_policy_as_it_was(self, store: Store) -> None:
         parts = parts_of(store)
-        changes = TrustRuleService(parts.core)
+        changes = parts.trust_rules()
         await changes.change("pin", TrustChangeRequest(who=f"carol={SECOND.key_id}"))
         before = parts.trust.now
 
@@ -136,17 +135,15 @@ class TestChanges:
         assert dict(parts.trust.now.pins) == {"carol": SECOND.key_id}
 
     async def test_a_configured_pin_is_stronger_than_one_of_first_use(self, store: Store) -> None:
-        await TrustRuleService(parts_of(store).core).change("pin", TrustChangeRequest(who=f"ops={FIRST.key_id}"))
+        await parts_of(store).trust_rules().change("pin", TrustChangeRequest(who=f"ops={FIRST.key_id}"))
         parts = parts_of(store, pins=(f"ops={SECOND.key_id}",))
-        shown = {
-            (rule.who, rule.origin, rule.in_force) for rule in (await TrustRuleService(parts.core).list_rules()).rules
-        }
+        shown = {(rule.who, rule.origin, rule.in_force) for rule in (await parts.trust_rules().list_rules()).rules}
         assert shown == {(SECOND.key_id, "configuration", True), (FIRST.key_id, "operator", False)}
         with pytest.raises(ProtocolError, match="pinned to another key"):
             parts.trust.now.judge(said_by("ops", FIRST), "verified", opens_work=False)
 
     async def test_a_pin_is_not_replaced_silently(self, store: Store) -> None:
-        changes = TrustRuleService(parts_of(store).core)
+        changes = parts_of(store).trust_rules()
         await changes.change("pin", TrustChangeRequest(who=f"ops={FIRST.key_id}"))
         with pytest.raises(Refused) as refused:
             await changes.change("pin", TrustChangeRequest(who=f"ops={SECOND.key_id}"))
@@ -174,7 +171,7 @@ class TestFirstUse:
             judged.judge(said_by("ops", FIRST), "verified", opens_work=False)
 
         await store.write(batch)
-        (rule,) = (await TrustRuleService(parts.core).list_rules()).rules
+        (rule,) = (await parts.trust_rules().list_rules()).rules
         assert (rule.subject, rule.who, rule.origin, rule.in_force) == ("ops", FIRST.key_id, "first_use", True)
 
     async def test_refused_and_unsigned_messages_pin_nothing(self, store: Store) -> None:
@@ -201,7 +198,7 @@ class TestFirstUse:
             await self.observe(parts, said_by(name, FIRST))
         assert set(parts.trust.now.pins) == {"a", "b"}
         assert any("first use" in one for one in parts.counters.problems(parts.clock.monotonic()))
-        await TrustRuleService(parts.core).change("unpin", TrustChangeRequest(who="a"))
+        await parts.trust_rules().change("unpin", TrustChangeRequest(who="a"))
         await self.observe(parts, said_by("c", FIRST))
         assert set(parts.trust.now.pins) == {"b", "c"}
 

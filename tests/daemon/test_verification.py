@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from aghbus.daemon.services.trust_rules import TrustRuleService
 from aghbus.daemon.state.signature_pool import MIN_BATCH, SignaturePool
 from aghbus.protocol.api.trust import TrustChangeRequest
 from aghbus.protocol.envelope import Envelope, parse
@@ -94,7 +93,7 @@ async def test_a_peer_denied_while_its_messages_are_queued_is_refused(tmp_path: 
         queued = [parse(json.dumps(one).encode(), b.parts.clock.seconds()) for one in documents]
         b.parts.signatures.begin(b.parts.limits.verifiable(queued))
         await b.parts.signatures.ready(queued)
-        await TrustRuleService(b.parts.core).change("deny", TrustChangeRequest(who=FRIEND.key_id))
+        await b.parts.trust_rules().change("deny", TrustChangeRequest(who=FRIEND.key_id))
         await b.commit()
         assert await texts(b) == []
         assert b.counters["refused.verification_failed"] == MANY

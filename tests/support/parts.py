@@ -3,11 +3,17 @@
 from collections.abc import Callable, Iterable
 from logging import getLogger
 
+from aghbus.daemon.artifacts.store import Artifacts
 from aghbus.daemon.base.background import BackgroundTasks
 from aghbus.daemon.base.clock import Clock
 from aghbus.daemon.base.logs import EventLimiter
 from aghbus.daemon.base.metrics import Counters
 from aghbus.daemon.base.notifier import Notifier
+from aghbus.daemon.bridge.bridge import Bridge
+from aghbus.daemon.chains.messages import ChainMessages
+from aghbus.daemon.chains.opening import WorkOpener
+from aghbus.daemon.chains.runner import ChainRunner, RunnerLimits
+from aghbus.daemon.chains.steps import RunTransitions
 from aghbus.daemon.config.live_settings import LiveSettings
 from aghbus.daemon.config.settings import Settings
 from aghbus.daemon.discovery.discovery import Discovery
@@ -23,8 +29,9 @@ from aghbus.daemon.send.deadlines import Deadlines
 from aghbus.daemon.send.publisher import Publisher
 from aghbus.daemon.send.secret_guard import SecretGuard
 from aghbus.daemon.send.sender import Sender
+from aghbus.daemon.services.inbox import InboxService
+from aghbus.daemon.services.trust_rules import TrustRuleService
 from aghbus.daemon.state.clock_steps import ClockSteps
-from aghbus.daemon.state.context import Core
 from aghbus.daemon.state.identity import Identity
 from aghbus.daemon.state.inbox_waiters import InboxWaiters
 from aghbus.daemon.state.keys import FormerKey
@@ -157,23 +164,70 @@ class Parts:
             log_limiter=self.log_limiter,
         )
 
-    @property
-    def core(self) -> Core:
-        """For the parts that take it still."""
-        return Core(
-            live=self.settings,
+    def inbox_service(self) -> InboxService:
+        return InboxService(
+            waiters=self.waiters, clock=self.clock, store=self.store, steps=self.steps, counters=self.counters
+        )
+
+    def trust_rules(self) -> TrustRuleService:
+        return TrustRuleService(
+            settings=self.settings, identity=self.identity, clock=self.clock, store=self.store, trust=self.trust
+        )
+
+    def bridge(self, artifacts: Artifacts | None = None) -> Bridge:
+        return Bridge(
+            settings=self.settings,
+            identity=self.identity,
             clock=self.clock,
             store=self.store,
             link=self.link,
             presence=self.presence,
-            identity=self.identity,
-            own_card=self.own_card,
             steps=self.steps,
-            trust=self.trust,
             denied=self.denied,
             closer=self.closer,
+            sender=self.sender,
             notifier=self.notifier,
-            waiters=self.waiters,
             counters=self.counters,
-            noise=self.log_limiter,
+            log_limiter=self.log_limiter,
+            artifacts=artifacts,
+        )
+
+    def chain_runner(self, artifacts: Artifacts, limits: RunnerLimits) -> ChainRunner:
+        bridge = self.bridge(artifacts)
+        messages = ChainMessages(
+            settings=self.settings,
+            identity=self.identity,
+            clock=self.clock,
+            link=self.link,
+            agents=bridge.agents,
+            adapter_of=bridge.formats.get,
+            remember=bridge.submitter.remember,
+            artifacts=artifacts,
+        )
+        opener = WorkOpener(
+            settings=self.settings,
+            identity=self.identity,
+            clock=self.clock,
+            presence=self.presence,
+            messages=messages,
+        )
+        return ChainRunner(
+            workspace=self.identity.workspace,
+            store=self.store,
+            steps=self.steps,
+            presence=self.presence,
+            notifier=self.notifier,
+            counters=self.counters,
+            sender=self.sender,
+            messages=messages,
+            transitions=RunTransitions(
+                settings=self.settings,
+                identity=self.identity,
+                clock=self.clock,
+                steps=self.steps,
+                closer=self.closer,
+                opener=opener,
+                messages=messages,
+            ),
+            limits=limits,
         )
