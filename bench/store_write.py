@@ -43,7 +43,7 @@ IN_FLIGHT = 4096
 PRAGMAS = ("synchronous = FULL", "foreign_keys = ON", "cache_size = -16384", "wal_autocheckpoint = 4096")
 US = "patch-worker"
 CHANNELS = frozenset([("ws_bench", "default")])
-RECEIVER = Receiver(us=US, now=NOW, mint=lambda: "msg_never", channels=CHANNELS)
+RECEIVER = Receiver(self_id=US, now=NOW, mint=lambda: "msg_never", channels=CHANNELS)
 BURST = 64  # messages that one read of a socket brings
 SEEN = "INSERT INTO seen (slot, key) VALUES (?, ?)"
 INBOX = "INSERT INTO inbox (seq, state, attempts, available_ms) VALUES (?, 'ready', 0, 0)"

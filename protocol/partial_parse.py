@@ -1,4 +1,4 @@
-"""Reading what can be read of an envelope that failed validation, so that its sender can be told (spec section 5)."""
+"""Partial parsing of envelopes that failed validation, to answer their senders (spec section 5)."""
 
 from collections.abc import Callable
 from typing import Any, Final
@@ -18,7 +18,7 @@ from aghbus.protocol.identifiers import (
 )
 from aghbus.protocol.receive import ReceiptTarget
 
-_LEGIBLE: Final[dict[str, tuple[str, Callable[[str], bool]]]] = {
+_FIELDS: Final[dict[str, tuple[str, Callable[[str], bool]]]] = {
     "id": ("id", is_message_id),
     "workspace_id": ("workspace_id", is_workspace_id),
     "channel": ("channel", is_channel),
@@ -27,12 +27,12 @@ _LEGIBLE: Final[dict[str, tuple[str, Callable[[str], bool]]]] = {
 }
 
 
-def salvage(raw: bytes, us: str, channels: frozenset[tuple[str, str]]) -> ReceiptTarget | None:
-    """The source of an automatic receipt in bytes that failed validation, or None.
+def partial_parse(raw: bytes, self_id: str, channels: frozenset[tuple[str, str]]) -> ReceiptTarget | None:
+    """The target of an automatic receipt for bytes that failed validation; None if they get no answer.
 
-    Something is only answered when it was a say, a capability or an unknown kind, directed at `us` in a joined channel, with
-    a work_id and with legible id, sender and container. An opaque room of a refused envelope is not answered: whose room it
-    is was never established.
+    They get an answer only if they are a say, a capability or an unknown kind, directed at `us` in a joined channel, with
+    a work_id and with valid id, sender and container. Messages in opaque rooms get no answer, because the members of the room
+    are not known.
     """
     try:
         document = decode_document(raw)
@@ -41,10 +41,10 @@ def salvage(raw: bytes, us: str, channels: frozenset[tuple[str, str]]) -> Receip
     kind = document.get("kind")
     if not isinstance(kind, str) or (kind in KINDS and kind not in OPENING_KINDS):
         return None
-    fields = _legible(document)
-    if fields is None or document.get("to") != us or (fields["workspace_id"], fields["channel"]) not in channels:
+    fields = _valid_fields(document)
+    if fields is None or document.get("to") != self_id or (fields["workspace_id"], fields["channel"]) not in channels:
         return None
-    container = _container(document, us)
+    container = _container(document, self_id)
     if container is None:
         return None
     trace_id = document.get("trace_id")
@@ -58,34 +58,34 @@ def salvage(raw: bytes, us: str, channels: frozenset[tuple[str, str]]) -> Receip
 
 
 def identity(raw: bytes) -> tuple[str, str]:
-    """`(id, from)` of a refused envelope as far as legible, else empty strings: for the quarantine's listing."""
+    """`(id, from)` of a refused envelope, each empty if it is not valid: for the list of quarantined messages."""
     try:
         document = decode_document(raw)
     except Malformed:
         return "", ""
     message_id, sender = document.get("id"), document.get("from")
-    legible_id = message_id if isinstance(message_id, str) and is_message_id(message_id) else ""
-    return legible_id, sender if isinstance(sender, str) and is_peer(sender) else ""
+    valid_id = message_id if isinstance(message_id, str) and is_message_id(message_id) else ""
+    return valid_id, sender if isinstance(sender, str) and is_peer(sender) else ""
 
 
-def is_private_to_others(raw: bytes, subject: str, us: str) -> bool:
-    """Whether refused bytes may come from a direct room that `us` is not in: of these nothing is kept (spec section 4).
+def is_private_to_others(raw: bytes, subject: str, self_id: str) -> bool:
+    """Whether refused bytes may come from a direct room of other peers: these are not stored (spec section 4).
 
-    They get here by a wrong subject, or to whoever follows the traffic between others.
+    They are received on a wrong subject, or by an observer.
     """
     parts = subject.split(".")
-    between_others = parts[-2:-1] == ["peer"] and parts[-1] != route_token(us)
+    between_others = parts[-2:-1] == ["peer"] and parts[-1] != route_token(self_id)
     try:
         document = decode_document(raw)
     except Malformed:
         return between_others
     direct = document.get("surface") == "direct" or document.get("direct_id") is not None
-    return direct and document.get("to") != us
+    return direct and document.get("to") != self_id
 
 
-def _legible(document: dict[str, Any]) -> dict[str, Any] | None:
+def _valid_fields(document: dict[str, Any]) -> dict[str, Any] | None:
     fields: dict[str, Any] = {}
-    for name, (key, rule) in _LEGIBLE.items():
+    for name, (key, rule) in _FIELDS.items():
         value = document.get(key)
         if not isinstance(value, str) or not rule(value):
             return None
@@ -93,12 +93,12 @@ def _legible(document: dict[str, Any]) -> dict[str, Any] | None:
     return fields
 
 
-def _container(document: dict[str, Any], us: str) -> tuple[str, str] | None:
+def _container(document: dict[str, Any], self_id: str) -> tuple[str, str] | None:
     thread, direct = document.get("thread_id"), document.get("direct_id")
     if document.get("surface") == "thread" and isinstance(thread, str) and is_thread_id(thread) and direct is None:
         return "thread", thread
     if document.get("surface") == "direct" and isinstance(direct, str) and is_direct_id(direct) and thread is None:
         sender = document["from"]
-        if sender != us and direct == direct_id(document["workspace_id"], document["channel"], sender, us):
+        if sender != self_id and direct == direct_id(document["workspace_id"], document["channel"], sender, self_id):
             return "direct", direct
     return None

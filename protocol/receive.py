@@ -1,7 +1,7 @@
-"""Deciding about a received envelope: steps 6 to 9 of spec section 5, and the automatic answers.
+"""Decisions about received envelopes: steps 6 to 9 of spec section 5, and automatic receipts.
 
-`decide` gets a valid envelope and a view of the state, and returns effects. It has no memory, clock or randomness of its
-own: `Receiver` carries who we are, the time and where new ids come from.
+`decide` takes a valid envelope and the stored state, and returns effects. It has no state, clock or randomness of its own:
+`Receiver` carries our identity, the time and the source of new ids.
 """
 
 from collections.abc import Callable
@@ -33,14 +33,14 @@ from aghbus.protocol.identifiers import direct_id, pair_of
 from aghbus.protocol.lifecycle import Step, WorkView, after, opened_by, step
 from aghbus.protocol.rooms import Binding, admit
 from aghbus.protocol.send import Draft, apply_own, build, own_trust
-from aghbus.protocol.trust.policy import Policy
+from aghbus.protocol.trust.policy import TrustPolicy
 from aghbus.protocol.trust.trust import Signer, Trust, Verifier, assess
 
 _DELIVER: Final = Deliver()
 
 
 class StoredState(msgspec.Struct, frozen=True):
-    """What the store knows that bears on one envelope: read in the transaction that will carry the effects out."""
+    """The stored state that concerns one envelope, read in the transaction that applies the effects."""
 
     duplicate: bool = False
     sent_by_us: bool = False
@@ -49,14 +49,14 @@ class StoredState(msgspec.Struct, frozen=True):
 
 
 class Receiver(msgspec.Struct, frozen=True, kw_only=True):
-    """Who receives: `us` is our peer id, `now` Unix seconds, `mint` a source of new envelope ids.
+    """The receiving peer: `self_id` is our peer id, `now` Unix seconds, `mint` a source of new envelope ids.
 
-    `channels` are the `(workspace_id, channel)` joined; `observe` follows what is directed at others; `receipt_ttl` is the
-    life of an automatic receipt in seconds. `verifier` checks proofs, `policy` judges who sent what, and `signer` signs our
-    receipts when we have a key. `successor` is set where `us` is a former id of ours, under which works are only finished.
+    `channels` are the joined `(workspace_id, channel)`. With `observe` messages to other peers are stored too. `receipt_ttl` is
+    the lifetime of an automatic receipt in seconds. `verifier` checks proofs, `policy` holds the trust rules, and `signer` signs
+    our receipts if we have a key. `successor` is our new id if `self_id` is a former one, under which we only finish works.
     """
 
-    us: str
+    self_id: str
     now: int
     mint: Callable[[], str]
     channels: frozenset[tuple[str, str]]
@@ -64,12 +64,12 @@ class Receiver(msgspec.Struct, frozen=True, kw_only=True):
     receipt_ttl: int = 86_400
     verifier: Verifier | None = None
     successor: str | None = None
-    policy: Policy = Policy()
+    policy: TrustPolicy = TrustPolicy()
     signer: Signer | None = None
 
 
 class ReceiptTarget(msgspec.Struct, frozen=True, kw_only=True):
-    """What an automatic receipt needs of the envelope that it answers; of a refused one, as far as it could be read."""
+    """The parts of an envelope that an automatic receipt to it needs."""
 
     id: str
     workspace_id: str
@@ -88,8 +88,8 @@ def decide(envelope: Envelope, view: StoredState, receiver: Receiver) -> Effects
     try:
         trust = assess(envelope, receiver.verifier)
         policy = receiver.policy
-        # Our own messages come back to us, whatever we think of others.
-        if envelope.sender != receiver.us and not policy.asks_nothing_of(envelope, trust):
+        # The trust rules do not apply to our own messages.
+        if envelope.sender != receiver.self_id and not policy.asks_nothing_of(envelope, trust):
             policy.judge(envelope, trust, opens_work=_opens_work(envelope, view, receiver))
         return _route(envelope, trust, view, receiver)
     except ProtocolError as error:
@@ -97,7 +97,7 @@ def decide(envelope: Envelope, view: StoredState, receiver: Receiver) -> Effects
 
 
 def _opens_work(envelope: Envelope, view: StoredState, receiver: Receiver) -> bool:
-    directed = envelope.to == receiver.us and envelope.work_id is not None
+    directed = envelope.to == receiver.self_id and envelope.work_id is not None
     return directed and envelope.kind in OPENING_KINDS and view.work is None
 
 
@@ -108,17 +108,17 @@ def refuse(
     receiver: Receiver,
     trust: Trust | None = None,
 ) -> Effects:
-    """The effects of a failure in steps 1 to 7. `source` is what could be read of it, None when too little; `trust` what
-    verification said, None when it did not come to that.
+    """The effects of a failure in steps 1 to 7. `source` is the target of a receipt, None if none may be sent; `trust` is the
+    result of verification, None if the failure came before it.
 
-    Receipts answer `expired` and `unsupported_kind` always, other reasons only where the envelope would have opened a work:
-    a bad continuation must not fail the work.
+    `expired` and `unsupported_kind` always get a receipt, other reasons only if the envelope would have opened a work: an
+    invalid continuation must not fail the work.
     """
     effects: list[Effect] = [Quarantine(error.reason, error.detail, trust)]
-    if source is None or isinstance(error, NotTarget) or source.sender == receiver.us:
+    if source is None or isinstance(error, NotTarget) or source.sender == receiver.self_id:
         return tuple(effects)
     if error.reason in ("expired", "unsupported_kind") and view.work is not None and _opened(view.work, source):
-        return (*effects, *_duplicate(source, view.work, receiver))  # an earlier copy came in time
+        return (*effects, *_duplicate(source, view.work, receiver))  # an earlier copy arrived in time
     status = {"expired": "expired", "unsupported_kind": "unsupported"}.get(error.reason)
     if status is None and source.kind in OPENING_KINDS and view.work is None:
         status = "rejected"
@@ -129,21 +129,21 @@ def refuse(
 
 
 def _answerable(envelope: Envelope, receiver: Receiver) -> ReceiptTarget | None:
-    """The source of a receipt where the sender is not believed: only what is addressed to us, in the pair's own room.
+    """The target of a receipt to a refused envelope: only if it is addressed to us, in a thread or the pair's derived room.
 
-    The same rule as for what could not even be parsed: an opaque room of a refused envelope was never established.
+    The same rule as in `partial_parse`: the members of an opaque room of a refused envelope are not known.
     """
-    if envelope.to != receiver.us or (envelope.workspace_id, envelope.channel) not in receiver.channels:
+    if envelope.to != receiver.self_id or (envelope.workspace_id, envelope.channel) not in receiver.channels:
         return None
     source = source_of(envelope)
-    if source is None or source.sender == receiver.us or source.surface != "direct":
+    if source is None or source.sender == receiver.self_id or source.surface != "direct":
         return source
-    room = direct_id(source.workspace_id, source.channel, source.sender, receiver.us)
+    room = direct_id(source.workspace_id, source.channel, source.sender, receiver.self_id)
     return source if source.container == room else None
 
 
 def source_of(envelope: Envelope) -> ReceiptTarget | None:
-    """The part of an envelope that receipts answer to; None where none may be sent (undirected, or without work)."""
+    """The target of a receipt to an envelope; None if none may be sent (undirected, without work, a receipt or trace)."""
     if envelope.to is None or envelope.work_id is None or envelope.surface is None or envelope.container is None:
         return None
     if envelope.kind not in OPENING_KINDS:
@@ -164,15 +164,15 @@ def source_of(envelope: Envelope) -> ReceiptTarget | None:
 def _route(envelope: Envelope, trust: Trust, view: StoredState, receiver: Receiver) -> Effects:
     if (envelope.workspace_id, envelope.channel) not in receiver.channels:
         raise NotTarget("is none of the channels joined here", "channel")
-    if envelope.sender == receiver.us:
+    if envelope.sender == receiver.self_id:
         return (Ignore("own"),) if view.sent_by_us else (Conflict(envelope),)
-    if envelope.to not in (None, receiver.us):
+    if envelope.to not in (None, receiver.self_id):
         if not receiver.observe:
             raise NotTarget("is another peer", "to")
         return _observe(envelope, trust, view)
     if envelope.kind in DISCOVERY_KINDS:
         return _discovery(envelope, trust, view)
-    binding = admit(envelope, receiver.us, view.room) if envelope.surface == "direct" else None
+    binding = admit(envelope, receiver.self_id, view.room) if envelope.surface == "direct" else None
     if view.duplicate:
         source = source_of(envelope)
         if source is None:
@@ -186,22 +186,22 @@ def _route(envelope: Envelope, trust: Trust, view: StoredState, receiver: Receiv
 
 
 def _duplicate(source: ReceiptTarget, work: WorkView | None, receiver: Receiver) -> Effects:
-    """The receipt that says "it arrived"; where the work has ended through us, its end goes out again before it."""
+    """The receipt `duplicate`; if we ended the work, our terminal envelope is published again before it."""
     again = _terminal_again(source, work, receiver)
     ours = _own_copy(source, work, receiver)
     return (*again, *_receipt(source, "duplicate", "duplicate", "already processed", ours, receiver))
 
 
 def _terminal_again(source: ReceiptTarget, work: WorkView | None, receiver: Receiver) -> Effects:
-    """Our end of the work once more, for the participant who seems to have missed it."""
-    if work is None or work.terminal_id is None or work.terminal_sender != receiver.us:
+    """Publishes our terminal envelope again for the other participant, which seems to have missed it."""
+    if work is None or work.terminal_id is None or work.terminal_sender != receiver.self_id:
         return ()
-    return (Requeue(work.workspace_id, work.terminal_id),) if work.other(receiver.us) == source.sender else ()
+    return (Requeue(work.workspace_id, work.terminal_id),) if work.other(receiver.self_id) == source.sender else ()
 
 
 def _own_copy(source: ReceiptTarget, work: WorkView | None, receiver: Receiver) -> WorkView | None:
-    """The open work that a receipt to `source` is applied to; None when it concerns another container or a stranger."""
-    if work is None or work.is_terminal or work.other(receiver.us) != source.sender:
+    """The open work that a receipt to `source` applies to; None for another container or a third peer."""
+    if work is None or work.is_terminal or work.other(receiver.self_id) != source.sender:
         return None
     return work if (work.surface, work.container) == (source.surface, source.container) else None
 
@@ -223,7 +223,7 @@ def _discovery(envelope: Envelope, trust: Trust, view: StoredState) -> Effects:
 
 
 def _observe(envelope: Envelope, trust: Trust, view: StoredState) -> Effects:
-    """Others' directed traffic: kept as observed with our own reckoning of the work; direct rooms of others only counted."""
+    """Messages between other peers: stored as observed, with our own copy of the work; direct rooms are only counted."""
     if envelope.surface == "direct" or envelope.to == envelope.sender:
         return (Ignore("private_room"),)
     if envelope.kind in DISCOVERY_KINDS:
@@ -238,7 +238,7 @@ def _observe(envelope: Envelope, trust: Trust, view: StoredState) -> Effects:
 def _conversation(
     envelope: Envelope, trust: Trust, pair: tuple[str, str] | None, view: StoredState, receiver: Receiver
 ) -> Effects:
-    """Step 9: the lifecycle's verdict, and what follows from it. Without a work it is conversation, for the agent."""
+    """Step 9: the lifecycle's verdict and its effects. Conversation without a work is delivered to the agent."""
     if envelope.work_id is None:
         return (Store("in", trust, None, pair), _DELIVER)
     verdict = step(view.work, envelope)
@@ -269,11 +269,11 @@ def _rejection(envelope: Envelope, verdict: Step, view: StoredState, receiver: R
 
 
 def _close_unanswered(envelope: Envelope, verdict: Step, work: WorkView, receiver: Receiver) -> Effects:
-    """The opening envelope expired or was not understood, and nothing has advanced since: the initiator closes the work."""
+    """As initiator, closes a work whose opening was answered `expired` or `unsupported` and that has not advanced since."""
     body = envelope.body
     if not isinstance(body, Receipt) or body.status not in ("expired", "unsupported") or verdict.outcome != "unchanged":
         return ()
-    if work.initiator != receiver.us or body.for_id != work.opening_id or work.advanced:
+    if work.initiator != receiver.self_id or body.for_id != work.opening_id or work.advanced:
         return ()
     source = ReceiptTarget(
         id=work.opening_id,
@@ -289,16 +289,16 @@ def _close_unanswered(envelope: Envelope, verdict: Step, work: WorkView, receive
     current = after(work, envelope, verdict)
     detail = f"the opening message was answered {body.status}"
     closing = _receipt(source, "canceled", body.reason_code, detail, current, receiver)
-    # Once per work and our own decision: a budget of automatic receipts that is spent must not leave the work open.
+    # Not `automatic`: the rate limit of automatic receipts must not leave the work open.
     return tuple(msgspec.structs.replace(queued, automatic=False) for queued in closing)
 
 
 def _receipt(
     source: ReceiptTarget, status: str, reason: str | None, detail: str, work: WorkView | None, receiver: Receiver
 ) -> tuple[Queue, ...]:
-    """A receipt to `source.sender`, applied to our own copy `work`; nothing when our own copy forbids it (spec section 5).
+    """A receipt to `source.sender`, applied to our own copy `work`; nothing if our copy forbids it (spec section 5).
 
-    Without `work` it concerns no open work of ours: it goes out in the container of what it answers and changes nothing.
+    Without `work` the receipt is sent in the container of the answered envelope and changes nothing.
     """
     body = {"for_id": source.id, "status": status}
     if reason is not None:
@@ -310,7 +310,7 @@ def _receipt(
         workspace_id=source.workspace_id,
         channel=source.channel,
         kind="receipt",
-        sender=receiver.us,
+        sender=receiver.self_id,
         to=source.sender,
         ts=receiver.now,
         expires_at=receiver.now + receiver.receipt_ttl,
@@ -322,7 +322,7 @@ def _receipt(
         trace_id=source.trace_id,
         body=body,
     )
-    pair = pair_of(receiver.us, source.sender) if source.surface == "direct" else None
+    pair = pair_of(receiver.self_id, source.sender) if source.surface == "direct" else None
     try:
         envelope = build(draft, receiver.now, receiver.signer)
         if work is None:
@@ -331,5 +331,5 @@ def _receipt(
         own = apply_own(envelope, work, room)
     except (InvalidRequest, Refused):
         return ()
-    # The room was bound when the envelope that this answers was let in.
+    # The answered envelope has bound the room already.
     return (Queue(envelope, tuple(effect for effect in own if not isinstance(effect, Bind))),)

@@ -16,7 +16,7 @@ from aghbus.protocol.trust.trust import Verifier, assess
 ReplayOutcome = Literal["opened", "advanced", "unchanged", "ignored", "rejected", "refused"]
 
 
-class Verdict(msgspec.Struct, frozen=True):
+class CheckedEnvelope(msgspec.Struct, frozen=True):
     """The result for one envelope without state, as `aghctl envelope check` prints it."""
 
     id: str | None
@@ -34,14 +34,14 @@ class Replayed(msgspec.Struct, frozen=True):
     reason: str | None
 
 
-def check(raw: bytes, now: int, verifier: Verifier | None = None) -> Verdict:
+def check(raw: bytes, now: int, verifier: Verifier | None = None) -> CheckedEnvelope:
     """Steps 1 to 6 of spec section 5 without local policy. Without a verifier signed envelopes of handles are refused."""
     try:
         envelope = parse(raw, now)
         assess(envelope, verifier)
     except ProtocolError as error:
-        return Verdict(identity(raw)[0] or None, False, error.reason, error.detail)
-    return Verdict(envelope.id, True, None, None)
+        return CheckedEnvelope(identity(raw)[0] or None, False, error.reason, error.detail)
+    return CheckedEnvelope(envelope.id, True, None, None)
 
 
 class Replay:

@@ -19,15 +19,15 @@ class Binding(msgspec.Struct, frozen=True):
     authoritative: bool
 
 
-def admit(envelope: Envelope, us: str, bound: Binding | None) -> Binding:
+def admit(envelope: Envelope, self_id: str, bound: Binding | None) -> Binding:
     """The binding of the room of a direct envelope from another peer; equal to `bound` when nothing changes.
 
     Raises NotTarget for an envelope to another peer, for an id that is bound to another pair, and for an undirected envelope
-    in a room that is not derived from `(from, us)`. Such an envelope is neither stored nor answered.
+    in a room that is not derived from `(from, self_id)`. Such an envelope is neither stored nor answered.
     """
-    if envelope.to not in (None, us) or envelope.sender == us:
+    if envelope.to not in (None, self_id) or envelope.sender == self_id:
         raise NotTarget(_NO_ROOM, "direct_id")
-    pair = pair_of(envelope.sender, us)
+    pair = pair_of(envelope.sender, self_id)
     derived = envelope.container == direct_id(envelope.workspace_id, envelope.channel, *pair)
     if derived:
         return Binding(pair, authoritative=True)

@@ -8,7 +8,7 @@ import msgspec
 from aghbus.daemon.config.layers import Key
 from aghbus.daemon.config.value_types import FilePath, Text, Texts, choice
 from aghbus.protocol.identifiers import is_key_id
-from aghbus.protocol.trust.policy import ChannelRule, Mode, Policy, split_pin, split_sender
+from aghbus.protocol.trust.policy import ChannelRule, Mode, TrustPolicy, split_pin, split_sender
 
 _KEY_ID: Final = Text("a key id: sha256: and 64 hex digits", is_key_id)
 _PIN: Final = Text("NICKNAME=KEY_ID, such as ops=sha256: and 64 hex digits", lambda text: split_pin(text) is not None)
@@ -53,11 +53,11 @@ class TrustSettings(msgspec.Struct, frozen=True, kw_only=True):
     ] = ()
 
 
-def policy_of(trust: TrustSettings) -> Policy:
+def policy_of(trust: TrustSettings) -> TrustPolicy:
     """The policy that the settings make."""
     work, talk = _by_channel(trust.may_open_work), _by_channel(trust.may_talk)
     mode: Mode = "require" if trust.mode == "require" else "verify"
-    return Policy(
+    return TrustPolicy(
         mode=mode,
         allow=frozenset(trust.allow),
         deny=frozenset(trust.deny),

@@ -137,7 +137,7 @@ class Decider:
         if own_id not in identity:
             own_id = identity.self_id
         return Receiver(
-            us=own_id,
+            self_id=own_id,
             now=self._clock.seconds(),
             mint=self._clock.mint,
             channels=identity.joined,
@@ -159,7 +159,7 @@ class Decider:
             if (rejection := self._limits.check_signature(envelope)) is not None:
                 return Outcome(message, (), rejected=rejection)
             key = key_of(envelope)
-            state = load_view(tx, envelope, receiver.us, key)
+            state = load_view(tx, envelope, receiver.self_id, key)
             duplicate, effects = state.duplicate, decide(envelope, state, receiver)
         stored_only = True
         for effect in effects:
@@ -175,7 +175,13 @@ class Decider:
             effects = self._record(tx, message, effects)
         capacity = settings.inbox.capacity
         applied = apply(
-            tx, envelope, effects, us=receiver.us, received_ms=message.received_ms, inbox_capacity=capacity, key=key
+            tx,
+            envelope,
+            effects,
+            us=receiver.self_id,
+            received_ms=message.received_ms,
+            inbox_capacity=capacity,
+            key=key,
         )
         if envelope is not None and applied.after is not None:
             self._deadlines.note(tx, envelope, applied)

@@ -30,12 +30,12 @@ from aghbus.daemon.state.rate_limits import RateLimits
 from aghbus.daemon.state.signature_pool import SignaturePool
 from aghbus.daemon.state.trust_policy import LivePolicy
 from aghbus.protocol.acks import ANSWER_TO
+from aghbus.protocol.base.rate_limit import TokenBuckets
 from aghbus.protocol.effects import AnswerWhois, Conflict, Discovered, Ignore, Quarantine, Queue, Remember
 from aghbus.protocol.envelope import DISCOVERY_KINDS, KINDS, Envelope, parse
 from aghbus.protocol.errors import Illegible, NotTarget, ProtocolError
 from aghbus.protocol.identifiers import channel_of_subject
-from aghbus.protocol.partial_parse import salvage
-from aghbus.protocol.rate_limit import TokenBuckets
+from aghbus.protocol.partial_parse import partial_parse
 from aghbus.protocol.receive import ReceiptTarget, StoredState, decide
 from aghbus.store.engine.database import Store
 from aghbus.store.engine.dedup import key_of
@@ -153,7 +153,7 @@ class Intake:
     def _receipt_target(self, raw: bytes) -> tuple[ReceiptTarget | None, str]:
         """Whom a receipt about refused bytes would go to, as far as they can be read, and from which of our ids."""
         for own_id in self._identity.own_ids:
-            if (target := salvage(raw, own_id, self._identity.joined)) is not None:
+            if (target := partial_parse(raw, own_id, self._identity.joined)) is not None:
                 return target, own_id
         return None, self._identity.self_id
 

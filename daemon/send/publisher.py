@@ -30,8 +30,8 @@ from aghbus.daemon.state.inbox_waiters import InboxWaiters
 from aghbus.daemon.state.presence import PresenceTable
 from aghbus.protocol.acks import MAX_ANSWER_BYTES, Ack, is_answer_of, parse_ack
 from aghbus.protocol.base.backoff import exponential_delay
+from aghbus.protocol.base.rate_limit import TokenBuckets
 from aghbus.protocol.errors import REASON_CODES
-from aghbus.protocol.rate_limit import TokenBuckets
 from aghbus.store.audit import events as audit
 from aghbus.store.engine.database import Store
 from aghbus.store.engine.transaction import Transaction

@@ -11,7 +11,7 @@ from aghbus.daemon.state.trust_policy import LivePolicy
 from aghbus.protocol.api import trust as trust_api
 from aghbus.protocol.errors import InvalidRequest, NotFound, Refused
 from aghbus.protocol.identifiers import is_handle, is_key_id
-from aghbus.protocol.trust.policy import Policy, split_pin, split_sender
+from aghbus.protocol.trust.policy import TrustPolicy, split_pin, split_sender
 from aghbus.store.audit import events as audit
 from aghbus.store.engine.database import Store
 from aghbus.store.engine.transaction import Transaction
@@ -161,7 +161,7 @@ class TrustRuleService:
             )
         raise NotFound("there is no such rule", hint="`aghctl trust list` shows them")
 
-    def _check_contradictions(self, wanted: Rule, policy: Policy) -> None:
+    def _check_contradictions(self, wanted: Rule, policy: TrustPolicy) -> None:
         """Refuses what would have no effect, or replace a pin without a word."""
         if wanted.rule == "allow" and wanted.who in policy.deny:
             raise Refused("that key is denied, which is stronger", hint="`aghctl trust deny --remove` comes first")
@@ -213,7 +213,7 @@ def _shown(
     )
 
 
-def _added(rule: Rule, before: Policy) -> list[str]:
+def _added(rule: Rule, before: TrustPolicy) -> list[str]:
     """What else follows from a new rule, where the operator may not expect it."""
     if rule.rule == "allow" and not before.allow:
         plain = "" if before.mode == "require" else "; unsigned peers are still taken (trust.mode = verify)"
@@ -228,7 +228,7 @@ def _added(rule: Rule, before: Policy) -> list[str]:
     return []
 
 
-def _taken(rule: Rule, now: Policy, *, first_use: str) -> list[str]:
+def _taken(rule: Rule, now: TrustPolicy, *, first_use: str) -> list[str]:
     if rule.rule == "allow" and not now.allow:
         return ["no key is on the allow list any more: every key that is not denied is listened to"]
     if rule.rule == "pin" and first_use == "pin" and rule.subject not in now.pins:

@@ -9,9 +9,9 @@ from typing import Final, Literal
 
 from aghbus.daemon.config.live_settings import LiveSettings
 from aghbus.daemon.config.settings import LimitsSettings, Settings
+from aghbus.protocol.base.rate_limit import TokenBuckets, VerificationBudget
 from aghbus.protocol.envelope import Envelope
 from aghbus.protocol.errors import ProtocolError
-from aghbus.protocol.rate_limit import TokenBuckets, VerificationBudget
 from aghbus.protocol.trust.trust import Verifier
 
 Rejection = Literal["sender", "signatures"]

@@ -15,7 +15,7 @@ from aghbus.daemon.config.settings import Settings
 from aghbus.daemon.config.trust_settings import policy_of
 from aghbus.protocol.effects import Effects, Remember
 from aghbus.protocol.envelope import Envelope
-from aghbus.protocol.trust.policy import ChannelRule, Policy, key_of
+from aghbus.protocol.trust.policy import ChannelRule, TrustPolicy, key_of
 from aghbus.protocol.trust.proof import EnvelopeSigner
 from aghbus.protocol.trust.trust import Trust
 from aghbus.store.audit import events as audit
@@ -65,7 +65,7 @@ class LivePolicy:
         self._revision = -1
 
     @property
-    def now(self) -> Policy:
+    def now(self) -> TrustPolicy:
         """The policy in force; its pins are live."""
         rules = self._store.memory.trust
         if self._revision != rules.revision:
@@ -142,7 +142,7 @@ class LivePolicy:
             self._counters.add("trust.first_use_lost")
 
 
-def merged(configured: Policy, rules: Iterable[Rule], pins: Mapping[str, str]) -> Policy:
+def merged(configured: TrustPolicy, rules: Iterable[Rule], pins: Mapping[str, str]) -> TrustPolicy:
     """The configured policy with the rules made at runtime: lists and channel rules are joined. `pins` are those of all origins."""
     allow, deny = set(configured.allow), set(configured.deny)
     work = {channel: set(rule.work) for channel, rule in configured.channels.items() if rule.work is not None}
@@ -160,7 +160,7 @@ def merged(configured: Policy, rules: Iterable[Rule], pins: Mapping[str, str]) -
             case "pin":
                 pass
     channels = {channel: ChannelRule(work=_some(work, channel), talk=_some(talk, channel)) for channel in work | talk}
-    return Policy(mode=configured.mode, allow=frozenset(allow), deny=frozenset(deny), pins=pins, channels=channels)
+    return TrustPolicy(mode=configured.mode, allow=frozenset(allow), deny=frozenset(deny), pins=pins, channels=channels)
 
 
 def denial_budget_key(peer: str, trust: Trust | None) -> str:

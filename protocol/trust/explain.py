@@ -7,17 +7,15 @@ import msgspec
 
 from aghbus.protocol.envelope import Envelope, parse
 from aghbus.protocol.errors import ProtocolError
-from aghbus.protocol.trust.policy import Policy
+from aghbus.protocol.trust.policy import TrustPolicy
 from aghbus.protocol.trust.proof import verify
 from aghbus.protocol.trust.trust import Trust
-
-Verdict = Literal["verified", "unverified", "rejected"]
 
 # How details of `proof.verify` about the signature begin; all others are about the claims of the proof.
 _SIGNATURE: Final = ("proof.sig: does not", "the envelope")
 
 
-class Step(msgspec.Struct, frozen=True):
+class CheckResult(msgspec.Struct, frozen=True):
     """One check: envelope, proof, signature, own, or a rule of local policy. `detail` is its result in words."""
 
     check: str
@@ -28,9 +26,9 @@ class Step(msgspec.Struct, frozen=True):
 class Explanation(msgspec.Struct, frozen=True, kw_only=True):
     """The checks in order, up to the first that failed. `key_id` is that of the signing key; None without a valid signature."""
 
-    verdict: Verdict
+    verdict: Trust | Literal["rejected"]
     key_id: str | None
-    steps: tuple[Step, ...]
+    steps: tuple[CheckResult, ...]
 
     @property
     def decided_by(self) -> str | None:
@@ -38,7 +36,7 @@ class Explanation(msgspec.Struct, frozen=True, kw_only=True):
         return next((step.check for step in self.steps if not step.passed), None)
 
 
-def explain(raw: bytes, at: int, policy: Policy, ours: Container[str], *, opens_work: bool) -> Explanation:
+def explain(raw: bytes, at: int, policy: TrustPolicy, ours: Container[str], *, opens_work: bool) -> Explanation:
     """The checks of an envelope received at Unix second `at`, under `policy`. Never raises.
 
     `ours` are our own peer ids; `opens_work` says whether the envelope would have opened a work with us.
@@ -46,41 +44,43 @@ def explain(raw: bytes, at: int, policy: Policy, ours: Container[str], *, opens_
     try:
         envelope = parse(raw, at)
     except ProtocolError as error:
-        failed = Step("envelope", passed=False, detail=f"{error.reason}: {error.detail}")
+        failed = CheckResult("envelope", passed=False, detail=f"{error.reason}: {error.detail}")
         return Explanation(verdict="rejected", key_id=None, steps=(failed,))
-    steps = [Step("envelope", passed=True, detail="valid, and fresh when it was received")]
+    steps = [CheckResult("envelope", passed=True, detail="valid, and fresh when it was received")]
     found = verify(raw)
     if found.state == "rejected":
         steps.extend(_rejected(found.detail))
         return Explanation(verdict="rejected", key_id=None, steps=tuple(steps))
     if found.state == "verified":
-        steps.append(Step("proof", passed=True, detail="the handle is that of the key in the proof"))
-        steps.append(Step("signature", passed=True, detail=f"signed by {found.key_id}"))
+        steps.append(CheckResult("proof", passed=True, detail="the handle is that of the key in the proof"))
+        steps.append(CheckResult("signature", passed=True, detail=f"signed by {found.key_id}"))
     else:
-        steps.append(Step("proof", passed=True, detail=f"a plain peer, {found.detail}: its name is not authenticated"))
+        steps.append(
+            CheckResult("proof", passed=True, detail=f"a plain peer, {found.detail}: its name is not authenticated")
+        )
     steps.extend(_judged(envelope, found.state, policy, ours, opens_work=opens_work))
     return Explanation(verdict=found.state, key_id=found.key_id, steps=tuple(steps))
 
 
-def _rejected(detail: str) -> tuple[Step, ...]:
+def _rejected(detail: str) -> tuple[CheckResult, ...]:
     if detail.startswith(_SIGNATURE):
-        claims = Step("proof", passed=True, detail="the handle is that of the key in the proof")
-        return claims, Step("signature", passed=False, detail=detail)
-    return (Step("proof", passed=False, detail=detail),)
+        claims = CheckResult("proof", passed=True, detail="the handle is that of the key in the proof")
+        return claims, CheckResult("signature", passed=False, detail=detail)
+    return (CheckResult("proof", passed=False, detail=detail),)
 
 
 def _judged(
-    envelope: Envelope, trust: Trust, policy: Policy, ours: Container[str], *, opens_work: bool
-) -> tuple[Step, ...]:
+    envelope: Envelope, trust: Trust, policy: TrustPolicy, ours: Container[str], *, opens_work: bool
+) -> tuple[CheckResult, ...]:
     if envelope.sender in ours:
-        return (Step("own", passed=True, detail="our own messages are not judged"),)
+        return (CheckResult("own", passed=True, detail="our own messages are not judged"),)
     steps = []
     for check in policy.checks(envelope, trust, opens_work=opens_work):
         if check.error is None:
-            steps.append(Step(check.rule, passed=True, detail=check.detail))
+            steps.append(CheckResult(check.rule, passed=True, detail=check.detail))
         else:
             reason = f"{check.error.reason}: {check.error.detail}"
             detail = f"{reason} ({check.detail})" if check.detail else reason
-            steps.append(Step(check.rule, passed=False, detail=detail))
+            steps.append(CheckResult(check.rule, passed=False, detail=detail))
             break
     return tuple(steps)

@@ -28,7 +28,7 @@ class ChannelRule(msgspec.Struct, frozen=True, kw_only=True):
     talk: frozenset[str] | None = None
 
 
-class Check(msgspec.Struct, frozen=True):
+class RuleResult(msgspec.Struct, frozen=True):
     """The result of one trust rule for one envelope. `error` is the refusal, None if the rule accepts the envelope.
 
     `rule` is mode, deny, allow, pin, channel, may_open_work or may_talk; `detail` is the result in words.
@@ -39,7 +39,7 @@ class Check(msgspec.Struct, frozen=True):
     error: ProtocolError | None = None
 
 
-class Policy(msgspec.Struct, frozen=True, kw_only=True):
+class TrustPolicy(msgspec.Struct, frozen=True, kw_only=True):
     """The trust rules of one daemon; the default accepts everything that the protocol allows.
 
     `allow` and `deny` are key ids, an empty `allow` is every key; `pins` maps a nickname to the only key id that may use
@@ -69,7 +69,7 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
             return not (self.allow or self.deny) and envelope.sender.partition("@")[0] not in self.pins
         return self.mode != "require" and envelope.sender not in self.pins
 
-    def checks(self, envelope: Envelope, trust: Trust, *, opens_work: bool) -> Iterator[Check]:
+    def checks(self, envelope: Envelope, trust: Trust, *, opens_work: bool) -> Iterator[RuleResult]:
         """The result of every rule, in order; the first refusal decides."""
         key = key_of(envelope) if trust == "verified" else None
         names = _names(envelope.sender, key)
@@ -82,43 +82,43 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
             yield self._allowed(key)
             yield self._pin(envelope.sender.partition("@")[0], key)
         if rule is None:
-            yield Check("channel", "there is no rule for this channel: all senders may open work and talk")
+            yield RuleResult("channel", "there is no rule for this channel: all senders may open work and talk")
             return
         yield _may_work(rule, names, opens_work=opens_work)
         yield _may_talk(rule, names)
 
-    def _mode(self, envelope: Envelope) -> Check:
+    def _mode(self, envelope: Envelope) -> RuleResult:
         if self.mode != "require":
-            return Check("mode", "trust.mode = verify: unverified peers are accepted")
+            return RuleResult("mode", "trust.mode = verify: unverified peers are accepted")
         if envelope.proof is None:
-            return Check("mode", "", VerificationFailed("only verified peers are accepted here", "proof"))
-        return Check("mode", "", UnsupportedProfile(f"only {PROFILE} is accepted here", "proof.profile"))
+            return RuleResult("mode", "", VerificationFailed("only verified peers are accepted here", "proof"))
+        return RuleResult("mode", "", UnsupportedProfile(f"only {PROFILE} is accepted here", "proof.profile"))
 
-    def _pin_of_plain(self, sender: str) -> Check:
+    def _pin_of_plain(self, sender: str) -> RuleResult:
         if sender in self.pins:  # the pinned peer always signs, so this is another one
-            return Check("pin", "", VerificationFailed("is pinned to a key here, and comes without one", "from"))
-        return Check("pin", "the name is not pinned to a key")
+            return RuleResult("pin", "", VerificationFailed("is pinned to a key here, and comes without one", "from"))
+        return RuleResult("pin", "the name is not pinned to a key")
 
-    def _denied(self, key: str) -> Check:
+    def _denied(self, key: str) -> RuleResult:
         if key in self.deny:
-            return Check("deny", "", VerificationFailed("is denied here", "proof.key_id"))
-        return Check("deny", "the key is not denied")
+            return RuleResult("deny", "", VerificationFailed("is denied here", "proof.key_id"))
+        return RuleResult("deny", "the key is not denied")
 
-    def _allowed(self, key: str) -> Check:
+    def _allowed(self, key: str) -> RuleResult:
         if not self.allow:
-            return Check("allow", "there is no allow list: every key is accepted")
+            return RuleResult("allow", "there is no allow list: every key is accepted")
         if key not in self.allow:
-            return Check("allow", "", VerificationFailed("is none of the keys allowed here", "proof.key_id"))
-        return Check("allow", "the key is on the allow list")
+            return RuleResult("allow", "", VerificationFailed("is none of the keys allowed here", "proof.key_id"))
+        return RuleResult("allow", "the key is on the allow list")
 
-    def _pin(self, nickname: str, key: str) -> Check:
+    def _pin(self, nickname: str, key: str) -> RuleResult:
         pinned = self.pins.get(nickname)
         if pinned is None:
-            return Check("pin", "the nickname is not pinned")
+            return RuleResult("pin", "the nickname is not pinned")
         if pinned != key:
             error = VerificationFailed("has a nickname that is pinned to another key here", "from")
-            return Check("pin", f"the nickname is pinned to {pinned}", error)
-        return Check("pin", "the nickname is pinned to this key")
+            return RuleResult("pin", f"the nickname is pinned to {pinned}", error)
+        return RuleResult("pin", "the nickname is pinned to this key")
 
 
 def split_pin(text: str) -> tuple[str, str] | None:
@@ -134,19 +134,19 @@ def split_sender(text: str) -> tuple[str, str] | None:
     return (channel, who) if is_channel(channel) and known else None
 
 
-def _may_work(rule: ChannelRule, names: frozenset[str], *, opens_work: bool) -> Check:
+def _may_work(rule: ChannelRule, names: frozenset[str], *, opens_work: bool) -> RuleResult:
     if not opens_work:
-        return Check("may_open_work", "it opens no work with us")
+        return RuleResult("may_open_work", "it opens no work with us")
     if rule.work is not None and names.isdisjoint(rule.work):
-        return Check("may_open_work", "", VerificationFailed("may not open work on this channel", "from"))
-    return Check("may_open_work", "the sender may open work on this channel")
+        return RuleResult("may_open_work", "", VerificationFailed("may not open work on this channel", "from"))
+    return RuleResult("may_open_work", "the sender may open work on this channel")
 
 
-def _may_talk(rule: ChannelRule, names: frozenset[str]) -> Check:
+def _may_talk(rule: ChannelRule, names: frozenset[str]) -> RuleResult:
     listed = rule.work is not None and not names.isdisjoint(rule.work)
     if rule.talk is not None and names.isdisjoint(rule.talk) and not listed:
-        return Check("may_talk", "", VerificationFailed("may not send on this channel", "from"))
-    return Check("may_talk", "the sender may talk on this channel")
+        return RuleResult("may_talk", "", VerificationFailed("may not send on this channel", "from"))
+    return RuleResult("may_talk", "the sender may talk on this channel")
 
 
 def _names(sender: str, key: str | None) -> frozenset[str]:

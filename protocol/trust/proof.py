@@ -31,7 +31,7 @@ _encode: Final = msgspec.json.Encoder().encode
 _keys: Final = PublicKeys()
 
 
-class Verdict(msgspec.Struct, frozen=True):
+class ProofVerdict(msgspec.Struct, frozen=True):
     """The result of verification, before local policy.
 
     `detail` is the field at fault and the rule, "" when verified; `key_id` is that of the signing key, only when verified.
@@ -102,7 +102,7 @@ def sign(document: Mapping[str, Any], key: SigningKey) -> dict[str, Any]:
     return {**unsigned, "proof": {**proof, "sig": encode_base64url(key.sign(signed))}}
 
 
-def verify(raw: bytes) -> Verdict:
+def verify(raw: bytes) -> ProofVerdict:
     """The verdict on the bytes of an envelope. Only `from` and `proof` are checked, not the other fields. Never raises."""
     try:
         document = decode_document(raw)
@@ -112,12 +112,12 @@ def verify(raw: bytes) -> Verdict:
         if not isinstance(sender, str):
             raise VerificationFailed("must be a string", "from")
         if not claims_profile(sender, None if proof is None else Claims(proof.get("profile"))):
-            return Verdict("unverified", "proof: of another profile" if proof else "proof: there is none")
+            return ProofVerdict("unverified", "proof: of another profile" if proof else "proof: there is none")
         assert proof is not None
         _check_proof(raw, sender, proof)
     except (Malformed, VerificationFailed) as error:
-        return Verdict("rejected", error.detail)
-    return Verdict("verified", key_id=proof["key_id"])
+        return ProofVerdict("rejected", error.detail)
+    return ProofVerdict("verified", key_id=proof["key_id"])
 
 
 def verify_envelope(envelope: Envelope) -> None:

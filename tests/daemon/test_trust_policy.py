@@ -18,7 +18,7 @@ from aghbus.protocol.envelope import Envelope, parse
 from aghbus.protocol.errors import ProtocolError, Refused
 from aghbus.protocol.trust.explain import explain
 from aghbus.protocol.trust.keys import SigningKey
-from aghbus.protocol.trust.policy import ChannelRule, Policy
+from aghbus.protocol.trust.policy import ChannelRule, TrustPolicy
 from aghbus.protocol.trust.proof import sign, verify_envelope
 from aghbus.protocol.trust.trust import assess
 from aghbus.store.engine.database import Store
@@ -208,7 +208,7 @@ key_sets = st.frozensets(keys.map(lambda key: key.key_id))
 who = st.sampled_from(["ops", f"ops@{FIRST.fingerprint}", SECOND.key_id, "*", "*@*"])
 rules = st.builds(ChannelRule, work=st.none() | st.frozensets(who), talk=st.none() | st.frozensets(who))
 policies = st.builds(
-    Policy,
+    TrustPolicy,
     mode=st.sampled_from(["verify", "require"]),
     allow=key_sets,
     deny=key_sets,
@@ -227,7 +227,9 @@ envelopes = st.sampled_from(
 
 class TestWhy:
     @given(policies, envelopes, st.booleans())
-    def test_the_explanation_agrees_with_the_decision(self, policy: Policy, envelope: Envelope, opens: bool) -> None:
+    def test_the_explanation_agrees_with_the_decision(
+        self, policy: TrustPolicy, envelope: Envelope, opens: bool
+    ) -> None:
         refusal, trust = None, None
         try:
             trust = assess(envelope, verify_envelope)
@@ -251,14 +253,14 @@ class TestWhy:
     )
     def test_failures_before_the_policy(self, change: dict[str, Any], decided_by: str, detail: str) -> None:
         document = json.loads(said_by("ops", FIRST).raw) | change
-        found = explain(encode(document), NOW, Policy(), {"us"}, opens_work=False)
+        found = explain(encode(document), NOW, TrustPolicy(), {"us"}, opens_work=False)
         assert (found.verdict, found.decided_by, found.key_id) == ("rejected", decided_by, None)
         assert detail in found.steps[-1].detail
 
     def test_unreadable_bytes_and_own_messages(self) -> None:
-        assert explain(b"\xff{", NOW, Policy(), {"us"}, opens_work=False).decided_by == "envelope"
+        assert explain(b"\xff{", NOW, TrustPolicy(), {"us"}, opens_work=False).decided_by == "envelope"
         ours = said_by("ops", FIRST)
-        found = explain(ours.raw, NOW, Policy(deny=frozenset({FIRST.key_id})), {ours.sender}, opens_work=False)
+        found = explain(ours.raw, NOW, TrustPolicy(deny=frozenset({FIRST.key_id})), {ours.sender}, opens_work=False)
         assert (found.decided_by, found.steps[-1].check) == (None, "own")
 
 

@@ -76,7 +76,7 @@ def seeds() -> Iterator[bytes]:
 def receiver(us: str, envelope: Envelope, *, observe: bool = False) -> Receiver:
     """A receiver on the envelope's channel."""
     channels = frozenset({(envelope.workspace_id, envelope.channel)})
-    return Receiver(us=us, now=NOW, mint=lambda: "msg_minted", channels=channels, observe=observe)
+    return Receiver(self_id=us, now=NOW, mint=lambda: "msg_minted", channels=channels, observe=observe)
 
 
 def views(envelope: Envelope, us: str) -> Iterator[StoredState]:
@@ -100,7 +100,7 @@ def views(envelope: Envelope, us: str) -> Iterator[StoredState]:
 def check_decision(envelope: Envelope, view: StoredState, receiver: Receiver) -> None:
     """Who gets something delivered, stored or answered, and who never does (spec sections 4 to 6)."""
     effects = decide(envelope, view, receiver)
-    us, found = receiver.us, [type(effect) for effect in effects]
+    us, found = receiver.self_id, [type(effect) for effect in effects]
     check_refusals_are_last_words(effects)
     if Deliver in found:
         assert found.count(Deliver) == found.count(Store) == found.count(Remember) == 1

@@ -96,7 +96,7 @@ def _the_door_agrees(raw: bytes, state: str) -> None:
     assert found == state, "two ways to verify, two verdicts"
     if state == "rejected":
         receiver = fuzz_parse.receiver(envelope.to or "patch-worker", envelope)
-        for view in fuzz_parse.views(envelope, receiver.us):
+        for view in fuzz_parse.views(envelope, receiver.self_id):
             effects = decide(envelope, view, receiver)
             assert type(effects[0]).__name__ == "Quarantine"
             fuzz_parse.check_refusals_are_last_words(effects)

@@ -4,7 +4,7 @@ import importlib
 from collections.abc import Callable, Iterator
 from typing import Final, NamedTuple
 
-TARGETS: Final = ("parse", "verify", "salvage", "adapters", "chains")
+TARGETS: Final = ("parse", "verify", "partial_parse", "adapters", "chains")
 
 
 class Target(NamedTuple):

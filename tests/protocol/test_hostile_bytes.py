@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from aghbus.protocol.envelope import decode_document, parse
 from aghbus.protocol.errors import Malformed, ProtocolError
 from aghbus.protocol.limits import MAX_DEPTH, MAX_ENVELOPE_BYTES
-from aghbus.protocol.partial_parse import identity, salvage
+from aghbus.protocol.partial_parse import identity, partial_parse
 from aghbus.protocol.receive import Receiver, StoredState, decide
 from aghbus.protocol.replay import Replay, check
 from tests.support.wire import JOINED, NOW, B, documents, dump, json_values, wire
@@ -20,7 +20,7 @@ from tests.support.wire import JOINED, NOW, B, documents, dump, json_values, wir
 
 def read(raw: bytes) -> str | None:
     """Everything the protocol does with received bytes; the reason of refusal, or None. Anything else escapes."""
-    salvage(raw, B, JOINED)
+    partial_parse(raw, B, JOINED)
     identity(raw)
     check(raw, NOW)
     Replay().feed(raw, NOW)
@@ -30,7 +30,7 @@ def read(raw: bytes) -> str | None:
         return error.reason
     assert isinstance(envelope.document(), dict)
     assert isinstance(envelope.extensions(), dict)
-    decide(envelope, StoredState(), Receiver(us=B, now=NOW, mint=lambda: "msg_minted", channels=JOINED))
+    decide(envelope, StoredState(), Receiver(self_id=B, now=NOW, mint=lambda: "msg_minted", channels=JOINED))
     return None
 
 

@@ -22,7 +22,6 @@ ALLOWED: Final = frozenset(
         "json",
         "math",
         "re",
-        "stat",
         "typing",
         "unicodedata",
         "msgspec",

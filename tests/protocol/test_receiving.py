@@ -54,7 +54,12 @@ HANDLE: Final = "ops@" + "a" * 32
 
 def receiver(us: str = B, **changes: Any) -> Receiver:
     numbers = count(1)
-    fields: dict[str, Any] = {"us": us, "now": NOW, "mint": lambda: f"msg_auto_{next(numbers)}", "channels": JOINED}
+    fields: dict[str, Any] = {
+        "self_id": us,
+        "now": NOW,
+        "mint": lambda: f"msg_auto_{next(numbers)}",
+        "channels": JOINED,
+    }
     return Receiver(**{**fields, **changes})
 
 

@@ -10,7 +10,7 @@ from aghbus.protocol.errors import UnsupportedProfile, VerificationFailed
 from aghbus.protocol.lifecycle import WorkView, opened_by
 from aghbus.protocol.receive import Receiver, StoredState, decide
 from aghbus.protocol.trust.keys import SigningKey, handle_of
-from aghbus.protocol.trust.policy import ChannelRule, Policy
+from aghbus.protocol.trust.policy import ChannelRule, TrustPolicy
 from aghbus.protocol.trust.proof import EnvelopeSigner, sign, verify_envelope
 from aghbus.protocol.trust.trust import Trust, assess
 from tests.support.wire import CARD, CHANNEL, JOINED, NOW, B, dump, wire
@@ -30,7 +30,7 @@ def plain(kind: str = "say", **changes: Any) -> Envelope:
     return parse(dump(wire(kind, **changes)), NOW)
 
 
-def judged(policy: Policy, envelope: Envelope, *, opens: bool = False) -> str:
+def judged(policy: TrustPolicy, envelope: Envelope, *, opens: bool = False) -> str:
     """ "" when it is taken, else the wire's reason and the field. What asks nothing of it takes it."""
     trust: Trust | None = None
     try:
@@ -44,24 +44,24 @@ def judged(policy: Policy, envelope: Envelope, *, opens: bool = False) -> str:
 
 def test_the_default_rules_accept_every_verified_and_unverified_peer() -> None:
     for envelope in (verified(), plain(), plain(proof={"profile": "acme/v1"})):
-        assert judged(Policy(), envelope, opens=True) == ""
+        assert judged(TrustPolicy(), envelope, opens=True) == ""
 
 
 def test_rules_are_checked_only_if_one_applies_to_the_sender() -> None:
-    assert Policy().asks_nothing_of(verified(), "verified")
-    assert Policy(mode="require", pins={"other": OUR_KEY.key_id}).asks_nothing_of(verified(), "verified")
+    assert TrustPolicy().asks_nothing_of(verified(), "verified")
+    assert TrustPolicy(mode="require", pins={"other": OUR_KEY.key_id}).asks_nothing_of(verified(), "verified")
     rules = [
-        Policy(allow=frozenset({OPS_KEY.key_id})),
-        Policy(deny=frozenset({OUR_KEY.key_id})),
-        Policy(pins={"ops": OPS_KEY.key_id}),
-        Policy(channels={verified().channel: ChannelRule()}),
+        TrustPolicy(allow=frozenset({OPS_KEY.key_id})),
+        TrustPolicy(deny=frozenset({OUR_KEY.key_id})),
+        TrustPolicy(pins={"ops": OPS_KEY.key_id}),
+        TrustPolicy(channels={verified().channel: ChannelRule()}),
     ]
     assert not any(policy.asks_nothing_of(verified(), "verified") for policy in rules)
 
 
 class TestRequire:
     def test_only_verified_peers_are_accepted(self) -> None:
-        policy = Policy(mode="require")
+        policy = TrustPolicy(mode="require")
         assert judged(policy, verified()) == ""
         assert judged(policy, plain()) == "verification_failed proof"
         assert judged(policy, plain(proof={"profile": "acme/v1"})) == "unsupported_profile proof.profile"
@@ -78,31 +78,31 @@ class TestRequire:
 
 class TestKeys:
     def test_a_denied_key_is_refused(self) -> None:
-        policy = Policy(deny=frozenset({OPS_KEY.key_id}))
+        policy = TrustPolicy(deny=frozenset({OPS_KEY.key_id}))
         assert judged(policy, verified()) == "verification_failed proof.key_id"
         assert judged(policy, verified(key=OUR_KEY)) == ""
         assert judged(policy, plain()) == ""
 
     def test_only_allowed_keys_are_accepted(self) -> None:
-        policy = Policy(allow=frozenset({OPS_KEY.key_id}))
+        policy = TrustPolicy(allow=frozenset({OPS_KEY.key_id}))
         assert judged(policy, verified()) == ""
         assert judged(policy, verified(key=OUR_KEY)) == "verification_failed proof.key_id"
         assert judged(policy, plain()) == ""  # unsigned peers are the mode's affair
 
     def test_deny_overrides_allow(self) -> None:
-        policy = Policy(allow=frozenset({OPS_KEY.key_id}), deny=frozenset({OPS_KEY.key_id}))
+        policy = TrustPolicy(allow=frozenset({OPS_KEY.key_id}), deny=frozenset({OPS_KEY.key_id}))
         assert judged(policy, verified()) == "verification_failed proof.key_id"
 
     def test_an_unverified_proof_does_not_count_as_a_key(self) -> None:
         """A plain peer may write any key id into a proof of another profile: nothing follows from it."""
         named = plain(proof={"profile": "acme/v1", "key_id": OPS_KEY.key_id})
-        assert judged(Policy(deny=frozenset({OPS_KEY.key_id})), named) == ""
+        assert judged(TrustPolicy(deny=frozenset({OPS_KEY.key_id})), named) == ""
         rule = ChannelRule(talk=frozenset({OPS_KEY.key_id}))
-        assert judged(Policy(channels={CHANNEL: rule}), named) == "verification_failed from"
+        assert judged(TrustPolicy(channels={CHANNEL: rule}), named) == "verification_failed from"
 
 
 class TestPins:
-    POLICY: Final = Policy(pins={"ops": OPS_KEY.key_id})
+    POLICY: Final = TrustPolicy(pins={"ops": OPS_KEY.key_id})
 
     def test_the_pinned_key_may_use_the_name(self) -> None:
         assert judged(self.POLICY, verified()) == ""
@@ -122,41 +122,41 @@ class TestPins:
 class TestChannels:
     @pytest.mark.parametrize("entry", [OPS, OPS_KEY.key_id, "*", "*@*"])
     def test_a_verified_peer_matches_each_form_of_entry(self, entry: str) -> None:
-        policy = Policy(channels={CHANNEL: ChannelRule(work=frozenset({entry}))})
+        policy = TrustPolicy(channels={CHANNEL: ChannelRule(work=frozenset({entry}))})
         assert judged(policy, verified(), opens=True) == ""
 
     @pytest.mark.parametrize(("entry", "taken"), [("ops", True), ("*", True), ("*@*", False), (OPS, False)])
     def test_a_plain_peer_matches_its_id_and_the_wildcard(self, entry: str, taken: bool) -> None:
-        policy = Policy(channels={CHANNEL: ChannelRule(work=frozenset({entry}))})
+        policy = TrustPolicy(channels={CHANNEL: ChannelRule(work=frozenset({entry}))})
         assert (judged(policy, plain(sender="ops"), opens=True) == "") is taken
 
     def test_a_peer_that_may_only_talk_opens_no_work(self) -> None:
-        policy = Policy(channels={CHANNEL: ChannelRule(work=frozenset({OPS}), talk=frozenset({"stranger"}))})
+        policy = TrustPolicy(channels={CHANNEL: ChannelRule(work=frozenset({OPS}), talk=frozenset({"stranger"}))})
         assert judged(policy, verified(), opens=True) == judged(policy, verified()) == ""
         assert judged(policy, plain(sender="stranger")) == ""
         assert judged(policy, plain(sender="stranger"), opens=True) == "verification_failed from"
         assert judged(policy, plain(sender="another")) == "verification_failed from"
 
     def test_without_a_talk_list_all_peers_may_talk(self) -> None:
-        policy = Policy(channels={CHANNEL: ChannelRule(work=frozenset({OPS}))})
+        policy = TrustPolicy(channels={CHANNEL: ChannelRule(work=frozenset({OPS}))})
         assert judged(policy, plain()) == ""
         assert judged(policy, plain(), opens=True) == "verification_failed from"
 
     def test_without_a_work_list_every_talker_may_open_work(self) -> None:
-        policy = Policy(channels={CHANNEL: ChannelRule(talk=frozenset({"ops"}))})
+        policy = TrustPolicy(channels={CHANNEL: ChannelRule(talk=frozenset({"ops"}))})
         assert judged(policy, plain(sender="ops"), opens=True) == ""
         assert judged(policy, plain(sender="stranger"), opens=True) == "verification_failed from"
 
     def test_another_channel_has_no_rule(self) -> None:
-        policy = Policy(channels={"elsewhere": ChannelRule(work=frozenset(), talk=frozenset())})
+        policy = TrustPolicy(channels={"elsewhere": ChannelRule(work=frozenset(), talk=frozenset())})
         assert judged(policy, plain(), opens=True) == ""
 
 
 def receiver(us: str = B, **policy: Any) -> Receiver:
     signer = EnvelopeSigner(OUR_KEY, "patch-worker") if us == US else None
     return Receiver(
-        us=us, now=NOW, mint=lambda: "msg_ours", channels=JOINED, verifier=verify_envelope, signer=signer,
-        policy=Policy(**policy),
+        self_id=us, now=NOW, mint=lambda: "msg_ours", channels=JOINED, verifier=verify_envelope, signer=signer,
+        policy=TrustPolicy(**policy),
     )  # fmt: skip
 
 

@@ -65,7 +65,7 @@ def make(kind: str, body: dict[str, Any], *, sender: str, to: str | None, **fiel
 
 def receiver(now: int = NOW, *, observe: bool = False) -> Receiver:
     """Us, at Unix second `now`."""
-    return Receiver(us=US, now=now, mint=mint, channels=frozenset([(WORKSPACE, CHANNEL)]), observe=observe)
+    return Receiver(self_id=US, now=now, mint=mint, channels=frozenset([(WORKSPACE, CHANNEL)]), observe=observe)
 
 
 def receiving(

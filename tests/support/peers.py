@@ -16,7 +16,7 @@ from aghbus.protocol.envelope import Envelope, parse
 from aghbus.protocol.errors import ProtocolError
 from aghbus.protocol.identifiers import direct_id
 from aghbus.protocol.lifecycle import WorkView
-from aghbus.protocol.partial_parse import salvage
+from aghbus.protocol.partial_parse import partial_parse
 from aghbus.protocol.receive import Receiver, StoredState, decide, refuse
 from aghbus.protocol.rooms import Binding
 from aghbus.protocol.send import Draft, apply_own, build
@@ -139,7 +139,7 @@ class Peer:
     def receive(self, raw: bytes) -> fx.Effects:
         """The whole way of a received message; returns what was decided and has been carried out."""
         receiver = Receiver(
-            us=self.name,
+            self_id=self.name,
             now=self.bus.now,
             mint=self.mint,
             channels=frozenset({(WORKSPACE, CHANNEL)}),
@@ -148,7 +148,7 @@ class Peer:
         try:
             envelope = parse(raw, self.bus.now)
         except ProtocolError as error:
-            source = salvage(raw, self.name, receiver.channels)
+            source = partial_parse(raw, self.name, receiver.channels)
             work = self.works.get((source.workspace_id, source.channel, source.work_id)) if source else None
             decided = refuse(error, source, StoredState(work=work), receiver)
             self._carry_out(None, decided)

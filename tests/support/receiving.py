@@ -18,9 +18,9 @@ from aghbus.daemon.nats.link import InboundMessage, Link
 from aghbus.daemon.state.keys import FormerKey
 from aghbus.daemon.state.presence import PresenceTable
 from aghbus.daemon.state.rate_limits import BYTES_PER_TOKEN
+from aghbus.protocol.base.rate_limit import VerificationBudget
 from aghbus.protocol.envelope import Envelope
 from aghbus.protocol.identifiers import subject_for
-from aghbus.protocol.rate_limit import VerificationBudget
 from aghbus.protocol.trust.keys import SigningKey
 from aghbus.protocol.trust.proof import EnvelopeSigner, verify_envelope
 from aghbus.protocol.trust.trust import Verifier

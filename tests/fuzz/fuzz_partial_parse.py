@@ -1,4 +1,4 @@
-"""Target `salvage`: what can be read of bytes that were refused, and the answer that their sender gets."""
+"""Target `partial_parse`: what can be read of bytes that were refused, and the answer that their sender gets."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -8,7 +8,7 @@ from aghbus.protocol.envelope import KINDS, OPENING_KINDS, parse
 from aghbus.protocol.errors import Expired, Malformed, ProtocolError, UnsupportedKind
 from aghbus.protocol.identifiers import direct_id
 from aghbus.protocol.lifecycle import WorkView
-from aghbus.protocol.partial_parse import identity, salvage
+from aghbus.protocol.partial_parse import identity, partial_parse
 from aghbus.protocol.receive import ReceiptTarget, Receiver, StoredState, refuse, source_of
 from tests.fuzz import fuzz_parse
 from tests.fuzz.oracles import NOW, dump, only, reading, same, vector_lines
@@ -21,8 +21,8 @@ def check(raw: bytes) -> None:
     document = reading(raw) or {}
     us = _text(document, "to") or _US
     joined = frozenset({(_text(document, "workspace_id"), _text(document, "channel"))})
-    source = salvage(raw, us, joined)
-    assert salvage(raw, us, frozenset()) is None, "a channel that was not joined was answered"
+    source = partial_parse(raw, us, joined)
+    assert partial_parse(raw, us, frozenset()) is None, "a channel that was not joined was answered"
     _identity_is_that_of_the_document(raw, document)
     if source is not None:
         _source_is_what_was_received(source, document, us)
@@ -61,7 +61,7 @@ def _source_is_what_was_received(source: ReceiptTarget, document: dict[str, Any]
 def _answered_at_most_once(
     error: ProtocolError, source: ReceiptTarget | None, us: str, joined: frozenset[tuple[str, str]]
 ) -> None:
-    receiver = Receiver(us=us, now=NOW, mint=lambda: "msg_minted", channels=joined)
+    receiver = Receiver(self_id=us, now=NOW, mint=lambda: "msg_minted", channels=joined)
     for view in (StoredState(), StoredState(work=_work_of(source, us))) if source is not None else (StoredState(),):
         effects = refuse(error, source, view, receiver)
         assert isinstance(effects[0], Quarantine) and effects[0].reason == error.reason

@@ -12,11 +12,11 @@ from aghbus.protocol.envelope import parse
 from aghbus.protocol.errors import InvalidSurface, Malformed, NotTarget, ProtocolError
 from aghbus.protocol.identifiers import direct_id
 from aghbus.protocol.lifecycle import WorkView, opened_by
-from aghbus.protocol.partial_parse import identity, salvage
+from aghbus.protocol.partial_parse import identity, partial_parse
 from aghbus.protocol.receive import ReceiptTarget, Receiver, StoredState, refuse
 from tests.support.wire import CHANNEL, JOINED, NOW, THREAD, WORK, WORKSPACE, A, B, C, dump, json_values, say, wire
 
-US: Final = Receiver(us=B, now=NOW, mint=lambda: "msg_auto", channels=JOINED)
+US: Final = Receiver(self_id=B, now=NOW, mint=lambda: "msg_auto", channels=JOINED)
 EXPIRED: Final = {"expires_at": NOW - 1}
 MALFORMED: Final = {"body": {"text": " "}}
 
@@ -26,7 +26,7 @@ def refused(document: dict[str, Any], view: StoredState | None = None) -> Effect
     raw = dump(document)
     with pytest.raises(ProtocolError) as caught:
         parse(raw, NOW)
-    return refuse(caught.value, salvage(raw, B, JOINED), view or StoredState(), US)
+    return refuse(caught.value, partial_parse(raw, B, JOINED), view or StoredState(), US)
 
 
 def answers(effects: Effects) -> list[tuple[str, str | None]]:
@@ -73,7 +73,7 @@ class TestWhatIsAnswered:
         both = wire("say", direct_id="direct_" + "0" * 32)
         assert answers(refused(both)) == []
         error = InvalidSurface("must be absent", "surface")
-        source = salvage(dump(wire("say")), B, JOINED)
+        source = partial_parse(dump(wire("say")), B, JOINED)
         assert answers(refuse(error, source, StoredState(), US)) == [("rejected", "invalid_surface")]
 
     def test_it_goes_to_the_sender_in_the_container_of_the_refused_with_the_trace_carried_over(self) -> None:
@@ -128,7 +128,9 @@ class TestWhatIsNot:
     def test_not_target_never(self) -> None:
         assert (
             answers(
-                refuse(NotTarget("is another peer", "to"), salvage(dump(wire("say")), B, JOINED), StoredState(), US)
+                refuse(
+                    NotTarget("is another peer", "to"), partial_parse(dump(wire("say")), B, JOINED), StoredState(), US
+                )
             )
             == []
         )
@@ -139,7 +141,7 @@ class TestWhatIsNot:
 
     def test_arbitrary_bytes_have_no_source(self) -> None:
         for raw in (b"", b"\xff", b"[]", b"{}", b"{"):
-            assert salvage(raw, B, JOINED) is None
+            assert partial_parse(raw, B, JOINED) is None
             assert identity(raw) == ("", "")
 
 
@@ -169,7 +171,7 @@ class TestExpiredContinuations:
 
 def test_what_is_legible_is_salvaged_whole() -> None:
     raw = dump(wire("say", trace_id="t", body=None))
-    assert salvage(raw, B, JOINED) == ReceiptTarget(
+    assert partial_parse(raw, B, JOINED) == ReceiptTarget(
         id="msg_1",
         workspace_id=WORKSPACE,
         channel=CHANNEL,
@@ -181,14 +183,14 @@ def test_what_is_legible_is_salvaged_whole() -> None:
         trace_id="t",
     )
     assert identity(raw) == ("msg_1", A)
-    illegible = salvage(dump(wire("say", trace_id=" ")), B, JOINED)
+    illegible = partial_parse(dump(wire("say", trace_id=" ")), B, JOINED)
     assert illegible is not None
     assert illegible.trace_id is None
 
 
 @given(st.dictionaries(st.sampled_from([*wire("say"), "direct_id", "trace_id"]), json_values))
-def test_salvage_and_refuse_never_raise(changes: dict[str, Any]) -> None:
+def test_partial_parse_and_refuse_never_raise(changes: dict[str, Any]) -> None:
     raw = dump({**wire("say"), **changes})
     assert all(isinstance(part, str) for part in identity(raw))
-    source = salvage(raw, B, JOINED)
+    source = partial_parse(raw, B, JOINED)
     assert isinstance(refuse(Malformed("anything"), source, StoredState(), US)[0], Quarantine)
