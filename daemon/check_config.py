@@ -1,4 +1,4 @@
-"""The checks that need the files which the settings name: NATS credentials, the capability catalog, the bridge's, our key."""
+"""Checks of the files that the settings name: NATS credentials, the capability catalog, the bridge's, our key."""
 
 from collections.abc import Mapping, Set
 from typing import Final
@@ -15,9 +15,9 @@ _BRIDGE: Final = frozenset({"bridge", "sentient", "humaninloop", "agentos", "sac
 
 
 def check_named_files(loaded: Loaded, faulty: Set[str], env: Mapping[str, str]) -> tuple[list[Problem], list[str]]:
-    """What is wrong with the files that the settings name, and what is only unwise. Nothing connects anywhere.
+    """Problems and notes about the files that the settings name. Nothing connects anywhere.
 
-    What depends on a key in `faulty` is left alone: what it would show is only that fault again.
+    Files that depend on a key in `faulty` are not checked: they would only show that problem again.
     """
     problems: list[Problem] = []
     notes: list[str] = []

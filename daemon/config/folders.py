@@ -1,4 +1,4 @@
-"""The host's side of the locations: what this machine says, and folders made and checked."""
+"""The host's part of the configuration, and the folders of store and socket, created and checked."""
 
 import os
 import socket
@@ -17,7 +17,7 @@ from aghbus.store.host.locations import (
 
 
 def this_host(env: Mapping[str, str]) -> Host:
-    """What the machine and our process say; the home folder is `$HOME`, else that of the user database."""
+    """Values of the machine and our process; the home folder is `$HOME`, else that of the user database."""
     return Host(
         uid=os.getuid(),
         home=env.get("HOME") or str(Path("~").expanduser()),
@@ -28,10 +28,10 @@ def this_host(env: Mapping[str, str]) -> Host:
 
 
 def prepare_folders(locations: Locations) -> None:
-    """Make the folders of the store and the socket, mode 0700, and check that they are fit. Raises `LocationError`.
+    """Create the folders of the store and the socket, mode 0700, and check them. Raises `LocationError`.
 
-    The broker's folder is the broker's own affair. A folder that the operator named must only be one that nobody else
-    can put files into; our own below a shared one must also be ours and closed to others.
+    The broker creates its own folder. A folder that the operator named only has to be closed to writes of other users; our own
+    folder below a shared one must also be ours and private.
     """
     _make_private(Path(locations.state_dir), "XDG_STATE_HOME", "set XDG_STATE_HOME to a folder of yours")
     store_folder = Path(locations.store_path).parent

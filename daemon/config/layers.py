@@ -1,6 +1,6 @@
 """Layers of configuration: flags over environment over TOML files over defaults, every problem collected.
 
-The layers know nothing of any single key. A key is declared once, as the `Key` in the annotation of a field of a frozen
+The layers do not depend on any single key. A key is declared once, as the `Key` in the annotation of a field of a frozen
 Struct; its name, flag and environment variable follow from the field's place.
 """
 
@@ -32,10 +32,10 @@ _MAX_ECHO: Final = 80
 
 
 class Key(msgspec.Struct, frozen=True):
-    """What a key's declaration says besides its type and default.
+    """A key's declaration besides its type and default.
 
-    `flag` is None for the derived flag, "" for no flag at all; `env` are variables of other programs that are honoured
-    below our own; `reload` says that a running daemon takes a new value at SIGHUP.
+    `flag` is None for the derived flag, "" for no flag at all; `env` are variables of other programs, which rank below our own;
+    `reload`: a running daemon applies a new value at SIGHUP.
     """
 
     rule: ValueRule
@@ -47,7 +47,7 @@ class Key(msgspec.Struct, frozen=True):
 
 
 class ConfigKey(msgspec.Struct, frozen=True):
-    """One key in its place: dotted `name`, its `Key` as `spec`, and the default (None for unset)."""
+    """One key of the settings: dotted `name`, its `Key` as `spec`, and the default (None for unset)."""
 
     name: str
     spec: Key
@@ -65,7 +65,7 @@ class ConfigKey(msgspec.Struct, frozen=True):
 
 
 class Problem(msgspec.Struct, frozen=True):
-    """One thing wrong: the key (or file), where its value came from, the rule, and a way out ("" when obvious)."""
+    """One problem: the key (or file), where its value came from, the rule, and a hint ("" when obvious)."""
 
     key: str
     origin: str
@@ -78,7 +78,7 @@ class Problem(msgspec.Struct, frozen=True):
 
 
 class ConfigError(AghbusError):
-    """Everything that is wrong with the configuration, at once; `problems` is never empty."""
+    """All problems of the configuration; `problems` is never empty."""
 
     def __init__(self, problems: Sequence[Problem]) -> None:
         super().__init__("\n".join(map(str, problems)))
@@ -125,17 +125,17 @@ def from_environment(keys: Iterable[ConfigKey], env: Mapping[str, str], folder: 
 
 
 def unknown_variables(keys: Iterable[ConfigKey], env: Mapping[str, str], also: Iterable[str]) -> list[str]:
-    """Names in the environment that look like ours and are not, each with a suggestion when one is near.
+    """Unknown variables with our prefix, each with a suggestion when a known one is similar.
 
     Not an error: a container platform makes AGHD_PORT and the like when a service is called `aghd`.
     """
     known = {key.env for key in keys} | set(also)
     unknown = sorted(name for name in env if name.startswith(ENV_PREFIX) and name not in known)
-    return [escape(f"environment variable {name} is none of ours{did_you_mean(name, known)}") for name in unknown]
+    return [escape(f"environment variable {name} is not a key of ours{did_you_mean(name, known)}") for name in unknown]
 
 
 def read_toml(path: str, *, required: bool) -> tuple[dict[str, Any], list[Problem]]:
-    """The document in a TOML file, or what is wrong with the file. A missing file is empty unless `required`."""
+    """The document in a TOML file, or the file's problem. A missing file is empty unless `required`."""
     try:
         with Path(path).open("rb") as file:
             data = file.read(MAX_CONFIG_BYTES + 1)
@@ -186,9 +186,9 @@ def merge(layers: Iterable[Mapping[str, Found]]) -> dict[str, Found]:
 
 
 def override(found: dict[str, Found], one: str, other: str, *, conflict: str) -> list[Problem]:
-    """Let the stronger of two alternatives remove the weaker from `found`.
+    """Removes the weaker of two alternatives from `found`.
 
-    Of equal strength both stay, which is a problem with the rule `conflict` unless that is empty.
+    If both have the same rank, both stay, which is a problem with the rule `conflict` unless that is empty.
     """
     if one not in found or other not in found:
         return []
@@ -200,7 +200,7 @@ def override(found: dict[str, Found], one: str, other: str, *, conflict: str) ->
 
 
 def read_values(keys: Iterable[ConfigKey], found: Mapping[str, Found]) -> tuple[dict[str, Any], list[Problem]]:
-    """The typed value of every key that was given and obeys its rule; a problem for each that does not."""
+    """The typed value of every given key that obeys its rule; a problem for each that does not."""
     values: dict[str, Any] = {}
     problems: list[Problem] = []
     for key in keys:
@@ -215,7 +215,7 @@ def read_values(keys: Iterable[ConfigKey], found: Mapping[str, Found]) -> tuple[
 
 
 def build(struct: type[S], values: Mapping[str, Any]) -> S:
-    """A settings Struct from dotted values, each typed already; what is missing takes its default."""
+    """A settings Struct from dotted typed values; missing ones get their defaults."""
     tables: dict[str, dict[str, Any]] = {}
     fields: dict[str, Any] = {}
     for name, value in values.items():
@@ -228,7 +228,7 @@ def build(struct: type[S], values: Mapping[str, Any]) -> S:
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """`, did you mean X?` for the known name nearest to `name`, "" when none is near."""
+    """`, did you mean X?` for the known name most similar to `name`, "" when none is."""
     near = nearest(name, known)
     return f", did you mean {near}?" if near else ""
 

@@ -1,4 +1,4 @@
-"""From flags, environment and files to `Settings`: which files are read, and the rules between keys."""
+"""From flags, environment and files to `Settings`: the files that are read, and the rules between keys."""
 
 from collections.abc import Callable, Mapping, Set
 from pathlib import Path
@@ -28,7 +28,7 @@ from aghbus.daemon.config.value_types import hide_userinfo
 from aghbus.store.host.locations import LocationError, Locations, check_socket_path, default_name, is_legal_name, locate
 
 CONFIG_VARIABLE: Final = "AGHD_CONFIG"
-"""The environment's way to say `--config`."""
+"""The environment variable for `--config`."""
 
 _ENVIRONMENT: Final = "environment"
 _SECRETS: Final = tuple(key.name for key in KEYS if key.spec.secret)
@@ -45,10 +45,10 @@ class Host(msgspec.Struct, frozen=True):
 
 
 class Loaded(msgspec.Struct, frozen=True):
-    """Checked settings and the places they lead to.
+    """Checked settings and the locations that follow from them.
 
-    `origins` says for every key where its value came from; `files` are the configuration files that were read; `notes`
-    are things the operator should know that are no errors.
+    `origins` says for every key where its value came from; `files` are the configuration files that were read; `notes` are
+    warnings for the operator.
     """
 
     settings: Settings
@@ -59,7 +59,7 @@ class Loaded(msgspec.Struct, frozen=True):
 
 
 Inspect = Callable[[Loaded, Set[str]], tuple[list[Problem], list[str]]]
-"""Looks at the files that settings name; given the keys that are at fault already. Returns problems and notes."""
+"""Checks the files that settings name, given the keys that have problems already. Returns problems and notes."""
 
 
 def load_settings(
@@ -67,9 +67,9 @@ def load_settings(
 ) -> Loaded:
     """Layer, check and complete the settings. Raises `ConfigError` with every problem at once, those of `inspect` too.
 
-    `flags` maps key names (and `config`) to what the command line gave, None for nothing. The layers, strongest first:
+    `flags` maps key names (and `config`) to values of the command line, None for absent ones. The layers, strongest first:
     flags, AGHD_* variables, NATS_URL and NATS_CONTEXT, the instance's file, the common file, defaults. A file named by
-    `--config` or AGHD_CONFIG stands in place of both files.
+    `--config` or AGHD_CONFIG replaces both files.
     """
     given = merge(
         [from_flags(KEYS, flags, host.folder, host.home), from_environment(KEYS, env, host.folder, host.home)]
@@ -103,7 +103,7 @@ def load_settings(
 
 
 class _Files:
-    """The configuration files of one load: their values, and what is wrong or remarkable with them."""
+    """The configuration files of one load: their values, problems and notes."""
 
     def __init__(self, host: Host) -> None:
         self._host = host
@@ -118,7 +118,7 @@ class _Files:
         try:
             self.read(locate(usual, env, uid=self._host.uid, home=self._host.home).config_file, COMMON_FILE)
         except LocationError:
-            return  # the places are looked up again when all is read, and the reason told then
+            return  # the locations are computed again after all is read, and the error reported then
         named = merge([given, *self.layers]).get("name")
         name = named.raw if named else usual
         if not isinstance(name, str) or not is_legal_name(name):
@@ -146,13 +146,13 @@ def _settle_alternatives(found: dict[str, Found]) -> list[Problem]:
     problems = []
     for one, other in (("nats.token", "nats.token_file"), ("nats.password", "nats.password_file")):
         problems += override(found, one, other, conflict=f"must not be given together with {one}")
-    # A server named on the command line must not get the credentials of a context that happens to be in the environment.
+    # A server named on the command line must not get the credentials of a context from the environment.
     override(found, "nats.servers", "nats.context", conflict="")
     return problems
 
 
 def _complete(values: dict[str, Any], origins: dict[str, str], found: Mapping[str, Found], host: Host) -> list[Problem]:
-    """Fill in what follows from other keys or from the host; also where a bad value left a hole, so that all is checked."""
+    """Fill in values that follow from other keys or from the host, also in place of invalid ones, so that all is checked."""
     if "name" not in found:
         origins["name"] = "default: the host's name"
     if "peer_id" not in found:

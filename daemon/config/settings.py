@@ -1,7 +1,7 @@
 """The settings of `aghd`: every key with type, default, rule and help, declared once, here.
 
-The line of a key is all there is to it: flag, environment variable, `config show`, error messages and the table in
-docs/configuration.md are made from it. Paths are absolute texts, durations seconds, sizes bytes.
+A key is declared in one line: flag, environment variable, `config show`, error messages and the table in docs/configuration.md
+follow from it. Paths are absolute texts, durations seconds, sizes bytes.
 """
 
 import re
@@ -71,7 +71,7 @@ _LIFETIME: Final = Duration(1, MAX_LIFETIME, whole=True)
 
 
 class NatsSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """Where the NATS servers are and how to authenticate, as layered; nothing is read from files yet."""
+    """NATS servers and authentication as configured; the named files are not read yet."""
 
     servers: Annotated[
         tuple[str, ...],
@@ -81,7 +81,7 @@ class NatsSettings(msgspec.Struct, frozen=True, kw_only=True):
         str | None,
         Key(
             _CARD_TEXT,
-            "context of the `nats` command line tool to take servers and credentials from",
+            "context of the `nats` command line tool, for servers and credentials",
             env=("NATS_CONTEXT",),
         ),
     ] = None
@@ -105,7 +105,9 @@ class BrokerSettings(msgspec.Struct, frozen=True, kw_only=True):
     """The embedded broker, used when no NATS server is named."""
 
     binary: Annotated[str | None, Key(FilePath(), "nats-server to run; unset: the installed one, else PATH")] = None
-    directory: Annotated[str | None, Key(FilePath(), "its folder; daemons that share it share the broker")] = None
+    directory: Annotated[str | None, Key(FilePath(), "its folder; daemons with the same folder share the broker")] = (
+        None
+    )
     embedded: Annotated[
         str, Key(choice("auto", "never"), "auto: run one when no server is named; never: a server must be named")
     ] = "auto"
@@ -123,7 +125,7 @@ class StoreSettings(msgspec.Struct, frozen=True, kw_only=True):
         int, Key(Duration(MAX_LIFETIME, whole=True), "how long finished messages and works are kept", reload=True)
     ] = MAX_LIFETIME
     retention_size: Annotated[
-        int, Key(Size(16 << 20), "size of the store above which the oldest finished messages go", reload=True)
+        int, Key(Size(16 << 20), "size of the store above which the oldest finished messages are deleted", reload=True)
     ] = 1 << 30
 
 
@@ -143,24 +145,33 @@ class ApiSettings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class InboxSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """What waits for the agent."""
+    """Messages for the agent."""
 
-    capacity: Annotated[int, Key(Count(), "messages that wait for the agent before senders are held off")] = 10_000
+    capacity: Annotated[
+        int, Key(Count(), "messages for the agent; more are rejected, and retried by their senders")
+    ] = 10_000
 
 
 class ReceiveSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Between the broker and the store."""
 
-    queue: Annotated[int, Key(Count(), "envelopes that wait for the store before senders are held off")] = 4096
+    queue: Annotated[
+        int,
+        Key(Count(), "envelopes queued for the store; more are rejected, and retried by their senders"),
+    ] = 4096
     # Some 100 bytes of memory for each.
     remembered: Annotated[
         int,
-        Key(Count(1000), "ids of messages remembered; beyond half of it, those of long life are held off", reload=True),
+        Key(
+            Count(1000),
+            "message ids kept against duplicates; beyond half, messages of long life are rejected",
+            reload=True,
+        ),
     ] = 20_000_000
 
 
 class QuarantineSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """Refused envelopes, kept for inspection; the oldest go first."""
+    """Refused envelopes, kept for inspection; the oldest are deleted first."""
 
     max_rows: Annotated[int, Key(Count(), "refused envelopes kept")] = 10_000
     # One envelope of the largest size must fit, or the quarantine could hold nothing.
@@ -171,7 +182,7 @@ class AuditSettings(msgspec.Struct, frozen=True, kw_only=True):
     """The audit log (docs/audit.md)."""
 
     enabled: Annotated[bool, Key(Switch(), "keep the audit log")] = True
-    max_rows: Annotated[int, Key(Count(1000), "rows kept; the oldest go first", reload=True)] = 250_000
+    max_rows: Annotated[int, Key(Count(1000), "rows kept; the oldest are deleted first", reload=True)] = 250_000
     max_age: Annotated[int, Key(Duration(3600, whole=True), "how long rows are kept", reload=True)] = 90 * 86_400
 
 
@@ -179,26 +190,26 @@ class DiscoverySettings(msgspec.Struct, frozen=True, kw_only=True):
     """Presence and whois."""
 
     interval: Annotated[float, Key(Duration(0.1, 3600), "time between two greets")] = float(GREET_INTERVAL)
-    max_wait: Annotated[float, Key(Duration(0.01, 300), "longest wait of a whois that names none")] = 1.5
+    max_wait: Annotated[float, Key(Duration(0.01, 300), "longest wait of a whois without a wait of its own")] = 1.5
 
 
 class DefaultsSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """What an envelope gets when its sender says nothing (specification, section 7)."""
+    """The life of an envelope whose sender gives none (specification, section 7)."""
 
     directed_ttl: Annotated[int, Key(_LIFETIME, "life of a directed message", reload=True)] = DIRECTED_TTL
     broadcast_ttl: Annotated[int, Key(_LIFETIME, "life of broadcast conversation", reload=True)] = BROADCAST_TTL
 
 
 class RetrySettings(msgspec.Struct, frozen=True, kw_only=True):
-    """Directed messages that nobody has answered go out again, the same bytes, until an answer or their expiry."""
+    """Unacknowledged directed messages are sent again, the same bytes, until an acknowledgement or their expiry."""
 
     first: Annotated[float, Key(Duration(0.1, 3600), "time until the second try; doubled each time", reload=True)] = 1.0
     ceiling: Annotated[float, Key(Duration(0.1, 86_400), "longest time between two tries", reload=True)] = 300.0
-    limit: Annotated[int, Key(Count(), "tries before a message is given up as dead", reload=True)] = 300
+    limit: Annotated[int, Key(Count(), "tries before a message is dead", reload=True)] = 300
 
 
 class WorkSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """Deadlines of works, for those that name none themselves; 0 switches one off."""
+    """Deadlines of works that have none of their own; 0 is no deadline."""
 
     accept_within: Annotated[
         float, Key(Duration(0, MAX_LIFETIME), "longest time until the target accepts", reload=True)
@@ -221,13 +232,13 @@ class JetStreamSettings(msgspec.Struct, frozen=True, kw_only=True):
         str,
         Key(
             choice("new", "old"),
-            "a full stream: new: takes no more, and senders keep what they have; old: loses the oldest",
+            "a full stream: new: refuses messages, which stay in their senders' outboxes; old: drops the oldest",
         ),
     ] = "new"
     max_in_flight: Annotated[
-        int, Key(Count(1, 65_536), "messages of one channel that the broker may have handed us and we not yet settled")
+        int, Key(Count(1, 65_536), "messages of one channel delivered by the broker and not yet settled")
     ] = MAX_IN_FLIGHT
-    ack_wait: Annotated[float, Key(Duration(1, 3600), "time until an unsettled message is delivered again")] = ACK_WAIT
+    ack_wait: Annotated[float, Key(Duration(1, 3600), "time until an unsettled message is redelivered")] = ACK_WAIT
     publish_window: Annotated[int, Key(Count(1, 65_536), "messages published and not yet confirmed by the stream")] = (
         256
     )
@@ -243,22 +254,22 @@ class ArtifactSettings(msgspec.Struct, frozen=True, kw_only=True):
             "object store that all peers of a network share",
         ),
     ] = BUCKET
-    max_bytes: Annotated[int, Key(Size(1 << 10), "largest artifact that we put or get", reload=True)] = 64 << 20
-    max_age: Annotated[int, Key(Duration(3600, whole=True), "how long the bucket keeps one, when we create it")] = (
-        BUCKET_AGE
-    )
+    max_bytes: Annotated[int, Key(Size(1 << 10), "largest artifact to put or get", reload=True)] = 64 << 20
+    max_age: Annotated[
+        int, Key(Duration(3600, whole=True), "how long the bucket keeps an artifact, when we create it")
+    ] = BUCKET_AGE
     bucket_bytes: Annotated[int, Key(Size(1 << 20), "size of the bucket on disk, when we create it")] = BUCKET_BYTES
     replicas: Annotated[int, Key(Count(1, 5), "servers of a cluster that keep a copy, when we create it")] = 1
 
 
 class SecretsSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """A last look at what our agent sends."""
+    """Credentials in messages of our agent."""
 
     guard: Annotated[
         str,
         Key(
             choice("refuse", "warn", "off"),
-            "messages of our agent that seem to carry credentials: refuse them, or send them and warn",
+            "messages of our agent that seem to contain credentials: refuse them, or send them and warn",
             reload=True,
         ),
     ] = "refuse"
@@ -274,19 +285,23 @@ class LogSettings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ShutdownSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """The end."""
+    """Shutdown."""
 
     deadline: Annotated[float, Key(Duration(0.1, 3600), "longest time from SIGTERM to the exit")] = 10.0
 
 
 class LimitsSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """Budgets that keep one peer from keeping us busy."""
+    """Rate limits for each peer."""
 
     receipts_per_minute: Annotated[int, Key(Count(), "automatic receipts to one sender in a minute", reload=True)] = 600
     answers_per_minute: Annotated[int, Key(Count(), "answers to whois of one peer in a minute", reload=True)] = 600
     messages_per_minute: Annotated[
         int,
-        Key(Count(), "messages of one sender taken in a minute; what is over comes again by its retry", reload=True),
+        Key(
+            Count(),
+            "messages accepted from one sender in a minute; the rest is rejected and retried by the sender",
+            reload=True,
+        ),
     ] = 600_000
 
 
@@ -300,16 +315,16 @@ _PEER_OR_HANDLE: Final = Text("a peer id", is_peer)
 
 
 class BridgeSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """Agents of foreign formats (docs/adapters/): who stands behind the names in their messages."""
+    """Agents of foreign formats (docs/adapters/): the peers for the names in their messages."""
 
     agents: Annotated[
-        tuple[str, ...], Key(Texts(_AGENT), "agent names and the peers behind them", reload=True, flag="--bridge-agent")
+        tuple[str, ...], Key(Texts(_AGENT), "agent names and their peers", reload=True, flag="--bridge-agent")
     ] = ()
     lookup: Annotated[
         str,
         Key(
             choice("off", "display_name", "capability", "both"),
-            "where a name that is neither in bridge.agents nor a peer id is looked for among present peers",
+            "how a name that is neither in bridge.agents nor a peer id is looked up among present peers",
             reload=True,
         ),
     ] = "off"
@@ -318,11 +333,9 @@ class BridgeSettings(msgspec.Struct, frozen=True, kw_only=True):
 class SentientSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Format sentient."""
 
-    user: Annotated[
-        str | None, Key(_PEER_OR_HANDLE, "peer that gets what is addressed to the agent `user`", reload=True)
-    ] = None
+    user: Annotated[str | None, Key(_PEER_OR_HANDLE, "peer for messages to the agent `user`", reload=True)] = None
     memory_agent: Annotated[
-        str | None, Key(_PEER_OR_HANDLE, "peer that is told of each chain that ended", reload=True)
+        str | None, Key(_PEER_OR_HANDLE, "peer that is notified of each chain that ended", reload=True)
     ] = None
     log_root: Annotated[
         str | None, Key(FilePath(), "folder for system/logs/YYYYMMDD.log; unset: no log files", reload=True)
@@ -334,7 +347,7 @@ class HumanInLoopSettings(msgspec.Struct, frozen=True, kw_only=True):
 
     feature_root: Annotated[
         str | None,
-        Key(_CARD_TEXT, "prefix that paths of artifacts are relative to, where the input names none", reload=True),
+        Key(_CARD_TEXT, "prefix that paths of artifacts are relative to, unless the input names one", reload=True),
     ] = None
 
 
@@ -351,7 +364,7 @@ class SacpSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Format sacp."""
 
     wire_thought: Annotated[
-        bool, Key(Switch(), "send thoughts along; false: only our audit table has them", reload=True)
+        bool, Key(Switch(), "include thoughts in messages; false: only our audit table has them", reload=True)
     ] = True
     guardrails: Annotated[
         str | None, Key(FilePath(), "file of patterns, `name: pattern` a line, that withhold a message", reload=True)
@@ -364,10 +377,10 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     name: Annotated[str, Key(_NAME, "name of the instance: its socket and its state; unset: from the host's name")] = ""
     peer_id: Annotated[str, Key(_PEER, "our id on the bus; unset: the name")] = ""
     display_name: Annotated[str | None, Key(_CARD_TEXT, "name for people in our Peer Card", reload=True)] = None
-    workspace: Annotated[str, Key(_WORKSPACE, "workspace that we live in")] = "ws_local"
-    channels: Annotated[
-        tuple[str, ...], Key(Texts(_CHANNEL, at_least=1), "channels that we join", flag="--channel")
-    ] = ("default",)
+    workspace: Annotated[str, Key(_WORKSPACE, "our workspace")] = "ws_local"
+    channels: Annotated[tuple[str, ...], Key(Texts(_CHANNEL, at_least=1), "channels to join", flag="--channel")] = (
+        "default",
+    )
     capabilities: Annotated[
         tuple[str, ...],
         Key(Texts(_CARD_TEXT), "ids of capabilities to claim without a record", flag="--capability", reload=True),
@@ -390,10 +403,10 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         str,
         Key(
             choice("core", "jetstream"),
-            "core: the sender's retry alone; jetstream: a stream keeps what an absent peer misses",
+            "core: the sender retries; jetstream: a stream keeps messages for absent peers",
         ),
     ] = "core"
-    observe: Annotated[bool, Key(Switch(), "also follow traffic between others, for operators")] = False
+    observe: Annotated[bool, Key(Switch(), "also receive messages between other peers, for operators")] = False
     nats: NatsSettings = NatsSettings()
     broker: BrokerSettings = BrokerSettings()
     store: StoreSettings = StoreSettings()
@@ -433,14 +446,14 @@ def value_of(settings: Settings, name: str) -> object:
 
 
 class Changes(msgspec.Struct, frozen=True):
-    """Names of keys that differ between two settings: those that take effect at once, and those that need a restart."""
+    """Names of the keys that differ between two settings: those that take effect now, and those that need a restart."""
 
     now: tuple[str, ...]
     restart: tuple[str, ...]
 
 
 def reloadable_changes(old: Settings, new: Settings) -> Changes:
-    """What a running daemon with `old` may take over from `new` when it is told to reload."""
+    """The changes from `old` to `new`, as a reload of a running daemon applies them."""
     changed = [key for key in KEYS if value_of(old, key.name) != value_of(new, key.name)]
     return Changes(
         now=tuple(key.name for key in changed if key.spec.reload),

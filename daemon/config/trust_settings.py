@@ -1,4 +1,4 @@
-"""The settings of trust: our key, and whom we listen to (spec section 8); and the policy that they make."""
+"""The settings of trust: our key and the access policy (spec section 8), and the policy object made from them."""
 
 from collections import defaultdict
 from typing import Annotated, Final
@@ -19,7 +19,7 @@ _SENDER: Final = Text(
 
 
 class TrustSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """Our key, and whom we listen to (docs/trust.md)."""
+    """Our key and the access policy (docs/trust.md)."""
 
     key_file: Annotated[
         str | None,
@@ -34,27 +34,26 @@ class TrustSettings(msgspec.Struct, frozen=True, kw_only=True):
     ] = None
     mode: Annotated[
         str,
-        Key(choice("verify", "require"), "verify: take unsigned peers too; require: only verified ones", reload=True),
+        Key(choice("verify", "require"), "verify: accept unsigned peers too; require: only verified ones", reload=True),
     ] = "verify"
     first_use: Annotated[
         str,
-        Key(choice("off", "pin"), "pin: the first verified key that bears a nickname is pinned to it", reload=True),
+        Key(choice("off", "pin"), "pin: the first verified key with a nickname is pinned to it", reload=True),
     ] = "off"
-    allow: Annotated[
-        tuple[str, ...], Key(Texts(_KEY_ID), "keys that we listen to; none named: every key", reload=True)
-    ] = ()
-    deny: Annotated[tuple[str, ...], Key(Texts(_KEY_ID), "keys that we do not listen to", reload=True)] = ()
-    pins: Annotated[tuple[str, ...], Key(Texts(_PIN), "nicknames that only one key may bear here", reload=True)] = ()
+    allow: Annotated[tuple[str, ...], Key(Texts(_KEY_ID), "accepted keys; none named: every key", reload=True)] = ()
+    deny: Annotated[tuple[str, ...], Key(Texts(_KEY_ID), "refused keys", reload=True)] = ()
+    pins: Annotated[tuple[str, ...], Key(Texts(_PIN), "nicknames reserved for one key", reload=True)] = ()
     may_open_work: Annotated[
-        tuple[str, ...], Key(Texts(_SENDER), "who may open work with us, on channels named here", reload=True)
+        tuple[str, ...],
+        Key(Texts(_SENDER), "peers that may open work with us, on the channels named here", reload=True),
     ] = ()
     may_talk: Annotated[
-        tuple[str, ...], Key(Texts(_SENDER), "who else may send, on channels named here", reload=True)
+        tuple[str, ...], Key(Texts(_SENDER), "other peers that may send, on the channels named here", reload=True)
     ] = ()
 
 
 def policy_of(trust: TrustSettings) -> TrustPolicy:
-    """The policy that the settings make."""
+    """The policy from the settings."""
     work, talk = _by_channel(trust.may_open_work), _by_channel(trust.may_talk)
     mode: Mode = "require" if trust.mode == "require" else "verify"
     return TrustPolicy(

@@ -1,4 +1,4 @@
-"""The rules that a configuration value obeys: each says itself in words, reads a value, and writes it back for people.
+"""The rules of configuration values: each describes itself, reads a value, and writes it back for people.
 
 A value comes either typed from TOML or as text from a flag or the environment; both go through the same rule.
 """
@@ -18,7 +18,7 @@ SIZE_UNITS: Final = {"B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "Ti
 """Bytes in one unit (IEC 80000-13)."""
 
 MAX_COUNT: Final = 2**31 - 1
-"""Upper bound of a count or a number of seconds that names none of its own; no table or queue here grows past it."""
+"""Default upper bound of a count or a number of seconds."""
 
 _SIZE: Final = re.compile(r"(\d{1,19})\s?(B|KiB|MiB|GiB|TiB)?", re.ASCII)
 _USERINFO: Final = re.compile(r"(//)[^/@\s]*@|^[^/@\s]*@")
@@ -28,7 +28,7 @@ _FALSE: Final = frozenset({"false", "no", "off", "0"})
 
 
 class InvalidValue(Exception):
-    """A value does not obey its rule. `hint` is what would, "" when the rule says it all."""
+    """A value does not obey its rule. `hint` says what to write, "" when the rule is enough."""
 
     def __init__(self, hint: str = "") -> None:
         super().__init__(hint)
@@ -36,7 +36,7 @@ class InvalidValue(Exception):
 
 
 class ValueSource(msgspec.Struct, frozen=True):
-    """How to read a value: `textual` for flags and environment, and what `~` and a relative path stand for."""
+    """How to read a value: `textual` for flags and environment, and the folders for `~` and a relative path."""
 
     textual: bool
     folder: str
@@ -175,7 +175,7 @@ class Size(msgspec.Struct, frozen=True):
 
 
 class Text(msgspec.Struct, frozen=True):
-    """One text that `accepts` takes; `text` says in words what that is."""
+    """One text that `accepts` accepts; `text` describes it."""
 
     text: str
     accepts: Callable[[str], bool]
@@ -204,7 +204,7 @@ class SecretText(msgspec.Struct, frozen=True):
     echo: ClassVar[bool] = False
 
     def read(self, raw: object, source: ValueSource) -> str:
-        """The text as it is; a line break at its end would be an accident of the shell."""
+        """The text as it is; white space at its ends is refused."""
         if not isinstance(raw, str) or not raw or raw != raw.strip():
             raise InvalidValue("white space at either end does not belong to it")
         return raw
@@ -258,11 +258,11 @@ class FilePath(msgspec.Struct, frozen=True):
 
     @property
     def text(self) -> str:
-        """What is wanted, in words."""
+        """The rule in words."""
         return "the path of a file, never the secret itself" if self.holds_secret else "a path"
 
     def read(self, raw: object, source: ValueSource) -> str:
-        """The absolute path. Whether it exists is for who opens it."""
+        """The absolute path; it need not exist."""
         if not isinstance(raw, str) or not raw or "\0" in raw:
             raise InvalidValue
         if self.holds_secret and (_NKEY_SEED.fullmatch(raw.strip()) or "\n" in raw):
@@ -277,7 +277,7 @@ class FilePath(msgspec.Struct, frozen=True):
 
 
 class ServerUrl:
-    """Where a NATS server listens. `nats://` is put before a bare `host:port`."""
+    """The address of a NATS server. `nats://` is put before a bare `host:port`."""
 
     echo: ClassVar[bool] = False
     text: Final = "host:port or a URL that starts with nats:// or tls://"
@@ -308,7 +308,7 @@ class LoopbackAddress:
     text: Final = "an address of the loopback interface, such as 127.0.0.1:4637, localhost:4637 or [::1]:4637"
 
     def read(self, raw: object, source: ValueSource) -> str:
-        """The address as it was given, checked."""
+        """The address, checked."""
         if not isinstance(raw, str):
             raise InvalidValue
         host, _ = split_address(raw)
