@@ -1,4 +1,4 @@
-"""Peers on a bus that reorders, repeats and loses: what holds for their works whatever happens, and what needs order."""
+"""Peers on a bus that reorders, repeats and loses messages: invariants of their works, with and without order."""
 
 from typing import Final
 
@@ -122,7 +122,7 @@ def state(peer: Peer) -> str | None:
 
 @settings(max_examples=300)
 @given(st.lists(st.tuples(st.sampled_from(MOVES + FATES * 4), st.integers(0, 10**6)), max_size=60), st.booleans())
-def test_in_any_order_with_losses_and_repeats(script: list[tuple[str, int]], forged: bool) -> None:
+def test_invariants_hold_in_any_order_with_losses_and_repetitions(script: list[tuple[str, int]], forged: bool) -> None:
     """Ends are final, every end that arrives ends the work, nothing is delivered twice, strangers move nothing, no storm."""
     scene = Scene()
     if forged:
@@ -150,7 +150,7 @@ def test_in_any_order_with_losses_and_repeats(script: list[tuple[str, int]], for
 
 @settings(max_examples=200)
 @given(st.lists(st.tuples(st.sampled_from(MOVES + FATES[:2] * 4), st.integers(0, 10**6)), max_size=60))
-def test_in_order_with_repeats_both_sides_end_alike_when_one_side_ends_it(script: list[tuple[str, int]]) -> None:
+def test_in_order_with_repetitions_both_sides_reach_the_same_end(script: list[tuple[str, int]]) -> None:
     """Each peer's messages arrive in their order (as one publisher's do), at least once, and again at any later time."""
     scene = Scene()
     closed = False
@@ -174,9 +174,7 @@ def test_in_order_with_repeats_both_sides_end_alike_when_one_side_ends_it(script
 
 
 @given(st.permutations(range(6)), st.lists(st.integers(0, 5), max_size=6), st.sampled_from(TERMINAL_STATES))
-def test_the_targets_traces_in_any_order_with_repeats_give_its_end(
-    order: list[int], again: list[int], end: str
-) -> None:
+def test_the_traces_of_the_target_in_any_order_give_its_end(order: list[int], again: list[int], end: str) -> None:
     scene = Scene()
     scene.deliver(0)
     for move in ("accept", "working", "needs_input", "working", "working"):
@@ -191,7 +189,7 @@ def test_the_targets_traces_in_any_order_with_repeats_give_its_end(
 
 
 @pytest.mark.parametrize("end", ["completed", "failed", "canceled"])
-def test_a_sender_who_missed_the_end_hears_it_when_it_speaks_again(end: str) -> None:
+def test_a_message_on_an_ended_work_is_answered_with_its_end(end: str) -> None:
     scene = Scene()
     scene.bus.deliver_all()
     scene.worker.trace("ops", WORK, end)
@@ -203,7 +201,7 @@ def test_a_sender_who_missed_the_end_hears_it_when_it_speaks_again(end: str) -> 
 
 
 @pytest.mark.parametrize("end", ["completed", "failed", "canceled"])
-def test_a_retry_of_the_opening_brings_the_end_too(end: str) -> None:
+def test_a_repeated_opening_of_an_ended_work_is_answered_with_its_end(end: str) -> None:
     scene = Scene()
     retry = scene.bus.parcels[0]
     scene.bus.deliver_all()
@@ -214,7 +212,7 @@ def test_a_retry_of_the_opening_brings_the_end_too(end: str) -> None:
     assert len(scene.worker.inbox) == 1
 
 
-def test_a_rejection_that_overtakes_the_end_leaves_both_ended_but_not_alike() -> None:
+def test_a_rejection_that_overtakes_the_end_leaves_different_ends() -> None:
     """The limit of the protocol that docs/protocol.md states: ends agree only where one publisher's order is kept."""
     scene = Scene()
     scene.bus.deliver_all()
@@ -227,7 +225,7 @@ def test_a_rejection_that_overtakes_the_end_leaves_both_ended_but_not_alike() ->
     assert (state(scene.ops), state(scene.worker)) == ("failed", "completed")
 
 
-def test_two_ends_that_cross_stay_what_each_side_said() -> None:
+def test_of_two_simultaneous_ends_each_side_keeps_its_own() -> None:
     scene = Scene()
     scene.bus.deliver_all()
     scene.ops.receipt("worker", WORK, "canceled")
@@ -246,7 +244,7 @@ def test_an_expired_opening_is_closed_by_its_initiator() -> None:
     assert (state(worker), worker.inbox) == (None, [])
 
 
-def test_an_opening_that_came_in_time_is_not_closed_by_its_late_copy() -> None:
+def test_a_late_copy_does_not_close_an_opening_that_arrived_in_time() -> None:
     bus = Bus()
     ops, worker = bus.join("ops"), bus.join("worker")
     ops.say("worker", WORK, expires_at=bus.now + 10)
@@ -258,7 +256,7 @@ def test_an_opening_that_came_in_time_is_not_closed_by_its_late_copy() -> None:
     assert (state(ops), state(worker)) == ("submitted", "submitted")
 
 
-def test_a_work_in_a_room_is_seen_by_the_two_and_by_nobody_else() -> None:
+def test_a_work_in_a_direct_room_is_seen_only_by_its_two_peers() -> None:
     bus = Bus()
     ops, worker = bus.join("ops"), bus.join("worker")
     watcher = bus.join("watcher", observe=True)
@@ -272,7 +270,7 @@ def test_a_work_in_a_room_is_seen_by_the_two_and_by_nobody_else() -> None:
     assert watcher.counters["private_room"] == 2
 
 
-def test_an_observer_reckons_the_works_of_others_as_they_do() -> None:
+def test_an_observer_tracks_the_works_of_other_peers() -> None:
     bus = Bus()
     ops, worker = bus.join("ops"), bus.join("worker")
     watcher = bus.join("watcher", observe=True)
@@ -288,7 +286,7 @@ def test_an_observer_reckons_the_works_of_others_as_they_do() -> None:
     assert (watcher.inbox, watcher.counters["automatic"]) == ([], 0)
 
 
-def test_a_thousand_copies_bring_at_most_a_receipt_each_and_then_silence() -> None:
+def test_a_thousand_copies_get_at_most_one_receipt_each() -> None:
     scene = Scene()
     scene.bus.parcels *= 1000
     assert scene.bus.deliver_all() == 1000 + 999
@@ -297,7 +295,7 @@ def test_a_thousand_copies_bring_at_most_a_receipt_each_and_then_silence() -> No
     assert scene.ops.inbox == []
 
 
-def test_whois_is_answered_by_those_that_match_and_by_the_one_that_is_asked() -> None:
+def test_whois_is_answered_by_matching_peers_and_by_a_directed_peer() -> None:
     bus = Bus()
     record = Record("test.run", "Runs tests.", "sha256:x", {"id": "test.run"})
     ops, _, bystander = bus.join("ops"), bus.join("worker", catalog=(record,)), bus.join("bystander")
@@ -310,7 +308,7 @@ def test_whois_is_answered_by_those_that_match_and_by_the_one_that_is_asked() ->
     assert "worker" not in bystander.presence
 
 
-def test_a_second_daemon_with_our_id_is_noticed() -> None:
+def test_a_second_daemon_with_our_id_is_detected() -> None:
     here, there = Bus(), Bus()
     here.join("ops")
     there.join("ops").send("greet", {"peer_card": there.peers["ops"].card.to_wire()})
@@ -318,7 +316,7 @@ def test_a_second_daemon_with_our_id_is_noticed() -> None:
     assert isinstance(effects[0], Conflict)
 
 
-def test_garbage_changes_nothing_and_good_traffic_goes_on() -> None:
+def test_garbage_changes_nothing_and_valid_traffic_continues() -> None:
     scene = Scene()
     direct = scene.opening.raw.replace(b'"say"', b'"direct"').replace(scene.opening.id.encode(), b"msg_garbage")
     for raw in (b"", b"\xff", b"{}", b"[1]", scene.opening.raw[:-1], direct):

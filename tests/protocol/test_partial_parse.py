@@ -1,4 +1,4 @@
-"""Answering what failed validation: who hears of it, with what, and who must not (spec section 5, automatic receipts)."""
+"""Automatic receipts to envelopes that failed validation (spec section 5)."""
 
 from typing import Any, Final
 
@@ -45,7 +45,7 @@ def open_work(**changes: Any) -> WorkView:
     return WorkView(**{name: getattr(view, name) for name in view.__struct_fields__} | changes)
 
 
-class TestWhatIsAnswered:
+class TestReceipts:
     @pytest.mark.parametrize(
         ("changes", "answer"),
         [
@@ -58,25 +58,25 @@ class TestWhatIsAnswered:
             ({"ts": "soon"}, ("rejected", "malformed")),
         ],
     )
-    def test_an_opening_message_hears_why_it_was_refused(
+    def test_a_refused_opening_gets_a_receipt_with_the_reason(
         self, changes: dict[str, Any], answer: tuple[str, str]
     ) -> None:
         assert answers(refused(wire("say", trace_id="t-1", **changes))) == [answer]
 
-    def test_a_wrong_digest_too(self) -> None:
+    def test_an_opening_with_a_wrong_digest_gets_a_receipt(self) -> None:
         record = {"id": "a", "summary": "b", "outcome": "c", "digest": "sha256:0"}
         assert answers(refused(wire("capability", body={"capability": record}))) == [
             ("rejected", "verification_failed")
         ]
 
-    def test_an_unclear_container_cannot_be_answered_and_a_clear_one_can(self) -> None:
+    def test_a_receipt_needs_a_valid_container(self) -> None:
         both = wire("say", direct_id="direct_" + "0" * 32)
         assert answers(refused(both)) == []
         error = InvalidSurface("must be absent", "surface")
         source = partial_parse(dump(wire("say")), B, JOINED)
         assert answers(refuse(error, source, StoredState(), US)) == [("rejected", "invalid_surface")]
 
-    def test_it_goes_to_the_sender_in_the_container_of_the_refused_with_the_trace_carried_over(self) -> None:
+    def test_the_receipt_has_the_container_and_trace_id_of_the_refused_message(self) -> None:
         (queued,) = [
             effect for effect in refused(wire("say", trace_id="t-1", **MALFORMED)) if isinstance(effect, Queue)
         ]
@@ -85,14 +85,14 @@ class TestWhatIsAnswered:
         assert answer.trace_id == "t-1"
         assert [type(effect) for effect in queued.effects] == [Store]
 
-    def test_in_the_pairs_own_room_but_not_in_an_opaque_one(self) -> None:
+    def test_a_message_in_the_derived_room_is_answered_and_in_an_opaque_one_not(self) -> None:
         room = direct_id(WORKSPACE, CHANNEL, A, B)
         direct = {"surface": "direct", "thread_id": ..., **EXPIRED}
         assert answers(refused(wire("say", direct_id=room, **direct))) == [("expired", "expired")]
         assert answers(refused(wire("say", direct_id="direct_" + "9" * 32, **direct))) == []
 
 
-class TestWhatIsNot:
+class TestNoReceipt:
     @pytest.mark.parametrize(
         "changes",
         [
@@ -111,21 +111,21 @@ class TestWhatIsNot:
             {"kind": 7},
         ],
     )
-    def test_what_is_not_directed_at_us_or_not_legible(self, changes: dict[str, Any]) -> None:
+    def test_messages_to_others_or_with_invalid_fields_get_no_receipt(self, changes: dict[str, Any]) -> None:
         assert answers(refused(wire("say", **{**EXPIRED, **changes}))) == []
 
     @pytest.mark.parametrize("kind", ["receipt", "trace"])
-    def test_receipts_and_traces_never(self, kind: str) -> None:
+    def test_receipts_and_traces_get_no_receipt(self, kind: str) -> None:
         assert answers(refused(wire(kind, **EXPIRED))) == []
 
     @pytest.mark.parametrize("kind", ["greet", "whois"])
-    def test_discovery_never(self, kind: str) -> None:
+    def test_discovery_gets_no_receipt(self, kind: str) -> None:
         assert answers(refused(wire(kind, **EXPIRED))) == []
 
-    def test_ourselves_never(self) -> None:
+    def test_our_own_messages_get_no_receipt(self) -> None:
         assert answers(refused(wire("say", sender=B, **EXPIRED))) == []
 
-    def test_not_target_never(self) -> None:
+    def test_not_target_gets_no_receipt(self) -> None:
         assert (
             answers(
                 refuse(
@@ -136,40 +136,40 @@ class TestWhatIsNot:
         )
 
     @pytest.mark.parametrize("changes", [MALFORMED, {"ts": "soon"}])
-    def test_a_bad_continuation_must_not_fail_an_open_work(self, changes: dict[str, Any]) -> None:
+    def test_an_invalid_continuation_does_not_fail_an_open_work(self, changes: dict[str, Any]) -> None:
         assert answers(refused(wire("say", **changes), StoredState(work=open_work()))) == []
 
-    def test_arbitrary_bytes_have_no_source(self) -> None:
+    def test_arbitrary_bytes_have_no_receipt_target(self) -> None:
         for raw in (b"", b"\xff", b"[]", b"{}", b"{"):
             assert partial_parse(raw, B, JOINED) is None
             assert identity(raw) == ("", "")
 
 
 class TestExpiredContinuations:
-    def test_they_are_answered_and_leave_the_state_with_one_row_of_history(self) -> None:
+    def test_an_expired_continuation_is_answered_without_a_change_of_state(self) -> None:
         effects = refused(wire("say", **EXPIRED), StoredState(work=open_work(state="working")))
         assert answers(effects) == [("expired", "expired")]
         (queued,) = [effect for effect in effects if isinstance(effect, Queue)]
         (row,) = [effect for effect in queued.effects if isinstance(effect, Advance)]
         assert row.after.state == "working"
 
-    def test_a_late_copy_of_the_opening_is_a_duplicate_since_the_first_came_in_time(self) -> None:
+    def test_a_late_copy_of_the_opening_is_a_duplicate(self) -> None:
         work = open_work(opening_id="msg_1")
         assert answers(refused(wire("say", **EXPIRED), StoredState(work=work))) == [("duplicate", "duplicate")]
 
-    def test_of_a_closed_work_our_end_goes_out_first(self) -> None:
+    def test_an_expired_message_on_a_closed_work_gets_our_end_first(self) -> None:
         done = open_work(opening_id="msg_1", state="completed", terminal_id="msg_end", terminal_sender=B)
         effects = refused(wire("say", **EXPIRED), StoredState(work=done))
         assert [type(effect) for effect in effects] == [Quarantine, Requeue, Queue]
 
-    def test_the_same_id_of_another_sender_is_another_message(self) -> None:
+    def test_the_same_id_from_another_sender_is_another_message(self) -> None:
         done = open_work(opening_id="msg_1", state="completed", terminal_id="msg_end", terminal_sender=B)
         effects = refused(wire("say", sender=C, **EXPIRED), StoredState(work=done))
         assert answers(effects) == [("expired", "expired")]
         assert Requeue not in [type(effect) for effect in effects]
 
 
-def test_what_is_legible_is_salvaged_whole() -> None:
+def test_all_valid_fields_are_parsed() -> None:
     raw = dump(wire("say", trace_id="t", body=None))
     assert partial_parse(raw, B, JOINED) == ReceiptTarget(
         id="msg_1",

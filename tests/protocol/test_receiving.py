@@ -1,4 +1,4 @@
-"""Steps 6 to 9 of spec section 5 for envelopes that parse: trust, routing, rooms, duplicates, the lifecycle's consequences."""
+"""Steps 6 to 9 of spec section 5 for valid envelopes: trust, routing, rooms, duplicates, effects of the lifecycle."""
 
 from itertools import count
 from typing import Any, Final, TypeVar
@@ -103,7 +103,7 @@ def direct(room: str = ROOM, **changes: Any) -> Envelope:
 
 
 class TestRouting:
-    def test_a_directed_say_opens_a_work_and_reaches_the_agent(self) -> None:
+    def test_a_directed_say_opens_a_work_and_is_delivered(self) -> None:
         effects = decide(say(), StoredState(), receiver())
         assert kinds(effects) == [Remember, Store, Open, Deliver]
         opened = only(effects, Open).work
@@ -115,7 +115,7 @@ class TestRouting:
         assert Open in kinds(decide(envelope("capability"), StoredState(), receiver()))
 
     @pytest.mark.parametrize("kind", ["say", "capability"])
-    def test_without_to_nobody_is_responsible_text_is_delivered_and_opens_nothing(self, kind: str) -> None:
+    def test_a_broadcast_is_delivered_and_opens_no_work(self, kind: str) -> None:
         effects = decide(envelope(kind, to=None), StoredState(), receiver())
         assert kinds(effects) == [Remember, Store, Deliver]
         assert only(effects, Store).verdict == Step("unchanged", None)
@@ -126,7 +126,7 @@ class TestRouting:
         assert only(effects, Store).verdict is None
 
     @pytest.mark.parametrize("kind", ["say", "capability", "receipt", "trace", "whois"])
-    def test_what_is_directed_at_another_is_not_target_without_a_receipt(self, kind: str) -> None:
+    def test_a_message_to_another_peer_is_not_target_without_a_receipt(self, kind: str) -> None:
         effects = decide(envelope(kind, to=C), StoredState(), receiver())
         assert kinds(effects) == [Quarantine]
         assert only(effects, Quarantine).reason == "not_target"
@@ -135,14 +135,14 @@ class TestRouting:
         for place in ({"channel": "other"}, {"workspace_id": "ws_other"}):
             assert kinds(decide(say(**place), StoredState(), receiver())) == [Quarantine]
 
-    def test_our_own_message_coming_back_is_ignored_and_one_that_we_did_not_send_is_a_conflict(self) -> None:
+    def test_our_own_message_is_ignored_and_one_that_we_did_not_send_is_a_conflict(self) -> None:
         ours = say(sender=B, to=A)
         assert decide(ours, StoredState(sent_by_us=True), receiver()) == (Ignore("own"),)
         assert decide(ours, StoredState(), receiver()) == (Conflict(ours),)
         greet = envelope("greet", sender=B, body={"peer_card": {**CARD, "peer_id": B}})
         assert decide(greet, StoredState(), receiver()) == (Conflict(greet),)
 
-    def test_dedup_is_remembered_as_long_as_the_envelope_could_be_fresh(self) -> None:
+    def test_an_id_is_recorded_as_long_as_the_envelope_can_be_fresh(self) -> None:
         assert only(decide(say(expires_at=NOW + 50), StoredState(), receiver()), Remember).until == NOW + 50
         far = decide(say(expires_at=NOW + 10**9), StoredState(), receiver())
         assert only(far, Remember).until == NOW + 7 * 86_400 + 1
@@ -154,14 +154,14 @@ class TestTrust:
         assert kinds(effects) == [Quarantine, Queue]
         assert body_of(only(effects, Queue).envelope).reason_code == "verification_failed"
 
-    def test_its_continuation_of_an_open_work_does_not_fail_the_work(self) -> None:
+    def test_an_unsigned_continuation_by_a_handle_does_not_fail_the_work(self) -> None:
         assert kinds(decide(say(sender=HANDLE), StoredState(work=work(initiator=HANDLE)), receiver())) == [Quarantine]
 
-    def test_nothing_is_answered_that_is_addressed_to_somebody_else(self) -> None:
+    def test_a_refused_message_to_another_peer_is_not_answered(self) -> None:
         assert kinds(decide(say(sender=HANDLE, to=C), StoredState(), receiver(observe=True))) == [Quarantine]
         assert kinds(decide(say(sender=HANDLE, channel="other"), StoredState(), receiver())) == [Quarantine]
 
-    def test_nothing_is_answered_in_a_room_that_was_never_established(self) -> None:
+    def test_a_refused_message_in_an_opaque_room_is_not_answered(self) -> None:
         ours = direct_id(WORKSPACE, CHANNEL, HANDLE, B)
         assert Queue in kinds(decide(direct(ours, sender=HANDLE, work_id=WORK), StoredState(), receiver()))
         assert kinds(decide(direct(OPAQUE, sender=HANDLE, work_id=WORK), StoredState(), receiver())) == [Quarantine]
@@ -171,7 +171,7 @@ class TestTrust:
         effects = decide(say(proof={"profile": "acme/v1"}), StoredState(), receiver())
         assert only(effects, Store).trust == "unverified"
 
-    def test_a_proof_that_holds_is_verified(self) -> None:
+    def test_a_valid_proof_is_verified(self) -> None:
         proof = {"profile": "agh-network.trust.ed25519-jcs/v1"}
         effects = decide(say(sender=HANDLE, proof=proof), StoredState(), receiver(verifier=lambda envelope: None))
         assert only(effects, Store).trust == "verified"
@@ -191,23 +191,23 @@ class TestDirectRooms:
         again = decide(direct(OPAQUE), StoredState(room=Binding((A, B), authoritative=False)), receiver())
         assert kinds(again) == [Remember, Store, Deliver]
 
-    def test_a_third_peer_is_never_let_into_a_bound_room(self) -> None:
+    def test_a_third_peer_is_refused_in_a_bound_room(self) -> None:
         for taken in (Binding((A, B), authoritative=False), Binding((A, B), authoritative=True)):
             effects = decide(direct(OPAQUE, sender=C), StoredState(room=taken), receiver())
             assert kinds(effects) == [Quarantine]
             assert only(effects, Quarantine).reason == "not_target"
 
-    def test_the_true_pair_takes_its_id_over(self) -> None:
+    def test_the_pair_that_an_id_is_derived_from_takes_it_over(self) -> None:
         squatted = Binding((B, C), authoritative=False)
         assert only(decide(direct(), StoredState(room=squatted), receiver()), Bind).binding == Binding(
             (A, B), authoritative=True
         )
 
-    def test_the_derived_room_of_another_pair_cannot_be_used_once_it_is_theirs(self) -> None:
+    def test_the_derived_room_of_another_pair_cannot_be_used(self) -> None:
         effects = decide(direct(ROOM, sender=C), StoredState(room=Binding((A, B), authoritative=True)), receiver())
         assert kinds(effects) == [Quarantine]
 
-    def test_without_to_only_the_room_derived_from_sender_and_us_is_open(self) -> None:
+    def test_an_undirected_message_is_accepted_only_in_the_derived_room(self) -> None:
         assert Deliver in kinds(decide(direct(to=None), StoredState(), receiver()))
         assert kinds(decide(direct(OPAQUE, to=None), StoredState(), receiver())) == [Quarantine]
         bound = Binding((A, B), authoritative=False)
@@ -231,14 +231,14 @@ class TestDuplicates:
         assert only(queued.effects, Advance).after.state == "working"
         assert only(queued.effects, Store).verdict == Step("unchanged", "working")
 
-    def test_of_a_closed_work_our_end_goes_out_again_before_the_receipt(self) -> None:
+    def test_a_duplicate_on_a_closed_work_gets_our_end_before_the_receipt(self) -> None:
         effects = decide(say(), StoredState(duplicate=True, work=closed_by(B)), receiver())
         assert kinds(effects) == [Ignore, Requeue, Queue]
         assert only(effects, Requeue) == Requeue(WORKSPACE, "msg_end")
         assert body_of(only(effects, Queue).envelope).status == "duplicate"
         assert Advance not in kinds(only(effects, Queue).effects)
 
-    def test_an_end_that_the_sender_itself_sent_is_not_repeated_to_it(self) -> None:
+    def test_an_end_sent_by_the_sender_is_not_repeated_to_it(self) -> None:
         assert kinds(decide(say(), StoredState(duplicate=True, work=closed_by(A)), receiver())) == [Ignore, Queue]
 
     @pytest.mark.parametrize(
@@ -252,30 +252,30 @@ class TestDuplicates:
             envelope("whois", sender=B),
         ],
     )
-    def test_nothing_else_is_answered(self, silent: Envelope) -> None:
+    def test_other_duplicates_are_not_answered(self, silent: Envelope) -> None:
         effects = decide(silent, StoredState(duplicate=True, work=work()), receiver(A))
         assert effects == (Ignore("duplicate"),)
 
-    def test_a_duplicate_in_a_wrong_container_is_answered_there_and_leaves_the_work_alone(self) -> None:
+    def test_a_duplicate_in_a_wrong_container_is_answered_there_and_changes_no_work(self) -> None:
         elsewhere = say(thread_id="thread_other", id="msg_stray")
         effects = decide(elsewhere, StoredState(duplicate=True, work=work()), receiver())
         queued = only(effects, Queue)
         assert queued.envelope.container == "thread_other"
         assert Advance not in kinds(queued.effects)
 
-    def test_a_stranger_who_repeats_itself_adds_nothing_to_the_works_history(self) -> None:
+    def test_a_duplicate_of_a_third_peer_adds_no_history(self) -> None:
         effects = decide(say(sender=C), StoredState(duplicate=True, work=work()), receiver())
         assert Advance not in kinds(only(effects, Queue).effects)
 
-    def test_a_stranger_cannot_make_us_send_the_end_of_a_work_again(self) -> None:
+    def test_a_third_peer_cannot_make_us_repeat_the_end_of_a_work(self) -> None:
         assert Requeue not in kinds(decide(say(sender=C), StoredState(duplicate=True, work=closed_by(B)), receiver()))
 
-    def test_a_duplicate_in_a_strangers_room_is_still_not_target(self) -> None:
+    def test_a_duplicate_in_a_room_of_other_peers_is_not_target(self) -> None:
         taken = StoredState(duplicate=True, room=Binding((A, B), authoritative=True))
         assert kinds(decide(direct(OPAQUE, sender=C, work_id=WORK), taken, receiver())) == [Quarantine]
 
 
-class TestLifecycleConsequences:
+class TestLifecycleEffects:
     def test_a_message_on_a_closed_work_gets_our_end_again_and_then_a_rejection(self) -> None:
         effects = decide(say(id="msg_late"), StoredState(work=closed_by(B)), receiver())
         assert kinds(effects) == [Remember, Store, Requeue, Queue]
@@ -283,7 +283,7 @@ class TestLifecycleConsequences:
         assert only(effects, Requeue) == Requeue(WORKSPACE, "msg_end")
         assert body_of(only(effects, Queue).envelope) == Receipt("msg_late", "rejected", "work_closed", None)
 
-    def test_closed_by_the_other_side_there_is_nothing_of_ours_to_repeat(self) -> None:
+    def test_a_work_closed_by_the_other_side_has_no_end_of_ours_to_repeat(self) -> None:
         assert kinds(decide(say(id="msg_late"), StoredState(work=closed_by(A)), receiver())) == [Remember, Store, Queue]
 
     def test_a_wrong_container_is_rejected_in_the_container_of_the_refused_envelope(self) -> None:
@@ -301,12 +301,12 @@ class TestLifecycleConsequences:
             effects = decide(body, StoredState(work=known), receiver(A))
             assert not {Queue, Requeue, Deliver} & set(kinds(effects))
 
-    def test_a_trace_of_an_unknown_work_is_kept_with_its_verdict_and_changes_nothing(self) -> None:
+    def test_a_trace_of_an_unknown_work_is_stored_with_its_verdict(self) -> None:
         effects = decide(trace("completed"), StoredState(), receiver(A))
         assert kinds(effects) == [Remember, Store]
         assert only(effects, Store).verdict == Step("ignored", None, "not_found")
 
-    def test_a_stranger_changes_nothing_and_reaches_no_agent(self) -> None:
+    def test_a_third_peer_changes_no_work_and_reaches_no_agent(self) -> None:
         for stray in (say(sender=C), trace("failed", sender=C), receipt("canceled", sender=C)):
             view = StoredState(work=work())
             assert kinds(decide(stray, view, receiver(A if stray.to == A else B))) == [Remember, Store]
@@ -318,7 +318,7 @@ class TestLifecycleConsequences:
         assert (ended.state, ended.terminal_id, ended.terminal_sender) == ("completed", "msg_completed", B)
 
     @pytest.mark.parametrize(("status", "reason"), [("expired", "expired"), ("unsupported", "unsupported_kind")])
-    def test_the_initiator_closes_a_work_whose_opening_was_not_taken(self, status: str, reason: str) -> None:
+    def test_the_initiator_closes_a_work_whose_opening_was_refused(self, status: str, reason: str) -> None:
         effects = decide(receipt(status, reason), StoredState(work=work("submitted")), receiver(A))
         assert kinds(effects) == [Remember, Store, Advance, Queue]
         closing = only(effects, Queue)
@@ -330,7 +330,7 @@ class TestLifecycleConsequences:
             not closing.automatic
         )  # it must not be lost to the other peer's budget: nothing would close the work later
 
-    def test_it_stays_open_when_anything_advanced_since_or_another_message_is_meant(self) -> None:
+    def test_a_work_stays_open_if_it_advanced_or_the_receipt_is_for_another_message(self) -> None:
         for answer, known in (
             (receipt("expired", "expired"), work("working")),
             (receipt("expired", "expired"), work("submitted", advanced=True)),
@@ -340,11 +340,11 @@ class TestLifecycleConsequences:
         ):
             assert Queue not in kinds(decide(answer, StoredState(work=known), receiver(A)))
 
-    def test_the_target_closes_nothing_for_a_receipt_about_its_own_words(self) -> None:
+    def test_the_target_closes_no_work_for_a_receipt_to_its_own_message(self) -> None:
         answer = receipt("expired", "expired", sender=A, to=B)
         assert Queue not in kinds(decide(answer, StoredState(work=work("submitted")), receiver(B)))
 
-    def test_automatic_receipts_live_as_long_as_the_receiver_says(self) -> None:
+    def test_automatic_receipts_have_the_configured_lifetime(self) -> None:
         effects = decide(say(), StoredState(duplicate=True), receiver(receipt_ttl=60))
         assert only(effects, Queue).envelope.expires_at == NOW + 60
         assert only(effects, Queue).automatic
@@ -357,18 +357,18 @@ class TestDiscovery:
         found = only(effects, Discovered)
         assert (found.card.peer_id, found.trust, found.answer_to) == (A, "unverified", None)
 
-    def test_a_whois_request_is_handed_to_the_one_that_knows_the_card(self) -> None:
+    def test_a_whois_request_is_left_to_the_daemon_to_answer(self) -> None:
         for to in (None, B):
             asked = envelope("whois", to=to)
             assert decide(asked, StoredState(), receiver())[-1] == AnswerWhois(asked)
 
-    def test_a_whois_response_names_the_request_that_it_answers(self) -> None:
+    def test_a_whois_response_names_its_request(self) -> None:
         answer = envelope("whois", to=B, reply_to="msg_q", body={"type": "response", "peer_card": CARD})
         assert only(decide(answer, StoredState(), receiver()), Discovered).answer_to == "msg_q"
 
 
 class TestObserving:
-    def test_the_works_of_others_are_followed_but_neither_delivered_nor_answered(self) -> None:
+    def test_works_of_other_peers_are_tracked_but_neither_delivered_nor_answered(self) -> None:
         effects = decide(say(), StoredState(), receiver(C, observe=True))
         assert kinds(effects) == [Remember, Store, Open]
         assert only(effects, Store).direction == "observed"
@@ -377,19 +377,19 @@ class TestObserving:
         late = decide(say(id="msg_late"), StoredState(work=closed_by(B)), receiver(C, observe=True))
         assert kinds(late) == [Remember, Store]
 
-    def test_direct_rooms_of_others_are_only_counted(self) -> None:
+    def test_direct_rooms_of_other_peers_are_only_counted(self) -> None:
         assert decide(direct(), StoredState(), receiver(C, observe=True)) == (Ignore("private_room"),)
 
-    def test_duplicates_and_discovery_of_others_are_only_counted(self) -> None:
+    def test_duplicates_and_discovery_of_other_peers_are_only_counted(self) -> None:
         watching = receiver(C, observe=True)
         assert decide(say(), StoredState(duplicate=True), watching) == (Ignore("duplicate"),)
         assert decide(envelope("whois", to=B), StoredState(), watching) == (Ignore("discovery_of_others"),)
 
-    def test_what_is_addressed_to_the_observer_itself_is_ordinary(self) -> None:
+    def test_messages_to_the_observer_itself_are_handled_as_usual(self) -> None:
         assert Deliver in kinds(decide(say(to=C), StoredState(), receiver(C, observe=True)))
 
 
-def test_a_capability_document_with_other_fields_is_delivered_whole() -> None:
+def test_a_capability_document_with_unknown_fields_is_delivered_completely() -> None:
     record = {**RECORD, "workspace_id": WORKSPACE}
     document = {**envelope("capability").document()["body"]["capability"], **record}
     delivered = decide(envelope("capability", body={"capability": document}), StoredState(), receiver())
