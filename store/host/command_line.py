@@ -229,14 +229,14 @@ class Program:
 
     def _split(self, words: Sequence[str]) -> tuple[list[str], list[str]]:
         """Up to three words that may name a command, taken from between global options; and everything else, in order."""
-        flags = tuple(flag for argument in self.global_arguments for flag in argument.flags)
+        flags = {flag for argument in self.global_arguments for flag in argument.flags}
         path: list[str] = []
         options: list[str] = []
         rest = list(words)
         while rest and len(path) < _MAX_WORDS:
             if rest[0] == "-" or not rest[0].startswith("-"):
                 path.append(rest.pop(0))
-            elif rest[0].startswith(flags):
+            elif _flag_of(rest[0]) in flags:
                 count = 2 if rest[0] in flags else 1  # `--name ops`, or `--name=ops` and `-ojson`
                 options += rest[:count]
                 del rest[:count]
@@ -342,10 +342,14 @@ def _before_dashes(words: Sequence[str]) -> Sequence[str]:
     return words[: words.index("--")] if "--" in words else words
 
 
+def _flag_of(word: str) -> str:
+    return word.partition("=")[0] if word.startswith("--") else word[:2]
+
+
 def _check_options(words: Sequence[str], flags: set[str]) -> None:
     """Raise for the first unknown option, with a suggestion: argparse would complain about a missing argument first."""
     for word in words:
-        flag = word.partition("=")[0] if word.startswith("--") else word[:2]
+        flag = _flag_of(word)
         if flag.startswith("-") and flag != "-" and flag not in flags and " " not in word and not flag[1].isdigit():
             near = nearest(flag, flags)
             hint = f"did you mean {near}? --help lists all" if near else "--help lists all"

@@ -155,6 +155,7 @@ def test_an_undeclared_or_invalid_argument_is_refused(program: Program, argv: li
     [
         (["say", "x", "--wiat", "3"], "unknown option --wiat", "did you mean --wait?"),
         (["work", "need", "--too", "p"], "unknown option --too", "did you mean --to?"),
+        (["--namex", "ops", "say", "x"], "unknown option --namex", "did you mean --name?"),
         (["--nmae", "x", "say"], "unknown option --nmae", "did you mean --name?"),
         (["sya"], "unknown command sya", "did you mean say?"),
         (["work", "nede"], "unknown command work nede", "did you mean work need?"),
