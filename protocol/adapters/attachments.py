@@ -1,4 +1,4 @@
-"""How a foreign message rides in an envelope: whole in `ext`, cut in the text and the result that everybody reads.
+"""Foreign messages in envelopes: complete in `ext`, truncated in the text and result that all peers read.
 
 adapters.md, Common rules: Lossless, Text of a say.
 """
@@ -14,16 +14,16 @@ from aghbus.protocol.adapters.model import BridgedEnvelope, Finding
 from aghbus.protocol.adapters.strict_json import check_value, read_json
 from aghbus.protocol.text import is_blank
 
-MAX_MESSAGE_BYTES: Final = 4_194_304  # ours, of one foreign message: reading it keeps a daemon busy for half a second
-CUT_BYTES: Final = 65_536  # adapters.md, Lossless: of `text` and `result`, where `ext` carries the whole
+MAX_MESSAGE_BYTES: Final = 4_194_304  # ours, of one foreign message; parsing it takes up to half a second
+CUT_BYTES: Final = 65_536  # adapters.md, Lossless: limit of `text` and `result`; `ext` has the complete message
 NO_TEXT: Final = "(no text)"
-_MARK: Final = "…"
+_ELLIPSIS: Final = "…"
 
 _compact: Final = msgspec.json.Encoder().encode
 
 
 def extension(name: str, message: Any, findings: tuple[Finding, ...] = ()) -> dict[str, Any]:
-    """The `ext` that carries a message and its warnings."""
+    """The `ext` with a message and its warnings."""
     ext: dict[str, Any] = {f"{name}.message": message}
     warnings = [msgspec.to_builtins(finding) for finding in findings if finding.severity == "warning"]
     if warnings:
@@ -32,7 +32,7 @@ def extension(name: str, message: Any, findings: tuple[Finding, ...] = ()) -> di
 
 
 def carried_message(name: str, arrival: BridgedEnvelope) -> tuple[Any | None, tuple[Finding, ...]]:
-    """The message that an envelope carries, and why it cannot be taken; `(None, ())` when it carries none."""
+    """The message in an envelope, or the findings that make it unusable; `(None, ())` when it has none."""
     if arrival.carried is not None:
         value = arrival.carried
     else:
@@ -45,7 +45,7 @@ def carried_message(name: str, arrival: BridgedEnvelope) -> tuple[Any | None, tu
 
 
 class Reference(msgspec.Struct, frozen=True):
-    """Where a message lies that is too large to ride along: its artifact's URI, SHA-256 (64 hex digits) and size in bytes."""
+    """Reference to a message in the artifact store: URI, SHA-256 (64 hex digits) and size in bytes of the artifact."""
 
     uri: str
     sha256: str
@@ -53,45 +53,45 @@ class Reference(msgspec.Struct, frozen=True):
 
 
 def by_reference(name: str, ext: Mapping[str, Any], reference: Reference) -> dict[str, Any]:
-    """`ext` with a reference in place of the message that it carries (adapters.md, Too large)."""
+    """`ext` with a reference instead of the message (adapters.md, Too large)."""
     made = {key: value for key, value in ext.items() if key != f"{name}.message"}
     made[f"{name}.message_ref"] = msgspec.to_builtins(reference)
     return made
 
 
 def reference_in(name: str, ext: Mapping[str, Any]) -> Reference | Finding | None:
-    """The reference that an envelope carries in place of a message; why it cannot be followed; None when it carries none."""
+    """The reference in an envelope, the finding why it is invalid, or None when there is no reference."""
     value = ext.get(f"{name}.message_ref")
     if value is None:
         return None
     try:
         found = msgspec.convert(value, Reference)
     except msgspec.ValidationError as error:
-        return _not_fetched(f"is no reference: {error}")
+        return _not_fetched(f"is invalid: {error}")
     if not 0 < found.size <= MAX_MESSAGE_BYTES:
-        return _not_fetched(f"names {found.size} bytes, of at most {MAX_MESSAGE_BYTES}")
+        return _not_fetched(f"has a size of {found.size} bytes; the limit is {MAX_MESSAGE_BYTES}")
     return found
 
 
 def fetched(reference: Reference, content: bytes) -> tuple[Any | None, tuple[Finding, ...]]:
-    """The message in `content`, which `reference` led to; `(None, why)` when it is not what the reference says."""
+    """The message in the fetched `content`; `(None, findings)` when it does not match the reference."""
     if len(content) != reference.size or hashlib.sha256(content).hexdigest() != reference.sha256:
-        return None, (_not_fetched("led to other content than it says"),)
+        return None, (_not_fetched("does not match the content (size or SHA-256)"),)
     value, faults = read_json(content)
-    return (None, not_believed(faults)) if faults else (value, ())
+    return (None, carried_warning(faults)) if faults else (value, ())
 
 
 def not_fetched(why: str) -> Finding:
-    """The warning that the message could not be had: the envelope counts as native."""
-    return _not_fetched(f"could not be followed: {why}")
+    """The warning that a message could not be fetched: the envelope counts as native."""
+    return _not_fetched(f"could not be resolved: {why}")
 
 
 def _not_fetched(why: str) -> Finding:
     return Finding("", "message_ref", "warning", f"the reference to the carried message {why}")
 
 
-def not_believed(findings: tuple[Finding, ...]) -> tuple[Finding, ...]:
-    """The warning that stands for a carried message which did not hold: the envelope counts as native then."""
+def carried_warning(findings: tuple[Finding, ...]) -> tuple[Finding, ...]:
+    """The warning that a carried message is invalid: the envelope counts as native."""
     if not findings:
         return ()
     first = findings[0]
@@ -99,7 +99,7 @@ def not_believed(findings: tuple[Finding, ...]) -> tuple[Finding, ...]:
 
 
 def say_text(content: Any, summary: str | None) -> str:
-    """The text of a say: a string as it is, a list of strings by line, else compact JSON; blank: `summary`, `(no text)`."""
+    """The text of a say: a string unchanged, a list of strings as lines, else compact JSON; if blank `summary` or `(no text)`."""
     for candidate in (_as_text(content), summary):
         if candidate is not None and not is_blank(candidate):
             return cut_text(candidate)
@@ -107,20 +107,20 @@ def say_text(content: Any, summary: str | None) -> str:
 
 
 def compact(value: Any) -> str:
-    """Compact JSON, keys in their order."""
+    """Compact JSON in the original key order."""
     return _compact(value).decode()
 
 
 def cut_text(text: str) -> str:
-    """At most CUT_BYTES of UTF-8, ending in `…` when something was cut."""
+    """`text` truncated to CUT_BYTES of UTF-8, with `…` at the end if truncated."""
     encoded = text.encode()
     if len(encoded) <= CUT_BYTES:
         return text
-    return encoded[: CUT_BYTES - len(_MARK.encode())].decode(errors="ignore") + _MARK
+    return encoded[: CUT_BYTES - len(_ELLIPSIS.encode())].decode(errors="ignore") + _ELLIPSIS
 
 
 def cut_result(result: dict[str, Any]) -> dict[str, Any]:
-    """`result` within CUT_BYTES of JSON: its largest members become cut text, and `truncated` names them."""
+    """`result` limited to CUT_BYTES of JSON: its largest members become truncated text, and `truncated` lists them."""
     if len(_compact(result)) <= CUT_BYTES:
         return result
     made = dict(result)
@@ -137,12 +137,12 @@ def cut_result(result: dict[str, Any]) -> dict[str, Any]:
 
 
 def _fitting(value: Any, room: int) -> str:
-    """The text of `value` whose JSON takes `room` bytes more than that of an empty string, at most."""
+    """The text of `value`, truncated so that its JSON is at most `room` bytes longer than that of an empty string."""
     text = value if isinstance(value, str) else compact(value)
     text = text.encode()[: max(0, room)].decode(errors="ignore")
-    while text and len(_compact(text)) - 2 + len(_MARK.encode()) > room:
+    while text and len(_compact(text)) - 2 + len(_ELLIPSIS.encode()) > room:
         text = text[: len(text) * 3 // 4]
-    return text + _MARK if text else ""
+    return text + _ELLIPSIS if text else ""
 
 
 def size_of(value: Any) -> int:

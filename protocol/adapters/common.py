@@ -1,4 +1,4 @@
-"""Judgements that every format makes in the same way (adapters.md, Common rules)."""
+"""Rules and drafts that all formats share (adapters.md, Common rules)."""
 
 from itertools import islice
 from typing import Any, Final
@@ -14,8 +14,8 @@ from aghbus.protocol.lifecycle import WorkView
 from aghbus.protocol.send import Draft
 
 OTHER_CHANNEL: Final = "other_channel"
-"""Rule of the error when the work that a message reports on is on another channel than the place's."""
-_MOST_SECRETS: Final = 20  # ours, warnings of one message
+"""Rule of the error when the work of a message is on another channel than the context's."""
+_MAX_SECRETS: Final = 20  # ours, warnings of one message
 
 
 def error(path: str, rule: str, message: str) -> Finding:
@@ -24,32 +24,32 @@ def error(path: str, rule: str, message: str) -> Finding:
 
 
 def warning(path: str, rule: str, message: str) -> Finding:
-    """A finding that travels with the message."""
+    """A finding that is sent with the message."""
     return Finding(path, rule, "warning", message)
 
 
 def secrets_in(message: Any) -> tuple[Finding, ...]:
-    """The warnings `secret_like`; the value itself is never quoted."""
+    """The warnings `secret_like`; they never quote the value."""
     return tuple(
         warning(pointer(*path), "secret_like", "looks like a credential: other peers may refuse the envelope")
-        for path in islice(secret_paths(message), _MOST_SECRETS)
+        for path in islice(secret_paths(message), _MAX_SECRETS)
     )
 
 
 def conflict(history: MessageHistory, foreign_id: str, scope: str, message: Any, path: str) -> tuple[Finding, ...]:
-    """The error when our agent handed over another message under the same id before."""
+    """The error when our agent submitted another message with the same id before."""
     earlier = history.find(foreign_id, scope, "out")
     if earlier is None or same_json(earlier.message, message):
         return ()
-    return (error(path, "id_conflict", f"{foreign_id!r} was handed over before with other content"),)
+    return (error(path, "id_conflict", f"{foreign_id!r} was submitted before with other content"),)
 
 
 def work_in_hand(context: BridgeContext, history: MessageHistory) -> WorkView | Finding:
-    """The work that a message without correlation of its own reports on: the one the caller named, or the only open one.
+    """The assigned work that a message without correlation reports on: the one the caller named, or the only open one.
 
-    Works that the agent was handed in this format come first: it cannot answer what it has not seen. One that was never
-    handed any reads its works elsewhere, and all open ones count. Where the caller named no channel, those of the other
-    joined channels count too.
+    Only works delivered in this format count, if any was: an agent cannot answer what it has not received. If none was ever
+    delivered, the agent reads its works in another way, and all open works count. Without a channel from the caller, works on
+    the other joined channels count too.
     """
     if context.work_id is not None:
         work = history.work(context.work_id)
@@ -58,44 +58,46 @@ def work_in_hand(context: BridgeContext, history: MessageHistory) -> WorkView | 
     works = [work for work in everything if history.was_delivered(work)]
     if everything and not works:
         if history.received_works():
-            return error("", "no_work", "what our agent was handed has ended, and it has not got what is open now")
+            return error(
+                "", "no_work", "all works delivered to our agent have ended, and the open ones are not delivered yet"
+            )
         works = list(everything)
     if not works:
-        return error("", "no_work", "there is no open work that this could report on")
+        return error("", "no_work", "there is no open work for this report")
     if len(works) == 1:
         return works[0] if works[0].channel == context.channel else error("", OTHER_CHANNEL, works[0].channel)
     names = ", ".join(sorted(work.work_id for work in works[:5]))
-    why = (
-        f"{len(works)} works are open ({names}): name the one that this reports on, by --work, or by --meta and work_id"
-    )
+    why = f"{len(works)} works are open ({names}): name one with --work, or with --meta and work_id"
     return error("", "ambiguous_work", why)
 
 
 def next_id(
     name: str, kind: str, context: BridgeContext, work: WorkView, history: MessageHistory, content: bytes
 ) -> str:
-    """The id of what our agent says on `work`, for formats without ids: one for each envelope that it answers. With a key of the
-    caller one for the work, since what is tried again may come after the next envelope."""
+    """The envelope id of a message on `work`, for formats without ids: one per answered envelope.
+
+    With a key of the caller, one per work and key: a retry may come after the next envelope.
+    """
     answered = history.answered(work) if context.key is None else work.opening_id
     return envelope_id(name, kind, context.us, work.other(context.us), answered, content, context.key)
 
 
 def closed(work: WorkView, path: str = "") -> tuple[Finding, ...]:
-    """The error when a work has ended: a foreign status never reopens it."""
+    """The error when a work has ended: a message never reopens it."""
     if not work.is_terminal:
         return ()
-    return (error(path, "work_closed", f"work {work.work_id} is already {work.state}: a retry is new work"),)
+    return (error(path, "work_closed", f"work {work.work_id} is already {work.state}: open a new work to retry"),)
 
 
 def not_ours(work: WorkView, us: str, path: str = "") -> tuple[Finding, ...]:
-    """The error when a report is about a work whose target is another peer."""
+    """The error when the target of a reported work is another peer."""
     if work.target == us:
         return ()
-    return (error(path, "not_our_work", f"work {work.work_id} is to be done by {work.target}, not by {us}"),)
+    return (error(path, "not_our_work", f"work {work.work_id} is assigned to {work.target}, not to {us}"),)
 
 
 def receipt_ends(body: Receipt, work: WorkView | None, context: BridgeContext) -> bool:
-    """Whether a receipt ends its work: by itself, or because the initiator's daemon closes the work on it (spec section 6)."""
+    """Whether a receipt ends its work: directly, or since the initiator's daemon closes the work on it (spec section 6)."""
     if body.status in ("rejected", "canceled"):
         return True
     if body.status not in ("expired", "unsupported") or work is None:
@@ -105,7 +107,7 @@ def receipt_ends(body: Receipt, work: WorkView | None, context: BridgeContext) -
 
 
 def trace(context: BridgeContext, work: WorkView, message_id: str, body: dict[str, Any], **more: Any) -> Draft:
-    """A trace of ours on `work`; `more` are further fields of the draft (ext, reply_to, trace_id, causation_id)."""
+    """A trace on `work`; `more` are further fields of the draft (ext, reply_to, trace_id, causation_id)."""
     draft = Draft(
         id=message_id,
         workspace_id=work.workspace_id,
@@ -124,7 +126,7 @@ def trace(context: BridgeContext, work: WorkView, message_id: str, body: dict[st
 
 
 def say(context: BridgeContext, to: str, message_id: str, container: str, body: dict[str, Any], **more: Any) -> Draft:
-    """A directed say of ours in the thread `container`; `more` as for `trace`, and `work_id` where it opens or continues one."""
+    """A directed say in the thread `container`; `more` as for `trace`, and `work_id` where it opens a work."""
     draft = Draft(
         id=message_id,
         workspace_id=context.workspace_id,

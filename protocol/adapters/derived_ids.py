@@ -1,6 +1,6 @@
-"""Identifiers that are derived from foreign messages, so that the same message handed over twice is sent once.
+"""Identifiers derived from foreign messages, so that submitting a message twice sends it once.
 
-Every hash is SHA-256 over UTF-8 parts that are joined with their lengths, cut to 32 hex digits.
+Every hash is SHA-256 over length-prefixed UTF-8 parts, truncated to 32 hex digits.
 """
 
 import hashlib
@@ -14,12 +14,12 @@ _canonical: Final = msgspec.json.Encoder(order="deterministic").encode
 
 
 def canonical(value: Any) -> bytes:
-    """JSON with sorted keys: the same bytes for the same value."""
+    """JSON with sorted keys: equal values have equal bytes."""
     return _canonical(value)
 
 
 def same_json(left: Any, right: Any) -> bool:
-    """The same JSON value: `1`, `1.0` and `true` are three."""
+    """Whether both are the same JSON value; `1`, `1.0` and `true` differ."""
     return canonical(left) == canonical(right)
 
 
@@ -42,24 +42,24 @@ def envelope_id(
     identity: str | bytes,
     key: str | None = None,
 ) -> str:
-    """The id of the envelope that a foreign message becomes (adapters.md, Idempotent).
+    """The id of an envelope made from a foreign message (adapters.md, Idempotent).
 
-    `kind` tells the envelopes of one message apart. `identity` is the foreign id, or the canonical content where a format
-    has none.
+    `kind` distinguishes several envelopes of one message. `identity` is the foreign id, or the canonical content in formats
+    without ids.
     """
     return "msg_" + digest("envelope", name, kind, us, target, answered, identity, key)
 
 
 def work_id(opening_id: str) -> str:
-    """The work that an envelope with this derived id opens."""
+    """The id of the work opened by an envelope with this derived id."""
     return "work_" + digest("work", opening_id)
 
 
 def thread_id(name: str, *parts: str) -> str:
-    """The thread of a session, conversation or workflow."""
+    """The thread id of a session, conversation or workflow."""
     return "thread_" + digest("thread", name, *parts)
 
 
 def legal_id(value: str) -> str:
-    """`value` itself where it can be a trace_id or reply_to, else a hash of it; the original stays in `ext`."""
+    """`value` if it is valid as trace_id or reply_to, else a hash of it; `ext` keeps the original."""
     return value if is_message_id(value) else "sha256_" + digest("id", value)

@@ -1,4 +1,4 @@
-"""The four formats by name. An adapter is imported when it is asked for: most commands need one at most."""
+"""The four formats by name. Adapters are imported on demand: most commands need at most one."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ FORMATS: Final = ("sentient", "humaninloop", "agentos", "sacp")
 
 
 class AdapterOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """The options of every format; None: the format's defaults."""
+    """The options of every format; None: its defaults."""
 
     sentient: SentientOptions | None = None
     humaninloop: HumanInLoopOptions | None = None
@@ -29,7 +29,7 @@ class AdapterOptions(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def adapter_for(name: str, options: AdapterOptions) -> Adapter:
-    """The adapter of the format `name`. Raises InvalidRequest for a name that is no format, or options that cannot be taken."""
+    """The adapter of format `name`. Raises InvalidRequest for an unknown name or invalid options."""
     match name:
         case "sentient":
             from aghbus.protocol.adapters.sentient.adapter import Sentient, SentientOptions
@@ -47,4 +47,4 @@ def adapter_for(name: str, options: AdapterOptions) -> Adapter:
             from aghbus.protocol.adapters.sacp.adapter import Sacp, SacpOptions
 
             return Sacp(options.sacp or SacpOptions())
-    raise InvalidRequest(f"{name}: is no format", hint=f"one of {', '.join(FORMATS)}")
+    raise InvalidRequest(f"{name}: is not a format", hint=f"one of {', '.join(FORMATS)}")

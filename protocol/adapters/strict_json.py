@@ -1,4 +1,4 @@
-"""Reading foreign JSON strictly: what two readers could understand differently is an error (adapters.md, Common rules)."""
+"""Strict JSON: whatever two parsers could interpret differently is an error (adapters.md, Common rules)."""
 
 import json
 import math
@@ -9,22 +9,22 @@ from typing import Any, Final
 from aghbus.protocol.adapters.model import Finding
 
 MAX_DEPTH: Final = 64  # adapters.md, Findings
-MAX_INTEGER: Final = 2**53 - 1  # adapters.md, Findings: beyond it a reader with doubles sees another number
-_DIGITS: Final = 16  # of MAX_INTEGER; longer ones are out of range without being converted
-_MOST_FINDINGS: Final = 100  # ours, of one message: the rest would only repeat itself
+MAX_INTEGER: Final = 2**53 - 1  # adapters.md, Findings: larger integers are not exact as doubles
+_DIGITS: Final = 16  # of MAX_INTEGER; longer texts are out of range without conversion
+_MAX_FINDINGS: Final = 100  # ours, per message
 
 _STRUCTURE: Final = re.compile(rb'"(?:[^"\\]|\\.)*+(?:"|\\?\Z)|[\[{]|[\]}]', re.DOTALL)
 _SURROGATE: Final = re.compile("[\ud800-\udfff]")
 
 
 class _Object(dict[str, Any]):
-    """A JSON object that remembers which keys came twice."""
+    """A JSON object with its duplicate keys."""
 
-    twice: tuple[str, ...] = ()
+    duplicates: tuple[str, ...] = ()
 
 
 class _UnsafeNumber:
-    """A number that not every reader can hold."""
+    """A number that not every parser represents exactly."""
 
     def __init__(self, rule: str, text: str) -> None:
         self.rule = rule
@@ -37,7 +37,7 @@ def pointer(*keys: str | int) -> str:
 
 
 def read_json(text: bytes) -> tuple[Any, tuple[Finding, ...]]:
-    """The value of `text` (UTF-8 JSON), and the errors: the value is None when there are any."""
+    """The value of `text` (UTF-8 JSON) and the errors; with errors the value is None."""
     try:
         decoded = text.decode()
     except UnicodeDecodeError as error:
@@ -50,13 +50,13 @@ def read_json(text: bytes) -> tuple[Any, tuple[Finding, ...]]:
         )
     except (ValueError, RecursionError) as error:
         return None, (_error("", "not_json", f"is not JSON: {error}"),)
-    findings = tuple(_first(_faults(value, ()), _MOST_FINDINGS))
-    return (None, findings) if findings else (_plain(value), ())
+    findings = tuple(_first(_faults(value, ()), _MAX_FINDINGS))
+    return (None, findings) if findings else (_to_plain(value), ())
 
 
 def check_value(value: Any) -> tuple[Finding, ...]:
-    """The same errors of a value that was decoded elsewhere (duplicate keys are lost there)."""
-    return tuple(_first(_faults(value, ()), _MOST_FINDINGS))
+    """The same checks for a decoded value; duplicate keys are not detected."""
+    return tuple(_first(_faults(value, ()), _MAX_FINDINGS))
 
 
 def _depth(text: bytes) -> int:
@@ -77,7 +77,7 @@ def _object(pairs: list[tuple[str, Any]]) -> _Object:
     made = _Object(pairs)
     if len(made) != len(pairs):
         seen: set[str] = set()
-        made.twice = tuple(dict.fromkeys(key for key, _ in pairs if key in seen or seen.add(key)))  # type: ignore[func-returns-value]
+        made.duplicates = tuple(dict.fromkeys(key for key, _ in pairs if key in seen or seen.add(key)))  # type: ignore[func-returns-value]
     return made
 
 
@@ -99,7 +99,9 @@ def _constant(text: str) -> _UnsafeNumber:
 def _faults(value: Any, path: tuple[str | int, ...]) -> Iterator[Finding]:
     match value:
         case _UnsafeNumber():
-            yield _error(pointer(*path), value.rule, f"the number {value.text} is one that not every reader can hold")
+            yield _error(
+                pointer(*path), value.rule, f"the number {value.text} cannot be represented exactly by every parser"
+            )
         case bool() | None:
             return
         case int() if abs(value) > MAX_INTEGER:
@@ -107,7 +109,7 @@ def _faults(value: Any, path: tuple[str | int, ...]) -> Iterator[Finding]:
         case float() if not math.isfinite(value):
             yield _error(pointer(*path), "not_finite", "is not a finite number")
         case str() if not value.isascii() and _SURROGATE.search(value):
-            yield _error(pointer(*path), "lone_surrogate", "holds a lone surrogate")
+            yield _error(pointer(*path), "lone_surrogate", "contains a lone surrogate")
         case dict() | list():
             yield from _inner_faults(value, path)
 
@@ -117,8 +119,8 @@ def _inner_faults(value: dict[str, Any] | list[Any], path: tuple[str | int, ...]
         yield _error("", "too_deep", f"is nested deeper than {MAX_DEPTH}")
         return
     if isinstance(value, _Object):
-        for key in value.twice:
-            yield _error(pointer(*path, _legible(key)), "duplicate_key", "appears twice")
+        for key in value.duplicates:
+            yield _error(pointer(*path, _escape_surrogates(key)), "duplicate_key", "appears twice")
     if isinstance(value, list):
         for index, item in enumerate(value):
             yield from _faults(item, (*path, index))
@@ -126,17 +128,17 @@ def _inner_faults(value: dict[str, Any] | list[Any], path: tuple[str | int, ...]
     for key, item in value.items():
         if not key.isascii() and _SURROGATE.search(key):
             yield _error(pointer(*path), "lone_surrogate", "has a key with a lone surrogate")
-        yield from _faults(item, (*path, _legible(key)))
+        yield from _faults(item, (*path, _escape_surrogates(key)))
 
 
-def _legible(key: str) -> str:
+def _escape_surrogates(key: str) -> str:
     return _SURROGATE.sub("\ufffd", key)
 
 
-def _plain(value: Any) -> Any:
+def _to_plain(value: Any) -> Any:
     if isinstance(value, dict):
-        return {key: _plain(item) for key, item in value.items()}
-    return [_plain(item) for item in value] if isinstance(value, list) else value
+        return {key: _to_plain(item) for key, item in value.items()}
+    return [_to_plain(item) for item in value] if isinstance(value, list) else value
 
 
 def _error(path: str, rule: str, message: str) -> Finding:

@@ -1,4 +1,4 @@
-"""ISO 8601 timestamps of foreign messages, read as written; no clock and no time zone of this machine takes part."""
+"""ISO 8601 timestamps of foreign messages, parsed independently of this machine's clock and time zone."""
 
 import re
 from typing import Final
@@ -11,11 +11,12 @@ from aghbus.protocol.limits import REPLAY_AGE
 _ISO: Final = re.compile(
     r"(\d{4})-(\d{2})-(\d{2})[Tt](\d{2}):(\d{2}):(\d{2})(?:[.,]\d+)?(?:([Zz])|([+-])(\d{2})(?::?(\d{2}))?)?", re.ASCII
 )
+_LAST_SECOND: Final = 253_402_300_799  # 9999-12-31T23:59:59Z: the last one with a year of four digits
 _DAYS: Final = (31, 28, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31)
 
 
 class Timestamp(msgspec.Struct, frozen=True):
-    """A moment: `day` as YYYYMMDD and `clock` as HH:MM:SS, both as written; `seconds` Unix, None without an offset."""
+    """A moment: `day` (YYYYMMDD) and `clock` (HH:MM:SS) as written; `seconds` Unix time, None without an offset."""
 
     day: str
     clock: str
@@ -23,7 +24,7 @@ class Timestamp(msgspec.Struct, frozen=True):
 
 
 def read_timestamp(text: str) -> Timestamp | None:
-    """A date and time of ISO 8601, extended form, to the second; None when it is none or names no real moment."""
+    """Parse an ISO 8601 date and time (extended form); None when it is invalid."""
     match = _ISO.fullmatch(text)
     if match is None:
         return None
@@ -47,18 +48,18 @@ def read_timestamp(text: str) -> Timestamp | None:
 
 
 def utc(seconds: int) -> str:
-    """Unix seconds as `YYYY-MM-DDTHH:MM:SSZ`."""
-    days, rest = divmod(seconds, 86_400)
+    """Unix seconds as `YYYY-MM-DDTHH:MM:SSZ`; times after the year 9999 become its last second."""
+    days, rest = divmod(min(seconds, _LAST_SECOND), 86_400)
     year, month, day = _civil(days)
     return f"{year:04d}-{month:02d}-{day:02d}T{rest // 3600:02d}:{rest % 3600 // 60:02d}:{rest % 60:02d}Z"
 
 
 def skew(stamp: Timestamp, now: int, path: str) -> tuple[Finding, ...]:
-    """A warning when a message's own time is further from `now` than the replay age (adapters.md, Time)."""
+    """A warning when a message's timestamp differs from `now` by more than the replay age (adapters.md, Time)."""
     if stamp.seconds is None or abs(stamp.seconds - now) <= REPLAY_AGE:
         return ()
     return (
-        Finding(path, "clock_skew", "warning", f"is {abs(stamp.seconds - now)} s away from the moment of hand-over"),
+        Finding(path, "clock_skew", "warning", f"is {abs(stamp.seconds - now)} s away from the time of submission"),
     )
 
 
@@ -68,7 +69,7 @@ def _month_days(year: int, month: int) -> int:
 
 
 def _days(year: int, month: int, day: int) -> int:
-    """Days since 1970-01-01 in the Gregorian calendar; years begin in March, so that the leap day ends one."""
+    """Days since 1970-01-01 in the Gregorian calendar; years begin in March, so that the leap day is the last day."""
     shifted = year - (month <= 2)
     era_year = shifted % 400
     day_of_year = (153 * ((month + 9) % 12) + 2) // 5 + day - 1

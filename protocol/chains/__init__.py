@@ -1,1 +1,1 @@
-"""Chains: one agent after the other, the next one chosen by what the one before answered (seed 004, section 4)."""
+"""Chains: a sequence of agents, each chosen by the previous response (seed 004, section 4)."""

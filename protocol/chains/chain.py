@@ -1,6 +1,6 @@
-"""The chain file: nodes, edges, where to begin and how many steps at most. JSON or TOML, given here as the parsed value.
+"""The chain file: nodes, edges, start node and step limit. It is JSON or TOML, given here as the parsed value.
 
-Everything that can be said about a file without running it is said at once, as findings with JSON Pointers.
+All errors that can be found without running the chain are reported at once, as findings with JSON Pointers.
 """
 
 import re
@@ -19,10 +19,10 @@ from aghbus.protocol.identifiers import is_peer
 from aghbus.protocol.limits import MAX_LIFETIME
 from aghbus.protocol.text import has_control, is_blank
 
-MAX_NODES: Final = 256  # ours: the latest response of each is kept, of up to an envelope's size
+MAX_NODES: Final = 256  # ours: the latest response of each is stored, up to the size of an envelope
 MAX_EDGES: Final = 4_096  # ours
-MAX_STEPS: Final = 1_000  # ours, node visits of one run; every one is a work on the bus
-_MAX_WORD: Final = 256  # ours, characters of a name, a capability or an intent
+MAX_STEPS: Final = 1_000  # ours, node visits of one run; each is a work
+_MAX_NAME: Final = 256  # ours, characters of a name, a capability or an intent
 _NODE_ID: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_-]{0,63}")
 
 Format = Literal["sentient", "humaninloop", "agentos", "sacp"]
@@ -31,11 +31,10 @@ F = TypeVar("F", bound=msgspec.Struct)
 
 
 class ChainNode(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One agent of the chain: a `peer`, or whoever has the `capability` when its turn comes.
+    """One agent of the chain: a `peer`, or any peer with the `capability` at the time of the visit.
 
     `input` is a template of any JSON value. With a `format` other than sacp it must be an object: a message of that format.
-    `timeout` in seconds from the visit of the node, or from an answer to its question, to the end of its work; None: no limit of
-    the chain's own.
+    `timeout` in seconds: from the visit of the node, or from an answer to its question, to the end of its work.
     """
 
     input: Any
@@ -47,12 +46,12 @@ class ChainNode(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 
     @property
     def opening_format(self) -> Format | None:
-        """The format whose adapter makes the opening envelope. A SACP agent's input is the say's text, as anybody's."""
+        """The format whose adapter makes the opening envelope. For SACP the input is the text of a plain say."""
         return None if self.format == "sacp" else self.format
 
 
 class ChainEdge(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """From node to node. Without `when` it is the default."""
+    """An edge between two nodes. Without `when` it is the default."""
 
     source: str = msgspec.field(name="from")
     target: str = msgspec.field(name="to")
@@ -60,7 +59,7 @@ class ChainEdge(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 
 
 class Chain(msgspec.Struct, frozen=True, kw_only=True):
-    """A chain whose every reference, condition and template was checked. Edges are tried in their order."""
+    """A validated chain. Edges are tried in order."""
 
     name: str
     start: str
@@ -73,7 +72,7 @@ class Chain(msgspec.Struct, frozen=True, kw_only=True):
         return tuple(edge for edge in self.edges if edge.source == node)
 
 
-class _File(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class _ChainFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     name: str
     start: str
     max_steps: Annotated[int, Meta(ge=1, le=MAX_STEPS)]
@@ -82,9 +81,9 @@ class _File(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
 
 def check_chain(document: Any) -> tuple[Chain | None, tuple[Finding, ...]]:
-    """The chain in a parsed file, and what is wrong with it: None when anything is."""
+    """The chain in a parsed file, and the errors; with errors the chain is None."""
     faults = _not_json(document, ()) or list(check_value(document))
-    file = _converted(document, _File, (), faults) if not faults else None
+    file = _converted(document, _ChainFile, (), faults) if not faults else None
     if file is None:
         return None, tuple(faults)
     nodes = {name: _converted(value, ChainNode, ("nodes", name), faults) for name, value in file.nodes.items()}
@@ -106,7 +105,7 @@ def check_chain(document: Any) -> tuple[Chain | None, tuple[Finding, ...]]:
 
 
 def read_chain(document: Any) -> Chain:
-    """The chain in a parsed file. Raises ChainError that names the first fault's path, and how many more there are."""
+    """The chain in a parsed file. Raises ChainError with the first error and the number of others."""
     chain, faults = check_chain(document)
     if chain is None:
         more = f" (and {len(faults) - 1} more)" if len(faults) > 1 else ""
@@ -115,7 +114,7 @@ def read_chain(document: Any) -> Chain:
 
 
 def _not_json(value: Any, path: Where) -> list[Finding]:
-    """Dates and times of TOML have no form in JSON."""
+    """The errors for values without a form in JSON: dates and times of TOML."""
     if len(path) > MAX_DEPTH:
         return [_error(path[:1], "too_deep", f"is nested deeper than {MAX_DEPTH}")]
     if isinstance(value, dict):
@@ -126,7 +125,7 @@ def _not_json(value: Any, path: Where) -> list[Finding]:
         return [fault for faults in inner for fault in faults]
     if value is None or isinstance(value, str | bool | int | float):
         return []
-    return [_error(path, "not_json", "is no JSON value: write a date or a time as a string")]
+    return [_error(path, "not_json", "is not a JSON value: write dates and times as strings")]
 
 
 def _converted(value: Any, form: type[F], path: Where, faults: list[Finding]) -> F | None:
@@ -140,11 +139,11 @@ def _converted(value: Any, form: type[F], path: Where, faults: list[Finding]) ->
         return None
 
 
-def _check_words(file: _File, faults: list[Finding]) -> None:
-    if is_blank(file.name) or len(file.name) > _MAX_WORD or has_control(file.name):
-        faults.append(_error(("name",), "name", f"must be 1 to {_MAX_WORD} characters without control characters"))
+def _check_words(file: _ChainFile, faults: list[Finding]) -> None:
+    if is_blank(file.name) or len(file.name) > _MAX_NAME or has_control(file.name):
+        faults.append(_error(("name",), "name", f"must be 1 to {_MAX_NAME} characters without control characters"))
     if file.start not in file.nodes:
-        faults.append(_error(("start",), "unknown_node", f"{file.start!r} is no node"))
+        faults.append(_error(("start",), "unknown_node", f"{file.start!r} is not a node"))
     for key, count, most in (("nodes", len(file.nodes), MAX_NODES), ("edges", len(file.edges), MAX_EDGES)):
         if count > most:
             faults.append(_error((key,), "too_many", f"are {count}, at most {most} are allowed"))
@@ -154,16 +153,16 @@ def _check_node(name: str, node: ChainNode | None, nodes: frozenset[str], faults
     path: Where = ("nodes", name)
     if not _NODE_ID.fullmatch(name) or name in ROOTS | WORDS:
         reserved = ", ".join(sorted(ROOTS | WORDS))
-        faults.append(_error(path, "node_id", f"a node is called {_NODE_ID.pattern}, and none of {reserved}"))
+        faults.append(_error(path, "node_id", f"must match {_NODE_ID.pattern}, and must not be one of {reserved}"))
     if node is None:
         return
     if (node.peer is None) == (node.capability is None):
-        faults.append(_error(path, "who", "names either a peer or a capability"))
+        faults.append(_error(path, "who", "must have either a peer or a capability"))
     if node.peer is not None and not is_peer(node.peer):
-        faults.append(_error((*path, "peer"), "peer", f"{node.peer!r} is no peer id"))
+        faults.append(_error((*path, "peer"), "peer", f"{node.peer!r} is not a peer id"))
     for key, word in (("capability", node.capability), ("intent", node.intent)):
-        if word is not None and (is_blank(word) or len(word) > _MAX_WORD or has_control(word)):
-            faults.append(_error((*path, key), key, f"must be 1 to {_MAX_WORD} characters without control characters"))
+        if word is not None and (is_blank(word) or len(word) > _MAX_NAME or has_control(word)):
+            faults.append(_error((*path, key), key, f"must be 1 to {_MAX_NAME} characters without control characters"))
     if node.opening_format is not None and not isinstance(node.input, dict):
         faults.append(_error((*path, "input"), "format", f"must be an object: a message of the format {node.format}"))
     if node.opening_format is not None and node.intent is not None:
@@ -180,7 +179,7 @@ def _check_edge(index: int, edge: ChainEdge | None, nodes: frozenset[str], fault
         return
     for key, name in (("from", edge.source), ("to", edge.target)):
         if name not in nodes:
-            faults.append(_error(("edges", index, key), "unknown_node", f"{name!r} is no node"))
+            faults.append(_error(("edges", index, key), "unknown_node", f"{name!r} is not a node"))
     if edge.when is None:
         return
     try:

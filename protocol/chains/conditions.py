@@ -6,8 +6,8 @@
     comparison = operand [ ("==" | "!=" | "<" | "<=" | ">" | ">=") operand ]
     operand    = path | string | number | "true" | "false" | "null"
 
-Read by a parser of its own and evaluated over JSON values: nothing of a condition is ever executed. A comparison with a path that
-leads nowhere, or of values of two types, is false, and its negation is therefore true (adapters.md, Chains).
+A condition is parsed and then evaluated over JSON values; it is never executed as code. A comparison with a missing path, or of
+values of different types, is false, and its negation is therefore true (adapters.md, Chains).
 """
 
 import json
@@ -32,7 +32,7 @@ _TOKEN: Final = re.compile(
     |(?P<sign>==|!=|<=|>=|&&|\|\||[<>!()])""",
     re.VERBOSE,
 )
-_SAME_WORD: Final = {"&&": "and", "||": "or", "!": "not"}
+_SYNONYMS: Final = {"&&": "and", "||": "or", "!": "not"}
 _CONSTANTS: Final[dict[str, bool | None]] = {"true": True, "false": False, "null": None}
 _ORDER: Final[dict[str, Callable[[Any, Any], bool]]] = {
     "<": lambda left, right: bool(left < right),
@@ -53,7 +53,7 @@ Operand = Path | Constant
 
 
 class Comparison(msgspec.Struct, frozen=True):
-    """One comparison; `operator` is one of the six."""
+    """A comparison; `operator` is one of the six."""
 
     left: Operand
     operator: str
@@ -61,7 +61,7 @@ class Comparison(msgspec.Struct, frozen=True):
 
 
 class IsTrue(msgspec.Struct, frozen=True):
-    """An operand alone: holds when it is `true`."""
+    """A single operand: holds when its value is `true`."""
 
     operand: Operand
 
@@ -88,7 +88,7 @@ Tree = Comparison | IsTrue | Not | AllOf | AnyOf
 
 
 class Condition(msgspec.Struct, frozen=True):
-    """A condition that was read."""
+    """A parsed condition."""
 
     text: str
     tree: Tree
@@ -98,15 +98,15 @@ class Condition(msgspec.Struct, frozen=True):
         return _holds(self.tree, scope)
 
     def paths(self) -> Iterator[Path]:
-        """Every path that it mentions, in order."""
+        """All paths in the condition, in order."""
         return _paths(self.tree)
 
 
 def read_condition(text: str) -> Condition:
-    """The condition in `text`. Raises ChainError, which says where it breaks off."""
+    """Parse a condition. Raises ChainError with the position."""
     if len(text) > MAX_LENGTH:
         raise ChainError("condition", f"a condition has at most {MAX_LENGTH} characters")
-    return Condition(text, _Parser(text).whole())
+    return Condition(text, _Parser(text).parse())
 
 
 class _Token(msgspec.Struct, frozen=True):
@@ -116,14 +116,14 @@ class _Token(msgspec.Struct, frozen=True):
 
 
 class _Parser:
-    """Recursive descent over the tokens, one token ahead."""
+    """A recursive descent parser with one token of look-ahead."""
 
     def __init__(self, text: str) -> None:
         self._tokens = _tokens(text)
         self._next = next(self._tokens)
 
-    def whole(self) -> Tree:
-        tree = self._either(0)
+    def parse(self) -> Tree:
+        tree = self._disjunction(0)
         if self._next.kind != "end":
             raise _unexpected(self._next, "`and`, `or` or the end")
         return tree
@@ -134,14 +134,14 @@ class _Parser:
             self._next = next(self._tokens)
         return taken
 
-    def _either(self, depth: int) -> Tree:
-        parts = [self._both(depth)]
+    def _disjunction(self, depth: int) -> Tree:
+        parts = [self._conjunction(depth)]
         while self._next.text == "or" and self._next.kind == "word":
             self._take()
-            parts.append(self._both(depth))
+            parts.append(self._conjunction(depth))
         return parts[0] if len(parts) == 1 else AnyOf(tuple(parts))
 
-    def _both(self, depth: int) -> Tree:
+    def _conjunction(self, depth: int) -> Tree:
         parts = [self._negation(depth)]
         while self._next.text == "and" and self._next.kind == "word":
             self._take()
@@ -156,7 +156,7 @@ class _Parser:
             return Not(self._negation(depth + 1))
         if self._next.kind == "sign" and self._next.text == "(":
             self._take()
-            inner = self._either(depth + 1)
+            inner = self._disjunction(depth + 1)
             closing = self._take()
             if closing.text != ")" or closing.kind != "sign":
                 raise _unexpected(closing, "`)`")
@@ -192,12 +192,12 @@ def _tokens(text: str) -> Iterator[_Token]:
         match = _TOKEN.match(text, at)
         if match is None:
             hint = " (equality is `==`)" if text[at] == "=" else ""
-            raise ChainError("condition", f"nothing can begin with {text[at]!r}, character {at + 1}{hint}")
+            raise ChainError("condition", f"unexpected {text[at]!r} at character {at + 1}{hint}")
         kind, found = match.lastgroup or "", match.group()
         if kind == "path" and found in WORDS:
             yield _Token("word", found, at)
-        elif found in _SAME_WORD:
-            yield _Token("word", _SAME_WORD[found], at)
+        elif found in _SYNONYMS:
+            yield _Token("word", _SYNONYMS[found], at)
         elif kind != "space":
             yield _Token(kind, found, at)
         at = match.end()
@@ -217,12 +217,12 @@ def _string(token: _Token) -> str:
     try:
         value: str = json.loads(quoted)
     except ValueError:
-        raise ChainError("condition", f"{token.text} is no string, character {token.at + 1}") from None
+        raise ChainError("condition", f"{token.text} is not a valid string, character {token.at + 1}") from None
     return value
 
 
 def _escaped(after_backslash: str | None, quote: str | None) -> str:
-    """The same character of a '…' string in a "…" string, where `'` needs no escape and `"` does."""
+    """A character of a '…' string, escaped for a "…" string."""
     if quote or after_backslash == '"':
         return '\\"'
     return "'" if after_backslash == "'" else f"\\{after_backslash}"
@@ -231,7 +231,7 @@ def _escaped(after_backslash: str | None, quote: str | None) -> str:
 def _number(token: _Token) -> int | float:
     try:
         value: int | float = json.loads(token.text)
-    except ValueError:  # more digits than Python turns into an integer
+    except ValueError:  # more digits than Python converts
         value = math.inf
     if isinstance(value, float) and not math.isfinite(value):
         raise ChainError("condition", f"a number is out of range, character {token.at + 1}")
@@ -259,17 +259,17 @@ def _value(operand: Operand, scope: Scope) -> Any:
 def _compare(left: Any, operator: str, right: Any) -> bool:
     if left is MISSING or right is MISSING:
         return False
-    kinds = _kind(left), _kind(right)
+    kinds = _type_name(left), _type_name(right)
     if operator in _ORDER:
         return kinds[0] == kinds[1] and kinds[0] in ("number", "string") and _ORDER[operator](left, right)
     if kinds[0] != kinds[1]:
-        # Asking whether something is null is asking for its type, which is no clash.
+        # A comparison with null tests the type, so differing types are not a mismatch.
         return operator == "!=" and "null" in kinds
     return _same(left, right) == (operator == "==")
 
 
 def _same(left: Any, right: Any) -> bool:
-    if _kind(left) != _kind(right):
+    if _type_name(left) != _type_name(right):
         return False
     if isinstance(left, list):
         return len(left) == len(right) and all(map(_same, left, right))
@@ -278,7 +278,7 @@ def _same(left: Any, right: Any) -> bool:
     return bool(left == right)
 
 
-def _kind(value: Any) -> str:
+def _type_name(value: Any) -> str:
     if value is None:
         return "null"
     if isinstance(value, bool):

@@ -1,12 +1,12 @@
-"""What can be wrong with a chain: its file, a condition, a template, or what a template refers to at run time."""
+"""Errors of a chain: in its file, a condition, a template, or a reference at run time."""
 
 from aghbus.protocol.errors import AghbusError
 
 
 class ChainError(AghbusError):
-    """A rule of a chain is broken. `rule` is a stable word, the message says what and where in the text at hand.
+    """A rule of a chain is violated. `rule` is a stable code; the message has the details and the position.
 
-    The message may hold text of the chain file or of a peer: escape it before a terminal sees it.
+    The message may contain text of the chain file or of a peer: escape it before printing it.
     """
 
     def __init__(self, rule: str, message: str) -> None:

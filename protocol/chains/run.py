@@ -1,11 +1,11 @@
-"""One step of a run, as a pure decision: what follows from the state of the run and the end of one node's work.
+"""The next step of a run, decided from its state and the result of one node's work.
 
     completed            the first edge that matches (a default matches); none: the run is completed
     failed, canceled     the first edge whose `when` matches; none: the run has failed
-    needs_input          the run waits for an answer, which goes into the same work
+    needs_input          the run waits for an answer, which is sent in the same work
 
-The default edge is for success ("Proceed to the default next node", seed 004, section 2.2): a failure goes on only where an edge
-says so.
+The default edge is for success ("Proceed to the default next node", seed 004, section 2.2): after a failure the run continues
+only on an edge with a condition.
 """
 
 from collections.abc import Mapping
@@ -32,7 +32,7 @@ _STATUS: Final[dict[str, str]] = {
 
 
 class Result(msgspec.Struct, frozen=True, kw_only=True):
-    """What came of a node: the state of its work, its `response`, and `work` as conditions see it."""
+    """The result of a node: the state of its work, its `response`, and `work` for conditions."""
 
     node: str
     state: State
@@ -47,7 +47,7 @@ class Next(msgspec.Struct, frozen=True):
 
 
 class Finish(msgspec.Struct, frozen=True):
-    """The run is completed with the last response."""
+    """The run is completed."""
 
 
 class Fail(msgspec.Struct, frozen=True):
@@ -66,14 +66,14 @@ Decision = Next | Finish | Fail | Pause
 
 
 def decide(chain: Chain, steps: int, result: Result, scope: Scope) -> Decision:
-    """What follows from `result`, the end of step number `steps` (from 1) or its question."""
+    """The decision after `result`, the end or the question of step number `steps` (from 1)."""
     if result.state == "needs_input":
-        return Pause(_words(result))
+        return Pause(_result_message(result))
     edge = _matching(chain, result, scope)
     if edge is None:
         if result.state == "completed":
             return Finish()
-        words = _words(result)
+        words = _result_message(result)
         return Fail(f"node {result.node} {result.state}" + (f": {words}" if words else ""))
     if steps >= chain.max_steps:
         return Fail(f"the step limit of {chain.max_steps} is reached before node {edge.target}")
@@ -83,7 +83,7 @@ def decide(chain: Chain, steps: int, result: Result, scope: Scope) -> Decision:
 def scope_of(
     run_input: Any, run: Mapping[str, Any], responses: Mapping[str, Any], result: Result | None = None
 ) -> dict[str, Any]:
-    """What paths can see: the run's input, `run_value`, the latest response of each node, and the result at hand."""
+    """The scope of paths: the run's input, `run_value`, the latest response of each node, and the current result."""
     scope: dict[str, Any] = {**responses, "input": run_input, "run": run}
     if result is not None:
         scope.update({result.node: result.response, "response": result.response, "work": result.work})
@@ -91,10 +91,10 @@ def scope_of(
 
 
 def run_value(peer: str, run_id: str, step: int, started: int) -> dict[str, Any]:
-    """`run` as conditions and templates see it: what a message of a node needs that must be new for each visit.
+    """`run` for conditions and templates: values that are unique per visit, as some messages need them.
 
-    `uuid` has the form of version 4 and follows from our `peer`, run and step; `time` is the visit's beginning (`started`, Unix
-    seconds) in UTC.
+    `uuid` has the form of version 4 and is derived from our `peer`, run and step; `time` is the start of the visit (`started`,
+    Unix seconds) in UTC.
     """
     digits = digest("chain.uuid", peer, run_id, str(step))
     uuid = f"{digits[:8]}-{digits[8:12]}-4{digits[13:16]}-a{digits[17:20]}-{digits[20:]}"
@@ -102,13 +102,13 @@ def run_value(peer: str, run_id: str, step: int, started: int) -> dict[str, Any]
 
 
 def native_response(state: State, message: str | None, result: Any) -> dict[str, Any]:
-    """The response of an agent that speaks none of the formats, in the form of SACP (seed 004, section 2): no invented thought."""
+    """The response of a native agent, in the form of SACP (seed 004, section 2) with an empty thought."""
     data = result if isinstance(result, dict) else {} if result is None else {"result": result}
     return {"thought": "", "status": _STATUS.get(state, state), "data": data, "message": message or ""}
 
 
 def work_value(work_id: str | None, state: State, message: str | None, result: Any) -> dict[str, Any]:
-    """`work` as conditions and templates see it."""
+    """`work` for conditions and templates."""
     return {"id": work_id, "state": state, "message": message, "result": result}
 
 
@@ -122,6 +122,6 @@ def _matching(chain: Chain, result: Result, scope: Scope) -> ChainEdge | None:
     return None
 
 
-def _words(result: Result) -> str:
+def _result_message(result: Result) -> str:
     message = result.work.get("message")
     return message if isinstance(message, str) else ""

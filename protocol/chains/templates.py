@@ -1,8 +1,8 @@
 """Templates of a node's input: `{{node_A.data.extracted_names}}` (seed 004, section 4.2).
 
-A text that is one reference and nothing else becomes the value with its type. Inside other text a string is put in as it is,
-anything else as compact JSON. What was put in is never looked at again, so that braces in an answer stay braces. There is no
-escape: `{{` always begins a reference. Keys of objects are taken as they are.
+A text that consists of one reference becomes the value with its type. Inside other text a string is inserted unchanged, any
+other value as compact JSON. Inserted text is not expanded again. There is no escape: `{{` always begins a reference. Keys of
+objects are not expanded.
 """
 
 import json
@@ -21,7 +21,7 @@ _BEGIN: Final = "{{"
 
 
 def references(template: Any) -> Iterator[Path]:
-    """Every reference of a template, in order. Raises ChainError at a `{{` that begins none."""
+    """All references of a template, in order. Raises ChainError for an invalid reference."""
     if isinstance(template, str):
         yield from (part for part in _parts(template) if isinstance(part, Path))
     elif isinstance(template, list):
@@ -33,35 +33,35 @@ def references(template: Any) -> Iterator[Path]:
 
 
 def render(template: Any, scope: Scope) -> Any:
-    """`template` with its references put in.
+    """`template` with its references replaced.
 
-    Raises ChainError for a reference that leads nowhere (`missing`), and when what was put in exceeds an envelope (`too_large`).
+    Raises ChainError for a reference without a value (`missing`), and when the inserted text exceeds an envelope (`too_large`).
     """
     return _Rendering(scope).value(template)
 
 
 def input_text(value: Any) -> str:
-    """A rendered input as the text of a say: a string as it is, anything else as compact JSON; blank becomes `(no text)`.
+    """A rendered input as the text of a say: a string unchanged, any other value as compact JSON; blank becomes `(no text)`.
 
-    Raises ChainError (`not_json`) for a number that JSON cannot carry.
+    Raises ChainError (`not_json`) for a number without a form in JSON.
     """
     text = value if isinstance(value, str) else _compact(value)
     return NO_TEXT if is_blank(text) else text
 
 
 class _Rendering:
-    """One template being filled in; `_room` counts characters, so that a small file cannot ask for gigabytes."""
+    """One rendering; `_budget` limits the inserted characters, so that a small file cannot produce gigabytes."""
 
     def __init__(self, scope: Scope) -> None:
         self._scope = scope
-        self._room = MAX_ENVELOPE_BYTES
+        self._budget = MAX_ENVELOPE_BYTES
 
     def value(self, template: Any) -> Any:
         if isinstance(template, str):
             parts = _parts(template)
             if len(parts) == 1 and isinstance(parts[0], Path):
                 found = self._found(parts[0])
-                self._spend(found if isinstance(found, str) else _compact(found))
+                self._consume(found if isinstance(found, str) else _compact(found))
                 return found
             return "".join(part if isinstance(part, str) else self._text(part) for part in parts)
         if isinstance(template, list):
@@ -72,18 +72,18 @@ class _Rendering:
 
     def _text(self, path: Path) -> str:
         found = self._found(path)
-        return self._spend(found if isinstance(found, str) else _compact(found))
+        return self._consume(found if isinstance(found, str) else _compact(found))
 
     def _found(self, path: Path) -> Any:
         found = path.find(self._scope)
         if found is MISSING:
-            raise ChainError("missing", f"{{{{{path.text}}}}} leads nowhere")
+            raise ChainError("missing", f"{{{{{path.text}}}}} has no value")
         return found
 
-    def _spend(self, text: str) -> str:
-        self._room -= len(text)
-        if self._room < 0:
-            raise ChainError("too_large", f"what the references stand for exceeds {MAX_ENVELOPE_BYTES} characters")
+    def _consume(self, text: str) -> str:
+        self._budget -= len(text)
+        if self._budget < 0:
+            raise ChainError("too_large", f"the inserted text exceeds {MAX_ENVELOPE_BYTES} characters")
         return text
 
 
@@ -95,7 +95,7 @@ def _parts(text: str) -> tuple[str | Path, ...]:
         match = _REFERENCE.match(text, begin)
         if match is None:
             shown = text[begin : begin + 40]
-            raise ChainError("template", f"{shown!r} is no reference such as {{{{node_A.data.name}}}}")
+            raise ChainError("template", f"{shown!r} is not a reference such as {{{{node_A.data.name}}}}")
         if begin > at:
             parts.append(text[at:begin])
         parts.append(read_path(match[1]))

@@ -521,7 +521,7 @@ def test_a_failure_closes_every_work_upstream_with_its_result(six: Six) -> None:
     assert text in told["envelope"]["body"]["text"]
     retry = plain("planning_agent", "sentiment agent", session, "req_failing", 3, day)
     retry["message_id"] += "-again"
-    assert refused(six.at["planning"], retry) == {("", "work_closed")}  # a retry is new work
+    assert refused(six.at["planning"], retry) == {("", "work_closed")}  # open a new work to retry
 
 
 def test_a_chain_whose_request_was_canceled_ends_below_and_reopens_nothing(six: Six) -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from aghbus.protocol.adapters.agentos.rules import check
 from aghbus.protocol.adapters.sentient.message import SentientMessage
-from aghbus.protocol.adapters.sentient.rules import quality
+from aghbus.protocol.adapters.sentient.rules import quality_warnings
 from aghbus.protocol.adapters.timestamps import read_timestamp
 from aghbus.protocol.base.secret_patterns import secret_paths
 
@@ -28,7 +28,7 @@ def rules_of(said: str, content: Any = None) -> list[str]:
     value = {**GOALS, "status": {"code": "success", "message": said}}
     if content is not None:
         value["output"] = {"content": content, "content_type": "goals"}
-    return [finding.rule for finding in quality(msgspec.convert(value, SentientMessage))]
+    return [finding.rule for finding in quality_warnings(msgspec.convert(value, SentientMessage))]
 
 
 @pytest.mark.parametrize(
@@ -67,7 +67,7 @@ def test_goals_may_have_names_of_their_own(content: Any) -> None:
 
 def test_the_first_mention_in_an_object_of_goals_owes_its_provenance() -> None:
     content = {"objective_1": {"goals": {"goal_1": "Transcribe store_1", "goal_2": "Analyze store_1"}}}
-    findings = quality(
+    findings = quality_warnings(
         msgspec.convert({**GOALS, "output": {"content": content, "content_type": "goals"}}, SentientMessage)
     )
     assert [finding.path for finding in findings if finding.rule == "provenance"] == [

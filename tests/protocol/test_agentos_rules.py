@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from aghbus.protocol.adapters.agentos.adapter import AgentOsOptions
-from aghbus.protocol.adapters.agentos.log import answering, from_plain, life, timed_out, to_plain
+from aghbus.protocol.adapters.agentos.log import answering, from_plain, lifetime_of, timed_out, to_plain
 from aghbus.protocol.adapters.agentos.message import TYPES
 from aghbus.protocol.adapters.agentos.rules import RECOVERABLE, check
 from aghbus.protocol.adapters.derived_ids import same_json
@@ -523,7 +523,7 @@ def test_content_beyond_64_kib_is_cut_outside_the_message() -> None:
 
 @given(st.floats(0, exclude_min=True, allow_infinity=False) | st.integers(1, 2**53 - 1))
 def test_a_life_is_whole_seconds_within_the_bounds(ttl: float) -> None:
-    seconds = life(ttl)
+    seconds = lifetime_of(ttl)
     assert 1 <= seconds <= 604_800
     assert seconds == 604_800 or seconds >= ttl
     assert seconds == 1 or seconds - 1 < ttl

@@ -79,7 +79,7 @@ def test_notes_become_the_prior_context_of_the_next_native_say() -> None:
         (SEED_INPUT, "does not belong"),
         (output(success=False, recommendation="retry"), "means failed"),
         (output(summary=None), "must be a string"),
-        (output(artifacts=[{"path": "../x", "operation": "create", "content": ""}]), "must not hold"),
+        (output(artifacts=[{"path": "../x", "operation": "create", "content": ""}]), "must not contain"),
         (output(count=2**60), "2^53"),
         ({}, "required members"),
         ("nonsense", "must be a JSON object"),

@@ -1,1 +1,1 @@
-"""agentos: see docs/architecture.md."""
+"""The format `agentos` (docs/adapters/agentos.md)."""

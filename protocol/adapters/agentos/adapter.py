@@ -1,7 +1,7 @@
 """AgentOS: typed messages with evidence, priority, ttl and a message log (seed "AgentOS Runtime Message Schema", adapters.md).
 
-A query, command, validation request or correction opens work; a response or validation result completes it; an error fails
-it; events, gaps and evidence are told.
+A query, command, validation request or correction opens a work; a response or validation result completes it; an error fails
+it; events, gaps and evidence are says without a work.
 """
 
 from typing import Any, Final
@@ -10,17 +10,17 @@ import msgspec
 
 from aghbus.protocol.adapters import common
 from aghbus.protocol.adapters.agentos.agents import peer_of
-from aghbus.protocol.adapters.agentos.log import life, record, to_plain
+from aghbus.protocol.adapters.agentos.log import lifetime_of, record, to_plain
 from aghbus.protocol.adapters.agentos.message import NAME, AgentOsMessage, typed
 from aghbus.protocol.adapters.agentos.native import native_message
 from aghbus.protocol.adapters.agentos.rules import RECOVERABLE, check
-from aghbus.protocol.adapters.agentos.works import AnsweredWork, answered_work, disagreement
+from aghbus.protocol.adapters.agentos.works import AnsweredWork, answered_work, check_carried
 from aghbus.protocol.adapters.attachments import (
     carried_message,
+    carried_warning,
     cut_result,
     cut_text,
     extension,
-    not_believed,
     say_text,
 )
 from aghbus.protocol.adapters.derived_ids import envelope_id, legal_id, thread_id, work_id
@@ -42,14 +42,14 @@ from aghbus.protocol.send import Draft
 
 
 class AgentOsOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """`strict` demands UUIDs of version 4. `manifest` is the set of agent ids that may take part; None lets all."""
+    """`strict` requires UUIDs of version 4. `manifest` is the set of allowed agent ids; None allows all."""
 
     strict: bool = False
     manifest: frozenset[str] | None = None
 
 
 class AgentOs:
-    """The adapter of the format (model.Adapter). The message travels as it is: nothing in it is changed."""
+    """The adapter (model.Adapter). Messages are sent unchanged."""
 
     name: Final = NAME
     delivered_kinds: Final = CONVERSATION_KINDS
@@ -58,7 +58,7 @@ class AgentOs:
         self._options = options or AgentOsOptions()
 
     def submit(self, text: bytes, context: BridgeContext, history: MessageHistory) -> SubmitPlan:
-        """A message of our agent, as one draft: a say or a trace."""
+        """One draft for a message of our agent: a say or a trace."""
         value, findings = read_json(text)
         if findings:
             return SubmitPlan(message=None, findings=findings)
@@ -67,22 +67,22 @@ class AgentOs:
             return _refused(value, findings)
         message = typed(value)
         to = peer_of(message.to, context.agents, "/to")
-        findings += (*_ends(message, to, context), *common.conflict(history, message.id, "", value, "/id"))
+        findings += (*_check_endpoints(message, to, context), *common.conflict(history, message.id, "", value, "/id"))
         if has_errors(findings) or isinstance(to, Finding):
             return _refused(value, findings)
-        about = _about(message, to, context, history)
-        if isinstance(about, Finding):
-            return _refused(value, (*findings, about))
-        if about is None or about.work.initiator == context.us:
-            findings += _cut_life(message)
-        draft = _draft(message, to, about, context, history)
+        answered = _find_work(message, to, context, history)
+        if isinstance(answered, Finding):
+            return _refused(value, (*findings, answered))
+        if answered is None or answered.work.initiator == context.us:
+            findings += _check_ttl(message)
+        draft = _draft(message, to, answered, context, history)
         draft = msgspec.structs.replace(draft, ext=extension(NAME, value, findings))
-        return _planned(value, message, findings, draft, about, context, history)
+        return _finish_plan(value, message, findings, draft, answered, context, history)
 
     def deliver(self, arrival: BridgedEnvelope, context: BridgeContext, history: MessageHistory) -> Delivered:
-        """The message that an envelope carries, else one made from it; nothing for progress and for other receipts.
+        """The message that an envelope carries, else one generated from it; nothing for progress and other receipts.
 
-        What the lifecycle refused changed nothing, and is not handed out either.
+        Envelopes that the lifecycle refused are not delivered.
         """
         if arrival.envelope.kind in DISCOVERY_KINDS:
             return NOT_DELIVERED
@@ -92,23 +92,23 @@ class AgentOs:
         if value is not None:
             findings = self._check(value, context.now)
             faults = tuple(finding for finding in findings if finding.severity == "error")
-            faults = faults or disagreement(typed(value), arrival, context, history)
+            faults = faults or check_carried(typed(value), arrival, context, history)
             if not faults:
                 return _handed(value, findings, context, history, native=False)
         made = native_message(arrival, context, history)
         if made is None:
-            return Delivered(message=None, findings=not_believed(faults))
+            return Delivered(message=None, findings=carried_warning(faults))
         native, assumed = made
-        lacks = (_softened(finding) for finding in self._check(native, arrival.envelope.ts))
-        return _handed(native, (*not_believed(faults), *assumed, *lacks), context, history, native=True)
+        lacks = (_as_warning(finding) for finding in self._check(native, arrival.envelope.ts))
+        return _handed(native, (*carried_warning(faults), *assumed, *lacks), context, history, native=True)
 
     def _check(self, value: Any, now: int) -> tuple[Finding, ...]:
         rules = check(value, now, strict=self._options.strict, manifest=self._options.manifest)
         return (*rules, *common.secrets_in(value))
 
 
-def _softened(finding: Finding) -> Finding:
-    """A native peer need not be in the manifest, and its answer has no evidence: that is told, and refuses nothing."""
+def _as_warning(finding: Finding) -> Finding:
+    """The finding as a warning: a native peer need not be in the manifest, and its answer has no evidence."""
     return msgspec.structs.replace(finding, severity="warning")
 
 
@@ -117,52 +117,54 @@ def _refused(value: Any, findings: tuple[Finding, ...]) -> SubmitPlan:
     return SubmitPlan(message=value, findings=findings, foreign_id=identifier if isinstance(identifier, str) else None)
 
 
-def _ends(message: AgentOsMessage, to: str | Finding, context: BridgeContext) -> tuple[Finding, ...]:
-    """`from` must be the peer that hands it over (adapters.md, Agent map), `to` another one."""
+def _check_endpoints(message: AgentOsMessage, to: str | Finding, context: BridgeContext) -> tuple[Finding, ...]:
+    """`from` must be the submitting peer (adapters.md, Agent map), `to` another one."""
     findings: list[Finding] = []
     sender = peer_of(message.sender, context.agents, "/from", own=True)
     if isinstance(sender, Finding):
         findings.append(sender)
     elif sender != context.us:
-        findings.append(common.error("/from", "agent_map", f"is the agent of {sender}, but {context.us} hands it over"))
+        findings.append(
+            common.error("/from", "agent_map", f"is the agent of {sender}, but {context.us} submits the message")
+        )
     if isinstance(to, Finding):
         findings.append(to)
     elif to == context.us:
-        findings.append(common.error("/to", "to_self", f"is {to}, which hands it over"))
+        findings.append(common.error("/to", "to_self", f"is {to}, the submitting peer itself"))
     return tuple(findings)
 
 
-def _about(
+def _find_work(
     message: AgentOsMessage, to: str, context: BridgeContext, history: MessageHistory
 ) -> AnsweredWork | Finding | None:
-    """The work that an answer or an error is about; None for what is said, and for an error without a work."""
+    """The work that an answer or an error is about; None for other types, and for an error without a work."""
     if not message.answers and message.type != "error":
         return None
     found = answered_work(message, to, context, history)
     if found is None and message.answers:
-        return common.error("/replyTo", "no_work", "there is no known work that this answers")
+        return common.error("/replyTo", "no_work", "the work that this answers is not known")
     return found
 
 
-def _cut_life(message: AgentOsMessage) -> tuple[Finding, ...]:
-    """Spec section 5: nothing is fresh for longer than MAX_LIFETIME. Only says take their life from the ttl."""
+def _check_ttl(message: AgentOsMessage) -> tuple[Finding, ...]:
+    """A warning when the ttl exceeds MAX_LIFETIME (spec section 5). Only says take their lifetime from the ttl."""
     if message.ttl is None or message.ttl <= MAX_LIFETIME:
         return ()
-    return (common.warning("/ttl", "ttl_cut", f"the envelope lives {MAX_LIFETIME} s, the longest life on the bus"),)
+    return (common.warning("/ttl", "ttl_cut", f"the envelope's lifetime is limited to {MAX_LIFETIME} s"),)
 
 
 def _draft(
-    message: AgentOsMessage, to: str, about: AnsweredWork | None, context: BridgeContext, history: MessageHistory
+    message: AgentOsMessage, to: str, answered: AnsweredWork | None, context: BridgeContext, history: MessageHistory
 ) -> Draft:
-    if about is None:
-        return _said(message, to, context, history)
-    if message.answers and about.work.initiator == context.us:
-        return _answer_to_question(message, about, context)
-    return _reported(message, about, context)
+    if answered is None:
+        return _say_draft(message, to, context, history)
+    if message.answers and answered.work.initiator == context.us:
+        return _answer_to_question(message, answered, context)
+    return _trace_draft(message, answered, context)
 
 
-def _said(message: AgentOsMessage, to: str, context: BridgeContext, history: MessageHistory) -> Draft:
-    """What is told or asked; a type that asks opens work."""
+def _say_draft(message: AgentOsMessage, to: str, context: BridgeContext, history: MessageHistory) -> Draft:
+    """A say; a type that asks for work opens one."""
     identifier = envelope_id(NAME, "say", context.us, to, message.reply_to, message.id)
     reply_to = None
     if message.reply_to is not None:
@@ -182,36 +184,36 @@ def _said(message: AgentOsMessage, to: str, context: BridgeContext, history: Mes
     )
 
 
-def _answer_to_question(message: AgentOsMessage, about: AnsweredWork, context: BridgeContext) -> Draft:
-    """The other side asked back (needs_input) on a work of ours: the answer is said within the work."""
-    work = about.work
+def _answer_to_question(message: AgentOsMessage, answered: AnsweredWork, context: BridgeContext) -> Draft:
+    """The answer to a question (needs_input) on a work that we opened: a say within the work."""
+    work = answered.work
     return common.say(
         context,
         work.target,
-        envelope_id(NAME, "say", context.us, work.target, about.envelope_id, message.id),
+        envelope_id(NAME, "say", context.us, work.target, answered.envelope_id, message.id),
         work.container,
         _say_body(message),
         workspace_id=work.workspace_id,
         channel=work.channel,
         surface=work.surface,
         work_id=work.work_id,
-        reply_to=about.envelope_id,
-        causation_id=about.envelope_id,
+        reply_to=answered.envelope_id,
+        causation_id=answered.envelope_id,
         trace_id=_trace_id(message),
         expires_at=_expires_at(message, context),
     )
 
 
-def _reported(message: AgentOsMessage, about: AnsweredWork, context: BridgeContext) -> Draft:
-    """The end of a work."""
-    to = about.work.other(context.us)
+def _trace_draft(message: AgentOsMessage, answered: AnsweredWork, context: BridgeContext) -> Draft:
+    """The trace that ends a work."""
+    to = answered.work.other(context.us)
     return common.trace(
         context,
-        about.work,
-        envelope_id(NAME, "trace", context.us, to, about.envelope_id, message.id),
+        answered.work,
+        envelope_id(NAME, "trace", context.us, to, answered.envelope_id, message.id),
         _failure(message) if message.type == "error" else _outcome(message),
-        reply_to=about.envelope_id,
-        causation_id=about.envelope_id,
+        reply_to=answered.envelope_id,
+        causation_id=answered.envelope_id,
         trace_id=_trace_id(message),
     )
 
@@ -230,7 +232,7 @@ def _outcome(message: AgentOsMessage) -> dict[str, Any]:
 
 
 def _failure(message: AgentOsMessage) -> dict[str, Any]:
-    """`result.error`: the code, its details and whether trying again helps, by the error table where the message is silent."""
+    """The body of a failure, with code, details and recoverable (by default from the error table) in `result.error`."""
     content = message.payload.content
     fields = content if isinstance(content, dict) else {"message": content}
     code, flag = fields.get("code"), fields.get("recoverable")
@@ -246,7 +248,7 @@ def _failure(message: AgentOsMessage) -> dict[str, Any]:
 
 
 def _thread(message: AgentOsMessage) -> str:
-    """`conversationId`, else `sessionId`; a message without either has a thread of its own."""
+    """The thread of `conversationId`, else of `sessionId`, else of the message."""
     context = message.context
     if context.conversation_id:
         return thread_id(NAME, "conversation", context.conversation_id)
@@ -261,23 +263,23 @@ def _trace_id(message: AgentOsMessage) -> str | None:
 
 
 def _expires_at(message: AgentOsMessage, context: BridgeContext) -> int:
-    return context.now + (context.ttl if message.ttl is None else life(message.ttl))
+    return context.now + (context.ttl if message.ttl is None else lifetime_of(message.ttl))
 
 
-def _planned(
+def _finish_plan(
     value: Any,
     message: AgentOsMessage,
     findings: tuple[Finding, ...],
     draft: Draft,
-    about: AnsweredWork | None,
+    answered: AnsweredWork | None,
     context: BridgeContext,
     history: MessageHistory,
 ) -> SubmitPlan:
-    """The plan, unless the work has ended; the same message again is noticed before that."""
+    """The plan: a repetition, a refusal when the work has ended, or the draft with its log record."""
     plan = SubmitPlan(message=value, findings=findings, drafts=(draft,), foreign_id=message.id)
     if history.sent(draft.id) is not None:
         return msgspec.structs.replace(plan, repeats=True)
-    work: WorkView | None = about.work if about is not None else None
+    work: WorkView | None = answered.work if answered is not None else None
     if work is not None and work.is_terminal:
         ended = common.closed(work, "/replyTo" if message.reply_to is not None else "")
         return _refused(value, findings + ended)

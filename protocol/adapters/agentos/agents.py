@@ -1,8 +1,8 @@
-"""Which peer an AgentIdentifier names, and how a peer is written as one (adapters.md, agentos).
+"""Maps AgentIdentifiers to peers and back (adapters.md, agentos).
 
-A configured name goes first: `agentId/instanceId`, then `agentId`. Else `agentId.instanceId` is the peer id, exactly as
-written and only when agentId holds no dot, so that every peer id has one reading. An empty instanceId stands for none:
-agentId alone is the peer id then.
+Configured names come first: `agentId/instanceId`, then `agentId`. Otherwise `agentId.instanceId` is the peer id, unchanged and
+only if agentId contains no dot, so that every peer id has one interpretation. With an empty instanceId, agentId alone is the
+peer id.
 """
 
 from aghbus.protocol.adapters.agentos.message import AgentIdentifier
@@ -29,7 +29,7 @@ def peer_of(identity: AgentIdentifier, agents: AgentMap, path: str, *, own: bool
 
 
 def identity_of(peer: str, agents: AgentMap) -> AgentIdentifier:
-    """A peer as an agent: by its configured name, else its peer id cut at the first dot, else the peer id alone."""
+    """The identifier of a peer: its configured name, else its peer id split at the first dot, else the peer id alone."""
     name = agents.name_of(peer)
     if name != peer:
         agent, slash, instance = name.partition("/")
@@ -39,7 +39,7 @@ def identity_of(peer: str, agents: AgentMap) -> AgentIdentifier:
 
 
 def reads_back(identity: AgentIdentifier, peer: str, agents: AgentMap, path: str) -> tuple[Finding, ...]:
-    """A warning when a message to this identity would not reach `peer`."""
+    """A warning when the identifier does not map back to `peer`."""
     if peer_of(identity, agents, path) == peer:
         return ()
-    return (warning(path, "agent_map", f"{peer} has no writing as an agent that leads back to it: configure a name"),)
+    return (warning(path, "agent_map", f"{peer} has no agent identifier that maps back to it: configure a name"),)

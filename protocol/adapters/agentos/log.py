@@ -1,4 +1,4 @@
-"""The message log of AgentOS: one row for each message that crosses, in either direction."""
+"""The message log of AgentOS: one row for each submitted or delivered message."""
 
 from typing import Any, Final, Literal
 
@@ -14,10 +14,10 @@ _MS: Final = 1000  # milliseconds in a second
 
 
 class MessageLog(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """A row, with the ten fields of the schema's MessageLog and no others.
+    """A row with the ten fields of the schema's MessageLog.
 
-    `timestamp` is the message's own, agents are agentIds, `latency_ms` is the time from a question to this answer (0 on
-    everything else), `evidence_count` the number of sources.
+    `timestamp` is the message's own; agents are agentIds; `latency_ms` is the time from a question to this answer (0 for other
+    messages); `evidence_count` is the number of sources.
     """
 
     message_id: str
@@ -33,10 +33,10 @@ class MessageLog(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 
 class LogRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """What is kept of one message.
+    """The log record of one message.
 
-    `answers` is the id of the message that this one answers, else None. `waits` is how many seconds a question that was sent
-    waits for its answer; None for what awaits none.
+    `answers` is the id of the message that this one answers, or None. `waits` is the timeout of a sent question in seconds;
+    None for other messages.
     """
 
     row: MessageLog
@@ -44,15 +44,15 @@ class LogRecord(msgspec.Struct, frozen=True, kw_only=True):
     waits: int | None = None
 
 
-def life(ttl: float) -> int:
-    """A ttl as whole seconds of an envelope's life: at least 1, a fraction rounds up, at most what the bus allows."""
+def lifetime_of(ttl: float) -> int:
+    """The lifetime of an envelope for a ttl, in whole seconds: rounded up, at least 1, at most MAX_LIFETIME."""
     return MAX_LIFETIME if ttl >= MAX_LIFETIME else max(1, int(ttl) + (ttl > int(ttl)))
 
 
 def record(message: AgentOsMessage, direction: LogDirection, now: int, question: BridgedMessage | None) -> LogRecord:
-    """The record of a message that crosses at Unix second `now`; `question` is the message that it answers, if known.
+    """The record of a message at Unix second `now`; `question` is the message that it answers, if known.
 
-    Its latency counts in seconds: `answering` knows better where the question's row is still there.
+    Its latency has a resolution of seconds; `answering` is exact if the question's row exists.
     """
     replies = message.answers or message.type == "error"
     waits = direction == "sent" and message.opens and message.ttl is not None
@@ -72,25 +72,25 @@ def record(message: AgentOsMessage, direction: LogDirection, now: int, question:
     return LogRecord(
         row=row,
         answers=message.reply_to if replies else None,
-        waits=life(message.ttl) if waits and message.ttl is not None else None,
+        waits=lifetime_of(message.ttl) if waits and message.ttl is not None else None,
     )
 
 
 def answering(kept: LogRecord, asked_ms: int, at_ms: int) -> LogRecord:
-    """The record of an answer that crossed at `at_ms`, to a question that did at `asked_ms` (Unix milliseconds)."""
+    """The record of an answer at `at_ms` to a question at `asked_ms` (Unix milliseconds)."""
     return msgspec.structs.replace(kept, row=msgspec.structs.replace(kept.row, latency_ms=max(0, at_ms - asked_ms)))
 
 
 def timed_out(kept: LogRecord) -> LogRecord:
-    """The record of a question that nobody answered in time; its latency is the time that it waited."""
+    """The record of a question without an answer in time; its latency is the timeout."""
     row = msgspec.structs.replace(kept.row, status="timeout", latency_ms=(kept.waits or 0) * _MS)
     return LogRecord(row=row, answers=kept.answers)
 
 
 def in_time(kept: LogRecord, asked_ms: int, at_ms: int) -> LogRecord | None:
-    """The record of a question that counted as timed out, when its answer had crossed before that but was read only now.
+    """The corrected record of a timed-out question whose answer was received in time but processed later.
 
-    `kept` crossed at `asked_ms`, the answer at `at_ms` (Unix milliseconds). None: nothing changes.
+    The question was sent at `asked_ms`, the answer received at `at_ms` (Unix milliseconds). None: no correction.
     """
     if kept.row.status != "timeout" or at_ms - asked_ms >= kept.row.latency_ms:
         return None
@@ -98,11 +98,11 @@ def in_time(kept: LogRecord, asked_ms: int, at_ms: int) -> LogRecord | None:
 
 
 def to_plain(kept: LogRecord) -> dict[str, Any]:
-    """A record as JSON: `row` with the ten names of the schema, `answers`, `waits`."""
+    """A record as JSON: `row` with the ten field names of the schema, `answers`, `waits`."""
     plain: dict[str, Any] = msgspec.to_builtins(kept)
     return plain
 
 
 def from_plain(plain: Any) -> LogRecord:
-    """The reverse of `to_plain`; raises msgspec.ValidationError for anything else."""
+    """The inverse of `to_plain`. Raises msgspec.ValidationError."""
     return msgspec.convert(plain, LogRecord)

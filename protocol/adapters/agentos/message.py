@@ -1,4 +1,4 @@
-"""The typed message of AgentOS (schema version 1.0.0) and the words that its enums allow."""
+"""The typed message of AgentOS (schema version 1.0.0) and the values of its enums."""
 
 from typing import Any, Final
 
@@ -14,18 +14,18 @@ LANGUAGES: Final = ("en", "ar")
 ENCODINGS: Final = ("utf-8",)
 
 OPENING_TYPES: Final = frozenset({"query", "command", "validation", "correction"})
-"""Types that ask for work (a validation only without `replyTo`): a say that opens it."""
+"""Types that open a work (a validation only without `replyTo`)."""
 
 
 class AgentIdentifier(msgspec.Struct, frozen=True, rename="camel"):
-    """An AgentIdentifier: the agent's name in the manifest, and the instance of it that runs."""
+    """The agent's name in the manifest, and its instance."""
 
     agent_id: str
     instance_id: str
 
 
 class Payload(msgspec.Struct, frozen=True):
-    """A MessagePayload; `content` is any JSON value. The three words are None where the message leaves them out."""
+    """A MessagePayload; `content` is any JSON value. Missing enums are None."""
 
     content: Any = None
     format: str | None = None
@@ -34,7 +34,7 @@ class Payload(msgspec.Struct, frozen=True):
 
 
 class AgentOsContext(msgspec.Struct, frozen=True, rename="camel"):
-    """A MessageContext; every member may be missing here."""
+    """A MessageContext; any member may be missing."""
 
     session_id: str | None = None
     user_id: str | None = None
@@ -45,7 +45,7 @@ class AgentOsContext(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class Evidence(msgspec.Struct, frozen=True):
-    """An EvidenceChain. The schema names the entries of its three lists without defining them: any JSON value."""
+    """An EvidenceChain. The schema does not define the entries of its lists: any JSON value."""
 
     sources: list[Any] = msgspec.field(default_factory=list)
     confidence: int | float | None = None
@@ -54,10 +54,9 @@ class Evidence(msgspec.Struct, frozen=True):
 
 
 class AgentOsMessage(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """An AgentMessage that passed the rules. `sender` is its `from`; `ttl` is in seconds.
+    """A valid AgentMessage. `sender` is its `from`; `ttl` is in seconds.
 
-    What the interface asks for and rule 1 does not may be None. Unknown members are not seen here: they stay in the JSON
-    value that travels.
+    Members that the interface has but rule 1 does not require may be None. Unknown members stay in the JSON value only.
     """
 
     id: str
@@ -76,15 +75,15 @@ class AgentOsMessage(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
     @property
     def answers(self) -> bool:
-        """A response, or a validation result: it ends the work that its `replyTo` asked for."""
+        """Whether it is a response or a validation result, which ends the work of its `replyTo`."""
         return self.type == "response" or (self.type == "validation" and self.reply_to is not None)
 
     @property
     def opens(self) -> bool:
-        """It asks for work."""
+        """Whether it opens a work."""
         return self.type in OPENING_TYPES and not self.answers
 
 
 def typed(value: dict[str, Any]) -> AgentOsMessage:
-    """The message in a JSON object that `agentos_rules.check` found no error in; others raise msgspec.ValidationError."""
+    """The typed form of a message without errors (`rules.check`). Raises msgspec.ValidationError for others."""
     return msgspec.convert(value, AgentOsMessage)

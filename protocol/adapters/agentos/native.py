@@ -1,8 +1,8 @@
-"""What an AgentOS agent gets for an envelope that carries no message of its format: a valid message with honest defaults.
+"""Generates a valid message of AgentOS for an envelope that carries none.
 
-The bus has no evidence, confidence, locale, time zone or language. Evidence is empty, confidence 0, the locale `und` (the
-undetermined language of BCP 47), the time zone that of the timestamp. The schema's languages hold no unknown: `en` stands,
-with a finding.
+Envelopes have no evidence, confidence, locale, time zone or language. So evidence is empty, confidence 0, the locale `und`
+(undetermined, BCP 47), and the time zone that of the timestamp. The schema has no unknown language: it is `en`, with a
+finding.
 """
 
 from typing import Any, Final
@@ -32,14 +32,13 @@ _CODE_OF_REASON: Final = {
     "legacy_field_rejected": "VALIDATION_FAILED",
     "work_container_mismatch": "VALIDATION_FAILED",
 }
-"""Reason codes of the bus in the schema's error table; what is not here is SOURCE_ERROR."""
+"""Error code of the schema for a reason code; SOURCE_ERROR for others."""
 
-_UNNAMED: Final = "SOURCE_ERROR"  # the only code of the table that blames neither message nor sender
-_LAST_SECOND: Final = 253_402_300_799  # 9999-12-31T23:59:59Z: the last moment with a year of four digits
+_DEFAULT_CODE: Final = "SOURCE_ERROR"  # the only code that blames neither message nor sender
 
 
 def native_id(sender: str, envelope_id: str) -> str:
-    """The message id of a native envelope: `msg-` and a UUID with the bits of version 4, derived from sender and id."""
+    """The message id for a native envelope: `msg-` and a UUID in the form of version 4, derived from sender and id."""
     drawn = digest("agentos", "native", sender, envelope_id)
     variant = "89ab"[int(drawn[16], 16) & 3]
     return f"msg-{drawn[:8]}-{drawn[8:12]}-4{drawn[13:16]}-{variant}{drawn[17:20]}-{drawn[20:]}"
@@ -48,20 +47,20 @@ def native_id(sender: str, envelope_id: str) -> str:
 def native_message(
     arrival: BridgedEnvelope, context: BridgeContext, history: MessageHistory
 ) -> tuple[dict[str, Any], tuple[Finding, ...]] | None:
-    """The message that stands for an envelope, and what had to be assumed; None when it says nothing to an agent."""
-    told = _told(arrival, context.us)
+    """The message for an envelope and the findings about assumed values; None when it has no equivalent."""
+    told = _convert(arrival, context.us)
     if told is None:
         return None
     type, content, assumed = told
     envelope, agents = arrival.envelope, context.agents
     sender, us = identity_of(envelope.sender, agents), identity_of(context.us, agents)
-    content, as_text = _legible(content)
+    content, as_text = _representable(content)
     message = _message(type, content, envelope, sender, us)
     question = _question(arrival, history)
     if question is not None:
         message["replyTo"] = question
     findings = (
-        warning("/payload/language", "assumed", "the bus does not tell the language"),
+        warning("/payload/language", "assumed", "envelopes do not have a language"),
         *assumed,
         *as_text,
         *reads_back(sender, envelope.sender, agents, "/from"),
@@ -71,7 +70,7 @@ def native_message(
 
 
 def question_of(work: WorkView, history: MessageHistory) -> str:
-    """The id of the message that opened a work, as our agent knows it."""
+    """The id of the message that opened a work, as delivered to our agent."""
     opening = history.opening(work)
     if opening is not None and isinstance(opening.message, dict) and isinstance(opening.message.get("id"), str):
         return str(opening.message["id"])
@@ -83,10 +82,10 @@ def _message(
 ) -> dict[str, Any]:
     return {
         "id": native_id(envelope.sender, envelope.id),
-        "timestamp": utc(min(envelope.ts, _LAST_SECOND)),
+        "timestamp": utc(envelope.ts),
         "version": "1.0.0",
-        "from": _plain(sender),
-        "to": _plain(us),
+        "from": _to_plain(sender),
+        "to": _to_plain(us),
         "type": type,
         "payload": {
             "content": content,
@@ -107,36 +106,36 @@ def _message(
     }
 
 
-def _told(arrival: BridgedEnvelope, us: str) -> tuple[str, Any, tuple[Finding, ...]] | None:
-    """Type and content, and the findings about them."""
+def _convert(arrival: BridgedEnvelope, us: str) -> tuple[str, Any, tuple[Finding, ...]] | None:
+    """Type and content of the message, and the findings about them."""
     envelope, work = arrival.envelope, arrival.work
     match envelope.body:
         case Say() | Capability() as body:
-            content = _said(body)
+            content = _say_draft(body)
             return ("query" if _opens(envelope, work) else "event"), content, ()
         case Trace(state="completed") as body:
-            return "response", _reported(body), ()
+            return "response", _trace_draft(body), ()
         case Trace(state="needs_input") as body:
-            return "query", _reported(body), ()
+            return "query", _trace_draft(body), ()
         case Trace(state="failed" | "canceled") as body:
             return _failed(body)
-        case Receipt() as body if _ends(body, work):
+        case Receipt() as body if _check_endpoints(body, work):
             return "error", _refused(body, own=envelope.sender == us), ()
     return None
 
 
 def _opens(envelope: Envelope, work: WorkView | None) -> bool:
-    """Whether an answer is awaited: the envelope opened its work, or names one that nothing here is known of."""
+    """Whether an answer is expected: the envelope opened its work, or its work is unknown here."""
     if envelope.work_id is None or envelope.to is None:
         return False
     return work is None or (work.opening_id == envelope.id and work.initiator == envelope.sender)
 
 
-def _ends(receipt: Receipt, work: WorkView | None) -> bool:
+def _check_endpoints(receipt: Receipt, work: WorkView | None) -> bool:
     """Whether a receipt means that no answer will come.
 
-    `expired` and `unsupported` end nothing by themselves, but when they answer the opening and nothing advanced since,
-    our own daemon closes the work on them (spec section 6).
+    `expired` and `unsupported` do not end a work themselves. When they answer the opening of a work that has not advanced,
+    our daemon closes the work on them (spec section 6).
     """
     if receipt.status in ("rejected", "canceled"):
         return True
@@ -144,7 +143,7 @@ def _ends(receipt: Receipt, work: WorkView | None) -> bool:
     return lost and work is not None and receipt.for_id == work.opening_id and not work.advanced
 
 
-def _said(body: Say | Capability) -> Any:
+def _say_draft(body: Say | Capability) -> Any:
     if isinstance(body, Capability):
         return {"capability": body.document}
     if not body.artifacts:
@@ -152,8 +151,8 @@ def _said(body: Say | Capability) -> Any:
     return {"text": body.text, "artifacts": [msgspec.json.decode(artifact) for artifact in body.artifacts]}
 
 
-def _reported(body: Trace) -> Any:
-    """Message, result and artifact references of a trace; one that stands alone as it is."""
+def _trace_draft(body: Trace) -> Any:
+    """Message, result and artifact references of a trace; a single message or result is not wrapped."""
     parts: dict[str, Any] = {}
     if body.message is not None:
         parts["message"] = body.message
@@ -167,12 +166,12 @@ def _reported(body: Trace) -> Any:
 
 
 def _failed(body: Trace) -> tuple[str, Any, tuple[Finding, ...]]:
-    """A failure in the shape of the schema's error example; the code is the result's own where the table has it."""
+    """A failure in the form of the schema's error example; the code is the result's own if the table has it."""
     result = msgspec.json.decode(body.result) if body.result is not None else None
     fault = result.get("error") if isinstance(result, dict) else None
     code = fault.get("code") if isinstance(fault, dict) else None
     named = isinstance(code, str) and code in RECOVERABLE
-    used = str(code) if named else _UNNAMED
+    used = str(code) if named else _DEFAULT_CODE
     content = {
         "code": used,
         "message": body.message or f"the work has {body.state}"
@@ -182,16 +181,24 @@ def _failed(body: Trace) -> tuple[str, Any, tuple[Finding, ...]]:
         "recoverable": RECOVERABLE[used],
     }
     assumed = (
-        () if named else (warning("/payload/content/code", "assumed", f"the failure names no code: {_UNNAMED} stands"),)
+        ()
+        if named
+        else (
+            warning(
+                "/payload/content/code",
+                "assumed",
+                f"the failure has no error code of the schema: {_DEFAULT_CODE} is used",
+            ),
+        )
     )
     return "error", content, assumed
 
 
 def _refused(body: Receipt, *, own: bool) -> dict[str, Any]:
-    """A receipt that ends a work, as an error. `own` when our daemon ended it: nobody answered in time, or nobody is there."""
+    """A receipt that ends a work, as an error. `own`: our daemon ended it, since no answer came or no peer is present."""
     reason = body.reason_code or body.status
     silence = own and body.reason_code in (None, "not_found")
-    code = "TIMEOUT" if silence else _CODE_OF_REASON.get(reason, _UNNAMED)
+    code = "TIMEOUT" if silence else _CODE_OF_REASON.get(reason, _DEFAULT_CODE)
     return {
         "code": code,
         "message": body.detail or f"the request was answered with {body.status}: {reason}",
@@ -201,22 +208,22 @@ def _refused(body: Receipt, *, own: bool) -> dict[str, Any]:
 
 
 def _question(arrival: BridgedEnvelope, history: MessageHistory) -> str | None:
-    """`replyTo`: everything on a work answers the message that opened it; the opening itself answers nothing."""
+    """`replyTo`: the message that opened the work; None for the opening itself."""
     envelope, work = arrival.envelope, arrival.work
     if work is not None:
         return None if work.opening_id == envelope.id else question_of(work, history)
     return envelope.reply_to if envelope.kind != "say" else None
 
 
-def _legible(content: Any) -> tuple[Any, tuple[Finding, ...]]:
-    """The content, or its text where it holds what readers of the format would not agree on (depth, huge numbers)."""
+def _representable(content: Any) -> tuple[Any, tuple[Finding, ...]]:
+    """The content, or its JSON text if it is not valid strict JSON (depth, large numbers)."""
     if not check_value(content):
         return content, ()
     return cut_text(compact(content)), (
-        warning("/payload/content", "as_text", "holds values that only text can carry"),
+        warning("/payload/content", "as_text", "is sent as JSON text: it exceeds the limits of strict JSON"),
     )
 
 
-def _plain(identity: AgentIdentifier) -> dict[str, str]:
+def _to_plain(identity: AgentIdentifier) -> dict[str, str]:
     plain: dict[str, str] = msgspec.to_builtins(identity)
     return plain

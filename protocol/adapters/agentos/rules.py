@@ -1,7 +1,7 @@
 """The validation rules of the AgentOS schema, its interface and its error table, as findings.
 
-Rule 1 names seven required fields; the interface has more that are not optional. A missing one of the seven is an error,
-a missing one of the others a warning, a wrong type or word an error wherever it stands.
+Rule 1 names seven required fields; the interface has more that are not optional. One of the seven missing is an error, one of
+the others a warning. A wrong type or enum value is always an error.
 """
 
 import re
@@ -26,10 +26,10 @@ RECOVERABLE: Final[dict[str, bool]] = {
     "SAFETY_VIOLATION": False,
     "UNAUTHORIZED": False,
 }
-"""The schema's error codes and their recoverable flags."""
+"""The schema's error codes and whether they are recoverable."""
 
 MAX_CONFIDENCE: Final = 100  # rule 6
-_SHOWN: Final = 40  # characters of a value that a finding quotes
+_SHOWN: Final = 40  # characters of a value quoted in a finding
 
 _UUID: Final = re.compile(
     r"(?:msg-)?(?i:[0-9a-f]{8}-[0-9a-f]{4}-([0-9a-f])[0-9a-f]{3}-([0-9a-f])[0-9a-f]{3}-[0-9a-f]{12})"
@@ -45,7 +45,7 @@ _ABSENT: Final = object()
 
 
 class _Field(msgspec.Struct, frozen=True):
-    """A member of the interface: `need` is required (rule 1), expected (not optional in the interface) or optional."""
+    """A member of the interface. `need`: required (rule 1), expected (not optional in the interface) or optional."""
 
     keys: tuple[str, ...]
     type: str
@@ -91,10 +91,9 @@ _FIELDS: Final = (
 def check(
     message: Any, now: int, *, strict: bool = False, manifest: frozenset[str] | None = None
 ) -> tuple[Finding, ...]:
-    """What a message violates, at Unix second `now`; without an error among it, `agentos_message.typed` can read it.
+    """The findings of a message at Unix second `now`; without an error, `message.typed` accepts it.
 
-    `strict` makes a UUID of another version than 4 an error. `manifest` holds the agent ids that may take part; None
-    lets all.
+    `strict`: a UUID of another version than 4 is an error. `manifest`: the allowed agent ids; None allows all.
     """
     if not isinstance(message, dict):
         return (error("", "type", "must be an object"),)
@@ -102,7 +101,7 @@ def check(
         *(finding for field in _FIELDS for finding in _field(message, field)),
         *_identifier(message.get("id"), strict),
         *_moment(message.get("timestamp"), now),
-        *_listed(message, manifest),
+        *_check_manifest(message, manifest),
         *_evidence(message),
         *_numbers(message),
         *_error_content(message),
@@ -115,7 +114,7 @@ def _field(message: dict[str, Any], field: _Field) -> Iterator[Finding]:
     for key in field.keys[:-1]:
         parent = parent.get(key) if isinstance(parent, dict) else None
     if not isinstance(parent, dict):
-        return  # the parent has its own finding
+        return  # reported for the parent
     value = parent.get(field.keys[-1], _ABSENT)
     path = pointer(*field.keys)
     if value is _ABSENT or (value is None and field.need == "required"):
@@ -124,7 +123,7 @@ def _field(message: dict[str, Any], field: _Field) -> Iterator[Finding]:
         elif field.need == "expected" and not (field.keys == ("evidence",) and message.get("type") == "response"):
             yield warning(path, "missing", "is not optional in the interface")
     elif value is None and field.need == "optional":
-        yield warning(path, "type", "is null: leave an optional member out")
+        yield warning(path, "type", "is null: omit an optional member")
     elif not isinstance(value, _TYPES[field.type]) or (field.type == "number" and isinstance(value, bool)):
         yield error(path, "type", f"must be of type {field.type}")
     elif field.words and value not in field.words:
@@ -137,26 +136,26 @@ def _identifier(value: Any, strict: bool) -> Iterator[Finding]:
         return
     match = _UUID.fullmatch(value)
     if match is None:
-        yield error("/id", "uuid", f"{_shown(value)} is no UUID")
+        yield error("/id", "uuid", f"{_shown(value)} is not a UUID")
     elif match[1] != "4" or match[2] not in "89abAB":
         made = error if strict else warning
-        yield made("/id", "uuid_version", "is a UUID, but none of version 4")
+        yield made("/id", "uuid_version", "is a UUID, but not of version 4")
 
 
 def _moment(value: Any, now: int) -> Iterator[Finding]:
-    """Rule 3, and the clock of whoever wrote it."""
+    """Rule 3, and the sender's clock."""
     if not isinstance(value, str):
         return
     stamp = read_timestamp(value)
     if stamp is None:
-        yield error("/timestamp", "timestamp", f"{_shown(value)} is no ISO 8601 date and time")
+        yield error("/timestamp", "timestamp", f"{_shown(value)} is not an ISO 8601 date and time")
     elif stamp.seconds is None:
-        yield error("/timestamp", "timestamp", f"{_shown(value)} names no time zone")
+        yield error("/timestamp", "timestamp", f"{_shown(value)} has no time zone")
     else:
         yield from skew(stamp, now, "/timestamp")
 
 
-def _listed(message: dict[str, Any], manifest: frozenset[str] | None) -> Iterator[Finding]:
+def _check_manifest(message: dict[str, Any], manifest: frozenset[str] | None) -> Iterator[Finding]:
     """Rule 4."""
     if manifest is None:
         return
@@ -176,23 +175,23 @@ def _evidence(message: dict[str, Any]) -> Iterator[Finding]:
         elif isinstance(evidence, dict) and not any(
             evidence.get(name) for name in ("sources", "citations", "provenance")
         ):
-            yield warning("/evidence", "evidence_empty", "names no source, citation or provenance")
+            yield warning("/evidence", "evidence_empty", "has no source, citation or provenance")
     confidence = evidence.get("confidence") if isinstance(evidence, dict) else None
     if _is_number(confidence) and not 0 <= confidence <= MAX_CONFIDENCE:
         yield error("/evidence/confidence", "confidence_range", f"must be from 0 to {MAX_CONFIDENCE}")
 
 
 def _numbers(message: dict[str, Any]) -> Iterator[Finding]:
-    """The two numbers of the control part: a life of no time is none, a count counts."""
+    """`ttl` must be positive, `retryCount` a count."""
     ttl, count = message.get("ttl"), message.get("retryCount")
     if _is_number(ttl) and ttl <= 0:
         yield error("/ttl", "ttl", "must be a number of seconds above 0")
     if _is_number(count) and (count < 0 or count != int(count)):
-        yield warning("/retryCount", "retry_count", "is no count")
+        yield warning("/retryCount", "retry_count", "is not a count")
 
 
 def _error_content(message: dict[str, Any]) -> Iterator[Finding]:
-    """The error table and the shape of the schema's error example. `content` is any value, so all of it is warnings."""
+    """The error table and the form of the schema's error example. `content` may be any value, so these are warnings."""
     payload = message.get("payload")
     if message.get("type") != "error" or not isinstance(payload, dict):
         return
@@ -208,7 +207,7 @@ def _error_content(message: dict[str, Any]) -> Iterator[Finding]:
         yield warning("/payload/content/code", "error_code", f"{_shown(code)} is not in the error table")
     elif isinstance(code, str) and isinstance(recoverable, bool) and recoverable != RECOVERABLE[code]:
         says = "recoverable" if RECOVERABLE[code] else "not recoverable"
-        yield warning("/payload/content/recoverable", "recoverable", f"{code} is {says} by the error table")
+        yield warning("/payload/content/recoverable", "recoverable", f"{code} is {says} in the error table")
 
 
 def _is_number(value: Any) -> TypeGuard[int | float]:

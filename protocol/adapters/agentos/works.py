@@ -1,4 +1,4 @@
-"""Which work an AgentOS answer or error is about, and whether what an envelope carries fits the envelope (adapters.md, agentos)."""
+"""Finds the work of an AgentOS answer or error, and checks a carried message against its envelope (adapters.md, agentos)."""
 
 import msgspec
 
@@ -13,7 +13,7 @@ from aghbus.protocol.lifecycle import WorkView
 
 
 class AnsweredWork(msgspec.Struct, frozen=True):
-    """A work, and the id of the envelope on it that a message answers."""
+    """A work, and the id of its envelope that a message answers."""
 
     work: WorkView
     envelope_id: str
@@ -22,43 +22,43 @@ class AnsweredWork(msgspec.Struct, frozen=True):
 def answered_work(
     message: AgentOsMessage, to: str, context: BridgeContext, history: MessageHistory
 ) -> AnsweredWork | Finding | None:
-    """The work that an answer or error reports on; None when there is none, a finding when the message contradicts it.
+    """The work of an answer or error; None when there is none, a finding when the message contradicts it.
 
-    `replyTo` tells it, else the work that the caller named. Where lines before may be missing, the work in hand stands in.
+    `replyTo` identifies it, else the caller's work id. Where earlier messages may be missing, the assigned work is used.
     """
     found: AnsweredWork | Finding | None = None
     if message.reply_to is not None:
         found = _by_reply(message.reply_to, to, history)
     if found is None:
-        found = _named(message, context, history)
+        found = _named_work(message, context, history)
     if isinstance(found, Finding):
         return found
     if found is None:
         earlier = history.find(message.id, "", "out")
         if earlier is None or earlier.work is None:
             return None
-        found = AnsweredWork(earlier.work, earlier.work.opening_id)  # handed over before: that work has ended meanwhile
-    return _judged(found, to, context, history)
+        found = AnsweredWork(earlier.work, earlier.work.opening_id)  # submitted before; that work has ended
+    return _check_work(found, to, context, history)
 
 
-def disagreement(
+def check_carried(
     message: AgentOsMessage, arrival: BridgedEnvelope, context: BridgeContext, history: MessageHistory
 ) -> tuple[Finding, ...]:
-    """Why a carried message is not what its envelope says it is: another sender, kind or state, or another question."""
+    """The error when a carried message contradicts its envelope: sender, kind, state or question."""
     envelope = arrival.envelope
     sender = peer_of(message.sender, context.agents, "/from")
     if sender != envelope.sender:
         return (error("/from", "carried_message", f"is not the agent of {envelope.sender}"),)
-    if not _fits(message, arrival):
-        return (error("/type", "carried_message", f"a {message.type} does not travel as this {envelope.kind}"),)
+    if not _kind_fits(message, arrival):
+        return (error("/type", "carried_message", f"a {message.type} does not belong in this {envelope.kind}"),)
     asked = history.find(message.reply_to, "", "out") if message.answers and message.reply_to is not None else None
     if asked is not None and asked.work is not None and asked.work.work_id != envelope.work_id:
-        return (error("/replyTo", "carried_message", "answers a question that was asked on another work"),)
+        return (error("/replyTo", "carried_message", "answers a question of another work"),)
     return ()
 
 
 def _by_reply(reply_to: str, to: str, history: MessageHistory) -> AnsweredWork | None:
-    """The work of the message with this id that came from `to`; a question without an envelope of the format counts too."""
+    """The work of the message with this id from `to`, or of a native opening whose generated message has this id."""
     known = history.find(reply_to, "", "in")
     if known is not None and known.work is not None and known.sender == to:
         return AnsweredWork(known.work, known.envelope_id)
@@ -68,7 +68,9 @@ def _by_reply(reply_to: str, to: str, history: MessageHistory) -> AnsweredWork |
     return next((AnsweredWork(work, work.opening_id) for work in asked), None)
 
 
-def _named(message: AgentOsMessage, context: BridgeContext, history: MessageHistory) -> AnsweredWork | Finding | None:
+def _named_work(
+    message: AgentOsMessage, context: BridgeContext, history: MessageHistory
+) -> AnsweredWork | Finding | None:
     if history.whole and (context.work_id is None or (message.answers and message.reply_to is not None)):
         return None
     if context.work_id is None and message.reply_to is None and not message.answers:
@@ -79,10 +81,12 @@ def _named(message: AgentOsMessage, context: BridgeContext, history: MessageHist
     return AnsweredWork(work, work.opening_id)
 
 
-def _judged(found: AnsweredWork, to: str, context: BridgeContext, history: MessageHistory) -> AnsweredWork | Finding:
+def _check_work(
+    found: AnsweredWork, to: str, context: BridgeContext, history: MessageHistory
+) -> AnsweredWork | Finding:
     work = found.work
     if not history.whole and {work.initiator, work.target} != {to, context.us}:
-        work = msgspec.structs.replace(work, initiator=to, target=context.us)  # a stand-in: the message knows its ends
+        work = msgspec.structs.replace(work, initiator=to, target=context.us)  # the message names its own endpoints
         return AnsweredWork(work, found.envelope_id)
     if context.work_id not in (None, work.work_id) and history.whole:
         return error("/replyTo", "work_mismatch", f"belongs to work {work.work_id}, not to {context.work_id}")
@@ -93,9 +97,9 @@ def _judged(found: AnsweredWork, to: str, context: BridgeContext, history: Messa
     return found
 
 
-def _fits(message: AgentOsMessage, arrival: BridgedEnvelope) -> bool:
-    """The bus form of the type (adapters.md, agentos). An answer rides on a say only within a work, where it answers
-    needs_input; what neither asks nor answers belongs to none."""
+def _kind_fits(message: AgentOsMessage, arrival: BridgedEnvelope) -> bool:
+    """Whether the envelope's kind and state fit the type (adapters.md, agentos). A say carries an answer only within a work
+    (needs_input); a type that neither opens nor answers has no work."""
     envelope = arrival.envelope
     if isinstance(envelope.body, Trace):
         return envelope.body.state == ("completed" if message.answers else "failed" if message.type == "error" else "")

@@ -1,1 +1,1 @@
-"""humaninloop: see docs/architecture.md."""
+"""The format `humaninloop` (docs/adapters/humaninloop.md)."""

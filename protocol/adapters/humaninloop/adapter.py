@@ -1,7 +1,7 @@
 """Format `humaninloop`: the input and output envelopes of ADR-007 (seed 001; adapters.md, humaninloop).
 
-An input envelope opens work, or continues one of ours; an output envelope is the trace of the work in hand. The format has
-no ids and names no agents: the caller names the target, and ids are derived from the content.
+An input envelope opens a work, or continues one that we opened. An output envelope is the trace of the assigned work. The
+format has neither ids nor agent names: the caller names the target, and ids are derived from the content.
 """
 
 from typing import Any, Final
@@ -11,10 +11,10 @@ import msgspec
 from aghbus.protocol.adapters.attachments import (
     CUT_BYTES,
     carried_message,
+    carried_warning,
     cut_result,
     cut_text,
     extension,
-    not_believed,
     size_of,
 )
 from aghbus.protocol.adapters.common import (
@@ -51,14 +51,14 @@ from aghbus.protocol.lifecycle import WorkView
 from aghbus.protocol.text import escape, shorten
 
 NAME: Final = "humaninloop"
-_MOST_OF_A_NAME: Final = 120  # characters, ours: of workflow, action and feature in the one line that a person reads
-_REPORTED: Final = frozenset({"completed", "failed", "canceled", "needs_input"})  # a working trace says nothing here
+_MAX_NAME_CHARACTERS: Final = 120  # ours, of workflow, action and feature in the text of a say
+_REPORTED: Final = frozenset({"completed", "failed", "canceled", "needs_input"})  # a working trace has no equivalent
 
 _Findings = tuple[Finding, ...]
 
 
 class HumanInLoopOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """`feature_root`: the prefix to strip from artifact paths where the input envelope of a work is not known or names none."""
+    """`feature_root`: the prefix to strip from artifact paths when the work's input envelope is unknown or names none."""
 
     feature_root: str | None = None
 
@@ -88,26 +88,26 @@ class HumanInLoop:
         return _open_or_continue(message, findings, context, history)
 
     def deliver(self, arrival: BridgedEnvelope, context: BridgeContext, history: MessageHistory) -> Delivered:
-        """Says and capabilities are inputs; traces that end a work or ask, and receipts that end one, are outputs."""
+        """Says and capabilities become inputs; final traces, questions, and receipts that end a work become outputs."""
         body = arrival.envelope.body
         if arrival.outcome in ("ignored", "rejected"):
             return NOT_DELIVERED
         match body:
             case Say():
-                message, doubts = self._carried("input", arrival, history)
+                message, faults = self._carried("input", arrival, history)
                 return (
-                    _whole(message, doubts)
+                    _as_sent(message, faults)
                     if message is not None
-                    else _native(input_of(arrival, body, history), doubts)
+                    else _native(input_of(arrival, body, history), faults)
                 )
             case Capability() if arrival.envelope.work_id is not None:
                 return _native(input_of(arrival, body, history))
             case Trace() if body.state in _REPORTED:
                 scope = arrival.envelope.container or ""
-                message, doubts = self._carried("output", arrival, history)
+                message, faults = self._carried("output", arrival, history)
                 if message is not None:
-                    return _whole(message, doubts, scope)
-                return _native(output_of(arrival, body), doubts, scope)
+                    return _as_sent(message, faults, scope)
+                return _native(output_of(arrival, body), faults, scope)
             case Receipt() if receipt_ends(body, arrival.work, context):
                 return _native(output_of(arrival, body), scope=arrival.envelope.container or "")
         return NOT_DELIVERED
@@ -115,7 +115,7 @@ class HumanInLoop:
     def _report(
         self, message: dict[str, Any], findings: _Findings, context: BridgeContext, history: MessageHistory
     ) -> SubmitPlan:
-        """The trace of an output envelope on the work in hand."""
+        """The trace of an output envelope on the assigned work."""
         foreign_id = digest("output", canonical(message))
         work = _reported_work(foreign_id, context, history)
         if isinstance(work, Finding):
@@ -132,7 +132,9 @@ class HumanInLoop:
             "message": cut_text(message["summary"]),
             "result": _result(message, files),
         }
-        references, shortened = _fitting([file.reference() for file in files.files], "/artifacts", "artifact_refs")
+        references, shortened = _truncate_list(
+            [file.reference() for file in files.files], "/artifacts", "artifact_refs"
+        )
         if references:
             body["artifact_refs"] = references
         findings += shortened
@@ -161,21 +163,21 @@ class HumanInLoop:
     def _carried(
         self, kind: Kind, arrival: BridgedEnvelope, history: MessageHistory
     ) -> tuple[dict[str, Any] | None, _Findings]:
-        """The message that an envelope carries with its warnings; None, and why, when it carries none that holds."""
-        value, doubts = carried_message(NAME, arrival)
+        """The carried message with its warnings, or None with the findings when it is missing or invalid."""
+        value, faults = carried_message(NAME, arrival)
         if value is None:
-            return None, not_believed(doubts)
-        found = self._judged(kind, value, arrival, history)
+            return None, carried_warning(faults)
+        found = self._check_carried(kind, value, arrival, history)
         errors = tuple(finding for finding in found if finding.severity == "error")
-        return (None, not_believed(errors)) if errors else (value, found)
+        return (None, carried_warning(errors)) if errors else (value, found)
 
-    def _judged(self, kind: Kind, value: Any, arrival: BridgedEnvelope, history: MessageHistory) -> _Findings:
-        """Everything that is wrong with a carried message, also as that of this envelope: kind and state must agree."""
+    def _check_carried(self, kind: Kind, value: Any, arrival: BridgedEnvelope, history: MessageHistory) -> _Findings:
+        """The findings of a carried message; its kind and state must match the envelope."""
         named = kind_of(value)
         if isinstance(named, Finding):
             return (named,)
         if named != kind:
-            return (error("", "carried_kind", f"an {named} envelope does not belong into a {arrival.envelope.kind}"),)
+            return (error("", "carried_kind", f"an {named} envelope does not belong in a {arrival.envelope.kind}"),)
         findings = (check_input if kind == "input" else check_output)(value) + secrets_in(value)
         if kind == "input" or has_errors(findings):
             return findings
@@ -186,7 +188,7 @@ class HumanInLoop:
 
 
 def _reported_work(foreign_id: str, context: BridgeContext, history: MessageHistory) -> WorkView | Finding:
-    """The work in hand; when there is none, the one that the same output ended before, so that it is a repetition."""
+    """The assigned work; without one, the work that the same output ended before (a repetition)."""
     work = work_in_hand(context, history)
     if not isinstance(work, Finding) or work.rule != "no_work":
         return work
@@ -197,7 +199,7 @@ def _reported_work(foreign_id: str, context: BridgeContext, history: MessageHist
 def _open_or_continue(
     message: dict[str, Any], findings: _Findings, context: BridgeContext, history: MessageHistory
 ) -> SubmitPlan:
-    """The say of an input envelope: in the work that the caller named, when we opened that, else opening one."""
+    """The say of an input envelope: in the caller's work if we opened that, else opening a work."""
     named = None
     if context.work_id is not None:
         named = history.work(context.work_id)
@@ -219,7 +221,7 @@ def _open(
     context: BridgeContext,
     history: MessageHistory,
 ) -> SubmitPlan:
-    """A say that opens work; `in_hand` is the work of ours that it is done for."""
+    """A say that opens a work; `in_hand` is the assigned work that causes it."""
     message_id, repeats = _opening_id(canonical(message), context, history)
     body, shortened = _say_body(message)
     findings += shortened
@@ -238,9 +240,9 @@ def _open(
 
 
 def _opening_id(content: bytes, context: BridgeContext, history: MessageHistory) -> tuple[str, bool]:
-    """The id of an opening, and whether it was sent before: equal content is the same opening only while its work is open.
+    """The id of an opening, and whether it was sent before. Equal content is the same opening while its work is open.
 
-    After that it is the next one, whose id also hashes the id of the one before.
+    Afterwards it is a new opening, whose id also hashes the previous id.
     """
     before: str | None = None
     while True:
@@ -256,7 +258,7 @@ def _opening_id(content: bytes, context: BridgeContext, history: MessageHistory)
 def _continue(
     message: dict[str, Any], findings: _Findings, work: WorkView, context: BridgeContext, history: MessageHistory
 ) -> SubmitPlan:
-    """A say in a work that we opened: the answer to its newest trace."""
+    """A say in a work that we opened, as the answer to its newest trace."""
     answered = history.answered(work)
     message_id = next_id(NAME, "say", context, work, history, canonical(message))
     repeats = history.sent(message_id) is not None
@@ -264,7 +266,7 @@ def _continue(
         findings += closed(work)
     if context.target not in (None, work.target):
         findings += (
-            error("", "target_mismatch", f"work {work.work_id} is done by {work.target}: name no other target"),
+            error("", "target_mismatch", f"work {work.work_id} is assigned to {work.target}: omit the target"),
         )
     if has_errors(findings):
         return SubmitPlan(message=message, findings=findings)
@@ -288,23 +290,25 @@ def _continue(
 
 
 def _bad_target(context: BridgeContext) -> _Findings:
-    """The error when an opening has nobody to go to: agents of this format do not know the graph, the caller does."""
+    """The error when an opening has no valid target. The caller has to name it: messages of this format do not."""
     if context.target is None:
         return (
-            error("", "no_target", "opens work, but for whom? Name the peer (API: `target`; aghctl: --target PEER)"),
+            error(
+                "", "no_target", "opens a work, but has no target: name a peer (API: `target`; aghctl: --target PEER)"
+            ),
         )
     if not is_peer(context.target):
-        return (error("", "bad_target", f"the target {context.target!r} is no peer id"),)
+        return (error("", "bad_target", f"the target {context.target!r} is not a peer id"),)
     if context.target == context.us:
-        return (error("", "bad_target", "the target is this peer itself: a work needs another one"),)
+        return (error("", "bad_target", "the target is this peer itself: a work needs another peer"),)
     return ()
 
 
 def _say_body(message: dict[str, Any]) -> tuple[dict[str, Any], _Findings]:
-    """Text in one line, action as intent, paths as artifacts (adapters.md, humaninloop)."""
+    """The body: one line of text, action as intent, paths as artifacts (adapters.md, humaninloop)."""
     input_context, action = message["context"], message["task"]["action"]
     workflow, name, feature = (
-        shorten(escape(text), _MOST_OF_A_NAME)
+        shorten(escape(text), _MAX_NAME_CHARACTERS)
         for text in (input_context["workflow"], action, input_context["feature_id"])
     )
     body: dict[str, Any] = {
@@ -312,14 +316,14 @@ def _say_body(message: dict[str, Any]) -> tuple[dict[str, Any], _Findings]:
         "intent": cut_text(action),
     }
     paths = [{"type": "path", "name": key, "path": value} for key, value in message["paths"].items()]
-    artifacts, shortened = _fitting(paths, "/paths", "artifacts")
+    artifacts, shortened = _truncate_list(paths, "/paths", "artifacts")
     if artifacts:
         body["artifacts"] = artifacts
     return body, shortened
 
 
 def _result(message: dict[str, Any], files: FilePlan) -> dict[str, Any]:
-    """What native peers read: everything that has no place in a trace, paths counted from the feature root."""
+    """The result for native peers: all members without a field in a trace, with paths relative to the feature root."""
     result: dict[str, Any] = {"success": message["success"], "recommendation": message["recommendation"]}
     if "notes" in message:
         result["notes"] = message["notes"]
@@ -329,8 +333,8 @@ def _result(message: dict[str, Any], files: FilePlan) -> dict[str, Any]:
     return cut_result(result)
 
 
-def _fitting(entries: list[dict[str, Any]], path: str, member: str) -> tuple[list[dict[str, Any]], _Findings]:
-    """As many entries as fit CUT_BYTES of JSON: an envelope has bounds, and `ext` carries the whole."""
+def _truncate_list(entries: list[dict[str, Any]], path: str, member: str) -> tuple[list[dict[str, Any]], _Findings]:
+    """As many entries as fit CUT_BYTES of JSON; `ext` has the complete list."""
     used = 2
     for count, entry in enumerate(entries):
         used += size_of(entry) + 1
@@ -340,10 +344,10 @@ def _fitting(entries: list[dict[str, Any]], path: str, member: str) -> tuple[lis
     return entries, ()
 
 
-def _whole(message: Any, findings: _Findings, scope: str = "") -> Delivered:
+def _as_sent(message: Any, findings: _Findings, scope: str = "") -> Delivered:
     return Delivered(message=message, findings=findings, scope=scope)
 
 
-def _native(made: tuple[dict[str, Any], _Findings], doubts: _Findings = (), scope: str = "") -> Delivered:
+def _native(made: tuple[dict[str, Any], _Findings], faults: _Findings = (), scope: str = "") -> Delivered:
     message, findings = made
-    return Delivered(message=message, findings=doubts + findings, native=True, scope=scope)
+    return Delivered(message=message, findings=faults + findings, native=True, scope=scope)

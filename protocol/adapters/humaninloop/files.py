@@ -1,7 +1,7 @@
-"""Artifacts of an output envelope as files below a feature root: which paths may be written at all.
+"""Artifacts of an output envelope as files below a feature root, and the rules for their paths.
 
-Seed 001, Artifact Structure: a path is relative to the feature root. adapters.md, humaninloop: what makes a path an error.
-The adapter judges with these rules before a message travels, `aghctl bridge humaninloop apply` again before it writes.
+Seed 001, Artifact Structure: a path is relative to the feature root. adapters.md, humaninloop has the errors. The adapter
+checks the rules before a message is sent, and `aghctl bridge humaninloop apply` again before it writes.
 """
 
 import hashlib
@@ -16,14 +16,14 @@ from aghbus.protocol.adapters.humaninloop.shape import feature_root_of
 from aghbus.protocol.adapters.model import Finding, has_errors
 from aghbus.protocol.adapters.strict_json import pointer
 
-_MOST_FINDINGS: Final = 100  # ours, of one message: the rest would only repeat itself
+_MAX_FINDINGS: Final = 100  # ours, per message
 _DRIVE: Final = re.compile(r"[A-Za-z]:")
-# Control characters, line separators, and those that reorder text: a person who approves a path must see what it is.
-_ILLEGIBLE: Final = re.compile("[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")
+# Control, line separator and bidirectional characters: a person who approves a path must see its real content.
+_UNSAFE_CHARACTERS: Final = re.compile("[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")
 
 
 class PlannedFile(msgspec.Struct, frozen=True):
-    """One file to write: `segments` below the feature root, `operation` create or update, the whole `content`."""
+    """One file to write: path `segments` below the feature root, `operation` create or update, complete `content`."""
 
     segments: tuple[str, ...]
     operation: str
@@ -47,73 +47,73 @@ class PlannedFile(msgspec.Struct, frozen=True):
 
 
 class FilePlan(msgspec.Struct, frozen=True):
-    """The files of one output envelope in its order; without errors among `findings` they can be written side by side."""
+    """The files of one output envelope in order; without errors in `findings` their paths do not conflict."""
 
     files: tuple[PlannedFile, ...]
     findings: tuple[Finding, ...]
 
 
 def plan_files(message: dict[str, Any], feature_root: str | None = None, opening: Any = None) -> FilePlan:
-    """The files of an output envelope whose shape holds (`check_output`).
+    """The files of a valid output envelope (`check_output`).
 
-    A path that begins with the feature root counts from there, with a warning: the root that `opening`, the input envelope
-    of the work, names, else `feature_root`.
+    If a path begins with the feature root, the root is stripped, with a warning. The root is that of `opening`, the input
+    envelope of the work, else `feature_root`.
     """
     root = _root_segments(feature_root_of(opening) or feature_root or "")
     files: list[PlannedFile] = []
     findings: list[Finding] = []
-    taken = _Taken()
+    known_paths = _KnownPaths()
     for index, artifact in enumerate(message["artifacts"]):
         where = pointer("artifacts", index, "path")
-        segments, faults = _judge(artifact["path"], root, where)
+        segments, faults = _check_path(artifact["path"], root, where)
         if not has_errors(faults):
-            faults += taken.add(segments, where)
+            faults += known_paths.add(segments, where)
         findings += faults
         files.append(PlannedFile(segments, artifact["operation"], artifact["content"]))
-        if len(findings) >= _MOST_FINDINGS:
+        if len(findings) >= _MAX_FINDINGS:
             break
     return FilePlan(tuple(files), tuple(findings))
 
 
 def same_name(name: str) -> str:
-    """What two names have in common that a file system may take for one: NFC and case folding."""
+    """A key that is equal for names that a file system may treat as one: NFC and case folding."""
     return unicodedata.normalize("NFC", unicodedata.normalize("NFC", name).casefold())
 
 
-class _Taken:
-    """The paths of one message so far, as a file system that folds case would see them."""
+class _KnownPaths:
+    """The earlier paths of one message, as a case-insensitive file system sees them."""
 
     def __init__(self) -> None:
         self.files: set[tuple[str, ...]] = set()
         self.folders: set[tuple[str, ...]] = set()
 
     def add(self, segments: tuple[str, ...], where: str) -> list[Finding]:
-        """The error when `segments` is an earlier path, or one of the two would be a folder of the other."""
+        """The error when `segments` is an earlier path, or a parent folder of one or vice versa."""
         key = tuple(same_name(segment) for segment in segments)
         above = [key[:length] for length in range(1, len(key))]
         if key in self.files:
-            return [error(where, "path_twice", "is the same file as an earlier artifact, by NFC and case folding")]
+            return [error(where, "path_twice", "is the same file as an earlier artifact (by NFC and case folding)")]
         if key in self.folders or any(folder in self.files for folder in above):
-            return [error(where, "file_as_folder", "one artifact's file would be a folder of another's path")]
+            return [error(where, "file_as_folder", "one artifact is a file where another has a folder")]
         self.files.add(key)
         self.folders.update(above)
         return []
 
 
 def _root_segments(root: str) -> tuple[str, ...]:
-    """The segments of a relative feature root; empty, so that nothing is stripped, when it is no such path."""
+    """The segments of a relative feature root; empty for any other path, so that nothing is stripped."""
     segments = tuple(segment for segment in root.removesuffix("/").split("/") if segment != ".")
     return () if root.startswith("/") or "" in segments or ".." in segments else segments
 
 
-def _judge(path: str, root: tuple[str, ...], where: str) -> tuple[tuple[str, ...], list[Finding]]:
+def _check_path(path: str, root: tuple[str, ...], where: str) -> tuple[tuple[str, ...], list[Finding]]:
     faults = [error(where, rule, message) for rule, message in _faults(path)]
     segments = tuple(path.split("/"))
     if faults or not root or segments[: len(root)] != root:
         return segments, faults
     if segments == root:
-        return segments, [error(where, "path_is_root", "is the feature root itself, not a file below it")]
-    stripped = warning(where, "feature_root_stripped", "begins with the feature root: counted from there")
+        return segments, [error(where, "path_is_root", "is the feature root itself")]
+    stripped = warning(where, "feature_root_stripped", "begins with the feature root, which was stripped")
     return segments[len(root) :], [stripped]
 
 
@@ -123,11 +123,11 @@ def _faults(path: str) -> list[tuple[str, str]]:
     faults = []
     segments = path.split("/")
     if ".." in segments or "." in segments:
-        faults.append(("path_dots", "must not hold `.` or `..` as a segment"))
+        faults.append(("path_dots", "must not contain `.` or `..` as a segment"))
     if "" in segments:
-        faults.append(("path_empty_segment", "must not be empty, end in `/` or hold `//`"))
+        faults.append(("path_empty_segment", "must not be empty, end with `/` or contain `//`"))
     if "\\" in path:
-        faults.append(("path_backslash", "must not hold a backslash"))
-    if _ILLEGIBLE.search(path):
-        faults.append(("path_characters", "must not hold control or bidirectional characters"))
+        faults.append(("path_backslash", "must not contain a backslash"))
+    if _UNSAFE_CHARACTERS.search(path):
+        faults.append(("path_characters", "must not contain control or bidirectional characters"))
     return faults

@@ -1,6 +1,6 @@
-"""Envelopes that carry no ADR-007 message, as one: what is known is filled in, what is not stays empty (adapters.md).
+"""Generates ADR-007 messages for envelopes that carry none: known members are set, others stay empty (adapters.md).
 
-What the format has no member for goes into `task.params` or a note, and a warning says so.
+Content without a member in the format goes into `task.params` or a note, with a warning.
 """
 
 import json
@@ -17,15 +17,15 @@ from aghbus.protocol.adapters.strict_json import check_value
 from aghbus.protocol.bodies import Capability, Receipt, Say, Trace
 from aghbus.protocol.text import has_control, is_blank
 
-NATIVE_WORKFLOW: Final = "native"  # ours: a native envelope belongs to no workflow that it names
+NATIVE_WORKFLOW: Final = "native"  # ours: a native envelope names no workflow
 
 _Made = tuple[dict[str, Any], tuple[Finding, ...]]
 
 
 def input_of(arrival: BridgedEnvelope, body: Say | Capability, history: MessageHistory) -> _Made:
-    """A valid input envelope for a say or a capability, and what did not fit.
+    """A valid input envelope for a say or a capability, and the findings.
 
-    In a work that an input envelope opened, context and paths are that one's; else the feature is the thread or room.
+    In a work that an input envelope opened, context and paths come from that; else the feature is the thread or room.
     """
     opening = _opening_of(arrival, history)
     context = opening["context"] if opening is not None else _context(arrival)
@@ -42,12 +42,12 @@ def input_of(arrival: BridgedEnvelope, body: Say | Capability, history: MessageH
     if notes:
         message["prior_context"] = notes
     if arrival.envelope.work_id is None:
-        findings += (warning("", "no_work", "belongs to no work: there is nothing that an output could report on"),)
+        findings += (warning("", "no_work", "has no work: no output can report on it"),)
     return message, findings
 
 
 def output_of(arrival: BridgedEnvelope, body: Trace | Receipt) -> _Made:
-    """A valid output envelope for a trace that ends a work or asks for input, or for the receipt that ended it."""
+    """A valid output envelope for a final trace, a question, or the receipt that ended a work."""
     if isinstance(body, Receipt):
         reason = ": ".join(part for part in (body.status, body.reason_code, body.detail) if part)
         return _output(success=False, recommendation="escalate", summary=reason), ()
@@ -63,18 +63,18 @@ def output_of(arrival: BridgedEnvelope, body: Trace | Receipt) -> _Made:
     notes: list[str] = message.setdefault("notes", [])
     if left not in (None, {}):
         notes.append(f"result: {_text(left)}")
-        findings += (warning("/notes", "result_as_note", "the result has no member of its own: it became a note"),)
+        findings += (warning("/notes", "result_as_note", "the result was added as a note"),)
     if body.artifact_refs and not message["artifacts"]:
         references = ",".join(bytes(reference).decode() for reference in body.artifact_refs)
         notes.append(cut_text(f"artifact_refs: [{references}]"))
-        findings += (warning("/artifacts", "references_as_note", "files without content became a note"),)
+        findings += (warning("/artifacts", "references_as_note", "artifact references were added as a note"),)
     if not notes:
         del message["notes"]
     return message, findings
 
 
 def _opening_of(arrival: BridgedEnvelope, history: MessageHistory) -> dict[str, Any] | None:
-    """The input envelope that opened the work of an envelope, when there is one and it holds."""
+    """The valid input envelope that opened the work of an envelope, if there is one."""
     known = history.opening(arrival.work) if arrival.work is not None else None
     if known is None or has_errors(check_input(known.message)):
         return None
@@ -87,7 +87,7 @@ def _output(*, success: bool, recommendation: str, summary: str) -> dict[str, An
 
 
 def _recommended(state: str, *, wants_retry: bool) -> str:
-    """adapters.md, humaninloop, the table, from a native state; canceled is nobody's success and nothing to repeat."""
+    """The recommendation for a native state (adapters.md, humaninloop, the table); `escalate` for canceled."""
     if state == "completed":
         return "proceed"
     return "retry" if state == "failed" and wants_retry else "escalate"
@@ -98,14 +98,14 @@ def _context(arrival: BridgedEnvelope) -> dict[str, Any]:
 
 
 def _last_notes(arrival: BridgedEnvelope, history: MessageHistory) -> list[str]:
-    """Notes of the last result in this thread (seed 001: notes are context for the next agent)."""
+    """The notes of the last output in this thread (seed 001: notes are context for the next agent)."""
     known = history.last(arrival.envelope.container or "")
     notes = known.message.get("notes") if known is not None and isinstance(known.message, dict) else None
     return list(notes) if _are_strings(notes) else []
 
 
 def _take_artifacts(body: Say, paths: dict[str, str], params: dict[str, Any]) -> tuple[Finding, ...]:
-    """Artifacts with a path join `paths` under their name; others go into `params.artifacts`, where they are JSON for all."""
+    """Add artifacts with a path to `paths` under their name, and others to `params.artifacts`."""
     others: list[Any] = []
     dropped = 0
     for number, raw in enumerate(body.artifacts, start=1):
@@ -120,9 +120,11 @@ def _take_artifacts(body: Say, paths: dict[str, str], params: dict[str, Any]) ->
     findings: tuple[Finding, ...] = ()
     if others:
         params["artifacts"] = others
-        findings += (warning("/task/params/artifacts", "artifacts_as_params", "artifacts without a path are no paths"),)
+        findings += (
+            warning("/task/params/artifacts", "artifacts_as_params", "artifacts without a path became parameters"),
+        )
     if dropped:
-        findings += (warning("/task/params", "artifacts_dropped", f"{dropped} artifacts could not be carried over"),)
+        findings += (warning("/task/params", "artifacts_dropped", f"{dropped} artifacts could not be converted"),)
     return findings
 
 
@@ -132,7 +134,7 @@ def _free_name(name: Any, number: int, paths: dict[str, str]) -> str:
 
 
 def _take_result(message: dict[str, Any], result: Any) -> Any:
-    """Move artifacts and notes of a result in the form that this adapter writes into `message`; what is left of it."""
+    """Move artifacts and notes of a result, in the form that this adapter writes, into `message`; return the rest."""
     if not isinstance(result, dict):
         return result
     left = {name: value for name, value in result.items() if name not in ("success", "recommendation")}
@@ -168,5 +170,5 @@ def _value(raw: msgspec.Raw | None) -> Any:
 
 
 def _text(value: Any) -> str:
-    """A JSON value as text, numbers of any size included."""
+    """A JSON value as text; numbers may have any size."""
     return cut_text(json.dumps(value, ensure_ascii=False, separators=(",", ":")))

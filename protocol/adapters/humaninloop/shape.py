@@ -1,6 +1,6 @@
-"""The two envelopes of ADR-007, judged: required members, types, values (seed 001, Agent Input and Output Envelope).
+"""Validates the two envelopes of ADR-007: required members, types, values (seed 001, Agent Input and Output Envelope).
 
-The envelope is the contract, contents vary: members that the ADR does not name are kept and not judged.
+Members that the ADR does not name are kept and not checked.
 """
 
 from collections.abc import Generator, Iterator
@@ -18,15 +18,15 @@ INPUT_REQUIRED: Final = ("context", "paths", "task")
 OUTPUT_REQUIRED: Final = ("success", "summary", "artifacts", "recommendation")
 RECOMMENDATIONS: Final = ("proceed", "retry", "escalate")
 OPERATIONS: Final = ("create", "update")
-_MOST_FINDINGS: Final = 100  # ours, of one message: the rest would only repeat itself
+_MAX_FINDINGS: Final = 100  # ours, per message
 
 Path = tuple[str | int, ...]
 
 
 def kind_of(message: Any) -> Kind | Finding:
-    """Which of the two a message is, told by its required members; the error when it is neither or both.
+    """Whether a message is an input or an output, by its required members; the error when it is neither or both.
 
-    A message with members of one only is that one, so that what it lacks can be named.
+    A message with members of only one of them is that one, so that its missing members are reported.
     """
     if not isinstance(message, dict):
         return error("", "type", "must be a JSON object: an input envelope or an output envelope")
@@ -41,17 +41,17 @@ def kind_of(message: Any) -> Kind | Finding:
     if whole_output or (as_output and not as_input):
         return "output"
     wanted = f"input ({', '.join(INPUT_REQUIRED)}) or of an output envelope ({', '.join(OUTPUT_REQUIRED)})"
-    return error("", "unknown_envelope", f"has not the required members of an {wanted}")
+    return error("", "unknown_envelope", f"does not have the required members of an {wanted}")
 
 
 def check_input(message: Any) -> tuple[Finding, ...]:
-    """The findings of an input envelope; any JSON value is taken."""
-    return tuple(islice(_input_faults(message), _MOST_FINDINGS))
+    """The findings of an input envelope; accepts any JSON value."""
+    return tuple(islice(_input_faults(message), _MAX_FINDINGS))
 
 
 def check_output(message: Any) -> tuple[Finding, ...]:
-    """The findings of an output envelope, the paths of its artifacts left out; any JSON value is taken."""
-    return tuple(islice(_output_faults(message), _MOST_FINDINGS))
+    """The findings of an output envelope, except for artifact paths; accepts any JSON value."""
+    return tuple(islice(_output_faults(message), _MAX_FINDINGS))
 
 
 def state_of(message: dict[str, Any]) -> str:
@@ -74,17 +74,17 @@ def _input_faults(message: Any) -> Iterator[Finding]:
         return
     yield from _missing(message, INPUT_REQUIRED, ())
     context = message.get("context", {})
-    if (yield from _is(context, dict, ("context",), "an object")) and "context" in message:
+    if (yield from _check_type(context, dict, ("context",), "an object")) and "context" in message:
         yield from _missing(context, ("feature_id", "workflow", "iteration"), ("context",))
         yield from _name(context, "feature_id", ("context",))
         yield from _name(context, "workflow", ("context",))
         yield from _iteration(context)
     yield from _paths(message.get("paths", {}))
     task = message.get("task", {})
-    if (yield from _is(task, dict, ("task",), "an object")) and "task" in message:
+    if (yield from _check_type(task, dict, ("task",), "an object")) and "task" in message:
         yield from _missing(task, ("action",), ("task",))
         yield from _name(task, "action", ("task",))
-        yield from _is(task.get("params", {}), dict, ("task", "params"), "an object")
+        yield from _check_type(task.get("params", {}), dict, ("task", "params"), "an object")
     yield from _strings(message, "prior_context")
 
 
@@ -93,12 +93,12 @@ def _output_faults(message: Any) -> Iterator[Finding]:
         yield error("", "type", "must be a JSON object")
         return
     yield from _missing(message, OUTPUT_REQUIRED, ())
-    yield from _is(message.get("success", True), bool, ("success",), "true or false")
+    yield from _check_type(message.get("success", True), bool, ("success",), "true or false")
     summary = message.get("summary", "-")
-    if (yield from _is(summary, str, ("summary",), "a string")) and is_blank(summary):
-        yield warning("/summary", "blank_summary", "is blank: nobody can read what happened")
+    if (yield from _check_type(summary, str, ("summary",), "a string")) and is_blank(summary):
+        yield warning("/summary", "blank_summary", "is blank")
     artifacts = message.get("artifacts", [])
-    if (yield from _is(artifacts, list, ("artifacts",), "an array, empty when there are no files")):
+    if (yield from _check_type(artifacts, list, ("artifacts",), "an array, empty when there are no files")):
         for index, artifact in enumerate(artifacts):
             yield from _artifact(artifact, ("artifacts", index))
     yield from _strings(message, "notes")
@@ -108,22 +108,24 @@ def _output_faults(message: Any) -> Iterator[Finding]:
 
 
 def _artifact(artifact: Any, path: Path) -> Iterator[Finding]:
-    if not (yield from _is(artifact, dict, path, "an object")):
+    if not (yield from _check_type(artifact, dict, path, "an object")):
         return
     yield from _missing(artifact, ("path", "operation", "content"), path)
-    yield from _is(artifact.get("path", ""), str, (*path, "path"), "a string")
+    yield from _check_type(artifact.get("path", ""), str, (*path, "path"), "a string")
     yield from _one_of(artifact, "operation", OPERATIONS, path)
-    yield from _is(artifact.get("content", ""), str, (*path, "content"), "a string: the whole content of the file")
+    yield from _check_type(
+        artifact.get("content", ""), str, (*path, "content"), "a string: the whole content of the file"
+    )
 
 
 def _paths(paths: Any) -> Iterator[Finding]:
-    """Paths of an input are for the agent to read: they may lead anywhere, but each must be one legible path."""
-    if not (yield from _is(paths, dict, ("paths",), "an object of names and paths")):
+    """Paths of an input are only read by the agent: any path is allowed, without control characters."""
+    if not (yield from _check_type(paths, dict, ("paths",), "an object of names and paths")):
         return
     for name, value in paths.items():
         here = ("paths", name)
-        if (yield from _is(value, str, here, "a string")) and (is_blank(value) or has_control(value)):
-            yield error(pointer(*here), "path_characters", "is blank or holds control characters")
+        if (yield from _check_type(value, str, here, "a string")) and (is_blank(value) or has_control(value)):
+            yield error(pointer(*here), "path_characters", "is blank or contains control characters")
 
 
 def _iteration(context: dict[str, Any]) -> Iterator[Finding]:
@@ -142,15 +144,15 @@ def _missing(members: dict[str, Any], wanted: tuple[str, ...], path: Path) -> It
 
 def _name(members: dict[str, Any], name: str, path: Path) -> Iterator[Finding]:
     value = members.get(name, "-")
-    if (yield from _is(value, str, (*path, name), "a string")) and is_blank(value):
+    if (yield from _check_type(value, str, (*path, name), "a string")) and is_blank(value):
         yield error(pointer(*path, name), "blank", "must not be blank")
 
 
 def _strings(message: dict[str, Any], name: str) -> Iterator[Finding]:
     values = message.get(name, [])
-    if (yield from _is(values, list, (name,), "an array of strings")):
+    if (yield from _check_type(values, list, (name,), "an array of strings")):
         for index, value in enumerate(values):
-            yield from _is(value, str, (name, index), "a string")
+            yield from _check_type(value, str, (name, index), "a string")
 
 
 def _one_of(members: dict[str, Any], name: str, values: tuple[str, ...], path: Path) -> Iterator[Finding]:
@@ -158,7 +160,7 @@ def _one_of(members: dict[str, Any], name: str, values: tuple[str, ...], path: P
         yield error(pointer(*path, name), "enum", f"must be one of {', '.join(values)}")
 
 
-def _is(value: Any, wanted: type, path: Path, rule: str) -> Generator[Finding, None, bool]:
+def _check_type(value: Any, wanted: type, path: Path, rule: str) -> Generator[Finding, None, bool]:
     if isinstance(value, wanted):
         return True
     yield error(pointer(*path), "type", f"must be {rule}")

@@ -1,1 +1,1 @@
-"""sacp: see docs/architecture.md."""
+"""The format `sacp` (docs/adapters/sacp.md)."""

@@ -1,4 +1,4 @@
-"""Guardrails on responses (seed section 9.1): what must not be shown, by patterns that the operator names."""
+"""Guardrails on responses (seed section 9.1): the operator's patterns for content that must not be sent."""
 
 from typing import Any, Final
 
@@ -17,16 +17,16 @@ _TOO_LONG: Final = ""  # in place of a guardrail's name
 
 
 class Guardrail(msgspec.Struct, frozen=True):
-    """A pattern (the subset of Python's regular expressions in docs/adapters/sacp.md) under the name that findings call it by."""
+    """A pattern (a subset of Python's regular expressions, docs/adapters/sacp.md) and its name for findings."""
 
     name: str
     pattern: str
 
 
 def read_guardrails(text: str) -> tuple[Guardrail, ...]:
-    """The guardrails of a file: a line is `name: pattern`; blank lines and lines that begin with `#` say nothing.
+    """The guardrails in a file of `name: pattern` lines; blank lines and lines that begin with `#` are skipped.
 
-    Raises InvalidRequest naming the line, and the fault of the pattern.
+    Raises InvalidRequest with the line number and the error of the pattern.
     """
     made: list[Guardrail] = []
     for number, line in enumerate(text.splitlines(), 1):
@@ -36,7 +36,7 @@ def read_guardrails(text: str) -> tuple[Guardrail, ...]:
         if not (name and colon and pattern):
             raise InvalidRequest(f"line {number}: is not `name: pattern`", hint="card: \\d{4}-\\d{4}-\\d{4}-\\d{4}")
         if any(name == earlier.name for earlier in made):
-            raise InvalidRequest(f"line {number}: the name {name} is taken", hint="give each pattern its own name")
+            raise InvalidRequest(f"line {number}: the name {name} is used twice", hint="give each pattern its own name")
         try:
             check_pattern(pattern)
         except InvalidRequest as fault:
@@ -46,17 +46,17 @@ def read_guardrails(text: str) -> tuple[Guardrail, ...]:
 
 
 class GuardrailSet:
-    """The guardrails of one peer, compiled. Raises InvalidRequest for a pattern that cannot be taken."""
+    """The compiled guardrails of one peer. Raises InvalidRequest for an invalid pattern."""
 
     def __init__(self, guardrails: tuple[Guardrail, ...]) -> None:
         self._matchers = tuple((guardrail.name, Matcher(guardrail.pattern)) for guardrail in guardrails)
 
     def apply(self, response: dict[str, Any]) -> tuple[dict[str, Any], tuple[Finding, ...]]:
-        """`response` as it may travel, and a warning for each rule that a pattern set off.
+        """The redacted `response`, and a warning for each match.
 
-        A hit in `message` makes the status failure and withholds the message. A hit in `data` of a failure withholds the
-        message and leaves `data` for the orchestrator. Where the message is withheld, so are `thought` and
-        `next_step_hint` when they hold a hit, since the same people see them.
+        A match in `message` sets the status to failure and redacts the message. A match in `data` of a failure redacts the
+        message, but not `data`, which the orchestrator needs. With the message, `thought` and `next_step_hint` are emptied if
+        they match, since the same people see them.
         """
         if not self._matchers:
             return response, ()
@@ -66,12 +66,15 @@ class GuardrailSet:
         if not in_message and not in_data:
             return response, ()
         guarded = {**response, "status": "failure", "message": REDACTED}
-        findings = [_finding("/message", name, "the status is failure and the message withheld") for name in in_message]
-        findings += [_finding("/data", name, "the message of this failure is withheld") for name in in_data]
+        findings = [
+            _finding("/message", name, "the status is set to failure and the message is redacted")
+            for name in in_message
+        ]
+        findings += [_finding("/data", name, "the message of this failure is redacted") for name in in_data]
         for field in ("thought", "next_step_hint"):
             for name in self._hits(response.get(field, "")):
                 guarded[field] = ""
-                findings.append(_finding(f"/{field}", name, "is withheld along with the message"))
+                findings.append(_finding(f"/{field}", name, "is emptied along with the message"))
         return guarded, tuple(findings)
 
     def _hits(self, text: str) -> tuple[str, ...]:
@@ -80,7 +83,7 @@ class GuardrailSet:
         return tuple(name for name, matcher in self._matchers if matcher.found_in(text))
 
     def _hits_in(self, data: dict[str, Any]) -> tuple[str, ...]:
-        """Patterns found in a key, a string or a number of `data`, or in its compact JSON (so across a key and its value)."""
+        """The patterns that match a key or scalar of `data`, or its compact JSON (so also across a key and its value)."""
         whole = compact(data)
         if len(whole) > MAX_SCANNED_CHARACTERS:
             return (_TOO_LONG,)
@@ -89,12 +92,12 @@ class GuardrailSet:
 
 
 def _finding(path: str, name: str, what: str) -> Finding:
-    """Never quotes what was found, nor the key that it was found under."""
+    """A warning; it never quotes the match or its key."""
     if name == _TOO_LONG:
         return warning(
-            path, "guardrail", f"is longer than the {MAX_SCANNED_CHARACTERS} characters that are scanned: {what}"
+            path, "guardrail", f"is longer than {MAX_SCANNED_CHARACTERS} characters, the limit for scanning: {what}"
         )
-    return warning(path, "guardrail", f"holds what the guardrail {name} watches for: {what}")
+    return warning(path, "guardrail", f"matches the guardrail {name}: {what}")
 
 
 def _scalars(value: Any) -> list[str]:

@@ -1,8 +1,7 @@
-"""Patterns of guardrails: a subset of Python's regular expressions, refused or understood before any text is seen.
+"""Parses patterns of guardrails: a subset of Python's regular expressions without backtracking.
 
-What needs backtracking (backreferences, look-around, atomic groups) is refused; everything else becomes the states of an
-automaton, which sacp_matching.py runs in time linear in the text. `re` itself would let a text written by a language
-model stall the daemon for hours on a pattern as harmless as `(a+)+$`.
+Backreferences, look-around and atomic groups are refused. Everything else becomes an automaton, which matching.py runs in time
+linear in the text. With `re`, a text of a language model could block the daemon for hours on a pattern like `(a+)+$`.
 """
 
 import re
@@ -13,9 +12,9 @@ import msgspec
 from aghbus.protocol.errors import InvalidRequest
 
 MAX_PATTERN_CHARACTERS: Final = 1_000  # of a pattern, ours
-MAX_STATES: Final = 500  # of an automaton, ours: `x{500}` has them all
-_MOST_STEPS: Final = 5_000  # of building one, ours: repetitions of what is empty make no states
-_MOST_NESTED: Final = 20  # groups within groups, ours: far under the interpreter's stack
+MAX_STATES: Final = 500  # ours, of an automaton: `x{500}` has 500
+_MAX_BUILD_STEPS: Final = 5_000  # ours, of building one: repetitions of an empty part add no states
+_MAX_NESTING: Final = 20  # ours, nested groups: far below the interpreter's recursion limit
 
 _FLAGS: Final = re.compile(r"\(\?([aims]+)\)")
 _COUNT: Final = re.compile(r"\{(?=[\d,])(\d*)(?:(,)(\d*))?\}", re.ASCII)
@@ -23,24 +22,24 @@ _CLASS: Final = re.compile(r"\[\^?+\]?+(?:[^\]\\]|\\.)*+\]", re.DOTALL)
 _ESCAPE: Final = re.compile(r"\\(?:x[0-9a-fA-F]{2}|u[0-9a-fA-F]{4}|U[0-9a-fA-F]{8}|N\{[^}]*+\}|[^0-9xuUN])", re.DOTALL)
 _GROUP: Final = re.compile(r"\((?:\?:|\?P<\w+>|(?!\?))")
 _ASSERTIONS: Final = ("^", "$", r"\b", r"\B", r"\A", r"\Z")
-_HINT: Final = "docs/adapters/sacp.md lists what a guardrail may hold"
+_HINT: Final = "docs/adapters/sacp.md lists the supported syntax"
 
 
 class CharState(msgspec.Struct, frozen=True):
-    """A state that one character leaves: `source` is the pattern of that character."""
+    """A state that consumes one character; `source` is the pattern of that character."""
 
     source: str
     then: int
 
 
 class ForkState(msgspec.Struct, frozen=True):
-    """A state that leads to each of `then` without a character."""
+    """A state that leads to each of `then` without consuming a character."""
 
     then: tuple[int, ...]
 
 
 class AssertState(msgspec.Struct, frozen=True):
-    """A state that leads to `then` where `assertion` (`^`, `$`, `\\b`, …) holds between the characters on both sides."""
+    """A state that leads to `then` where `assertion` (`^`, `$`, `\\b`, …) holds."""
 
     assertion: str
     then: int
@@ -50,7 +49,7 @@ AutomatonState = CharState | ForkState | AssertState
 
 
 class Automaton(msgspec.Struct, frozen=True):
-    """A pattern, understood. State 0 is the one in which it was found; `flags` are those of `re` for each character."""
+    """A compiled pattern. State 0 is the accepting state; `flags` are the flags of `re` for single characters."""
 
     states: tuple[AutomatonState, ...]
     start: int
@@ -58,12 +57,12 @@ class Automaton(msgspec.Struct, frozen=True):
 
 
 def check_pattern(source: str) -> None:
-    """Raises InvalidRequest when `source` is no regular expression, or one that this subset does not hold."""
+    """Raises InvalidRequest when `source` is not a regular expression, or is outside of the subset."""
     compile_pattern(source)
 
 
 def compile_pattern(source: str) -> Automaton:
-    """The automaton of `source`. Raises InvalidRequest with cause and hint."""
+    """Compile `source`. Raises InvalidRequest."""
     if len(source) > MAX_PATTERN_CHARACTERS:
         raise InvalidRequest(
             f"the pattern has {len(source)} characters, over the limit of {MAX_PATTERN_CHARACTERS}",
@@ -72,12 +71,12 @@ def compile_pattern(source: str) -> Automaton:
     try:
         re.compile(source)
     except (re.error, RecursionError, OverflowError) as fault:
-        raise InvalidRequest(f"the pattern is no regular expression: {fault}", hint=_HINT) from None
+        raise InvalidRequest(f"the pattern is not a regular expression: {fault}", hint=_HINT) from None
     leading = _FLAGS.match(source)
     flags = 0
     for letter in leading[1] if leading else "":
         flags |= re.RegexFlag[letter.upper()]
-    tree = _PatternParser(source, leading.end() if leading else 0).whole()
+    tree = _PatternParser(source, leading.end() if leading else 0).parse()
     builder = _Builder()
     start = builder.build(tree, 0)
     return Automaton(tuple(builder.states), start, int(flags))
@@ -109,26 +108,26 @@ _Tree = _Char | _Assertion | _Sequence | _Choice | _Repeat
 
 
 class _PatternParser:
-    """Reads what `re` has taken already, so that only what this subset leaves out can be at fault."""
+    """Parses a pattern that `re` accepts, so that the only errors are constructs outside of the subset."""
 
     def __init__(self, source: str, at: int) -> None:
         self._source = source
         self._at = at
         self._nested = 0
 
-    def whole(self) -> _Tree:
+    def parse(self) -> _Tree:
         tree = self._choice()
         if self._at < len(self._source):
             self._refuse("an unmatched parenthesis")
         return tree
 
     def _choice(self) -> _Tree:
-        branches = [self._row()]
+        branches = [self._sequence()]
         while self._take("|"):
-            branches.append(self._row())
+            branches.append(self._sequence())
         return branches[0] if len(branches) == 1 else _Choice(tuple(branches))
 
-    def _row(self) -> _Tree:
+    def _sequence(self) -> _Tree:
         parts: list[_Tree] = []
         while self._at < len(self._source) and self._source[self._at] not in "|)":
             parts.append(self._repeated(self._atom()))
@@ -140,7 +139,7 @@ class _PatternParser:
             return part
         if self._take("+"):
             self._refuse("a possessive repetition")
-        self._take("?")  # a lazy repetition finds the same texts
+        self._take("?")  # a lazy repetition matches the same texts
         return _Repeat(part, *bounds)
 
     def _bounds(self) -> tuple[int, int | None] | None:
@@ -177,8 +176,8 @@ class _PatternParser:
         if opening is None:
             self._refuse("look-around, an atomic or conditional group, or flags inside the pattern")
         self._nested += 1
-        if self._nested > _MOST_NESTED:
-            self._refuse(f"more than {_MOST_NESTED} groups within groups")
+        if self._nested > _MAX_NESTING:
+            self._refuse(f"more than {_MAX_NESTING} groups within groups")
         self._at = opening.end()
         inner = self._choice()
         self._take(")")
@@ -192,20 +191,20 @@ class _PatternParser:
         return True
 
     def _refuse(self, what: str) -> NoReturn:
-        raise InvalidRequest(f"the pattern holds {what} at character {self._at + 1}", hint=_HINT)
+        raise InvalidRequest(f"the pattern contains {what} at character {self._at + 1}", hint=_HINT)
 
 
 class _Builder:
-    """Makes the states from the end of the pattern to its beginning, so that each knows where it leads."""
+    """Builds the states from the end of the pattern to its beginning, so that each successor exists."""
 
     def __init__(self) -> None:
         self.states: list[AutomatonState] = [ForkState(())]
         self._steps = 0
 
     def build(self, tree: _Tree, then: int) -> int:
-        """The state from which `tree` leads to `then`."""
+        """The first state of `tree`, which leads to `then`."""
         self._steps += 1
-        if self._steps > _MOST_STEPS:
+        if self._steps > _MAX_BUILD_STEPS:
             self._refuse()
         match tree:
             case _Char():
@@ -235,7 +234,7 @@ class _Builder:
         return start
 
     def _add(self, state: AutomatonState) -> int:
-        if len(self.states) > MAX_STATES * 2:  # an optional character takes two
+        if len(self.states) > MAX_STATES * 2:  # an optional character needs two
             self._refuse()
         self.states.append(state)
         return len(self.states) - 1

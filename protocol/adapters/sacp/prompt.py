@@ -2,7 +2,7 @@
 
 from typing import Final
 
-# Section 3.1, the protocol template, word for word: it is the normative text that agents are to be given.
+# The protocol template of section 3.1, verbatim: it is normative.
 RESPONSE_FORMAT: Final = """\
 ### SYSTEM PROTOCOL: RESPONSE FORMAT INSTRUCTIONS
 You are a highly organized AI agent integrated into a larger workflow.

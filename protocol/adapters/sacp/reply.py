@@ -1,10 +1,10 @@
-"""Envelopes as an agent of SACP gets them: words as a string, ends and questions as a response object."""
+"""Delivers envelopes to an agent of SACP: text as a string, final traces and questions as a response object."""
 
 from typing import Any, Final
 
 import msgspec
 
-from aghbus.protocol.adapters.attachments import carried_message, compact, not_believed, say_text
+from aghbus.protocol.adapters.attachments import carried_message, carried_warning, compact, say_text
 from aghbus.protocol.adapters.common import error, receipt_ends, warning
 from aghbus.protocol.adapters.model import NOT_DELIVERED, BridgeContext, BridgedEnvelope, Delivered, Finding
 from aghbus.protocol.adapters.sacp.schema import STATE_OF, STATUS_OF, response_faults
@@ -14,8 +14,8 @@ from aghbus.protocol.bodies import Capability, Receipt, Say, Trace
 _NAME: Final = "sacp"
 
 
-def handed_text(arrival: BridgedEnvelope) -> Delivered:
-    """The text of a say, whole where the body holds it cut; a capability as compact JSON."""
+def deliver_text(arrival: BridgedEnvelope) -> Delivered:
+    """The complete text of a say; a capability as compact JSON."""
     body = arrival.envelope.body
     if isinstance(body, Capability):
         return Delivered(message=compact(body.document), native=True)
@@ -26,11 +26,11 @@ def handed_text(arrival: BridgedEnvelope) -> Delivered:
         faults = _text_faults(carried, body.text)
         if not faults:
             return Delivered(message=carried)
-    return Delivered(message=body.text, findings=not_believed(faults), native=True)
+    return Delivered(message=body.text, findings=carried_warning(faults), native=True)
 
 
-def handed_response(arrival: BridgedEnvelope, context: BridgeContext) -> Delivered:
-    """A trace that ends a work or asks, or a receipt that ends one; nothing for progress and for other receipts."""
+def deliver_response(arrival: BridgedEnvelope, context: BridgeContext) -> Delivered:
+    """The response for a final trace, a question, or a receipt that ends a work; nothing for others."""
     body = arrival.envelope.body
     if isinstance(body, Receipt):
         ended = receipt_ends(body, arrival.work, context)
@@ -43,12 +43,12 @@ def handed_response(arrival: BridgedEnvelope, context: BridgeContext) -> Deliver
         if not faults:
             return Delivered(message=carried)
     message, changed = _from_trace(body)
-    return Delivered(message=message, findings=not_believed(faults) + changed, native=True)
+    return Delivered(message=message, findings=carried_warning(faults) + changed, native=True)
 
 
 def _text_faults(carried: Any, text: str) -> tuple[Finding, ...]:
     if not isinstance(carried, str):
-        return (error("", "type", "must be a string, as this format has it for a say"),)
+        return (error("", "type", "must be a string: the text of a say"),)
     if say_text(carried, None) != text:
         return (error("", "disagrees", "is not the text of the envelope"),)
     return ()
@@ -61,11 +61,17 @@ def _state_faults(carried: dict[str, Any], state: str) -> tuple[Finding, ...]:
 
 
 def _from_trace(body: Trace) -> tuple[dict[str, Any], tuple[Finding, ...]]:
-    """A native trace: no thought is invented, a result that is no object becomes the member `result` of one."""
+    """The response for a native trace: with an empty thought; a result that is not an object is wrapped in `result`."""
     result = None if body.result is None else msgspec.json.decode(body.result)
     changed: tuple[Finding, ...] = ()
     if check_value(result):
-        changed = (warning("/data/result", "as_text", "the result holds what not every reader can: it is JSON text"),)
+        changed = (
+            warning(
+                "/data/result",
+                "as_text",
+                "is sent as JSON text: it exceeds the limits of strict JSON",
+            ),
+        )
         result = compact(result)
     if not isinstance(result, dict):
         result = {} if result is None else {"result": result}

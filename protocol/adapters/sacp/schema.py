@@ -17,7 +17,7 @@ STATE_OF: Final[dict[str, State]] = {
     "failure": "failed",
     "clarification_needed": "needs_input",
 }
-# The way back, for a native envelope. A trace `working` is not for this format.
+# The inverse, for native envelopes. A trace `working` has no equivalent.
 STATUS_OF: Final[dict[str, str]] = {
     "completed": "success",
     "failed": "failure",
@@ -33,7 +33,7 @@ _FALLBACK_MESSAGE: Final = "The LLM returned an invalid response format."  # sec
 
 
 def response_faults(value: Any) -> tuple[Finding, ...]:
-    """Every violation of the schema of section 2.1, as errors; empty when `value` is a response. Unknown keys are allowed."""
+    """The violations of the schema of section 2.1; empty when `value` is a response. Unknown keys are allowed."""
     if not isinstance(value, dict):
         return (error("", "type", "must be an object"),)
     faults = [error(pointer(name), "required", "is required") for name in REQUIRED if name not in value]
@@ -51,7 +51,7 @@ def response_faults(value: Any) -> tuple[Finding, ...]:
 
 
 def fallback(raw: str) -> dict[str, Any]:
-    """The response that stands for text which holds none: status failure, the text in `data.raw_output` (section 7.2)."""
+    """The response for a text without one: status failure, with the text in `data.raw_output` (section 7.2)."""
     return {
         "thought": _FALLBACK_THOUGHT,
         "status": "failure",

@@ -1,8 +1,8 @@
-"""Finding the response object in what a language model wrote (seed section 7.1, Sanitization).
+"""Extracts the response object from the text of a language model (seed section 7.1, Sanitization).
 
-Three stages, in this order: the whole text, each fenced block, everything from the first `{` to the last `}`. The first
-candidate that is strict JSON and fits the schema is the response. Nothing is repaired. No candidate of a stage overlaps
-another of the same way of reading, and no expression here can backtrack: the time is linear in the text.
+Three stages, in this order: the whole text, each fenced block, and the text from the first `{` to the last `}`. The first
+candidate that is strict JSON and matches the schema is the response. Nothing is repaired. Candidates of one stage do not
+overlap and no expression backtracks, so the time is linear in the text.
 """
 
 import re
@@ -20,14 +20,14 @@ Stage = Literal["whole", "fence", "braces", "fallback"]
 _FENCE_LINE: Final = re.compile(r"[ \t]*+(`{3,}+|~{3,}+)([^\n]*+)")
 _TICKS: Final = re.compile(r"`{3,}+")
 _INFO: Final = re.compile(r"[ \t]*+([A-Za-z0-9_+-]*+)")
-_SHORTEST: Final = len('{"thought":"","status":"success","data":{},"message":""}')  # no block below it fits the schema
-_JSON_INFO: Final = frozenset({"", "json"})  # section 7.1 names `json`; a block without a language may hold it, too
+_MIN_LENGTH: Final = len('{"thought":"","status":"success","data":{},"message":""}')  # the shortest valid response
+_JSON_INFO: Final = frozenset({"", "json"})  # section 7.1 names `json`; blocks without a language are accepted too
 
 
 class Extracted(msgspec.Struct, frozen=True):
-    """The response found in a text and the stage that found it; `response` None with stage `fallback` when there is none.
+    """The response in a text and the stage that found it; `response` is None with stage `fallback`.
 
-    `faults` then say what is wrong with the first candidate that was a JSON object, else with the whole text.
+    `faults` are then those of the first candidate that is a JSON object, else those of the whole text.
     """
 
     response: dict[str, Any] | None
@@ -36,7 +36,7 @@ class Extracted(msgspec.Struct, frozen=True):
 
 
 def extract(text: str) -> Extracted:
-    """The response in `text`, which may be anything."""
+    """Extract the response from any text."""
     reason: tuple[Finding, ...] = ()
     found_object = False
     for stage, candidate in _candidates(text):
@@ -55,7 +55,7 @@ def _candidates(text: str) -> Iterator[tuple[Stage, str]]:
     yield "whole", text.strip()
     for start, end in sorted({*_line_blocks(text), *_inline_blocks(text)}):
         block = text[start:end].strip()
-        if block.startswith("{") and len(block) >= _SHORTEST:
+        if block.startswith("{") and len(block) >= _MIN_LENGTH:
             yield "fence", block
     first, last = text.find("{"), text.rfind("}")
     if 0 <= first < last:
@@ -63,9 +63,9 @@ def _candidates(text: str) -> Iterator[tuple[Stage, str]]:
 
 
 def _line_blocks(text: str) -> Iterator[tuple[int, int]]:
-    """Blocks as Markdown has them: closed by a line of nothing but at least as many fence characters, else by the end.
+    """Fenced blocks as in Markdown: closed by a line of at least as many fence characters, else by the end of the text.
 
-    A fence inside a JSON string never stands on a line of its own, for a line break there is written as an escape.
+    A fence inside a JSON string is never alone on its line, since line breaks in strings are escaped.
     """
     fence, wanted, start, at = "", False, 0, 0
     for line in text.split("\n"):
@@ -84,7 +84,7 @@ def _line_blocks(text: str) -> Iterator[tuple[int, int]]:
 
 
 def _inline_blocks(text: str) -> Iterator[tuple[int, int]]:
-    """Blocks that begin or end in the middle of a line, which models write too: each run of backticks opens or closes one."""
+    """Blocks that begin or end within a line, as some models write: each run of backticks opens or closes one."""
     opening: re.Match[str] | None = None
     for run in _TICKS.finditer(text):
         if opening is None:
@@ -97,6 +97,6 @@ def _inline_blocks(text: str) -> Iterator[tuple[int, int]]:
 
 
 def _is_json(info: str) -> bool:
-    """Whether the info string of a fence names JSON or nothing."""
+    """Whether the info string of a fence is empty or names JSON."""
     language = _INFO.match(info)
     return language is not None and language[1].lower() in _JSON_INFO

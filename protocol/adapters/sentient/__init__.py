@@ -1,1 +1,1 @@
-"""sentient: see docs/architecture.md."""
+"""The format `sentient` (docs/adapters/sentient.md)."""

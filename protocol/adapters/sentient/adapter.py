@@ -1,7 +1,7 @@
-"""The Sentient platform's chain messages on the bus (adapters.md, sentient; seed 000).
+"""Chain messages of the Sentient platform (adapters.md, sentient; seed 000).
 
-A message closes one link of a chain and opens the next: a trace for the work that its agent had in hand, a say that
-opens work for the next agent. The duties of the platform's orchestration layer are done on the way.
+A message ends one link of a chain and opens the next: it becomes a trace for the assigned work of its agent, and a say that
+opens a work for the next agent. The adapter also does the checks of the platform's orchestration layer.
 """
 
 from typing import Any, Final
@@ -28,7 +28,7 @@ from aghbus.protocol.adapters.sentient.message import NAME, USER, SentientMessag
 from aghbus.protocol.adapters.sentient.native import from_envelope
 from aghbus.protocol.adapters.sentient.parent import find_parent, report_id
 from aghbus.protocol.adapters.sentient.refs import check_refs, compare_refs, reused_refs
-from aghbus.protocol.adapters.sentient.rules import check_chain, check_parent, inherit, quality
+from aghbus.protocol.adapters.sentient.rules import check_chain, check_parent, inherit, quality_warnings
 from aghbus.protocol.adapters.strict_json import read_json
 from aghbus.protocol.adapters.timestamps import read_timestamp, skew
 from aghbus.protocol.bodies import Trace
@@ -40,9 +40,9 @@ _Findings = tuple[Finding, ...]
 
 
 class SentientOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """`user`: the peer that stands for the user, who gets the report of a chain that nobody on the bus asked for.
+    """`user`: the peer of the user, who gets the report of a chain that no other peer requested.
 
-    `memory_agent`: the peer of the memory agent, whose own last message calls nobody.
+    `memory_agent`: the peer of the memory agent, whose own last message has no receiver.
     """
 
     user: str | None = None
@@ -50,18 +50,18 @@ class SentientOptions(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _Route(msgspec.Struct, frozen=True):
-    """Where a message goes: `next_peer` gets a say that opens work, `told` one without; `hand` is the work in hand.
+    """The receivers of a message: `next_peer` gets a say that opens a work, `notified` one without a work.
 
-    None of them: nobody is called.
+    `assigned` is the assigned work, which gets a trace. None of the three: nothing is sent.
     """
 
-    hand: WorkView | None
+    assigned: WorkView | None
     next_peer: str | None = None
-    told: str | None = None
+    notified: str | None = None
 
 
 class Sentient:
-    """The adapter of the format `sentient`. Agents of this format are handed says and capabilities; traces update works."""
+    """The adapter (model.Adapter). Only says and capabilities are delivered; traces update works."""
 
     delivered_kinds: Final = OPENING_KINDS
 
@@ -74,7 +74,7 @@ class Sentient:
         return NAME
 
     def submit(self, text: bytes, context: BridgeContext, history: MessageHistory) -> SubmitPlan:
-        """A message of our agent: the report on its work in hand, and work for the next agent."""
+        """The plan for a message of our agent: a report on its assigned work, and a work for the next agent."""
         value, faults = read_json(text)
         if faults:
             return SubmitPlan(message=None, findings=faults)
@@ -87,23 +87,27 @@ class Sentient:
             return SubmitPlan(message=value, findings=(*inherited, *shape))
         message = msgspec.convert(value, SentientMessage)
         session = message.metadata.session_id
-        findings = (*inherited, *_judge(value, message, context.now), *_judge_in_chain(message, parent, history))
-        findings += _judge_own(value, message, context, history)
-        way, lost = self._way(message, parent, context, history)
+        findings = (
+            *inherited,
+            *_check_message(value, message, context.now),
+            *_check_chain_position(message, parent, history),
+        )
+        findings += _check_sender(value, message, context, history)
+        route, lost = self._find_route(message, parent, context, history)
         findings += lost
         plan = SubmitPlan(
             message=value, findings=findings, foreign_id=message.message_id, scope=session, record=record_of(message)
         )
-        if way is None or plan.refused:
+        if route is None or plan.refused:
             return plan
-        return _routed(plan, message, way, parent[0] if parent is not None else None, context, history)
+        return _with_drafts(plan, message, route, parent[0] if parent is not None else None, context, history)
 
     def deliver(self, arrival: BridgedEnvelope, context: BridgeContext, history: MessageHistory) -> Delivered:
-        """The message that an envelope carries, or one made from what the envelope says."""
+        """The message that an envelope carries, or one generated from it."""
         envelope = arrival.envelope
         value, faults = (None, ()) if envelope.kind == "receipt" else carried.carried_message(NAME, arrival)
         if value is not None:
-            faults, warnings = _carried_faults(value, envelope, context)
+            faults, warnings = _check_carried(value, envelope, context)
             if not faults:
                 metadata = value["metadata"]
                 return Delivered(
@@ -114,59 +118,59 @@ class Sentient:
             return NOT_DELIVERED
         return Delivered(
             message=native,
-            findings=carried.not_believed(faults) + findings,
+            findings=carried.carried_warning(faults) + findings,
             native=True,
             foreign_id=native["message_id"],
             scope=native["metadata"]["session_id"],
         )
 
-    def _way(
+    def _find_route(
         self,
         message: SentientMessage,
         parent: tuple[BridgedMessage, SentientMessage] | None,
         context: BridgeContext,
         history: MessageHistory,
     ) -> tuple[_Route | None, _Findings]:
-        hand = _work_in_hand(message, parent[0] if parent is not None else None, context, history)
-        if isinstance(hand, Finding):
-            return None, (hand,)
-        foreign = common.not_ours(hand, context.us) if hand is not None else ()
+        assigned = _work_in_hand(message, parent[0] if parent is not None else None, context, history)
+        if isinstance(assigned, Finding):
+            return None, (assigned,)
+        foreign = common.not_ours(assigned, context.us) if assigned is not None else ()
         following = message.next_agent.name
         if message.status.code == "pending":
-            if hand is None:
-                return None, (error("/status/code", "no_work", "there is no work in hand that could be pending"),)
-            return _Route(hand), foreign
+            if assigned is None:
+                return None, (error("/status/code", "no_work", "there is no assigned work that could be pending"),)
+            return _Route(assigned), foreign
         if following in (None, USER):
-            return self._report(message, hand, context, foreign)
+            return self._report(message, assigned, context, foreign)
         peer = context.agents.peer_of(following or "", "/next_agent/name")
         if isinstance(peer, Finding):
             return None, (*foreign, peer)
-        return _Route(hand, next_peer=peer), (*foreign, *_to_ourselves(peer, context))
+        return _Route(assigned, next_peer=peer), (*foreign, *_check_other_peer(peer, context))
 
     def _report(
-        self, message: SentientMessage, hand: WorkView | None, context: BridgeContext, foreign: _Findings
+        self, message: SentientMessage, assigned: WorkView | None, context: BridgeContext, foreign: _Findings
     ) -> tuple[_Route | None, _Findings]:
-        """The end of a chain: told to whoever asked over the bus, else to the user's peer."""
-        if hand is not None:
-            return _Route(hand), foreign
+        """The end of a chain: reported to the peer that requested it, else to the user's peer."""
+        if assigned is not None:
+            return _Route(assigned), foreign
         if message.next_agent.name is None and context.us == self.options.memory_agent:
-            return _Route(None), ()  # adapters.md, Audit log: a chain ended by the memory agent calls nobody
+            return _Route(None), ()  # adapters.md, Audit log: a chain ended by the memory agent has no receiver
         user = self.options.user or context.agents.names.get(USER) or context.agents.other
         if user is None:
-            why = "nobody on the bus asked for this, and no peer stands for the user: set `sentient.user`"
+            why = "no peer requested this, and there is no peer for the user: set `sentient.user`"
             return None, (error("/next_agent/name", "no_user_peer", why),)
-        return _Route(None, told=user), _to_ourselves(user, context)
+        return _Route(None, notified=user), _check_other_peer(user, context)
 
 
-def _judge(value: Any, message: SentientMessage, now: int) -> _Findings:
-    """What one message says about itself; `now` is the moment of hand-over in Unix seconds."""
+def _check_message(value: Any, message: SentientMessage, now: int) -> _Findings:
+    """The findings of a message by itself; `now` is the time of submission in Unix seconds."""
     stamp = read_timestamp(message.timestamp.executed_at)
     late = skew(stamp, now, "/timestamp/executed_at") if stamp is not None else ()
     refs = check_refs(message.resources)
-    return (*check_chain(message), *refs, *quality(message), *late, *common.secrets_in(value))
+    return (*check_chain(message), *refs, *quality_warnings(message), *late, *common.secrets_in(value))
 
 
-def _judge_in_chain(
+def _check_chain_position(
     message: SentientMessage, parent: tuple[BridgedMessage, SentientMessage] | None, history: MessageHistory
 ) -> _Findings:
     before = parent[1] if parent is not None else None
@@ -176,13 +180,13 @@ def _judge_in_chain(
     if sequence == 1:
         return reused_refs(earlier.resources, message.resources) if earlier is not None else ()
     changed = compare_refs(before.resources, message.resources) if before is not None else ()
-    # Where messages may be missing, an earlier part of the chain that is at hand must hold the parent.
+    # Where messages may be missing, the parent is required only if an earlier message of the chain is known.
     at_hand = earlier is not None and earlier.metadata.sequence_number < sequence
     return (*check_parent(message, before, history.whole or at_hand), *changed)
 
 
-def _judge_own(value: Any, message: SentientMessage, context: BridgeContext, history: MessageHistory) -> _Findings:
-    """The agent belongs to the peer that hands the message over, and its id is new or stands for the same message."""
+def _check_sender(value: Any, message: SentientMessage, context: BridgeContext, history: MessageHistory) -> _Findings:
+    """The agent must belong to the submitting peer, and the message id must be new or repeat the same message."""
     path = "/agent/name"
     findings: _Findings = ()
     peer = context.agents.peer_of(message.agent.name, path, own=True)
@@ -196,34 +200,35 @@ def _judge_own(value: Any, message: SentientMessage, context: BridgeContext, his
     return findings + (within or common.conflict(history, message.message_id, "", value, "/message_id"))
 
 
-def _to_ourselves(peer: str, context: BridgeContext) -> _Findings:
+def _check_other_peer(peer: str, context: BridgeContext) -> _Findings:
     if peer != context.us:
         return ()
-    why = f"is behind the same peer, {peer}: a work needs another one"
+    why = f"belongs to the same peer, {peer}: a work needs another one"
     return (error("/next_agent/name", "same_peer", why),)
 
 
 def _work_in_hand(
     message: SentientMessage, parent: BridgedMessage | None, context: BridgeContext, history: MessageHistory
 ) -> WorkView | Finding | None:
-    """The work that the message reports on: the one named by the caller, else the parent's, else the native request's."""
+    """The work that the message reports on: the caller's, else the parent's, else that of a native request."""
     if context.work_id is not None:
         return common.work_in_hand(context, history)
     if parent is not None:
         return parent.work if parent.work is not None and parent.work.target == context.us else None
     if message.metadata.parent_message_id is not None:
         return None
-    return _requested(message, context, history)
+    return _answered_request(message, context, history)
 
 
-def _requested(message: SentientMessage, context: BridgeContext, history: MessageHistory) -> WorkView | None:
-    """The work of a native request that the first message of a chain answers: the one whose session and request it took
-    over, else, since a first agent may mint its own (seed, Example 1), the only one that our agent was handed and has not
-    passed on."""
+def _answered_request(message: SentientMessage, context: BridgeContext, history: MessageHistory) -> WorkView | None:
+    """The work of a native request that the first message of a chain answers: the one with its session and request.
+
+    A first agent may create its own session and request (seed, Example 1): then the only assigned work that was delivered.
+    """
     session, request = message.metadata.session_id, message.metadata.request_id
     before = history.find(message.message_id, session, "out")
     if before is not None and before.work is not None and before.work.target == context.us:
-        return before.work  # handed over before: the work may have ended with it
+        return before.work  # submitted before: the work may have ended
     for work in history.assigned_works():
         if work.container != session:
             continue
@@ -237,31 +242,31 @@ def _requested(message: SentientMessage, context: BridgeContext, history: Messag
     return waiting[0] if len(waiting) == 1 else None
 
 
-def _routed(
+def _with_drafts(
     plan: SubmitPlan,
     message: SentientMessage,
-    way: _Route,
+    route: _Route,
     parent: BridgedMessage | None,
     context: BridgeContext,
     history: MessageHistory,
 ) -> SubmitPlan:
-    """The plan with its drafts; only the envelope that goes on in the chain carries the message."""
+    """The plan with its drafts. Only one envelope carries the message: the say to the next agent, else the report."""
     ext = carried.extension(NAME, plan.message, plan.findings)
     drafts: tuple[Draft, ...] = ()
     follows = None
-    to = way.next_peer or way.told
+    to = route.next_peer or route.notified
     if to is not None:
-        said = _say(message, way, to, parent, context, ext)
+        said = _say(message, route, to, parent, context, ext)
         drafts = (said,)
-        if way.hand is not None and said.work_id is not None:
-            follows = (way.hand.work_id, said.work_id)
-    if way.hand is not None:
+        if route.assigned is not None and said.work_id is not None:
+            follows = (route.assigned.work_id, said.work_id)
+    if route.assigned is not None:
         body = working_body(message) if to is not None else report_body(message)
-        traced = _trace(message, way.hand, body, parent, context)
+        traced = _trace(message, route.assigned, body, parent, context)
         drafts = (traced, *drafts) if drafts else (msgspec.structs.replace(traced, ext=ext),)
     repeats = bool(drafts) and history.sent(drafts[-1].id) is not None
-    if way.hand is not None and not repeats:
-        ended = common.closed(way.hand)
+    if route.assigned is not None and not repeats:
+        ended = common.closed(route.assigned)
         if ended:
             return msgspec.structs.replace(plan, findings=plan.findings + ended)
     return msgspec.structs.replace(plan, drafts=drafts, follows=follows, repeats=repeats)
@@ -269,7 +274,7 @@ def _routed(
 
 def _say(
     message: SentientMessage,
-    way: _Route,
+    route: _Route,
     to: str,
     parent: BridgedMessage | None,
     context: BridgeContext,
@@ -283,39 +288,41 @@ def _say(
         said,
         derived.thread_id(NAME, message.metadata.session_id),
         say_body(message),
-        work_id=derived.work_id(said) if way.next_peer is not None else None,
+        work_id=derived.work_id(said) if route.next_peer is not None else None,
         trace_id=derived.legal_id(message.metadata.request_id),
-        causation_id=answered or (way.hand.opening_id if way.hand is not None else None),
+        causation_id=answered or (route.assigned.opening_id if route.assigned is not None else None),
         ext=ext,
     )
 
 
 def _trace(
     message: SentientMessage,
-    hand: WorkView,
+    assigned: WorkView,
     body: dict[str, Any],
     parent: BridgedMessage | None,
     context: BridgeContext,
 ) -> Draft:
-    answered = parent.envelope_id if parent is not None else _parent_as_id(message) or hand.opening_id
-    traced = report_id(context.us, hand.other(context.us), answered, message.message_id)
+    answered = parent.envelope_id if parent is not None else _parent_as_id(message) or assigned.opening_id
+    traced = report_id(context.us, assigned.other(context.us), answered, message.message_id)
     trace_id = derived.legal_id(message.metadata.request_id)
-    return common.trace(context, hand, traced, body, trace_id=trace_id, reply_to=hand.opening_id, causation_id=answered)
+    return common.trace(
+        context, assigned, traced, body, trace_id=trace_id, reply_to=assigned.opening_id, causation_id=answered
+    )
 
 
 def _parent_as_id(message: SentientMessage) -> str | None:
-    """The parent's own id, where the envelope that carried it is not known (offline)."""
+    """The parent's message id, where its envelope is unknown (offline)."""
     named = message.metadata.parent_message_id
     return derived.legal_id(named) if named else None
 
 
-def _carried_faults(value: Any, envelope: Envelope, context: BridgeContext) -> tuple[_Findings, _Findings]:
-    """Why a carried message cannot be taken, and its warnings: judged by itself, and against its envelope."""
+def _check_carried(value: Any, envelope: Envelope, context: BridgeContext) -> tuple[_Findings, _Findings]:
+    """The errors and the warnings of a carried message, by itself and against its envelope."""
     shape = check_shape(value)
     if shape:
         return shape, ()
     message = msgspec.convert(value, SentientMessage)
-    found = _judge(value, message, envelope.ts)
+    found = _check_message(value, message, envelope.ts)
     faults = tuple(finding for finding in found if finding.severity == "error")
     peer = context.agents.peer_of(message.agent.name, "/agent/name")
     if isinstance(peer, Finding):

@@ -1,6 +1,6 @@
-"""Bodies of the envelopes that a Sentient message becomes: what peers read that do not know the format.
+"""Bodies of the envelopes for a Sentient message, for peers that do not know the format.
 
-adapters.md, sentient. The whole message rides in `ext`, so text, result and artifacts are cut at 64 KiB each.
+adapters.md, sentient. `ext` has the complete message, so text, result and artifacts are truncated to 64 KiB each.
 """
 
 from collections.abc import Iterator
@@ -11,11 +11,11 @@ from aghbus.protocol.adapters.sentient.message import USER, SentientMessage
 from aghbus.protocol.text import byte_length
 
 _STATES: Final = {"success": "completed", "partial": "completed", "failed": "failed"}
-_MOST_INTENT: Final = 256  # characters, ours: an intent is a word
+_MAX_INTENT: Final = 256  # characters, ours: an intent is a word
 
 
 def state_of(message: SentientMessage) -> str:
-    """The trace state that a status stands for."""
+    """The trace state for a status."""
     if message.status.code == "pending":
         return "needs_input" if message.next_agent.name == USER else "working"
     return _STATES[message.status.code]
@@ -25,7 +25,7 @@ def say_body(message: SentientMessage) -> dict[str, Any]:
     """Text and intent from `output`, artifacts from `resources`."""
     body: dict[str, Any] = {"text": say_text(message.output.content, message.status.message)}
     if message.output.content_type:
-        body["intent"] = message.output.content_type[:_MOST_INTENT]
+        body["intent"] = message.output.content_type[:_MAX_INTENT]
     artifacts = _artifacts(message)
     if artifacts:
         body["artifacts"] = artifacts
@@ -33,12 +33,12 @@ def say_body(message: SentientMessage) -> dict[str, Any]:
 
 
 def working_body(message: SentientMessage) -> dict[str, Any]:
-    """The trace for the work in hand while the next agent goes on with it."""
+    """The trace for the assigned work while the next agent continues."""
     return {"state": "working", **_summary(message)}
 
 
 def report_body(message: SentientMessage) -> dict[str, Any]:
-    """The trace that reports the message itself: state, `status.message`, result and artifact refs."""
+    """The trace that reports the message: state, `status.message`, result and artifact refs."""
     code = message.status.code
     result: dict[str, Any] = {
         "content": message.output.content,
@@ -101,5 +101,5 @@ def _descriptors(message: SentientMessage) -> Iterator[dict[str, str]]:
 
 
 def _descriptor(kind: str, **members: str | None) -> dict[str, str]:
-    """`type`, then what the ref says; null members are left out."""
+    """`type` and the members of the ref; null members are omitted."""
     return {"type": kind, **{name: value for name, value in members.items() if value is not None}}

@@ -1,7 +1,7 @@
-"""The audit log of the Sentient platform: one entry for every message, for files, for `ext`, and for the memory agent.
+"""The audit log of the Sentient platform: one entry per message, for files, for `ext`, and for the memory agent.
 
-Seed 000, Audit Log Extraction. Every value is one line: newlines, control and bidirectional characters are escaped, so
-that no message can forge an entry or a line of one.
+Seed 000, Audit Log Extraction. Newlines, control and bidirectional characters in values are escaped, so that no message can
+forge an entry or a line.
 """
 
 import re
@@ -17,14 +17,12 @@ from aghbus.protocol.send import Draft
 from aghbus.protocol.text import byte_length, escape
 
 LOG_KEY: Final = f"{NAME}.log"
-LOG_BYTES: Final = (
-    32_768  # ours, of the entries that travel in `ext`: beside 64 KiB of text and result, far under 1 MiB
-)
+LOG_BYTES: Final = 32_768  # ours, of the entries in `ext`: with 64 KiB of text and result, far below 1 MiB
 LOG_FOLDER: Final = ("system", "logs")  # seed, Extraction and Logging Process
 
 _DAY: Final = re.compile(r"\d{8}", re.ASCII)
 _END: Final = "---\n"
-# An entry of another peer is believed only in exactly this form: one line of each label, in this order.
+# An entry of another peer is accepted only in exactly this form: one line per label, in this order.
 _ENTRY: Final = re.compile(
     r"\[TIMESTAMP: \d\d:\d\d:\d\d\]\n"
     r"\[AGENT: [^\n]*\]\n"
@@ -44,17 +42,17 @@ _ENTRY: Final = re.compile(
 
 
 class SentientLogEntry(msgspec.Struct, frozen=True):
-    """One entry: the day it belongs to (YYYYMMDD, as written in `executed_at`) and its text, which ends in `---` and a newline."""
+    """One entry: its day (YYYYMMDD, as written in `executed_at`) and its text, which ends with `---` and a newline."""
 
     day: str
     text: str
 
 
 def entry_of(message: SentientMessage) -> SentientLogEntry:
-    """The log entry of a message. ValueError when its timestamp was never checked."""
+    """The log entry of a message. Raises ValueError for an invalid timestamp."""
     stamp = read_timestamp(message.timestamp.executed_at)
     if stamp is None:
-        raise ValueError("the timestamp of the message is none")
+        raise ValueError("the timestamp of the message is invalid")
     lines = [
         f"[TIMESTAMP: {stamp.clock}]",
         f"[AGENT: {_line(message.agent.name)}]",
@@ -76,16 +74,16 @@ def entry_of(message: SentientMessage) -> SentientLogEntry:
 
 
 def log_path(day: str) -> tuple[str, str, str]:
-    """Folders and file name of a day's log under the configured root. ValueError for what is not eight digits."""
+    """Folders and file name of a day's log below the configured root. Raises ValueError for an invalid day."""
     if not _DAY.fullmatch(day):
         raise ValueError("a day is eight digits")
     return (*LOG_FOLDER, f"{day}.log")
 
 
 def record_of(message: SentientMessage) -> dict[str, Any]:
-    """What the daemon keeps of a message that was handed over (Plan.record).
+    """The log record of a submitted message (SubmitPlan.record).
 
-    `day` and `entry` for the log; `agent`, `session_id`, `request_id`, `message_id`; `ends_chain`: nobody of the chain goes on.
+    `day` and `entry` for the log; `agent`, `session_id`, `request_id`, `message_id`; `ends_chain`: there is no next agent.
     """
     entry = entry_of(message)
     return {
@@ -109,7 +107,7 @@ def with_log(draft: Draft, entries: Sequence[SentientLogEntry]) -> Draft:
 
 
 def bounded(entries: Sequence[SentientLogEntry]) -> tuple[SentientLogEntry, ...]:
-    """The newest entries that fit LOG_BYTES of JSON together, oldest first; a single one that never fits is left out."""
+    """The newest entries that fit LOG_BYTES of JSON together, oldest first; an entry that is too large itself is omitted."""
     room = LOG_BYTES - len("[]")
     kept: list[SentientLogEntry] = []
     for entry in reversed(entries):
@@ -124,7 +122,7 @@ def bounded(entries: Sequence[SentientLogEntry]) -> tuple[SentientLogEntry, ...]
 
 
 def entries_in(ext: Mapping[str, Any]) -> tuple[SentientLogEntry, ...]:
-    """The entries that travel in an envelope's `ext`, oldest first; what has not the form of an entry is left out."""
+    """The valid entries in an envelope's `ext`, oldest first."""
     values = ext.get(LOG_KEY)
     found: list[SentientLogEntry] = []
     for value in values if isinstance(values, list) else ():
@@ -139,9 +137,9 @@ def entries_in(ext: Mapping[str, Any]) -> tuple[SentientLogEntry, ...]:
 
 
 def memory_say(message: Any, entries: Sequence[SentientLogEntry]) -> dict[str, Any]:
-    """The body of the say that tells the memory agent of a chain's end: its entries by day, then the last message as JSON.
+    """The body of the say that notifies the memory agent of a chain's end: the entries by day, then the last message as JSON.
 
-    The body carries no message of the format, so the agent gets text and intent as the output of a message of ours.
+    The envelope carries no message of the format, so a generated message delivers the text and intent to the agent.
     """
     parts: list[str] = []
     day = None

@@ -13,7 +13,7 @@ from aghbus.protocol.adapters.timestamps import read_timestamp
 from aghbus.protocol.text import is_blank, shorten
 
 NAME: Final = "sentient"
-USER: Final = "user"  # seed, Core Fields: the source of input that is no agent; as next agent it gets the final report
+USER: Final = "user"  # seed, Core Fields: as input source not an agent; as next agent the receiver of the final report
 
 STATUSES: Final = ("success", "partial", "failed", "pending")  # seed, Status Codes
 AGENT_TYPES: Final = ("governance", "operational", "executional")  # seed, Core Fields
@@ -27,11 +27,11 @@ ERROR_CODES: Final = (  # seed, Error Codes
 )
 STORAGE_STATUSES: Final = ("pending", "stored", "failed")  # seed, Message Format Specification
 DERIVED_STATUSES: Final = ("pending", "created", "failed")
-MOST_FINDINGS: Final = 100  # ours, of one group of rules: the rest would only repeat itself
+MAX_FINDINGS: Final = 100  # ours, per group of rules
 
 
 class Field(msgspec.Struct, frozen=True):
-    """What a member may be: JSON `types` (empty: any value), null or not, `choices` of a string, the least integer."""
+    """The rule for a member: JSON `types` (empty: any), nullable, `choices` of a string, minimum of an integer."""
 
     types: tuple[str, ...]
     nullable: bool = True
@@ -70,7 +70,7 @@ FIELDS: Final[Mapping[str, Mapping[str, Field]]] = {
     "resources": {"source_refs": _ARRAY, "storage_refs": _ARRAY, "derived_refs": _ARRAY},
     "audit": {"compliance_notes": _TEXT, "governance_files_consulted": _ARRAY, "reasoning": _TEXT},
 }
-"""Group -> member -> rule: the Required tables of the seed; the empty group is the message itself."""
+"""Group -> member -> rule: the Required tables of the seed; the empty group is the top level."""
 
 REF_FIELDS: Final[Mapping[str, Mapping[str, Field]]] = {
     "source_refs": {
@@ -104,42 +104,42 @@ REF_FIELDS: Final[Mapping[str, Mapping[str, Field]]] = {
 
 
 class ExecutionTime(msgspec.Struct, frozen=True):
-    """When the agent executed: ISO 8601, and the name of its time zone."""
+    """When the agent executed (ISO 8601), and the name of its time zone."""
 
     executed_at: str
     timezone: str
 
 
 class Agent(msgspec.Struct, frozen=True):
-    """Who produced the message; `type` is its core layer."""
+    """The agent that produced the message; `type` is its core layer."""
 
     name: str
     type: str | None
 
 
 class AgentInput(msgspec.Struct, frozen=True):
-    """What the agent got, from the user or from the agent called `source`."""
+    """The input of the agent, from the user or from the agent `source`."""
 
     source: str | None
     content: Any
 
 
 class AgentOutput(msgspec.Struct, frozen=True):
-    """What the agent produced: text, array, object or null."""
+    """The output of the agent: text, array, object or null."""
 
     content: Any
     content_type: str | None
 
 
 class NextAgent(msgspec.Struct, frozen=True):
-    """Who goes on: an agent's name, `user`, or None when the chain ends."""
+    """The next agent's name, `user`, or None when the chain ends."""
 
     name: str | None
     reason: str | None
 
 
 class MessageStatus(msgspec.Struct, frozen=True):
-    """One of STATUSES, and a sentence for people."""
+    """One of STATUSES, and a readable message."""
 
     code: str
     message: str | None
@@ -156,7 +156,7 @@ class ErrorInfo(msgspec.Struct, frozen=True):
 
 
 class Metadata(msgspec.Struct, frozen=True):
-    """Place in the chain: `sequence_number` counts from 1, `parent_message_id` is None for the first."""
+    """Position in the chain: `sequence_number` counts from 1, `parent_message_id` is None for the first."""
 
     session_id: str
     request_id: str
@@ -173,7 +173,7 @@ class SourceRef(msgspec.Struct, frozen=True):
 
 
 class StorageRef(msgspec.Struct, frozen=True):
-    """Where acquired content lies or will lie, `store_N`."""
+    """The location of acquired content, `store_N`."""
 
     ref_id: str
     source_ref_id: str | None
@@ -203,7 +203,7 @@ class Resources(msgspec.Struct, frozen=True):
 
 
 class AuditNotes(msgspec.Struct, frozen=True):
-    """What the agent says about its own compliance and reasons."""
+    """The agent's statements about its compliance and reasoning."""
 
     compliance_notes: str | None
     governance_files_consulted: tuple[str, ...]
@@ -211,7 +211,7 @@ class AuditNotes(msgspec.Struct, frozen=True):
 
 
 class SentientMessage(msgspec.Struct, frozen=True):
-    """A message whose shape was checked, for reading; what travels is the JSON value, with members unknown here."""
+    """The typed form of a valid message. The JSON value itself is sent, including members unknown here."""
 
     message_id: str
     timestamp: ExecutionTime
@@ -227,15 +227,15 @@ class SentientMessage(msgspec.Struct, frozen=True):
 
 
 def parse_message(value: Any) -> SentientMessage | None:
-    """The typed form of a message; None when its shape would not pass `check_shape`."""
+    """The typed form of a message; None when `check_shape` finds errors."""
     return None if check_shape(value) else msgspec.convert(value, SentientMessage)
 
 
 def check_shape(value: Any) -> tuple[Finding, ...]:
-    """The errors against the Required tables: presence, types, null, enums, the form of the timestamp."""
+    """The violations of the Required tables: presence, types, null, enums, timestamp."""
     if not isinstance(value, dict):
-        return (error("", "type", f"a message is an object, not {json_type(value)}"),)
-    return tuple(islice(_shape(value), MOST_FINDINGS))
+        return (error("", "type", f"must be an object, not {json_type(value)}"),)
+    return tuple(islice(_shape(value), MAX_FINDINGS))
 
 
 def json_type(value: Any) -> str:
@@ -257,7 +257,7 @@ def json_type(value: Any) -> str:
 
 
 def quoted(value: str) -> str:
-    """A value of a message, cut and in quotes, for a finding."""
+    """A value of a message for a finding: truncated and quoted."""
     return repr(shorten(value, 200))
 
 
@@ -293,7 +293,7 @@ def _member(value: Any, field: Field, path: str) -> Iterator[Finding]:
     elif kind not in field.types:
         yield error(path, "type", f"must be {' or '.join(field.types)}, not {kind}")
     elif field.choices and value not in field.choices:
-        yield error(path, "enum", f"{quoted(value)} is none of {', '.join(field.choices)}")
+        yield error(path, "enum", f"{quoted(value)} is not one of {', '.join(field.choices)}")
     elif field.least is not None and value < field.least:
         yield error(path, "range", f"must be at least {field.least}")
     elif field is _ID and is_blank(value):
@@ -304,7 +304,7 @@ def _timestamp(value: dict[str, Any]) -> Iterator[Finding]:
     group = value.get("timestamp")
     text = group.get("executed_at") if isinstance(group, dict) else None
     if isinstance(text, str) and not is_blank(text) and read_timestamp(text) is None:
-        yield error("/timestamp/executed_at", "timestamp", f"{quoted(text)} is no date and time of ISO 8601")
+        yield error("/timestamp/executed_at", "timestamp", f"{quoted(text)} is not an ISO 8601 date and time")
 
 
 def _refs(value: dict[str, Any]) -> Iterator[Finding]:

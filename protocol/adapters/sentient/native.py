@@ -1,6 +1,6 @@
-"""Messages of the Sentient platform for envelopes that carry none, with honest defaults (adapters.md, Native envelopes).
+"""Generates messages of the Sentient platform for envelopes that carry none (adapters.md, Native envelopes).
 
-What an envelope does not say is null, or an empty array; nothing is invented.
+Unknown members are null or an empty array.
 """
 
 from typing import Any, Final
@@ -15,18 +15,17 @@ from aghbus.protocol.adapters.strict_json import check_value
 from aghbus.protocol.adapters.timestamps import utc
 from aghbus.protocol.bodies import Capability, Receipt, Say, Trace
 
-_LAST_SECOND: Final = 253_402_300_799  # Unix, 9999-12-31T23:59:59Z: the last one that ISO 8601 writes with four digits
 _STATUS: Final = {"completed": "success", "failed": "failed", "canceled": "failed", "needs_input": "pending"}
 
 
 def from_envelope(
     arrival: BridgedEnvelope, context: BridgeContext, history: MessageHistory
 ) -> tuple[dict[str, Any] | None, tuple[Finding, ...]]:
-    """The message for a native envelope, and what it could not hold; None for progress and for receipts that end nothing.
+    """The message for a native envelope, and the findings; None for progress and for receipts that do not end the work.
 
-    On a work that a message of the format opened it belongs to that message's session and request.
+    On a work that a message of the format opened, it has that message's session and request.
     """
-    message, lost = _made(arrival, context)
+    message, lost = _convert(arrival, context)
     known = history.opening(arrival.work) if message is not None and arrival.work is not None else None
     opening = parse_message(known.message) if known is not None else None
     if message is not None and opening is not None:
@@ -35,16 +34,16 @@ def from_envelope(
     return message, lost
 
 
-def _made(arrival: BridgedEnvelope, context: BridgeContext) -> tuple[dict[str, Any] | None, tuple[Finding, ...]]:
+def _convert(arrival: BridgedEnvelope, context: BridgeContext) -> tuple[dict[str, Any] | None, tuple[Finding, ...]]:
     match arrival.envelope.body:
         case Say() as said:
-            return _finished(_message(arrival, context, said.text, said.intent))
+            return _with_valid_output(_message(arrival, context, said.text, said.intent))
         case Capability() as offered:
-            return _finished(_message(arrival, context, offered.document, "capability"))
+            return _with_valid_output(_message(arrival, context, offered.document, "capability"))
         case Trace() as trace if trace.state in _STATUS:
-            return _finished(_from_trace(arrival, context, trace))
+            return _with_valid_output(_from_trace(arrival, context, trace))
         case Receipt() as receipt if _ends_work(arrival):
-            return _finished(_from_receipt(arrival, context, receipt))
+            return _with_valid_output(_from_receipt(arrival, context, receipt))
     return None, ()
 
 
@@ -54,7 +53,7 @@ def _message(
     envelope = arrival.envelope
     return {
         "message_id": envelope.id,
-        "timestamp": {"executed_at": utc(min(envelope.ts, _LAST_SECOND)), "timezone": "UTC"},
+        "timestamp": {"executed_at": utc(envelope.ts), "timezone": "UTC"},
         "agent": {"name": context.agents.name_of(envelope.sender), "type": None},
         "input": {"source": None, "content": None},
         "output": {"content": content, "content_type": content_type},
@@ -87,7 +86,7 @@ def _from_trace(arrival: BridgedEnvelope, context: BridgeContext, trace: Trace) 
     if code == "success" and isinstance(result, dict) and result.get("partial") is True:
         code = "partial"
     message["status"] = {"code": code, "message": trace.message}
-    # A work that ended goes nowhere from here; one that needs input waits for somebody outside the chain.
+    # An ended work has no next agent; one that needs input waits for an answer from outside of the chain.
     message["next_agent"] = {"name": USER if code == "pending" else None, "reason": None}
     if code == "failed":
         _fail(message, "PROCESSING_ERROR", trace.message or f"the work is {trace.state}")
@@ -106,21 +105,21 @@ def _from_receipt(arrival: BridgedEnvelope, context: BridgeContext, receipt: Rec
 
 
 def _fail(message: dict[str, Any], code: str, why: str) -> None:
-    """An error of which the bus tells neither retries nor whether trying again helps."""
+    """Set the error; the envelope has neither the number of retries nor whether the error is recoverable."""
     message["error"].update(has_error=True, error_code=code, error_message=why, retry_count=None, recoverable=None)
 
 
 def _ends_work(arrival: BridgedEnvelope) -> bool:
-    """The receipt is what ended the work: `terminal_id` alone is not enough, ids are unique per sender only."""
+    """Whether the receipt ended the work; ids are unique per sender, so both are compared."""
     work, envelope = arrival.work, arrival.envelope
     return work is not None and (work.terminal_id, work.terminal_sender) == (envelope.id, envelope.sender)
 
 
-def _finished(message: dict[str, Any]) -> tuple[dict[str, Any], tuple[Finding, ...]]:
-    """Numbers and depths that a message of the format must not hold become text."""
+def _with_valid_output(message: dict[str, Any]) -> tuple[dict[str, Any], tuple[Finding, ...]]:
+    """Replace an output that is not valid strict JSON (depth, large numbers) with its JSON text."""
     if not check_value(message):
         return message, ()
     output = message["output"]
     output["content"] = compact(output["content"])
-    why = "holds numbers or depths that not every reader can hold: it is handed out as JSON text"
+    why = "is delivered as JSON text: it exceeds the limits of strict JSON"
     return message, (warning("/output/content", "not_carried", why),)

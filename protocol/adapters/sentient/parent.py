@@ -1,4 +1,4 @@
-"""Which message of a chain another one goes on from, also where several peers use the same ids."""
+"""Finds the parent of a message in its chain, also when several peers use the same message ids."""
 
 from typing import Any
 
@@ -12,10 +12,10 @@ from aghbus.protocol.adapters.sentient.rules import parent_id
 def find_parent(
     value: Any, context: BridgeContext, history: MessageHistory
 ) -> tuple[BridgedMessage, SentientMessage] | Finding | None:
-    """The parent message: of the session that the message names, else of another one, else what opened a work in hand.
+    """The parent message: in the session that the message names, else in another one, else the opening of an assigned work.
 
-    The session may be wrong: it is overwritten from the parent (seed, Metadata Continuity Checks). The error when it cannot be
-    told which of several peers' messages is meant.
+    The session may be wrong, since it is overwritten from the parent (seed, Metadata Continuity Checks). The error when
+    messages of several peers match.
     """
     wanted = parent_id(value)
     if wanted is None:
@@ -32,17 +32,17 @@ def find_parent(
 
 
 def report_id(us: str, other: str | None, answered: str | None, message_id: str) -> str:
-    """The id of the trace by which a message reports to the peer `other`; `answered` is the envelope that carried its parent."""
+    """The id of the trace that reports a message to the peer `other`; `answered` is the envelope of its parent."""
     return derived.envelope_id(NAME, "trace", us, other, answered, message_id)
 
 
 def _of_several(
     wanted: str, value: Any, context: BridgeContext, history: MessageHistory
 ) -> BridgedMessage | Finding | None:
-    """The parent where several peers sent one of this id, None where one or none did.
+    """The parent when several peers sent a message with this id; None when at most one did.
 
-    In this order: that of the work which the caller named, the one that this message answered before, that of the peer behind
-    `input.source`, of the session, of a work that is open. The error when works of several are.
+    In order of preference: of the caller's work, answered by this message before, of the peer of `input.source`, of the
+    session, of an open work. The error when open works of several peers remain.
     """
     found = history.arrived(wanted)
     if len({known.sender for known in found}) <= 1:
@@ -62,15 +62,13 @@ def _of_several(
     waiting = [known for known in found if _is_open(known, context)]
     if len({known.sender for known in waiting}) > 1:
         senders = ", ".join(sorted({known.sender for known in waiting}))
-        why = (
-            f"{quoted(wanted)} came from several peers ({senders}): name the work, by --work, or by --meta and work_id"
-        )
+        why = f"{quoted(wanted)} was sent by several peers ({senders}): name the work with --work, or with --meta and work_id"
         return error("/metadata/parent_message_id", "parent_ambiguous", why)
     return (waiting or found)[0]
 
 
 def _source_peer(value: Any, context: BridgeContext) -> str | None:
-    """The peer of the agent that a message says its input came from."""
+    """The peer of the agent in a message's `input.source`."""
     given = value.get("input")
     source = given.get("source") if isinstance(given, dict) else None
     peer = context.agents.peer_of(source, "/input/source") if isinstance(source, str) else None
@@ -78,7 +76,7 @@ def _source_peer(value: Any, context: BridgeContext) -> str | None:
 
 
 def _answered(known: BridgedMessage, message_id: str, context: BridgeContext, history: MessageHistory) -> bool:
-    """Whether the message of this id was handed over before as what follows `known`."""
+    """Whether the message with this id was submitted before as the successor of `known`."""
     return history.sent(report_id(context.us, known.sender, known.envelope_id, message_id)) is not None
 
 

@@ -1,4 +1,4 @@
-"""Resource refs of the Sentient platform: their grammar, what they point at, and what a chain may not change.
+"""Resource refs of the Sentient platform: their grammar, their targets, and what a chain must not change.
 
 Seed 000, Resources Fields, Ref ID Conventions, Compliance Requirement 5, Output Integrity Checks.
 """
@@ -11,7 +11,7 @@ from typing import Final
 from aghbus.protocol.adapters.common import error
 from aghbus.protocol.adapters.model import Finding
 from aghbus.protocol.adapters.sentient.message import (
-    MOST_FINDINGS,
+    MAX_FINDINGS,
     DerivedRef,
     Resources,
     SourceRef,
@@ -27,14 +27,14 @@ _GRAMMAR: Final = {
     "storage_refs": re.compile(r"store_[1-9][0-9]{0,8}"),
     "derived_refs": re.compile(r"derived_[1-9][0-9]{0,8}"),
 }
-# adapters.md, sentient: what never changes once a ref is assigned; `storage_uri` only from when it is set.
+# adapters.md, sentient: members that never change once a ref is assigned; `storage_uri` only once it is set.
 _FIXED: Final = {
     "source_refs": ("url",),
     "storage_refs": ("source_ref_id",),
     "derived_refs": ("parent_ref_id", "asset_type"),
 }
-# What a ref stands for whatever its id: a ref that vanishes while another one stands for the same was renamed.
-_MEANING: Final = {
+# The members that identify a ref independently of its id: a missing ref with an equal new one was renamed.
+_IDENTITY: Final = {
     "source_refs": ("url",),
     "storage_refs": ("source_ref_id", "storage_backend", "media_type"),
     "derived_refs": ("parent_ref_id", "asset_type", "capability_id"),
@@ -42,18 +42,18 @@ _MEANING: Final = {
 
 
 def check_refs(resources: Resources) -> tuple[Finding, ...]:
-    """The errors of the refs of one message: grammar, used twice, dangling, circular."""
-    return tuple(islice(_own_faults(resources), MOST_FINDINGS))
+    """The errors of the refs of one message: grammar, duplicate, dangling, circular."""
+    return tuple(islice(_own_faults(resources), MAX_FINDINGS))
 
 
 def compare_refs(before: Resources, now: Resources) -> tuple[Finding, ...]:
-    """The errors against the parent message's refs: dropped, renamed, changed. New refs may appear."""
-    return tuple(islice(_changes(before, now), MOST_FINDINGS))
+    """The errors against the parent message's refs: dropped, renamed, changed. New refs are allowed."""
+    return tuple(islice(_changes(before, now), MAX_FINDINGS))
 
 
 def reused_refs(earlier: Resources, now: Resources) -> tuple[Finding, ...]:
-    """The errors of a new chain whose refs stand for something else than in an earlier message of the session."""
-    return tuple(islice(_reused(earlier, now), MOST_FINDINGS))
+    """The errors of a new chain whose refs differ from equal ids in an earlier message of the session."""
+    return tuple(islice(_reused(earlier, now), MAX_FINDINGS))
 
 
 def _lists(resources: Resources) -> Iterator[tuple[str, tuple[Ref, ...]]]:
@@ -93,7 +93,7 @@ def _links(resources: Resources, known: set[str]) -> Iterator[Finding]:
 
 
 def _circular(parents: Mapping[str, str]) -> set[str]:
-    """The refs that lie on a circle of parents; each ref is walked once."""
+    """The refs on a cycle of parents; each ref is visited once."""
     done: set[str] = set()
     found: set[str] = set()
     for start in parents:
@@ -113,17 +113,17 @@ def _changes(before: Resources, now: Resources) -> Iterator[Finding]:
     for (name, earlier), (_, refs) in zip(_lists(before), _lists(now), strict=True):
         known = {ref.ref_id: ref for ref in earlier}
         present = {ref.ref_id for ref in refs}
-        fresh = {_meaning(name, ref): ref.ref_id for ref in refs if ref.ref_id not in known}
+        fresh = {_identity(name, ref): ref.ref_id for ref in refs if ref.ref_id not in known}
         for ref in earlier:
             if ref.ref_id not in present:
-                yield _missing(name, ref, fresh.get(_meaning(name, ref)))
+                yield _missing(name, ref, fresh.get(_identity(name, ref)))
         for index, ref in enumerate(refs):
             if ref.ref_id in known:
                 yield from _changed(name, index, known[ref.ref_id], ref)
 
 
-def _meaning(name: str, ref: Ref) -> tuple[str | None, ...]:
-    return tuple(getattr(ref, member) for member in _MEANING[name])
+def _identity(name: str, ref: Ref) -> tuple[str | None, ...]:
+    return tuple(getattr(ref, member) for member in _IDENTITY[name])
 
 
 def _missing(name: str, ref: Ref, renamed: str | None) -> Finding:
@@ -150,4 +150,4 @@ def _reused(earlier: Resources, now: Resources) -> Iterator[Finding]:
             before = known.get(ref.ref_id)
             if before is not None and any(getattr(before, member) != getattr(ref, member) for member in _FIXED[name]):
                 path = pointer("resources", name, index, "ref_id")
-                yield error(path, "ref_reused", f"{quoted(ref.ref_id)} stands for something else in this session")
+                yield error(path, "ref_reused", f"{quoted(ref.ref_id)} has another meaning in this session")

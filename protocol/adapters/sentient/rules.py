@@ -1,4 +1,4 @@
-"""What the orchestration layer of the Sentient platform checks beyond the shape (seed 000, Message Validation)."""
+"""Checks of the Sentient platform's orchestration layer beyond the shape (seed 000, Message Validation)."""
 
 import re
 from collections.abc import Iterator
@@ -9,29 +9,28 @@ from aghbus.protocol.adapters.attachments import compact
 from aghbus.protocol.adapters.common import error, warning
 from aghbus.protocol.adapters.derived_ids import same_json
 from aghbus.protocol.adapters.model import Finding
-from aghbus.protocol.adapters.sentient.message import MOST_FINDINGS, SentientMessage, quoted
+from aghbus.protocol.adapters.sentient.message import MAX_FINDINGS, SentientMessage, quoted
 from aghbus.protocol.adapters.strict_json import pointer
 from aghbus.protocol.text import is_blank, shorten
 
-# The number before the word "goals", in the same clause: "decomposed 2 objectives into 10 actionable goals". A number of
-# objectives is none of goals.
+# The number before the word "goals" in the same clause, but not a number of objectives: "decomposed 2 objectives into 10
+# actionable goals".
 _GOAL_COUNT: Final = re.compile(
     r"(?<![\d.,])(\d{1,9})(?!\d)(?:(?!\bobjectives?\b)[^\d.;:!?]){0,80}?\bgoals?\b", re.ASCII | re.IGNORECASE
 )
-_STORED: Final = re.compile(r"(?<![A-Za-z0-9_])store_([1-9][0-9]{0,8})(?![A-Za-z0-9_])")
-_SOURCE: Final = re.compile(r"(?<![A-Za-z0-9_])src_[1-9][0-9]{0,8}(?![A-Za-z0-9_])")
+_STORAGE_REF: Final = re.compile(r"(?<![A-Za-z0-9_])store_([1-9][0-9]{0,8})(?![A-Za-z0-9_])")
+_SOURCE_REF: Final = re.compile(r"(?<![A-Za-z0-9_])src_[1-9][0-9]{0,8}(?![A-Za-z0-9_])")
 _PROVENANCE: Final = re.compile(r"\s{0,8}\(\s{0,8}acquired\s{1,8}from\s{1,8}(src_[1-9][0-9]{0,8})\s{0,8}\)")
 _NOT_RELATIVE: Final = re.compile(r"[/~]|[A-Za-z]:|[A-Za-z][A-Za-z0-9+.-]*://")
 
 _Text = tuple[str, str]  # JSON Pointer, text
-_Goals = list[Any] | dict[str, Any]  # in a row, or each under a name of its own
+_Goals = list[Any] | dict[str, Any]  # a list, or goals by name
 
 
 def inherit(message: Any, parent: SentientMessage) -> tuple[Any, tuple[Finding, ...]]:
-    """The message with `request_id` and `session_id` of its parent, and a warning for each value that was another.
+    """A copy of the message with `request_id` and `session_id` of its parent, and a warning for each changed value.
 
-    Seed, Metadata Continuity Checks: overwritten, since an agent cannot be relied on to copy them. Nothing else changes;
-    the given value is left as it is.
+    Seed, Metadata Continuity Checks: agents do not copy them reliably.
     """
     metadata = dict(message["metadata"])
     findings: list[Finding] = []
@@ -48,7 +47,7 @@ def inherit(message: Any, parent: SentientMessage) -> tuple[Any, tuple[Finding, 
 
 
 def parent_id(message: Any) -> str | None:
-    """The parent that a message beyond the first of its chain names, read before anything of it was checked."""
+    """The parent id of a message that is not the first of its chain; the message is not validated yet."""
     metadata = message.get("metadata") if isinstance(message, dict) else None
     if not isinstance(metadata, dict):
         return None
@@ -58,7 +57,7 @@ def parent_id(message: Any) -> str | None:
 
 
 def check_chain(message: SentientMessage) -> tuple[Finding, ...]:
-    """The errors of a message's own place in the chain: the first has no parent, every other has one."""
+    """The errors of a message's position in the chain: the first has no parent, every other has one."""
     metadata = message.metadata
     path = "/metadata/parent_message_id"
     if metadata.sequence_number == 1 and metadata.parent_message_id is not None:
@@ -71,7 +70,7 @@ def check_chain(message: SentientMessage) -> tuple[Finding, ...]:
 
 
 def check_parent(message: SentientMessage, parent: SentientMessage | None, whole: bool) -> tuple[Finding, ...]:
-    """The errors against the parent: it exists (judged when `whole`), and the sequence goes on by one."""
+    """The errors against the parent: it exists (checked when `whole`), and the sequence number is the next."""
     metadata = message.metadata
     if metadata.parent_message_id is None or metadata.sequence_number == 1:
         return ()
@@ -85,9 +84,9 @@ def check_parent(message: SentientMessage, parent: SentientMessage | None, whole
     return ()
 
 
-def quality(message: SentientMessage) -> tuple[Finding, ...]:
-    """The warnings about one message by itself: error group, goal count, provenance, governance paths, reasoning."""
-    return tuple(islice(_quality(message), MOST_FINDINGS))
+def quality_warnings(message: SentientMessage) -> tuple[Finding, ...]:
+    """The warnings of one message by itself: error group, goal count, provenance, governance paths, reasoning."""
+    return tuple(islice(_quality(message), MAX_FINDINGS))
 
 
 def _quality(message: SentientMessage) -> Iterator[Finding]:
@@ -99,7 +98,7 @@ def _quality(message: SentientMessage) -> Iterator[Finding]:
             path = pointer("audit", "governance_files_consulted", index)
             yield warning(path, "governance_path", f"{quoted(name)} is not relative to the root of the repository")
     if message.audit.reasoning is None or is_blank(message.audit.reasoning):
-        yield warning("/audit/reasoning", "reasoning", "is empty: it must say which governance rules were applied")
+        yield warning("/audit/reasoning", "reasoning", "is empty: it must name the applied governance rules")
 
 
 def _error_group(message: SentientMessage) -> Iterator[Finding]:
@@ -127,18 +126,18 @@ def _is_objectives(message: SentientMessage) -> bool:
 
 
 def _goal_count(message: SentientMessage) -> Iterator[Finding]:
-    """All goals against the number stated; of several numbers (one for each objective), one or their sum must fit."""
+    """Compare the number of goals with the stated number; of several (one per objective), one or their sum must match."""
     stated = [int(number) for number in _GOAL_COUNT.findall(message.status.message or "")]
     if not stated or not _is_goals(message) or not isinstance(message.output.content, list | dict):
         return
     counted = sum(len(goals) for _, goals in _goal_lists(message.output.content))
     if counted not in (*stated, sum(stated)):
-        why = f"says {stated[0]} goals, but output.content holds {counted}"
+        why = f"states {stated[0]} goals, but output.content has {counted}"
         yield warning("/status/message", "goal_count", why)
 
 
 def _goal_lists(content: Any) -> list[tuple[str, _Goals]]:
-    """Every list of goals with its place: those called `goals`, one for each objective; where none is, the bare lists."""
+    """Every list of goals with its path: the members `goals` (one per objective), else the plain lists."""
     found = list(_called_goals(content, ("output", "content")))
     if found:
         return found
@@ -163,18 +162,17 @@ def _called_goals(value: Any, path: tuple[str | int, ...]) -> Iterator[tuple[str
 
 
 def _named_goals(goals: dict[str, Any], path: tuple[str | int, ...]) -> Iterator[tuple[str, _Goals]]:
-    """An object called `goals`: lists of them under the name of their objective, or each goal under its own name."""
+    """The lists in an object `goals`: one per objective, or the object itself with goals by name."""
     inner = list(_called_goals(goals, path))
     inner += [(pointer(*path, key), item) for key, item in goals.items() if key != "goals" and isinstance(item, list)]
     yield from inner or [(pointer(*path), goals)]
 
 
 def _provenance(message: SentientMessage) -> Iterator[Finding]:
-    """Seed, First-Mention Provenance Rule: within a scope the first mention of a storage ref says where it comes from.
+    """Seed, First-Mention Provenance Rule: the first mention of a storage ref in a scope names its source.
 
-    A text that names the ref with its own source outside the parenthesis is the acquisition itself and outside the rule.
-    Among objectives the first text of analysis still owes the provenance; in a list of goals the acquisition was the
-    first mention, so that later goals use the bare ref (as in the seed's Example 2).
+    A text with the ref and its source outside of the parentheses is the acquisition itself, which needs no provenance. In a
+    list of goals the acquisition counts as the first mention (the seed's Example 2); among objectives it does not.
     """
     content = message.output.content
     own = {ref.ref_id: ref.source_ref_id for ref in message.resources.storage_refs}
@@ -186,7 +184,7 @@ def _provenance(message: SentientMessage) -> Iterator[Finding]:
 
 
 def _texts(content: Any, path: str, member: str) -> list[_Text]:
-    """The texts of a scope in order; an entry may be an object that holds its text in `member`."""
+    """The texts of a scope in order; an entry may be an object with its text in `member`."""
     if isinstance(content, str):
         return [(path, content)]
     entries: list[tuple[str | int, Any]] = []
@@ -206,7 +204,7 @@ def _texts(content: Any, path: str, member: str) -> list[_Text]:
 def _scope(texts: list[_Text], own: dict[str, str | None], *, acquisition_counts: bool) -> Iterator[Finding]:
     settled: set[str] = set()
     for path, text in texts:
-        sources = set(_SOURCE.findall(_PROVENANCE.sub(" ", text)))  # named outside a parenthesis
+        sources = set(_SOURCE_REF.findall(_PROVENANCE.sub(" ", text)))  # outside of parentheses
         for stored, end in _first_mentions(text).items():
             if stored in settled:
                 continue
@@ -225,6 +223,6 @@ def _scope(texts: list[_Text], own: dict[str, str | None], *, acquisition_counts
 def _first_mentions(text: str) -> dict[str, int]:
     """Each storage ref that a text names, and where its first mention ends."""
     found: dict[str, int] = {}
-    for match in _STORED.finditer(text):
+    for match in _STORAGE_REF.finditer(text):
         found.setdefault(match[0], match.end())
     return found
