@@ -158,7 +158,7 @@ class Node:
         if settings.durability == "jetstream":
             self.jetstream = JetStreamProfile(
                 self.link,
-                us=self.identity.self_id,
+                self_id=self.identity.self_id,
                 former=self.identity.former_on_other_subjects,
                 instance=instance,
                 ack_root=self._ack_root,

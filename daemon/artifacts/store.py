@@ -1,7 +1,7 @@
 """Artifacts: content that does not fit an envelope, in one object store that all peers of a network share.
 
-An artifact never changes under its URI: putting the same content again is a yes, other content a conflict. What comes from the
-bucket comes from strangers: names, sizes and digests are checked before anything is believed.
+An artifact never changes under its URI: putting the same content again succeeds, other content is a conflict. Any peer may have
+written to the bucket: names, sizes and digests are checked.
 """
 
 import hashlib
@@ -22,16 +22,16 @@ T = TypeVar("T")
 
 
 class ArtifactsUnreachable(Unavailable):
-    """The link to the broker was down, or was lost on the way: nothing is known of the artifact, or of the bucket."""
+    """The link to the broker was down, or was lost: the state of the artifact and of the bucket is unknown."""
 
 
 class Artifacts:
-    """The object store as the local API sees it. Everything raises RequestError with a hint."""
+    """The object store for the local API. All methods raise RequestError with a hint."""
 
-    def __init__(self, link: Link, us: str, settings: Callable[[], ArtifactSettings]) -> None:
-        """`settings` gives those of this moment: the largest size may be reloaded."""
+    def __init__(self, link: Link, peer_id: str, settings: Callable[[], ArtifactSettings]) -> None:
+        """`settings` returns the current ones: the largest size may be reloaded."""
         self._link = link
-        self._us = us
+        self._peer_id = peer_id
         self._settings = settings
 
     async def put(self, work_id: str, name: str, content: AsyncIterator[bytes]) -> Artifact:
@@ -40,7 +40,7 @@ class Artifacts:
         settings = self._settings()
         bucket = self._bucket(settings)
         bounded = _bounded(content, settings.max_bytes)
-        stored = await _told(self._put(bucket, settings, key, bounded))
+        stored = await _translated(self._put(bucket, settings, key, bounded))
         return _artifact(key, stored)
 
     async def _put(
@@ -49,22 +49,24 @@ class Artifacts:
         await bucket.ensure(max_age=settings.max_age, max_bytes=settings.bucket_bytes, replicas=settings.replicas)
         existing = await bucket.find(key)
         if existing is not None:
-            return await _same(existing, await _digest(content))
-        seen = hashlib.sha256()
+            return await _if_same(existing, await _digest(content))
+        digest = hashlib.sha256()
         try:
-            return await bucket.put(key, _hashed(content, seen), max_payload=self._link.max_payload, put_by=self._us)
+            return await bucket.put(
+                key, _hashed(content, digest), max_payload=self._link.max_payload, put_by=self._peer_id
+            )
         except NameTaken:  # while we were putting it
             existing = await bucket.find(key)
             if existing is None:
                 raise Unavailable(f"artifact {artifact_uri_of(key)} was deleted meanwhile", hint="try again") from None
-            return await _same(existing, f"sha256:{seen.hexdigest()}")
+            return await _if_same(existing, f"sha256:{digest.hexdigest()}")
 
     async def get(self, work_id: str, name: str) -> tuple[Artifact, AsyncIterator[bytes]]:
-        """The artifact and its content in pieces, whose last one comes only when size and digest are right."""
+        """The artifact and its content in pieces; the last piece comes only when size and digest are right."""
         key = _key(work_id, name)
         settings = self._settings()
         bucket = self._bucket(settings)
-        stored = await _told(bucket.find(key))
+        stored = await _translated(bucket.find(key))
         if stored is None:
             raise NotFound(
                 f"no artifact {artifact_uri_of(key)} is in the bucket", hint="`aghctl artifact list` shows what is"
@@ -75,7 +77,7 @@ class Artifacts:
                 hint=f"artifacts.max_bytes of this daemon is {show_size(settings.max_bytes)}",
                 code="too_large",
             )
-        return _artifact(key, stored), _told_on_the_way(bucket.content(stored))
+        return _artifact(key, stored), _translated_stream(bucket.content(stored))
 
     async def list_artifacts(self, query: ArtifactsQuery) -> ArtifactsResponse:
         """Artifacts of one work, or of all, by URI."""
@@ -85,10 +87,10 @@ class Artifacts:
         bucket = self._bucket(self._settings())
         names = [
             name
-            for name in await _told(bucket.names())
+            for name in await _translated(bucket.names())
             if parse_uri(artifact_uri_of(name)) and (work_id is None or name.partition("/")[0] == work_id)
         ]
-        found = await _told(bucket.describe(names[:limit]))
+        found = await _translated(bucket.describe(names[:limit]))
         return ArtifactsResponse(
             artifacts=[_artifact(stored.name, stored) for stored in found], more=len(names) > limit
         )
@@ -135,20 +137,20 @@ async def _bounded(content: AsyncIterator[bytes], limit: int) -> AsyncIterator[b
         yield piece
 
 
-async def _hashed(content: AsyncIterator[bytes], seen: "hashlib._Hash") -> AsyncIterator[bytes]:
+async def _hashed(content: AsyncIterator[bytes], digest: "hashlib._Hash") -> AsyncIterator[bytes]:
     async for piece in content:
-        seen.update(piece)
+        digest.update(piece)
         yield piece
 
 
 async def _digest(content: AsyncIterator[bytes]) -> str:
-    seen = hashlib.sha256()
+    digest = hashlib.sha256()
     async for piece in content:
-        seen.update(piece)
-    return f"sha256:{seen.hexdigest()}"
+        digest.update(piece)
+    return f"sha256:{digest.hexdigest()}"
 
 
-async def _same(existing: StoredObject, digest: str) -> StoredObject:
+async def _if_same(existing: StoredObject, digest: str) -> StoredObject:
     if existing.digest != digest:
         raise Refused(
             f"artifact {artifact_uri_of(existing.name)} exists with other content ({existing.digest})",
@@ -158,23 +160,23 @@ async def _same(existing: StoredObject, digest: str) -> StoredObject:
     return existing
 
 
-async def _told(work: Awaitable[T]) -> T:
-    """`work`, with what can go wrong on the broker's side in the caller's words."""
+async def _translated(work: Awaitable[T]) -> T:
+    """The result of `work`; errors of the broker become RequestErrors."""
     try:
         return await work
     except (JetStreamError, LinkError, DamagedObject) as error:
-        raise _words(error) from None
+        raise _request_error(error) from None
 
 
-async def _told_on_the_way(content: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+async def _translated_stream(content: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
     try:
         async for piece in content:
             yield piece
     except (JetStreamError, LinkError, DamagedObject) as error:
-        raise _words(error) from None
+        raise _request_error(error) from None
 
 
-def _words(error: JetStreamError | LinkError | DamagedObject) -> Unavailable:
+def _request_error(error: JetStreamError | LinkError | DamagedObject) -> Unavailable:
     match error:
         case NoJetStream():
             hint = "artifacts need JetStream: enable it on the NATS server, or use the embedded broker"

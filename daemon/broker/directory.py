@@ -1,4 +1,4 @@
-"""The embedded broker's folder: what lies where, with which rights, and how it is written.
+"""The embedded broker's folder: its files, their modes, and how they are written.
 
 All of it belongs to one user. The token is in two files, `token` and `nats.conf`, both 0600 in a folder that is 0700; it
 is never an argument of a process.
@@ -29,7 +29,7 @@ _MIN_TOKEN = 16  # characters; a shorter file is a torn write, not a token
 
 
 class BrokerError(Exception):
-    """The embedded broker cannot be had: `op` is what was tried, `cause` what came of it, `hint` what the operator can do."""
+    """The embedded broker is not available: `op` is what was tried, `cause` why it failed, `hint` what the operator can do."""
 
     def __init__(self, op: str, cause: str, hint: str) -> None:
         super().__init__(f"{op}: {cause} ({hint})" if hint else f"{op}: {cause}")
@@ -64,7 +64,7 @@ class BrokerFolder:
         self.ports_dir = self.path / "ports"
 
     def prepare(self) -> None:
-        """Creates the folder with mode 0700; a BrokerError when it cannot be ours alone."""
+        """Creates the folder with mode 0700; a BrokerError when it cannot be private."""
         hint = "name another folder with broker.directory, or make this one yours and writable"
         try:
             self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -121,7 +121,7 @@ class BrokerFolder:
         return int(text) if text.isascii() and text.isdigit() else 0
 
     def record(self) -> BrokerRecord | None:
-        """`broker.json` if it is whole and sensible, else None: it is a hint, the locks are the truth."""
+        """`broker.json` if it is complete and valid, else None: it is a hint, the locks are authoritative."""
         try:
             record = msgspec.json.decode(self.record_file.read_bytes(), type=BrokerRecord)
         except (OSError, msgspec.MsgspecError, ValueError):
@@ -137,7 +137,7 @@ class BrokerFolder:
         return None
 
     def _write(self, path: Path, text: str) -> None:
-        """Whole or not at all, 0600 from the first byte."""
+        """Atomically, with mode 0600 from the start."""
         fresh = path.with_name(f"{path.name}.{os.getpid()}")
         fresh.unlink(missing_ok=True)
         fd = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)

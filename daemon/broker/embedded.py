@@ -1,21 +1,20 @@
-"""The embedded broker: one nats-server for all daemons of one user on a machine, found, started and kept by those who use it.
+"""The embedded broker: one nats-server for all daemons of one user on a machine, started and supervised by its users.
 
 Used when no NATS server is named. There is no fixed port and no daemon in charge. A joining daemon takes
 `election.lock`, holds `members.lock` shared for its life, and then either finds the running broker or starts one under
 a guard process (broker_guard.py), which stops it when `members.lock` can be had exclusively: when the last member has
 left, were it by kill -9.
 
-What can die, and who mends it:
+Failures and recovery:
 
-    the daemon that started it   nothing happens: guard and server are in a session of their own
+    the daemon that started it   no effect: guard and server are in a session of their own
     nats-server                  the guard ends; the members lose their link, join again, the first starts both
-    the guard                    the server goes on; members look at guard.lock each second, one starts a new
+    the guard                    the server continues; members check guard.lock each second, one starts a new
                                  guard, which adopts the server
     guard and server             as for the server
 
-The truth is in the locks, which the kernel keeps: `guard.lock` is held by a living guard, `server.lock` by the living
-server, and the pid in its text is that server's. `broker.json` is only read when it agrees with them, and nothing here
-signals a process.
+The locks, which the kernel keeps, are authoritative: `guard.lock` is held by a living guard, `server.lock` by the living
+server, and its text is that server's pid. `broker.json` is only used when it agrees with them. This module signals no process.
 """
 
 from __future__ import annotations
@@ -42,15 +41,15 @@ _log = logging.getLogger("aghbus.broker")
 
 _GUARD = Path(__file__).with_name("guard.py")
 _PATIENCE = 35.0  # seconds; another daemon's whole start fits in (15 s, twice when the old port is taken)
-_GUARD_CHECK = 1.0  # seconds between two looks at guard.lock
-_RETRY = 0.05  # seconds between two looks at a broker that is starting or stopping
+_GUARD_CHECK = 1.0  # seconds between two checks of guard.lock
+_RETRY = 0.05  # seconds between two checks of a broker that is starting or stopping
 _JETSTREAM_BYTES = 4_294_967_296  # of streams on disk by default; a bound, not a reservation
 # What guard and server keep of the starter's environment: the starter's secrets must not outlive it there.
 _KEPT_ENVIRONMENT = ("PATH", "HOME", "TMPDIR", "LANG", "TZ", "LD_LIBRARY_PATH", "GOMAXPROCS", "GOMEMLIMIT")
 
 
 class EmbeddedBrokerStatus(msgspec.Struct, frozen=True):
-    """The embedded broker as one member sees it; zeros and empty strings while it is not known. Times in Unix seconds."""
+    """The embedded broker for one member; zeros and empty strings while it is unknown. Times in Unix seconds."""
 
     folder: str
     joined: bool
@@ -65,7 +64,7 @@ class EmbeddedBrokerStatus(msgspec.Struct, frozen=True):
 
 
 class _Running(msgspec.Struct, frozen=True):
-    """A broker that has accepted our token a moment ago."""
+    """A broker that has just accepted our token."""
 
     port: int
     pid: int
@@ -99,7 +98,7 @@ class EmbeddedBroker:
         self._watcher: asyncio.Task[None] | None = None
 
     async def join(self) -> NatsOptions:
-        """Sees to it that a guarded broker runs and returns how to reach it; to be called again after every loss.
+        """Ensures that a guarded broker runs, and returns how to reach it; to be called again after every loss.
 
         Raises BrokerError. Membership begins with the first call, even one that fails, and lasts until `leave`.
         """
@@ -112,7 +111,7 @@ class EmbeddedBroker:
             return NatsOptions(servers=(url,), token=self._folder.token())
 
     async def leave(self) -> None:
-        """Gives the membership up; the guard stops the broker if this was the last. May be called twice."""
+        """Ends the membership; the guard stops the broker if this was the last member. May be called twice."""
         if self._watcher is not None:
             self._watcher.cancel()
             with contextlib.suppress(asyncio.CancelledError):
@@ -127,7 +126,7 @@ class EmbeddedBroker:
             self._running = None
 
     def status(self) -> EmbeddedBrokerStatus:
-        """What is known without asking the broker; two short looks at files."""
+        """The status without a request to the broker; reads two small files."""
         running, record = self._running, self._folder.record()
         if running is None or record is None or record.pid != running.pid:
             record = BrokerRecord(port=0, pid=0, guard_pid=0, started_at=0)
@@ -170,7 +169,7 @@ class EmbeddedBroker:
             )
 
     async def _settle(self) -> _Running:
-        """Repeats look and repair until a guarded broker answers; a start that fails ends it at once."""
+        """Checks and repairs until a guarded broker answers; a failed start raises at once."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + self._patience
         token = self._folder.token()
@@ -207,14 +206,14 @@ class EmbeddedBroker:
         return _Running(port=port, pid=pid, answer=await probe(port, token))
 
     async def _run_guard(self, token: str, *, adopt: bool) -> None:
-        """Starts a guard, with a new server or (`adopt`) for the one that runs, and waits for its word."""
+        """Starts a guard, with a new server or (`adopt`) for the running one, and waits for its answer."""
         arguments = ["adopt"]
         if not adopt:
             binary = find_binary(self._binary)
             self._folder.write_config(token, jetstream_bytes=self._jetstream_bytes)
             record = self._folder.record()
             arguments = ["start", str(binary), str(self._last_port or (record.port if record else -1))]
-        answer = await _first_word([sys.executable, "-I", "-S", str(_GUARD), str(self._folder.path), *arguments])
+        answer = await _start_guard([sys.executable, "-I", "-S", str(_GUARD), str(self._folder.path), *arguments])
         if "port" in answer:
             what = "broker adopted" if adopt else "broker started"
             event(_log, logging.INFO, what, port=answer["port"], guard_pid=answer["pid"])
@@ -223,11 +222,11 @@ class EmbeddedBroker:
                 "start nats-server", str(answer.get("error")), f"the whole log is {self._folder.log_file}"
             )
         else:
-            # the server ended meanwhile, or was stopped because nobody can find it: the next look starts a new one
+            # the server ended meanwhile, or was stopped because nobody can find it: the next check starts a new one
             event(_log, logging.WARNING, "broker not adopted", cause=answer.get("error"))
 
     async def _watch_guard(self) -> None:
-        """Puts a new guard in the place of one that died; the connection is not touched by that."""
+        """Replaces a guard that died; the connection is not affected."""
         while True:
             await asyncio.sleep(_GUARD_CHECK)
             if is_locked(self._folder.guard_lock):
@@ -235,12 +234,12 @@ class EmbeddedBroker:
             try:
                 async with self._turn:
                     await self._ensure()
-            except Exception as error:  # whatever it is: the next look may find it mended
+            except Exception as error:  # the next check may succeed
                 event(_log, logging.WARNING, "broker has no guard", cause=str(error))
 
 
-async def _first_word(command: list[str]) -> dict[str, object]:
-    """Runs the guard's starter, which ends as soon as the guard has given its one JSON line."""
+async def _start_guard(command: list[str]) -> dict[str, object]:
+    """Runs the guard's starter, which ends as soon as the guard has written its one JSON line."""
     environment = {name: os.environ[name] for name in _KEPT_ENVIRONMENT if name in os.environ}
     try:
         starter = await asyncio.create_subprocess_exec(

@@ -1,19 +1,19 @@
 """The guard: a tiny process that starts the embedded broker, and stops it when the last daemon has left.
 
-Run by path, `python -I -S broker_guard.py FOLDER start BINARY PORT` or `… FOLDER adopt`; standard library only, nothing
-of aghbus, so that it stays small for as long as a broker runs. It knows about daemons only through `members.lock`, which
+Run by path, `python -I -S guard.py FOLDER start BINARY PORT` or `… FOLDER adopt`; standard library only, nothing
+of aghbus, so that its process stays small. It knows about daemons only through `members.lock`, which
 each holds shared for its life: the kernel drops that lock at kill -9 too, so being able to take it exclusively means
-that nobody is left.
+that no daemon is left.
 
 Locks it takes part in (all in FOLDER): `guard.lock` is held exclusively by the one guard for its life. `server.lock` is
 inherited by nats-server and so held for exactly the life of that process; its text is the server's pid, written before
 the exec and emptied before the next start, so a held lock with a pid in it names a living server and never a process
 that reused the number.
 
-PR_SET_PDEATHSIG is not used: it would turn the death of a guard into an outage for everybody, while the members notice
-a dead guard by its lock and start another one, which adopts the server with no connection lost.
+PR_SET_PDEATHSIG is not used: it would make the death of a guard an outage for all daemons. Instead the members notice a
+dead guard by its lock and start another one, which adopts the server with no connection lost.
 
-It prints one JSON line to the starter, `{"port": N, "pid": N}` or `{"error": text}`, and goes on in a detached child.
+It prints one JSON line to the starter, `{"port": N, "pid": N}` or `{"error": text}`, and continues in a detached child.
 """
 
 # pathlib would be the guard's largest import, so:
@@ -28,7 +28,7 @@ import signal
 import sys
 import time
 
-_POLL = 0.2  # seconds between two looks at members.lock: how long a broker outlives its last daemon, at most
+_POLL = 0.2  # seconds between two checks of members.lock: how long a broker outlives its last daemon, at most
 _LOCK_WAIT = 5.0  # seconds for another guard, or a probe of the lock, to let go
 _START_WAIT = 15.0  # seconds for nats-server to listen; a JetStream folder with much in it is read first
 _TERM_WAIT = 5.0  # seconds between SIGTERM and SIGKILL
@@ -242,8 +242,8 @@ def _redirect(error_file: str) -> None:
 
 
 def _serve(arguments: list[str], report: int) -> None:
-    """The detached child: start or adopt, tell the starter through `report`, watch."""
-    os.chdir("/")  # pins no folder of the starter's
+    """The detached child: starts or adopts the server, reports to the starter through `report`, and watches."""
+    os.chdir("/")  # keeps no folder of the starter in use
     os.umask(0o077)  # nats-server's log and streams are the user's own
     null = os.open(os.devnull, os.O_RDWR)
     for standard in (0, 1, 2):
@@ -265,8 +265,8 @@ def _serve(arguments: list[str], report: int) -> None:
 
 
 def main(arguments: list[str]) -> int:
-    """Forks the guard, hands its one line on to standard output, and returns 0 if the broker runs, else 1."""
-    os.closerange(3, _LARGEST_FD)  # whoever started us may have let more through, and would wait for its end
+    """Forks the guard, copies its one line to standard output, and returns 0 if the broker runs, else 1."""
+    os.closerange(3, _LARGEST_FD)  # inherited descriptors, whose end the starter's parent could wait for
     read_end, write_end = os.pipe()
     if os.fork() == 0:
         os.close(read_end)

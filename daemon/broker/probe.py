@@ -1,6 +1,6 @@
-"""One look at a broker: connect, authenticate, PING, PONG, by hand over asyncio streams.
+"""A check of a broker: connect, authenticate, PING, PONG, over asyncio streams.
 
-Only asked of a port that the locks say is our own server's, so the token is never shown to a stranger that took over an old port.
+Only for a port that the locks attribute to our own server: the token is never sent to another program on an old port.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ _ANSWER_WAIT = 2.0  # seconds; a loopback server answers in a millisecond, a sta
 
 
 class ProbeAnswer(msgspec.Struct, frozen=True):
-    """What a broker said in its INFO line; unknown fields are ignored."""
+    """Fields of a broker's INFO line; unknown ones are ignored."""
 
     server_name: str = ""
     version: str = ""
@@ -24,7 +24,7 @@ class ProbeAnswer(msgspec.Struct, frozen=True):
 
 
 class ProbeFailed(Exception):
-    """The broker gave no PONG; `refused` is true when it answered and refused the token."""
+    """The broker sent no PONG; `refused` is true when it refused the token."""
 
     def __init__(self, cause: str, *, refused: bool = False) -> None:
         super().__init__(cause)
@@ -49,7 +49,7 @@ async def probe(port: int, token: str) -> ProbeAnswer:
 
 
 async def _handshake(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, token: str) -> ProbeAnswer:
-    """INFO, then CONNECT and PING; NATS client protocol. A ValueError says that something else listens there."""
+    """INFO, then CONNECT and PING; NATS client protocol. Raises ValueError when another program listens there."""
     greeting = await reader.readline()
     if not greeting.startswith(b"INFO "):
         raise ValueError("it does not speak NATS")

@@ -53,7 +53,7 @@ class DurableConsumer:
         link: Link,
         acks: AckQueue,
         *,
-        us: str,
+        peer_id: str,
         instance: str,
         workspace_id: str,
         channel: str,
@@ -64,19 +64,19 @@ class DurableConsumer:
     ) -> None:
         """`flush_timeout` in seconds is how long the broker may take to begin or end the subscription."""
         self.channel = channel
-        self.us = us
-        self.name = durable_name(workspace_id, channel, route_token(us))
+        self.peer_id = peer_id
+        self.name = durable_name(workspace_id, channel, route_token(peer_id))
         self.state = ConsumerState()
         self.duplicates = 0  # deliveries of what was pending, or acked, already
         self._link = link
         self._acks = acks
         self._offer = offer
         self._flush_timeout = flush_timeout
-        store_token = hashlib.sha256(f"{instance} {us}".encode()).hexdigest()[:24]
-        self._provisioned = provisioned_delivery(us, workspace_id, channel)
+        store_token = hashlib.sha256(f"{instance} {peer_id}".encode()).hexdigest()[:24]
+        self._provisioned = provisioned_delivery(peer_id, workspace_id, channel)
         self._expected = consumer_config(
             self.name,
-            filters=own_subjects(us, workspace_id, channel, observe=observe),
+            filters=own_subjects(peer_id, workspace_id, channel, observe=observe),
             deliver_to=f"{self._provisioned}.{store_token}",
             ack_wait=settings.ack_wait,
             max_in_flight=settings.max_in_flight,
@@ -168,7 +168,7 @@ class DurableConsumer:
                 raise
             raise JetStreamError(
                 error.code,
-                f"another daemon receives as {self.us} on channel {self.channel}:"
+                f"another daemon receives as {self.peer_id} on channel {self.channel}:"
                 " give one of them another --peer-id, or wait some minutes for a connection that died",
             ) from None
 

@@ -48,7 +48,7 @@ class JetStreamProfile:
         self,
         link: Link,
         *,
-        us: str,
+        self_id: str,
         former: tuple[str, ...] = (),
         instance: str,
         ack_root: str,
@@ -66,7 +66,7 @@ class JetStreamProfile:
         settlement. `flush_timeout` in seconds is how long the broker may take to begin or end a subscription.
         """
         self._link = link
-        self._us = us
+        self._self_id = self_id
         self._settings = settings
         self._on_problem = on_problem
         self._on_solved = on_solved
@@ -82,7 +82,7 @@ class JetStreamProfile:
             DurableConsumer(
                 link,
                 self.acks,
-                us=peer_id,
+                peer_id=peer_id,
                 instance=instance,
                 workspace_id=workspace_id,
                 channel=channel,
@@ -91,7 +91,7 @@ class JetStreamProfile:
                 offer=offer,
                 flush_timeout=flush_timeout,
             )
-            for peer_id in (us, *former)
+            for peer_id in (self_id, *former)
             for workspace_id, channel in channels
         )
         self.carrier = JetStreamCarrier(
@@ -215,21 +215,21 @@ class JetStreamProfile:
     async def _check_consumer(self, consumer: DurableConsumer) -> None:
         """Check one. A former id's may fail, where permissions cover only the present id: the others go on."""
         stream = self._stream.created if self._stream else ""
-        if consumer.us == self._us:
+        if consumer.peer_id == self._self_id:
             await consumer.check(stream)
             return
         key = f"{PROBLEM}.{consumer.name}"
         try:
             await consumer.check(stream)
         except (JetStreamError, LinkTimeout) as error:
-            self._problem(key, f"nothing is received for our former peer id {consumer.us}: {error}")
+            self._problem(key, f"nothing is received for our former peer id {consumer.peer_id}: {error}")
         else:
             self._solved(key)
 
     def retire(self, peer_id: str) -> None:
         """A former id has retired: its consumers are deleted at the next check."""
-        self._leaving += [consumer for consumer in self.consumers if consumer.us == peer_id]
-        self.consumers = tuple(consumer for consumer in self.consumers if consumer.us != peer_id)
+        self._leaving += [consumer for consumer in self.consumers if consumer.peer_id == peer_id]
+        self.consumers = tuple(consumer for consumer in self.consumers if consumer.peer_id != peer_id)
         self._check_now.set()
 
     async def _leave(self) -> None:

@@ -52,7 +52,7 @@ _NEVER = 86_400 * 365  # seconds; nats-py's pings are off, the link measures the
 
 
 class NatsConnection:
-    """One connection; create it with `open`. Everything that can be lost with it raises LinkDown once it is."""
+    """One connection; create it with `open`. Once it is lost, all operations raise LinkDown."""
 
     def __init__(self, url: str, client: NatsClient, no_echo: bool) -> None:
         self._url = url
@@ -79,7 +79,7 @@ class NatsConnection:
         Replies to requests go to subjects below `inbox_prefix`.
         `tls_hostname` replaces the URL's host in the check of the server's certificate.
 
-        `on_event` gets what the library reports while the connection lives, as PermissionDenied or ServerComplaint.
+        `on_event` gets the library's errors while the connection lives, as PermissionDenied or ServerComplaint.
         """
         connection = cls(url, NatsClient(require_tls=options.tls), no_echo)
         try:
@@ -105,7 +105,7 @@ class NatsConnection:
         async def report(error: Exception) -> None:
             if not self.client.is_connected:
                 self._error = error
-            elif not isinstance(error, OSError | nats.errors.StaleConnectionError):  # the loss itself says these
+            elif not isinstance(error, OSError | nats.errors.StaleConnectionError):  # reported with the loss
                 on_event(_typed(error))
 
         async def ended() -> None:
@@ -156,7 +156,7 @@ class NatsConnection:
 
     @property
     def discovered(self) -> list[str]:
-        """URLs of the other servers of the cluster, as this one told them; malformed ones are left out."""
+        """URLs of the other servers of the cluster, as this one announced them; malformed ones are left out."""
         urls = []
         for server in self.client.discovered_servers:
             with contextlib.suppress(ValueError):  # a malformed port
@@ -294,7 +294,7 @@ def _typed(error: Exception) -> LinkEvent:
 
 
 def _tls_context(options: NatsOptions) -> ssl.SSLContext | None:
-    """The system's authorities or the given one, and our certificate; None leaves it to the server to ask for TLS."""
+    """The system's authorities or the given one, and our certificate; None without TLS settings: the server may require it."""
     if not options.tls:
         return None
     context = ssl.create_default_context(cafile=options.tls_ca)
@@ -304,7 +304,7 @@ def _tls_context(options: NatsOptions) -> ssl.SSLContext | None:
 
 
 def _explain(error: Exception, seen: Exception | None, url: str, options: NatsOptions) -> LinkProblem:
-    """The operator's words for a failed attempt; the library's own are only repeated where no secret can be in them."""
+    """A failed attempt for the operator; the library's messages are only repeated where they cannot contain a secret."""
     where = urlsplit(url).netloc
     error = seen if isinstance(error, nats.errors.NoServersError) and seen is not None else error
     text = str(error).lower()
@@ -331,8 +331,8 @@ def _explain(error: Exception, seen: Exception | None, url: str, options: NatsOp
 
 
 def _auth_hint(options: NatsOptions) -> str:
-    """Which setting to look at; never its value."""
+    """The setting to check; never its value."""
     for name in ("creds", "nkey", "token"):
         if getattr(options, name):
             return f"check nats.{name}"
-    return "check nats.user and nats.password" if options.user else "the server wants credentials and none are set"
+    return "check nats.user and nats.password" if options.user else "the server requires credentials and none are set"

@@ -17,12 +17,12 @@ SELECTED = "@selected"
 """The value of nats.context that means the context chosen by `nats context select`."""
 
 _KEY = "nats.context"
-_TAKEN = ("url", "token", "user", "password", "creds", "nkey", "cert", "key", "ca")
-_HARMLESS = frozenset({"description", "color_scheme", "jetstream_event_prefix"})  # they change nothing for a connection
+_USED = ("url", "token", "user", "password", "creds", "nkey", "cert", "key", "ca")
+_IGNORED = frozenset({"description", "color_scheme", "jetstream_event_prefix"})  # they change nothing for a connection
 
 
 class ContextFields(msgspec.Struct, frozen=True):
-    """What a context says; empty strings for what it leaves out. `url` may list several, separated by commas."""
+    """The fields of a context; empty strings for absent ones. `url` may list several, separated by commas."""
 
     url: str = ""
     token: str = ""
@@ -50,7 +50,7 @@ def read_context(name: str, env: Mapping[str, str], files: NatsFiles) -> Context
         files.problem(_KEY, f"{name!r} is not a context's name", "see `nats context ls`")
         return None
     path = folder / "context" / f"{name}.json"
-    # url counts as a secret, since it may hold one; so does every field that is taken but the paths
+    # url may contain a secret, and so may every field but the paths
     text = files.text(_KEY, path, secret=False)
     return None if text is None else _parse(text, path, files)
 
@@ -66,9 +66,9 @@ def _parse(text: str, path: Path, files: NatsFiles) -> ContextFields | None:
         return None
     known = len(files.problems)
     for field, value in document.items():
-        if field in _TAKEN and not isinstance(value, str):
+        if field in _USED and not isinstance(value, str):
             files.problem(_KEY, f"{path}: {field!r} must be a string")
-        elif field not in _TAKEN and field not in _HARMLESS and value:
+        elif field not in _USED and field not in _IGNORED and value:
             files.problem(
                 _KEY,
                 f"{path}: {field!r} is not supported",
@@ -76,7 +76,7 @@ def _parse(text: str, path: Path, files: NatsFiles) -> ContextFields | None:
             )
     if len(files.problems) > known:
         return None
-    fields = ContextFields(**{field: document.get(field, "") for field in _TAKEN})
+    fields = ContextFields(**{field: document.get(field, "") for field in _USED})
     if (fields.token or fields.password or "@" in fields.url) and path.stat().st_mode & 0o077:
         files.warnings.append(f"{_KEY}: {path} holds a secret and can be read by others; chmod 600 {path}")
     return fields

@@ -1,4 +1,4 @@
-"""The files that NATS options name: checked for existence, form and rights, all problems gathered."""
+"""The files that NATS options name: checked for existence, form and mode; all problems are collected."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _MAX_BYTES = 65_536  # a credentials file is 1 to 4 KiB; more is the wrong file
 
 
 class NatsProblem(msgspec.Struct, frozen=True):
-    """One thing wrong with one key: the rule it breaks and what to do about it. Never holds a secret."""
+    """One problem of one key: the rule and a hint. Never contains a secret."""
 
     key: str
     rule: str
@@ -25,7 +25,7 @@ class NatsProblem(msgspec.Struct, frozen=True):
 
 
 class NatsFiles:
-    """Reads the named files; what is wrong goes to `problems`, what is only unwise to `warnings`."""
+    """Reads the named files; collects `problems` and `warnings`."""
 
     def __init__(self, env: Mapping[str, str]) -> None:
         """`env` gives HOME for a leading `~/`."""
@@ -42,7 +42,7 @@ class NatsFiles:
         return Path(self._home, text[2:]) if text.startswith("~/") and self._home else Path(text)
 
     def text(self, key: str, path: Path, *, secret: bool = True) -> str | None:
-        """The file's UTF-8 text without white space at its ends; None, and a problem noted, when it cannot be had."""
+        """The file's UTF-8 text without white space at its ends; None, and a problem noted, when it cannot be read."""
         try:
             with path.open("rb") as file:
                 raw = file.read(_MAX_BYTES + 1)
@@ -66,7 +66,7 @@ class NatsFiles:
         return text
 
     def containing(self, key: str, text: str | None, *marks: str, secret: bool = True) -> str | None:
-        """The absolute path of the file that `text` names, once it is seen to hold each of `marks`."""
+        """The absolute path of the file that `text` names, if it contains each of `marks`."""
         if not text:
             return None
         path = self.path(text).absolute()

@@ -88,7 +88,7 @@ _STEADY = 5.0  # seconds up after which the backoff starts from the beginning
 
 
 class Link:
-    """One lasting link. Every callback is a plain function, called on the event loop; it must not block."""
+    """One link over many connections. Callbacks are plain functions, called on the event loop; they must not block."""
 
     def __init__(
         self,
@@ -170,7 +170,7 @@ class Link:
             self._runner = asyncio.create_task(self._run(), name="nats-link")
 
     async def ended(self) -> None:
-        """Until the link is closed; or its loop has ended by a defect, which is raised: it will never come back then."""
+        """Waits until the link is closed, or its loop has ended by a defect, which is raised."""
         if self._runner is not None:
             await asyncio.wait({self._runner})
             if not self._runner.cancelled():
@@ -209,7 +209,7 @@ class Link:
     # use
 
     def subscribe(self, subject: str, callback: Callable[[InboundMessage], None]) -> Subscription:
-        """Remembers the subscription over all reconnects; a `flush` that returns says that the broker has it.
+        """Subscribes, again after every reconnect; after a `flush` the broker has the subscription.
 
         `callback` gets each message as it is read, and has to bound what it keeps. Raises BadPublish for what is not a
         subject: it could never be subscribed, and the link not come up with it.
@@ -312,7 +312,7 @@ class Link:
         return exponential_delay(failures, self._first_delay, ceiling) * random.uniform(0.5, 1.0)  # noqa: S311 - spreads the peers, hides nothing
 
     async def _resubscribe(self, connection: NatsConnection) -> None:
-        """All subscriptions, and the PONG behind them; a failure here is a failed attempt."""
+        """All subscriptions, and the PONG after them; a failure here is a failed attempt."""
         try:
             for subscription in tuple(self._subscriptions):
                 subscription.attach(connection)
@@ -361,7 +361,7 @@ class Link:
                 return str(error)
 
     def _note(self, problem: LinkProblem) -> None:
-        """Logs a failure when it is a new one, else quietly: the loop may repeat it for days."""
+        """Logs a new failure as a warning, a repeated one at debug level: the loop may repeat it for days."""
         last, self.last_error = self.last_error, problem
         repeated = last is not None and (last.code, last.cause) == (problem.code, problem.cause)
         level = logging.DEBUG if repeated else logging.WARNING
@@ -371,7 +371,7 @@ class Link:
         self._guarded(lambda: self._on_error(what))
 
     def _guarded(self, call: Callable[[], None]) -> None:
-        """A user's callback that raises is a defect, logged; it must not end the loop."""
+        """Runs a user's callback; an exception is a defect, logged, and must not end the loop."""
         try:
             call()
         except Exception:
@@ -379,7 +379,7 @@ class Link:
 
 
 def _resolve_problem(error: Exception) -> LinkProblem:
-    """What `resolve` raised, in the words of its cause and hint if it has them."""
+    """The exception of `resolve`, with its cause and hint if it has them."""
     cause, hint = getattr(error, "cause", None) or error, getattr(error, "hint", "")
     if not str(cause):
         cause = type(error).__name__

@@ -1,7 +1,7 @@
-"""Where the NATS servers are and how to authenticate: settings, URL userinfo and `nats` contexts become one `NatsOptions`.
+"""NATS servers and authentication: settings, URL userinfo and `nats` contexts become one `NatsOptions`.
 
-Nothing here connects. Files that hold secrets are checked for existence, form and rights; creds, nkey and TLS files are
-handed on by path.
+Nothing here connects. Files with secrets are checked for existence, form and mode; creds, nkey and TLS files are passed on by
+path.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class NatsOptions(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class NatsOptionsError(Exception):
-    """The settings do not name a usable connection; `problems` has all that is wrong with them, none with a secret in it."""
+    """The settings name no usable connection; `problems` has all of their problems, without secrets."""
 
     def __init__(self, problems: tuple[NatsProblem, ...]) -> None:
         super().__init__("; ".join(map(str, problems)))
@@ -73,10 +73,10 @@ class NatsOptionsError(Exception):
 
 
 def resolve_nats_options(settings: NatsSettings, env: Mapping[str, str]) -> NatsOptions | None:
-    """The options that `settings` name, None when they name no server (then the embedded broker is meant).
+    """The options from `settings`, None when they name no server (for the embedded broker).
 
-    `env` gives XDG_CONFIG_HOME and HOME. What the settings say wins over the context, field by field; a way to authenticate in
-    the settings replaces the context's. Raises NatsOptionsError with every problem found.
+    `env` gives XDG_CONFIG_HOME and HOME. Settings override the context, field by field; a way to authenticate in the settings
+    replaces the context's. Raises NatsOptionsError with every problem found.
     """
     files = NatsFiles(env)
     context = read_context(settings.context, env, files) if settings.context else ContextFields()
@@ -101,7 +101,7 @@ def resolve_nats_options(settings: NatsSettings, env: Mapping[str, str]) -> Nats
 
 
 def _server(text: str, files: NatsFiles) -> tuple[str, dict[str, str]]:
-    """One URL in its full form, and the userinfo that it held. A problem never repeats the text, which may hold a password."""
+    """One URL in its full form, and its userinfo. A problem never repeats the text, which may contain a password."""
     key = "nats.servers"
     if not text.isprintable() or " " in text:
         files.problem(key, "a URL holds no white space or control characters")
@@ -138,7 +138,7 @@ def _named_auth(settings: NatsSettings) -> list[str]:
 def _auth(
     settings: NatsSettings, context: ContextFields, userinfos: list[dict[str, str]], files: NatsFiles
 ) -> dict[str, str | None]:
-    """Exactly one way to authenticate, or none; secrets that lie in files are read."""
+    """Exactly one way to authenticate, or none; secrets in files are read."""
     ways = _named_auth(settings)
     if any(userinfo != userinfos[0] for userinfo in userinfos):
         files.problem(

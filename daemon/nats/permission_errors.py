@@ -15,9 +15,9 @@ _PUBLISH_LIFE: Final = 300.0  # seconds after which a publish that is not tried 
 class DeniedSubjects:
     """The refused subjects, from the server's error messages (in lower case, as nats-py passes them on)."""
 
-    def __init__(self, us: str) -> None:
-        """`us` is the peer whose permissions they are."""
-        self._us = us
+    def __init__(self, peer_id: str) -> None:
+        """`peer_id` is the peer whose permissions they are."""
+        self._peer_id = peer_id
         self._subscriptions: dict[str, float] = {}
         self._publishes: dict[str, float] = {}
 
@@ -60,5 +60,5 @@ class DeniedSubjects:
     def _sentence(self, verb: str, subjects: list[str]) -> str:
         shown = ", ".join(subjects[-_MAX_SHOWN:])
         more = f" and {len(subjects) - _MAX_SHOWN} more" if len(subjects) > _MAX_SHOWN else ""
-        hint = f"`aghctl nats permissions --peer {self._us}` prints what its user needs"
+        hint = f"`aghctl nats permissions --peer {self._peer_id}` prints what its user needs"
         return f"the NATS server does not let us {verb} {shown}{more} ({hint}; then restart the daemon)"

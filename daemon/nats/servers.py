@@ -1,4 +1,4 @@
-"""Where a link may connect: the configured servers, and those that the cluster told of while a connection was up."""
+"""The servers of a link: the configured ones, and those that the cluster announced while a connection was up."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _MAX_DISCOVERED = 64  # other servers remembered; a cluster is 3 to 9
 
 
 class ServerPool:
-    """The candidates of one link; what was discovered is forgotten when other servers are configured."""
+    """The candidates of one link; discovered ones are dropped when other servers are configured."""
 
     def __init__(self, name: str, no_echo: bool, inbox_prefix: str, on_event: Callable[[LinkEvent], None]) -> None:
         """All of these go to every connection that is opened."""
@@ -51,7 +51,7 @@ class ServerPool:
         raise failed
 
     def remember(self, connection: NatsConnection) -> None:
-        """Keeps the other servers that `connection` has heard of.
+        """Keeps the other servers that were announced on `connection`.
 
         The certificate of one known by address only is checked against the host name it was learned from, as all NATS clients do.
         """

@@ -1,7 +1,7 @@
-"""What the network's objects in JetStream are made of: the stream, a peer's consumer, the artifacts' bucket (spec section 7).
+"""Configurations of the network's JetStream objects: the stream, a peer's consumer, the artifacts' bucket (spec section 7).
 
-Daemons make them from these, and so does an operator whose peers may not (`aghctl nats permissions`). All values are those of
-JetStream's own API, with durations in nanoseconds.
+Daemons create them, or the operator whose peers may not (`aghctl nats permissions`). All values are those of JetStream's own API,
+with durations in nanoseconds.
 """
 
 from typing import Any, Final
@@ -14,7 +14,7 @@ NANOSECONDS: Final = 1_000_000_000
 MAX_MESSAGE_BYTES: Final = MAX_ENVELOPE_BYTES + 65_536
 """Largest envelope and its headers (spec section 7); ours take under 2 KiB, relays may add some."""
 DUPLICATE_WINDOW: Final = 120
-"""Seconds in which the stream knows a `Nats-Msg-Id` again: NATS' default, longer than any doubt about one publish."""
+"""Seconds in which the stream recognizes a `Nats-Msg-Id`: NATS' default, longer than one publish can be in doubt."""
 _HEARTBEAT: Final = 5 * NANOSECONDS  # of an idle consumer; flow control needs one
 
 STREAM_AGE: Final = MAX_LIFETIME
@@ -22,9 +22,9 @@ STREAM_AGE: Final = MAX_LIFETIME
 STREAM_BYTES: Final = 1 << 30
 """Size of the stream by default."""
 MAX_IN_FLIGHT: Final = 1024
-"""Messages handed to a peer on one channel and not yet settled, by default."""
+"""Messages delivered to a peer on one channel and not yet settled, by default."""
 ACK_WAIT: Final = 30.0
-"""Seconds until an unsettled message is delivered again, by default."""
+"""Seconds until an unsettled message is redelivered, by default."""
 BUCKET_AGE: Final = 30 * 86_400
 """Seconds that the bucket keeps an artifact by default."""
 BUCKET_BYTES: Final = 2 << 30
@@ -32,7 +32,7 @@ BUCKET_BYTES: Final = 2 << 30
 
 
 def stream_config(*, discard: str, max_age: int, max_bytes: int, replicas: int, expires: bool) -> dict[str, Any]:
-    """The one stream; `max_age` in seconds, `expires` when the server lets messages have a life of their own (from 2.11)."""
+    """The one stream; `max_age` in seconds, `expires` when the server supports a TTL for each message (from 2.11)."""
     config: dict[str, Any] = {
         "name": STREAM,
         "description": "AGH Network v0",
@@ -55,7 +55,7 @@ def stream_config(*, discard: str, max_age: int, max_bytes: int, replicas: int, 
 def consumer_config(
     name: str, *, filters: list[str], deliver_to: str, ack_wait: float, max_in_flight: int
 ) -> dict[str, Any]:
-    """One durable consumer; `ack_wait` in seconds. No limit of deliveries, for deduplication settles repetitions."""
+    """One durable consumer; `ack_wait` in seconds. No limit of deliveries: deduplication handles repetitions."""
     return {
         "name": name,
         "durable_name": name,

@@ -1,6 +1,6 @@
-"""Every NATS name beside the subjects of envelopes: our inboxes, the stream, its consumers (spec section 7).
+"""All NATS names other than the subjects of envelopes: inboxes, the stream, its consumers (spec section 7).
 
-A peer's inboxes begin with its route token, so that a broker can be told whose they are (docs/security/broker.md):
+A peer's inboxes begin with its route token, so that a broker's permissions can name them (docs/security/broker.md):
 
     _INBOX.<route token>.api.…        answers of JetStream: to requests, and to what we publish into a stream
     _INBOX.<route token>.deliver.…    deliveries of our durable consumers
@@ -14,9 +14,9 @@ from aghbus.protocol.identifiers import route_token, subject_root
 from aghbus.protocol.limits import SUBJECT_PREFIX
 
 INBOX_PREFIX: Final = "_INBOX"
-"""NATS' own convention for subjects of answers."""
+"""NATS' own convention for reply subjects."""
 JETSTREAM_API: Final = "$JS.API"
-"""What requests to JetStream begin with; domains and imports under another prefix are not used."""
+"""The prefix of requests to JetStream; domains and imports under another prefix are not used."""
 STREAM: Final = "AGH_NETWORK_V0"
 STREAM_SUBJECTS: Final = f"{SUBJECT_PREFIX}.>"
 BUCKET: Final = "AGH_ARTIFACTS_V0"
@@ -27,7 +27,7 @@ InboxUse = Literal["api", "deliver", "ack"]
 
 
 def inbox(peer: str, use: InboxUse) -> str:
-    """What every inbox of `peer` for that use begins with, without the last dot."""
+    """The prefix of every inbox of `peer` for that use, without the last dot."""
     return f"{INBOX_PREFIX}.{route_token(peer)}.{use}"
 
 
@@ -38,11 +38,11 @@ def durable_name(workspace_id: str, channel: str, token: str) -> str:
 
 
 def provisioned_delivery(peer: str, workspace_id: str, channel: str) -> str:
-    """Where a consumer that the operator made for `peer` pushes; those that daemons make have one token more."""
+    """The delivery subject of a consumer that the operator made for `peer`; consumers made by daemons have one token more."""
     return f"{inbox(peer, 'deliver')}.{durable_name(workspace_id, channel, route_token(peer))}"
 
 
 def own_subjects(peer: str, workspace_id: str, channel: str, *, observe: bool = False) -> list[str]:
-    """The two subjects that a peer receives on in a channel; an observer has those of every peer."""
+    """The two subjects on which a peer receives in a channel; an observer has those of every peer."""
     root = subject_root(workspace_id, channel)
     return [f"{root}.broadcast", f"{root}.peer.{'*' if observe else route_token(peer)}"]

@@ -1,6 +1,6 @@
-"""What a peer may publish and subscribe on a NATS server: the binding's subjects and nothing else (spec section 7).
+"""Permissions of a peer on a NATS server: the binding's subjects and nothing else (spec section 7).
 
-Only lists of what is allowed, so that everything else is refused. docs/security/broker.md says what they hold and what not.
+The lists name allowed subjects, so that all others are refused. docs/security/broker.md describes their limits.
 The three forms are for the server's configuration file, for the `nsc` tool, and for programs.
 """
 
@@ -70,9 +70,9 @@ def permissions(network: Network, peers: Sequence[str]) -> list[PeerPermissions]
 
 
 def setup(network: Network, peers: Sequence[str]) -> list[Setup]:
-    """What must be there before peers with these permissions start: stream, bucket, and their consumers.
+    """Objects that must exist before peers with these permissions start: stream, bucket, and their consumers.
 
-    Who may make consumers may read every message of the stream through one, so that peers may not.
+    A user who may create consumers may read every message of the stream through one, so that peers may not.
     """
     found: list[Setup] = []
     if network.jetstream:

@@ -66,7 +66,7 @@ class Peer:
         self.profile = JetStreamProfile(
             self.link,
             **{
-                "us": name,
+                "self_id": name,
                 "instance": f"{id(self):x}",
                 "ack_root": ack_root,
                 "channels": ((WORKSPACE, CHANNEL),),
