@@ -9,9 +9,9 @@ import contextlib
 import logging
 import os
 import secrets
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Callable, Coroutine, Iterable
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 
@@ -423,19 +423,17 @@ class Node:
         with contextlib.suppress(LinkError):  # a link that is down has no subscriptions
             await subscription.drain()
 
-    def _run(self, name: str, main: Callable[[], Awaitable[None]]) -> None:
-        async def guarded() -> None:
-            try:
-                await main()
-            except asyncio.CancelledError:
-                raise
-            except BaseException:
-                _log.exception("a task of the daemon failed task=%s", name)
-                self.failed = True
-                self.stopped.set()  # a daemon with a dead task must not look alive
-                raise
+    def _run(self, name: str, main: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        task = asyncio.create_task(main(), name=name)
+        task.add_done_callback(self._task_ended)
+        self._tasks.append(task)
 
-        self._tasks.append(asyncio.create_task(guarded(), name=name))
+    def _task_ended(self, task: asyncio.Task[None]) -> None:
+        """A daemon with a failed task must not look alive: stop it."""
+        if not task.cancelled() and (error := task.exception()) is not None:
+            _log.error("a task of the daemon failed task=%s", task.get_name(), exc_info=error)
+            self.failed = True
+            self.stopped.set()
 
     # stop
 

@@ -29,17 +29,17 @@ class Acknowledger:
             return
         if envelope.to not in self._identity or envelope.sender in self._identity:
             return  # not for us; or our own, or of another daemon with our id, which is not committed here
-        refused = next((effect for effect in outcome.effects if isinstance(effect, Quarantine)), None)
+        refused = None if outcome.stored_only else next((e for e in outcome.effects if isinstance(e, Quarantine)), None)
         if refused is not None and refused.trust is None and "@" in envelope.sender:
             return
         reason = None if refused is None or outcome.duplicate else refused.reason
         ack = Ack(envelope.id, "committed" if reason is None else "refused", reason)
         self._counters.add("acks.sent")
-        self._publish(reply, self._encode(ack, envelope.to, envelope.sender))
-
-    def _encode(self, ack: Ack, own_id: str, to: str) -> bytes:
-        signer = self._identity.signer_of(own_id)
-        return encode_ack(ack) if signer is None else encode_signed_ack(ack, sender=own_id, to=to, signer=signer)
+        own_id, signer = envelope.to, self._identity.signer_of(envelope.to)
+        if signer is None:
+            self._publish(reply, encode_ack(ack))
+        else:
+            self._publish(reply, encode_signed_ack(ack, sender=own_id, to=envelope.sender, signer=signer))
 
     def _publish(self, reply: str, raw: bytes) -> None:
         try:

@@ -111,11 +111,14 @@ class Decider:
 
     def decide_all(self, tx: Transaction, batch: list[ReceivedMessage]) -> list[Outcome]:
         """A write job: decide and apply each message in turn, and lease delivered ones to waiting agents."""
-        receivers = {own_id: self.receiver(own_id) for own_id in {message.own_id for message in batch}}
+        receivers: dict[str, Receiver] = {}
         room = self._settings.current.inbox.capacity - tx.memory.inbox_waiting.value
         outcomes: list[Outcome] = []
         for message in batch:
-            outcome = self._decide(tx, message, receivers[message.own_id], room > 0)
+            receiver = receivers.get(message.own_id)
+            if receiver is None:
+                receiver = receivers[message.own_id] = self.receiver(message.own_id)
+            outcome = self._decide(tx, message, receiver, room > 0)
             room -= outcome.applied is not None and outcome.applied.delivered
             outcomes.append(outcome)
         if self._waiters.count:
@@ -134,7 +137,8 @@ class Decider:
     def receiver(self, own_id: str) -> Receiver:
         """The protocol's view of us as `own_id`; as our present id, if that one has retired meanwhile or is not ours."""
         identity, settings = self._identity, self._settings.current
-        if own_id not in identity:
+        present = own_id == identity.self_id or own_id not in identity
+        if present:
             own_id = identity.self_id
         return Receiver(
             self_id=own_id,
@@ -145,8 +149,8 @@ class Decider:
             receipt_ttl=settings.defaults.directed_ttl,
             verifier=self._limits.verify,
             policy=self._trust.now,
-            signer=identity.signer_of(own_id),
-            successor=None if own_id == identity.self_id else identity.self_id,
+            signer=identity.signer if present else identity.signer_of(own_id),
+            successor=None if present else identity.self_id,
         )
 
     def _decide(self, tx: Transaction, message: ReceivedMessage, receiver: Receiver, room: bool) -> Outcome:
@@ -156,7 +160,8 @@ class Decider:
             assert message.error is not None
             effects = refuse(message.error, message.target, load_source_view(tx, message.target), receiver)
         else:
-            if (rejection := self._limits.check_signature(envelope)) is not None:
+            claims_key = envelope.proof is not None or "@" in envelope.sender
+            if claims_key and (rejection := self._limits.check_signature(envelope)) is not None:
                 return Outcome(message, (), rejected=rejection)
             key = key_of(envelope)
             state = load_view(tx, envelope, receiver.self_id, key)

@@ -188,7 +188,10 @@ class Publisher:
 
     async def _publish_in_turn(self, rows: list[Outgoing]) -> None:
         """Publish, but not while `retry` is publishing older messages to the same unresponsive peer."""
-        async with self._turn if self._unresponsive.affects(rows) else contextlib.nullcontext():
+        if not self._unresponsive.affects(rows):
+            await self._publish(rows)
+            return
+        async with self._turn:
             await self._publish(rows)
 
     async def _publish(self, rows: list[Outgoing], catching_up: frozenset[str] = frozenset()) -> None:
@@ -199,7 +202,7 @@ class Publisher:
             self._timer.trigger()  # `retry` gives up the expired ones
         if not fresh:
             return
-        counted = {row.seq for row in fresh}  # an older message sent along with them does not count as a try
+        tried = fresh  # an older message sent along with them does not count as a try
         if self._unresponsive.affects(fresh):
             fresh = await self._store.write(lambda tx: self._in_order(tx, fresh, catching_up))
         if any(row.behind is not None and self._may_acknowledge(row.recipient) for row in fresh):
@@ -211,9 +214,8 @@ class Publisher:
         failpoint("publish.confirmed")
         taken = set(carried.published)
         self._counters.add("outbox.published", len(taken))
-        counted &= taken
-        recorded = [row for row in fresh if row.seq in counted]
-        recording = self._store.submit_behind(lambda tx: self._record(tx, recorded, carried.impossible))
+        recorded = [row for row in tried if row.seq in taken]
+        recording = self._store.submit_behind(partial(self._record, rows=recorded, impossible=carried.impossible))
         recording.add_done_callback(self._recorded)
         if len(taken) + len(carried.impossible) < len(fresh):
             self._counters.add("outbox.not_taken", len(fresh) - len(taken) - len(carried.impossible))
@@ -229,11 +231,16 @@ class Publisher:
 
     def _record(self, tx: Transaction, rows: list[Outgoing], impossible: list[tuple[int, str]]) -> None:
         now_ms = self._steps.settle(tx)
-        schedules = [Schedule(row.seq, self._next_ms(row, now_ms)) for row in rows]
+        schedules: list[Schedule] = []
+        first_ms: float = float("inf")
+        for row in rows:
+            next_ms = self._next_ms(row, now_ms)
+            schedules.append(Schedule(row.seq, next_ms))
+            if next_ms is not None and next_ms < first_ms:
+                first_ms = next_ms
         retry.published(tx, schedules, now_ms)
-        first_ms = min((one.next_ms for one in schedules if one.next_ms is not None), default=None)
-        if first_ms is not None:
-            tx.after_commit(partial(self._timer.due_at, self._monotonic(first_ms)))
+        if first_ms != float("inf"):
+            tx.after_commit(partial(self._timer.due_at, self._monotonic(int(first_ms))))
         for seq, why in impossible:
             self._counters.add("outbox.dead")
             self._fail(tx, seq, "dead", why)

@@ -48,15 +48,15 @@ class ClockSteps:
 
     def settle(self, tx: Transaction) -> int:
         """Shift the due times in the store if the clock was set since the last call; returns `now_millis`."""
-        offset, before = self._clock.offset_millis(), self._offset
+        now_ms, before = self._clock.millis(), self._offset
+        self._offset = offset = now_ms - self._clock.steady_millis()
         step = offset - before
-        self._offset = offset
         if abs(step) < STEP_MS:
-            return self.now_millis()
+            return now_ms
         tx.after_rollback(lambda: self._restore(before))  # registered before anything that may raise
         time_shift.shift(tx, step)
         tx.after_commit(lambda: self._note(step))
-        return self.now_millis()
+        return now_ms
 
     def now_millis(self) -> int:
         """Unix milliseconds on the clock of the times in the store: the wall clock less any step that is not yet settled.
