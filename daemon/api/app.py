@@ -23,7 +23,7 @@ from aghbus.protocol.errors import RequestError, Unavailable
 from aghbus.protocol.text import escape
 
 BODY_SECONDS: Final = 30.0
-"""Seconds, ours: a body of a megabyte takes a millisecond on one machine; a client that needs longer is stuck."""
+"""Seconds, ours: a body of a megabyte takes a millisecond on one machine; a client that needs longer counts as stuck."""
 
 
 class ApiApp:
@@ -62,7 +62,9 @@ class ApiApp:
             exchange.respond(refusal.status, error_body(refusal.code, refusal.message, refusal.hint), refusal.headers)
         except RequestError as error:
             exchange.respond(status_of(error), request_error_body(error))
-        except Exception as error:  # a defect of the daemon: the client gets the incident's number, the log the rest
+        except (
+            Exception
+        ) as error:  # a defect of the daemon: the response has the incident's number, the log the traceback
             exchange.respond(500, incident(error, exchange.method, where))
 
     async def _serve(self, exchange: Exchange, where: str) -> None:
@@ -88,8 +90,11 @@ class ApiApp:
     async def _arguments(self, route: Route, segments: list[str], exchange: Exchange) -> list[Any]:
         """The arguments of the route's operation, but for the content of an upload."""
         arguments = parsing.path_arguments(route, segments) if segments else []
-        query = parsing.query_string(exchange.query, route.query)
-        if route.query is not NoParameters:
+        if route.query is NoParameters:
+            if exchange.query:
+                parsing.query_string(exchange.query, NoParameters)  # refuses it
+        else:
+            query = parsing.query_string(exchange.query, route.query)
             since = parsing.last_event_id(exchange) if route.transfer == "events" else None
             arguments.append(query if since is None else msgspec.structs.replace(query, since=since))
         if route.request is not None:

@@ -195,7 +195,7 @@ def _structs(types: list[type[msgspec.Struct]]) -> set[type[msgspec.Struct]]:
 
 
 def _name_items(schema: Any) -> None:
-    """Say that the items of an array of anything are anything: generators of clients want it said."""
+    """Give every array `items`, also one of any values: client generators require it."""
     if isinstance(schema, dict):
         if schema.get("type") == "array":
             schema.setdefault("items", {})

@@ -1,4 +1,4 @@
-"""From bytes of a request to typed values. Every fault becomes an InvalidRequest that names the field and the rule."""
+"""Decoding a request into typed values. Every error is an InvalidRequest that names the field and the rule."""
 
 import re
 from collections.abc import Sequence
@@ -30,7 +30,7 @@ A = TypeVar("A", bound=RequestModel)
 
 
 def unquoted(raw: str) -> str:
-    """A path segment with its percent-encoding undone, strictly: what is not UTF-8 is an InvalidRequest."""
+    """A path segment, percent-decoded. Raises InvalidRequest when it is not UTF-8."""
     try:
         return unquote(raw, errors="strict")
     except UnicodeDecodeError:
@@ -45,7 +45,7 @@ def path_arguments(route: Route, segments: Sequence[str]) -> list[Any]:
 
 
 def query_string(raw: bytes, form: type[Q]) -> Q:
-    """A query string as `form`. A parameter that `form` does not know, or a second value of a single one, is an error."""
+    """A query string as `form`. An unknown parameter, or a second value of a single one, is an error."""
     if not raw:
         empty: Q = _empty(form)
         return empty
@@ -60,9 +60,7 @@ def query_string(raw: bytes, form: type[Q]) -> Q:
             values[name] = value
     query = _convert(values, form)
     for field in msgspec.structs.fields(form):
-        if (
-            field.encode_name in values and getattr(query, field.name) is None
-        ):  # msgspec takes the word `null` for no value
+        if field.encode_name in values and getattr(query, field.name) is None:  # msgspec reads the word `null` as None
             raise InvalidRequest(f"{field.encode_name}: invalid value 'null'")
     return query
 
@@ -116,7 +114,7 @@ def _convert(values: dict[str, Any], form: type[Q]) -> Q:
 
 
 def _described(error: msgspec.ValidationError, form: type[msgspec.Struct]) -> InvalidRequest:
-    """`field: rule` from msgspec's own words, with what the field allows as a hint."""
+    """`field: rule` from msgspec's message, with the choices of the field as a hint."""
     match = _WHERE.match(str(error))
     rule, where = (match["rule"], match["where"] or "") if match else (str(error), "")
     field = where.removeprefix("$").removeprefix(".")
@@ -124,12 +122,12 @@ def _described(error: msgspec.ValidationError, form: type[msgspec.Struct]) -> In
         path = ".".join(part for part in (field, unknown["field"]) if part)
         known = ", ".join(form.__struct_encode_fields__)
         return InvalidRequest(
-            f"{path}: is not known here", hint=f"known: {known}" if known else "nothing is known here"
+            f"{path}: is not known here", hint=f"known: {known}" if known else "no fields are known here"
         )
     if missing := _MISSING.match(rule):
         return InvalidRequest(f"{missing['field']}: is required")
     name = re.split(r"[.\[]", field, maxsplit=1)[0]
-    field = name if issubclass(form, Query) else field  # which of several values of a parameter says nothing
+    field = name if issubclass(form, Query) else field  # the index among several values of a parameter is of no use
     if _OUT_OF_BOUNDS.match(rule) and (bounds := _bounds(form).get(field)):
         return InvalidRequest(f"{field}: must be {bounds}")
     choices = _choices(form).get(name, ())
@@ -177,7 +175,11 @@ def _bounds(form: type[msgspec.Struct]) -> dict[str, str]:
         for kind in getattr(field.type, "types", (field.type,))
         if isinstance(kind, msgspec.inspect.IntType | msgspec.inspect.FloatType)
     }
-    return {name: f"{kind.ge:.12g} to {kind.le:.12g}" for name, kind in numbers.items() if kind.ge is not None}
+    return {name: f"{_number(kind.ge)} to {_number(kind.le)}" for name, kind in numbers.items() if kind.ge is not None}
+
+
+def _number(value: float | None) -> str:
+    return "unlimited" if value is None else str(int(value))  # bounds are whole numbers
 
 
 def _hints(form: type[msgspec.Struct]) -> dict[str, Any]:

@@ -20,13 +20,13 @@ from aghbus.protocol.limits import MAX_ENVELOPE_BYTES
 logger = logging.getLogger("aghbus.daemon.api")
 
 MAX_BODY_BYTES: Final = MAX_ENVELOPE_BYTES + 65_536
-"""Bytes of one request body: what fits an envelope, and the other fields of the request around it."""
+"""Bytes of one request body: the largest envelope, and the other fields of the request."""
 
 STALLED_GRACE: Final = 0.5
-"""Seconds, ours: how long a drain waits for a client that reads nothing of what it was sent."""
+"""Seconds, ours: how long a drain waits for a client that does not read."""
 
 _FOREIGN_ATTEMPTS_PER_MINUTE: Final = 6  # log lines that processes of other users can provoke
-_POLL: Final = 0.01  # seconds between two looks at the connections that are still open, while stopping
+_POLL: Final = 0.01  # seconds between two checks of the open connections while stopping
 
 
 class ApiServer:
@@ -69,7 +69,7 @@ class ApiServer:
         self.tcp_address: tuple[str, int] | None = None
 
     async def start(self) -> None:
-        """Listen. Raises ListenError, after which nothing is left behind.
+        """Listen. Raises ListenError, after which no listener is left.
 
         `tcp_address` is then the host and port in use, None without TCP.
         """
@@ -88,8 +88,8 @@ class ApiServer:
     async def stop(self, deadline: float) -> None:
         """Take no more requests, finish those in flight within `deadline` seconds, and remove the socket.
 
-        Streams end with a comment, waiting requests with 503. What is not done by then is cut off. Without effect when
-        it is not running.
+        Streams end with a comment, waiting requests with 503. Requests that take longer are cancelled. No effect when not
+        running.
         """
         loop = asyncio.get_running_loop()
         until, stalled_until = loop.time() + deadline, loop.time() + min(deadline, STALLED_GRACE)
@@ -111,7 +111,7 @@ class ApiServer:
 
     @property
     def requests(self) -> "list[asyncio.Task[None]]":
-        """The requests that the application works on."""
+        """The requests in progress."""
         return [task for endpoint in self._endpoints for task in endpoint.requests]
 
     async def _serve(self, application: Application, sock: socket.socket) -> None:
@@ -137,7 +137,7 @@ class ApiServer:
             connection.abort()
 
     async def _cut_all(self) -> None:
-        """Close what outlived the deadline, so that the daemon can go on to its last commit."""
+        """Close connections and cancel requests left at the deadline, so that the daemon can continue to its last commit."""
         left = self.connections
         tasks = self.requests
         if left or tasks:
@@ -145,7 +145,7 @@ class ApiServer:
                 logger, logging.WARNING, "requests cut off at the deadline", connections=len(left), requests=len(tasks)
             )
         self._cut(left)
-        await asyncio.sleep(0)  # the transports tell their connections, so that no task tries to answer
+        await asyncio.sleep(0)  # the transports notify their connections, so that no task tries to respond
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)

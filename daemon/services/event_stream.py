@@ -1,4 +1,4 @@
-"""Event streams: every stored envelope in the order of the local sequence, from wherever a client left off."""
+"""Event streams: every stored envelope in the order of the local sequence, from any position."""
 
 from collections.abc import AsyncGenerator, Sequence
 from typing import Final
@@ -9,27 +9,26 @@ from aghbus.protocol.api.queries import EnvelopeFilter
 from aghbus.store.engine.database import Store
 from aghbus.store.tables.events import events, gap_after
 
-_PAGE: Final = 200  # events read at once: what a slow reader can make us hold
+_PAGE: Final = 200  # events of one read; a slow reader holds one page
 
 
 async def follow(
-    store: Store, announcer: Notifier, since: int | None, wanted: EnvelopeFilter
+    store: Store, notifier: Notifier, since: int | None, wanted: EnvelopeFilter
 ) -> AsyncGenerator[Sequence[Event], None]:
     """Events after `since` (None: from now on) until the daemon drains.
 
-    The position is the store's sequence, so nothing is missed and nothing repeated, over restarts of either side; where
-    retention removed part of what was asked for, a `gap` event says up to where. Who has caught up is served from memory, the
-    others from the store.
+    The position is the store's sequence, so no event is lost or repeated across restarts of client or daemon. Where retention
+    removed part of the range, a `gap` event comes first. A client that has caught up is served from memory, others from the store.
     """
-    position = announcer.seq if since is None else since
+    position = notifier.seq if since is None else since
     tail = store.memory.tail
     with tail.following():
         removed = await gap_after(store.reader, wanted, position)
         if removed is not None:
             yield [Event(seq=removed, type="gap", pruned_from=position + 1)]
-            # What retention kept of that stretch (open works, unread messages) still follows.
+            # The envelopes that retention kept of that range (open works, unread messages) still follow.
         while True:
-            upto = announcer.seq
+            upto = notifier.seq
             if position < upto:
                 page = tail.read(wanted, position, upto, _PAGE)
                 if page is None:
@@ -37,7 +36,7 @@ async def follow(
                 if page.events:
                     yield page.events
                 position = page.next_since
-            elif announcer.closed:
+            elif notifier.closed:
                 return
             else:
-                await announcer.wait()
+                await notifier.wait()

@@ -28,14 +28,14 @@ from aghbus.store.engine.transaction import Transaction
 from aghbus.store.errors import StoreUnavailable
 from aghbus.store.tables import inbox
 
-_SOON: Final = 0.5  # seconds that a look at the inbox waits for the store to write
-_SHORTEST: Final = 0.01  # seconds between two tries for a message that is due: its consumer may hold the commit
+_SOON: Final = 0.5  # seconds that a read of the inbox waits for the store to write
+_SHORTEST: Final = 0.01  # seconds between two attempts to lease a message that is due
 
 
 async def settled(store: Store, steps: ClockSteps) -> aiosqlite.Connection:
-    """The store's reader, which finds no lease that has run out: nobody may have asked for its message since.
+    """The store's reader, after expired leases were returned to the queue.
 
-    Where the store cannot write, or not soon, it is as it is: whoever asks wants to know why.
+    When the store cannot write, or not soon, the expired leases stay: the reader must work then too.
     """
     reader = store.reader
     if await inbox.some_expired(reader, steps.now_millis()):
@@ -75,7 +75,7 @@ class InboxService:
                 waits = self._clock.monotonic() < deadline and not self._waiters.closed
                 consumer = InboxWaiter(request.work_id, take, give_back)
                 item, due_ms = await self._store.write(partial(self._lease_or_join, consumer=consumer, waits=waits))
-                if item is None and waits:  # it has joined: what is leased to it meanwhile is its own, late or not
+                if item is None and waits:  # a message leased to it meanwhile is its own, even after the deadline
                     item = await consumer.wait(self._waiters, self._until_due(deadline, due_ms))
                 if item is not None:
                     failpoint("inbox.leased")
@@ -90,7 +90,7 @@ class InboxService:
     def _lease_or_join(
         self, tx: Transaction, consumer: InboxWaiter, waits: bool
     ) -> tuple[InboxItem | None, int | None]:
-        """What there is, and when to look again where nobody rings before."""
+        """A message if one is ready, and when the next one is due."""
         item = consumer.lease(tx)
         if item is None and waits:
             self._waiters.join(tx, consumer)
@@ -107,7 +107,7 @@ class InboxService:
         return item
 
     def _give_back(self, item: InboxItem, lease: str) -> None:
-        """Whoever asked for it has gone away, or the daemon drains, before it was handed on."""
+        """Return a message whose client disconnected, or whose request the drain ended."""
         self._counters.add("inbox.given_back")
         self._store.write_deferred(partial(self._return, seq=item.seq, lease=lease), start_commit=True)
 
@@ -119,12 +119,12 @@ class InboxService:
             tx.after_commit(self._waiters.wake_all)
 
     def _until_due(self, deadline: float, due_ms: int | None) -> float:
-        """Seconds until a lease runs out or a returned message is ready again, up to `deadline`; 0 once the daemon drains."""
+        """Seconds until a lease expires or a returned message is ready again, up to `deadline`; 0 once the daemon drains."""
         left = 0.0 if self._waiters.closed else max(0.0, deadline - self._clock.monotonic())
         return left if due_ms is None else min(left, max(_SHORTEST, self._steps.seconds_until(due_ms)))
 
     async def ack(self, seq: int, request: InboxAckRequest) -> InboxItem:
-        """Done; refused when another lease holds it."""
+        """Acknowledge a message. Refused when another lease is the current one."""
 
         def job(tx: Transaction) -> InboxItem:
             return self._noted(tx, inbox.ack(tx, seq, request.lease), "acked")
@@ -134,7 +134,7 @@ class InboxService:
         return item
 
     async def nack(self, seq: int, request: InboxNackRequest) -> InboxItem:
-        """Back to ready after a delay; dead after too many attempts."""
+        """Return a message to the queue after a delay; it is dead after too many attempts."""
         delay_ms = None if request.delay is None else int(request.delay * 1000)
 
         def job(tx: Transaction) -> InboxItem:
@@ -146,7 +146,7 @@ class InboxService:
         return await self._store.write(job)
 
     async def requeue(self, seq: int) -> InboxItem:
-        """Ready at once, attempts forgotten."""
+        """Make a dead or acknowledged message ready at once, with no attempts counted."""
 
         def job(tx: Transaction) -> InboxItem:
             item = inbox.requeue(tx, seq)

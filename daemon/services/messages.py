@@ -41,10 +41,12 @@ class MessageService:
     async def send(self, request: SendRequest) -> SendResponse:
         """Commit one envelope, which is then sent."""
 
+        repeats = None if request.id is None else chosen_fields(request)
+
         def job(tx: Transaction, batch: Batch) -> SendResponse:
             known = works.find(tx, request.work_id, request.channel) if request.work_id else None
             draft = self._drafts.for_envelope(request, known.work if known else None)
-            return batch.send(draft, repeats=chosen_fields(request), allow_secrets=request.allow_secrets)
+            return batch.send(draft, repeats=repeats, allow_secrets=request.allow_secrets)
 
         return await self._sender.send_all(job)
 
@@ -81,9 +83,7 @@ class MessageService:
         return follow(self._store, self._announcer, query.since, query)
 
 
-def chosen_fields(request: SendRequest | WorkOpenRequest) -> frozenset[str] | None:
-    """The fields of the envelope that the caller chose; None when it did not choose the id, so that nothing is a repeat."""
-    if request.id is None:
-        return None
+def chosen_fields(request: SendRequest | WorkOpenRequest) -> frozenset[str]:
+    """The fields of the envelope that the caller chose: with the same id and the same of these, a request is a repeat."""
     named = {field for field in _CORRELATION if getattr(request, field, None) is not None}
     return frozenset(named | {"direct_id"} if request.direct else named)

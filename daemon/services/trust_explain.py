@@ -1,4 +1,4 @@
-"""Explaining stored and refused messages: what was recorded, and every check again by the rules as they are now."""
+"""Explaining stored and refused messages: the recorded decision, and every check by the current rules."""
 
 from aghbus.daemon.state.identity import Identity
 from aghbus.daemon.state.trust_policy import LivePolicy
@@ -62,7 +62,7 @@ class TrustExplainer:
         whole = len(one.raw) == one.size
         opens = whole and await self._would_open(one)
         found = explain(one.raw, one.received_ms // 1000, self._trust.now, self._identity, opens_work=opens)
-        if not whole:  # what is left of it is no envelope, and says nothing about the one that came
+        if not whole:  # the rest of it is no envelope and cannot be checked
             found = Explanation(verdict="rejected", key_id=None, steps=())
         return trust_api.TrustCase(
             place="quarantine",
@@ -81,7 +81,7 @@ class TrustExplainer:
         )
 
     async def _would_open(self, one: Refused) -> bool:
-        """Whether it would have opened a work with us; a retry of it may have done so since."""
+        """Whether it would have opened a work with this daemon; a retry may have opened it since."""
         try:
             envelope = parse(one.raw, one.received_ms // 1000)
         except ProtocolError:

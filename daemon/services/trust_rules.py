@@ -1,4 +1,4 @@
-"""The trust rules of a running daemon: listing and changing them, the store's beside those of the configuration."""
+"""The trust rules of a running daemon: listing and changing them. The store's are added to those of the configuration."""
 
 import logging
 from typing import Final
@@ -79,17 +79,17 @@ class TrustRuleService:
 
     def _channel_rule(self, kind: RuleKind, request: trust_api.TrustChangeRequest) -> tuple[RuleKind, str, str]:
         if kind != "allow":
-            raise InvalidRequest("channel: only allow and disallow are about one channel")
+            raise InvalidRequest("channel: only allow and disallow take a channel")
         if request.channel is None:
-            raise InvalidRequest("talk: needs the channel that it is about")
+            raise InvalidRequest("talk: requires channel")
         if (self._identity.workspace, request.channel) not in self._identity.joined:
-            raise InvalidRequest("channel: is none of the channels joined here")
+            raise InvalidRequest("channel: is not joined here")
         if split_sender(f"{request.channel}={request.who}") is None:
             raise InvalidRequest("who: must be a peer id, a handle, a key id, * or *@*")
         return "may_talk" if request.talk else "may_open_work", request.channel, request.who
 
     def _pin(self, verb: str, who: str) -> tuple[str, str]:
-        """Nickname and key id; the key id is empty where a nickname is taken off."""
+        """Nickname and key id; the key id is empty when a pin is removed."""
         if verb == "unpin":
             return who.partition("@")[0].partition("=")[0], ""
         pin = split_pin(who)
@@ -104,13 +104,13 @@ class TrustRuleService:
             return who
         if not is_handle(who):
             raise InvalidRequest(
-                "who: must be a key id or a handle: whoever signs nothing cannot be told from others of that name",
+                "who: must be a key id or a handle: a peer without a key cannot be distinguished from others of its name",
                 hint="channel rules and trust.mode = require are for peers without a key",
             )
         key = self._trust.key_of(who)
         if key is None:
             raise InvalidRequest(
-                "who: that handle was not heard lately, and holds only half of its key id",
+                "who: no recent message came from that handle, and a handle holds only half of a key id",
                 hint="give the key id: `aghctl key show` prints it on the peer's side, `aghctl trust why` for a message",
             )
         return key
@@ -122,14 +122,17 @@ class TrustRuleService:
         self._check_contradictions(wanted, before)
         old = rules.get(*wanted.key)
         if self._is_configured(wanted):
-            note = f"the configuration says so already ({_SETTING[wanted.rule]})"
+            note = f"the configuration has this rule ({_SETTING[wanted.rule]})"
             shown = _shown(wanted, None, in_force=True, origin="configuration")
             return trust_api.TrustChangeResponse(rule=shown, changed=False, notes=[note])
         if old is not None and old.origin == "operator":
-            return trust_api.TrustChangeResponse(rule=self._shown(old), changed=False, notes=["it was so before"])
+            return trust_api.TrustChangeResponse(
+                rule=self._shown(old), changed=False, notes=["the rule existed already"]
+            )
         if old is None and rules.is_full:
             raise Refused(
-                f"{MAX_RULES} rules are kept here", hint="put rules into the configuration, or take some away"
+                f"the store already has {MAX_RULES} rules, the most it keeps",
+                hint="remove some, or put rules into the configuration",
             )
         rules.put(tx, wanted)
         self._note(tx, "trust.added", wanted)
@@ -148,7 +151,7 @@ class TrustRuleService:
         self._note(tx, "trust.removed", found)
         notes = _taken(found, self._trust.now, first_use=self._settings.current.trust.first_use)
         if self._is_configured(found):
-            notes.append(f"it still holds: the configuration says so too ({_SETTING[found.rule]})")
+            notes.append(f"it still holds: the configuration has it too ({_SETTING[found.rule]})")
         return trust_api.TrustChangeResponse(
             rule=_shown(found, found.since_ms, in_force=False), changed=True, notes=notes
         )
@@ -162,11 +165,11 @@ class TrustRuleService:
         raise NotFound("there is no such rule", hint="`aghctl trust list` shows them")
 
     def _check_contradictions(self, wanted: Rule, policy: TrustPolicy) -> None:
-        """Refuses what would have no effect, or replace a pin without a word."""
+        """Refuse a rule without effect, and one that would silently replace a pin."""
         if wanted.rule == "allow" and wanted.who in policy.deny:
-            raise Refused("that key is denied, which is stronger", hint="`aghctl trust deny --remove` comes first")
+            raise Refused("that key is denied, which takes precedence", hint="first `aghctl trust deny --remove`")
         if wanted.rule == "deny" and self._identity.signer is not None and wanted.who == self._identity.signer.key_id:
-            raise InvalidRequest("who: that is our own key")
+            raise InvalidRequest("who: is this daemon's own key")
         pinned = policy.pins.get(wanted.subject, wanted.who) if wanted.rule == "pin" else wanted.who
         if pinned != wanted.who:
             raise Refused(
@@ -217,25 +220,26 @@ def _added(rule: Rule, before: TrustPolicy) -> list[str]:
     """What else follows from a new rule, where the operator may not expect it."""
     if rule.rule == "allow" and not before.allow:
         plain = "" if before.mode == "require" else "; unsigned peers are still taken (trust.mode = verify)"
-        return [f"this is the first key allowed: no other key is listened to any more{plain}"]
+        return [f"this is the first allowed key: messages of every other key are refused now{plain}"]
     known = before.channels.get(rule.subject)
     if rule.rule == "may_open_work" and (known is None or known.work is None):
-        return [f"this is the first rule of its kind: nobody else may open work on channel {rule.subject} any more"]
+        return [f"this is the first rule of its kind: no other peer may open work on channel {rule.subject} now"]
     if rule.rule == "may_talk" and (known is None or known.talk is None):
         return [
-            f"this is the first rule of its kind: on channel {rule.subject} only these and who may open work may send"
+            "this is the first rule of its kind: only these peers, and those that may open work, "
+            f"may send on channel {rule.subject}"
         ]
     return []
 
 
 def _taken(rule: Rule, now: TrustPolicy, *, first_use: str) -> list[str]:
     if rule.rule == "allow" and not now.allow:
-        return ["no key is on the allow list any more: every key that is not denied is listened to"]
+        return ["the allow list is empty: messages of every key that is not denied are accepted"]
     if rule.rule == "pin" and first_use == "pin" and rule.subject not in now.pins:
         return ["trust.first_use is on: the next key that bears the nickname will be pinned to it"]
     known = now.channels.get(rule.subject)
     if rule.rule == "may_open_work" and (known is None or known.work is None):
-        return [f"no such rule is left: everybody who may send may open work on channel {rule.subject}"]
+        return [f"no such rule is left: every peer that may send may open work on channel {rule.subject}"]
     if rule.rule == "may_talk" and (known is None or known.talk is None):
-        return [f"no such rule is left: everybody may send on channel {rule.subject}"]
+        return [f"no such rule is left: every peer may send on channel {rule.subject}"]
     return []

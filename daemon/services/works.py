@@ -25,11 +25,12 @@ class WorkService:
     async def open_work(self, request: WorkOpenRequest) -> SendResponse:
         """Open a work for a peer."""
         draft = self._drafts.for_opening(request)
+        repeats = None if request.id is None else chosen_fields(request)
 
         def job(_tx: Transaction, batch: Batch) -> SendResponse:
             return batch.send(
                 draft,
-                repeats=chosen_fields(request),
+                repeats=repeats,
                 allow_secrets=request.allow_secrets,
                 accept_within=request.accept_within,
                 progress_within=request.progress_within,

@@ -61,14 +61,14 @@ def test_rules_of_the_configuration_are_not_changed_here(home: Home, daemon: Dae
     assert "trust.pins" in no(home, "unpin", "carol")
     assert "trust.deny" in no(home, "deny", OTHER, "--remove")
     assert "is pinned to" in no(home, "pin", f"carol={OTHER}")
-    assert "configuration says so already" in yes(home, "deny", OTHER)[1]
+    assert "the configuration has this rule" in yes(home, "deny", OTHER)[1]
     assert "is denied" in no(home, "allow", OTHER)
 
 
 def test_notes_say_whom_the_first_rule_excludes_and_that_without_rules_all_are_admitted(
     home: Home, daemon: Daemon
 ) -> None:
-    assert "no other key is listened to" in yes(home, "allow", KEY)[1]
+    assert "messages of every other key are refused" in yes(home, "allow", KEY)[1]
     assert "every key" in yes(home, "allow", KEY, "--remove")[1]
     assert "nobody else may open work" in yes(home, "allow", "dave", "--channel", "default")[1]
     assert yes(home, "allow", "erin", "--channel", "default")[1] == ""
