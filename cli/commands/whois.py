@@ -26,7 +26,7 @@ def run(context: Context, values: dict[str, Any]) -> int:
         context.output.rows(answer, "peers", _human)
     if answer["peers"]:
         return YES
-    raise AnswerIsNo(f"nobody answered {_asked(values)} within {answer['elapsed_ms'] / 1000:.1f} s", _hint(values))
+    raise AnswerIsNo(f"no peer answered {_asked(values)} within {answer['elapsed_ms'] / 1000:.1f} s", _hint(values))
 
 
 def request_body(values: dict[str, Any]) -> dict[str, Any]:
