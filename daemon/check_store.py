@@ -14,7 +14,7 @@ import msgspec
 
 from aghbus.protocol.text import escape
 from aghbus.store.engine import integrity, meta
-from aghbus.store.engine.commit_marker import Mark, read_mark
+from aghbus.store.engine.commit_watermark import CommitWatermark, read_watermark
 from aghbus.store.engine.database import Store, open_to_inspect
 from aghbus.store.engine.store_lock import is_locked
 from aghbus.store.errors import StoreError
@@ -61,16 +61,14 @@ def _check(path: Path, *, quick: bool) -> list[StoreCheck]:
     if not os.path.lexists(path):
         return [_absent(path)]
     try:
-        mark = read_mark(
-            path
-        )  # first: the marker of a running daemon is never ahead of the store that is read after it
+        watermark = read_watermark(path)  # first: that of a running daemon is never ahead of the store read after it
         db = open_to_inspect(path)
     except StoreError as error:
         return [StoreCheck("store file", "fail", str(error), error.hint)]
     except OSError as error:
         return [StoreCheck("store file", "fail", f"{path}: {error.strerror}", "check its permissions")]
     try:
-        return _check_open(db, path, mark, quick=quick)
+        return _check_open(db, path, watermark, quick=quick)
     except sqlite3.Error as error:
         return [StoreCheck("store file", "fail", f"{path}: {escape(str(error))}", integrity.DAMAGED_HINT)]
     finally:
@@ -93,19 +91,24 @@ def accept_loss(path: Path) -> str:
 
 def _absent(path: Path) -> StoreCheck:
     try:
-        mark = read_mark(path)
+        watermark = read_watermark(path)
     except OSError:
-        mark = None
-    if mark is not None and mark.commits:
-        detail = f"{path} is missing, but its commit marker exists: it held {mark.commits} commits up to sequence {mark.last_seq}"
-        return StoreCheck("store file", "fail", detail, "restore the file, or move the marker away to start without it")
+        watermark = None
+    if watermark is not None and watermark.commits:
+        held = f"{watermark.commits} commits up to sequence {watermark.last_seq}"
+        detail = f"{path} is missing, but its .mark file exists: it held {held}"
+        return StoreCheck(
+            "store file", "fail", detail, "restore the file, or move the .mark file away to start without it"
+        )
     return StoreCheck("store file", "ok", f"{path} does not exist yet: the daemon creates it")
 
 
-def _check_open(db: sqlite3.Connection, path: Path, mark: Mark | None, *, quick: bool) -> list[StoreCheck]:
+def _check_open(
+    db: sqlite3.Connection, path: Path, watermark: CommitWatermark | None, *, quick: bool
+) -> list[StoreCheck]:
     running = is_locked(path)
-    found = [_commits(db, mark, running=running)]
-    if loss := integrity.booked(db):
+    found = [_commits(db, watermark, running=running)]
+    if loss := integrity.recorded_loss(db):
         found.append(StoreCheck("earlier loss", "warn", str(loss), integrity.LOST_HINT))
     if not quick:
         return [*found, _pages(db, "PRAGMA integrity_check"), _references(db), _envelopes(db)]
@@ -115,13 +118,13 @@ def _check_open(db: sqlite3.Connection, path: Path, mark: Mark | None, *, quick:
     return [*found, _pages(db, "PRAGMA quick_check")]
 
 
-def _commits(db: sqlite3.Connection, mark: Mark | None, *, running: bool) -> StoreCheck:
+def _commits(db: sqlite3.Connection, watermark: CommitWatermark | None, *, running: bool) -> StoreCheck:
     identity = meta.get(db, "identity")
-    loss = integrity.lost(db, identity, mark)
+    loss = integrity.find_loss(db, identity, watermark)
     if loss is not None:
         how = "the running daemon has not detected it yet" if running else "the next start records it and continues"
         return StoreCheck("store commits", "fail", f"{loss}; {how}", integrity.LOST_HINT)
-    if note := integrity.remark(db, identity, mark):
+    if note := integrity.watermark_problem(db, identity, watermark):
         return StoreCheck("store commits", "warn", note, "nothing to do if you copied or restored it yourself")
     return StoreCheck("store commits", "ok", f"{integrity.commits(db)}, none missing")
 

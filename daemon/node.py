@@ -78,7 +78,7 @@ from aghbus.store.audit import events as audit
 from aghbus.store.engine.database import Store
 from aghbus.store.errors import StoreUnavailable
 from aghbus.store.host.locations import Locations
-from aghbus.store.retention import Policy, sweep
+from aghbus.store.retention import RetentionPolicy, sweep, sweep_audit
 from aghbus.store.tables import peers
 
 _log = logging.getLogger("aghbus.node")
@@ -534,10 +534,10 @@ class Node:
             await asyncio.sleep(_RETENTION_INTERVAL)
             bounds, log = self.settings.current.store, self.settings.current.audit
             now_ms = self._steps.prudent_millis()
-            policy = Policy(max_age=bounds.retention_age, max_bytes=bounds.retention_size)
+            policy = RetentionPolicy(max_age=bounds.retention_age, max_bytes=bounds.retention_size)
             try:
                 swept = await sweep(self._store, policy, now_ms)
-                await audit.sweep(self._store, log.max_rows, log.max_age, now_ms)
+                await sweep_audit(self._store, log.max_rows, log.max_age, now_ms)
                 self._counters.add("retention.sweeps")
                 self._counters.add("retention.envelopes", swept.envelopes)
             except StoreUnavailable:

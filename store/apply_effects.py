@@ -1,4 +1,5 @@
-"""Carrying out what the protocol decided: the effects of one envelope, in the caller's transaction (spec section 5 step 10).
+"""Carrying out what the protocol decided: the effects of one envelope, in the caller's transaction (spec section 5
+step 10).
 
 Nothing is written before everything that can refuse has been asked, so a job that raises has changed nothing.
 """
@@ -27,16 +28,18 @@ from aghbus.protocol.lifecycle import State, Step, WorkView
 from aghbus.protocol.receive import ReceiptTarget, StoredState
 from aghbus.protocol.rooms import Binding
 from aghbus.store.audit import events as audit
+from aghbus.store.engine.audit_chain import AuditEvent
 from aghbus.store.engine.dedup import dedup_key, key_of
 from aghbus.store.engine.transaction import Transaction
 from aghbus.store.tables import envelopes, events, inbox, outbox, rooms, works
 
-_EVENTS: Final[dict[Direction, audit.Event]] = {"in": "receive", "observed": "receive", "out": "send"}
+_EVENTS: Final[dict[Direction, AuditEvent]] = {"in": "receive", "observed": "receive", "out": "send"}
 
 
 class Applied(msgspec.Struct, frozen=True, kw_only=True):
-    """What the store did. `seq` of the envelope itself (None when it was not kept), `outgoing` what is to be published, in
-    order, what goes out again included; `before` and `after` the work, where the envelope opened or moved one."""
+    """What the store did. `seq` of the envelope itself (None when it was not kept), `outgoing` what is to be
+    published, in order, what goes out again included; `before` and `after` the work, where the envelope opened or
+    moved one."""
 
     seq: int | None
     outgoing: list[outbox.Outgoing]
@@ -99,10 +102,11 @@ def apply(
 ) -> Applied:
     """Carries out the store's part of `effects`, those of queued envelopes included; the others are the caller's.
 
-    `envelope` is None for one that failed validation (its effects store nothing of it), `key` its `key_of` where that is known.
-    Raises InboxFull, before anything is written, when the agent's inbox has no room: it counts as not received then.
+    `envelope` is None for one that failed validation (its effects store nothing of it), `key` its `key_of` where
+    that is known. Raises InboxFull, before anything is written, when the agent's inbox has no room: it counts as
+    not received then.
     """
-    if tx.memory.inbox_waiting.value >= inbox_capacity and any(type(effect) is Deliver for effect in effects):
+    if tx.memory.inbox_waiting >= inbox_capacity and any(type(effect) is Deliver for effect in effects):
         inbox.require_room(tx, inbox_capacity)
     run = _Run(tx, us, received_ms)
     if envelope is None:
@@ -183,7 +187,7 @@ class _Run:
         seq = envelopes.insert(self.tx, envelope, effect, state, self.now_ms)
         rooms.touch(self.tx, envelope, effect.pair, seq, self.now_ms)
         self._audit(envelope, effect)
-        if self.tx.memory.tail.followed:
+        if self.tx.memory.events.has_subscribers:
             self._tell(seq, envelope, effect, effects, state)
         return seq
 
@@ -198,7 +202,7 @@ class _Run:
                 role = works.role_of(other.work, self.us)  # it is written after its envelope
         if role is None and effect.verdict is not None and envelope.work_id is not None:
             role = works.role(self.tx, envelope.workspace_id, envelope.channel, envelope.work_id)
-        fresh = events.fresh(
+        event = events.new_event(
             envelope,
             effect,
             before,
@@ -207,7 +211,7 @@ class _Run:
             delivery=delivery,
             role=role,
         )
-        self.tx.told.append(fresh)
+        self.tx.memory.events.pending.append(event)
 
     def _audit(self, envelope: Envelope, effect: Store) -> None:
         verdict, event = effect.verdict, _EVENTS[effect.direction]
@@ -224,9 +228,9 @@ class _Run:
                 rooms.bind(self.tx, envelope.workspace_id, envelope.channel, container, binding)
             case Open():
                 trust = next(other.trust for other in effects if isinstance(other, Store))
-                works.open_work(self.tx, effect, envelope, _stored(seq), trust, self.us, self.now_ms)
+                works.open_work(self.tx, effect.work, envelope, _stored(seq), trust, self.us, self.now_ms)
             case Advance():
-                works.advance(self.tx, effect, envelope, _stored(seq), self.now_ms)
+                works.advance(self.tx, effect.after, envelope, _stored(seq), self.now_ms)
 
     def _note_arrival(self, envelope: Envelope) -> None:
         """Receipts and traces show that what they answer arrived: the message they name, and the opening of their work.

@@ -56,7 +56,8 @@ class StoreUnavailable(Unavailable):
 
 
 class InboxFull(Unavailable):
-    """`capacity` messages wait for the agent: the envelope is neither committed nor remembered (spec section 5, Overload)."""
+    """`capacity` messages wait for the agent: the envelope is neither committed nor remembered (spec section 5,
+    Overload)."""
 
     def __init__(self, capacity: int) -> None:
         super().__init__(

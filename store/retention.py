@@ -1,8 +1,8 @@
-"""Retention by age and by size, in steps so small that the flow of messages does not notice.
+"""Retention by age and by size, of envelopes and of the audit log, in steps so small that messages are not delayed.
 
-A sweep walks the envelopes from the oldest. What belongs to a work lives and dies with it: the work goes once it is over and its
-last change is past the bound, and its envelopes with it. Never removed: envelopes of open works that we take part in, of inbox
-messages that are ready or leased, and of what is still queued or waits for an answer.
+A sweep goes through the envelopes from the oldest. A work and its envelopes are removed together, once it has ended
+and its last change is past the bound. Never removed: envelopes of open works in which we take part, of inbox
+messages that are ready or leased, and of sent messages that are queued or wait for an answer.
 """
 
 import sqlite3
@@ -12,7 +12,9 @@ from typing import Any, Final, NamedTuple
 import msgspec
 
 from aghbus.protocol.lifecycle import TERMINAL_STATES
+from aghbus.store.audit.events import PRUNED, note_policy
 from aghbus.store.engine import meta
+from aghbus.store.engine.audit_chain import AuditHead, parse_line, recorded_pruning
 from aghbus.store.engine.database import Store
 from aghbus.store.engine.transaction import Transaction
 from aghbus.store.tables import peers, rooms
@@ -20,6 +22,10 @@ from aghbus.store.tables import peers, rooms
 STEP_ROWS: Final = 64  # ours, rows that one job looks at or removes: 3 ms on a slow core
 VACUUM_PAGES: Final = 64  # ours, pages (256 KiB) that one job gives back to the file system: 4 ms there
 _SPARE_PAGES: Final = 1_024  # ours, free pages (4 MiB) that stay in the file for the next messages
+AUDIT_STEP_ROWS: Final = 1024  # ours, audit rows that one job removes: about a millisecond
+_AUDIT_SLACK: Final = (
+    16  # pruning goes on to one part in so many below the bound, so that a full log is not pruned all the time
+)
 
 _CANDIDATES: Final = """
 SELECT e.seq, e.received_ms, i.state, iif(o.next_ms IS NULL, o.state, 'queued'), w.id, w.state, w.role, w.updated_ms,
@@ -33,15 +39,15 @@ WHERE e.seq > ? ORDER BY e.seq LIMIT ?
 """
 
 
-class Policy(msgspec.Struct, frozen=True, kw_only=True):
-    """What is kept: `max_age` in seconds, `max_bytes` of pages in use; None means without bound."""
+class RetentionPolicy(msgspec.Struct, frozen=True, kw_only=True):
+    """The bounds: `max_age` in seconds, `max_bytes` of pages in use; None means without bound."""
 
     max_age: float | None
     max_bytes: int | None
 
 
 class Swept(msgspec.Struct):
-    """What a sweep removed: `pages` were given back to the file system."""
+    """How much a sweep removed; `pages` were given back to the file system."""
 
     envelopes: int = 0
     works: int = 0
@@ -52,12 +58,12 @@ class Swept(msgspec.Struct):
 
 
 class _Bound(msgspec.Struct, frozen=True):
-    """What may go: older than `before_ms`, or up to sequence `through`."""
+    """What may be removed: older than `before_ms`, or up to sequence `through`."""
 
     before_ms: int
     through: int
 
-    def passed(self, at_ms: int, seq: int) -> bool:
+    def includes(self, at_ms: int, seq: int) -> bool:
         return at_ms < self.before_ms or seq <= self.through
 
 
@@ -84,18 +90,18 @@ class _Candidate(msgspec.Struct, frozen=True, array_like=True):
         surface, container = self.surface or "", self.container or ""
         return rooms.Place(self.workspace_id, self.channel, surface, container, self.pair_a, self.pair_b)
 
-    def work_may_go(self, bound: _Bound) -> bool:
-        over = self.work_state in TERMINAL_STATES or self.work_role == "observer"
-        return over and bound.passed(self.work_updated_ms or 0, self.work_last_seq or 0)
+    def may_remove_work(self, bound: _Bound) -> bool:
+        ended = self.work_state in TERMINAL_STATES or self.work_role == "observer"
+        return ended and bound.includes(self.work_updated_ms or 0, self.work_last_seq or 0)
 
-    def may_go(self, bound: _Bound) -> bool:
+    def may_remove(self, bound: _Bound) -> bool:
         if self.inbox in ("ready", "leased") or self.outbox == "queued":
             return False
-        return bound.passed(self.received_ms, self.seq) if self.work is None else self.work_may_go(bound)
+        return bound.includes(self.received_ms, self.seq) if self.work is None else self.may_remove_work(bound)
 
 
 class _Step(NamedTuple):
-    """What one window gave, and where the next begins; None at the end of the sweep."""
+    """How much one window removed, and where the next begins; None at the end of the sweep."""
 
     cursor: int | None
     envelopes: int
@@ -103,17 +109,17 @@ class _Step(NamedTuple):
     rooms: int
 
 
-async def sweep(store: Store, policy: Policy, now_ms: int) -> Swept:
-    """Removes what is past the bounds at `now_ms`, and dedup ids past their time; what went.
+async def sweep(store: Store, policy: RetentionPolicy, now_ms: int) -> Swept:
+    """Removes envelopes, works and peers past the bounds at `now_ms`, and expired dedup ids. Returns how much.
 
-    Each step is a write job of its own. Call it from time to time. StoreUnavailable ends it; the next sweep goes on.
+    Each step is a write job of its own. Call it periodically. StoreUnavailable ends it; the next sweep goes on.
     """
     swept = Swept()
     now = now_ms // 1000
     while count := await store.write(lambda tx: tx.memory.dedup.expire(tx, now, STEP_ROWS)):
         swept.ids += count
     before_ms = 0 if policy.max_age is None else now_ms - int(policy.max_age * 1000)
-    through = await store.write(lambda tx: _too_much(tx.db, policy.max_bytes))
+    through = await store.write(lambda tx: _last_oversize(tx.db, policy.max_bytes))
     await _sweep_envelopes(store, _Bound(before_ms, through), swept)
     while stale := await peers.stale(store.reader, before_ms, STEP_ROWS):
         await store.write(partial(peers.forget, rows=stale))
@@ -134,31 +140,31 @@ async def _sweep_envelopes(store: Store, bound: _Bound, swept: Swept) -> None:
 
 
 def _step(tx: Transaction, bound: _Bound, after: int) -> _Step:
-    """One window after sequence `after`. The sweep ends where a whole window holds nothing past the bounds: single rows may be
-    out of order in time, after a clock was set."""
+    """One window after sequence `after`. The sweep ends when a whole window holds nothing past the bounds: single rows
+    may be out of order in time, after the clock was set."""
     found = [_Candidate(*row) for row in tx.db.execute(_CANDIDATES, (after, STEP_ROWS))]
-    works = {row.work for row in found if row.seq == row.work_opened_seq and row.work_may_go(bound)}
-    gone = [row for row in found if row.may_go(bound)]
+    works = {row.work for row in found if row.seq == row.work_opened_seq and row.may_remove_work(bound)}
+    removed = [row for row in found if row.may_remove(bound)]
     tx.db.executemany("DELETE FROM works WHERE id = ?", [(work,) for work in works])
     if works:
         tx.memory.works.clear()
-    tx.db.executemany("DELETE FROM envelopes WHERE seq = ?", [(row.seq,) for row in gone])
-    emptied = rooms.forget_empty(tx, {row.place for row in gone if row.surface is not None})
-    if gone:
-        meta.put(tx.db, "pruned_through", max(gone[-1].seq, meta.get(tx.db, "pruned_through") or 0))
-    ended = not any(bound.passed(row.received_ms, row.seq) for row in found)
-    return _Step(None if ended else found[-1].seq, len(gone), len(works), emptied)
+    tx.db.executemany("DELETE FROM envelopes WHERE seq = ?", [(row.seq,) for row in removed])
+    emptied = rooms.forget_empty(tx, {row.place for row in removed if row.surface is not None})
+    if removed:
+        meta.put(tx.db, "pruned_through", max(removed[-1].seq, meta.get(tx.db, "pruned_through") or 0))
+    ended = not any(bound.includes(row.received_ms, row.seq) for row in found)
+    return _Step(None if ended else found[-1].seq, len(removed), len(works), emptied)
 
 
-def _too_much(db: sqlite3.Connection, size_bytes: int | None) -> int:
-    """The sequence through which envelopes must go for the store to fit `size_bytes`, about; 0 when it fits."""
+def _last_oversize(db: sqlite3.Connection, size_bytes: int | None) -> int:
+    """The sequence through which envelopes must be removed for the store to fit `size_bytes`, about; 0 when it fits."""
     used = _used_bytes(db)
     if size_bytes is None or used <= size_bytes:
         return 0
     first, last = db.execute("SELECT min(seq), max(seq) FROM envelopes").fetchone()
     if first is None:
         return 0
-    # The share of sequences that is the share of bytes too many; kept rows below what was pruned do not count.
+    # As large a share of the sequences as of the bytes is surplus; rows kept below `pruned_through` do not count.
     first = max(first, meta.get(db, "pruned_through") or 0)
     return int(first + max((last - first) * (used - size_bytes) / used, STEP_ROWS))
 
@@ -168,7 +174,7 @@ def _used_bytes(db: sqlite3.Connection) -> int:
 
 
 def _vacuum(tx: Transaction) -> int:
-    """Gives free pages back, but for a reserve: the size of the file follows what is in it. How many it were."""
+    """Gives free pages back to the file system, but for a reserve. Returns how many."""
     if _pragma(tx.db, "freelist_count") <= _SPARE_PAGES + VACUUM_PAGES:
         return 0
     before = _pragma(tx.db, "page_count")
@@ -182,3 +188,53 @@ def _vacuum(tx: Transaction) -> int:
 def _pragma(db: sqlite3.Connection, name: str) -> int:
     row: tuple[Any, ...] = db.execute(f"PRAGMA {name}").fetchone()
     return int(row[0])
+
+
+async def sweep_audit(store: Store, max_rows: int, max_age: float, now_ms: int) -> int:
+    """Removes the oldest rows of the audit log beyond `max_rows`, and those older than `max_age` seconds. Returns how
+    many.
+
+    Each step is a write job of its own. It adds an entry that names the last row removed, with its hash. A log that
+    is off is not pruned: no entry could say what was removed.
+    """
+    before_ms, total = now_ms - int(max_age * 1000), 0
+    while True:
+        through = await store.write(lambda tx: _last_to_prune(tx, max_rows, before_ms))
+        removed = await store.write(partial(_prune, through=through, now_ms=now_ms))
+        total += removed
+        if removed < AUDIT_STEP_ROWS:
+            return total
+
+
+def _last_to_prune(tx: Transaction, max_rows: int, before_ms: int) -> int:
+    last, pruned = tx.memory.audit.head.n, recorded_pruning(tx.db).n
+    surplus = 0 if last - pruned <= max_rows else last - max_rows + max_rows // _AUDIT_SLACK
+    return min(last, max(surplus, _last_expired(tx.db, pruned, before_ms)))
+
+
+def _last_expired(db: sqlite3.Connection, pruned: int, before_ms: int) -> int:
+    """The last row of those, from the oldest on, that are older than `before_ms`: those of one step, which the next
+    continues."""
+    for n, line in db.execute("SELECT n, line FROM audit ORDER BY n LIMIT ?", (AUDIT_STEP_ROWS,)):
+        try:
+            if parse_line(line).at_ms >= before_ms:
+                break
+        except (msgspec.MsgspecError, UnicodeDecodeError):
+            break  # overwritten by another program: not removed, so that `aghctl audit verify` reports it
+        pruned = n
+    return pruned
+
+
+def _prune(tx: Transaction, through: int, now_ms: int) -> int:
+    pruned = recorded_pruning(tx.db).n
+    end = min(through, pruned + AUDIT_STEP_ROWS)
+    row = tx.db.execute("SELECT hash FROM audit WHERE n = ?", (end,)).fetchone()
+    if (
+        end <= pruned or row is None or not tx.memory.audit.enabled
+    ):  # no such row: another program left a gap, which stays
+        return 0
+    last = str(AuditHead(end, row[0]))
+    tx.db.execute("UPDATE meta SET value = ? WHERE key = 'audit_pruned'", (last,))
+    removed = tx.db.execute("DELETE FROM audit WHERE n <= ?", (end,)).rowcount
+    note_policy(tx, now_ms, PRUNED, last)
+    return removed

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 def _head(text: str) -> Any:
-    from aghbus.store.engine.audit_marker import parse_head
+    from aghbus.store.engine.audit_chain import parse_head
 
     return parse_head(text)
 
@@ -45,26 +45,26 @@ def run_verify(context: Context, values: dict[str, Any]) -> int:
     """Verify every hash of the log; 1 when a check fails."""
     with _reading(context, values) as reader:
         total = _rows(reader)
-        verdict = reader.verify(values["head"], lambda done: context.output.note(f"{done} of {total} rows"))
+        report = reader.verify(values["head"], lambda done: context.output.note(f"{done} of {total} rows"))
     found = {
-        "whole": verdict.whole,
-        "rows": verdict.rows,
-        "head": verdict.last,
-        "pruned_through": verdict.pruned_through,
-        "found": verdict.found,
-        "findings": verdict.findings,
-        "notes": verdict.notes,
+        "whole": report.intact,
+        "rows": report.rows,
+        "head": report.last,
+        "pruned_through": report.pruned_through,
+        "found": report.found,
+        "findings": report.findings,
+        "notes": report.notes,
     }
     context.output.answer(found, _verdict)
-    for note in verdict.notes:
+    for note in report.notes:
         context.output.note(f"note: {note}")
-    return YES if verdict.whole else NO
+    return YES if report.intact else NO
 
 
 def run_head(context: Context, values: dict[str, Any]) -> int:
     """Print the newest row's number and hash."""
     with _reading(context, values) as reader:
-        head = reader.standing().last
+        head = reader.recorded_ends().newest
     context.output.answer({"n": head.n, "hash": head.hash.hex(), "head": str(head)}, lambda found: str(found["head"]))
     return YES
 
@@ -90,12 +90,12 @@ def _reading(context: Context, values: dict[str, Any]) -> Iterator[AuditReader]:
     import sqlite3
     from pathlib import Path
 
-    from aghbus.store.audit.verify import reading
+    from aghbus.store.audit.verify import open_audit_log
     from aghbus.store.errors import StoreError
 
     named = values["store"] or locations(chosen_name(context.options, context.env), context.env).store_path
     try:
-        with reading(Path(named)) as reader:
+        with open_audit_log(Path(named)) as reader:
             yield reader
     except StoreError as error:
         raise AnswerIsNo(str(error), f"{error.hint}; --store or --name says which store", code="store") from None
@@ -104,8 +104,8 @@ def _reading(context: Context, values: dict[str, Any]) -> Iterator[AuditReader]:
 
 
 def _rows(reader: AuditReader) -> int:
-    standing = reader.standing()
-    return standing.last.n - standing.pruned.n
+    newest, pruned = reader.recorded_ends()
+    return newest.n - pruned.n
 
 
 def _verdict(found: dict[str, Any]) -> str:

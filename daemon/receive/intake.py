@@ -8,7 +8,7 @@ retry brings it again. The next batch gathers while one is being committed.
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Iterable
 from functools import partial
 from itertools import islice
 from typing import Final
@@ -39,7 +39,6 @@ from aghbus.protocol.partial_parse import partial_parse
 from aghbus.protocol.receive import ReceiptTarget, StoredState, decide
 from aghbus.store.engine.database import Store
 from aghbus.store.engine.dedup import key_of
-from aghbus.store.engine.writer import Job
 from aghbus.store.errors import StoreUnavailable
 
 _log = logging.getLogger("aghbus.node")
@@ -207,25 +206,13 @@ class Intake:
             await self._arrived.wait()
             self._arrived.clear()
             await self.empty_queue()
-            if not self._queue:  # else one came during the last commit
-                self._idle.set()
+            self._idle.set()
 
     async def empty_queue(self) -> None:
-        """Commit batch after batch until the queue is empty. One batch is decided while the one before is committed."""
-        before: asyncio.Task[None] | None = None
-        try:
-            while self._queue:
-                if before is not None and self._signatures.pending:
-                    await before  # failed signatures spend the budget that limits further verifications
-                batch, signed = await self._next_verified()
-                earlier, before = before, asyncio.create_task(self._carry_out(batch, signed))
-                if earlier is not None:
-                    await earlier
-            if before is not None:
-                await before
-        finally:
-            if before is not None:
-                before.cancel()
+        """Commit batch after batch until the queue is empty."""
+        while self._queue:
+            batch, signed = await self._next_verified()
+            await self._carry_out(batch, signed)
 
     async def drained(self, timeout: float) -> bool:
         """Wait until every message in the queue is committed; False after `timeout` seconds."""
@@ -261,8 +248,7 @@ class Intake:
 
     async def _carry_out(self, batch: list[ReceivedMessage], signed: list[Envelope]) -> None:
         try:
-            # What a signature proves spends its sender's budget, once: a batch with signatures is not begun in vain.
-            await self._commit(batch, self._store.submit if signed else self._store.submit_ahead)
+            await self._commit(batch)
         except StoreUnavailable as error:
             for received in batch:
                 self._reject("store", received)
@@ -271,11 +257,9 @@ class Intake:
         finally:
             self._signatures.forget(signed)
 
-    async def _commit(
-        self, batch: list[ReceivedMessage], submit: Callable[[Job[list[Outcome]]], Awaitable[list[Outcome]]]
-    ) -> None:
+    async def _commit(self, batch: list[ReceivedMessage]) -> None:
         try:
-            outcomes = await submit(lambda tx: self._decider.decide_all(tx, batch))
+            outcomes = await self._store.write(lambda tx: self._decider.decide_all(tx, batch))
         except StoreUnavailable:
             raise
         except Exception:
@@ -283,7 +267,7 @@ class Intake:
                 await self._give_up(batch[0])
                 return
             for received in batch:  # one of them met a defect of ours: the others are committed one by one
-                await self._commit([received], submit)
+                await self._commit([received])
             return
         failpoint("receive.committed")
         last_seq = 0

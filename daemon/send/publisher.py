@@ -205,7 +205,7 @@ class Publisher:
         tried = fresh  # an older message sent along with them does not count as a try
         if self._unresponsive.affects(fresh):
             fresh = await self._store.write(lambda tx: self._in_order(tx, fresh, catching_up))
-        if any(row.behind is not None and self._may_acknowledge(row.recipient) for row in fresh):
+        if any(row.blocked_by is not None and self._may_acknowledge(row.recipient) for row in fresh):
             fresh = await self._store.write(lambda tx: self._without_blocked(tx, fresh))
         if not fresh:
             return
@@ -215,7 +215,7 @@ class Publisher:
         taken = set(carried.published)
         self._counters.add("outbox.published", len(taken))
         recorded = [row for row in tried if row.seq in taken]
-        recording = self._store.submit_behind(partial(self._record, rows=recorded, impossible=carried.impossible))
+        recording = self._store.submit_deferred(partial(self._record, rows=recorded, impossible=carried.impossible))
         recording.add_done_callback(self._recorded)
         if len(taken) + len(carried.impossible) < len(fresh):
             self._counters.add("outbox.not_taken", len(fresh) - len(taken) - len(carried.impossible))
@@ -256,8 +256,10 @@ class Publisher:
         A receiver ignores for good an end that arrives before its opening (specification, section 6, no such work), and a
         refusal that arrives before our end would end the work in another state. So they wait for the acknowledgement.
         """
-        dependent = [row.seq for row in rows if row.behind is not None and self._may_acknowledge(row.recipient)]
-        blocked = retry.hold(tx, dependent, self._steps.settle(tx) + int(1000 * self._settings.current.retry.first))
+        dependent = [row.seq for row in rows if row.blocked_by is not None and self._may_acknowledge(row.recipient)]
+        blocked = retry.hold_blocked(
+            tx, dependent, self._steps.settle(tx) + int(1000 * self._settings.current.retry.first)
+        )
         self._blocking.update(blocked.values())
         tx.after_commit(self._timer.trigger)
         return [row for row in rows if row.seq not in blocked]
@@ -416,12 +418,12 @@ class Publisher:
         so a receiver with a key signs its answer.
         """
         seq, ack, raw = answer
-        ends = retry.ends_of(tx, seq, ack.id)
+        ends = retry.endpoints_of(tx, seq, ack.id)
         if ends is None or not is_answer_of(raw, sender=ends[0], recipient=ends[1]):
             tx.after_commit(lambda: self._counters.add("acks.unknown"))
             return
         if ack.outcome == "committed":
-            retry.answered(tx, seq, "committed by the receiver's daemon")
+            outbox.mark_answered(tx, seq, "committed by the receiver's daemon")
             self._answered_by(tx, retry.subject_of(tx, seq))
         else:
             reason = ack.reason if ack.reason in REASON_CODES else None

@@ -112,7 +112,7 @@ class UnresponsivePeers:
         """Make everything pending for returned peers due now. Returns the subjects of returned peers."""
         for subject, found in self._subjects.items():
             if found.expedite:
-                retry.hasten(tx, subject, now_ms)
+                retry.expedite(tx, subject, now_ms)
                 found.expedite = False
                 tx.after_rollback(found.returned)
         return frozenset(subject for subject, found in self._subjects.items() if found.back)

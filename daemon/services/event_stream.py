@@ -21,8 +21,8 @@ async def follow(
     removed part of the range, a `gap` event comes first. A client that has caught up is served from memory, others from the store.
     """
     position = notifier.seq if since is None else since
-    tail = store.memory.tail
-    with tail.following():
+    buffer = store.memory.events
+    with buffer.subscribed():
         removed = await gap_after(store.reader, wanted, position)
         if removed is not None:
             yield [Event(seq=removed, type="gap", pruned_from=position + 1)]
@@ -30,7 +30,7 @@ async def follow(
         while True:
             upto = notifier.seq
             if position < upto:
-                page = tail.read(wanted, position, upto, _PAGE)
+                page = buffer.read(wanted, position, upto, _PAGE)
                 if page is None:
                     page = await events(store.reader, wanted, since=position, limit=_PAGE)
                 if page.events:

@@ -71,7 +71,7 @@ class MessageService:
 
     async def list_directs(self, query: RoomsQuery) -> DirectsResponse:
         """The daemon's direct rooms, latest activity first."""
-        found = await rooms.directs(self._store.reader, us=self._own_id, channel=query.channel, limit=query.limit)
+        found = await rooms.directs(self._store.reader, self_id=self._own_id, channel=query.channel, limit=query.limit)
         return DirectsResponse(directs=found)
 
     async def list_quarantine(self, query: LimitQuery) -> QuarantineResponse:

@@ -98,7 +98,7 @@ class StatusService:
             outbox=await outbox.counts(reader),
             works=await works.counts(reader),
             peers=self._presence.counts(self._clock.millis()),
-            quarantined=self._store.memory.quarantine_rows.value,
+            quarantined=self._store.memory.quarantine_rows,
             counters=self._counters.snapshot() | {"store.deferred_lost": self._store.deferred_lost},
             problems=[*self._problems(), *former_problems(former)],
             former=former,

@@ -7,10 +7,9 @@ from aghbus.protocol.api.messages import Message
 from aghbus.protocol.envelope import OPENING_KINDS, parse
 from aghbus.protocol.errors import NotFound, ProtocolError
 from aghbus.protocol.trust.explain import Explanation, explain
-from aghbus.store import trust_cases
 from aghbus.store.engine.database import Store
-from aghbus.store.tables import works
-from aghbus.store.trust_cases import Refused
+from aghbus.store.tables import quarantine, works
+from aghbus.store.tables.quarantine import QuarantinedEnvelope
 
 _BY_TRUST = frozenset({"verification_failed", "unsupported_profile"})
 
@@ -26,8 +25,8 @@ class TrustExplainer:
     async def explain(self, message_id: str) -> trust_api.TrustExplainResponse:
         """Every case of this message id (or of this number in the quarantine), stored ones first, the latest first."""
         reader = self._store.reader
-        cases = [self._stored(message, raw) for message, raw in await trust_cases.stored(reader, message_id)]
-        cases += [await self._refused(one) for one in await trust_cases.refused(reader, message_id)]
+        cases = [self._stored(message, raw) for message, raw in await quarantine.stored_with_id(reader, message_id)]
+        cases += [await self._refused(one) for one in await quarantine.quarantined_with_id(reader, message_id)]
         if not cases:
             raise NotFound(
                 f"no message {message_id} is stored here or in quarantine",
@@ -58,7 +57,7 @@ class TrustExplainer:
             note=changed,
         )
 
-    async def _refused(self, one: Refused) -> trust_api.TrustCase:
+    async def _refused(self, one: QuarantinedEnvelope) -> trust_api.TrustCase:
         whole = len(one.raw) == one.size
         opens = whole and await self._would_open(one)
         found = explain(one.raw, one.received_ms // 1000, self._trust.now, self._identity, opens_work=opens)
@@ -80,7 +79,7 @@ class TrustExplainer:
             note=_note(one, found, whole=whole),
         )
 
-    async def _would_open(self, one: Refused) -> bool:
+    async def _would_open(self, one: QuarantinedEnvelope) -> bool:
         """Whether it would have opened a work with this daemon; a retry may have opened it since."""
         try:
             envelope = parse(one.raw, one.received_ms // 1000)
@@ -92,7 +91,7 @@ class TrustExplainer:
         return found is None or found.work.opening_id == envelope.id
 
 
-def _note(one: Refused, found: Explanation, *, whole: bool) -> str:
+def _note(one: QuarantinedEnvelope, found: Explanation, *, whole: bool) -> str:
     if not whole:
         return f"only the first {len(one.raw)} of its {one.size} bytes are kept: it cannot be checked again"
     if found.decided_by is not None:

@@ -14,7 +14,7 @@ from typing import Final
 from aghbus.protocol.envelope import Envelope
 from aghbus.protocol.errors import VerificationFailed
 from aghbus.protocol.trust.trust import Verifier
-from aghbus.store.engine.gil_yield import with_room
+from aghbus.store.engine.gil_yield import yield_gil_while
 
 MIN_BATCH: Final = 5  # ours: with fewer, the hand-over to a thread costs more than it saves
 _PART: Final = 64  # ours: envelopes of one job of a thread, so that the first are ready before the last
@@ -57,7 +57,7 @@ class SignaturePool:
         parts = dict.fromkeys([self._begun.get(each.raw) for each in envelopes])
         for checked in parts:
             if checked is not None and not checked.done():
-                await with_room(checked)
+                await yield_gil_while(checked)
 
     def forget(self, envelopes: Sequence[Envelope]) -> None:
         """Drop the results of these; they are ready, or were never begun."""

@@ -1,7 +1,7 @@
-"""The store: opening, checking and closing the file, and the two connections to it. The only file that opens SQLite.
+"""The store: opening, checking and closing the file, and the two connections to it. The only module that opens SQLite.
 
-The writer is a plain connection used on the event loop, whose commits run in a thread (writer.py); the reader is an aiosqlite
-connection that can only read and never blocks the writer, since the file is in WAL mode.
+The writer is a plain connection used on the event loop, whose commits run in a thread (writer.py). The reader is an
+aiosqlite connection that can only read and never blocks the writer, since the file is in WAL mode.
 """
 
 import asyncio
@@ -18,12 +18,12 @@ import aiosqlite
 from aghbus.protocol.api.status import StoreStatus
 from aghbus.protocol.text import escape
 from aghbus.store.engine import integrity, meta
-from aghbus.store.engine.audit_marker import AuditMarkFile
-from aghbus.store.engine.commit_marker import Mark, MarkFile
 from aghbus.store.engine.commit_policy import CHECKPOINT_PAGES
-from aghbus.store.engine.gil_yield import with_room
+from aghbus.store.engine.commit_watermark import CommitWatermark, watermark_file
+from aghbus.store.engine.gil_yield import yield_gil_while
 from aghbus.store.engine.schema import check_owner, migrate, shipped
-from aghbus.store.engine.state import Memory
+from aghbus.store.engine.sidecar import SidecarFile
+from aghbus.store.engine.state import InMemoryState
 from aghbus.store.engine.store_lock import StoreLock
 from aghbus.store.engine.writer import Job, Stats, Writer
 from aghbus.store.errors import StoreDamaged, StoreError, StoreUnavailable, StoreUnopenable
@@ -38,16 +38,16 @@ _WRITER_CACHE_KIB: Final = 16_384  # the hot ends of four B-trees and their inne
 _READER_CACHE_KIB: Final = 4_096  # pages of a listing are read once
 _MAX_DEFERRED_BACKLOG: Final = 20_000  # jobs in the queue; above it `write_deferred` drops its job
 _WAL_LIMIT: Final = 64 * 1024 * 1024  # bytes the WAL file keeps after a burst
-_READER_PATIENCE_MS: Final = 5_000  # only while WAL recovery or a foreign tool holds the file
+_READER_BUSY_TIMEOUT_MS: Final = 5_000  # only while WAL recovery or a foreign tool holds the file
 
-# Of each bound value that is no number or text the module looks for an adapter, and finds out that there is none in half a
-# microsecond, longer than it takes to write the value. These give back what they get, in a fifth of that.
+# For each bound value that is no number or text, sqlite3 looks for an adapter: without one that takes half a microsecond, longer
+# than to write the value. These return the value unchanged, in a fifth of that.
 sqlite3.register_adapter(bytes, bytes)
 sqlite3.register_adapter(type(None), {None: None}.__getitem__)
 
 
 class Store:
-    """An open store. Made by `open`; `close` it, or a later start has to check the whole file."""
+    """An open store, made by `open`. `close` it, or the next start has to check the whole file."""
 
     def __init__(
         self,
@@ -56,10 +56,10 @@ class Store:
         lock: StoreLock,
         db: sqlite3.Connection,
         reader: aiosqlite.Connection,
-        memory: Memory,
+        memory: InMemoryState,
         executor: ThreadPoolExecutor,
         opened: integrity.Opened,
-        mark: MarkFile,
+        watermark_file: SidecarFile[CommitWatermark],
     ) -> None:
         """Use `open`."""
         self.path: Final = path
@@ -70,18 +70,19 @@ class Store:
         self._db = db
         self._executor = executor
         self._opened = opened
-        self._mark = mark
-        self._writer = Writer(db, memory, executor, mark)
+        self._watermark_file = watermark_file
+        self._writer = Writer(db, memory, executor, opened.watermark, watermark_file)
         self._task = asyncio.create_task(self._writer.run(), name="store writer")
         self._closed = False
         self.deferred_lost = 0
 
     @classmethod
     async def open(cls, path: Path, *, synchronous: Synchronous = "full", name: str = "aghd") -> "Store":
-        """Opens or creates the store at `path`, brings its schema up to date and loads what lives in memory.
+        """Opens or creates the store at `path`, brings its schema up to date and loads its state in memory.
 
-        `name` tells others who holds it. A file that was not closed is checked first, and each is compared with its mark: see
-        `problems`. Raises StoreLocked, StoreTooNew, StoreDamaged or StoreUnopenable, and leaves nothing open then.
+        `name` names the holder in the lock file. A file that was not closed is checked first, and every file is
+        compared with its commit watermark: see `problems`. Raises StoreLocked, StoreTooNew, StoreDamaged or
+        StoreUnopenable, and leaves nothing open then.
         """
         path = path.absolute()  # noqa: ASYNC240 - reads the working directory, once
         async with contextlib.AsyncExitStack() as undo:
@@ -91,16 +92,15 @@ class Store:
             undo.callback(lock.release)
             executor = ThreadPoolExecutor(max_workers=1, thread_name_prefix="store-commit")
             undo.callback(executor.shutdown)
-            memory = Memory()
+            memory = InMemoryState()
             loop = asyncio.get_running_loop()
             db, opened = await loop.run_in_executor(executor, _open_writer, path, synchronous, memory)
             undo.callback(db.close)
-            mark = _open_mark(path, opened.mark, executor)
-            undo.callback(mark.close)
-            memory.audit.open(db, AuditMarkFile(path, executor))
+            watermark = _open_watermark(path, opened.watermark, executor)
+            memory.audit.open(db, path, executor)
             reader = await _open_reader(path)
             undo.push_async_callback(reader.close)
-            store = cls(path, synchronous, lock, db, reader, memory, executor, opened, mark)
+            store = cls(path, synchronous, lock, db, reader, memory, executor, opened, watermark)
             undo.pop_all()
             return store
 
@@ -121,35 +121,32 @@ class Store:
 
     @property
     def problems(self) -> tuple[str, ...]:
-        """What opening found missing, as sentences for the operator; a loss is reported at each start until it is accepted."""
+        """What opening found, as sentences for the operator. A loss is reported at each start until it is accepted."""
         loss = self._opened.loss
         losses = () if loss is None else (f"{loss}: {integrity.LOST_HINT}",)
-        return tuple(f"the store has lost something: {sentence}" for sentence in losses) + tuple(
+        return tuple(f"the store has lost commits: {sentence}" for sentence in losses) + tuple(
             f"the store: {note}" for note in self._opened.notes
         )
 
     @property
     def backlog(self) -> int:
-        """Jobs that wait for their transaction."""
+        """How many write jobs are queued."""
         return self._writer.backlog
 
     def submit(self, job: Job[T]) -> asyncio.Future[T]:
         """Queues a write job, in order of the calls; the future resolves to its result when that is durable.
 
-        The job runs on the event loop inside a transaction that it shares with others. It decides first and writes then; it
-        may run twice, so it changes nothing outside `tx` except through `after_commit` and `after_rollback`. What it raises
-        comes out of the future, alone; StoreUnavailable when the transaction failed.
+        The job runs on the event loop inside a transaction that it shares with others. It decides first and writes
+        then; it may run twice, so it changes nothing outside `tx` except through `after_commit` and
+        `after_rollback`. Its exception is set on its own future; StoreUnavailable on all when the transaction
+        failed.
         """
         return self._writer.submit(job)
 
-    def submit_behind(self, job: Job[T]) -> asyncio.Future[T]:
-        """As `submit`, for what nobody waits for: it goes with the next transaction, or in one of its own within 10 ms."""
-        return self._writer.submit(job, behind=True)
-
-    def submit_ahead(self, job: Job[T]) -> asyncio.Future[T]:
-        """As `submit`, for a job that seldom needs the file: it may run while the transaction before its own is being committed, on
-        what that has left in memory. It asks for the file through `tx` alone; then it is undone, and runs again in its turn."""
-        return self._writer.submit(job, ahead=True)
+    def submit_deferred(self, job: Job[T]) -> asyncio.Future[T]:
+        """As `submit`, for a job that no caller waits for: it joins the next transaction, or one of its own within 10
+        ms."""
+        return self._writer.submit(job, deferred=True)
 
     def write_deferred(self, job: Job[Any], *, start_commit: bool = False) -> asyncio.Future[Any] | None:
         """Persist asynchronously what a crash may lose: the job joins the next transaction, and errors are logged and counted.
@@ -160,7 +157,7 @@ class Store:
         if self.backlog >= _MAX_DEFERRED_BACKLOG:
             self.deferred_lost += 1  # a slow disk must not exhaust the memory
             return None
-        future = self.submit(job) if start_commit else self.submit_behind(job)
+        future = self.submit(job) if start_commit else self.submit_deferred(job)
         future.add_done_callback(self._deferred_done)
         return future
 
@@ -172,11 +169,11 @@ class Store:
             _log.error("a deferred write failed", exc_info=error)
 
     async def write(self, job: Job[T]) -> T:
-        """`submit` and wait. Cancelling the wait leaves it open whether the job is carried out."""
+        """`submit` and wait. After a cancellation the job may or may not be carried out."""
         return await self._writer.submit(job)
 
     async def probe(self) -> bool:
-        """Whether a write becomes durable now: tried with a real one. How a store that failed becomes writable again."""
+        """Whether a write becomes durable now, tried with a real one. A store that failed becomes writable again by it."""
         try:
             await self.write(lambda tx: meta.bump(tx.db, "probe"))
         except StoreUnavailable:
@@ -184,9 +181,9 @@ class Store:
         return True
 
     async def status(self) -> StoreStatus:
-        """What `aghctl status` shows of the store."""
+        """The store as `aghctl status` shows it."""
         sql = "SELECT (SELECT min(seq) FROM envelopes), (SELECT max(seq) FROM envelopes)"
-        first, last = next(iter(await with_room(self.reader.execute_fetchall(sql))))
+        first, last = next(iter(await yield_gil_while(self.reader.execute_fetchall(sql))))
         return StoreStatus(
             path=str(self.path),
             bytes=sum(_size(self.path.with_name(self.path.name + suffix)) for suffix in ("", "-wal", "-shm")),
@@ -198,11 +195,11 @@ class Store:
         )
 
     async def ended(self) -> None:
-        """Until the writer has ended: by `close`, or by a defect, which is raised."""
+        """Waits until the writer has ended: by `close`, or by a defect, which is raised."""
         await asyncio.shield(self._task)
 
     async def close(self) -> None:
-        """Finishes the jobs that wait, puts everything into the main file, notes that it was closed, and lets go of it."""
+        """Finishes the queued jobs, checkpoints the WAL, records that the store was closed, and releases it."""
         if self._closed:
             return
         self._closed = True
@@ -211,7 +208,7 @@ class Store:
         await self.reader.close()
         await asyncio.get_running_loop().run_in_executor(self._executor, _close_writer, self._db)
         self._executor.shutdown()
-        self._mark.close()
+        self._watermark_file.close()
         self.memory.audit.close()
         self._lock.release()
 
@@ -225,18 +222,20 @@ def _make_folder(path: Path) -> None:
         ) from None
 
 
-def _open_writer(path: Path, synchronous: Synchronous, memory: Memory) -> tuple[sqlite3.Connection, integrity.Opened]:
+def _open_writer(
+    path: Path, synchronous: Synchronous, memory: InMemoryState
+) -> tuple[sqlite3.Connection, integrity.Opened]:
     db: sqlite3.Connection | None = None
     try:
         _make_private(path)
-        # timeout=0: the loop never waits for a foreign lock; the writer's patience is in its thread.
+        # timeout=0: the loop never waits for a foreign lock; the writer waits in its thread.
         db = sqlite3.connect(path, timeout=0, isolation_level=None, check_same_thread=False, cached_statements=256)
         version = check_owner(db, path)
         _configure(db, synchronous)
         migrate(db, version, shipped())
         if version > 0:
             _check_content(db, path)
-        opened = integrity.reckon(db, path)
+        opened = integrity.check_watermark(db, path)
         meta.put(db, "closed", 0)
         memory.load(db)
     except (sqlite3.Error, OSError, StoreError) as error:
@@ -268,7 +267,7 @@ def _configure(db: sqlite3.Connection, synchronous: Synchronous) -> None:
 
 
 def _check_content(db: sqlite3.Connection, path: Path) -> None:
-    """Reads the whole file unless the one who had it before closed it in order."""
+    """Reads the whole file unless it was closed in order."""
     if meta.get(db, "closed") != 1:
         integrity.check_pages(db, path)
 
@@ -284,7 +283,7 @@ async def _open_reader(path: Path) -> aiosqlite.Connection:
     reader = await aiosqlite.connect(f"{path.as_uri()}?mode=ro", uri=True, isolation_level=None)
     try:
         await reader.execute("PRAGMA query_only = ON")
-        await reader.execute(f"PRAGMA busy_timeout = {_READER_PATIENCE_MS}")
+        await reader.execute(f"PRAGMA busy_timeout = {_READER_BUSY_TIMEOUT_MS}")
         await reader.execute(f"PRAGMA cache_size = -{_READER_CACHE_KIB}")
     except sqlite3.Error as error:
         await reader.close()
@@ -292,15 +291,20 @@ async def _open_reader(path: Path) -> aiosqlite.Connection:
     return reader
 
 
-def _open_mark(path: Path, mark: Mark, executor: ThreadPoolExecutor) -> MarkFile:
+def _open_watermark(
+    path: Path, watermark: CommitWatermark, executor: ThreadPoolExecutor
+) -> SidecarFile[CommitWatermark]:
+    file = watermark_file(path, executor)
     try:
-        return MarkFile.open(path, mark, executor)
+        file.write(watermark)
     except OSError as error:
         raise _explained(path, error) from None
+    return file
 
 
 def open_to_inspect(path: Path) -> sqlite3.Connection:
-    """A connection that only reads, whoever has the store. Raises StoreError as `Store.open` does, also when there is no file."""
+    """A connection that only reads, also while a daemon runs. Raises StoreError as `Store.open` does, also when there
+    is no file."""
     db: sqlite3.Connection | None = None
     try:
         db = sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True, isolation_level=None)

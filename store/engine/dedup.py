@@ -1,22 +1,18 @@
-"""The dedup window (spec section 5 step 8): which envelopes came this far before, O(1) however many there are.
+"""The dedup window (spec section 5 step 8): which envelopes were received before, in O(1) however many they are.
 
-A set in memory answers; a table that only ever grows at the end of each expiry's range makes it survive a restart. Its rows are
-numbered by the minute of their expiry, so that expiring reads a range from the front and tells which keys leave the set.
+A set in memory answers. A table that only grows at the end of each expiry's range makes the set survive a restart:
+its rows are numbered by the minute of their expiry, so that expiring reads a range from the front and finds the
+keys that leave the set.
 """
 
-from __future__ import annotations
-
 import hashlib
-from typing import TYPE_CHECKING, Final
+import sqlite3
+from typing import Final
 
+from aghbus.protocol.envelope import Envelope
 from aghbus.protocol.limits import MAX_LIFETIME
-
-if TYPE_CHECKING:
-    import sqlite3
-    from collections.abc import Iterable
-
-    from aghbus.protocol.envelope import Envelope
-    from aghbus.store.engine.transaction import Transaction
+from aghbus.store.engine.append_buffer import BulkStatement
+from aghbus.store.engine.unit_of_work import UnitOfWork
 
 KEY_BYTES: Final = 16  # 128 bits: among 10^9 ids a false match has a chance of 10^-21
 GRACE: Final = 60  # seconds, ours: an id is kept this long after its envelope went stale, for clocks that step back
@@ -24,6 +20,7 @@ _BUCKET: Final = 60  # seconds of expiry that share a range of slots
 _NUMBER_BITS: Final = 36  # running number below the minute: with 27 bits of minutes it fits SQLite's 63
 _NUMBERS: Final = 1 << _NUMBER_BITS
 _LATEST: Final = (1 << 27) - 1  # the last minute that fits (year 2225)
+_INSERT: Final = BulkStatement.insert("seen", ("slot", "key"))
 
 
 def dedup_key(workspace_id: str, sender: str, message_id: str) -> bytes:
@@ -38,9 +35,13 @@ def key_of(envelope: Envelope) -> bytes:
 
 
 class DedupWindow:
-    """The ids that are remembered, uncommitted ones of the running transaction included: ask it inside a write job only."""
+    """The remembered ids, those of the open transaction included: ask it inside a write job only.
+
+    `pending` are the keys that the open transaction has added.
+    """
 
     def __init__(self) -> None:
+        self.pending: list[bytes] = []
         self._keys: set[bytes] = set()
         self._number = 0
 
@@ -48,36 +49,36 @@ class DedupWindow:
         return len(self._keys)
 
     def admits(self, remaining: int, capacity: int) -> bool:
-        """Whether there is room for an id that would be kept for `remaining` seconds, with `capacity` ids at most in all.
+        """Whether there is room for an id that would be kept for `remaining` seconds, with `capacity` ids at most in
+        all.
 
-        Up to half of it every id is taken, beyond it ever shorter-lived ones: what would fill the window for days has to wait,
-        and what is gone in minutes still passes. Forgetting an id early instead would let its envelope in twice.
+        Up to half of it every id is admitted, beyond it ever shorter-lived ones: an id that would take its place
+        for days has to wait, and one that expires in minutes still passes. Forgetting an id early instead would let
+        its envelope in twice.
         """
         free = capacity - len(self._keys)
         return free > 0 and remaining * capacity <= 2 * free * MAX_LIFETIME
 
     def contains(self, key: bytes) -> bool:
-        """Whether an envelope of this key came this far before, in this transaction or an earlier one."""
+        """Whether an envelope of this key was received before, in this transaction or an earlier one."""
         return key in self._keys
 
-    def remember(self, tx: Transaction, key: bytes, until: int) -> None:
+    def remember(self, tx: UnitOfWork, key: bytes, until: int) -> None:
         """Keeps `key` until Unix second `until` and the grace after it. A key that is kept already stays as it is."""
-        keys = self._keys
-        if key in keys:
+        if key in self._keys:
             return
         self._number = number = (self._number + 1) % _NUMBERS
-        rows = tx.rows
-        rows.seen += (_first_slot(until + GRACE + _BUCKET) + number, bytearray(key))
-        rows.waiting = True
-        keys.add(key)
-        tx.remembered.append(key)
+        tx.rows[_INSERT] += (_first_slot(until + GRACE + _BUCKET) + number, bytearray(key))
+        self._keys.add(key)
+        self.pending.append(key)
 
-    def forget(self, keys: Iterable[bytes]) -> None:
-        """The transaction that added these keys is undone."""
-        self._keys.difference_update(keys)
+    def undo(self, pending: int) -> None:
+        """Forgets the keys of the open transaction beyond the first `pending`."""
+        self._keys.difference_update(self.pending[pending:])
+        del self.pending[pending:]
 
-    def expire(self, tx: Transaction, now: int, limit: int = 500) -> int:
-        """Forgets up to `limit` ids that are past their time at Unix second `now`, the oldest first; how many it were."""
+    def expire(self, tx: UnitOfWork, now: int, limit: int = 500) -> int:
+        """Forgets up to `limit` ids that have expired at Unix second `now`, the oldest first. Returns how many."""
         rows = tx.db.execute(
             "DELETE FROM seen WHERE slot IN (SELECT slot FROM seen WHERE slot < ? ORDER BY slot LIMIT ?) RETURNING key",
             (_first_slot(now), limit),
@@ -87,7 +88,7 @@ class DedupWindow:
         return len(rows)
 
     def load(self, db: sqlite3.Connection) -> None:
-        """Reads the window of an opened store, row by row."""
+        """Reads the window of a store that is being opened, row by row."""
         for slot, key in db.execute("SELECT slot, key FROM seen"):
             self._keys.add(key)
             self._number = max(self._number, slot % _NUMBERS)

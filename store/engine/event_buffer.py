@@ -1,30 +1,26 @@
-"""The tail of the event stream: events of the latest envelopes, in memory, so that whoever has caught up asks no database.
+"""The event buffer: events of the latest envelopes, in memory, so that a subscriber that is up to date needs no query.
 
-It is kept only while somebody follows. An event joins it with the commit of its envelope and shows that moment: what came is
-`ready` in the inbox, what goes out is `queued`. The sequences in it have no gaps, so that whoever is at its beginning or
-further misses nothing.
+It is filled only while there is a subscriber. An event joins it with the commit of its envelope and shows that
+moment: a received message is `ready` in the inbox, a sent one `queued` in the outbox. The sequences in it have no
+gaps, so that a reader whose position is in it misses nothing.
 """
 
-from __future__ import annotations
-
 import contextlib
-from typing import TYPE_CHECKING, Final, NamedTuple
+from collections.abc import Callable, Iterator
+from typing import Final, NamedTuple
 
 import msgspec
 
 from aghbus.protocol.api.messages import Event, Message
+from aghbus.protocol.api.queries import EnvelopeFilter
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
-
-    from aghbus.protocol.api.queries import EnvelopeFilter
-
-TAIL_ROWS: Final = 2_048  # ours: half a receive queue; a consumer that lags further reads from the file
-TAIL_BYTES: Final = 4 * 1024 * 1024  # ours, of their raw envelopes: with the rest of the events about twice that
+MAX_EVENTS: Final = 2_048  # ours: half a receive queue; a consumer that lags further reads from the file
+MAX_BYTES: Final = 4 * 1024 * 1024  # ours, of their raw envelopes: with the rest of the events about twice that
 
 
-class Fresh(msgspec.Struct, frozen=True):
-    """An envelope that was just stored: its event, the message in that, the pair of its direct room, and how many bytes it has."""
+class BufferedEvent(msgspec.Struct, frozen=True):
+    """The event of an envelope that was just stored, its message, the pair of its direct room, and the bytes of the
+    envelope."""
 
     event: Event
     message: Message
@@ -32,57 +28,62 @@ class Fresh(msgspec.Struct, frozen=True):
     size: int
 
 
-class Stretch(NamedTuple):
-    """Events in order, and the sequence after which the next stretch begins: also past what did not match."""
+class EventPage(NamedTuple):
+    """Events in order, and the sequence after which the next page begins: also past events that did not match."""
 
     events: list[Event]
     next_since: int
 
 
-class Tail:
-    """The latest events. Filled by the writer, read on the same event loop; what is not committed shows nowhere."""
+class EventBuffer:
+    """The latest committed events, and those `pending` in the open transaction. Filled by the writer, read on the same
+    event loop."""
 
-    __slots__ = ("_bytes", "_followers", "_rows")
+    __slots__ = ("_bytes", "_events", "_subscribers", "pending")
 
     def __init__(self) -> None:
-        self._followers = 0
-        self._rows: list[Fresh] = []
+        self.pending: list[BufferedEvent] = []
+        self._subscribers = 0
+        self._events: list[BufferedEvent] = []
         self._bytes = 0
 
     @property
-    def followed(self) -> bool:
-        """Whether anybody wants to be told: else nothing need be made, and nothing is kept."""
-        return self._followers > 0
+    def has_subscribers(self) -> bool:
+        """Whether anybody reads events: else none need be made."""
+        return self._subscribers > 0
 
     @contextlib.contextmanager
-    def following(self) -> Iterator[None]:
-        """Somebody follows meanwhile."""
-        self._followers += 1
+    def subscribed(self) -> Iterator[None]:
+        """There is one subscriber more inside the block."""
+        self._subscribers += 1
         try:
             yield
         finally:
-            self._followers -= 1
-            if not self._followers:
+            self._subscribers -= 1
+            if not self._subscribers:
                 self._clear()
 
-    def publish(self, committed: Iterable[Fresh]) -> None:
-        """These envelopes have become durable, in order of the sequence."""
-        if not self._followers:
+    def publish(self) -> None:
+        """The envelopes of the pending events have become durable."""
+        if not self.pending:
             return
-        for fresh in committed:
-            if self._rows and fresh.event.seq != self._rows[-1].event.seq + 1:
-                self._clear()  # nobody followed for a while
-            self._rows.append(fresh)
-            self._bytes += fresh.size
+        committed, self.pending = self.pending, []
+        if not self._subscribers:
+            return
+        for one in committed:
+            if self._events and one.event.seq != self._events[-1].event.seq + 1:
+                self._clear()  # there was no subscriber for a while
+            self._events.append(one)
+            self._bytes += one.size
         self._trim()
 
-    def read(self, wanted: EnvelopeFilter, since: int, upto: int, limit: int) -> Stretch | None:
-        """Up to `limit` events after `since` that match; None where the file has to be asked.
+    def read(self, wanted: EnvelopeFilter, since: int, upto: int, limit: int) -> EventPage | None:
+        """Up to `limit` events after `since` that match; None when the file has to be queried.
 
-        That is when the tail does not reach from `since` to `upto`, or when the filter asks for what only the file knows and
-        something may match it.
+        That is when the buffer does not reach from `since` to `upto`, or when an event may match and only the file
+        can tell.
         """
-        rows = self._rows
+        rows = self._events
         if not rows or rows[0].event.seq > since + 1 or rows[-1].event.seq < upto:
             return None
         first = max(0, since + 1 - rows[0].event.seq)
@@ -95,45 +96,46 @@ class Tail:
                 return None
             found.append(rows[index].event)
             if len(found) == limit:
-                return Stretch(found, rows[index].event.seq)
-        return Stretch(found, max(since, rows[-1].event.seq))
+                return EventPage(found, rows[index].event.seq)
+        return EventPage(found, max(since, rows[-1].event.seq))
 
     def _trim(self) -> None:
-        gone = max(0, len(self._rows) - TAIL_ROWS)
-        self._bytes -= sum(fresh.size for fresh in self._rows[:gone])
-        while self._bytes > TAIL_BYTES:
-            self._bytes -= self._rows[gone].size
+        gone = max(0, len(self._events) - MAX_EVENTS)
+        self._bytes -= sum(one.size for one in self._events[:gone])
+        while self._bytes > MAX_BYTES:
+            self._bytes -= self._events[gone].size
             gone += 1
-        del self._rows[:gone]
+        del self._events[:gone]
 
     def _clear(self) -> None:
-        self._rows.clear()
+        self._events.clear()
         self._bytes = 0
 
 
-def _matcher(wanted: EnvelopeFilter) -> Callable[[Fresh], bool]:
-    """What an event itself says of the filter; the same rules as in SQL (envelopes.py), but for what only the file knows."""
-    tests: list[Callable[[Fresh], bool]] = []
+def _matcher(wanted: EnvelopeFilter) -> Callable[[BufferedEvent], bool]:
+    """Whether an event matches the filter, by the same rules as in SQL (envelopes.py), as far as the event itself can
+    tell."""
+    tests: list[Callable[[BufferedEvent], bool]] = []
     if wanted.kinds:
-        tests.append(lambda fresh: fresh.message.kind in wanted.kinds)
+        tests.append(lambda one: one.message.kind in wanted.kinds)
     if wanted.directions:
-        tests.append(lambda fresh: fresh.message.direction in wanted.directions)
+        tests.append(lambda one: one.message.direction in wanted.directions)
     if wanted.work_id is not None:
-        tests.append(lambda fresh: fresh.message.work_id == wanted.work_id)
+        tests.append(lambda one: one.message.work_id == wanted.work_id)
     if wanted.thread_id is not None:
-        tests.append(lambda fresh: fresh.message.thread_id == wanted.thread_id)
+        tests.append(lambda one: one.message.thread_id == wanted.thread_id)
     if wanted.direct_id is not None:
-        tests.append(lambda fresh: fresh.message.direct_id == wanted.direct_id)
+        tests.append(lambda one: one.message.direct_id == wanted.direct_id)
     if wanted.channel is not None:
-        tests.append(lambda fresh: fresh.message.channel == wanted.channel)
+        tests.append(lambda one: one.message.channel == wanted.channel)
     if wanted.peer is not None and wanted.direct_id is not None:
-        tests.append(lambda fresh: fresh.pair is not None and wanted.peer in fresh.pair)
+        tests.append(lambda one: one.pair is not None and wanted.peer in one.pair)
     elif wanted.peer is not None:
-        tests.append(lambda fresh: wanted.peer in (fresh.message.sender, fresh.message.to))
-    if wanted.inbox:  # ours may be put into the inbox when it is given up
-        tests.append(lambda fresh: fresh.message.direction == "out" or fresh.message.delivery is not None)
-    if wanted.for_agent:  # ours tells our agent something when it is an end that we made
-        tests.append(lambda fresh: fresh.message.direction != "observed")
+        tests.append(lambda one: wanted.peer in (one.message.sender, one.message.to))
+    if wanted.inbox:  # a sent message is put into the inbox when it is given up
+        tests.append(lambda one: one.message.direction == "out" or one.message.delivery is not None)
+    if wanted.for_agent:  # a sent envelope counts when the daemon ended a work with it
+        tests.append(lambda one: one.message.direction != "observed")
     if len(tests) == 1:
         return tests[0]
-    return lambda fresh: all(test(fresh) for test in tests)
+    return lambda one: all(test(one) for test in tests)

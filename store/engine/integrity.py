@@ -1,16 +1,17 @@
-"""Whether a store is whole: what SQLite can tell of its file, what the mark tells of commits, what envelopes tell of themselves.
+"""Whether a store is complete: SQLite's check of its file, the commit watermark beside it, and the envelopes
+themselves.
 
-    the mark is …                the store is …      what it means                                   what is done
-    equal or behind              any                 whole (a crash after COMMIT leaves it behind)   nothing
-    missing or unreadable        not new             copied without its mark: cannot be checked      a note
-    of another store             any                 another file was put in its place               a note
-    ahead                        sound               commits are gone: torn or deleted WAL, an       a loss, booked in the
-                                                     older copy, power loss with synchronous=normal  store, until accepted
-    there                        new (empty)         the file, or all of it, is gone                 the same
-    any                          damaged             pages contradict each other                     StoreDamaged
+    the watermark is …       the store is …   what it means                                      what is done
+    equal or older           any              complete (a crash after COMMIT leaves it older)    nothing
+    missing or unreadable    not new          copied without it: cannot be checked               a note
+    of another store         any              another file was put in its place                  a note
+    newer                    sound            commits are lost: torn or deleted WAL, an older    a loss, recorded in the
+                                              copy, power loss with synchronous=normal           store, until accepted
+    present                  new (empty)      the file, or its content, is lost                  the same
+    any                      damaged          pages contradict each other                        StoreDamaged
 
-A store that lost commits and is sound starts: what is left is true, and refusing would lose the future as well. The sequence
-goes on after the lost ones, so that no stream takes a new message for an old one.
+A store that lost commits and is sound starts: the rest of it is valid, and refusing to start would lose new
+messages as well. The sequence goes on after the lost ones, so that no stream takes a new message for an old one.
 """
 
 import logging
@@ -23,7 +24,7 @@ import msgspec
 
 from aghbus.protocol.text import escape
 from aghbus.store.engine import meta
-from aghbus.store.engine.commit_marker import Mark, read_mark
+from aghbus.store.engine.commit_watermark import CommitWatermark, read_watermark
 from aghbus.store.engine.transaction import Transaction
 from aghbus.store.errors import StoreDamaged
 
@@ -35,15 +36,15 @@ LOST_HINT: Final = (
     "ask the peers what they know of the time before (`aghctl work list` there); `aghd check-store --accept-loss` ends"
     " this warning"
 )
-_COUNT: Final = "UPDATE meta SET value = ? WHERE key = 'commits'"
+_COUNT_COMMIT: Final = "UPDATE meta SET value = ? WHERE key = 'commits'"
 _LAST_SEQ: Final = "SELECT seq FROM sqlite_sequence WHERE name = 'envelopes'"
-_LARGEST: Final = (1 << 62) - 1  # an identity fits SQLite's signed 64 bits
+_MAX_IDENTITY: Final = (1 << 62) - 1  # an identity fits SQLite's signed 64 bits
 
 _log = logging.getLogger(__name__)
 
 
 class Loss(NamedTuple):
-    """Commits that were durable and are gone: what is there ends at sequence `after`, what was there at `through`."""
+    """Commits that were durable and are lost: the store ends at sequence `after`, and had come to `through`."""
 
     commits: int
     after: int
@@ -51,16 +52,16 @@ class Loss(NamedTuple):
 
     def __str__(self) -> str:
         return (
-            f"{self.commits} commits that had been made durable are gone: messages after sequence {self.after}, up to"
+            f"{self.commits} commits that had been made durable are lost: messages after sequence {self.after}, up to"
             f" {self.through}, and changes to older ones (a damaged or deleted write-ahead log, an older copy of the"
             " file, or a loss of power with store.synchronous=normal)"
         )
 
 
 class Opened(msgspec.Struct, frozen=True):
-    """What opening found. `mark` is how the store stands now, `loss` not yet accepted, `notes` of this opening."""
+    """What opening found. `watermark` is of the store as it is now, `loss` not yet accepted, `notes` of this opening."""
 
-    mark: Mark
+    watermark: CommitWatermark
     loss: Loss | None
     notes: tuple[str, ...]
 
@@ -72,50 +73,49 @@ def check_pages(db: sqlite3.Connection, path: Path) -> None:
         raise StoreDamaged(path, f"failed its check: {escape(verdict)}", hint=DAMAGED_HINT)
 
 
-def reckon(db: sqlite3.Connection, path: Path) -> Opened:
-    """Compares a store that is being opened with its mark, and books what is gone. Raises StoreDamaged, OSError."""
-    mark = read_mark(path)
+def check_watermark(db: sqlite3.Connection, path: Path) -> Opened:
+    """Compares a store that is being opened with its watermark, and records a loss. Raises StoreDamaged, OSError."""
+    watermark = read_watermark(path)
     identity = meta.get(db, "identity")
     notes: list[str] = []
     if identity is None:
-        identity = _adopt(db, mark)
-    loss = lost(db, identity, mark)
-    if loss is not None and mark is not None:
+        identity = _create_identity(db, watermark)
+    loss = find_loss(db, identity, watermark)
+    if loss is not None and watermark is not None:
         check_pages(db, path)
-        _book(db, loss, mark)
-        _log.error("the store %s has lost something: %s; hint: %s", escape(str(path)), loss, LOST_HINT)
-    elif note := remark(db, identity, mark):
+        _record_loss(db, loss, watermark)
+        _log.error("the store %s has lost commits: %s; hint: %s", escape(str(path)), loss, LOST_HINT)
+    elif note := watermark_problem(db, identity, watermark):
         notes.append(note)
         _log.warning("the store %s: %s", escape(str(path)), note)
-    return Opened(Mark(identity, commits(db), last_seq(db)), booked(db), tuple(notes))
+    return Opened(CommitWatermark(identity, commits(db), last_seq(db)), recorded_loss(db), tuple(notes))
 
 
-def lost(db: sqlite3.Connection, identity: int | None, mark: Mark | None) -> Loss | None:
-    """What the mark knows and the store does not; None when nothing is missing or the mark says nothing about this store."""
-    if mark is None or mark.commits <= commits(db):
+def find_loss(db: sqlite3.Connection, identity: int | None, watermark: CommitWatermark | None) -> Loss | None:
+    """The commits that the watermark counts and the store lacks; None when none are missing or the watermark is of
+    another store."""
+    if watermark is None or watermark.commits <= commits(db):
         return None
     if identity is None and last_seq(db) == 0:
-        identity = (
-            mark.identity
-        )  # all of it may be gone, its identity too: an opening takes the mark for its own (`_adopt`)
-    if mark.identity != identity:
+        identity = watermark.identity  # the whole content may be lost: `_create_identity` takes that of the watermark
+    if watermark.identity != identity:
         return None
-    return Loss(mark.commits - commits(db), last_seq(db), max(mark.last_seq, last_seq(db)))
+    return Loss(watermark.commits - commits(db), last_seq(db), max(watermark.last_seq, last_seq(db)))
 
 
-def remark(db: sqlite3.Connection, identity: int | None, mark: Mark | None) -> str | None:
-    """Why the mark cannot vouch for this store; None when it can, or when there was nothing to lose yet."""
+def watermark_problem(db: sqlite3.Connection, identity: int | None, watermark: CommitWatermark | None) -> str | None:
+    """Why this store cannot be compared with the watermark; None when it can, or when there was nothing to lose yet."""
     if commits(db) == 0:
         return None
-    if mark is None:
-        return "it has no readable mark beside it: whether it lost something cannot be told this time"
-    if mark.identity != identity:
-        return "the mark beside it is another store's: the file was replaced"
+    if watermark is None:
+        return "it has no readable .mark file beside it: this start cannot tell whether it lost commits"
+    if watermark.identity != identity:
+        return "the .mark file beside it is another store's: the file was replaced"
     return None
 
 
-def booked(db: sqlite3.Connection) -> Loss | None:
-    """The loss that nobody has accepted yet."""
+def recorded_loss(db: sqlite3.Connection) -> Loss | None:
+    """The loss that the operator has not accepted yet."""
     if not meta.get(db, "lost_commits"):
         return None
     return Loss(
@@ -124,25 +124,26 @@ def booked(db: sqlite3.Connection) -> Loss | None:
 
 
 def accept_loss(tx: Transaction) -> Loss | None:
-    """Somebody knows about the loss, which is returned: it is no problem any more. Where it was stays known to the streams."""
-    loss = booked(tx.db)
+    """The operator accepts the loss, which is returned: it is not reported any more. Streams still report its
+    sequences as a gap."""
+    loss = recorded_loss(tx.db)
     if loss is not None:
         meta.put(tx.db, "lost_commits", 0)
     return loss
 
 
 def commits(db: sqlite3.Connection) -> int:
-    """Transactions that this store has counted."""
+    """How many transactions this store has counted."""
     return meta.get(db, "commits") or 0
 
 
-def count(db: sqlite3.Connection, number: int) -> None:
-    """Notes in the open transaction that it is the `number`-th."""
-    db.execute(_COUNT, (number,))
+def count_commit(db: sqlite3.Connection, number: int) -> None:
+    """Records in the open transaction that it is the `number`-th."""
+    db.execute(_COUNT_COMMIT, (number,))
 
 
 def last_seq(db: sqlite3.Connection) -> int:
-    """The last sequence that was given to an envelope."""
+    """The last sequence that an envelope was given."""
     rows = db.execute(_LAST_SEQ).fetchall()
     return int(rows[0][0]) if rows else 0
 
@@ -166,9 +167,10 @@ def _id_of(raw: bytes) -> str | None:
         return None
 
 
-def _adopt(db: sqlite3.Connection, mark: Mark | None) -> int:
-    """An identity for a store that has none. An empty one takes over that of the mark it finds: its predecessor is gone."""
-    identity = mark.identity if mark is not None and last_seq(db) == 0 else secrets.randbelow(_LARGEST)
+def _create_identity(db: sqlite3.Connection, watermark: CommitWatermark | None) -> int:
+    """An identity for a store that has none. An empty one takes that of the watermark beside it: its predecessor is
+    lost."""
+    identity = watermark.identity if watermark is not None and last_seq(db) == 0 else secrets.randbelow(_MAX_IDENTITY)
     db.execute("BEGIN IMMEDIATE")
     meta.put(db, "identity", identity)
     meta.put(db, "commits", commits(db))
@@ -176,14 +178,14 @@ def _adopt(db: sqlite3.Connection, mark: Mark | None) -> int:
     return identity
 
 
-def _book(db: sqlite3.Connection, loss: Loss, mark: Mark) -> None:
+def _record_loss(db: sqlite3.Connection, loss: Loss, watermark: CommitWatermark) -> None:
     """In one transaction, so that a crash here neither hides the loss nor counts it twice."""
-    earlier = booked(db)
+    earlier = recorded_loss(db)
     db.execute("BEGIN IMMEDIATE")
     meta.put(db, "lost_commits", loss.commits + (earlier.commits if earlier else 0))
     meta.put(db, "lost_after_seq", min(loss.after, earlier.after) if earlier else loss.after)
     meta.put(db, "lost_through_seq", loss.through)
-    meta.put(db, "commits", mark.commits)
+    meta.put(db, "commits", watermark.commits)
     if not db.execute("UPDATE sqlite_sequence SET seq = ? WHERE name = 'envelopes'", (loss.through,)).rowcount:
         db.execute("INSERT INTO sqlite_sequence (name, seq) VALUES ('envelopes', ?)", (loss.through,))
     db.execute("COMMIT")

@@ -1,158 +1,117 @@
-"""What a write job gets: the connection inside an open transaction, and what follows its commit or its rollback."""
+"""What a write job gets: the connection inside an open transaction, the append buffer, the state in memory, and
+callbacks."""
 
-from __future__ import annotations
+import sqlite3
+from typing import Final, NamedTuple
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Final, NamedTuple
-
-from aghbus.store.engine.append_buffer import Position, Rows
-
-if TYPE_CHECKING:
-    import sqlite3
-
-    from aghbus.store.audit.events import Entry
-    from aghbus.store.engine.event_buffer import Fresh
-    from aghbus.store.engine.state import Memory, MemoryMark
-
-Callback = Callable[[], None]
+from aghbus.store.engine.append_buffer import AppendBuffer
+from aghbus.store.engine.state import InMemoryState, StateSavepoint
+from aghbus.store.engine.unit_of_work import Callback
 
 
-class Mark(NamedTuple):
-    """A position in a transaction: callbacks, rows that wait, what was added to memory, and the numbers that it keeps."""
+class Savepoint(NamedTuple):
+    """A position in a transaction, to which `Transaction.undo` returns."""
 
-    committed: int
-    rolled_back: int
-    writes: int
-    remembered: int
-    entries: int
-    told: int
-    rows: Position
-    memory: MemoryMark
-
-
-class NeedsFile(Exception):
-    """A job that runs ahead asked for the connection, which still commits the transaction before it."""
+    after_commit: int
+    after_rollback: int
+    flushes: int
+    rows: tuple[int, ...]
+    memory: StateSavepoint
 
 
 class Transaction:
     """The current transaction of the writer. Valid only inside the job it is given to.
 
-    `db` executes statements (never BEGIN, COMMIT or ROLLBACK), `rows` are appended at its end, and `memory` is what the store
-    keeps outside SQLite. `remembered` keys are new in the dedup window, `entries` wait to be numbered in the audit log, and
-    `told` is what followers learn after the commit.
-
-    While it is `ahead`, the transaction before it is being committed: what it asks of the file raises NeedsFile.
+    `db` executes statements (never BEGIN, COMMIT or ROLLBACK), `rows` are written before COMMIT, and `memory` is
+    what the store keeps outside SQLite.
     """
 
     __slots__ = (
-        "_base",
-        "_committed",
+        "_after_commit",
+        "_after_rollback",
+        "_changes",
         "_db",
-        "_job",
-        "_rolled_back",
-        "_writes",
-        "ahead",
-        "entries",
+        "_flush_failed",
+        "_flushes",
+        "_job_rows",
         "memory",
-        "remembered",
         "rows",
-        "told",
-        "torn",
     )
 
-    def __init__(self, db: sqlite3.Connection, memory: Memory) -> None:
+    def __init__(self, db: sqlite3.Connection, memory: InMemoryState) -> None:
         self.memory: Final = memory
-        self.rows: Final = Rows()
-        self.remembered: list[bytes] = []
-        self.entries: list[Entry] = []
-        self.told: list[Fresh] = []
-        self.ahead = False
-        self.torn = False  # rows of some job could not be written
+        self.rows: Final = AppendBuffer()
         self._db: Final = db
-        self._committed: list[Callback] = []
-        self._rolled_back: list[Callback] = []
-        self._job = self.rows.position()
-        self._base = 0
-        self._writes = 0  # times that rows were written
+        self._after_commit: list[Callback] = []
+        self._after_rollback: list[Callback] = []
+        self._flushes = 0
+        self._flush_failed = False  # by rows of the current job or of an earlier one
+        self._job_rows = self.rows.position()  # where the rows of the current job begin
+        self._changes = 0  # of the connection, that are not the current job's
 
     @property
     def db(self) -> sqlite3.Connection:
-        """The connection, with all rows that were appended before."""
-        if self.ahead:
-            raise NeedsFile
-        if self.rows.waiting:
-            self.write_rows()
+        """The connection, after the buffered rows were written: statements see them."""
+        if any(self.rows.values()):
+            self.flush()
         return self._db
 
     @property
-    def apart(self) -> sqlite3.Connection:
-        """The connection, for what does not wait (store/engine/append_buffer.py):
-        tables without appended rows, rows of earlier transactions."""
-        if self.ahead:
-            raise NeedsFile
+    def db_unflushed(self) -> sqlite3.Connection:
+        """The connection, for tables without buffered rows and for rows of earlier transactions."""
         return self._db
 
-    def write_rows(self) -> None:
-        """Writes the rows that wait."""
-        own, changes = self.rows.position() != self._job, self._db.total_changes
-        self.torn = True
-        self.rows.write(self._db)
-        self.torn = False
-        self._writes += 1
-        self._job = self.rows.position()
-        if not own:
-            self._base += self._db.total_changes - changes
+    def flush(self) -> None:
+        """Writes the buffered rows."""
+        is_of_job, changes = self.rows.position() != self._job_rows, self._db.total_changes
+        self._flush_failed = True
+        self.rows.flush(self._db)
+        self._flush_failed = False
+        self._flushes += 1
+        self._job_rows = self.rows.position()
+        if not is_of_job:
+            self._changes += self._db.total_changes - changes
 
     def after_commit(self, callback: Callback) -> None:
         """`callback` runs on the event loop once the commit is durable, in order, before any job's future resolves."""
-        self._committed.append(callback)
+        self._after_commit.append(callback)
 
     def after_rollback(self, callback: Callback) -> None:
         """`callback` runs when this job's changes are undone, last registered first: it restores memory."""
-        self._rolled_back.append(callback)
+        self._after_rollback.append(callback)
 
-    def begin_job(self) -> Mark:
+    def begin_job(self) -> Savepoint:
         """Where the next job begins."""
-        self._job = self.rows.position()
-        self._base = 0 if self.ahead else self._db.total_changes
-        return Mark(
-            len(self._committed),
-            len(self._rolled_back),
-            self._writes,
-            len(self.remembered),
-            len(self.entries),
-            len(self.told),
-            self._job,
-            self.memory.mark(),
+        self._job_rows = self.rows.position()
+        self._changes = self._db.total_changes
+        return Savepoint(
+            len(self._after_commit),
+            len(self._after_rollback),
+            self._flushes,
+            self._job_rows,
+            self.memory.savepoint(),
         )
 
     @property
-    def written(self) -> bool:
-        """Whether the job has changed anything that `undo` cannot take back."""
-        return not self.ahead and self._db.total_changes != self._base
+    def can_undo(self) -> bool:
+        """Whether `undo` takes back all that the current job has done: it has changed nothing in the file."""
+        return self._db.total_changes == self._changes and not self._flush_failed
 
-    def undo(self, mark: Mark) -> None:
-        """Restores memory to what it was at `mark` and forgets the callbacks and the waiting rows since."""
-        del self._committed[mark.committed :]
-        while len(self._rolled_back) > mark.rolled_back:
-            self._rolled_back.pop()()
-        self.memory.dedup.forget(self.remembered[mark.remembered :])
-        del self.remembered[mark.remembered :]
-        del self.entries[mark.entries :]
-        del self.told[mark.told :]
-        self.torn = False
-        if self._writes == mark.writes:
-            self.rows.undo(mark.rows)
+    def undo(self, savepoint: Savepoint) -> None:
+        """Drops the buffered rows and the callbacks since `savepoint`, and restores memory."""
+        del self._after_commit[savepoint.after_commit :]
+        while len(self._after_rollback) > savepoint.after_rollback:
+            self._after_rollback.pop()()
+        self._flush_failed = False
+        if self._flushes == savepoint.flushes:
+            self.rows.undo(savepoint.rows)
         else:
-            self.rows.clear()  # those of before are written: what waits was appended since
-        self.memory.undo(mark.memory)
+            self.rows.discard()  # the earlier ones are written: these were appended since
+        self.memory.undo(savepoint.memory)
 
-    def take_committed(self) -> list[Callback]:
-        """The callbacks of the committed transaction, in order; nothing can be undone afterwards."""
-        callbacks, self._committed = self._committed, []
-        self._rolled_back.clear()
-        self.remembered.clear()
-        told, self.told = self.told, []
-        if told:
-            self.memory.tail.publish(told)
+    def committed(self) -> list[Callback]:
+        """The transaction is durable. Returns the callbacks to run, in order; nothing can be undone any more."""
+        callbacks, self._after_commit = self._after_commit, []
+        self._after_rollback.clear()
+        self.memory.committed()
         return callbacks

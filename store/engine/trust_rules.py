@@ -1,19 +1,17 @@
-"""Whom we listen to, as decided while the daemon runs: the rows, and the same in memory, where every envelope is judged by them."""
+"""Trust rules that were made while the daemon runs: the rows, and the same in memory, where every envelope is judged
+by them."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Final, Literal
+import sqlite3
+from collections.abc import Iterator
+from typing import Final, Literal
 
 import msgspec
 
-if TYPE_CHECKING:
-    import sqlite3
-    from collections.abc import Iterator
-
-    from aghbus.store.engine.transaction import Transaction
+from aghbus.store.engine.sql import placeholders
+from aghbus.store.engine.unit_of_work import UnitOfWork
 
 MAX_RULES: Final = 10_000
-"""Ours, decided by the operator; as many pins by first use may come on top, since strangers make those."""
+"""Ours, decided by the operator; as many pins by first use may come on top, since unknown senders make those."""
 
 RuleKind = Literal["pin", "allow", "deny", "may_open_work", "may_talk"]
 Origin = Literal["operator", "first_use"]
@@ -21,8 +19,9 @@ Key = tuple[RuleKind, str, str]
 
 
 class Rule(msgspec.Struct, frozen=True):
-    """One row. `subject` is the nickname of a pin or the channel of may_open_work and may_talk, else empty; `who` a key id,
-    of channel rules also a peer id, `*` or `*@*`. Since when it stands in Unix milliseconds."""
+    """One row. `subject` is the nickname of a pin or the channel of may_open_work and may_talk, else empty. `who` is a
+    key id, of channel rules also a peer id, `*` or `*@*`. `since_ms` is when the rule was made, in Unix
+    milliseconds."""
 
     rule: RuleKind
     subject: str
@@ -32,8 +31,12 @@ class Rule(msgspec.Struct, frozen=True):
 
     @property
     def key(self) -> Key:
-        """What makes it this rule."""
+        """What identifies the rule."""
         return self.rule, self.subject, self.who
+
+
+_COLUMNS: Final = ", ".join(Rule.__struct_fields__)
+_PUT: Final = f"INSERT OR REPLACE INTO trust_rules ({_COLUMNS}) VALUES ({placeholders(Rule.__struct_fields__)})"  # noqa: S608 - constants
 
 
 class TrustRules:
@@ -49,18 +52,16 @@ class TrustRules:
         self._first_use = 0
 
     def load(self, db: sqlite3.Connection) -> None:
-        """Reads everything from an open store."""
-        for row in db.execute(
-            "SELECT rule, subject, who, origin, since_ms FROM trust_rules ORDER BY since_ms, subject"
-        ):
+        """Reads the rules of a store that is being opened."""
+        for row in db.execute(f"SELECT {_COLUMNS} FROM trust_rules ORDER BY since_ms, subject"):  # noqa: S608 - constants
             self._put(Rule(*row))
 
     def __iter__(self) -> Iterator[Rule]:
-        """In the order in which they were made."""
+        """The rules in the order in which they were made."""
         return iter(tuple(self._rules.values()))
 
     def get(self, rule: RuleKind, subject: str, who: str) -> Rule | None:
-        """The rule, None when there is none."""
+        """The rule; None when there is none."""
         return self._rules.get((rule, subject, who))
 
     @property
@@ -73,15 +74,15 @@ class TrustRules:
         """Whether the operator has made as many rules as are kept."""
         return len(self._rules) - self._first_use >= MAX_RULES
 
-    def put(self, tx: Transaction, rule: Rule) -> None:
-        """Adds or replaces a rule. The caller has taken a pin of another key away before."""
+    def put(self, tx: UnitOfWork, rule: Rule) -> None:
+        """Adds or replaces a rule. The caller has removed a pin of another key before."""
         before = self._rules.get(rule.key)
-        tx.db.execute("INSERT OR REPLACE INTO trust_rules VALUES (?, ?, ?, ?, ?)", msgspec.structs.astuple(rule))
+        tx.db.execute(_PUT, msgspec.structs.astuple(rule))
         self._put(rule)
         tx.after_rollback(lambda: self._put(before) if before is not None else self._drop(rule.key))
 
-    def remove(self, tx: Transaction, rule: Rule) -> None:
-        """Takes a rule away."""
+    def remove(self, tx: UnitOfWork, rule: Rule) -> None:
+        """Removes a rule."""
         tx.db.execute("DELETE FROM trust_rules WHERE rule = ? AND subject = ? AND who = ?", rule.key)
         self._drop(rule.key)
         tx.after_rollback(lambda: self._put(rule))

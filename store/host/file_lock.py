@@ -1,7 +1,7 @@
 """Advisory locks on files (flock(2)): the kernel drops them when their holder dies, however it dies.
 
-A lock belongs to the open file, not to the process: a child that inherits the descriptor keeps the lock alive. The folder
-must be on a local disk; network file systems emulate flock with rules of their own.
+A lock belongs to the open file, not to the process: a child that inherits the descriptor keeps the lock alive. The
+folder must be on a local disk; network file systems emulate flock with rules of their own.
 """
 
 from __future__ import annotations

@@ -58,7 +58,8 @@ def generate_key() -> SigningKey:
 
 
 def write_key(path: Path, key: SigningKey, passphrase: bytes | None = None) -> None:
-    """Write `key` to a new file of mode 0600, and have it on disk before returning. Raises KeyFileError; never overwrites."""
+    """Write `key` to a new file of mode 0600, and have it on disk before returning. Raises KeyFileError; never
+    overwrites."""
     protection: KeySerializationEncryption = NoEncryption()
     if passphrase is not None:
         protection = BestAvailableEncryption(passphrase)
@@ -109,7 +110,8 @@ def read_key(path: Path, passphrase: bytes | None = None, *, guarded: bool = Fal
 
 
 def read_passphrase(path: Path, *, guarded: bool = False) -> bytes:
-    """The first line of `path`. Raises PassphraseFileError as `read_key` its own error, and for an empty or over-long line."""
+    """The first line of `path`. Raises PassphraseFileError as `read_key` its own error, and for an empty or over-long
+    line."""
     line = _read(path, PassphraseFileError, guarded=guarded).split(b"\n", 1)[0].rstrip(b"\r")
     if not 0 < len(line) <= MAX_PASSPHRASE_BYTES:
         cause = f"its first line must have 1 to {MAX_PASSPHRASE_BYTES} bytes"

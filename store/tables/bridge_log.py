@@ -48,8 +48,8 @@ def add(
 ) -> None:
     """Keeps a row of the log of format `name` and drops the oldest beyond the bounds.
 
-    `seq` is the envelope's sequence (0: none was sent), `at_ms` when the message crossed, `due_ms` when it runs out unanswered,
-    `unwritten` that it waits for a log file.
+    `seq` is the envelope's sequence (0: none was sent), `at_ms` when the message crossed, `due_ms` when it runs out
+    unanswered, `unwritten` that it waits for a log file.
     """
     encoded = msgspec.json.encode(record)
     tx.memory.bridged = True

@@ -305,7 +305,7 @@ def position(tx: Transaction, name: str) -> int:
 
 def move(tx: Transaction, name: str, seq: int) -> int:
     """Moves a position forward, never back; where it is then."""
-    (now,) = tx.apart.execute(
+    (now,) = tx.db_unflushed.execute(
         "INSERT INTO bridge_positions (name, seq) VALUES (?, ?)"
         " ON CONFLICT DO UPDATE SET seq = max(seq, excluded.seq) RETURNING seq",
         (name, seq),

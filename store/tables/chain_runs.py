@@ -1,7 +1,7 @@
 """Runs of chains: one row for each, and one for each visit of a node.
 
-A run follows its current work by the work's own `last_seq`: what the run has seen of it is kept in the run's row, and changes
-in the transaction that drew the conclusion.
+A run follows its current work by the work's own `last_seq`: what the run has seen of it is kept in the run's row,
+and changes in the transaction that drew the conclusion.
 """
 
 import json
@@ -93,8 +93,8 @@ class Visit(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Followed(NamedTuple):
-    """Our copy of a visit's work, the sequence of its last applied envelope, and the bytes of the envelope that tells most: the
-    one that ended it, else its last trace; None when it has neither."""
+    """Our copy of a visit's work, the sequence of its last applied envelope, and the bytes of the envelope that tells
+    most: the one that ended it, else its last trace; None when it has neither."""
 
     work: WorkView
     last_seq: int
@@ -193,8 +193,8 @@ def forget(tx: Transaction, before_ms: int, *, keep: int = KEEP, limit: int = 16
 async def pending(
     reader: aiosqlite.Connection, workspace_id: str, now_ms: int, limit: int, *, apart: Collection[str] = ()
 ) -> list[str]:
-    """Up to `limit` runs whose work has moved, whose time is up, and then those that wait for a peer, the oldest first; none
-    of `apart`."""
+    """Up to `limit` runs whose work has moved, whose time is up, and then those that wait for a peer, the oldest
+    first; none of `apart`."""
     rows = await fetch(reader, _PENDING, [workspace_id, now_ms, json.dumps(list(apart)), limit])
     return [str(run_id) for (run_id,) in rows]
 

@@ -33,7 +33,7 @@ def begin(tx: Transaction, work: WorkView, accept_ms: int | None, progress_ms: i
     """A work was opened at `now_ms` with these limits."""
     due = [limit for limit in (accept_ms, progress_ms) if limit is not None]
     if due:
-        tx.apart.execute(
+        tx.db_unflushed.execute(
             _BEGIN,
             (accept_ms, progress_ms, now_ms + min(due), work.workspace_id, work.channel, work.work_id),
         )
@@ -44,9 +44,9 @@ def moved(tx: Transaction, work: WorkView, *, accepted: bool, traced: bool, now_
     """The work went on: an end lifts its deadline, acceptance lifts that limit, any trace begins the other anew."""
     key = (work.workspace_id, work.channel, work.work_id)
     if work.state in TERMINAL_STATES:
-        tx.apart.execute(_LIFT, key)
+        tx.db_unflushed.execute(_LIFT, key)
     elif accepted or traced:
-        tx.apart.execute(
+        tx.db_unflushed.execute(
             _AGAIN,
             (now_ms, *key),
         )
@@ -56,7 +56,7 @@ def overdue(tx: Transaction, now_ms: int, limit: int = 100) -> list[Overdue]:
     """Works whose deadline has passed at `now_ms`, longest first."""
     return [
         Overdue(*row)
-        for row in tx.apart.execute(
+        for row in tx.db_unflushed.execute(
             "SELECT workspace_id, channel, work_id, state, accept_ms, progress_ms FROM works"
             " WHERE due_ms <= ? ORDER BY due_ms LIMIT ?",
             (now_ms, limit),
@@ -66,10 +66,10 @@ def overdue(tx: Transaction, now_ms: int, limit: int = 100) -> list[Overdue]:
 
 def next_due_ms(tx: Transaction) -> int | None:
     """When the next deadline passes; None when no work has one."""
-    value: int | None = tx.apart.execute("SELECT min(due_ms) FROM works WHERE due_ms IS NOT NULL").fetchone()[0]
+    value: int | None = tx.db_unflushed.execute("SELECT min(due_ms) FROM works WHERE due_ms IS NOT NULL").fetchone()[0]
     return value
 
 
 def lift(tx: Transaction, late: Overdue) -> None:
     """Nothing more will be done about this deadline."""
-    tx.apart.execute(_LIFT, (late.workspace_id, late.channel, late.work_id))
+    tx.db_unflushed.execute(_LIFT, (late.workspace_id, late.channel, late.work_id))

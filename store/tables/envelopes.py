@@ -1,10 +1,12 @@
-"""Envelopes: writing one, and reading them as messages, by the page, with filters.
+"""Envelopes: writing one, and reading them as messages, in pages, with filters.
 
-Pages are bounded by rows and by bytes, and a filter without an index is looked for in windows of rows, so that no query keeps the
-reader to itself. Messages of a direct room are those of one pair, whatever ids collide (spec section 4).
+Pages are bounded by rows and by bytes. A filter without an index is searched in windows of rows, so that no query
+occupies the reader for long. Messages of a direct room are those of one pair, also when ids collide (spec section
+4).
 """
 
 from collections.abc import Iterable, Sequence
+from operator import attrgetter
 from typing import Any, Final, NamedTuple
 
 import aiosqlite
@@ -12,82 +14,146 @@ import msgspec
 
 from aghbus.protocol.api.messages import Message, MessagesResponse, OutboxState
 from aghbus.protocol.api.queries import EnvelopeFilter
+from aghbus.protocol.api.works import Role
 from aghbus.protocol.effects import Store
 from aghbus.protocol.envelope import Envelope
-from aghbus.protocol.lifecycle import State, event_of
-from aghbus.store.engine.gil_yield import with_room
+from aghbus.protocol.lifecycle import State, Step, event_of
+from aghbus.store.engine.append_buffer import BulkStatement, Rank
+from aghbus.store.engine.gil_yield import yield_gil_while
 from aghbus.store.engine.transaction import Transaction
 
-MARK: Final = b".message"
+BRIDGED: Final = b".message"
 """In the `ext` of every envelope that carries a message of a foreign format (`agentos.message`), or a reference to one."""
 PAGE_BYTES: Final = 8 * 1024 * 1024  # ours, of raw envelopes in one page: eight of the largest
-WINDOW_ROWS: Final = 5_000  # ours, rows that one query looks through: some milliseconds
+WINDOW_ROWS: Final = 5_000  # ours, rows that one query searches: some milliseconds
 
 Row = tuple[Any, ...]
 Params = list[Any]
 
-# The columns of `message_of`, then those of a change (events.py). All joins are look-ups by a primary or unique key.
-SELECT_MESSAGE: Final = """
-SELECT e.seq, e.msg_id, e.direction, e.kind, e.workspace_id, e.channel, e.sender, e.recipient, e.surface, e.container,
-    e.work_id, e.trust, e.received_ms, e.outcome, e.reason, coalesce(o.state, i.state), coalesce(o.detail, i.last_error),
-    e.raw, e.event, e.state_before, e.state_after, w.role
+# The columns of a stored envelope, each with the attribute of `_NewEnvelope` that it takes its value from.
+_COLUMNS: Final = {
+    "seq": "seq",
+    "direction": "effect.direction",
+    "workspace_id": "envelope.workspace_id",
+    "channel": "envelope.channel",
+    "kind": "envelope.kind",
+    "msg_id": "envelope.id",
+    "sender": "envelope.sender",
+    "recipient": "envelope.to",
+    "surface": "envelope.surface",
+    "container": "envelope.container",
+    "trust": "effect.trust",
+    "received_ms": "received_ms",
+    "raw": "raw",
+}
+# Those that are NULL where no work and no direct room is concerned: most messages do not bind them.
+_WORK_COLUMNS: Final = {
+    "pair_a": "pair_a",
+    "pair_b": "pair_b",
+    "work_id": "envelope.work_id",
+    "event": "event",
+    "outcome": "verdict.outcome",
+    "reason": "verdict.reason",
+    "state_before": "state_before",
+    "state_after": "verdict.state",
+}
+_ALL_COLUMNS: Final = _COLUMNS | _WORK_COLUMNS
+_INSERT_PLAIN: Final = BulkStatement.insert("envelopes", tuple(_COLUMNS), rank=Rank.REFERENCED)
+_INSERT: Final = BulkStatement.insert("envelopes", tuple(_ALL_COLUMNS), rank=Rank.REFERENCED)
+_plain_values: Final = attrgetter(*_COLUMNS.values())
+_values: Final = attrgetter(*_ALL_COLUMNS.values())
+
+
+class _NoVerdict(NamedTuple):
+    outcome: None = None
+    reason: None = None
+    state: None = None
+
+
+class _NewEnvelope(msgspec.Struct):
+    seq: int
+    envelope: Envelope
+    effect: Store
+    received_ms: int
+    raw: bytearray
+    pair_a: str | None = None
+    pair_b: str | None = None
+    verdict: Step | _NoVerdict = _NoVerdict()
+    event: str | None = None
+    state_before: State | None = None
+
+
+class MessageRow(NamedTuple):
+    """A row of SELECT_MESSAGE: a stored envelope with its delivery, and the change of its work (events.py)."""
+
+    seq: int
+    msg_id: str
+    direction: str
+    kind: str
+    workspace_id: str
+    channel: str
+    sender: str
+    recipient: str | None
+    surface: str | None
+    container: str | None
+    work_id: str | None
+    trust: str
+    received_ms: int
+    outcome: str | None
+    reason: str | None
+    raw: bytes
+    event: str | None
+    state_before: State | None
+    state_after: State | None
+    delivery: str | None
+    delivery_detail: str | None
+    role: Role | None
+
+
+_JOINED: Final = {
+    "delivery": "coalesce(o.state, i.state)",
+    "delivery_detail": "coalesce(o.detail, i.last_error)",
+    "role": "w.role",
+}
+MESSAGE_COLUMNS: Final = ", ".join(_JOINED.get(name, f"e.{name}") for name in MessageRow._fields)
+# All joins are look-ups by a primary or unique key.
+MESSAGE_TABLES: Final = """
 FROM envelopes AS e
 LEFT JOIN outbox AS o ON o.seq = e.seq
 LEFT JOIN inbox AS i ON i.seq = e.seq
 LEFT JOIN works AS w
     ON w.workspace_id = e.workspace_id AND w.channel = e.channel AND w.work_id = e.work_id AND e.seq >= w.opened_seq
 """
+SELECT_MESSAGE: Final = f"SELECT {MESSAGE_COLUMNS} {MESSAGE_TABLES}"
 
 
 class Sent(NamedTuple):
-    """An envelope of ours that is stored: where it stands in the outbox, None when it never had a row there."""
+    """A stored envelope of ours, with its state in the outbox; None when it never had a row there."""
 
     seq: int
     raw: bytes
     state: OutboxState | None
 
 
-def insert(tx: Transaction, envelope: Envelope, store: Store, before: State | None, received_ms: int) -> int:
-    """Keeps `envelope` with the verdict of `store`; `before` is the work's state before it. Its sequence."""
-    last_seq = tx.memory.last_seq
-    last_seq.value = seq = last_seq.value + 1
-    if envelope.ext is not None and MARK in bytes(envelope.ext):
+def insert(tx: Transaction, envelope: Envelope, effect: Store, state_before: State | None, received_ms: int) -> int:
+    """Keeps `envelope` with the verdict of `effect`; `state_before` is that of its work. Returns its sequence."""
+    tx.memory.last_seq = seq = tx.memory.last_seq + 1
+    if envelope.ext is not None and BRIDGED in bytes(envelope.ext):
         tx.memory.bridged = True
-    tx.rows.waiting = True
-    head = (
-        seq,
-        store.direction,
-        envelope.workspace_id,
-        envelope.channel,
-        envelope.kind,
-        envelope.id,
-        envelope.sender,
-        envelope.to,
-        envelope.surface,
-        envelope.container,
-    )
-    raw, verdict = bytearray(envelope.raw), store.verdict
-    if verdict is None and store.pair is None and envelope.work_id is None:
-        tx.rows.plain += (*head, store.trust, received_ms, raw)
+    new = _NewEnvelope(seq, envelope, effect, received_ms, bytearray(envelope.raw))
+    if effect.verdict is None and effect.pair is None and envelope.work_id is None:
+        tx.rows[_INSERT_PLAIN] += _plain_values(new)
         return seq
-    tx.rows.envelopes += (
-        *head,
-        *(store.pair or (None, None)),
-        envelope.work_id,
-        store.trust,
-        event_of(envelope) if verdict is not None else None,
-        verdict.outcome if verdict is not None else None,
-        verdict.reason if verdict is not None else None,
-        before,
-        verdict.state if verdict is not None else None,
-        received_ms,
-        raw,
-    )
+    if effect.pair is not None:
+        new.pair_a, new.pair_b = effect.pair
+    if effect.verdict is not None:
+        new.verdict, new.event, new.state_before = effect.verdict, event_of(envelope), state_before
+    tx.rows[_INSERT] += _values(new)
     return seq
 
 
 def find_sent(tx: Transaction, workspace_id: str, message_id: str) -> Sent | None:
-    """What we sent under this id; None when nothing."""
+    """The envelope that we sent under this id; None when there is none."""
     row = tx.db.execute(
         "SELECT e.seq, e.raw, o.state FROM envelopes AS e LEFT JOIN outbox AS o ON o.seq = e.seq"
         " WHERE e.msg_id = ? AND e.direction = 'out' AND e.workspace_id = ?",
@@ -105,42 +171,39 @@ def was_sent(tx: Transaction, workspace_id: str, message_id: str) -> bool:
     return row is not None
 
 
-def message_of(row: Sequence[Any]) -> Message:
-    """A row of SELECT_MESSAGE as the API shows it."""
-    surface, container = row[8], row[9]
+def message_of(row: MessageRow) -> Message:
+    """A stored envelope as the API shows it."""
     return Message(
-        seq=row[0],
-        id=row[1],
-        direction=row[2],
-        kind=row[3],
-        workspace_id=row[4],
-        channel=row[5],
-        sender=row[6],
-        to=row[7],
-        thread_id=container if surface == "thread" else None,
-        direct_id=container if surface == "direct" else None,
-        work_id=row[10],
-        trust=row[11],
-        received_ms=row[12],
-        outcome=row[13],
-        reason=row[14],
-        delivery=row[15],
-        delivery_detail=row[16],
-        envelope=msgspec.Raw(row[17]),
+        seq=row.seq,
+        id=row.msg_id,
+        direction=row.direction,
+        kind=row.kind,
+        workspace_id=row.workspace_id,
+        channel=row.channel,
+        sender=row.sender,
+        to=row.recipient,
+        thread_id=row.container if row.surface == "thread" else None,
+        direct_id=row.container if row.surface == "direct" else None,
+        work_id=row.work_id,
+        trust=row.trust,
+        received_ms=row.received_ms,
+        outcome=row.outcome,
+        reason=row.reason,
+        delivery=row.delivery,
+        delivery_detail=row.delivery_detail,
+        envelope=msgspec.Raw(row.raw),
     )
 
 
-def waiting_message(tx: Transaction, seq: int, delivery: str) -> Message | None:
-    """As `message_of`, of an envelope that waits to be written (store/engine/append_buffer.py); None when it does not."""
-    row = tx.rows.envelope(seq)
-    if row is None:
-        return None
-    _, direction, workspace_id, channel, kind, msg_id, sender, recipient, surface, container, _, _, work_id, trust = (
-        row[:14]
-    )
-    outcome, reason, received_ms, raw = *row[15:17], *row[19:]
-    where = (workspace_id, channel, sender, recipient, surface, container, work_id)
-    return message_of((seq, msg_id, direction, kind, *where, trust, received_ms, outcome, reason, delivery, None, raw))
+def buffered_message(tx: Transaction, seq: int, delivery: str) -> Message | None:
+    """As `message_of`, of an envelope in the append buffer, with this delivery state; None when it is not there."""
+    for statement in (_INSERT_PLAIN, _INSERT):
+        values = tx.rows[statement]
+        if (where := statement.find(values, "seq", seq)) is not None:
+            columns = dict(zip(statement.columns, values[where], strict=True))
+            row = MessageRow._make(columns.get(name) for name in MessageRow._fields)
+            return message_of(row._replace(delivery=delivery))
+    return None
 
 
 async def message(reader: aiosqlite.Connection, message_id: str) -> Message | None:
@@ -150,7 +213,7 @@ async def message(reader: aiosqlite.Connection, message_id: str) -> Message | No
         SELECT_MESSAGE + " WHERE e.msg_id = ? ORDER BY e.direction = 'out' DESC, e.seq DESC LIMIT 1",
         [message_id],
     )
-    return message_of(rows[0]) if rows else None
+    return message_of(MessageRow(*rows[0])) if rows else None
 
 
 async def messages(
@@ -167,7 +230,7 @@ async def messages(
 
 
 async def last_seq(reader: aiosqlite.Connection) -> int:
-    """The highest sequence given so far; 0 in an empty store."""
+    """The highest sequence so far; 0 in an empty store."""
     rows = await fetch(reader, "SELECT seq FROM sqlite_sequence WHERE name = 'envelopes'", [])
     return int(rows[0][0]) if rows else 0
 
@@ -179,7 +242,7 @@ async def pruned_through(reader: aiosqlite.Connection) -> int:
 
 
 async def lost_through(reader: aiosqlite.Connection) -> int:
-    """The highest sequence that damage to the store took (store/engine/integrity.py); 0 when none did."""
+    """The highest sequence that was lost with damage to the store (store/engine/integrity.py); 0 when none was."""
     rows = await fetch(reader, "SELECT value FROM meta WHERE key = 'lost_through_seq'", [])
     return int(rows[0][0]) if rows else 0
 
@@ -207,18 +270,15 @@ async def find(
     return Page(seqs, seqs[-1] if more and seqs else max(since, top))
 
 
-async def fetch_messages(reader: aiosqlite.Connection, seqs: Sequence[int]) -> list[Row]:
-    """The rows of SELECT_MESSAGE for these sequences, ascending; what was removed meanwhile is missing."""
-    return await fetch(
-        reader,
-        f"{SELECT_MESSAGE} WHERE e.seq IN (SELECT value FROM json_each(?)) ORDER BY e.seq",  # noqa: S608 - constants
-        [msgspec.json.encode(seqs).decode()],
-    )
+async def fetch_messages(reader: aiosqlite.Connection, seqs: Sequence[int]) -> list[MessageRow]:
+    """The rows of these sequences, ascending; those that were removed meanwhile are missing."""
+    sql = f"{SELECT_MESSAGE} WHERE e.seq IN (SELECT value FROM json_each(?)) ORDER BY e.seq"  # noqa: S608 - constants
+    return [MessageRow(*row) for row in await fetch(reader, sql, [msgspec.json.encode(seqs).decode()])]
 
 
 async def fetch(reader: aiosqlite.Connection, sql: str, params: Params) -> list[Row]:
     """All rows of a query, as tuples."""
-    return [tuple(row) for row in await with_room(reader.execute_fetchall(sql, params))]
+    return [tuple(row) for row in await yield_gil_while(reader.execute_fetchall(sql, params))]
 
 
 async def _search(
@@ -231,7 +291,7 @@ async def _search(
     *,
     newest: bool,
 ) -> list[Row]:
-    """`(seq, bytes)` of matches with `span[0] < seq <= span[1]`, in the order in which they are looked for."""
+    """`(seq, bytes)` of matches with `span[0] < seq <= span[1]`, in the order of the search."""
     order = "DESC" if newest else "ASC"
     low, high = span
     hits: list[Row] = []
@@ -251,7 +311,7 @@ async def _search(
 async def _window(
     reader: aiosqlite.Connection, low: int, high: int, rows: int | None, *, newest: bool
 ) -> tuple[int, int]:
-    """The part of `(low, high]` to look through next: `rows` stored envelopes at its end, or all of it."""
+    """The part of `(low, high]` to search next: `rows` stored envelopes at its end, or all of it."""
     if rows is None:
         return low, high
     order = "DESC" if newest else "ASC"

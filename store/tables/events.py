@@ -1,4 +1,4 @@
-"""The stream of what happened: stored envelopes with what they did to a work, by the local sequence, resumable."""
+"""The event stream: stored envelopes with the changes of their works, by the local sequence, resumable."""
 
 import aiosqlite
 import msgspec
@@ -10,9 +10,9 @@ from aghbus.protocol.api.works import Role, WorkChange
 from aghbus.protocol.effects import Store
 from aghbus.protocol.envelope import Envelope
 from aghbus.protocol.lifecycle import State, event_of
-from aghbus.store.engine.event_buffer import Fresh, Stretch
+from aghbus.store.engine.event_buffer import BufferedEvent, EventPage
 from aghbus.store.tables.envelopes import (
-    Row,
+    MessageRow,
     fetch,
     fetch_messages,
     find,
@@ -22,20 +22,21 @@ from aghbus.store.tables.envelopes import (
 )
 
 
-async def events(reader: aiosqlite.Connection, wanted: EnvelopeFilter, *, since: int, limit: int = 100) -> Stretch:
+async def events(reader: aiosqlite.Connection, wanted: EnvelopeFilter, *, since: int, limit: int = 100) -> EventPage:
     """Up to `limit` events after sequence `since`; fewer when PAGE_BYTES are reached.
 
-    What retention removed is simply missing: ask `gap_after` first.
+    Events that retention removed are missing: ask `gap_after` first.
     """
     page = await find(reader, wanted, since=since, limit=limit)
     rows = await fetch_messages(reader, page.seqs)
-    return Stretch([_event_of(row) for row in rows], page.next_since)
+    return EventPage([_event_of(row) for row in rows], page.next_since)
 
 
 async def gap_after(reader: aiosqlite.Connection, wanted: EnvelopeFilter, since: int) -> int | None:
     """The highest sequence removed, when something that `wanted` may have matched after `since` was; else None.
 
-    Retention never removes what waits in the inbox, nor an envelope of a work that is still known; damage asks nobody.
+    Retention never removes a message that is ready or leased in the inbox, nor an envelope of a work that is kept;
+    damage may.
     """
     lost = await lost_through(reader)
     removed = await pruned_through(reader)
@@ -50,7 +51,7 @@ async def gap_after(reader: aiosqlite.Connection, wanted: EnvelopeFilter, since:
     return removed
 
 
-def fresh(
+def new_event(
     envelope: Envelope,
     store: Store,
     before: State | None,
@@ -59,8 +60,8 @@ def fresh(
     received_ms: int,
     delivery: OutboxState | InboxState | None,
     role: Role | None,
-) -> Fresh:
-    """What `events` gives for an envelope that was stored under `seq` and has not been touched since."""
+) -> BufferedEvent:
+    """The event of an envelope that is stored under `seq` in this transaction, as `events` reads it afterwards."""
     verdict = store.verdict
     thread = envelope.surface == "thread"
     # Not all by name: see `protocol.envelope.parse`.
@@ -88,16 +89,15 @@ def fresh(
         event = _event(message, None, None, None, None)
     else:
         event = _event(message, event_of(envelope), before, verdict.state, role)
-    return Fresh(event, message, store.pair, len(envelope.raw))
+    return BufferedEvent(event, message, store.pair, len(envelope.raw))
 
 
-def _event_of(row: Row) -> Event:
-    event, before, after, role = row[18:22]
-    return _event(message_of(row), event, before, after, role)
+def _event_of(row: MessageRow) -> Event:
+    return _event(message_of(row), row.event, row.state_before, row.state_after, row.role)
 
 
 def _event(message: Message, event: str | None, before: State | None, after: State | None, role: Role | None) -> Event:
-    """`event` is what the envelope was to the work; None where it concerned none."""
+    """`event` is the lifecycle event that the envelope was; None where no work is concerned."""
     change = None
     if message.work_id is not None and event is not None and message.outcome is not None:
         change = WorkChange(

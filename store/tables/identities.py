@@ -22,8 +22,8 @@ FROM identities AS i WHERE i.retired_ms IS NULL AND i.peer_id <> ? ORDER BY i.si
 
 
 class Former(NamedTuple):
-    """An earlier peer id that has not retired: ours since `since_ms` (Unix milliseconds), with so many open works, and so
-    many messages of its own that still go out or out again."""
+    """An earlier peer id that has not retired: ours since `since_ms` (Unix milliseconds), with so many open works, and
+    so many messages of its own that still go out or out again."""
 
     peer_id: str
     since_ms: int

@@ -1,7 +1,7 @@
 """The agent's inbox: ready -> leased -> acked | dead.
 
-A lease hides a message until it is acked, given back or its time is up. Who leases how often is counted; after so many
-attempts a message that comes back is dead: kept, listed, and ready again only on request.
+A lease hides a message until it is acked, returned or expired. Leases are counted as attempts; a message that is
+returned after too many of them is dead: kept, listed, and ready again only on request.
 """
 
 from typing import Final
@@ -12,17 +12,28 @@ from aghbus.protocol.api.inbox import InboxItem
 from aghbus.protocol.api.messages import Message
 from aghbus.protocol.base.backoff import exponential_delay
 from aghbus.protocol.errors import NotFound, Refused
+from aghbus.store.engine.append_buffer import BulkStatement
+from aghbus.store.engine.sql import placeholders
 from aghbus.store.engine.transaction import Transaction
 from aghbus.store.errors import InboxFull
-from aghbus.store.tables.envelopes import SELECT_MESSAGE, Row, fetch, message_of, waiting_message
+from aghbus.store.tables.envelopes import (
+    MESSAGE_COLUMNS,
+    MESSAGE_TABLES,
+    MessageRow,
+    Row,
+    buffered_message,
+    fetch,
+    message_of,
+)
 
-CAPACITY: Final = 10_000  # ours, messages that wait (ready or leased)
-MAX_ATTEMPTS: Final = 5  # ours, leases until a message that comes back is dead
-BACKOFF_MS: Final = 1_000  # ours, the first delay of a message that was given back; doubled for each attempt
+CAPACITY: Final = 10_000  # ours, messages that are ready or leased
+MAX_ATTEMPTS: Final = 5  # ours, leases until a message that is returned is dead
+BACKOFF_MS: Final = 1_000  # ours, the first delay of a message that was returned; doubled for each attempt
 BACKOFF_LIMIT_MS: Final = 300_000  # ours
-ERROR_CHARS: Final = 500  # ours, of the agent's own words why it gave a message back
+ERROR_CHARS: Final = 500  # ours, of the agent's reason for returning a message
 
 _NEVER: Final = 1 << 62  # milliseconds
+_INSERT: Final = BulkStatement.insert("inbox", ("seq", "state", "attempts", "available_ms", "lease", "lease_until_ms"))
 
 _LEASE: Final = """
 UPDATE inbox SET state = ?4, attempts = attempts + 1, lease = ?1, lease_until_ms = ?2
@@ -40,7 +51,7 @@ WHERE seq = (
 """
 _EXPIRE: Final = """
 UPDATE inbox SET state = iif(attempts >= ?2, 'dead', 'ready'), lease = NULL, lease_until_ms = NULL,
-    last_error = 'the lease ran out'
+    last_error = 'the lease expired'
 WHERE state = 'leased' AND state IN ('ready', 'leased', 'dead') AND lease_until_ms <= ?1 RETURNING state
 """
 _NEXT_DUE: Final = """
@@ -52,35 +63,33 @@ SELECT min(at) FROM (
 )
 """
 _COLUMNS: Final = "i.state, i.attempts, i.lease, i.lease_until_ms, i.available_ms, i.last_error"
-_SELECT_ITEM: Final = SELECT_MESSAGE.replace("\nFROM", f",\n    {_COLUMNS}\nFROM", 1)
-_ITEM_AT: Final = 22  # where _COLUMNS begin in a row of _SELECT_ITEM
+_SELECT_ITEM: Final = f"SELECT {MESSAGE_COLUMNS}, {_COLUMNS} {MESSAGE_TABLES}"
 
 
 def require_room(tx: Transaction, capacity: int) -> None:
-    """Raises InboxFull when no further message may wait: ask before anything is written (spec section 5, Overload)."""
-    if tx.memory.inbox_waiting.value >= capacity:
+    """Raises InboxFull when the inbox has no room: call it before anything is written (spec section 5, Overload)."""
+    if tx.memory.inbox_waiting >= capacity:
         raise InboxFull(capacity)
 
 
 def add(tx: Transaction, seq: int) -> None:
     """Puts the envelope `seq` into the inbox, ready."""
-    rows = tx.rows
-    rows.inbox += ("ready", 0, 0, seq)  # available since ever: a clock that steps back must not hide it
-    rows.waiting = True
-    tx.memory.inbox_waiting.value += 1
+    # Available since 1970: a clock that steps back must not hide it.
+    tx.rows[_INSERT] += (seq, "ready", 0, 0, None, None)
+    tx.memory.inbox_waiting += 1
 
 
 def notify(tx: Transaction, seq: int, error: str) -> None:
-    """Tells the agent about a message of its own that was given up: the envelope `seq` waits in the inbox, with the reason.
+    """Tells the agent that a message of its own was given up: puts the envelope `seq` into the inbox, with the reason.
 
-    It is let in however full the inbox is: it is about something that was said yes to.
+    The capacity of the inbox does not apply: the message was a committed request.
     """
     added = tx.db.execute(
         "INSERT OR IGNORE INTO inbox (seq, state, attempts, available_ms, last_error) VALUES (?, 'ready', 0, 0, ?)",
         (seq, error[:ERROR_CHARS]),
     ).rowcount
-    tx.memory.inbox_waiting.add(added)
-    _returns(tx, 0)
+    tx.memory.inbox_waiting += added
+    _due_at(tx, 0)
 
 
 def lease_next(
@@ -94,37 +103,40 @@ def lease_next(
     fresh: int | None = None,
     max_attempts: int = MAX_ATTEMPTS,
 ) -> InboxItem | None:
-    """Leases the oldest ready message (of `work_id`, when given) until `now_ms + visibility_ms`; None when there is none.
+    """Leases the oldest ready message (of `work_id`, when given) until `now_ms + visibility_ms`; None when there is
+    none.
 
-    With `ack` it is taken for good at once. `fresh` is a message that this job has delivered, for one that found nothing older.
-    Leases that ran out count as ready again, or dead after `max_attempts`.
+    With `ack` it is acked at once. `fresh` is a message that this job has delivered, for a caller that found no
+    older one. Expired leases are ready again, or dead after `max_attempts`.
     """
     state, until = ("acked", None) if ack else ("leased", now_ms + visibility_ms)
-    taken = None
-    if fresh is not None and now_ms < tx.memory.inbox_due_ms.value:
-        taken = _take_fresh(tx, fresh, state, lease_token, until)
-    if taken is None:
-        taken = _take_oldest(tx, now_ms, state, lease_token, until, work_id, max_attempts)
-    if taken is not None and until is None:
-        tx.memory.inbox_waiting.add(-1)
-    elif taken is not None and until is not None:
-        _returns(tx, until)
-    return taken
+    leased = None
+    if fresh is not None and now_ms < tx.memory.inbox_due_ms:
+        leased = _lease_fresh(tx, fresh, state, lease_token, until)
+    if leased is None:
+        leased = _lease_oldest(tx, now_ms, state, lease_token, until, work_id, max_attempts)
+    if leased is not None and until is None:
+        tx.memory.inbox_waiting -= 1
+    elif leased is not None and until is not None:
+        _due_at(tx, until)
+    return leased
 
 
-def _take_fresh(tx: Transaction, seq: int, state: str, lease: str, until: int | None) -> InboxItem | None:
-    """None when the message is written already, so that the file has to be asked for it."""
-    message = waiting_message(tx, seq, state)
-    if message is None or not tx.rows.take_ready(seq, state, lease, until):
+def _lease_fresh(tx: Transaction, seq: int, state: str, lease: str, until: int | None) -> InboxItem | None:
+    """None when the message is not in the append buffer any more, so that the file has to be queried."""
+    values = tx.rows[_INSERT]
+    where, message = _INSERT.find(values, "seq", seq), buffered_message(tx, seq, state)
+    if where is None or message is None:
         return None
+    values[where] = (seq, state, 1, 0, lease, until)
     return _item_of((state, 1, lease, until, 0, None), message)
 
 
-def _take_oldest(
+def _lease_oldest(
     tx: Transaction, now_ms: int, state: str, lease: str, until: int | None, work_id: str | None, max_attempts: int
 ) -> InboxItem | None:
-    if not tx.memory.inbox_waiting.value:
-        tx.memory.inbox_due_ms.value = _NEVER
+    if not tx.memory.inbox_waiting:
+        tx.memory.inbox_due_ms = _NEVER
         return None
     expire_leases(tx, now_ms, max_attempts)
     if work_id is None:
@@ -135,34 +147,35 @@ def _take_oldest(
 
 
 def expire_leases(tx: Transaction, now_ms: int, max_attempts: int = MAX_ATTEMPTS) -> int:
-    """Leases that ran out by `now_ms` are ready again, or dead after `max_attempts`; how many they were."""
-    if now_ms < tx.memory.inbox_due_ms.value:
+    """Makes leases that expired by `now_ms` ready again, or dead after `max_attempts`. Returns how many they were."""
+    if now_ms < tx.memory.inbox_due_ms:
         return 0
     states = [state for (state,) in tx.db.execute(_EXPIRE, (now_ms, max_attempts)).fetchall()]
-    tx.memory.inbox_waiting.add(-states.count("dead"))
+    tx.memory.inbox_waiting -= states.count("dead")
     (next_ms,) = tx.db.execute(_NEXT_DUE, (now_ms,)).fetchone()
-    tx.memory.inbox_due_ms.value = _NEVER if next_ms is None else next_ms
+    tx.memory.inbox_due_ms = _NEVER if next_ms is None else next_ms
     return len(states)
 
 
 def due_ms(tx: Transaction) -> int | None:
-    """A time before which no lease runs out and no message that was returned is ready; None when there is nothing to wait for."""
-    at_ms = tx.memory.inbox_due_ms.value
+    """A time before which no lease expires and no returned message is ready; None when there is nothing to wait for."""
+    at_ms = tx.memory.inbox_due_ms
     return None if at_ms == _NEVER else at_ms
 
 
-def _returns(tx: Transaction, at_ms: int) -> None:
-    """A message is ready, or a lease runs out, at `at_ms`: whoever looks then has to ask the file."""
-    tx.memory.inbox_due_ms.value = min(at_ms, tx.memory.inbox_due_ms.value)
+def _due_at(tx: Transaction, at_ms: int) -> None:
+    """A message is ready, or a lease expires, at `at_ms`: from then on the file has to be queried."""
+    tx.memory.inbox_due_ms = min(at_ms, tx.memory.inbox_due_ms)
 
 
 def ack(tx: Transaction, seq: int, lease: str | None = None) -> InboxItem:
-    """The agent is done with it. Again is no error. Raises NotFound, or Refused when `lease` is no longer the current one."""
+    """The agent has handled it; acking again is no error. Raises NotFound, or Refused when `lease` is no longer the
+    current one."""
     state = _held(tx, seq, lease)
     if state != "acked":
         tx.db.execute("UPDATE inbox SET state = 'acked', lease_until_ms = NULL WHERE seq = ?", (seq,))
         if state != "dead":
-            tx.memory.inbox_waiting.add(-1)
+            tx.memory.inbox_waiting -= 1
     return item(tx, seq)
 
 
@@ -178,7 +191,7 @@ def nack(
 ) -> InboxItem:
     """Back into the queue after `delay_ms` (None: backoff by attempts), or dead after `max_attempts` leases.
 
-    Raises NotFound, and Refused when it is not waiting any more or `lease` is no longer the current one.
+    Raises NotFound, and Refused when it is acked or dead or `lease` is no longer the current one.
     """
     state = _held(tx, seq, lease)
     if state not in ("ready", "leased"):
@@ -191,14 +204,14 @@ def nack(
         ("dead" if dead else "ready", now_ms + delay, error[:ERROR_CHARS] if error else None, seq),
     )
     if dead:
-        tx.memory.inbox_waiting.add(-1)
+        tx.memory.inbox_waiting -= 1
     else:
-        _returns(tx, now_ms + delay)
+        _due_at(tx, now_ms + delay)
     return item(tx, seq)
 
 
 def give_back(tx: Transaction, seq: int, lease: str) -> InboxItem | None:
-    """Undoes the lease `lease`, whether acked or not: nobody has seen the message. None when another has it by now."""
+    """Undoes the lease `lease`, also when acked: its client never got the message. None when another lease replaced it."""
     row = tx.db.execute(
         "SELECT state FROM inbox WHERE seq = ? AND lease = ? AND state IN ('leased', 'acked')", (seq, lease)
     ).fetchone()
@@ -209,26 +222,27 @@ def give_back(tx: Transaction, seq: int, lease: str) -> InboxItem | None:
         (seq,),
     )
     if row[0] == "acked":
-        tx.memory.inbox_waiting.add(1)
-    _returns(tx, 0)
+        tx.memory.inbox_waiting += 1
+    _due_at(tx, 0)
     return item(tx, seq)
 
 
 def requeue(tx: Transaction, seq: int) -> InboxItem:
-    """Ready at once, with its attempts forgotten: for dead letters, and to read an acked message again. Raises NotFound."""
+    """Ready at once, with its attempts forgotten: for dead letters, and to read an acked message again. Raises
+    NotFound."""
     state = _held(tx, seq, None)
     tx.db.execute(
         "UPDATE inbox SET state = 'ready', attempts = 0, available_ms = 0, lease = NULL, lease_until_ms = NULL WHERE seq = ?",
         (seq,),
     )
     if state in ("acked", "dead"):
-        tx.memory.inbox_waiting.add(1)
-    _returns(tx, 0)
+        tx.memory.inbox_waiting += 1
+    _due_at(tx, 0)
     return item(tx, seq)
 
 
 def backoff_ms(attempts: int) -> int:
-    """How long a message waits after its `attempts`-th lease was given back: 1 s, 2 s, 4 s, up to five minutes."""
+    """How long a message waits after its `attempts`-th lease was returned: 1 s, 2 s, 4 s, up to five minutes."""
     return int(exponential_delay(max(attempts, 1), BACKOFF_MS, BACKOFF_LIMIT_MS))
 
 
@@ -237,21 +251,21 @@ def item(tx: Transaction, seq: int) -> InboxItem:
     row = tx.db.execute(f"{_SELECT_ITEM} WHERE e.seq = ? AND i.seq IS NOT NULL", (seq,)).fetchone()
     if row is None:
         raise _not_found(seq)
-    return _item_of(row[_ITEM_AT:], message_of(row))
+    return _read_item(row)
 
 
 async def items(
     reader: aiosqlite.Connection, *, states: frozenset[str] = frozenset(), limit: int = 100, last: bool = False
 ) -> list[InboxItem]:
-    """Inbox rows in one of `states` (none: whatever is not acked), oldest first; with `last` the newest `limit`."""
+    """Inbox rows in one of `states` (none given: all but acked), oldest first; with `last` the newest `limit`."""
     wanted = sorted(states or {"ready", "leased", "dead"})
     order = "DESC" if last else "ASC"
     rows = await fetch(
         reader,
-        f"{_SELECT_ITEM} WHERE i.state IN ({', '.join('?' * len(wanted))}) ORDER BY i.seq {order} LIMIT ?",
+        f"{_SELECT_ITEM} WHERE i.state IN ({placeholders(wanted)}) ORDER BY i.seq {order} LIMIT ?",
         [*wanted, limit],
     )
-    return sorted((_item_of(row[_ITEM_AT:], message_of(row)) for row in rows), key=lambda found: found.seq)
+    return sorted((_read_item(row) for row in rows), key=lambda found: found.seq)
 
 
 async def counts(reader: aiosqlite.Connection) -> dict[str, int]:
@@ -262,7 +276,7 @@ async def counts(reader: aiosqlite.Connection) -> dict[str, int]:
 
 
 async def some_expired(reader: aiosqlite.Connection, now_ms: int) -> bool:
-    """Whether there is a lease that has run out by `now_ms`."""
+    """Whether a lease has expired by `now_ms`."""
     sql = "SELECT 1 FROM inbox WHERE state = 'leased' AND state IN ('ready', 'leased', 'dead') AND lease_until_ms <= ? LIMIT 1"
     return bool(await fetch(reader, sql, [now_ms]))
 
@@ -277,13 +291,18 @@ def _held(tx: Transaction, seq: int, lease: str | None) -> str:
         raise Refused(
             f"inbox message {seq} is not held by this lease",
             code="lease_lost",
-            hint="its time ran out and it went back to the inbox: take it again with `aghctl inbox next`",
+            hint="it expired and the message went back to the inbox: lease it again with `aghctl inbox next`",
         )
     return row[0]
 
 
 def _not_found(seq: int) -> NotFound:
     return NotFound(f"no inbox message {seq}", hint="`aghctl inbox list` shows them")
+
+
+def _read_item(row: Row) -> InboxItem:
+    size = len(MessageRow._fields)
+    return _item_of(row[size:], message_of(MessageRow(*row[:size])))
 
 
 def _item_of(columns: Row, message: Message) -> InboxItem:

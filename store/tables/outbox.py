@@ -1,6 +1,7 @@
-"""The outbox: what has to go out, and what became of it: queued -> published -> receipted | expired | dead.
+"""The outbox: sent messages and their delivery: queued -> published -> receipted | expired | dead.
 
-Published means that the broker has it, nothing more; receipted that the receiver's own envelopes show that it arrived.
+Published means that the broker has the message, nothing more; receipted that the receiver's own envelopes show its
+arrival.
 """
 
 import sqlite3
@@ -10,12 +11,22 @@ import aiosqlite
 
 from aghbus.protocol.envelope import OPENING_KINDS, Envelope
 from aghbus.protocol.identifiers import subject_for
-from aghbus.store.engine.generational_cache import Addressed
+from aghbus.store.engine.append_buffer import BulkStatement, Rank
+from aghbus.store.engine.state import Addressed
 from aghbus.store.engine.transaction import Transaction
 from aghbus.store.tables import works
 from aghbus.store.tables.envelopes import fetch
 
 PAGE_BYTES: Final = 16 * 1024 * 1024  # ours, of envelopes that are read at once: sixteen of the largest
+
+_INSERT: Final = BulkStatement.insert("outbox", ("seq", "state", "attempts", "expires_at", "subject"))
+_ANSWERED: Final = BulkStatement(
+    ("seq", "detail"),
+    "WITH new (seq, detail) AS (",
+    ") UPDATE outbox SET state = 'receipted', detail = new.detail, next_ms = NULL"
+    " FROM new WHERE outbox.seq = new.seq AND outbox.state <> 'receipted'",
+    rank=Rank.LAST_UPDATE,
+)
 
 SELECT_OUTGOING: Final = """
 SELECT o.seq, o.subject, e.workspace_id, e.sender, e.recipient, e.msg_id, o.expires_at, o.attempts,
@@ -33,10 +44,11 @@ _QUEUED: Final = (
 
 
 class Outgoing(NamedTuple):
-    """One envelope to publish: `raw` goes to `subject`; stale from Unix second `expires_at`.
+    """One envelope to publish: `raw` goes to `subject`; expired from Unix second `expires_at`.
 
-    `answerable`: every peer answers it sooner or later, if only with a `duplicate` receipt (spec section 5). `attempts` counts
-    the times it was published before. `behind` is the sequence of our opening or end of the same work, while that is unanswered.
+    `answerable`: every peer answers it at some time, if only with a `duplicate` receipt (spec section 5).
+    `attempts` counts earlier publications. `blocked_by` is the sequence of our opening or end of the same work,
+    while that is unanswered.
     """
 
     seq: int
@@ -49,48 +61,44 @@ class Outgoing(NamedTuple):
     attempts: int
     answerable: int
     raw: bytes
-    behind: int | None = None
+    blocked_by: int | None = None
 
 
 def add(tx: Transaction, seq: int, envelope: Envelope) -> Outgoing:
     """Queues the envelope stored under `seq`."""
-    rows = tx.rows
     workspace_id, message_id, sender, to = envelope.workspace_id, envelope.id, envelope.sender, envelope.to
     subject, fresh_until = subject_for(workspace_id, envelope.channel, to), envelope.fresh_until
-    rows.outbox += ("queued", 0, seq, fresh_until, subject)
-    rows.waiting = True
+    tx.rows[_INSERT] += (seq, "queued", 0, fresh_until, subject)
     if to is not None:
         tx.memory.addressed.put(tx, seq, Addressed(workspace_id, message_id, sender, to, subject))
-    answerable, behind = 0, None
+    answerable, blocked_by = 0, None
     if envelope.work_id is not None:
-        answerable, behind = int(envelope.kind in OPENING_KINDS), _behind(tx, seq, envelope)
+        answerable, blocked_by = int(envelope.kind in OPENING_KINDS), _blocked_by(tx, seq, envelope)
     return Outgoing(
-        seq, subject, workspace_id, sender, to, message_id, fresh_until, 0, answerable, envelope.raw, behind
+        seq, subject, workspace_id, sender, to, message_id, fresh_until, 0, answerable, envelope.raw, blocked_by
     )
 
 
-def _behind(tx: Transaction, seq: int, envelope: Envelope) -> int | None:
-    """`Outgoing.behind` of a new row, as SELECT_OUTGOING has it: asked without writing the rows that wait."""
-    marks = works.marks(tx, envelope.workspace_id, envelope.channel, envelope.work_id or "")
-    for before in marks or ():
-        if before is not None and before < seq and (_waits(tx, before) or _is_unanswered(tx, before)):
+def _blocked_by(tx: Transaction, seq: int, envelope: Envelope) -> int | None:
+    """`Outgoing.blocked_by` of a new row, as SELECT_OUTGOING has it, without a flush of the buffered rows."""
+    sequences = works.sequences(tx, envelope.workspace_id, envelope.channel, envelope.work_id or "")
+    for before in sequences or ():
+        if before is not None and before < seq and _is_unanswered(tx, before):
             return int(before)
     return None
 
 
-def _waits(tx: Transaction, seq: int) -> bool:
-    return seq in tx.rows.outbox[2::5]
-
-
 def _is_unanswered(tx: Transaction, seq: int) -> bool:
-    if seq in tx.rows.answered[1::2]:
+    if seq in _ANSWERED.column(tx.rows[_ANSWERED], "seq"):
         return False
+    if seq in _INSERT.column(tx.rows[_INSERT], "seq"):
+        return True
     sql = "SELECT 1 FROM outbox WHERE seq = ? AND (state = 'queued' OR state = 'published' AND next_ms IS NOT NULL)"
-    return tx.apart.execute(sql, (seq,)).fetchone() is not None
+    return tx.db_unflushed.execute(sql, (seq,)).fetchone() is not None
 
 
 def requeue(tx: Transaction, workspace_id: str, message_id: str) -> Outgoing | None:
-    """Sends an envelope of ours again, same bytes; None when it is not in the store any more."""
+    """Queues an envelope of ours again, same bytes; None when it is not stored any more."""
     sql = (
         "UPDATE outbox SET state = 'queued', detail = NULL WHERE seq ="
         " (SELECT seq FROM envelopes WHERE msg_id = ? AND direction = 'out' AND workspace_id = ?) RETURNING seq"
@@ -101,12 +109,12 @@ def requeue(tx: Transaction, workspace_id: str, message_id: str) -> Outgoing | N
 
 
 def load_queued(tx: Transaction, after_seq: int, limit: int) -> list[Outgoing]:
-    """What is queued after `after_seq`, in order, inside a write job: sees what this transaction queued."""
+    """Messages queued after `after_seq`, in order, inside a write job: those of this transaction included."""
     return within_bytes(tx.db.execute(_QUEUED, (after_seq, limit)))
 
 
 def within_bytes(cursor: sqlite3.Cursor) -> list[Outgoing]:
-    """The rows of a SELECT_OUTGOING until their envelopes fill PAGE_BYTES; one at least, where there is one."""
+    """The rows of a SELECT_OUTGOING until their envelopes fill PAGE_BYTES; at least one, where there is one."""
     found: list[Outgoing] = []
     room = PAGE_BYTES
     for row in cursor:
@@ -119,14 +127,14 @@ def within_bytes(cursor: sqlite3.Cursor) -> list[Outgoing]:
 
 
 async def queued(reader: aiosqlite.Connection, after_seq: int, limit: int) -> list[Outgoing]:
-    """What is queued and committed after `after_seq`, in order."""
+    """Committed messages queued after `after_seq`, in order."""
     return [Outgoing(*row) for row in await fetch(reader, _QUEUED, [after_seq, limit])]
 
 
 def mark_receipted(tx: Transaction, workspace_id: str, message_id: str, by: str) -> bool:
-    """Peer `by` showed that our envelope `message_id` arrived; whether that was news. Only its receiver can.
+    """Peer `by`, its receiver, showed that our envelope `message_id` arrived. Returns whether that was new.
 
-    What arrived was committed before it was published: its row does not wait to be written (store/engine/append_buffer.py).
+    A message that arrived was committed before it was published: its row is not in the append buffer.
     """
     if tx.memory.arrived.get((workspace_id, message_id)):
         return False
@@ -134,10 +142,17 @@ def mark_receipted(tx: Transaction, workspace_id: str, message_id: str, by: str)
         "UPDATE outbox SET state = 'receipted', next_ms = NULL WHERE state <> 'receipted' AND seq ="
         " (SELECT seq FROM envelopes WHERE msg_id = ? AND direction = 'out' AND workspace_id = ? AND recipient = ?)"
     )
-    news = tx.apart.execute(sql, (message_id, workspace_id, by)).rowcount > 0
-    if news:
+    is_new = tx.db_unflushed.execute(sql, (message_id, workspace_id, by)).rowcount > 0
+    if is_new:
         tx.memory.arrived.put(tx, (workspace_id, message_id), True)
-    return news
+    return is_new
+
+
+def mark_answered(tx: Transaction, seq: int, detail: str) -> None:
+    """The receiver's daemon has committed our envelope `seq`."""
+    tx.rows[_ANSWERED] += (seq, detail)
+    if (sent := tx.memory.addressed.get(seq)) is not None:
+        tx.memory.arrived.put(tx, (sent.workspace_id, sent.message_id), True)
 
 
 async def counts(reader: aiosqlite.Connection) -> dict[str, int]:

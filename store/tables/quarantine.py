@@ -1,19 +1,38 @@
-"""Refused envelopes, kept for the operator within bounds: the oldest make room for the newest (spec section 5)."""
+"""Quarantine: refused envelopes, kept for the operator within bounds; the oldest are dropped first (spec section 5)."""
 
 from typing import Final
 
 import aiosqlite
+import msgspec
 
-from aghbus.protocol.api.messages import Quarantined
-from aghbus.protocol.text import escape, shorten
+from aghbus.protocol.api.messages import Message, Quarantined
+from aghbus.protocol.text import escape
+from aghbus.store.engine.sql import encodable, insert_into
 from aghbus.store.engine.transaction import Transaction
-from aghbus.store.tables.envelopes import fetch
+from aghbus.store.tables.envelopes import SELECT_MESSAGE, MessageRow, fetch, message_of
 
 MAX_ROWS: Final = 1_000  # ours, refused envelopes
 MAX_BYTES: Final = 16 * 1024 * 1024  # ours, of their raw bytes as kept
 RAW_BYTES: Final = 65_536  # ours, kept of one; its real size is noted
-SHOWN_BYTES: Final = 4_096  # of one in an answer, as `control.Quarantined.raw` promises
-_TEXT_CHARS: Final = 512  # ours, of each text a stranger chose; an id has at most 256 bytes
+SHOWN_BYTES: Final = 4_096  # of one in an answer, as `Quarantined.raw` promises
+_TEXT_CHARS: Final = 512  # ours, of each text that an unknown sender chose; an id has at most 256 bytes
+_SAME_ID: Final = 10  # ours, envelopes in an explanation; senders may reuse the ids of others
+_ID_DIGITS: Final = 18  # of a number that SQLite can hold
+_INSERT: Final = insert_into(
+    "quarantine", ("received_ms", "subject", "message_id", "sender", "reason", "detail", "size", "raw")
+)
+
+
+class QuarantinedEnvelope(msgspec.Struct, frozen=True):
+    """A refused envelope. `raw` is cut where `size` is more than its length."""
+
+    received_ms: int
+    message_id: str
+    sender: str
+    reason: str
+    detail: str
+    size: int
+    raw: bytes
 
 
 def add(
@@ -31,19 +50,15 @@ def add(
 ) -> None:
     """Keeps a refused envelope, cut at RAW_BYTES, and drops the oldest beyond the bounds.
 
-    `message_id` and `sender` are what could be read, else empty; `reason` is the wire's reason code.
+    `message_id` and `sender` are empty where they could not be read; `reason` is the wire's reason code.
     """
     cut = raw[:RAW_BYTES]
-    texts = (_storable(text) for text in (subject, message_id, sender, reason, detail))
-    tx.db.execute(
-        "INSERT INTO quarantine (received_ms, subject, message_id, sender, reason, detail, size, raw)"
-        " VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
-        (received_ms, *texts, len(raw), cut),
-    )
+    texts = (encodable(text, _TEXT_CHARS) for text in (subject, message_id, sender, reason, detail))
+    tx.db.execute(_INSERT, (received_ms, *texts, len(raw), cut))
     memory = tx.memory
-    memory.quarantine_rows.add(1)
-    memory.quarantine_bytes.add(len(cut))
-    while memory.quarantine_rows.value > max_rows or memory.quarantine_bytes.value > max_bytes:
+    memory.quarantine_rows += 1
+    memory.quarantine_bytes += len(cut)
+    while memory.quarantine_rows > max_rows or memory.quarantine_bytes > max_bytes:
         _drop_oldest(tx)
 
 
@@ -71,16 +86,30 @@ async def quarantined(reader: aiosqlite.Connection, *, limit: int = 100) -> list
     ]
 
 
+async def quarantined_with_id(reader: aiosqlite.Connection, message_id: str) -> list[QuarantinedEnvelope]:
+    """Refused envelopes of this message id, or the one of this number in the quarantine, latest first."""
+    number = int(message_id) if message_id.isdecimal() and len(message_id) <= _ID_DIGITS else 0
+    columns = ", ".join(QuarantinedEnvelope.__struct_fields__)
+    rows = await fetch(
+        reader,
+        f"SELECT {columns} FROM quarantine WHERE message_id = ? OR id = ? ORDER BY id DESC LIMIT ?",  # noqa: S608 - constants
+        [message_id, number, _SAME_ID],
+    )
+    return [QuarantinedEnvelope(*row) for row in rows]
+
+
+async def stored_with_id(reader: aiosqlite.Connection, message_id: str) -> list[tuple[Message, bytes]]:
+    """Stored envelopes of this message id, latest first, each with its bytes as on the wire."""
+    sql = SELECT_MESSAGE + " WHERE e.msg_id = ? ORDER BY e.seq DESC LIMIT ?"
+    messages = [message_of(MessageRow(*row)) for row in await fetch(reader, sql, [message_id, _SAME_ID])]
+    return [(message, bytes(message.envelope)) for message in messages]
+
+
 def _drop_oldest(tx: Transaction) -> None:
     row = tx.db.execute(
         "DELETE FROM quarantine WHERE id = (SELECT min(id) FROM quarantine) RETURNING length(raw)"
     ).fetchone()
     if row is None:
-        raise LookupError("the quarantine is empty, and its gauges say otherwise")
-    tx.memory.quarantine_rows.add(-1)
-    tx.memory.quarantine_bytes.add(-row[0])
-
-
-def _storable(text: str) -> str:
-    """Short, and encodable: what could be read of a broken envelope may hold lone surrogates."""
-    return shorten(text, _TEXT_CHARS).encode(errors="backslashreplace").decode()
+        raise LookupError("the quarantine is empty, and its counts in memory say otherwise")
+    tx.memory.quarantine_rows -= 1
+    tx.memory.quarantine_bytes -= row[0]

@@ -1,20 +1,27 @@
-"""Going out again: what was published and not answered, until it is answered, stale, or given up (outbox.next_ms).
+"""Retries of published messages, until they are answered, expired, or given up (column `next_ms` of the outbox).
 
-An answer can only come to what was published, which was committed before: its rows do not wait to be written
-(store/engine/append_buffer.py),
-but what is changed of them may.
+Only a published message is answered. It was committed before, so its rows are not in the append buffer; changes of
+them may be.
 """
 
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import msgspec
 
+from aghbus.store.engine.append_buffer import BulkStatement
 from aghbus.store.engine.transaction import Transaction
 from aghbus.store.tables.outbox import SELECT_OUTGOING, Outgoing, within_bytes
 
+_PUBLISHED: Final = BulkStatement(
+    ("seq", "at_ms", "next_ms"),
+    "WITH new (seq, at_ms, next_ms) AS (",
+    ") UPDATE outbox SET state = 'published', attempts = attempts + 1, published_ms = new.at_ms, next_ms = new.next_ms"
+    " FROM new WHERE outbox.seq = new.seq AND outbox.state IN ('queued', 'published')",
+)
+
 
 class Failed(NamedTuple):
-    """An envelope of ours that will not go out again, unanswered: what closes its work and tells the agent."""
+    """An envelope of ours that was given up unanswered. Its work is closed and the agent is told."""
 
     seq: int
     kind: str
@@ -27,28 +34,27 @@ class Failed(NamedTuple):
 
 
 class Schedule(msgspec.Struct, frozen=True):
-    """When one published envelope goes out again: Unix milliseconds, None for never."""
+    """When a published envelope is sent again: Unix milliseconds, None for never."""
 
     seq: int
     next_ms: int | None
 
 
 def published(tx: Transaction, schedules: list[Schedule], now_ms: int) -> None:
-    """The broker has them (for the first or another time), and when to try again. Answered ones stay answered."""
-    rows = tx.rows
+    """The broker has them, for the first or another time. An answered message stays answered."""
+    rows = tx.rows[_PUBLISHED]
     for schedule in schedules:
-        rows.published += (now_ms, schedule.next_ms, schedule.seq)
-    rows.waiting = True
+        rows += (schedule.seq, now_ms, schedule.next_ms)
 
 
 def due(tx: Transaction, now_ms: int, limit: int) -> list[Outgoing]:
-    """What has to go out again at `now_ms`, in the order of the sequence among the `limit` that wait longest."""
+    """The `limit` messages that have been due longest at `now_ms`, in order of the sequence."""
     rows = tx.db.execute(f"{SELECT_OUTGOING} WHERE o.next_ms <= ? ORDER BY o.next_ms, o.seq LIMIT ?", (now_ms, limit))
     return sorted(within_bytes(rows))
 
 
 def count_due(tx: Transaction, now_ms: int) -> int:
-    """How many have to go out again at `now_ms`."""
+    """How many messages are due at `now_ms`."""
     count: int = tx.db.execute("SELECT count(*) FROM outbox WHERE next_ms <= ?", (now_ms,)).fetchone()[0]
     return count
 
@@ -63,9 +69,9 @@ def unanswered(tx: Transaction, subject: str, before_seq: int, limit: int) -> li
 
 
 def hold_back(tx: Transaction, seq: int, next_ms: int, *, tried: bool = False) -> None:
-    """A message goes out at `next_ms`, behind others to the same peer that wait for an answer.
+    """Schedules a message for `next_ms`, since earlier ones to the same peer are unanswered.
 
-    `tried`: nobody listens there. That is another try in vain of what was published before, and needs no publication.
+    `tried`: the subject has no subscriber. For a message published before, that counts as another attempt.
     """
     tx.db.execute(
         "UPDATE outbox SET next_ms = ?, attempts = attempts + (? AND state = 'published')"
@@ -74,24 +80,26 @@ def hold_back(tx: Transaction, seq: int, next_ms: int, *, tried: bool = False) -
     )
 
 
-def hold(tx: Transaction, seqs: list[int], next_ms: int) -> dict[int, int]:
-    """Those of `seqs` that are behind something unanswered of their work, each with the sequence of that.
+def hold_blocked(tx: Transaction, seqs: list[int], next_ms: int) -> dict[int, int]:
+    """Holds back those of `seqs` that are blocked by an unanswered message of their work. Returns the blocking
+    sequence of each.
 
-    They go out at `next_ms`, or with the next try of what they are behind if that is later, or when they are released.
+    They are due at `next_ms`, or with the next try of the blocking message if that is later, or when they are
+    released.
     """
-    behind: dict[int, int] = {}
+    blocked: dict[int, int] = {}
     for seq in seqs:
         row = tx.db.execute(f"{SELECT_OUTGOING} WHERE o.seq = ?", (seq,)).fetchone()
-        first = Outgoing(*row).behind if row is not None else None
-        if first is not None:
-            (its_ms,) = tx.db.execute("SELECT next_ms FROM outbox WHERE seq = ?", (first,)).fetchone()
+        blocking = Outgoing(*row).blocked_by if row is not None else None
+        if blocking is not None:
+            (its_ms,) = tx.db.execute("SELECT next_ms FROM outbox WHERE seq = ?", (blocking,)).fetchone()
             hold_back(tx, seq, max(next_ms, its_ms or 0))
-            behind[seq] = first
-    return behind
+            blocked[seq] = blocking
+    return blocked
 
 
 def release(tx: Transaction, seq: int, now_ms: int) -> int:
-    """Our envelope `seq` was answered or given up: what was held back behind it is due now. How many that are."""
+    """Our envelope `seq` was answered or given up: messages that it blocked are due now. Returns how many."""
     return tx.db.execute(
         "UPDATE outbox SET next_ms = ?1 WHERE state = 'queued' AND next_ms > ?1 AND seq IN"
         " (SELECT n.seq FROM envelopes AS a JOIN envelopes AS n ON n.work_id = a.work_id"
@@ -101,49 +109,42 @@ def release(tx: Transaction, seq: int, now_ms: int) -> int:
 
 
 def next_due_ms(tx: Transaction) -> int | None:
-    """When the next one is due; None when nothing waits for an answer."""
+    """When the next message is due; None when none waits for an answer."""
     value: int | None = tx.db.execute("SELECT min(next_ms) FROM outbox WHERE next_ms IS NOT NULL").fetchone()[0]
     return value
 
 
 def pull_in(tx: Transaction, now_ms: int, latest_ms: int) -> None:
-    """What is due only after `latest_ms`, later than any pause that is ever made, is due now: the clock was set back."""
+    """Makes messages due now that are due after `latest_ms`, later than any backoff: the clock was set back."""
     tx.db.execute("UPDATE outbox SET next_ms = ? WHERE next_ms > ?", (now_ms, latest_ms))
 
 
-def hasten(tx: Transaction, subject: str, now_ms: int) -> None:
-    """The peer of `subject` is back: what waits for its answer is due now, at one time, so that `due` has it in order."""
+def expedite(tx: Transaction, subject: str, now_ms: int) -> None:
+    """The peer of `subject` is back: makes the messages that wait for its answer due now, all at one time, so that
+    `due` keeps their order."""
     tx.db.execute("UPDATE outbox SET next_ms = ? WHERE next_ms IS NOT NULL AND subject = ?", (now_ms, subject))
 
 
 def subject_of(tx: Transaction, seq: int) -> str | None:
-    """Where our envelope `seq` goes; None when it does not go out (any more)."""
+    """The subject of our envelope `seq`; None when it is not in the outbox (any more)."""
     if (sent := tx.memory.addressed.get(seq)) is not None:
         return sent.subject
-    row = tx.apart.execute("SELECT subject FROM outbox WHERE seq = ?", (seq,)).fetchone()
+    row = tx.db_unflushed.execute("SELECT subject FROM outbox WHERE seq = ?", (seq,)).fetchone()
     return None if row is None else row[0]
 
 
-def ends_of(tx: Transaction, seq: int, message_id: str) -> tuple[str, str] | None:
+def endpoints_of(tx: Transaction, seq: int, message_id: str) -> tuple[str, str] | None:
     """Sender and recipient of our directed envelope `seq`; None when it has another id."""
     if (sent := tx.memory.addressed.get(seq)) is not None:
         return (sent.sender, sent.recipient) if sent.message_id == message_id else None
     sql = """SELECT e.sender, e.recipient FROM outbox AS o JOIN envelopes AS e ON e.seq = o.seq
              WHERE o.seq = ? AND e.msg_id = ? AND e.recipient IS NOT NULL"""
-    found: tuple[str, str] | None = tx.apart.execute(sql, (seq, message_id)).fetchone()
+    found: tuple[str, str] | None = tx.db_unflushed.execute(sql, (seq, message_id)).fetchone()
     return found
 
 
-def answered(tx: Transaction, seq: int, detail: str) -> None:
-    """The receiver's daemon has committed our envelope `seq`."""
-    tx.rows.answered += (detail, seq)
-    tx.rows.waiting = True
-    if (sent := tx.memory.addressed.get(seq)) is not None:
-        tx.memory.arrived.put(tx, (sent.workspace_id, sent.message_id), True)
-
-
 def give_up(tx: Transaction, seq: int, state: str, detail: str) -> Failed | None:
-    """Ends envelope `seq` as `expired` or `dead` with the reason; None when it was answered or ended before."""
+    """Gives envelope `seq` up as `expired` or `dead` with the reason; None when it was answered or given up before."""
     changed = tx.db.execute(
         "UPDATE outbox SET state = ?, detail = ?, next_ms = NULL WHERE seq = ? AND state IN ('queued', 'published')",
         (state, detail, seq),
@@ -158,7 +159,7 @@ def give_up(tx: Transaction, seq: int, state: str, detail: str) -> Failed | None
 
 
 def stale(tx: Transaction, now: int, limit: int) -> list[int]:
-    """Queued or still waiting for an answer at Unix second `now`, but nobody would accept them any more."""
+    """Messages that are queued or unanswered and have expired at Unix second `now`: no peer would accept them."""
     rows = tx.db.execute(
         "SELECT seq FROM outbox WHERE state = 'queued' AND state IN ('queued', 'expired', 'dead') AND expires_at <= ?1"
         " UNION SELECT seq FROM outbox WHERE next_ms IS NOT NULL AND expires_at <= ?1 LIMIT ?2",
@@ -168,7 +169,7 @@ def stale(tx: Transaction, now: int, limit: int) -> list[int]:
 
 
 def stale_from(tx: Transaction) -> int | None:
-    """The first Unix second at which `stale` finds something; None when nothing is queued or waits for an answer."""
+    """The first Unix second at which a message is `stale`; None when none is queued or unanswered."""
     sql = (
         "SELECT min(first) FROM (SELECT min(expires_at) AS first FROM outbox WHERE state = 'queued' AND state IN"
         " ('queued', 'expired', 'dead') UNION ALL SELECT min(expires_at) FROM outbox WHERE next_ms IS NOT NULL)"

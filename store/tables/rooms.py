@@ -9,15 +9,29 @@ from aghbus.protocol.api.messages import Direct, Thread
 from aghbus.protocol.envelope import Envelope
 from aghbus.protocol.identifiers import is_handle
 from aghbus.protocol.rooms import Binding, Pair
+from aghbus.store.engine.append_buffer import BulkStatement
+from aghbus.store.engine.sql import insert_into
 from aghbus.store.engine.transaction import Transaction
 from aghbus.store.tables.envelopes import fetch
 
-_BIND: Final = """
-INSERT INTO rooms (workspace_id, channel, direct_id, pair_a, pair_b, authoritative, current, messages, last_ms, last_seq)
-VALUES (?, ?, ?, ?, ?, ?, 1, 0, 0, 0)
-ON CONFLICT (workspace_id, channel, direct_id, pair_a, pair_b)
-    DO UPDATE SET authoritative = excluded.authoritative, current = 1
-"""
+_KEY: Final = ("workspace_id", "channel", "direct_id", "pair_a", "pair_b")
+_ROOM_COLUMNS: Final = (*_KEY, "authoritative", "current", "messages", "last_ms", "last_seq")
+_BIND: Final = insert_into(
+    "rooms",
+    _ROOM_COLUMNS,
+    f"ON CONFLICT ({', '.join(_KEY)}) DO UPDATE SET authoritative = excluded.authoritative, current = 1",
+)
+_ROOM_ACTIVITY: Final = BulkStatement.insert(
+    "rooms",
+    _ROOM_COLUMNS,
+    f"ON CONFLICT ({', '.join(_KEY)}) DO UPDATE SET messages = messages + 1, last_ms = excluded.last_ms,"
+    " last_seq = excluded.last_seq",
+)
+_THREAD_ACTIVITY: Final = BulkStatement.insert(
+    "threads",
+    ("workspace_id", "channel", "thread_id", "messages", "first_ms", "last_ms", "last_seq"),
+    "ON CONFLICT DO UPDATE SET messages = messages + 1, last_ms = excluded.last_ms, last_seq = excluded.last_seq",
+)
 _FORGET_THREAD: Final = """
 DELETE FROM threads WHERE workspace_id = :workspace_id AND channel = :channel AND thread_id = :container
     AND NOT EXISTS (SELECT 1 FROM envelopes AS e
@@ -53,8 +67,8 @@ class Place(NamedTuple):
 
 
 def bound(tx: Transaction, workspace_id: str, channel: str, direct_id: str) -> Binding | None:
-    """The pair that `direct_id` stands for at present; None when it was never used."""
-    row = tx.apart.execute(
+    """The pair that `direct_id` stands for now; None when it was never used."""
+    row = tx.db_unflushed.execute(
         "SELECT pair_a, pair_b, authoritative FROM rooms"
         " WHERE workspace_id = ? AND channel = ? AND direct_id = ? AND current = 1",
         (workspace_id, channel, direct_id),
@@ -70,26 +84,25 @@ def bind(tx: Transaction, workspace_id: str, channel: str, direct_id: str, bindi
         " AND (pair_a, pair_b) <> (?, ?)",
         key,
     )
-    tx.db.execute(_BIND, (*key, int(binding.authoritative)))
+    tx.db.execute(_BIND, (*key, int(binding.authoritative), 1, 0, 0, 0))
 
 
 def touch(tx: Transaction, envelope: Envelope, pair: Pair | None, seq: int, now_ms: int) -> None:
     """Counts `envelope` in its thread or in its pair's room; without effect for discovery and unbound rooms."""
+    key = (envelope.workspace_id, envelope.channel, envelope.container or "")
     if envelope.surface == "thread":
-        tx.rows.threads.append(((envelope.workspace_id, envelope.channel, envelope.container or ""), now_ms, seq))
-    elif pair is not None:
-        place = (envelope.workspace_id, envelope.channel, envelope.container or "", *pair)
-        tx.rows.rooms.append((place, now_ms, seq))
-    tx.rows.waiting = True
+        tx.rows[_THREAD_ACTIVITY] += (*key, 1, now_ms, now_ms, seq)
+    elif pair is not None:  # its room was bound before: a new row only if retention has removed that since
+        tx.rows[_ROOM_ACTIVITY] += (*key, *pair, 0, 0, 1, now_ms, seq)
 
 
 def forget_empty(tx: Transaction, places: Iterable[Place]) -> int:
-    """Drops the threads and rooms among `places` of which no envelope is left, with their bindings; how many they were."""
-    gone = 0
+    """Drops the threads and rooms among `places` of which no envelope is left, with their bindings. Returns how many."""
+    dropped = 0
     for place in places:
         sql = _FORGET_THREAD if place.surface == "thread" else _FORGET_ROOM
-        gone += tx.db.execute(sql, place._asdict()).rowcount
-    return gone
+        dropped += tx.db.execute(sql, place._asdict()).rowcount
+    return dropped
 
 
 async def threads(reader: aiosqlite.Connection, *, channel: str | None = None, limit: int = 100) -> list[Thread]:
@@ -115,13 +128,13 @@ async def threads(reader: aiosqlite.Connection, *, channel: str | None = None, l
 
 
 async def directs(
-    reader: aiosqlite.Connection, *, us: str, channel: str | None = None, limit: int = 100
+    reader: aiosqlite.Connection, *, self_id: str, channel: str | None = None, limit: int = 100
 ) -> list[Direct]:
-    """Direct rooms of `us`, or of an earlier id of ours, and one other peer, latest activity first."""
+    """Direct rooms of `self_id`, or of an earlier id of ours, and one other peer, latest activity first."""
     rows = await fetch(
         reader,
         _SELECT_ROOMS,
-        [us, channel, limit],
+        [self_id, channel, limit],
     )
     return [
         Direct(

@@ -21,7 +21,7 @@ def shift(tx: Transaction, step_ms: int) -> None:
     """Moves retries, deadlines, leases, delays and times to live by `step_ms`, which is by how much the clock was set."""
     for sql in _SHIFTS:
         tx.db.execute(sql, (step_ms,))
-    tx.memory.inbox_due_ms.value = 0  # to be looked at
+    tx.memory.inbox_due_ms = 0  # so that the next lease queries the file
 
 
 async def last_ms(reader: aiosqlite.Connection) -> int:

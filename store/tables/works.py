@@ -1,5 +1,6 @@
 """Works as this daemon knows them: the lifecycle's view of one, the list, and a work with its history."""
 
+from operator import attrgetter
 from typing import Any, Final, NamedTuple
 
 import aiosqlite
@@ -7,38 +8,36 @@ import msgspec
 
 from aghbus.protocol.api.works import Role, Work, WorkResponse, WorkStep
 from aghbus.protocol.bodies import Capability, Receipt, Say, Trace
-from aghbus.protocol.effects import Advance, Open
 from aghbus.protocol.envelope import Envelope
 from aghbus.protocol.lifecycle import WorkView
 from aghbus.protocol.text import shorten
 from aghbus.protocol.trust.trust import Trust
-from aghbus.store.engine.generational_cache import RecentWork
+from aghbus.store.engine.sql import insert_into, placeholders
+from aghbus.store.engine.state import CachedWork
 from aghbus.store.engine.transaction import Transaction
 from aghbus.store.tables.envelopes import Row, fetch
 
-TEXT_CHARS: Final = 200  # of the opening text, as `control.Work.text` promises
+TEXT_CHARS: Final = 200  # of the opening text, as `Work.text` promises
 MESSAGE_CHARS: Final = 2_000  # ours, of the last message; the history has it whole
 LISTED_RESULT_BYTES: Final = 65_536  # ours: a list shows the results of envelopes up to this size
 HISTORY_STEPS: Final = 1_000  # ours, the newest steps of a history in one answer
 HISTORY_BYTES: Final = 8 * 1024 * 1024  # ours, of the envelopes that these steps are read from
 
-_COLUMNS: Final = """
-w.workspace_id, w.channel, w.work_id, w.surface, w.container, w.initiator, w.target, w.state, w.opening_id, w.advanced,
-    w.terminal_id, w.terminal_sender"""
+_VIEW_COLUMNS: Final = WorkView.__struct_fields__
+_values_of_view: Final = attrgetter(*_VIEW_COLUMNS)
+_COLUMNS: Final = ", ".join(f"w.{name}" for name in _VIEW_COLUMNS)
 _VIEW: Final = f"SELECT {_COLUMNS} FROM works AS w WHERE workspace_id = ? AND channel = ? AND work_id = ?"  # noqa: S608 - constants
 _FIND: Final = f"""
 SELECT {_COLUMNS}, e.raw FROM works AS w LEFT JOIN envelopes AS e ON e.seq = w.opened_seq
 WHERE w.work_id = ?1 AND (?2 IS NULL OR w.channel = ?2) ORDER BY w.last_seq DESC LIMIT 1
 """  # noqa: S608 - constants
-_MARKS: Final = """
+_SEQUENCES: Final = """
 SELECT iif(role = 'initiator', opened_seq, NULL), iif(terminal_id IS NULL, NULL, last_seq)
 FROM works WHERE workspace_id = ? AND channel = ? AND work_id = ?
 """
-_OPEN: Final = """
-INSERT INTO works (workspace_id, channel, work_id, surface, container, initiator, target, role, state, trust, opening_id,
-    advanced, opened_seq, opened_ms, last_seq, updated_ms, text)
-VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
-"""
+_OPEN: Final = insert_into(
+    "works", (*_VIEW_COLUMNS, "role", "trust", "opened_seq", "opened_ms", "last_seq", "updated_ms", "text")
+)
 _ADVANCE: Final = """
 UPDATE works SET state = ?, advanced = ?, terminal_id = ?, terminal_sender = ?, last_seq = ?, updated_ms = ?,
     message = coalesce(?, message), result_seq = coalesce(?, result_seq)
@@ -58,68 +57,57 @@ SELECT seq, msg_id, kind, event, actor, outcome, state_before, state_after, rece
 
 def load(tx: Transaction, workspace_id: str, channel: str, work_id: str) -> WorkView | None:
     """Our copy of a work; None when it is not known here."""
-    recent = _recent(tx, workspace_id, channel, work_id)
-    if recent is not None:
-        return recent.work
-    row = tx.apart.execute(_VIEW, (workspace_id, channel, work_id)).fetchone()
+    cached = _cached(tx, workspace_id, channel, work_id)
+    if cached is not None:
+        return cached.work
+    row = tx.db_unflushed.execute(_VIEW, (workspace_id, channel, work_id)).fetchone()
     return None if row is None else _view_of(row)
 
 
 def _view_of(row: Row) -> WorkView:
-    return WorkView(
-        workspace_id=row[0],
-        channel=row[1],
-        work_id=row[2],
-        surface=row[3],
-        container=row[4],
-        initiator=row[5],
-        target=row[6],
-        state=row[7],
-        opening_id=row[8],
-        advanced=bool(row[9]),
-        terminal_id=row[10],
-        terminal_sender=row[11],
-    )
+    return msgspec.convert(
+        dict(zip(_VIEW_COLUMNS, row, strict=False)), WorkView, strict=False
+    )  # SQLite has no booleans
 
 
-def _recent(tx: Transaction, workspace_id: str, channel: str, work_id: str) -> RecentWork | None:
-    recent = tx.memory.works.get(work_id)
-    if recent is None or recent.work.channel != channel or recent.work.workspace_id != workspace_id:
+def _cached(tx: Transaction, workspace_id: str, channel: str, work_id: str) -> CachedWork | None:
+    cached = tx.memory.works.get(work_id)
+    if cached is None or cached.work.channel != channel or cached.work.workspace_id != workspace_id:
         return None
-    return recent
+    return cached
 
 
 def role(tx: Transaction, workspace_id: str, channel: str, work_id: str) -> Role | None:
-    """Our part in a work when it was opened; None when it is not known here."""
-    recent = _recent(tx, workspace_id, channel, work_id)
-    if recent is not None:
-        return recent.role
-    row = tx.apart.execute(
+    """Our role in a work when it was opened; None when it is not known here."""
+    cached = _cached(tx, workspace_id, channel, work_id)
+    if cached is not None:
+        return cached.role
+    row = tx.db_unflushed.execute(
         "SELECT role FROM works WHERE workspace_id = ? AND channel = ? AND work_id = ?",
         (workspace_id, channel, work_id),
     ).fetchone()
     return None if row is None else row[0]
 
 
-class Marks(NamedTuple):
+class Sequences(NamedTuple):
     """The sequences of our envelope that opened a work, and of the one that ended it; None where there is none."""
 
     opened: int | None
     ended: int | None
 
 
-def marks(tx: Transaction, workspace_id: str, channel: str, work_id: str) -> Marks | None:
-    """Where a work begins and ends; None when it is not known here."""
-    recent = _recent(tx, workspace_id, channel, work_id)
-    if recent is not None:
-        opened_seq = recent.opened_seq if recent.role == "initiator" else None
-        return Marks(opened_seq, None if recent.work.terminal_id is None else recent.last_seq)
-    row = tx.apart.execute(_MARKS, (workspace_id, channel, work_id)).fetchone()
-    return None if row is None else Marks(*row)
+def sequences(tx: Transaction, workspace_id: str, channel: str, work_id: str) -> Sequences | None:
+    """Where our part of a work begins and ends; None when it is not known here."""
+    cached = _cached(tx, workspace_id, channel, work_id)
+    if cached is not None:
+        opened_seq = cached.opened_seq if cached.role == "initiator" else None
+        return Sequences(opened_seq, None if cached.work.terminal_id is None else cached.last_seq)
+    row = tx.db_unflushed.execute(_SEQUENCES, (workspace_id, channel, work_id)).fetchone()
+    return None if row is None else Sequences(*row)
 
 
 class Known(NamedTuple):
-    """A work of ours to act on, and the `trace_id` of the message that opened it, while that is stored."""
+    """A work of ours to act on, and the `trace_id` of the message that opened it, while that message is stored."""
 
     work: WorkView
     trace_id: str | None
@@ -131,57 +119,37 @@ class _Traced(msgspec.Struct):
 
 def find(tx: Transaction, work_id: str, channel: str | None) -> Known | None:
     """The work of this id; the latest when `channel` leaves it open. None when it is not known here."""
-    recent = tx.memory.works.get(work_id)
-    if recent is not None and channel in (None, recent.work.channel):
-        return Known(recent.work, recent.trace_id)
-    row = tx.apart.execute(_FIND, (work_id, channel)).fetchone()
-    if row is not None and row[-1] is None:  # removed, or of this transaction and still to be written
+    cached = tx.memory.works.get(work_id)
+    if cached is not None and channel in (None, cached.work.channel):
+        return Known(cached.work, cached.trace_id)
+    row = tx.db_unflushed.execute(_FIND, (work_id, channel)).fetchone()
+    if row is not None and row[-1] is None:  # removed, or in the append buffer
         row = tx.db.execute(_FIND, (work_id, channel)).fetchone()
     if row is None:
         return None
     return Known(_view_of(row), None if row[-1] is None else msgspec.json.decode(row[-1], type=_Traced).trace_id)
 
 
-def role_of(work: WorkView, us: str) -> Role:
-    """Our part in a work."""
-    if work.initiator == us:
+def role_of(work: WorkView, self_id: str) -> Role:
+    """The role of peer `self_id` in a work."""
+    if work.initiator == self_id:
         return "initiator"
-    return "target" if work.target == us else "observer"
+    return "target" if work.target == self_id else "observer"
 
 
-def open_work(tx: Transaction, effect: Open, envelope: Envelope, seq: int, trust: Trust, us: str, now_ms: int) -> None:
+def open_work(
+    tx: Transaction, work: WorkView, envelope: Envelope, seq: int, trust: Trust, self_id: str, now_ms: int
+) -> None:
     """A new work, opened by `envelope`, stored under `seq`."""
-    work, part = effect.work, role_of(effect.work, us)
-    tx.apart.execute(
-        _OPEN,
-        (
-            work.workspace_id,
-            work.channel,
-            work.work_id,
-            work.surface,
-            work.container,
-            work.initiator,
-            work.target,
-            part,
-            work.state,
-            trust,
-            work.opening_id,
-            int(work.advanced),
-            seq,
-            now_ms,
-            seq,
-            now_ms,
-            shorten(_opening_text(envelope), TEXT_CHARS),
-        ),
-    )
-    tx.memory.works.put(tx, work.work_id, RecentWork(work, part, envelope.trace_id, seq, seq))
+    role, text = role_of(work, self_id), shorten(_opening_text(envelope), TEXT_CHARS)
+    tx.db_unflushed.execute(_OPEN, (*_values_of_view(work), role, trust, seq, now_ms, seq, now_ms, text))
+    tx.memory.works.put(tx, work.work_id, CachedWork(work, role, envelope.trace_id, seq, seq))
 
 
-def advance(tx: Transaction, effect: Advance, envelope: Envelope, seq: int, now_ms: int) -> None:
+def advance(tx: Transaction, work: WorkView, envelope: Envelope, seq: int, now_ms: int) -> None:
     """The state of a known work after `envelope`, stored under `seq`."""
-    work, body = effect.after, envelope.body
-    message = _progress_text(envelope)
-    tx.apart.execute(
+    body, message = envelope.body, _progress_text(envelope)
+    tx.db_unflushed.execute(
         _ADVANCE,
         (
             work.state,
@@ -197,24 +165,24 @@ def advance(tx: Transaction, effect: Advance, envelope: Envelope, seq: int, now_
             work.work_id,
         ),
     )
-    recent = _recent(tx, work.workspace_id, work.channel, work.work_id)
-    if recent is None:
-        tx.memory.works.forget(work.work_id)  # another of this id is the latest no longer
+    cached = _cached(tx, work.workspace_id, work.channel, work.work_id)
+    if cached is None:
+        tx.memory.works.forget(work.work_id)  # the cache holds the latest of this id
     else:
-        tx.memory.works.put(tx, work.work_id, recent._replace(work=work, last_seq=seq))
+        tx.memory.works.put(tx, work.work_id, cached._replace(work=work, last_seq=seq))
 
 
 def begin_deadline(tx: Transaction, work: WorkView) -> None:
-    """From now on it may be overdue some day."""
-    recent = _recent(tx, work.workspace_id, work.channel, work.work_id)
-    if recent is not None:
-        tx.memory.works.put(tx, work.work_id, recent._replace(timed=True))
+    """From now on the work may become overdue."""
+    cached = _cached(tx, work.workspace_id, work.channel, work.work_id)
+    if cached is not None:
+        tx.memory.works.put(tx, work.work_id, cached._replace(has_deadline=True))
 
 
 def has_deadline(tx: Transaction, work: WorkView) -> bool:
-    """Whether it may have one: True where only the file knows."""
-    recent = _recent(tx, work.workspace_id, work.channel, work.work_id)
-    return recent is None or recent.timed
+    """Whether the work may have a deadline: True where it is not cached."""
+    cached = _cached(tx, work.workspace_id, work.channel, work.work_id)
+    return cached is None or cached.has_deadline
 
 
 async def works(
@@ -229,7 +197,7 @@ async def works(
     """Works, latest change first. `peer` is initiator or target. A result of more than LISTED_RESULT_BYTES is left out."""
     clauses, params = ["1"], list[Any]()
     if states:
-        clauses.append(f"w.state IN ({', '.join('?' * len(states))})")
+        clauses.append(f"w.state IN ({placeholders(states)})")
         params.extend(sorted(states))
     for clause, value in (("w.role = ?", role), ("? IN (w.initiator, w.target)", peer), ("w.channel = ?", channel)):
         if value is not None:
@@ -241,7 +209,8 @@ async def works(
 
 
 async def work(reader: aiosqlite.Connection, work_id: str, channel: str | None = None) -> WorkResponse | None:
-    """A work with its history, oldest step first; the latest of that id when `channel` leaves it open. None when unknown.
+    """A work with its history, oldest step first; the latest of that id when `channel` leaves it open. None when
+    unknown.
 
     Of a long history the newest HISTORY_STEPS, as far as their envelopes fit HISTORY_BYTES.
     """

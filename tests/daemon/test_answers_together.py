@@ -54,13 +54,13 @@ async def states(parts: Parts) -> list[str]:
 async def test_what_comes_together_is_one_job(sender: tuple[Publisher, Parts], monkeypatch: pytest.MonkeyPatch) -> None:
     publisher, parts = sender
     sent = await published(publisher, parts, 5)
-    jobs, submit = list[Job[Any]](), parts.store.submit_behind
+    jobs, submit = list[Job[Any]](), parts.store.submit_deferred
 
     def counted(job: Job[Any]) -> asyncio.Future[Any]:
         jobs.append(job)
         return submit(job)
 
-    monkeypatch.setattr(parts.store, "submit_behind", counted)
+    monkeypatch.setattr(parts.store, "submit_deferred", counted)
     for seq, msg_id in sent[:4]:
         acknowledge(publisher, seq, msg_id, "refused" if seq == sent[1][0] else "committed")
     acknowledge(publisher, sent[4][0], "msg_guessed")
@@ -81,7 +81,7 @@ async def test_a_job_that_never_ran_loses_its_own_alone(
         if refused:  # too many wait for the store
             patch.setattr(parts.store, "write_deferred", lambda *_args, **_options: None)
         else:
-            patch.setattr(parts.store, "submit_behind", lambda _job: failed)
+            patch.setattr(parts.store, "submit_deferred", lambda _job: failed)
         acknowledge(publisher, first, first_id)
         failed.set_exception(StoreUnavailable("the store cannot write", hint=""))
         await asyncio.sleep(0)

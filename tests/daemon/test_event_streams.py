@@ -72,7 +72,7 @@ async def test_who_has_caught_up_asks_no_database(store: Store) -> None:
             assert await take(pages, 3) == [first, first + 2, first + 4]
     assert asked == []
     await pages.aclose()
-    assert not store.memory.tail.followed
+    assert not store.memory.events.has_subscribers
 
 
 async def test_a_filter_that_needs_the_file_asks_only_when_something_may_match(store: Store) -> None:
@@ -121,7 +121,7 @@ async def test_a_stream_ends_when_the_daemon_drains_with_all_that_was_committed(
     await commit(store, announcer, 2)
     announcer.close()
     assert [event.seq async for page in pages for event in page] == [4, 5]
-    assert not store.memory.tail.followed
+    assert not store.memory.events.has_subscribers
 
 
 async def test_a_slow_reader_is_given_everything_and_holds_nothing_up(
@@ -137,7 +137,7 @@ async def test_a_slow_reader_is_given_everything_and_holds_nothing_up(
     for last in range(28, 309, 20):
         await commit(store, announcer, 20)
         assert (await take(quick, 20))[-1] == last
-    kept = store.memory.tail.read(EVERYTHING, 308 - 32, 308, 1_000)
+    kept = store.memory.events.read(EVERYTHING, 308 - 32, 308, 1_000)
     assert kept is not None
     assert len(kept.events) == 32
     async with statements(store) as asked:
@@ -204,7 +204,7 @@ def test_nothing_is_missed_and_nothing_comes_twice(steps: list[tuple[str, int]])
                         await follower.take()
                 assert follower.seen == everything
                 await follower.leave()
-            assert not store.memory.tail.followed
+            assert not store.memory.events.has_subscribers
             await store.close()
 
     with mock.patch.object(tails, "TAIL_ROWS", 6), mock.patch.object(streams, "_PAGE", 4):

@@ -14,7 +14,7 @@ from aghbus.protocol.acks import MAX_ANSWER_BYTES, Ack, encode_ack
 from aghbus.protocol.errors import NotFound
 from aghbus.store.engine.transaction import Transaction
 from aghbus.store.errors import StoreUnavailable
-from aghbus.store.retention import Policy, sweep
+from aghbus.store.retention import RetentionPolicy, sweep
 from aghbus.store.tables import inbox, outbox
 from aghbus.store.tables.outbox import Outgoing
 from tests.support.links import no_broker, to, up
@@ -23,7 +23,7 @@ from tests.support.natsutil import NatsServer, wait_until
 from tests.support.parts import Parts
 from tests.support.publishing import Wire, publishing
 
-FOREVER = Policy(max_age=None, max_bytes=None)
+FOREVER = RetentionPolicy(max_age=None, max_bytes=None)
 
 
 async def queue(publisher: Publisher, parts: Parts, count: int, life: int = 1) -> None:

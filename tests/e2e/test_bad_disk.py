@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from aghbus.store.engine.commit_marker import read_mark
+from aghbus.store.engine.commit_watermark import read_watermark
 from tests.support.daemons import Daemon, Home, HttpError, wait_for
 from tests.support.natsutil import NatsServer
 
@@ -219,7 +219,7 @@ async def test_a_disk_that_becomes_read_only_refuses_and_still_answers(tmp_path:
 
 def marked(daemon: Daemon) -> int:
     """Up to which sequence the mark of a daemon's store vouches for it."""
-    mark = read_mark(daemon.store_path)
+    mark = read_watermark(daemon.store_path)
     return 0 if mark is None else mark.last_seq
 
 
@@ -261,9 +261,9 @@ def test_a_cut_wal_starts_loudly_and_doctor_says_what_to_do(tmp_path: Path) -> N
         os.truncate(wal, wal.stat().st_size // 2)
         assert doctor(home, "ops")["store commits"]["state"] == "fail"
         with ops:
-            assert "has lost something" in ops.log.read_text()
+            assert "has lost commits" in ops.log.read_text()
             (problem,) = ops.get("/v1/status")["problems"]
-            assert "commits that had been made durable are gone" in problem
+            assert "commits that had been made durable are lost" in problem
             row = doctor(home, "ops")["earlier loss"]
             assert row["state"] == "warn"
             assert "aghd check-store --accept-loss" in row["hint"]

@@ -179,7 +179,7 @@ async def test_a_direct_room_is_bound_and_a_takeover_keeps_them_apart(store: Sto
     taken = type(bound)((EVE, US), authoritative=True)
     await store.write(lambda tx: rooms.bind(tx, WORKSPACE, CHANNEL, OPAQUE, taken))
     assert await store.write(lambda tx: rooms.bound(tx, WORKSPACE, CHANNEL, OPAQUE)) == taken
-    directs = await rooms.directs(store.reader, us=US)
+    directs = await rooms.directs(store.reader, self_id=US)
     assert {(room.peer, room.messages, room.derived) for room in directs} == {(BOB, 1, False), (EVE, 0, True)}
     await store.write(lambda tx: rooms.bind(tx, WORKSPACE, CHANNEL, OPAQUE, bound))
     assert await store.write(lambda tx: rooms.bound(tx, WORKSPACE, CHANNEL, OPAQUE)) == bound

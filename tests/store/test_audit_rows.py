@@ -15,12 +15,14 @@ from hypothesis import strategies as st
 
 from aghbus.protocol.errors import Refused
 from aghbus.store.audit import events as audit
-from aghbus.store.audit.verify import Verdict, reading
-from aghbus.store.engine.audit_marker import AuditHead, AuditMarkFile, audit_mark_path, parse_head, read_audit_mark
+from aghbus.store.audit.verify import AuditReport, open_audit_log
+from aghbus.store.engine.audit_chain import AuditChain, AuditEntry, AuditHead, head_path, parse_head, read_head_file
 from aghbus.store.engine.database import Store
-from aghbus.store.engine.state import Memory
+from aghbus.store.engine.sidecar import SidecarFile
+from aghbus.store.engine.state import InMemoryState
 from aghbus.store.engine.transaction import Transaction
 from aghbus.store.errors import StoreDamaged, StoreUnopenable
+from aghbus.store.retention import AUDIT_STEP_ROWS, sweep_audit
 from tests.support.makers import BOB, EVE, NOW, NOW_MS, US, receive, rows, say, sending, trace
 
 Change = Callable[[sqlite3.Connection], object]
@@ -45,9 +47,9 @@ async def policies(store: Store, count: int, at_ms: int = NOW_MS) -> None:
         await store.write(partial(audit.note_policy, at_ms=at_ms + number, outcome="tried", reason=f"number {number}"))
 
 
-def checked(path: Path, kept: AuditHead | None = None) -> Verdict:
+def checked(path: Path, kept: AuditHead | None = None) -> AuditReport:
     """What a check of the file says."""
-    with reading(path) as reader:
+    with open_audit_log(path) as reader:
         return reader.verify(kept, lambda _done: None)
 
 
@@ -111,8 +113,8 @@ async def test_refused_bytes_of_any_kind_are_a_row(logged: Store) -> None:
 async def test_a_log_that_is_off_has_no_rows(store: Store) -> None:
     await receive(store, say())
     assert await lines(store) == []
-    assert checked(store.path).whole
-    assert not audit_mark_path(store.path).exists()
+    assert checked(store.path).intact
+    assert not head_path(store.path).exists()
 
 
 async def test_a_job_that_is_undone_leaves_no_row_and_the_others_keep_theirs(logged: Store) -> None:
@@ -138,7 +140,7 @@ async def test_a_job_that_is_undone_leaves_no_row_and_the_others_keep_theirs(log
     await policies(logged, 1)
     assert [row[3] for row in await lines(logged)] == ["done", "done", "done", "tried"]
     assert logged.stats.reruns > 0
-    assert checked(logged.path).whole
+    assert checked(logged.path).intact
 
 
 TEXTS = st.none() | st.text(st.characters(codec="utf-8"), max_size=20)
@@ -149,20 +151,20 @@ TEXTS = st.none() | st.text(st.characters(codec="utf-8"), max_size=20)
 def test_anybody_can_compute_the_hash_with_a_json_library_of_his_own(
     entries: list[tuple[int, str | None, str | None]],
 ) -> None:
-    memory, db = audit.AuditLog(), sqlite3.connect(":memory:")
+    chain, db = AuditChain(), sqlite3.connect(":memory:")
     db.executescript(
         "CREATE TABLE audit (n INTEGER PRIMARY KEY, line BLOB, hash BLOB); CREATE TABLE meta (key TEXT, value ANY)"
     )
-    tx = Transaction(db, Memory())
+    tx = Transaction(db, InMemoryState())
     for at_ms, reason, work_id in entries:
-        memory.add(tx, audit.Entry(at_ms, "policy", "tried", reason, work_id=work_id))
-    memory.flush(tx)
+        chain.pending.append(AuditEntry(at_ms, "policy", "tried", reason, work_id=work_id))
+    chain.flush(tx)
     before = bytes(32)
     for n, (at_ms, reason, work_id) in enumerate(entries, 1):
         document = [n, at_ms, "policy", "tried", reason, None, None, None, None, None, work_id, None, None]
         text = json.dumps(document, ensure_ascii=False, separators=(",", ":"))
         before = hashlib.sha256(before + text.encode()).digest()
-    assert memory.head == (len(entries), before)
+    assert chain.head == (len(entries), before)
     db.close()
 
 
@@ -185,10 +187,10 @@ CHANGES: dict[str, tuple[Change, str]] = {
     "the first removed as if pruned": (lambda db: pretend_pruned(db, 3), "begins after row 3"),
     "two exchanged": (lambda db: exchange(db, 4, 5), "row 4 does not follow"),
     "the newest cut off": (lambda db: db.execute("DELETE FROM audit WHERE n > 9"), "rows 10 to 12 are missing"),
-    "cut off, and noted so": (lambda db: cut(db, 9), "the mark beside the store names 12"),
-    "all removed, and noted so": (lambda db: cut(db, 0), "the mark beside the store names 12"),
+    "cut off, and noted so": (lambda db: cut(db, 9), "the sidecar file names 12"),
+    "all removed, and noted so": (lambda db: cut(db, 0), "the sidecar file names 12"),
     "one added": (lambda db: append(db), "the log ends with 13"),
-    "the newest rewritten whole": (lambda db: rewrite(db, 12), "row 12 is not the one that the mark"),
+    "the newest rewritten whole": (lambda db: rewrite(db, 12), "row 12 is not the one that the sidecar file names"),
 }
 
 
@@ -248,11 +250,11 @@ async def test_what_somebody_else_changed_is_found(path: Path, name: str) -> Non
     store.memory.audit.enabled = True
     await policies(store, ROWS)
     await store.close()
-    assert checked(path) == Verdict(rows=ROWS, last=str(read_audit_mark(path)))
+    assert checked(path) == AuditReport(rows=ROWS, last=str(read_head_file(path)))
     changed(path, change)
-    verdict = checked(path)
-    assert not verdict.whole
-    assert any(sentence in finding for finding in verdict.findings), verdict.findings
+    report = checked(path)
+    assert not report.intact
+    assert any(sentence in finding for finding in report.findings), report.findings
 
 
 async def test_a_whole_new_history_shows_only_by_a_head_kept_elsewhere(path: Path) -> None:
@@ -261,22 +263,22 @@ async def test_a_whole_new_history_shows_only_by_a_head_kept_elsewhere(path: Pat
     await policies(store, ROWS)
     kept = store.memory.audit.head
     await store.close()
-    assert checked(path, kept).whole
+    assert checked(path, kept).intact
     changed(path, lambda db: rewrite(db, 2))
-    audit_mark_path(path).unlink()
+    head_path(path).unlink()
     blind = checked(path)
-    assert blind.whole
-    assert "no mark" in blind.notes[0]
+    assert blind.intact
+    assert "no sidecar file" in blind.notes[0]
     assert "the hash that you kept" in checked(path, kept).findings[0]
-    assert not checked(path, AuditHead(999, bytes(32))).whole
+    assert not checked(path, AuditHead(999, bytes(32))).intact
 
 
 async def test_a_head_stays_good_while_the_log_grows(logged: Store) -> None:
     await policies(logged, 5)
     kept = parse_head(str(logged.memory.audit.head))
     await policies(logged, 5)
-    assert checked(logged.path, kept).whole
-    assert not checked(logged.path, AuditHead(kept.n - 1, kept.hash)).whole
+    assert checked(logged.path, kept).intact
+    assert not checked(logged.path, AuditHead(kept.n - 1, kept.hash)).intact
 
 
 async def test_a_start_after_a_cut_says_so_and_goes_on_after_what_is_there(path: Path) -> None:
@@ -284,7 +286,7 @@ async def test_a_start_after_a_cut_says_so_and_goes_on_after_what_is_there(path:
     store.memory.audit.enabled = True
     await policies(store, ROWS)
     await store.close()
-    left = read_audit_mark(path)
+    left = read_head_file(path)
     changed(path, lambda db: cut(db, 9))
     again = await Store.open(path, synchronous="normal")
     again.memory.audit.enabled = True
@@ -296,11 +298,11 @@ async def test_a_start_after_a_cut_says_so_and_goes_on_after_what_is_there(path:
             NOW_MS,
             "policy",
             "rows_missing",
-            f"rows after 9, up to the marked one: {left}",
+            f"rows after 9, up to {left} in the sidecar file",
         ],
     ]
     await again.close()
-    assert "row 11 tells of a start that missed something" in checked(path).findings[0]
+    assert "row 11 says that rows were missing at a start" in checked(path).findings[0]
 
 
 async def test_the_chain_goes_on_over_restarts(path: Path) -> None:
@@ -311,7 +313,7 @@ async def test_the_chain_goes_on_over_restarts(path: Path) -> None:
         await policies(store, 4)
         await store.close()
     assert checked(path).rows == 12
-    assert checked(path).whole
+    assert checked(path).intact
 
 
 async def test_a_store_older_than_the_log_and_a_damaged_note_are_told(path: Path, logged: Store) -> None:
@@ -329,33 +331,33 @@ async def test_a_store_older_than_the_log_and_a_damaged_note_are_told(path: Path
 
 async def test_a_pruned_log_is_whole_and_bounded(logged: Store) -> None:
     await policies(logged, 60)
-    assert await audit.sweep(logged, 40, 10**9, NOW_MS) == 22
-    verdict = checked(logged.path)
-    assert (verdict.whole, verdict.pruned_through, verdict.rows) == (True, 22, 39)
+    assert await sweep_audit(logged, 40, 10**9, NOW_MS) == 22
+    report = checked(logged.path)
+    assert (report.intact, report.pruned_through, report.rows) == (True, 22, 39)
     assert (await lines(logged))[-1][3] == "pruned"
-    assert await audit.sweep(logged, 40, 10**9, NOW_MS) == 0
+    assert await sweep_audit(logged, 40, 10**9, NOW_MS) == 0
     kept_elsewhere = AuditHead(10, bytes(32))
     assert "was pruned since" in checked(logged.path, kept_elsewhere).findings[0]
 
 
 async def test_rows_go_by_age_step_by_step(logged: Store) -> None:
     def many(tx: Transaction) -> None:
-        for number in range(2 * audit.STEP_ROWS + 10):
+        for number in range(2 * AUDIT_STEP_ROWS + 10):
             audit.note_policy(tx, NOW_MS + number, "tried")
 
     await logged.write(many)
-    later = NOW_MS + 2 * audit.STEP_ROWS + 5  # milliseconds: five more than two steps are older
-    assert await audit.sweep(logged, 10**6, 0, later) == 2 * audit.STEP_ROWS + 5
-    verdict = checked(logged.path)
-    assert (verdict.whole, verdict.rows) == (True, 5 + 3)
+    later = NOW_MS + 2 * AUDIT_STEP_ROWS + 5  # milliseconds: five more than two steps are older
+    assert await sweep_audit(logged, 10**6, 0, later) == 2 * AUDIT_STEP_ROWS + 5
+    report = checked(logged.path)
+    assert (report.intact, report.rows) == (True, 5 + 3)
     await policies(logged, 3, NOW_MS + 10**9)
-    assert checked(logged.path).whole
+    assert checked(logged.path).intact
 
 
 async def test_an_export_that_is_taken_slowly_holds_nothing_of_the_store(logged: Store) -> None:
     await many(logged, 2500)
     told: list[str] = []
-    with reading(logged.path) as reader:
+    with open_audit_log(logged.path) as reader:
         export = reader.export(0, told.append)
         assert next(export).n == 1
         await policies(logged, 3)
@@ -370,10 +372,10 @@ async def test_an_export_that_is_taken_slowly_holds_nothing_of_the_store(logged:
 async def test_an_export_says_what_was_pruned_before_its_turn(logged: Store) -> None:
     await many(logged, 2500)
     told: list[str] = []
-    with reading(logged.path) as reader:
+    with open_audit_log(logged.path) as reader:
         export = reader.export(10, told.append)
         numbers = [next(export).n]
-        gone = await audit.sweep(logged, 300, 10**9, NOW_MS)
+        gone = await sweep_audit(logged, 300, 10**9, NOW_MS)
         numbers += [row.n for row in export]
     assert numbers == [*range(11, 1011), *range(gone + 1, 2501)]
     assert told == [f"rows 1011 to {gone} are missing: pruned meanwhile, unless `aghctl audit verify` says otherwise"]
@@ -392,26 +394,23 @@ async def many(store: Store, count: int) -> None:
 async def test_a_log_that_is_off_is_not_pruned(logged: Store) -> None:
     await policies(logged, 10)
     logged.memory.audit.enabled = False
-    assert await audit.sweep(logged, 1, 0, NOW_MS + 10**9) == 0
+    assert await sweep_audit(logged, 1, 0, NOW_MS + 10**9) == 0
     assert checked(logged.path).rows == 10
 
 
-class Overtaken(AuditMarkFile):
-    """Whenever its head is looked at, the loop has the next one set right behind."""
+async def test_a_value_that_is_set_during_a_write_is_written_next(tmp_path: Path) -> None:
+    def encode(value: int) -> bytes:
+        if value == 1:
+            file.set(2)
+        return b"%d" % value
 
-    def __getattribute__(self, name: str) -> Any:
-        found = super().__getattribute__(name)
-        if name == "_head":
-            self._head = AuditHead(found.n + 1, bytes([found.n + 1]) * 32)
-        return found
-
-
-async def test_a_mark_that_is_set_while_it_is_written_names_one_row(tmp_path: Path) -> None:
     with ThreadPoolExecutor(1) as executor:
-        mark = Overtaken(tmp_path / "store.db", executor)
-        mark.set(AuditHead(1, bytes([1]) * 32))
-        mark.close()
-    assert read_audit_mark(mark.store) == (1, bytes([1]) * 32)
+        file = SidecarFile[int](tmp_path / "sidecar", executor, encode)
+        file.set(1)
+        file.close()
+        assert file.path.read_bytes() == b"1"
+        file.close()
+    assert file.path.read_bytes() == b"2"
 
 
 def test_heads_are_read_as_they_are_written() -> None:

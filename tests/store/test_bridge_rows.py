@@ -10,7 +10,7 @@ from aghbus.protocol.envelope import Envelope
 from aghbus.protocol.lifecycle import WorkView
 from aghbus.store.engine.database import Store
 from aghbus.store.engine.transaction import Transaction
-from aghbus.store.retention import Policy, sweep
+from aghbus.store.retention import RetentionPolicy, sweep
 from aghbus.store.tables import bridge_log, works
 from aghbus.store.tables import bridge_messages as bridge
 from aghbus.store.tables.bridge_messages import StoredMessageHistory
@@ -292,7 +292,7 @@ async def test_retention_takes_the_rows_with_their_envelopes_and_works(store: St
     await receive(store, trace("completed", "carol", US, work_id=following))
     await store.write(lambda tx: tx.db.execute("UPDATE inbox SET state = 'acked'"))
     await store.write(lambda tx: tx.db.execute("UPDATE outbox SET state = 'published'"))
-    await sweep(store, Policy(max_age=1, max_bytes=None), NOW_MS + 10_000)
+    await sweep(store, RetentionPolicy(max_age=1, max_bytes=None), NOW_MS + 10_000)
     assert await rows(store, "SELECT * FROM bridge_messages") == []
     assert await rows(store, "SELECT * FROM bridge_links") == []
 

@@ -16,7 +16,7 @@ import pytest
 from aghbus.daemon.check_store import StoreCheck, accept_loss, check_store
 from aghbus.protocol.api.queries import EnvelopeFilter, EventsQuery
 from aghbus.store.engine import meta
-from aghbus.store.engine.commit_marker import Mark, mark_path, read_mark
+from aghbus.store.engine.commit_watermark import CommitWatermark, read_watermark, watermark_path
 from aghbus.store.engine.database import Store
 from aghbus.store.errors import StoreDamaged, StoreError, StoreUnavailable
 from aghbus.store.tables.events import gap_after
@@ -27,7 +27,7 @@ import asyncio, os, signal, sys
 from pathlib import Path
 from aghbus.store.engine import meta
 from aghbus.store.engine.database import Store
-from aghbus.store.engine.commit_marker import read_mark
+from aghbus.store.engine.commit_watermark import read_watermark
 from tests.support.crash_child import envelope
 from tests.support.makers import receiving
 async def main():
@@ -35,7 +35,7 @@ async def main():
     for number in range(int(sys.argv[2])):
         await store.write(receiving(envelope(number), capacity=10**9))
     path, commits = Path(sys.argv[1]), await store.write(lambda tx: meta.get(tx.db, "commits"))
-    while read_mark(path).commits < commits:  # it follows the commits within milliseconds
+    while read_watermark(path).commits < commits:  # it follows the commits within milliseconds
         await asyncio.sleep(0.001)
     os.kill(os.getpid(), signal.SIGKILL)
 asyncio.run(main())
@@ -106,11 +106,11 @@ async def test_a_kill_alone_is_no_damage(killed: Path) -> None:
     assert await opened_with_loss(killed) == (SENT, ())
 
 
-def test_the_mark_knows_every_commit_that_was_said_yes_to(killed: Path) -> None:
-    mark = read_mark(killed)
-    assert mark is not None
-    assert mark.last_seq == SENT
-    assert mark.commits >= SENT
+def test_the_watermark_counts_every_acknowledged_commit(killed: Path) -> None:
+    watermark = read_watermark(killed)
+    assert watermark is not None
+    assert watermark.last_seq == SENT
+    assert watermark.commits >= SENT
 
 
 @pytest.mark.parametrize("cut", [1, FRAME_HEADER + PAGE, 5 * (FRAME_HEADER + PAGE) + 7])
@@ -120,7 +120,7 @@ async def test_a_cut_wal_is_noticed(killed: Path, cut: int) -> None:
     count, problems = await opened_with_loss(killed)
     assert count < SENT or "changes to older ones" in problems[0]
     assert len(problems) == 1
-    assert "has lost something" in problems[0]
+    assert "has lost commits" in problems[0]
     assert "aghd check-store" in problems[0]
 
 
@@ -182,37 +182,37 @@ async def test_a_file_that_vanished_is_noticed(path: Path) -> None:
     assert "up to 1" in problems[0]
 
 
-async def test_a_mark_behind_the_store_means_nothing(killed: Path) -> None:
-    """A crash between COMMIT and the mark, or a loss of power that took the mark's last writes."""
-    mark = read_mark(killed)
-    assert mark is not None
+async def test_a_watermark_older_than_the_store_is_no_loss(killed: Path) -> None:
+    """A crash between COMMIT and the write of the watermark, or a loss of power that lost its last writes."""
+    watermark = read_watermark(killed)
+    assert watermark is not None
     store = await Store.open(killed)
     assert store.problems == ()
     await store.close()
-    behind = struct.pack("<8sQQQ", b"aghmark1", mark.identity, 1, 1)
+    older = struct.pack("<8sQQQ", b"aghmark1", watermark.identity, 1, 1)
     import zlib
 
-    mark_path(killed).write_bytes(behind + struct.pack("<I", zlib.crc32(behind)))
-    assert read_mark(killed) == Mark(mark.identity, 1, 1)
+    watermark_path(killed).write_bytes(older + struct.pack("<I", zlib.crc32(older)))
+    assert read_watermark(killed) == CommitWatermark(watermark.identity, 1, 1)
     assert check_store(killed, quick=False).ok
     assert await opened_with_loss(killed) == (SENT, ())
 
 
 @pytest.mark.parametrize("content", [None, b"", b"garbage" * 9, "flip"])
-async def test_a_store_without_its_mark_says_so_once(killed: Path, content: bytes | str | None) -> None:
+async def test_a_store_without_its_watermark_reports_that_once(killed: Path, content: bytes | str | None) -> None:
     if content is None:
-        mark_path(killed).unlink()
+        watermark_path(killed).unlink()
     elif content == "flip":
-        flip(mark_path(killed), 17)
+        flip(watermark_path(killed), 17)
     else:
         assert isinstance(content, bytes)
-        mark_path(killed).write_bytes(content)
+        watermark_path(killed).write_bytes(content)
     finding = named(check_store(killed, quick=True).checks, "store commits")
     assert finding.state == "warn"
     count, problems = await opened_with_loss(killed)
     assert count == SENT
-    assert "cannot be told this time" in problems[0]
-    assert await opened_with_loss(killed) == (SENT, ())  # the new mark vouches for it
+    assert "cannot tell whether it lost commits" in problems[0]
+    assert await opened_with_loss(killed) == (SENT, ())  # the new watermark is compared
 
 
 async def test_another_stores_file_in_its_place_is_noticed(path: Path, tmp_path: Path) -> None:
@@ -370,18 +370,22 @@ async def test_a_loss_cannot_be_accepted_under_a_running_daemon(store: Store) ->
         await asyncio.to_thread(accept_loss, store.path)
 
 
-async def test_a_mark_that_cannot_be_written_costs_nothing_but_the_check(path: Path) -> None:
+async def test_a_watermark_that_cannot_be_written_costs_only_the_check(path: Path) -> None:
     store = await Store.open(path)
-    store._mark.close()  # as if the file system refused it
+    file, aside = watermark_path(path), path.with_name("aside")
+    file.rename(aside)
+    file.mkdir()  # nothing can be written there
     await receive(store, say(id=f"msg_own_{next(_numbers)}"))
     assert store.writable
     await store.close()
+    file.rmdir()
+    aside.rename(file)
     assert await opened_with_loss(path) == (1, ())
     assert meta.get(sqlite3.connect(path), "commits") is not None
 
 
-async def test_a_store_that_lost_everything_but_its_tables_is_told_by_its_mark(tmp_path: Path) -> None:
-    """A log cut behind the first migrations: not even the identity is left that the mark names."""
+async def test_a_store_that_lost_all_rows_is_detected_by_its_watermark(tmp_path: Path) -> None:
+    """A WAL cut after the first migrations: even the identity that the watermark names is lost."""
     path = tmp_path / "store.db"
     store = await Store.open(path)
     await receive(store, say())
@@ -396,6 +400,6 @@ async def test_a_store_that_lost_everything_but_its_tables_is_told_by_its_mark(t
     assert named(check_store(path, quick=True).checks, "store commits").state == "fail"
     again = await Store.open(path)
     try:
-        assert any("commits that had been made durable are gone" in problem for problem in again.problems)
+        assert any("commits that had been made durable are lost" in problem for problem in again.problems)
     finally:
         await again.close()

@@ -15,9 +15,9 @@ from aghbus.protocol.api.messages import Event
 from aghbus.protocol.api.queries import EnvelopeFilter, EventsQuery
 from aghbus.protocol.envelope import Envelope
 from aghbus.protocol.errors import NotFound
-from aghbus.store.engine import event_buffer as tails
+from aghbus.store.engine import event_buffer
 from aghbus.store.engine.database import Store
-from aghbus.store.engine.event_buffer import Tail
+from aghbus.store.engine.event_buffer import EventBuffer
 from aghbus.store.engine.transaction import Transaction
 from aghbus.store.errors import StoreUnavailable
 from aghbus.store.tables.events import events
@@ -94,7 +94,7 @@ def test_the_tail_tells_what_the_file_tells(
         with tempfile.TemporaryDirectory() as folder:
             store = await Store.open(Path(folder) / "store.db", synchronous="normal")
             start = await commit(store, before)
-            with store.memory.tail.following():
+            with store.memory.events.subscribed():
                 top = await commit(store, after)
                 for one in (EVERYTHING, *wanted):
                     for since in range(top + 2):
@@ -113,7 +113,7 @@ async def commit(store: Store, transactions: list[list[Job]]) -> int:
 
 async def same(store: Store, wanted: EnvelopeFilter, since: int, top: int, *, kept: bool) -> None:
     """`kept`: the tail reaches from `since` to the end."""
-    stretch = store.memory.tail.read(wanted, since, top, 100)
+    stretch = store.memory.events.read(wanted, since, top, 100)
     page = await events(store.reader, wanted, since=since)
     if stretch is None:
         assert not kept or wanted.needs_store
@@ -131,16 +131,16 @@ def as_it_came(event: Event) -> Event:
     return msgspec.structs.replace(event, message=msgspec.structs.replace(message, delivery="queued"))
 
 
-def seqs(tail: Tail, since: int = 0, upto: int = 0, limit: int = 10_000) -> list[int] | None:
+def seqs(tail: EventBuffer, since: int = 0, upto: int = 0, limit: int = 10_000) -> list[int] | None:
     stretch = tail.read(EVERYTHING, since, upto, limit)
     return None if stretch is None else [event.seq for event in stretch.events]
 
 
 async def test_nothing_is_kept_while_nobody_follows(store: Store) -> None:
-    tail = store.memory.tail
+    tail = store.memory.events
     await receive(store, say())
     assert seqs(tail) is None
-    with tail.following(), tail.following():
+    with tail.subscribed(), tail.subscribed():
         await receive(store, say())
         assert seqs(tail, 1) == [2]
         assert seqs(tail, 0) is None  # the file has to be asked for the first
@@ -148,27 +148,27 @@ async def test_nothing_is_kept_while_nobody_follows(store: Store) -> None:
 
 
 async def test_pages_go_on_where_the_last_one_ended(store: Store) -> None:
-    with store.memory.tail.following():
+    with store.memory.events.subscribed():
         for _ in range(5):
             await receive(store, say())
-        first = store.memory.tail.read(EVERYTHING, 0, 5, 2)
+        first = store.memory.events.read(EVERYTHING, 0, 5, 2)
         assert first is not None
         assert [event.seq for event in first.events] == [1, 2]
         assert first.next_since == 2
-        assert seqs(store.memory.tail, first.next_since, 5) == [3, 4, 5]
-        beyond = store.memory.tail.read(EVERYTHING, 9, 5, 2)  # a client that knows another store
+        assert seqs(store.memory.events, first.next_since, 5) == [3, 4, 5]
+        beyond = store.memory.events.read(EVERYTHING, 9, 5, 2)  # a client that knows another store
         assert beyond is not None
         assert (beyond.events, beyond.next_since) == ([], 9)
 
 
 async def test_what_is_not_committed_shows_nowhere(store: Store) -> None:
-    tail = store.memory.tail
+    tail = store.memory.events
     seen: list[list[int] | None] = []
 
     def look(tx: Transaction) -> None:
         seen.append(seqs(tail))
 
-    with tail.following():
+    with tail.subscribed():
         await asyncio.gather(store.submit(received(say())), store.submit(look))
         assert seen == [None]
         assert seqs(tail) == [1]
@@ -176,8 +176,8 @@ async def test_what_is_not_committed_shows_nowhere(store: Store) -> None:
 
 async def test_followers_that_come_and_go_within_a_transaction_miss_nothing(store: Store) -> None:
     """The tail goes without what was stored while nobody followed, and so cannot be read from before that."""
-    tail = store.memory.tail
-    first, second = tail.following(), tail.following()
+    tail = store.memory.events
+    first, second = tail.subscribed(), tail.subscribed()
 
     def job(action: Callable[[], object]) -> Job:
         def run(tx: Transaction) -> None:
@@ -213,36 +213,36 @@ async def test_a_transaction_that_fails_leaves_nothing(store: Store) -> None:
     def relieve(tx: Transaction) -> None:
         tx.db.execute(f"PRAGMA max_page_count = {1 << 30}").fetchone()
 
-    with store.memory.tail.following():
+    with store.memory.events.subscribed():
         await receive(store, say())
         failed = [store.submit(received(say())), store.submit(overflow), store.submit(received(say()))]
         results = await asyncio.gather(*failed, return_exceptions=True)
         assert [type(result) for result in results] == [StoreUnavailable] * 3
-        assert seqs(store.memory.tail) == [1]
+        assert seqs(store.memory.events) == [1]
         await store.write(relieve)
         await receive(store, say(text="the next one"))
-        assert seqs(store.memory.tail) == [1, 2]
-        stretch = store.memory.tail.read(EVERYTHING, 1, 2, 1)
+        assert seqs(store.memory.events) == [1, 2]
+        stretch = store.memory.events.read(EVERYTHING, 1, 2, 1)
         assert stretch is not None
         assert stretch.events == (await events(store.reader, EVERYTHING, since=1)).events
 
 
 async def test_the_tail_is_bounded_by_rows(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tails, "TAIL_ROWS", 3)
-    with store.memory.tail.following():
+    monkeypatch.setattr(event_buffer, "MAX_EVENTS", 3)
+    with store.memory.events.subscribed():
         await asyncio.gather(*(store.submit(received(say())) for _ in range(7)))
-        assert seqs(store.memory.tail, 3, 7) is None
-        assert seqs(store.memory.tail, 4, 7) == [5, 6, 7]
+        assert seqs(store.memory.events, 3, 7) is None
+        assert seqs(store.memory.events, 4, 7) == [5, 6, 7]
 
 
 async def test_the_tail_is_bounded_by_bytes(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tails, "TAIL_BYTES", 10_000)
-    with store.memory.tail.following():
+    monkeypatch.setattr(event_buffer, "MAX_BYTES", 10_000)
+    with store.memory.events.subscribed():
         for _ in range(4):
             await receive(store, say(text="x" * 4_000))
-        assert seqs(store.memory.tail, 1, 4) is None
-        assert seqs(store.memory.tail, 2, 4) == [3, 4]
+        assert seqs(store.memory.events, 1, 4) is None
+        assert seqs(store.memory.events, 2, 4) == [3, 4]
         await receive(store, say(text="x" * 20_000))
-        assert seqs(store.memory.tail, 4, 5) is None
+        assert seqs(store.memory.events, 4, 5) is None
         await receive(store, say())
-        assert seqs(store.memory.tail, 5, 6) == [6]
+        assert seqs(store.memory.events, 5, 6) == [6]

@@ -12,10 +12,10 @@ import pytest
 from aghbus.protocol.envelope import parse
 from aghbus.protocol.errors import NotFound
 from aghbus.store.engine import meta
-from aghbus.store.engine.commit_policy import Pace
+from aghbus.store.engine.commit_policy import CommitPolicy
 from aghbus.store.engine.database import Store
 from aghbus.store.engine.transaction import Transaction
-from aghbus.store.engine.writer import TURNS
+from aghbus.store.engine.writer import MAX_LOOP_YIELDS
 from aghbus.store.errors import StoreUnavailable
 from aghbus.store.tables import envelopes
 from tests.support.makers import NOW, rows, say
@@ -66,22 +66,22 @@ async def test_jobs_that_arrive_during_a_commit_share_the_next(store: Store) -> 
 
 
 async def test_jobs_behind_go_with_the_next_that_somebody_waits_for(store: Store) -> None:
-    behind = [store.submit_behind(put(number)) for number in range(3)]
+    behind = [store.submit_deferred(put(number)) for number in range(3)]
     assert await store.write(put(3)) == 3
     assert [job.done() for job in behind] == [True] * 3
     assert store.stats.commits == 1
 
 
 async def test_jobs_behind_are_not_left_alone(store: Store) -> None:
-    first, second = store.submit_behind(put(0)), store.submit_behind(put(1))
+    first, second = store.submit_deferred(put(0)), store.submit_deferred(put(1))
     assert [await first, await second] == [0, 1]
     assert store.stats.commits == 1
-    assert await store.submit_behind(put(2)) == 2
+    assert await store.submit_deferred(put(2)) == 2
 
 
 async def test_jobs_behind_are_committed_when_the_store_is_closed(path: Path) -> None:
     store = await Store.open(path, synchronous="normal")
-    behind = store.submit_behind(put(0))
+    behind = store.submit_deferred(put(0))
     await store.close()
     assert await behind == 0
 
@@ -130,7 +130,7 @@ def refuse_at_once(tx: Transaction) -> int:
 
 def refuse_late(tx: Transaction) -> int:
     tx.db.execute("INSERT INTO seen (slot, key) VALUES (777, x'00')")
-    tx.memory.inbox_waiting.add(5)
+    tx.memory.inbox_waiting += 5
     raise NotFound("changed my mind")
 
 
@@ -148,7 +148,7 @@ async def test_a_job_that_fails_fails_alone(store: Store, bad: Write) -> None:
     assert len(failed) == 2
     assert all(isinstance(error, NotFound | sqlite3.IntegrityError) for error in failed)
     assert await stored(store) == [1, 2, 3, 4]
-    assert store.memory.inbox_waiting.value == 0
+    assert store.memory.inbox_waiting == 0
     assert store.writable
 
 
@@ -285,7 +285,7 @@ async def test_a_full_disk_is_said_undone_and_got_over(store: Store) -> None:
     seen: list[str] = []
 
     def doomed(tx: Transaction) -> None:
-        tx.memory.inbox_waiting.add(1)
+        tx.memory.inbox_waiting += 1
         tx.after_commit(lambda: seen.append("committed"))
         fill(tx)
 
@@ -297,7 +297,7 @@ async def test_a_full_disk_is_said_undone_and_got_over(store: Store) -> None:
     assert "full" in (status.last_error or "")
     assert await stored(store) == [1]
     assert seen == []
-    assert store.memory.inbox_waiting.value == 0
+    assert store.memory.inbox_waiting == 0
 
     await store.write(limit_pages(None))
     assert (await store.status()).writable is False  # reading and pragmas prove nothing
@@ -393,13 +393,15 @@ async def _later(store: Store, turns: int) -> None:
 async def test_what_comes_a_moment_later_shares_the_commit_of_a_crowd(store: Store) -> None:
     await store.probe()
     before = store.stats.commits
-    await asyncio.gather(*(_later(store, turns) for turns in (0, 0, TURNS // 2, TURNS, TURNS + 2)))
+    await asyncio.gather(
+        *(_later(store, turns) for turns in (0, 0, MAX_LOOP_YIELDS // 2, MAX_LOOP_YIELDS, MAX_LOOP_YIELDS + 2))
+    )
     assert store.stats.commits == before + 1
 
 
 async def test_who_waits_alone_waits_for_nobody(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     """Not even for a turn of the loop, and whatever goes with it that nobody waits for."""
-    monkeypatch.setattr(Pace, "is_quick", lambda *_: True)
+    monkeypatch.setattr(CommitPolicy, "commits_on_loop", lambda *_: True)
     turned: list[str] = []
 
     def job(tx: Transaction) -> None:
@@ -407,6 +409,6 @@ async def test_who_waits_alone_waits_for_nobody(store: Store, monkeypatch: pytes
         asyncio.get_running_loop().call_soon(turned.append, "turned")
         tx.after_commit(lambda: turned.append("committed"))
 
-    behind = store.submit_behind(put(1))
+    behind = store.submit_deferred(put(1))
     await asyncio.gather(store.write(job), behind)
     assert turned == ["committed", "turned"]

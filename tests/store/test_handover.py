@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from aghbus.store.engine import gil_yield as handover
-from aghbus.store.engine.gil_yield import LEAST, STARVED_SECONDS, with_room
+from aghbus.store.engine.gil_yield import MAX_SKIPPED, STARVED_SECONDS, yield_gil_while
 
 
 class Thread:
@@ -30,16 +30,16 @@ class Thread:
         self.slept += 1
 
 
-@pytest.mark.parametrize(("share", "rooms"), [(0.9, 4 * (LEAST + 1)), (0.1, 4)])
+@pytest.mark.parametrize(("share", "rooms"), [(0.9, 4 * (MAX_SKIPPED + 1)), (0.1, 4)])
 async def test_room_is_made_by_a_busy_loop(monkeypatch: pytest.MonkeyPatch, share: float, rooms: int) -> None:
-    thread = Thread(share, looks=4 * (LEAST + 1))
+    thread = Thread(share, looks=4 * (MAX_SKIPPED + 1))
     monkeypatch.setattr(handover, "time", thread)
-    await with_room(thread.done.wait())
+    await yield_gil_while(thread.done.wait())
     assert thread.slept == rooms
 
 
 async def test_no_room_for_what_is_quick(monkeypatch: pytest.MonkeyPatch) -> None:
     thread = Thread(0.9, looks=1)
     monkeypatch.setattr(handover, "time", thread)
-    await with_room(asyncio.sleep(0))
+    await yield_gil_while(asyncio.sleep(0))
     assert thread.slept == 0

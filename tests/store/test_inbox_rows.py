@@ -69,7 +69,7 @@ async def test_acking_again_is_no_error(store: Store) -> None:
     await lease(store, "a")
     for _ in range(2):
         assert (await store.write(lambda tx: inbox.ack(tx, seq, "a"))).state == "acked"
-    assert store.memory.inbox_waiting.value == 0
+    assert store.memory.inbox_waiting == 0
     assert await inbox.counts(store.reader) == {"ready": 0, "leased": 0, "dead": 0}
 
 
@@ -122,12 +122,12 @@ async def test_after_its_attempts_it_is_dead_and_can_be_made_ready(store: Store)
     (dead,) = await inbox.items(store.reader, states=frozenset(["dead"]))
     assert dead.seq == seq
     assert dead.last_error
-    assert store.memory.inbox_waiting.value == 0
+    assert store.memory.inbox_waiting == 0
     with pytest.raises(Refused):
         await store.write(lambda tx: inbox.nack(tx, seq, now_ms=NOW_MS))
     revived = await store.write(lambda tx: inbox.requeue(tx, seq))
     assert (revived.state, revived.attempts) == ("ready", 0)
-    assert store.memory.inbox_waiting.value == 1
+    assert store.memory.inbox_waiting == 1
     assert await lease(store, "b") is not None
 
 
@@ -136,7 +136,7 @@ async def test_nack_at_the_last_attempt_is_death_at_once(store: Store) -> None:
     await lease(store, "a")
     back = await store.write(lambda tx: inbox.nack(tx, seq, now_ms=NOW_MS, max_attempts=1, error="poison"))
     assert (back.state, back.last_error) == ("dead", "poison")
-    assert store.memory.inbox_waiting.value == 0
+    assert store.memory.inbox_waiting == 0
 
 
 async def test_a_dead_letter_can_be_acked_away(store: Store) -> None:
@@ -144,7 +144,7 @@ async def test_a_dead_letter_can_be_acked_away(store: Store) -> None:
     await lease(store, "a")
     await store.write(lambda tx: inbox.nack(tx, seq, now_ms=NOW_MS, max_attempts=1))
     assert (await store.write(lambda tx: inbox.ack(tx, seq))).state == "acked"
-    assert store.memory.inbox_waiting.value == 0
+    assert store.memory.inbox_waiting == 0
     assert await inbox.counts(store.reader) == {"ready": 0, "leased": 0, "dead": 0}
 
 
@@ -173,11 +173,11 @@ async def test_the_gauge_is_the_count_after_reopening(store: Store) -> None:
     seqs = await fill(store, 4)
     await lease(store, "a")
     await store.write(lambda tx: inbox.ack(tx, seqs[2]))
-    assert store.memory.inbox_waiting.value == 3
+    assert store.memory.inbox_waiting == 3
     await store.close()
     again = await Store.open(store.path)
     try:
-        assert again.memory.inbox_waiting.value == 3
+        assert again.memory.inbox_waiting == 3
         assert await rows(again, "SELECT state FROM inbox ORDER BY seq") == [
             ("leased",),
             ("ready",),

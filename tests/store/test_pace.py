@@ -5,15 +5,22 @@ from typing import Any
 
 import pytest
 
-from aghbus.store.engine import commit_policy as pace
-from aghbus.store.engine.commit_policy import CHECKPOINT_PAGES, MOST_PENALTY, PENALTY, QUICK_SECONDS, SLOW_SECONDS, Pace
+from aghbus.store.engine import commit_policy
+from aghbus.store.engine.commit_policy import (
+    CHECKPOINT_PAGES,
+    FAST_SECONDS,
+    MAX_PENALTY,
+    PENALTY,
+    SLOW_SECONDS,
+    CommitPolicy,
+)
 
 
 class Disk:
     """In place of a connection: each COMMIT takes `seconds`."""
 
     def __init__(self) -> None:
-        self.seconds = QUICK_SECONDS / 10
+        self.seconds = FAST_SECONDS / 10
         self.now = 0.0
         self.pages = CHECKPOINT_PAGES  # at which the connection makes a checkpoint; 0: never
         self.checkpointing = 0  # commits that could have made one
@@ -34,25 +41,25 @@ class Disk:
 @pytest.fixture
 def disk(monkeypatch: pytest.MonkeyPatch) -> Disk:
     made = Disk()
-    monkeypatch.setattr(pace, "time", made)
+    monkeypatch.setattr(commit_policy, "time", made)
     return made
 
 
-def paced(disk: Any) -> Pace:
+def paced(disk: Any) -> CommitPolicy:
     db: sqlite3.Connection = disk
-    return Pace(db)
+    return CommitPolicy(db)
 
 
 def nothing() -> None:
     """To write before the COMMIT."""
 
 
-def commit(one: Pace, changes: int = 10) -> bool:
+def commit(one: CommitPolicy, changes: int = 10) -> bool:
     """Whether the commit stayed on the loop."""
-    if one.is_quick(changes):
-        one.commit_here(changes, nothing)
+    if one.commits_on_loop(changes):
+        one.commit_on_loop(changes, nothing)
         return True
-    one.commit(nothing)
+    one.commit_in_thread(nothing)
     return False
 
 
@@ -63,25 +70,25 @@ def test_a_quick_disk_is_known_after_some_commits(disk: Disk) -> None:
 
 def test_a_slow_disk_is_always_waited_for_in_the_thread(disk: Disk) -> None:
     one = paced(disk)
-    disk.seconds = 2 * QUICK_SECONDS
+    disk.seconds = 2 * FAST_SECONDS
     assert not any(commit(one) for _ in range(100))
 
 
 def test_a_busy_machine_makes_no_slow_disk(disk: Disk) -> None:
     one = paced(disk)
     for number in range(100):
-        disk.seconds = QUICK_SECONDS / 2 if number % 8 == 0 else SLOW_SECONDS / 2
+        disk.seconds = FAST_SECONDS / 2 if number % 8 == 0 else SLOW_SECONDS / 2
         stayed = commit(one)
     assert stayed
 
 
-def stall(one: Pace, disk: Disk) -> int:
+def stall(one: CommitPolicy, disk: Disk) -> int:
     """How many commits leave the loop after one on it was slow."""
     while not commit(one):
         pass
     disk.seconds = 2 * SLOW_SECONDS
     assert commit(one)
-    disk.seconds = QUICK_SECONDS / 10
+    disk.seconds = FAST_SECONDS / 10
     left = 0
     while not commit(one):
         left += 1
@@ -92,13 +99,13 @@ def test_after_a_stall_the_loop_is_left_for_a_while_and_longer_each_time(disk: D
     one = paced(disk)
     left = [stall(one, disk) for _ in range(8)]
     assert left[:3] == [PENALTY, 2 * PENALTY, 4 * PENALTY]
-    assert left[-2:] == [MOST_PENALTY, MOST_PENALTY]
+    assert left[-2:] == [MAX_PENALTY, MAX_PENALTY]
 
 
 def test_a_stall_long_ago_counts_no_more(disk: Disk) -> None:
     one = paced(disk)
     assert [stall(one, disk), stall(one, disk)] == [PENALTY, 2 * PENALTY]
-    assert sum(commit(one) for _ in range(2 * MOST_PENALTY)) >= MOST_PENALTY
+    assert sum(commit(one) for _ in range(2 * MAX_PENALTY)) >= MAX_PENALTY
     assert stall(one, disk) == PENALTY
 
 

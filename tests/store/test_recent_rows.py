@@ -7,9 +7,9 @@ import pytest
 from aghbus.protocol.errors import NotFound
 from aghbus.protocol.identifiers import subject_for
 from aghbus.store.engine.database import Store
-from aghbus.store.engine.generational_cache import Recent
+from aghbus.store.engine.generational_cache import GenerationalCache
 from aghbus.store.engine.transaction import Transaction
-from aghbus.store.retention import Policy, sweep
+from aghbus.store.retention import RetentionPolicy, sweep
 from aghbus.store.tables import deadlines, outbox, retry, works
 from tests.support.makers import (
     BOB,
@@ -34,7 +34,7 @@ def known(tx: Transaction) -> tuple[Any, ...]:
     return (
         works.load(tx, *_PLACE),
         works.role(tx, *_PLACE),
-        works.marks(tx, *_PLACE),
+        works.sequences(tx, *_PLACE),
         works.find(tx, WORK, None),
         works.find(tx, WORK, CHANNEL),
     )
@@ -79,7 +79,7 @@ async def test_no_statement_asks_for_a_work_that_was_opened_of_late(store: Store
         tx.db.set_trace_callback(asked.append)
         receiving(trace("working", work_id=WORK))(tx)
         known(tx)
-        tx.apart.set_trace_callback(None)
+        tx.db_unflushed.set_trace_callback(None)
 
     await store.write(job)
     assert [sql.split()[:2] for sql in asked] == [["UPDATE", "works"]]
@@ -117,8 +117,8 @@ async def test_of_two_works_with_one_id_the_latest_change_counts(store: Store) -
 async def test_a_work_that_retention_took_is_forgotten(store: Store) -> None:
     opening_id = await open_here(store)
     await receive(store, receipt("rejected", opening_id, work_id=WORK))
-    await store.write(lambda tx: retry.answered(tx, 1, "committed"))
-    swept = await sweep(store, Policy(max_age=1, max_bytes=None), NOW_MS + 10_000_000)
+    await store.write(lambda tx: outbox.mark_answered(tx, 1, "committed"))
+    swept = await sweep(store, RetentionPolicy(max_age=1, max_bytes=None), NOW_MS + 10_000_000)
     assert swept.works == 1
     assert await store.write(lambda tx: works.load(tx, *_PLACE)) is None
 
@@ -153,13 +153,13 @@ async def test_only_the_receiver_of_a_message_can_answer_it(store: Store, rememb
     message_id = await open_here(store)
     if not remembered:
         store.memory.addressed.clear()
-    assert await store.write(lambda tx: retry.ends_of(tx, 1, message_id)) == (US, BOB)
-    assert await store.write(lambda tx: retry.ends_of(tx, 1, "msg_guessed")) is None
+    assert await store.write(lambda tx: retry.endpoints_of(tx, 1, message_id)) == (US, BOB)
+    assert await store.write(lambda tx: retry.endpoints_of(tx, 1, "msg_guessed")) is None
     assert await store.write(lambda tx: retry.subject_of(tx, 1)) == subject_for(WORKSPACE, CHANNEL, BOB)
 
 
 async def test_the_older_generation_is_forgotten_when_the_younger_is_full(store: Store) -> None:
-    recent: Recent[int, str] = Recent(size=2)
+    recent: GenerationalCache[int, str] = GenerationalCache(size=2)
 
     def job(tx: Transaction) -> None:
         for number in range(5):

@@ -4,12 +4,12 @@ import asyncio
 
 from aghbus.protocol.api.queries import EnvelopeFilter, EventsQuery
 from aghbus.store.engine.database import Store
-from aghbus.store.retention import STEP_ROWS, Policy, sweep
+from aghbus.store.retention import STEP_ROWS, RetentionPolicy, sweep
 from aghbus.store.tables import envelopes, events, inbox, outbox, retry, rooms, works
 from tests.support.makers import BOB, EVE, NOW, NOW_MS, US, receive, receiving, rows, say, sending, trace
 
 DAY = 86_400  # seconds
-BY_AGE = Policy(max_age=DAY, max_bytes=None)
+BY_AGE = RetentionPolicy(max_age=DAY, max_bytes=None)
 LATER_MS = NOW_MS + 2 * DAY * 1000
 
 
@@ -41,7 +41,7 @@ async def test_nothing_to_do_is_nothing_done(store: Store) -> None:
     assert (swept.envelopes, swept.works) == (0, 0)
     assert await left(store) == seqs
     assert await envelopes.pruned_through(store.reader) == 0
-    await sweep(store, Policy(max_age=None, max_bytes=None), LATER_MS * 2)
+    await sweep(store, RetentionPolicy(max_age=None, max_bytes=None), LATER_MS * 2)
     assert await left(store) == seqs
 
 
@@ -53,7 +53,7 @@ async def test_open_things_are_kept_whatever_their_age(store: Store) -> None:
     (opening,) = await acked(store, 1, work_id="work_open")
     progress = (await store.write(sending(trace("working", sender=US, to=BOB, work_id="work_open")))).seq
     gone = await acked(store, 1)
-    policy = Policy(max_age=DAY, max_bytes=1)
+    policy = RetentionPolicy(max_age=DAY, max_bytes=1)
     await store.write(lambda tx: retry.published(tx, [retry.Schedule(seq, None) for seq in [progress or 0]], NOW_MS))
     swept = await sweep(store, policy, NOW_MS + 200_000)  # not old yet, but the size bound asks for everything
     assert swept.envelopes == len(gone)
@@ -122,7 +122,7 @@ async def test_threads_and_rooms_go_with_their_last_envelope(store: Store) -> No
     swept = await sweep(store, BY_AGE, LATER_MS)
     assert swept.rooms == 2
     assert [thread.thread_id for thread in await rooms.threads(store.reader)] == ["thread_both"]
-    assert await rooms.directs(store.reader, us=US) == []
+    assert await rooms.directs(store.reader, self_id=US) == []
 
 
 async def test_the_size_bound_is_reached_and_the_file_follows(store: Store) -> None:
@@ -133,7 +133,7 @@ async def test_the_size_bound_is_reached_and_the_file_follows(store: Store) -> N
     bound = 6 * 1024 * 1024
     pages = 0
     for _ in range(10):
-        swept = await sweep(store, Policy(max_age=None, max_bytes=bound), NOW_MS)
+        swept = await sweep(store, RetentionPolicy(max_age=None, max_bytes=bound), NOW_MS)
         pages += swept.pages
     ((after,),) = await rows(store, pages_of)
     assert before - after == pages > 1000
@@ -190,7 +190,7 @@ async def test_writes_go_on_between_the_steps(store: Store) -> None:
 async def test_dedup_ids_go_past_their_time_and_what_is_queued_is_left_to_those_who_tell_its_end(store: Store) -> None:
     await acked(store, 10)
     await store.write(sending(say(sender=US, to=BOB)))
-    swept = await sweep(store, Policy(max_age=30 * DAY, max_bytes=None), LATER_MS)
+    swept = await sweep(store, RetentionPolicy(max_age=30 * DAY, max_bytes=None), LATER_MS)
     assert swept.ids == 10
     assert await outbox.counts(store.reader) == {"queued": 1, "expired": 0, "dead": 0}
     assert len(store.memory.dedup) == 0

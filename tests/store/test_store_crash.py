@@ -50,7 +50,7 @@ async def whole(store: Store) -> set[int]:
     counts = "SELECT (SELECT count(*) FROM seen), (SELECT coalesce(sum(messages), 0) FROM threads)"
     assert await rows(store, counts) == [(len(present), len(present))]
     assert len(store.memory.dedup) == len(present)
-    assert store.memory.inbox_waiting.value == len(present)
+    assert store.memory.inbox_waiting == len(present)
     return present
 
 

@@ -163,7 +163,7 @@ class StoreMachine(RuleBasedStateMachine):
             return
         found = self.run(rows(self.store, "SELECT seq, state FROM inbox"))
         assert dict(found) == self.inbox
-        assert self.store.memory.inbox_waiting.value == self.waiting()
+        assert self.store.memory.inbox_waiting == self.waiting()
 
     @invariant()
     def what_came_is_stored_once_and_remembered(self) -> None:

@@ -13,12 +13,14 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from aghbus.protocol.errors import NotFound
-from aghbus.store.engine.append_buffer import Rows
+from aghbus.store.engine.append_buffer import AppendBuffer, BulkStatement
 from aghbus.store.engine.database import Store
 from aghbus.store.engine.transaction import Transaction
 from aghbus.store.errors import StoreUnavailable
 from tests.support.makers import BOB, EVE, make, receive, receiving, rows, say
 
+META = BulkStatement.insert("meta", ("key", "value"))
+OUTBOX = BulkStatement.insert("outbox", ("seq", "state", "attempts", "expires_at", "subject"))
 TOUCHED = "SELECT thread_id, messages FROM threads ORDER BY thread_id"
 
 
@@ -64,7 +66,7 @@ async def test_a_job_that_raises_leaves_nothing_and_costs_the_others_nothing(sto
     assert await rows(store, "SELECT seq FROM inbox") == [(1,), (2,), (3,), (4,)]
     assert await rows(store, TOUCHED) == [("thread_good", 4)]
     assert await rows(store, "SELECT count(*) FROM seen") == [(4,)]
-    assert store.memory.inbox_waiting.value == 4
+    assert store.memory.inbox_waiting == 4
     assert len(store.memory.dedup) == 4
     assert store.stats.reruns == 0
 
@@ -78,7 +80,7 @@ async def test_a_job_that_looked_before_it_raised_is_taken_back_too(store: Store
     done = await asyncio.gather(*jobs, return_exceptions=True)
     assert isinstance(done[1], NotFound)
     assert await rows(store, "SELECT seq FROM envelopes") == [(1,), (2,)]
-    assert store.memory.last_seq.value == 2
+    assert store.memory.last_seq == 2
     assert store.stats.reruns == 1
 
 
@@ -111,13 +113,12 @@ async def test_what_a_job_appended_after_its_look_is_taken_back_too(store: Store
     assert isinstance(done[2], NotFound)
     assert await rows(store, "SELECT seq FROM envelopes") == [(1,), (2,), (3,)]
     assert await rows(store, "SELECT seq FROM inbox") == [(1,), (2,), (3,)]
-    assert store.memory.last_seq.value == len(store.memory.dedup) == 3
+    assert store.memory.last_seq == len(store.memory.dedup) == 3
 
 
 async def test_rows_that_cannot_be_written_fail_their_own_job_alone(store: Store) -> None:
     def impossible(tx: Transaction) -> None:
-        tx.rows.threads.append((("ws", "channel", "\ud800"), 1, 1))  # no UTF-8
-        tx.rows.waiting = True
+        tx.rows[META] += ("key", "\ud800")  # no UTF-8
 
     jobs: list[asyncio.Future[Any]] = [
         store.submit(receiving(say())),
@@ -132,8 +133,7 @@ async def test_rows_that_cannot_be_written_fail_their_own_job_alone(store: Store
 
 async def test_rows_that_cannot_be_written_do_not_fail_the_jobs_that_look_after_them(store: Store) -> None:
     def impossible(tx: Transaction) -> None:
-        tx.rows.inbox += ("ready", 0, 0, 999)  # of no envelope
-        tx.rows.waiting = True
+        tx.rows[OUTBOX] += (999, "queued", 0, 0, "subject")  # of no envelope
 
     jobs: list[asyncio.Future[Any]] = [
         store.submit(impossible),
@@ -223,18 +223,19 @@ async def test_any_mixture_of_jobs_leaves_what_the_good_ones_wrote(
         stored = await rows(store, "SELECT seq, msg_id FROM envelopes ORDER BY seq")
         assert stored == [(number + 1, message_id) for number, message_id in enumerate(kept)]
         assert await rows(store, "SELECT count(*) FROM inbox") == [(len(kept),)]
-        assert store.memory.inbox_waiting.value == len(store.memory.dedup) == len(kept)
+        assert store.memory.inbox_waiting == len(store.memory.dedup) == len(kept)
     finally:
         await store.close()
 
 
 def test_nothing_waits_after_an_undo() -> None:
-    waiting = Rows()
-    before = waiting.position()
-    waiting.inbox += ("ready", 0, 0, 1)
-    waiting.seen += (1, b"k")
-    waiting.undo(before)
-    assert waiting.position() == before
+    rows = AppendBuffer()
+    rows[META] += ("key", 1)
+    before = rows.position()
+    rows[META] += ("other", 2)
+    rows[OUTBOX] += (1, "queued", 0, 0, "subject")
+    rows.undo(before)
+    assert (rows[META], rows[OUTBOX], rows.size) == (["key", 1], [], 1)
 
 
 async def test_a_writer_that_has_ended_by_a_defect_says_so(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:

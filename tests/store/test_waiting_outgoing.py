@@ -25,17 +25,17 @@ async def test_a_new_row_is_the_one_that_the_store_would_give(store: Store) -> N
         ]  # the second opening waits while the third is asked about
 
     given = await store.write(job)
-    assert [row.behind for row in given] == [None, None, given[1].seq]
+    assert [row.blocked_by for row in given] == [None, None, given[1].seq]
     assert given == await outbox.queued(store.reader, 0, 10)
 
 
 async def test_a_message_is_behind_an_opening_that_is_written_and_unanswered(store: Store) -> None:
     (first,) = (await store.write(sending(say(sender=US, to=BOB, work_id="work_1")))).outgoing
     (second,) = (await store.write(sending(say(sender=US, to=BOB, work_id="work_1")))).outgoing
-    assert second.behind == first.seq
-    await store.write(lambda tx: retry.answered(tx, first.seq, "committed"))
+    assert second.blocked_by == first.seq
+    await store.write(lambda tx: outbox.mark_answered(tx, first.seq, "committed"))
     (third,) = (await store.write(sending(say(sender=US, to=BOB, work_id="work_1")))).outgoing
-    assert third.behind is None
+    assert third.blocked_by is None
 
 
 async def test_a_work_is_found_while_its_opening_waits(store: Store) -> None:
@@ -64,10 +64,10 @@ async def test_what_is_answered_stays_answered_whichever_comes_first(store: Stor
 
     def note_then_answer(tx: Transaction) -> None:
         retry.published(tx, [Schedule(first, NOW_MS)], NOW_MS)
-        retry.answered(tx, first, "committed")
+        outbox.mark_answered(tx, first, "committed")
 
     def answer_then_note(tx: Transaction) -> None:
-        retry.answered(tx, second, "committed")
+        outbox.mark_answered(tx, second, "committed")
         retry.published(tx, [Schedule(second, NOW_MS)], NOW_MS)
 
     await store.write(note_then_answer)

@@ -3,7 +3,7 @@
 from functools import partial
 
 from aghbus.store.engine.database import Store
-from aghbus.store.retention import Policy, sweep
+from aghbus.store.retention import RetentionPolicy, sweep
 from aghbus.store.tables import inbox, outbox, retry
 from aghbus.store.tables.retry import Schedule
 from tests.support.makers import BOB, NOW, NOW_MS, US, receive, rows, say, sending
@@ -22,7 +22,7 @@ async def published(store: Store, text: str = "hello", next_ms: int | None = NOW
 async def test_what_waits_for_an_answer_is_not_swept_away(store: Store) -> None:
     waiting = await published(store)
     await published(store, next_ms=None)  # nothing will come of it any more
-    await sweep(store, Policy(max_age=None, max_bytes=1), NOW_MS)
+    await sweep(store, RetentionPolicy(max_age=None, max_bytes=1), NOW_MS)
     assert await rows(store, "SELECT seq FROM envelopes") == [(waiting,)]
 
 
@@ -50,9 +50,9 @@ async def test_a_page_of_the_outbox_is_bounded_in_bytes_and_the_rest_follows(sto
 async def test_only_the_receiver_of_a_message_can_know_its_id(store: Store) -> None:
     seq = await published(store)
     ((message_id,),) = await rows(store, "SELECT msg_id FROM envelopes")
-    assert await store.write(lambda tx: retry.ends_of(tx, seq, message_id)) == (US, BOB)
-    assert await store.write(lambda tx: retry.ends_of(tx, seq, "msg_guessed")) is None
-    assert await store.write(lambda tx: retry.ends_of(tx, seq + 1, message_id)) is None
+    assert await store.write(lambda tx: retry.endpoints_of(tx, seq, message_id)) == (US, BOB)
+    assert await store.write(lambda tx: retry.endpoints_of(tx, seq, "msg_guessed")) is None
+    assert await store.write(lambda tx: retry.endpoints_of(tx, seq + 1, message_id)) is None
 
 
 async def test_a_ready_message_of_another_work_is_nothing_to_wait_for(store: Store) -> None:
@@ -70,7 +70,7 @@ async def test_what_ends_the_wait_for_an_answer_ends_the_tries(store: Store) -> 
     [(name,)] = await rows(store, f"SELECT msg_id FROM envelopes WHERE seq = {first}")
     assert await store.write(lambda tx: outbox.mark_receipted(tx, "ws_test", name, by=BOB))
     assert await store.write(lambda tx: retry.next_due_ms(tx)) == NOW_MS
-    await store.write(lambda tx: retry.answered(tx, second, "committed"))
+    await store.write(lambda tx: outbox.mark_answered(tx, second, "committed"))
     assert await store.write(retry.next_due_ms) is None
     assert await store.write(retry.stale_from) is None
 

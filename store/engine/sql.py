@@ -1,0 +1,21 @@
+"""Generated text of SQL statements, so that a column is named in one place; and text that SQLite can store."""
+
+from collections.abc import Collection
+
+from aghbus.protocol.text import shorten
+
+
+def placeholders(columns: Collection[object]) -> str:
+    """One `?` for each column: `?, ?, ?`."""
+    return ", ".join("?" * len(columns))
+
+
+def insert_into(table: str, columns: Collection[str], conflict: str = "") -> str:
+    """`INSERT INTO table (columns) VALUES (?, …)`, and its ON CONFLICT clause."""
+    return f"INSERT INTO {table} ({', '.join(columns)}) VALUES ({placeholders(columns)}) {conflict}"  # noqa: S608 - constants
+
+
+def encodable(text: str, limit: int) -> str:
+    """At most `limit` characters of `text`, as UTF-8 can encode them: a text read from an invalid envelope may hold
+    lone surrogates."""
+    return shorten(text, limit).encode(errors="backslashreplace").decode()

@@ -1,0 +1,31 @@
+"""What the in-memory parts of the store need of the transaction of a write job."""
+
+import sqlite3
+from collections.abc import Callable
+from typing import Protocol
+
+from aghbus.store.engine.append_buffer import AppendBuffer
+
+Callback = Callable[[], None]
+
+
+class UnitOfWork(Protocol):
+    """The transaction that a job shares with others, as `Transaction` implements it."""
+
+    @property
+    def db(self) -> sqlite3.Connection:
+        """The connection, after the buffered rows were written."""
+
+    @property
+    def db_unflushed(self) -> sqlite3.Connection:
+        """The connection, for tables without buffered rows and for rows of earlier transactions."""
+
+    @property
+    def rows(self) -> AppendBuffer:
+        """Rows that are written before COMMIT."""
+
+    def after_commit(self, callback: Callback) -> None:
+        """`callback` runs on the event loop once the commit is durable, in order, before any job's future resolves."""
+
+    def after_rollback(self, callback: Callback) -> None:
+        """`callback` runs when this job's changes are undone, last registered first: it restores memory."""
