@@ -34,7 +34,7 @@ from aghbus.protocol.send import Draft, build
 from aghbus.store.apply_effects import Applied, apply, load_view
 from aghbus.store.engine.database import Store
 from aghbus.store.engine.dedup import key_of
-from aghbus.store.engine.state import Memory
+from aghbus.store.engine.state import InMemoryState
 from aghbus.store.engine.transaction import Transaction
 from aghbus.store.engine.writer import BATCH_JOBS, Job
 
@@ -215,7 +215,7 @@ async def thread_decides(path: Path, messages: list[bytes], *, flooded: bool = F
     db = sqlite3.connect(path, isolation_level=None, check_same_thread=False, cached_statements=256)
     for pragma in PRAGMAS:
         db.execute(f"PRAGMA {pragma}")
-    tx = Transaction(db, Memory())
+    tx = Transaction(db, InMemoryState())
     waiting: collections.deque[tuple[Job[object], asyncio.Future[None]]] = collections.deque()
     bell = asyncio.Event()
 
