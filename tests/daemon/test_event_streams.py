@@ -128,7 +128,7 @@ async def test_a_slow_reader_is_given_everything_and_holds_nothing_up(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It takes a page, does nothing while far more comes than memory keeps, and goes on from the file."""
-    monkeypatch.setattr(tails, "TAIL_ROWS", 32)
+    monkeypatch.setattr(tails, "MAX_EVENTS", 32)
     monkeypatch.setattr(streams, "_PAGE", 8)
     announcer = Notifier(0)
     slow, quick = follow(store, announcer, 0, EVERYTHING), follow(store, announcer, 0, EVERYTHING)
@@ -207,7 +207,7 @@ def test_nothing_is_missed_and_nothing_comes_twice(steps: list[tuple[str, int]])
             assert not store.memory.events.has_subscribers
             await store.close()
 
-    with mock.patch.object(tails, "TAIL_ROWS", 6), mock.patch.object(streams, "_PAGE", 4):
+    with mock.patch.object(tails, "MAX_EVENTS", 6), mock.patch.object(streams, "_PAGE", 4):
         asyncio.run(run())
 
 
