@@ -35,9 +35,6 @@ COMMANDS = {
         run,
         description="List the artifacts of one work, or of all works, by URI. PUT BY is the claim of the storing daemon.",
         examples=["aghctl artifact list work_0199a3", "aghctl artifact list -o jsonl"],
-        arguments=[
-            Argument("work_id", nargs="?", help="only those of this work"),
-            LIMIT,
-        ],
+        arguments=[Argument("work_id", nargs="?", help="only those of this work"), LIMIT],
     )
 }

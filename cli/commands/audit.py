@@ -127,26 +127,18 @@ COMMANDS = {
             "stored elsewhere (--head) reveals that (docs/audit.md). Exits 1 if a check fails. Needs no daemon."
         ),
         examples=["aghctl --name ops audit verify", f"aghctl audit verify --head 1207:{'3f' * 32}"],
-        arguments=[
-            _HEAD,
-            _STORE,
-        ],
+        arguments=[_HEAD, _STORE],
     ),
     "audit head": Command(
         run_head,
         description="Print number and hash of the newest row: store it on another machine. Needs no daemon.",
         examples=["aghctl --name ops audit head"],
-        arguments=[
-            _STORE,
-        ],
+        arguments=[_STORE],
     ),
     "audit export": Command(
         run_export,
         description="Print the audit log as JSON lines, oldest first. It holds no message texts. Needs no daemon.",
         examples=["aghctl audit export > audit.jsonl", "aghctl audit export --after 1207 > audit-2.jsonl"],
-        arguments=[
-            _AFTER,
-            _STORE,
-        ],
+        arguments=[_AFTER, _STORE],
     ),
 }

@@ -189,10 +189,7 @@ COMMANDS = {
         arguments=[
             Argument("format", choices=FORMATS, help="format of the agent"),
             Argument(
-                "command",
-                nargs="*",
-                completer=_complete_command,
-                help="command to run for each work; goes after --",
+                "command", nargs="*", completer=_complete_command, help="command to run for each work; goes after --"
             ),
             Argument("--target", metavar="PEER", help="receiver of messages that name no peer"),
             Argument("--work", metavar="ID", help="work of messages that name none"),

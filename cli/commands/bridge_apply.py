@@ -240,10 +240,7 @@ COMMANDS = {
         ],
         arguments=[
             Argument("--work", metavar="ID", help="completed work whose artifacts are written"),
-            Argument(
-                "--file",
-                help="output envelope to use instead, without a daemon; - reads standard input",
-            ),
+            Argument("--file", help="output envelope to use instead, without a daemon; - reads standard input"),
             Argument(
                 "--root", metavar="DIR", required=True, help="folder that the paths are relative to; it must exist"
             ),

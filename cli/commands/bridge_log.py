@@ -69,17 +69,13 @@ COMMANDS = {
         _logs("sentient", _entries),
         description="Print the audit entries of our own agent's messages, oldest first, in the layout of the daily file.",
         examples=["aghctl bridge sentient log", "aghctl bridge sentient log --limit 20 -o jsonl"],
-        arguments=[
-            LIMIT,
-        ],
+        arguments=[LIMIT],
     ),
     "bridge agentos log": Command(
         _logs("agentos", _table(MESSAGE_LOG)),
         description="Print the message log, oldest first: every message of both directions, with the ten fields of MessageLog.",
         examples=["aghctl bridge agentos log", "aghctl bridge agentos log -o jsonl"],
-        arguments=[
-            LIMIT,
-        ],
+        arguments=[LIMIT],
     ),
     "bridge sacp log": Command(
         _logs("sacp", _table(AUDIT)),
@@ -88,8 +84,6 @@ COMMANDS = {
             "text as the agent wrote it included."
         ),
         examples=["aghctl bridge sacp log", "aghctl bridge sacp log -o json"],
-        arguments=[
-            LIMIT,
-        ],
+        arguments=[LIMIT],
     ),
 }

@@ -67,8 +67,6 @@ COMMANDS = {
         run_show,
         description="Show one record of our own catalog, digest included.",
         examples=["aghctl capability show test.run", "aghctl capability show test.run -o json"],
-        arguments=[
-            Argument("id", help="id of the capability"),
-        ],
+        arguments=[Argument("id", help="id of the capability")],
     ),
 }

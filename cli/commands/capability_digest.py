@@ -111,8 +111,6 @@ COMMANDS = {
             "every entry of a catalog, or of JSON lines; one a line. Exits 1 if any document is bad. Needs no daemon."
         ),
         examples=["aghctl capability digest test.run.toml", "aghctl capability digest - < capabilities.jsonl"],
-        arguments=[
-            FILE,
-        ],
+        arguments=[FILE],
     )
 }

@@ -26,8 +26,6 @@ COMMANDS = {
         run,
         description="Cancel a run: the work that it waits for is canceled, and no further node is visited.",
         examples=["aghctl chain cancel RUN_ID"],
-        arguments=[
-            Argument("run", help="id of the run"),
-        ],
+        arguments=[Argument("run", help="id of the run")],
     )
 }

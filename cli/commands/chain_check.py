@@ -42,8 +42,6 @@ COMMANDS = {
             "Exits 1 if there is any. Needs no daemon."
         ),
         examples=["aghctl chain check research.toml", "aghctl chain check - -o json < research.json"],
-        arguments=[
-            CHAIN_FILE,
-        ],
+        arguments=[CHAIN_FILE],
     )
 }

@@ -37,17 +37,12 @@ COMMANDS = {
         run_show,
         description="Show one run of a chain: its state, every step with its work, and the last response.",
         examples=["aghctl chain show RUN_ID", "aghctl chain show RUN_ID -o json"],
-        arguments=[
-            Argument("run", help="id of the run"),
-        ],
+        arguments=[Argument("run", help="id of the run")],
     ),
     "chain list": Command(
         run_list,
         description="List runs of chains that this daemon knows, latest change first.",
         examples=["aghctl chain list", "aghctl chain list --state waiting --state running -o jsonl"],
-        arguments=[
-            Argument("--state", action="append", choices=STATES, help="only runs in this state"),
-            LIMIT,
-        ],
+        arguments=[Argument("--state", action="append", choices=STATES, help="only runs in this state"), LIMIT],
     ),
 }

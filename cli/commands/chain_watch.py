@@ -30,8 +30,6 @@ COMMANDS = {
             "restarts of the daemon too. Exits 0 when the run completed, 1 when it failed or was canceled."
         ),
         examples=["aghctl chain watch RUN_ID", "aghctl chain watch RUN_ID -o jsonl"],
-        arguments=[
-            Argument("run", help="id of the run"),
-        ],
+        arguments=[Argument("run", help="id of the run")],
     )
 }

@@ -60,10 +60,7 @@ COMMANDS = {
         run_threads,
         description="List threads, latest activity first. `messages list --thread ID` reads one.",
         examples=["aghctl threads", "aghctl threads --limit 5 -o jsonl"],
-        arguments=[
-            CHANNEL,
-            LIMIT,
-        ],
+        arguments=[CHANNEL, LIMIT],
     ),
     "directs": Command(
         run_directs,
@@ -72,9 +69,6 @@ COMMANDS = {
             "encrypted: the operator of the broker can read them."
         ),
         examples=["aghctl directs", "aghctl directs -o json"],
-        arguments=[
-            CHANNEL,
-            LIMIT,
-        ],
+        arguments=[CHANNEL, LIMIT],
     ),
 }

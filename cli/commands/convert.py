@@ -153,17 +153,9 @@ COMMANDS = {
             Argument("--to", choices=FORMATS, required=True, help="format of the output"),
             Argument("--peer", help="sender of messages that name none (default agent-a)"),
             Argument("--target", metavar="PEER", help="receiver of messages that name none (default agent-b)"),
-            Argument(
-                "--workspace",
-                default="ws_local",
-                help="workspace of the envelopes (default ws_local)",
-            ),
+            Argument("--workspace", default="ws_local", help="workspace of the envelopes (default ws_local)"),
             Argument("--channel", default="default", help="channel of the envelopes (default default)"),
-            Argument(
-                "--work",
-                metavar="ID",
-                help="the work of all reports (default work_convert, one for each line)",
-            ),
+            Argument("--work", metavar="ID", help="the work of all reports (default work_convert, one for each line)"),
             Argument(
                 "--agent",
                 metavar="NAME=PEER",

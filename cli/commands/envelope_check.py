@@ -40,9 +40,6 @@ COMMANDS = {
             "Exits 1 if any is refused. Needs no daemon."
         ),
         examples=["aghctl envelope check captured.jsonl", "aghctl envelope check - --now 1776366200 < captured.jsonl"],
-        arguments=[
-            FILE,
-            NOW,
-        ],
+        arguments=[FILE, NOW],
     )
 }

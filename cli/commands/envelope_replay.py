@@ -39,9 +39,6 @@ COMMANDS = {
             "aghctl envelope replay captured.jsonl",
             "aghctl envelope replay - --now 1776366200 < captured.jsonl",
         ],
-        arguments=[
-            FILE,
-            NOW,
-        ],
+        arguments=[FILE, NOW],
     )
 }

@@ -54,9 +54,7 @@ COMMANDS = {
         run_route,
         description="Print the token of a peer in NATS subjects: 32 hex digits (specification, section 4). Needs no daemon.",
         examples=["aghctl id route ops", "aghctl id route ops -o json"],
-        arguments=[
-            Argument("peer", help="peer id or verified handle"),
-        ],
+        arguments=[Argument("peer", help="peer id or verified handle")],
     ),
     "id direct": Command(
         run_direct,

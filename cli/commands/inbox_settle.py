@@ -49,10 +49,7 @@ COMMANDS = {
         _runner("ack"),
         description="Acknowledge a handled message: it leaves the inbox for good. Its envelope stays in the history.",
         examples=["aghctl inbox ack 12", "aghctl inbox ack 12 --lease LEASE"],
-        arguments=[
-            _SEQ,
-            _LEASE,
-        ],
+        arguments=[_SEQ, _LEASE],
     ),
     "inbox nack": Command(
         _runner("nack"),
@@ -74,8 +71,6 @@ COMMANDS = {
         _runner("requeue"),
         description="Make a dead or acked message ready again, and reset its attempts.",
         examples=["aghctl inbox list --state dead", "aghctl inbox requeue 12"],
-        arguments=[
-            _SEQ,
-        ],
+        arguments=[_SEQ],
     ),
 }

@@ -214,10 +214,7 @@ COMMANDS = {
             "aghctl --name ops key generate",
             "aghctl key generate --file ops.pem --passphrase-file ops.passphrase",
         ],
-        arguments=[
-            _FILE,
-            _PASSPHRASE,
-        ],
+        arguments=[_FILE, _PASSPHRASE],
     ),
     "key show": Command(
         run_show,
@@ -227,19 +224,13 @@ COMMANDS = {
             "open works are listed too. The private key is never printed. Needs no daemon."
         ),
         examples=["aghctl --name ops key show", "aghctl key show --file ops.pem -o json"],
-        arguments=[
-            _FILE,
-            _PASSPHRASE,
-        ],
+        arguments=[_FILE, _PASSPHRASE],
     ),
     "key export-public": Command(
         run_export,
         description="Print our public key as PEM, or with -o json also in its wire format. Needs no daemon.",
         examples=["aghctl --name ops key export-public", "aghctl --name ops key export-public -o json"],
-        arguments=[
-            _FILE,
-            _PASSPHRASE,
-        ],
+        arguments=[_FILE, _PASSPHRASE],
     ),
     "key rotate": Command(
         run_rotate,
@@ -249,9 +240,6 @@ COMMANDS = {
             "finished under the old identity, for which the daemon needs the file of the old key in its place."
         ),
         examples=["aghctl --name ops key rotate", "aghctl --name ops key rotate --passphrase-file ops.passphrase"],
-        arguments=[
-            _FILE,
-            _PASSPHRASE,
-        ],
+        arguments=[_FILE, _PASSPHRASE],
     ),
 }

@@ -95,8 +95,6 @@ COMMANDS = {
         run_show,
         description="Show one envelope as on the wire, its effect on the work, and its state in outbox or inbox.",
         examples=["aghctl messages show MESSAGE_ID", "aghctl messages show MESSAGE_ID -o json"],
-        arguments=[
-            Argument("id", help="id of the message"),
-        ],
+        arguments=[Argument("id", help="id of the message")],
     ),
 }

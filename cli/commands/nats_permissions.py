@@ -96,11 +96,7 @@ COMMANDS = {
                 type=_PEER,
                 help="peer id or handle; may be repeated (default: our daemon's)",
             ),
-            Argument(
-                "--workspace",
-                type=_WORKSPACE,
-                help="workspace id (default: ws_local, or our daemon's)",
-            ),
+            Argument("--workspace", type=_WORKSPACE, help="workspace id (default: ws_local, or our daemon's)"),
             Argument(
                 "--channel",
                 action="append",

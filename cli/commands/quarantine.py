@@ -43,8 +43,6 @@ COMMANDS = {
         run,
         description="List envelopes that were refused, latest first, each with its reason. -o json shows their bytes as text.",
         examples=["aghctl quarantine", "aghctl quarantine --limit 5 -o json"],
-        arguments=[
-            LIMIT,
-        ],
+        arguments=[LIMIT],
     )
 }

@@ -140,17 +140,13 @@ COMMANDS = {
             "aghctl trust pin ops=sha256:56475aa75463474c0285df5dbf2bcab73da651358839e9b77481b2eab107708c",
             "aghctl trust pin ops@56475aa75463474c0285df5dbf2bcab7",
         ],
-        arguments=[
-            Argument("pin", help="NICKNAME=KEY_ID, or a handle"),
-        ],
+        arguments=[Argument("pin", help="NICKNAME=KEY_ID, or a handle")],
     ),
     "trust unpin": Command(
         run_unpin,
         description="Let any key use a nickname again.",
         examples=["aghctl trust unpin ops"],
-        arguments=[
-            Argument("nickname", help="the nickname of a pin"),
-        ],
+        arguments=[Argument("nickname", help="the nickname of a pin")],
     ),
     "trust allow": Command(
         run_allow,
@@ -183,10 +179,7 @@ COMMANDS = {
             "aghctl trust deny spammer@56475aa75463474c0285df5dbf2bcab7",
             "aghctl trust deny sha256:56475aa75463474c0285df5dbf2bcab73da651358839e9b77481b2eab107708c --remove",
         ],
-        arguments=[
-            Argument("who", help="a key id, or the handle of a recently observed peer"),
-            _REMOVE,
-        ],
+        arguments=[Argument("who", help="a key id, or the handle of a recently observed peer"), _REMOVE],
     ),
     "trust why": Command(
         run_why,
@@ -195,8 +188,6 @@ COMMANDS = {
             "and the decision that was recorded on arrival."
         ),
         examples=["aghctl trust why MESSAGE_ID", "aghctl trust why 17 -o json"],
-        arguments=[
-            Argument("message", help="id of the message, or its number in the quarantine"),
-        ],
+        arguments=[Argument("message", help="id of the message, or its number in the quarantine")],
     ),
 }

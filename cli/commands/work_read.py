@@ -104,9 +104,6 @@ COMMANDS = {
         run_show,
         description="Show one work: its peers, its place, its state, and every receipt, trace and message that was applied to it.",
         examples=["aghctl work show WORK_ID", "aghctl work show WORK_ID -o json"],
-        arguments=[
-            Argument("work", help="id of the work"),
-            CHANNEL,
-        ],
+        arguments=[Argument("work", help="id of the work"), CHANNEL],
     ),
 }

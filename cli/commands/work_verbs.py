@@ -65,11 +65,7 @@ def _verb(verb: str, description: str, example: str, *options: Argument) -> Comm
         _runner(verb),
         description=description,
         examples=examples,
-        arguments=[
-            _WORK,
-            *options,
-            *SENDING,
-        ],
+        arguments=[_WORK, *options, *SENDING],
     )
 
 

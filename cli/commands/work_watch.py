@@ -53,9 +53,6 @@ COMMANDS = {
             "restarts of the daemon too. Ends with the work: exits 0 when it completed, 1 when it failed or was canceled."
         ),
         examples=["aghctl work watch WORK_ID", "aghctl work watch WORK_ID -o jsonl"],
-        arguments=[
-            Argument("work", help="id of the work"),
-            CHANNEL,
-        ],
+        arguments=[Argument("work", help="id of the work"), CHANNEL],
     )
 }
