@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping
 
 _FIRST_SID: Final = 100_000_000  # the library counts its own subscriptions from 1
-_WHITE: Final = re.compile(r"[ \t\r\n]").search  # a subject with a line end in it could contain any other command
+_WHITE: Final = re.compile(r"[ \t\r\n]").search  # slow; a subject with a line end in it could contain any other command
 _NAME: Final = re.compile(r"[!#$%&'*+\-.^_`|~0-9A-Za-z]+").fullmatch  # RFC 7230's token
 _ONE_LINE: Final = str.maketrans("\r\n", "  ")
 
@@ -88,7 +88,7 @@ class NatsClient(nats.aio.client.Client):
     @property
     def unsent_bytes(self) -> int:
         """Bytes in our buffer and in the socket's."""
-        return self.pending_data_size + (self.socket.get_write_buffer_size() if self.socket is not None else 0)
+        return self._pending_data_size + (self.socket.get_write_buffer_size() if self.socket is not None else 0)
 
     def flush_now(self) -> None:
         """Writes the buffer to the socket. Does nothing on a connection that was lost: the read loop reports that."""
@@ -157,9 +157,11 @@ class NatsClient(nats.aio.client.Client):
 
 def publish_frame(subject: str, data: bytes, reply: str, headers: Mapping[str, str] | None) -> bytes:
     """PUB or HPUB as bytes. BadPublish for a subject or a header name that NATS does not allow."""
-    if not subject or not _is_whole(subject) or not _is_whole(reply):
+    names = f"{subject} {reply}" if reply else subject
+    usual = subject and names.isprintable() and names.count(" ") == bool(reply)
+    if not usual and (not subject or _WHITE(subject) or _WHITE(reply)):
         raise BadPublish(f"{escape(subject)!r}, {escape(reply)!r}: not subjects")
-    to = f"{subject} {reply}".encode() if reply else subject.encode()
+    to = names.encode()
     if headers is None:
         return b"PUB %b %d\r\n%b\r\n" % (to, len(data), data)
     head = b"NATS/1.0\r\n%b\r\n" % b"".join([_header_line(name, value) for name, value in headers.items()])
@@ -169,11 +171,6 @@ def publish_frame(subject: str, data: bytes, reply: str, headers: Mapping[str, s
 def header_size(headers: Mapping[str, str]) -> int:
     """Bytes that NATS headers take on the wire: `NATS/1.0`, one line each, an empty line."""
     return 12 + sum(len(key.encode()) + len(value.encode()) + 4 for key, value in headers.items())
-
-
-def _is_whole(subject: str) -> bool:
-    """Whether it contains no white space; the regular expression, which is slow, is only used for unusual subjects."""
-    return " " not in subject and (subject.isprintable() or not _WHITE(subject))
 
 
 def _header_line(name: str, value: str) -> bytes:
