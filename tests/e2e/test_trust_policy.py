@@ -120,7 +120,7 @@ def test_who_may_open_work_and_who_may_only_talk(home: Home, pair: tuple[Daemon,
         wait_for(lambda: plain.knows(worker_handle), 15, "presence")
         noted = home.ctl("--name", "worker", "trust", "allow", "--channel", "default", ops_handle)
         assert noted.returncode == 0
-        assert b"nobody else may open work on channel default" in noted.stderr
+        assert b"no other peer may open work on channel default" in noted.stderr
 
         denied = open_work(home, "plain", worker_handle)
         wait_for(lambda: ended(plain, denied), 15, "the refusal")
