@@ -6,7 +6,6 @@ The whole check reads every page, index entry and envelope. Only `accept_loss` w
 
 import asyncio
 import os
-import sqlite3
 from pathlib import Path
 from typing import Final
 
@@ -16,6 +15,7 @@ from aghbus.protocol.text import escape
 from aghbus.store.engine import integrity, meta
 from aghbus.store.engine.commit_watermark import CommitWatermark, read_watermark
 from aghbus.store.engine.database import Store, open_to_inspect
+from aghbus.store.engine.sqlite import Connection, DatabaseError
 from aghbus.store.engine.store_lock import is_locked
 from aghbus.store.errors import StoreError
 
@@ -69,7 +69,7 @@ def _check(path: Path, *, quick: bool) -> list[StoreCheck]:
         return [StoreCheck("store file", "fail", f"{path}: {error.strerror}", "check its permissions")]
     try:
         return _check_open(db, path, watermark, quick=quick)
-    except sqlite3.Error as error:
+    except DatabaseError as error:
         return [StoreCheck("store file", "fail", f"{path}: {escape(str(error))}", integrity.DAMAGED_HINT)]
     finally:
         db.close()
@@ -103,9 +103,7 @@ def _absent(path: Path) -> StoreCheck:
     return StoreCheck("store file", "ok", f"{path} does not exist yet: the daemon creates it")
 
 
-def _check_open(
-    db: sqlite3.Connection, path: Path, watermark: CommitWatermark | None, *, quick: bool
-) -> list[StoreCheck]:
+def _check_open(db: Connection, path: Path, watermark: CommitWatermark | None, *, quick: bool) -> list[StoreCheck]:
     running = is_locked(path)
     found = [_commits(db, watermark, running=running)]
     if loss := integrity.recorded_loss(db):
@@ -118,7 +116,7 @@ def _check_open(
     return [*found, _pages(db, "PRAGMA quick_check")]
 
 
-def _commits(db: sqlite3.Connection, watermark: CommitWatermark | None, *, running: bool) -> StoreCheck:
+def _commits(db: Connection, watermark: CommitWatermark | None, *, running: bool) -> StoreCheck:
     identity = meta.get(db, "identity")
     loss = integrity.find_loss(db, identity, watermark)
     if loss is not None:
@@ -129,14 +127,14 @@ def _commits(db: sqlite3.Connection, watermark: CommitWatermark | None, *, runni
     return StoreCheck("store commits", "ok", f"{integrity.commits(db)}, none missing")
 
 
-def _pages(db: sqlite3.Connection, pragma: str) -> StoreCheck:
+def _pages(db: Connection, pragma: str) -> StoreCheck:
     verdicts = [escape(verdict) for (verdict,) in db.execute(f"{pragma}({_SHOWN})")]
     if verdicts != ["ok"]:
         return StoreCheck("store pages", "fail", "; ".join(verdicts), integrity.DAMAGED_HINT)
     return StoreCheck("store pages", "ok", "no error found")
 
 
-def _references(db: sqlite3.Connection) -> StoreCheck:
+def _references(db: Connection) -> StoreCheck:
     orphans = db.execute("PRAGMA foreign_key_check").fetchmany(_SHOWN)
     if orphans:
         rows = ", ".join(f"{row[0]} {row[1]}" for row in orphans)
@@ -144,7 +142,7 @@ def _references(db: sqlite3.Connection) -> StoreCheck:
     return StoreCheck("store references", "ok", "every inbox and outbox row has its envelope")
 
 
-def _envelopes(db: sqlite3.Connection) -> StoreCheck:
+def _envelopes(db: Connection) -> StoreCheck:
     unreadable = integrity.unreadable(db)
     if unreadable:
         which = ", ".join(map(str, unreadable[:_SHOWN]))

@@ -5,7 +5,6 @@ and its last change is past the bound. Never removed: envelopes of open works in
 messages that are ready or leased, and of sent messages that are queued or wait for an answer.
 """
 
-import sqlite3
 from functools import partial
 from typing import Any, Final, NamedTuple
 
@@ -16,6 +15,7 @@ from aghbus.store.audit.events import PRUNED, note_policy
 from aghbus.store.engine import meta
 from aghbus.store.engine.audit_chain import AuditHead, parse_line, recorded_pruning
 from aghbus.store.engine.database import Store
+from aghbus.store.engine.sqlite import Connection
 from aghbus.store.engine.transaction import Transaction
 from aghbus.store.tables import peers, rooms
 
@@ -156,7 +156,7 @@ def _step(tx: Transaction, bound: _Bound, after: int) -> _Step:
     return _Step(None if ended else found[-1].seq, len(removed), len(works), emptied)
 
 
-def _last_oversize(db: sqlite3.Connection, size_bytes: int | None) -> int:
+def _last_oversize(db: Connection, size_bytes: int | None) -> int:
     """The sequence through which envelopes must be removed for the store to fit `size_bytes`, about; 0 when it fits."""
     used = _used_bytes(db)
     if size_bytes is None or used <= size_bytes:
@@ -169,7 +169,7 @@ def _last_oversize(db: sqlite3.Connection, size_bytes: int | None) -> int:
     return int(first + max((last - first) * (used - size_bytes) / used, STEP_ROWS))
 
 
-def _used_bytes(db: sqlite3.Connection) -> int:
+def _used_bytes(db: Connection) -> int:
     return (_pragma(db, "page_count") - _pragma(db, "freelist_count")) * _pragma(db, "page_size")
 
 
@@ -185,7 +185,7 @@ def _vacuum(tx: Transaction) -> int:
     return before - _pragma(tx.db, "page_count")
 
 
-def _pragma(db: sqlite3.Connection, name: str) -> int:
+def _pragma(db: Connection, name: str) -> int:
     row: tuple[Any, ...] = db.execute(f"PRAGMA {name}").fetchone()
     return int(row[0])
 
@@ -212,7 +212,7 @@ def _last_to_prune(tx: Transaction, max_rows: int, before_ms: int) -> int:
     return min(last, max(surplus, _last_expired(tx.db, pruned, before_ms)))
 
 
-def _last_expired(db: sqlite3.Connection, pruned: int, before_ms: int) -> int:
+def _last_expired(db: Connection, pruned: int, before_ms: int) -> int:
     """The last row of those, from the oldest on, that are older than `before_ms`: those of one step, which the next
     continues."""
     for n, line in db.execute("SELECT n, line FROM audit ORDER BY n LIMIT ?", (AUDIT_STEP_ROWS,)):

@@ -87,10 +87,10 @@ def run_export(context: Context, values: dict[str, Any]) -> int:
 
 @contextmanager
 def _reading(context: Context, values: dict[str, Any]) -> Iterator[AuditReader]:
-    import sqlite3
     from pathlib import Path
 
     from aghbus.store.audit.verify import open_audit_log
+    from aghbus.store.engine.sqlite import DatabaseError
     from aghbus.store.errors import StoreError
 
     named = values["store"] or locations(chosen_name(context.options, context.env), context.env).store_path
@@ -99,7 +99,7 @@ def _reading(context: Context, values: dict[str, Any]) -> Iterator[AuditReader]:
             yield reader
     except StoreError as error:
         raise AnswerIsNo(str(error), f"{error.hint}; --store or --name says which store", code="store") from None
-    except sqlite3.Error as error:
+    except DatabaseError as error:
         raise Unexpected(f"the store cannot be read: {error}", "see `aghd check-store`", code="store") from None
 
 

@@ -15,11 +15,11 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
-    from sqlite3 import Connection
     from typing import Any, TypeVar
 
     from aghbus.cli.context import Context
     from aghbus.protocol.trust.keys import SigningKey
+    from aghbus.store.engine.sqlite import Connection
 
     T = TypeVar("T")
 
@@ -70,10 +70,10 @@ def _former(context: Context, handle: str) -> list[dict[str, Any]]:
 
 def _from_store(context: Context, read: Callable[[Connection], T]) -> T | None:
     """The result of `read` on the instance's store; None if there is no store that can be read."""
-    import sqlite3
     from pathlib import Path
 
     from aghbus.store.engine.database import open_to_inspect
+    from aghbus.store.engine.sqlite import DatabaseError
     from aghbus.store.errors import StoreError
 
     path = Path(locations(chosen_name(context.options, context.env), context.env).store_path)
@@ -82,7 +82,7 @@ def _from_store(context: Context, read: Callable[[Connection], T]) -> T | None:
     try:
         with contextlib.closing(open_to_inspect(path)) as db:
             return read(db)
-    except (StoreError, sqlite3.Error) as error:  # the key can be shown without the store
+    except (StoreError, DatabaseError) as error:  # the key can be shown without the store
         context.output.note(f"former identities are not known: {error}")
         return None
 

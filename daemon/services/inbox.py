@@ -6,8 +6,6 @@ import secrets
 from functools import partial
 from typing import Final
 
-import aiosqlite
-
 from aghbus.daemon.base.clock import Clock
 from aghbus.daemon.base.failpoints import failpoint
 from aghbus.daemon.base.metrics import Counters
@@ -24,6 +22,7 @@ from aghbus.protocol.api.inbox import (
 from aghbus.protocol.api.queries import InboxQuery
 from aghbus.store.audit import events as audit
 from aghbus.store.engine.database import Store
+from aghbus.store.engine.sqlite import Reader
 from aghbus.store.engine.transaction import Transaction
 from aghbus.store.errors import StoreUnavailable
 from aghbus.store.tables import inbox
@@ -32,7 +31,7 @@ _SOON: Final = 0.5  # seconds that a read of the inbox waits for the store to wr
 _SHORTEST: Final = 0.01  # seconds between two attempts to lease a message that is due
 
 
-async def settled(store: Store, steps: ClockSteps) -> aiosqlite.Connection:
+async def settled(store: Store, steps: ClockSteps) -> Reader:
     """The store's reader, after expired leases were returned to the queue.
 
     When the store cannot write, or not soon, the expired leases stay: the reader must work then too.

@@ -3,7 +3,6 @@
 Works on the file of a daemon that runs, and of one that does not. docs/audit.md says what a verified log proves.
 """
 
-import sqlite3
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -23,6 +22,7 @@ from aghbus.store.engine.audit_chain import (
     recorded_pruning,
 )
 from aghbus.store.engine.database import open_to_inspect
+from aghbus.store.engine.sqlite import Connection, OperationalError
 from aghbus.store.errors import StoreDamaged, StoreUnopenable
 
 PROGRESS_ROWS: Final = 100_000  # ours, rows between two calls of `progress`
@@ -73,7 +73,7 @@ class AuditReport(msgspec.Struct, kw_only=True):
 class AuditReader:
     """One consistent view of the log in a store, until `export` ends it. Made by `open_audit_log`."""
 
-    def __init__(self, db: sqlite3.Connection, filed: AuditHead | None) -> None:
+    def __init__(self, db: Connection, filed: AuditHead | None) -> None:
         """Use `open_audit_log`. `filed` is the row that the sidecar file names."""
         self._db = db
         self._filed = filed
@@ -135,7 +135,7 @@ def open_audit_log(path: Path) -> Iterator[AuditReader]:
         try:
             db.execute("SELECT 1 FROM audit").fetchone()
             recorded_head(db), recorded_pruning(db)
-        except sqlite3.OperationalError:
+        except OperationalError:
             raise StoreUnopenable(path, "has no audit log yet", hint="start the daemon once: it makes one") from None
         except ValueError:
             raise StoreDamaged(

@@ -3,9 +3,9 @@
 from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 
-import aiosqlite
 import msgspec
 
+from aghbus.store.engine.sqlite import Reader
 from aghbus.store.engine.transaction import Transaction
 from aghbus.store.tables.envelopes import fetch
 
@@ -103,18 +103,18 @@ def next_due_ms(tx: Transaction) -> int | None:
     return value
 
 
-async def nothing_due(reader: aiosqlite.Connection) -> bool:
+async def nothing_due(reader: Reader) -> bool:
     """Whether no row waits for its time."""
     return not await fetch(reader, "SELECT 1 FROM bridge_log WHERE due_ms IS NOT NULL LIMIT 1", [])
 
 
-async def page(reader: aiosqlite.Connection, name: str, limit: int) -> list[dict[str, Any]]:
+async def page(reader: Reader, name: str, limit: int) -> list[dict[str, Any]]:
     """The newest `limit` records of a format as far as they fit PAGE_BYTES, oldest first."""
     rows = await fetch(reader, _PAGE, [name, limit, PAGE_BYTES])
     return [msgspec.json.decode(record) for (record,) in rows]
 
 
-async def unwritten(reader: aiosqlite.Connection, limit: int) -> list[Entry]:
+async def unwritten(reader: Reader, limit: int) -> list[Entry]:
     """Rows that wait for a log file, in order."""
     rows = await fetch(
         reader, "SELECT id, at_ms, record FROM bridge_log WHERE unwritten = 1 ORDER BY id LIMIT ?", [limit]

@@ -2,12 +2,12 @@
 
 from typing import Any, Final, Literal, NamedTuple
 
-import aiosqlite
 import msgspec
 
 from aghbus.protocol.adapters.derived_ids import same_json
 from aghbus.protocol.adapters.model import BridgedMessage, Direction
 from aghbus.protocol.lifecycle import WorkView
+from aghbus.store.engine.sqlite import Reader
 from aghbus.store.engine.transaction import Transaction
 from aghbus.store.tables import works
 from aghbus.store.tables.envelopes import fetch
@@ -275,7 +275,7 @@ def kept_by_id(tx: Transaction, workspace_id: str, message_id: str, sender: str)
     return None if row is None else Kept(*row)
 
 
-async def kept_all(reader: aiosqlite.Connection, seqs: list[int]) -> list[Kept]:
+async def kept_all(reader: Reader, seqs: list[int]) -> list[Kept]:
     """The envelopes of these sequences, ascending; what was removed meanwhile is missing."""
     sql = f"{_SELECT_KEPT} WHERE e.seq IN (SELECT value FROM json_each(?)) ORDER BY e.seq"  # noqa: S608 - constants
     return [Kept(*row) for row in await fetch(reader, sql, [msgspec.json.encode(seqs).decode()])]
@@ -352,13 +352,13 @@ def unlink(tx: Transaction, found: Ended) -> None:
 # what the follower looks at
 
 
-async def ended_since(reader: aiosqlite.Connection, after: int, upto: int) -> bool:
+async def ended_since(reader: Reader, after: int, upto: int) -> bool:
     """Whether an envelope after sequence `after`, up to `upto`, left a work ended."""
     rows = await fetch(reader, _STIRRED, [after, upto])
     return bool(rows[0][0])
 
 
-async def to_log(reader: aiosqlite.Connection, name: str, after: int, upto: int, limit: int) -> list[int]:
+async def to_log(reader: Reader, name: str, after: int, upto: int, limit: int) -> list[int]:
     """Envelopes after `after`, up to `upto`, that carry a message of this format or answer one of ours: those that came, and
     the ends that our daemon made."""
     params = [after, upto, f"{name}.message".encode(), name, limit]

@@ -8,13 +8,13 @@ import json
 from collections.abc import Collection
 from typing import Any, Final, NamedTuple
 
-import aiosqlite
 import msgspec
 
 from aghbus.protocol.api.chains import ChainRun, ChainRunSummary, ChainStep
 from aghbus.protocol.chains.run import RunState
 from aghbus.protocol.lifecycle import WorkView
 from aghbus.protocol.text import shorten
+from aghbus.store.engine.sqlite import Reader
 from aghbus.store.engine.transaction import Transaction
 from aghbus.store.tables import works
 from aghbus.store.tables.envelopes import Row, fetch
@@ -191,7 +191,7 @@ def forget(tx: Transaction, before_ms: int, *, keep: int = KEEP, limit: int = 16
 
 
 async def pending(
-    reader: aiosqlite.Connection, workspace_id: str, now_ms: int, limit: int, *, apart: Collection[str] = ()
+    reader: Reader, workspace_id: str, now_ms: int, limit: int, *, apart: Collection[str] = ()
 ) -> list[str]:
     """Up to `limit` runs whose work has moved, whose time is up, and then those that wait for a peer, the oldest
     first; none of `apart`."""
@@ -199,13 +199,13 @@ async def pending(
     return [str(run_id) for (run_id,) in rows]
 
 
-async def in_progress(reader: aiosqlite.Connection, *, apart: Collection[str] = ()) -> tuple[int, int | None]:
+async def in_progress(reader: Reader, *, apart: Collection[str] = ()) -> tuple[int, int | None]:
     """How many runs are in progress, and when the first node's time is up, those of `apart` aside."""
     row = (await fetch(reader, _IN_PROGRESS, [json.dumps(list(apart))]))[0]
     return int(row[0]), row[1]
 
 
-async def run(reader: aiosqlite.Connection, run_id: str) -> ChainRun | None:
+async def run(reader: Reader, run_id: str) -> ChainRun | None:
     """A run with its steps; None when it is not known."""
     rows = await fetch(reader, f"SELECT {_HEAD}, input FROM chain_runs WHERE run_id = ?", [run_id])  # noqa: S608 - constants
     if not rows:
@@ -222,9 +222,7 @@ async def run(reader: aiosqlite.Connection, run_id: str) -> ChainRun | None:
     )
 
 
-async def runs(
-    reader: aiosqlite.Connection, *, states: frozenset[str] = frozenset(), limit: int = 100
-) -> list[ChainRunSummary]:
+async def runs(reader: Reader, *, states: frozenset[str] = frozenset(), limit: int = 100) -> list[ChainRunSummary]:
     """Runs, latest change first."""
     where = f"WHERE state IN ({', '.join('?' * len(states))})" if states else ""
     sql = f"SELECT {_HEAD} FROM chain_runs {where} ORDER BY updated_ms DESC, rowid DESC LIMIT ?"  # noqa: S608 - constants

@@ -9,7 +9,6 @@ from collections.abc import Iterable, Sequence
 from operator import attrgetter
 from typing import Any, Final, NamedTuple
 
-import aiosqlite
 import msgspec
 
 from aghbus.protocol.api.messages import Message, MessagesResponse, OutboxState
@@ -20,6 +19,7 @@ from aghbus.protocol.envelope import Envelope
 from aghbus.protocol.lifecycle import State, Step, event_of
 from aghbus.store.engine.append_buffer import BulkStatement, Rank
 from aghbus.store.engine.gil_yield import yield_gil_while
+from aghbus.store.engine.sqlite import Reader
 from aghbus.store.engine.transaction import Transaction
 
 BRIDGED: Final = b".message"
@@ -206,7 +206,7 @@ def buffered_message(tx: Transaction, seq: int, delivery: str) -> Message | None
     return None
 
 
-async def message(reader: aiosqlite.Connection, message_id: str) -> Message | None:
+async def message(reader: Reader, message_id: str) -> Message | None:
     """The envelope with this id: our own first, then the newest, since other senders may reuse an id."""
     rows = await fetch(
         reader,
@@ -217,7 +217,7 @@ async def message(reader: aiosqlite.Connection, message_id: str) -> Message | No
 
 
 async def messages(
-    reader: aiosqlite.Connection, wanted: EnvelopeFilter, *, since: int = 0, limit: int = 100, last: bool = False
+    reader: Reader, wanted: EnvelopeFilter, *, since: int = 0, limit: int = 100, last: bool = False
 ) -> MessagesResponse:
     """One page after sequence `since`, oldest first; with `last` the newest `limit` of those."""
     page = await find(reader, wanted, since=since, limit=limit, last=last)
@@ -229,19 +229,19 @@ async def messages(
     )
 
 
-async def last_seq(reader: aiosqlite.Connection) -> int:
+async def last_seq(reader: Reader) -> int:
     """The highest sequence so far; 0 in an empty store."""
     rows = await fetch(reader, "SELECT seq FROM sqlite_sequence WHERE name = 'envelopes'", [])
     return int(rows[0][0]) if rows else 0
 
 
-async def pruned_through(reader: aiosqlite.Connection) -> int:
+async def pruned_through(reader: Reader) -> int:
     """The highest sequence that retention removed; 0 when none was."""
     rows = await fetch(reader, "SELECT value FROM meta WHERE key = 'pruned_through'", [])
     return int(rows[0][0]) if rows else 0
 
 
-async def lost_through(reader: aiosqlite.Connection) -> int:
+async def lost_through(reader: Reader) -> int:
     """The highest sequence that was lost with damage to the store (store/engine/integrity.py); 0 when none was."""
     rows = await fetch(reader, "SELECT value FROM meta WHERE key = 'lost_through_seq'", [])
     return int(rows[0][0]) if rows else 0
@@ -254,9 +254,7 @@ class Page(NamedTuple):
     next_since: int
 
 
-async def find(
-    reader: aiosqlite.Connection, wanted: EnvelopeFilter, *, since: int, limit: int, last: bool = False
-) -> Page:
+async def find(reader: Reader, wanted: EnvelopeFilter, *, since: int, limit: int, last: bool = False) -> Page:
     """Up to `limit` sequences after `since` that match, or the newest ones; fewer when PAGE_BYTES are reached."""
     top = await last_seq(reader)
     where, params = _where(wanted)
@@ -270,19 +268,19 @@ async def find(
     return Page(seqs, seqs[-1] if more and seqs else max(since, top))
 
 
-async def fetch_messages(reader: aiosqlite.Connection, seqs: Sequence[int]) -> list[MessageRow]:
+async def fetch_messages(reader: Reader, seqs: Sequence[int]) -> list[MessageRow]:
     """The rows of these sequences, ascending; those that were removed meanwhile are missing."""
     sql = f"{SELECT_MESSAGE} WHERE e.seq IN (SELECT value FROM json_each(?)) ORDER BY e.seq"  # noqa: S608 - constants
     return [MessageRow(*row) for row in await fetch(reader, sql, [msgspec.json.encode(seqs).decode()])]
 
 
-async def fetch(reader: aiosqlite.Connection, sql: str, params: Params) -> list[Row]:
+async def fetch(reader: Reader, sql: str, params: Params) -> list[Row]:
     """All rows of a query, as tuples."""
     return [tuple(row) for row in await yield_gil_while(reader.execute_fetchall(sql, params))]
 
 
 async def _search(
-    reader: aiosqlite.Connection,
+    reader: Reader,
     where: str,
     params: Params,
     span: tuple[int, int],
@@ -308,9 +306,7 @@ async def _search(
     return hits
 
 
-async def _window(
-    reader: aiosqlite.Connection, low: int, high: int, rows: int | None, *, newest: bool
-) -> tuple[int, int]:
+async def _window(reader: Reader, low: int, high: int, rows: int | None, *, newest: bool) -> tuple[int, int]:
     """The part of `(low, high]` to search next: `rows` stored envelopes at its end, or all of it."""
     if rows is None:
         return low, high

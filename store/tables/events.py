@@ -1,6 +1,5 @@
 """The event stream: stored envelopes with the changes of their works, by the local sequence, resumable."""
 
-import aiosqlite
 import msgspec
 
 from aghbus.protocol.api.inbox import InboxState
@@ -11,6 +10,7 @@ from aghbus.protocol.effects import Store
 from aghbus.protocol.envelope import Envelope
 from aghbus.protocol.lifecycle import State, event_of
 from aghbus.store.engine.event_buffer import BufferedEvent, EventPage
+from aghbus.store.engine.sqlite import Reader
 from aghbus.store.tables.envelopes import (
     MessageRow,
     fetch,
@@ -22,7 +22,7 @@ from aghbus.store.tables.envelopes import (
 )
 
 
-async def events(reader: aiosqlite.Connection, wanted: EnvelopeFilter, *, since: int, limit: int = 100) -> EventPage:
+async def events(reader: Reader, wanted: EnvelopeFilter, *, since: int, limit: int = 100) -> EventPage:
     """Up to `limit` events after sequence `since`; fewer when PAGE_BYTES are reached.
 
     Events that retention removed are missing: ask `gap_after` first.
@@ -32,7 +32,7 @@ async def events(reader: aiosqlite.Connection, wanted: EnvelopeFilter, *, since:
     return EventPage([_event_of(row) for row in rows], page.next_since)
 
 
-async def gap_after(reader: aiosqlite.Connection, wanted: EnvelopeFilter, since: int) -> int | None:
+async def gap_after(reader: Reader, wanted: EnvelopeFilter, since: int) -> int | None:
     """The highest sequence removed, when something that `wanted` may have matched after `since` was; else None.
 
     Retention never removes a message that is ready or leased in the inbox, nor an envelope of a work that is kept;

@@ -1,10 +1,8 @@
 """Our own peer ids: the one of now, and earlier ones until the works under them are over (spec section 8)."""
 
-import sqlite3
 from typing import Final, NamedTuple
 
-import aiosqlite
-
+from aghbus.store.engine.sqlite import Connection, Reader
 from aghbus.store.engine.transaction import Transaction
 from aghbus.store.tables.envelopes import fetch
 
@@ -44,12 +42,12 @@ def begin(tx: Transaction, us: str, now_ms: int) -> None:
     )
 
 
-def former(db: sqlite3.Connection, us: str) -> list[Former]:
+def former(db: Connection, us: str) -> list[Former]:
     """The ids before `us` that have not retired, oldest first."""
     return [Former(*row) for row in db.execute(_FORMER, (us,))]
 
 
-def newest_of_key(db: sqlite3.Connection, fingerprint: str) -> str | None:
+def newest_of_key(db: Connection, fingerprint: str) -> str | None:
     """The handle under which the key of this fingerprint was used last; None when it never was."""
     row = db.execute(
         "SELECT peer_id FROM identities WHERE peer_id LIKE '%@' || ? ORDER BY retired_ms IS NOT NULL, since_ms DESC LIMIT 1",
@@ -58,7 +56,7 @@ def newest_of_key(db: sqlite3.Connection, fingerprint: str) -> str | None:
     return None if row is None else str(row[0])
 
 
-async def read_former(reader: aiosqlite.Connection, us: str) -> list[Former]:
+async def read_former(reader: Reader, us: str) -> list[Former]:
     """The same through the connection that only reads."""
     return [Former(*row) for row in await fetch(reader, _FORMER, [us])]
 

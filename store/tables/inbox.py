@@ -6,14 +6,13 @@ returned after too many of them is dead: kept, listed, and ready again only on r
 
 from typing import Final
 
-import aiosqlite
-
 from aghbus.protocol.api.inbox import InboxItem
 from aghbus.protocol.api.messages import Message
 from aghbus.protocol.base.backoff import exponential_delay
 from aghbus.protocol.errors import NotFound, Refused
 from aghbus.store.engine.append_buffer import BulkStatement
 from aghbus.store.engine.sql import placeholders
+from aghbus.store.engine.sqlite import Reader
 from aghbus.store.engine.transaction import Transaction
 from aghbus.store.errors import InboxFull
 from aghbus.store.tables.envelopes import (
@@ -255,7 +254,7 @@ def item(tx: Transaction, seq: int) -> InboxItem:
 
 
 async def items(
-    reader: aiosqlite.Connection, *, states: frozenset[str] = frozenset(), limit: int = 100, last: bool = False
+    reader: Reader, *, states: frozenset[str] = frozenset(), limit: int = 100, last: bool = False
 ) -> list[InboxItem]:
     """Inbox rows in one of `states` (none given: all but acked), oldest first; with `last` the newest `limit`."""
     wanted = sorted(states or {"ready", "leased", "dead"})
@@ -268,14 +267,14 @@ async def items(
     return sorted((_read_item(row) for row in rows), key=lambda found: found.seq)
 
 
-async def counts(reader: aiosqlite.Connection) -> dict[str, int]:
+async def counts(reader: Reader) -> dict[str, int]:
     """How many are ready, leased and dead. Acked ones are history, and not counted."""
     sql = "SELECT state, count(*) FROM inbox WHERE state IN ('ready', 'leased', 'dead') GROUP BY state"
     found: dict[str, int] = dict(await fetch(reader, sql, []))
     return {state: found.get(state, 0) for state in ("ready", "leased", "dead")}
 
 
-async def some_expired(reader: aiosqlite.Connection, now_ms: int) -> bool:
+async def some_expired(reader: Reader, now_ms: int) -> bool:
     """Whether a lease has expired by `now_ms`."""
     sql = "SELECT 1 FROM inbox WHERE state = 'leased' AND state IN ('ready', 'leased', 'dead') AND lease_until_ms <= ? LIMIT 1"
     return bool(await fetch(reader, sql, [now_ms]))

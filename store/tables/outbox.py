@@ -4,14 +4,12 @@ Published means that the broker has the message, nothing more; receipted that th
 arrival.
 """
 
-import sqlite3
 from typing import Final, NamedTuple
-
-import aiosqlite
 
 from aghbus.protocol.envelope import OPENING_KINDS, Envelope
 from aghbus.protocol.identifiers import subject_for
 from aghbus.store.engine.append_buffer import BulkStatement, Rank
+from aghbus.store.engine.sqlite import Cursor, Reader
 from aghbus.store.engine.state import Addressed
 from aghbus.store.engine.transaction import Transaction
 from aghbus.store.tables import works
@@ -113,7 +111,7 @@ def load_queued(tx: Transaction, after_seq: int, limit: int) -> list[Outgoing]:
     return within_bytes(tx.db.execute(_QUEUED, (after_seq, limit)))
 
 
-def within_bytes(cursor: sqlite3.Cursor) -> list[Outgoing]:
+def within_bytes(cursor: Cursor) -> list[Outgoing]:
     """The rows of a SELECT_OUTGOING until their envelopes fill PAGE_BYTES; at least one, where there is one."""
     found: list[Outgoing] = []
     room = PAGE_BYTES
@@ -126,7 +124,7 @@ def within_bytes(cursor: sqlite3.Cursor) -> list[Outgoing]:
     return found
 
 
-async def queued(reader: aiosqlite.Connection, after_seq: int, limit: int) -> list[Outgoing]:
+async def queued(reader: Reader, after_seq: int, limit: int) -> list[Outgoing]:
     """Committed messages queued after `after_seq`, in order."""
     return [Outgoing(*row) for row in await fetch(reader, _QUEUED, [after_seq, limit])]
 
@@ -155,7 +153,7 @@ def mark_answered(tx: Transaction, seq: int, detail: str) -> None:
         tx.memory.arrived.put(tx, (sent.workspace_id, sent.message_id), True)
 
 
-async def counts(reader: aiosqlite.Connection) -> dict[str, int]:
+async def counts(reader: Reader) -> dict[str, int]:
     """How many are queued, expired and dead. Published and receipted ones are history, and not counted."""
     sql = "SELECT state, count(*) FROM outbox WHERE state IN ('queued', 'expired', 'dead') GROUP BY state"
     found: dict[str, int] = dict(await fetch(reader, sql, []))

@@ -3,13 +3,13 @@
 from collections.abc import Sequence
 from typing import Final
 
-import aiosqlite
 import msgspec
 
 from aghbus.protocol.api.peers import Peer
 from aghbus.protocol.bodies import PeerCard
 from aghbus.protocol.limits import GREET_INTERVAL
 from aghbus.protocol.presence import PeerSeen, presence_of
+from aghbus.store.engine.sqlite import Reader
 from aghbus.store.engine.transaction import Transaction
 from aghbus.store.tables.envelopes import Row, fetch
 
@@ -55,7 +55,7 @@ def forget(tx: Transaction, rows: list[Row]) -> None:
 
 
 async def stale(
-    reader: aiosqlite.Connection, before_ms: int, limit: int, keep: int = MAX_PEERS, keep_bytes: int = MAX_BYTES
+    reader: Reader, before_ms: int, limit: int, keep: int = MAX_PEERS, keep_bytes: int = MAX_BYTES
 ) -> list[Row]:
     """Up to `limit` peers last heard before `before_ms`, or beyond the `keep` heard last: what `forget` takes.
 
@@ -70,13 +70,13 @@ async def stale(
     return await fetch(reader, sql, [before_ms, keep, keep_bytes, limit])
 
 
-async def load(reader: aiosqlite.Connection) -> list[PeerSeen]:
+async def load(reader: Reader) -> list[PeerSeen]:
     """Every peer that is kept, for presence after a restart."""
     return [_seen_of(row) for row in await fetch(reader, _SELECT, [])]
 
 
 async def peers(
-    reader: aiosqlite.Connection,
+    reader: Reader,
     *,
     now_ms: int,
     channel: str | None = None,

@@ -2,12 +2,12 @@
 
 from typing import Final
 
-import aiosqlite
 import msgspec
 
 from aghbus.protocol.api.messages import Message, Quarantined
 from aghbus.protocol.text import escape
 from aghbus.store.engine.sql import encodable, insert_into
+from aghbus.store.engine.sqlite import Reader
 from aghbus.store.engine.transaction import Transaction
 from aghbus.store.tables.envelopes import SELECT_MESSAGE, MessageRow, fetch, message_of
 
@@ -62,7 +62,7 @@ def add(
         _drop_oldest(tx)
 
 
-async def quarantined(reader: aiosqlite.Connection, *, limit: int = 100) -> list[Quarantined]:
+async def quarantined(reader: Reader, *, limit: int = 100) -> list[Quarantined]:
     """Refused envelopes, latest first; their bytes as text, escaped and cut."""
     rows = await fetch(
         reader,
@@ -86,7 +86,7 @@ async def quarantined(reader: aiosqlite.Connection, *, limit: int = 100) -> list
     ]
 
 
-async def quarantined_with_id(reader: aiosqlite.Connection, message_id: str) -> list[QuarantinedEnvelope]:
+async def quarantined_with_id(reader: Reader, message_id: str) -> list[QuarantinedEnvelope]:
     """Refused envelopes of this message id, or the one of this number in the quarantine, latest first."""
     number = int(message_id) if message_id.isdecimal() and len(message_id) <= _ID_DIGITS else 0
     columns = ", ".join(QuarantinedEnvelope.__struct_fields__)
@@ -98,7 +98,7 @@ async def quarantined_with_id(reader: aiosqlite.Connection, message_id: str) -> 
     return [QuarantinedEnvelope(*row) for row in rows]
 
 
-async def stored_with_id(reader: aiosqlite.Connection, message_id: str) -> list[tuple[Message, bytes]]:
+async def stored_with_id(reader: Reader, message_id: str) -> list[tuple[Message, bytes]]:
     """Stored envelopes of this message id, latest first, each with its bytes as on the wire."""
     sql = SELECT_MESSAGE + " WHERE e.msg_id = ? ORDER BY e.seq DESC LIMIT ?"
     messages = [message_of(MessageRow(*row)) for row in await fetch(reader, sql, [message_id, _SAME_ID])]

@@ -3,14 +3,13 @@
 from collections.abc import Iterable
 from typing import Final, NamedTuple
 
-import aiosqlite
-
 from aghbus.protocol.api.messages import Direct, Thread
 from aghbus.protocol.envelope import Envelope
 from aghbus.protocol.identifiers import is_handle
 from aghbus.protocol.rooms import Binding, Pair
 from aghbus.store.engine.append_buffer import BulkStatement
 from aghbus.store.engine.sql import insert_into
+from aghbus.store.engine.sqlite import Reader
 from aghbus.store.engine.transaction import Transaction
 from aghbus.store.tables.envelopes import fetch
 
@@ -105,7 +104,7 @@ def forget_empty(tx: Transaction, places: Iterable[Place]) -> int:
     return dropped
 
 
-async def threads(reader: aiosqlite.Connection, *, channel: str | None = None, limit: int = 100) -> list[Thread]:
+async def threads(reader: Reader, *, channel: str | None = None, limit: int = 100) -> list[Thread]:
     """Threads with activity, latest first."""
     rows = await fetch(
         reader,
@@ -127,9 +126,7 @@ async def threads(reader: aiosqlite.Connection, *, channel: str | None = None, l
     ]
 
 
-async def directs(
-    reader: aiosqlite.Connection, *, self_id: str, channel: str | None = None, limit: int = 100
-) -> list[Direct]:
+async def directs(reader: Reader, *, self_id: str, channel: str | None = None, limit: int = 100) -> list[Direct]:
     """Direct rooms of `self_id`, or of an earlier id of ours, and one other peer, latest activity first."""
     rows = await fetch(
         reader,

@@ -2,8 +2,7 @@
 
 from typing import Final
 
-import aiosqlite
-
+from aghbus.store.engine.sqlite import Reader
 from aghbus.store.engine.transaction import Transaction
 from aghbus.store.tables.envelopes import fetch
 
@@ -24,7 +23,7 @@ def shift(tx: Transaction, step_ms: int) -> None:
     tx.memory.inbox_due_ms = 0  # so that the next lease queries the file
 
 
-async def last_ms(reader: aiosqlite.Connection) -> int:
+async def last_ms(reader: Reader) -> int:
     """When the latest envelope was stored, in Unix milliseconds of the clock of then; 0 in an empty store."""
     rows = await fetch(reader, "SELECT received_ms FROM envelopes ORDER BY seq DESC LIMIT 1", [])
     return int(rows[0][0]) if rows else 0

@@ -3,7 +3,6 @@
 from operator import attrgetter
 from typing import Any, Final, NamedTuple
 
-import aiosqlite
 import msgspec
 
 from aghbus.protocol.api.works import Role, Work, WorkResponse, WorkStep
@@ -13,6 +12,7 @@ from aghbus.protocol.lifecycle import WorkView
 from aghbus.protocol.text import shorten
 from aghbus.protocol.trust.trust import Trust
 from aghbus.store.engine.sql import insert_into, placeholders
+from aghbus.store.engine.sqlite import Reader
 from aghbus.store.engine.state import CachedWork
 from aghbus.store.engine.transaction import Transaction
 from aghbus.store.tables.envelopes import Row, fetch
@@ -186,7 +186,7 @@ def has_deadline(tx: Transaction, work: WorkView) -> bool:
 
 
 async def works(
-    reader: aiosqlite.Connection,
+    reader: Reader,
     *,
     states: frozenset[str] = frozenset(),
     role: str | None = None,
@@ -208,7 +208,7 @@ async def works(
     return [_work_of(row) for row in rows]
 
 
-async def work(reader: aiosqlite.Connection, work_id: str, channel: str | None = None) -> WorkResponse | None:
+async def work(reader: Reader, work_id: str, channel: str | None = None) -> WorkResponse | None:
     """A work with its history, oldest step first; the latest of that id when `channel` leaves it open. None when
     unknown.
 
@@ -226,7 +226,7 @@ async def work(reader: aiosqlite.Connection, work_id: str, channel: str | None =
     return WorkResponse(work=_work_of(rows[0]), history=[_step_of(row) for row in steps])
 
 
-async def counts(reader: aiosqlite.Connection) -> dict[str, int]:
+async def counts(reader: Reader) -> dict[str, int]:
     """How many works are open, by state."""
     sql = "SELECT state, count(*) FROM works WHERE state IN ('submitted', 'working', 'needs_input') GROUP BY state"
     found: dict[str, int] = dict(await fetch(reader, sql, []))
