@@ -1,33 +1,44 @@
-"""What the local API costs with our own routing, and with Starlette's: import time, memory, latency on the Unix socket.
+"""The HTTP server of the local API against uvicorn used by its documented interface: `python -m bench.http_server`.
 
-    pip install starlette  # which aghbus itself does not need
-    python bench/http_server.py [--rounds 5] [--requests 4000]
+Variants, each in a fresh process, with asyncio, msgspec and NATS already imported, on uvloop:
 
-Each round starts a fresh process for each variant, with what the daemon has loaded anyway (asyncio, msgspec, NATS) already
-imported. Figures are medians of the rounds; judge the ratios, the machine decides the rest (docs/adr/0003).
+- `own`: `daemon/api/http` on httptools
+- `uvicorn`: `uvicorn.Server(uvicorn.Config(…)).serve()` with httptools, under the same application
+  (install it first: `pip install uvicorn`)
+
+Both answer from memory. Measured: import time and memory, microseconds of one request at a time on a Unix socket, requests a
+second over 64 connections, and what bounds a slow or hostile client. Medians of `--rounds`; only ratios carry over to another
+machine. The results and the decision are in docs/adr/0003-http-server.md.
 """
 
 import argparse
 import asyncio
+import contextlib
 import json
+import selectors
 import socket
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
-VARIANTS = ("table", "starlette", "parser")
-"""`table`: uvicorn's connection under our table of routes. `starlette`: the same under Starlette's router. `parser`: only
-imports the HTTP parser (httptools), the floor below which no server of its kind can go."""
+from bench.harness.processes import ROOT, memory_mib
+from bench.harness.wire import RawApi, ready, request_bytes
 
-REQUESTS: dict[str, tuple[str, str, bytes | None]] = {
-    "GET /readyz": ("GET", "/readyz", None),
+VARIANTS: Final = ("own", "uvicorn")
+REQUESTS: Final[dict[str, tuple[str, str, dict[str, Any] | None]]] = {
+    "GET /healthz": ("GET", "/healthz", None),
     "GET /v1/works?…": ("GET", "/v1/works?state=working&state=submitted&limit=10", None),
-    "POST /v1/messages": ("POST", "/v1/messages", b'{"kind":"say","to":"ops","body":{"text":"hello"}}'),
+    "POST /v1/messages": ("POST", "/v1/messages", {"kind": "say", "to": "ops", "body": {"text": "hello"}}),
 }
+CONNECTIONS: Final = 64
+PROBE_SECONDS: Final = 15.0  # that a slow client is waited for
+PROBE_BYTES: Final = 64 << 20
+MANY: Final = 600  # connections of one client
 
 
 def rss_kib() -> int:
@@ -36,170 +47,269 @@ def rss_kib() -> int:
         return next(int(line.split()[1]) for line in lines if line.startswith("VmRSS:"))
 
 
+# the server's process
+
+
 def serve(variant: str, path: str) -> None:
-    """The child: import, report, serve until standard input closes, report memory again."""
-    import msgspec  # noqa: F401 - a cost that every variant shares
+    """Import, report, serve until standard input closes, report memory again."""
+    import msgspec  # noqa: F401 - a cost that both variants share
     import nats  # noqa: F401 - likewise
 
+    import aghbus.daemon.api.app
+
     before, started = rss_kib(), time.perf_counter()
-    if variant == "parser":
-        import httptools  # noqa: F401 - its cost is the measurement
+    if variant == "uvicorn":
+        import uvicorn
+        import uvicorn.protocols.http.httptools_impl  # noqa: F401 - which uvicorn imports when it starts
     else:
-        import aghbus.daemon.api.server  # noqa: F401 - likewise
-    if variant == "starlette":
-        import starlette.applications
-        import starlette.responses
-        import starlette.routing  # noqa: F401 - likewise
+        import aghbus.daemon.api.http.connection  # noqa: F401 - the cost that is measured
     report = {"import_ms": (time.perf_counter() - started) * 1000, "import_kib": rss_kib() - before}
     print(json.dumps(report), flush=True)
-    if variant != "parser":
-        asyncio.run(_serve(variant, path))
+    from aghbus.daemon.base import runtime
+
+    runtime.run(_serve_own(path) if variant == "own" else _serve_uvicorn(path))
 
 
-async def _serve(variant: str, path: str) -> None:
+def operations() -> Any:
+    """Operations that each return a constant."""
     from aghbus.daemon.api.routes import ROUTES
-    from aghbus.daemon.api.server import ApiServer
-    from aghbus.protocol.api.messages import SendResponse
-    from aghbus.protocol.api.status import ReadinessResponse
-    from aghbus.protocol.api.works import WorksResponse
+    from tests.support.api_simulator import example
 
-    sent = SendResponse(
-        **dict.fromkeys(("thread_id", "direct_id", "work_id", "work_state")),
-        id="msg_1",
-        seq=1,
-        kind="say",
-        workspace_id="ws_local",
-        channel="default",
-        to="ops",
-        state="queued",
-    )
-
-    responses = {
-        "GET /readyz": ReadinessResponse(ready=True, broker=True, subscriptions=True, store=True),
-        "GET /v1/works": WorksResponse(works=[]),
-        "POST /v1/messages": sent,
-    }
-
-    def operation(response: Any) -> Any:
-        async def respond(*_: Any) -> Any:
+    def constant(response: Any) -> Any:
+        async def operation(*_: Any) -> Any:
             return response
 
-        return respond
+        return operation
 
-    operations = {route: operation(responses.get(f"{route.method} {route.path}")) for route in ROUTES}
-    server = ApiServer(operations, socket_path=Path(path))
-    if variant == "starlette":
-        server._app = starlette_app(operations)
+    return {route: constant(example(route.response)) for route in ROUTES if route.operation and route.response}
+
+
+async def _serve_own(path: str) -> None:
+    from aghbus.daemon.api.server import ApiServer
+
+    server = ApiServer(operations(), socket_path=Path(path))
     await server.start()
-    print("ready", flush=True)
-    await asyncio.to_thread(sys.stdin.read)
-    print(rss_kib(), flush=True)
+    await _until_told()
     await server.stop(1.0)
 
 
-def starlette_app(operations: Any) -> Any:
-    """Our table of routes given to Starlette, with our own parsing and types behind it."""
-    import msgspec
-    from starlette.applications import Starlette
-    from starlette.requests import Request
-    from starlette.responses import Response
-    from starlette.routing import Route as StarletteRoute
+async def _serve_uvicorn(path: str) -> None:
+    import uvicorn
 
-    from aghbus.daemon.api import parsing
-    from aghbus.daemon.api.route import Route
-    from aghbus.daemon.api.routes import ROUTES
+    from aghbus.daemon.api.app import ApiApp
+    from aghbus.daemon.api.server import MAX_BODY_BYTES
 
-    def endpoint(route: Route) -> Any:
-        async def answer(request: Request) -> Response:
-            segments = [str(value) for value in request.path_params.values()]
-            arguments: list[Any] = parsing.path_arguments(route, segments) if segments else []
-            arguments.append(parsing.query_string(request.scope["query_string"], route.query))
-            if route.request is not None:
-                arguments.append(parsing.request(await request.body(), route.request))
-            found = await operations[route](*arguments)
-            return Response(msgspec.json.encode(found), route.status, media_type="application/json")
+    app: Any = ApiApp(operations(), asyncio.Event(), max_body=MAX_BODY_BYTES)
 
-        return answer
+    async def asgi(scope: Any, receive: Any, send: Any) -> None:
+        exchange = AsgiExchange(scope, receive)
+        await app(exchange)
+        await exchange.send(send)
 
-    return Starlette(routes=[StarletteRoute(r.path, endpoint(r), methods=[r.method]) for r in ROUTES if r.operation])
+    Path(path).parent.mkdir(exist_ok=True)
+    config = uvicorn.Config(
+        asgi, uds=path, http="httptools", ws="none", lifespan="off", access_log=False, log_level="error"
+    )
+    server = uvicorn.Server(config)
+    serving = asyncio.create_task(server.serve())
+    while not server.started:
+        await asyncio.sleep(0.01)
+    await _until_told()
+    server.should_exit = True
+    await serving
 
 
-def measure(variant: str, requests: int) -> dict[str, float]:
-    """One process of one variant: its report, and its latencies in microseconds."""
+async def _until_told() -> None:
+    print("ready", flush=True)
+    await asyncio.to_thread(sys.stdin.read)
+    print(rss_kib(), flush=True)
+
+
+class AsgiExchange:
+    """What the application uses of an Exchange, over ASGI."""
+
+    def __init__(self, scope: Any, receive: Any) -> None:
+        self._receive = receive
+        self._headers = scope["headers"]
+        self.method, self.path, self.query = scope["method"], scope["raw_path"], scope["query_string"]
+        self.body_complete = self.disconnected = False
+        self.keep_alive = True
+        self._response: tuple[int, bytes, Iterable[tuple[bytes, bytes]]] | None = None
+
+    def header(self, name: bytes) -> list[bytes]:
+        """Every value of a header."""
+        return [value for key, value in self._headers if key == name]
+
+    async def read(self) -> bytes:
+        """The next piece of the body."""
+        message = {} if self.body_complete else await self._receive()
+        self.body_complete = not message.get("more_body", False)
+        body: bytes = message.get("body", b"")
+        return body
+
+    def respond(self, status: int, body: bytes, headers: Iterable[tuple[bytes, bytes]] = ()) -> None:
+        """Keep the response for `send`."""
+        self._response = (status, body, headers)
+
+    async def send(self, send: Any) -> None:
+        """Send the response."""
+        from aghbus.daemon.api.http.exchange import JSON, common_headers
+
+        assert self._response is not None
+        status, body, headers = self._response
+        fields = [*common_headers(JSON), (b"content-length", b"%d" % len(body)), *headers]
+        await send({"type": "http.response.start", "status": status, "headers": fields})
+        await send({"type": "http.response.body", "body": body})
+
+
+# the client's process
+
+
+def measure(variant: str, requests: int, *, hostile: bool) -> dict[str, float]:
+    """One process of one variant: its report, its figures, and the probes when `hostile`."""
     with tempfile.TemporaryDirectory() as folder:
         path = f"{folder}/run/d.sock"
         child = subprocess.Popen(
-            [sys.executable, __file__, "--serve", variant, path],
+            [sys.executable, "-m", "bench.http_server", "--serve", variant, path],
+            cwd=ROOT,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
         )
         assert child.stdin is not None and child.stdout is not None
-        figures: dict[str, float] = json.loads(child.stdout.readline())
-        if variant != "parser":
-            assert child.stdout.readline() == "ready\n"
-            for name, request in REQUESTS.items():
-                figures[f"{name}, µs"] = latency(path, *request, requests)
+        found: dict[str, float] = json.loads(child.stdout.readline())
+        assert child.stdout.readline() == "ready\n"
+        for name, request in REQUESTS.items():
+            found[f"{name}, µs"] = latency(path, request_bytes(*request), requests)
+        name, request = list(REQUESTS.items())[-1]
+        found[f"{name}, {CONNECTIONS} connections, 1/s"] = rate(path, request_bytes(*request), 4 * requests)
+        if hostile:
+            found.update(
+                {
+                    probe.__doc__ or "": probe(path, child.pid)
+                    for probe in (slow_head, connections, endless_head, unread)
+                }
+            )
         child.stdin.close()
-        if variant != "parser":
-            figures["memory after load, KiB"] = int(child.stdout.readline())
+        found["memory at the end, KiB"] = int(child.stdout.readline())
         child.wait(30)
         child.stdout.close()
-    return figures
+    return found
 
 
-def latency(path: str, method: str, target: str, body: bytes | None, requests: int) -> float:
-    """Median microseconds of one request on a connection that is kept alive, after a warm-up of a tenth.
-
-    On a bare socket: an HTTP client in Python would cost more than the server.
-    """
-    head = (
-        f"{method} {target} HTTP/1.1\r\nHost: d\r\nContent-Type: application/json\r\nContent-Length: {len(body or b'')}"
-    )
-    request = head.encode() + b"\r\n\r\n" + (body or b"")
-    times = []
-    with socket.socket(socket.AF_UNIX) as connection:
-        connection.connect(path)
-        for _ in range(requests + requests // 10):
-            started = time.perf_counter()
-            connection.sendall(request)
-            answer = _one_answer(connection)
-            times.append((time.perf_counter() - started) * 1e6)
-            assert answer.startswith(b"HTTP/1.1 20"), answer
-    return statistics.median(times[requests // 10 :])
+def latency(path: str, request: bytes, count: int) -> float:
+    """Median microseconds of one request on a kept-alive connection, after a warm-up of a tenth."""
+    times, api = [], RawApi(path)
+    for _ in range(count + count // 10):
+        started = time.perf_counter()
+        api.socket.sendall(request)
+        api.answer()
+        times.append((time.perf_counter() - started) * 1e6)
+    api.socket.close()
+    return statistics.median(times[count // 10 :])
 
 
-def _one_answer(connection: socket.socket) -> bytes:
-    answer = connection.recv(65_536)
-    head, _, body = answer.partition(b"\r\n\r\n")
-    length = int(head.lower().partition(b"content-length: ")[2].split(b"\r\n")[0])
-    while len(body) < length:
-        more = connection.recv(65_536)
-        answer, body = answer + more, body + more
-    return answer
+def rate(path: str, request: bytes, count: int) -> float:
+    """Requests a second over CONNECTIONS kept-alive connections, each with one request at a time."""
+    picker, asked, answered = selectors.DefaultSelector(), CONNECTIONS, 0
+    apis = [RawApi(path) for _ in range(CONNECTIONS)]
+    for api in apis:
+        picker.register(api.socket, selectors.EVENT_READ, api)
+    started = time.perf_counter()
+    for api in apis:
+        api.socket.sendall(request)
+    while answered < asked:
+        for api in ready(picker):
+            if api.receive() is None:
+                continue
+            answered += 1
+            if asked < count:
+                asked += 1
+                api.socket.sendall(request)
+    taken = time.perf_counter() - started
+    for api in apis:
+        api.socket.close()
+    return answered / taken
 
 
-def _cell(medians: dict[str, float], variant: str) -> str:
-    return f"{medians[variant]:.0f} ({medians[variant] / medians['table']:.2f})" if variant in medians else "-"
+def _connected(path: str) -> socket.socket:
+    client = socket.socket(socket.AF_UNIX)
+    client.settimeout(PROBE_SECONDS)
+    client.connect(path)
+    return client
+
+
+def slow_head(path: str, _: int) -> float:
+    """half a head: seconds until the server closes, or inf"""
+    with _connected(path) as client:
+        started = time.perf_counter()
+        client.sendall(b"GET /healthz HTTP/1.1\r\nX-A:")
+        try:
+            client.recv(1)
+        except TimeoutError:
+            return float("inf")
+        return time.perf_counter() - started
+
+
+def endless_head(path: str, pid: int) -> float:
+    """an endless header: MiB by which the server grows"""
+    with _connected(path) as client:
+        client.sendall(b"GET /healthz HTTP/1.1\r\nX-A:")
+        return _growth(client, b"a" * 65_536, pid)
+
+
+def unread(path: str, pid: int) -> float:
+    """requests whose responses are not read: MiB by which the server grows"""
+    with _connected(path) as client:
+        return _growth(client, b"GET /healthz HTTP/1.1\r\nHost: d\r\n\r\n" * 1000, pid)
+
+
+def _growth(client: socket.socket, piece: bytes, pid: int) -> float:
+    """MiB by which the server grows until it closes, takes no more for a second, or has taken PROBE_BYTES."""
+    before, taken, moved = memory_mib(pid), 0, time.perf_counter()
+    client.setblocking(False)
+    while taken < PROBE_BYTES and time.perf_counter() - moved < 1.0:
+        try:
+            taken += client.send(piece[taken % len(piece) :])
+            moved = time.perf_counter()
+        except BlockingIOError:
+            time.sleep(0.001)
+        except OSError:
+            break
+    return memory_mib(pid) - before
+
+
+def connections(path: str, _: int) -> float:
+    """connections that one client may hold, of 600"""
+    held = 0
+    with contextlib.ExitStack() as stack, contextlib.suppress(OSError):
+        for _ in range(MANY):
+            client = stack.enter_context(_connected(path))
+            client.sendall(b"GET /healthz HTTP/1.1\r\nHost: d\r\n\r\n")
+            held += client.recv(12).endswith(b" 200")
+    return held
 
 
 def main() -> None:
-    """Measure the variants in turn, and print their medians with the ratio to `table`."""
+    """Measure the variants in turn, and print their medians with the ratio to `own`."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=5, help="fresh processes of each variant")
-    parser.add_argument("--requests", type=int, default=4000, help="requests of each kind in each process")
+    parser.add_argument("--requests", type=int, default=3000, help="requests of each kind in each process")
+    parser.add_argument("--hostile", action="store_true", help="probe what bounds a slow or hostile client, once")
     parser.add_argument("--serve", nargs=2, metavar=("VARIANT", "SOCKET"), help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.serve:
         serve(*options.serve)
         return
-    rounds = [{variant: measure(variant, options.requests) for variant in VARIANTS} for _ in range(options.rounds)]
-    names = list(rounds[0]["table"])
-    print(f"{'median of ' + str(options.rounds):26}" + "".join(f"{variant:>20}" for variant in VARIANTS))
-    for name in names:
-        medians = {v: statistics.median(r[v][name] for r in rounds) for v in VARIANTS if name in rounds[0][v]}
-        cells = "".join(f"{_cell(medians, v):>20}" for v in VARIANTS)
-        print(f"{name:26}{cells}")
+    rounds = [
+        {variant: measure(variant, options.requests, hostile=options.hostile and number == 0) for variant in VARIANTS}
+        for number in range(options.rounds)
+    ]
+    print(f"{'median of ' + str(options.rounds):66}" + "".join(f"{variant:>20}" for variant in VARIANTS))
+    for name in rounds[0]["own"]:
+        medians = {v: statistics.median([r[v][name] for r in rounds if name in r[v]]) for v in VARIANTS}
+        cells = [f"{medians[v]:.4g} ({medians[v] / medians['own']:.2f})" for v in VARIANTS]
+        print(f"{name:66}" + "".join(f"{cell:>20}" for cell in cells))
 
 
 if __name__ == "__main__":

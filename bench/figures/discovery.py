@@ -1,11 +1,9 @@
-"""Figure 4: whois, warm through the API and cold as a command."""
-
-import sys
-from pathlib import Path
+"""Figure 4: whois, warm through the API and cold as a command of a wheel install."""
 
 from bench.harness.figure import Figure, Result, Run, interleave
 from bench.harness.load import once, requests
 from bench.harness.processes import broker, daemons, wall
+from bench.harness.wheel import wheel_install
 
 # A peer that asks a thousand times in a second or two is otherwise left without an answer.
 _FLAGS = ("--capability", "test.run", "--limits-answers-per-minute", "1000000")
@@ -14,8 +12,11 @@ _FLAGS = ("--capability", "test.run", "--limits-answers-per-minute", "1000000")
 def measure(run: Run) -> Result:
     """One peer that answers, another that asks."""
     scale = run.scale
-    cold = [str(Path(sys.executable).with_name("aghctl")), "--name", "ops", "whois", "worker", "--first"]
-    with broker() as server, daemons(server.url, "worker", "ops", flags=_FLAGS) as (_, ops):
+    with (
+        wheel_install() as scripts,
+        broker() as server,
+        daemons(server.url, "worker", "ops", flags=_FLAGS) as (_, ops),
+    ):
         job = {"do": "whois", "socket": str(ops.socket_path), "query": "worker", "count": scale.calls}
 
         def command(*words: str) -> list[float]:
@@ -26,15 +27,17 @@ def measure(run: Run) -> Result:
             {
                 "request-reply": lambda: requests(server, scale.calls),
                 "whois": lambda: list(once("caller", **job)),
-                "python": lambda: command(sys.executable, "-c", "pass"),
-                "aghctl": lambda: command(*cold),
+                "python": lambda: command(str(scripts / "python"), "-c", "pass"),
+                "aghctl": lambda: command(str(scripts / "aghctl"), "--name", "ops", "whois", "worker", "--first"),
             },
         )
     request, python = ("raw request-reply, p50", "request-reply"), ("`python -c pass`", "python")
     return Result(
         rows=[
             found.row("whois over two daemons, warm, p50", "ms", "whois", floor=request, target=(2.0, 1.25)),
-            found.row("`aghctl whois --first`, cold, wall", "ms", "aghctl", floor=python, target=(5.0, 2.5)),
+            found.row(
+                "`aghctl whois --first`, cold, wheel install, wall", "ms", "aghctl", floor=python, target=(5.0, 2.5)
+            ),
         ],
         latencies={name: found.samples[name] for name in ("request-reply", "whois")},
     )

@@ -1,6 +1,7 @@
 """The report of a run: JSON with every sample, a Markdown table, and the plots."""
 
 import importlib.metadata
+import importlib.util
 import os
 import platform
 import sqlite3
@@ -14,11 +15,10 @@ from typing import Any, Final
 import msgspec
 
 from aghbus.daemon.broker.directory import find_binary
-from bench.harness import plots
 from bench.harness.figure import Result, Row
 from bench.harness.statistic import percentile, spread
 
-_LIBRARIES: Final = ("aghbus", "nats-py", "msgspec", "aiosqlite", "uvicorn", "a2a-sdk", "faststream", "uvloop")
+_LIBRARIES: Final = ("aghbus", "nats-py", "msgspec", "aiosqlite", "httptools", "a2a-sdk", "faststream", "uvloop")
 
 
 class Report(msgspec.Struct, frozen=True, kw_only=True):
@@ -93,9 +93,12 @@ def _row(row: Row) -> str:
     return f"| {row.what} | {value} | {row.unit} | {floor} | **{number(row.ratio)} ×** | {span} | {target} | {row.verdict} |"
 
 
-def drawings(results: Mapping[str, Result]) -> dict[str, str]:
-    """The plots that the results allow, by file name."""
-    found = {}
+def plot(results: Mapping[str, Result], folder: Path) -> list[Path]:
+    """Write the plots that the results allow into `folder`; none without matplotlib."""
+    if importlib.util.find_spec("matplotlib") is None:
+        return []
+    from bench.harness import plots
+
     rates: dict[str, tuple[str, float, float, float]] = {}
     for result in results.values():
         for row in result.rows:
@@ -105,19 +108,21 @@ def drawings(results: Mapping[str, Result]) -> dict[str, str]:
                     name, middle = f"floor: {row.floor}", statistics.median(row.floors)
                     rates.setdefault(name, (name, middle, min(row.floors), max(row.floors)))
     rates.pop("floor: durable receive path", None)
+    written = []
     if rates:
+        written.append(folder / "throughput.svg")
         ordered = sorted(rates.values(), key=lambda one: -one[1])
-        found["throughput.svg"] = plots.bars(
-            "Throughput", [(_cut(one[0]), one[1], one[2], one[3]) for one in ordered], "a second"
-        )
+        plots.bars(written[-1], "Throughput", [(_cut(one[0]), *one[1:]) for one in ordered], "a second")
     latencies = {name: samples for result in results.values() for name, samples in result.latencies.items() if samples}
     if latencies:
+        written.append(folder / "latency.svg")
         named = {f"{name} ({percentile(samples, 0.5):.2g} ms)": samples for name, samples in latencies.items()}
-        found["latency.svg"] = plots.distributions("Latency", named)
+        plots.distributions(written[-1], "Latency", named)
     growth = [curve for result in results.values() for curve in result.curves]
     if growth:
-        found["growth.svg"] = plots.curves("Cost of a message as things grow", growth)
-    return found
+        written.append(folder / "growth.svg")
+        plots.curves(written[-1], "Cost of a message as things grow", growth)
+    return written
 
 
 def _cut(name: str, most: int = 48) -> str:
@@ -125,10 +130,9 @@ def _cut(name: str, most: int = 48) -> str:
 
 
 def write(report: Report, folder: Path) -> list[Path]:
-    """`bench.json`, `bench.md` and the plots into `folder`; which files."""
+    """Write `bench.json`, `bench.md` and the plots into `folder`; returns the files."""
     folder.mkdir(parents=True, exist_ok=True)
-    json = msgspec.json.format(msgspec.json.encode(report), indent=1).decode()
-    files = {"bench.json": json, "bench.md": markdown(report), **drawings(report.results)}
-    for name, text in files.items():
-        (folder / name).write_text(text, encoding="utf-8")
-    return [folder / name for name in files]
+    table, samples = folder / "bench.md", folder / "bench.json"
+    table.write_text(markdown(report), encoding="utf-8")
+    samples.write_bytes(msgspec.json.format(msgspec.json.encode(report), indent=1))
+    return [samples, table, *plot(report.results, folder)]

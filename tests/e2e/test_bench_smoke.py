@@ -1,5 +1,6 @@
 """The benchmark runs and prints, whatever the figures are on this machine."""
 
+import importlib.util
 import json
 import subprocess
 import sys
@@ -8,6 +9,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parent.parent.parent
+MATPLOTLIB = importlib.util.find_spec("matplotlib") is not None  # of the dependency group `bench`
 HANG = 540  # seconds; it takes half a minute on two cores at rest
 
 
@@ -28,8 +30,8 @@ def test_the_smoke_run_prints_a_table_and_writes_samples_and_plots(tmp_path: Pat
             assert len(row["floors"]) in (0, len(row["values"])), row
         for name, samples in result["latencies"].items():
             assert samples and min(samples) > 0, (title, name)
-    for name in ("throughput.svg", "latency.svg", "growth.svg"):
-        assert (tmp_path / name).read_text().startswith("<svg ")
+    for name in ("throughput.svg", "latency.svg", "growth.svg") if MATPLOTLIB else ():
+        assert "<svg " in (tmp_path / name).read_text()
 
 
 def test_hops_counts_calls_and_files_of_a_message() -> None:
