@@ -18,7 +18,6 @@ from aghbus.daemon.jetstream.stream import EXISTS, NOT_FOUND
 from aghbus.daemon.nats.jetstream import MESSAGE_NOT_FOUND, JetStreamContext, RawStreamMsg, StreamConfig
 from aghbus.daemon.nats.link import JetStreamError, Link, NoJetStream
 from aghbus.protocol.nats.jetstream import bucket_config
-from aghbus.protocol.nats.names import JETSTREAM_API
 
 T = TypeVar("T")
 
@@ -59,17 +58,6 @@ class _Description(msgspec.Struct):
     deleted: bool = False
     options: dict[str, Any] = {}
     metadata: dict[str, str] | None = None
-
-
-class _SubjectsState(msgspec.Struct):
-    subjects: dict[str, int] | None = None
-
-
-class _SubjectsPage(msgspec.Struct):
-    """One page of a stream's subjects, in the answer to STREAM.INFO."""
-
-    state: _SubjectsState
-    total: int = 0
 
 
 _parse_description: Final = msgspec.json.Decoder(_Description).decode
@@ -113,28 +101,14 @@ class Bucket:
         return None if found is None else _stored(name, found.data or b"")
 
     async def names(self) -> list[str]:
-        """Names of all objects, deleted ones included, sorted."""
-        names: list[str] = []
-        offset = 0
-        while await self._exists():
-            subjects, total = await self._subjects(offset)
-            names += [name for subject in subjects if (name := _name_of(subject)) is not None]
-            offset += len(subjects)
-            if not subjects or offset >= total:
-                break
-        return sorted(names)
-
-    async def _subjects(self, offset: int) -> tuple[dict[str, int], int]:
-        """The subjects of descriptions from `offset` on, and how many there are. The library's request has no offset."""
-        request = {"subjects_filter": f"$O.{self._name}.M.>", "offset": offset}
-        answer = await self._link.request(
-            f"{JETSTREAM_API}.STREAM.INFO.{self._stream}", msgspec.json.encode(request), _TIMEOUT
-        )
+        """Names of all objects, deleted ones included, sorted; at most 100,000, which is the server's limit for one answer."""
         try:
-            page = msgspec.json.decode(answer.data, type=_SubjectsPage)
-        except msgspec.DecodeError:
-            raise JetStreamError(0, "the answer to STREAM.INFO is not understood") from None
-        return page.state.subjects or {}, page.total
+            info = await self._call(lambda js: js.stream_info(self._stream, f"$O.{self._name}.M.>"))
+        except JetStreamError as error:
+            if error.code == NOT_FOUND:
+                return []
+            raise
+        return sorted(name for subject in info.state.subjects or () if (name := _name_of(subject)) is not None)
 
     async def describe(self, names: list[str]) -> list[StoredObject]:
         """Descriptions of those of `names` that exist and are consistent, in order."""

@@ -8,6 +8,7 @@ from collections import OrderedDict, deque
 from itertools import islice
 from typing import Final
 
+from aghbus.daemon.base.waiting import wait_set
 from aghbus.daemon.nats.link import BadPublish, Link, LinkError, PayloadTooLarge
 
 ACK: Final = b"+ACK"
@@ -61,12 +62,7 @@ class AckQueue:
 
     async def drained(self, timeout: float) -> bool:
         """Wait until everything is published; False when `timeout` seconds passed before."""
-        try:
-            async with asyncio.timeout(timeout):
-                await self._empty.wait()
-        except TimeoutError:
-            return False
-        return True
+        return await wait_set(self._empty, timeout)
 
     async def _publish(self) -> None:
         while self._queue:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
 from aghbus.daemon.base.failpoints import failpoint
+from aghbus.daemon.base.waiting import wait_set
 from aghbus.daemon.jetstream.stream import STREAM
 from aghbus.daemon.nats.carrier import Carried
 from aghbus.daemon.nats.client import header_size
@@ -90,7 +91,7 @@ class JetStreamCarrier:
     async def carry(self, rows: Sequence[Outgoing]) -> Carried:
         """`rows` in order. Raises LinkError when the link is lost on the way."""
         carried = Carried([], [])
-        if not await self._is_open():
+        if not await wait_set(self._open, _OPEN_WAIT):
             return carried
         waiting = list(rows)
         if self._pause:
@@ -107,14 +108,6 @@ class JetStreamCarrier:
         """How many of `rows` go out before their confirmations are waited for; at least one."""
         sizes = itertools.accumulate(len(row.raw) for row in rows[: self._window])
         return max(1, sum(size <= _BATCH_BYTES for size in sizes))
-
-    async def _is_open(self) -> bool:
-        try:
-            async with asyncio.timeout(_OPEN_WAIT):
-                await self._open.wait()
-        except TimeoutError:
-            return False
-        return True
 
     async def _send(self, carried: Carried, rows: Sequence[Outgoing]) -> None:
         refused = await self._link.jetstream(lambda js: self._publish_all(js, carried, rows))

@@ -15,6 +15,7 @@ from typing import Final
 
 from aghbus.daemon.base.clock import Clock
 from aghbus.daemon.base.logs import event
+from aghbus.daemon.base.waiting import wait_set
 from aghbus.daemon.config.settings import JetStreamSettings
 from aghbus.daemon.jetstream.acks import AckQueue
 from aghbus.daemon.jetstream.carrier import JetStreamCarrier
@@ -112,12 +113,7 @@ class JetStreamProfile:
 
     async def wait_attached(self, timeout: float) -> bool:
         """Wait until attached; False when `timeout` seconds have passed before."""
-        try:
-            async with asyncio.timeout(timeout):
-                await self._attached.wait()
-        except TimeoutError:
-            return False
-        return True
+        return await wait_set(self._attached, timeout)
 
     def status(self) -> dict[str, object]:
         """Stream and consumers as of the last check, for people and tools."""
@@ -180,16 +176,9 @@ class JetStreamProfile:
             self._check_now.clear()
             if await self._checked():
                 backoff.reset()
-                await self._wait(self._check_interval)
+                await wait_set(self._check_now, self._check_interval)
             else:
                 await asyncio.sleep(backoff.next())
-
-    async def _wait(self, seconds: float) -> None:
-        try:
-            async with asyncio.timeout(seconds):
-                await self._check_now.wait()
-        except TimeoutError:
-            return
 
     async def _checked(self) -> bool:
         """One check; False when something was wrong and it should soon be retried."""

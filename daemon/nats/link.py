@@ -17,6 +17,7 @@ import time
 from typing import TYPE_CHECKING, Literal, TypeVar
 
 from aghbus.daemon.base.logs import event
+from aghbus.daemon.base.waiting import wait_set
 from aghbus.daemon.nats.events import (
     BadPublish,
     ConnectFailed,
@@ -178,10 +179,7 @@ class Link:
 
     async def wait_up(self, timeout: float) -> bool:
         """Waits until the link is up; False when `timeout` seconds have passed."""
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(timeout):
-                await self._up.wait()
-        return self._up.is_set()
+        return await wait_set(self._up, timeout)
 
     async def drain(self, timeout: float) -> None:
         """Stops receiving: unsubscribes, and waits until the callbacks had the messages on their way. Publishing goes on."""
