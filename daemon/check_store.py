@@ -15,7 +15,7 @@ from aghbus.protocol.text import escape
 from aghbus.store.engine import integrity, meta
 from aghbus.store.engine.commit_watermark import CommitWatermark, read_watermark
 from aghbus.store.engine.database import Store, open_to_inspect
-from aghbus.store.engine.sqlite import Connection, DatabaseError
+from aghbus.store.engine.sql import Connection, DatabaseError
 from aghbus.store.engine.store_lock import is_locked
 from aghbus.store.errors import StoreError
 

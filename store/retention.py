@@ -15,7 +15,7 @@ from aghbus.store.audit.events import PRUNED, note_policy
 from aghbus.store.engine import meta
 from aghbus.store.engine.audit_chain import AuditHead, parse_line, recorded_pruning
 from aghbus.store.engine.database import Store
-from aghbus.store.engine.sqlite import Connection
+from aghbus.store.engine.sql import Connection
 from aghbus.store.engine.transaction import Transaction
 from aghbus.store.tables import peers, rooms
 

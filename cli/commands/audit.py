@@ -90,7 +90,7 @@ def _reading(context: Context, values: dict[str, Any]) -> Iterator[AuditReader]:
     from pathlib import Path
 
     from aghbus.store.audit.verify import open_audit_log
-    from aghbus.store.engine.sqlite import DatabaseError
+    from aghbus.store.engine.sql import DatabaseError
     from aghbus.store.errors import StoreError
 
     named = values["store"] or locations(chosen_name(context.options, context.env), context.env).store_path

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from aghbus.cli.context import Context
     from aghbus.protocol.trust.keys import SigningKey
-    from aghbus.store.engine.sqlite import Connection
+    from aghbus.store.engine.sql import Connection
 
     T = TypeVar("T")
 
@@ -73,7 +73,7 @@ def _from_store(context: Context, read: Callable[[Connection], T]) -> T | None:
     from pathlib import Path
 
     from aghbus.store.engine.database import open_to_inspect
-    from aghbus.store.engine.sqlite import DatabaseError
+    from aghbus.store.engine.sql import DatabaseError
     from aghbus.store.errors import StoreError
 
     path = Path(locations(chosen_name(context.options, context.env), context.env).store_path)

@@ -22,7 +22,7 @@ from aghbus.protocol.api.inbox import (
 from aghbus.protocol.api.queries import InboxQuery
 from aghbus.store.audit import events as audit
 from aghbus.store.engine.database import Store
-from aghbus.store.engine.sqlite import Reader
+from aghbus.store.engine.sql import Reader
 from aghbus.store.engine.transaction import Transaction
 from aghbus.store.errors import StoreUnavailable
 from aghbus.store.tables import inbox

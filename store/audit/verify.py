@@ -22,7 +22,7 @@ from aghbus.store.engine.audit_chain import (
     recorded_pruning,
 )
 from aghbus.store.engine.database import open_to_inspect
-from aghbus.store.engine.sqlite import Connection, OperationalError
+from aghbus.store.engine.sql import Connection, OperationalError
 from aghbus.store.errors import StoreDamaged, StoreUnopenable
 
 PROGRESS_ROWS: Final = 100_000  # ours, rows between two calls of `progress`

@@ -1,8 +1,23 @@
-"""Generated text of SQL statements, so that a column is named in one place; and text that SQLite can store."""
+"""The types of both SQLite libraries, which only this package imports, and generated text of SQL statements."""
 
 from collections.abc import Collection
+from sqlite3 import Connection, Cursor, OperationalError
+from sqlite3 import Error as DatabaseError
+
+from aiosqlite import Connection as Reader
 
 from aghbus.protocol.text import shorten
+
+__all__ = [
+    "Connection",
+    "Cursor",
+    "DatabaseError",
+    "OperationalError",
+    "Reader",
+    "encodable",
+    "insert_into",
+    "placeholders",
+]
 
 
 def placeholders(columns: Collection[object]) -> str:

@@ -19,7 +19,7 @@ from aghbus.protocol.envelope import Envelope
 from aghbus.protocol.lifecycle import State, Step, event_of
 from aghbus.store.engine.append_buffer import BulkStatement, Rank
 from aghbus.store.engine.gil_yield import yield_gil_while
-from aghbus.store.engine.sqlite import Reader
+from aghbus.store.engine.sql import Reader
 from aghbus.store.engine.transaction import Transaction
 
 BRIDGED: Final = b".message"

@@ -10,7 +10,7 @@ from aghbus.protocol.effects import Store
 from aghbus.protocol.envelope import Envelope
 from aghbus.protocol.lifecycle import State, event_of
 from aghbus.store.engine.event_buffer import BufferedEvent, EventPage
-from aghbus.store.engine.sqlite import Reader
+from aghbus.store.engine.sql import Reader
 from aghbus.store.tables.envelopes import (
     MessageRow,
     fetch,

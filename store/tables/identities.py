@@ -2,7 +2,7 @@
 
 from typing import Final, NamedTuple
 
-from aghbus.store.engine.sqlite import Connection, Reader
+from aghbus.store.engine.sql import Connection, Reader
 from aghbus.store.engine.transaction import Transaction
 from aghbus.store.tables.envelopes import fetch
 

@@ -11,8 +11,7 @@ from aghbus.protocol.api.messages import Message
 from aghbus.protocol.base.backoff import exponential_delay
 from aghbus.protocol.errors import NotFound, Refused
 from aghbus.store.engine.append_buffer import BulkStatement
-from aghbus.store.engine.sql import placeholders
-from aghbus.store.engine.sqlite import Reader
+from aghbus.store.engine.sql import Reader, placeholders
 from aghbus.store.engine.transaction import Transaction
 from aghbus.store.errors import InboxFull
 from aghbus.store.tables.envelopes import (

@@ -9,7 +9,7 @@ from typing import Final, NamedTuple
 from aghbus.protocol.envelope import OPENING_KINDS, Envelope
 from aghbus.protocol.identifiers import subject_for
 from aghbus.store.engine.append_buffer import BulkStatement, Rank
-from aghbus.store.engine.sqlite import Cursor, Reader
+from aghbus.store.engine.sql import Cursor, Reader
 from aghbus.store.engine.state import Addressed
 from aghbus.store.engine.transaction import Transaction
 from aghbus.store.tables import works

@@ -9,7 +9,7 @@ from aghbus.protocol.api.peers import Peer
 from aghbus.protocol.bodies import PeerCard
 from aghbus.protocol.limits import GREET_INTERVAL
 from aghbus.protocol.presence import PeerSeen, presence_of
-from aghbus.store.engine.sqlite import Reader
+from aghbus.store.engine.sql import Reader
 from aghbus.store.engine.transaction import Transaction
 from aghbus.store.tables.envelopes import Row, fetch
 

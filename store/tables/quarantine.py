@@ -6,8 +6,7 @@ import msgspec
 
 from aghbus.protocol.api.messages import Message, Quarantined
 from aghbus.protocol.text import escape
-from aghbus.store.engine.sql import encodable, insert_into
-from aghbus.store.engine.sqlite import Reader
+from aghbus.store.engine.sql import Reader, encodable, insert_into
 from aghbus.store.engine.transaction import Transaction
 from aghbus.store.tables.envelopes import SELECT_MESSAGE, MessageRow, fetch, message_of
 

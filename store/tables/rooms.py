@@ -8,8 +8,7 @@ from aghbus.protocol.envelope import Envelope
 from aghbus.protocol.identifiers import is_handle
 from aghbus.protocol.rooms import Binding, Pair
 from aghbus.store.engine.append_buffer import BulkStatement
-from aghbus.store.engine.sql import insert_into
-from aghbus.store.engine.sqlite import Reader
+from aghbus.store.engine.sql import Reader, insert_into
 from aghbus.store.engine.transaction import Transaction
 from aghbus.store.tables.envelopes import fetch
 

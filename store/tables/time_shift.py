@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from aghbus.store.engine.sqlite import Reader
+from aghbus.store.engine.sql import Reader
 from aghbus.store.engine.transaction import Transaction
 from aghbus.store.tables.envelopes import fetch
 

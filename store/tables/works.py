@@ -11,8 +11,7 @@ from aghbus.protocol.envelope import Envelope
 from aghbus.protocol.lifecycle import WorkView
 from aghbus.protocol.text import shorten
 from aghbus.protocol.trust.trust import Trust
-from aghbus.store.engine.sql import insert_into, placeholders
-from aghbus.store.engine.sqlite import Reader
+from aghbus.store.engine.sql import Reader, insert_into, placeholders
 from aghbus.store.engine.state import CachedWork
 from aghbus.store.engine.transaction import Transaction
 from aghbus.store.tables.envelopes import Row, fetch
