@@ -17,7 +17,7 @@ from typing import Any, Final
 import msgspec
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
-from aghbus.daemon.state.signature_pool import Verification
+from aghbus.daemon.state.signature_pool import SignaturePool
 from aghbus.protocol.envelope import parse
 from aghbus.protocol.trust.canonical_json import canonical_bytes, read_strict
 from aghbus.protocol.trust.keys import SIGNATURE_BYTES, SigningKey, decode_base64url
@@ -36,7 +36,7 @@ def _signature_and_message(raw: bytes) -> tuple[bytes, bytes]:
     return signature, canonical_bytes(received)
 
 
-def ways(verification: Verification) -> dict[str, Callable[[], Awaitable[None]]]:
+def ways(verification: SignaturePool) -> dict[str, Callable[[], Awaitable[None]]]:
     """One block of each operation, with everything prepared that is not part of it."""
     maker, now = Maker("", "nobody", SIGNER), int(time.time())
     raws = [maker.say() for _ in range(_BLOCK)]
@@ -82,7 +82,7 @@ def ways(verification: Verification) -> dict[str, Callable[[], Awaitable[None]]]
 
 async def microseconds(count: int) -> dict[str, float]:
     """Of one operation, by name."""
-    verification = Verification(verify_envelope)
+    verification = SignaturePool(verify_envelope)
     blocks, taken = max(1, count // _BLOCK), Counter[str]()
     for name, way in list(ways(verification).items()) * blocks:
         started = time.perf_counter_ns()

@@ -1,7 +1,7 @@
 """The daemon's clock and its source of ids: the only place where time and randomness come from.
 
-`AGHD_CLOCK_OFFSET_FILE` names a file of seconds by which this daemon's wall clock is wrong, read anew each time: for the tests
-of clocks that are set, like the failpoints. Unset, it costs one comparison.
+For tests, `AGHD_CLOCK_OFFSET_FILE` names a file with the seconds by which this daemon's wall clock is wrong; it is read each
+time. Unset, it costs one comparison.
 """
 
 import os
@@ -14,7 +14,7 @@ from typing import Final
 from aghbus.protocol.identifiers import uuid7_hex
 
 VARIABLE: Final = "AGHD_CLOCK_OFFSET_FILE"
-# Counts on while the machine sleeps, and is never set. Where there is none, a sleep looks like a wall clock that was set.
+# Runs while the machine sleeps, and is never set. Without it, a sleep looks like a step of the wall clock.
 _STEADY: Final = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 
 _offset_file: Path | None = None
@@ -34,20 +34,20 @@ class Clock:
         return self.millis() // 1000
 
     def expiry(self, life: float) -> int:
-        """`expires_at` of what lives for `life` seconds from now: the first whole Unix second that is no earlier."""
+        """`expires_at` for a lifetime of `life` seconds from now, rounded up to a whole Unix second."""
         return -((-self.millis() - int(1000 * life)) // 1000)
 
     def millis(self) -> int:
-        """Unix milliseconds: what the store and the API show."""
+        """Unix milliseconds: times in the store and the API."""
         now = time.time_ns() // 1_000_000
         return now if _offset_file is None else now + _wrong_by(_offset_file)
 
     def steady_millis(self) -> int:
-        """A time in milliseconds that is never set, and counts on while the machine sleeps where the system has such a one."""
+        """Milliseconds of a clock that is never set, and that runs while the machine sleeps where the system has one."""
         return time.clock_gettime_ns(_STEADY) // 1_000_000
 
     def offset_millis(self) -> int:
-        """Wall time less `steady_millis`: it changes when, and by how much, the wall clock is set."""
+        """Wall time minus `steady_millis`: changes when the wall clock is set, by the same amount."""
         return self.millis() - self.steady_millis()
 
     def monotonic(self) -> float:

@@ -1,6 +1,6 @@
-"""Named places where a test can kill the daemon: `AGHD_FAILPOINT=publish.confirmed:3` dies (SIGKILL) at the third passage.
+"""Named points where a crash test can kill the daemon: with `AGHD_FAILPOINT=publish.confirmed:3` it gets SIGKILL at the third pass.
 
-For the crash tests only. Unset, a passage costs one comparison. The names are those of `POINTS`, in the order of the pipeline.
+Unset, a pass costs one comparison. `POINTS` has the names, in the order of the pipeline.
 """
 
 import os
@@ -12,29 +12,29 @@ VARIABLE: Final = "AGHD_FAILPOINT"
 
 POINTS: Final = (
     "send.decided",  # our own envelope is in the open transaction
-    "send.committed",  # and durable, but nobody was told yes
-    "publish.before",  # taken from the outbox
+    "send.committed",  # and durable, but the caller has no answer
+    "publish.before",  # read from the outbox
     "publish.handed",  # in the connection's buffer or in the stream's hands
-    "publish.confirmed",  # the broker has it, the outbox does not know
-    "receive.parsed",  # a valid envelope waits for the store
+    "publish.confirmed",  # the broker has it, the outbox does not record it
+    "receive.parsed",  # a valid envelope is about to be queued
     "receive.decided",  # its effects are in the open transaction
-    "receive.committed",  # and durable, but nothing was done about it
+    "receive.committed",  # and durable, but not acknowledged
     "receive.acted",  # acknowledged and announced
-    "inbox.leased",  # a lease is committed, but the consumer was not told
+    "inbox.leased",  # a lease is committed, but the consumer has no answer
     "inbox.acked",
 )
 
 BRIDGE_POINTS: Final = (
-    "bridge.appended",  # log entries are in their file, the store does not know
+    "bridge.appended",  # log entries are in their file, the store does not record it
 )
-"""Only passed where a foreign format is spoken."""
+"""Points that are only passed when a foreign format is in use."""
 
 _armed = ""
 _left = 0
 
 
 def arm(environment: Mapping[str, str]) -> None:
-    """Read the variable. ValueError for a point that does not exist: a crash test that never crashes proves nothing."""
+    """Read the variable. Raises ValueError for an unknown point, whose crash test would never crash."""
     global _armed, _left
     name, _, count = environment.get(VARIABLE, "").partition(":")
     if name and name not in POINTS + BRIDGE_POINTS:
@@ -43,7 +43,7 @@ def arm(environment: Mapping[str, str]) -> None:
 
 
 def failpoint(name: str) -> None:
-    """Pass the point `name`; the process ends here, without any cleaning up, when its time has come."""
+    """Pass the point `name`: kills the process, without cleanup, at the armed pass."""
     global _left
     if name != _armed:
         return

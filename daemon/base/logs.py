@@ -1,7 +1,7 @@
 """Structured logs to standard error: key=value text or one JSON object a line, on top of the standard library's logging.
 
-Text from peers may sit in any field: control, bidirectional and invisible characters are escaped, so that nobody forges
-a line or drives a terminal. Fields named like secrets, and credentials inside URLs, are masked.
+Any field may contain text from peers: control, bidirectional and invisible characters are escaped, so that it cannot forge a
+line or control a terminal. Fields named like secrets, and credentials inside URLs, are masked.
 """
 
 import json
@@ -22,13 +22,13 @@ MAX_FIELD_CHARACTERS: Final = 8192
 """Ours: a longer field is cut, so that a 1 MiB envelope never lands in a log."""
 
 MAX_LIMITER_KEYS: Final = 1024
-"""Ours: event keys that a limiter remembers; beyond that the one unused longest is forgotten, with its line written."""
+"""Ours: event keys that a limiter remembers; above that the least recently used one is closed."""
 
 _MINUTE: Final = 60.0  # seconds
 _FIELDS: Final = "aghbus_fields"  # attribute of a LogRecord
 _MASK: Final = "***"
 _SECRET: Final = re.compile(r"token|passw|secret|seed|credential|authorization", re.IGNORECASE)
-# Names that only look secret: the public token in a subject, and names of files.
+# Not secret in spite of their names: the public token in a subject, and file names.
 _NOT_SECRET: Final = re.compile(r"route_token|.*_(file|path)", re.IGNORECASE)
 _USERINFO: Final = re.compile(r"(://)[^/@\s]+@")
 _BARE: Final = re.compile(r"[^\s\"=\\]+")
@@ -96,9 +96,9 @@ class JsonFormatter(logging.Formatter):
 
 
 class EventLimiter:
-    """Lets through at most `per_minute` events of one key in a minute, and then says how many it held back.
+    """Logs at most `per_minute` events of one key in a minute, and then the number of suppressed ones.
 
-    A minute starts with the first event of a key. `flush` writes what is due; call it now and then, and at the end.
+    A minute starts with the first event of a key. `flush` writes due lines; call it regularly, and at the end.
     """
 
     def __init__(self, logger: logging.Logger, per_minute: int, clock: Callable[[], float] = time.monotonic) -> None:
@@ -108,7 +108,7 @@ class EventLimiter:
         self._windows: OrderedDict[str, _Window] = OrderedDict()
 
     def event(self, level: int, key: str, message: str, /, **fields: object) -> bool:
-        """Log as `event` does unless `key` has used up its minute. True when the line was let through."""
+        """Log as `event` does unless `key` has used up its minute. True when the line was logged."""
         now = self._clock()
         window = self._windows.get(key)
         if window is not None and now - window.start >= _MINUTE:
@@ -127,7 +127,7 @@ class EventLimiter:
         return True
 
     def flush(self, *, everything: bool = False) -> None:
-        """Close the minutes that are over, or all of them, writing one `suppressed=N` line for each that held back."""
+        """Close the minutes that are over, or all of them, writing one `suppressed=N` line for each with suppressed events."""
         now = self._clock()
         for key in [key for key, window in self._windows.items() if everything or now - window.start >= _MINUTE]:
             self._close(key)
@@ -162,7 +162,7 @@ def _timestamp(record: logging.LogRecord) -> str:
 def _message(record: logging.LogRecord) -> str:
     try:
         text = record.getMessage()
-    except (TypeError, ValueError):  # a library's broken format string must not cost us the line
+    except (TypeError, ValueError):  # a library's broken format string must not lose the line
         text = str(record.msg)
     return mask_urls(_cut(text))
 

@@ -1,8 +1,8 @@
-"""Named counts of everything that happens, and sentences about what is wrong: the raw material of `aghctl status`."""
+"""Counters of events, and current problems as sentences: both are shown by `aghctl status`."""
 
 from typing import Final
 
-_PROBLEM_LIFE: Final = 300.0  # seconds a problem is shown after it was last noticed
+_PROBLEM_LIFE: Final = 300.0  # seconds for which a problem is shown after its last report
 
 
 class Counters:
@@ -24,13 +24,13 @@ class Counters:
         return dict(sorted(self._counts.items()))
 
     def problem(self, key: str, sentence: str, now: float) -> None:
-        """Something is wrong at monotonic second `now`; the same key replaces its sentence."""
+        """Report a problem at monotonic second `now`; a new report replaces the one with the same key."""
         self._problems[key] = (now, sentence)
 
     def solved(self, key: str) -> None:
-        """It is right again."""
+        """Remove a problem."""
         self._problems.pop(key, None)
 
     def problems(self, now: float) -> list[str]:
-        """What is wrong at monotonic second `now`."""
+        """The current problems at monotonic second `now`."""
         return [sentence for since, sentence in self._problems.values() if now - since <= _PROBLEM_LIFE]

@@ -1,6 +1,6 @@
-"""How the interpreter is set for a daemon that lives long, moves many short-lived objects, and has threads beside its event loop.
+"""Interpreter settings for a long-running daemon with many short-lived objects and threads beside its event loop.
 
-The figures that each of these earned are in docs/performance.md.
+docs/performance.md has the measured effect of each.
 """
 
 import asyncio
@@ -22,7 +22,7 @@ def run(main: Coroutine[Any, Any, T]) -> T:
     """`main` on the event loop of this process, on uvloop's where there is one."""
     sys.setswitchinterval(SWITCH_SECONDS)
     gc.set_threshold(*_COLLECT_AFTER)
-    gc.freeze()  # what was imported stays
+    gc.freeze()  # imported modules are never collected
     with asyncio.Runner(loop_factory=_loop_factory()) as runner:
         return runner.run(main)
 

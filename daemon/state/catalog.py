@@ -1,4 +1,4 @@
-"""The capability catalog: records that the operator wrote, checked, with their digests.
+"""The capability catalog: the operator's records, validated, with their digests.
 
 Three forms: a `.toml` or a `.json` file of many records (an array, or a table by id, under `capabilities`; in JSON also a
 bare array), or a folder with one record in each `ID.toml` or `ID.json`. Records are sent in the normal form that the
@@ -32,7 +32,7 @@ _KNOWN: Final = frozenset({*FIELDS, "digest", "workspace_id"})  # the last one a
 
 
 class Catalog(msgspec.Struct, frozen=True):
-    """The records in catalog order, the bare ids that the operator claimed besides, and the path, None without a catalog."""
+    """The records in catalog order, the claimed ids without a record, and the path (None without a catalog)."""
 
     records: tuple[Record, ...] = ()
     claims: tuple[str, ...] = ()
@@ -40,7 +40,7 @@ class Catalog(msgspec.Struct, frozen=True):
 
 
 class CatalogError(AghbusError):
-    """The catalog cannot be used; `problems` has everything that is wrong with it and is never empty."""
+    """An invalid catalog; `problems` lists every problem and is never empty."""
 
     def __init__(self, problems: Sequence[Problem]) -> None:
         super().__init__("\n".join(map(str, problems)))
@@ -48,18 +48,18 @@ class CatalogError(AghbusError):
 
 
 class CatalogSource(msgspec.Struct, frozen=True):
-    """Where the catalog is: the `path` that the operator named, else the one of `candidates` that exists; plus `claims`."""
+    """Where the catalog is: the configured `path`, else the existing one of `candidates`; plus `claims`."""
 
     path: str | None
     candidates: tuple[str, ...] = ()
     claims: tuple[str, ...] = ()
 
     def load(self) -> Catalog:
-        """The catalog as it is on disk now. Raises `CatalogError`."""
+        """Read the catalog. Raises `CatalogError`."""
         return load_catalog(self._existing(), self.claims)
 
     def signature(self) -> tuple[tuple[str, int, int, int], ...]:
-        """Path, inode, size and time of change of every file that makes the catalog; equal as long as nothing changed."""
+        """Path, inode, size and modification time of every file of the catalog; equal as long as nothing changed."""
         paths = [self.path] if self.path else self.candidates
         return tuple(entry for path in paths for entry in _signatures(Path(path)))
 
@@ -91,12 +91,12 @@ def load_catalog(path: str | None, extra_ids: Sequence[str] = ()) -> Catalog:
 
 
 def catalog_source(settings: Settings, locations: Locations) -> CatalogSource:
-    """Where these settings say that the catalog is, and the ids they claim without one."""
+    """The catalog's place and the claimed ids by the settings."""
     return CatalogSource(settings.catalog, locations.catalog_candidates, settings.capabilities)
 
 
 class _Reader:
-    """One reading of a catalog, gathering problems."""
+    """Reads a catalog once, and collects its problems."""
 
     def __init__(self) -> None:
         self.problems: list[Problem] = []
@@ -106,7 +106,7 @@ class _Reader:
         self.problems.append(Problem(key, f"file {path}", rule, hint))
 
     def folder(self, folder: Path) -> Iterator[Record]:
-        """The records of a folder in order of their files' names; hidden entries are not looked at."""
+        """The records of a folder in order of their files' names; hidden entries are skipped."""
         try:
             paths = sorted(path for path in folder.iterdir() if not path.name.startswith("."))
         except OSError as error:
@@ -143,7 +143,7 @@ class _Reader:
     def _document(self, path: Path) -> Any:
         """The JSON or TOML value in a file, or None with the problem noted."""
         try:
-            if not stat.S_ISREG(path.stat().st_mode):  # a pipe would block the reader
+            if not stat.S_ISREG(path.stat().st_mode):  # a pipe would block the read
                 self.problem("catalog", path, "must be a regular file")
                 return None
             with path.open("rb") as file:
@@ -161,7 +161,7 @@ class _Reader:
         return None
 
     def _record(self, entry: Any, path: Path, where: str, *, named: str | None = None) -> Iterator[Record]:
-        """The record in `entry`, or nothing with its problems noted. `named` is the id that its place gives it."""
+        """The record in `entry`, or nothing if it has problems. `named` is the id by its file name or key."""
         if not isinstance(entry, dict):
             self.problem(where, path, "must be a table of fields")
             return
@@ -211,7 +211,7 @@ class _Reader:
 def _leads_out(path: Path, folder: Path) -> bool:
     try:
         return not path.resolve(strict=True).is_relative_to(folder.resolve(strict=True))
-    except (OSError, RuntimeError):  # it leads nowhere or in a circle: opening it says so
+    except (OSError, RuntimeError):  # a dangling or circular link: opening it reports that
         return False
 
 
@@ -237,4 +237,4 @@ def _signatures(path: Path) -> Iterator[tuple[str, int, int, int]]:
                 status = entry.stat()
                 yield str(entry), status.st_ino, status.st_size, status.st_mtime_ns
     except OSError:
-        return  # gone, or going: a difference in itself
+        return  # removed meanwhile: the signature differs

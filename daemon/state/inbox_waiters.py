@@ -69,7 +69,7 @@ class InboxWaiters:
     """All waiting consumers, in the order in which they began to wait."""
 
     def __init__(self) -> None:
-        self.closed = False  # the daemon shuts down: nobody waits any more
+        self.closed = False  # the daemon shuts down: no new waits
         self._waiting: dict[InboxWaiter, None] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._wakes_at = float("inf")

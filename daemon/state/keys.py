@@ -1,5 +1,5 @@
-"""Which keys are ours: the file that the settings name, a systemd credential, or the one in our state folder; and those of
-former identities, which `aghctl key rotate` leaves beside it."""
+"""Our key: the configured file, a systemd credential, or the file in the state folder; and the keys of former identities,
+which `aghctl key rotate` leaves beside it."""
 
 import os
 from collections.abc import Mapping
@@ -17,14 +17,14 @@ if TYPE_CHECKING:
 KEY_CREDENTIAL: Final = "aghbus.key"
 PASSPHRASE_CREDENTIAL: Final = "aghbus.passphrase"  # noqa: S105 - the name of a credential, not one
 CREDENTIALS: Final = "CREDENTIALS_DIRECTORY"
-"""The variable by which systemd says where it has put a unit's credentials (systemd.exec, LoadCredential=)."""
+"""The variable with the folder of a unit's systemd credentials (systemd.exec, LoadCredential=)."""
 
 
 def load_signer(settings: Settings, locations: Locations, env: Mapping[str, str]) -> "EnvelopeSigner | None":
-    """The signer of our key; None when there is no key, which makes us a plain peer.
+    """The signer of our key; None without a key.
 
-    A key that is named, or that lies in its usual place, and cannot be used is an error: raises KeyFileError. A daemon that
-    would go on without its key would be another peer.
+    Raises KeyFileError for a key file that exists or is configured and cannot be used: without its key the daemon would be
+    another peer.
     """
     from aghbus.protocol.trust.proof import EnvelopeSigner  # cryptography, which `aghd config show` does not need
     from aghbus.store.host.key_files import read_key
@@ -37,7 +37,7 @@ def load_signer(settings: Settings, locations: Locations, env: Mapping[str, str]
 
 
 class FormerKey(msgspec.Struct, frozen=True, kw_only=True):
-    """What we have of a former peer id: its signer (None for a plain one) and the file of its key, or why we cannot use it."""
+    """The key of a former peer id: its signer (None for an id without a key) and its file, or the error that makes it unusable."""
 
     peer_id: str
     signer: "EnvelopeSigner | None" = None
@@ -46,9 +46,9 @@ class FormerKey(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def load_former(peer_id: str, settings: Settings, locations: Locations, env: Mapping[str, str]) -> FormerKey:
-    """What is needed to go on as `peer_id`, which we were before.
+    """The key for acting as the former id `peer_id`.
 
-    A plain id is taken up again only when it is the one that we would have without a key: another may be another daemon's now.
+    An id without a key is used again only if it is the configured peer id: any other may be another daemon's by now.
     """
     from aghbus.store.host.key_files import KeyFileError
 
@@ -63,8 +63,8 @@ def load_former(peer_id: str, settings: Settings, locations: Locations, env: Map
         return FormerKey(peer_id=peer_id, error=f"{error} ({error.hint})")
 
 
-def put_aside(path: Path) -> Path:
-    """The key of an identity that has retired is given a name under which it is not looked for; the new path.
+def retire_key_file(path: Path) -> Path:
+    """Rename the key file of a retired identity, so that it is not found again; returns the new path.
 
     Raises KeyFileError.
     """
@@ -77,14 +77,14 @@ def put_aside(path: Path) -> Path:
         sync_folder(path.parent)
     except OSError as error:
         cause = os.strerror(error.errno or 0)
-        raise KeyFileError(path, f"it cannot be renamed: {cause}", "nothing needs it any more: take it away") from None
+        raise KeyFileError(path, f"it cannot be renamed: {cause}", "it is not needed any more: remove it") from None
     return aside
 
 
 def _kept(
     peer_id: str, nickname: str, fingerprint: str, settings: Settings, locations: Locations, env: Mapping[str, str]
 ) -> FormerKey:
-    """The key of a former handle: beside the one in use, in the state folder, or still in its usual place."""
+    """Find the key of a former handle: beside the one in use, in the state folder, or still in its default place."""
     from aghbus.protocol.trust.proof import EnvelopeSigner
     from aghbus.store.host.key_files import KEY_FILE, KeyFileError, read_key
 
@@ -97,13 +97,13 @@ def _kept(
             continue
         key = read_key(path, _passphrase(settings, env), guarded=_is_credential(str(path), env))
         if key.fingerprint == fingerprint:
-            kept = path if path in beside else None  # what may be in use is not put aside
+            kept = path if path in beside else None  # a file that may be in use is not renamed
             return FormerKey(peer_id=peer_id, signer=EnvelopeSigner(key, nickname), path=kept)
     raise KeyFileError(beside[0], "the key of that identity is not there", "put it back, and restart the daemon")
 
 
 def _place(settings: Settings, locations: Locations, env: Mapping[str, str]) -> tuple[Path, bool] | None:
-    """The file of our key, and whether its folder guards it; None when we have none."""
+    """The file of our key, and whether its folder protects it; None without one."""
     from aghbus.store.host.key_files import KEY_FILE
 
     credential = _credential(env, KEY_CREDENTIAL)
@@ -134,6 +134,6 @@ def _credential(env: Mapping[str, str], name: str) -> Path | None:
 
 
 def _is_credential(path: str, env: Mapping[str, str]) -> bool:
-    """Whether a file lies in the folder of credentials, which systemd keeps closed whatever the modes inside."""
+    """Whether a file is in the folder of systemd credentials, which protects it whatever its mode."""
     folder = env.get(CREDENTIALS, "")
     return folder.startswith("/") and Path(path).parent == Path(folder)

@@ -133,7 +133,7 @@ class RateLimits:
 
 
 def _cost(envelope: Envelope) -> float:
-    """The cost in tokens of finding this proof wrong; a missing proof costs no look at the bytes."""
+    """The cost in tokens of finding this proof wrong; a missing proof does not depend on the size."""
     return _VERIFICATION_COST if envelope.proof is None else _VERIFICATION_COST + len(envelope.raw) / BYTES_PER_TOKEN
 
 

@@ -1,4 +1,4 @@
-"""Notices that the capability catalog changed, without any dependency: looks at its files' signature now and then."""
+"""Watching the capability catalog: polls a signature of its files, and reloads it on a change."""
 
 import asyncio
 from collections.abc import Callable
@@ -7,16 +7,16 @@ from typing import Final
 from aghbus.daemon.state.catalog import Catalog, CatalogError, CatalogSource
 
 POLL_INTERVAL: Final = 2.0
-"""Seconds between two looks: soon enough for a person who saved a file, and nothing to measure in load."""
+"""Seconds between two polls: soon enough for a person who saved a file, and no measurable load."""
 
 SETTLE_TIME: Final = 0.1
-"""Seconds for which a changed signature must hold, so that a file being replaced is not taken for a removed one."""
+"""Seconds for which a changed signature must hold, so that a file being replaced does not count as removed."""
 
 
 class CatalogWatcher:
     """Keeps the catalog current. `load` first, then `run` as a task; `poke` and `follow` from the event loop's thread.
 
-    A catalog that cannot be used is reported once for each change and leaves the one before in force.
+    An invalid catalog is reported once for each change; the previous one stays in force.
     """
 
     def __init__(
@@ -28,7 +28,7 @@ class CatalogWatcher:
         interval: float = POLL_INTERVAL,
         settle: float = SETTLE_TIME,
     ) -> None:
-        """`on_change` gets each new catalog, `on_problems` what is wrong with a changed one; intervals are seconds."""
+        """`on_change` gets each new catalog, `on_problems` the error of an invalid one; intervals are in seconds."""
         self._source = source
         self._on_change = on_change
         self._on_problems = on_problems
@@ -39,17 +39,17 @@ class CatalogWatcher:
         self.catalog = Catalog()
 
     def load(self) -> Catalog:
-        """The first catalog; without calling back. Raises `CatalogError`, on which a daemon refuses to start."""
-        self._seen = self._source.signature()  # before reading: a change while reading is then seen as one
+        """Load the first catalog, without a callback. Raises `CatalogError`; a daemon then refuses to start."""
+        self._seen = self._source.signature()  # before reading, so that a change during the read is detected
         self.catalog = self._source.load()
         return self.catalog
 
     def poke(self) -> None:
-        """Read the catalog again now, changed or not."""
+        """Reload the catalog now, changed or not."""
         self._poked.set()
 
     def follow(self, source: CatalogSource) -> None:
-        """Turn to another source, at once."""
+        """Switch to another source, and load it."""
         self._source = source
         self.poke()
 
@@ -66,7 +66,7 @@ class CatalogWatcher:
                 await self._reload()
 
     async def _pause(self) -> bool:
-        """Wait for the next look; True when somebody asked for it."""
+        """Wait for the next poll; True when `poke` asked for a reload."""
         try:
             async with asyncio.timeout(self._interval):
                 await self._poked.wait()

@@ -8,7 +8,7 @@ from typing import Final
 from aghbus.daemon.base.clock import Clock
 from aghbus.daemon.base.metrics import Counters
 from aghbus.daemon.state.identity import Identity
-from aghbus.daemon.state.keys import put_aside
+from aghbus.daemon.state.keys import retire_key_file
 from aghbus.protocol.api.status import FormerIdentity
 from aghbus.store.audit import events as audit
 from aghbus.store.engine.database import Store
@@ -59,7 +59,7 @@ class Retirement:
             if key is None or key.path is None:
                 continue
             try:
-                _log.info("the key file of a former identity was renamed file=%s", put_aside(key.path))
+                _log.info("the key file of a former identity was renamed file=%s", retire_key_file(key.path))
             except KeyFileError as error:
                 _log.warning(
                     "the key file of a former identity could not be renamed cause=%s hint=%s", error, error.hint

@@ -1,4 +1,4 @@
-"""Acknowledgements that come together are taken by one job, and one that is lost does not hold up those after it."""
+"""Acknowledgements that arrive together are applied by one job, and a lost job does not block later ones."""
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
@@ -51,7 +51,7 @@ async def states(parts: Parts) -> list[str]:
     return [state for (state,) in await rows(parts.store, "SELECT state FROM outbox ORDER BY seq")]
 
 
-async def test_what_comes_together_is_one_job(sender: tuple[Publisher, Parts], monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_acknowledgements_that_arrive_together_are_one_job(sender: tuple[Publisher, Parts], monkeypatch: pytest.MonkeyPatch) -> None:
     publisher, parts = sender
     sent = await published(publisher, parts, 5)
     jobs, submit = list[Job[Any]](), parts.store.submit_deferred
@@ -71,7 +71,7 @@ async def test_what_comes_together_is_one_job(sender: tuple[Publisher, Parts], m
 
 
 @pytest.mark.parametrize("refused", [True, False])
-async def test_a_job_that_never_ran_loses_its_own_alone(
+async def test_a_lost_job_loses_only_its_own_acknowledgements(
     sender: tuple[Publisher, Parts], monkeypatch: pytest.MonkeyPatch, refused: bool
 ) -> None:
     publisher, parts = sender

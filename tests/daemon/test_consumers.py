@@ -1,4 +1,4 @@
-"""Who waits for the inbox gets a message in the transaction that stores it: one of them, once, and only if that commits."""
+"""A waiting consumer gets a message in the transaction that stores it: one consumer, once, and only if it commits."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -103,7 +103,7 @@ async def test_a_new_message_does_not_overtake_one_that_was_returned(store: Stor
     assert item.seq == old.seq
 
 
-async def test_a_message_of_a_work_is_for_those_who_wait_for_it_or_for_any(store: Store) -> None:
+async def test_a_message_of_a_work_is_leased_to_waiters_for_that_work_or_for_any(store: Store) -> None:
     consumers = InboxWaiters()
     other = await waiting(store, consumers, "work_other")
     mine = await waiting(store, consumers, "work_mine")
@@ -117,7 +117,7 @@ async def test_a_message_of_a_work_is_for_those_who_wait_for_it_or_for_any(store
     assert not other.served.done()
 
 
-async def test_what_is_rolled_back_is_given_to_nobody(store: Store) -> None:
+async def test_a_lease_that_is_rolled_back_is_not_handed_out(store: Store) -> None:
     consumers = InboxWaiters()
     consumer = await waiting(store, consumers)
 
@@ -131,7 +131,7 @@ async def test_what_is_rolled_back_is_given_to_nobody(store: Store) -> None:
     assert await store.write(lambda tx: take(tx, None)) is None
 
 
-async def test_who_waits_no_longer_is_given_nothing(store: Store) -> None:
+async def test_a_waiter_that_has_left_gets_nothing(store: Store) -> None:
     consumers = InboxWaiters()
     consumer = await waiting(store, consumers)
     assert await consumer.wait(consumers, 0) is None
@@ -139,7 +139,7 @@ async def test_who_waits_no_longer_is_given_nothing(store: Store) -> None:
     assert await store.write(lambda tx: take(tx, None)) is not None
 
 
-async def test_what_was_leased_before_the_time_was_up_is_still_given(store: Store) -> None:
+async def test_a_message_leased_before_the_wait_ended_is_still_handed_out(store: Store) -> None:
     consumers = InboxWaiters()
     consumer = await waiting(store, consumers)
     stored = asyncio.Event()
@@ -154,7 +154,7 @@ async def test_what_was_leased_before_the_time_was_up_is_still_given(store: Stor
     await committing
 
 
-async def test_a_ring_makes_everybody_look_again(store: Store) -> None:
+async def test_wake_all_makes_every_waiter_query_again(store: Store) -> None:
     consumers = InboxWaiters()
     both = [await waiting(store, consumers), await waiting(store, consumers, "work_mine")]
     consumers.wake_all()
@@ -182,7 +182,7 @@ async def test_a_transaction_that_is_run_again_loses_no_message(store: Store) ->
     assert given.attempts == 1
 
 
-async def test_nobody_joins_who_is_gone(store: Store) -> None:
+async def test_a_disconnected_waiter_does_not_join(store: Store) -> None:
     consumers = InboxWaiters()
     consumer = InboxWaiter(None, take, _ignore)
     consumer.gone = True
@@ -218,7 +218,7 @@ async def asking(parts: Parts, count: int, ask: InboxNextRequest) -> list[asynci
 
 
 @pytest.mark.parametrize("ack", [True, False])
-async def test_what_is_leased_in_the_last_moment_of_a_wait_is_given(store: Store, ack: bool) -> None:
+async def test_a_message_leased_at_the_end_of_a_wait_is_handed_out(store: Store, ack: bool) -> None:
     """It was found by nobody when it asked, stored in the same transaction, and its time was up when that was durable."""
     clock = Rushing()
     parts = parts_of(store, clock)
@@ -235,7 +235,7 @@ async def test_what_is_leased_in_the_last_moment_of_a_wait_is_given(store: Store
     assert item.state == ("acked" if ack else "leased")
 
 
-async def test_who_waits_beside_one_that_dies_gets_its_message_when_the_lease_runs_out(store: Store) -> None:
+async def test_a_waiter_gets_the_message_of_a_dead_consumer_when_its_lease_runs_out(store: Store) -> None:
     parts = parts_of(store)
     first, second = await asking(parts, 2, InboxNextRequest(wait=60, visibility=1))
     await store.write(lambda tx: arrives(tx, parts.waiters))
@@ -247,7 +247,7 @@ async def test_who_waits_beside_one_that_dies_gets_its_message_when_the_lease_ru
     assert (item.seq, item.attempts) == (dies.seq, 2)
 
 
-async def test_one_that_takes_an_older_message_leaves_the_new_one_to_the_next(store: Store) -> None:
+async def test_a_waiter_that_leases_an_older_message_leaves_the_new_one_to_the_next(store: Store) -> None:
     parts = parts_of(store)
     await store.write(receiving(say()))
     old = await store.write(lambda tx: inbox.lease_next(tx, NOW_MS - 60_000, 1_000, "of a dead one"))
@@ -260,7 +260,7 @@ async def test_one_that_takes_an_older_message_leaves_the_new_one_to_the_next(st
 
 @pytest.mark.parametrize("ack", [True, False])
 @pytest.mark.parametrize("waits", [True, False])
-async def test_what_is_leased_to_one_that_goes_away_is_ready_again(store: Store, ack: bool, waits: bool) -> None:
+async def test_a_message_leased_to_a_disconnected_consumer_is_ready_again(store: Store, ack: bool, waits: bool) -> None:
     """It is gone when the transaction that leased it is through: at its own look, or while it waited."""
     parts, asks = parts_of(store), InboxNextRequest(wait=60, ack=ack)
     if waits:
@@ -285,7 +285,7 @@ async def test_what_is_leased_to_one_that_goes_away_is_ready_again(store: Store,
     assert parts.counters["inbox.given_back"] == 1
 
 
-async def test_a_lease_that_has_run_out_is_shown_as_ready_though_nobody_asks(store: Store) -> None:
+async def test_an_expired_lease_is_listed_as_ready_without_a_consumer(store: Store) -> None:
     clock = Rushing()
     parts = parts_of(store, clock)
     await store.write(receiving(say()))
@@ -301,7 +301,7 @@ async def test_a_lease_that_has_run_out_is_shown_as_ready_though_nobody_asks(sto
             assert item.lease_until_ms is None or clock.millis() < item.lease_until_ms + 5_000
 
 
-async def test_a_look_at_the_inbox_waits_for_no_store_that_cannot_write(
+async def test_listing_the_inbox_does_not_wait_for_a_store_that_cannot_write(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     parts = parts_of(store)

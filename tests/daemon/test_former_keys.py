@@ -1,4 +1,4 @@
-"""Keys of former identities: where they are looked for, when a plain id is taken up, and what happens to them at the end."""
+"""Keys of former identities: where they are found, when an id without a key is used again, and how key files are retired."""
 
 import json
 import os
@@ -10,7 +10,7 @@ from aghbus.daemon.config.settings import Settings
 from aghbus.daemon.config.trust_settings import TrustSettings
 from aghbus.daemon.nats.link import InboundMessage
 from aghbus.daemon.state.identity import Identity
-from aghbus.daemon.state.keys import FormerKey, load_former, load_signer, put_aside
+from aghbus.daemon.state.keys import FormerKey, load_former, load_signer, retire_key_file
 from aghbus.protocol.identifiers import direct_id, subject_for
 from aghbus.protocol.trust.keys import SigningKey, handle_of
 from aghbus.store.host.key_files import KEY_FILE, KeyFileError, write_key
@@ -65,14 +65,14 @@ def test_a_credential_beside_the_one_in_use(places: Locations, tmp_path: Path) -
     assert found.signer is not None
 
 
-def test_another_key_in_the_place_of_the_kept_one_is_not_taken(places: Locations) -> None:
+def test_another_key_in_the_place_of_the_kept_one_is_refused(places: Locations) -> None:
     write_key(Path(places.state_dir, KEPT), NEW)
     found = load_former(HANDLE, settings(), places, {})
     assert found.signer is None
     assert KEPT in str(found.error)
 
 
-def test_a_daemon_that_only_changed_its_name_keeps_its_key_where_it_is(places: Locations, tmp_path: Path) -> None:
+def test_a_renamed_daemon_keeps_its_key_file(places: Locations, tmp_path: Path) -> None:
     named = settings(tmp_path / "ops.pem")
     write_key(tmp_path / "ops.pem", OLD)
     found = load_former(HANDLE, named, places, {})
@@ -86,24 +86,24 @@ def test_a_daemon_that_only_changed_its_name_keeps_its_key_where_it_is(places: L
     assert ours.shares_subject(HANDLE)
 
 
-def test_a_plain_id_is_taken_up_only_when_it_would_be_ours_without_a_key(places: Locations) -> None:
+def test_an_id_without_a_key_is_used_again_only_if_it_is_the_configured_one(places: Locations) -> None:
     assert load_former("ops", settings(), places, {}) == FormerKey(peer_id="ops")
     refused = load_former("somebody", settings(), places, {})
     assert "--peer-id somebody" in str(refused.error)
 
 
-def test_what_is_put_aside_is_not_found_again_and_nothing_is_lost(places: Locations) -> None:
+def test_a_retired_key_file_is_not_found_again_and_not_lost(places: Locations) -> None:
     kept = Path(places.state_dir, KEPT)
     write_key(kept, OLD)
     before = kept.read_bytes()
-    aside = put_aside(kept)
+    aside = retire_key_file(kept)
     assert aside.read_bytes() == before
     assert load_former(HANDLE, settings(), places, {}).error is not None
     with pytest.raises(KeyFileError, match="cannot be renamed"):
-        put_aside(kept)
+        retire_key_file(kept)
 
 
-async def test_what_is_refused_in_a_room_of_a_former_id_is_ours_to_keep(tmp_path: Path) -> None:
+async def test_a_message_refused_in_a_room_of_a_former_id_is_quarantined_with_its_content(tmp_path: Path) -> None:
     async with bench(tmp_path, signer=OTHER, former=[FormerKey(peer_id="earlier")]) as b:
         b.store.memory.audit.enabled = True
         for to in (OTHER.handle, "earlier", "another"):

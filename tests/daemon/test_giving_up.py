@@ -1,4 +1,4 @@
-"""What never goes out ends when its time is over, and the agent is told; what only failed for now goes out soon."""
+"""Expired messages are given up and reported to the agent; messages that failed temporarily are retried soon."""
 
 import asyncio
 from collections.abc import Sequence
@@ -39,7 +39,7 @@ async def queue(publisher: Publisher, parts: Parts, count: int, life: int = 1) -
 
 
 @pytest.mark.parametrize("count", [1, 2_500])
-async def test_what_could_not_go_out_in_its_time_is_told_soon_and_its_work_is_over(tmp_path: Path, count: int) -> None:
+async def test_an_expired_message_is_reported_soon_and_its_work_is_canceled(tmp_path: Path, count: int) -> None:
     """Not by a look every half minute, nor by so many a look, and retention does not take it away before."""
     wire = Wire()
     async with publishing(tmp_path, wire, link=Link(no_broker, name="down")) as (publisher, parts):
@@ -67,7 +67,7 @@ class Stalled(Wire):
         return await super().carry(rows)
 
 
-async def test_a_try_that_a_slow_broker_did_not_confirm_is_made_again_soon(tmp_path: Path) -> None:
+async def test_a_try_that_a_slow_broker_did_not_confirm_is_repeated_soon(tmp_path: Path) -> None:
     wire = Stalled(tries=2)
     async with publishing(tmp_path, wire) as (publisher, parts):
         parts.presence.note_acknowledging(BOB, False)
@@ -76,7 +76,7 @@ async def test_a_try_that_a_slow_broker_did_not_confirm_is_made_again_soon(tmp_p
         assert wire.tries == 0
 
 
-async def test_a_further_try_of_what_just_fits_the_broker_goes_out_as_the_first_did() -> None:
+async def test_a_retry_that_just_fits_the_payload_limit_is_sent_like_the_first_try() -> None:
     """It has no room for the header that a further try brings."""
     async with NatsServer() as server, up(Link(to(server), name="a")) as link:
         carrier = CoreCarrier(link, "_INBOX.test")
@@ -93,7 +93,7 @@ class Silent(Wire):
         return Carried([row.seq for row in rows], [])
 
 
-async def test_an_answer_that_is_noted_in_a_transaction_run_again_still_lets_out_what_waited_for_it(
+async def test_an_acknowledgement_in_a_rerun_transaction_still_releases_dependent_messages(
     tmp_path: Path,
 ) -> None:
     def late(tx: Transaction) -> None:
@@ -118,7 +118,7 @@ async def test_an_answer_that_is_noted_in_a_transaction_run_again_still_lets_out
         await wait_until(lambda: wire.got == [1, 2], 20, "the end")
 
 
-async def test_an_answer_much_longer_than_any_of_ours_is_not_read(tmp_path: Path) -> None:
+async def test_an_oversized_acknowledgement_is_not_parsed(tmp_path: Path) -> None:
     async with publishing(tmp_path, Silent(), retry_after=300) as (publisher, parts):
         await queue(publisher, parts, 1, life=600)
         await seen(parts, "SELECT seq FROM outbox WHERE next_ms IS NOT NULL AND state = ?", "published")
@@ -137,7 +137,7 @@ async def seen(parts: Parts, sql: str, state: str) -> None:
             await parts.store.write(lambda _tx: None)
 
 
-async def test_a_store_that_cannot_write_is_not_asked_all_the_time(
+async def test_a_store_that_cannot_write_is_not_tried_all_the_time(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Something is stale all the while, which nothing can give up."""

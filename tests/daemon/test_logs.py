@@ -159,7 +159,7 @@ def test_credentials_in_urls_are_masked_wherever_they_stand(text: Sink) -> None:
     assert text.stream.getvalue().count("nats://***@host:4222") == 4
 
 
-def test_what_only_looks_secret_is_shown(objects: Sink) -> None:
+def test_fields_that_only_look_secret_are_shown(objects: Sink) -> None:
     event(LOG, logging.INFO, "x", route_token="ab12", token_file="/etc/t")
     assert objects.objects()[0]["route_token"] == "ab12"
     assert objects.objects()[0]["token_file"] == "/etc/t"
@@ -246,7 +246,7 @@ def test_noise_is_bounded_in_a_minute_and_then_counted(objects: Sink) -> None:
     assert (summary["suppressed"], summary["event"], summary["level"], again["n"]) == (8, "drop", "warning", 10)
 
 
-def test_flush_writes_what_is_due_even_if_the_event_never_comes_again(objects: Sink) -> None:
+def test_flush_writes_due_lines_even_without_another_event(objects: Sink) -> None:
     clock = Clock()
     limiter = EventLimiter(LOG, 1, clock)
     for _ in range(4):

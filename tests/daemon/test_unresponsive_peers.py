@@ -1,4 +1,4 @@
-"""A peer that was away gets everything in order, whenever it begins to listen, however it is noticed, whatever is on its way."""
+"""An unresponsive peer gets everything in order once it returns, however its return is noticed."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -25,7 +25,7 @@ CEILING = 8.0
 
 @pytest.mark.parametrize("greets", [True, False])
 @pytest.mark.parametrize("later", range(1, 9))
-async def test_everything_comes_in_order_whenever_the_peer_begins_to_listen(
+async def test_everything_arrives_in_order_whenever_the_peer_subscribes(
     tmp_path: Path, later: int, greets: bool
 ) -> None:
     wire = Wire()
@@ -41,7 +41,7 @@ async def test_everything_comes_in_order_whenever_the_peer_begins_to_listen(
         assert wire.got == seqs
 
 
-async def test_what_is_new_does_not_overtake_what_goes_out_again_to_a_peer_that_is_back(tmp_path: Path) -> None:
+async def test_new_messages_do_not_overtake_retries_to_a_returned_peer(tmp_path: Path) -> None:
     wire = Wire()
     async with publishing(tmp_path, wire) as (publisher, parts):
         seqs = await send(publisher, parts, 10)
@@ -76,7 +76,7 @@ class SetDuring(Clock):
 
 
 @pytest.mark.parametrize("step_ms", [-3 * 3_600_000, 10_000])
-async def test_a_clock_that_is_set_at_any_moment_holds_up_no_further_try(tmp_path: Path, step_ms: int) -> None:
+async def test_a_step_of_the_clock_at_any_moment_delays_no_retry(tmp_path: Path, step_ms: int) -> None:
     async def tries(at: int) -> None:
         clock, wire = SetDuring(at, step_ms), Wire()
         async with publishing(tmp_path / str(at), wire, clock) as (publisher, parts):
@@ -131,7 +131,7 @@ def seqs_of(rows: list[Outgoing]) -> list[int]:
     return [row.seq for row in rows]
 
 
-async def test_the_oldest_asks_and_then_everything_goes_also_what_is_between_the_due(store: Store) -> None:
+async def test_the_oldest_message_is_the_probe_and_then_everything_is_sent(store: Store) -> None:
     clock = Hand()
     unresponsive, rows = UnresponsivePeers(clock), await waiting(store, clock, 21)
     unresponsive.mark(SUBJECT)
@@ -143,7 +143,7 @@ async def test_the_oldest_asks_and_then_everything_goes_also_what_is_between_the
     assert await going(store, clock, unresponsive, [rows[20], rows[20]]) == []  # an answer that was asked for twice
 
 
-async def test_while_nobody_listens_only_the_oldest_asks_and_the_tries_of_the_others_count(store: Store) -> None:
+async def test_without_a_subscriber_only_the_oldest_message_is_sent_and_the_tries_of_the_others_count(store: Store) -> None:
     clock = Hand()
     unresponsive, rows = UnresponsivePeers(clock), await waiting(store, clock, 5)
     unresponsive.mark(SUBJECT)
@@ -158,7 +158,7 @@ async def test_while_nobody_listens_only_the_oldest_asks_and_the_tries_of_the_ot
     assert await going(store, clock, unresponsive, rows) == seqs_of(rows)
 
 
-async def test_a_channel_that_the_peer_has_left_holds_up_no_other(store: Store) -> None:
+async def test_a_channel_that_the_peer_has_left_does_not_block_another(store: Store) -> None:
     clock = Hand()
     unresponsive = UnresponsivePeers(clock)
     left, here = await waiting(store, clock, 2, ELSEWHERE), await waiting(store, clock, 2)
@@ -166,7 +166,7 @@ async def test_a_channel_that_the_peer_has_left_holds_up_no_other(store: Store) 
     assert await going(store, clock, unresponsive, [*left, *here]) == [left[0].seq, *seqs_of(here)]
 
 
-async def test_a_peer_that_is_back_gets_nothing_before_all_is_due_and_then_all_in_order(store: Store) -> None:
+async def test_a_returned_peer_gets_nothing_until_everything_is_due_and_then_all_in_order(store: Store) -> None:
     clock = Hand()
     unresponsive, rows = UnresponsivePeers(clock), await waiting(store, clock, 6)
     unresponsive.mark(SUBJECT)
@@ -185,7 +185,7 @@ async def test_a_peer_that_is_back_gets_nothing_before_all_is_due_and_then_all_i
     assert not unresponsive.affects(rows)
 
 
-async def test_what_is_rolled_back_is_hastened_again(store: Store) -> None:
+async def test_an_expedite_is_repeated_after_a_rollback(store: Store) -> None:
     clock = Hand()
     unresponsive, rows = UnresponsivePeers(clock), await waiting(store, clock, 2)
     unresponsive.peer_joined(SUBJECT)
