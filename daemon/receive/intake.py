@@ -8,7 +8,6 @@ retry brings it again. The next batch gathers while one is being committed.
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Iterable
 from functools import partial
 from itertools import islice
 from typing import Final
@@ -124,7 +123,19 @@ class Intake:
             return
         self._counters.add(_RECEIVED[envelope.kind])
         failpoint("receive.parsed")
-        received = _received(message, now_ms, self._identity.receiver_of(envelope), envelope)
+        # With a stream, NATS' own reply subject is for its confirmation: the sender's is in a header.
+        reply = message.reply if message.headers is None else message.headers.get(ANSWER_TO, message.reply)
+        own_id = self._identity.receiver_of(envelope)
+        received = ReceivedMessage(
+            message.subject,
+            message.data,
+            now_ms,
+            envelope,
+            reply=reply,
+            settlement=message.settlement,
+            own_id=own_id,
+            sender=envelope.sender,
+        )
         if (rejection := self._limits.check(envelope)) is not None:
             self._reject(rejection, received)
         elif envelope.kind in DISCOVERY_KINDS:
@@ -147,7 +158,17 @@ class Intake:
             self._decider.skip()
             _settle(message.settlement)
             return
-        self._enqueue(_received(message, now_ms, own_id, error=error, target=target))
+        self._enqueue(
+            ReceivedMessage(
+                message.subject,
+                message.data,
+                now_ms,
+                error=error,
+                target=target,
+                settlement=message.settlement,
+                own_id=own_id,
+            )
+        )
 
     def _receipt_target(self, raw: bytes) -> tuple[ReceiptTarget | None, str]:
         """Whom a receipt about refused bytes would go to, as far as they can be read, and from which of our ids."""
@@ -211,8 +232,18 @@ class Intake:
     async def empty_queue(self) -> None:
         """Commit batch after batch until the queue is empty."""
         while self._queue:
-            batch, signed = await self._next_verified()
-            await self._carry_out(batch, signed)
+            batch, signed = self._next()
+            try:
+                if signed:
+                    await self._verify(signed)
+                await self._commit(batch)
+            except StoreUnavailable as error:
+                for received in batch:
+                    self._reject("store", received)
+                self._log_limiter.event(logging.ERROR, "store", "the store cannot write", cause=str(error))
+                await asyncio.sleep(_STORE_PAUSE)
+            finally:
+                self._signatures.forget(signed)
 
     async def drained(self, timeout: float) -> bool:
         """Wait until every message in the queue is committed; False after `timeout` seconds."""
@@ -223,43 +254,34 @@ class Intake:
             return False
         return True
 
-    async def _next_verified(self) -> tuple[list[ReceivedMessage], list[Envelope]]:
-        """The next batch and its signed envelopes, verified; the verification of the batch after it is begun."""
-        batch = self._next()
-        signed = _signed(batch)
-        if signed:
-            self._signatures.begin(self._limits.verifiable([*signed, *_signed(islice(self._queue, _BATCH))]))
-            await self._signatures.ready(signed)
-        return batch, signed
-
-    def _next(self) -> list[ReceivedMessage]:
+    def _next(self) -> tuple[list[ReceivedMessage], list[Envelope]]:
+        """Take the next batch from the queue, and its signed envelopes."""
         queue, shares = self._queue, self._shares
         batch: list[ReceivedMessage] = []
+        signed: list[Envelope] = []
         size = 0
         while queue and len(batch) < _BATCH and size < _BATCH_BYTES:
             received = queue.popleft()
             batch.append(received)
             size += len(received.raw)
             shares[received.sender] -= 1
+            if received.envelope is not None and received.envelope.proof is not None:
+                signed.append(received.envelope)
         self._bytes -= size
         if not queue:
             shares.clear()
-        return batch
+        return batch, signed
 
-    async def _carry_out(self, batch: list[ReceivedMessage], signed: list[Envelope]) -> None:
-        try:
-            await self._commit(batch)
-        except StoreUnavailable as error:
-            for received in batch:
-                self._reject("store", received)
-            self._log_limiter.event(logging.ERROR, "store", "the store cannot write", cause=str(error))
-            await asyncio.sleep(_STORE_PAUSE)
-        finally:
-            self._signatures.forget(signed)
+    async def _verify(self, signed: list[Envelope]) -> None:
+        """Verify these envelopes, and begin with those of the batch after them, as far as the budgets cover failures."""
+        queued = [one.envelope for one in islice(self._queue, _BATCH) if one.envelope is not None]
+        following = [envelope for envelope in queued if envelope.proof is not None]
+        self._signatures.begin(self._limits.verifiable([*signed, *following]))
+        await self._signatures.ready(signed)
 
     async def _commit(self, batch: list[ReceivedMessage]) -> None:
         try:
-            outcomes = await self._store.write(lambda tx: self._decider.decide_all(tx, batch))
+            outcomes = await self._store.submit(partial(self._decider.decide_all, batch=batch))
         except StoreUnavailable:
             raise
         except Exception:
@@ -298,7 +320,8 @@ class Intake:
         if outcome.applied is not None:
             if outcome.applied.outgoing:
                 self._publisher.enqueue(outcome.applied.outgoing)
-            _settle(outcome.message.settlement)
+            if outcome.message.settlement is not None:
+                outcome.message.settlement.ack()
             if outcome.message.reply:
                 self._acknowledger.acknowledge(outcome)
             failpoint("receive.acted")
@@ -330,26 +353,6 @@ class Intake:
         self._log_limiter.event(
             logging.WARNING, f"overload.{reason}", sentence, sender=received.sender, subject=received.subject
         )
-
-
-def _received(
-    message: InboundMessage,
-    now_ms: int,
-    own_id: str,
-    envelope: Envelope | None = None,
-    error: ProtocolError | None = None,
-    target: ReceiptTarget | None = None,
-) -> ReceivedMessage:
-    # With a stream, NATS' own reply subject is for its confirmation: the sender's is in a header.
-    reply = message.reply if message.headers is None else message.headers.get(ANSWER_TO, message.reply)
-    sender = "" if envelope is None else envelope.sender
-    return ReceivedMessage(
-        message.subject, message.data, now_ms, envelope, error, target, reply, message.settlement, own_id, sender
-    )
-
-
-def _signed(messages: Iterable[ReceivedMessage]) -> list[Envelope]:
-    return [one.envelope for one in messages if one.envelope is not None and one.envelope.proof is not None]
 
 
 def _settle(settlement: Settlement | None) -> None:

@@ -51,7 +51,9 @@ async def states(parts: Parts) -> list[str]:
     return [state for (state,) in await rows(parts.store, "SELECT state FROM outbox ORDER BY seq")]
 
 
-async def test_acknowledgements_that_arrive_together_are_one_job(sender: tuple[Publisher, Parts], monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_acknowledgements_that_arrive_together_are_one_job(
+    sender: tuple[Publisher, Parts], monkeypatch: pytest.MonkeyPatch
+) -> None:
     publisher, parts = sender
     sent = await published(publisher, parts, 5)
     jobs, submit = list[Job[Any]](), parts.store.submit_deferred

@@ -143,7 +143,9 @@ async def test_the_oldest_message_is_the_probe_and_then_everything_is_sent(store
     assert await going(store, clock, unresponsive, [rows[20], rows[20]]) == []  # an answer that was asked for twice
 
 
-async def test_without_a_subscriber_only_the_oldest_message_is_sent_and_the_tries_of_the_others_count(store: Store) -> None:
+async def test_without_a_subscriber_only_the_oldest_message_is_sent_and_the_tries_of_the_others_count(
+    store: Store,
+) -> None:
     clock = Hand()
     unresponsive, rows = UnresponsivePeers(clock), await waiting(store, clock, 5)
     unresponsive.mark(SUBJECT)
