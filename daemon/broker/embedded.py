@@ -2,7 +2,7 @@
 
 Used when no NATS server is named. There is no fixed port and no daemon in charge. A joining daemon takes
 `election.lock`, holds `members.lock` shared for its life, and then either finds the running broker or starts one under
-a guard process (broker_guard.py), which stops it when `members.lock` can be had exclusively: when the last member has
+a guard process (guard.py), which stops it when `members.lock` can be had exclusively: when the last member has
 left, were it by kill -9.
 
 Failures and recovery:

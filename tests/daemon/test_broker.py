@@ -46,7 +46,7 @@ asyncio.run(main())
 
 
 class Member:
-    """A process that joins the broker and stays until it is told to leave, or killed."""
+    """A process that joins the broker and stays until it is asked to leave, or killed."""
 
     def __init__(self, process: asyncio.subprocess.Process, url: str, server_pid: int) -> None:
         self.process = process
@@ -279,16 +279,16 @@ async def test_a_damaged_record_is_ignored(folder: BrokerFolder, garbage: bytes)
 
 
 async def test_a_stale_record_neither_leaks_the_token_nor_kills_a_process(folder: BrokerFolder) -> None:
-    """The old port belongs to a stranger now, and the old pids to this process: neither is spoken to nor signalled."""
-    heard = bytearray()
+    """The old port belongs to another program now, and the old pids to this process: neither is contacted nor signalled."""
+    received = bytearray()
 
-    async def stranger(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def other_program(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.write(b'INFO {"server_id":"x","version":"2","max_payload":1}\r\n')
         with contextlib.suppress(OSError):
-            heard.extend(await reader.read(4096))
+            received.extend(await reader.read(4096))
         writer.close()
 
-    server = await asyncio.start_server(stranger, "127.0.0.1", 0)
+    server = await asyncio.start_server(other_program, "127.0.0.1", 0)
     port = server.sockets[0].getsockname()[1]
     folder.prepare()
     record = {"port": port, "pid": os.getpid(), "guard_pid": os.getpid(), "started_at": 1}
@@ -296,7 +296,7 @@ async def test_a_stale_record_neither_leaks_the_token_nor_kills_a_process(folder
     folder.server_lock.write_text(str(os.getpid()))
     async with joined(folder) as (broker, _, _):
         assert broker.status().port != port
-        assert not heard
+        assert not received
     await wait_until(lambda: gone(folder), 30, "the broker to stop")
     server.close()
     await server.wait_closed()

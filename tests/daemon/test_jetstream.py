@@ -80,7 +80,7 @@ async def test_many_daemons_that_start_at_once_agree_on_one_stream(server: NatsS
     async with started_at_once(peers), admin(server) as api:
         assert (await stream_info(api))["state"]["consumer_count"] == 6
         age = (await stream_info(api))["config"]["max_age"] / 10**9 / 3600
-    # whoever wanted more than the winner says so, nobody else does
+    # only peers that wanted more than the winner report it
     assert {peer.settings.max_age / 3600 for peer in peers if peer.problems} == {
         wish for wish in range(1, 7) if wish > age
     }
@@ -378,22 +378,22 @@ async def test_an_invalid_publish_does_not_block_acks(server: NatsServer) -> Non
 
 async def test_acks_are_sent_in_order_in_batches_despite_an_invalid_one(server: NatsServer) -> None:
     async with Peer(server, "a").running() as peer, Peer(server, "b").running() as other:
-        acks, heard = peer.profile.acks, list[str]()
-        other.link.subscribe("acks.*", lambda message: heard.append(message.subject))
+        acks, received = peer.profile.acks, list[str]()
+        other.link.subscribe("acks.*", lambda message: received.append(message.subject))
         await other.link.flush(5)
         for number in range(1_000):
             acks.put(f"acks.{number}" if number != 400 else "no subject", b"+ACK")
         assert await acks.drained(5)
         await peer.link.flush(5)
         await other.link.flush(5)
-        assert heard == [f"acks.{number}" for number in range(1_000) if number != 400]
+        assert received == [f"acks.{number}" for number in range(1_000) if number != 400]
         assert acks.refused == 1
 
 
 async def test_acks_wait_while_the_buffer_is_full(server: NatsServer, monkeypatch: pytest.MonkeyPatch) -> None:
     async with Peer(server, "a").running() as peer, Peer(server, "b").running() as other:
-        acks, heard = peer.profile.acks, list[str]()
-        other.link.subscribe("acks.*", lambda message: heard.append(message.subject))
+        acks, received = peer.profile.acks, list[str]()
+        other.link.subscribe("acks.*", lambda message: received.append(message.subject))
         await other.link.flush(5)
         monkeypatch.setattr(nats_connection, "MAX_UNSENT", -1)
         for number in range(10):
@@ -401,7 +401,7 @@ async def test_acks_wait_while_the_buffer_is_full(server: NatsServer, monkeypatc
         assert await acks.drained(5)
         await peer.link.flush(5)
         await other.link.flush(5)
-        assert heard == [f"acks.{number}" for number in range(10)]
+        assert received == [f"acks.{number}" for number in range(10)]
 
 
 def test_stream_sequences_of_both_reply_forms() -> None:
@@ -473,7 +473,7 @@ async def test_a_deleted_consumer_is_recreated_without_a_gap(server: NatsServer)
         await sender.profile.carrier.carry([row(1, "b")])
         await receiver.has(1)
         await settled(api, "b")
-        await wait_until(lambda: receiver.profile.consumers[0].state.ack_floor == 1, 20, "a look")
+        await wait_until(lambda: receiver.profile.consumers[0].state.ack_floor == 1, 20, "a check")
         await api.call(f"CONSUMER.DELETE.{STREAM}.{receiver.profile.consumers[0].name}")
         await sender.profile.carrier.carry([row(2, "b"), row(3, "b")])
         await receiver.has(3)
@@ -648,7 +648,7 @@ async def test_the_status_of_stream_and_consumers_is_plain_data(server: NatsServ
             (one,) = json.loads(json.dumps(receiver.profile.status()))["consumers"]
             return dict(one)
 
-        await wait_until(lambda: consumer()["ack_pending"] == 2, 20, "a look")
+        await wait_until(lambda: consumer()["ack_pending"] == 2, 20, "a check")
         status = receiver.profile.status()
         assert status["attached"] is True and status["stream"] == STREAM and status["messages"] == 2
 

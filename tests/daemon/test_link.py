@@ -307,10 +307,10 @@ async def test_nothing_is_delivered_after_unsubscribe_even_from_the_same_read(se
 
 
 async def test_unsubscribing_in_a_callback_holds_for_the_rest_of_the_read(server: NatsServer) -> None:
-    heard: list[bytes] = []
+    received: list[bytes] = []
 
     def once(message: InboundMessage) -> None:
-        heard.append(message.data)
+        received.append(message.data)
         subscription.unsubscribe()
 
     async with up(Link(to(server), name="a")) as link:
@@ -319,7 +319,7 @@ async def test_unsubscribing_in_a_callback_holds_for_the_rest_of_the_read(server
         client = link.client
         (sid,) = client.receivers
         await client.parser.parse(b"MSG t %d 1\r\n1\r\nMSG t %d 1\r\n2\r\n" % (sid, sid))
-        assert heard == [b"1"]
+        assert received == [b"1"]
         await link.flush(20)
         assert not link.subscriptions
 
@@ -644,7 +644,7 @@ async def test_the_link_closes_at_any_point_of_a_connection_attempt(turns: int) 
 
 
 def test_publishing_into_a_closed_uvloop_transport_raises_link_down() -> None:
-    """On uvloop, where `aghd` runs: its transports raise RuntimeError once they are closed, before anybody was told."""
+    """On uvloop, where `aghd` runs: its transports raise RuntimeError once they are closed, before the loss is reported."""
     uvloop = pytest.importorskip("uvloop")
 
     async def lose() -> None:
@@ -656,7 +656,7 @@ def test_publishing_into_a_closed_uvloop_transport_raises_link_down() -> None:
                 assert link.client.socket is not None
                 link.client.socket.abort()
                 with pytest.raises(LinkDown):
-                    while True:  # at every turn of the loop until somebody has told the link
+                    while True:  # at every turn of the loop until the link knows
                         link.publish_nowait("a.b", b"late")
                         await asyncio.sleep(0)
                 with pytest.raises(LinkDown):  # not a defect, and not a wait for the answer

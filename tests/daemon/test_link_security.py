@@ -229,9 +229,9 @@ async def test_tls_reconnects_without_leaking_sockets(authority: Authority, tls_
 
 @needs_openssl
 async def test_an_unknown_authority_is_refused(tls_server: NatsServer, tmp_path: Path) -> None:
-    stranger = Authority(tmp_path / "stranger")
+    other = Authority(tmp_path / "other")
     for options in (
-        NatsOptions(servers=(tls_server.url,), tls_ca=str(stranger.ca), token=SECRET),
+        NatsOptions(servers=(tls_server.url,), tls_ca=str(other.ca), token=SECRET),
         NatsOptions(servers=(f"tls://127.0.0.1:{tls_server.port}",), token=SECRET),
     ):
         problem = await failure(options)
@@ -268,12 +268,12 @@ async def test_a_client_certificate(authority: Authority) -> None:
 
 async def test_a_server_cannot_downgrade_the_connection_from_tls() -> None:
     """A server, or someone before it, that offers no TLS gets nothing: no CONNECT, so no token."""
-    heard = bytearray()
+    received = bytearray()
 
     async def plain(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.write(b'INFO {"server_id":"x","version":"2.10.0","max_payload":1048576,"auth_required":true}\r\n')
         with contextlib.suppress(OSError):
-            heard.extend(await reader.read())
+            received.extend(await reader.read())
             writer.close()
             await writer.wait_closed()
 
@@ -282,6 +282,6 @@ async def test_a_server_cannot_downgrade_the_connection_from_tls() -> None:
     problem = await failure(NatsOptions(servers=(url,), token=SECRET))
     assert problem.code == "tls"
     assert "offers no TLS" in problem.cause
-    assert not heard
+    assert not received
     listener.close()
     await listener.wait_closed()

@@ -17,13 +17,13 @@ from aghbus.daemon.nats.events import InboundMessage
 from aghbus.daemon.nats.parser import MessageParser
 
 DIRECT = (1, 2, 30)
-"""Numbers of subscriptions with a receiver; 4 is the library's own, 5 nobody's."""
+"""Numbers of subscriptions with a receiver; 4 is the library's own, 5 is unknown."""
 
 Calls = list[tuple[Any, ...]]
 
 
 class Recorder:
-    """In the place of the library's client: what the parser asks of it."""
+    """Replaces the library's client, and records the calls of the parser."""
 
     def __init__(self) -> None:
         self.calls: Calls = []
@@ -76,7 +76,7 @@ def cut(data: bytes, sizes: list[int]) -> list[bytes]:
     return pieces
 
 
-def heard(ours: bool, pieces: list[bytes]) -> tuple[Calls, str]:
+def outcome(ours: bool, pieces: list[bytes]) -> tuple[Calls, str]:
     """The calls, and the error that ended it."""
     recorder = Recorder()
     receivers = {sid: recorder.receiver(sid) for sid in DIRECT}
@@ -94,10 +94,10 @@ def heard(ours: bool, pieces: list[bytes]) -> tuple[Calls, str]:
 
 
 def same(data: bytes, sizes: list[int]) -> tuple[Calls, str]:
-    """What both make of it."""
+    """The result of both."""
     pieces = cut(data, sizes)
-    expected = heard(False, pieces)
-    assert heard(True, pieces) == expected
+    expected = outcome(False, pieces)
+    assert outcome(True, pieces) == expected
     return expected
 
 
@@ -156,10 +156,10 @@ sizes = st.lists(st.sampled_from([1, 2, 3, 5, 8, 13, 100, 999, 4095, 4096, 4097,
 def test_the_parser_makes_the_same_calls_as_the_library(data: bytes, sizes: list[int]) -> None:
     calls, error = same(data, sizes)
     assert error == ""
-    assert calls == heard(True, [data])[0]
+    assert calls == outcome(True, [data])[0]
 
 
-STRANGE = [
+UNUSUAL = [
     b"MSG  a 1 2\r\nhi\r\n",
     b"MSG\ta\t1 r  2\r\nhi\r\n",
     b"MSG a +1 2\r\nhi\r\n",
@@ -194,7 +194,7 @@ STRANGE = [
 ]
 
 
-@given(st.lists(messages() | others | st.sampled_from(STRANGE), max_size=8).map(b"".join), sizes)
+@given(st.lists(messages() | others | st.sampled_from(UNUSUAL), max_size=8).map(b"".join), sizes)
 def test_unusual_lines_are_parsed_by_the_library(data: bytes, sizes: list[int]) -> None:
     same(data, sizes)
 
@@ -213,7 +213,7 @@ def test_invalid_bytes_end_as_in_the_library(data: bytes, sizes: list[int]) -> N
     same(data, sizes)
 
 
-@pytest.mark.parametrize("line", STRANGE)
+@pytest.mark.parametrize("line", UNUSUAL)
 def test_each_unusual_line_whole_and_byte_by_byte(line: bytes) -> None:
     for data in (line, b"MSG a 1 2\r\nhi\r\n" + line + b"MSG a 2 2\r\nho\r\nPING\r\n"):
         same(data, [])
@@ -227,15 +227,15 @@ def test_a_malformed_message_is_a_protocol_error() -> None:
 
 @pytest.mark.parametrize("sizes", [[], [1], [20]])
 def test_sizes_are_not_read_from_headers(sizes: list[int]) -> None:
-    """The library's expression goes on over the end of the line, where a publisher has written what he liked."""
+    """The library's expression continues over the end of the line, into bytes that a publisher chose."""
     data = b"HMSG t 1 4 9\r\n5\r\nxABCDE\r\nMSG t 1 5\r\nafter\r\n"
     expected = [("message", 1, b"t", b"", b"ABCDE", b"5\r\nx"), ("message", 1, b"t", b"", b"after", None)]
-    assert heard(True, cut(data, sizes)) == (expected, "")
-    assert heard(False, [data])[0] != expected  # should it be mended there, this test may go
+    assert outcome(True, cut(data, sizes)) == (expected, "")
+    assert outcome(False, [data])[0] != expected  # once it is fixed there, this test may go
 
 
 def test_a_subject_that_is_not_utf8_is_delivered_with_replacement_characters() -> None:
-    calls, error = heard(True, [b"MSG a.\xff 1 \xfe 2\r\nhi\r\n"])
+    calls, error = outcome(True, [b"MSG a.\xff 1 \xfe 2\r\nhi\r\n"])
     assert (calls, error) == ([("message", 1, "a.\ufffd".encode(), "\ufffd".encode(), b"hi", None)], "")
 
 
@@ -259,20 +259,20 @@ def test_messages_after_the_end_of_a_subscription_go_to_the_client() -> None:
 
 
 def test_a_large_payload_is_parsed_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    looks = 0
+    matches = 0
     match = nats_parser.MESSAGE_LINE
 
     def counted(data: bytes, at: int) -> Any:
-        nonlocal looks
-        looks += 1
+        nonlocal matches
+        matches += 1
         return match(data, at)
 
     monkeypatch.setattr(nats_parser, "MESSAGE_LINE", counted)
     payload = b"MSG a 1 0\r\n\r\n" * 80_000
     data = b"MSG a 1 %d\r\n%b\r\nPING\r\n" % (len(payload), payload)
-    calls, error = heard(True, cut(data, [32_768]))
+    calls, error = outcome(True, cut(data, [32_768]))
     assert (calls, error) == ([("message", 1, b"a", b"", payload, None), ("ping",)], "")
-    assert looks == 5  # when it began, when all of it was there, and at what is no message, which two look at
+    assert matches == 5  # at its start, when it is complete, and at the PING, which both loops try
 
 
 def test_a_reset_drops_an_unfinished_message() -> None:

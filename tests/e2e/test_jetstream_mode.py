@@ -57,7 +57,7 @@ async def test_a_killed_peer_receives_missed_messages_that_are_still_fresh(tmp_p
             worker.start()
             wait_for(lambda: len(texts(worker)) == 30, 20, "what was missed")
             assert texts(worker) == [f"number {n}" for n in range(30)]
-            # it was acknowledged to a daemon that was gone: told again when that asks again
+            # the first acknowledgement went to a dead daemon; it is repeated at the next retry
             ops.args = (*nats, *QUICK)
             ops.start()
             wait_for(lambda: {delivery(ops, one) for one in fresh} == {"receipted"}, 60, "the acknowledgements")
@@ -193,7 +193,7 @@ async def test_a_full_stream_keeps_messages_queued_and_is_reported(tmp_path: Pat
             def states() -> list[str]:
                 return [delivery(ops, one) for one in sent]
 
-            # The problem is told by the batch that meets it, whose other messages are noted as published after it.
+            # The batch that meets the problem reports it, before its other messages are noted as published.
             wait_for(lambda: states().count("published") >= 10, 20, "what found room to be noted")
             assert states().count("queued") >= 2
             assert "--max-bytes" in problems(ops)

@@ -111,7 +111,7 @@ class Peer:
             await self.cut()
 
     async def cut(self) -> None:
-        """The link ends without a word to the stream: what is in hand stays unsettled."""
+        """Close the link without settling: pending messages stay unsettled."""
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
