@@ -1,10 +1,10 @@
 """Effects: the decisions of `protocol.receive` and `protocol.send`, as values for the daemon to carry out.
 
-Effects that change the store (Remember, Store, Bind, Open, Advance, Queue, Requeue) are applied in one transaction; the
+Effects that change the store (RecordId, StoreEnvelope, Bind, Open, Advance, Queue, Requeue) are applied in one transaction; the
 others (Deliver, Discovered, AnswerWhois, …) after its commit. `Conflict` is always the only effect. `Quarantine` and `Ignore`
 come first and can only be followed by an answer to the sender (Requeue, Queue).
 
-No effect has subclasses, so hot paths may compare `type(effect) is Store`, in a fifth of the time of `isinstance`.
+No effect has subclasses, so hot paths may compare `type(effect) is StoreEnvelope`, in a fifth of the time of `isinstance`.
 """
 
 from typing import Literal
@@ -43,13 +43,13 @@ class Quarantine(msgspec.Struct, frozen=True):
     trust: Trust | None = None
 
 
-class Remember(msgspec.Struct, frozen=True):
+class RecordId(msgspec.Struct, frozen=True):
     """Record the id for deduplication until `until` (Unix seconds)."""
 
     until: int
 
 
-class Store(msgspec.Struct, frozen=True):
+class StoreEnvelope(msgspec.Struct, frozen=True):
     """Store the envelope and the lifecycle's verdict (None without a work); `pair` are the peers of its direct room."""
 
     direction: Direction
@@ -117,8 +117,8 @@ Effect = (
     Ignore
     | Conflict
     | Quarantine
-    | Remember
-    | Store
+    | RecordId
+    | StoreEnvelope
     | Bind
     | Open
     | Advance

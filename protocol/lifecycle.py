@@ -21,7 +21,7 @@ from aghbus.protocol.bodies import Receipt, Trace
 from aghbus.protocol.envelope import OPENING_KINDS, Envelope
 
 State = Literal["submitted", "working", "needs_input", "completed", "failed", "canceled"]
-Outcome = Literal["opened", "advanced", "unchanged", "ignored", "rejected"]
+StepOutcome = Literal["opened", "advanced", "unchanged", "ignored", "rejected"]
 
 OPEN_STATES: Final[tuple[State, ...]] = ("submitted", "working", "needs_input")
 TERMINAL_STATES: Final[tuple[State, ...]] = ("completed", "failed", "canceled")
@@ -107,7 +107,7 @@ class Step(msgspec.Struct, frozen=True):
     invalid_transition.
     """
 
-    outcome: Outcome
+    outcome: StepOutcome
     state: State | None
     reason: str | None = None
 

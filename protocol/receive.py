@@ -23,9 +23,9 @@ from aghbus.protocol.effects import (
     Open,
     Quarantine,
     Queue,
-    Remember,
+    RecordId,
     Requeue,
-    Store,
+    StoreEnvelope,
 )
 from aghbus.protocol.envelope import DISCOVERY_KINDS, OPENING_KINDS, Envelope
 from aghbus.protocol.errors import FormerPeer, InvalidRequest, NotTarget, ProtocolError, Refused
@@ -182,7 +182,7 @@ def _route(envelope: Envelope, trust: Trust, view: StoredState, receiver: Receiv
         raise FormerPeer(f"takes no new work, it is {receiver.successor} now", "to")
     room: tuple[Effect, ...] = (Bind(binding),) if binding is not None and binding != view.room else ()
     pair = binding.pair if binding is not None else None
-    return (Remember(envelope.fresh_until), *room, *_conversation(envelope, trust, pair, view, receiver))
+    return (RecordId(envelope.fresh_until), *room, *_conversation(envelope, trust, pair, view, receiver))
 
 
 def _duplicate(source: ReceiptTarget, work: WorkView | None, receiver: Receiver) -> Effects:
@@ -213,7 +213,7 @@ def _opened(work: WorkView, source: ReceiptTarget) -> bool:
 def _discovery(envelope: Envelope, trust: Trust, view: StoredState) -> Effects:
     if view.duplicate:
         return (Ignore("duplicate"),)
-    remember = Remember(envelope.fresh_until)
+    remember = RecordId(envelope.fresh_until)
     body = envelope.body
     if isinstance(body, Greet):
         return (remember, Discovered(body.card, trust))
@@ -231,7 +231,7 @@ def _observe(envelope: Envelope, trust: Trust, view: StoredState) -> Effects:
     if view.duplicate:
         return (Ignore("duplicate"),)
     verdict = step(view.work, envelope) if envelope.work_id is not None else None
-    kept: list[Effect] = [Remember(envelope.fresh_until), Store("observed", trust, verdict)]
+    kept: list[Effect] = [RecordId(envelope.fresh_until), StoreEnvelope("observed", trust, verdict)]
     return (*kept, *_work_effects(envelope, view.work, verdict))
 
 
@@ -240,9 +240,9 @@ def _conversation(
 ) -> Effects:
     """Step 9: the lifecycle's verdict and its effects. Conversation without a work is delivered to the agent."""
     if envelope.work_id is None:
-        return (Store("in", trust, None, pair), _DELIVER)
+        return (StoreEnvelope("in", trust, None, pair), _DELIVER)
     verdict = step(view.work, envelope)
-    effects: list[Effect] = [Store("in", trust, verdict, pair), *_work_effects(envelope, view.work, verdict)]
+    effects: list[Effect] = [StoreEnvelope("in", trust, verdict, pair), *_work_effects(envelope, view.work, verdict)]
     if envelope.kind in OPENING_KINDS and verdict.outcome not in ("ignored", "rejected"):
         effects.append(_DELIVER)
     if verdict.outcome == "rejected":
@@ -326,7 +326,7 @@ def _receipt(
     try:
         envelope = build(draft, receiver.now, receiver.signer)
         if work is None:
-            return (Queue(envelope, (Store("out", own_trust(envelope), Step("unchanged", None), pair),)),)
+            return (Queue(envelope, (StoreEnvelope("out", own_trust(envelope), Step("unchanged", None), pair),)),)
         room = Binding(pair, authoritative=False) if pair is not None else None
         own = apply_own(envelope, work, room)
     except (InvalidRequest, Refused):

@@ -5,7 +5,7 @@ from typing import Any, Final
 
 import msgspec
 
-from aghbus.protocol.effects import Advance, Bind, Effect, Effects, Open, Store
+from aghbus.protocol.effects import Advance, Bind, Effect, Effects, Open, StoreEnvelope
 from aghbus.protocol.envelope import OPENING_KINDS, Envelope, parse
 from aghbus.protocol.errors import InvalidRequest, ProtocolError, Refused
 from aghbus.protocol.identifiers import direct_id, is_emitted_work_id, pair_of
@@ -122,7 +122,7 @@ def apply_own(envelope: Envelope, work: WorkView | None, bound: Binding | None) 
         verdict = step(work, envelope)
         if verdict.outcome in ("ignored", "rejected"):
             raise _refused(envelope, work, verdict.reason or "")
-    effects.append(Store("out", own_trust(envelope), verdict, pair))
+    effects.append(StoreEnvelope("out", own_trust(envelope), verdict, pair))
     if verdict is not None and verdict.outcome == "opened":
         if not is_emitted_work_id(envelope.work_id or ""):
             raise InvalidRequest("work_id: must match ^work_[a-zA-Z0-9_-]{1,64}$")

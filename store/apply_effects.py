@@ -19,9 +19,9 @@ from aghbus.protocol.effects import (
     Effects,
     Open,
     Queue,
-    Remember,
+    RecordId,
     Requeue,
-    Store,
+    StoreEnvelope,
 )
 from aghbus.protocol.envelope import WORK_KINDS, Envelope
 from aghbus.protocol.lifecycle import State, Step, WorkView
@@ -144,9 +144,9 @@ class _Run:
             self.change = _work_change(effects)
         tx = self.tx
         for effect in effects:
-            if type(effect) is Remember:
+            if type(effect) is RecordId:
                 tx.memory.dedup.remember(tx, key_of(envelope) if key is None else key, effect.until)
-            elif type(effect) is Store:
+            elif type(effect) is StoreEnvelope:
                 self.seq = self._store(envelope, effect, effects, self.change[0])
                 if effect.direction == "in" and envelope.kind in WORK_KINDS:
                     self._note_arrival(envelope)
@@ -173,7 +173,7 @@ class _Run:
         envelope, effects = effect.envelope, effect.effects
         seq: int | None = None
         for own in effects:
-            if type(own) is Store:
+            if type(own) is StoreEnvelope:
                 before = None if envelope.work_id is None else _work_change(effects)[0]
                 seq = self._store(envelope, own, effects, before)
             elif type(own) is Bind or type(own) is Open or type(own) is Advance:
@@ -182,7 +182,7 @@ class _Run:
         self.outgoing.append(outbox.add(self.tx, stored, envelope))
         return stored
 
-    def _store(self, envelope: Envelope, effect: Store, effects: Effects, before: WorkView | None) -> int:
+    def _store(self, envelope: Envelope, effect: StoreEnvelope, effects: Effects, before: WorkView | None) -> int:
         state = None if effect.verdict is None else _state_before(effect.verdict, before)
         seq = envelopes.insert(self.tx, envelope, effect, state, self.now_ms)
         rooms.touch(self.tx, envelope, effect.pair, seq, self.now_ms)
@@ -191,7 +191,9 @@ class _Run:
             self._tell(seq, envelope, effect, effects, state)
         return seq
 
-    def _tell(self, seq: int, envelope: Envelope, effect: Store, effects: Effects, before: State | None) -> None:
+    def _tell(
+        self, seq: int, envelope: Envelope, effect: StoreEnvelope, effects: Effects, before: State | None
+    ) -> None:
         """Those who follow, once it is committed."""
         delivery: Literal["queued", "ready"] | None = "queued" if effect.direction == "out" else None
         role: Role | None = None
@@ -213,7 +215,7 @@ class _Run:
         )
         self.tx.memory.events.pending.append(event)
 
-    def _audit(self, envelope: Envelope, effect: Store) -> None:
+    def _audit(self, envelope: Envelope, effect: StoreEnvelope) -> None:
         verdict, event = effect.verdict, _EVENTS[effect.direction]
         if verdict is None:
             audit.note_envelope(self.tx, self.now_ms, event, envelope, "kept", None, effect.trust)
@@ -227,7 +229,7 @@ class _Run:
                 container = envelope.container or ""
                 rooms.bind(self.tx, envelope.workspace_id, envelope.channel, container, binding)
             case Open():
-                trust = next(other.trust for other in effects if isinstance(other, Store))
+                trust = next(other.trust for other in effects if isinstance(other, StoreEnvelope))
                 works.open_work(self.tx, effect.work, envelope, _stored(seq), trust, self.us, self.now_ms)
             case Advance():
                 works.advance(self.tx, effect.after, envelope, _stored(seq), self.now_ms)

@@ -31,7 +31,7 @@ def test_helpers_come_from_support_and_never_from_another_test_module() -> None:
     assert {path.name: found for path in MODULES if (found := misplaced(path))} == {}
 
 
-def test_folders_stay_small_enough_to_survey() -> None:
+def test_packages_hold_at_most_20_modules() -> None:
     """At most 20 modules in a package (cli/commands has one for each command), at most 40 files at the top."""
     folders = [path for name in FOLDERS for path in (ROOT / name).rglob("*") if path.is_dir()]
     tops = [ROOT / name for name in FOLDERS]

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any, Literal, NamedTuple
 
 from aghbus.protocol.adapters.derived_ids import digest
-from aghbus.protocol.adapters.model import BridgedMessage, Direction
+from aghbus.protocol.adapters.model import BridgeDirection, BridgedMessage
 from aghbus.protocol.effects import Advance, Open
 from aghbus.protocol.envelope import OPENING_KINDS, Envelope
 from aghbus.protocol.lifecycle import Step, WorkView, after, opened_by, step
@@ -164,7 +164,7 @@ class PeerHistory:
         """False: earlier messages may be missing."""
         return False
 
-    def find(self, foreign_id: str, scope: str = "", direction: Direction | None = None) -> BridgedMessage | None:
+    def find(self, foreign_id: str, scope: str = "", direction: BridgeDirection | None = None) -> BridgedMessage | None:
         """The latest message with this foreign id in this scope; in any scope when it is empty."""
         for crossed in reversed(self._lines.with_id(self._format, foreign_id, scope)):
             if direction in (None, self._direction(crossed)):
@@ -218,7 +218,7 @@ class PeerHistory:
         self.sent_before = envelope_id
         return self._lines.work(envelope.work_id) or True
 
-    def _direction(self, crossed: ConvertedMessage) -> Direction:
+    def _direction(self, crossed: ConvertedMessage) -> BridgeDirection:
         return "out" if crossed.envelope.sender == self._us else "in"
 
     def _known(self, crossed: ConvertedMessage | None) -> BridgedMessage | None:

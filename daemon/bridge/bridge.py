@@ -20,8 +20,9 @@ from aghbus.daemon.send.sender import Sender
 from aghbus.daemon.state.clock_steps import ClockSteps
 from aghbus.daemon.state.identity import Identity
 from aghbus.daemon.state.presence import PresenceTable
-from aghbus.protocol.api.bridge import BridgeLogResponse, Format
+from aghbus.protocol.api.bridge import BridgeLogResponse
 from aghbus.protocol.api.queries import LimitQuery
+from aghbus.protocol.chains.chain import Format
 from aghbus.store.engine.database import Store
 from aghbus.store.tables import bridge_log
 

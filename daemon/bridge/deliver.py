@@ -12,9 +12,10 @@ from aghbus.daemon.bridge.adapters import AgentDirectory, FormatAdapters
 from aghbus.daemon.bridge.inbound import InboundTranslator, StoredEnvelope, chunks
 from aghbus.daemon.send.closing import WorkCloser
 from aghbus.daemon.send.sender import Batch, Sender
-from aghbus.protocol.api.bridge import BridgeAckRequest, BridgeAckResponse, BridgeMessage, Format
+from aghbus.protocol.api.bridge import BridgeAckRequest, BridgeAckResponse, BridgeMessage
 from aghbus.protocol.api.messages import Event
 from aghbus.protocol.api.queries import BridgeStreamQuery, EnvelopeFilter
+from aghbus.protocol.chains.chain import Format
 from aghbus.protocol.errors import InvalidRequest, NotFound
 from aghbus.store.audit import events as audit
 from aghbus.store.engine.database import Store

@@ -17,7 +17,8 @@ from aghbus.daemon.nats.permission_errors import DeniedSubjects
 from aghbus.daemon.state.identity import Identity
 from aghbus.protocol.adapters.attachments import not_fetched
 from aghbus.protocol.adapters.model import AgentMap, BridgeContext, BridgedEnvelope, Delivered, Finding
-from aghbus.protocol.api.bridge import BridgeMessage, Format
+from aghbus.protocol.api.bridge import BridgeMessage
+from aghbus.protocol.chains.chain import Format
 from aghbus.protocol.envelope import Envelope, parse
 from aghbus.protocol.errors import ProtocolError
 from aghbus.protocol.lifecycle import WorkView

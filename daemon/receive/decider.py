@@ -28,9 +28,9 @@ from aghbus.protocol.effects import (
     Open,
     Quarantine,
     Queue,
-    Remember,
+    RecordId,
     Requeue,
-    Store,
+    StoreEnvelope,
 )
 from aghbus.protocol.envelope import Envelope
 from aghbus.protocol.errors import ProtocolError
@@ -42,7 +42,7 @@ from aghbus.store.engine.dedup import key_of
 from aghbus.store.engine.transaction import Transaction
 from aghbus.store.tables import quarantine
 
-_STORED: Final[frozenset[type[Effect]]] = frozenset({Remember, Store, Bind, Open, Advance, Deliver})
+_STORED: Final[frozenset[type[Effect]]] = frozenset({RecordId, StoreEnvelope, Bind, Open, Advance, Deliver})
 """Effects that the store applies completely."""
 
 
@@ -168,7 +168,7 @@ class Decider:
             duplicate, effects = state.duplicate, decide(envelope, state, receiver)
         stored_only = True
         for effect in effects:
-            if type(effect) is Remember:
+            if type(effect) is RecordId:
                 if not tx.memory.dedup.admits(effect.until - receiver.now, settings.receive.remembered):
                     return Outcome(message, (), rejected="memory")
             elif type(effect) is Deliver:

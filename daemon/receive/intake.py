@@ -30,7 +30,7 @@ from aghbus.daemon.state.signature_pool import SignaturePool
 from aghbus.daemon.state.trust_policy import LivePolicy
 from aghbus.protocol.acks import ANSWER_TO
 from aghbus.protocol.base.rate_limit import TokenBuckets
-from aghbus.protocol.effects import AnswerWhois, Conflict, Discovered, Ignore, Quarantine, Queue, Remember
+from aghbus.protocol.effects import AnswerWhois, Conflict, Discovered, Ignore, Quarantine, Queue, RecordId
 from aghbus.protocol.envelope import DISCOVERY_KINDS, KINDS, Envelope, parse
 from aghbus.protocol.errors import Illegible, NotTarget, ProtocolError
 from aghbus.protocol.identifiers import channel_of_subject
@@ -196,7 +196,7 @@ class Intake:
         state = StoredState(duplicate=key in self._write_behind or self._store.memory.dedup.contains(key))
         for effect in reversed(decide(envelope, state, self._decider.receiver(envelope.sender))):
             match effect:  # answers first, then what is persisted
-                case Remember(until=until):
+                case RecordId(until=until):
                     self._write_behind.remember(key, until)
                     self._trust.observe_discovery(envelope)
                 case Discovered() | AnswerWhois():

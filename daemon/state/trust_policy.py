@@ -13,7 +13,7 @@ from aghbus.daemon.base.metrics import Counters
 from aghbus.daemon.config.live_settings import LiveSettings
 from aghbus.daemon.config.settings import Settings
 from aghbus.daemon.config.trust_settings import policy_of
-from aghbus.protocol.effects import Effects, Remember
+from aghbus.protocol.effects import Effects, RecordId
 from aghbus.protocol.envelope import Envelope
 from aghbus.protocol.trust.policy import ChannelRule, TrustPolicy, key_of
 from aghbus.protocol.trust.proof import EnvelopeSigner
@@ -83,7 +83,7 @@ class LivePolicy:
 
     def observe(self, tx: Transaction, envelope: Envelope, effects: Effects) -> None:
         """Pin the nickname of a verified sender at its first use, in the transaction `tx` that decided its message."""
-        if "@" not in envelope.sender or Remember not in map(type, effects):
+        if "@" not in envelope.sender or RecordId not in map(type, effects):
             return  # a plain name, which is never pinned; or a refused, repeated or own message
         key = self._new_key(envelope)
         if key is not None:

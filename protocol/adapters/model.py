@@ -17,7 +17,7 @@ from aghbus.protocol.limits import DIRECTED_TTL
 from aghbus.protocol.send import Draft
 
 Severity = Literal["error", "warning"]
-Direction = Literal["in", "out"]
+BridgeDirection = Literal["in", "out"]
 
 
 class Finding(msgspec.Struct, frozen=True):
@@ -98,7 +98,7 @@ class BridgedMessage(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     message: Any
-    direction: Direction
+    direction: BridgeDirection
     envelope_id: str
     sender: str
     at: int
@@ -113,7 +113,7 @@ class MessageHistory(Protocol):
         """False when messages may be missing (offline): a message that is not found is then no error."""
         ...
 
-    def find(self, foreign_id: str, scope: str = "", direction: Direction | None = None) -> BridgedMessage | None:
+    def find(self, foreign_id: str, scope: str = "", direction: BridgeDirection | None = None) -> BridgedMessage | None:
         """The latest message with this foreign id in this scope (for example a session); in any scope when it is empty."""
         ...
 

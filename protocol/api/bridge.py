@@ -1,14 +1,13 @@
 """The local API: the bridge of foreign message formats (docs/adapters/)."""
 
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar
 
 from aghbus.protocol.adapters.model import Finding
 from aghbus.protocol.api.base import Channel, ErrorResponse, RequestModel, ResponseModel
 from aghbus.protocol.api.messages import SendResponse
 from aghbus.protocol.api.works import Role
+from aghbus.protocol.chains.chain import Format
 from aghbus.protocol.errors import RequestError
-
-Format = Literal["sentient", "humaninloop", "agentos", "sacp"]
 
 
 class BridgeSubmitRequest(RequestModel):

@@ -1,17 +1,18 @@
 """The local API: the parameters of query strings and paths."""
 
-from typing import Annotated, Final, Literal
+from typing import Annotated, Final
 
 import msgspec
 from msgspec import Meta
 
 from aghbus.protocol.api.artifact_uri import PART
 from aghbus.protocol.api.base import Seq, Since, text
-from aghbus.protocol.api.bridge import Format
 from aghbus.protocol.api.inbox import InboxState
 from aghbus.protocol.api.trust import TrustVerb
 from aghbus.protocol.api.works import Role, WorkVerb
+from aghbus.protocol.chains.chain import Format
 from aghbus.protocol.chains.run import RunState
+from aghbus.protocol.effects import Direction
 from aghbus.protocol.envelope import Kind
 from aghbus.protocol.lifecycle import State
 
@@ -21,7 +22,6 @@ MAX_LIMIT: Final = 1000
 MAX_CHAIN_WAIT: Final = 60.0
 """Seconds, ours: a watcher asks again after that, so that it notices a daemon that is gone."""
 
-Direction = Literal["in", "out", "observed"]
 Limit = Annotated[int, Meta(ge=1, le=MAX_LIMIT)]
 ArtifactPart = Annotated[str, text(f"^{PART.pattern}$")]
 

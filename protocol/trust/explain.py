@@ -15,7 +15,7 @@ from aghbus.protocol.trust.trust import Trust
 _SIGNATURE: Final = ("proof.sig: does not", "the envelope")
 
 
-class CheckResult(msgspec.Struct, frozen=True):
+class TrustCheck(msgspec.Struct, frozen=True):
     """One check: envelope, proof, signature, own, or a rule of local policy. `detail` is its result in words."""
 
     check: str
@@ -28,7 +28,7 @@ class Explanation(msgspec.Struct, frozen=True, kw_only=True):
 
     verdict: Trust | Literal["rejected"]
     key_id: str | None
-    steps: tuple[CheckResult, ...]
+    steps: tuple[TrustCheck, ...]
 
     @property
     def decided_by(self) -> str | None:
@@ -44,43 +44,43 @@ def explain(raw: bytes, at: int, policy: TrustPolicy, ours: Container[str], *, o
     try:
         envelope = parse(raw, at)
     except ProtocolError as error:
-        failed = CheckResult("envelope", passed=False, detail=f"{error.reason}: {error.detail}")
+        failed = TrustCheck("envelope", passed=False, detail=f"{error.reason}: {error.detail}")
         return Explanation(verdict="rejected", key_id=None, steps=(failed,))
-    steps = [CheckResult("envelope", passed=True, detail="valid, and fresh when it was received")]
+    steps = [TrustCheck("envelope", passed=True, detail="valid, and fresh when it was received")]
     found = verify(raw)
     if found.state == "rejected":
         steps.extend(_rejected(found.detail))
         return Explanation(verdict="rejected", key_id=None, steps=tuple(steps))
     if found.state == "verified":
-        steps.append(CheckResult("proof", passed=True, detail="the handle is that of the key in the proof"))
-        steps.append(CheckResult("signature", passed=True, detail=f"signed by {found.key_id}"))
+        steps.append(TrustCheck("proof", passed=True, detail="the handle is that of the key in the proof"))
+        steps.append(TrustCheck("signature", passed=True, detail=f"signed by {found.key_id}"))
     else:
         steps.append(
-            CheckResult("proof", passed=True, detail=f"a plain peer, {found.detail}: its name is not authenticated")
+            TrustCheck("proof", passed=True, detail=f"a plain peer, {found.detail}: its name is not authenticated")
         )
     steps.extend(_judged(envelope, found.state, policy, ours, opens_work=opens_work))
     return Explanation(verdict=found.state, key_id=found.key_id, steps=tuple(steps))
 
 
-def _rejected(detail: str) -> tuple[CheckResult, ...]:
+def _rejected(detail: str) -> tuple[TrustCheck, ...]:
     if detail.startswith(_SIGNATURE):
-        claims = CheckResult("proof", passed=True, detail="the handle is that of the key in the proof")
-        return claims, CheckResult("signature", passed=False, detail=detail)
-    return (CheckResult("proof", passed=False, detail=detail),)
+        claims = TrustCheck("proof", passed=True, detail="the handle is that of the key in the proof")
+        return claims, TrustCheck("signature", passed=False, detail=detail)
+    return (TrustCheck("proof", passed=False, detail=detail),)
 
 
 def _judged(
     envelope: Envelope, trust: Trust, policy: TrustPolicy, ours: Container[str], *, opens_work: bool
-) -> tuple[CheckResult, ...]:
+) -> tuple[TrustCheck, ...]:
     if envelope.sender in ours:
-        return (CheckResult("own", passed=True, detail="our own messages are not judged"),)
+        return (TrustCheck("own", passed=True, detail="our own messages are not judged"),)
     steps = []
     for check in policy.checks(envelope, trust, opens_work=opens_work):
         if check.error is None:
-            steps.append(CheckResult(check.rule, passed=True, detail=check.detail))
+            steps.append(TrustCheck(check.rule, passed=True, detail=check.detail))
         else:
             reason = f"{check.error.reason}: {check.error.detail}"
             detail = f"{reason} ({check.detail})" if check.detail else reason
-            steps.append(CheckResult(check.rule, passed=False, detail=detail))
+            steps.append(TrustCheck(check.rule, passed=False, detail=detail))
             break
     return tuple(steps)

@@ -5,7 +5,7 @@ from typing import Any, Final, Literal, NamedTuple
 import msgspec
 
 from aghbus.protocol.adapters.derived_ids import same_json
-from aghbus.protocol.adapters.model import BridgedMessage, Direction
+from aghbus.protocol.adapters.model import BridgeDirection, BridgedMessage
 from aghbus.protocol.lifecycle import WorkView
 from aghbus.store.engine.sql import Reader
 from aghbus.store.engine.transaction import Transaction
@@ -121,7 +121,7 @@ class StoredMessageHistory:
         """True: what the store does not have did not cross here, or retention removed it."""
         return True
 
-    def find(self, foreign_id: str, scope: str = "", direction: Direction | None = None) -> BridgedMessage | None:
+    def find(self, foreign_id: str, scope: str = "", direction: BridgeDirection | None = None) -> BridgedMessage | None:
         """The latest message with this id of its own in this scope; in any where `scope` is empty."""
         where, params = "AND b.foreign_id = ?", [foreign_id]
         for clause, value in (("AND b.scope = ?", scope), ("AND b.direction = ?", direction)):
@@ -226,7 +226,7 @@ def remember(
     tx: Transaction,
     kept: Kept,
     name: str,
-    direction: Direction,
+    direction: BridgeDirection,
     *,
     message: Any,
     foreign_id: str | None,

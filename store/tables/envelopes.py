@@ -14,7 +14,7 @@ import msgspec
 from aghbus.protocol.api.messages import Message, MessagesResponse, OutboxState
 from aghbus.protocol.api.queries import EnvelopeFilter
 from aghbus.protocol.api.works import Role
-from aghbus.protocol.effects import Store
+from aghbus.protocol.effects import StoreEnvelope
 from aghbus.protocol.envelope import Envelope
 from aghbus.protocol.lifecycle import State, Step, event_of
 from aghbus.store.engine.append_buffer import BulkStatement, Rank
@@ -73,7 +73,7 @@ class _NoVerdict(NamedTuple):
 class _NewEnvelope(msgspec.Struct):
     seq: int
     envelope: Envelope
-    effect: Store
+    effect: StoreEnvelope
     received_ms: int
     raw: bytearray
     pair_a: str | None = None
@@ -135,7 +135,9 @@ class Sent(NamedTuple):
     state: OutboxState | None
 
 
-def insert(tx: Transaction, envelope: Envelope, effect: Store, state_before: State | None, received_ms: int) -> int:
+def insert(
+    tx: Transaction, envelope: Envelope, effect: StoreEnvelope, state_before: State | None, received_ms: int
+) -> int:
     """Keeps `envelope` with the verdict of `effect`; `state_before` is that of its work. Returns its sequence."""
     tx.memory.last_seq = seq = tx.memory.last_seq + 1
     if envelope.ext is not None and BRIDGED in bytes(envelope.ext):

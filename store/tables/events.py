@@ -6,7 +6,7 @@ from aghbus.protocol.api.inbox import InboxState
 from aghbus.protocol.api.messages import Event, Message, OutboxState
 from aghbus.protocol.api.queries import EnvelopeFilter
 from aghbus.protocol.api.works import Role, WorkChange
-from aghbus.protocol.effects import Store
+from aghbus.protocol.effects import StoreEnvelope
 from aghbus.protocol.envelope import Envelope
 from aghbus.protocol.lifecycle import State, event_of
 from aghbus.store.engine.event_buffer import BufferedEvent, EventPage
@@ -53,7 +53,7 @@ async def gap_after(reader: Reader, wanted: EnvelopeFilter, since: int) -> int |
 
 def new_event(
     envelope: Envelope,
-    store: Store,
+    store: StoreEnvelope,
     before: State | None,
     *,
     seq: int,

@@ -13,7 +13,7 @@ from aghbus.daemon.config.settings import Settings
 from aghbus.daemon.config.trust_settings import TrustSettings, policy_of
 from aghbus.daemon.state.trust_policy import denial_budget_key, merged
 from aghbus.protocol.api.trust import TrustChangeRequest
-from aghbus.protocol.effects import Quarantine, Remember
+from aghbus.protocol.effects import Quarantine, RecordId
 from aghbus.protocol.envelope import Envelope, parse
 from aghbus.protocol.errors import ProtocolError, Refused
 from aghbus.protocol.trust.explain import explain
@@ -29,7 +29,7 @@ from tests.support.parts import Parts
 
 NOW = 1_776_366_200
 FIRST, SECOND = generate_key(), generate_key()
-SEEN = (Remember(NOW + 300),)
+SEEN = (RecordId(NOW + 300),)
 
 
 def said_by(sender: str, key: SigningKey | None = None, **fields: Any) -> Envelope:

@@ -16,9 +16,9 @@ from aghbus.protocol.effects import (
     Open,
     Quarantine,
     Queue,
-    Remember,
+    RecordId,
     Requeue,
-    Store,
+    StoreEnvelope,
 )
 from aghbus.protocol.envelope import OPENING_KINDS, Envelope, parse
 from aghbus.protocol.errors import REASON_CODES, Expired, Illegible, ProtocolError
@@ -103,17 +103,17 @@ def check_decision(envelope: Envelope, view: StoredState, receiver: Receiver) ->
     us, found = receiver.self_id, [type(effect) for effect in effects]
     check_refusals_are_last_words(effects)
     if Deliver in found:
-        assert found.count(Deliver) == found.count(Store) == found.count(Remember) == 1
+        assert found.count(Deliver) == found.count(StoreEnvelope) == found.count(RecordId) == 1
         assert envelope.kind in OPENING_KINDS and envelope.to in (None, us) and envelope.sender != us
         assert not view.duplicate
     if envelope.to not in (None, us) or envelope.sender == us:
         assert not {Deliver, Queue, Requeue, Bind}.intersection(found)
-        assert envelope.surface != "direct" or Store not in found, "a room of others was kept"
+        assert envelope.surface != "direct" or StoreEnvelope not in found, "a room of others was kept"
     if envelope.kind in ("receipt", "trace"):
         assert Requeue not in found
         assert not any(isinstance(effect, Queue) and effect.automatic for effect in effects), "a receipt was answered"
     for effect in effects:
-        if isinstance(effect, Store):
+        if isinstance(effect, StoreEnvelope):
             _stored_as_judged(effect, Deliver in found, envelope, view, us)
         if isinstance(effect, Open):
             assert view.work is None and envelope.to is not None and effect.work.initiator == envelope.sender
@@ -124,7 +124,7 @@ def check_decision(envelope: Envelope, view: StoredState, receiver: Receiver) ->
             check_answer(effect, us, envelope.sender)
 
 
-def _stored_as_judged(kept: Store, delivered: bool, envelope: Envelope, view: StoredState, us: str) -> None:
+def _stored_as_judged(kept: StoreEnvelope, delivered: bool, envelope: Envelope, view: StoredState, us: str) -> None:
     if envelope.surface == "direct":
         assert kept.pair == pair_of(envelope.sender, us)
     refused = kept.verdict is not None and kept.verdict.outcome in ("ignored", "rejected")
@@ -149,8 +149,8 @@ def check_answer(effect: Queue, us: str, to: str) -> None:
     """An automatic receipt is an envelope that anybody would take, from us to the peer that it answers."""
     answer = parse(effect.envelope.raw, NOW)
     assert (answer.kind, answer.sender, answer.to) == ("receipt", us, to)
-    assert only(effect.effects, Store, Advance)
-    assert sum(isinstance(inner, Store) and inner.direction == "out" for inner in effect.effects) == 1
+    assert only(effect.effects, StoreEnvelope, Advance)
+    assert sum(isinstance(inner, StoreEnvelope) and inner.direction == "out" for inner in effect.effects) == 1
 
 
 def _refused(raw: bytes, error: ProtocolError, document: dict[str, Any] | None) -> None:

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from aghbus.protocol.bodies import Receipt
-from aghbus.protocol.effects import Advance, Effects, Quarantine, Queue, Requeue, Store
+from aghbus.protocol.effects import Advance, Effects, Quarantine, Queue, Requeue, StoreEnvelope
 from aghbus.protocol.envelope import parse
 from aghbus.protocol.errors import InvalidSurface, Malformed, NotTarget, ProtocolError
 from aghbus.protocol.identifiers import direct_id
@@ -83,7 +83,7 @@ class TestReceipts:
         answer = queued.envelope
         assert (answer.to, answer.surface, answer.container, answer.work_id) == (A, "thread", THREAD, WORK)
         assert answer.trace_id == "t-1"
-        assert [type(effect) for effect in queued.effects] == [Store]
+        assert [type(effect) for effect in queued.effects] == [StoreEnvelope]
 
     def test_a_message_in_the_derived_room_is_answered_and_in_an_opaque_one_not(self) -> None:
         room = direct_id(WORKSPACE, CHANNEL, A, B)

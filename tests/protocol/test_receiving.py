@@ -19,9 +19,9 @@ from aghbus.protocol.effects import (
     Open,
     Quarantine,
     Queue,
-    Remember,
+    RecordId,
     Requeue,
-    Store,
+    StoreEnvelope,
 )
 from aghbus.protocol.envelope import Envelope
 from aghbus.protocol.identifiers import direct_id
@@ -105,11 +105,11 @@ def direct(room: str = ROOM, **changes: Any) -> Envelope:
 class TestRouting:
     def test_a_directed_say_opens_a_work_and_is_delivered(self) -> None:
         effects = decide(say(), StoredState(), receiver())
-        assert kinds(effects) == [Remember, Store, Open, Deliver]
+        assert kinds(effects) == [RecordId, StoreEnvelope, Open, Deliver]
         opened = only(effects, Open).work
         assert (opened.initiator, opened.target, opened.state, opened.opening_id) == (A, B, "submitted", "msg_1")
-        assert only(effects, Store) == Store("in", "unverified", Step("opened", "submitted"))
-        assert only(effects, Remember).until == NOW + 301
+        assert only(effects, StoreEnvelope) == StoreEnvelope("in", "unverified", Step("opened", "submitted"))
+        assert only(effects, RecordId).until == NOW + 301
 
     def test_a_directed_capability_opens_a_work_too(self) -> None:
         assert Open in kinds(decide(envelope("capability"), StoredState(), receiver()))
@@ -117,13 +117,13 @@ class TestRouting:
     @pytest.mark.parametrize("kind", ["say", "capability"])
     def test_a_broadcast_is_delivered_and_opens_no_work(self, kind: str) -> None:
         effects = decide(envelope(kind, to=None), StoredState(), receiver())
-        assert kinds(effects) == [Remember, Store, Deliver]
-        assert only(effects, Store).verdict == Step("unchanged", None)
+        assert kinds(effects) == [RecordId, StoreEnvelope, Deliver]
+        assert only(effects, StoreEnvelope).verdict == Step("unchanged", None)
 
     def test_conversation_without_work_is_delivered(self) -> None:
         effects = decide(say(work_id=...), StoredState(), receiver())
-        assert kinds(effects) == [Remember, Store, Deliver]
-        assert only(effects, Store).verdict is None
+        assert kinds(effects) == [RecordId, StoreEnvelope, Deliver]
+        assert only(effects, StoreEnvelope).verdict is None
 
     @pytest.mark.parametrize("kind", ["say", "capability", "receipt", "trace", "whois"])
     def test_a_message_to_another_peer_is_not_target_without_a_receipt(self, kind: str) -> None:
@@ -143,9 +143,9 @@ class TestRouting:
         assert decide(greet, StoredState(), receiver()) == (Conflict(greet),)
 
     def test_an_id_is_recorded_as_long_as_the_envelope_can_be_fresh(self) -> None:
-        assert only(decide(say(expires_at=NOW + 50), StoredState(), receiver()), Remember).until == NOW + 50
+        assert only(decide(say(expires_at=NOW + 50), StoredState(), receiver()), RecordId).until == NOW + 50
         far = decide(say(expires_at=NOW + 10**9), StoredState(), receiver())
-        assert only(far, Remember).until == NOW + 7 * 86_400 + 1
+        assert only(far, RecordId).until == NOW + 7 * 86_400 + 1
 
 
 class TestTrust:
@@ -169,12 +169,12 @@ class TestTrust:
 
     def test_another_profile_is_unverified_for_a_plain_peer(self) -> None:
         effects = decide(say(proof={"profile": "acme/v1"}), StoredState(), receiver())
-        assert only(effects, Store).trust == "unverified"
+        assert only(effects, StoreEnvelope).trust == "unverified"
 
     def test_a_valid_proof_is_verified(self) -> None:
         proof = {"profile": "agh-network.trust.ed25519-jcs/v1"}
         effects = decide(say(sender=HANDLE, proof=proof), StoredState(), receiver(verifier=lambda envelope: None))
-        assert only(effects, Store).trust == "verified"
+        assert only(effects, StoreEnvelope).trust == "verified"
 
 
 class TestDirectRooms:
@@ -182,14 +182,14 @@ class TestDirectRooms:
         bound = Binding((A, B), authoritative=True)
         first = decide(direct(), StoredState(), receiver())
         assert only(first, Bind).binding == bound
-        assert only(first, Store).pair == (A, B)
+        assert only(first, StoreEnvelope).pair == (A, B)
         assert Bind not in kinds(decide(direct(), StoredState(room=bound), receiver()))
 
     def test_an_opaque_id_is_bound_to_its_first_pair(self) -> None:
         first = decide(direct(OPAQUE), StoredState(), receiver())
         assert only(first, Bind).binding == Binding((A, B), authoritative=False)
         again = decide(direct(OPAQUE), StoredState(room=Binding((A, B), authoritative=False)), receiver())
-        assert kinds(again) == [Remember, Store, Deliver]
+        assert kinds(again) == [RecordId, StoreEnvelope, Deliver]
 
     def test_a_third_peer_is_refused_in_a_bound_room(self) -> None:
         for taken in (Binding((A, B), authoritative=False), Binding((A, B), authoritative=True)):
@@ -229,7 +229,7 @@ class TestDuplicates:
         assert (answer.sender, answer.to, answer.container, answer.work_id) == (B, A, THREAD, WORK)
         assert (answer.reply_to, answer.causation_id, answer.trace_id) == ("msg_1", "msg_1", "t-9")
         assert only(queued.effects, Advance).after.state == "working"
-        assert only(queued.effects, Store).verdict == Step("unchanged", "working")
+        assert only(queued.effects, StoreEnvelope).verdict == Step("unchanged", "working")
 
     def test_a_duplicate_on_a_closed_work_gets_our_end_before_the_receipt(self) -> None:
         effects = decide(say(), StoredState(duplicate=True, work=closed_by(B)), receiver())
@@ -278,17 +278,21 @@ class TestDuplicates:
 class TestLifecycleEffects:
     def test_a_message_on_a_closed_work_gets_our_end_again_and_then_a_rejection(self) -> None:
         effects = decide(say(id="msg_late"), StoredState(work=closed_by(B)), receiver())
-        assert kinds(effects) == [Remember, Store, Requeue, Queue]
-        assert only(effects, Store).verdict == Step("rejected", "completed", "work_closed")
+        assert kinds(effects) == [RecordId, StoreEnvelope, Requeue, Queue]
+        assert only(effects, StoreEnvelope).verdict == Step("rejected", "completed", "work_closed")
         assert only(effects, Requeue) == Requeue(WORKSPACE, "msg_end")
         assert body_of(only(effects, Queue).envelope) == Receipt("msg_late", "rejected", "work_closed", None)
 
     def test_a_work_closed_by_the_other_side_has_no_end_of_ours_to_repeat(self) -> None:
-        assert kinds(decide(say(id="msg_late"), StoredState(work=closed_by(A)), receiver())) == [Remember, Store, Queue]
+        assert kinds(decide(say(id="msg_late"), StoredState(work=closed_by(A)), receiver())) == [
+            RecordId,
+            StoreEnvelope,
+            Queue,
+        ]
 
     def test_a_wrong_container_is_rejected_in_the_container_of_the_refused_envelope(self) -> None:
         effects = decide(say(id="msg_stray", thread_id="thread_other"), StoredState(work=work()), receiver())
-        assert kinds(effects) == [Remember, Store, Queue]
+        assert kinds(effects) == [RecordId, StoreEnvelope, Queue]
         queued = only(effects, Queue)
         assert queued.envelope.container == "thread_other"
         assert body_of(queued.envelope).reason_code == "work_container_mismatch"
@@ -303,24 +307,24 @@ class TestLifecycleEffects:
 
     def test_a_trace_of_an_unknown_work_is_stored_with_its_verdict(self) -> None:
         effects = decide(trace("completed"), StoredState(), receiver(A))
-        assert kinds(effects) == [Remember, Store]
-        assert only(effects, Store).verdict == Step("ignored", None, "not_found")
+        assert kinds(effects) == [RecordId, StoreEnvelope]
+        assert only(effects, StoreEnvelope).verdict == Step("ignored", None, "not_found")
 
     def test_a_third_peer_changes_no_work_and_reaches_no_agent(self) -> None:
         for stray in (say(sender=C), trace("failed", sender=C), receipt("canceled", sender=C)):
             view = StoredState(work=work())
-            assert kinds(decide(stray, view, receiver(A if stray.to == A else B))) == [Remember, Store]
+            assert kinds(decide(stray, view, receiver(A if stray.to == A else B))) == [RecordId, StoreEnvelope]
 
     def test_a_trace_advances_our_copy(self) -> None:
         effects = decide(trace("completed"), StoredState(work=work()), receiver(A))
-        assert kinds(effects) == [Remember, Store, Advance]
+        assert kinds(effects) == [RecordId, StoreEnvelope, Advance]
         ended = only(effects, Advance).after
         assert (ended.state, ended.terminal_id, ended.terminal_sender) == ("completed", "msg_completed", B)
 
     @pytest.mark.parametrize(("status", "reason"), [("expired", "expired"), ("unsupported", "unsupported_kind")])
     def test_the_initiator_closes_a_work_whose_opening_was_refused(self, status: str, reason: str) -> None:
         effects = decide(receipt(status, reason), StoredState(work=work("submitted")), receiver(A))
-        assert kinds(effects) == [Remember, Store, Advance, Queue]
+        assert kinds(effects) == [RecordId, StoreEnvelope, Advance, Queue]
         closing = only(effects, Queue)
         assert body_of(closing.envelope).status == "canceled"
         assert (closing.envelope.sender, closing.envelope.to) == (A, B)
@@ -353,7 +357,7 @@ class TestLifecycleEffects:
 class TestDiscovery:
     def test_a_greet_refreshes_presence(self) -> None:
         effects = decide(envelope("greet"), StoredState(), receiver())
-        assert kinds(effects) == [Remember, Discovered]
+        assert kinds(effects) == [RecordId, Discovered]
         found = only(effects, Discovered)
         assert (found.card.peer_id, found.trust, found.answer_to) == (A, "unverified", None)
 
@@ -370,12 +374,12 @@ class TestDiscovery:
 class TestObserving:
     def test_works_of_other_peers_are_tracked_but_neither_delivered_nor_answered(self) -> None:
         effects = decide(say(), StoredState(), receiver(C, observe=True))
-        assert kinds(effects) == [Remember, Store, Open]
-        assert only(effects, Store).direction == "observed"
+        assert kinds(effects) == [RecordId, StoreEnvelope, Open]
+        assert only(effects, StoreEnvelope).direction == "observed"
         moved = decide(trace("working"), StoredState(work=work("submitted")), receiver(C, observe=True))
-        assert kinds(moved) == [Remember, Store, Advance]
+        assert kinds(moved) == [RecordId, StoreEnvelope, Advance]
         late = decide(say(id="msg_late"), StoredState(work=closed_by(B)), receiver(C, observe=True))
-        assert kinds(late) == [Remember, Store]
+        assert kinds(late) == [RecordId, StoreEnvelope]
 
     def test_direct_rooms_of_other_peers_are_only_counted(self) -> None:
         assert decide(direct(), StoredState(), receiver(C, observe=True)) == (Ignore("private_room"),)

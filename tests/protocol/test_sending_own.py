@@ -4,7 +4,7 @@ from typing import Any, Final
 
 import pytest
 
-from aghbus.protocol.effects import Advance, Bind, Open, Store
+from aghbus.protocol.effects import Advance, Bind, Open, StoreEnvelope
 from aghbus.protocol.errors import InvalidRequest, Refused
 from aghbus.protocol.identifiers import direct_id
 from aghbus.protocol.lifecycle import Step, WorkView, opened_by
@@ -75,12 +75,12 @@ class TestBuild:
 class TestOwnCopy:
     def test_opening_records_the_work(self) -> None:
         stored, opened = apply_own(say(), None, None)
-        assert stored == Store("out", "unverified", Step("opened", "submitted"))
+        assert stored == StoreEnvelope("out", "unverified", Step("opened", "submitted"))
         assert isinstance(opened, Open)
         assert (opened.work.initiator, opened.work.target) == (A, B)
 
     def test_a_broadcast_say_opens_nothing(self) -> None:
-        assert [type(effect) for effect in apply_own(say(to=None), None, None)] == [Store]
+        assert [type(effect) for effect in apply_own(say(to=None), None, None)] == [StoreEnvelope]
 
     def test_a_work_is_opened_only_with_an_id_of_the_emitted_grammar(self) -> None:
         for unfit in ("my work", "work_é", "work_" + "x" * 65):
@@ -95,7 +95,7 @@ class TestOwnCopy:
 
     def test_our_trace_updates_our_copy(self) -> None:
         stored, moved = apply_own(trace("completed"), work(state="working"), None)
-        assert stored == Store("out", "unverified", Step("advanced", "completed"))
+        assert stored == StoreEnvelope("out", "unverified", Step("advanced", "completed"))
         assert isinstance(moved, Advance)
         assert (moved.before.state, moved.after.state, moved.after.terminal_sender) == ("working", "completed", B)
 
@@ -130,7 +130,7 @@ class TestOwnRooms:
     def test_the_derived_room_is_bound_once(self) -> None:
         bound = Binding((A, B), authoritative=True)
         assert apply_own(self.direct(), None, None)[0] == Bind(bound)
-        assert apply_own(self.direct(), None, bound) == (Store("out", "unverified", None, (A, B)),)
+        assert apply_own(self.direct(), None, bound) == (StoreEnvelope("out", "unverified", None, (A, B)),)
 
     def test_an_opaque_room_is_used_only_if_the_other_peer_introduced_it(self) -> None:
         with pytest.raises(InvalidRequest, match="direct_id"):

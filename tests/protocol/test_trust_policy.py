@@ -4,7 +4,7 @@ from typing import Any, Final
 
 import pytest
 
-from aghbus.protocol.effects import Deliver, Discovered, Ignore, Quarantine, Queue, Store
+from aghbus.protocol.effects import Deliver, Discovered, Ignore, Quarantine, Queue, StoreEnvelope
 from aghbus.protocol.envelope import Envelope, parse
 from aghbus.protocol.errors import UnsupportedProfile, VerificationFailed
 from aghbus.protocol.lifecycle import WorkView, opened_by
@@ -204,5 +204,5 @@ class TestInTheReceiver:
         (queued,) = [effect for effect in effects if isinstance(effect, Queue)]
         assert assess(queued.envelope, verify_envelope) == "verified"
         assert queued.envelope.sender == US
-        stored = [effect for effect in queued.effects if isinstance(effect, Store)]
+        stored = [effect for effect in queued.effects if isinstance(effect, StoreEnvelope)]
         assert [effect.trust for effect in stored] == ["verified"]

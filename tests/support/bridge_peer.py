@@ -12,9 +12,9 @@ from aghbus.protocol.adapters.model import (
     AgentMap,
     BridgeContext,
     BridgedEnvelope,
+    BridgeDirection,
     BridgedMessage,
     Delivered,
-    Direction,
     SubmitPlan,
 )
 from aghbus.protocol.effects import Advance, Open
@@ -30,7 +30,7 @@ class _Exchange(NamedTuple):
     """A message that this peer submitted or got, and its envelope. `native` messages open no work of the format."""
 
     envelope: Envelope
-    direction: Direction
+    direction: BridgeDirection
     message: Any
     foreign_id: str | None
     scope: str
@@ -150,7 +150,7 @@ class BridgePeer:
 
     # model.MessageHistory
 
-    def find(self, foreign_id: str, scope: str = "", direction: Direction | None = None) -> BridgedMessage | None:
+    def find(self, foreign_id: str, scope: str = "", direction: BridgeDirection | None = None) -> BridgedMessage | None:
         """The latest message with this foreign id in this scope; in any scope when it is empty."""
         return next(self._found(foreign_id, scope, direction), None)
 
@@ -199,7 +199,7 @@ class BridgePeer:
                 return self.works.get(envelope.work_id or "") or True
         return None
 
-    def _found(self, foreign_id: str, scope: str, direction: Direction | None) -> Iterator[BridgedMessage]:
+    def _found(self, foreign_id: str, scope: str, direction: BridgeDirection | None) -> Iterator[BridgedMessage]:
         for one in reversed(self._exchanges):
             if one.foreign_id == foreign_id and scope in ("", one.scope) and direction in (None, one.direction):
                 yield self._bridged(one)

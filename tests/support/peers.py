@@ -203,11 +203,11 @@ class Peer:
 
     def _carry_out_one(self, envelope: Envelope, effect: fx.Effect) -> None:
         match effect:
-            case fx.Remember(until=until):
+            case fx.RecordId(until=until):
                 key = (envelope.workspace_id, envelope.sender, envelope.id)
                 assert key not in self.seen, "remembered twice"
                 self.seen[key] = until
-            case fx.Store(direction=direction):
+            case fx.StoreEnvelope(direction=direction):
                 self.stored.append((direction, envelope))
             case fx.Bind(binding=binding):
                 assert envelope.container is not None

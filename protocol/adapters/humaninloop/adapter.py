@@ -32,7 +32,7 @@ from aghbus.protocol.adapters.common import (
 from aghbus.protocol.adapters.derived_ids import canonical, digest, envelope_id, thread_id, work_id
 from aghbus.protocol.adapters.humaninloop.files import FilePlan, plan_files
 from aghbus.protocol.adapters.humaninloop.native import input_of, output_of
-from aghbus.protocol.adapters.humaninloop.shape import Kind, check_input, check_output, kind_of, state_of
+from aghbus.protocol.adapters.humaninloop.shape import ShapeKind, check_input, check_output, kind_of, state_of
 from aghbus.protocol.adapters.model import (
     NOT_DELIVERED,
     BridgeContext,
@@ -161,7 +161,7 @@ class HumanInLoop:
         return plan_files(message, self.options.feature_root, known.message if known is not None else None)
 
     def _carried(
-        self, kind: Kind, arrival: BridgedEnvelope, history: MessageHistory
+        self, kind: ShapeKind, arrival: BridgedEnvelope, history: MessageHistory
     ) -> tuple[dict[str, Any] | None, _Findings]:
         """The carried message with its warnings, or None with the findings when it is missing or invalid."""
         value, faults = carried_message(NAME, arrival)
@@ -171,7 +171,9 @@ class HumanInLoop:
         errors = tuple(finding for finding in found if finding.severity == "error")
         return (None, carried_warning(errors)) if errors else (value, found)
 
-    def _check_carried(self, kind: Kind, value: Any, arrival: BridgedEnvelope, history: MessageHistory) -> _Findings:
+    def _check_carried(
+        self, kind: ShapeKind, value: Any, arrival: BridgedEnvelope, history: MessageHistory
+    ) -> _Findings:
         """The findings of a carried message; its kind and state must match the envelope."""
         named = kind_of(value)
         if isinstance(named, Finding):

@@ -12,7 +12,7 @@ from aghbus.protocol.adapters.model import Finding
 from aghbus.protocol.adapters.strict_json import pointer
 from aghbus.protocol.text import has_control, is_blank
 
-Kind = Literal["input", "output"]
+ShapeKind = Literal["input", "output"]
 
 INPUT_REQUIRED: Final = ("context", "paths", "task")
 OUTPUT_REQUIRED: Final = ("success", "summary", "artifacts", "recommendation")
@@ -23,7 +23,7 @@ _MAX_FINDINGS: Final = 100  # ours, per message
 Path = tuple[str | int, ...]
 
 
-def kind_of(message: Any) -> Kind | Finding:
+def kind_of(message: Any) -> ShapeKind | Finding:
     """Whether a message is an input or an output, by its required members; the error when it is neither or both.
 
     A message with members of only one of them is that one, so that its missing members are reported.
