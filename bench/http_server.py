@@ -130,15 +130,14 @@ class AsgiExchange:
 
     def __init__(self, scope: Any, receive: Any) -> None:
         self._receive = receive
-        self._headers = scope["headers"]
-        self.method, self.path, self.query = scope["method"], scope["raw_path"], scope["query_string"]
+        self.method, self.path, self.query = scope["method"], scope["raw_path"].decode(), scope["query_string"]
+        self.headers: dict[bytes, list[bytes]] = {}
+        for name, value in scope["headers"]:
+            self.headers.setdefault(name, []).append(value)
+        self.content_length = int(self.headers.get(b"content-length", [b"0"])[0])
         self.body_complete = self.disconnected = False
         self.keep_alive = True
         self._response: tuple[int, bytes, Iterable[tuple[bytes, bytes]]] | None = None
-
-    def header(self, name: bytes) -> list[bytes]:
-        """Every value of a header."""
-        return [value for key, value in self._headers if key == name]
 
     async def read(self) -> bytes:
         """The next piece of the body."""

@@ -20,7 +20,6 @@ from aghbus.daemon.api.routes import ROUTES
 from aghbus.protocol.api.base import ResponseModel
 from aghbus.protocol.api.queries import NoParameters
 from aghbus.protocol.errors import RequestError, Unavailable
-from aghbus.protocol.text import escape
 
 BODY_SECONDS: Final = 30.0
 """Seconds, ours: a body of a megabyte takes a millisecond on one machine; a client that needs longer counts as stuck."""
@@ -49,9 +48,8 @@ class ApiApp:
 
     async def __call__(self, exchange: Exchange) -> None:
         """Serve one request."""
-        where = escape(exchange.path.decode("latin-1"))  # still percent-encoded
         try:
-            await self._serve(exchange, where)
+            await self._serve(exchange)
         except ClientDisconnected:
             pass
         except asyncio.CancelledError:
@@ -65,21 +63,23 @@ class ApiApp:
         except (
             Exception
         ) as error:  # a defect of the daemon: the response has the incident's number, the log the traceback
-            exchange.respond(500, incident(error, exchange.method, where))
+            exchange.respond(500, incident(error, exchange.method, exchange.path))
 
-    async def _serve(self, exchange: Exchange, where: str) -> None:
-        route, segments = self._router.find(exchange.method, where)
+    async def _serve(self, exchange: Exchange) -> None:
+        route, segments = self._router.find(exchange.method, exchange.path)
         arguments = await self._arguments(route, segments, exchange)
         if route.operation is None:
             exchange.respond(route.status, document())
             return
         operation = self._operations[route]
         if route.transfer == "events":
-            stream = Stream(exchange, operation(*arguments), lambda error: incident(error, exchange.method, where))
+            stream = Stream(
+                exchange, operation(*arguments), lambda error: incident(error, exchange.method, exchange.path)
+            )
             await stream.run(self._draining, self._keep_alive)
         elif route.transfer == "download":
             artifact, content = await operation(*arguments)
-            await Download(exchange, artifact, content).run(where)
+            await Download(exchange, artifact, content).run(exchange.path)
         else:
             if route.transfer == "upload":
                 arguments.append(Content(exchange, seconds=self._body_seconds))

@@ -67,10 +67,9 @@ def query_string(raw: bytes, form: type[Q]) -> Q:
 
 def last_event_id(exchange: Exchange) -> int | None:
     """The `Last-Event-ID` header: the sequence of the last event that the client has seen; None without the header."""
-    given = exchange.header(b"last-event-id")
-    if not given:
+    if b"last-event-id" not in exchange.headers:
         return None
-    text = given[-1]
+    text = exchange.headers[b"last-event-id"][-1]
     if not text.isdigit() or len(text) > len(str(MAX_SEQ)) or int(text) > MAX_SEQ:
         raise InvalidRequest("Last-Event-ID: is not a sequence number", hint="send the `id` of the last event seen")
     return int(text)

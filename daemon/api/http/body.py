@@ -15,7 +15,7 @@ async def read_body(exchange: Exchange, *, limit: int, seconds: float) -> bytes:
     """
     _check_content_type(exchange)
     body = b""
-    declared = int((exchange.header(b"content-length") or [b"0"])[0])
+    declared = exchange.content_length
     if exchange.body_complete:  # it came in one read with the head, as most do
         body = await exchange.read()
     elif declared <= limit:
@@ -63,7 +63,7 @@ async def _read(exchange: Exchange, deadline: float) -> bytes:
 
 
 def _check_content_type(exchange: Exchange) -> None:
-    for value in exchange.header(b"content-type"):
+    for value in exchange.headers.get(b"content-type", ()):
         if value != JSON and value.partition(b";")[0].strip().lower() != JSON:
             raise HttpRefusal(
                 415,

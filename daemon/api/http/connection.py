@@ -19,7 +19,7 @@ from typing import Final
 import httptools
 
 from aghbus.daemon.api.http.errors import error_body
-from aghbus.daemon.api.http.exchange import JSON, Application, Exchange, Header, common_headers, response_head
+from aghbus.daemon.api.http.exchange import JSON, Application, Exchange, common_headers, response_head
 from aghbus.daemon.api.http.peer_credentials import is_ours, peer_uid
 from aghbus.daemon.base.logs import EventLimiter
 
@@ -78,7 +78,8 @@ class Connection(asyncio.Protocol):
         self._writable.set()
         self._exchange: Exchange | None = None  # the request that is not answered yet
         self._url = b""
-        self._headers: list[Header] = []
+        self._headers: dict[bytes, list[bytes]] = {}
+        self._header_count = 0
         self._in_head = False
         self._head_bytes = 0
         self._surplus = False
@@ -159,7 +160,7 @@ class Connection(asyncio.Protocol):
             self._drop_rest()
             raise _Stop
         self._in_head, self._head_bytes = True, 0
-        self._url, self._headers = b"", []
+        self._url, self._headers, self._header_count = b"", {}, 0
 
     def on_url(self, url: bytes) -> None:
         """A piece of the request's target."""
@@ -169,8 +170,9 @@ class Connection(asyncio.Protocol):
 
     def on_header(self, name: bytes, value: bytes) -> None:
         """A header, or a trailer after the body."""
-        self._headers.append((name.lower(), value))
-        if len(self._headers) > MAX_HEADERS:
+        self._headers.setdefault(name.lower(), []).append(value)
+        self._header_count += 1
+        if self._header_count > MAX_HEADERS:
             self._stop(431, "head_too_large", f"request head: has more than {MAX_HEADERS} fields")
 
     def on_headers_complete(self) -> None:
@@ -190,7 +192,7 @@ class Connection(asyncio.Protocol):
             headers=self._headers,
             keep_alive=parser.get_http_version() != "1.0" and parser.should_keep_alive(),
         )
-        self._headers = []  # trailers are counted there, and dropped
+        self._headers = {}  # trailers go there, and are dropped
         if parser.should_upgrade() and exchange.has_body:  # which the parser would skip
             self._stop(400, "bad_request", "upgrade: is not possible with a body")
         task = self._loop.create_task(self._endpoint.application(exchange))

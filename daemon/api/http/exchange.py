@@ -16,6 +16,7 @@ MAX_BUFFERED_BODY: Final = 65_536
 
 A body of at most so many bytes is dropped after an early response; a longer one closes the connection."""
 
+_NO_LENGTH: Final = [b"0"]
 _CACHED_HEADS: Final = 256  # most responses differ only in their length
 
 
@@ -26,7 +27,7 @@ class ClientDisconnected(Exception):
 class Exchange:
     """One request and its response.
 
-    `headers` have lower-case names. `path` and `query` are as the client sent them, percent-encoded.
+    `headers` has the values of each header in order, by its lower-case name. `path` and `query` are percent-encoded.
     """
 
     def __init__(
@@ -38,7 +39,7 @@ class Exchange:
         method: bytes,
         path: bytes,
         query: bytes,
-        headers: list[Header],
+        headers: dict[bytes, list[bytes]],
         keep_alive: bool,
     ) -> None:
         """`writable` is clear while the transport's buffer is full. `on_end` is called at the response's end."""
@@ -46,7 +47,7 @@ class Exchange:
         self._writable = writable
         self._on_end = on_end
         self.method = method.decode("ascii")
-        self.path = path
+        self.path = path.decode("ascii")
         self.query = query
         self.headers = headers
         self.keep_alive = keep_alive
@@ -58,14 +59,15 @@ class Exchange:
         self._changed: asyncio.Future[None] | None = None
         self._continued = False
 
-    def header(self, name: bytes) -> list[bytes]:
-        """Every value of the header `name` (lower case), in order."""
-        return [value for key, value in self.headers if key == name]
-
     @property
     def has_body(self) -> bool:
         """Whether the head announces a body."""
-        return bool(self.header(b"transfer-encoding")) or any(value != b"0" for value in self.header(b"content-length"))
+        return b"transfer-encoding" in self.headers or self.content_length > 0
+
+    @property
+    def content_length(self) -> int:
+        """Bytes of the body as the head says; 0 without that header."""
+        return int(self.headers.get(b"content-length", _NO_LENGTH)[0])
 
     # the request's body
 
@@ -82,7 +84,7 @@ class Exchange:
         return piece
 
     def _continue(self) -> None:
-        if not self._continued and any(value.lower() == b"100-continue" for value in self.header(b"expect")):
+        if not self._continued and any(value.lower() == b"100-continue" for value in self.headers.get(b"expect", ())):
             self._transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
         self._continued = True
 
@@ -96,7 +98,8 @@ class Exchange:
         await self._changed
 
     def _wake(self) -> None:
-        if self._changed is not None and not self._changed.done():
+        assert self._changed is not None
+        if not self._changed.done():
             self._changed.set_result(None)
 
     # the response
@@ -111,7 +114,8 @@ class Exchange:
         head = self._start(status, (*common_headers(JSON), *headers))
         sent = b"" if self.method == "HEAD" else body
         self._transport.write(b"%bcontent-length: %d\r\n\r\n%b" % (head, len(body), sent))
-        self._end()
+        self.ended = True
+        self._on_end(self)
 
     def start(self, status: int, headers: tuple[Header, ...]) -> None:
         """Begin a response in pieces."""
@@ -129,7 +133,8 @@ class Exchange:
         """End a response in pieces."""
         if not self.disconnected:
             self._transport.write(b"0\r\n\r\n")
-            self._end()
+            self.ended = True
+            self._on_end(self)
 
     def _start(self, status: int, headers: tuple[Header, ...]) -> bytes:
         self.started = True
@@ -138,12 +143,7 @@ class Exchange:
 
     def _rest_is_short(self) -> bool:
         """Whether the connection can drop the rest of the body and go on: the client sends it, and it is bounded."""
-        declared = self.header(b"content-length")
-        return bool(declared) and int(declared[0]) <= MAX_BUFFERED_BODY and not self.header(b"expect")
-
-    def _end(self) -> None:
-        self.ended = True
-        self._on_end(self)
+        return 0 < self.content_length <= MAX_BUFFERED_BODY and b"expect" not in self.headers
 
     # what the connection reports
 
@@ -153,17 +153,20 @@ class Exchange:
         self._body += piece
         if len(self._body) > MAX_BUFFERED_BODY:
             self._transport.pause_reading()
-        self._wake()
+        if self._changed is not None:
+            self._wake()
 
     def complete_body(self) -> None:
         """The body is complete."""
         self.body_complete = True
-        self._wake()
+        if self._changed is not None:
+            self._wake()
 
     def disconnect(self) -> None:
         """The client is gone, or may no longer be answered."""
         self.disconnected = True
-        self._wake()
+        if self._changed is not None:
+            self._wake()
 
 
 Application = Callable[[Exchange], Coroutine[Any, Any, None]]
