@@ -1,4 +1,4 @@
-"""HTTP/1.1 as far as the local API needs it: one request per connection, answers with a length, chunked or until close.
+"""HTTP/1.1 as far as the local API needs it: one request per connection, responses with a length, chunked or until close.
 
 Ours and not http.client, whose import takes as long as the whole of a short command (email, urllib.parse, ssl). One
 request per connection keeps the states few; on a Unix socket a connection costs microseconds.
@@ -25,7 +25,7 @@ _UNRESERVED = frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz01
 
 
 class ConnectionLost(Exception):
-    """The connection ended before the answer did."""
+    """The connection ended before the response did."""
 
 
 class Endpoint:
@@ -58,7 +58,7 @@ class Endpoint:
 
 
 class Response:
-    """The head of an answer, and its body as it comes. Header names are in lower case. Close it."""
+    """The head of a response, and its body as it arrives. Header names are in lower case. Close it."""
 
     __slots__ = ("_buffer", "_connection", "headers", "status")
 
@@ -109,7 +109,7 @@ class Response:
     def _read_head(self) -> bytes:
         while b"\r\n\r\n" not in self._buffer:
             if len(self._buffer) > MAX_HEAD_BYTES:
-                raise Unexpected("the answer's head does not end", "is this socket that of aghd?")
+                raise Unexpected("the head of the response does not end", "is this socket that of aghd?")
             self._more()
         head, _, self._buffer = self._buffer.partition(b"\r\n\r\n")
         return head
@@ -152,7 +152,7 @@ def target(path: str, query: Query = ()) -> str:
 def request(
     endpoint: Endpoint, method: str, where: str, body: bytes | None, headers: Mapping[str, str], timeout: float
 ) -> Response:
-    """Send one request and read the head of its answer. Raises OSError, ConnectionLost or Unexpected."""
+    """Send one request and read the head of its response. Raises OSError, ConnectionLost or Unexpected."""
     host = f"{endpoint.host}:{endpoint.port}" if endpoint.host else "localhost"
     lines = [f"{method} {where} HTTP/1.1", f"Host: {host}", "Connection: close"]
     if endpoint.token:
@@ -170,10 +170,10 @@ def request(
 
 
 def unreachable(endpoint: Endpoint, error: Exception) -> Unreachable:
-    """What to tell a person when `error` kept us from the daemon."""
+    """The error for people when `error` prevented the exchange with the daemon."""
     if isinstance(error, TimeoutError):
         return Unreachable(
-            f"the daemon at {endpoint} did not answer in time", "see `aghctl doctor`, or raise --timeout"
+            f"the daemon at {endpoint} did not respond in time", "see `aghctl doctor`, or raise --timeout"
         )
     if isinstance(error, FileNotFoundError | ConnectionRefusedError):
         return Unreachable(f"no daemon listens at {endpoint}", "start one: aghd run")
@@ -187,7 +187,7 @@ def _parse_head(head: bytes) -> tuple[int, dict[str, str]]:
     first, *rest = head.decode("latin-1").split("\r\n")
     version, _, after = first.partition(" ")
     if not version.startswith("HTTP/1.") or not after[:3].isdigit():
-        raise Unexpected("the answer is not HTTP", "is this socket that of aghd?")
+        raise Unexpected("the response is not HTTP", "is this socket that of aghd?")
     pairs = (line.partition(":") for line in rest)
     return int(after[:3]), {name.strip().lower(): value.strip() for name, _, value in pairs}
 
@@ -196,4 +196,4 @@ def _number(text: str, base: int) -> int:
     try:
         return int(text.strip(), base)
     except ValueError:
-        raise Unexpected("the answer's length is not a number", "is this socket that of aghd?") from None
+        raise Unexpected("the length of the response is not a number", "is this socket that of aghd?") from None

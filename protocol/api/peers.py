@@ -48,7 +48,7 @@ class WhoisRequest(RequestModel):
     query: a capability or a word of a card; empty asks everybody.
     to: asks one peer.
     channel: the default channel without it.
-    wait: seconds to wait for answers, at most.
+    wait: longest time to wait for answers, in seconds.
     first: return at the first answer.
     catalog: ask for full capability records.
     capability_ids: of these capabilities only, with `catalog`.

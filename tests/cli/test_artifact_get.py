@@ -108,7 +108,7 @@ def test_an_unresponsive_daemon_is_unreachable(sent: bytes, tmp_path: Path) -> N
     with daemon(tmp_path / "s", head(CONTENT) + sent), get(tmp_path, "--timeout", "0.2s") as process:
         _, errors = process.communicate(timeout=60)
     assert process.returncode == 3, errors
-    assert b"did not answer in time" in errors
+    assert b"did not respond in time" in errors
     assert [path.name for path in tmp_path.iterdir()] == ["s"]
 
 

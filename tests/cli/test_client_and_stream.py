@@ -31,7 +31,7 @@ EVENTS = b': hello\n\nid: 1\nevent: envelope\ndata: {"a":1}\n\n: keep-alive\n\ni
 
 
 @given(st.lists(st.integers(0, 500), max_size=30))
-def test_events_come_whole_however_the_body_is_cut(places: list[int]) -> None:
+def test_events_are_whole_however_the_body_is_split(places: list[int]) -> None:
     assert list(messages(cut_up(EVENTS, places))) == [b'{"a":1}', b'{"b":\n2}']
 
 
@@ -81,7 +81,7 @@ HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n"
         ],
     ],
 )
-def test_an_answer_is_read_in_every_framing(answer: list[bytes], tmp_path: Path) -> None:
+def test_a_response_is_read_in_every_framing(answer: list[bytes], tmp_path: Path) -> None:
     with serving(tmp_path / "s", [answer]) as requests:
         assert Api(Endpoint(path=str(tmp_path / "s")), 10).post("/v1/whois", {"query": "é", "to": None}) == {"a": 1}
     head, _, body = requests[0].partition(b"\r\n\r\n")
@@ -90,7 +90,7 @@ def test_an_answer_is_read_in_every_framing(answer: list[bytes], tmp_path: Path)
     assert f"Content-Length: {len(body)}".encode() in head
 
 
-def test_a_wait_that_poll_cannot_count_is_cut(tmp_path: Path) -> None:
+def test_a_timeout_beyond_the_range_of_poll_is_reduced(tmp_path: Path) -> None:
     with serving(tmp_path / "s", [[HEAD + b"Content-Length: 2\r\n\r\n{}"]]):
         assert Api(Endpoint(path=str(tmp_path / "s")), LONGEST_SPAN).post("/v1/whois", {}, wait=LONGEST_SPAN) == {}
 
@@ -107,12 +107,12 @@ def test_a_wait_that_poll_cannot_count_is_cut(tmp_path: Path) -> None:
         (b"HTTP/1.1 500 Oops\r\n\r\n{}", Unexpected),
     ],
 )
-def test_what_is_no_read_object_ours_is_an_error(answer: bytes, error: type[ClientError], tmp_path: Path) -> None:
+def test_a_response_of_another_server_is_an_error(answer: bytes, error: type[ClientError], tmp_path: Path) -> None:
     with serving(tmp_path / "s", [[answer]]), pytest.raises(error):
         Api(Endpoint(path=str(tmp_path / "s")), 10).get("/v1/status")
 
 
-def test_the_daemons_refusal_keeps_code_message_and_hint(tmp_path: Path) -> None:
+def test_an_error_response_keeps_code_message_and_hint(tmp_path: Path) -> None:
     body = b'{"code":"work_closed","message":"it is over","hint":"open another"}'
     with serving(tmp_path / "s", [[b"HTTP/1.1 409 Conflict\r\n\r\n" + body]]), pytest.raises(RefusedByDaemon) as caught:
         Api(Endpoint(path=str(tmp_path / "s")), 10).post("/v1/works/w/complete", {})
@@ -120,7 +120,7 @@ def test_the_daemons_refusal_keeps_code_message_and_hint(tmp_path: Path) -> None
     assert exit_code_of(caught.value) == 4
 
 
-def test_doctor_does_not_send_to_doctor(tmp_path: Path) -> None:
+def test_doctor_does_not_hint_at_doctor(tmp_path: Path) -> None:
     context = Context(PROGRAM.parse(["doctor", "--socket", str(tmp_path / "s"), "--timeout", "0.2"])[1])
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(str(tmp_path / "s"))
@@ -150,7 +150,7 @@ def test_a_stream_resumes_after_the_last_event_without_repeats(tmp_path: Path) -
     assert len(lost) == 1
 
 
-def test_what_was_kept_from_before_the_end_of_a_gap_still_comes(tmp_path: Path) -> None:
+def test_events_kept_of_the_range_of_a_gap_still_follow(tmp_path: Path) -> None:
     head = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
     gap = b'id: 0\nevent: gap\ndata: {"seq":2,"type":"gap","pruned_from":1}\n\n'
     only_the_gap, rest = [head + chunked(gap)], [head + chunked(gap, event(1), event(3))]
@@ -162,7 +162,7 @@ def test_what_was_kept_from_before_the_end_of_a_gap_still_comes(tmp_path: Path) 
     assert b"since" not in requests[1]
 
 
-def test_a_daemon_that_stays_away_is_not_waited_for_for_ever(tmp_path: Path) -> None:
+def test_reconnecting_to_a_stopped_daemon_ends_after_the_timeout(tmp_path: Path) -> None:
     with serving(tmp_path / "s", [[b"HTTP/1.1 200 OK\r\n\r\n" + event(1)]]):
         stream = follow(Api(Endpoint(path=str(tmp_path / "s")), 0.2), [], 0, lambda why: None)
         assert next(stream)["seq"] == 1
@@ -171,7 +171,7 @@ def test_a_daemon_that_stays_away_is_not_waited_for_for_ever(tmp_path: Path) -> 
         next(stream)
 
 
-def test_a_stream_to_nobody_is_an_error_at_once(tmp_path: Path) -> None:
+def test_a_stream_without_a_daemon_is_an_error_at_once(tmp_path: Path) -> None:
     with pytest.raises(Unreachable):
         next(follow(Api(Endpoint(path=str(tmp_path / "nobody")), 30), [], 0, lambda why: None))
 
@@ -187,7 +187,7 @@ def test_quoting_is_percent_encoding(text: str) -> None:
     assert not set(quote(text)) & set("/?&=# +")
 
 
-def test_targets_leave_out_what_is_not_asked() -> None:
+def test_targets_omit_empty_parameters() -> None:
     query: list[tuple[str, object]] = [("a", None), ("b", False), ("c", True), ("d", ["x", "y z"]), ("e", 7), ("f", [])]
     assert target("/p", query) == "/p?c=1&d=x&d=y%20z&e=7"
     assert target("/p", []) == "/p"

@@ -137,13 +137,13 @@ async def test_a_client_that_does_not_read_its_responses_is_read_no_further(sock
         await until(lambda: not api.server.connections)
 
 
-async def test_an_answer_to_head_has_no_body(api: Api) -> None:
+async def test_a_response_to_head_has_no_body(api: Api) -> None:
     answer = await talk(api, b"HEAD /healthz HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
     assert answer.startswith(b"HTTP/1.1 405 Method Not Allowed\r\n")
     assert answer.endswith(b"\r\n\r\n")
 
 
-async def test_a_connection_that_rests_too_long_is_closed_without_a_word(
+async def test_an_idle_connection_is_closed_without_a_response(
     socket_path: Path,
 ) -> None:
     one = b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n"
@@ -156,7 +156,7 @@ async def test_a_connection_that_rests_too_long_is_closed_without_a_word(
         assert await reader.read() == b""
 
 
-async def test_garbage_is_a_json_400(api: Api) -> None:
+async def test_invalid_http_is_a_json_400(api: Api) -> None:
     for data in (
         b"\x16\x03\x01\x02\x00\x01\r\n\r\n",
         b"GET\r\n\r\n",
@@ -169,7 +169,7 @@ async def test_garbage_is_a_json_400(api: Api) -> None:
         assert b"x-content-type-options: nosniff\r\n" in answer
 
 
-async def test_refused_client_that_goes_on_sending_hears_why(api: Api) -> None:
+async def test_a_refused_client_that_continues_to_send_gets_the_error(api: Api) -> None:
     reader, writer = await api.raw(b"GET /" + b"a" * 9000 + b" HTTP/1.1\r\n")
     answer = asyncio.create_task(reader.read())
     for _ in range(200):
@@ -178,7 +178,7 @@ async def test_refused_client_that_goes_on_sending_hears_why(api: Api) -> None:
     assert (await asyncio.wait_for(answer, DEADLINE)).startswith(b"HTTP/1.1 414 ")
 
 
-async def test_refused_client_that_never_ends_is_cut_off(api: Api) -> None:
+async def test_a_refused_client_that_sends_without_end_is_disconnected(api: Api) -> None:
     _, writer = await api.raw(b"nonsense\r\n\r\n")
 
     async def pour() -> None:
@@ -191,7 +191,7 @@ async def test_refused_client_that_never_ends_is_cut_off(api: Api) -> None:
     await until(lambda: not api.server.connections)
 
 
-async def test_smuggling_framings_are_refused(api: Api) -> None:
+async def test_ambiguous_framing_is_refused(api: Api) -> None:
     head = b"POST /v1/whois HTTP/1.1\r\nHost: x\r\n"
     for framing in (
         b"Content-Length: 2\r\nTransfer-Encoding: chunked\r\n",
@@ -229,7 +229,7 @@ async def test_endless_chunks_end(impatient_api: Api) -> None:
     assert (await impatient_api.get("/healthz")).status == 200
 
 
-async def test_declared_length_is_refused_before_the_body_comes(api: Api) -> None:
+async def test_a_too_large_declared_length_is_refused_before_the_body(api: Api) -> None:
     head = b"POST /v1/whois HTTP/1.1\r\nHost: x\r\nExpect: 100-continue\r\nContent-Length: %d\r\n\r\n"
     answer = await talk(api, head % (BODY_LIMIT + 1))
     assert answer.startswith(b"HTTP/1.1 413 ")
@@ -246,7 +246,7 @@ async def test_slow_head_is_408(impatient_api: Api) -> None:
     assert b'"code":"timeout"' in answer
 
 
-async def test_head_in_drops_does_not_renew_the_time(impatient_api: Api) -> None:
+async def test_a_head_in_small_pieces_does_not_extend_its_deadline(impatient_api: Api) -> None:
     reader, writer = await impatient_api.raw(b"GET /healthz HTTP/1.1\r\n")
     answer = asyncio.create_task(reader.read())
     while not answer.done():
@@ -256,7 +256,7 @@ async def test_head_in_drops_does_not_renew_the_time(impatient_api: Api) -> None
     writer.close()
 
 
-async def test_silent_connection_is_closed_without_a_word(impatient_api: Api) -> None:
+async def test_a_connection_without_a_request_is_closed_without_a_response(impatient_api: Api) -> None:
     assert await talk(impatient_api, b"") == b""
     assert await talk(impatient_api, b"\r\n\r\n") == b""
 
@@ -296,7 +296,9 @@ async def test_large_heads_are_refused(api: Api) -> None:
     assert (await talk(api, chunked)).startswith(b"HTTP/1.1 431 ")
 
 
-async def test_client_that_leaves_in_the_middle_is_forgotten(api: Api, caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_client_that_disconnects_during_its_request_leaves_nothing(
+    api: Api, caplog: pytest.LogCaptureFixture
+) -> None:
     for data in (
         b"GET /hea",
         b"POST /v1/whois HTTP/1.1\r\nContent-Length: 10\r\n\r\n{",
@@ -310,7 +312,7 @@ async def test_client_that_leaves_in_the_middle_is_forgotten(api: Api, caplog: p
     assert [record for record in caplog.records if record.levelno >= logging.ERROR] == []
 
 
-async def test_upgrade_offers_are_passed_over(api: Api, caplog: pytest.LogCaptureFixture) -> None:
+async def test_upgrade_offers_are_ignored(api: Api, caplog: pytest.LogCaptureFixture) -> None:
     offers = (b"Upgrade: h2c\r\nConnection: Upgrade, close", b"Upgrade: websocket\r\nConnection: Upgrade, close")
     for offer in offers:
         answer = await talk(api, b"GET /healthz HTTP/1.1\r\nHost: x\r\n" + offer + b"\r\n\r\n")
@@ -421,7 +423,7 @@ TARGETS = st.sampled_from(
     target=TARGETS,
     body=st.binary(max_size=200) | st.text(max_size=100).map(lambda text: b'{"to":"%s"}' % text.encode()),
 )
-async def test_no_body_makes_us_fail(api: Api, target: str, body: bytes) -> None:
+async def test_no_body_causes_an_internal_error(api: Api, target: str, body: bytes) -> None:
     reply = await api.request("POST", target, body, {"content-type": "application/json"})
     assert reply.status in (200, 201, 400)
     assert isinstance(reply.json, dict)
@@ -433,7 +435,7 @@ async def test_no_body_makes_us_fail(api: Api, target: str, body: bytes) -> None
         st.characters(codec="ascii", min_codepoint=33, max_codepoint=126, exclude_characters="#"), max_size=60
     )
 )
-async def test_no_query_makes_us_fail(api: Api, query: str) -> None:
+async def test_no_query_causes_an_internal_error(api: Api, query: str) -> None:
     for path in ("/v1/messages", "/v1/works", "/v1/messages/"):
         separator = "" if path.endswith("/") else "?"
         reply = await api.get(f"{path}{separator}{query}")
@@ -442,7 +444,7 @@ async def test_no_query_makes_us_fail(api: Api, query: str) -> None:
 
 @ANY_CASE
 @given(data=st.binary(max_size=300))
-async def test_no_bytes_make_us_fail(api: Api, data: bytes) -> None:
+async def test_no_bytes_cause_an_internal_error(api: Api, data: bytes) -> None:
     for start in (b"", b"GET /v1/peers?", b"POST /v1/whois HTTP/1.1\r\n"):
         reader, writer = await api.raw(start + data + b"\r\n\r\n")
         writer.write_eof()

@@ -14,7 +14,7 @@ from aghbus.protocol.errors import Refused, Unavailable
 from tests.support.api_harness import Api, until
 
 
-async def test_content_comes_back_with_its_description(api: Api) -> None:
+async def test_content_is_returned_with_size_and_digest(api: Api) -> None:
     content = os.urandom(700_000)
     put = await api.request("PUT", "/v1/artifacts/work_1/report.bin", content)
     assert put.status == 201
@@ -30,7 +30,7 @@ async def test_content_comes_back_with_its_description(api: Api) -> None:
     assert ("GET /v1/artifacts", (ArtifactsQuery(work_id="work_1", limit=5),)) in api.node.calls
 
 
-async def test_empty_content_is_content(api: Api) -> None:
+async def test_empty_content_is_stored_and_returned(api: Api) -> None:
     assert (await api.request("PUT", "/v1/artifacts/w/empty", b"")).json["size"] == 0
     got = await api.get("/v1/artifacts/w/empty")
     assert (got.status, got.body, got.headers["artifact-size"]) == (200, b"", "0")
@@ -41,20 +41,20 @@ async def test_content_may_be_longer_than_a_json_body_and_of_any_type(api: Api) 
     assert reply.status == 201
 
 
-async def test_too_long_content_is_refused_with_a_reason_that_arrives(api: Api) -> None:
+async def test_the_client_gets_the_error_for_too_long_content(api: Api) -> None:
     reply = await api.request("PUT", "/v1/artifacts/w/n", b"x" * 20_000_000)
     assert (reply.status, reply.json["code"]) == (413, "too_large")
     assert reply.headers["connection"] == "close"
 
 
-async def test_a_refusal_before_the_body_is_read_arrives_too(api: Api) -> None:
+async def test_the_client_gets_an_error_raised_before_the_body_was_read(api: Api) -> None:
     api.node.failure = Unavailable("no JetStream", hint="enable it")
     api.node.max_content = 1 << 40
     reply = await api.request("PUT", "/v1/artifacts/w/n", b"x" * 5_000_000)
     assert (reply.status, reply.json["hint"]) == (503, "enable it")
 
 
-async def test_a_refusal_after_the_whole_body_comes_at_once(api: Api) -> None:
+async def test_an_error_after_the_whole_body_is_sent_at_once(api: Api) -> None:
     """Nothing more is waited for: the server gives a body ten seconds here."""
     api.node.failure = Refused("exists with other content", code="conflict")
     async with asyncio.timeout(20):
@@ -62,13 +62,13 @@ async def test_a_refusal_after_the_whole_body_comes_at_once(api: Api) -> None:
     assert (reply.status, reply.json["code"]) == (409, "conflict")
 
 
-async def test_a_body_that_stops_coming_is_given_up(impatient_api: Api) -> None:
+async def test_a_body_that_stops_arriving_times_out(impatient_api: Api) -> None:
     reader, _ = await impatient_api.raw(b"PUT /v1/artifacts/w/n HTTP/1.1\r\nhost: d\r\ncontent-length: 10\r\n\r\nabc")
     assert b" 408 " in await reader.readline()
     assert "w/n" not in impatient_api.node.content
 
 
-async def test_a_client_that_goes_away_leaves_nothing(api: Api) -> None:
+async def test_a_client_that_disconnects_stores_nothing(api: Api) -> None:
     _, writer = await api.raw(b"PUT /v1/artifacts/w/n HTTP/1.1\r\nhost: d\r\ncontent-length: 10\r\n\r\nabc")
     writer.close()
     await writer.wait_closed()
@@ -76,14 +76,14 @@ async def test_a_client_that_goes_away_leaves_nothing(api: Api) -> None:
     assert api.node.content == {}
 
 
-async def test_content_that_fails_at_once_is_an_error_like_any_other(api: Api) -> None:
+async def test_content_that_fails_at_once_gets_an_error_response(api: Api) -> None:
     api.node.content["w/n"] = []
     api.node.content_failure = Unavailable("the artifact is damaged: missing", hint="again")
     reply = await api.get("/v1/artifacts/w/n")
     assert (reply.status, reply.json["hint"]) == (503, "again")
 
 
-async def test_content_that_fails_on_the_way_never_looks_whole(api: Api) -> None:
+async def test_content_that_fails_midway_ends_without_the_end_of_its_body(api: Api) -> None:
     api.node.content["w/n"] = [b"first", b"second"]
     api.node.content_failure = Unavailable("the artifact is damaged: missing")
     with pytest.raises(http.client.IncompleteRead):
@@ -92,7 +92,7 @@ async def test_content_that_fails_on_the_way_never_looks_whole(api: Api) -> None
     assert (await api.get("/v1/artifacts/w/n")).body == b"firstsecond", "the server goes on"
 
 
-async def test_what_is_not_there_is_not_found(api: Api) -> None:
+async def test_a_missing_artifact_is_404(api: Api) -> None:
     assert (await api.get("/v1/artifacts/w/n")).status == 404
     assert (await api.request("DELETE", "/v1/artifacts/w/n")).status == 405
     assert (await api.get("/v1/artifacts/w")).status == 404

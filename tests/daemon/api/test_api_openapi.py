@@ -57,7 +57,7 @@ async def test_every_reference_resolves(document: Any) -> None:
         assert target["type"] == "object"
 
 
-async def test_operations_are_whole(document: Any) -> None:
+async def test_operations_have_ids_parameters_and_responses(document: Any) -> None:
     ids = [operation["operationId"] for _, _, operation in operations(document)]
     assert len(set(ids)) == len(ids)
     for _, path, operation in operations(document):
@@ -80,7 +80,7 @@ async def test_bounds_are_in_the_schemas(document: Any) -> None:
     assert (limit["schema"]["minimum"], limit["schema"]["maximum"], limit["required"]) == (1, 1000, False)
 
 
-async def test_answers_have_the_fields_of_their_schemas(api: Api, document: Any) -> None:
+async def test_responses_have_the_fields_of_their_schemas(api: Api, document: Any) -> None:
     """What really comes back, compared with what the document promises for it."""
     for target in (
         "/healthz",
@@ -101,7 +101,7 @@ async def test_answers_have_the_fields_of_their_schemas(api: Api, document: Any)
     assert set((await api.get("/nowhere")).json) == set(error["properties"])
 
 
-async def test_every_route_answers(api: Api) -> None:
+async def test_every_route_is_reached_by_its_path(api: Api) -> None:
     """No route of the table is dead: each is reached by its own path, without a 404 or 405 of the router."""
     for route in ROUTES:
         if route.transfer in ("events", "download"):  # no JSON to be had from them
@@ -119,7 +119,7 @@ def test_words_go_before_parameters() -> None:
     assert (route.path, values) == ("/v1/works/{id}/{verb}", ["a%2Fb", "fail"])
 
 
-def test_every_ask_and_answer_of_the_control_types_is_reachable() -> None:
+def test_every_request_and_response_type_belongs_to_a_route() -> None:
     """A type of protocol/api that no route takes or gives is forgotten, or has lost its route."""
     _, components = msgspec.json.schema_components(
         [t for r in ROUTES for t in (r.response, r.request) if t is not None]
@@ -137,7 +137,7 @@ def test_every_ask_and_answer_of_the_control_types_is_reachable() -> None:
     assert ours - set(components) <= {"RequestModel", "ResponseModel"} | errors
 
 
-def test_the_documents_are_those_of_the_table() -> None:
+def test_the_documents_in_docs_match_the_table() -> None:
     """`make api-docs` writes them."""
     text = DOCS.read_text()
     assert with_table(text) == text
@@ -172,7 +172,7 @@ async def test_every_property_and_parameter_is_described(document: Any) -> None:
         assert all(parameter["description"] for parameter in operation["parameters"]), path
 
 
-async def test_arrays_say_what_they_hold(document: Any) -> None:
+async def test_every_array_has_items(document: Any) -> None:
     arrays = [found for found in walk(document) if found.get("type") == "array"]
     assert len(arrays) > 20
     assert all("items" in found for found in arrays)

@@ -11,7 +11,7 @@ from tests.support.api_harness import BODY_LIMIT, Api
 from tests.support.api_simulator import message
 
 
-async def test_every_answer_forbids_caching_and_guessing(api: Api) -> None:
+async def test_every_response_forbids_caching_and_content_sniffing(api: Api) -> None:
     for target in ("/healthz", "/v1/status", "/nowhere", "/v1/peers?x=1", "/openapi.json"):
         reply = await api.get(target)
         assert reply.headers["content-type"] == "application/json"
@@ -30,7 +30,7 @@ async def test_health_and_readiness(api: Api) -> None:
     assert (await api.get("/healthz")).status == 200
 
 
-async def test_status_comes_from_the_node(api: Api) -> None:
+async def test_status_calls_its_operation(api: Api) -> None:
     assert (await api.get("/v1/status")).json["problems"] == []
     assert api.node.names() == ["GET /v1/status"]
 
@@ -118,7 +118,7 @@ async def test_choices_are_in_the_hint(api: Api) -> None:
     assert "need-input" in hint
 
 
-async def test_posts_reach_the_node_typed_and_are_created(api: Api) -> None:
+async def test_posts_reach_their_operations_typed(api: Api) -> None:
     reply = await api.post("/v1/messages", {"kind": "say", "body": {"text": "hi"}, "to": "ops", "expires_in": 60})
     assert reply.status == 201
     assert (reply.json["kind"], reply.json["to"], reply.json["state"]) == ("say", "ops", "queued")
@@ -198,7 +198,7 @@ async def test_bad_body_names_field_and_rule(api: Api, target: str, body: bytes,
 
 
 @pytest.mark.parametrize("kind", ["application/json", "Application/JSON; charset=utf-8", None])
-async def test_json_or_no_content_type_is_taken(api: Api, kind: str | None) -> None:
+async def test_json_or_no_content_type_is_accepted(api: Api, kind: str | None) -> None:
     headers = {} if kind is None else {"content-type": kind}
     assert (await api.request("POST", "/v1/whois", b"{}", headers)).status == 200
 

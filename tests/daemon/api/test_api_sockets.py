@@ -30,7 +30,7 @@ def exists(path: Path) -> bool:
     return path.exists()
 
 
-async def test_socket_and_folder_are_ours_alone_under_any_umask(socket_path: Path) -> None:
+async def test_socket_and_folder_are_private_under_any_umask(socket_path: Path) -> None:
     before = os.umask(0)
     try:
         server = ApiServer(SimulatedDaemon().operations(), socket_path=socket_path)
@@ -45,9 +45,7 @@ async def test_socket_and_folder_are_ours_alone_under_any_umask(socket_path: Pat
     assert not exists(socket_path)
 
 
-async def test_the_socket_is_never_open_to_others_while_it_is_made(
-    socket_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_the_socket_is_private_from_the_start(socket_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Sees the mode at the last moment before it is corrected: what a racing process could see at worst."""
     seen: list[int] = []
     chmod = Path.chmod
@@ -101,7 +99,7 @@ async def test_busy_listener_counts_as_live(socket_path: Path) -> None:
             await listen_unix(socket_path, private_folder=False)
 
 
-async def test_what_is_no_socket_is_not_removed(socket_path: Path) -> None:
+async def test_a_file_that_is_no_socket_is_not_removed(socket_path: Path) -> None:
     socket_path.parent.mkdir()
     await asyncio.to_thread(socket_path.write_text, "precious")
     with pytest.raises(ListenError, match="is no socket"):
@@ -109,7 +107,7 @@ async def test_what_is_no_socket_is_not_removed(socket_path: Path) -> None:
     assert await asyncio.to_thread(socket_path.read_text) == "precious"
 
 
-async def test_too_long_a_path_is_refused_before_anything_is_made(tmp_path: Path) -> None:
+async def test_a_too_long_path_is_refused_before_a_folder_is_made(tmp_path: Path) -> None:
     path = tmp_path / ("x" * 100) / "d.sock"
     with pytest.raises(ListenError, match="bytes, the system allows") as caught:
         await listen_unix(path, private_folder=True)
@@ -123,7 +121,7 @@ async def test_unwritable_folder_is_a_clear_error(tmp_path: Path) -> None:
         await listen_unix(tmp_path / "file" / "d.sock", private_folder=False)
 
 
-async def test_folder_of_others_is_refused_when_it_must_be_private(socket_path: Path) -> None:
+async def test_a_folder_of_another_user_is_refused_when_it_must_be_private(socket_path: Path) -> None:
     socket_path.parent.mkdir()
     socket_path.parent.chmod(0o755)
     with pytest.raises(ListenError, match="0755"):
@@ -165,7 +163,7 @@ def contend(path: Path, start: "multiprocessing.synchronize.Barrier", results: "
     asyncio.run(attempt())
 
 
-async def test_of_several_that_find_a_stale_socket_one_wins(socket_path: Path) -> None:
+async def test_of_several_daemons_on_a_stale_socket_one_wins(socket_path: Path) -> None:
     """Each would see the stale one and remove it: without the lock, the second removes what the first has just made."""
     context = multiprocessing.get_context("spawn")
     start, results = context.Barrier(3), context.Queue()
@@ -259,7 +257,7 @@ async def test_tcp_without_a_good_token_is_refused(socket_path: Path, token: str
     assert not exists(socket_path)
 
 
-async def test_a_taken_port_leaves_nothing_behind(socket_path: Path) -> None:
+async def test_a_port_in_use_leaves_no_listener(socket_path: Path) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()

@@ -103,7 +103,7 @@ def test_line_ends_inside_a_raw_envelope_do_not_break_the_frame() -> None:
 
 
 @pytest.mark.parametrize("size", [10, 20_000, 2 * WRITE_BYTES])
-def test_what_is_ready_together_is_written_together_up_to_a_bound(size: int) -> None:
+def test_events_ready_together_are_written_together_up_to_a_bound(size: int) -> None:
     page = [envelope(seq, "x" * size) for seq in range(1, 12)]
     pieces = list(writes(page))
     assert b"".join(pieces) == b"".join(map(frame, page))
@@ -135,7 +135,7 @@ async def test_resume_by_since_and_by_last_event_id(api: Api) -> None:
     assert [query.since for _, (query,) in api.node.calls] == [2, 4, None]
 
 
-async def test_filters_reach_the_node(api: Api) -> None:
+async def test_filters_reach_the_operation(api: Api) -> None:
     query = "?since=0&kind=trace&kind=receipt&work=w&thread=t&direct=d&peer=p&channel=c&direction=observed&inbox=1"
     client = await SseClient.open(api, query)
     await until(lambda: bool(api.node.calls))
@@ -177,7 +177,7 @@ async def test_disconnect_releases_the_iterator(api: Api) -> None:
     assert (await api.get("/healthz")).status == 200
 
 
-async def test_slow_reader_holds_up_only_itself(api: Api) -> None:
+async def test_a_slow_reader_blocks_only_its_own_stream(api: Api) -> None:
     """64 MB of events: what was taken from the iterator stays within the socket's and the transport's buffers."""
     taken = 0
 
@@ -234,7 +234,7 @@ async def test_end_of_events_ends_the_stream(api: Api) -> None:
     assert [(await client.event() or {}).get("id") for _ in range(4)] == ["1", "2", "3", None]
 
 
-async def test_failure_in_a_stream_is_told_as_a_problem(api: Api) -> None:
+async def test_an_error_in_a_stream_is_a_problem_event(api: Api) -> None:
     api.node.stream_failure = Unavailable("store: cannot be read", hint="aghctl doctor")
     client = await SseClient.open(api)
     text = await client.block()
@@ -253,7 +253,7 @@ async def test_failure_in_a_stream_is_told_as_a_problem(api: Api) -> None:
     assert "inner detail" not in json.dumps(item)
 
 
-async def test_waiting_request_ends_with_its_client(api: Api) -> None:
+async def test_a_waiting_request_ends_when_its_client_disconnects(api: Api) -> None:
     """Else a message would be leased for somebody who is not there any more."""
     body = b'{"wait":60}'
     _, writer = await api.raw(
@@ -265,14 +265,14 @@ async def test_waiting_request_ends_with_its_client(api: Api) -> None:
     assert not api.node.release.is_set()
 
 
-async def test_waiting_request_is_answered_when_something_comes(api: Api) -> None:
+async def test_a_waiting_request_gets_the_message_that_arrives(api: Api) -> None:
     waiting = asyncio.create_task(api.post("/v1/inbox/next", {"wait": 60}))
     await asyncio.wait_for(api.node.waiting.wait(), DEADLINE)
     api.node.release.set()
     assert (await waiting).json["item"]["seq"] == 7
 
 
-async def test_waiting_request_is_told_that_the_daemon_drains(api: Api) -> None:
+async def test_a_waiting_request_gets_503_when_the_daemon_drains(api: Api) -> None:
     waiting = asyncio.create_task(api.post("/v1/inbox/next", {"wait": 60}))
     await asyncio.wait_for(api.node.waiting.wait(), DEADLINE)
     await api.server.stop(10.0)

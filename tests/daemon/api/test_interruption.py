@@ -40,7 +40,7 @@ async def test_an_event_ends_the_wait(monkeypatch: pytest.MonkeyPatch, soon: flo
     assert task.cancelling() == 0
 
 
-async def test_an_answer_is_given_at_once_and_leaves_no_watching_task() -> None:
+async def test_a_short_wait_leaves_no_watching_task() -> None:
     event, answer = asyncio.Event(), asyncio.get_running_loop().create_future()
     task = asyncio.create_task(_waits(event, answer))
     await asyncio.sleep(0)
@@ -52,7 +52,7 @@ async def test_an_answer_is_given_at_once_and_leaves_no_watching_task() -> None:
     assert asyncio.all_tasks() == {asyncio.current_task()}
 
 
-async def test_an_answer_before_the_interruption_is_noticed_stands() -> None:
+async def test_a_result_before_the_cancellation_is_kept() -> None:
     """The event is over, its watch too, and the waiting task has the answer: it must not be cancelled while it goes out."""
     event, answer = asyncio.Event(), asyncio.get_running_loop().create_future()
 
@@ -69,7 +69,7 @@ async def test_an_answer_before_the_interruption_is_noticed_stands() -> None:
     assert await task == "here"
 
 
-async def test_a_cancellation_from_outside_is_one() -> None:
+async def test_a_cancellation_from_outside_is_passed_on() -> None:
     event, answer = asyncio.Event(), asyncio.get_running_loop().create_future()
     task = asyncio.create_task(_waits(event, answer))
     await asyncio.sleep(0.01)

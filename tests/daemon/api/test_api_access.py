@@ -1,4 +1,4 @@
-"""Other users of the machine at the API's door: on the socket, whatever its mode, and on TCP."""
+"""Access to the API: other users of the machine on the socket, and clients on TCP."""
 
 import asyncio
 import logging
@@ -55,7 +55,7 @@ def client_as(uid: int, path: Path) -> str:
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can start a process of another user")
-async def test_another_user_is_turned_away_even_from_an_open_socket(
+async def test_another_user_is_disconnected_even_on_a_world_writable_socket(
     open_folder: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.WARNING, "aghbus.daemon.api")
@@ -77,7 +77,7 @@ async def test_another_user_is_turned_away_even_from_an_open_socket(
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the layout is that of Linux")
-def test_the_kernel_says_whose_process_it_is() -> None:
+def test_the_kernel_reports_the_user_of_a_connection() -> None:
     here, there = socket.socketpair(socket.AF_UNIX)
     with here, there:
         assert peer_credentials.peer_uid(here) == os.geteuid()
@@ -94,7 +94,7 @@ def test_the_credentials_of_other_systems_are_read_or_refused() -> None:
     assert peer_credentials.uid_of_ucred(b"\0" * 11) is None
 
 
-def test_only_we_and_root_are_let_in() -> None:
+def test_only_the_own_user_and_root_are_accepted() -> None:
     assert peer_credentials.is_ours(os.geteuid())
     assert peer_credentials.is_ours(0)
     assert not peer_credentials.is_ours(os.geteuid() + 1)
@@ -102,7 +102,7 @@ def test_only_we_and_root_are_let_in() -> None:
     assert not peer_credentials.is_ours(None)
 
 
-async def test_strangers_on_tcp_take_no_place_on_the_socket(socket_path: Path) -> None:
+async def test_connections_on_tcp_do_not_count_on_the_socket(socket_path: Path) -> None:
     node = SimulatedDaemon()
     server = ApiServer(node.operations(), socket_path=socket_path, tcp=("127.0.0.1", 0), token=TOKEN)
     await server.start()
@@ -117,7 +117,7 @@ async def test_strangers_on_tcp_take_no_place_on_the_socket(socket_path: Path) -
         await server.stop(1.0)
 
 
-def test_a_token_is_made_once_and_is_ours_alone(tmp_path: Path) -> None:
+def test_a_token_file_is_made_once_and_is_private(tmp_path: Path) -> None:
     path = tmp_path / "api.token"
     before = os.umask(0)
     try:
@@ -129,7 +129,7 @@ def test_a_token_is_made_once_and_is_ours_alone(tmp_path: Path) -> None:
     assert read_token(path, make=True) == token == read_token(path, make=False)
 
 
-def test_a_token_that_others_may_have_is_refused(tmp_path: Path) -> None:
+def test_a_token_file_readable_by_others_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "token"
     path.write_text(TOKEN)
     for mode in (0o644, 0o604, 0o620, 0o602):
@@ -141,7 +141,7 @@ def test_a_token_that_others_may_have_is_refused(tmp_path: Path) -> None:
     assert read_token(path, make=False) == TOKEN
 
 
-def test_a_token_file_that_cannot_be_one_is_a_clear_error(tmp_path: Path) -> None:
+def test_an_invalid_token_file_is_a_clear_error(tmp_path: Path) -> None:
     with pytest.raises(ListenError, match="No such file"):
         read_token(tmp_path / "missing", make=False)
     with pytest.raises(ListenError, match="Is a directory"):
