@@ -31,7 +31,7 @@ import aiosqlite
 from aghbus.protocol.envelope import Envelope, parse
 from aghbus.protocol.receive import Receiver, decide
 from aghbus.protocol.send import Draft, build
-from aghbus.store.apply_effects import Applied, apply, load_view
+from aghbus.store.apply_effects import Applied, apply, load_state
 from aghbus.store.engine.database import Store
 from aghbus.store.engine.dedup import key_of
 from aghbus.store.engine.state import InMemoryState
@@ -203,8 +203,8 @@ def job_of(envelope: Envelope) -> Job[object]:
     """What the daemon does about a received message."""
 
     def job(tx: Transaction) -> Applied:
-        effects = decide(envelope, load_view(tx, envelope, US), RECEIVER)
-        return apply(tx, envelope, effects, us=US, received_ms=NOW * 1000, inbox_capacity=1 << 40)
+        effects = decide(envelope, load_state(tx, envelope, US), RECEIVER)
+        return apply(tx, envelope, effects, self_id=US, received_ms=NOW * 1000, inbox_capacity=1 << 40)
 
     return job
 

@@ -1,7 +1,6 @@
-"""Carrying out what the protocol decided: the effects of one envelope, in the caller's transaction (spec section 5
-step 10).
+"""Applies what the protocol decided: the effects of one envelope, in the caller's transaction (spec section 5 step 10).
 
-Nothing is written before everything that can refuse has been asked, so a job that raises has changed nothing.
+Everything that can refuse is checked before anything is written: a job that raises has changed nothing.
 """
 
 from typing import Final, Literal
@@ -37,9 +36,8 @@ _EVENTS: Final[dict[Direction, AuditEvent]] = {"in": "receive", "observed": "rec
 
 
 class Applied(msgspec.Struct, frozen=True, kw_only=True):
-    """What the store did. `seq` of the envelope itself (None when it was not kept), `outgoing` what is to be
-    published, in order, what goes out again included; `before` and `after` the work, where the envelope opened or
-    moved one."""
+    """The result: `seq` of the envelope itself (None when it was not kept); `outgoing` envelopes to publish, in order;
+    `before` and `after` of the work, where the envelope opened or moved one."""
 
     seq: int | None
     outgoing: list[outbox.Outgoing]
@@ -49,7 +47,7 @@ class Applied(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def queued(self) -> tuple[int, ...]:
-        """The sequences of what is to be published."""
+        """The sequences of the envelopes to publish."""
         return tuple(row.seq for row in self.outgoing)
 
     @property
@@ -59,15 +57,15 @@ class Applied(msgspec.Struct, frozen=True, kw_only=True):
         return max(seq, *self.queued) if self.outgoing else seq
 
 
-def load_view(tx: Transaction, envelope: Envelope, us: str, key: bytes | None = None) -> StoredState:
-    """What the store knows that bears on `envelope`; `us` is our peer id, `key` its `key_of`, where that is known."""
+def load_state(tx: Transaction, envelope: Envelope, self_id: str, key: bytes | None = None) -> StoredState:
+    """The stored state that a decision on a received `envelope` needs; `key` is its `key_of`, where that is known."""
     known = tx.memory.dedup.contains(key_of(envelope) if key is None else key)
-    ours = envelope.sender == us and envelopes.was_sent(tx, envelope.workspace_id, envelope.id)
+    ours = envelope.sender == self_id and envelopes.was_sent(tx, envelope.workspace_id, envelope.id)
     return StoredState(known, ours, *load_own(tx, envelope))
 
 
 def load_own(tx: Transaction, envelope: Envelope) -> tuple[WorkView | None, Binding | None]:
-    """What bears on sending `envelope`: its work, and the pair that its direct room stands for."""
+    """The stored state that sending `envelope` needs: its work, and the pair that its direct room stands for."""
     work = None
     if envelope.work_id is not None:
         work = works.load(tx, envelope.workspace_id, envelope.channel, envelope.work_id)
@@ -77,15 +75,15 @@ def load_own(tx: Transaction, envelope: Envelope) -> tuple[WorkView | None, Bind
     return work, room
 
 
-def load_source_view(tx: Transaction, source: ReceiptTarget | None) -> StoredState:
-    """The same for an envelope that failed validation, as far as it could be read: what `receiving.refuse` asks for."""
-    if source is None:
+def load_receipt_state(tx: Transaction, target: ReceiptTarget | None) -> StoredState:
+    """As `load_state`, for an envelope that failed validation: the state that `protocol.receive.refuse` needs."""
+    if target is None:
         return StoredState()
     return StoredState(
-        duplicate=tx.memory.dedup.contains(dedup_key(source.workspace_id, source.sender, source.id)),
-        work=works.load(tx, source.workspace_id, source.channel, source.work_id),
-        room=rooms.bound(tx, source.workspace_id, source.channel, source.container)
-        if source.surface == "direct"
+        duplicate=tx.memory.dedup.contains(dedup_key(target.workspace_id, target.sender, target.id)),
+        work=works.load(tx, target.workspace_id, target.channel, target.work_id),
+        room=rooms.bound(tx, target.workspace_id, target.channel, target.container)
+        if target.surface == "direct"
         else None,
     )
 
@@ -95,89 +93,97 @@ def apply(
     envelope: Envelope | None,
     effects: Effects,
     *,
-    us: str,
+    self_id: str,
     received_ms: int,
     inbox_capacity: int = inbox.CAPACITY,
     key: bytes | None = None,
 ) -> Applied:
-    """Carries out the store's part of `effects`, those of queued envelopes included; the others are the caller's.
+    """Applies the effects on the store, those of queued envelopes included; the other effects are the caller's.
 
     `envelope` is None for one that failed validation (its effects store nothing of it), `key` its `key_of` where
-    that is known. Raises InboxFull, before anything is written, when the agent's inbox has no room: it counts as
-    not received then.
+    that is known. Raises InboxFull, before anything is written, when the agent's inbox has no room: the envelope
+    then counts as not received.
     """
     if tx.memory.inbox_waiting >= inbox_capacity and any(type(effect) is Deliver for effect in effects):
         inbox.require_room(tx, inbox_capacity)
-    run = _Run(tx, us, received_ms)
+    application = _Application(tx, self_id, received_ms)
     if envelope is None:
         for effect in effects:
-            run.detached(effect)
+            application.apply_detached(effect)
     else:
-        run.carry_out(envelope, effects, key)
-    before, after = run.change
-    return Applied(seq=run.seq, outgoing=run.outgoing, delivered=run.delivered, before=before, after=after)
+        application.apply_received(envelope, effects, key)
+    return application.result()
 
 
-def send(tx: Transaction, envelope: Envelope, effects: Effects, *, us: str, now_ms: int) -> Applied:
-    """Keeps and queues an envelope of our own agent: `effects` are those of `sending.apply_own`."""
-    run = _Run(tx, us, now_ms)
-    seq = run.queue(Queue(envelope, effects, automatic=False))
-    before, after = (None, None) if envelope.work_id is None else _work_change(effects)
-    return Applied(seq=seq, outgoing=run.outgoing, delivered=False, before=before, after=after)
+def send(tx: Transaction, envelope: Envelope, effects: Effects, *, self_id: str, now_ms: int) -> Applied:
+    """Keeps and queues an envelope of our own agent: `effects` are those of `protocol.send.apply_own`."""
+    application = _Application(tx, self_id, now_ms)
+    if envelope.work_id is not None:
+        application.before, application.after = _work_change(effects)
+    application.seq = application.queue(envelope, effects)
+    return application.result()
 
 
-class _Run:
-    """The effects of one envelope being carried out, and what came of it."""
+class _Application:
+    """The effects of one envelope while they are applied."""
 
-    def __init__(self, tx: Transaction, us: str, now_ms: int) -> None:
+    def __init__(self, tx: Transaction, self_id: str, now_ms: int) -> None:
         self.tx = tx
-        self.us = us
+        self.self_id = self_id
         self.now_ms = now_ms
         self.seq: int | None = None
         self.outgoing: list[outbox.Outgoing] = []
         self.delivered = False
-        self.change: tuple[WorkView | None, WorkView | None] = (None, None)
+        self.before: WorkView | None = None
+        self.after: WorkView | None = None
 
-    def carry_out(self, envelope: Envelope, effects: Effects, key: bytes | None) -> None:
-        """The usual effects first, and by plain comparison: every message passes here."""
+    def result(self) -> Applied:
+        return Applied(
+            seq=self.seq, outgoing=self.outgoing, delivered=self.delivered, before=self.before, after=self.after
+        )
+
+    def apply_received(self, envelope: Envelope, effects: Effects, key: bytes | None) -> None:
+        """Compares types, the most frequent first: every message passes here."""
         if envelope.work_id is not None:
-            self.change = _work_change(effects)
+            self.before, self.after = _work_change(effects)
         tx = self.tx
         for effect in effects:
             if type(effect) is RecordId:
                 tx.memory.dedup.remember(tx, key_of(envelope) if key is None else key, effect.until)
             elif type(effect) is StoreEnvelope:
-                self.seq = self._store(envelope, effect, effects, self.change[0])
+                self.seq = self._store(envelope, effect, effects, self.before)
                 if effect.direction == "in" and envelope.kind in WORK_KINDS:
-                    self._note_arrival(envelope)
+                    self._record_arrival(envelope)
             elif type(effect) is Deliver:
                 inbox.add(tx, _stored(self.seq))
                 self.delivered = True
             elif type(effect) is Bind or type(effect) is Open or type(effect) is Advance:
                 self._change(envelope, effect, effects, self.seq)
             else:
-                self.detached(effect)
+                self.apply_detached(effect)
 
-    def detached(self, effect: Effect) -> None:
-        """Effects that need nothing of the received envelope."""
+    def apply_detached(self, effect: Effect) -> None:
+        """Applies an effect that needs nothing of the received envelope."""
         match effect:
             case Queue():
-                self.queue(effect)
+                self.queue(effect.envelope, effect.effects)
             case Requeue(workspace_id, message_id):
                 row = outbox.requeue(self.tx, workspace_id, message_id)
                 if row is not None:
                     self.outgoing.append(row)
-                    audit.note_outgoing(self.tx, self.now_ms, row.seq, "again", "somebody spoke of a work that is over")
+                    audit.note_outgoing(
+                        self.tx, self.now_ms, row.seq, "again", "the peer referred to a work that has ended"
+                    )
 
-    def queue(self, effect: Queue) -> int:
-        envelope, effects = effect.envelope, effect.effects
+    def queue(self, envelope: Envelope, effects: Effects) -> int:
+        """Keeps an envelope of ours and puts it into the outbox. Returns its sequence."""
         seq: int | None = None
-        for own in effects:
-            if type(own) is StoreEnvelope:
-                before = None if envelope.work_id is None else _work_change(effects)[0]
-                seq = self._store(envelope, own, effects, before)
-            elif type(own) is Bind or type(own) is Open or type(own) is Advance:
-                self._change(envelope, own, effects, seq)
+        before = None if envelope.work_id is None else _work_change(effects)[0]
+        for effect in effects:
+            if type(effect) is StoreEnvelope:
+                seq = self._store(envelope, effect, effects, before)
+            elif type(effect) is Bind or type(effect) is Open or type(effect) is Advance:
+                self._change(envelope, effect, effects, seq)
         stored = _stored(seq)
         self.outgoing.append(outbox.add(self.tx, stored, envelope))
         return stored
@@ -188,20 +194,20 @@ class _Run:
         rooms.touch(self.tx, envelope, effect.pair, seq, self.now_ms)
         self._audit(envelope, effect)
         if self.tx.memory.events.has_subscribers:
-            self._tell(seq, envelope, effect, effects, state)
+            self._buffer_event(seq, envelope, effect, effects, state)
         return seq
 
-    def _tell(
+    def _buffer_event(
         self, seq: int, envelope: Envelope, effect: StoreEnvelope, effects: Effects, before: State | None
     ) -> None:
-        """Those who follow, once it is committed."""
+        """The event for subscribers, once it is committed."""
         delivery: Literal["queued", "ready"] | None = "queued" if effect.direction == "out" else None
         role: Role | None = None
         for other in effects:
             if type(other) is Deliver:
                 delivery = "ready"
             elif type(other) is Open:
-                role = works.role_of(other.work, self.us)  # it is written after its envelope
+                role = works.role_of(other.work, self.self_id)  # the work is written after its envelope
         if role is None and effect.verdict is not None and envelope.work_id is not None:
             role = works.role(self.tx, envelope.workspace_id, envelope.channel, envelope.work_id)
         event = events.new_event(
@@ -230,20 +236,20 @@ class _Run:
                 rooms.bind(self.tx, envelope.workspace_id, envelope.channel, container, binding)
             case Open():
                 trust = next(other.trust for other in effects if isinstance(other, StoreEnvelope))
-                works.open_work(self.tx, effect.work, envelope, _stored(seq), trust, self.us, self.now_ms)
+                works.open_work(self.tx, effect.work, envelope, _stored(seq), trust, self.self_id, self.now_ms)
             case Advance():
                 works.advance(self.tx, effect.after, envelope, _stored(seq), self.now_ms)
 
-    def _note_arrival(self, envelope: Envelope) -> None:
-        """Receipts and traces show that what they answer arrived: the message they name, and the opening of their work.
+    def _record_arrival(self, envelope: Envelope) -> None:
+        """A receipt or trace shows that messages of ours arrived: the message that it names, and the opening of its
+        work.
 
-        They say nothing of later messages of the same work, which may still be on their way.
+        It says nothing of later messages of the same work, which may not have arrived yet.
         """
         body = envelope.body
         answered = {body.for_id if isinstance(body, Receipt) else None, envelope.reply_to, envelope.causation_id}
-        before, _ = self.change
-        if before is not None and before.initiator == self.us:
-            answered.add(before.opening_id)
+        if self.before is not None and self.before.initiator == self.self_id:
+            answered.add(self.before.opening_id)
         for message_id in answered - {None}:
             outbox.mark_receipted(self.tx, envelope.workspace_id, str(message_id), by=envelope.sender)
 

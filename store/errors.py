@@ -1,11 +1,11 @@
-"""What can go wrong with the store.
+"""Errors of the store.
 
 AghbusError
 ├── StoreError              the store cannot be opened; what, why and a hint for the operator
-│   ├── StoreLocked         another process has it
+│   ├── StoreLocked         another process uses it
 │   ├── StoreTooNew         a newer version of this program wrote it
 │   ├── StoreDamaged        the file is not a store, or its check failed
-│   └── StoreUnopenable     the file system says no
+│   └── StoreUnopenable     the file system refuses
 └── RequestError
     └── Unavailable
         ├── StoreUnavailable    one write did not become durable: disk full, I/O error, closed
@@ -28,7 +28,7 @@ class StoreError(AghbusError):
 
 
 class StoreLocked(StoreError):
-    """Another process has the store. `pid` is the holder's, None when it left no readable note."""
+    """Another process uses the store. `pid` is the holder's, None when it left no readable note."""
 
     def __init__(self, path: Path, holder: str, pid: int | None) -> None:
         super().__init__(
@@ -56,11 +56,11 @@ class StoreUnavailable(Unavailable):
 
 
 class InboxFull(Unavailable):
-    """`capacity` messages wait for the agent: the envelope is neither committed nor remembered (spec section 5,
+    """`capacity` messages are in the inbox: the envelope is neither committed nor remembered (spec section 5,
     Overload)."""
 
     def __init__(self, capacity: int) -> None:
         super().__init__(
-            f"the inbox holds {capacity} messages, its capacity", hint="take some: aghctl inbox next --ack"
+            f"the inbox holds {capacity} messages, its capacity", hint="read some: aghctl inbox next --ack"
         )
         self.capacity = capacity

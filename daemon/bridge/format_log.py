@@ -10,7 +10,7 @@ from aghbus.protocol.adapters.agentos import log as agentos_log
 from aghbus.protocol.adapters.model import SubmitPlan
 from aghbus.store.engine.transaction import Transaction
 from aghbus.store.tables import bridge_log
-from aghbus.store.tables.bridge_log import Entry
+from aghbus.store.tables.bridge_log import BridgeLogEntry
 
 FORMAT_WITH_TIMEOUTS: Final = "agentos"
 """The format whose log tracks answers and times to live."""
@@ -73,7 +73,7 @@ def check_log_duplicate(tx: Transaction, name: str, plan: SubmitPlan) -> SubmitP
     return msgspec.structs.replace(plan, findings=(*plan.findings, why))
 
 
-def expire(tx: Transaction, entry: Entry) -> None:
+def expire(tx: Transaction, entry: BridgeLogEntry) -> None:
     """Set the row's status to `timeout`: no answer came within the time to live."""
     kept = agentos_log.from_plain(entry.record)
     bridge_log.replace(tx, entry.id, agentos_log.to_plain(agentos_log.timed_out(kept)))
@@ -85,7 +85,7 @@ def public_row(name: str, record: dict[str, Any]) -> dict[str, Any]:
     return row
 
 
-def _answered(tx: Transaction, question: Entry, at_ms: int) -> None:
+def _answered(tx: Transaction, question: BridgeLogEntry, at_ms: int) -> None:
     """Settle a question whose answer was received at `at_ms`, also when the answer is processed after the timeout."""
     after_all = agentos_log.in_time(agentos_log.from_plain(question.record), question.at_ms, at_ms)
     if after_all is None:
@@ -94,6 +94,6 @@ def _answered(tx: Transaction, question: Entry, at_ms: int) -> None:
         bridge_log.replace(tx, question.id, agentos_log.to_plain(after_all))
 
 
-def _question(tx: Transaction, message_id: str, direction: str) -> Entry | None:
+def _question(tx: Transaction, message_id: str, direction: str) -> BridgeLogEntry | None:
     """The row of the question for an answer in `direction`: the question has the opposite direction."""
     return bridge_log.of_message(tx, FORMAT_WITH_TIMEOUTS, message_id, "out" if direction == "in" else "in")

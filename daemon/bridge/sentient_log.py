@@ -26,7 +26,7 @@ from aghbus.store.errors import StoreUnavailable
 from aghbus.store.host.file_lock import lock
 from aghbus.store.host.files import sync_folder
 from aghbus.store.tables import bridge_log
-from aghbus.store.tables.bridge_log import Entry
+from aghbus.store.tables.bridge_log import BridgeLogEntry
 
 _log = logging.getLogger("aghbus.bridge")
 
@@ -70,7 +70,7 @@ class SentientLog:
                 self._report(error)
                 await asyncio.sleep(_RETRY_DELAY)
 
-    async def _append(self, rows: Sequence[Entry]) -> None:
+    async def _append(self, rows: Sequence[BridgeLogEntry]) -> None:
         root = self._settings.current.sentient.log_root
         if root is not None:  # without a root the entries stay in the store only
             for day in dict.fromkeys(row.record["day"] for row in rows):

@@ -114,11 +114,11 @@ class ChainRunner:
     async def _round(self) -> float | None:
         """Advance every run that is due. Returns the seconds until the next round, None while no run is in progress."""
         apart = self._transfers.keys()
-        count, due_ms = await chains.in_progress(self._store.reader, apart=apart)
+        count, due_ms = await chains.in_progress(self._store.reader, excluded=apart)
         if not count:
             return None
         found = await chains.pending(
-            self._store.reader, self._workspace, self._steps.now_millis(), self._limits.page, apart=apart
+            self._store.reader, self._workspace, self._steps.now_millis(), self._limits.page, excluded=apart
         )
         if self.draining:
             return _MAX_WAIT

@@ -36,7 +36,7 @@ from aghbus.protocol.envelope import Envelope
 from aghbus.protocol.errors import ProtocolError
 from aghbus.protocol.partial_parse import identity, is_private_to_others
 from aghbus.protocol.receive import ReceiptTarget, Receiver, decide, refuse
-from aghbus.store.apply_effects import Applied, apply, load_source_view, load_view
+from aghbus.store.apply_effects import Applied, apply, load_receipt_state, load_state
 from aghbus.store.audit import events as audit
 from aghbus.store.engine.dedup import key_of
 from aghbus.store.engine.transaction import Transaction
@@ -158,13 +158,13 @@ class Decider:
         envelope, key, duplicate = message.envelope, None, False
         if envelope is None:
             assert message.error is not None
-            effects = refuse(message.error, message.target, load_source_view(tx, message.target), receiver)
+            effects = refuse(message.error, message.target, load_receipt_state(tx, message.target), receiver)
         else:
             claims_key = envelope.proof is not None or "@" in envelope.sender
             if claims_key and (rejection := self._limits.check_signature(envelope)) is not None:
                 return Outcome(message, (), rejected=rejection)
             key = key_of(envelope)
-            state = load_view(tx, envelope, receiver.self_id, key)
+            state = load_state(tx, envelope, receiver.self_id, key)
             duplicate, effects = state.duplicate, decide(envelope, state, receiver)
         stored_only = True
         for effect in effects:
@@ -183,7 +183,7 @@ class Decider:
             tx,
             envelope,
             effects,
-            us=receiver.self_id,
+            self_id=receiver.self_id,
             received_ms=message.received_ms,
             inbox_capacity=capacity,
             key=key,

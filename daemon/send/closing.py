@@ -95,7 +95,7 @@ class WorkCloser:
         )
         try:
             envelope = build(draft, now, self._identity.signer_of(own_id))
-            applied = send(tx, envelope, apply_own(envelope, *load_own(tx, envelope)), us=own_id, now_ms=now_ms)
+            applied = send(tx, envelope, apply_own(envelope, *load_own(tx, envelope)), self_id=own_id, now_ms=now_ms)
         except (InvalidRequest, Refused):
             return None, []
         return envelope, applied.outgoing

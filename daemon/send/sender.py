@@ -143,7 +143,7 @@ class Batch:
         if repeats is not None and (first := self._earlier(envelope, repeats)) is not None:
             return first
         own = apply_own(envelope, *load_own(tx, envelope))
-        applied = send(tx, envelope, own, us=envelope.sender, now_ms=now_ms)
+        applied = send(tx, envelope, own, self_id=envelope.sender, now_ms=now_ms)
         self._deadlines.note(tx, envelope, applied, accept_within, progress_within)
         failpoint("send.decided")
         state = applied.after.state if applied.after is not None else None

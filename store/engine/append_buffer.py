@@ -13,8 +13,10 @@ import sqlite3
 from collections.abc import Sequence
 from enum import IntEnum
 from itertools import zip_longest
+from operator import attrgetter
 from typing import Any, Final
 
+_rank: Final = attrgetter("rank")
 _ROWS_PER_STATEMENT: Final = (64, 16, 4, 1)  # each is a statement that SQLite keeps compiled
 
 
@@ -76,7 +78,7 @@ class AppendBuffer(dict[BulkStatement, list[Any]]):
     @property
     def size(self) -> int:
         """How many rows are buffered."""
-        return sum(len(values) // len(statement.columns) for statement, values in self.items())
+        return sum([len(values) // len(statement.columns) for statement, values in self.items()])
 
     def position(self) -> tuple[int, ...]:
         """How much is buffered, for `undo`."""
@@ -90,8 +92,9 @@ class AppendBuffer(dict[BulkStatement, list[Any]]):
 
     def flush(self, db: sqlite3.Connection) -> None:
         """Writes the rows into the open transaction of `db`."""
-        for statement in sorted(self, key=lambda statement: statement.rank):
-            statement.write(db, self[statement])
+        for statement in sorted(self, key=_rank):
+            if self[statement]:
+                statement.write(db, self[statement])
         self.discard()
 
     def discard(self) -> None:

@@ -149,10 +149,11 @@ class Store:
         return self._writer.submit(job, deferred=True)
 
     def write_deferred(self, job: Job[Any], *, start_commit: bool = False) -> asyncio.Future[Any] | None:
-        """Persist asynchronously what a crash may lose: the job joins the next transaction, and errors are logged and counted.
+        """Persist asynchronously what a crash may lose: the job joins the next transaction, and errors are logged and
+        counted.
 
-        With `start_commit` it starts a transaction itself. The future tells when it is done; None when too many jobs wait, and
-        it will not run. `deferred_lost` counts the jobs that did not become durable.
+        With `start_commit` it starts a transaction itself. The future tells when it is done; None when too many
+        jobs wait, and it will not run. `deferred_lost` counts the jobs that did not become durable.
         """
         if self.backlog >= _MAX_DEFERRED_BACKLOG:
             self.deferred_lost += 1  # a slow disk must not exhaust the memory

@@ -1,10 +1,10 @@
-"""Single values of the store: integers by name."""
+"""Table `meta`: single integers by name."""
 
 import sqlite3
 
 
 def get(db: sqlite3.Connection, key: str) -> int | None:
-    """The value of `key`; None when it was never put."""
+    """The value of `key`; None when it was never set."""
     row = db.execute("SELECT value FROM meta WHERE key = ?", (key,)).fetchone()
     return None if row is None else int(row[0])
 
@@ -17,5 +17,5 @@ def put(db: sqlite3.Connection, key: str, value: int) -> None:
 
 
 def bump(db: sqlite3.Connection, key: str) -> None:
-    """Adds one to the value of `key`, from nothing to 1."""
+    """Adds one to the value of `key`, which begins at 0."""
     db.execute("INSERT INTO meta (key, value) VALUES (?, 1) ON CONFLICT DO UPDATE SET value = value + 1", (key,))

@@ -1,4 +1,4 @@
-"""One process per store: a lock on a file beside it, which the kernel drops when its holder dies, however it dies."""
+"""One process per store: a lock on a file beside it, which the kernel releases when its holder dies."""
 
 import contextlib
 import os
@@ -37,15 +37,13 @@ class StoreLock:
             note = os.pread(fd, _NOTE_BYTES, 0)
             os.close(fd)
             raise _locked(self._store, note)
-        with contextlib.suppress(
-            OSError
-        ):  # a note for people: on a full disk it is missing, and the lock held all the same
+        with contextlib.suppress(OSError):  # the note is for people: on a full disk it is missing
             os.ftruncate(fd, 0)
             os.pwrite(fd, f"{os.getpid()} {name}\n".encode(), 0)
         self._fd = fd
 
     def release(self) -> None:
-        """Lets go of the lock; without effect when it is not held."""
+        """Releases the lock; without effect when it is not held."""
         if self._fd is None:
             return
         with contextlib.suppress(OSError):
@@ -55,7 +53,7 @@ class StoreLock:
 
 
 def is_locked(store: Path) -> bool:
-    """Whether a process holds the lock of `store` at this moment. Takes it for as long as that takes to find out."""
+    """Whether a process holds the lock of `store` now. The check itself takes a shared lock for a moment."""
     return file_lock.is_locked(_path_of(store))
 
 

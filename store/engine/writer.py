@@ -13,7 +13,6 @@ import sqlite3
 import time
 from collections.abc import Callable
 from concurrent.futures import Executor
-from itertools import islice
 from typing import Any, Final, TypeVar
 
 import msgspec
@@ -118,7 +117,8 @@ class Writer:
         self._start = self._tx.begin_job()
         self._queue: collections.deque[_QueuedJob] = collections.deque()
         self._batch: list[_QueuedJob] = []
-        self._concurrent = False  # whether several clients waited for the last transaction
+        self._awaited = 0  # jobs of the batch that a caller waits for
+        self._was_concurrent = False  # whether several callers waited for the last transaction
         self._isolated = False  # whether each job of this transaction runs in a savepoint of its own
         self._wake = asyncio.Event()
         self._timer: asyncio.TimerHandle | None = None
@@ -183,7 +183,7 @@ class Writer:
             changes = self._db.total_changes
             await self._run_batch()
             changes = self._db.total_changes - changes
-            if changes or self._tx.rows.size or self._tx.memory.audit.pending:
+            if changes or any(self._tx.rows.values()) or self._tx.memory.audit.pending:
                 await self._commit(changes)
             else:
                 self._db.execute("COMMIT")  # nothing was written, so nothing waits for the disk
@@ -195,6 +195,7 @@ class Writer:
         self._finish()
 
     async def _begin(self) -> None:
+        self._was_concurrent, self._awaited = self._awaited >= MIN_CONCURRENT_WAITERS, 0
         self._isolated = False
         try:
             self._db.execute("BEGIN IMMEDIATE")
@@ -217,7 +218,8 @@ class Writer:
             self._run_slice()
             if len(self._batch) >= BATCH_JOBS or time.perf_counter() >= until:
                 return
-            if not self._queue and not (self._concurrent or _has_concurrent_waiters(self._batch)):
+            is_concurrent = self._was_concurrent or self._awaited >= MIN_CONCURRENT_WAITERS
+            if not self._queue and not is_concurrent:
                 return
             if not await self._poll_for_jobs():
                 return
@@ -237,6 +239,7 @@ class Writer:
             if queued.future.done():  # its waiter was cancelled before it began
                 continue
             self._batch.append(queued)
+            self._awaited += not queued.deferred
             if self._isolated:
                 self._run_isolated(queued)
             else:
@@ -317,7 +320,6 @@ class Writer:
             except Exception:
                 _log.exception("a callback after a commit failed")
         batch, self._batch = self._batch, []
-        self._concurrent = _has_concurrent_waiters(batch)
         self.stats.largest_batch = max(self.stats.largest_batch, len(batch))
         for queued in batch:
             if queued.error is None:
@@ -354,12 +356,6 @@ class Writer:
 
     async def _in_thread(self, function: Callable[..., object], *args: object) -> None:
         await yield_gil_while(asyncio.get_running_loop().run_in_executor(self._executor, function, *args))
-
-
-def _has_concurrent_waiters(batch: list[_QueuedJob]) -> bool:
-    """Whether several callers wait for these jobs."""
-    awaited = (queued for queued in batch if not queued.deferred)
-    return len(list(islice(awaited, MIN_CONCURRENT_WAITERS))) == MIN_CONCURRENT_WAITERS
 
 
 def _primary(error: Exception) -> int:

@@ -1,11 +1,11 @@
-"""The logs of the foreign formats: bounded, oldest rows first to go."""
+"""The logs of the foreign formats, bounded: the oldest rows are dropped first."""
 
 from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from aghbus.store.engine.sql import Reader
+from aghbus.store.engine.sql import Reader, insert_into
 from aghbus.store.engine.transaction import Transaction
 from aghbus.store.tables.envelopes import fetch
 
@@ -13,10 +13,9 @@ MAX_ROWS: Final = 100_000  # ours, of one format
 MAX_BYTES: Final = 256 * 1024 * 1024  # ours, of the records of one format: a raw text may have a megabyte
 PAGE_BYTES: Final = 8 * 1024 * 1024  # ours, of the records in one answer
 
-_ADD: Final = """
-INSERT INTO bridge_log (format, seq, direction, message_id, at_ms, due_ms, unwritten, size, record)
-VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)
-"""
+_ADD: Final = insert_into(
+    "bridge_log", ("format", "seq", "direction", "message_id", "at_ms", "due_ms", "unwritten", "size", "record")
+)
 _PAGE: Final = """
 SELECT record FROM (
     SELECT id, record, sum(size) OVER (ORDER BY id DESC) AS bytes FROM bridge_log WHERE format = ? ORDER BY id DESC LIMIT ?
@@ -24,8 +23,8 @@ SELECT record FROM (
 """
 
 
-class Entry(NamedTuple):
-    """One row: its number, when its message crossed (Unix milliseconds), and what the format keeps of it."""
+class BridgeLogEntry(NamedTuple):
+    """One row: its number, when its message crossed (Unix milliseconds), and the format's record of it."""
 
     id: int
     at_ms: int
@@ -48,8 +47,8 @@ def add(
 ) -> None:
     """Keeps a row of the log of format `name` and drops the oldest beyond the bounds.
 
-    `seq` is the envelope's sequence (0: none was sent), `at_ms` when the message crossed, `due_ms` when it runs out
-    unanswered, `unwritten` that it waits for a log file.
+    `seq` is the envelope's sequence (0: none was sent), `at_ms` when the message crossed, `due_ms` when it expires
+    unanswered, `unwritten` that it is still to be written to a log file.
     """
     encoded = msgspec.json.encode(record)
     tx.memory.bridged = True
@@ -69,7 +68,7 @@ def has(tx: Transaction, name: str, seq: int) -> bool:
     return row is not None
 
 
-def of_message(tx: Transaction, name: str, message_id: str, direction: str) -> Entry | None:
+def of_message(tx: Transaction, name: str, message_id: str, direction: str) -> BridgeLogEntry | None:
     """The latest row of the message with this id of its own."""
     row = tx.db.execute(
         "SELECT id, at_ms, record FROM bridge_log WHERE message_id = ? AND format = ? AND direction = ?"
@@ -80,17 +79,17 @@ def of_message(tx: Transaction, name: str, message_id: str, direction: str) -> E
 
 
 def settle(tx: Transaction, row: int) -> None:
-    """The message of this row was answered: it does not run out any more."""
+    """The message of this row was answered: it does not expire any more."""
     tx.db.execute("UPDATE bridge_log SET due_ms = NULL WHERE id = ?", (row,))
 
 
 def replace(tx: Transaction, row: int, record: Mapping[str, Any]) -> None:
-    """Another record in place of this row's, which does not run out any more."""
+    """Replaces the record of this row, which does not expire any more."""
     tx.db.execute("UPDATE bridge_log SET record = ?, due_ms = NULL WHERE id = ?", (msgspec.json.encode(record), row))
 
 
-def due(tx: Transaction, now_ms: int, limit: int) -> list[Entry]:
-    """Rows that ran out unanswered by `now_ms`, oldest first."""
+def due(tx: Transaction, now_ms: int, limit: int) -> list[BridgeLogEntry]:
+    """Rows that expired unanswered by `now_ms`, oldest first."""
     found = tx.db.execute(
         "SELECT id, at_ms, record FROM bridge_log WHERE due_ms <= ? ORDER BY due_ms LIMIT ?", (now_ms, limit)
     ).fetchall()
@@ -98,13 +97,13 @@ def due(tx: Transaction, now_ms: int, limit: int) -> list[Entry]:
 
 
 def next_due_ms(tx: Transaction) -> int | None:
-    """When the next row runs out, in Unix milliseconds; None when none will."""
+    """When the next row expires, in Unix milliseconds; None when none will."""
     value: int | None = tx.db.execute("SELECT min(due_ms) FROM bridge_log WHERE due_ms IS NOT NULL").fetchone()[0]
     return value
 
 
 async def nothing_due(reader: Reader) -> bool:
-    """Whether no row waits for its time."""
+    """Whether no row is going to expire."""
     return not await fetch(reader, "SELECT 1 FROM bridge_log WHERE due_ms IS NOT NULL LIMIT 1", [])
 
 
@@ -114,8 +113,8 @@ async def page(reader: Reader, name: str, limit: int) -> list[dict[str, Any]]:
     return [msgspec.json.decode(record) for (record,) in rows]
 
 
-async def unwritten(reader: Reader, limit: int) -> list[Entry]:
-    """Rows that wait for a log file, in order."""
+async def unwritten(reader: Reader, limit: int) -> list[BridgeLogEntry]:
+    """Rows that are still to be written to a log file, in order."""
     rows = await fetch(
         reader, "SELECT id, at_ms, record FROM bridge_log WHERE unwritten = 1 ORDER BY id LIMIT ?", [limit]
     )
@@ -123,7 +122,7 @@ async def unwritten(reader: Reader, limit: int) -> list[Entry]:
 
 
 def written(tx: Transaction, rows: list[int]) -> None:
-    """These rows are in their files."""
+    """These rows are written to their files."""
     tx.db.executemany("UPDATE bridge_log SET unwritten = 0 WHERE id = ?", [(row,) for row in rows])
 
 
@@ -136,5 +135,5 @@ def _grow(tx: Transaction, name: str, rows: int, size: int) -> tuple[int, int]:
     return int(found[0]), int(found[1])
 
 
-def _entry(row: tuple[int, int, bytes]) -> Entry:
-    return Entry(row[0], row[1], msgspec.json.decode(row[2]))
+def _entry(row: tuple[int, int, bytes]) -> BridgeLogEntry:
+    return BridgeLogEntry(row[0], row[1], msgspec.json.decode(row[2]))

@@ -7,7 +7,7 @@ import msgspec
 from aghbus.protocol.adapters.derived_ids import same_json
 from aghbus.protocol.adapters.model import BridgeDirection, BridgedMessage
 from aghbus.protocol.lifecycle import WorkView
-from aghbus.store.engine.sql import Reader
+from aghbus.store.engine.sql import Reader, insert_into
 from aghbus.store.engine.transaction import Transaction
 from aghbus.store.tables import works
 from aghbus.store.tables.envelopes import fetch
@@ -30,6 +30,12 @@ SELECT e.seq, e.direction, e.workspace_id, e.channel, e.kind, e.msg_id, e.recipi
         WHERE s.work_id = e.work_id AND r.channel = e.channel)
 FROM envelopes AS e
 """
+_REMEMBER: Final = insert_into(
+    "bridge_messages",
+    ("seq", "format", "direction", "workspace_id", "channel", "scope", "foreign_id", "native", "message"),
+    "ON CONFLICT DO UPDATE SET scope = excluded.scope, foreign_id = excluded.foreign_id, native = 0,"
+    " message = excluded.message WHERE native = 1 AND excluded.native = 0",
+)
 _INBOX_OF: Final = """
 SELECT i.seq FROM inbox AS i JOIN bridge_messages AS b ON b.seq = i.seq AND b.format = ?
 WHERE i.state IN ('ready', 'leased') AND i.seq <= ? ORDER BY i.seq LIMIT ?
@@ -74,8 +80,8 @@ WHERE e.seq > ? AND e.seq <= ? AND (e.direction = 'in' OR e.seq IN (SELECT seq F
 
 class Kept(NamedTuple):
     """A stored envelope as the bridge looks at it: `raw` as received, the outcome and the work's state after it,
-    `received_ms` in Unix milliseconds. `own_end` when our daemon ended the work with it because nobody answered, `of_run` when
-    a chain's run of ours opened the work."""
+    `received_ms` in Unix milliseconds. `own_end` when our daemon ended the work with it because nobody answered,
+    `of_run` when a chain's run of ours opened the work."""
 
     seq: int
     direction: str
@@ -144,7 +150,8 @@ class StoredMessageHistory:
         return works.load(self._tx, self._workspace_id, self._channel, work_id)
 
     def assigned_works(self) -> tuple[WorkView, ...]:
-        """Open works that our agent is the target of, oldest first; without those that wait for the end of the next one."""
+        """Open works that our agent is the target of, oldest first; without those that wait for the end of the next
+        one."""
         rows = self._tx.db.execute(
             "SELECT work_id FROM works AS w WHERE state IN ('submitted', 'working', 'needs_input') AND role = 'target'"
             " AND workspace_id = ? AND channel = ?"
@@ -242,9 +249,7 @@ def remember(
     stored = None if carried is not None and same_json(carried[0], message) else msgspec.json.encode(message)
     return (
         tx.db.execute(
-            "INSERT INTO bridge_messages (seq, format, direction, workspace_id, channel, scope, foreign_id, native,"
-            " message) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT DO UPDATE SET scope = excluded.scope,"
-            " foreign_id = excluded.foreign_id, native = 0, message = excluded.message WHERE native = 1 AND excluded.native = 0",
+            _REMEMBER,
             (kept.seq, name, direction, kept.workspace_id, kept.channel, scope, foreign_id, int(native), stored),
         ).rowcount
         > 0
@@ -282,7 +287,8 @@ async def kept_all(reader: Reader, seqs: list[int]) -> list[Kept]:
 
 
 def is_settled(tx: Transaction, kept: Kept) -> bool:
-    """Whether words for our agent need no agent any more: their inbox item is acked and the work they belong to has ended."""
+    """Whether words for our agent need no agent any more: their inbox item is acked and the work they belong to has
+    ended."""
     if kept.direction != "in" or kept.kind not in ("say", "capability") or kept.work_id is None:
         return False
     key = (kept.workspace_id, kept.channel, kept.work_id, kept.seq)
@@ -359,8 +365,8 @@ async def ended_since(reader: Reader, after: int, upto: int) -> bool:
 
 
 async def to_log(reader: Reader, name: str, after: int, upto: int, limit: int) -> list[int]:
-    """Envelopes after `after`, up to `upto`, that carry a message of this format or answer one of ours: those that came, and
-    the ends that our daemon made."""
+    """Envelopes after `after`, up to `upto`, that carry a message of this format or answer one of ours: those that
+    came, and the ends that our daemon made."""
     params = [after, upto, f"{name}.message".encode(), name, limit]
     return [seq for (seq,) in await fetch(reader, _LOGGED, params)]
 

@@ -1,7 +1,7 @@
-"""Runs of chains: one row for each, and one for each visit of a node.
+"""Runs of chains: one row for each run, and one for each visit of a node.
 
-A run follows its current work by the work's own `last_seq`: what the run has seen of it is kept in the run's row,
-and changes in the transaction that drew the conclusion.
+A run follows its current work by the work's own `last_seq`: the sequence that the run has seen is kept in its row, and
+changes in the transaction that acts on it.
 """
 
 import json
@@ -14,7 +14,7 @@ from aghbus.protocol.api.chains import ChainRun, ChainRunSummary, ChainStep
 from aghbus.protocol.chains.run import RunState
 from aghbus.protocol.lifecycle import WorkView
 from aghbus.protocol.text import shorten
-from aghbus.store.engine.sql import Reader
+from aghbus.store.engine.sql import Reader, insert_into, placeholders
 from aghbus.store.engine.transaction import Transaction
 from aghbus.store.tables import works
 from aghbus.store.tables.envelopes import Row, fetch
@@ -24,9 +24,6 @@ KEEP: Final = 1_000  # ours, ended runs that are kept, within the age that reten
 RESPONSES_BYTES: Final = 8 * 1024 * 1024  # ours, of the newest responses in one answer: eight of the largest
 TEXT_CHARS: Final = 2_000  # ours, of an error, a question or a message; the envelopes have them whole
 
-_RUN: Final = """run_id, name, state, version, channel, step, node, max_steps, seen_seq, due_ms, error, question, created_ms,
-    updated_ms, chain, input"""
-_STEP: Final = "run_id, step, node, peer, work_id, work_state, message, started_ms, ended_ms, work, response"
 _HEAD: Final = "run_id, name, state, version, channel, node, step, max_steps, error, question, created_ms, updated_ms"
 _HISTORY: Final = """
 SELECT step, node, peer, work_id, work_state, message, started_ms, ended_ms,
@@ -92,9 +89,13 @@ class Visit(msgspec.Struct, frozen=True, kw_only=True):
     response: bytes | None = None
 
 
+_RUN_COLUMNS: Final = ", ".join(Run.__struct_fields__)
+_VISIT_COLUMNS: Final = ", ".join(Visit.__struct_fields__)
+
+
 class Followed(NamedTuple):
-    """Our copy of a visit's work, the sequence of its last applied envelope, and the bytes of the envelope that tells
-    most: the one that ended it, else its last trace; None when it has neither."""
+    """Our copy of a visit's work, the sequence of its last applied envelope, and the bytes of the envelope that ended
+    it, else of its last trace; None when it has neither."""
 
     work: WorkView
     last_seq: int
@@ -103,14 +104,12 @@ class Followed(NamedTuple):
 
 def add(tx: Transaction, run: Run) -> None:
     """A new run."""
-    marks = ", ".join("?" * len(_columns(run)))
-    tx.db.execute(f"INSERT INTO chain_runs ({_RUN}) VALUES ({marks})", _columns(run))  # noqa: S608 - constants
+    tx.db.execute(insert_into("chain_runs", Run.__struct_fields__), msgspec.structs.astuple(run))
 
 
 def add_visit(tx: Transaction, visit: Visit) -> None:
     """A new visit; the response of an earlier one of the same node is no longer needed."""
-    marks = ", ".join("?" * len(_columns(visit)))
-    tx.db.execute(f"INSERT INTO chain_steps ({_STEP}) VALUES ({marks})", _columns(visit))  # noqa: S608 - constants
+    tx.db.execute(insert_into("chain_steps", Visit.__struct_fields__), msgspec.structs.astuple(visit))
 
 
 def change(tx: Transaction, run: Run, **values: Any) -> Run:
@@ -140,13 +139,13 @@ def change_visit(tx: Transaction, visit: Visit, **values: Any) -> Visit:
 
 def load(tx: Transaction, run_id: str) -> Run | None:
     """One run; None when it is not known."""
-    row = tx.db.execute(f"SELECT {_RUN} FROM chain_runs WHERE run_id = ?", (run_id,)).fetchone()  # noqa: S608 - constants
+    row = tx.db.execute(f"SELECT {_RUN_COLUMNS} FROM chain_runs WHERE run_id = ?", (run_id,)).fetchone()  # noqa: S608 - constants
     return None if row is None else Run(**dict(zip(Run.__struct_fields__, row, strict=True)))
 
 
 def visit(tx: Transaction, run_id: str, step: int) -> Visit | None:
     """One visit; None when there is none of that number."""
-    sql = f"SELECT {_STEP} FROM chain_steps WHERE run_id = ? AND step = ?"  # noqa: S608 - constants
+    sql = f"SELECT {_VISIT_COLUMNS} FROM chain_steps WHERE run_id = ? AND step = ?"  # noqa: S608 - constants
     row = tx.db.execute(sql, (run_id, step)).fetchone()
     return None if row is None else Visit(**dict(zip(Visit.__struct_fields__, row, strict=True)))
 
@@ -170,10 +169,10 @@ def followed(tx: Transaction, workspace_id: str, channel: str, work_id: str) -> 
     row = tx.db.execute(
         "SELECT last_seq FROM works WHERE workspace_id = ? AND channel = ? AND work_id = ?", key
     ).fetchone()
-    told = "e.seq = ?4" if work.is_terminal else "e.kind = 'trace' AND e.seq <= ?4"
+    telling = "e.seq = ?4" if work.is_terminal else "e.kind = 'trace' AND e.seq <= ?4"
     raw = tx.db.execute(
         "SELECT e.raw FROM envelopes AS e WHERE e.workspace_id = ?1 AND e.channel = ?2 AND e.work_id = ?3"  # noqa: S608 - constants
-        f" AND e.outcome IN ('advanced', 'unchanged') AND {told} ORDER BY e.seq DESC LIMIT 1",
+        f" AND e.outcome IN ('advanced', 'unchanged') AND {telling} ORDER BY e.seq DESC LIMIT 1",
         (*key, row[0]),
     ).fetchone()
     return Followed(work, row[0], None if raw is None else raw[0])
@@ -186,22 +185,23 @@ def count_open(tx: Transaction) -> int:
 
 
 def forget(tx: Transaction, before_ms: int, *, keep: int = KEEP, limit: int = 16) -> int:
-    """Drops up to `limit` ended runs that ended before `before_ms` or are not among the `keep` newest; how many."""
+    """Drops up to `limit` ended runs that ended before `before_ms` or are not among the `keep` newest. Returns how
+    many."""
     return tx.db.execute(_FORGET, (before_ms, keep, limit)).rowcount
 
 
 async def pending(
-    reader: Reader, workspace_id: str, now_ms: int, limit: int, *, apart: Collection[str] = ()
+    reader: Reader, workspace_id: str, now_ms: int, limit: int, *, excluded: Collection[str] = ()
 ) -> list[str]:
     """Up to `limit` runs whose work has moved, whose time is up, and then those that wait for a peer, the oldest
-    first; none of `apart`."""
-    rows = await fetch(reader, _PENDING, [workspace_id, now_ms, json.dumps(list(apart)), limit])
+    first; none of `excluded`."""
+    rows = await fetch(reader, _PENDING, [workspace_id, now_ms, json.dumps(list(excluded)), limit])
     return [str(run_id) for (run_id,) in rows]
 
 
-async def in_progress(reader: Reader, *, apart: Collection[str] = ()) -> tuple[int, int | None]:
-    """How many runs are in progress, and when the first node's time is up, those of `apart` aside."""
-    row = (await fetch(reader, _IN_PROGRESS, [json.dumps(list(apart))]))[0]
+async def in_progress(reader: Reader, *, excluded: Collection[str] = ()) -> tuple[int, int | None]:
+    """How many runs are in progress, and when the first node's time is up, those of `excluded` not counted."""
+    row = (await fetch(reader, _IN_PROGRESS, [json.dumps(list(excluded))]))[0]
     return int(row[0]), row[1]
 
 
@@ -224,13 +224,9 @@ async def run(reader: Reader, run_id: str) -> ChainRun | None:
 
 async def runs(reader: Reader, *, states: frozenset[str] = frozenset(), limit: int = 100) -> list[ChainRunSummary]:
     """Runs, latest change first."""
-    where = f"WHERE state IN ({', '.join('?' * len(states))})" if states else ""
+    where = f"WHERE state IN ({placeholders(states)})" if states else ""
     sql = f"SELECT {_HEAD} FROM chain_runs {where} ORDER BY updated_ms DESC, rowid DESC LIMIT ?"  # noqa: S608 - constants
     return [_head_of(row) for row in await fetch(reader, sql, [*sorted(states), limit])]
-
-
-def _columns(row: msgspec.Struct) -> tuple[Any, ...]:
-    return tuple(getattr(row, name) for name in row.__struct_fields__)
 
 
 def _head_of(row: Row) -> ChainRunSummary:

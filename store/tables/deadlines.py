@@ -1,4 +1,4 @@
-"""Deadlines of works: how long one may wait for acceptance, and between two signs of progress."""
+"""Deadlines of works: the limit for acceptance, and the limit between two signs of progress."""
 
 from typing import Final, NamedTuple
 
@@ -41,7 +41,8 @@ def begin(tx: Transaction, work: WorkView, accept_ms: int | None, progress_ms: i
 
 
 def moved(tx: Transaction, work: WorkView, *, accepted: bool, traced: bool, now_ms: int) -> None:
-    """The work went on: an end lifts its deadline, acceptance lifts that limit, any trace begins the other anew."""
+    """The work advanced: its end lifts the deadline, acceptance lifts the limit for acceptance, a trace restarts the
+    other."""
     key = (work.workspace_id, work.channel, work.work_id)
     if work.state in TERMINAL_STATES:
         tx.db_unflushed.execute(_LIFT, key)
@@ -53,7 +54,7 @@ def moved(tx: Transaction, work: WorkView, *, accepted: bool, traced: bool, now_
 
 
 def overdue(tx: Transaction, now_ms: int, limit: int = 100) -> list[Overdue]:
-    """Works whose deadline has passed at `now_ms`, longest first."""
+    """Works whose deadline has passed at `now_ms`, most overdue first."""
     return [
         Overdue(*row)
         for row in tx.db_unflushed.execute(
@@ -71,5 +72,5 @@ def next_due_ms(tx: Transaction) -> int | None:
 
 
 def lift(tx: Transaction, late: Overdue) -> None:
-    """Nothing more will be done about this deadline."""
+    """The deadline was handled: it is removed."""
     tx.db_unflushed.execute(_LIFT, (late.workspace_id, late.channel, late.work_id))

@@ -1,4 +1,4 @@
-"""Our own peer ids: the one of now, and earlier ones until the works under them are over (spec section 8)."""
+"""Our own peer ids: the current one, and former ones until their works have ended (spec section 8)."""
 
 from typing import Final, NamedTuple
 
@@ -20,8 +20,8 @@ FROM identities AS i WHERE i.retired_ms IS NULL AND i.peer_id <> ? ORDER BY i.si
 
 
 class Former(NamedTuple):
-    """An earlier peer id that has not retired: ours since `since_ms` (Unix milliseconds), with so many open works, and
-    so many messages of its own that still go out or out again."""
+    """A former peer id that has not retired: ours since `since_ms` (Unix milliseconds), with its numbers of open works
+    and of sent messages that are queued or unanswered."""
 
     peer_id: str
     since_ms: int
@@ -30,21 +30,21 @@ class Former(NamedTuple):
 
     @property
     def idle(self) -> bool:
-        """Whether nothing is left to do under it."""
+        """Whether it has no open work and no unsent message."""
         return not (self.open_works or self.unsent)
 
 
-def begin(tx: Transaction, us: str, now_ms: int) -> None:
-    """From now on we are `us`; an id that had retired is ours once more."""
+def begin(tx: Transaction, self_id: str, now_ms: int) -> None:
+    """Our peer id is `self_id` from now on; a retired id is active again."""
     tx.db.execute(
         "INSERT INTO identities (peer_id, since_ms) VALUES (?, ?) ON CONFLICT DO UPDATE SET retired_ms = NULL",
-        (us, now_ms),
+        (self_id, now_ms),
     )
 
 
-def former(db: Connection, us: str) -> list[Former]:
-    """The ids before `us` that have not retired, oldest first."""
-    return [Former(*row) for row in db.execute(_FORMER, (us,))]
+def former(db: Connection, self_id: str) -> list[Former]:
+    """The former ids that have not retired, oldest first."""
+    return [Former(*row) for row in db.execute(_FORMER, (self_id,))]
 
 
 def newest_of_key(db: Connection, fingerprint: str) -> str | None:
@@ -56,13 +56,13 @@ def newest_of_key(db: Connection, fingerprint: str) -> str | None:
     return None if row is None else str(row[0])
 
 
-async def read_former(reader: Reader, us: str) -> list[Former]:
+async def read_former(reader: Reader, self_id: str) -> list[Former]:
     """The same through the connection that only reads."""
-    return [Former(*row) for row in await fetch(reader, _FORMER, [us])]
+    return [Former(*row) for row in await fetch(reader, _FORMER, [self_id])]
 
 
-def retire_idle(tx: Transaction, us: str, now_ms: int) -> list[str]:
-    """Retires the ids before `us` under which nothing is left to do; which they were."""
-    idle = [one.peer_id for one in former(tx.db, us) if one.idle]
+def retire_idle(tx: Transaction, self_id: str, now_ms: int) -> list[str]:
+    """Retires the idle former ids. Returns them."""
+    idle = [one.peer_id for one in former(tx.db, self_id) if one.idle]
     tx.db.executemany("UPDATE identities SET retired_ms = ? WHERE peer_id = ?", [(now_ms, peer_id) for peer_id in idle])
     return idle

@@ -1,7 +1,8 @@
-"""Peers seen: the latest card of each, kept so that a restart does not forget who was there."""
+"""Known peers: the latest card of each, kept so that presence survives a restart."""
 
-from collections.abc import Sequence
-from typing import Final
+from collections.abc import Callable, Sequence
+from operator import attrgetter
+from typing import Any, Final
 
 import msgspec
 
@@ -9,7 +10,7 @@ from aghbus.protocol.api.peers import Peer
 from aghbus.protocol.bodies import PeerCard
 from aghbus.protocol.limits import GREET_INTERVAL
 from aghbus.protocol.presence import PeerSeen, presence_of
-from aghbus.store.engine.sql import Reader
+from aghbus.store.engine.sql import Reader, insert_into
 from aghbus.store.engine.transaction import Transaction
 from aghbus.store.tables.envelopes import Row, fetch
 
@@ -19,36 +20,28 @@ MAX_BYTES: Final = 64 * 1024 * 1024  # ours, of their cards: each may have a meg
 _encode: Final = msgspec.json.Encoder().encode
 _decode_card: Final = msgspec.json.Decoder(PeerCard).decode
 
-_SEEN: Final = """
-INSERT INTO peers (workspace_id, channel, peer_id, trust, first_seen_ms, last_seen_ms, card) VALUES (?, ?, ?, ?, ?, ?, ?)
-ON CONFLICT DO UPDATE SET trust = excluded.trust, last_seen_ms = excluded.last_seen_ms, card = excluded.card
-"""
+_SEEN_COLUMNS: Final = ("workspace_id", "channel", "peer_id", "trust", "first_seen_ms", "last_seen_ms")  # of PeerSeen
+_SEEN: Final = insert_into(
+    "peers",
+    (*_SEEN_COLUMNS, "card"),
+    "ON CONFLICT DO UPDATE SET trust = excluded.trust, last_seen_ms = excluded.last_seen_ms, card = excluded.card",
+)
+_values_of: Final[Callable[[PeerSeen], tuple[Any, ...]]] = attrgetter(*_SEEN_COLUMNS)
 _SELECT: Final = "SELECT workspace_id, channel, card, trust, first_seen_ms, last_seen_ms FROM peers"
 
 
 def seen(tx: Transaction, peer: PeerSeen) -> None:
-    """The peer was heard: its latest card, and when. When it was first seen stays."""
-    tx.db.execute(
-        _SEEN,
-        (
-            peer.workspace_id,
-            peer.channel,
-            peer.peer_id,
-            peer.trust,
-            peer.first_seen_ms,
-            peer.last_seen_ms,
-            _encode(peer.card),
-        ),
-    )
+    """Keeps the peer's latest card and the time of its last greet; the time of the first stays."""
+    tx.db.execute(_SEEN, (*_values_of(peer), _encode(peer.card)))
 
 
 def drop(tx: Transaction, keys: Sequence[tuple[str, str, str]]) -> None:
-    """Drops the peers of these `(workspace_id, channel, peer_id)`, whatever is known of them."""
+    """Drops the peers of these `(workspace_id, channel, peer_id)`."""
     tx.db.executemany("DELETE FROM peers WHERE workspace_id = ? AND channel = ? AND peer_id = ?", keys)
 
 
 def forget(tx: Transaction, rows: list[Row]) -> None:
-    """Drops these `rows` of `stale`, except those that were heard again meanwhile."""
+    """Drops these `rows` of `stale`, except peers that greeted again meanwhile."""
     tx.db.executemany(
         "DELETE FROM peers WHERE workspace_id = ? AND channel = ? AND peer_id = ? AND last_seen_ms = ?", rows
     )
@@ -57,9 +50,9 @@ def forget(tx: Transaction, rows: list[Row]) -> None:
 async def stale(
     reader: Reader, before_ms: int, limit: int, keep: int = MAX_PEERS, keep_bytes: int = MAX_BYTES
 ) -> list[Row]:
-    """Up to `limit` peers last heard before `before_ms`, or beyond the `keep` heard last: what `forget` takes.
+    """Up to `limit` peers, as `forget` takes them: last seen before `before_ms`, or not among the `keep` seen last.
 
-    Beyond `keep_bytes` of cards those go too that were heard before the ones that fit.
+    Nor among those seen last whose cards fit `keep_bytes` together.
     """
     sql = """
         SELECT workspace_id, channel, peer_id, last_seen_ms
@@ -71,7 +64,7 @@ async def stale(
 
 
 async def load(reader: Reader) -> list[PeerSeen]:
-    """Every peer that is kept, for presence after a restart."""
+    """All kept peers, for presence after a restart."""
     return [_seen_of(row) for row in await fetch(reader, _SELECT, [])]
 
 
@@ -84,7 +77,7 @@ async def peers(
     include_expired: bool = False,
     interval: float = GREET_INTERVAL,
 ) -> list[Peer]:
-    """Peers heard from, latest first, with their presence at `now_ms`. `interval` is that of greets, in seconds."""
+    """Known peers, last seen first, with their presence at `now_ms`. `interval` is that of greets, in seconds."""
     rows = await fetch(reader, _SELECT + " WHERE ?1 IS NULL OR channel = ?1 ORDER BY last_seen_ms DESC", [channel])
     found = (_peer_of(_seen_of(row), now_ms, interval) for row in rows)
     return [

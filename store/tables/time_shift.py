@@ -1,4 +1,4 @@
-"""Stored times that something waits for, as a whole: for when the clock that they were read from is set."""
+"""Shifts all stored times that the daemon waits for, after a step of the system clock."""
 
 from typing import Final
 
@@ -17,13 +17,13 @@ _SHIFTS: Final = (
 
 
 def shift(tx: Transaction, step_ms: int) -> None:
-    """Moves retries, deadlines, leases, delays and times to live by `step_ms`, which is by how much the clock was set."""
+    """Moves retries, deadlines, leases, delays and times to live by `step_ms`, the size of the clock step."""
     for sql in _SHIFTS:
         tx.db.execute(sql, (step_ms,))
     tx.memory.inbox_due_ms = 0  # so that the next lease queries the file
 
 
 async def last_ms(reader: Reader) -> int:
-    """When the latest envelope was stored, in Unix milliseconds of the clock of then; 0 in an empty store."""
+    """When the latest envelope was stored, in Unix milliseconds by the clock at that time; 0 in an empty store."""
     rows = await fetch(reader, "SELECT received_ms FROM envelopes ORDER BY seq DESC LIMIT 1", [])
     return int(rows[0][0]) if rows else 0

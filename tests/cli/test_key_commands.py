@@ -139,7 +139,7 @@ async def test_a_rotation_names_the_nickname_under_which_peers_know_the_old_key(
     ours = ["ops", f"ops@{fingerprint}", f"door@{fingerprint}", f"other@{'0' * 32}"]
     store = await Store.open(Path(old["file"]).with_name("store.db"))
     for number, peer_id in enumerate(ours):
-        await store.write(partial(identities.begin, us=peer_id, now_ms=number))
+        await store.write(partial(identities.begin, self_id=peer_id, now_ms=number))
     await store.close()
     new = await asyncio.to_thread(key, home, "rotate")
     rotation = await asyncio.to_thread(lambda: read_rotation(Path(new["statement_file"]).read_bytes()))

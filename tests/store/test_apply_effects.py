@@ -9,7 +9,7 @@ from aghbus.protocol.capability_digest import capability_digest
 from aghbus.protocol.effects import Queue
 from aghbus.protocol.errors import Expired, Refused
 from aghbus.protocol.receive import ReceiptTarget, refuse
-from aghbus.store.apply_effects import Applied, apply, load_source_view, load_view
+from aghbus.store.apply_effects import Applied, apply, load_receipt_state, load_state
 from aghbus.store.engine.database import Store
 from aghbus.store.engine.transaction import Transaction
 from aghbus.store.errors import InboxFull
@@ -87,11 +87,11 @@ async def test_the_view_after_a_restart_is_the_view_before(store: Store) -> None
     await receive(store, opening)
     await store.write(sending(trace("needs_input", sender=US, to=BOB, direct=True, work_id="work_a")))
     probe = say(work_id="work_a", direct=True)
-    before = await store.write(lambda tx: (load_view(tx, probe, US), load_view(tx, opening, US)))
+    before = await store.write(lambda tx: (load_state(tx, probe, US), load_state(tx, opening, US)))
     await store.close()
     again = await Store.open(store.path)
     try:
-        after = await again.write(lambda tx: (load_view(tx, probe, US), load_view(tx, opening, US)))
+        after = await again.write(lambda tx: (load_state(tx, probe, US), load_state(tx, opening, US)))
     finally:
         await again.close()
     assert after == before
@@ -159,7 +159,7 @@ async def test_a_full_inbox_leaves_no_trace(store: Store) -> None:
     assert store.stats.reruns == 0  # it was refused before anything was written
     assert await rows(store, "SELECT count(*) FROM envelopes") == [(2,)]
     assert await rows(store, "SELECT count(*) FROM works") == [(0,)]
-    view = await store.write(lambda tx: load_view(tx, late, US))
+    view = await store.write(lambda tx: load_state(tx, late, US))
     assert not view.duplicate  # the sender's retry finds the door open
     assert (await receive(store, late, capacity=5)).delivered
 
@@ -217,7 +217,7 @@ async def test_our_own_echo_is_known_as_ours(store: Store) -> None:
     sent = say(sender=US, to=None)
     await store.write(sending(sent))
     stranger = say(sender=US, to=None)
-    echo, conflict = await store.write(lambda tx: (load_view(tx, sent, US), load_view(tx, stranger, US)))
+    echo, conflict = await store.write(lambda tx: (load_state(tx, sent, US), load_state(tx, stranger, US)))
     assert (echo.sent_by_us, conflict.sent_by_us) == (True, False)
 
 
@@ -234,9 +234,9 @@ async def test_an_answer_to_a_broken_envelope_is_queued_without_it(store: Store)
     )
 
     def job(tx: Transaction) -> Applied:
-        effects = refuse(Expired("has passed", "expires_at"), source, load_source_view(tx, source), receiver())
+        effects = refuse(Expired("has passed", "expires_at"), source, load_receipt_state(tx, source), receiver())
         assert any(isinstance(effect, Queue) for effect in effects)
-        return apply(tx, None, effects, us=US, received_ms=NOW_MS)
+        return apply(tx, None, effects, self_id=US, received_ms=NOW_MS)
 
     applied = await store.write(job)
     assert applied.seq is None

@@ -84,7 +84,7 @@ async def test_what_the_lifecycle_rejects_is_a_reject_and_our_answer_a_send(logg
         ("send", "advanced", None, US, "trace"),
         ("receive", "ignored", "actor_not_allowed", EVE, "say"),
         ("reject", "rejected", "work_closed", BOB, "say"),
-        ("send", "again", "somebody spoke of a work that is over", US, "trace"),
+        ("send", "again", "the peer referred to a work that has ended", US, "trace"),
         ("send", "unchanged", None, US, "receipt"),
     ]
 

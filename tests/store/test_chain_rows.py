@@ -118,9 +118,11 @@ async def test_a_run_is_due_when_its_time_is_up_its_work_is_gone_or_it_has_no_pe
     await add(store, a_run("run_over", state="completed"))
     assert await pending(store) == ["run_gone", "run_alone"]  # who waits for somebody keeps nobody else waiting
     assert await pending(store, NOW_MS + 10) == ["run_1", "run_gone", "run_alone"]
-    assert await chains.pending(store.reader, WORKSPACE, NOW_MS + 10, 1, apart=["run_1", "run_gone"]) == ["run_alone"]
+    assert await chains.pending(store.reader, WORKSPACE, NOW_MS + 10, 1, excluded=["run_1", "run_gone"]) == [
+        "run_alone"
+    ]
     assert await chains.in_progress(store.reader) == (3, NOW_MS + 10)
-    assert await chains.in_progress(store.reader, apart=["run_1"]) == (3, None)
+    assert await chains.in_progress(store.reader, excluded=["run_1"]) == (3, None)
     assert await store.write(chains.count_open) == 3
 
 

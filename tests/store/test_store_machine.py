@@ -14,7 +14,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from aghbus.protocol.envelope import Envelope
 from aghbus.protocol.errors import NotFound
 from aghbus.protocol.lifecycle import WorkView, after, opened_by, step
-from aghbus.store.apply_effects import load_view
+from aghbus.store.apply_effects import load_state
 from aghbus.store.engine.database import Store
 from aghbus.store.engine.transaction import Transaction
 from aghbus.store.errors import InboxFull
@@ -152,7 +152,7 @@ class StoreMachine(RuleBasedStateMachine):
         if not hasattr(self, "store"):
             return
         for name in ("work_a", "work_b", "work_c"):
-            view = self.run(self.store.write(lambda tx, name=name: load_view(tx, say(work_id=name), US)))  # type: ignore[misc]
+            view = self.run(self.store.write(lambda tx, name=name: load_state(tx, say(work_id=name), US)))  # type: ignore[misc]
             assert view.work == self.works.get(name)
             detail = self.run(works.work(self.store.reader, name))
             assert [entry.id for entry in detail.history] == self.history[name] if detail else name not in self.works

@@ -9,7 +9,7 @@ from aghbus.protocol.envelope import Envelope
 from aghbus.protocol.identifiers import direct_id
 from aghbus.protocol.receive import Receiver, decide
 from aghbus.protocol.send import Draft, apply_own, build
-from aghbus.store.apply_effects import Applied, apply, load_own, load_view, send
+from aghbus.store.apply_effects import Applied, apply, load_own, load_state, send
 from aghbus.store.engine.database import Store
 from aghbus.store.engine.transaction import Transaction
 
@@ -74,8 +74,8 @@ def receiving(
     """The write job that decides about a received envelope and carries it out."""
 
     def job(tx: Transaction) -> tuple[Effects, Applied]:
-        effects = decide(envelope, load_view(tx, envelope, US), receiver(at, observe=observe))
-        return effects, apply(tx, envelope, effects, us=US, received_ms=at * 1000, inbox_capacity=capacity)
+        effects = decide(envelope, load_state(tx, envelope, US), receiver(at, observe=observe))
+        return effects, apply(tx, envelope, effects, self_id=US, received_ms=at * 1000, inbox_capacity=capacity)
 
     return job
 
@@ -84,7 +84,7 @@ def sending(envelope: Envelope, *, at: int = NOW) -> Callable[[Transaction], App
     """The write job that keeps and queues an envelope of ours."""
 
     def job(tx: Transaction) -> Applied:
-        return send(tx, envelope, apply_own(envelope, *load_own(tx, envelope)), us=US, now_ms=at * 1000)
+        return send(tx, envelope, apply_own(envelope, *load_own(tx, envelope)), self_id=US, now_ms=at * 1000)
 
     return job
 
