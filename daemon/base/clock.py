@@ -26,16 +26,17 @@ def arm(environment: Mapping[str, str]) -> None:
     _offset_file = Path(environment[VARIABLE]) if environment.get(VARIABLE) else None
 
 
+def expiry(now_ms: int, life: float) -> int:
+    """`expires_at` for a lifetime of `life` seconds from `now_ms`, rounded up to a whole Unix second."""
+    return -((-now_ms - int(1000 * life)) // 1000)
+
+
 class Clock:
     """Wall time for the protocol, monotonic time for waiting."""
 
     def seconds(self) -> int:
         """Unix seconds: `ts` and freshness."""
         return self.millis() // 1000
-
-    def expiry(self, life: float) -> int:
-        """`expires_at` for a lifetime of `life` seconds from now, rounded up to a whole Unix second."""
-        return -((-self.millis() - int(1000 * life)) // 1000)
 
     def millis(self) -> int:
         """Unix milliseconds: times in the store and the API."""
@@ -58,9 +59,9 @@ class Clock:
         """A random number from 0 up to 1: jitter."""
         return random.random()  # noqa: S311 - spreads load, protects nothing
 
-    def mint(self, prefix: str = "msg_") -> str:
-        """A new sortable id: prefix and UUIDv7 hex (spec section 1)."""
-        return prefix + uuid7_hex(self.millis(), os.urandom(10))
+    def mint(self, prefix: str = "msg_", now_ms: int | None = None) -> str:
+        """A new sortable id of the time `now_ms` (None: now): prefix and UUIDv7 hex (specification, section 1)."""
+        return prefix + uuid7_hex(self.millis() if now_ms is None else now_ms, os.urandom(10))
 
 
 def _wrong_by(path: Path) -> int:

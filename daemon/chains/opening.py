@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from aghbus.daemon.base.clock import Clock
+from aghbus.daemon.base.clock import Clock, expiry
 from aghbus.daemon.chains.messages import ChainMessages
 from aghbus.daemon.config.live_settings import LiveSettings
 from aghbus.daemon.send.sender import Batch
@@ -94,7 +94,7 @@ class WorkOpener:
             sender=self._identity.self_id,
             to=peer,
             ts=now,
-            expires_at=self._clock.expiry(life),
+            expires_at=expiry(self._clock.millis(), life),
             surface="thread",
             container=self._thread(run),
             work_id="work_" + digest("chain.work", *identity),

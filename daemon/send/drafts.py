@@ -2,7 +2,7 @@
 
 from typing import Any, Final, Literal
 
-from aghbus.daemon.base.clock import Clock
+from aghbus.daemon.base.clock import Clock, expiry
 from aghbus.daemon.config.live_settings import LiveSettings
 from aghbus.daemon.state.identity import Identity
 from aghbus.daemon.state.own_card import OwnCard
@@ -199,7 +199,8 @@ class DraftBuilder:
         trace_id: str | None = None,
         causation_id: str | None = None,
     ) -> Draft:
-        now = self._clock.seconds()
+        now_ms = self._clock.millis()
+        now = now_ms // 1000
         life = ask.expires_in
         if life is None:
             defaults = self._settings.current.defaults
@@ -210,7 +211,7 @@ class DraftBuilder:
             raise InvalidRequest("id: must be 1-256 bytes without control characters or outer white space")
         # Not all by name: more than fifteen names would be passed in a dictionary.
         return Draft(
-            ask.id or self._clock.mint(),
+            ask.id or self._clock.mint(now_ms=now_ms),
             self._identity.workspace,
             channel,
             kind,
@@ -224,6 +225,6 @@ class DraftBuilder:
             reply_to=reply_to,
             trace_id=trace_id,
             causation_id=causation_id,
-            expires_at=min(self._clock.expiry(life), now + MAX_LIFETIME),
+            expires_at=min(expiry(now_ms, life), now + MAX_LIFETIME),
             ext=ask.ext,
         )

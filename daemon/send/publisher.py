@@ -196,7 +196,7 @@ class Publisher:
 
     async def _publish(self, rows: list[Outgoing], catching_up: frozenset[str] = frozenset()) -> None:
         """Publish those of `rows` that may go out now. On the subjects of `catching_up` they are all that is due."""
-        now = self._clock.seconds()
+        now = self._clock.millis() // 1000
         fresh = [row for row in rows if row.expires_at > now]
         if len(fresh) < len(rows):
             self._timer.trigger()  # `retry` gives up the expired ones
@@ -240,7 +240,7 @@ class Publisher:
                 first_ms = next_ms
         retry.published(tx, schedules, now_ms)
         if first_ms != float("inf"):
-            tx.after_commit(partial(self._timer.due_at, self._monotonic(int(first_ms))))
+            tx.after_commit(partial(self._timer.due_at, self._clock.monotonic() + (first_ms - now_ms) / 1000))
         for seq, why in impossible:
             self._counters.add("outbox.dead")
             self._fail(tx, seq, "dead", why)
@@ -340,13 +340,9 @@ class Publisher:
                 self._counters.add("outbox.dead")
                 self._fail(tx, row.seq, "dead", f"no answer after {row.attempts} tries")
         next_ms = retry.next_due_ms(tx)
-        next_at = None if next_ms is None else self._monotonic(next_ms)
+        next_at = None if next_ms is None else self._clock.monotonic() + (next_ms - now_ms) / 1000
         tx.after_commit(partial(self._timer.check_at, next_at))
         return _Due(rows, back, retry.count_due(tx, now_ms) == len(rows))
-
-    def _monotonic(self, due_ms: int) -> float:
-        """A due time of the store as a monotonic second."""
-        return self._clock.monotonic() + self._steps.seconds_until(due_ms)
 
     def _give_up_expired(self, tx: Transaction) -> None:
         for seq in retry.stale(tx, self._clock.seconds(), _BATCH):

@@ -147,7 +147,8 @@ class Batch:
         self._deadlines.note(tx, envelope, applied, accept_within, progress_within)
         failpoint("send.decided")
         state = applied.after.state if applied.after is not None else None
-        self.add(envelope.kind, applied.outgoing)
+        self.rows += applied.outgoing
+        self.kinds.append(envelope.kind)
         return _queued(envelope, applied.outgoing[-1].seq, state)
 
     def add(self, kind: str, rows: list[Outgoing]) -> None:

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from aghbus.daemon.base.clock import Clock, arm
+from aghbus.daemon.base.clock import Clock, arm, expiry
 from aghbus.daemon.config.settings import Settings
 from aghbus.daemon.state.clock_steps import STEP_MS
 from aghbus.protocol.bodies import PeerCard
@@ -140,19 +140,9 @@ async def test_a_peer_seen_before_a_step_is_detected_does_not_stay_active_for_ho
     assert parts.presence.of(peer, clock.millis() + 61_000) == "expired"
 
 
-class At(Clock):
-    """A wall clock that stands."""
-
-    def __init__(self, now_ms: int) -> None:
-        self._now_ms = now_ms
-
-    def millis(self) -> int:
-        return self._now_ms
-
-
 @given(st.integers(1_700_000_000_000, 1_900_000_000_000), st.integers(1_000, 604_800_000))
 def test_expiry_is_at_most_a_second_later_than_the_lifetime_and_never_earlier(now_ms: int, life_ms: int) -> None:
-    expires_ms = 1000 * At(now_ms).expiry(life_ms / 1000)
+    expires_ms = 1000 * expiry(now_ms, life_ms / 1000)
     assert now_ms + life_ms - 1 <= expires_ms < now_ms + life_ms + 1000  # the millisecond is of floating point
 
 
