@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 
 from aghbus.cli.app.output import Output
+from aghbus.protocol.base.annotations import Any
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
-    from typing import Any
-
     from aghbus.client.api import Api
 
-    Run = Callable[["Context", dict[str, Any]], int]
+Run = Callable[["Context", dict[str, Any]], int]
 
 DEFAULT_TIMEOUT = 30.0
 """Seconds to wait for an answer of the daemon, or for a daemon that is away during a stream."""

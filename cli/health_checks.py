@@ -4,13 +4,9 @@ from __future__ import annotations
 
 import time
 
+from aghbus.cli.context import Context
 from aghbus.client.errors import ClientError
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any
-
-    from aghbus.cli.context import Context
+from aghbus.protocol.base.annotations import Any
 
 REPLAY_AGE = 300
 """Seconds, specification, section 5 step 3: envelopes of a peer whose clock is off by more are refused."""

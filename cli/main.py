@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Sequence
 
 from aghbus.cli.app.errors import BROKEN_PIPE, INTERRUPTED, YES, exit_code_of
 from aghbus.cli.app.output import Output
@@ -12,10 +13,6 @@ from aghbus.cli.context import Context
 from aghbus.client.errors import ClientError, Unexpected, UsageError
 from aghbus.store.host.command_line import CommandLineError, HelpRequested
 from aghbus.store.host.stdio import OutputError, flush, reopen_closed, write
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 
 def entry(argv: Sequence[str] | None = None) -> int:

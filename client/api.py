@@ -5,13 +5,8 @@ from __future__ import annotations
 import json
 
 from aghbus.client.errors import RefusedByDaemon, Unexpected
-from aghbus.client.http import ConnectionLost, Endpoint, Response, request, target, unreachable
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any
-
-    from aghbus.client.http import Query
+from aghbus.client.http import ConnectionLost, Endpoint, Query, Response, request, target, unreachable
+from aghbus.protocol.base.annotations import Any
 
 
 class Api:

@@ -10,9 +10,7 @@ ClientError             code, message and hint
 
 from __future__ import annotations
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any
+from aghbus.protocol.base.annotations import Any
 
 
 class ClientError(Exception):

@@ -9,19 +9,13 @@ from __future__ import annotations
 
 import json
 import time
+from collections.abc import Callable, Iterator
 
-from aghbus.client.api import read_object
+from aghbus.client.api import Api, read_object
 from aghbus.client.errors import RefusedByDaemon
-from aghbus.client.http import ConnectionLost, Response, request, target, unreachable
+from aghbus.client.http import ConnectionLost, Query, Response, request, target, unreachable
+from aghbus.protocol.base.annotations import Any
 from aghbus.protocol.base.backoff import Backoff
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from typing import Any
-
-    from aghbus.client.api import Api
-    from aghbus.client.http import Query
 
 SILENCE = 45.0
 """Seconds without a byte after which the connection counts as lost: three of the daemon's keep-alive intervals."""

@@ -7,14 +7,11 @@ request per connection keeps the states few; on a Unix socket a connection costs
 from __future__ import annotations
 
 import socket
+from collections.abc import Iterator, Mapping, Sequence
 
 from aghbus.client.errors import Unexpected, Unreachable
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
-
-    Query = Sequence[tuple[str, object]]
+Query = Sequence[tuple[str, object]]
 
 MAX_HEAD_BYTES = 65_536
 """Bytes of status line and headers; the API's are a few hundred."""

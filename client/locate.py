@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import os
 import socket
+from collections.abc import Mapping
 
 from aghbus.client.errors import ConfigurationError, Unreachable, UsageError
 from aghbus.client.http import Endpoint
-from aghbus.store.host.locations import LocationError, default_name, is_legal_name, locate, private_folder_problem
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from typing import Any
-
-    from aghbus.store.host.locations import Locations
+from aghbus.protocol.base.annotations import Any
+from aghbus.store.host.locations import (
+    LocationError,
+    Locations,
+    default_name,
+    is_legal_name,
+    locate,
+    private_folder_problem,
+)
 
 PROBE_SECONDS = 1.0
 """How long a socket may take to accept before it counts as dead: accepting is the kernel's work."""

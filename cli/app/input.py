@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import sys
 import time
+from collections.abc import Iterator
 
 from aghbus.cli.app.arguments import whole
 from aghbus.client.errors import UsageError
+from aghbus.protocol.base.annotations import BinaryIO
 from aghbus.store.host.command_line import Argument
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from typing import BinaryIO
 
 FILE = Argument("file", nargs="?", help="file to read; - or nothing reads standard input")
 NOW = Argument("--now", metavar="UNIX", type=whole, help="check freshness at this time, in Unix seconds (default: now)")

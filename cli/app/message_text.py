@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 from aghbus.cli.app.text import compact, cut, fields, moment, quoted, safe
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any
+from aghbus.protocol.base.annotations import Any
 
 OVERVIEW_CHARACTERS = 500
 """Characters of a text in one line of a list or a stream. An envelope may carry a megabyte; `messages show` prints all of it."""

@@ -7,11 +7,8 @@ import sys
 
 from aghbus.cli.app.arguments import lifetime, limit
 from aghbus.client.errors import UsageError
+from aghbus.protocol.base.annotations import Any
 from aghbus.store.host.command_line import Argument
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any
 
 MAX_STDIN_CHARACTERS = 1 << 20
 """Characters read from standard input for one text: an envelope of 1 MiB holds no more."""

@@ -5,14 +5,11 @@ JSON is written in ASCII: no character that an untrusted peer chose acts on a te
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
+from aghbus.client.errors import ClientError
+from aghbus.protocol.base.annotations import Any
 from aghbus.store.host.stdio import flush, write, write_error
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from typing import Any
-
-    from aghbus.client.errors import ClientError
 
 
 class Output:

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Iterable, Sequence
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-    from typing import Any
+from aghbus.protocol.base.annotations import Any
 
 GAP = "  "
 """Between two columns."""

@@ -3,21 +3,17 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 
+from aghbus.cli.app.output import Output
 from aghbus.cli.bridge.findings import print_findings
+from aghbus.cli.bridge.pending import UnansweredWorks
+from aghbus.client.api import Api
 from aghbus.client.errors import ClientError, RefusedByDaemon
 from aghbus.client.events import FIRST_PAUSE, LAST_PAUSE, follow
+from aghbus.protocol.base.annotations import Any
 from aghbus.protocol.base.backoff import Backoff
 from aghbus.store.host.stdio import flush
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from typing import Any
-
-    from aghbus.cli.app.output import Output
-    from aghbus.cli.bridge.pending import UnansweredWorks
-    from aghbus.client.api import Api
 
 
 def print_deliveries(

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from aghbus.cli.app.output import dumps
+from collections.abc import Iterable
+
+from aghbus.cli.app.output import Output, dumps
 from aghbus.cli.app.text import safe
+from aghbus.protocol.base.annotations import Any
 from aghbus.store.host.stdio import write_error
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-    from typing import Any
-
-    from aghbus.cli.app.output import Output
 
 
 def print_findings(output: Output, place: str, number: int, findings: Iterable[dict[str, Any]]) -> None:

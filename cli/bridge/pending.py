@@ -6,13 +6,9 @@ import contextlib
 import threading
 
 from aghbus.cli.worker.daemon_client import MAX_LISTED
+from aghbus.client.api import Api
 from aghbus.client.errors import ClientError
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any
-
-    from aghbus.client.api import Api
+from aghbus.protocol.base.annotations import Any
 
 FORMATS_WITHOUT_IDS = ("sacp", "humaninloop")
 """Formats whose messages do not identify the work they answer."""

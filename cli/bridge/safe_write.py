@@ -10,17 +10,12 @@ from __future__ import annotations
 import contextlib
 import os
 import stat
+from collections.abc import Sequence
+from types import TracebackType
 
 from aghbus.cli.app.errors import AnswerIsNo
 from aghbus.client.errors import UsageError
-from aghbus.protocol.adapters.humaninloop.files import same_name
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from types import TracebackType
-
-    from aghbus.protocol.adapters.humaninloop.files import PlannedFile
+from aghbus.protocol.adapters.humaninloop.files import PlannedFile, same_name
 
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC

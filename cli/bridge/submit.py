@@ -4,22 +4,17 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Callable, Iterator
 
 from aghbus.cli.app.message_text import TERMINAL
+from aghbus.cli.app.output import Output
 from aghbus.cli.bridge.deliver import post_with_retry
 from aghbus.cli.bridge.findings import print_findings
-from aghbus.cli.bridge.pending import reports_on_work
+from aghbus.cli.bridge.pending import UnansweredWorks, reports_on_work
+from aghbus.client.api import Api
 from aghbus.client.errors import ClientError, RefusedByDaemon
 from aghbus.client.http import quote
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from typing import Any
-
-    from aghbus.cli.app.output import Output
-    from aghbus.cli.bridge.pending import UnansweredWorks
-    from aghbus.client.api import Api
+from aghbus.protocol.base.annotations import Any
 
 MAX_LINE_BYTES = 8 << 20
 """Longest line: the daemon's limit of 4 MiB for a message, written as a JSON string."""

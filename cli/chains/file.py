@@ -5,12 +5,11 @@ from __future__ import annotations
 from aghbus.cli.app.errors import AnswerIsNo
 from aghbus.cli.app.input import opened
 from aghbus.client.errors import UsageError
+from aghbus.protocol.base.annotations import Any
 from aghbus.store.host.command_line import Argument
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any
-
     from aghbus.protocol.adapters.model import Finding
 
 MAX_BYTES = 1 << 20

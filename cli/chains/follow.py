@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 
 from aghbus.cli.app.errors import NO, YES
 from aghbus.cli.app.text import quoted, safe, shell
 from aghbus.cli.chains.text import change_line
+from aghbus.cli.context import Context
 from aghbus.client.errors import RefusedByDaemon, Unreachable
 from aghbus.client.http import quote
+from aghbus.protocol.base.annotations import Any
 from aghbus.protocol.base.backoff import Backoff
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from typing import Any
-
-    from aghbus.cli.context import Context
 
 ENDED = frozenset(["completed", "failed", "canceled"])
 """Final states of a run."""

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 from aghbus.cli.app.text import ago, compact, cut, fields, moment, quoted, safe, table
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any
+from aghbus.protocol.base.annotations import Any
 
 _RESPONSE_CHARACTERS = 2_000  # of a response; `-o json` has all of it
 

@@ -5,23 +5,18 @@ from __future__ import annotations
 import os
 import stat
 import sys
+from collections.abc import Iterator
 
 from aghbus.cli.app.errors import YES
 from aghbus.cli.app.text import safe, size
+from aghbus.cli.context import Context
 from aghbus.client.api import read_object
 from aghbus.client.errors import Unexpected, UsageError
-from aghbus.client.http import ConnectionLost, quote, request, unreachable
+from aghbus.client.http import ConnectionLost, Response, quote, request, unreachable
 from aghbus.protocol.api.artifact_uri import PART_RULE, URI_PREFIX, is_part, parse_uri
+from aghbus.protocol.base.annotations import Any
 from aghbus.store.host.command_line import Argument, Command
 from aghbus.store.host.stdio import output_error
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from typing import Any
-
-    from aghbus.cli.context import Context
-    from aghbus.client.http import Response
 
 
 class _ReadFailed(Exception):

@@ -4,21 +4,16 @@ from __future__ import annotations
 
 import os
 import stat
+from io import BufferedReader
 
 from aghbus.cli.app.errors import YES
 from aghbus.cli.app.text import safe, size
+from aghbus.cli.context import Context
 from aghbus.client.api import read_object
 from aghbus.client.errors import UsageError
-from aghbus.client.http import ConnectionLost, Response, quote, unreachable
+from aghbus.client.http import ConnectionLost, Endpoint, Response, quote, unreachable
+from aghbus.protocol.base.annotations import Any
 from aghbus.store.host.command_line import Argument, Command
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from io import BufferedReader
-    from typing import Any
-
-    from aghbus.cli.context import Context
-    from aghbus.client.http import Endpoint
 
 _PIECE = 262_144  # bytes that are read and sent at a time
 

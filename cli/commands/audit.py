@@ -5,21 +5,20 @@ A daemon may run meanwhile. It is not asked: an attacker who can change its log 
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from contextlib import contextmanager
 
 from aghbus.cli.app.arguments import whole
 from aghbus.cli.app.errors import NO, YES, AnswerIsNo
 from aghbus.cli.app.text import safe
+from aghbus.cli.context import Context
 from aghbus.client.errors import Unexpected
 from aghbus.client.locate import chosen_name, locations
+from aghbus.protocol.base.annotations import Any
 from aghbus.store.host.command_line import Argument, Command
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from typing import Any
-
-    from aghbus.cli.context import Context
     from aghbus.store.audit.verify import AuditReader
 
 

@@ -10,17 +10,13 @@ import time
 
 from aghbus.cli.app.errors import YES, AnswerIsNo
 from aghbus.cli.app.text import fields
+from aghbus.cli.context import Context
 from aghbus.cli.sandbox.bench import messages, whois, works
 from aghbus.cli.sandbox.sandbox import START_SECONDS, Sandbox, eventually
+from aghbus.client.api import Api
 from aghbus.client.errors import ClientError
+from aghbus.protocol.base.annotations import Any
 from aghbus.store.host.command_line import Argument, Command
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any
-
-    from aghbus.cli.context import Context
-    from aghbus.client.api import Api
 
 ASKER, WORKER = "bench-ops", "bench-worker"
 BROKER_SECONDS = 5.0

@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
+from argparse import Namespace
+from types import FrameType
+
 from aghbus.cli.app.errors import INTERRUPTED, NO, YES
 from aghbus.cli.app.options import CHANNEL
 from aghbus.cli.commands.serve import RUNNING, journal_folder, plan_of
+from aghbus.cli.context import Context
 from aghbus.client.errors import UsageError
+from aghbus.protocol.base.annotations import Any
 from aghbus.store.host.command_line import Argument, Command
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from argparse import Namespace
-    from types import FrameType
-    from typing import Any
-
     from aghbus.cli.bridge.pending import UnansweredWorks
     from aghbus.cli.bridge.submit import LineSubmitter
-    from aghbus.cli.context import Context
 
 FORMATS = ("sentient", "humaninloop", "agentos", "sacp")
 SUBCOMMANDS = {

@@ -7,6 +7,7 @@ from aghbus.cli.app.input import opened
 from aghbus.cli.app.options import CHANNEL
 from aghbus.cli.app.text import safe, shell, size, table
 from aghbus.cli.bridge.safe_write import AtomicFileWriter
+from aghbus.cli.context import Context
 from aghbus.client.api import read_object
 from aghbus.client.errors import UsageError
 from aghbus.client.http import ConnectionLost, quote, request, unreachable
@@ -16,13 +17,8 @@ from aghbus.protocol.adapters.humaninloop.shape import check_output, kind_of, st
 from aghbus.protocol.adapters.model import Finding
 from aghbus.protocol.adapters.strict_json import check_value, read_json
 from aghbus.protocol.api.artifact_uri import parse_uri
+from aghbus.protocol.base.annotations import Any
 from aghbus.store.host.command_line import Argument, Command
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any
-
-    from aghbus.cli.context import Context
 
 FORMAT = "humaninloop"
 MESSAGE = f"{FORMAT}.message"

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from aghbus.cli.app.errors import YES
 from aghbus.cli.app.options import LIMIT
 from aghbus.cli.app.text import compact, safe, table
+from aghbus.cli.context import Context, Run
+from aghbus.protocol.base.annotations import Any
 from aghbus.store.host.command_line import Command
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from typing import Any
-
-    from aghbus.cli.context import Context, Run
 
 MESSAGE_LOG = (
     "timestamp",

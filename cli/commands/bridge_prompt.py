@@ -3,13 +3,9 @@
 from __future__ import annotations
 
 from aghbus.cli.app.errors import YES
+from aghbus.cli.context import Context
+from aghbus.protocol.base.annotations import Any
 from aghbus.store.host.command_line import Command
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any
-
-    from aghbus.cli.context import Context
 
 
 def run(context: Context, values: dict[str, Any]) -> int:

@@ -5,14 +5,10 @@ from __future__ import annotations
 from aghbus.cli.app.errors import YES
 from aghbus.cli.app.output import dumps
 from aghbus.cli.app.text import safe, table
+from aghbus.cli.context import Context
 from aghbus.client.errors import RefusedByDaemon
+from aghbus.protocol.base.annotations import Any
 from aghbus.store.host.command_line import Argument, Command
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any
-
-    from aghbus.cli.context import Context
 
 
 def run_list(context: Context, values: dict[str, Any]) -> int:

@@ -3,21 +3,17 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 
 from aghbus.cli.app.errors import NO, YES, AnswerIsNo
 from aghbus.cli.app.input import FILE, opened
+from aghbus.cli.context import Context
+from aghbus.protocol.base.annotations import Any
 from aghbus.protocol.capability_digest import capability_digest
 from aghbus.protocol.errors import ProtocolError
 from aghbus.store.host.command_line import Command
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from typing import Any
-
-    from aghbus.cli.context import Context
-
-    Found = tuple[str, Any]  # place, and the document or the error of reading it
+Found = tuple[str, Any]  # place, and the document or the error of reading it
 
 _HINT = "a JSON or TOML capability record, or JSON lines of them"
 

@@ -6,14 +6,10 @@ from aghbus.cli.app.errors import YES
 from aghbus.cli.app.message_text import sent_line
 from aghbus.cli.app.options import SENDING, THREAD, one_of, sending
 from aghbus.cli.commands.capability import record
+from aghbus.cli.context import Context
 from aghbus.client.errors import RefusedByDaemon
+from aghbus.protocol.base.annotations import Any
 from aghbus.store.host.command_line import Argument, Command
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any
-
-    from aghbus.cli.context import Context
 
 
 def run(context: Context, values: dict[str, Any]) -> int:

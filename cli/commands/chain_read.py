@@ -6,13 +6,9 @@ from aghbus.cli.app.errors import YES
 from aghbus.cli.app.options import LIMIT
 from aghbus.cli.chains.follow import get
 from aghbus.cli.chains.text import run_text, runs_text
+from aghbus.cli.context import Context
+from aghbus.protocol.base.annotations import Any
 from aghbus.store.host.command_line import Argument, Command
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any
-
-    from aghbus.cli.context import Context
 
 STATES = ("running", "waiting", "completed", "failed", "canceled")
 

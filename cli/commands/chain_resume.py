@@ -6,14 +6,10 @@ from aghbus.cli.app.errors import YES
 from aghbus.cli.app.options import one_of, stdin_or
 from aghbus.cli.chains.follow import conclude, get, to_the_end
 from aghbus.cli.chains.text import run_text
+from aghbus.cli.context import Context
 from aghbus.client.http import quote
+from aghbus.protocol.base.annotations import Any
 from aghbus.store.host.command_line import Argument, Command
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any
-
-    from aghbus.cli.context import Context
 
 
 def run(context: Context, values: dict[str, Any]) -> int:

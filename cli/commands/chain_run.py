@@ -10,13 +10,9 @@ from aghbus.cli.app.text import safe, shell
 from aghbus.cli.chains.file import CHAIN_FILE, checked
 from aghbus.cli.chains.follow import conclude, to_the_end
 from aghbus.cli.chains.text import run_text
+from aghbus.cli.context import Context
+from aghbus.protocol.base.annotations import Any
 from aghbus.store.host.command_line import Argument, Command
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any
-
-    from aghbus.cli.context import Context
 
 
 def run(context: Context, values: dict[str, Any]) -> int:

@@ -3,13 +3,9 @@
 from __future__ import annotations
 
 from aghbus.cli.app.errors import YES
+from aghbus.cli.context import Context
+from aghbus.protocol.base.annotations import Any
 from aghbus.store.host.command_line import Argument, Command
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any
-
-    from aghbus.cli.context import Context
 
 _ZSH_HEAD = "(( $+functions[compdef] )) || { autoload -U compinit && compinit }\n"
 """A zsh that has not set up completion yet lacks `compdef`, which the script calls."""

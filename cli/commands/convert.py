@@ -6,15 +6,14 @@ from aghbus.cli.app.arguments import whole
 from aghbus.cli.app.errors import NO, YES
 from aghbus.cli.app.input import FILE, clock, lines
 from aghbus.cli.bridge.findings import print_findings
+from aghbus.cli.context import Context
 from aghbus.client.errors import UsageError
+from aghbus.protocol.base.annotations import Any
 from aghbus.store.host.command_line import Argument, Command
 from aghbus.store.host.stdio import flush
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any
-
-    from aghbus.cli.context import Context
     from aghbus.cli.convert.converter import Converter, ConvertOptions
     from aghbus.protocol.adapters.model import Adapter
 

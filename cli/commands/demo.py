@@ -7,16 +7,12 @@ import time
 
 from aghbus.cli.app.errors import NO, YES
 from aghbus.cli.app.text import indented, safe
+from aghbus.cli.context import Context
 from aghbus.cli.sandbox.demo import Demo
 from aghbus.cli.sandbox.sandbox import Sandbox
 from aghbus.client.errors import ClientError
+from aghbus.protocol.base.annotations import Any
 from aghbus.store.host.command_line import Command
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any
-
-    from aghbus.cli.context import Context
 
 
 def run(context: Context, values: dict[str, Any]) -> int:

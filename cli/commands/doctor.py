@@ -7,16 +7,12 @@ import sys
 
 from aghbus.cli.app.errors import NO, YES
 from aghbus.cli.app.text import safe
+from aghbus.cli.context import Context
 from aghbus.cli.health_checks import CheckResult, check_daemon
 from aghbus.client.locate import chosen_name, locations
+from aghbus.protocol.base.annotations import Any
 from aghbus.store.host.command_line import Command
 from aghbus.store.host.locations import private_folder_problem
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any
-
-    from aghbus.cli.context import Context
 
 CONFIG_CHECK_SECONDS = 30.0
 """Seconds for `aghd config check`, which reads a few files."""

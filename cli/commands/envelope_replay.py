@@ -4,15 +4,11 @@ from __future__ import annotations
 
 from aghbus.cli.app.errors import YES
 from aghbus.cli.app.input import FILE, NOW, clock, lines
+from aghbus.cli.context import Context
+from aghbus.protocol.base.annotations import Any
 from aghbus.protocol.replay import Replay
 from aghbus.store.host.command_line import Command
 from aghbus.store.host.stdio import flush
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any
-
-    from aghbus.cli.context import Context
 
 
 def run(context: Context, values: dict[str, Any]) -> int:

@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 from aghbus.cli.app.errors import YES
+from aghbus.cli.context import Context
 from aghbus.client.errors import UsageError
+from aghbus.protocol.base.annotations import Any
 from aghbus.protocol.identifiers import direct_id, is_channel, is_peer, is_workspace_id, route_token
 from aghbus.store.host.command_line import Argument, Command
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any
-
-    from aghbus.cli.context import Context
 
 _PEER_RULE = (
     "must be a peer id (a-z, 0-9, '.', '_', '-', first a letter or digit, at most 128) or a handle name@fingerprint"

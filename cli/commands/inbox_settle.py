@@ -7,14 +7,10 @@ import time
 from aghbus.cli.app.arguments import seconds, whole
 from aghbus.cli.app.errors import YES
 from aghbus.cli.app.text import moment, safe
+from aghbus.cli.context import Context, Run
 from aghbus.client.errors import UsageError
+from aghbus.protocol.base.annotations import Any
 from aghbus.store.host.command_line import Argument, Command
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any
-
-    from aghbus.cli.context import Context, Run
 
 
 def _runner(verb: str) -> Run:

@@ -5,19 +5,20 @@ from __future__ import annotations
 import contextlib
 import os
 import time
+from collections.abc import Callable
 
 from aghbus.cli.app.errors import YES, AnswerIsNo
 from aghbus.cli.app.text import counted, safe
+from aghbus.cli.context import Context
 from aghbus.client.locate import chosen_name, locations
+from aghbus.protocol.base.annotations import Any
 from aghbus.store.host.command_line import Argument, Command
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from pathlib import Path
-    from typing import Any, TypeVar
+    from typing import TypeVar
 
-    from aghbus.cli.context import Context
     from aghbus.protocol.trust.keys import SigningKey
     from aghbus.store.engine.sql import Connection
 

@@ -8,14 +8,10 @@ from aghbus.cli.app.message_text import message_line
 from aghbus.cli.app.options import CHANNEL, LIMIT
 from aghbus.cli.app.output import dumps
 from aghbus.cli.app.text import fields, moment, safe
+from aghbus.cli.context import Context
 from aghbus.client.http import quote
+from aghbus.protocol.base.annotations import Any
 from aghbus.store.host.command_line import Argument, Command
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any
-
-    from aghbus.cli.context import Context
 
 KINDS = ("say", "capability", "receipt", "trace", "greet", "whois")
 DIRECTIONS = ("in", "out", "observed")

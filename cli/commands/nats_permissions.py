@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from aghbus.cli.app.errors import YES
+from aghbus.cli.context import Context
 from aghbus.client.errors import UsageError
+from aghbus.protocol.base.annotations import Any
 from aghbus.protocol.identifiers import is_channel, is_peer, is_workspace_id
 from aghbus.store.host.command_line import Argument, Command
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any
-
-    from aghbus.cli.context import Context
     from aghbus.protocol.nats.permissions import Network
 
 FORMATS = ("server-conf", "nsc", "json")

@@ -6,14 +6,10 @@ from aghbus.cli.app.errors import YES
 from aghbus.cli.app.message_text import sent_line
 from aghbus.cli.app.options import ARTIFACT, SENDING, one_of, sending, stdin_or
 from aghbus.cli.app.text import NOT_ENCRYPTED
+from aghbus.cli.context import Context
 from aghbus.client.errors import UsageError
+from aghbus.protocol.base.annotations import Any
 from aghbus.store.host.command_line import Argument, Command
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any
-
-    from aghbus.cli.context import Context
 
 NEW_THREAD = "new"
 """Value of --thread that begins a thread; thread ids begin with `thread_`."""

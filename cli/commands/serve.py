@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from aghbus.cli.app.arguments import lifetime, seconds, whole
+from aghbus.cli.context import Context
 from aghbus.client.errors import UsageError
 from aghbus.client.locate import locations
+from aghbus.protocol.base.annotations import Any
 from aghbus.store.host.command_line import Argument, Command
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any
-
-    from aghbus.cli.context import Context
     from aghbus.cli.worker.options import WorkerOptions
 
 LONGEST_RUN = 11 * 3600.0

@@ -7,14 +7,10 @@ from aghbus.cli.app.errors import YES
 from aghbus.cli.app.message_text import event_line
 from aghbus.cli.app.options import CHANNEL
 from aghbus.cli.commands.work_watch import lost_note
+from aghbus.cli.context import Context
 from aghbus.client.events import follow
+from aghbus.protocol.base.annotations import Any
 from aghbus.store.host.command_line import Argument, Command
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any
-
-    from aghbus.cli.context import Context
 
 
 def run(context: Context, values: dict[str, Any]) -> int:

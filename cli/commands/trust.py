@@ -4,15 +4,11 @@ from __future__ import annotations
 
 from aghbus.cli.app.errors import YES
 from aghbus.cli.app.text import fields, indented, moment, safe, table
+from aghbus.cli.context import Context
 from aghbus.client.errors import UsageError
 from aghbus.client.http import quote
+from aghbus.protocol.base.annotations import Any
 from aghbus.store.host.command_line import Argument, Command
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any
-
-    from aghbus.cli.context import Context
 
 _REMOVE = Argument("--remove", action="store_true", help="remove the rule")
 _CHANNEL = Argument("--channel", help="a rule for this channel alone: WHO may open work with us there")

@@ -6,13 +6,9 @@ from aghbus.cli.app.arguments import seconds
 from aghbus.cli.app.errors import YES, AnswerIsNo
 from aghbus.cli.app.options import CHANNEL
 from aghbus.cli.app.text import fields, indented, safe
+from aghbus.cli.context import Context
+from aghbus.protocol.base.annotations import Any
 from aghbus.store.host.command_line import Argument, Command
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any
-
-    from aghbus.cli.context import Context
 
 DEFAULT_WAIT = 1.5
 """Seconds to wait for answers at most; the daemon returns earlier if all expected answers have arrived."""

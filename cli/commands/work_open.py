@@ -7,14 +7,10 @@ from aghbus.cli.app.errors import YES
 from aghbus.cli.app.message_text import sent_line
 from aghbus.cli.app.options import ARTIFACT, SENDING, THREAD, one_of, sending, stdin_or
 from aghbus.cli.app.text import safe, shell
+from aghbus.cli.context import Context
 from aghbus.client.errors import UsageError
+from aghbus.protocol.base.annotations import Any
 from aghbus.store.host.command_line import Argument, Command
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any
-
-    from aghbus.cli.context import Context
 
 
 def run(context: Context, values: dict[str, Any]) -> int:

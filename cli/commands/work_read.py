@@ -6,14 +6,10 @@ from aghbus.cli.app.errors import YES
 from aghbus.cli.app.message_text import work_head
 from aghbus.cli.app.options import CHANNEL, LIMIT
 from aghbus.cli.app.text import ago, compact, moment, quoted, safe, table
+from aghbus.cli.context import Context
 from aghbus.client.http import quote
+from aghbus.protocol.base.annotations import Any
 from aghbus.store.host.command_line import Argument, Command
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any
-
-    from aghbus.cli.context import Context
 
 STATES = ("submitted", "working", "needs_input", "completed", "failed", "canceled")
 

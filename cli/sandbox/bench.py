@@ -4,19 +4,15 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Callable, Iterator
 
 from aghbus.cli.app.errors import AnswerIsNo
+from aghbus.client.api import Api
 from aghbus.client.events import follow
 from aghbus.client.http import quote
+from aghbus.protocol.base.annotations import Any
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from typing import Any
-
-    from aghbus.client.api import Api
-
-    Step = Callable[[int, int], None]
+Step = Callable[[int, int], None]
 
 SENDERS = 16
 """Concurrent requests of the throughput measurement; they share commits."""

@@ -4,21 +4,17 @@ from __future__ import annotations
 
 import json
 import socket
+from collections.abc import Callable, Iterator
 
 from aghbus.cli.app.errors import AnswerIsNo
 from aghbus.cli.sandbox.sandbox import Sandbox, eventually
+from aghbus.client.api import Api
 from aghbus.client.errors import Unexpected
 from aghbus.client.http import quote
+from aghbus.protocol.base.annotations import Any
 from aghbus.protocol.identifiers import subject_for
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from typing import Any
-
-    from aghbus.client.api import Api
-
-    Scene = tuple[str, Callable[[], str]]
+Scene = tuple[str, Callable[[], str]]
 
 PATIENCE = 10.0
 """Seconds for a message to go from one daemon to the other, on a busy machine; milliseconds on an idle one."""

@@ -9,6 +9,8 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable, Mapping
+from types import FrameType, TracebackType
 
 from aghbus.client.api import Api
 from aghbus.client.errors import ClientError, Unexpected
@@ -18,8 +20,6 @@ from aghbus.store.host.locations import Locations, locate
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-    from types import FrameType, TracebackType
     from typing import Self
 
 START_SECONDS = 30.0

@@ -9,13 +9,10 @@ from __future__ import annotations
 
 import argparse
 import os
+from collections.abc import Callable, Mapping, Sequence
 
+from aghbus.protocol.base.annotations import Any, NoReturn
 from aghbus.protocol.base.spelling import nearest
-
-TYPE_CHECKING = False  # importing typing costs 4 ms at every start
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-    from typing import Any, NoReturn
 
 _HELP = ("-h", "--help")
 _MAX_WORDS = 3  # in the name of a command

@@ -10,14 +10,10 @@ import fcntl
 import os
 import random
 import time
+from collections.abc import Callable
 from functools import partial
 
 from aghbus.protocol.base.backoff import Backoff
-
-TYPE_CHECKING = False  # `aghctl` imports this module: typing and asyncio are slow to load
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
 
 _FIRST_POLL = 0.002  # seconds; most locks are held for a moment, so the second look comes soon
 _LONGEST_POLL = 0.05  # seconds
@@ -56,7 +52,7 @@ async def poll_lock(attempt: Callable[[], bool], timeout: float) -> bool:
     return True
 
 
-def is_locked(path: Path | str) -> bool:
+def is_locked(path: str | os.PathLike[str]) -> bool:
     """Whether a process holds an exclusive lock on `path` at this moment; a file that cannot be opened is not locked."""
     try:
         file = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
@@ -75,7 +71,7 @@ def _jittered(delay: float) -> float:
 class FileLock:
     """One lock file, opened when first needed, created with mode 0600."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: str | os.PathLike[str]) -> None:
         """`path` is the lock file; its folder must exist by the time of the first attempt."""
         self._path = path
         self._fd: int | None = None
@@ -111,7 +107,7 @@ class FileLock:
         if self._fd is None:
             return
         try:
-            same = os.path.samestat(os.fstat(self._fd), self._path.stat())
+            same = os.path.samestat(os.fstat(self._fd), os.stat(self._path))  # noqa: PTH116 - pathlib is slow to load
         except FileNotFoundError:
             same = False
         if not same:
