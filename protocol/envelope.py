@@ -13,7 +13,7 @@ import msgspec
 from msgspec import UNSET, Raw, UnsetType
 
 from aghbus.protocol.bodies import BODY_PARSERS, Body
-from aghbus.protocol.errors import Expired, Illegible, InvalidSurface, LegacyFieldRejected, Malformed, UnsupportedKind
+from aghbus.protocol.errors import Expired, InvalidSurface, LegacyFieldRejected, Malformed, Undecodable, UnsupportedKind
 from aghbus.protocol.identifiers import (
     is_channel,
     is_direct_id,
@@ -153,14 +153,14 @@ def parse(raw: bytes, now: int) -> Envelope:
 
 
 def decode_document(raw: bytes) -> dict[str, Any]:
-    """Any JSON object within the size and depth bounds, last duplicate key winning. Raises Illegible."""
+    """Any JSON object within the size and depth bounds, last duplicate key winning. Raises Undecodable."""
     _check_bytes(raw)
     try:
         value = _decode_any(raw)
     except (msgspec.DecodeError, RecursionError, ValueError) as error:
-        raise Illegible(f"not JSON: {_decoder_words(error)}") from None
+        raise Undecodable(f"not JSON: {_decoder_words(error)}") from None
     if not isinstance(value, dict):
-        raise Illegible("must be a JSON object")
+        raise Undecodable("must be a JSON object")
     return value
 
 
@@ -172,7 +172,7 @@ def _decode(raw: bytes) -> tuple[_Wire, dict[str, Any]]:
     except msgspec.ValidationError:
         wire, document = _decode_slowly(raw)
     except (msgspec.DecodeError, RecursionError, ValueError) as error:
-        raise Illegible(f"not JSON: {_decoder_words(error)}") from None
+        raise Undecodable(f"not JSON: {_decoder_words(error)}") from None
     if wire.interaction_id is not UNSET:
         raise LegacyFieldRejected("is no longer part of the protocol", "interaction_id")
     return wire, document
@@ -195,12 +195,12 @@ def _decode_slowly(raw: bytes) -> tuple[_Wire, dict[str, Any]]:
 
 def _check_bytes(raw: bytes) -> None:
     if len(raw) > MAX_ENVELOPE_BYTES:
-        raise Illegible(f"is larger than {MAX_ENVELOPE_BYTES} bytes")
+        raise Undecodable(f"is larger than {MAX_ENVELOPE_BYTES} bytes")
     if not raw.isascii():
         try:
             raw.decode()
         except UnicodeDecodeError as error:
-            raise Illegible(f"is not UTF-8 at byte {error.start}") from None
+            raise Undecodable(f"is not UTF-8 at byte {error.start}") from None
     # `in` with an integer is far quicker than a search, a count, or `in` with a bytes object of length one.
     if _BACKSLASH in raw and _SURROGATE_ESCAPE.search(raw):
         _check_surrogates(raw)
@@ -209,11 +209,11 @@ def _check_bytes(raw: bytes) -> None:
 
 
 def _check_surrogates(raw: bytes) -> None:
-    """Raises Illegible for lone surrogates (spec section 1), independent of how the decoder treats them."""
+    """Raises Undecodable for lone surrogates (spec section 1), independent of how the decoder treats them."""
     try:
         json.dumps(json.loads(raw), ensure_ascii=False).encode()
     except UnicodeEncodeError:
-        raise Illegible("holds a lone surrogate") from None
+        raise Undecodable("holds a lone surrogate") from None
     except (ValueError, RecursionError):
         return  # not JSON at all: the decoder says so with a position
 
@@ -229,7 +229,7 @@ def _check_depth(raw: bytes) -> None:
         if char in b"[{":
             depth += 1
             if depth > MAX_DEPTH:
-                raise Illegible(f"is nested deeper than {MAX_DEPTH}")
+                raise Undecodable(f"is nested deeper than {MAX_DEPTH}")
         elif char in b"]}":
             depth -= 1
 

@@ -3,7 +3,7 @@
 AghbusError
 ├── ProtocolError           a peer's envelope breaks a rule; carries the wire's reason code
 │   ├── Malformed           ├── LegacyFieldRejected   ├── UnsupportedKind   ├── UnsupportedProfile
-│   │   └── Illegible (cannot be decoded at all)
+│   │   └── Undecodable (cannot be decoded at all)
 │   ├── Expired             ├── InvalidSurface        ├── VerificationFailed
 │   └── NotTarget           └── FormerPeer
 └── RequestError            our own caller asked for something impossible; carries a code, a message and a hint
@@ -63,7 +63,7 @@ class Malformed(ProtocolError):
     """Not an envelope, or a field of the wrong type or grammar (spec section 5 steps 1, 2, 4, 5)."""
 
 
-class Illegible(Malformed):
+class Undecodable(Malformed):
     """Not a JSON object, or one beyond the limits: not even its sender can be read."""
 
 

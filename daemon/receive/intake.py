@@ -32,7 +32,7 @@ from aghbus.protocol.acks import ANSWER_TO
 from aghbus.protocol.base.rate_limit import TokenBuckets
 from aghbus.protocol.effects import AnswerWhois, Conflict, Discovered, Ignore, Quarantine, Queue, RecordId
 from aghbus.protocol.envelope import DISCOVERY_KINDS, KINDS, Envelope, parse
-from aghbus.protocol.errors import Illegible, NotTarget, ProtocolError
+from aghbus.protocol.errors import NotTarget, ProtocolError, Undecodable
 from aghbus.protocol.identifiers import channel_of_subject
 from aghbus.protocol.partial_parse import partial_parse
 from aghbus.protocol.receive import ReceiptTarget, StoredState, decide
@@ -148,7 +148,7 @@ class Intake:
         self._counters.add("refused")
         self._counters.add(f"refused.{error.reason}")
         target, own_id = None, self._identity.self_id
-        if not isinstance(error, NotTarget | Illegible):
+        if not isinstance(error, NotTarget | Undecodable):
             target, own_id = self._receipt_target(message.data)
         if target is not None and not self._limits.allow_refusal(target.sender):
             self._counters.add("receipts.suppressed")

@@ -105,7 +105,7 @@ def _check_carried(adapter: Adapter, value: Any) -> None:
     unfit = _draft("say", {"text": "x"}, ext={f"{adapter.name}.message": far})
     try:
         delivered = doer.receive(build(unfit, NOW))
-        assert delivered.native or delivered.message is None, "believed what other readers understand differently"
+        assert delivered.native or delivered.message is None, "accepted a message that other parsers read differently"
         _check_delivered(delivered)
         answer = build(_draft("trace", {"state": "failed", "result": value}, back=True, work_id="work_1", ext=ext), NOW)
     except InvalidRequest:

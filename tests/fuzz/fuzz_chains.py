@@ -108,7 +108,7 @@ def _paths_lead_to_values(condition: Condition, scope: dict[str, Any]) -> None:
             continue
         assert same(templates.render(f"{{{{{path.text}}}}}", scope), value), "a value changed its type"
         rendered = templates.render(f"<{{{{{path.text}}}}}>", scope)
-        assert not isinstance(value, str) or rendered == f"<{value}>", "what was put in was looked at again"
+        assert not isinstance(value, str) or rendered == f"<{value}>", "a substituted value was expanded again"
 
 
 def _template(text: str, scope: dict[str, Any]) -> None:

@@ -1,4 +1,4 @@
-"""Target `parse`: any bytes through the reader of envelopes, the decision of a receiver and the replay of sequences."""
+"""Target `parse`: any bytes through the parser, the decision of a receiver and the replay of sequences."""
 
 import json
 from collections.abc import Iterator
@@ -21,7 +21,7 @@ from aghbus.protocol.effects import (
     StoreEnvelope,
 )
 from aghbus.protocol.envelope import OPENING_KINDS, Envelope, parse
-from aghbus.protocol.errors import REASON_CODES, Expired, Illegible, ProtocolError
+from aghbus.protocol.errors import REASON_CODES, Expired, ProtocolError, Undecodable
 from aghbus.protocol.identifiers import pair_of
 from aghbus.protocol.lifecycle import State, WorkView
 from aghbus.protocol.receive import Receiver, StoredState, decide
@@ -119,7 +119,7 @@ def check_decision(envelope: Envelope, view: StoredState, receiver: Receiver) ->
             assert view.work is None and envelope.to is not None and effect.work.initiator == envelope.sender
         if isinstance(effect, Advance):
             assert effect.before == view.work and not effect.before.is_terminal, "a work that has ended moved"
-            assert effect.before.other(envelope.sender) is not None, "a stranger moved a work"
+            assert effect.before.other(envelope.sender) is not None, "a third peer changed a work"
         if isinstance(effect, Queue):
             check_answer(effect, us, envelope.sender)
 
@@ -156,7 +156,7 @@ def check_answer(effect: Queue, us: str, to: str) -> None:
 def _refused(raw: bytes, error: ProtocolError, document: dict[str, Any] | None) -> None:
     assert error.reason in REASON_CODES
     assert error.detail.isprintable() and len(error.detail) < 1_000, "text of the peer in the words of an error"
-    assert isinstance(error, Illegible) == (document is None), "two readers disagree on what JSON is"
+    assert isinstance(error, Undecodable) == (document is None), "two parsers disagree about JSON"
     assert Replay().feed(raw, NOW).outcome == "refused"
     assert not judge(raw, NOW).accept
 

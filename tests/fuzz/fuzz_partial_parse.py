@@ -1,4 +1,4 @@
-"""Target `partial_parse`: what can be read of bytes that were refused, and the answer that their sender gets."""
+"""Target `partial_parse`: partial parsing of refused bytes, and the receipt to their sender."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -33,7 +33,7 @@ def check(raw: bytes) -> None:
             _answered_at_most_once(found, source, us, joined)
         return
     if source is not None and envelope.sender != us and envelope.surface == "thread":
-        assert source == source_of(envelope), "salvage reads a valid envelope in another way than the parser"
+        assert source == source_of(envelope), "partial_parse and parse differ for a valid envelope"
 
 
 def seeds() -> Iterator[bytes]:

@@ -1,4 +1,4 @@
-"""Target `verify`: proofs that nobody made never hold, and those that we make hold for everybody."""
+"""Target `verify`: forged proofs are never valid, and our own always are."""
 
 import base64
 import copy
@@ -40,12 +40,12 @@ def check(raw: bytes) -> None:
         _holds_by_other_means(document)
     elif verdict.state == "unverified":
         assert isinstance(sender, str) and "@" not in sender, "a handle passed without a proof"
-    _the_door_agrees(raw, verdict.state)
+    _the_receiver_agrees(raw, verdict.state)
     _what_we_sign_holds(document)
 
 
 def seeds() -> Iterator[bytes]:
-    """Signed envelopes of a second implementation, RFC 8785's own examples, and what is not signed."""
+    """Signed envelopes of a second implementation, the examples of RFC 8785, and unsigned envelopes."""
     for case in vector_lines("trust_envelopes"):
         yield case["raw"].encode()
     for case in vector_lines("trust_jcs"):
@@ -80,11 +80,11 @@ def _holds_by_other_means(document: dict[str, Any]) -> None:
     try:
         Ed25519PublicKey.from_public_bytes(public).verify(signature, rfc8785.dumps(unsigned))
     except InvalidSignature:
-        raise AssertionError("a proof was believed that does not hold") from None
+        raise AssertionError("an invalid proof was accepted") from None
 
 
-def _the_door_agrees(raw: bytes, state: str) -> None:
-    """What a receiver believes is what the verifier said, and what it rejects is kept from everybody."""
+def _the_receiver_agrees(raw: bytes, state: str) -> None:
+    """The receiver and the verifier give the same verdict, and a rejected envelope has no effects but a receipt."""
     try:
         envelope = parse(raw, NOW)
     except ProtocolError:

@@ -12,7 +12,7 @@ from aghbus.protocol.limits import MAX_DEPTH, MAX_ENVELOPE_BYTES
 NOW: Final = 1_776_366_200  # the moment of the vectors
 VECTORS: Final = Path(__file__).parent.parent / "vectors"
 _SURROGATE: Final = re.compile("[\ud800-\udfff]")
-_MOST_DIGITS: Final = 308  # of a number that a double can hold; what is longer, readers treat in different ways
+_MOST_DIGITS: Final = 308  # of a number that a double can hold; parsers treat longer ones differently
 
 
 def vector_lines(*names: str) -> Iterator[dict[str, Any]]:
@@ -35,7 +35,7 @@ def reading(raw: bytes) -> dict[str, Any] | None:
 
 
 def any_json(raw: bytes) -> Any:
-    """The value in `raw`; None too for what is no JSON, is nested too deeply or holds what some reader cannot hold."""
+    """The value in `raw`; None if it is not JSON, nested too deeply, or beyond what every parser supports."""
     try:
         value = json.loads(raw.decode(), parse_int=_integer, parse_float=_double, parse_constant=_constant)
     except (ValueError, RecursionError):
@@ -60,7 +60,7 @@ def only(found: Iterable[object], *kinds: type) -> bool:
 
 
 def _depth_within(raw: bytes) -> bool:
-    """Counts brackets outside strings one character at a time: slow and plain, to be compared with what is fast."""
+    """Counts brackets outside strings one character at a time: slow and simple, as a reference."""
     depth, inside, skip = 0, False, False
     for char in raw:
         if skip:
