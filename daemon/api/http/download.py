@@ -1,7 +1,7 @@
-"""An artifact's content as the body of a reply: described by headers, in pieces, and never whole unless it is right.
+"""An artifact's content as the body of a response, in pieces, described by headers.
 
-The iterator yields its last piece only when size and digest are right. If it fails on the way, the reply ends without its end,
-which every HTTP client reports: a truncated file never looks like a whole one.
+The iterator yields its last piece only when size and digest are right. If it fails before, the response is not terminated,
+which every HTTP client reports: a truncated file never looks complete.
 """
 
 import logging
@@ -19,7 +19,7 @@ CONTENT: Final = b"application/octet-stream"
 
 
 class Download:
-    """One reply. `content` is closed in any case."""
+    """One response. `content` is closed in any case."""
 
     def __init__(self, exchange: Exchange, artifact: Artifact, content: AsyncIterator[bytes]) -> None:
         self._exchange = exchange
@@ -27,7 +27,7 @@ class Download:
         self._content = content
 
     async def run(self, where: str) -> None:
-        """Send it all. What fails before the first piece is raised; later it can only be logged, with the path `where`."""
+        """Send the content. An error before the first piece is raised; a later one is logged with the path `where`."""
         try:
             piece: bytes | None = await anext(self._content, b"")
             self._start()

@@ -1,7 +1,7 @@
-"""What a refused request gets: an HTTP status and `{code, message, hint}`.
+"""Error responses: an HTTP status and `{code, message, hint}`.
 
-Two families: `HttpRefusal` is about the HTTP request itself, RequestError about what it asks of the daemon. Anything
-else is our own fault: logged with its traceback under an incident id, of which the client sees the id alone.
+Two families: `HttpRefusal` concerns the HTTP request itself, RequestError the operation that it asks for. Any other
+exception is a defect of the daemon: it is logged with its traceback under an incident id, and the client gets only the id.
 """
 
 import logging
@@ -21,7 +21,7 @@ from aghbus.protocol.text import escape, shorten
 logger = logging.getLogger("aghbus.daemon.api")
 
 MAX_MESSAGE_CHARACTERS: Final = 1000
-"""Ours: a message may quote what the caller sent, and the caller may have sent a megabyte."""
+"""Ours: a message may quote the request, which may have a megabyte."""
 
 STATUS_OF_CODE: Final = {
     "invalid_request": 400,
@@ -39,11 +39,11 @@ STATUS_OF_CODE: Final = {
 """Status of a RequestError by its code; a code that is not here has the status of its class."""
 
 ANSWER_OF_CODE: Final[dict[str, type[ErrorResponse]]] = {"message_refused": MessageRefusedResponse}
-"""What an error is answered with, where that is more than an ErrorAnswer."""
+"""The type of the response, for codes whose response is more than an ErrorResponse."""
 
 
 class HttpRefusal(Exception):
-    """A request that HTTP itself, not the daemon, cannot take. `headers` go beside the common ones."""
+    """A request that is refused before an operation sees it. `headers` are added to the common ones."""
 
     def __init__(self, status: int, code: str, message: str, hint: str = "", headers: Sequence[Header] = ()) -> None:
         super().__init__(message)
@@ -69,7 +69,7 @@ def status_of(error: RequestError) -> int:
 
 
 def error_body(code: str, message: str, hint: str = "") -> bytes:
-    """An ErrorAnswer as JSON; control characters are escaped, because tools print it as it is."""
+    """An ErrorResponse as JSON; control characters are escaped, because tools print it unchanged."""
     text = shorten(escape(message), MAX_MESSAGE_CHARACTERS)
     return msgspec.json.encode(
         ErrorResponse(code=code, message=text, hint=shorten(escape(hint), MAX_MESSAGE_CHARACTERS))
@@ -88,10 +88,7 @@ def request_error_body(error: RequestError) -> bytes:
 
 
 def incident(error: BaseException, method: str, path: str) -> bytes:
-    """Log `error` with its traceback, and return the body that names only the incident.
-
-    `path` is the pattern of the route or escaped text, never raw bytes of the request.
-    """
+    """Log `error` with its traceback, and return the body that names only the incident."""
     number = secrets.token_hex(6)
     event(logger, logging.ERROR, "request failed", incident=number, method=method, path=path, error=error)
     logger.error("traceback of incident %s", number, exc_info=error)

@@ -1,7 +1,7 @@
-"""The sockets that the API listens on: a Unix socket that nobody else can open, and a TCP port on loopback.
+"""The sockets that the API listens on: a Unix socket that only its owner can open, and a TCP port on loopback.
 
-Two daemons that start at the same moment must not remove each other's socket: what looks at it, removes it and binds it
-anew holds a lock (flock) on its folder.
+Two daemons that start at the same moment must not remove each other's socket: a lock (flock) on its folder covers
+the check, the removal and the bind.
 """
 
 import os
@@ -33,7 +33,7 @@ LOCK_SECONDS: Final = 5.0
 """Seconds to wait for another daemon that is starting in the same folder."""
 
 PROBE_SECONDS: Final = 1.0
-"""Seconds that a listener may take to be connected to; a full backlog is a sign of life too."""
+"""Seconds that a connection attempt may take; a full backlog also means that the listener is alive."""
 
 
 class ListenError(AghbusError):
@@ -47,7 +47,7 @@ class ListenError(AghbusError):
 
 
 class UnixListener:
-    """A bound and listening Unix socket, and the file that stands for it."""
+    """A bound and listening Unix socket, and its file."""
 
     def __init__(self, sock: socket.socket, path: Path) -> None:
         """`sock` listens on `path` already."""
@@ -56,7 +56,7 @@ class UnixListener:
         self._file = path.stat()
 
     def remove(self) -> None:
-        """Remove the socket's file, unless somebody else has put another one in its place."""
+        """Remove the socket's file, unless another process has replaced it."""
         with suppress(FileNotFoundError):
             if os.path.samestat(self._path.lstat(), self._file):
                 self._path.unlink()
@@ -122,7 +122,7 @@ def _make_folder(folder: Path, *, private: bool) -> None:
 
 @asynccontextmanager
 async def _locked(folder: Path) -> AsyncIterator[None]:
-    """Hold the folder's lock; it goes with the descriptor, so that nothing is left behind."""
+    """Hold the folder's lock; closing the descriptor releases it."""
     handle = os.open(folder, os.O_RDONLY | os.O_CLOEXEC | os.O_DIRECTORY)
     try:
         if not await poll_lock(partial(try_lock, handle), LOCK_SECONDS):
@@ -133,7 +133,7 @@ async def _locked(folder: Path) -> AsyncIterator[None]:
 
 
 def _clear(path: Path) -> None:
-    """Make the place free: remove a socket that nobody listens on. Raises ListenError for anything else."""
+    """Remove a stale socket, which no process listens on. Raises ListenError for anything else."""
     try:
         mode = path.lstat().st_mode
     except FileNotFoundError:
@@ -154,14 +154,14 @@ def _is_live(path: Path) -> bool:
             probe.connect(str(path))
         except ConnectionRefusedError:
             return False
-        except OSError:  # a full backlog, or a socket that is not ours to open: somebody's
+        except OSError:  # a full backlog, or a socket of another user: in use
             return True
     return True
 
 
 def _bind_unix(path: Path) -> UnixListener:
     sock = socket.socket(socket.AF_UNIX)
-    # The mode is right before anybody can connect: nobody can until listen(), and the mask leaves bits to us alone.
+    # No client can connect before listen(), and the mask leaves bits to the owner alone.
     mask = os.umask(0o077)
     try:
         sock.bind(str(path))

@@ -1,7 +1,7 @@
-"""Whose process is at the other end of a Unix socket, as the kernel tells it.
+"""The user id of the process at the other end of a Unix socket, as the kernel reports it (SO_PEERCRED, LOCAL_PEERCRED).
 
-The mode of the socket's file keeps other users out already. This holds when the mode does not: after a chmod, or on a
-file system that does not enforce it.
+The mode of the socket's file already keeps other users out. This check holds where the mode does not: after a chmod, or
+on a file system that does not enforce it.
 """
 
 import os
@@ -21,7 +21,7 @@ _LOCAL_PEERCRED: Final = 1
 
 
 def peer_uid(sock: socket.socket) -> int | None:
-    """The uid that connected `sock`; None where the system does not tell."""
+    """The uid that connected `sock`; None where the system does not report it."""
     try:
         if hasattr(socket, "SO_PEERCRED"):
             return uid_of_ucred(sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED.size))
@@ -31,7 +31,7 @@ def peer_uid(sock: socket.socket) -> int | None:
 
 
 def is_ours(uid: int | None) -> bool:
-    """Whether this uid may use our socket: our own, or root. One that the system does not tell may not."""
+    """Whether this uid may use the socket: the daemon's own and root may, an unknown one (None) may not."""
     return uid is not None and uid in (os.geteuid(), ROOT)
 
 

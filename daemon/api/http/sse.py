@@ -1,8 +1,8 @@
 """Server-sent events (HTML standard, section 9.2): the event stream on the wire, and its end.
 
-The stream reads the next page of events only after the one before went into the socket, so that a slow reader holds up its
-own iterator and nothing accumulates. Between events a comment every `KEEP_ALIVE` seconds tells both sides that the other
-one lives.
+**Backpressure.** The stream reads the next page of events only after the page before was written to the socket, so that a
+slow reader delays its own iterator and nothing accumulates. After `KEEP_ALIVE` seconds without an event a comment shows
+that the connection is alive.
 """
 
 import asyncio
@@ -21,7 +21,7 @@ KEEP_ALIVE: Final = 15.0
 """Seconds of silence before a comment; the figure that the HTML standard recommends."""
 
 WRITE_BYTES: Final = 65_536
-"""Ours: events that are ready together go out in writes of about this size, which is what the transport buffers."""
+"""Ours: events that are ready together are written in pieces of about this size, the transport's buffer."""
 
 OPENED: Final = b": stream open\n\n"
 """Sent at once: the client knows that the daemon took its request, before there is any event."""
@@ -33,8 +33,9 @@ DRAINED: Final = b": the daemon is going away, reconnect with Last-Event-ID\n\n"
 def frame(item: Event | BridgeMessage) -> bytes:
     """One event, or one foreign message as an event `message`, on the wire.
 
-    The `id` is where a client goes on. After a gap that is before the stretch that has it: what was kept of it still follows.
-    Line ends can only stand between JSON tokens (raw envelopes may have them): made spaces.
+    The `id` is the position from which a client resumes. For a gap that is the position before the pruned range, since
+    events that were kept in the range still follow. Line ends between JSON tokens (raw envelopes may have them) become
+    spaces.
     """
     data = _encode(item)
     if _LINE_FEED in data or _CARRIAGE_RETURN in data:
@@ -53,7 +54,7 @@ _ONE_LINE: Final = bytes.maketrans(b"\r\n", b"  ")
 
 
 def writes(page: Sequence[Event | BridgeMessage]) -> Iterator[bytes]:
-    """A page on the wire, in pieces that each end with an event and have WRITE_BYTES at most, or a single event."""
+    """A page as pieces that end with a whole event; each has WRITE_BYTES at most, or a single event."""
     frames: list[bytes] = []
     size = 0
     for item in page:
@@ -76,7 +77,7 @@ class Stream:
         events: AsyncIterator[Sequence[Event | BridgeMessage]],
         report: Callable[[BaseException], bytes],
     ) -> None:
-        """`events` are pages of what is ready together. `report` logs an unexpected error and returns JSON for the client."""
+        """`events` yields pages of what is ready together. `report` logs an unexpected error and returns JSON for the client."""
         self._exchange = exchange
         self._events = events
         self._report = report

@@ -1,4 +1,4 @@
-"""The bearer token of the TCP listener: read from a file that is ours alone, or made there at the first start."""
+"""The bearer token of the TCP listener: read from a file with restricted access, or created there at the first start."""
 
 import os
 import secrets
@@ -9,7 +9,7 @@ from typing import Final
 from aghbus.daemon.api.http.listeners import ListenError
 
 MAX_TOKEN_BYTES: Final = 4_096
-"""Ours: what a token file may hold; the ones that we make have 43 characters."""
+"""Ours: bytes of a token file; a generated token has 43 characters."""
 
 _KEY: Final = "api.token_file"
 _OTHERS: Final = 0o027  # group may read: systemd's credentials and volumes of Kubernetes are handed over that way

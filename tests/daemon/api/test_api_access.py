@@ -48,7 +48,7 @@ def open_folder() -> Iterator[Path]:
 
 
 def client_as(uid: int, path: Path) -> str:
-    """What a process of user `uid` hears on the socket: the start of the answer, "" when it was turned away."""
+    """The start of the response that a process of user `uid` gets on the socket, "" when it was rejected."""
     command = [sys.executable, "-c", CLIENT, str(path), str(uid)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=DEADLINE, check=True)
     return done.stdout.strip()
@@ -62,7 +62,7 @@ async def test_another_user_is_disconnected_even_on_a_world_writable_socket(
     path, node = open_folder / "d.sock", SimulatedDaemon()
     server = ApiServer(node.operations(), socket_path=path)
     await server.start()
-    path.chmod(0o666)  # what a careless operator might do
+    path.chmod(0o666)  # as a careless operator might
     try:
         for _ in range(10):
             assert await asyncio.to_thread(client_as, NOBODY, path) == ""
@@ -72,7 +72,7 @@ async def test_another_user_is_disconnected_even_on_a_world_writable_socket(
     finally:
         await server.stop(1.0)
     lines = [record for record in caplog.records if "another user" in record.message]
-    assert 1 <= len(lines) <= 7  # bounded, and what was held back is said at the end
+    assert 1 <= len(lines) <= 7  # bounded, and the suppressed ones are counted at the end
     assert lines[0].__dict__["aghbus_fields"]["uid"] == NOBODY
 
 
@@ -82,7 +82,7 @@ def test_the_kernel_reports_the_user_of_a_connection() -> None:
     with here, there:
         assert peer_credentials.peer_uid(here) == os.geteuid()
         assert peer_credentials.is_ours(peer_credentials.peer_uid(here))
-    assert peer_credentials.peer_uid(here) is None  # closed: nothing is known, and nobody is let in
+    assert peer_credentials.peer_uid(here) is None  # closed: the uid is unknown, and unknown is rejected
 
 
 def test_the_credentials_of_other_systems_are_read_or_refused() -> None:
