@@ -94,7 +94,7 @@ def encoded(draft: Draft, signer: Signer | None = None) -> bytes:
     if len(raw) > MAX_ENVELOPE_BYTES:
         raise InvalidRequest(
             f"the envelope would have {len(raw)} bytes, over the limit of {MAX_ENVELOPE_BYTES}",
-            hint="send a reference (artifact_refs) instead of the content",
+            hint="send a reference (artifacts) instead of the content",
         )
     return raw
 

@@ -153,12 +153,7 @@ ROUTES: Final = (
         query=q.RoomsQuery,
     ),
     Route(
-        "GET",
-        "/v1/inbox",
-        "The inbox, oldest first",
-        InboxService.list_items,
-        inbox.InboxResponse,
-        query=q.InboxQuery,
+        "GET", "/v1/inbox", "The inbox, oldest first", InboxService.list_items, inbox.InboxResponse, query=q.InboxQuery
     ),
     Route(
         "POST",
@@ -200,11 +195,7 @@ ROUTES: Final = (
         errors=_LEASES,
     ),
     Route(
-        "GET",
-        "/v1/capabilities",
-        "The daemon's own catalog",
-        PeerService.list_capabilities,
-        peers.CapabilitiesResponse,
+        "GET", "/v1/capabilities", "The daemon's own catalog", PeerService.list_capabilities, peers.CapabilitiesResponse
     ),
     Route(
         "GET",

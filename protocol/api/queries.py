@@ -55,12 +55,14 @@ class EnvelopeFilter(Query, frozen=True):
     directions: frozenset[Direction] = msgspec.field(default=frozenset(), name="direction")
 
     inbox = False
+    """Only messages in the inbox that are not acked. Not a parameter here: subclasses set it or make it one."""
+
     for_agent = False
-    """Only what the daemon's own agent is to be told: what came, and the ends of its work that its daemon made."""
+    """Only envelopes for the daemon's own agent: received ones, and ends of its works that the daemon made. As `inbox`."""
 
     @property
     def needs_store(self) -> bool:
-        """Whether it asks for what an envelope does not say itself, and what may change after it came."""
+        """Whether it depends on more than the envelope itself, which may change after the envelope was stored."""
         return self.inbox or self.for_agent or (self.direct_id is not None and self.peer is None)
 
 

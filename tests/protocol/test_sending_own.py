@@ -69,7 +69,7 @@ class TestBuild:
         assert len(build(draft(body={"text": "x" * rest}), NOW).raw) == MAX_ENVELOPE_BYTES
         with pytest.raises(InvalidRequest, match="over the limit") as caught:
             build(draft(body={"text": "x" * (rest + 1)}), NOW)
-        assert "artifact_refs" in caught.value.hint
+        assert "artifacts" in caught.value.hint
 
 
 class TestOwnCopy:
