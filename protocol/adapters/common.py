@@ -141,3 +141,19 @@ def say(context: BridgeContext, to: str, message_id: str, container: str, body: 
         body=body,
     )
     return msgspec.structs.replace(draft, **more)
+
+
+def say_in_work(context: BridgeContext, work: WorkView, message_id: str, body: dict[str, Any], **more: Any) -> Draft:
+    """A say within `work`, for its target; `more` as for `trace`."""
+    return say(
+        context,
+        work.target,
+        message_id,
+        work.container,
+        body,
+        workspace_id=work.workspace_id,
+        channel=work.channel,
+        surface=work.surface,
+        work_id=work.work_id,
+        **more,
+    )

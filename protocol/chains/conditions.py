@@ -106,7 +106,7 @@ def read_condition(text: str) -> Condition:
     """Parse a condition. Raises ChainError with the position."""
     if len(text) > MAX_LENGTH:
         raise ChainError("condition", f"a condition has at most {MAX_LENGTH} characters")
-    return Condition(text, _Parser(text).parse())
+    return Condition(text, _ConditionParser(text).parse())
 
 
 class _Token(msgspec.Struct, frozen=True):
@@ -115,7 +115,7 @@ class _Token(msgspec.Struct, frozen=True):
     at: int
 
 
-class _Parser:
+class _ConditionParser:
     """A recursive descent parser with one token of look-ahead."""
 
     def __init__(self, text: str) -> None:

@@ -1,4 +1,4 @@
-"""`aghctl bridge humaninloop apply`: what strangers' paths may do to a folder, and that it is all or nothing."""
+"""`aghctl bridge humaninloop apply`: untrusted paths never leave the folder, and all files are written or none."""
 
 import json
 import os
@@ -184,7 +184,7 @@ def test_an_updated_file_that_becomes_a_link_between_check_and_commit(root: Path
     }
 
 
-def test_an_updated_file_whose_content_changed_meanwhile_is_left_alone(root: Path) -> None:
+def test_an_updated_file_that_changed_meanwhile_is_not_overwritten(root: Path) -> None:
     with (
         pytest.raises(ApplyRefused, match="changed by another process"),
         AtomicFileWriter(str(root), [planned("first.md"), planned("docs/spec.md", "update")]) as application,
@@ -196,7 +196,7 @@ def test_an_updated_file_whose_content_changed_meanwhile_is_left_alone(root: Pat
     assert tree(root) == {"docs": ("folder", ""), "docs/spec.md": ("file", "edited by a person\n")}
 
 
-def test_a_folder_that_somebody_swaps_for_a_link_all_the_time_leads_nowhere(root: Path, outside: Path) -> None:
+def test_a_folder_repeatedly_swapped_for_a_link_is_never_followed(root: Path, outside: Path) -> None:
     """Each round either writes below the root or is refused; the outside never changes."""
     done = threading.Event()
     link = root / "link"
@@ -238,7 +238,7 @@ def test_a_folder_that_somebody_swaps_for_a_link_all_the_time_leads_nowhere(root
 # all or nothing
 
 
-def test_a_name_taken_between_stage_and_commit_takes_the_first_file_back(root: Path) -> None:
+def test_a_name_created_between_stage_and_commit_reverts_the_first_file(root: Path) -> None:
     files = [planned("docs/spec.md", "update"), planned("made/one.md"), planned("made/two.md")]
     with pytest.raises(ApplyRefused, match=r"made/two.md: exists"), AtomicFileWriter(str(root), files) as application:
         application.check()
@@ -253,7 +253,7 @@ def test_a_name_taken_between_stage_and_commit_takes_the_first_file_back(root: P
     }
 
 
-def test_what_somebody_put_in_the_place_of_ours_is_not_taken_back(root: Path) -> None:
+def test_a_file_replaced_by_another_process_is_not_reverted(root: Path) -> None:
     files = [planned("one.md"), planned("two.md")]
     with pytest.raises(ApplyRefused), AtomicFileWriter(str(root), files) as application:
         application.check()
@@ -359,7 +359,9 @@ def file(tmp_path: Path) -> Path:
     return tmp_path / "output.json"
 
 
-def test_the_command_writes_and_says_what(root: Path, file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_writes_the_files_and_lists_them(
+    root: Path, file: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     file.write_text(json.dumps(message(artifact("specs/f/a.md"), artifact("docs/spec.md", "update"))))
     assert run("--file", str(file), "--root", str(root), "--feature-root", "specs/f/", "-o", "json") == 0
     answer = json.loads(capsys.readouterr().out)
@@ -399,7 +401,7 @@ def test_a_dry_run_checks_and_writes_nothing(root: Path, file: Path, capsys: pyt
         ([], "type"),
     ],
 )
-def test_what_the_command_refuses(root: Path, file: Path, content: Any, code: str) -> None:
+def test_invalid_input_of_the_command_is_refused(root: Path, file: Path, content: Any, code: str) -> None:
     before = tree(root)
     file.write_text(json.dumps(content))
     with pytest.raises(AnswerIsNo) as caught:
@@ -418,7 +420,7 @@ def test_work_and_file_exclude_each_other(root: Path) -> None:
 # with daemons
 
 
-def test_a_completed_work_is_applied_on_either_side_and_no_other(tmp_path: Path) -> None:
+def test_only_a_completed_work_is_applied_on_both_sides(tmp_path: Path) -> None:
     home = Home(tmp_path / "home")
     question = {
         "context": {"feature_id": "005", "workflow": "specify", "iteration": 1},

@@ -1,4 +1,4 @@
-"""`aghctl convert`: its fixed form, the seeds' own examples, missing ends, and what earlier lines change."""
+"""`aghctl convert`: its output, the seeds' own examples, missing endpoints, and effects of earlier lines."""
 
 import json
 import subprocess
@@ -71,7 +71,7 @@ def test_one_line_of_json_per_message_findings_on_standard_error_and_exit_1() ->
     assert b"line 2" not in refused.stderr
 
 
-def test_findings_come_as_json_objects_when_json_is_asked_for() -> None:
+def test_findings_are_json_objects_with_json_output() -> None:
     done = ctl("--from", "agentos", "--to", "agh", "-o", "json", stdin=b"[]")
     told = [json.loads(line) for line in done.stderr.splitlines()]
     assert json.loads(done.stdout)["findings"] == [
@@ -115,7 +115,7 @@ def test_bad_options_are_usage_errors(options: tuple[str, ...]) -> None:
 
 
 @pytest.mark.parametrize("format", FOREIGN)
-def test_every_seed_example_comes_out_of_its_own_format_as_it_went_in(format: str) -> None:
+def test_every_seed_example_is_unchanged_in_its_own_format(format: str) -> None:
     results = convert(format, format, *examples(format))
     assert [result["messages"] for result in results] == [[value] for value in examples(format)]
     assert set().union(*map(rules, results)) <= DESERVED
@@ -171,7 +171,7 @@ def test_ends_that_a_message_names_are_those_of_the_envelope() -> None:
     assert say["to"] == f"{query['to']['agentId']}.{query['to']['instanceId']}"
 
 
-def test_names_that_are_no_peers_are_filled_unless_a_map_says_who_is_who() -> None:
+def test_names_that_are_not_peer_ids_are_replaced_unless_there_is_a_map() -> None:
     message = {**examples("sentient")[0], "agent": {"name": "Objective Agent", "type": "governance"}}
     say = only("sentient", "agh", message)
     assert (say["from"], say["to"]) == ("agent-a", "goal_agent")
@@ -200,7 +200,7 @@ def test_options_of_the_formats_reach_them(tmp_path: Path) -> None:
 # earlier lines
 
 
-def test_each_report_has_a_work_of_its_own_unless_one_is_named() -> None:
+def test_each_report_has_its_own_work_unless_one_is_named() -> None:
     fresh = convert("sacp", "agh", RESPONSE, RESPONSE)
     assert [one["messages"][0]["work_id"] for one in fresh] == ["work_convert", "work_convert_2"]
     first, second = convert("sacp", "agh", RESPONSE, {**RESPONSE, "message": "more"}, options=("--work", "work_w"))
@@ -227,7 +227,7 @@ def test_an_answer_closes_the_query_of_an_earlier_line() -> None:
     assert [rule for _, rule in errors(late)] == ["work_closed"]
 
 
-def test_a_chain_goes_on_where_an_earlier_line_handed_it() -> None:
+def test_a_chain_continues_from_an_earlier_line() -> None:
     objective, goal = examples("sentient")[:2]
     first, second = convert("sentient", "agh", objective, goal)
     (say,) = first["messages"]
@@ -238,7 +238,7 @@ def test_a_chain_goes_on_where_an_earlier_line_handed_it() -> None:
     assert ("/metadata/sequence_number", "sequence") in errors(convert("sentient", "agh", objective, skipped)[1])
 
 
-def test_a_chain_of_names_that_are_no_peers_goes_back_and_forth_between_the_two() -> None:
+def test_a_chain_of_unmapped_names_alternates_between_two_peers() -> None:
     text = json.dumps(examples("sentient")[:2]).replace("_agent", " agent").replace("next agent", "next_agent")
     objective, goal = json.loads(text)
     first, second = convert("sentient", "agh", objective, goal)
@@ -266,7 +266,7 @@ def test_envelopes_are_judged_as_in_their_own_second_and_their_rules_named() -> 
     assert errors(none) == [("", "malformed")]
 
 
-def test_native_work_reaches_an_agent_of_sacp_as_words_and_comes_back_as_a_response() -> None:
+def test_native_work_is_delivered_to_an_agent_of_sacp_as_text() -> None:
     said, asked, ended, late = convert(
         "agh", "sacp", envelope(), trace("needs_input"), trace("completed"), trace("failed")
     )
@@ -278,20 +278,20 @@ def test_native_work_reaches_an_agent_of_sacp_as_words_and_comes_back_as_a_respo
     assert {"work_closed", "not_carried"} <= rules(late)
 
 
-def test_a_trace_whose_work_no_line_opened_is_taken_for_one_of_a_known_work() -> None:
+def test_a_trace_without_an_opening_line_is_accepted() -> None:
     (ended,) = convert("agh", "sacp", trace("completed"))
     assert ended["messages"][0]["status"] == "success"
     (broadcast,) = convert("agh", "sacp", envelope(to=None, work_id=None))
     assert broadcast["messages"] == ["add 5 and 5"]
 
 
-def test_a_copy_of_an_envelope_is_told_and_comes_out_the_same() -> None:
+def test_a_repeated_envelope_is_reported_with_the_same_output() -> None:
     first, copy = convert("agh", "sacp", trace("completed"), trace("completed"))
     assert copy["messages"] == first["messages"]
     assert rules(copy) == {"duplicate"}
 
 
-def test_what_the_target_has_no_place_for_is_told_and_what_arrived_is_not() -> None:
+def test_lost_members_are_reported_and_carried_ones_are_not() -> None:
     (result,) = convert("sacp", "humaninloop", {**RESPONSE, "thought": "a secret plan", "next_step_hint": "call bob"})
     told = {finding.path for finding in result["findings"] if finding.rule == "not_carried"}
     assert told == {"/thought", "/next_step_hint"}

@@ -1,4 +1,4 @@
-"""Sentences of adapters.md and of the seeds that only several lines, or both directions at once, can show offline."""
+"""Rules of adapters.md and of the seeds that need several lines or both directions, tested offline."""
 
 import json
 from pathlib import Path
@@ -71,7 +71,7 @@ def native(kind: str, sender: str, to: str, body: dict[str, Any], identifier: st
 
 
 @pytest.mark.parametrize(("format", "state", "body"), STATES)
-def test_what_a_native_envelope_becomes_is_a_valid_message(format: str, state: str, body: dict[str, Any]) -> None:
+def test_a_native_envelope_becomes_a_valid_message(format: str, state: str, body: dict[str, Any]) -> None:
     """The peers have the names that the options default to, so that nothing but the message is judged."""
     asked = native("say", "agent-a", "agent-b", {"text": "do it"}, "msg_1")
     ended = native("trace", "agent-b", "agent-a", {"state": state, **body}, "msg_2")

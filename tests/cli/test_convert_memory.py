@@ -1,4 +1,4 @@
-"""What the offline converter finds again among earlier lines, as `adapters.model.Memory` says."""
+"""The message history of the offline converter (`adapters.model.MessageHistory`)."""
 
 from typing import Any
 

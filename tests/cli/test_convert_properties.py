@@ -1,4 +1,4 @@
-"""`aghctl convert` over anything at all: no line stops it, and nothing that it makes is refused by a receiver."""
+"""`aghctl convert` for any input: no line stops it, and its output is valid for a receiver."""
 
 import json
 from typing import Any
@@ -60,9 +60,7 @@ def all_results(source: str, target: str, raws: list[bytes]) -> list[Any]:
 
 @pytest.mark.parametrize("source", ["agh", *FOREIGN])
 @given(st.lists(lines, min_size=1, max_size=4), st.sampled_from(["agh", *FOREIGN]))
-def test_no_lines_stop_it_and_an_error_means_that_nothing_comes_out(
-    source: str, raws: list[bytes], target: str
-) -> None:
+def test_no_line_stops_the_conversion_and_an_error_has_no_output(source: str, raws: list[bytes], target: str) -> None:
     for result in all_results(source, target, raws):
         json.dumps(result.messages).encode()
         assert result.messages or result.findings
@@ -72,7 +70,7 @@ def test_no_lines_stop_it_and_an_error_means_that_nothing_comes_out(
 
 @pytest.mark.parametrize("source", FOREIGN)
 @given(st.lists(lines, min_size=1, max_size=4))
-def test_every_envelope_is_one_that_a_receiver_takes(source: str, raws: list[bytes]) -> None:
+def test_every_envelope_is_valid_for_a_receiver(source: str, raws: list[bytes]) -> None:
     for result in all_results(source, "agh", raws):
         for message in result.messages:
             parse_envelope(json.dumps(message).encode(), NOW)
@@ -80,7 +78,7 @@ def test_every_envelope_is_one_that_a_receiver_takes(source: str, raws: list[byt
 
 @pytest.mark.parametrize("format", FOREIGN)
 @given(st.lists(lines, min_size=1, max_size=3))
-def test_what_a_format_takes_comes_out_of_it_the_same_or_as_its_findings_say(format: str, raws: list[bytes]) -> None:
+def test_a_valid_message_is_unchanged_or_has_findings(format: str, raws: list[bytes]) -> None:
     changing = {"overwritten", "fallback", "surrounding_text", "not_utf8", "repeated"}
     for raw, result in zip(raws, all_results(format, format, raws), strict=True):
         if result.failed or changing & {finding.rule for finding in result.findings}:
@@ -89,7 +87,7 @@ def test_what_a_format_takes_comes_out_of_it_the_same_or_as_its_findings_say(for
 
 
 @given(json_values)
-def test_nothing_is_lost_in_a_copy_and_every_word_in_an_empty_message(value: Any) -> None:
+def test_a_copy_loses_nothing_and_an_empty_message_everything(value: Any) -> None:
     message = {"member": value, "word": "unmistakable"}
     assert lost_members("sacp", message, [message]) == []
     paths = {finding.path for finding in lost_members("sacp", message, [{}])}

@@ -256,7 +256,7 @@ def test_an_output_that_no_envelope_may_hold_is_reported_without_it(bus: Bus, tm
     assert serve.seen("problem")
 
 
-def test_long_output_is_cut_at_its_beginning(bus: Bus, tmp_path: Path) -> None:
+def test_long_output_loses_its_beginning(bus: Bus, tmp_path: Path) -> None:
     command = script(
         tmp_path, "import sys; [sys.stdout.write('\\x01' * 1000 + '\\n') for _ in range(500)]; print('the end')"
     )
@@ -303,7 +303,7 @@ def test_a_shell_of_the_operator_gets_the_text_as_data(bus: Bus, tmp_path: Path)
 
 
 @pytest.mark.parametrize("text", ["a\0b", "x" * 600_000], ids=["NUL", "too long for a variable"])
-def test_text_that_no_variable_can_hold_comes_on_stdin_only(bus: Bus, tmp_path: Path, text: str) -> None:
+def test_text_that_no_variable_can_hold_is_on_stdin_only(bus: Bus, tmp_path: Path, text: str) -> None:
     with serving(bus, tmp_path, "--once", command=script(tmp_path, TOLD)) as serve:
         bus.open(text)
         assert serve.ended() == 0
@@ -316,7 +316,7 @@ def test_text_that_no_variable_can_hold_comes_on_stdin_only(bus: Bus, tmp_path: 
 # which work
 
 
-def test_conversation_is_left_to_others(bus: Bus, tmp_path: Path) -> None:
+def test_messages_without_a_work_are_not_taken(bus: Bus, tmp_path: Path) -> None:
     said = bus.ops.post("/v1/messages", kind="say", to="worker", body={"text": "just talking"})["id"]
     with serving(bus, tmp_path, "--once", command=["true"]) as serve:
         bus.open()
@@ -325,7 +325,7 @@ def test_conversation_is_left_to_others(bus: Bus, tmp_path: Path) -> None:
     assert [(item["state"], item["attempts"]) for item in mine] == [("ready", 0)]
 
 
-def test_only_accepted_intents_are_taken(bus: Bus, tmp_path: Path) -> None:
+def test_only_works_with_accepted_intents_are_taken(bus: Bus, tmp_path: Path) -> None:
     with serving(bus, tmp_path, "--once", "--accept", "intent=test", command=["true"]) as serve:
         other, wanted = bus.open(intent="deploy"), bus.open(intent="test")
         assert serve.ended() == 0
@@ -350,7 +350,7 @@ def test_only_accepted_intents_are_taken(bus: Bus, tmp_path: Path) -> None:
         (["--", "true"], "--capability"),
     ],
 )
-def test_what_cannot_be_served_is_said_at_once(bus: Bus, args: list[str], says: str) -> None:
+def test_invalid_options_are_reported_at_once(bus: Bus, args: list[str], says: str) -> None:
     done = bus.home.ctl("--name", "worker", "serve", *args)
     assert done.returncode == 2
     assert says in done.stderr.decode()
@@ -412,7 +412,7 @@ def test_heartbeats_carry_the_last_line_and_keep_their_distance(bus: Bus, tmp_pa
     assert times[-1] - times[0] >= 900 * (len(times) - 2) - 20
 
 
-def test_what_is_said_meanwhile_is_acknowledged_and_noted(bus: Bus, tmp_path: Path) -> None:
+def test_messages_during_a_job_are_acknowledged_and_noted(bus: Bus, tmp_path: Path) -> None:
     with serving(bus, tmp_path, "--once", "--heartbeat", "0.2s", command=script(tmp_path, WAITS)) as serve:
         work_id = bus.open()
         serve.until("started")
@@ -424,7 +424,7 @@ def test_what_is_said_meanwhile_is_acknowledged_and_noted(bus: Bus, tmp_path: Pa
     assert bus.waiting(work_id) == []
 
 
-def test_the_time_limit_ends_the_whole_family(bus: Bus, tmp_path: Path) -> None:
+def test_the_time_limit_terminates_all_processes(bus: Bus, tmp_path: Path) -> None:
     for limit in (3, 10, 30):  # on a slow machine the family is not complete within the first
         options = ["--once", "--time-limit", f"{limit}s", "--grace", "0.2s"]
         with serving(bus, tmp_path, *options, command=script(tmp_path, FAMILY)) as serve:
@@ -438,7 +438,7 @@ def test_the_time_limit_ends_the_whole_family(bus: Bus, tmp_path: Path) -> None:
     assert all_gone(pids_of(tmp_path))()
 
 
-def test_a_cancellation_ends_the_family_and_nothing_more_is_sent(bus: Bus, tmp_path: Path) -> None:
+def test_a_cancellation_terminates_all_processes_and_sends_nothing_more(bus: Bus, tmp_path: Path) -> None:
     with serving(
         bus, tmp_path, "--heartbeat", "1h", "--drain", "0s", "--grace", "0.2s", command=script(tmp_path, FAMILY)
     ) as serve:
@@ -457,7 +457,7 @@ def test_a_cancellation_ends_the_family_and_nothing_more_is_sent(bus: Bus, tmp_p
     assert bus.ops.state_of(work_id) == "canceled"
 
 
-def test_what_a_command_leaves_behind_in_its_group_ends_with_it(bus: Bus, tmp_path: Path) -> None:
+def test_processes_left_in_the_group_are_terminated(bus: Bus, tmp_path: Path) -> None:
     with serving(bus, tmp_path, "--once", command=["sh", "-c", "sleep 90 & echo $! > pids; echo done"]) as serve:
         end = bus.end_of(bus.open())
         assert serve.ended() == 0
@@ -505,7 +505,7 @@ raise SystemExit(1)
 # stopping
 
 
-def test_sigterm_lets_what_runs_end_and_takes_nothing_more(bus: Bus, tmp_path: Path) -> None:
+def test_sigterm_lets_running_jobs_finish_and_takes_no_more_work(bus: Bus, tmp_path: Path) -> None:
     with serving(bus, tmp_path, command=script(tmp_path, WAITS)) as serve:
         work_id = bus.open()
         serve.until("started")
@@ -519,7 +519,7 @@ def test_sigterm_lets_what_runs_end_and_takes_nothing_more(bus: Bus, tmp_path: P
     bus.worker.post(f"/v1/works/{later}/reject")
 
 
-def test_what_outlasts_the_drain_is_ended_and_failed(bus: Bus, tmp_path: Path) -> None:
+def test_a_job_that_outlasts_the_drain_is_stopped_and_fails(bus: Bus, tmp_path: Path) -> None:
     with serving(bus, tmp_path, "--drain", "0.2s", "--grace", "0.2s", command=script(tmp_path, FAMILY)) as serve:
         work_id = bus.open()
         pids = pids_of(tmp_path)
@@ -580,7 +580,7 @@ def test_a_command_that_outlived_its_worker_is_ended_and_not_run_again(bus: Bus,
     assert not (tmp_path / "pids").exists()
 
 
-def test_told_to_it_runs_again_what_died_with_its_worker(bus: Bus, tmp_path: Path) -> None:
+def test_with_rerun_a_command_that_died_with_its_worker_runs_again(bus: Bus, tmp_path: Path) -> None:
     command = script(tmp_path, WAITS)
     with serving(bus, tmp_path, command=command) as serve:
         work_id = bus.open()
@@ -596,7 +596,7 @@ def test_told_to_it_runs_again_what_died_with_its_worker(bus: Bus, tmp_path: Pat
 
 
 @pytest.mark.parametrize("accepted", [False, True], ids=["leased", "accepted"])
-def test_what_was_taken_but_not_started_is_run(bus: Bus, tmp_path: Path, accepted: bool) -> None:
+def test_a_job_that_was_taken_but_not_started_is_run(bus: Bus, tmp_path: Path, accepted: bool) -> None:
     work_id = bus.open()
     item = bus.worker.post("/v1/inbox/next", work_id=work_id, visibility=3600)["item"]
     Journal(str(bus.journal())).begin(seq=item["seq"], command=["/usr/bin/true"], item=item).leave()

@@ -178,7 +178,7 @@ def test_any_text_can_be_started_with(text: str) -> None:
 # journal
 
 
-def test_a_living_workers_file_is_not_taken_and_a_dead_ones_is(tmp_path: Path) -> None:
+def test_only_a_dead_workers_file_is_recovered(tmp_path: Path) -> None:
     journal = Journal(str(tmp_path))
     entry = journal.begin(seq=7, command=["true"], item=ITEM)
     entry.write("starting")
@@ -202,7 +202,9 @@ def test_files_are_for_their_owner_alone(tmp_path: Path) -> None:
 
 
 @given(cut=st.integers(0, 200))
-def test_a_torn_line_is_cut_off_and_the_next_one_is_whole(tmp_path_factory: pytest.TempPathFactory, cut: int) -> None:
+def test_a_partial_line_is_truncated_and_the_next_one_is_complete(
+    tmp_path_factory: pytest.TempPathFactory, cut: int
+) -> None:
     folder = tmp_path_factory.mktemp("torn")
     journal = Journal(str(folder))
     entry = journal.begin(seq=7, command=["true"], item=ITEM)
@@ -242,11 +244,11 @@ def test_patterns_that_lead_out_are_refused(pattern: str) -> None:
 
 
 @pytest.mark.parametrize("pattern", ["*.xml", "reports/**/*.xml", "a..b/c", "..."])
-def test_patterns_below_the_folder_are_taken(pattern: str) -> None:
+def test_patterns_below_the_folder_are_accepted(pattern: str) -> None:
     assert check_pattern(pattern) == pattern
 
 
-def test_more_artifacts_than_a_trace_holds_are_said(tmp_path: Path) -> None:
+def test_artifacts_beyond_the_limit_are_reported(tmp_path: Path) -> None:
     for number in range(103):
         (tmp_path / f"{number:03}.txt").touch()
     (tmp_path / os.fsdecode(b"\xff.txt")).touch()

@@ -1,4 +1,4 @@
-"""The daily audit log as a file: appended once, whatever interrupted it, and by several daemons at a time."""
+"""The daily audit log as a file: entries are appended once, despite interruptions and several daemons."""
 
 import fcntl
 import os
@@ -27,7 +27,7 @@ def test_entries_are_appended_in_order_to_a_private_file(tmp_path: Path) -> None
     assert stat.S_IMODE(log(root).parent.stat().st_mode) == 0o700
 
 
-def test_in_doubt_only_what_is_missing_is_appended(tmp_path: Path) -> None:
+def test_after_a_crash_only_missing_entries_are_appended(tmp_path: Path) -> None:
     append(tmp_path, DAY, [FIRST], skip_existing=False)
     append(tmp_path, DAY, [FIRST, SECOND], skip_existing=True)
     append(tmp_path, DAY, [FIRST, SECOND], skip_existing=True)
@@ -35,7 +35,7 @@ def test_in_doubt_only_what_is_missing_is_appended(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("cut", range(1, len(SECOND)))
-def test_an_entry_that_was_cut_off_is_completed(tmp_path: Path, cut: int) -> None:
+def test_a_partial_entry_is_completed(tmp_path: Path, cut: int) -> None:
     append(tmp_path, DAY, [FIRST], skip_existing=False)
     with log(tmp_path).open("ab") as file:
         file.write(SECOND[:cut])
@@ -43,7 +43,7 @@ def test_an_entry_that_was_cut_off_is_completed(tmp_path: Path, cut: int) -> Non
     assert log(tmp_path).read_bytes() == FIRST + SECOND + THIRD
 
 
-def test_a_cut_off_entry_of_somebody_else_is_closed_first(tmp_path: Path) -> None:
+def test_an_incomplete_entry_of_another_writer_is_terminated_first(tmp_path: Path) -> None:
     log(tmp_path).parent.mkdir(parents=True)
     log(tmp_path).write_bytes(FIRST + b"[TIMESTAMP: 14:")
     append(tmp_path, DAY, [SECOND], skip_existing=False)
@@ -51,7 +51,7 @@ def test_a_cut_off_entry_of_somebody_else_is_closed_first(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("day", ["../../x", "2026012", "20260127/..", "", "２０２６０１２７"])
-def test_what_is_no_day_names_no_file(tmp_path: Path, day: str) -> None:
+def test_an_invalid_day_names_no_file(tmp_path: Path, day: str) -> None:
     with pytest.raises(ValueError, match="digits"):
         append(tmp_path, day, [FIRST], skip_existing=False)
     assert list(tmp_path.iterdir()) == []
@@ -74,7 +74,7 @@ def test_a_pipe_in_place_of_the_file_does_not_hold_us(tmp_path: Path) -> None:
         append(tmp_path, DAY, [FIRST], skip_existing=False)
 
 
-def test_a_writer_that_keeps_the_lock_is_not_waited_for(tmp_path: Path) -> None:
+def test_a_writer_that_keeps_the_lock_delays_for_a_limited_time(tmp_path: Path) -> None:
     append(tmp_path, DAY, [FIRST], skip_existing=False)
     with log(tmp_path).open("rb") as held:
         fcntl.flock(held, fcntl.LOCK_EX)

@@ -1,4 +1,4 @@
-"""Rows of the message log: the time between a question and its answer, and what ends a question's wait."""
+"""Rows of the message log: the time between a question and its answer, and the timeout of a question."""
 
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -60,14 +60,14 @@ async def test_a_question_runs_out_its_whole_life_after_it_was_sent(store: Store
     assert await rows(store) == {"q": ("timeout", 2_000)}
 
 
-async def test_an_end_that_nobody_sent_does_not_answer_the_question(store: Store) -> None:
+async def test_an_end_by_our_own_daemon_does_not_answer_the_question(store: Store) -> None:
     await asked(store)
     await answered(store, ASKED_MS + 500, answers=False)
     assert await ran_out(store, ASKED_MS + 2_000) == 1
     assert await rows(store) == {"q": ("timeout", 2_000), "a": ("success", 500)}
 
 
-async def test_an_answer_that_came_in_time_and_is_read_only_after_it_still_ends_the_wait(store: Store) -> None:
+async def test_an_answer_received_in_time_and_processed_later_settles_the_question(store: Store) -> None:
     await asked(store)
     assert await ran_out(store, ASKED_MS + 2_000) == 1
     await answered(store, ASKED_MS + 1_999)

@@ -1,4 +1,4 @@
-"""From settings to adapters: the agent map, and the files that the keys name."""
+"""From settings to adapters: the agent map, and the files named by settings."""
 
 from pathlib import Path
 
@@ -64,7 +64,7 @@ def test_a_missing_file_and_a_bad_pattern_are_problems(tmp_path: Path) -> None:
     assert "line 2" in problem.rule
 
 
-def test_formats_keep_what_they_had_when_a_new_file_is_bad(tmp_path: Path) -> None:
+def test_formats_keep_their_adapters_when_a_new_file_is_invalid(tmp_path: Path) -> None:
     formats = FormatAdapters(settings())
     before = formats.get("sacp")
     with pytest.raises(FormatFileError):

@@ -1,4 +1,4 @@
-"""A message in the artifact store while the broker is away: it is fetched later, whole, and nothing overtakes it."""
+"""A message in the artifact store while the broker is unreachable is delivered later, in order."""
 
 import asyncio
 import hashlib
@@ -118,7 +118,7 @@ async def test_an_artifact_store_that_the_server_refuses_us_holds_nothing_up(sto
     assert "message_ref" in {found.rule for found in got.findings}
 
 
-async def test_the_log_waits_for_what_cannot_be_fetched_while_other_rows_run_out(store: Store) -> None:
+async def test_the_log_waits_for_an_unreachable_message_while_other_rows_expire(store: Store) -> None:
     parts = parts_of(store)
     artifacts = Away()
     await store.write(

@@ -1,4 +1,4 @@
-"""The task that brings runs forward: what one run waits for holds up no other, and what failed is tried again."""
+"""The task that advances chain runs: one run does not block others, and failures are retried."""
 
 import asyncio
 import contextlib
@@ -34,7 +34,7 @@ T = TypeVar("T")
 
 
 class Far(Artifacts):
-    """An artifact store that takes what it is given once the test lets it; `lost` times the broker is out of reach instead."""
+    """An artifact store that stores once the test sets `open`; for the first `lost` calls the broker is unreachable."""
 
     def __init__(self) -> None:
         self.puts = 0
@@ -56,7 +56,7 @@ class Far(Artifacts):
 
 
 class Failing(Sender):
-    """The next `failures` transactions do not become durable."""
+    """The next `failures` transactions fail."""
 
     failures = 0
     looks = 0
@@ -70,7 +70,7 @@ class Failing(Sender):
 
 
 class Chains(ChainService):
-    """The runner of a daemon without a link, and what the local API does with it."""
+    """The runner of a daemon without a link, and the chain operations of the API."""
 
     def __init__(self, store: Store, limits: RunnerLimits) -> None:
         settings = Settings(name=US, peer_id=US, bridge=BridgeSettings(agents=(f"asker={US}", f"helper={BOB}")))
@@ -91,13 +91,13 @@ class Chains(ChainService):
         return await self.start(ChainStartRequest(chain=document, input='"' * 400_000 if document is LARGE else None))
 
     async def moved(self, run: ChainRun) -> ChainRun:
-        """The run when it has changed."""
+        """The run after its next change."""
         found = await self.get_run(run.run_id, ChainRunQuery(since=run.version, wait=WITHIN))
         assert found.version > run.version, "the run did not move"
         return found
 
     async def opened(self, run: ChainRun) -> None:
-        """Wait until the work of the run's node has been handed over."""
+        """Wait until the work of the run's node is opened."""
         async with asyncio.timeout(WITHIN):
             while (await self.get_run(run.run_id, ChainRunQuery())).history[0].work_id is None:
                 await self.runner.bell.wait(1.0)
@@ -119,7 +119,7 @@ async def service(tmp_path: Path, request: pytest.FixtureRequest) -> AsyncIterat
     await store.close()
 
 
-async def test_a_run_whose_artifact_store_does_not_answer_holds_up_no_other(service: Chains) -> None:
+async def test_a_run_with_an_unresponsive_artifact_store_does_not_block_others(service: Chains) -> None:
     async with service.running():
         large = [await service.begin(LARGE) for _ in range(3)]
         await wait_until(lambda: service.far.held == 2, WITHIN, "two messages at a time on their way")
@@ -134,7 +134,7 @@ async def test_a_run_whose_artifact_store_does_not_answer_holds_up_no_other(serv
 
 
 @pytest.mark.parametrize("service", [RunnerLimits(page=1)], indirect=True)
-async def test_runs_apart_are_out_of_the_way_of_those_behind_them(service: Chains) -> None:
+async def test_runs_with_transfers_do_not_fill_the_page(service: Chains) -> None:
     async with service.running():
         await service.begin(LARGE)
         await wait_until(lambda: service.far.held, WITHIN, "the message to be on its way")
@@ -142,7 +142,7 @@ async def test_runs_apart_are_out_of_the_way_of_those_behind_them(service: Chain
 
 
 @pytest.mark.parametrize("service", [RunnerLimits(transfer_retry=0.01)], indirect=True)
-async def test_a_broker_out_of_reach_is_tried_again_after_a_while(service: Chains) -> None:
+async def test_an_unreachable_broker_is_retried_after_a_pause(service: Chains) -> None:
     service.far.lost = 2
     service.far.open.set()
     async with service.running():
@@ -151,7 +151,7 @@ async def test_a_broker_out_of_reach_is_tried_again_after_a_while(service: Chain
 
 
 @pytest.mark.parametrize("service", [RunnerLimits(transfer_retry=3600.0)], indirect=True)
-async def test_a_broker_out_of_reach_is_tried_again_when_the_link_is_up(service: Chains) -> None:
+async def test_an_unreachable_broker_is_retried_when_the_link_is_up(service: Chains) -> None:
     service.far.lost = 1
     async with service.running():
         await service.begin(LARGE)
@@ -165,7 +165,7 @@ async def test_a_broker_out_of_reach_is_tried_again_when_the_link_is_up(service:
 
 
 @pytest.mark.parametrize("how", ["cancelled", "drained"])
-async def test_nothing_of_a_run_goes_on_when_the_runner_has_ended(service: Chains, how: str) -> None:
+async def test_no_task_of_a_run_outlives_the_runner(service: Chains, how: str) -> None:
     async with service.running() as task:
         await service.begin(LARGE)
         await wait_until(lambda: service.far.held, WITHIN, "the message to be on its way")
@@ -179,7 +179,7 @@ async def test_nothing_of_a_run_goes_on_when_the_runner_has_ended(service: Chain
 
 
 @pytest.mark.parametrize("service", [RunnerLimits(retry=0.01)], indirect=True)
-async def test_a_look_that_the_store_did_not_take_is_tried_again(service: Chains) -> None:
+async def test_a_round_that_the_store_refused_is_retried(service: Chains) -> None:
     await service.begin(chain({"a": {"capability": "nobody.has.it", "input": "go"}}))
     service.sender.looks, service.sender.failures = 0, 1
     async with service.running():
@@ -187,7 +187,7 @@ async def test_a_look_that_the_store_did_not_take_is_tried_again(service: Chains
 
 
 @pytest.mark.parametrize("service", [RunnerLimits(retry=0.01)], indirect=True)
-async def test_a_look_apart_that_the_store_did_not_take_is_tried_again(service: Chains) -> None:
+async def test_a_transfer_that_the_store_refused_is_retried(service: Chains) -> None:
     async with service.running():
         run = await service.begin(LARGE)
         await wait_until(lambda: service.far.held, WITHIN, "the message to be on its way")

@@ -1,4 +1,4 @@
-"""The follower: an artifact store that is slow to answer holds up neither ends nor what runs out."""
+"""The follower: a slow artifact store delays neither ends of works nor expiry."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -45,7 +45,7 @@ async def store(tmp_path: Path) -> AsyncIterator[Store]:
     await opened.close()
 
 
-async def test_what_runs_out_does_not_wait_for_all_messages_that_are_fetched(store: Store) -> None:
+async def test_expiry_does_not_wait_for_all_fetched_messages(store: Store) -> None:
     clock = Hand()
     parts = Parts(Settings(name=US, peer_id=US, workspace=WORKSPACE), store, clock=clock, link=Up())
     await store.write(

@@ -1,4 +1,4 @@
-"""Agents of the four foreign formats on real daemons: in at one end, out at the other, and what happens in between."""
+"""Agents of the four foreign formats on real daemons: submission, delivery, acknowledgement, crashes."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def pair(tmp_path: Path) -> Iterator[tuple[Daemon, Daemon]]:
         yield ops, worker
 
 
-def test_sacp_words_go_out_and_the_response_comes_back(pair: tuple[Daemon, Daemon]) -> None:
+def test_a_sacp_question_is_sent_and_its_response_delivered(pair: tuple[Daemon, Daemon]) -> None:
     ops, worker = pair
     opened = submit(ops, "sacp", "List the names.", target="worker")
     (asked,) = messages(worker, "sacp", 1)
@@ -54,7 +54,7 @@ def test_sacp_words_go_out_and_the_response_comes_back(pair: tuple[Daemon, Daemo
     assert row["stage"] == "fence"
 
 
-def test_what_another_way_dealt_with_is_not_handed_out_again_and_no_answer_to_it_ends_another_work(
+def test_messages_of_settled_works_are_not_delivered_and_answers_to_them_end_no_other_work(
     pair: tuple[Daemon, Daemon],
 ) -> None:
     ops, worker = pair
@@ -71,7 +71,7 @@ def test_what_another_way_dealt_with_is_not_handed_out_again_and_no_answer_to_it
     wait_for(lambda: ops.state_of(kept) == "completed", SHORT, "the answer to what was handed out")
 
 
-def test_an_answer_to_what_was_called_off_does_not_go_to_the_next_question(tmp_path: Path) -> None:
+def test_an_answer_to_a_canceled_work_is_not_used_for_the_next_question(tmp_path: Path) -> None:
     with daemons(tmp_path, ("one",), ("other",), ("worker",)) as (one, other, worker):
         first = submit(one, "sacp", "question one", target="worker")["sent"][0]["work_id"]
         messages(worker, "sacp", 1)
@@ -85,7 +85,7 @@ def test_an_answer_to_what_was_called_off_does_not_go_to_the_next_question(tmp_p
         assert worker.state_of(second) == "submitted"
 
 
-def test_an_answer_handed_over_again_is_a_repetition_though_another_question_came(tmp_path: Path) -> None:
+def test_an_answer_submitted_again_is_a_repetition_despite_a_later_question(tmp_path: Path) -> None:
     with daemons(tmp_path, ("one",), ("other",), ("worker",)) as (one, other, worker):
         first = submit(one, "sacp", "question one", target="worker")["sent"][0]["work_id"]
         messages(worker, "sacp", 1)
@@ -100,7 +100,7 @@ def test_an_answer_handed_over_again_is_a_repetition_though_another_question_cam
 CHANNELS = ("--channel", "default", "--channel", "ops")
 
 
-def test_an_output_that_names_nothing_reports_on_the_only_work_of_all_channels(tmp_path: Path) -> None:
+def test_an_output_without_a_work_reports_on_the_only_work_of_all_channels(tmp_path: Path) -> None:
     with daemons(tmp_path, ("flow", *CHANNELS), ("spec", *CHANNELS)) as (flow, spec):
         first = submit(flow, "humaninloop", INPUT, target="spec", channel="ops")["sent"][0]["work_id"]
         messages(spec, "humaninloop", 1)
@@ -117,7 +117,7 @@ def test_an_output_that_names_nothing_reports_on_the_only_work_of_all_channels(t
         assert (again["repeated"], again["sent"][0]["work_id"]) == (True, first)
 
 
-def test_what_says_what_it_answers_goes_to_the_channel_of_that(tmp_path: Path) -> None:
+def test_a_message_with_correlation_is_sent_on_the_channel_of_its_work(tmp_path: Path) -> None:
     names = (*CHANNELS, *MAP)
     with daemons(tmp_path, ("ops", *names), ("worker", *names)) as (ops, worker):
         question = query("asker", "helper")
@@ -133,7 +133,7 @@ def test_what_says_what_it_answers_goes_to_the_channel_of_that(tmp_path: Path) -
         assert "work_closed" in [found["rule"] for found in caught.value.answer["findings"]]
 
 
-def test_a_chain_goes_on_in_the_channel_that_it_came_on(tmp_path: Path) -> None:
+def test_a_chain_continues_on_its_channel(tmp_path: Path) -> None:
     names = (*CHANNELS, "--bridge-agent", "a=a", "--bridge-agent", "b=b")
     with daemons(tmp_path, ("a", *names), ("b", *names)) as (a, b):
         first = link("a", "b", 1)
@@ -197,7 +197,7 @@ def test_agentos_question_and_answer_cross_unchanged_and_are_logged(pair: tuple[
     ]
 
 
-def test_a_question_that_nobody_answers_in_time_says_timeout(pair: tuple[Daemon, Daemon]) -> None:
+def test_a_question_without_an_answer_in_time_has_status_timeout(pair: tuple[Daemon, Daemon]) -> None:
     ops, _worker = pair
     question = query("asker", "helper", ttl=1)
     submit(ops, "agentos", question)
@@ -209,7 +209,7 @@ def test_a_question_that_nobody_answers_in_time_says_timeout(pair: tuple[Daemon,
     wait_for(timed_out, SHORT, "the time to run out")
 
 
-def test_a_sentient_chain_closes_backwards_and_tells_the_memory_agent(tmp_path: Path) -> None:
+def test_the_end_of_a_sentient_chain_is_forwarded_back_and_to_the_memory_agent(tmp_path: Path) -> None:
     logs = tmp_path / "audit"
     flags = ("--sentient-memory-agent", "memory", "--sentient-log-root", str(logs), "--sentient-user", "desk")
     with daemons(
@@ -249,7 +249,7 @@ def test_a_sentient_chain_closes_backwards_and_tells_the_memory_agent(tmp_path: 
         assert [m["kind"] for m in memory.get("/v1/messages?direction=out")["messages"] if m["kind"] == "say"] == []
 
 
-def test_a_chain_whose_next_agent_refuses_ends_as_failed_and_the_memory_agent_hears_of_it(tmp_path: Path) -> None:
+def test_a_chain_whose_next_agent_refuses_fails_and_notifies_the_memory_agent(tmp_path: Path) -> None:
     flags = ("--sentient-memory-agent", "memory")
     with daemons(tmp_path, ("objective", *flags), ("goal",), ("memory",), ("desk",)) as (objective, goal, memory, desk):
         work_id = desk.post("/v1/works", to="objective", text="Plan my day")["work_id"]
@@ -286,7 +286,7 @@ def largest_result(daemon: Daemon, work_id: str, limit: int) -> None:
     ],
     ids=["cut", "left out"],
 )
-async def test_a_result_too_large_to_be_passed_on_whole_ends_the_work_in_hand_all_the_same(
+async def test_a_result_too_large_to_forward_still_ends_the_assigned_work(
     tmp_path: Path, limit: int, message: str, left: bool
 ) -> None:
     async with NatsServer(config=f"max_payload: {limit}") as server:
@@ -311,7 +311,7 @@ async def test_a_result_too_large_to_be_passed_on_whole_ends_the_work_in_hand_al
             assert first["metadata"]["session_id"] in told["message"]["output"]["content"]
 
 
-def test_the_answers_to_two_peers_that_use_the_same_message_id_go_to_each(tmp_path: Path) -> None:
+def test_answers_to_two_peers_with_equal_message_ids_go_to_each(tmp_path: Path) -> None:
     names = ("--bridge-agent", "one=ops", "--bridge-agent", "two=desk", "--bridge-agent", "both=goal")
     with daemons(tmp_path, ("ops", *names), ("desk", *names), ("goal", *names)) as (ops, desk, goal):
         opened: dict[str, str] = {}
@@ -325,7 +325,7 @@ def test_the_answers_to_two_peers_that_use_the_same_message_id_go_to_each(tmp_pa
             wait_for(lambda: daemon.state_of(opened[agent]) == "completed", SHORT, "the answer")  # noqa: B023 - at once
 
 
-def test_a_first_agent_with_ids_of_its_own_answers_the_only_request_it_was_handed(tmp_path: Path) -> None:
+def test_a_first_agent_with_own_ids_answers_the_only_delivered_request(tmp_path: Path) -> None:
     with daemons(tmp_path, ("objective",), ("goal",), ("desk",)) as (objective, goal, desk):
         first = desk.post("/v1/works", to="objective", text="Plan my day")["work_id"]
         messages(objective, "sentient", 1)
@@ -357,7 +357,7 @@ def test_the_same_message_is_sent_once_also_at_the_same_time_and_after_a_restart
     assert len(ops.get("/v1/bridge/agentos/log")["rows"]) == 1
 
 
-def test_a_refused_message_says_why_and_lies_in_quarantine(pair: tuple[Daemon, Daemon]) -> None:
+def test_a_refused_message_has_its_findings_and_is_in_quarantine(pair: tuple[Daemon, Daemon]) -> None:
     ops, _worker = pair
     broken = query("asker", "helper", type="\u202eshout\n[FORGED]")
     with pytest.raises(HttpError) as caught:
@@ -553,7 +553,7 @@ def test_names_are_looked_up_among_present_peers_where_that_is_switched_on(tmp_p
         assert twin.get("/v1/messages?direction=in&kind=say")["messages"] == []
 
 
-def test_agents_are_handed_what_is_for_them_and_nothing_of_others(tmp_path: Path) -> None:
+def test_agents_get_only_messages_for_them(tmp_path: Path) -> None:
     with daemons(tmp_path, ("ops", *MAP), ("worker", *MAP, "--observe"), ("third",)) as (ops, worker, third):
         third.post("/v1/messages", kind="say", body={"text": "private"}, to="ops", direct=True)
         third.post("/v1/messages", kind="say", body={"text": "to ops"}, to="ops", thread_id="thread_open")
@@ -587,7 +587,7 @@ def test_a_carried_message_that_does_not_hold_counts_as_native(pair: tuple[Daemo
     assert ops.get("/v1/status")["counters"].get("internal_errors") is None
 
 
-def test_what_retention_removed_is_a_gap_in_the_stream(pair: tuple[Daemon, Daemon]) -> None:
+def test_messages_removed_by_retention_are_a_gap_in_the_stream(pair: tuple[Daemon, Daemon]) -> None:
     ops, worker = pair
     for text in ("one", "two"):
         ops.post("/v1/messages", kind="say", body={"text": text}, to="worker", thread_id="thread_open")
@@ -707,7 +707,7 @@ def test_the_seeds_examples_of_humaninloop_and_sacp_cross_with_the_findings_they
 
 
 @pytest.mark.parametrize("point", ["send.decided", "send.committed"])
-def test_a_hand_over_that_a_crash_interrupted_is_sent_once(tmp_path: Path, point: str) -> None:
+def test_a_submission_interrupted_by_a_crash_is_sent_once(tmp_path: Path, point: str) -> None:
     home = Home(tmp_path)
     with Daemon(home, "worker", *MAP) as worker:
         ops = Daemon(home, "ops", *MAP, env={"AGHD_FAILPOINT": point})

@@ -130,7 +130,7 @@ def send(bus: Bus, name: str, *words: str, lines: list[Any]) -> subprocess.Compl
     return bus.home.ctl("--name", name, "bridge", *words, "--send-only", stdin=stdin)
 
 
-def test_an_agent_of_sacp_gets_words_and_its_response_ends_the_work(bus: Bus) -> None:
+def test_an_agent_of_sacp_gets_text_and_its_response_ends_the_work(bus: Bus) -> None:
     work_id = bus.open("add 5 and 5\nthen stop")
     with bridging(bus.home, "worker", "sacp") as agent:
         assert agent.wait_lines(1) == ["add 5 and 5\nthen stop"]
@@ -145,7 +145,7 @@ def test_an_agent_of_sacp_gets_words_and_its_response_ends_the_work(bus: Bus) ->
     assert work_id in shown
 
 
-def test_both_envelopes_of_adr_007_come_out_as_they_went_in(bus: Bus) -> None:
+def test_both_envelopes_of_adr_007_are_delivered_as_submitted(bus: Bus) -> None:
     with (
         bridging(bus.home, "ops", "humaninloop", "--target", "worker") as workflow,
         bridging(bus.home, "worker", "humaninloop") as agent,
@@ -157,7 +157,7 @@ def test_both_envelopes_of_adr_007_come_out_as_they_went_in(bus: Bus) -> None:
         assert (agent.end(), workflow.end(signal.SIGINT)) == (0, 130)
 
 
-def test_a_refused_line_is_told_the_others_go_on_and_the_exit_code_says_no(bus: Bus) -> None:
+def test_a_refused_line_is_reported_and_the_others_are_sent(bus: Bus) -> None:
     bad = {**INPUT, "task": {"action": "\x1b[2Jgo", "params": {}, "more\u202e": 1}, "context": {}}
     done = send(bus, "ops", "humaninloop", "--target", "worker", lines=[bad, b"\xff", b"{", INPUT])
     told = done.stderr.decode()
@@ -174,7 +174,7 @@ def test_a_refused_line_is_told_the_others_go_on_and_the_exit_code_says_no(bus: 
         assert workflow.end() == 1
 
 
-def test_lines_with_meta_say_target_and_work_and_tell_where_a_message_comes_from(bus: Bus) -> None:
+def test_lines_with_meta_have_target_and_work_and_the_sender(bus: Bus) -> None:
     line = {"message": INPUT, "target": "worker", "key": "k1"}
     done = send(
         bus, "ops", "humaninloop", "--meta", "-o", "jsonl", lines=[line, {**line, "key": "k2"}, {"target": "x"}]
@@ -208,7 +208,7 @@ def test_a_line_with_meta_whose_meaning_depends_on_the_reader_is_refused(bus: Bu
     ]
 
 
-def test_what_was_printed_is_acknowledged_and_a_restart_of_the_daemon_loses_nothing(bus: Bus) -> None:
+def test_printed_messages_are_acknowledged_and_a_restart_of_the_daemon_loses_nothing(bus: Bus) -> None:
     bus.open("first")
     with bridging(bus.home, "worker", "sacp") as agent:
         agent.wait_lines(1)
@@ -225,7 +225,7 @@ def test_what_was_printed_is_acknowledged_and_a_restart_of_the_daemon_loses_noth
         assert agent.end() == 0
 
 
-def test_what_waits_from_before_the_end_of_a_gap_is_printed_before_it_is_acknowledged(bus: Bus) -> None:
+def test_messages_before_the_end_of_a_gap_are_printed_before_they_are_acknowledged(bus: Bus) -> None:
     works = [bus.open(text) for text in ("one", "removed", "three")]
     wait_for(lambda: all(bus.worker.state_of(work) for work in works), WAIT, "the works")
     first, second, third = bus.worker.get("/v1/messages?direction=in&kind=say")["messages"]
@@ -245,7 +245,7 @@ def test_what_waits_from_before_the_end_of_a_gap_is_printed_before_it_is_acknowl
         assert agent.end() == 0
 
 
-def test_a_daemon_that_stays_away_ends_the_bridge(bus: Bus) -> None:
+def test_an_unreachable_daemon_ends_the_bridge(bus: Bus) -> None:
     with bridging(bus.home, "worker", "sacp", "--timeout", "0.5s") as agent:
         bus.open("first")
         agent.wait_lines(1)
@@ -277,7 +277,7 @@ def once(bus: Bus, format: str, script: str) -> tuple[int, list[dict[str, Any]],
     return done.returncode, [json.loads(line) for line in done.stdout.splitlines()], done.stderr
 
 
-def test_a_command_gets_the_words_of_a_work_and_its_output_is_bridged_back(bus: Bus) -> None:
+def test_a_command_gets_the_text_of_a_work_and_its_output_is_submitted(bus: Bus) -> None:
     work_id = bus.open("add")
     code, events, errors = once(bus, "sacp", SACP_AGENT)
     assert (code, errors) == (0, b"")
@@ -358,7 +358,7 @@ def test_the_message_log_has_the_ten_fields(bus: Bus) -> None:
     assert "query" in bus.home.ctl("--name", "ops", "bridge", "agentos", "log").stdout.decode()
 
 
-def test_an_answer_that_was_printed_is_handed_over_by_the_next_one_when_all_died_before(bus: Bus) -> None:
+def test_an_answer_printed_before_a_crash_is_submitted_by_the_next_worker(bus: Bus) -> None:
     work_id = bus.open("add")
     waits = (
         AGENT
@@ -386,7 +386,7 @@ print({json.dumps(RESPONSE)!r})
     assert (bus.home.root / "runs").read_text() == "ran "
 
 
-def test_files_are_those_of_the_works_own_envelopes_whoever_uses_their_ids_too(bus: Bus, tmp_path: Path) -> None:
+def test_files_come_from_the_works_own_envelopes_despite_equal_ids(bus: Bus, tmp_path: Path) -> None:
     def output(path: str, content: str) -> dict[str, Any]:
         return {**OUTPUT, "artifacts": [{"path": path, "operation": "create", "content": content}]}
 
@@ -416,7 +416,7 @@ def test_files_are_those_of_the_works_own_envelopes_whoever_uses_their_ids_too(b
     assert (root / "spec.md").read_text() == "its own"
 
 
-def test_an_answer_to_what_was_called_off_meanwhile_goes_to_no_other_work(bus: Bus) -> None:
+def test_an_answer_to_a_canceled_work_is_sent_to_no_other_work(bus: Bus) -> None:
     first = bus.open("question one")
     with bridging(bus.home, "worker", "sacp") as agent:
         agent.wait_lines(1)
@@ -447,7 +447,7 @@ def test_with_two_works_printed_an_answer_that_names_none_is_refused(bus: Bus) -
         assert agent.end() == 1
 
 
-def test_what_an_earlier_process_has_printed_counts_too(bus: Bus) -> None:
+def test_works_printed_by_an_earlier_process_count_too(bus: Bus) -> None:
     first = bus.open("question one")
     with bridging(bus.home, "worker", "sacp") as agent:
         agent.wait_lines(1)
@@ -462,7 +462,7 @@ def test_what_an_earlier_process_has_printed_counts_too(bus: Bus) -> None:
         assert agent.end() == 1
 
 
-def test_an_answer_after_a_question_back_is_for_the_same_work(bus: Bus) -> None:
+def test_an_answer_to_the_targets_question_is_for_the_same_work(bus: Bus) -> None:
     with bridging(bus.home, "worker", "humaninloop") as agent:
         opened = bus.ops.post("/v1/bridge/humaninloop", message=INPUT, target="worker")["sent"][0]["work_id"]
         agent.wait_lines(1)

@@ -1,4 +1,4 @@
-"""Foreign messages with durability "jetstream": what was handed over to an absent peer, and answered, crosses kills."""
+"""Foreign messages with durability "jetstream": messages and answers to an absent peer survive kills."""
 
 from pathlib import Path
 

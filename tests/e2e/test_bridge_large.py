@@ -1,4 +1,4 @@
-"""Messages in the artifact store that are not what their reference says: the envelope counts as native, with a finding."""
+"""Artifacts that do not match their reference: the envelope counts as native, with a finding."""
 
 import asyncio
 import hashlib
@@ -45,7 +45,7 @@ def native_with(got: dict[str, Any], words: str) -> None:
     ],
     ids=["changed", "shorter", "longer"],
 )
-def test_an_artifact_with_other_content_than_its_reference_says(tmp_path: Path, stored: Any, words: str) -> None:
+def test_an_artifact_that_does_not_match_its_reference_is_not_used(tmp_path: Path, stored: Any, words: str) -> None:
     with daemons(tmp_path, ("ops", *MAP), ("worker", *MAP)) as (ops, worker):
         whole = json.dumps(query("asker", "helper", type="event")).encode()
         uri = put_artifact(ops, "bridge", "message.json", stored(whole))
@@ -54,7 +54,7 @@ def test_an_artifact_with_other_content_than_its_reference_says(tmp_path: Path, 
         native_with(got, words)
 
 
-def test_an_artifact_that_is_no_json_is_a_carried_message_that_does_not_hold(tmp_path: Path) -> None:
+def test_an_artifact_that_is_not_json_is_an_invalid_carried_message(tmp_path: Path) -> None:
     with daemons(tmp_path, ("ops", *MAP), ("worker", *MAP)) as (ops, worker):
         content = b'{"id": 1, "id": 2}'
         uri = put_artifact(ops, "bridge", "message.json", content)
@@ -106,7 +106,7 @@ def _damaged(root: Path, server: NatsServer) -> None:
         assert worker.get("/v1/status")["counters"].get("internal_errors") is None
 
 
-async def test_a_large_message_whose_broker_is_away_is_handed_out_whole_once_it_is_back(tmp_path: Path) -> None:
+async def test_a_large_message_is_delivered_once_the_broker_is_reachable(tmp_path: Path) -> None:
     async with NatsServer(jetstream=True) as server:
         flags = (*MAP, "--nats", server.url)
         with daemons(tmp_path, ("ops", *flags), ("worker", *flags)) as (ops, worker):

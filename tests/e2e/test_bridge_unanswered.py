@@ -1,4 +1,4 @@
-"""Work that nobody answered: the daemon ends it, and the agent that asked is told in its own format."""
+"""Unanswered works: the daemon ends them, and the agent that asked gets a failure of its format."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -26,7 +26,7 @@ def closing(daemon: Daemon) -> Any:
     return found
 
 
-def test_a_question_to_somebody_who_is_not_there_comes_back_as_a_timeout(tmp_path: Path) -> None:
+def test_a_question_to_an_absent_peer_becomes_a_timeout(tmp_path: Path) -> None:
     names = ("--bridge-agent", "asker=ops", "--bridge-agent", "helper=ghost")
     with daemons(tmp_path, ("ops", *names, *QUICK)) as (ops,):
         question = query("asker", "helper", ttl=2)
@@ -49,7 +49,7 @@ def test_a_question_to_somebody_who_is_not_there_comes_back_as_a_timeout(tmp_pat
         wait_for(logged, SHORT, "both rows")
 
 
-def test_the_end_is_handed_out_once_and_again_to_who_did_not_acknowledge(pair: tuple[Daemon, Daemon]) -> None:
+def test_the_end_is_delivered_once_and_again_without_an_acknowledgement(pair: tuple[Daemon, Daemon]) -> None:
     ops, worker = pair
     submit(ops, "sacp", "List the names.", target="worker")
     (told,) = messages(ops, "sacp", 1)
@@ -61,7 +61,7 @@ def test_the_end_is_handed_out_once_and_again_to_who_did_not_acknowledge(pair: t
     assert [one["message"] for one in messages(ops, "sacp", 1)] == ["later"]
 
 
-def test_the_failure_of_each_format_says_why(pair: tuple[Daemon, Daemon]) -> None:
+def test_the_failure_of_each_format_has_its_reason(pair: tuple[Daemon, Daemon]) -> None:
     ops, _worker = pair
     submit(ops, "humaninloop", INPUT, target="worker")
     (told,) = messages(ops, "humaninloop", 1)
@@ -80,7 +80,7 @@ def test_the_failure_of_each_format_says_why(pair: tuple[Daemon, Daemon]) -> Non
     assert told["message"]["payload"]["content"]["code"] == "TIMEOUT"
 
 
-def test_the_target_is_not_told_and_neither_is_who_called_it_off_himself(tmp_path: Path) -> None:
+def test_neither_the_target_nor_the_canceling_agent_gets_the_end(tmp_path: Path) -> None:
     with daemons(tmp_path, ("ops", *MAP), ("worker", *MAP, *IMPATIENT)) as (ops, worker):
         work_id = submit(ops, "sacp", "one", target="worker")["sent"][0]["work_id"]
         (refused,) = messages(ops, "sacp", 1)  # the worker's daemon refused it: an ordinary receipt

@@ -125,7 +125,7 @@ def test_three_agents_of_three_formats_and_the_data_between_them(tmp_path: Path)
         assert {envelope["trace_id"] for envelope in first.taken + last.taken} == {run["run_id"]}
 
 
-def test_a_failure_takes_its_edge_and_without_one_ends_the_run(tmp_path: Path) -> None:
+def test_a_failure_takes_its_edge_else_ends_the_run(tmp_path: Path) -> None:
     def work(agent: Agent, envelope: Envelope, _seq: int) -> None:
         if envelope["body"]["text"].startswith("handle"):
             agent.complete(envelope)
@@ -167,7 +167,7 @@ def test_a_loop_ends_at_the_step_limit_with_one_work_for_each_step(tmp_path: Pat
         assert reach(ops, begin(ops, enough), "completed", "failed")["state"] == "completed"
 
 
-def test_a_daemon_killed_in_the_middle_goes_on_and_no_node_is_worked_twice(tmp_path: Path) -> None:
+def test_a_killed_daemon_continues_its_run_and_no_node_runs_twice(tmp_path: Path) -> None:
     held = threading.Event()
 
     def work(agent: Agent, envelope: Envelope, _seq: int) -> None:
@@ -265,7 +265,7 @@ def test_a_run_that_is_canceled_takes_its_work_with_it(tmp_path: Path) -> None:
         assert ops.home.ctl("--name", "ops", "chain", "show", "nobody").returncode == 4
 
 
-def test_a_node_with_a_capability_goes_to_the_first_peer_or_waits_for_one(tmp_path: Path) -> None:
+def test_a_node_with_a_capability_selects_the_first_peer_or_waits_for_one(tmp_path: Path) -> None:
     def work(agent: Agent, envelope: Envelope, _seq: int) -> None:
         agent.complete(envelope)
 
@@ -288,7 +288,7 @@ def test_a_node_with_a_capability_goes_to_the_first_peer_or_waits_for_one(tmp_pa
                 assert run["history"][0]["peer"] == "worker-1"
 
 
-def test_a_node_whose_time_is_up_has_failed_and_its_work_is_called_off(tmp_path: Path) -> None:
+def test_a_node_fails_at_its_timeout_and_its_work_is_canceled(tmp_path: Path) -> None:
     def work(agent: Agent, envelope: Envelope, _seq: int) -> None:
         if envelope["body"]["text"] != "slow":
             agent.complete(envelope)
@@ -320,7 +320,7 @@ def test_the_same_request_is_the_same_run(tmp_path: Path) -> None:
         assert len(worker.get("/v1/works")["works"]) == 1
 
 
-def test_what_a_template_cannot_find_fails_the_run_and_braces_of_an_answer_stay(tmp_path: Path) -> None:
+def test_a_reference_without_a_value_fails_the_run_and_braces_of_an_answer_stay(tmp_path: Path) -> None:
     def work(agent: Agent, envelope: Envelope, _seq: int) -> None:
         agent.complete(envelope, said="{{input}} {{nobody.x}} {{")
 
@@ -408,7 +408,7 @@ def answer_sentient(agent: Agent, got: dict[str, Any]) -> None:
 
 
 def test_openings_of_agentos_and_sentient_and_their_answers(tmp_path: Path) -> None:
-    """A chain asks an AgentOS agent, then hands its answer to the first agent of a sentient chain."""
+    """A chain asks an AgentOS agent, then sends its answer to the first agent of a sentient chain."""
 
     def work(agent: Agent, _envelope: Envelope, seq: int) -> None:
         name = "agentos" if len(agent.taken) % 2 else "sentient"

@@ -1,4 +1,4 @@
-"""Chains whose messages fit no envelope, over real daemons and their artifact store."""
+"""Chains with messages that are too large for an envelope, over real daemons and their artifact store."""
 
 import uuid
 from pathlib import Path
@@ -97,7 +97,7 @@ async def test_a_broker_that_dies_while_it_is_given_an_opening_of_that_size_is_w
 
 
 @pytest.mark.parametrize("reference", ["another", "missing"])
-def test_a_response_that_is_not_what_its_reference_says_counts_as_native(tmp_path: Path, reference: str) -> None:
+def test_a_response_that_does_not_match_its_reference_counts_as_native(tmp_path: Path, reference: str) -> None:
     """The worker completes by itself, with a reference to an artifact of other content, or to none."""
 
     def forge(agent: Agent, envelope: Envelope, _seq: int) -> None:

@@ -77,7 +77,7 @@ def pair(nats_url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pa
 
 
 def crosses(sender: Daemon, receiver: Daemon, name: str, message: Any, due: Found, **more: Any) -> Any:
-    """Hands over and takes out at the other end; the same JSON value, and `due` on both sides and on the wire."""
+    """Submit a message and read it at the other daemon: the same JSON value, and the findings `due` everywhere."""
     answer = submit(sender, name, message, **more)
     assert found(answer) == due
     assert same_json(answer["message"], message)
@@ -114,7 +114,7 @@ def test_an_example_of_agentos_crosses(pair: Pair, example: Example) -> None:
         assert same_json(result["evidence"], example.value["evidence"])
 
 
-def test_numbers_and_truth_values_stay_what_they_are_on_the_way(pair: Pair) -> None:
+def test_numbers_and_booleans_are_unchanged(pair: Pair) -> None:
     brain, analyst = pair
     message = copy.deepcopy(value("agentos", "Gap"))
     message["id"] = "msg-523e4567-e89b-12d3-a456-426614174004"
@@ -185,7 +185,7 @@ def test_an_example_of_a_sentient_chain_crosses(pair: Pair, example: Example) ->
     assert (handed["kind"], handed["work_state"]) == ("say", "submitted")
 
 
-def test_the_example_that_ends_its_chain_is_told_to_the_users_peer(nats_url: str, tmp_path: Path) -> None:
+def test_the_example_that_ends_its_chain_is_reported_to_the_users_peer(nats_url: str, tmp_path: Path) -> None:
     flags = (*agent_map({"objective_agent": "objective"}), "--sentient-user", "front")
     with daemons(tmp_path, nats_url, {"objective": flags, "front": flags}) as made:
         handed = crosses(made["objective"], made["front"], "sentient", THIRD.value, SENTIENT)
@@ -194,9 +194,7 @@ def test_the_example_that_ends_its_chain_is_told_to_the_users_peer(nats_url: str
         assert (again["repeated"], [sent["id"] for sent in again["sent"]]) == (True, [handed["envelope_id"]])
 
 
-def test_the_example_that_ends_its_chain_fails_the_request_that_came_over_the_bus(
-    nats_url: str, tmp_path: Path
-) -> None:
+def test_the_example_that_ends_its_chain_fails_the_request(nats_url: str, tmp_path: Path) -> None:
     flags = agent_map({"objective_agent": "objective"})
     with daemons(tmp_path, nats_url, {"objective": flags, "front": flags}) as made:
         objective, front = made["objective"], made["front"]

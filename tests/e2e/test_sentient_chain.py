@@ -158,20 +158,20 @@ def link(agent: str, following: str | None, at: str, **more: Any) -> dict[str, A
 
 
 class Step(NamedTuple):
-    """What one hand-over led to: the answer, and what the next agent was handed."""
+    """The result of one submission: the API's answer, and the message for the next agent."""
 
     answer: Any
     handed: Any
 
 
 def step(six: Six, message: dict[str, Any], to: str, **more: Any) -> Step:
-    """Hands a message over at its agent's daemon, and takes it out at the daemon of the next one."""
+    """Submit a message at its agent's daemon, and read it at the daemon of the next one."""
     answer = submit(six.at[PEERS[message["agent"]["name"]]], "sentient", message, **more)
     return Step(answer, handed_out(six.at[to], "sentient", the_say(answer)["id"]))
 
 
 def asked(six: Six, session: str, request: str) -> tuple[str, Any]:
-    """The user's request to the objective agent: the id of its work, and what the agent was handed."""
+    """The user's request to the objective agent: the id of its work, and the delivered message."""
     opened = six.at["desk"].post(
         "/v1/works", to="objective", text="How does she feel?", thread_id=session, trace_id=request
     )
@@ -424,7 +424,7 @@ ENTRIES: Final = {
 }
 
 
-def test_a_request_goes_down_the_chain_and_its_result_comes_back_up(six: Six) -> None:
+def test_a_request_passes_the_chain_and_its_result_is_forwarded_back(six: Six) -> None:
     work_id, _handed = asked(six, SESSION, "req_whole")
     works = {"objective": work_id}
     peers = list(PEERS.values())
@@ -524,7 +524,7 @@ def test_a_failure_closes_every_work_upstream_with_its_result(six: Six) -> None:
     assert refused(six.at["planning"], retry) == {("", "work_closed")}  # open a new work to retry
 
 
-def test_a_chain_whose_request_was_canceled_ends_below_and_reopens_nothing(six: Six) -> None:
+def test_a_chain_whose_request_was_canceled_reopens_nothing(six: Six) -> None:
     session, day = "thread_canceled", "20260311"
     work_id, steps, _sent = passed_on(six, session, "req_canceled", day, 4)
     six.at["desk"].post(f"/v1/works/{work_id}/cancel")
@@ -580,7 +580,7 @@ def test_a_daemon_that_dies_in_the_middle_loses_and_doubles_nothing(
         assert ids.count(parent) == 1
 
 
-def test_a_daemon_that_is_away_while_the_chain_ends_passes_the_end_on_when_it_is_back(six: Six) -> None:
+def test_a_restarted_daemon_forwards_an_end_from_its_downtime(six: Six) -> None:
     session, day = "thread_away", "20260305"
     planning = six.at["planning"]
     work_id, _steps, _sent = passed_on(six, session, "req_away", day, 4)
@@ -612,7 +612,7 @@ def dying(daemon: Daemon, point: str) -> Iterator[None]:
 # the memory agent
 
 
-def test_what_the_memory_agent_ends_calls_nobody(six: Six) -> None:
+def test_a_chain_ended_by_the_memory_agent_notifies_no_peer(six: Six) -> None:
     session, day = "thread_remembered", "20260306"
     work_id, _steps, _sent = passed_on(six, session, "req_remembered", day, 1)
     submit(six.at["goal"], "sentient", plain("goal_agent", None, session, "req_remembered", 2, day))
@@ -648,7 +648,7 @@ def test_what_the_memory_agent_ends_calls_nobody(six: Six) -> None:
     assert {peer: sent_by(daemon) for peer, daemon in six.at.items()} == before
 
 
-def test_a_memory_agent_that_was_given_the_work_ends_the_chain_and_is_not_called_again(six: Six) -> None:
+def test_a_memory_agent_with_the_assigned_work_is_not_notified_again(six: Six) -> None:
     session, day = "thread_on-demand", "20260312"
     work_id, _handed = asked(six, session, "req_on-demand")
     first = plain("objective_agent", "memory_agent", session, "req_on-demand", 1, day)
@@ -660,7 +660,7 @@ def test_a_memory_agent_that_was_given_the_work_ends_the_chain_and_is_not_called
     six.logs("memory", day, entry("memory_agent", session, 2))
 
 
-def test_an_end_that_nobody_asked_for_is_refused_to_every_other_agent(six: Six) -> None:
+def test_an_unrequested_end_is_refused_for_other_agents(six: Six) -> None:
     lone = plain("goal_agent", None, "lonely", "req_lonely", 1, "20260307")
     assert refused(six.at["goal"], lone) == {("/next_agent/name", "no_user_peer")}
     told = plain("memory_agent", "user", "lonely", "req_lonely", 1, "20260307")
@@ -773,7 +773,7 @@ def test_where_the_format_allows_no_such_text_the_message_is_refused(
     assert six.log("objective", "20260309") is None
 
 
-def test_entries_that_a_peer_forged_on_the_wire_go_no_further(six: Six) -> None:
+def test_forged_entries_of_a_peer_are_not_forwarded(six: Six) -> None:
     session, day = "thread_forged-wire", "20260310"
     good = entry("nobody", "elsewhere", 1)
     forged = [

@@ -40,14 +40,14 @@ def rules_of(said: str, content: Any = None) -> list[str]:
         "1.9 goals a minute, 10 goals in all",
     ],
 )
-def test_a_number_of_something_else_is_no_goal_count(said: str) -> None:
+def test_a_number_of_other_things_is_not_a_goal_count(said: str) -> None:
     assert "goal_count" not in rules_of(said)
 
 
 @pytest.mark.parametrize(
     "said", ["9 goals", "2 objectives into 9 actionable goals", "objective 1: 4 goals, objective 2: 5 goals"]
 )
-def test_a_wrong_goal_count_is_told(said: str) -> None:
+def test_a_wrong_goal_count_is_reported(said: str) -> None:
     assert "goal_count" in rules_of(said)
 
 
@@ -92,7 +92,7 @@ def test_offsets_of_hours_and_fine_fractions_are_iso_8601(text: str, seconds: in
 @pytest.mark.parametrize(
     "text", ["2026-01-27T14:30:52+", "2026-01-27T14:30:52+8", "2026-01-27T14:30:52+24", "2026-01-27T14:30:52.Z"]
 )
-def test_other_ends_of_a_time_are_none(text: str) -> None:
+def test_other_time_zone_forms_are_invalid(text: str) -> None:
     assert read_timestamp(text) is None
 
 

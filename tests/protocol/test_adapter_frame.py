@@ -1,4 +1,4 @@
-"""What all formats share: strict reading, timestamps, derived ids, text of a say, credentials."""
+"""The parts that all formats share: strict JSON, timestamps, derived ids, text of a say, credentials."""
 
 import datetime
 import json
@@ -55,7 +55,7 @@ BAD: Final = [
 @pytest.mark.parametrize(
     ("text", "rule", "path"), BAD, ids=[f"{rule}-{index}" for index, (_, rule, _p) in enumerate(BAD)]
 )
-def test_what_two_readers_could_understand_differently_is_an_error(text: bytes, rule: str, path: str) -> None:
+def test_ambiguous_json_is_an_error(text: bytes, rule: str, path: str) -> None:
     value, findings = read_json(text)
     assert value is None
     assert [(finding.rule, finding.path, finding.severity) for finding in findings] == [(rule, path, "error")]
@@ -70,7 +70,7 @@ def test_bounds_are_inclusive() -> None:
 
 
 @given(JSON)
-def test_every_faultless_value_is_read_as_it_is(value: Any) -> None:
+def test_every_valid_value_is_read_unchanged(value: Any) -> None:
     read, findings = read_json(json.dumps(value, ensure_ascii=False).encode())
     assert findings == ()
     assert derived.same_json(read, value)
@@ -106,7 +106,7 @@ def test_timestamps_agree_with_the_calendar(moment: datetime.datetime, offset: i
     ["", "2026-02-30T00:00:00Z", "2025-02-29T00:00:00Z", "2026-13-01T00:00:00Z", "2026-01-01T24:00:00Z", "2026-01-01",
      "2026-01-01T00:00:00+24:00", "2026-01-01T00:00:00Z\n", "２０２６-01-01T00:00:00Z", " 2026-01-01T00:00:00Z"],
 )  # fmt: skip
-def test_what_is_no_moment_is_none(text: str) -> None:
+def test_an_invalid_timestamp_is_none(text: str) -> None:
     assert read_timestamp(text) is None
 
 
@@ -134,7 +134,7 @@ def test_ids_are_the_same_for_the_same_value_and_legal(left: Any, right: Any) ->
     assert is_emitted_work_id(derived.work_id(of(left)))
 
 
-def test_parts_of_a_hash_do_not_run_into_each_other() -> None:
+def test_parts_of_a_hash_are_separated() -> None:
     assert (
         len({derived.digest(*parts) for parts in (("ab", "c"), ("a", "bc"), ("abc",), ("abc", None), ("abc", ""))}) == 5
     )
@@ -171,7 +171,7 @@ def test_the_text_of_a_say(content: Any, summary: str | None, text: str) -> None
 
 
 @given(st.text(st.characters(exclude_categories=["Cs"]), min_size=1).map(lambda text: text * 70_000))
-def test_text_is_cut_by_bytes_between_characters(text: str) -> None:
+def test_text_is_truncated_by_bytes_between_characters(text: str) -> None:
     cut = carried.cut_text(text)
     size = len(cut.encode())
     assert size <= 65_536
@@ -184,7 +184,7 @@ def test_text_is_cut_by_bytes_between_characters(text: str) -> None:
 
 
 @given(st.dictionaries(st.sampled_from("abcd"), st.integers(0, 90_000).map(lambda n: '\n"é'[n % 3] * n), max_size=4))
-def test_results_are_cut_to_the_bound_and_say_so(result: dict[str, Any]) -> None:
+def test_results_are_truncated_and_list_the_truncated_members(result: dict[str, Any]) -> None:
     cut = carried.cut_result(result)
     assert len(json.dumps(cut, ensure_ascii=False, separators=(",", ":")).encode()) <= 65_536
     for name, value in result.items():

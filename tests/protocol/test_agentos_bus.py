@@ -1,4 +1,4 @@
-"""AgentOS on the bus: every type in its form, answers to their work, native envelopes as valid messages."""
+"""AgentOS: every type as an envelope, answers on their works, native envelopes as valid messages."""
 
 from typing import Any
 
@@ -76,7 +76,7 @@ def test_a_query_opens_work_and_its_response_completes_it() -> None:
     assert asker.works[question.work_id or ""].state == "completed"
 
 
-def test_an_error_without_a_work_is_said() -> None:
+def test_an_error_without_a_work_is_a_say() -> None:
     connector, asker = AgentOsPeer("data-connector-wb.dc-wb-001"), AgentOsPeer(ASKER)
     assert rules(connector.plan(ERROR).findings) == OLD
     sent = connector.send(ERROR)
@@ -118,7 +118,7 @@ def test_an_error_fails_the_work_that_the_caller_names() -> None:
     assert asker.receive(sent).message == failure
 
 
-def test_a_gap_is_told_without_work() -> None:
+def test_a_gap_is_a_say_without_work() -> None:
     creator, monitor = AgentOsPeer("gap-ticket-creator.gtc-001"), AgentOsPeer("admin-monitor.am-001")
     assert rules(creator.plan(GAP).findings) == OLD
     sent = creator.send(GAP)
@@ -150,7 +150,7 @@ def test_types_that_ask_open_work(type: str) -> None:
 
 
 @pytest.mark.parametrize("type", ["event", "gap", "evidence", "error"])
-def test_types_that_tell_open_none(type: str) -> None:
+def test_types_that_do_not_ask_open_no_work(type: str) -> None:
     asker, _ = pair()
     sent = asker.send(varied(QUERY, type=type))
     assert isinstance(sent.body, Say)
@@ -166,7 +166,7 @@ def test_a_validation_result_completes_the_validation() -> None:
     assert (sent.body.state, sent.work_id, sent.reply_to) == ("completed", asked.work_id, asked.id)
 
 
-def test_a_correction_opens_work_of_its_own_and_points_at_what_it_corrects() -> None:
+def test_a_correction_opens_work_of_its_own_and_names_the_corrected_message() -> None:
     asker, analyst = pair()
     analyst.receive(asker.send(QUERY))
     answer = analyst.send(RESPONSE)
@@ -178,7 +178,7 @@ def test_a_correction_opens_work_of_its_own_and_points_at_what_it_corrects() -> 
     assert analyst.receive(sent).message == correction
 
 
-def test_an_unknown_reply_target_stays_as_it_is_or_becomes_a_hash() -> None:
+def test_an_unknown_reply_target_is_unchanged_or_becomes_a_hash() -> None:
     asker, _ = pair()
     assert asker.send(varied(QUERY, type="event", replyTo="msg-unknown")).reply_to == "msg-unknown"
     illegal = varied(GAP, sender=agent(ASKER), replyTo=" no id ")
@@ -186,7 +186,7 @@ def test_an_unknown_reply_target_stays_as_it_is_or_becomes_a_hash() -> None:
     assert hashed.startswith("sha256_")
 
 
-def test_a_request_id_that_is_no_trace_id_becomes_a_hash() -> None:
+def test_a_request_id_that_is_not_a_valid_trace_id_becomes_a_hash() -> None:
     asker, analyst = pair()
     message = varied(QUERY, context=QUERY["context"] | {"requestId": "r\n1"})
     sent = asker.send(message)
@@ -219,7 +219,7 @@ def test_the_ttl_is_the_life_of_a_say(ttl: float, life: int) -> None:
 # answers and their work
 
 
-def test_a_response_to_nothing_known_is_refused() -> None:
+def test_a_response_to_an_unknown_message_is_refused() -> None:
     _, analyst = pair()
     for message in (RESPONSE, varied(RESPONSE, replyTo=...)):
         assert rules(analyst.plan(message).findings)[-1] == ("/replyTo", "no_work", "error")
@@ -238,7 +238,7 @@ def test_a_response_after_the_end_is_refused_and_the_same_one_again_is_a_repetit
     assert not plan.drafts
 
 
-def test_a_query_handed_over_twice_is_one_and_other_content_is_a_conflict() -> None:
+def test_a_query_submitted_twice_is_sent_once_and_other_content_is_a_conflict() -> None:
     asker, _ = pair()
     sent = asker.send(QUERY)
     again = asker.plan(QUERY, now=NOW + 5)
@@ -248,7 +248,7 @@ def test_a_query_handed_over_twice_is_one_and_other_content_is_a_conflict() -> N
     assert rules(retry.findings)[-1] == ("/id", "id_conflict", "error")
 
 
-def test_a_stranger_cannot_draw_an_answer_to_itself_by_reusing_an_id() -> None:
+def test_an_unknown_peer_gets_no_answer_by_reusing_an_id() -> None:
     asker, analyst = pair()
     question = asker.send(QUERY)
     analyst.receive(question)
@@ -257,7 +257,7 @@ def test_a_stranger_cannot_draw_an_answer_to_itself_by_reusing_an_id() -> None:
     assert analyst.send(RESPONSE).work_id == question.work_id
 
 
-def test_an_answer_to_somebody_else_than_the_asker_is_refused() -> None:
+def test_an_answer_to_another_peer_than_the_asker_is_refused() -> None:
     asker, analyst = pair()
     question = asker.send(QUERY)
     analyst.receive(question)
@@ -274,7 +274,7 @@ def test_the_named_work_and_the_answered_one_must_agree() -> None:
     assert rules(unknown.findings)[-1] == ("", "unknown_work", "error")
 
 
-def test_an_answer_on_our_own_work_needs_a_question_of_the_other_side() -> None:
+def test_an_answer_on_our_own_work_requires_a_question() -> None:
     """The target asks back; the response to that is said within the work and puts it back to working."""
     asker, analyst = pair()
     question = asker.send(QUERY)
@@ -296,7 +296,7 @@ def test_an_answer_on_our_own_work_needs_a_question_of_the_other_side() -> None:
 # offline: lines before may be missing
 
 
-def test_offline_an_answer_goes_to_the_work_in_hand() -> None:
+def test_offline_an_answer_is_for_the_assigned_work() -> None:
     asker, _ = pair()
     question = asker.send(QUERY)
     alone = AgentOsPeer(ANALYST, whole=False)
@@ -306,7 +306,7 @@ def test_offline_an_answer_goes_to_the_work_in_hand() -> None:
     assert rules(AgentOsPeer(ANALYST, whole=False).plan(RESPONSE).findings)[-1] == ("/replyTo", "no_work", "error")
 
 
-def test_offline_an_error_that_answers_nothing_is_said() -> None:
+def test_offline_an_error_without_an_answered_message_is_a_say() -> None:
     alone = AgentOsPeer("data-connector-wb.dc-wb-001", whole=False)
     assert alone.send(ERROR).kind == "say"
 
@@ -363,7 +363,7 @@ def test_a_peer_written_as_an_agent_leads_back_to_it(peer: str) -> None:
         assert peer_of(identity_of(peer, agents), agents, "/to") == peer
 
 
-def test_the_message_must_come_from_us_and_go_elsewhere() -> None:
+def test_the_message_must_be_from_us_and_to_another_peer() -> None:
     assert rules(AgentOsPeer(ANALYST).plan(QUERY).findings)[2:] == [
         ("/from", "agent_map", "error"),
         ("/to", "to_self", "error"),
@@ -412,7 +412,7 @@ def test_a_response_cannot_pose_as_the_answer_to_another_question() -> None:
     assert delivered.findings[0].rule == "carried_message"
 
 
-def test_what_comes_after_the_end_is_not_handed_out() -> None:
+def test_messages_after_the_end_of_a_work_are_not_delivered() -> None:
     asker, analyst = pair()
     question = asker.send(QUERY)
     analyst.receive(question)
@@ -439,7 +439,7 @@ def valid(message: Any) -> list[tuple[str, str, str]]:
     return found
 
 
-def test_a_native_say_that_opens_work_is_a_query_and_its_answer_comes_back() -> None:
+def test_a_native_say_that_opens_work_is_a_query_with_an_answer() -> None:
     ops, analyst = AgentOsPeer("ops"), AgentOsPeer(ANALYST)
     opened = ops.say(native("ops", ANALYST, "say", {"text": "GDP?"}, work_id="work_1", trace_id="req-1"))
     delivered = analyst.receive(opened)

@@ -1,4 +1,4 @@
-"""The six rules, the interface and the error table of AgentOS; the message log; properties that hold for any message."""
+"""AgentOS: the six rules, the interface and the error table; the message log; properties of any message."""
 
 import json
 import re
@@ -92,7 +92,7 @@ INTERFACE = (
 
 
 @pytest.mark.parametrize("path", INTERFACE)
-def test_what_only_the_interface_asks_for_is_a_warning(path: str) -> None:
+def test_members_required_only_by_the_interface_are_a_warning(path: str) -> None:
     assert rules(check(changed(ASKED, path, ...), NOW)) == [(pointer(*path.split(".")), "missing", "warning")]
 
 
@@ -107,7 +107,7 @@ def test_a_wrong_type_is_an_error(path: str) -> None:
 
 
 @pytest.mark.parametrize("path", ["replyTo", "context.userId", "context.conversationId"])
-def test_null_stands_for_an_absent_optional_member(path: str) -> None:
+def test_null_in_an_optional_member_is_a_warning(path: str) -> None:
     assert rules(check(changed(ASKED, path, None), NOW)) == [(pointer(*path.split(".")), "type", "warning")]
 
 
@@ -424,7 +424,7 @@ def messages(draw: st.DrawFn, sender: str, to: str, types: tuple[str, ...] = TYP
 
 
 @given(st.data())
-def test_what_goes_in_comes_out(data: st.DataObject) -> None:
+def test_a_message_is_delivered_as_submitted(data: st.DataObject) -> None:
     """Every type, answers on the work that they answer: the same JSON value, and the same envelope for the same message."""
     asker, analyst = pair()
     question = data.draw(messages(ASKER, ANALYST, ("query", "command")))
@@ -481,7 +481,7 @@ def test_a_message_with_anything_anywhere_is_refused_or_makes_a_valid_envelope(
 
 
 @given(VALUE, VALUE)
-def test_any_result_and_any_extension_of_a_peer_is_handed_out_as_a_valid_message(result: Any, carried: Any) -> None:
+def test_any_result_and_extension_of_a_peer_is_delivered_as_a_valid_message(result: Any, carried: Any) -> None:
     asker, analyst = pair()
     question = asker.send(QUERY)
     analyst.receive(question)
@@ -508,7 +508,7 @@ def test_a_result_too_deep_for_the_format_becomes_text() -> None:
     assert ("/payload/content", "as_text", "warning") in rules(delivered.findings)
 
 
-def test_content_beyond_64_kib_is_cut_outside_the_message() -> None:
+def test_content_beyond_64_kib_is_truncated_outside_of_the_message() -> None:
     asker, analyst = pair()
     long = changed(ASKED, "payload.content", "é" * 100_000)
     sent = asker.send(long)

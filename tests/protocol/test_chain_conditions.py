@@ -1,4 +1,4 @@
-"""Conditions of edges: the seed's own, the grammar, what is false, and what no text can do."""
+"""Conditions of edges: the seed's own, the grammar, false conditions, and hostile text."""
 
 from typing import Any, Final
 
@@ -106,7 +106,7 @@ TABLE: Final = [
 
 
 @pytest.mark.parametrize(("text", "expected"), TABLE)
-def test_conditions_by_hand(text: str, expected: bool) -> None:
+def test_conditions_of_the_seed(text: str, expected: bool) -> None:
     assert read_condition(text).holds(SCOPE) is expected
 
 
@@ -155,7 +155,7 @@ def test_conditions_by_hand(text: str, expected: bool) -> None:
         "a\u00a0== 1",
     ],
 )
-def test_what_is_no_condition_is_an_error(text: str) -> None:
+def test_an_invalid_condition_is_an_error(text: str) -> None:
     with pytest.raises(ChainError) as caught:
         read_condition(text)
     assert caught.value.message
@@ -173,7 +173,7 @@ def test_depth_and_length_are_bounded() -> None:
         read_condition("true" + " " * MAX_LENGTH)
 
 
-def test_the_place_of_a_fault_is_told() -> None:
+def test_an_error_has_its_json_pointer() -> None:
     with pytest.raises(ChainError, match="character 17"):
         read_condition("response.status = 1")
     with pytest.raises(ChainError, match="instead of the end"):

@@ -1,4 +1,4 @@
-"""Chain files: what is a chain, and that every fault is found with its place."""
+"""Chain files: valid chains, and errors with their JSON Pointers."""
 
 import datetime
 import tomllib
@@ -116,7 +116,7 @@ def test_each_fault_is_found_where_it_is(document: Any, path: str, rule: str) ->
         read_chain(document)
 
 
-def test_all_faults_are_told_at_once() -> None:
+def test_all_errors_are_reported_at_once() -> None:
     document = chain(start="nobody", edges=[{"from": "a", "to": "b", "when": "="}])
     document["nodes"]["validator"]["peer"] = "p"
     _, faults = check_chain(document)
@@ -157,7 +157,7 @@ def test_any_document_is_a_chain_or_has_faults(document: Any) -> None:
 
 
 @given(_json, _json)
-def test_any_node_and_edge_is_taken_or_has_faults(one: Any, other: Any) -> None:
+def test_any_node_and_edge_is_valid_or_has_errors(one: Any, other: Any) -> None:
     found, faults = check_chain(chain(nodes={"researcher": one}, edges=[other]))
     assert (found is None) == bool(faults)
     assert all(fault.path.startswith(("/nodes", "/edges")) for fault in faults)

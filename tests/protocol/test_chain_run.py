@@ -1,4 +1,4 @@
-"""What follows from the end of a node: edges in order, defaults, failures, questions, the step limit."""
+"""The decision after a node: edges in order, defaults, failures, questions, the step limit."""
 
 import uuid
 from typing import Any

@@ -1,4 +1,4 @@
-"""Templates of inputs: types kept, text filled in, nothing expanded twice, nothing guessed."""
+"""Templates of inputs: types are kept, text is inserted, nothing is expanded twice."""
 
 import json
 from typing import Any, Final
@@ -54,7 +54,7 @@ SCOPE: Final[dict[str, Any]] = {
         ("", ""),
     ],
 )
-def test_templates_by_hand(template: Any, expected: Any) -> None:
+def test_templates_of_the_seed(template: Any, expected: Any) -> None:
     made = render(template, SCOPE)
     assert made == expected
     assert type(made) is type(expected)
@@ -64,7 +64,7 @@ def test_templates_by_hand(template: Any, expected: Any) -> None:
     "template",
     ["{{node_A.data.none}}", "x {{nobody.message}}", {"a": ["{{node_A.message.deeper}}"]}, "{{node_A.data.deep.a[2]}}"],
 )
-def test_what_leads_nowhere_is_an_error_that_names_it(template: Any) -> None:
+def test_a_reference_without_a_value_is_an_error_that_names_it(template: Any) -> None:
     with pytest.raises(ChainError, match="has no value") as caught:
         render(template, SCOPE)
     assert caught.value.rule == "missing"
@@ -116,7 +116,7 @@ def test_an_input_becomes_the_text_of_a_say(value: Any, text: str) -> None:
 
 
 @given(st.text(), st.text(alphabet="{} ainput.", max_size=40))
-def test_what_is_put_in_is_never_expanded_again(hostile: str, braces: str) -> None:
+def test_inserted_text_is_never_expanded_again(hostile: str, braces: str) -> None:
     for content in (hostile, braces, "{{input}}", "{{" + braces + "}}"):
         scope = {"input": content}
         assert render("{{input}}", scope) == content

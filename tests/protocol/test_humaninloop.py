@@ -1,4 +1,4 @@
-"""ADR-007 on the bus: what inputs and outputs become, and that they arrive as they left."""
+"""ADR-007: the envelopes of inputs and outputs, and their delivery."""
 
 import hashlib
 
@@ -117,7 +117,7 @@ def test_escalation_answer_and_end_stay_in_one_work() -> None:
     assert flow.works[work.work_id].state == "completed"
 
 
-def test_with_a_key_what_is_tried_again_after_the_other_side_went_on_is_sent_once() -> None:
+def test_a_retry_with_a_key_after_a_later_message_is_sent_once() -> None:
     flow, checker, work = opened()
     question = output(success=False, recommendation="escalate", summary="which provider?")
     answer = {**SEED_INPUT, "task": {"action": "answer", "params": {"provider": "none"}}}
@@ -160,7 +160,7 @@ def test_an_opening_is_sent_once_while_its_work_is_open_and_anew_after() -> None
     assert len(flow.works) == 4
 
 
-def test_key_and_target_tell_openings_apart_and_key_order_does_not() -> None:
+def test_key_and_target_distinguish_openings_and_key_order_does_not() -> None:
     flow, checker, _ = opened()
     assert not flow.submit(SEED_INPUT, checker, target="checker", key="second")[0].repeats
     assert flow.submit(SEED_INPUT, checker, target="checker", key="second")[0].repeats
@@ -192,7 +192,7 @@ def test_an_input_without_target_names_the_option() -> None:
 
 
 @pytest.mark.parametrize("target", ["flow", "No Peer", ""])
-def test_an_input_for_nobody_or_oneself_is_refused(target: str) -> None:
+def test_an_input_without_a_target_or_for_oneself_is_refused(target: str) -> None:
     flow, checker = pair()
     assert rules(flow.submit(SEED_INPUT, checker, target=target)[0]) == [("error", "bad_target", "")]
 
@@ -209,7 +209,7 @@ def test_work_that_is_unknown_foreign_or_ended_is_named_as_such() -> None:
     assert rules(flow.submit(SEED_INPUT, checker, work_id=work.work_id)[0]) == [("error", "work_closed", "")]
 
 
-def test_an_input_for_another_peer_while_work_is_in_hand_is_work_of_its_own() -> None:
+def test_an_input_for_another_peer_during_an_assigned_work_opens_a_work() -> None:
     _, checker, work = opened()
     helper = HumanInLoopPeer("reader", checker.adapter)
     plan, _ = checker.submit(SEED_INPUT, helper, work_id=work.work_id, target="reader")
@@ -227,7 +227,7 @@ def test_two_open_works_need_a_name() -> None:
 # bounds
 
 
-def test_large_contents_ride_whole_in_ext_and_cut_in_the_result() -> None:
+def test_large_contents_are_complete_in_ext_and_truncated_in_the_result() -> None:
     flow, checker, _ = opened()
     message = output(
         summary="s" * 100_000,

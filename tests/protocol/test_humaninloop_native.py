@@ -1,4 +1,4 @@
-"""ADR-007: native envelopes as messages, and carried messages that do not hold."""
+"""ADR-007: native envelopes as messages, and invalid carried messages."""
 
 import json
 from pathlib import Path
@@ -106,7 +106,7 @@ def test_an_output_carried_by_a_say_counts_as_native() -> None:
     assert "carried_message" in [finding.rule for finding in delivered.findings]
 
 
-def test_a_native_say_becomes_an_input_with_what_is_known() -> None:
+def test_a_native_say_becomes_an_input_with_the_known_members() -> None:
     flow, checker = pair()
     artifacts = [
         {"type": "path", "name": "spec", "path": "docs/spec.md"},

@@ -1,4 +1,4 @@
-"""ADR-007: which paths of artifacts may be written at all."""
+"""ADR-007: the rules for paths of artifacts."""
 
 from typing import Any
 
@@ -54,7 +54,7 @@ def test_paths_that_are_refused(path: str, rule: str) -> None:
 @pytest.mark.parametrize(
     "path", ["a", "a/b.md", "...", "..a", "a..", ".hidden/x", "a b", "ä/日本.md", "~/x", "$HOME/x", "-rf"]
 )
-def test_paths_that_are_names_like_any_other(path: str) -> None:
+def test_unusual_but_valid_paths_are_accepted(path: str) -> None:
     plan = plan_files(files(path))
     assert plan.findings == ()
     assert plan.files[0].segments == tuple(path.split("/"))
@@ -80,7 +80,7 @@ def test_two_files_that_cannot_stand_side_by_side(first: str, second: str, rule:
     assert found(plan_files(files("other", first, second))) == [(rule, "/artifacts/2/path")]
 
 
-def test_neighbours_are_no_clash() -> None:
+def test_similar_names_do_not_conflict() -> None:
     assert plan_files(files("docs/x", "docs/y", "docs.md", "doc", "docs2/x")).findings == ()
 
 
@@ -109,7 +109,7 @@ def test_the_opening_input_knows_its_root_better_than_the_options() -> None:
     assert plan.files[0].path == "spec.md"
 
 
-def test_the_feature_root_itself_is_no_file() -> None:
+def test_the_feature_root_itself_is_not_a_file() -> None:
     assert found(plan_files(files("specs/005"), "specs/005/")) == [("path_is_root", "/artifacts/0/path")]
 
 

@@ -1,4 +1,4 @@
-"""ADR-007: what holds for every message, valid or not."""
+"""ADR-007: properties of any message, valid or not."""
 
 import json
 from typing import Any, Final
@@ -78,7 +78,7 @@ def outputs(draw: st.DrawFn) -> dict[str, Any]:
 
 
 @given(inputs(), outputs())
-def test_what_goes_in_comes_out(question: dict[str, Any], answer: dict[str, Any]) -> None:
+def test_a_message_is_delivered_as_submitted(question: dict[str, Any], answer: dict[str, Any]) -> None:
     flow, checker = pair()
     plan, (delivered,) = flow.submit(question, checker, target="checker")
     assert not delivered.native
@@ -118,7 +118,7 @@ def test_no_spoilt_envelope_raises_or_leaves_invalid(message: Any, path: list[st
 
 
 @given(JSON, JSON, st.sampled_from(["completed", "failed", "canceled", "needs_input", "working"]))
-def test_whatever_a_peer_sends_comes_out_valid(carried: Any, result: Any, state: str) -> None:
+def test_any_envelope_of_a_peer_is_delivered_as_a_valid_message(carried: Any, result: Any, state: str) -> None:
     flow, checker, work = opened()
     body = {"state": state, "result": result, "artifact_refs": [result]}
     delivered = checker.send(checker.native("trace", body, work, "flow", ext={"humaninloop.message": carried}), flow)
@@ -130,7 +130,7 @@ def test_whatever_a_peer_sends_comes_out_valid(carried: Any, result: Any, state:
 
 
 @given(JSON, JSON, NAME)
-def test_whatever_a_peer_says_comes_out_valid(carried: Any, artifact: Any, text: str) -> None:
+def test_any_say_of_a_peer_is_delivered_as_a_valid_message(carried: Any, artifact: Any, text: str) -> None:
     flow, checker = pair()
     body = {"text": text, "intent": text, "artifacts": [artifact, {"path": artifact, "name": artifact}]}
     draft = flow.native("say", body, None, "checker", work_id="work_1", ext={"humaninloop.message": carried})

@@ -1,4 +1,4 @@
-"""ADR-007: what an envelope needs, what it may not hold, and what is kept."""
+"""ADR-007: required members, refused values, and unknown members."""
 
 import json
 from typing import Any
@@ -49,14 +49,14 @@ def changed(message: dict[str, Any], value: Any, *path: str | int) -> dict[str, 
         ("task", "action"),
     ],
 )
-def test_what_an_input_needs(path: tuple[str, ...]) -> None:
+def test_an_input_without_a_required_member_is_refused(path: tuple[str, ...]) -> None:
     flow, checker = pair()
     plan, _ = flow.submit(without(SEED_INPUT, *path), checker, target="checker")
     assert rules(plan) == [("error", "required", "/" + "/".join(path))]
 
 
 @pytest.mark.parametrize("name", ["success", "summary", "artifacts", "recommendation"])
-def test_what_an_output_needs(name: str) -> None:
+def test_an_output_without_a_required_member_is_refused(name: str) -> None:
     flow, checker, _ = opened()
     plan, _ = checker.submit(without(SEED_OUTPUT, name), flow)
     assert rules(plan) == [("error", "required", f"/{name}")]
@@ -85,7 +85,7 @@ def test_what_an_output_needs(name: str) -> None:
         (("prior_context", 1), 3, "type"),
     ],
 )
-def test_what_an_input_may_not_hold(path: tuple[str | int, ...], value: Any, rule: str) -> None:
+def test_an_input_with_a_wrong_value_is_refused(path: tuple[str | int, ...], value: Any, rule: str) -> None:
     flow, checker = pair()
     plan, _ = flow.submit(changed(SEED_INPUT, value, *path), checker, target="checker")
     pointer = "".join("/" + str(key).replace("~", "~0").replace("/", "~1") for key in path)
@@ -113,7 +113,7 @@ def test_what_an_input_may_not_hold(path: tuple[str | int, ...], value: Any, rul
         (("recommendation",), {}, "enum"),
     ],
 )
-def test_what_an_output_may_not_hold(path: tuple[str | int, ...], value: Any, rule: str) -> None:
+def test_an_output_with_a_wrong_value_is_refused(path: tuple[str | int, ...], value: Any, rule: str) -> None:
     flow, checker, _ = opened()
     plan, _ = checker.submit(changed(SEED_OUTPUT, value, *path), flow)
     assert rules(plan) == [("error", rule, "/" + "/".join(map(str, path)))]
@@ -135,7 +135,7 @@ def test_neither_or_both_is_refused(message: Any, rule: str) -> None:
     assert rules(flow.submit(message, checker, target="checker")[0]) == [("error", rule, "")]
 
 
-def test_members_of_the_other_envelope_do_not_confuse_a_whole_one() -> None:
+def test_members_of_the_other_envelope_do_not_change_the_kind() -> None:
     flow, checker, _ = opened({**SEED_INPUT, "summary": "for people", "team": {"a": [1, 2.5, None]}})
     message = {**output(), "context": {"kept": True}, "paths": 1}
     _, (delivered,) = checker.submit(message, flow)
@@ -157,7 +157,7 @@ def test_unreadable_text_is_refused(text: bytes, rule: str) -> None:
     assert rule in [finding.rule for finding in flow.submit(text, checker, target="checker")[0].findings]
 
 
-def test_what_looks_like_a_secret_is_a_warning_that_does_not_quote_it() -> None:
+def test_a_secret_like_value_is_a_warning_that_does_not_quote_it() -> None:
     flow, checker = pair()
     message = changed(SEED_INPUT, {"api_key": "abc-very-secret"}, "task", "params")
     plan, (delivered,) = flow.submit(message, checker, target="checker")

@@ -1,4 +1,4 @@
-"""SACP on the bus: what an agent wrote becomes envelopes, envelopes become what an agent reads (adapters.md, sacp)."""
+"""SACP: envelopes of submitted texts, and messages delivered from envelopes (adapters.md, sacp)."""
 
 import json
 from typing import Any, Final
@@ -121,7 +121,7 @@ def body(plan: SubmitPlan) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("text", SEED.values(), ids=list(SEED))
-def test_every_example_of_the_seed_crosses_as_it_is_and_deserves_no_finding(text: str) -> None:
+def test_every_example_of_the_seed_is_delivered_unchanged_without_findings(text: str) -> None:
     asks, works = pair()
     plan = works.write(text)
     assert rules(plan) == []
@@ -139,7 +139,7 @@ def test_every_example_of_the_seed_crosses_as_it_is_and_deserves_no_finding(text
         ("clarification_needed", "needs_input"),
     ],
 )
-def test_a_response_is_a_trace_on_the_work_in_hand(status: str, state: str) -> None:
+def test_a_response_is_a_trace_on_the_assigned_work(status: str, state: str) -> None:
     asks, works = pair()
     work = works.assigned_works()[0]
     plan = works.write(json.dumps(response(status)))
@@ -164,14 +164,14 @@ def test_a_text_with_a_target_opens_work_with_that_text() -> None:
 
 
 @pytest.mark.parametrize("text", ["", " \n", "x" * (CUT_BYTES + 1), '{"a": 1}', "nul \x00 and \u202e"])
-def test_any_text_of_a_say_comes_out_whole(text: str) -> None:
+def test_any_text_of_a_say_is_delivered_complete(text: str) -> None:
     asks, works = SacpPeer(ASKS), SacpPeer(WORKS)
     plan = asks.write(text, target=WORKS)
     assert len(body(plan)["text"].encode()) <= CUT_BYTES
     assert send(plan, asks, works).message == text
 
 
-def test_a_question_is_answered_by_a_say_and_the_work_goes_on() -> None:
+def test_a_question_is_answered_by_a_say_and_the_work_continues() -> None:
     asks, works = pair()
     (work,) = works.assigned_works()
     question = response("clarification_needed", message="Which Acme?")
@@ -185,7 +185,7 @@ def test_a_question_is_answered_by_a_say_and_the_work_goes_on() -> None:
     assert send(asks.write("The one in Ohio.", work_id=work.work_id), asks, works).message == "The one in Ohio."
 
 
-def test_with_a_key_what_is_tried_again_after_the_other_side_went_on_is_sent_once() -> None:
+def test_a_retry_with_a_key_after_a_later_message_is_sent_once() -> None:
     asks, works = pair()
     (work,) = works.assigned_works()
     question = json.dumps(response("clarification_needed", message="Which Acme?"))
@@ -198,7 +198,7 @@ def test_with_a_key_what_is_tried_again_after_the_other_side_went_on_is_sent_onc
     assert asks.write("The one in Ohio.", work_id=work.work_id, key="a1").repeats
 
 
-def test_the_same_response_handed_over_twice_is_sent_once() -> None:
+def test_the_same_response_submitted_twice_is_sent_once() -> None:
     asks, works = pair()
     (work,) = works.assigned_works()
     text = json.dumps(response("clarification_needed"))
@@ -212,7 +212,7 @@ def test_the_same_response_handed_over_twice_is_sent_once() -> None:
         assert plan.drafts[0].id == works.envelopes[-1].id
 
 
-def test_the_same_words_for_another_work_are_new() -> None:
+def test_the_same_text_for_another_work_is_new() -> None:
     asks, works = pair()
     text = json.dumps(response())
     send(works.write(text), works, asks)
@@ -256,7 +256,7 @@ def test_the_work_must_be_known_ours_and_one() -> None:
     assert rules(stranger.write(text, work_id=works.assigned_works()[0].work_id)) == [("", "not_our_work")]
 
 
-def test_a_response_that_names_no_work_goes_to_what_the_agent_has_seen_first() -> None:
+def test_a_response_without_a_work_is_for_a_delivered_work() -> None:
     asks, works = pair()
     text = json.dumps(response())
     (seen,) = works.assigned_works()
@@ -302,7 +302,7 @@ def test_a_schema_fault_is_a_warning_that_travels() -> None:
     assert json.loads(received(send(plan, works, asks))["data"]["raw_output"]) == response("done")
 
 
-def test_filler_is_a_warning_and_the_audit_row_keeps_the_raw_text() -> None:
+def test_surrounding_text_is_a_warning_and_in_the_audit_row() -> None:
     _, works = pair()
     text = f"Sure!\n```json\n{json.dumps(response())}\n```"
     plan = works.write(text)
@@ -330,14 +330,14 @@ def test_a_refused_response_is_a_row_of_the_audit_table_too() -> None:
     assert (plan.record["envelope_id"], plan.record["findings"][0]["rule"]) == (None, "no_work")
 
 
-def test_bytes_that_are_no_text_are_replaced_and_said() -> None:
+def test_invalid_bytes_are_replaced_with_a_warning() -> None:
     asks, works = pair()
     plan = works.write(b"caf\xe9")
     assert ("", "not_utf8") in rules(plan)
     assert received(send(plan, works, asks))["data"] == {"raw_output": "caf\ufffd"}
 
 
-def test_thoughts_can_be_kept_off_the_wire() -> None:
+def test_thoughts_can_be_removed_before_sending() -> None:
     asks, works = pair(wire_thought=False)
     plan = works.write(json.dumps(response(thought="between us")))
     assert rules(plan) == [("/thought", "thought_withheld")]
@@ -355,7 +355,7 @@ def test_responses_that_differ_in_a_withheld_thought_only_are_two() -> None:
 
 
 @pytest.mark.parametrize("status", ["success", "failure", "clarification_needed"])
-def test_what_a_guardrail_finds_in_the_message_never_leaves(status: str) -> None:
+def test_a_guardrail_match_in_the_message_is_never_sent(status: str) -> None:
     asks, works = pair(guardrails=(CARD,))
     written = response(status, message=f"charged {NUMBER}", thought=f"I know {NUMBER}", next_step_hint=NUMBER)
     plan = works.write(json.dumps(written))
@@ -379,14 +379,14 @@ def test_raw_output_is_data_too() -> None:
     assert body(plan)["result"] == {"raw_output": f"Your card {NUMBER} was charged."}
 
 
-def test_what_looks_like_a_credential_is_a_warning_without_its_value() -> None:
+def test_a_credential_is_a_warning_without_its_value() -> None:
     _, works = pair()
     plan = works.write(json.dumps(response(data={"api_key": "hunter2hunter2"})))
     assert rules(plan) == [("/data/api_key", "secret_like")]
     assert "hunter2" not in str(plan.findings)
 
 
-def test_large_data_is_cut_in_the_result_and_whole_for_the_agent() -> None:
+def test_large_data_is_truncated_in_the_result_and_complete_for_the_agent() -> None:
     asks, works = pair()
     large = response(data={"list": list(range(30_000)), "n": 1}, message="é" * CUT_BYTES)
     plan = works.write(json.dumps(large))
@@ -445,7 +445,7 @@ def test_a_native_trace_becomes_a_response_that_invents_nothing(
     assert response_faults(delivered.message) == ()
 
 
-def test_a_native_result_that_not_every_reader_can_hold_comes_as_text() -> None:
+def test_a_native_result_beyond_strict_json_is_delivered_as_text() -> None:
     delivered = answered({"state": "completed", "result": {"n": 2**60}})
     assert received(delivered)["data"] == {"result": f'{{"n":{2**60}}}'}
     assert rules(delivered) == [("/data/result", "as_text")]
@@ -472,7 +472,9 @@ def test_progress_is_not_for_this_format() -> None:
         ({"status": "duplicate", "reason_code": "duplicate"}, None),
     ],
 )
-def test_a_receipt_that_ends_the_work_arrives_as_failure(receipt: dict[str, Any], data: dict[str, str] | None) -> None:
+def test_a_receipt_that_ends_the_work_is_delivered_as_failure(
+    receipt: dict[str, Any], data: dict[str, str] | None
+) -> None:
     asks, _ = pair()
     (work,) = asks.works.values()
     delivered = asks.receive(native("receipt", WORKS, ASKS, {"for_id": work.opening_id, **receipt}, work))
@@ -490,7 +492,7 @@ def test_a_receipt_for_a_later_message_ends_nothing() -> None:
     assert asks.receive(native("receipt", WORKS, ASKS, later, work)).message is None
 
 
-def test_what_the_lifecycle_refused_reaches_no_agent() -> None:
+def test_envelopes_refused_by_the_lifecycle_are_not_delivered() -> None:
     asks, works = pair()
     (work,) = asks.works.values()
     send(works.write(json.dumps(response())), works, asks)
@@ -571,7 +573,7 @@ _responses: Final = st.builds(
 
 
 @given(_responses, st.sampled_from(["{}", "```json\n{}\n```", "Here you are: {} (done)"]))
-def test_a_response_comes_out_as_it_went_in(written: dict[str, Any], around: str) -> None:
+def test_a_response_is_delivered_as_submitted(written: dict[str, Any], around: str) -> None:
     asks, works = pair()
     plan = works.write(around.replace("{}", json.dumps(written)))
     delivered = send(plan, works, asks)

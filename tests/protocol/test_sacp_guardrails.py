@@ -1,4 +1,4 @@
-"""SACP: the patterns of guardrails, found in linear time, and what a hit does (seed section 9.1)."""
+"""SACP: patterns of guardrails, matched in linear time, and the effects of a match (seed section 9.1)."""
 
 import re
 import warnings
@@ -66,7 +66,7 @@ _texts: Final = st.text(st.sampled_from("abAB1é \n.-{_kKsSß\u212a"), max_size=
 
 
 @given(_flags, _patterns, st.lists(_texts, min_size=1, max_size=6))
-def test_a_pattern_finds_what_pythons_own_finds(flags: str, pattern: str, texts: list[str]) -> None:
+def test_a_pattern_matches_as_in_the_re_module(flags: str, pattern: str, texts: list[str]) -> None:
     source = flags + pattern
     try:
         expected = re.compile(source)
@@ -124,7 +124,7 @@ REFUSED: Final = [
 
 
 @pytest.mark.parametrize(("pattern", "cause"), REFUSED)
-def test_a_pattern_that_cannot_be_taken_is_refused_with_its_cause_and_a_hint(pattern: str, cause: str) -> None:
+def test_an_unsupported_pattern_is_refused_with_cause_and_hint(pattern: str, cause: str) -> None:
     with pytest.raises(InvalidRequest) as refused:
         check_pattern(pattern)
     assert cause in refused.value.message
@@ -133,7 +133,7 @@ def test_a_pattern_that_cannot_be_taken_is_refused_with_its_cause_and_a_hint(pat
         GuardrailSet((Guardrail("g", pattern),))
 
 
-def test_counts_up_to_the_bound_are_taken() -> None:
+def test_counts_up_to_the_limit_are_accepted() -> None:
     matcher = Matcher(f"a{{{MAX_STATES}}}b")
     assert matcher.found_in("x" + "a" * (MAX_STATES + 5) + "b")
     assert not matcher.found_in("a" * (MAX_STATES - 1) + "b")
@@ -165,7 +165,7 @@ def test_catastrophic_patterns_take_linear_time(pattern: str) -> None:
 
 
 @pytest.mark.timeout(60)
-def test_text_of_many_different_characters_outgrows_what_is_remembered_and_is_still_read() -> None:
+def test_text_that_exceeds_the_transition_cache_is_still_matched() -> None:
     matcher = Matcher(r"[\u4e00-\u9fff]{3}x\d")
     text = "".join(chr(0x4E00 + step * 7 % 20_000) for step in range(120_000))
     assert not matcher.found_in(text)
@@ -188,7 +188,7 @@ def test_without_guardrails_nothing_is_touched() -> None:
     ],
     ids=["value", "nested", "key", "number", "list"],
 )
-def test_a_hit_in_the_data_of_a_failure_withholds_the_message_and_keeps_the_data(data: dict[str, Any]) -> None:
+def test_a_match_in_the_data_of_a_failure_redacts_the_message_only(data: dict[str, Any]) -> None:
     guarded, findings = GuardrailSet((CARD,)).apply(response("failure", "could not charge it", **data))
     assert guarded == response("failure", REDACTED, **data)
     assert [(finding.path, finding.rule, finding.severity) for finding in findings] == [
@@ -197,7 +197,7 @@ def test_a_hit_in_the_data_of_a_failure_withholds_the_message_and_keeps_the_data
     assert "card" in findings[0].message
 
 
-def test_strings_of_the_data_are_read_as_they_are_and_not_only_as_json() -> None:
+def test_strings_of_the_data_are_searched_unescaped_too() -> None:
     guarded, _ = GuardrailSet((Guardrail("plan", '^the "plan"\n$'),)).apply(response("failure", x='the "plan"\n'))
     assert guarded["message"] == REDACTED
 
@@ -225,7 +225,7 @@ def test_data_is_judged_by_the_status_that_the_message_forced() -> None:
     assert [finding.path for finding in findings] == ["/message", "/data"]
 
 
-def test_with_the_message_go_the_other_texts_that_people_see() -> None:
+def test_with_the_message_the_other_visible_texts_are_redacted() -> None:
     given_response = {**response("failure", "m", f"it is {NUMBER}", card=NUMBER), "next_step_hint": f"try {NUMBER}"}
     guarded, findings = GuardrailSet((CARD,)).apply(given_response)
     assert (guarded["thought"], guarded["next_step_hint"], guarded["message"]) == ("", "", REDACTED)
@@ -237,7 +237,7 @@ def test_a_thought_alone_sets_nothing_off() -> None:
     assert GuardrailSet((CARD,)).apply(given_response) == (given_response, ())
 
 
-def test_what_is_too_long_to_scan_counts_as_a_hit() -> None:
+def test_a_text_too_long_to_scan_counts_as_a_match() -> None:
     guarded, findings = GuardrailSet((CARD,)).apply(response("success", "x" * (MAX_SCANNED_CHARACTERS + 1)))
     assert (guarded["status"], guarded["message"]) == ("failure", REDACTED)
     assert str(MAX_SCANNED_CHARACTERS) in findings[0].message
@@ -248,7 +248,7 @@ def test_what_is_too_long_to_scan_counts_as_a_hit() -> None:
 
 
 @given(st.text(max_size=30), st.text(max_size=30), st.sampled_from(["success", "failure"]))
-def test_what_the_message_held_is_in_no_text_for_people_and_in_no_finding(before: str, after: str, status: str) -> None:
+def test_a_redacted_message_is_in_no_readable_text_and_no_finding(before: str, after: str, status: str) -> None:
     secret = f"{before} {NUMBER} {after}"
     given_response = {**response(status, secret, secret), "next_step_hint": secret}
     guarded, findings = GuardrailSet((CARD,)).apply(given_response)
@@ -280,7 +280,7 @@ def test_a_faulty_line_is_named(text: str, cause: str) -> None:
 
 
 @given(st.text(st.sampled_from("ab(){}[]|*+?\\^$.,12-:P<>=!dwbi\n"), max_size=15), _texts)
-def test_any_source_is_taken_or_refused_in_one_way(source: str, text: str) -> None:
+def test_any_pattern_is_accepted_or_refused_consistently(source: str, text: str) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", FutureWarning)  # Python warns of sets within sets, which it may give a meaning
         try:

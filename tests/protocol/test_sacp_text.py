@@ -1,4 +1,4 @@
-"""SACP: finding the response in what a language model wrote, the schema, the fallback and the prompt (seed 0 to 7)."""
+"""SACP: extraction of the response, the schema, the fallback and the prompt (seed 0 to 7)."""
 
 import json
 from typing import Any, Final
@@ -106,7 +106,7 @@ NOT_FOUND: Final = [
 @pytest.mark.parametrize(
     ("text", "path", "rule"), [case[1:] for case in NOT_FOUND], ids=[case[0] for case in NOT_FOUND]
 )
-def test_what_does_not_fit_says_why(text: str, path: str, rule: str) -> None:
+def test_a_text_without_a_response_has_the_reasons(text: str, path: str, rule: str) -> None:
     found = extract(text)
     assert (found.stage, found.response) == ("fallback", None)
     assert (path, rule) in [(fault.path, fault.rule) for fault in found.faults]
@@ -148,7 +148,7 @@ def test_a_block_is_found_after_any_text_without_fences_and_braces(before: str, 
 
 
 @given(st.text())
-def test_any_text_is_read_and_what_is_found_fits(text: str) -> None:
+def test_any_text_is_accepted_and_an_extracted_response_is_valid(text: str) -> None:
     found = extract(text)
     assert found.response is None or response_faults(found.response) == ()
 

@@ -1,4 +1,4 @@
-"""Sentient messages on the bus: which envelopes they become, what comes out at the other side (adapters.md, sentient)."""
+"""Sentient messages: their envelopes, and messages delivered from envelopes (adapters.md, sentient)."""
 
 from typing import Any
 
@@ -29,7 +29,7 @@ ENDS = {"next_agent/name": None}
 
 
 def chain() -> SentientBus:
-    """Three agents and the user's peer; the objective agent has handed over the seed's Example 1."""
+    """Three agents and the user's peer; the objective agent has submitted the seed's Example 1."""
     bus = SentientBus(
         SentientPeer("obj", user="front"), SentientPeer("goal"), SentientPeer("plan"), SentientPeer("front")
     )
@@ -131,7 +131,7 @@ def test_pending_without_a_work_is_refused() -> None:
     assert rules(plan.findings) == [("/status/code", "no_work")]
 
 
-def test_a_chain_that_nobody_on_the_bus_asked_for_reports_to_the_users_peer() -> None:
+def test_a_chain_without_a_request_reports_to_the_users_peer() -> None:
     bus = SentientBus(SentientPeer("obj", user="front"), SentientPeer("front"))
     (draft,) = bus.submit("obj", OUT_OF_SCOPE).drafts
     assert (draft.kind, draft.to, draft.work_id) == ("say", "front", None)
@@ -153,7 +153,7 @@ def test_without_a_users_peer_it_is_refused_naming_the_setting() -> None:
 
 
 @pytest.mark.parametrize("with_trace_id", [False, True])
-def test_a_native_request_is_answered_when_session_and_request_are_taken_over(with_trace_id: bool) -> None:
+def test_a_native_request_is_answered_with_its_session_and_request(with_trace_id: bool) -> None:
     bus = SentientBus(SentientPeer("obj", user="front"), SentientPeer("goal"), SentientPeer("front"))
     asked(bus, trace_id="trace-7" if with_trace_id else None)
     asked(bus, "other", trace_id="trace-8")
@@ -220,7 +220,7 @@ ANSWER = changed(GOALS, {**ENDS, "metadata/parent_message_id": "msg-same"})
 
 
 def asked_by_two() -> tuple[SentientBus, list[str]]:
-    """Two peers have given the goal agent work, under the same message id, session and all; and these works."""
+    """Two peers have opened works for the goal agent with equal message ids and sessions; and these works."""
     bus = SentientBus(*(SentientPeer(name, names=NAMES_OF_TWO) for name in ("obj", "front", "goal")))
     works = []
     for agent in ("one", "two"):
@@ -230,7 +230,7 @@ def asked_by_two() -> tuple[SentientBus, list[str]]:
 
 
 @pytest.mark.parametrize(("source", "number"), [("one", 0), ("two", 1)])
-def test_an_answer_goes_to_the_peer_that_its_input_came_from(source: str, number: int) -> None:
+def test_an_answer_goes_to_the_peer_of_its_input(source: str, number: int) -> None:
     bus, works = asked_by_two()
     answer = changed(ANSWER, {"input/source": source})
     assert [draft.work_id for draft in bus.submit("goal", answer).drafts] == [works[number]]
@@ -252,7 +252,7 @@ def test_where_the_parent_may_be_that_of_several_open_works_the_work_must_be_nam
 # who is who
 
 
-def test_the_agent_must_belong_to_the_peer_that_hands_over() -> None:
+def test_the_agent_must_belong_to_the_submitting_peer() -> None:
     assert rules(SentientPeer("plan").plan(OBJECTIVES).findings) == [("/agent/name", "agent_map")]
     unmapped = SentientPeer("obj", names={"goal_agent": "goal"}).plan(
         changed(OBJECTIVES, {"agent/name": "Objective Agent"})
@@ -286,7 +286,7 @@ def test_the_same_message_twice_is_sent_once() -> None:
     assert again.follows == first.follows
 
 
-def test_a_repeated_last_message_is_no_error_although_it_closed_the_work() -> None:
+def test_a_repeated_last_message_is_not_an_error() -> None:
     bus = chain()
     bus.submit("goal", changed(GOALS, ENDS))
     again = bus.peers["goal"].plan(changed(GOALS, ENDS))
@@ -311,7 +311,7 @@ def test_ids_that_the_bus_cannot_carry_are_hashed() -> None:
     assert bus.peers["goal"].delivered[0].message == odd
 
 
-def test_what_ext_carries_is_cut_in_text_result_and_artifacts() -> None:
+def test_text_result_and_artifacts_are_truncated() -> None:
     refs = [{**OBJECTIVES["resources"]["source_refs"][0], "ref_id": f"src_{n}"} for n in range(1, 1500)]
     big = changed(OBJECTIVES, {"output/content": "x" * 200_000, "resources/source_refs": refs})
     bus = SentientBus(SentientPeer("obj", user="front"), SentientPeer("goal"), SentientPeer("front"))
@@ -364,7 +364,7 @@ def test_a_carried_message_that_does_not_hold_counts_as_native(message: Any, mor
     assert [(one.path, one.rule, one.severity) for one in delivered.findings] == [(rule, "carried_message", "warning")]
 
 
-def test_a_carried_message_comes_with_its_own_warnings_judged_at_the_moment_of_hand_over() -> None:
+def test_a_carried_message_has_its_warnings_as_of_its_submission() -> None:
     peer = SentientPeer("goal")
     late = changed(OBJECTIVES, {"audit/reasoning": None, "timestamp/executed_at": "2026-01-27T06:00:00Z"})
     delivered = peer.adapter.deliver(carried(late), peer.context(NOW + 10**6), peer)
@@ -378,7 +378,7 @@ def test_a_carried_message_comes_with_its_own_warnings_judged_at_the_moment_of_h
     assert delivered.findings == SentientPeer("obj").plan(late).findings
 
 
-def test_a_message_fetched_from_the_artifact_store_stands_for_the_one_in_ext() -> None:
+def test_a_message_fetched_from_the_artifact_store_replaces_the_one_in_ext() -> None:
     peer = SentientPeer("goal")
     arrival = msgspec.structs.replace(carried(None, ext={}), carried=OBJECTIVES)
     assert peer.adapter.deliver(arrival, peer.context(), peer).message == OBJECTIVES
@@ -442,7 +442,7 @@ def test_progress_and_receipts_that_end_nothing_say_nothing(kind: str, body: Any
     assert peer.adapter.deliver(native(kind, body), peer.context(), peer).message is None
 
 
-def test_a_capability_is_handed_out_as_its_document() -> None:
+def test_a_capability_is_delivered_as_its_document() -> None:
     peer = SentientPeer("obj")
     document = {**RECORD, "digest": capability_digest(RECORD)}
     message = peer.adapter.deliver(native("capability", {"capability": document}), peer.context(), peer).message
@@ -486,7 +486,7 @@ def test_an_offline_conversion_fills_missing_ends() -> None:
     assert [(draft.kind, draft.to) for draft in lone.drafts] == [("say", "agent-b")]
 
 
-def test_a_chain_goes_on_from_its_own_question_and_from_the_answer() -> None:
+def test_a_chain_continues_from_its_own_question_and_from_the_answer() -> None:
     bus = chain()
     question = changed(GOALS, {"message_id": "q", "status/code": "pending", "next_agent/name": "user"})
     bus.submit("goal", question)

@@ -1,4 +1,4 @@
-"""The audit log of the Sentient platform: the seed's layout byte for byte, one entry per message whatever a message says."""
+"""The audit log of the Sentient platform: the seed's layout byte for byte, one entry per message of any content."""
 
 import json
 from typing import Any
@@ -158,7 +158,7 @@ def draft() -> Any:
     return say(context, "goal", "msg_1", "thread_abc", {"text": "x"}, ext={"sentient.message": OBJECTIVES})
 
 
-def test_entries_travel_in_ext_and_the_newest_are_kept() -> None:
+def test_entries_are_in_ext_and_the_newest_are_kept() -> None:
     made = [SentientLogEntry("20260127", FIRST.replace("-001", f"-{n:03d}")) for n in range(100)]
     ext = with_log(draft(), made).ext
     assert ext is not None
@@ -169,7 +169,7 @@ def test_entries_travel_in_ext_and_the_newest_are_kept() -> None:
     assert 10 < len(found) < 100
 
 
-def test_an_entry_that_never_fits_is_left_out_alone() -> None:
+def test_only_an_entry_that_never_fits_is_omitted() -> None:
     huge = entry(changed(OBJECTIVES, {"input/content": "x" * LOG_BYTES}))
     small = SentientLogEntry("20260127", FIRST)
     assert entries_in(with_log(draft(), [small, huge, small]).ext or {}) == (small, small)
@@ -192,11 +192,11 @@ def test_an_entry_that_never_fits_is_left_out_alone() -> None:
         [{"day": "20260127", "text": FIRST[:-1]}],
     ],
 )
-def test_entries_of_peers_that_are_none_are_left_out(value: Any) -> None:
+def test_invalid_entries_of_peers_are_ignored(value: Any) -> None:
     assert entries_in({"sentient.log": value}) == ()
 
 
-def test_the_memory_agent_is_told_entries_and_last_message() -> None:
+def test_the_memory_agent_gets_entries_and_last_message() -> None:
     body = memory_say(
         OUT_OF_SCOPE, [SentientLogEntry("20260127", FIRST), entry(GOALS), SentientLogEntry("20260128", FIRST)]
     )
@@ -208,7 +208,7 @@ def test_the_memory_agent_is_told_entries_and_last_message() -> None:
     assert body["intent"] == "audit"
 
 
-def test_what_the_daemon_keeps_tells_whether_the_chain_ended() -> None:
+def test_the_log_record_says_whether_the_chain_ended() -> None:
     kept = record_of(typed(OUT_OF_SCOPE))
     assert kept["day"] == "20260127"
     assert kept["entry"].startswith("[TIMESTAMP: 15:00:12]\n")

@@ -150,7 +150,7 @@ def bus() -> SentientBus:
 
 
 @given(messages())
-def test_out_of_in_is_the_same_message(message: Message) -> None:
+def test_a_delivered_message_equals_the_submitted_one(message: Message) -> None:
     net = bus()
     plan = net.submit("obj", message)  # through the protocol's own validator
     assert not plan.refused

@@ -1,4 +1,4 @@
-"""What a Sentient message must hold: the Required tables, the refs, the orchestration layer's checks (seed 000)."""
+"""The rules of a Sentient message: the Required tables, the refs, the orchestration layer's checks (seed 000)."""
 
 import copy
 import json
@@ -45,7 +45,7 @@ NOT_NULL = _NOT_NULL.split()
 
 
 def judged(message: Message, **more: Any) -> list[tuple[str, str]]:
-    """Findings of a first message handed over at the moment it names."""
+    """Findings of a first message submitted at its own timestamp."""
     return rules(SentientPeer("obj", user="front").plan(message, now=NOW, **more).findings)
 
 
@@ -139,7 +139,7 @@ def test_input_content_is_any_json(content: Any) -> None:
 
 
 @pytest.mark.parametrize("text", [b"", b"[]", b'"x"', b"null", b"{", b'{"a":NaN}', b"\xff", b'{"a":1,"a":1}'])
-def test_what_is_no_message_is_refused_with_a_finding(text: bytes) -> None:
+def test_an_invalid_message_is_refused_with_a_finding(text: bytes) -> None:
     plan = SentientPeer("obj").plan(text)
     assert plan.refused
     assert plan.drafts == ()
@@ -180,7 +180,7 @@ def test_the_sequence_is_the_parents_plus_one(sequence: int) -> None:
     assert ("/metadata/sequence_number", "sequence") in chained({"metadata/sequence_number": sequence})
 
 
-def test_the_parent_must_be_known_where_memory_is_whole() -> None:
+def test_the_parent_must_be_known_with_a_complete_history() -> None:
     unknown = {"metadata/parent_message_id": "msg-nobody"}
     assert ("/metadata/parent_message_id", "parent_unknown") in chained(unknown)
     assert ("/metadata/parent_message_id", "parent") in chained({"metadata/parent_message_id": None})
@@ -253,14 +253,14 @@ def test_refs_of_the_parent_are_neither_dropped_nor_renamed() -> None:
         ("derived_refs/0/asset_type", "frame_set"),
     ],
 )
-def test_what_never_changes(member: str, value: Any) -> None:
+def test_fixed_members_of_refs_must_not_change(member: str, value: Any) -> None:
     given = {"resources/storage_refs/0/storage_uri": "s3://bucket/a", "resources/derived_refs": [DERIVED]}
     found = chained({**given, f"resources/{member}": value}, given)
     assert ("/resources/" + member, "ref_changed") in found
     assert chained(given, given) == []
 
 
-def test_what_may_change_uris_that_were_pending_statuses_and_new_refs() -> None:
+def test_pending_uris_statuses_and_new_refs_may_change() -> None:
     stored = {
         "resources/storage_refs/0/storage_uri": "s3://bucket/a",
         "resources/storage_refs/0/status": "stored",
@@ -404,7 +404,7 @@ def test_a_message_full_of_faults_has_a_bounded_list() -> None:
     assert len(judged(changed(OBJECTIVES, {"resources/source_refs": [None] * 5_000}))) == 100
 
 
-def test_the_message_that_was_given_is_left_as_it_is() -> None:
+def test_the_given_message_is_not_modified() -> None:
     before = copy.deepcopy(GOALS)
     chained({})
     assert before == GOALS

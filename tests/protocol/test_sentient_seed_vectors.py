@@ -1,4 +1,4 @@
-"""The committed examples of the seeds are complete, and what extracts them takes examples only."""
+"""The committed examples of the seeds are complete, and only examples are extracted."""
 
 from collections import Counter
 
@@ -21,7 +21,7 @@ def test_every_seed_has_all_of_its_examples() -> None:
     ]
 
 
-def test_templates_and_forms_are_no_examples() -> None:
+def test_templates_and_forms_are_not_examples() -> None:
     seed = """# One
 ```json
 {"a": <number>}

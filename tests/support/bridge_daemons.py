@@ -1,4 +1,4 @@
-"""Daemons with the bridge, and the messages handed to them."""
+"""Daemons with the bridge, and messages for them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Agents of foreign formats on real daemons: a broker and daemons for them, handing over by the API, following a stream."""
+"""Agents of foreign formats on real daemons: a broker and daemons, submission by the API, following a stream."""
 
 import asyncio
 import contextlib
@@ -52,7 +52,7 @@ def agent_map(names: Mapping[str, str]) -> tuple[str, ...]:
 
 
 def submit(daemon: Daemon, name: str, message: Any, **more: Any) -> Any:
-    """The API's answer to a message, handed over as the text that an agent writes."""
+    """The API's answer to a message, submitted as the text that an agent writes."""
     return daemon.post(f"/v1/bridge/{name}", text=json.dumps(message, ensure_ascii=False), **more)
 
 
@@ -80,7 +80,7 @@ def the_say(answer: Any) -> Any:
 
 
 def found(answer: Any) -> Found:
-    """The findings of an answer, or of a message handed out."""
+    """The findings of an answer, or of a delivered message."""
     return sorted((one["path"], one["rule"], one["severity"]) for one in answer["findings"])
 
 

@@ -187,16 +187,11 @@ def _say_draft(message: AgentOsMessage, to: str, context: BridgeContext, history
 def _answer_to_question(message: AgentOsMessage, answered: AnsweredWork, context: BridgeContext) -> Draft:
     """The answer to a question (needs_input) on a work that we opened: a say within the work."""
     work = answered.work
-    return common.say(
+    return common.say_in_work(
         context,
-        work.target,
+        work,
         envelope_id(NAME, "say", context.us, work.target, answered.envelope_id, message.id),
-        work.container,
         _say_body(message),
-        workspace_id=work.workspace_id,
-        channel=work.channel,
-        surface=work.surface,
-        work_id=work.work_id,
         reply_to=answered.envelope_id,
         causation_id=answered.envelope_id,
         trace_id=_trace_id(message),

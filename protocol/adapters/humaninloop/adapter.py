@@ -24,6 +24,7 @@ from aghbus.protocol.adapters.common import (
     not_ours,
     receipt_ends,
     say,
+    say_in_work,
     secrets_in,
     trace,
     warning,
@@ -274,16 +275,11 @@ def _continue(
         return SubmitPlan(message=message, findings=findings)
     body, shortened = _say_body(message)
     findings += shortened
-    draft = say(
+    draft = say_in_work(
         context,
-        work.target,
+        work,
         message_id,
-        work.container,
         body,
-        workspace_id=work.workspace_id,
-        channel=work.channel,
-        surface=work.surface,
-        work_id=work.work_id,
         reply_to=answered,
         causation_id=answered,
         ext=extension(NAME, message, findings),

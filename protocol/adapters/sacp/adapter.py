@@ -193,17 +193,7 @@ def _continue(
     """A text on a work that our agent opened, such as the answer to `clarification_needed`."""
     plan = SubmitPlan(message=words, findings=findings + common.secrets_in(words), foreign_id=_content_id(words))
     message_id = common.next_id(NAME, "say", context, work, history, words.encode())
-    draft = common.say(
-        context,
-        work.target,
-        message_id,
-        work.container,
-        {"text": say_text(words, None)},
-        workspace_id=work.workspace_id,
-        channel=work.channel,
-        surface=work.surface,
-        work_id=work.work_id,
-    )
+    draft = common.say_in_work(context, work, message_id, {"text": say_text(words, None)})
     return _on_work(plan, draft, work, context, history)
 
 
