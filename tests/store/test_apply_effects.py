@@ -1,4 +1,4 @@
-"""What one envelope leaves in the store: envelope, work, history, room, inbox, outbox; all of it or nothing."""
+"""The rows of one envelope: envelope, work, history, room, inbox and outbox are stored together or not at all."""
 
 import asyncio
 from functools import partial
@@ -82,7 +82,7 @@ async def test_a_work_is_opened_moved_and_ended(store: Store) -> None:
     assert [state for _, state in await outbox_states(store)] == ["queued", "queued"]
 
 
-async def test_the_view_after_a_restart_is_the_view_before(store: Store) -> None:
+async def test_the_stored_state_is_the_same_after_a_restart(store: Store) -> None:
     opening = say(work_id="work_a", direct=True)
     await receive(store, opening)
     await store.write(sending(trace("needs_input", sender=US, to=BOB, direct=True, work_id="work_a")))
@@ -126,7 +126,7 @@ async def test_a_duplicate_is_answered_and_stores_nothing_but_the_answer(store: 
     assert await rows(store, "SELECT count(*) FROM inbox") == [(1,)]
 
 
-async def test_a_closed_work_sends_its_end_again_before_the_refusal(store: Store) -> None:
+async def test_a_message_to_a_closed_work_requeues_its_end_before_the_refusal(store: Store) -> None:
     await receive(store, say(work_id="work_a"))
     done = trace("completed", sender=US, to=BOB, work_id="work_a")
     sent = await store.write(sending(done))
@@ -140,7 +140,7 @@ async def test_a_closed_work_sends_its_end_again_before_the_refusal(store: Store
     assert going[0].attempts == 1
 
 
-async def test_what_is_queued_names_its_subject_and_last_moment(store: Store) -> None:
+async def test_a_queued_message_has_its_subject_and_expiry(store: Store) -> None:
     envelope = say(sender=US, to=None, expires_at=NOW + 99)
     applied = await store.write(sending(envelope))
     (row,) = await outbox.queued(store.reader, 0, 10)
@@ -204,7 +204,7 @@ async def test_observed_traffic_is_kept_and_never_delivered(store: Store) -> Non
     assert await rows(store, "SELECT direction FROM envelopes") == [("observed",)]
 
 
-async def test_our_own_copy_refuses_and_nothing_leaves(store: Store) -> None:
+async def test_a_message_to_ourselves_is_refused_without_an_answer(store: Store) -> None:
     await receive(store, say(work_id="work_a"))
     await store.write(sending(trace("completed", sender=US, to=BOB, work_id="work_a")))
     with pytest.raises(Refused) as caught:
@@ -267,7 +267,7 @@ async def test_a_receipt_marks_the_message_it_names(store: Store) -> None:
     assert states[opening] == "receipted"  # the work is known there: its opening arrived
 
 
-async def test_a_trace_marks_the_opening_and_not_what_may_be_on_its_way(store: Store) -> None:
+async def test_a_trace_marks_the_opening_as_arrived_and_no_later_message(store: Store) -> None:
     opening, more = await open_ours(store)
     await receive(store, trace("working", work_id="work_mine"))
     assert dict(await outbox_states(store)) == {opening: "receipted", more: "published"}
@@ -275,7 +275,7 @@ async def test_a_trace_marks_the_opening_and_not_what_may_be_on_its_way(store: S
     assert dict(await outbox_states(store)) == {opening: "receipted", more: "receipted"}
 
 
-async def test_a_third_peer_cannot_say_that_it_arrived(store: Store) -> None:
+async def test_a_third_peer_cannot_mark_a_message_as_arrived(store: Store) -> None:
     opening, more = await open_ours(store)
     await receive(store, receipt("duplicate", opening, sender=EVE, work_id="work_mine", reason_code="duplicate"))
     assert dict(await outbox_states(store)) == {opening: "published", more: "published"}

@@ -1,4 +1,4 @@
-"""The audit log: what becomes a row, and that no row can be changed, removed, moved or cut off unseen."""
+"""The audit log: which events have a row, and that a changed, removed or moved row is detected."""
 
 import hashlib
 import json
@@ -74,7 +74,7 @@ async def test_a_received_message_is_a_row_without_its_text(logged: Store) -> No
     assert "secret" not in json.dumps(await lines(logged))
 
 
-async def test_what_the_lifecycle_rejects_is_a_reject_and_our_answer_a_send(logged: Store) -> None:
+async def test_a_rejection_by_the_lifecycle_is_a_reject_row_and_our_answer_a_send_row(logged: Store) -> None:
     await receive(logged, say(work_id="work_one"))
     await logged.write(sending(trace("completed", sender=US, to=BOB, work_id="work_one")))
     await receive(logged, say(sender=EVE, work_id="work_one"))
@@ -89,7 +89,7 @@ async def test_what_the_lifecycle_rejects_is_a_reject_and_our_answer_a_send(logg
     ]
 
 
-async def test_a_message_of_ours_is_a_send_and_what_becomes_of_it_another(logged: Store) -> None:
+async def test_a_sent_message_has_a_send_row_and_another_when_it_is_given_up(logged: Store) -> None:
     envelope = say(sender=US, to=BOB)
     applied = await logged.write(sending(envelope))
     await logged.write(lambda tx: audit.note_outgoing(tx, NOW_MS + 5, applied.queued[0], "expired", "no answer"))
@@ -148,7 +148,7 @@ TEXTS = st.none() | st.text(st.characters(codec="utf-8"), max_size=20)
 
 @settings(max_examples=25)
 @given(entries=st.lists(st.tuples(st.integers(0, 2**53), TEXTS, TEXTS), min_size=1, max_size=5))
-def test_anybody_can_compute_the_hash_with_a_json_library_of_his_own(
+def test_the_hash_can_be_computed_with_any_json_library(
     entries: list[tuple[int, str | None, str | None]],
 ) -> None:
     chain, db = AuditChain(), sqlite3.connect(":memory:")
@@ -244,7 +244,7 @@ def rewrite(db: sqlite3.Connection, first: int) -> None:
 
 
 @pytest.mark.parametrize("name", CHANGES)
-async def test_what_somebody_else_changed_is_found(path: Path, name: str) -> None:
+async def test_changes_by_another_program_are_detected(path: Path, name: str) -> None:
     change, sentence = CHANGES[name]
     store = await Store.open(path, synchronous="normal")
     store.memory.audit.enabled = True
@@ -257,7 +257,7 @@ async def test_what_somebody_else_changed_is_found(path: Path, name: str) -> Non
     assert any(sentence in finding for finding in report.findings), report.findings
 
 
-async def test_a_whole_new_history_shows_only_by_a_head_kept_elsewhere(path: Path) -> None:
+async def test_a_rewritten_history_is_detected_only_by_a_head_kept_elsewhere(path: Path) -> None:
     store = await Store.open(path, synchronous="normal")
     store.memory.audit.enabled = True
     await policies(store, ROWS)
@@ -281,7 +281,7 @@ async def test_a_head_stays_good_while_the_log_grows(logged: Store) -> None:
     assert not checked(logged.path, AuditHead(kept.n - 1, kept.hash)).intact
 
 
-async def test_a_start_after_a_cut_says_so_and_goes_on_after_what_is_there(path: Path) -> None:
+async def test_a_start_after_a_cut_reports_it_and_continues_the_chain(path: Path) -> None:
     store = await Store.open(path, synchronous="normal")
     store.memory.audit.enabled = True
     await policies(store, ROWS)
@@ -305,7 +305,7 @@ async def test_a_start_after_a_cut_says_so_and_goes_on_after_what_is_there(path:
     assert "row 11 says that rows were missing at a start" in checked(path).findings[0]
 
 
-async def test_the_chain_goes_on_over_restarts(path: Path) -> None:
+async def test_the_chain_continues_over_restarts(path: Path) -> None:
     for _ in range(3):
         store = await Store.open(path, synchronous="normal")
         store.memory.audit.enabled = True
@@ -316,7 +316,7 @@ async def test_the_chain_goes_on_over_restarts(path: Path) -> None:
     assert checked(path).intact
 
 
-async def test_a_store_older_than_the_log_and_a_damaged_note_are_told(path: Path, logged: Store) -> None:
+async def test_a_store_without_a_log_and_a_damaged_record_are_reported(path: Path, logged: Store) -> None:
     await logged.close()
     changed(path, lambda db: db.execute("UPDATE meta SET value = 'nonsense' WHERE key = 'audit_head'"))
     with pytest.raises(StoreDamaged):
@@ -329,7 +329,7 @@ async def test_a_store_older_than_the_log_and_a_damaged_note_are_told(path: Path
 # Retention
 
 
-async def test_a_pruned_log_is_whole_and_bounded(logged: Store) -> None:
+async def test_a_pruned_log_is_intact_and_bounded(logged: Store) -> None:
     await policies(logged, 60)
     assert await sweep_audit(logged, 40, 10**9, NOW_MS) == 22
     report = checked(logged.path)
@@ -340,7 +340,7 @@ async def test_a_pruned_log_is_whole_and_bounded(logged: Store) -> None:
     assert "was pruned since" in checked(logged.path, kept_elsewhere).findings[0]
 
 
-async def test_rows_go_by_age_step_by_step(logged: Store) -> None:
+async def test_rows_are_pruned_by_age_step_by_step(logged: Store) -> None:
     def many(tx: Transaction) -> None:
         for number in range(2 * AUDIT_STEP_ROWS + 10):
             audit.note_policy(tx, NOW_MS + number, "tried")
@@ -354,7 +354,7 @@ async def test_rows_go_by_age_step_by_step(logged: Store) -> None:
     assert checked(logged.path).intact
 
 
-async def test_an_export_that_is_taken_slowly_holds_nothing_of_the_store(logged: Store) -> None:
+async def test_a_slow_export_blocks_no_checkpoint(logged: Store) -> None:
     await many(logged, 2500)
     told: list[str] = []
     with open_audit_log(logged.path) as reader:
@@ -369,7 +369,7 @@ async def test_an_export_that_is_taken_slowly_holds_nothing_of_the_store(logged:
     assert told == []
 
 
-async def test_an_export_says_what_was_pruned_before_its_turn(logged: Store) -> None:
+async def test_an_export_reports_rows_pruned_meanwhile(logged: Store) -> None:
     await many(logged, 2500)
     told: list[str] = []
     with open_audit_log(logged.path) as reader:

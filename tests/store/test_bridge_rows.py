@@ -1,4 +1,4 @@
-"""The bridge's tables: what is found again, what goes with what, and the bounds of the logs."""
+"""The bridge's tables: look-ups, removal with envelopes and works, and the bounds of the logs."""
 
 import itertools
 from typing import Any
@@ -76,7 +76,7 @@ async def test_a_store_knows_whether_anything_ever_crossed_a_bridge(store: Store
     assert store.memory.bridged
 
 
-async def test_that_a_message_crossed_is_known_over_restarts(store: Store) -> None:
+async def test_a_bridged_message_is_known_after_a_restart(store: Store) -> None:
     await crossed(store, say(), {"n": "native"}, native=True)  # its envelope does not show it
     await store.close()
     again = await Store.open(store.path)
@@ -86,7 +86,7 @@ async def test_that_a_message_crossed_is_known_over_restarts(store: Store) -> No
         await again.close()
 
 
-async def test_a_message_that_could_not_be_had_at_first_takes_the_place_of_the_native_one(store: Store) -> None:
+async def test_a_message_fetched_later_replaces_the_native_one(store: Store) -> None:
     first = say()
     seq = await crossed(store, first, {"n": "native"}, foreign_id="made-up", native=True)
 
@@ -134,7 +134,7 @@ async def test_the_opening_message_of_a_work_unless_it_was_native(store: Store) 
     assert await store.write(lambda tx: opened(tx, native)) is None
 
 
-async def test_works_in_hand_are_open_and_ours_to_do(store: Store) -> None:
+async def test_assigned_works_are_open_and_have_us_as_target(store: Store) -> None:
     mine, done, theirs = work_id(), work_id(), work_id()
     await receive(store, say(work_id=mine))
     await receive(store, say(work_id=done))
@@ -144,7 +144,7 @@ async def test_works_in_hand_are_open_and_ours_to_do(store: Store) -> None:
     assert [work.work_id for work in held] == [mine]
 
 
-async def test_a_work_is_handed_by_the_message_that_opened_it_and_in_this_format_only(store: Store) -> None:
+async def test_a_work_is_delivered_by_its_opening_message_in_this_format_only(store: Store) -> None:
     seen, unseen = work_id(), work_id()
     await crossed(store, say(work_id=seen), "made up", foreign_id="n", native=True)
     await receive(store, say(work_id=unseen))
@@ -159,7 +159,7 @@ async def test_a_work_is_handed_by_the_message_that_opened_it_and_in_this_format
     assert not await store.write(lambda tx: handed(tx, seen, "agentos"))
 
 
-async def test_an_agent_reads_its_works_here_once_one_that_it_was_handed_has_ended(store: Store) -> None:
+async def test_an_agent_received_works_once_a_delivered_one_has_ended(store: Store) -> None:
     mine = work_id()
     await crossed(store, say(work_id=mine), "made up", foreign_id="n", native=True)
     assert not await store.write(lambda tx: memory(tx).received_works())
@@ -178,7 +178,7 @@ async def test_an_envelope_is_held_on_its_channel_only(store: Store) -> None:
     assert not await store.write(lambda tx: StoredMessageHistory(tx, NAME, WORKSPACE, "elsewhere", US).holds(said.id))
 
 
-async def test_what_the_next_message_of_a_work_answers(store: Store) -> None:
+async def test_the_message_of_a_work_that_the_next_one_answers(store: Store) -> None:
     name = work_id()
     opening = say(work_id=name)
     await receive(store, opening)
@@ -213,7 +213,7 @@ async def test_what_the_next_message_of_a_work_answers(store: Store) -> None:
     assert await store.write(heard) == asked.id
 
 
-async def test_what_was_sent_before(store: Store) -> None:
+async def test_a_message_sent_before_is_recognized(store: Store) -> None:
     name = work_id()
     plain, opening = say(US, BOB), say(US, BOB, work_id=name)
     for envelope in (plain, opening):
@@ -273,7 +273,7 @@ async def test_inbox_items_and_works_of_a_format(store: Store) -> None:
     assert [work.work_id for work in opened] == [waiting]
 
 
-async def test_what_the_follower_logs_carries_the_format_or_answers_us(store: Store) -> None:
+async def test_the_follower_logs_messages_of_the_format_and_answers_to_ours(store: Store) -> None:
     given, other = work_id(), work_id()
     await crossed(store, say(US, BOB, work_id=given), "ask")
     await store.write(sending(say(US, BOB, work_id=other)))
@@ -285,7 +285,7 @@ async def test_what_the_follower_logs_carries_the_format_or_answers_us(store: St
     assert await bridge.to_log(store.reader, NAME, 0, 1000, 1) == [carried]
 
 
-async def test_retention_takes_the_rows_with_their_envelopes_and_works(store: Store) -> None:
+async def test_retention_removes_bridge_rows_with_their_envelopes_and_works(store: Store) -> None:
     await crossed(store, say(), "old", foreign_id="m")
     hand, following = await linked(store)
     await store.write(sending(trace("completed", US, BOB, work_id=hand)))
@@ -317,7 +317,7 @@ async def test_a_single_row_over_the_bound_is_kept(store: Store) -> None:
     assert len(await bridge_log.page(store.reader, NAME, 10)) == 1
 
 
-async def test_rows_that_run_out_and_those_that_were_settled(store: Store) -> None:
+async def test_log_rows_expire_unless_they_are_settled(store: Store) -> None:
     def add(tx: Transaction) -> None:
         for number, due_ms in enumerate((300, 100, None)):
             bridge_log.add(tx, NAME, "out", {"n": number}, at_ms=7, message_id=f"m{number}", due_ms=due_ms)

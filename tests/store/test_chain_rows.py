@@ -1,4 +1,4 @@
-"""Rows of chain runs: what is kept, what is found to be due, what is forgotten."""
+"""Rows of chain runs: contents, due runs, and removal of old ones."""
 
 import json
 from typing import Any
@@ -126,7 +126,7 @@ async def test_a_run_is_due_when_its_time_is_up_its_work_is_gone_or_it_has_no_pe
     assert await store.write(chains.count_open) == 3
 
 
-async def test_what_ended_or_asked_is_what_is_followed(store: Store) -> None:
+async def test_the_followed_envelope_is_the_end_or_the_last_trace(store: Store) -> None:
     opening_id, _ = await opened(store)
     asks = trace("needs_input", work_id="work_1", message="which?")
     await receive(store, asks)

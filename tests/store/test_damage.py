@@ -1,4 +1,4 @@
-"""Damage on purpose: what SQLite drops in silence is noticed and reported at the next start, what contradicts itself is refused."""
+"""Deliberate damage: commits that SQLite drops silently are reported at the next start, a corrupt file is refused."""
 
 import asyncio
 import itertools
@@ -101,7 +101,7 @@ async def opened_with_loss(path: Path) -> tuple[int, tuple[str, ...]]:
         await store.close()
 
 
-async def test_a_kill_alone_is_no_damage(killed: Path) -> None:
+async def test_a_killed_process_leaves_no_damage(killed: Path) -> None:
     assert check_store(killed, quick=False).ok
     assert await opened_with_loss(killed) == (SENT, ())
 
@@ -144,7 +144,7 @@ async def test_a_deleted_wal_is_noticed(path: Path) -> None:
     assert "up to 13" in problems[0]
 
 
-async def test_a_store_that_never_left_its_wal_is_gone_with_it(killed: Path) -> None:
+async def test_a_store_whose_rows_are_all_in_a_deleted_wal_is_detected(killed: Path) -> None:
     wal(killed).unlink()
     assert not check_store(killed, quick=True).ok
     count, problems = await opened_with_loss(killed)
@@ -237,7 +237,7 @@ async def test_a_loss_is_reported_until_it_is_accepted(killed: Path) -> None:
     assert await asyncio.to_thread(accept_loss, killed) == "no loss is on record"
 
 
-async def test_the_sequence_goes_on_after_a_loss_and_streams_hear_of_the_gap(killed: Path) -> None:
+async def test_the_sequence_continues_after_a_loss_and_streams_report_the_gap(killed: Path) -> None:
     os.truncate(wal(killed), wal(killed).stat().st_size // 2)
     store = await Store.open(killed)
     try:
@@ -307,7 +307,7 @@ async def test_a_main_file_cut_short_is_refused(killed: Path) -> None:
         await Store.open(killed)
 
 
-async def test_a_flipped_letter_is_found_by_the_whole_check_only(killed: Path) -> None:
+async def test_a_flipped_letter_is_found_by_the_full_check_only(killed: Path) -> None:
     """SQLite keeps no checksum of its pages: such damage is no contradiction to it."""
     checkpointed(killed)
     flip_text(killed, b'"id":"msg_')
@@ -332,7 +332,7 @@ async def test_damage_met_while_running_refuses_writes_with_its_own_hint(killed:
         await store.close()
 
 
-def test_what_recover_saves_opens_again(killed: Path) -> None:
+def test_a_store_saved_by_recover_opens_again(killed: Path) -> None:
     """The hint's own words, when the machine has SQLite's shell, and that was built with the command."""
     shell = shutil.which("sqlite3")
     if shell is None or subprocess.run([shell, ":memory:", ".recover"], capture_output=True, check=False).returncode:
@@ -348,7 +348,7 @@ def test_what_recover_saves_opens_again(killed: Path) -> None:
     assert asyncio.run(opened_with_loss(killed)) == (SENT, ())
 
 
-async def test_looking_changes_nothing(killed: Path) -> None:
+async def test_a_check_changes_nothing(killed: Path) -> None:
     before = {entry.name: entry.read_bytes() for entry in killed.parent.iterdir() if not entry.name.endswith("-shm")}
     check_store(killed, quick=True)
     check_store(killed, quick=False)
@@ -356,7 +356,7 @@ async def test_looking_changes_nothing(killed: Path) -> None:
     assert after == before
 
 
-async def test_a_store_in_use_can_be_looked_at(store: Store) -> None:
+async def test_a_store_in_use_can_be_checked(store: Store) -> None:
     await receive(store, say(id=f"msg_own_{next(_numbers)}"))
     checked = check_store(store.path, quick=True)
     assert checked.ok

@@ -1,4 +1,4 @@
-"""The dedup window: what is remembered, for how long, and that memory and table never differ."""
+"""The dedup window: which ids are remembered, for how long, and that memory and table agree."""
 
 import string
 from collections.abc import Callable
@@ -45,7 +45,7 @@ async def test_a_second_copy_in_the_same_transaction_is_seen(store: Store) -> No
     assert [one.seq is None for one in applied] == [False, True]
 
 
-async def test_a_failed_job_forgets_what_it_remembered(store: Store) -> None:
+async def test_a_failed_job_forgets_its_ids(store: Store) -> None:
     def doomed(tx: Transaction) -> None:
         tx.memory.dedup.remember(tx, key(1), NOW)
         raise NotFound("after all")
@@ -57,7 +57,7 @@ async def test_a_failed_job_forgets_what_it_remembered(store: Store) -> None:
     assert await rows(store, "SELECT * FROM seen") == []
 
 
-async def test_it_survives_reopening_and_goes_on(store: Store) -> None:
+async def test_the_window_survives_reopening(store: Store) -> None:
     await store.write(remember(*((number, NOW + number) for number in range(2000))))
     await store.close()
     again = await Store.open(store.path)
@@ -74,7 +74,7 @@ async def test_it_survives_reopening_and_goes_on(store: Store) -> None:
         await again.close()
 
 
-async def test_ids_go_after_their_time_and_the_grace_and_not_before(store: Store) -> None:
+async def test_ids_expire_after_their_time_and_the_grace(store: Store) -> None:
     until = {number: NOW + number * 7 for number in range(500)}
     await store.write(remember(*until.items()))
     for later in (0, 600, 1800, 4000):

@@ -35,7 +35,7 @@ async def stored(store: Store) -> list[int]:
     return [slot for (slot,) in await rows(store, "SELECT slot FROM seen ORDER BY slot")]
 
 
-async def test_what_waits_together_shares_a_commit(store: Store) -> None:
+async def test_queued_jobs_share_a_commit(store: Store) -> None:
     results = await asyncio.gather(*(store.write(put(number)) for number in range(500)))
     assert results == list(range(500))
     assert await stored(store) == list(range(500))
@@ -43,7 +43,7 @@ async def test_what_waits_together_shares_a_commit(store: Store) -> None:
     assert store.stats.commits < 100  # as many as there are time slices, far from one each
 
 
-async def test_one_at_a_time_commits_one_at_a_time(store: Store) -> None:
+async def test_jobs_one_at_a_time_have_one_commit_each(store: Store) -> None:
     for number in range(5):
         await store.write(put(number))
     assert store.stats.commits == 5
@@ -65,28 +65,28 @@ async def test_jobs_that_arrive_during_a_commit_share_the_next(store: Store) -> 
     assert store.stats.largest_batch == 39
 
 
-async def test_jobs_behind_go_with_the_next_that_somebody_waits_for(store: Store) -> None:
+async def test_deferred_jobs_join_the_next_transaction(store: Store) -> None:
     behind = [store.submit_deferred(put(number)) for number in range(3)]
     assert await store.write(put(3)) == 3
     assert [job.done() for job in behind] == [True] * 3
     assert store.stats.commits == 1
 
 
-async def test_jobs_behind_are_not_left_alone(store: Store) -> None:
+async def test_deferred_jobs_begin_a_transaction_soon(store: Store) -> None:
     first, second = store.submit_deferred(put(0)), store.submit_deferred(put(1))
     assert [await first, await second] == [0, 1]
     assert store.stats.commits == 1
     assert await store.submit_deferred(put(2)) == 2
 
 
-async def test_jobs_behind_are_committed_when_the_store_is_closed(path: Path) -> None:
+async def test_deferred_jobs_are_committed_when_the_store_is_closed(path: Path) -> None:
     store = await Store.open(path, synchronous="normal")
     behind = store.submit_deferred(put(0))
     await store.close()
     assert await behind == 0
 
 
-async def test_who_waited_for_a_commit_goes_on_before_the_next_transaction(store: Store) -> None:
+async def test_callers_of_a_commit_go_on_before_the_next_transaction(store: Store) -> None:
     order: list[str] = []
 
     def noted(name: str) -> Callable[[Transaction], None]:
@@ -228,7 +228,7 @@ async def test_reading_jobs_do_not_pay_for_a_commit(store: Store) -> None:
     assert store.stats.jobs == 10
 
 
-async def test_the_loop_is_not_kept_for_long(store: Store) -> None:
+async def test_the_loop_runs_between_slices_of_jobs(store: Store) -> None:
     def slow(tx: Transaction) -> None:
         tx.db.execute(
             "WITH RECURSIVE n(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM n WHERE x < 3000) SELECT count(*) FROM n"
@@ -279,7 +279,7 @@ def limit_pages(extra: int | None) -> Callable[[Transaction], None]:
     return job
 
 
-async def test_a_full_disk_is_said_undone_and_got_over(store: Store) -> None:
+async def test_a_full_disk_is_reported_undone_and_recovered_from(store: Store) -> None:
     await store.write(put(1))
     await store.write(limit_pages(10))
     seen: list[str] = []
@@ -390,7 +390,7 @@ async def _later(store: Store, turns: int) -> None:
     await store.write(lambda tx: meta.bump(tx.db, "later"))
 
 
-async def test_what_comes_a_moment_later_shares_the_commit_of_a_crowd(store: Store) -> None:
+async def test_jobs_of_concurrent_clients_that_come_a_moment_later_share_the_commit(store: Store) -> None:
     await store.probe()
     before = store.stats.commits
     await asyncio.gather(
@@ -399,7 +399,7 @@ async def test_what_comes_a_moment_later_shares_the_commit_of_a_crowd(store: Sto
     assert store.stats.commits == before + 1
 
 
-async def test_who_waits_alone_waits_for_nobody(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_single_caller_is_committed_without_a_yield(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     """Not even for a turn of the loop, and whatever goes with it that nobody waits for."""
     monkeypatch.setattr(CommitPolicy, "commits_on_loop", lambda *_: True)
     turned: list[str] = []

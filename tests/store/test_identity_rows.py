@@ -1,4 +1,4 @@
-"""Our own peer ids in the store: which earlier ones have something left to do, and what an older store says of them."""
+"""Our own peer ids in the store: former ids with open works or unsent messages, and older stores."""
 
 import contextlib
 import sqlite3

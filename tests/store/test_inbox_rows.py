@@ -50,7 +50,7 @@ async def test_only_a_message_of_that_work(store: Store) -> None:
     assert found.seq == wanted
 
 
-async def test_a_lease_that_ran_out_is_given_to_the_next(store: Store) -> None:
+async def test_an_expired_lease_is_given_to_the_next_client(store: Store) -> None:
     (seq,) = await fill(store, 1)
     await lease(store, "a")
     assert await lease(store, "b", at=VISIBLE - 1) is None
@@ -73,13 +73,13 @@ async def test_acking_again_is_no_error(store: Store) -> None:
     assert await inbox.counts(store.reader) == {"ready": 0, "leased": 0, "dead": 0}
 
 
-async def test_acking_without_a_lease_is_for_whoever_asks(store: Store) -> None:
+async def test_acking_without_a_lease_is_allowed(store: Store) -> None:
     (seq,) = await fill(store, 1)
     assert (await store.write(lambda tx: inbox.ack(tx, seq))).state == "acked"
     assert await lease(store, "a") is None
 
 
-async def test_given_back_it_waits_and_comes_again_in_its_old_place(store: Store) -> None:
+async def test_a_returned_message_waits_and_keeps_its_place(store: Store) -> None:
     first, second = await fill(store, 2)
     await lease(store, "a")
     back = await store.write(
@@ -112,7 +112,7 @@ async def test_backoff_grows_with_the_attempts_and_has_an_end(store: Store) -> N
     assert inbox.backoff_ms(10_000) == inbox.BACKOFF_LIMIT_MS
 
 
-async def test_after_its_attempts_it_is_dead_and_can_be_made_ready(store: Store) -> None:
+async def test_a_message_without_attempts_left_is_dead_and_can_be_requeued(store: Store) -> None:
     (seq,) = await fill(store, 1)
     for attempt in range(2):
         at = attempt * VISIBLE
@@ -131,7 +131,7 @@ async def test_after_its_attempts_it_is_dead_and_can_be_made_ready(store: Store)
     assert await lease(store, "b") is not None
 
 
-async def test_nack_at_the_last_attempt_is_death_at_once(store: Store) -> None:
+async def test_a_nack_at_the_last_attempt_makes_a_dead_letter(store: Store) -> None:
     (seq,) = await fill(store, 1)
     await lease(store, "a")
     back = await store.write(lambda tx: inbox.nack(tx, seq, now_ms=NOW_MS, max_attempts=1, error="poison"))
@@ -139,7 +139,7 @@ async def test_nack_at_the_last_attempt_is_death_at_once(store: Store) -> None:
     assert store.memory.inbox_waiting == 0
 
 
-async def test_a_dead_letter_can_be_acked_away(store: Store) -> None:
+async def test_a_dead_letter_can_be_acked(store: Store) -> None:
     (seq,) = await fill(store, 1)
     await lease(store, "a")
     await store.write(lambda tx: inbox.nack(tx, seq, now_ms=NOW_MS, max_attempts=1))
@@ -148,7 +148,7 @@ async def test_a_dead_letter_can_be_acked_away(store: Store) -> None:
     assert await inbox.counts(store.reader) == {"ready": 0, "leased": 0, "dead": 0}
 
 
-async def test_what_is_not_there(store: Store) -> None:
+async def test_unknown_messages_are_not_found(store: Store) -> None:
     for call in (inbox.ack, inbox.requeue, inbox.item):
         with pytest.raises(NotFound) as caught:
             await store.write(lambda tx, call=call: call(tx, 99))  # type: ignore[misc]
@@ -169,7 +169,7 @@ async def test_the_list_is_in_order_and_without_the_acked(store: Store) -> None:
     assert [item.seq for item in await inbox.items(store.reader, states=frozenset(["acked"]))] == [seqs[1]]
 
 
-async def test_the_gauge_is_the_count_after_reopening(store: Store) -> None:
+async def test_the_number_of_waiting_messages_is_restored_after_reopening(store: Store) -> None:
     seqs = await fill(store, 4)
     await lease(store, "a")
     await store.write(lambda tx: inbox.ack(tx, seqs[2]))

@@ -1,4 +1,4 @@
-"""What is asked for every message must not look through whole tables: the partial indexes are used by those they were made for."""
+"""Queries made for every message use an index and scan no table."""
 
 from aghbus.store.engine.database import Store
 from aghbus.store.engine.transaction import Transaction

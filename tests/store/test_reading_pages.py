@@ -107,7 +107,7 @@ async def test_a_page_is_bounded_by_bytes_and_goes_on(store: Store, monkeypatch:
     assert seqs == [1, 2, 3, 4]
 
 
-async def test_a_message_shows_what_came_of_it(store: Store) -> None:
+async def test_a_message_shows_its_outcome_and_delivery(store: Store) -> None:
     incoming = say(work_id="work_a", ext={"k": "v"})
     await receive(store, incoming)
     await store.write(sending(receipt("accepted", incoming.id, sender=US, to=BOB, work_id="work_a")))

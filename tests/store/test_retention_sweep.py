@@ -1,4 +1,4 @@
-"""Retention: bounds respected, open things kept, the gap told, the file smaller, the flow not held up."""
+"""Retention: bounds, envelopes that are kept, gap events, the size of the file, and other writes meanwhile."""
 
 import asyncio
 
@@ -25,7 +25,7 @@ async def left(store: Store) -> list[int]:
     return [seq for (seq,) in await rows(store, "SELECT seq FROM envelopes ORDER BY seq")]
 
 
-async def test_what_is_old_goes_and_what_is_young_stays(store: Store) -> None:
+async def test_envelopes_are_removed_by_age(store: Store) -> None:
     old = await acked(store, 2 * STEP_ROWS + 10)
     young = await acked(store, 10, at=NOW + 2 * DAY)
     swept = await sweep(store, BY_AGE, LATER_MS)
@@ -35,7 +35,7 @@ async def test_what_is_old_goes_and_what_is_young_stays(store: Store) -> None:
     assert await rows(store, "SELECT count(*) FROM inbox") == [(len(young),)]
 
 
-async def test_nothing_to_do_is_nothing_done(store: Store) -> None:
+async def test_a_sweep_with_nothing_to_remove_removes_nothing(store: Store) -> None:
     seqs = await acked(store, 5)
     swept = await sweep(store, BY_AGE, NOW_MS)
     assert (swept.envelopes, swept.works) == (0, 0)
@@ -45,7 +45,7 @@ async def test_nothing_to_do_is_nothing_done(store: Store) -> None:
     assert await left(store) == seqs
 
 
-async def test_open_things_are_kept_whatever_their_age(store: Store) -> None:
+async def test_open_works_and_unread_messages_are_kept_at_any_age(store: Store) -> None:
     unread = (await receive(store, say())).seq
     held = (await receive(store, say())).seq
     await store.write(lambda tx: inbox.lease_next(tx, NOW_MS, 1000, "t"))
@@ -63,7 +63,7 @@ async def test_open_things_are_kept_whatever_their_age(store: Store) -> None:
     assert len(detail.history) == 2
 
 
-async def test_a_work_that_is_over_goes_with_all_of_its_history(store: Store) -> None:
+async def test_an_ended_work_is_removed_with_its_history(store: Store) -> None:
     await acked(store, 1, work_id="work_done")
     await store.write(sending(trace("completed", sender=US, to=BOB, work_id="work_done")))
     await store.write(lambda tx: retry.published(tx, [retry.Schedule(seq, None) for seq in [2]], NOW_MS))
@@ -113,7 +113,7 @@ async def test_a_window_full_of_kept_rows_does_not_end_the_sweep(store: Store) -
     assert await left(store) == [applied.seq for applied in unread]
 
 
-async def test_threads_and_rooms_go_with_their_last_envelope(store: Store) -> None:
+async def test_threads_and_rooms_are_removed_with_their_last_envelope(store: Store) -> None:
     await acked(store, 2, container="thread_old")
     await acked(store, 1, container="thread_both")
     await acked(store, 1, at=NOW + 2 * DAY, container="thread_both")
@@ -159,7 +159,7 @@ async def test_sequences_are_never_given_twice(store: Store) -> None:
         await again.close()
 
 
-async def test_a_stream_is_told_of_the_gap_that_concerns_it(store: Store) -> None:
+async def test_a_stream_reports_the_gap_that_its_filter_matches(store: Store) -> None:
     await acked(store, 1, work_id="work_open")
     seqs = await acked(store, 5)
     await sweep(store, BY_AGE, LATER_MS)
@@ -174,7 +174,7 @@ async def test_a_stream_is_told_of_the_gap_that_concerns_it(store: Store) -> Non
     assert messages.pruned_through == seqs[-1]
 
 
-async def test_writes_go_on_between_the_steps(store: Store) -> None:
+async def test_other_writes_run_between_the_steps(store: Store) -> None:
     await acked(store, 6 * STEP_ROWS)
     sweeping = asyncio.create_task(sweep(store, BY_AGE, LATER_MS))
     fresh = 0
@@ -187,7 +187,7 @@ async def test_writes_go_on_between_the_steps(store: Store) -> None:
     assert len(await left(store)) == fresh
 
 
-async def test_dedup_ids_go_past_their_time_and_what_is_queued_is_left_to_those_who_tell_its_end(store: Store) -> None:
+async def test_expired_dedup_ids_are_removed_and_queued_messages_are_kept(store: Store) -> None:
     await acked(store, 10)
     await store.write(sending(say(sender=US, to=BOB)))
     swept = await sweep(store, RetentionPolicy(max_age=30 * DAY, max_bytes=None), LATER_MS)

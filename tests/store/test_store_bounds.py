@@ -1,4 +1,4 @@
-"""Tables that strangers can write to are bounded: the quarantine and the peers."""
+"""Tables that untrusted peers can fill are bounded: the quarantine and the peers."""
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -27,7 +27,7 @@ async def refuse(store: Store, raw: bytes, **options: int) -> None:
     )
 
 
-async def test_the_oldest_make_room_by_number(store: Store) -> None:
+async def test_quarantine_drops_the_oldest_beyond_its_rows(store: Store) -> None:
     for number in range(10):
         await refuse(store, b"%d" % number, max_rows=4)
     found = await quarantine.quarantined(store.reader)
@@ -35,14 +35,14 @@ async def test_the_oldest_make_room_by_number(store: Store) -> None:
     assert store.memory.quarantine_rows == 4
 
 
-async def test_the_oldest_make_room_by_bytes(store: Store) -> None:
+async def test_quarantine_drops_the_oldest_beyond_its_bytes(store: Store) -> None:
     for _ in range(10):
         await refuse(store, b"x" * 1000, max_bytes=3500)
     assert await rows(store, "SELECT count(*), sum(length(raw)) FROM quarantine") == [(3, 3000)]
     assert store.memory.quarantine_bytes == 3000
 
 
-async def test_one_is_cut_and_its_size_kept(store: Store) -> None:
+async def test_a_large_quarantined_envelope_is_cut_and_its_size_recorded(store: Store) -> None:
     await refuse(store, b"z" * 1_000_000)
     (entry,) = await quarantine.quarantined(store.reader)
     assert entry.size == 1_000_000
@@ -50,19 +50,19 @@ async def test_one_is_cut_and_its_size_kept(store: Store) -> None:
     assert await rows(store, "SELECT length(raw) FROM quarantine") == [(quarantine.RAW_BYTES,)]
 
 
-async def test_an_empty_one_is_listed_like_any_other(store: Store) -> None:
+async def test_an_empty_quarantined_envelope_is_listed(store: Store) -> None:
     await refuse(store, b"")
     (entry,) = await quarantine.quarantined(store.reader)
     assert (entry.raw, entry.size) == ("", 0)
 
 
-async def test_what_strangers_sent_cannot_reach_a_terminal(store: Store) -> None:
+async def test_text_from_untrusted_peers_is_escaped(store: Store) -> None:
     await refuse(store, b"\x1b[2J\xff\x00\n{")
     (entry,) = await quarantine.quarantined(store.reader)
     assert entry.raw == "\\x1b[2J\\xff\\x00\\n{"
 
 
-async def test_the_gauges_are_the_counts_after_reopening(store: Store) -> None:
+async def test_quarantine_counts_are_restored_after_reopening(store: Store) -> None:
     for _ in range(3):
         await refuse(store, b"abc")
     await store.close()
@@ -103,7 +103,7 @@ async def test_peers_are_shown_with_their_presence(store: Store) -> None:
     assert await peers.peers(store.reader, now_ms=NOW_MS, channel="elsewhere") == []
 
 
-async def test_the_longest_unheard_are_forgotten_beyond_the_bound(store: Store) -> None:
+async def test_peers_seen_longest_ago_are_dropped_beyond_the_bound(store: Store) -> None:
     for number in range(6):
         await store.write(lambda tx, n=number: peers.seen(tx, seen(f"peer-{n}", NOW_MS + n)))  # type: ignore[misc]
     stale = await peers.stale(store.reader, 0, limit=10, keep=4)

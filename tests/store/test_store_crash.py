@@ -1,4 +1,4 @@
-"""SIGKILL between any two steps: what was said yes to is there entirely, nothing is there in part, and the next start goes on."""
+"""SIGKILL between any two steps: acknowledged writes are complete, no write is partial, and the next start works."""
 
 import random
 import subprocess
@@ -70,7 +70,7 @@ async def check(path: Path, said: set[int], count: int) -> set[int]:
     return present
 
 
-def test_the_child_lives_when_nobody_kills_it(path: Path) -> None:
+def test_the_child_process_commits_everything_when_it_is_not_killed(path: Path) -> None:
     child = start(path, 0, 10, 3)
     assert run_until_dead(child) == set(range(10))
     assert child.returncode == 0

@@ -1,4 +1,4 @@
-"""Opening: the lock, the modes, versions, damage, and whether the last one closed in order."""
+"""Opening: the lock, file modes, versions, damage, and stores that were not closed in order."""
 
 import asyncio
 import contextlib
@@ -109,7 +109,7 @@ async def test_a_second_opener_of_this_process_is_refused(store: Store, path: Pa
     assert caught.value.pid == os.getpid()
 
 
-def test_a_full_disk_costs_the_lock_its_note_alone(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_does_not_prevent_the_lock(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(fd: int, data: bytes, offset: int) -> int:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
@@ -123,7 +123,7 @@ def test_a_full_disk_costs_the_lock_its_note_alone(path: Path, monkeypatch: pyte
     lock.release()
 
 
-async def test_another_process_is_named_and_its_death_frees_the_store(path: Path) -> None:
+async def test_the_lock_names_its_holder_and_is_released_when_that_dies(path: Path) -> None:
     with holder(path) as child:
         with pytest.raises(StoreLocked) as caught:
             await Store.open(path)
@@ -185,7 +185,7 @@ async def test_what_was_written_is_there_after_reopening(path: Path) -> None:
         await store.close()
 
 
-async def test_closing_twice_is_once_and_later_writes_say_so(path: Path) -> None:
+async def test_closing_twice_is_harmless_and_later_writes_fail(path: Path) -> None:
     store = await Store.open(path)
     pending = store.submit(lambda tx: 7)
     await store.close()

@@ -1,4 +1,4 @@
-"""Rows that wait for the end of their transaction: seen by who asks, gone with their job, and never a burden to the others."""
+"""The append buffer: visible to later statements, undone with its job, written in bulk, and isolated when a row is invalid."""
 
 import asyncio
 import sqlite3
@@ -55,7 +55,7 @@ async def test_a_statement_sees_what_was_appended_before_it(store: Store) -> Non
     assert await second == [applied.seq]
 
 
-async def test_a_job_that_raises_leaves_nothing_and_costs_the_others_nothing(store: Store) -> None:
+async def test_a_job_that_raises_is_undone_without_a_rerun(store: Store) -> None:
     good = [store.submit(receiving(say(container="thread_good"))) for _ in range(2)]
     bad = store.submit(failing("bad", look=False))
     good += [store.submit(receiving(say(container="thread_good"))) for _ in range(2)]
@@ -71,7 +71,7 @@ async def test_a_job_that_raises_leaves_nothing_and_costs_the_others_nothing(sto
     assert store.stats.reruns == 0
 
 
-async def test_a_job_that_looked_before_it_raised_is_taken_back_too(store: Store) -> None:
+async def test_a_job_that_flushed_its_rows_before_it_raised_is_undone(store: Store) -> None:
     jobs: list[asyncio.Future[Any]] = [
         store.submit(receiving(say())),
         store.submit(failing("bad", look=True)),
@@ -84,7 +84,7 @@ async def test_a_job_that_looked_before_it_raised_is_taken_back_too(store: Store
     assert store.stats.reruns == 1
 
 
-async def test_a_look_at_what_others_appended_is_no_reason_to_run_them_again(store: Store) -> None:
+async def test_a_flush_of_rows_of_other_jobs_needs_no_rerun(store: Store) -> None:
     def look(tx: Transaction) -> None:
         seqs(tx)
         raise NotFound("only looking")
@@ -100,7 +100,7 @@ async def test_a_look_at_what_others_appended_is_no_reason_to_run_them_again(sto
     assert store.stats.reruns == 0
 
 
-async def test_what_a_job_appended_after_its_look_is_taken_back_too(store: Store) -> None:
+async def test_rows_appended_after_a_flush_are_undone(store: Store) -> None:
     """Its look has written the rows of the others; what it has appended since is not among them."""
 
     jobs: list[asyncio.Future[Any]] = [
@@ -131,7 +131,7 @@ async def test_rows_that_cannot_be_written_fail_their_own_job_alone(store: Store
     assert store.writable
 
 
-async def test_rows_that_cannot_be_written_do_not_fail_the_jobs_that_look_after_them(store: Store) -> None:
+async def test_rows_that_cannot_be_written_do_not_fail_later_jobs_that_flush_them(store: Store) -> None:
     def impossible(tx: Transaction) -> None:
         tx.rows[OUTBOX] += (999, "queued", 0, 0, "subject")  # of no envelope
 
@@ -148,7 +148,7 @@ async def test_rows_that_cannot_be_written_do_not_fail_the_jobs_that_look_after_
     assert store.writable
 
 
-async def test_whatever_a_job_raises_ends_it_alone(store: Store) -> None:
+async def test_any_exception_of_a_job_fails_that_job_alone(store: Store) -> None:
     def stops(_tx: Transaction) -> None:
         next(iter(()))
 
@@ -228,7 +228,7 @@ async def test_any_mixture_of_jobs_leaves_what_the_good_ones_wrote(
         await store.close()
 
 
-def test_nothing_waits_after_an_undo() -> None:
+def test_undo_drops_the_rows_appended_since_the_position() -> None:
     rows = AppendBuffer()
     rows[META] += ("key", 1)
     before = rows.position()
@@ -238,13 +238,16 @@ def test_nothing_waits_after_an_undo() -> None:
     assert (rows[META], rows[OUTBOX], rows.size) == (["key", 1], [], 1)
 
 
-async def test_a_writer_that_has_ended_by_a_defect_says_so(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    async def defect() -> None:
-        raise SystemError
+class Defect(BaseException):
+    """No job may raise it: the writer does not catch it."""
 
-    monkeypatch.setattr(store._writer, "_transact", defect)
-    waiting = store.submit(receiving(say()))
-    with pytest.raises(SystemError):
+
+async def test_a_writer_that_ended_by_a_defect_fails_its_jobs(store: Store) -> None:
+    def defect(_tx: Transaction) -> None:
+        raise Defect
+
+    jobs: list[asyncio.Future[Any]] = [store.submit(defect), store.submit(receiving(say()))]
+    with pytest.raises(Defect):
         await asyncio.wait_for(store.ended(), 10)
-    with pytest.raises(StoreUnavailable):
-        await waiting
+    done = await asyncio.gather(*jobs, return_exceptions=True)
+    assert [type(one) for one in done] == [StoreUnavailable] * 2

@@ -1,4 +1,4 @@
-"""What waits for an answer, for its time or for a consumer: kept, found again, and never more of it in memory than a page."""
+"""Messages that wait for an answer or for their time: kept, found again, and read in bounded pages."""
 
 from functools import partial
 
@@ -19,14 +19,14 @@ async def published(store: Store, text: str = "hello", next_ms: int | None = NOW
     return seq
 
 
-async def test_what_waits_for_an_answer_is_not_swept_away(store: Store) -> None:
+async def test_retention_keeps_unanswered_messages(store: Store) -> None:
     waiting = await published(store)
     await published(store, next_ms=None)  # nothing will come of it any more
     await sweep(store, RetentionPolicy(max_age=None, max_bytes=1), NOW_MS)
     assert await rows(store, "SELECT seq FROM envelopes") == [(waiting,)]
 
 
-async def test_a_clock_that_steps_back_puts_no_try_off(store: Store) -> None:
+async def test_a_clock_that_steps_back_delays_no_retry(store: Store) -> None:
     seq = await published(store, next_ms=NOW_MS + 1000)
     before = NOW_MS - 24 * HOUR_MS
     await store.write(lambda tx: retry.pull_in(tx, before, before + HOUR_MS))
@@ -55,7 +55,7 @@ async def test_only_the_receiver_of_a_message_can_know_its_id(store: Store) -> N
     assert await store.write(lambda tx: retry.endpoints_of(tx, seq + 1, message_id)) is None
 
 
-async def test_a_ready_message_of_another_work_is_nothing_to_wait_for(store: Store) -> None:
+async def test_a_ready_message_of_another_work_is_not_due(store: Store) -> None:
     await receive(store, say(work_id="work_other"))
     assert await store.write(lambda tx: inbox.lease_next(tx, NOW_MS, 5000, "lease_a", work_id="work_mine")) is None
     assert await store.write(inbox.due_ms) is None
@@ -65,7 +65,7 @@ async def test_a_ready_message_of_another_work_is_nothing_to_wait_for(store: Sto
     assert await store.write(inbox.due_ms) == NOW_MS + 5000
 
 
-async def test_what_ends_the_wait_for_an_answer_ends_the_tries(store: Store) -> None:
+async def test_an_answered_or_given_up_message_is_not_sent_again(store: Store) -> None:
     first, second = await published(store), await published(store)
     [(name,)] = await rows(store, f"SELECT msg_id FROM envelopes WHERE seq = {first}")
     assert await store.write(lambda tx: outbox.mark_receipted(tx, "ws_test", name, by=BOB))
@@ -75,7 +75,7 @@ async def test_what_ends_the_wait_for_an_answer_ends_the_tries(store: Store) -> 
     assert await store.write(retry.stale_from) is None
 
 
-async def test_the_first_that_goes_stale_is_known(store: Store) -> None:
+async def test_the_first_expiry_is_known(store: Store) -> None:
     assert await store.write(retry.stale_from) is None
     waiting = await published(store)
     queued = (await store.write(sending(say(sender=US, to=BOB, expires_at=NOW + 50)))).seq

@@ -1,4 +1,4 @@
-"""What goes out, asked about while its rows wait for the end of their transaction: the answers are as of written rows."""
+"""Outgoing messages in the append buffer: queries give the same answers as for written rows."""
 
 from aghbus.protocol.errors import NotFound
 from aghbus.store.engine.database import Store
@@ -16,7 +16,7 @@ async def sent(store: Store, count: int) -> list[int]:
     return [one.outgoing[0].seq for one in applied]
 
 
-async def test_a_new_row_is_the_one_that_the_store_would_give(store: Store) -> None:
+async def test_a_new_outgoing_row_equals_the_stored_one(store: Store) -> None:
     texts = [say(sender=US, to=BOB), say(sender=US, to=BOB, work_id="work_1"), say(sender=US, to=BOB, work_id="work_1")]
 
     def job(tx: Transaction) -> list[outbox.Outgoing]:
@@ -29,7 +29,7 @@ async def test_a_new_row_is_the_one_that_the_store_would_give(store: Store) -> N
     assert given == await outbox.queued(store.reader, 0, 10)
 
 
-async def test_a_message_is_behind_an_opening_that_is_written_and_unanswered(store: Store) -> None:
+async def test_a_message_is_blocked_by_an_unanswered_opening(store: Store) -> None:
     (first,) = (await store.write(sending(say(sender=US, to=BOB, work_id="work_1")))).outgoing
     (second,) = (await store.write(sending(say(sender=US, to=BOB, work_id="work_1")))).outgoing
     assert second.blocked_by == first.seq
@@ -38,7 +38,7 @@ async def test_a_message_is_behind_an_opening_that_is_written_and_unanswered(sto
     assert third.blocked_by is None
 
 
-async def test_a_work_is_found_while_its_opening_waits(store: Store) -> None:
+async def test_a_work_is_found_while_its_opening_is_buffered(store: Store) -> None:
     text = say(sender=US, to=BOB, work_id="work_1", trace_id="trace_7")
 
     def job(tx: Transaction) -> works.Known | None:
@@ -59,7 +59,7 @@ async def test_more_is_published_than_one_statement_takes(store: Store) -> None:
     assert await rows(store, STATES) == [(seq, "published", 1, NOW_MS, NOW_MS + seq) for seq in seqs]
 
 
-async def test_what_is_answered_stays_answered_whichever_comes_first(store: Store) -> None:
+async def test_an_answered_message_stays_answered_in_any_order(store: Store) -> None:
     first, second = await sent(store, 2)
 
     def note_then_answer(tx: Transaction) -> None:
@@ -75,7 +75,7 @@ async def test_what_is_answered_stays_answered_whichever_comes_first(store: Stor
     assert await rows(store, "SELECT state, next_ms FROM outbox") == [("receipted", None)] * 2
 
 
-async def test_a_note_is_undone_with_its_job_and_seen_by_the_next_statement(store: Store) -> None:
+async def test_a_recorded_answer_is_undone_with_its_job_and_seen_by_the_next_statement(store: Store) -> None:
     first, second = await sent(store, 2)
 
     def failing(tx: Transaction) -> None:

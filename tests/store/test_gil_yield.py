@@ -1,4 +1,4 @@
-"""Room for a thread that is late is made by a busy loop only; by one that seems idle, now and then."""
+"""A busy event loop yields the interpreter lock to a thread that is late; an idle one only now and then."""
 
 import asyncio
 
@@ -31,14 +31,14 @@ class Thread:
 
 
 @pytest.mark.parametrize(("share", "rooms"), [(0.9, 4 * (MAX_SKIPPED + 1)), (0.1, 4)])
-async def test_room_is_made_by_a_busy_loop(monkeypatch: pytest.MonkeyPatch, share: float, rooms: int) -> None:
+async def test_a_busy_loop_yields_the_gil(monkeypatch: pytest.MonkeyPatch, share: float, rooms: int) -> None:
     thread = Thread(share, looks=4 * (MAX_SKIPPED + 1))
     monkeypatch.setattr(handover, "time", thread)
     await yield_gil_while(thread.done.wait())
     assert thread.slept == rooms
 
 
-async def test_no_room_for_what_is_quick(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_fast_work_needs_no_yield(monkeypatch: pytest.MonkeyPatch) -> None:
     thread = Thread(0.9, looks=1)
     monkeypatch.setattr(handover, "time", thread)
     await yield_gil_while(asyncio.sleep(0))

@@ -1,4 +1,4 @@
-"""The tail of the event stream: the same events as the file gives, of committed envelopes only, within bounds."""
+"""The event buffer: the same events as in the file, of committed envelopes only, within bounds."""
 
 import asyncio
 import tempfile
@@ -87,7 +87,7 @@ FILTERS = st.sampled_from([EventsQuery, EventsQuery, AgentEvents]).flatmap(
 
 @settings(max_examples=60)
 @given(before=TRANSACTIONS, after=TRANSACTIONS, wanted=st.lists(FILTERS, min_size=1, max_size=8))
-def test_the_tail_tells_what_the_file_tells(
+def test_buffered_events_equal_those_of_the_file(
     before: list[list[Job]], after: list[list[Job]], wanted: list[EnvelopeFilter]
 ) -> None:
     async def compare() -> None:
@@ -136,7 +136,7 @@ def seqs(tail: EventBuffer, since: int = 0, upto: int = 0, limit: int = 10_000) 
     return None if stretch is None else [event.seq for event in stretch.events]
 
 
-async def test_nothing_is_kept_while_nobody_follows(store: Store) -> None:
+async def test_nothing_is_buffered_without_a_subscriber(store: Store) -> None:
     tail = store.memory.events
     await receive(store, say())
     assert seqs(tail) is None
@@ -147,7 +147,7 @@ async def test_nothing_is_kept_while_nobody_follows(store: Store) -> None:
     assert seqs(tail, 1) is None
 
 
-async def test_pages_go_on_where_the_last_one_ended(store: Store) -> None:
+async def test_pages_continue_where_the_last_one_ended(store: Store) -> None:
     with store.memory.events.subscribed():
         for _ in range(5):
             await receive(store, say())
@@ -161,7 +161,7 @@ async def test_pages_go_on_where_the_last_one_ended(store: Store) -> None:
         assert (beyond.events, beyond.next_since) == ([], 9)
 
 
-async def test_what_is_not_committed_shows_nowhere(store: Store) -> None:
+async def test_uncommitted_events_are_not_visible(store: Store) -> None:
     tail = store.memory.events
     seen: list[list[int] | None] = []
 
@@ -174,7 +174,7 @@ async def test_what_is_not_committed_shows_nowhere(store: Store) -> None:
         assert seqs(tail) == [1]
 
 
-async def test_followers_that_come_and_go_within_a_transaction_miss_nothing(store: Store) -> None:
+async def test_subscribers_that_change_during_a_transaction_miss_nothing(store: Store) -> None:
     """The tail goes without what was stored while nobody followed, and so cannot be read from before that."""
     tail = store.memory.events
     first, second = tail.subscribed(), tail.subscribed()
@@ -227,7 +227,7 @@ async def test_a_transaction_that_fails_leaves_nothing(store: Store) -> None:
         assert stretch.events == (await events(store.reader, EVERYTHING, since=1)).events
 
 
-async def test_the_tail_is_bounded_by_rows(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_buffer_is_bounded_by_events(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(event_buffer, "MAX_EVENTS", 3)
     with store.memory.events.subscribed():
         await asyncio.gather(*(store.submit(received(say())) for _ in range(7)))
@@ -235,7 +235,7 @@ async def test_the_tail_is_bounded_by_rows(store: Store, monkeypatch: pytest.Mon
         assert seqs(store.memory.events, 4, 7) == [5, 6, 7]
 
 
-async def test_the_tail_is_bounded_by_bytes(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_buffer_is_bounded_by_bytes(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(event_buffer, "MAX_BYTES", 10_000)
     with store.memory.events.subscribed():
         for _ in range(4):

@@ -1,4 +1,4 @@
-"""Which commits stay on the event loop: small ones, on a disk that is quick, between two in the thread."""
+"""Which commits run on the event loop: small ones, on a fast disk, between two in the thread."""
 
 import sqlite3
 from typing import Any
@@ -63,18 +63,18 @@ def commit(one: CommitPolicy, changes: int = 10) -> bool:
     return False
 
 
-def test_a_quick_disk_is_known_after_some_commits(disk: Disk) -> None:
+def test_a_fast_disk_is_detected_after_some_commits(disk: Disk) -> None:
     one = paced(disk)
     assert [commit(one) for _ in range(10)] == [False] * 8 + [True] * 2
 
 
-def test_a_slow_disk_is_always_waited_for_in_the_thread(disk: Disk) -> None:
+def test_commits_to_a_slow_disk_run_in_the_thread(disk: Disk) -> None:
     one = paced(disk)
     disk.seconds = 2 * FAST_SECONDS
     assert not any(commit(one) for _ in range(100))
 
 
-def test_a_busy_machine_makes_no_slow_disk(disk: Disk) -> None:
+def test_a_busy_machine_does_not_count_as_a_slow_disk(disk: Disk) -> None:
     one = paced(disk)
     for number in range(100):
         disk.seconds = FAST_SECONDS / 2 if number % 8 == 0 else SLOW_SECONDS / 2
@@ -95,21 +95,21 @@ def stall(one: CommitPolicy, disk: Disk) -> int:
     return left
 
 
-def test_after_a_stall_the_loop_is_left_for_a_while_and_longer_each_time(disk: Disk) -> None:
+def test_after_a_stall_commits_run_in_the_thread_ever_longer(disk: Disk) -> None:
     one = paced(disk)
     left = [stall(one, disk) for _ in range(8)]
     assert left[:3] == [PENALTY, 2 * PENALTY, 4 * PENALTY]
     assert left[-2:] == [MAX_PENALTY, MAX_PENALTY]
 
 
-def test_a_stall_long_ago_counts_no_more(disk: Disk) -> None:
+def test_an_old_stall_is_forgotten(disk: Disk) -> None:
     one = paced(disk)
     assert [stall(one, disk), stall(one, disk)] == [PENALTY, 2 * PENALTY]
     assert sum(commit(one) for _ in range(2 * MAX_PENALTY)) >= MAX_PENALTY
     assert stall(one, disk) == PENALTY
 
 
-def test_much_is_written_in_the_thread(disk: Disk) -> None:
+def test_large_transactions_are_written_in_the_thread(disk: Disk) -> None:
     one = paced(disk)
     while not commit(one):
         pass
@@ -117,7 +117,7 @@ def test_much_is_written_in_the_thread(disk: Disk) -> None:
     assert commit(one)
 
 
-def test_checkpoints_are_made_in_the_thread_and_go_on_being_made(disk: Disk) -> None:
+def test_checkpoints_are_made_in_the_thread(disk: Disk) -> None:
     one = paced(disk)
     stayed = sum(commit(one, changes=64) for _ in range(1000))
     assert disk.commits == 1000

@@ -1,4 +1,4 @@
-"""What is remembered of late says what the file says, whatever happens to the transaction that changed it."""
+"""Caches agree with the file, also after a transaction that changed them was undone."""
 
 from typing import Any
 
@@ -53,7 +53,7 @@ async def open_here(store: Store) -> str:
     return opening.id
 
 
-async def test_a_work_is_remembered_as_the_file_has_it(store: Store) -> None:
+async def test_a_cached_work_equals_the_stored_one(store: Store) -> None:
     opening_id = await open_here(store)
     await agrees(store)
     store.memory.works.clear()
@@ -70,7 +70,7 @@ async def test_a_work_is_remembered_as_the_file_has_it(store: Store) -> None:
             await agrees(store)
 
 
-async def test_no_statement_asks_for_a_work_that_was_opened_of_late(store: Store) -> None:
+async def test_a_recently_opened_work_needs_no_query(store: Store) -> None:
     opening_id = await open_here(store)
     await receive(store, receipt("accepted", opening_id, work_id=WORK))
     asked: list[str] = []
@@ -85,7 +85,7 @@ async def test_no_statement_asks_for_a_work_that_was_opened_of_late(store: Store
     assert [sql.split()[:2] for sql in asked] == [["UPDATE", "works"]]
 
 
-async def test_a_step_that_is_undone_is_not_remembered(store: Store) -> None:
+async def test_an_undone_step_is_not_cached(store: Store) -> None:
     opening_id = await open_here(store)
     before = await store.write(known)
 
@@ -114,7 +114,7 @@ async def test_of_two_works_with_one_id_the_latest_change_counts(store: Store) -
     await agrees(store)
 
 
-async def test_a_work_that_retention_took_is_forgotten(store: Store) -> None:
+async def test_a_work_removed_by_retention_is_not_cached(store: Store) -> None:
     opening_id = await open_here(store)
     await receive(store, receipt("rejected", opening_id, work_id=WORK))
     await store.write(lambda tx: outbox.mark_answered(tx, 1, "committed"))
@@ -123,7 +123,7 @@ async def test_a_work_that_retention_took_is_forgotten(store: Store) -> None:
     assert await store.write(lambda tx: works.load(tx, *_PLACE)) is None
 
 
-async def test_a_deadline_is_moved_only_where_there_may_be_one(store: Store) -> None:
+async def test_only_a_work_that_may_have_a_deadline_moves_it(store: Store) -> None:
     await open_here(store)
     work = await store.write(lambda tx: works.load(tx, *_PLACE))
     assert work is not None
@@ -136,7 +136,7 @@ async def test_a_deadline_is_moved_only_where_there_may_be_one(store: Store) -> 
     assert await store.write(lambda tx: works.has_deadline(tx, work))  # only the file knows
 
 
-async def test_what_arrived_is_noted_once_and_again_after_it_went_out_again(store: Store) -> None:
+async def test_an_arrival_is_recorded_once_for_each_transmission(store: Store) -> None:
     message_id = await open_here(store)
 
     def arrives(tx: Transaction) -> bool:
@@ -158,7 +158,7 @@ async def test_only_the_receiver_of_a_message_can_answer_it(store: Store, rememb
     assert await store.write(lambda tx: retry.subject_of(tx, 1)) == subject_for(WORKSPACE, CHANNEL, BOB)
 
 
-async def test_the_older_generation_is_forgotten_when_the_younger_is_full(store: Store) -> None:
+async def test_the_older_generation_is_dropped_when_the_younger_is_full(store: Store) -> None:
     recent: GenerationalCache[int, str] = GenerationalCache(size=2)
 
     def job(tx: Transaction) -> None:
