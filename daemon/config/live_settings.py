@@ -2,7 +2,9 @@
 
 from collections.abc import Callable
 
-from aghbus.daemon.config.settings import Settings
+import msgspec
+
+from aghbus.daemon.config.settings import Changes, Settings, reloadable_changes
 
 
 class LiveSettings:
@@ -16,8 +18,26 @@ class LiveSettings:
         """Call `listener` with the new settings after each `replace`."""
         self._listeners.append(listener)
 
+    def reload(self, new: Settings) -> Changes:
+        """Put the reloadable keys of `new` in force; returns the changed keys, with those that need a restart."""
+        changes = reloadable_changes(self.current, new)
+        self.replace(_with_keys(self.current, new, changes.now))
+        return changes
+
     def replace(self, settings: Settings) -> None:
         """Put `settings` in force; only reloadable keys may differ."""
         self.current = settings
         for listener in self._listeners:
             listener(settings)
+
+
+def _with_keys(old: Settings, new: Settings, names: tuple[str, ...]) -> Settings:
+    """`old` with the keys `names` (dotted) of `new`."""
+    values, fresh = msgspec.to_builtins(old), msgspec.to_builtins(new)
+    for name in names:
+        *tables, key = name.split(".")
+        into, out_of = values, fresh
+        for table in tables:
+            into, out_of = into[table], out_of[table]
+        into[key] = out_of[key]
+    return msgspec.convert(values, Settings)

@@ -1,0 +1,46 @@
+"""Removing old envelopes and audit rows at a fixed interval, by age and size."""
+
+import asyncio
+from typing import Final
+
+from aghbus.daemon.base.logs import EventLimiter
+from aghbus.daemon.base.metrics import Counters
+from aghbus.daemon.config.live_settings import LiveSettings
+from aghbus.daemon.state.clock_steps import ClockSteps
+from aghbus.store.engine.database import Store
+from aghbus.store.errors import StoreUnavailable
+from aghbus.store.retention import RetentionPolicy, sweep, sweep_audit
+
+_INTERVAL: Final = 30.0  # seconds between two sweeps
+
+
+class Retention:
+    """Sweeps the store of one daemon; also flushes the log limiter."""
+
+    def __init__(
+        self, store: Store, settings: LiveSettings, steps: ClockSteps, counters: Counters, log_limiter: EventLimiter
+    ) -> None:
+        self._store = store
+        self._settings = settings
+        self._steps = steps
+        self._counters = counters
+        self._log_limiter = log_limiter
+
+    async def run(self) -> None:
+        """Sweep until cancelled."""
+        while True:
+            await asyncio.sleep(_INTERVAL)
+            try:
+                await self._sweep()
+            except StoreUnavailable:
+                self._counters.add("retention.interrupted")  # the next sweep continues
+            self._log_limiter.flush()
+
+    async def _sweep(self) -> None:
+        bounds, log = self._settings.current.store, self._settings.current.audit
+        now_ms = self._steps.prudent_millis()
+        policy = RetentionPolicy(max_age=bounds.retention_age, max_bytes=bounds.retention_size)
+        swept = await sweep(self._store, policy, now_ms)
+        await sweep_audit(self._store, log.max_rows, log.max_age, now_ms)
+        self._counters.add("retention.sweeps")
+        self._counters.add("retention.envelopes", swept.envelopes)
