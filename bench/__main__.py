@@ -16,7 +16,7 @@ from bench.harness.scale import SCALES, Scale
 
 
 def measured(figure: Figure, run: Run) -> Result:
-    """What the figure finds, or why it is not measured."""
+    """The result of the figure, or the reason why it is not measured."""
     run.progress.begin(figure.title)
     if run.progress.over:
         return Result(skipped="no time was left")

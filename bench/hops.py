@@ -32,8 +32,8 @@ from types import CodeType, FrameType
 from typing import Any, Final, Self
 
 from aghbus.protocol.nats.names import inbox
-from bench.harness.envelopes import Maker
-from bench.harness.processes import ROOMY, ROOT, broker, home
+from bench.harness.envelopes import EnvelopeMaker
+from bench.harness.processes import LOAD_FLAGS, ROOT, broker, home
 from bench.harness.wire import RawApi, RawNats, frame
 from tests.support.daemons import Daemon
 
@@ -111,7 +111,7 @@ class CountedDaemon(Daemon):
 @contextlib.contextmanager
 def receiving(url: str, daemon: Daemon) -> Iterator[Callable[[], None]]:
     """A say from a peer, until its acknowledgement arrives."""
-    maker = Maker("caller", daemon.name)
+    maker = EnvelopeMaker("caller", daemon.name)
     reply = f"{inbox(maker.sender, 'ack')}.{time.time_ns()}"
     with RawNats(url) as nats:
         nats.subscribe(reply)
@@ -128,7 +128,7 @@ def requesting(url: str, daemon: Daemon, path: str, ask: dict[str, Any]) -> Iter
     """A request on the API, until its answer and the published envelope have arrived."""
     api, to = RawApi(daemon.socket_path), "absent"
     with RawNats(url) as nats:
-        nats.subscribe(Maker(daemon.name, to).subject)
+        nats.subscribe(EnvelopeMaker(daemon.name, to).subject)
 
         def act() -> None:
             api.call("POST", path, {"to": to, **ask})
@@ -156,7 +156,7 @@ def measure(case: str, *, warm_up: int, rounds: int, settle: float) -> list[Coun
     with (
         broker() as server,
         home() as folder,
-        CountedDaemon(folder, "ops", "--nats", server.url, *ROOMY) as daemon,
+        CountedDaemon(folder, "ops", "--nats", server.url, *LOAD_FLAGS) as daemon,
         CASES[case](server.url, daemon) as act,
     ):
         for _ in range(warm_up):

@@ -1,4 +1,4 @@
-"""How many machine instructions a message or a work takes of the daemons: `python -m bench.instructions [receive send works …]`.
+"""Machine instructions of the daemons for a message or a work: `python -m bench.instructions [receive send works …]`.
 
 Daemons run under valgrind's callgrind, fifty times slower, with the load of figures 1, 2, 3, 7 and 8. The count hardly depends on
 what else the machine does: where times jump by half, it tells a change of one part in a hundred. It is no time: how many
@@ -20,8 +20,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Final, Self
 
-from bench.harness.load import received, sent, worked
-from bench.harness.processes import ROOMY, broker, home, pid_of
+from bench.harness.load import receive_rate, send_rate, work_times
+from bench.harness.processes import LOAD_FLAGS, broker, home, pid_of
 from tests.support.daemons import Daemon, wait_for
 from tests.support.natsutil import NatsServer
 
@@ -49,7 +49,7 @@ class Counted(Daemon):
 
     @property
     def profile(self) -> Path:
-        """Where callgrind writes; a number is appended for each part."""
+        """Callgrind's output file; a number is appended for each part."""
         return self.home.root / f"{self.name}.callgrind"
 
     def count(self, part: int) -> int:
@@ -63,7 +63,7 @@ class Counted(Daemon):
 @contextlib.contextmanager
 def counted(names: tuple[str, ...], *, jetstream: bool) -> Iterator[tuple[NatsServer, list[Counted]]]:
     """Daemons that know each other, on a broker of their own."""
-    flags = (*ROOMY, *(("--durability", "jetstream") if jetstream else ()))
+    flags = (*LOAD_FLAGS, *(("--durability", "jetstream") if jetstream else ()))
     with broker(jetstream=jetstream) as server, home() as folder, contextlib.ExitStack() as stack:
         started = [Counted(folder, name, "--nats", server.url, *flags) for name in names]
         for daemon in started:
@@ -84,29 +84,30 @@ def measured(path: "_Path", profiles: Path | None) -> float:
             daemon.count(1)
         load(server, started, amount)
         total = sum(daemon.count(2) for daemon in started)
-        for daemon in started if profiles is not None else ():
-            shutil.copy(daemon.profile.with_name(f"{daemon.profile.name}.2"), profiles)
+        if profiles is not None:
+            for daemon in started:
+                shutil.copy(daemon.profile.with_name(f"{daemon.profile.name}.2"), profiles)
         return total / amount
 
 
 def _receive(server: NatsServer, daemons: list[Counted], amount: int) -> object:
-    return received(server, daemons[0], amount)
+    return receive_rate(server, daemons[0], amount)
 
 
 def _verified(server: NatsServer, daemons: list[Counted], amount: int) -> object:
-    return received(server, daemons[0], amount, signed=True)
+    return receive_rate(server, daemons[0], amount, signed=True)
 
 
 def _send(server: NatsServer, daemons: list[Counted], amount: int) -> object:
-    return sent(server, daemons[0], amount, _CONNECTIONS)
+    return send_rate(server, daemons[0], amount, _CONNECTIONS)
 
 
 def _works(_: NatsServer, daemons: list[Counted], amount: int) -> object:
-    return worked(daemons[0], daemons[1], amount, _FLIGHT)
+    return work_times(daemons[0], daemons[1], amount, _FLIGHT)
 
 
 def _works_at_rest(_: NatsServer, daemons: list[Counted], amount: int) -> object:
-    return worked(daemons[0], daemons[1], amount, 1)
+    return work_times(daemons[0], daemons[1], amount, 1)
 
 
 _Path = tuple[Callable[[NatsServer, list[Counted], int], object], int, int, bool]

@@ -1,4 +1,4 @@
-"""What a message costs from the connection's bytes to the subscriber: nats-py's parser, queue and task beside our parser.
+"""The cost of a message from the connection's bytes to the subscriber: nats-py's parser, queue and task beside our parser.
 
     python -m bench.nats_parse --rounds 9 --messages 20000
 

@@ -200,7 +200,7 @@ async def loop(path: Path, messages: list[bytes]) -> float:
 
 
 def job_of(envelope: Envelope) -> Job[object]:
-    """What the daemon does about a received message."""
+    """The daemon's work for a received message."""
 
     def job(tx: Transaction) -> Applied:
         effects = decide(envelope, load_state(tx, envelope, US), RECEIVER)

@@ -3,8 +3,8 @@
 import time
 
 from bench.harness.figure import Figure, Result, Row, Run, interleave
-from bench.harness.load import received
-from bench.harness.processes import ROOMY, Child, broker, cpu_seconds, daemons, home, memory_mib, pid_of
+from bench.harness.load import receive_rate
+from bench.harness.processes import LOAD_FLAGS, Child, broker, cpu_seconds, daemons, home, memory_mib, pid_of
 from tests.support.daemons import Daemon
 
 
@@ -28,7 +28,7 @@ def measure(run: Run) -> Result:
                     return {"start": took, "memory": memory_mib(pid_of(daemon))}
 
         def loaded() -> dict[str, float]:
-            received(server, worker, scale.messages)
+            receive_rate(server, worker, scale.messages)
             return {"loaded memory": memory_mib(pid_of(worker))}
 
         found = interleave(run, {"bare": bare, "fresh": fresh, "loaded": loaded})
@@ -45,7 +45,7 @@ def measure(run: Run) -> Result:
             found.row("memory after the load", "MiB", "loaded memory", floor=memory, target=(2.5, 1.5)),
             Row(what="processor time at rest", unit="% of a core", values=[idle], better="lower"),
         ],
-        notes=[f"The load is {scale.messages:,} says a round, delivered to a consumer; flags: {' '.join(ROOMY)}."],
+        notes=[f"The load is {scale.messages:,} says a round, delivered to a consumer; flags: {' '.join(LOAD_FLAGS)}."],
     )
 
 

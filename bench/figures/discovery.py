@@ -1,8 +1,8 @@
 """Figure 4: whois, warm through the API and cold as a command of a wheel install."""
 
 from bench.harness.figure import Figure, Result, Run, interleave
-from bench.harness.load import once, requests
-from bench.harness.processes import broker, daemons, wall
+from bench.harness.load import request_times, run_job
+from bench.harness.processes import broker, daemons, wall_ms
 from bench.harness.wheel import wheel_install
 
 # A peer that asks a thousand times in a second or two is otherwise left without an answer.
@@ -20,13 +20,13 @@ def measure(run: Run) -> Result:
         job = {"do": "whois", "socket": str(ops.socket_path), "query": "worker", "count": scale.calls}
 
         def command(*words: str) -> list[float]:
-            return [wall(list(words), ops.env) for _ in range(scale.cold_starts)]
+            return [wall_ms(list(words), ops.env) for _ in range(scale.cold_starts)]
 
         found = interleave(
             run,
             {
-                "request-reply": lambda: requests(server, scale.calls),
-                "whois": lambda: list(once("caller", **job)),
+                "request-reply": lambda: request_times(server, scale.calls),
+                "whois": lambda: list(run_job("caller", **job)),
                 "python": lambda: command(str(scripts / "python"), "-c", "pass"),
                 "aghctl": lambda: command(str(scripts / "aghctl"), "--name", "ops", "whois", "worker", "--first"),
             },

@@ -5,11 +5,11 @@ import statistics
 from collections.abc import Callable, Iterator
 from functools import partial
 
-from bench.harness.envelopes import Maker
-from bench.harness.figure import Curve, Figure, Found, Result, Row, Run, Way, interleave
+from bench.harness.envelopes import EnvelopeMaker
+from bench.harness.figure import Curve, Figure, Measurement, Result, Rounds, Row, Run, interleave
 from bench.harness.filling import fill, room_for
-from bench.harness.load import drained, received
-from bench.harness.processes import HANG, ROOMY, broker, home, run_all
+from bench.harness.load import drain_rate, receive_rate
+from bench.harness.processes import HANG, LOAD_FLAGS, broker, home, run_all
 from bench.harness.scale import Growth
 from bench.harness.wire import RawNats, frame
 from tests.support.daemons import Daemon, Home, wait_for
@@ -23,27 +23,27 @@ _TITLES = {
     "stored": "envelopes in the store",
 }
 _TARGET = (1.3, 1.05)
-_FLAGS = (*ROOMY, "--store-retention-size", "1000GiB", "--discovery-interval", "1h")
+_FLAGS = (*LOAD_FLAGS, "--store-retention-size", "1000GiB", "--discovery-interval", "1h")
 
 Cost = Callable[[NatsServer, Daemon, int], float]
 """Microseconds for each of so many messages."""
 
 
 def _receive(server: NatsServer, daemon: Daemon, count: int) -> float:
-    return 1e6 / received(server, daemon, count)
+    return 1e6 / receive_rate(server, daemon, count)
 
 
 def _receive_and_clear(server: NatsServer, daemon: Daemon, count: int) -> float:
     """The inbox is left as it was found: these messages go again, and are not counted."""
     cost = _receive(server, daemon, count)
-    drained(daemon, count)
+    drain_rate(daemon, count)
     return cost
 
 
 def _lease_and_ack(server: NatsServer, daemon: Daemon, count: int) -> float:
     """So many come first, and are not counted, so that the inbox is left as it was found."""
-    received(server, daemon, count)
-    return 1e6 / drained(daemon, count)
+    receive_rate(server, daemon, count)
+    return 1e6 / drain_rate(daemon, count)
 
 
 _COSTS: dict[str, dict[str, Cost]] = {
@@ -84,7 +84,7 @@ def _possible(growth: Growth, what: str, notes: list[str]) -> list[int]:
     return sizes
 
 
-def _rows(found: Found, done: str, what: str, sizes: list[int]) -> list[Row]:
+def _rows(found: Rounds, done: str, what: str, sizes: list[int]) -> list[Row]:
     small, *others = sizes
     floor = (f"{small:,}", f"{done} {small}")
     return [
@@ -93,11 +93,11 @@ def _rows(found: Found, done: str, what: str, sizes: list[int]) -> list[Row]:
     ]
 
 
-def _grown(run: Run, what: str, sizes: list[int], notes: list[str]) -> tuple[list[int], Found]:
+def _grown(run: Run, what: str, sizes: list[int], notes: list[str]) -> tuple[list[int], Rounds]:
     """The sizes that there was time for, and costs by `"<what happens> <size>"`."""
     with broker() as server, home() as folder, _daemons(run, server, folder, what, sizes) as grown:
         notes += [f"Not measured: {size:,} {_TITLES[what]}: no time to fill it." for size in sizes if size not in grown]
-        ways: dict[str, Way] = {
+        ways: dict[str, Measurement] = {
             f"{done} {size}": partial(cost, server, daemon, run.scale.growth.messages)
             for size, daemon in grown.items()
             for done, cost in _COSTS.get(what, {"received": _receive}).items()
@@ -131,8 +131,8 @@ def _greet(server: NatsServer, grown: dict[int, Daemon]) -> None:
     with RawNats(server.url) as nats:
         for size, daemon in grown.items():
             for number in range(size):
-                maker = Maker(f"peer-{number:05d}", None)
-                nats.socket.sendall(frame(Maker("", daemon.name).subject, maker.greet()))
+                maker = EnvelopeMaker(f"peer-{number:05d}", None)
+                nats.socket.sendall(frame(EnvelopeMaker("", daemon.name).subject, maker.greet()))
             nats.flush()
     for size, daemon in grown.items():
         wait_for(partial(_has, daemon, size), HANG, "presence")

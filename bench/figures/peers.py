@@ -6,7 +6,7 @@ from aghbus.protocol.identifiers import subject_for
 from bench.figures.work import FLIGHT
 from bench.harness.envelopes import CHANNEL, WORKSPACE
 from bench.harness.figure import Figure, Result, Run, interleave
-from bench.harness.load import into, listening, once, received, worked
+from bench.harness.load import delivery_rate, ready_child, receive_rate, run_job, work_times
 from bench.harness.processes import Child, broker, daemons, home
 
 _NEEDED = {"a2a": "a2a-sdk", "faststream": "faststream", "sqlalchemy": "a2a-sdk[sqlite]", "uvicorn": "uvicorn"}
@@ -23,28 +23,28 @@ def measure(run: Run) -> Result:
         broker() as server,
         daemons(server.url, "ops", "worker") as (ops, worker),
         home() as folder,
-        listening("bench.peers.micro_service", server.url),
-        listening("bench.peers.faststream_app", server.url, subject) as faststream,
+        ready_child("bench.peers.micro_service", server.url),
+        ready_child("bench.peers.faststream_app", server.url, subject) as faststream,
         Child("bench.peers.a2a_server", folder.root, "sqlite") as sqlite,
         Child("bench.peers.a2a_server", folder.root, "memory") as memory,
     ):
         ports = {"sqlite": sqlite.read(), "memory": memory.read()}
 
         def a2a(store: str) -> float:
-            return float(once("rivals", do="a2a", port=ports[store], count=2 * scale.works, flight=FLIGHT))
+            return float(run_job("other_systems", do="a2a", port=ports[store], count=2 * scale.works, flight=FLIGHT))
 
         def micro() -> float:
-            return float(once("rivals", do="micro", nats=server.url, count=20 * scale.works, flight=FLIGHT))
+            return float(run_job("other_systems", do="micro", nats=server.url, count=20 * scale.works, flight=FLIGHT))
 
         found = interleave(
             run,
             {
-                "works": lambda: worked(ops, worker, 2 * scale.works, FLIGHT)[1],
+                "works": lambda: work_times(ops, worker, 2 * scale.works, FLIGHT)[1],
                 "a2a, SQLite": lambda: a2a("sqlite"),
                 "a2a, memory": lambda: a2a("memory"),
                 "micro service": micro,
-                "receive": lambda: received(server, worker, scale.messages),
-                "faststream": lambda: into(faststream, server, scale.messages, subject, to="faststream"),
+                "receive": lambda: receive_rate(server, worker, scale.messages),
+                "faststream": lambda: delivery_rate(faststream, server, scale.messages, subject, to="faststream"),
             },
         )
     works = f"works, {FLIGHT} at a time"

@@ -3,11 +3,11 @@
 from aghbus.protocol.identifiers import subject_for
 from bench.harness.envelopes import CHANNEL, WORKSPACE
 from bench.harness.figure import Figure, Result, Run, interleave
-from bench.harness.load import ignoring, into, listening, received
-from bench.harness.processes import ROOMY, broker, daemons, home
+from bench.harness.load import delivery_rate, no_op_subscriber, ready_child, receive_rate
+from bench.harness.processes import LOAD_FLAGS, broker, daemons, home
 
 _LEAST = subject_for(WORKSPACE, CHANNEL, "least")
-_FLOODED = (*ROOMY, "--receive-queue", "200000")  # one row floods it on purpose
+_FLOODED = (*LOAD_FLAGS, "--receive-queue", "200000")  # one row floods it on purpose
 
 
 def measure(run: Run) -> Result:
@@ -18,19 +18,19 @@ def measure(run: Run) -> Result:
         broker() as server,
         daemons(server.url, "worker", flags=_FLOODED) as (worker,),
         home() as folder,
-        ignoring(server) as nobody,
-        listening("bench.harness.floors", "each", server.url, subject, folder.root) as each,
-        listening("bench.harness.floors", "least", server.url, _LEAST, folder.root) as least,
+        no_op_subscriber(server) as nobody,
+        ready_child("bench.harness.floors", "each", server.url, subject, folder.root) as each,
+        ready_child("bench.harness.floors", "least", server.url, _LEAST, folder.root) as least,
     ):
         found = interleave(
             run,
             {
-                "nothing": lambda: into(nobody, server, scale.floor_messages),
-                "least": lambda: into(least, server, scale.messages, _LEAST, to="least"),
-                "single": lambda: into(each, server, scale.commits, subject, to="nobody"),
-                "say": lambda: received(server, worker, scale.messages),
-                "mix": lambda: received(server, worker, scale.messages // 10, mix=True),
-                "commit": lambda: received(server, worker, scale.messages, do="commit"),
+                "nothing": lambda: delivery_rate(nobody, server, scale.floor_messages),
+                "least": lambda: delivery_rate(least, server, scale.messages, _LEAST, to="least"),
+                "single": lambda: delivery_rate(each, server, scale.commits, subject, to="nobody"),
+                "say": lambda: receive_rate(server, worker, scale.messages),
+                "mix": lambda: receive_rate(server, worker, scale.messages // 10, mix=True),
+                "commit": lambda: receive_rate(server, worker, scale.messages, do="commit"),
             },
         )
     nothing = ("nats-py callback that does nothing", "nothing")

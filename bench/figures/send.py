@@ -1,7 +1,7 @@
 """Figure 2: the send path, from requests on the API to the bus."""
 
 from bench.harness.figure import Figure, Result, Run, interleave
-from bench.harness.load import published, received, sent
+from bench.harness.load import publish_rate, receive_rate, send_rate
 from bench.harness.processes import broker, daemons
 
 _CONNECTIONS = 64
@@ -14,9 +14,9 @@ def measure(run: Run) -> Result:
         found = interleave(
             run,
             {
-                "publish": lambda: published(server, scale.floor_messages),
-                "send": lambda: sent(server, ops, scale.messages // 2, _CONNECTIONS),
-                "receive": lambda: received(server, ops, scale.messages // 2),
+                "publish": lambda: publish_rate(server, scale.floor_messages),
+                "send": lambda: send_rate(server, ops, scale.messages // 2, _CONNECTIONS),
+                "receive": lambda: receive_rate(server, ops, scale.messages // 2),
             },
         )
     what = f"API, commit, published; {_CONNECTIONS} connections"

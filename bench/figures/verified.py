@@ -4,8 +4,8 @@ import os
 from typing import Final
 
 from bench.harness.figure import Figure, Result, Row, Run, interleave
-from bench.harness.load import once, received
-from bench.harness.processes import ROOMY, broker, daemons
+from bench.harness.load import receive_rate, run_job
+from bench.harness.processes import LOAD_FLAGS, broker, daemons
 
 _CALLS: Final = 1_024  # operations of one measurement of a signature alone: well below a second
 
@@ -16,16 +16,16 @@ def measure(run: Run) -> Result:
     costs: list[dict[str, float]] = []
 
     def bare() -> float:
-        costs.append(once("proofs", count=min(_CALLS, scale.messages)))
+        costs.append(run_job("proofs", count=min(_CALLS, scale.messages)))
         return costs[-1]["bare verify"]
 
-    with broker() as server, daemons(server.url, "worker", flags=ROOMY) as (worker,):
+    with broker() as server, daemons(server.url, "worker", flags=LOAD_FLAGS) as (worker,):
         found = interleave(
             run,
             {
                 "bare": bare,
-                "plain": lambda: received(server, worker, scale.messages),
-                "signed": lambda: received(server, worker, scale.messages, signed=True),
+                "plain": lambda: receive_rate(server, worker, scale.messages),
+                "signed": lambda: receive_rate(server, worker, scale.messages, signed=True),
             },
         )
     counted = costs[-len(found["bare"]) :]  # without a round that warms up

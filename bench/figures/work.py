@@ -3,7 +3,7 @@
 import statistics
 
 from bench.harness.figure import Figure, Result, Row, Run, interleave
-from bench.harness.load import listening, paced, pressed, requests, worked
+from bench.harness.load import acknowledgement_times, background_load, ready_child, request_times, work_times
 from bench.harness.processes import broker, daemons
 from bench.harness.statistic import percentile
 
@@ -18,23 +18,23 @@ def measure(run: Run) -> Result:
     with (
         broker() as server,
         daemons(server.url, "ops", "worker") as (ops, worker),
-        listening("bench.harness.floors", "echo", server.url, _PACED),
+        ready_child("bench.harness.floors", "echo", server.url, _PACED),
     ):
         reached: list[float] = []
 
         def under_load() -> list[float]:
-            with pressed(server, worker, RATE, reached):
-                return worked(ops, worker, scale.works, 1)[0]
+            with background_load(server, worker, RATE, reached):
+                return work_times(ops, worker, scale.works, 1)[0]
 
         found = interleave(
             run,
             {
-                "request-reply": lambda: requests(server, scale.calls),
-                "at rest": lambda: worked(ops, worker, scale.works, 1)[0],
+                "request-reply": lambda: request_times(server, scale.calls),
+                "at rest": lambda: work_times(ops, worker, scale.works, 1)[0],
                 "under load": under_load,
-                "echo": lambda: paced(server, scale.paced, RATE, to="nobody", subject=_PACED),
-                "ack": lambda: paced(server, scale.paced, RATE, to=worker.name),
-                "crowd": lambda: worked(ops, worker, 2 * scale.works, FLIGHT)[1],
+                "echo": lambda: acknowledgement_times(server, scale.paced, RATE, to="nobody", subject=_PACED),
+                "ack": lambda: acknowledgement_times(server, scale.paced, RATE, to=worker.name),
+                "crowd": lambda: work_times(ops, worker, 2 * scale.works, FLIGHT)[1],
             },
         )
     request, echo = ("raw request-reply, p50", "request-reply"), ("nats-py echo that keeps nothing", "echo")

@@ -1,1 +1,1 @@
-"""What all figures share: processes, floors, load, statistics, report and plots."""
+"""Shared by all figures: processes, floors, load, statistics, report and plots."""

@@ -16,7 +16,7 @@ LIFE: Final = 3_600  # seconds
 MIX: Final = 10  # messages of the mix around one work
 
 
-class Maker:
+class EnvelopeMaker:
     """Envelopes from `sender` to `to`, with ids in the order of time; with a `signer`, signed by it under its handle."""
 
     def __init__(self, sender: str, to: str | None, signer: EnvelopeSigner | None = None) -> None:

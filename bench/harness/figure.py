@@ -1,4 +1,4 @@
-"""What a figure is, what it returns, and the rounds in which it is measured."""
+"""Figures, their results, and the rounds in which they are measured."""
 
 import statistics
 from collections.abc import Callable, Mapping
@@ -10,7 +10,7 @@ from bench.harness.progress import Progress
 from bench.harness.scale import Scale
 
 Measured = float | list[float] | dict[str, float]
-Way = Callable[[], Measured]
+Measurement = Callable[[], Measured]
 """One measurement: a value (a rate, a time or a size), samples, whose median is the value, or several values by name."""
 
 
@@ -43,7 +43,7 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def verdict(self) -> str:
-        """Where the ratio stands; empty without a target."""
+        """The ratio against its target: reached, kept or MISSED; empty without a target."""
         if self.ratio is None or self.bound is None or self.aim is None:
             return ""
         sign = 1 if self.better == "higher" else -1
@@ -62,8 +62,8 @@ class Curve(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Result(msgspec.Struct, frozen=True, kw_only=True):
-    """What a figure found. `latencies` are samples in milliseconds by name; `skipped` says why there is nothing, and `failed`
-    that there should be something."""
+    """The result of a figure. `latencies` are samples in milliseconds by name; `skipped` is the reason for an empty result, and
+    `failed` is set when that is an error."""
 
     rows: list[Row] = []
     latencies: dict[str, list[float]] = {}
@@ -74,7 +74,7 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Run(NamedTuple):
-    """What a figure is handed."""
+    """The arguments of a figure."""
 
     scale: Scale
     progress: Progress
@@ -90,15 +90,15 @@ class Figure(NamedTuple):
     weight: float = 1.0
 
 
-class Found(dict[str, list[float]]):
-    """The values of the counted rounds, in order, by name. `samples` has all samples of the ways that return some."""
+class Rounds(dict[str, list[float]]):
+    """The values of the counted rounds, in order, by name. `samples` has all samples of the measurements that return some."""
 
     def __init__(self) -> None:
         super().__init__()
         self.samples: dict[str, list[float]] = {}
 
     def add(self, name: str, measured: Measured) -> None:
-        """What a way returned in one round."""
+        """Add what a measurement returned in one round."""
         if isinstance(measured, dict):
             for part, value in measured.items():
                 self.add(part, value)
@@ -133,21 +133,21 @@ class Found(dict[str, list[float]]):
         )
 
 
-def interleave(run: Run, ways: Mapping[str, Way], rounds: int | None = None) -> Found:
-    """The values of all ways by name: a round that warms up and is not counted, then rounds in which they take turns.
+def interleave(run: Run, measurements: Mapping[str, Measurement], rounds: int | None = None) -> Rounds:
+    """The values of all measurements by name, from a warm-up round that does not count and rounds in which they alternate.
 
-    The order turns around with every round, so that a machine that drifts spoils all alike. When the figure's share of time is
+    The order is reversed after every round, so that a drift of the machine affects all alike. When the figure's share of time is
     used up no further round begins; one is always measured. A smoke test has no warm-up.
     """
-    found = Found()
+    found = Rounds()
     rounds = run.scale.rounds if rounds is None else rounds
     for number in range(0 if run.scale.warm_up else 1, rounds + 1):
         if number > 1 and run.progress.late:
             break
-        names = list(ways) if number % 2 else list(ways)[::-1]
+        names = list(measurements) if number % 2 else list(measurements)[::-1]
         for name in names:
             run.progress.step(f"{name}, {f'round {number} of {rounds}' if number else 'warm-up'}")
-            measured = ways[name]()
+            measured = measurements[name]()
             if number:
                 found.add(name, measured)
     return found

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Final
 
 from aghbus.store.engine.database import Store
-from bench.harness.envelopes import CHANNEL, WORKSPACE, Maker
+from bench.harness.envelopes import CHANNEL, WORKSPACE, EnvelopeMaker
 
 _CHUNK: Final = 100_000  # rows of one transaction
 _NUMBERS: Final = "WITH RECURSIVE numbers (n) AS (SELECT :first UNION ALL SELECT n + 1 FROM numbers WHERE n < :last) "
@@ -68,7 +68,7 @@ def fill(path: Path, what: str, count: int, us: str, step: Callable[[str], bool]
         "us": us,
         "now": int(now * 1000),
         "minute": int(now) // 60 + 24 * 60,
-        "raw": Maker("flooder", us).say(),
+        "raw": EnvelopeMaker("flooder", us).say(),
     }
     for first in range(1, count + 1, _CHUNK):
         if not step(f"{what}: {first - 1:,} of {count:,} rows"):

@@ -1,4 +1,4 @@
-"""What bounds us on this machine, in processes of their own: `python -m bench.harness.floors NAME ARGUMENTS…`.
+"""The floors: what bounds the daemon on this machine, in processes of their own: `python -m bench.harness.floors NAME ARGUMENTS…`.
 
 - `subscriber URL SUBJECT`: a nats-py callback that does nothing; for each count on standard input, when the last message came
 - `each URL SUBJECT FOLDER`: the same, but parsed and committed one by one through aiosqlite, three rows a message
@@ -34,12 +34,12 @@ def say(value: Any) -> None:
     print(json.dumps(value), flush=True)
 
 
-async def _heard() -> str:
+async def _next_line() -> str:
     return await asyncio.to_thread(sys.stdin.readline)
 
 
 class _Count:
-    """How many messages are through, of how many."""
+    """The number of messages that are still to come."""
 
     def __init__(self) -> None:
         self._left = 0
@@ -66,7 +66,7 @@ async def _counted(url: str, subject: str, count: _Count, callback: Callable[["M
     await client.subscribe(subject, cb=callback, pending_msgs_limit=-1, pending_bytes_limit=-1)
     await client.flush()
     say("ready")
-    while line := await _heard():
+    while line := await _next_line():
         count.expect(json.loads(line))
         say("set")
         await count.wait()
@@ -201,7 +201,7 @@ async def echo(url: str, subject: str) -> None:
     await client.subscribe(subject, cb=answer)
     await client.flush()
     say("ready")
-    await _heard()
+    await _next_line()
     await client.close()
 
 
@@ -219,7 +219,7 @@ async def bare() -> None:
     took = (time.perf_counter() - started) * 1000
     assert aiosqlite and httptools and msgspec and nats and rfc8785 and uvloop and ed25519
     say(took)
-    await _heard()
+    await _next_line()
 
 
 def main() -> None:

@@ -1,4 +1,4 @@
-"""Brokers, daemons and load in processes of their own, all of them gone when their block ends."""
+"""Brokers, daemons and load in processes of their own, ended with their block."""
 
 import asyncio
 import contextlib
@@ -19,12 +19,13 @@ from tests.support.natsutil import NatsServer
 
 ROOT: Final = Path(__file__).resolve().parent.parent.parent
 HANG: Final = 120.0
-"""Seconds after which a child that has not answered hangs. What is measured ends by count: this only bounds the slowest machine."""
+"""Seconds after which a child that has not answered counts as hanging. Measurements end by count: this bounds only the slowest
+machine."""
 
 _START: Final = 300.0  # seconds for a daemon to be ready, which reads ten gigabytes in figure 6
-ROOMY: Final = ("--inbox-capacity", "100000000", "--retry-first", "1h", "--retry-ceiling", "1d")
-"""Flags of daemons under a load that no agent takes off them: the inbox has room, and what a load generator does not answer is
-not tried again while it is measured. All else is as by default, `store.synchronous = full` among it."""
+LOAD_FLAGS: Final = ("--inbox-capacity", "100000000", "--retry-first", "1h", "--retry-ceiling", "1d")
+"""Flags of daemons under a load that no agent consumes: the inbox has room, and messages to a load generator that does not
+answer are not retried during a measurement. All other settings are defaults, `store.synchronous = full` included."""
 
 
 @contextlib.contextmanager
@@ -47,7 +48,7 @@ def home() -> Iterator[Home]:
 
 
 @contextlib.contextmanager
-def daemons(url: str, *names: str, flags: tuple[str, ...] = ROOMY, knows: bool = True) -> Iterator[list[Daemon]]:
+def daemons(url: str, *names: str, flags: tuple[str, ...] = LOAD_FLAGS, knows: bool = True) -> Iterator[list[Daemon]]:
     """Daemons on the broker at `url`, ready and, when `knows`, acquainted with each other."""
     with home() as folder, contextlib.ExitStack() as stack:
         started = [Daemon(folder, name, "--nats", url, *flags) for name in names]
@@ -73,7 +74,7 @@ def pid_of(daemon: Daemon) -> int:
 
 
 class Child:
-    """A module of ours as a process that says one JSON value a line; closed by leaving its block."""
+    """A module of the project as a process that prints one JSON value a line; it ends with its block."""
 
     def __init__(self, module: str, *arguments: object) -> None:
         self._module = module
@@ -101,7 +102,7 @@ class Child:
         return self._process.pid
 
     def read(self) -> Any:
-        """The next value that it says; RuntimeError when it ended instead."""
+        """The next value that it prints; RuntimeError when it ended instead."""
         assert self._process.stdout is not None
         watch = threading.Timer(HANG, self._process.kill)
         watch.start()
@@ -139,7 +140,7 @@ def cpu_seconds(pid: int) -> float:
     return (int(fields[11]) + int(fields[12])) / 100  # utime, stime; USER_HZ is 100 on Linux
 
 
-def wall(command: list[str], env: dict[str, str] | None = None) -> float:
+def wall_ms(command: list[str], env: dict[str, str] | None = None) -> float:
     """Milliseconds from starting a command to its end; it must succeed."""
     started = time.perf_counter()
     subprocess.run(command, check=True, stdout=subprocess.DEVNULL, env=env, timeout=HANG)

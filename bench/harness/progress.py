@@ -11,7 +11,7 @@ _WIDTH: Final = 24  # characters of the bar
 
 class Progress:
     """Progress of a run over its figures, bounded by `budget` seconds, which they share by
-    their weights. It draws on a terminal and is terse elsewhere."""
+    their weights. It draws a bar on a terminal, and prints a line a figure elsewhere."""
 
     def __init__(self, weights: Sequence[float], budget: float, out: TextIO = sys.stderr) -> None:
         self._out = out
@@ -50,7 +50,7 @@ class Progress:
             self._out.flush()
 
     def step(self, what: str) -> None:
-        """What is done now."""
+        """Show the current step."""
         if not self._out.isatty():
             return
         spent = (time.monotonic() - self._began) / max(self._until - self._began, 1e-9)

@@ -1,4 +1,4 @@
-"""What a signature costs, in a process of its own: `python -m bench.harness.proofs JOB` (JSON), microseconds by name as JSON.
+"""The cost of a signature, in a process of its own: `python -m bench.harness.proofs JOB` (JSON), microseconds by name as JSON.
 
 Each is the mean of `count` operations, in blocks that take turns:
 - `bare verify`, `bare sign`: the Ed25519 operation of `cryptography` alone, in one thread, over the signed bytes of a say
@@ -22,7 +22,7 @@ from aghbus.protocol.envelope import parse
 from aghbus.protocol.trust.canonical_json import canonical_bytes, read_strict
 from aghbus.protocol.trust.keys import SIGNATURE_BYTES, SigningKey, decode_base64url
 from aghbus.protocol.trust.proof import EnvelopeSigner, sign, verify_envelope
-from bench.harness.envelopes import Maker
+from bench.harness.envelopes import EnvelopeMaker
 
 _KEY: Final = SigningKey(bytes(range(32)))
 SIGNER: Final = EnvelopeSigner(_KEY, "flooder")
@@ -38,7 +38,7 @@ def _signature_and_message(raw: bytes) -> tuple[bytes, bytes]:
 
 def ways(verification: SignaturePool) -> dict[str, Callable[[], Awaitable[None]]]:
     """One block of each operation, with everything prepared that is not part of it."""
-    maker, now = Maker("", "nobody", SIGNER), int(time.time())
+    maker, now = EnvelopeMaker("", "nobody", SIGNER), int(time.time())
     raws = [maker.say() for _ in range(_BLOCK)]
     envelopes, documents = [parse(raw, now) for raw in raws], [msgspec.json.decode(raw) for raw in raws]
     signed = [_signature_and_message(raw) for raw in raws]

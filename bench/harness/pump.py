@@ -18,7 +18,7 @@ from typing import Any, Final
 from urllib.parse import quote
 
 from aghbus.protocol.nats.names import inbox
-from bench.harness.envelopes import MIX, Maker
+from bench.harness.envelopes import MIX, EnvelopeMaker
 from bench.harness.proofs import SIGNER
 from bench.harness.wire import Events, RawApi, RawNats, frame
 
@@ -33,12 +33,12 @@ _BESIDE: Final = 64  # the same of a load that something else is measured beside
 _RUNNING: Final = 500  # messages after which such a load counts as running
 
 
-def maker_of(job: dict[str, Any]) -> Maker:
-    """Who sends, to whom, and whether it signs."""
-    return Maker(job.get("sender", "flooder"), job["to"], SIGNER if job.get("signed") else None)
+def maker_of(job: dict[str, Any]) -> EnvelopeMaker:
+    """The maker of the job's envelopes: sender, receiver and signer."""
+    return EnvelopeMaker(job.get("sender", "flooder"), job["to"], SIGNER if job.get("signed") else None)
 
 
-def frames_of(job: dict[str, Any], maker: Maker) -> list[bytes]:
+def frames_of(job: dict[str, Any], maker: EnvelopeMaker) -> list[bytes]:
     """The prepared bytes of all messages, and the works of the mix opened beforehand."""
     if job.get("mix"):
         api = RawApi(job["socket"])
@@ -104,7 +104,7 @@ def pace(job: dict[str, Any]) -> list[float]:
 
     Every message is waited for, however slow the machine is. A write that had to wait for room counts from when it was due.
     """
-    maker = Maker("pacer", job["to"])
+    maker = EnvelopeMaker("pacer", job["to"])
     subject = job.get("subject") or maker.subject
     reply = f"{inbox(maker.sender, 'ack')}.{time.time_ns()}"  # the one form of reply subject that a daemon answers
     frames = [frame(subject, maker.say(), f"{reply}.{number}") for number in range(job["count"])]
@@ -130,7 +130,7 @@ def pace(job: dict[str, Any]) -> list[float]:
 def press(job: dict[str, Any]) -> float:
     """Messages a second that were sent until standard input had a line or ended. With _BESIDE of them unanswered it waits: on a
     machine that cannot keep the rate the load gives way, and what is measured beside it still comes to an end."""
-    maker = Maker("neighbour", job["to"])
+    maker = EnvelopeMaker("neighbour", job["to"])
     reply = f"{inbox(maker.sender, 'ack')}.{time.time_ns()}"
     written: dict[bytes, float] = {}
     sent, told = 0, False
@@ -161,7 +161,7 @@ def _key(raw: bytes) -> bytes:
 
 
 def _collect(nats: RawNats, written: dict[bytes, float], taken: list[float], left: float) -> None:
-    """What comes within `left` seconds; an answer names the envelope's id."""
+    """Read for `left` seconds; an acknowledgement has the envelope's id."""
     if not select.select([nats.socket], [], [], left)[0]:
         return
     payloads, now = nats.receive(), time.perf_counter()

@@ -1,4 +1,4 @@
-"""How much of everything is done: seconds for a smoke test, minutes for a quick run, half an hour for a full one."""
+"""Sizes and durations of a run: seconds for a smoke test, minutes for a quick run, half an hour for a full one."""
 
 from typing import NamedTuple
 

@@ -12,7 +12,7 @@ TIMEOUT: Final = 60.0  # seconds; nothing that is measured takes that long betwe
 
 
 def ready(picker: selectors.DefaultSelector) -> list[Any]:
-    """What was registered with the sockets that can be read now. RuntimeError when none can for a minute."""
+    """The data registered with the sockets that are readable. RuntimeError when none is for a minute."""
     found = [key.data for key, _ in picker.select(TIMEOUT)]
     if not found:
         raise RuntimeError(f"nothing came for {TIMEOUT:g} s")
@@ -157,7 +157,7 @@ class Events:
         self._rest = b""
 
     def count(self) -> int:
-        """How many events the next read brings."""
+        """The number of events in the next read."""
         piece = self.socket.recv(_READ)
         if not piece:
             raise RuntimeError("the event stream ended")

@@ -28,7 +28,7 @@ def script(to: str, work_id: str) -> list[bytes]:
 
 
 class Lane:
-    """Two agents that see to one work at a time."""
+    """Two agents that carry out one work at a time."""
 
     def __init__(self, job: dict[str, Any]) -> None:
         self.ops = RawApi(job["ops"])

@@ -15,7 +15,7 @@ from pydantic import BaseModel, Field
 
 
 class Envelope(BaseModel):
-    """What a receiver of our envelopes must know."""
+    """The fields of an envelope that a receiver needs."""
 
     id: str
     kind: str

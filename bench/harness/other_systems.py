@@ -1,4 +1,4 @@
-"""Clients of the other systems: `python -m bench.harness.rivals JOB` (JSON); requests a second, `flight` at a time."""
+"""Clients of the other systems: `python -m bench.harness.other_systems JOB` (JSON); requests a second, `flight` at a time."""
 
 import asyncio
 import json
