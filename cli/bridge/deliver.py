@@ -41,7 +41,7 @@ def post_with_retry(api: Api, path: str, ask: dict[str, Any]) -> dict[str, Any]:
         try:
             return api.post(path, ask)
         except ClientError as error:
-            passing = not isinstance(error, RefusedByDaemon) or error.code == "unavailable"
-            if not passing or time.monotonic() >= deadline:
+            transient = not isinstance(error, RefusedByDaemon) or error.code == "unavailable"
+            if not transient or time.monotonic() >= deadline:
                 raise
         time.sleep(backoff.next())

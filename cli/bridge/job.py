@@ -40,12 +40,12 @@ class BridgeJob(Job):
         """The message as delivered: text as it is, any other JSON value on one line."""
         path = f"/v1/bridge/{self._format}/messages/{self.seq}"
         try:
-            handed = self._client.with_retry(lambda: self._client.api.get(path))
+            response = self._client.with_retry(lambda: self._client.api.get(path))
         except RefusedByDaemon as error:
             raise ValueError(f"its input: {error.message}") from None
-        for finding in handed["findings"]:
+        for finding in response["findings"]:
             self.emit("problem", message=_words(finding))
-        message = handed["message"]
+        message = response["message"]
         text = message if isinstance(message, str) else json.dumps(message, ensure_ascii=False)
         return text.encode(errors="replace") + b"\n"
 
@@ -72,13 +72,13 @@ class BridgeJob(Job):
         text = finished["result"]["text"]
         ask = {"text": text, "work_id": self.work_id, "channel": self.channel}
         try:
-            handed = self._client.with_retry(lambda: self._client.api.post(f"/v1/bridge/{self._format}", ask))
+            response = self._client.with_retry(lambda: self._client.api.post(f"/v1/bridge/{self._format}", ask))
         except RefusedByDaemon as error:
             self._refused(error, text)
             return
-        for finding in handed["findings"]:
+        for finding in response["findings"]:
             self.emit("problem", message=_words(finding))
-        states = [sent["work_state"] for sent in handed["sent"] if sent["work_id"] == self.work_id]
+        states = [sent["work_state"] for sent in response["sent"] if sent["work_id"] == self.work_id]
         self.verb = _VERBS.get(states[-1], "complete") if states else "complete"
         self.emit("reported", verb=self.verb)
 

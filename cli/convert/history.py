@@ -121,16 +121,16 @@ class LineHistory:
 
     # foreign messages
 
-    def remember(self, crossed: ConvertedMessage) -> None:
+    def remember(self, converted: ConvertedMessage) -> None:
         """Add a foreign message."""
-        self._by_id[(crossed.format, crossed.foreign_id)].append(crossed)
-        self._latest[(crossed.format, crossed.scope)] = crossed
-        self._carried[(crossed.format, crossed.envelope.id)] = crossed
+        self._by_id[(converted.format, converted.foreign_id)].append(converted)
+        self._latest[(converted.format, converted.scope)] = converted
+        self._carried[(converted.format, converted.envelope.id)] = converted
 
     def with_id(self, format: str, foreign_id: str, scope: str) -> list[ConvertedMessage]:
         """Messages with this foreign id in a scope, oldest first; in any scope when it is empty."""
         found = self._by_id.get((format, foreign_id), [])
-        return [crossed for crossed in found if scope in ("", crossed.scope)]
+        return [converted for converted in found if scope in ("", converted.scope)]
 
     def latest(self, format: str, scope: str) -> ConvertedMessage | None:
         """The latest message of a scope."""
@@ -166,15 +166,15 @@ class PeerHistory:
 
     def find(self, foreign_id: str, scope: str = "", direction: BridgeDirection | None = None) -> BridgedMessage | None:
         """The latest message with this foreign id in this scope; in any scope when it is empty."""
-        for crossed in reversed(self._lines.with_id(self._format, foreign_id, scope)):
-            if direction in (None, self._direction(crossed)):
-                return self._known(crossed)
+        for converted in reversed(self._lines.with_id(self._format, foreign_id, scope)):
+            if direction in (None, self._direction(converted)):
+                return self._known(converted)
         return None
 
     def arrived(self, foreign_id: str) -> list[BridgedMessage]:
         """All messages with this foreign id that were sent to us, latest first."""
-        crossed = reversed(self._lines.with_id(self._format, foreign_id, ""))
-        found = [self._known(one) for one in crossed if self._direction(one) == "in"]
+        converted = reversed(self._lines.with_id(self._format, foreign_id, ""))
+        found = [self._known(one) for one in converted if self._direction(one) == "in"]
         return [known for known in found if known is not None]
 
     def last(self, scope: str) -> BridgedMessage | None:
@@ -218,17 +218,17 @@ class PeerHistory:
         self.sent_before = envelope_id
         return self._lines.work(envelope.work_id) or True
 
-    def _direction(self, crossed: ConvertedMessage) -> BridgeDirection:
-        return "out" if crossed.envelope.sender == self._us else "in"
+    def _direction(self, converted: ConvertedMessage) -> BridgeDirection:
+        return "out" if converted.envelope.sender == self._us else "in"
 
-    def _known(self, crossed: ConvertedMessage | None) -> BridgedMessage | None:
-        if crossed is None:
+    def _known(self, converted: ConvertedMessage | None) -> BridgedMessage | None:
+        if converted is None:
             return None
         return BridgedMessage(
-            message=crossed.message,
-            direction=self._direction(crossed),
-            envelope_id=crossed.envelope.id,
-            sender=crossed.envelope.sender,
-            at=crossed.envelope.ts,
-            work=self._lines.work(crossed.envelope.work_id),
+            message=converted.message,
+            direction=self._direction(converted),
+            envelope_id=converted.envelope.id,
+            sender=converted.envelope.sender,
+            at=converted.envelope.ts,
+            work=self._lines.work(converted.envelope.work_id),
         )

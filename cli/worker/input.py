@@ -56,18 +56,18 @@ def write(path: Path, content: bytes) -> None:
 
 def environment(base: Mapping[str, str], message: dict[str, Any], token: str, path: Path) -> dict[str, str]:
     """`base` without the variables of an outer worker, and with ours; unsuitable values are omitted."""
-    told = document(message)
+    fields = document(message)
     wanted = {
-        "AGH_WORK_ID": told["work_id"],
-        "AGH_FROM": told["from"],
-        "AGH_TRUST": told["trust"],
-        "AGH_KIND": told["kind"],
-        "AGH_WORKSPACE_ID": told["workspace_id"],
-        "AGH_CHANNEL": told["channel"],
-        "AGH_THREAD_ID": told["thread_id"],
-        "AGH_DIRECT_ID": told["direct_id"],
-        "AGH_INTENT": told["intent"],
-        "AGH_TEXT": told["text"],
+        "AGH_WORK_ID": fields["work_id"],
+        "AGH_FROM": fields["from"],
+        "AGH_TRUST": fields["trust"],
+        "AGH_KIND": fields["kind"],
+        "AGH_WORKSPACE_ID": fields["workspace_id"],
+        "AGH_CHANNEL": fields["channel"],
+        "AGH_THREAD_ID": fields["thread_id"],
+        "AGH_DIRECT_ID": fields["direct_id"],
+        "AGH_INTENT": fields["intent"],
+        "AGH_TEXT": fields["text"],
         "AGH_INPUT": str(path),
         JOB_VARIABLE: token,
     }

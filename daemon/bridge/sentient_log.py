@@ -48,20 +48,20 @@ class SentientLog:
         self._clock = clock
         self._store = store
         self._counters = counters
-        self._bell = asyncio.Event()
+        self._pending = asyncio.Event()
         self._recheck = True  # whether the files may have entries that the store counts as unwritten
 
     def note(self, tx: Transaction) -> None:
         """Announce an entry: it is appended after `tx` is committed."""
-        tx.after_commit(self._bell.set)
+        tx.after_commit(self._pending.set)
 
     async def run(self) -> None:
         """Append until cancelled. A failed append is reported and retried; the entries stay in the store meanwhile."""
         while True:
-            self._bell.clear()
+            self._pending.clear()
             rows = await bridge_log.unwritten(self._store.reader, _BATCH)
             if not rows:
-                await self._bell.wait()
+                await self._pending.wait()
                 continue
             try:
                 await self._append(rows)

@@ -159,8 +159,10 @@ class MessageSubmitter:
             }
             tried: list[tuple[BridgeContext, StoredMessageHistory, SubmitPlan]] = []
             for channel in channels:
-                elsewhere = tuple(work for other, works in in_hand.items() if other != channel for work in works)
-                context = self._context(ask, us, channel, target, elsewhere)
+                other_channel_works = tuple(
+                    work for other, works in in_hand.items() if other != channel for work in works
+                )
+                context = self._context(ask, us, channel, target, other_channel_works)
                 history = StoredMessageHistory(tx, name, context.workspace_id, channel, us)
                 plan = adapter.submit(text, context, history)
                 if not plan.refused and (
@@ -171,7 +173,12 @@ class MessageSubmitter:
         return min(tried, key=lambda one: _refusal_rank(one[2]))
 
     def _context(
-        self, ask: BridgeSubmitRequest, us: str, channel: str, target: str | None, elsewhere: tuple[WorkView, ...]
+        self,
+        ask: BridgeSubmitRequest,
+        us: str,
+        channel: str,
+        target: str | None,
+        other_channel_works: tuple[WorkView, ...],
     ) -> BridgeContext:
         return BridgeContext(
             us=us,
@@ -183,7 +190,7 @@ class MessageSubmitter:
             target=target,
             work_id=ask.work_id,
             key=ask.key,
-            elsewhere=elsewhere,
+            other_channel_works=other_channel_works,
         )
 
     def _refuse(self, tx: Transaction, name: str, text: bytes, plan: SubmitPlan) -> None:

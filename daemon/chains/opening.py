@@ -84,7 +84,7 @@ class WorkOpener:
         now = self._clock.seconds()
         life: float = self._settings.current.defaults.directed_ttl
         if node.timeout is not None:
-            life = min(life, max(1.0, node.timeout))  # nobody waits for a result after the timeout
+            life = min(life, max(1.0, node.timeout))  # no result is expected after the timeout
         identity = (self._identity.workspace, run.channel, self._identity.self_id, run.run_id, str(step))
         return Draft(
             id="msg_" + digest("chain.message", *identity),

@@ -35,7 +35,7 @@ class RunnerLimits(NamedTuple):
 
 
 class ChainRunner:
-    """Advances the runs of one daemon. `transitions` changes runs; `bell` rings after every change of a run.
+    """Advances the runs of one daemon. `transitions` changes runs; `changes` is notified after every change of a run.
 
     Each round advances all runs that are due. A run that needs the artifact store continues in a task of its own, so that an
     unresponsive broker does not block the others.
@@ -68,9 +68,9 @@ class ChainRunner:
         self._tasks = asyncio.TaskGroup()
         self._transfers: dict[str, asyncio.Task[None]] = {}  # by run id
         self._transfer_slots = asyncio.Semaphore(_MAX_TRANSFERS)
-        self._bells = (notifier, presence.changed, self._link, self._wake)
+        self._notifiers = (notifier, presence.changed, self._link, self._wake)
         self.transitions = transitions
-        self.bell = Notifier()
+        self.changes = Notifier()
 
     @property
     def draining(self) -> bool:
@@ -82,7 +82,7 @@ class ChainRunner:
         await self._sender.send_all(job)
         self._wake.notify()
         self._notifier.notify()
-        self.bell.notify()
+        self.changes.notify()
 
     def link_up(self) -> None:
         """The link is up (again): runs that need the artifact store retry."""
@@ -99,7 +99,7 @@ class ChainRunner:
 
     async def _follow(self) -> None:
         while not self._notifier.closed:
-            rung, wakes = self._rung(), self._wake.count
+            counts, wakes = self._counts(), self._wake.count
             try:
                 pause = await self._round()
             except StoreUnavailable:
@@ -109,7 +109,7 @@ class ChainRunner:
                 if self._wake.count == wakes:
                     await self._wake.wait()
             elif pause:
-                await self._pause(pause, rung)
+                await self._pause(pause, counts)
 
     async def _round(self) -> float | None:
         """Advance every run that is due. Returns the seconds until the next round, None while no run is in progress."""
@@ -131,22 +131,22 @@ class ChainRunner:
         left = _MAX_WAIT if due_ms is None else self._steps.seconds_until(due_ms)
         return max(_MIN_WAIT, min(left, _MAX_WAIT))
 
-    def _rung(self) -> list[int]:
-        return [bell.count for bell in self._bells]
+    def _counts(self) -> list[int]:
+        return [notifier.count for notifier in self._notifiers]
 
-    async def _pause(self, seconds: float, rung: list[int]) -> None:
+    async def _pause(self, seconds: float, counts: list[int]) -> None:
         """Wait until something is committed, a peer appears, the link is up, a transfer is done, or `seconds` have passed.
 
-        Returns at once when any of these happened since `rung` was taken.
+        Returns at once when any of these happened since `counts` was taken.
         """
-        if self._rung() != rung:
+        if self._counts() != counts:
             return
-        rings = [bell.next() for bell in self._bells]
+        waits = [notifier.next() for notifier in self._notifiers]
         try:
-            await asyncio.wait(rings, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait(waits, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
         finally:
-            for ring in rings:
-                ring.cancel()
+            for wait in waits:
+                wait.cancel()
 
     # one run
 
@@ -187,7 +187,7 @@ class ChainRunner:
             await self._store.write(lambda tx: self.transitions.fail_internal(tx, run_id))
             changed = True
         if changed:
-            self.bell.notify()
+            self.changes.notify()
         return changed
 
     async def _advance_once(self, run_id: str) -> bool:

@@ -54,13 +54,13 @@ class ChainService:
         """One run; with `since`, once its version is greater than that or after `wait` seconds."""
         deadline = self._clock.monotonic() + query.wait
         while True:
-            rings = self._runner.bell.count
+            seen = self._runner.changes.count
             run = await self._run_response(run_id)
             left = deadline - self._clock.monotonic()
             if query.since is None or run.version > query.since or left <= 0 or self._runner.draining:
                 return run
-            if self._runner.bell.count == rings:
-                await self._runner.bell.wait(left)
+            if self._runner.changes.count == seen:
+                await self._runner.changes.wait(left)
 
     async def answer(self, run_id: str, request: ChainAnswerRequest) -> ChainRun:
         """Answer the question of a waiting run."""

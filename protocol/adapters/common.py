@@ -54,7 +54,7 @@ def work_in_hand(context: BridgeContext, history: MessageHistory) -> WorkView | 
     if context.work_id is not None:
         work = history.work(context.work_id)
         return work if work is not None else error("", "unknown_work", f"no work {context.work_id!r} is known here")
-    everything = (*history.assigned_works(), *context.elsewhere)
+    everything = (*history.assigned_works(), *context.other_channel_works)
     works = [work for work in everything if history.was_delivered(work)]
     if everything and not works:
         if history.received_works():

@@ -73,8 +73,8 @@ class BridgeContext(msgspec.Struct, frozen=True, kw_only=True):
 
     `us` is our peer id, `now` Unix seconds, `ttl` the lifetime of a directed message in seconds. The caller may name `target`
     (the peer, for formats that name none), `work_id` (the work that the message is about) and `key` (an idempotency key among
-    messages with equal content). `elsewhere` are the assigned works on other channels, where the caller named neither channel
-    nor work.
+    messages with equal content). `other_channel_works` are the assigned works on other channels, where the caller named
+    neither channel nor work.
     """
 
     us: str
@@ -86,7 +86,7 @@ class BridgeContext(msgspec.Struct, frozen=True, kw_only=True):
     target: str | None = None
     work_id: str | None = None
     key: str | None = None
-    elsewhere: tuple[WorkView, ...] = ()
+    other_channel_works: tuple[WorkView, ...] = ()
 
 
 class BridgedMessage(msgspec.Struct, frozen=True, kw_only=True):

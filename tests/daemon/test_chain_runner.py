@@ -100,7 +100,7 @@ class Chains(ChainService):
         """Wait until the work of the run's node is opened."""
         async with asyncio.timeout(WITHIN):
             while (await self.get_run(run.run_id, ChainRunQuery())).history[0].work_id is None:
-                await self.runner.bell.wait(1.0)
+                await self.runner.changes.wait(1.0)
 
     @contextlib.asynccontextmanager
     async def running(self) -> AsyncIterator[asyncio.Task[None]]:

@@ -48,10 +48,10 @@ def native_message(
     arrival: BridgedEnvelope, context: BridgeContext, history: MessageHistory
 ) -> tuple[dict[str, Any], tuple[Finding, ...]] | None:
     """The message for an envelope and the findings about assumed values; None when it has no equivalent."""
-    told = _convert(arrival, context.us)
-    if told is None:
+    converted = _convert(arrival, context.us)
+    if converted is None:
         return None
-    type, content, assumed = told
+    type, content, assumed = converted
     envelope, agents = arrival.envelope, context.agents
     sender, us = identity_of(envelope.sender, agents), identity_of(context.us, agents)
     content, as_text = _representable(content)
