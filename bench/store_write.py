@@ -8,7 +8,7 @@ Three rows a message (seen, envelope, inbox), known beforehand:
 - group:   aiosqlite, whatever waits in one executemany per table and one commit, in its thread
 - loop:    INSERT on the event loop, whatever waits shares a commit, only COMMIT in a thread (store/engine/writer.py)
 
-The real thing, where each message is decided upon by what earlier ones left (view, decision, effects), and opens a work:
+With decisions (state, decision, effects), where each message depends on earlier ones and opens a work:
 - thread*: whatever waits is decided, written and committed in a writer thread
 - loop*:   decided and written on the event loop, only COMMIT in a thread (store/engine/writer.py)
 - thread!, loop!: the same while a flood of refused traffic keeps the event loop busy
@@ -224,7 +224,7 @@ async def thread_decides(path: Path, messages: list[bytes], *, flooded: bool = F
         for job in jobs:
             job(tx)
         db.execute("COMMIT")
-        tx.take_committed()
+        tx.committed()
 
     async def committer() -> None:
         while True:
