@@ -22,7 +22,7 @@ from aghbus.store.engine.database import Store
 from aghbus.store.engine.transaction import Transaction
 from aghbus.store.tables import bridge_messages as bridge
 from aghbus.store.tables import inbox
-from aghbus.store.tables.bridge_messages import Kept
+from aghbus.store.tables.bridge_messages import BridgeEnvelope
 from aghbus.store.tables.envelopes import find
 from aghbus.store.tables.events import gap_after
 
@@ -124,7 +124,7 @@ class MessageDelivery:
             rows = self._closer.accept(tx, work)
             if rows:
                 batch.add("receipt", rows)
-        return bridge.move(tx, _position(name), seq)
+        return bridge.advance_position(tx, _position(name), seq)
 
     async def _read(self, name: Format, seqs: list[int]) -> AsyncIterator[StoredEnvelope]:
         """The envelopes among `seqs` that are for our agent, with their messages. Raises ArtifactsUnreachable at the first message
@@ -132,7 +132,7 @@ class MessageDelivery:
         if not seqs:
             return
         kinds = self._formats.get(name).delivered_kinds
-        for kept in await bridge.kept_all(self._store.reader, seqs):
+        for kept in await bridge.load_envelopes(self._store.reader, seqs):
             if self._is_for_agent(kept, kinds):
                 item = await self._arrivals.read(name, kept)
                 if item is not None:
@@ -156,9 +156,9 @@ class MessageDelivery:
             made += await self._store.write(partial(job, chunk=chunk))
         return made
 
-    def _is_for_agent(self, kept: Kept, kinds: frozenset[str]) -> bool:
+    def _is_for_agent(self, kept: BridgeEnvelope, kinds: frozenset[str]) -> bool:
         """Whether the envelope is for our agent. Replies to a chain run are for the run."""
-        return not kept.of_run and self._arrivals.is_for_agent(kept, kinds)
+        return not kept.opened_by_run and self._arrivals.is_for_agent(kept, kinds)
 
 
 def _position(name: str) -> str:

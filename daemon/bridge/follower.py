@@ -32,7 +32,7 @@ from aghbus.store.engine.transaction import Transaction
 from aghbus.store.errors import StoreUnavailable
 from aghbus.store.tables import bridge_log, works
 from aghbus.store.tables import bridge_messages as bridge
-from aghbus.store.tables.bridge_messages import Ended, Kept, StoredMessageHistory
+from aghbus.store.tables.bridge_messages import BridgeEnvelope, EndedWork, StoredMessageHistory
 
 _log = logging.getLogger("aghbus.bridge")
 
@@ -92,7 +92,9 @@ class Follower:
                 if self._position >= started_at_seq and not self._store.memory.bridged:
                     await self._advance(upto)
                 else:
-                    ends_pending = ends_pending or await bridge.ended_since(self._store.reader, self._position, upto)
+                    ends_pending = ends_pending or await bridge.has_ended_since(
+                        self._store.reader, self._position, upto
+                    )
                     if ends_pending:
                         await self._forward_ends()
                         ends_pending = False
@@ -123,7 +125,7 @@ class Follower:
         arrived = []
         unreachable = False
         until = self._clock.monotonic() + _MAX_FETCH_TIME
-        for kept in await bridge.kept_all(self._store.reader, seqs) if seqs else []:
+        for kept in await bridge.load_envelopes(self._store.reader, seqs) if seqs else []:
             if self._arrivals.is_for_agent(kept, frozenset({kept.kind})):
                 try:
                     item = await self._arrivals.read(FORMAT_WITH_TIMEOUTS, kept)
@@ -143,14 +145,14 @@ class Follower:
     async def _advance(self, position: int, *, found: bool = False) -> None:
         """Move the position; save it when something was `found` or after `_SAVE_EVERY` sequences."""
         if found or position - self._saved_position >= _SAVE_EVERY:
-            await self._store.write(lambda tx: bridge.move(tx, _POSITION, position))
+            await self._store.write(lambda tx: bridge.advance_position(tx, _POSITION, position))
             self._saved_position = position
         self._position = max(position, self._position)
 
     def _log_portion(self, tx: Transaction, chunk: list[StoredEnvelope], known: Mapping[str, AgentMap]) -> None:
         for item in chunk:
             self._arrivals.translate(tx, FORMAT_WITH_TIMEOUTS, item, known, now=item.kept.received_ms // 1000)
-        bridge.move(tx, _POSITION, chunk[-1].kept.seq)
+        bridge.advance_position(tx, _POSITION, chunk[-1].kept.seq)
 
     async def _expire_due(self) -> int | None:
         """Mark rows whose time to live has passed. Returns when the next one expires, in Unix milliseconds."""
@@ -171,23 +173,23 @@ class Follower:
             pass
 
     def _forward_batch(self, tx: Transaction, batch: Batch) -> int:
-        found = bridge.ended(tx, _PAGE)
+        found = bridge.ended_works(tx, _PAGE)
         for end in found:
             self._forward_end(tx, batch, end)
             bridge.unlink(tx, end)
         return len(found)
 
-    def _forward_end(self, tx: Transaction, batch: Batch, end: Ended) -> None:
+    def _forward_end(self, tx: Transaction, batch: Batch, end: EndedWork) -> None:
         """End the previous work of the chain like the next one. Notify the memory agent when no message of the chain ended it."""
         work = works.load(tx, end.workspace_id, end.channel, end.work_id)
         if work is None:
             return
         ending = None
         if work.terminal_id is not None and work.terminal_sender is not None:
-            ending = bridge.kept_by_id(tx, work.workspace_id, work.terminal_id, work.terminal_sender)
+            ending = bridge.envelope_by_id(tx, work.workspace_id, work.terminal_id, work.terminal_sender)
         in_hand = None
-        if end.in_hand is not None and end.in_hand_channel is not None:
-            in_hand = works.load(tx, end.workspace_id, end.in_hand_channel, end.in_hand)
+        if end.assigned_work is not None and end.assigned_channel is not None:
+            in_hand = works.load(tx, end.workspace_id, end.assigned_channel, end.assigned_work)
         us = self._identity.participant_in(work if in_hand is None else in_hand) or self._identity.self_id
         context = BridgeContext(
             us=us,
@@ -237,7 +239,7 @@ class Follower:
 
 
 def _closing_drafts(
-    context: BridgeContext, in_hand: WorkView, following: WorkView, ending: Kept | None
+    context: BridgeContext, in_hand: WorkView, following: WorkView, ending: BridgeEnvelope | None
 ) -> tuple[Draft, ...]:
     """Traces that end the previous work with the state, result and message of the next one's end, in order of preference.
 
@@ -269,7 +271,7 @@ def _shorter(body: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
     return cut, bare
 
 
-def _closing_body(following: WorkView, ending: Kept | None) -> dict[str, Any]:
+def _closing_body(following: WorkView, ending: BridgeEnvelope | None) -> dict[str, Any]:
     body: dict[str, Any] = msgspec.json.decode(ending.raw)["body"] if ending is not None else {}
     if ending is not None and ending.kind == "trace":
         return {key: body[key] for key in ("state", "message", "result", "artifact_refs") if body.get(key) is not None}
@@ -278,7 +280,7 @@ def _closing_body(following: WorkView, ending: Kept | None) -> dict[str, Any]:
     return {"state": "failed", "message": f"the work of {following.target} ended without a result: {why}"}
 
 
-def _ended_outside_chain(ending: Kept | None) -> bool:
+def _ended_outside_chain(ending: BridgeEnvelope | None) -> bool:
     """Whether the work was ended by neither a message of the chain nor a forwarded end."""
     ext = chains.extensions(ending.raw) if ending is not None else {}
     return not {f"{chains.NAME}.message", f"{chains.NAME}.message_ref", chains.CLOSED_BY} & ext.keys()

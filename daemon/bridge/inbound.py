@@ -26,7 +26,7 @@ from aghbus.protocol.nats.names import JETSTREAM_API
 from aghbus.store.engine.transaction import Transaction
 from aghbus.store.tables import bridge_messages as bridge
 from aghbus.store.tables import works
-from aghbus.store.tables.bridge_messages import Kept, StoredMessageHistory
+from aghbus.store.tables.bridge_messages import BridgeEnvelope, StoredMessageHistory
 
 _log = logging.getLogger("aghbus.bridge")
 
@@ -36,7 +36,7 @@ _CHUNK_BYTES: Final = 262_144  # ours, of envelopes per transaction: some millis
 class StoredEnvelope(NamedTuple):
     """A stored envelope, parsed, with the message that was fetched for it (`carried`) or the findings that explain why not."""
 
-    kept: Kept
+    kept: BridgeEnvelope
     envelope: Envelope
     carried: Any = None
     findings: tuple[Finding, ...] = ()
@@ -90,7 +90,7 @@ class InboundTranslator:
         self._formats = formats
         self._artifacts = artifacts
 
-    async def read(self, name: str, kept: Kept) -> StoredEnvelope | None:
+    async def read(self, name: str, kept: BridgeEnvelope) -> StoredEnvelope | None:
         """The parsed envelope, with the message of format `name` fetched when it carries a reference to one. None when the
         envelope can no longer be parsed.
 
@@ -108,7 +108,7 @@ class InboundTranslator:
             message, findings = None, (not_fetched(error.message),)
         return StoredEnvelope(kept, envelope, message, findings)
 
-    def is_for_agent(self, kept: Kept, kinds: frozenset[str]) -> bool:
+    def is_for_agent(self, kept: BridgeEnvelope, kinds: frozenset[str]) -> bool:
         """Whether the envelope is for our agent: directed to us, broadcast, or sent by our daemon to end an unanswered work.
 
         Envelopes that the lifecycle refused never are.
@@ -116,7 +116,7 @@ class InboundTranslator:
         if kept.kind not in kinds or kept.outcome in ("ignored", "rejected"):
             return False
         if kept.direction != "in":
-            return bool(kept.own_end)
+            return bool(kept.ended_by_daemon)
         return kept.recipient in self._identity or (kept.recipient is None and kept.kind in ("say", "capability"))
 
     def translate(
@@ -157,7 +157,7 @@ class InboundTranslator:
                 at_ms=kept.received_ms,
                 seq=kept.seq,
                 message_id=delivered.foreign_id,
-                answers=not kept.own_end,  # not an answer: the question's time to live goes on
+                answers=not kept.ended_by_daemon,  # not an answer: the question's time to live goes on
             )
         return BridgeMessage(
             seq=kept.seq,

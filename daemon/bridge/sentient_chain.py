@@ -93,7 +93,7 @@ def memory_draft(
 
 def entries_so_far(tx: Transaction, work: WorkView) -> tuple[SentientLogEntry, ...]:
     """The chain's log entries: the newest envelope of a work has those that came with it and those of our own reports."""
-    for kept in bridge.kept_of_work(tx, work, _LOOKED_AT):
+    for kept in bridge.envelopes_of_work(tx, work, _LOOKED_AT):
         if kept.direction == "out" or kept.message_id == work.opening_id:
             found = entries_in(extensions(kept.raw))
             if found:

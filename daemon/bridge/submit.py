@@ -221,7 +221,7 @@ class MessageSubmitter:
         """
         at = next((index for index, draft in enumerate(drafts) if _carries(name, draft)), len(drafts) - 1)
         seq = sent[at].seq if sent else 0
-        kept = bridge.kept(tx, seq) if sent else None
+        kept = bridge.load_envelope(tx, seq) if sent else None
         if kept is not None:
             bridge.remember(tx, kept, name, "out", message=plan.message, foreign_id=plan.foreign_id, scope=plan.scope)
         if plan.record is not None:

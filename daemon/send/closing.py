@@ -41,7 +41,7 @@ class WorkCloser:
         rows = self.close(tx, work, kind, body)
         if work.initiator in self._identity:
             for row in rows:
-                bridge.note_own_end(tx, row.seq)
+                bridge.mark_ended_by_daemon(tx, row.seq)
         return rows
 
     def accept(self, tx: Transaction, work: WorkView) -> list[Outgoing]:

@@ -1,4 +1,4 @@
-"""The bridge's memory: foreign messages by the envelopes that carried them, works that follow works, and positions."""
+"""Tables of the bridge: foreign messages by the envelopes that carried them, links between works, and positions."""
 
 from typing import Any, Final, Literal, NamedTuple
 
@@ -14,7 +14,7 @@ from aghbus.store.tables.envelopes import fetch
 
 _WORK: Final = "workspace_id = ? AND channel = ? AND work_id = ?"
 _WORK_W: Final = "w.workspace_id = ? AND w.channel = ? AND w.work_id = ?"
-_SAME_ID: Final = 50  # ours: who is meant by an id is looked for among so many messages
+_SAME_ID: Final = 50  # ours: messages of one id that are searched
 _TERMINAL: Final = "('completed', 'failed', 'canceled')"
 
 _SELECT_KNOWN: Final = """
@@ -22,7 +22,7 @@ SELECT b.direction, b.message, e.msg_id, e.sender, e.received_ms, e.work_id, e.r
 FROM bridge_messages AS b JOIN envelopes AS e ON e.seq = b.seq
 WHERE b.format = ? AND b.workspace_id = ? AND b.channel = ?
 """
-_SELECT_KEPT: Final = """
+_SELECT_ENVELOPE: Final = """
 SELECT e.seq, e.direction, e.workspace_id, e.channel, e.kind, e.msg_id, e.recipient, e.work_id, e.outcome, e.state_after,
     e.trust, e.received_ms, e.raw, e.seq IN (SELECT seq FROM own_ends),
     EXISTS (
@@ -40,22 +40,22 @@ _INBOX_OF: Final = """
 SELECT i.seq FROM inbox AS i JOIN bridge_messages AS b ON b.seq = i.seq AND b.format = ?
 WHERE i.state IN ('ready', 'leased') AND i.seq <= ? ORDER BY i.seq LIMIT ?
 """
-_OPENED: Final = """
+_OPENED_WORKS: Final = """
 SELECT w.workspace_id, w.channel, w.work_id
 FROM works AS w JOIN bridge_messages AS b ON b.seq = w.opened_seq AND b.format = ?
 WHERE w.state = 'submitted' AND w.role = 'target' AND w.opened_seq <= ?
 ORDER BY w.opened_seq LIMIT ?
 """
-_ENDED: Final = f"""
+_ENDED_WORKS: Final = f"""
 SELECT n.workspace_id, n.channel, n.work_id, h.channel, h.work_id, l.next
 FROM bridge_links AS l JOIN works AS n ON n.id = l.next LEFT JOIN works AS h ON h.id = l.in_hand
 WHERE n.state IN {_TERMINAL} ORDER BY l.next LIMIT ?
 """  # noqa: S608 - constants
-_HANDED: Final = f"""
+_DELIVERED: Final = f"""
 SELECT 1 FROM works AS w JOIN bridge_messages AS b ON b.seq = w.opened_seq
 WHERE {_WORK_W} AND b.format = ? AND b.direction = 'in'
 """  # noqa: S608 - constants
-_READS: Final = f"""
+_RECEIVED_WORKS: Final = f"""
 SELECT 1 FROM bridge_messages AS b JOIN works AS w ON w.opened_seq = b.seq
     AND w.workspace_id = b.workspace_id AND w.channel = b.channel
 WHERE b.format = ? AND b.direction = 'in' AND w.role = 'target' AND w.state IN {_TERMINAL} LIMIT 1
@@ -65,10 +65,10 @@ SELECT 1 FROM works AS w
 WHERE {_WORK_W} AND w.role = 'target' AND w.state IN {_TERMINAL}
     AND EXISTS (SELECT 1 FROM inbox AS i WHERE i.seq = ? AND i.state = 'acked')
 """  # noqa: S608 - constants
-_STIRRED: Final = f"""
+_HAS_ENDED: Final = f"""
 SELECT max(e.state_after IN {_TERMINAL}) FROM envelopes AS e WHERE e.seq > ? AND e.seq <= ?
 """  # noqa: S608 - constants
-_LOGGED: Final = """
+_TO_LOG: Final = """
 SELECT e.seq FROM envelopes AS e
 WHERE e.seq > ? AND e.seq <= ? AND (e.direction = 'in' OR e.seq IN (SELECT seq FROM own_ends)) AND (
     instr(e.raw, ?) > 0 OR e.work_id IS NOT NULL AND e.kind IN ('receipt', 'trace') AND EXISTS (
@@ -78,10 +78,10 @@ WHERE e.seq > ? AND e.seq <= ? AND (e.direction = 'in' OR e.seq IN (SELECT seq F
 """
 
 
-class Kept(NamedTuple):
-    """A stored envelope as the bridge looks at it: `raw` as received, the outcome and the work's state after it,
-    `received_ms` in Unix milliseconds. `own_end` when our daemon ended the work with it because nobody answered,
-    `of_run` when a chain's run of ours opened the work."""
+class BridgeEnvelope(NamedTuple):
+    """A stored envelope as the bridge reads it: `raw` as received, the outcome and the work's state after it, `received_ms`
+    in Unix milliseconds. `ended_by_daemon`: our daemon ended the work with it, for want of an answer. `opened_by_run`: a
+    chain's run of ours opened the work."""
 
     seq: int
     direction: str
@@ -96,18 +96,18 @@ class Kept(NamedTuple):
     trust: str
     received_ms: int
     raw: bytes
-    own_end: int
-    of_run: int
+    ended_by_daemon: int
+    opened_by_run: int
 
 
-class Ended(NamedTuple):
-    """A work that ended, and the work in hand that must close with it, if there is one; `link` names the row."""
+class EndedWork(NamedTuple):
+    """A work that ended, and the assigned work that closes with it, if there is one; `link` names the row."""
 
     workspace_id: str
     channel: str
     work_id: str
-    in_hand_channel: str | None
-    in_hand: str | None
+    assigned_channel: str | None
+    assigned_work: str | None
     link: int
 
 
@@ -124,7 +124,7 @@ class StoredMessageHistory:
 
     @property
     def whole(self) -> bool:
-        """True: what the store does not have did not cross here, or retention removed it."""
+        """True: a message that is not stored did not cross here, or retention removed it."""
         return True
 
     def find(self, foreign_id: str, scope: str = "", direction: BridgeDirection | None = None) -> BridgedMessage | None:
@@ -163,12 +163,12 @@ class StoredMessageHistory:
 
     def was_delivered(self, work: WorkView) -> bool:
         """Whether our agent got the message of this format, or the native one, that opened a work."""
-        row = self._tx.db.execute(_HANDED, (*_key(work), self._name)).fetchone()
+        row = self._tx.db.execute(_DELIVERED, (*_key(work), self._name)).fetchone()
         return row is not None
 
     def received_works(self) -> bool:
         """Whether our agent was handed a work in this format that has ended since."""
-        return self._tx.db.execute(_READS, (self._name,)).fetchone() is not None
+        return self._tx.db.execute(_RECEIVED_WORKS, (self._name,)).fetchone() is not None
 
     def holds(self, envelope_id: str) -> bool:
         """Whether an envelope of this id is stored from this channel."""
@@ -231,7 +231,7 @@ class StoredMessageHistory:
 
 def remember(
     tx: Transaction,
-    kept: Kept,
+    envelope: BridgeEnvelope,
     name: str,
     direction: BridgeDirection,
     *,
@@ -240,63 +240,73 @@ def remember(
     scope: str,
     native: bool = False,
 ) -> bool:
-    """Notes that the envelope `kept` carried `message`; False when that was noted before.
+    """Notes that the envelope `envelope` carried `message`; False when that was noted before.
 
     A message that could not be had at first takes the place of the native one that stood for it.
     """
-    carried = _carried(name, kept.raw)
+    carried = _carried(name, envelope.raw)
     tx.memory.bridged = True
     stored = None if carried is not None and same_json(carried[0], message) else msgspec.json.encode(message)
     return (
         tx.db.execute(
             _REMEMBER,
-            (kept.seq, name, direction, kept.workspace_id, kept.channel, scope, foreign_id, int(native), stored),
+            (
+                envelope.seq,
+                name,
+                direction,
+                envelope.workspace_id,
+                envelope.channel,
+                scope,
+                foreign_id,
+                int(native),
+                stored,
+            ),
         ).rowcount
         > 0
     )
 
 
-def kept(tx: Transaction, seq: int) -> Kept | None:
+def load_envelope(tx: Transaction, seq: int) -> BridgeEnvelope | None:
     """The envelope of this sequence; None when it is not stored (any more)."""
-    row = tx.db.execute(f"{_SELECT_KEPT} WHERE e.seq = ?", (seq,)).fetchone()
-    return None if row is None else Kept(*row)
+    row = tx.db.execute(f"{_SELECT_ENVELOPE} WHERE e.seq = ?", (seq,)).fetchone()
+    return None if row is None else BridgeEnvelope(*row)
 
 
-def kept_of_work(tx: Transaction, work: WorkView, limit: int) -> list[Kept]:
+def envelopes_of_work(tx: Transaction, work: WorkView, limit: int) -> list[BridgeEnvelope]:
     """The newest envelopes of a work, newest first."""
     found = tx.db.execute(
-        f"{_SELECT_KEPT} WHERE e.work_id = ? AND e.workspace_id = ? AND e.channel = ? ORDER BY e.seq DESC LIMIT ?",
+        f"{_SELECT_ENVELOPE} WHERE e.work_id = ? AND e.workspace_id = ? AND e.channel = ? ORDER BY e.seq DESC LIMIT ?",
         (work.work_id, work.workspace_id, work.channel, limit),
     ).fetchall()
-    return [Kept(*row) for row in found]
+    return [BridgeEnvelope(*row) for row in found]
 
 
-def kept_by_id(tx: Transaction, workspace_id: str, message_id: str, sender: str) -> Kept | None:
+def envelope_by_id(tx: Transaction, workspace_id: str, message_id: str, sender: str) -> BridgeEnvelope | None:
     """The envelope of this id and sender."""
     row = tx.db.execute(
-        f"{_SELECT_KEPT} WHERE e.msg_id = ? AND e.workspace_id = ? AND e.sender = ? ORDER BY e.seq DESC LIMIT 1",
+        f"{_SELECT_ENVELOPE} WHERE e.msg_id = ? AND e.workspace_id = ? AND e.sender = ? ORDER BY e.seq DESC LIMIT 1",
         (message_id, workspace_id, sender),
     ).fetchone()
-    return None if row is None else Kept(*row)
+    return None if row is None else BridgeEnvelope(*row)
 
 
-async def kept_all(reader: Reader, seqs: list[int]) -> list[Kept]:
-    """The envelopes of these sequences, ascending; what was removed meanwhile is missing."""
-    sql = f"{_SELECT_KEPT} WHERE e.seq IN (SELECT value FROM json_each(?)) ORDER BY e.seq"  # noqa: S608 - constants
-    return [Kept(*row) for row in await fetch(reader, sql, [msgspec.json.encode(seqs).decode()])]
+async def load_envelopes(reader: Reader, seqs: list[int]) -> list[BridgeEnvelope]:
+    """The envelopes of these sequences, ascending; removed ones are missing."""
+    sql = f"{_SELECT_ENVELOPE} WHERE e.seq IN (SELECT value FROM json_each(?)) ORDER BY e.seq"  # noqa: S608 - constants
+    return [BridgeEnvelope(*row) for row in await fetch(reader, sql, [msgspec.json.encode(seqs).decode()])]
 
 
-def is_settled(tx: Transaction, kept: Kept) -> bool:
+def is_settled(tx: Transaction, envelope: BridgeEnvelope) -> bool:
     """Whether words for our agent need no agent any more: their inbox item is acked and the work they belong to has
     ended."""
-    if kept.direction != "in" or kept.kind not in ("say", "capability") or kept.work_id is None:
+    if envelope.direction != "in" or envelope.kind not in ("say", "capability") or envelope.work_id is None:
         return False
-    key = (kept.workspace_id, kept.channel, kept.work_id, kept.seq)
+    key = (envelope.workspace_id, envelope.channel, envelope.work_id, envelope.seq)
     return tx.db.execute(_SETTLED, key).fetchone() is not None
 
 
-def note_own_end(tx: Transaction, seq: int) -> None:
-    """The envelope `seq` of ours ended work of our agent, which did not ask for that and has to be told."""
+def mark_ended_by_daemon(tx: Transaction, seq: int) -> None:
+    """Our envelope `seq` ended a work of our agent without its request: the agent has to be told."""
     tx.db.execute("INSERT OR IGNORE INTO own_ends (seq) VALUES (?)", (seq,))
 
 
@@ -309,7 +319,7 @@ def position(tx: Transaction, name: str) -> int:
     return 0 if row is None else int(row[0])
 
 
-def move(tx: Transaction, name: str, seq: int) -> int:
+def advance_position(tx: Transaction, name: str, seq: int) -> int:
     """Moves a position forward, never back; where it is then."""
     (now,) = tx.db_unflushed.execute(
         "INSERT INTO bridge_positions (name, seq) VALUES (?, ?)"
@@ -325,42 +335,42 @@ def inbox_of(tx: Transaction, name: str, upto: int, limit: int) -> list[int]:
 
 
 def opened_by_messages(tx: Transaction, name: str, upto: int, limit: int) -> list[WorkView]:
-    """Works that messages of this format up to `upto` opened for us and that nobody accepted yet."""
-    found = [works.load(tx, *row) for row in tx.db.execute(_OPENED, (name, upto, limit)).fetchall()]
+    """Works that messages of this format up to `upto` opened for us and that are not accepted yet."""
+    found = [works.load(tx, *row) for row in tx.db.execute(_OPENED_WORKS, (name, upto, limit)).fetchall()]
     return [work for work in found if work is not None]
 
 
-# works that follow works
+# links between works
 
 
-def link(tx: Transaction, in_hand: WorkView | None, following: WorkView) -> None:
-    """`in_hand` closes with the end of `following`; None: a chain begins with `following`."""
+def link(tx: Transaction, assigned: WorkView | None, following: WorkView) -> None:
+    """`assigned` closes with the end of `following`; None: a chain begins with `following`."""
     tx.memory.bridged = True
     row = None
-    if in_hand is not None:
-        row = tx.db.execute(f"SELECT id FROM works WHERE {_WORK}", _key(in_hand)).fetchone()  # noqa: S608 - constants
+    if assigned is not None:
+        row = tx.db.execute(f"SELECT id FROM works WHERE {_WORK}", _key(assigned)).fetchone()  # noqa: S608 - constants
     tx.db.execute(
         f"INSERT OR IGNORE INTO bridge_links (next, in_hand) SELECT id, ? FROM works WHERE {_WORK}",  # noqa: S608 - constants
         (row[0] if row is not None else None, *_key(following)),
     )
 
 
-def ended(tx: Transaction, limit: int) -> list[Ended]:
-    """Works that ended and whose work in hand has not been closed yet."""
-    return [Ended(*row) for row in tx.db.execute(_ENDED, (limit,))]
+def ended_works(tx: Transaction, limit: int) -> list[EndedWork]:
+    """Works that ended and whose assigned work has not been closed yet."""
+    return [EndedWork(*row) for row in tx.db.execute(_ENDED_WORKS, (limit,))]
 
 
-def unlink(tx: Transaction, found: Ended) -> None:
-    """The work in hand is closed, or cannot be."""
+def unlink(tx: Transaction, found: EndedWork) -> None:
+    """The assigned work is closed, or cannot be closed."""
     tx.db.execute("DELETE FROM bridge_links WHERE next = ?", (found.link,))
 
 
-# what the follower looks at
+# queries of the follower
 
 
-async def ended_since(reader: Reader, after: int, upto: int) -> bool:
+async def has_ended_since(reader: Reader, after: int, upto: int) -> bool:
     """Whether an envelope after sequence `after`, up to `upto`, left a work ended."""
-    rows = await fetch(reader, _STIRRED, [after, upto])
+    rows = await fetch(reader, _HAS_ENDED, [after, upto])
     return bool(rows[0][0])
 
 
@@ -368,7 +378,7 @@ async def to_log(reader: Reader, name: str, after: int, upto: int, limit: int) -
     """Envelopes after `after`, up to `upto`, that carry a message of this format or answer one of ours: those that
     came, and the ends that our daemon made."""
     params = [after, upto, f"{name}.message".encode(), name, limit]
-    return [seq for (seq,) in await fetch(reader, _LOGGED, params)]
+    return [seq for (seq,) in await fetch(reader, _TO_LOG, params)]
 
 
 def _key(work: WorkView) -> tuple[str, str, str]:

@@ -31,7 +31,7 @@ async def crossed(store: Store, envelope: Envelope, message: Any, **more: Any) -
     assert seq is not None
 
     def note(tx: Transaction) -> bool:
-        kept = bridge.kept(tx, seq)
+        kept = bridge.load_envelope(tx, seq)
         assert kept is not None
         return bridge.remember(
             tx, kept, NAME, "out" if ours else "in", message=message, **{"foreign_id": None, "scope": "", **more}
@@ -91,7 +91,7 @@ async def test_a_message_fetched_later_replaces_the_native_one(store: Store) -> 
     seq = await crossed(store, first, {"n": "native"}, foreign_id="made-up", native=True)
 
     def note(tx: Transaction, message: str, *, native: bool) -> bool:
-        kept = bridge.kept(tx, seq)
+        kept = bridge.load_envelope(tx, seq)
         assert kept is not None
         return bridge.remember(tx, kept, NAME, "in", message=message, foreign_id="m", scope="s", native=native)
 
@@ -228,8 +228,8 @@ async def test_a_message_sent_before_is_recognized(store: Store) -> None:
 
 async def test_a_position_only_moves_forward(store: Store) -> None:
     assert await store.write(lambda tx: bridge.position(tx, "out:x")) == 0
-    assert await store.write(lambda tx: bridge.move(tx, "out:x", 5)) == 5
-    assert await store.write(lambda tx: bridge.move(tx, "out:x", 3)) == 5
+    assert await store.write(lambda tx: bridge.advance_position(tx, "out:x", 5)) == 5
+    assert await store.write(lambda tx: bridge.advance_position(tx, "out:x", 3)) == 5
     assert await store.write(lambda tx: bridge.position(tx, "out:x")) == 5
 
 
@@ -251,13 +251,13 @@ async def linked(store: Store) -> tuple[str, str]:
 
 async def test_a_linked_work_that_ended_is_listed_until_it_is_unlinked(store: Store) -> None:
     hand, following = await linked(store)
-    assert await store.write(lambda tx: bridge.ended(tx, 10)) == []
+    assert await store.write(lambda tx: bridge.ended_works(tx, 10)) == []
     await receive(store, trace("completed", "carol", US, work_id=following))
-    assert await bridge.ended_since(store.reader, 0, 1000)
-    (found,) = await store.write(lambda tx: bridge.ended(tx, 10))
-    assert (found.work_id, found.in_hand) == (following, hand)
+    assert await bridge.has_ended_since(store.reader, 0, 1000)
+    (found,) = await store.write(lambda tx: bridge.ended_works(tx, 10))
+    assert (found.work_id, found.assigned_work) == (following, hand)
     await store.write(lambda tx: bridge.unlink(tx, found))
-    assert await store.write(lambda tx: bridge.ended(tx, 10)) == []
+    assert await store.write(lambda tx: bridge.ended_works(tx, 10)) == []
 
 
 async def test_inbox_items_and_works_of_a_format(store: Store) -> None:
