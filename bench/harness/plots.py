@@ -1,6 +1,6 @@
 """Three plots as SVG: throughput as bars, latencies as distributions, cost over size as curves.
 
-Needs matplotlib, of the dependency group `bench`.
+Needs matplotlib, of the dependency group `plots`.
 """
 
 from collections.abc import Sequence

@@ -94,10 +94,8 @@ def _row(row: Row) -> str:
 
 
 def plot(results: Mapping[str, Result], folder: Path) -> list[Path]:
-    """Write the plots that the results allow into `folder`; none without matplotlib."""
-    if importlib.util.find_spec("matplotlib") is None:
-        return []
-    from bench.harness import plots
+    """Write the plots that the results allow into `folder`."""
+    from bench.harness import plots  # takes a second to load
 
     rates: dict[str, tuple[str, float, float, float]] = {}
     for result in results.values():

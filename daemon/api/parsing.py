@@ -59,9 +59,10 @@ def query_string(raw: bytes, form: type[Q]) -> Q:
         else:
             values[name] = value
     query = _convert(values, form)
-    for field in msgspec.structs.fields(form):
-        if field.encode_name in values and getattr(query, field.name) is None:  # msgspec reads the word `null` as None
-            raise InvalidRequest(f"{field.encode_name}: invalid value 'null'")
+    if "null" in values.values():  # msgspec reads the word as None
+        for field in msgspec.structs.fields(form):
+            if field.encode_name in values and getattr(query, field.name) is None:
+                raise InvalidRequest(f"{field.encode_name}: invalid value 'null'")
     return query
 
 
