@@ -85,7 +85,14 @@ class Node:
         self._former: dict[str, list[Subscription]] = {}
         ack_root = f"{inbox(self.identity.self_id, 'ack')}.{secrets.token_hex(12)}"
         self._parts = DaemonParts(
-            self.settings, self.identity, store, self.link, last_seq=last_seq, instance=instance, ack_root=ack_root
+            self.settings,
+            self.identity,
+            store,
+            self.link,
+            embedded=broker is not None,
+            last_seq=last_seq,
+            instance=instance,
+            ack_root=ack_root,
         )
         self._retirement = Retirement(store, self.identity, self._parts.clock, self._parts.counters, self._retired)
         self._retention = Retention(
@@ -103,7 +110,7 @@ class Node:
         self._parts.presence.load(await peers.load(self._store.reader))
         settings = self.settings.current
         self._api = ApiServer(
-            self._parts.operations(embedded=self.broker is not None),
+            self._parts.operations,
             socket_path=Path(self.locations.socket_path),
             private_folder=self.locations.socket_dir_private,
             tcp=split_address(settings.api.tcp) if settings.api.tcp else None,
@@ -219,9 +226,7 @@ class Node:
             )
         return options
 
-    def _link_up(self, link: Link) -> None:
-        self._parts.counters.solved("link")
-        _log.info("link up server=%s", link.server.url if link.server else "")
+    def _link_up(self, _link: Link) -> None:
         self._parts.publisher.link_up()
         self._parts.chains.link_up()
         self._parts.background.spawn(self._announce())
@@ -233,13 +238,12 @@ class Node:
         first, self._joined = not self._joined, True
         await (self._parts.discovery.join() if first else self._parts.discovery.greet(joined=True))
 
-    def _link_down(self, _link: Link, reason: str) -> None:
+    def _link_down(self, _link: Link, _reason: str) -> None:
         self._parts.denied.link_down()
         if self._parts.jetstream is not None:
             self._parts.jetstream.link_down()
         if not self._parts.sender.closed:
             self._parts.counters.add("link.lost")
-            _log.warning("link down reason=%s", reason)
 
     def _link_event(self, event: LinkEvent) -> None:
         self._parts.counters.add(f"link.{type(event).__name__}")

@@ -3,7 +3,7 @@
 import logging
 from typing import Final
 
-from aghbus.daemon.api.route import Operation, Route, bind
+from aghbus.daemon.api.route import bind
 from aghbus.daemon.api.routes import ROUTES
 from aghbus.daemon.base.background import BackgroundTasks
 from aghbus.daemon.base.clock import Clock
@@ -17,11 +17,11 @@ from aghbus.daemon.chains.runner import ChainRunner
 from aghbus.daemon.chains.service import ChainService
 from aghbus.daemon.chains.steps import RunTransitions
 from aghbus.daemon.config.live_settings import LiveSettings
+from aghbus.daemon.config.settings import Settings
 from aghbus.daemon.discovery.discovery import Discovery
 from aghbus.daemon.discovery.presence_writer import PresenceWriteBehind
 from aghbus.daemon.jetstream.profile import JetStreamProfile
 from aghbus.daemon.nats.carrier import Carrier, CoreCarrier
-from aghbus.daemon.nats.events import InboundMessage
 from aghbus.daemon.nats.link import Link
 from aghbus.daemon.nats.permission_errors import DeniedSubjects
 from aghbus.daemon.receive.acknowledger import Acknowledger
@@ -67,236 +67,143 @@ class DaemonParts:
         store: Store,
         link: Link,
         *,
+        embedded: bool,
         last_seq: int,
         instance: str,
         ack_root: str,
     ) -> None:
-        """`last_seq` is the store's last sequence, `instance` its random id, `ack_root` the subject of acknowledgements."""
-        self.settings = settings
-        self.identity = identity
-        self.store = store
-        self.link = link
+        """`embedded`: the broker is the embedded one. `last_seq` is the store's last sequence, `instance` its random id.
+
+        `ack_root` is the subject below which receivers acknowledge.
+        """
         self.ack_root = ack_root
-        self._make_state(last_seq)
-        self._make_transport(instance)
-        self._make_outbound()
-        self._make_inbound(instance)
-        self._make_bridge_and_chains()
+        self.clock = clock = Clock()
+        self.counters = counters = Counters()
+        self.log_limiter = limiter = EventLimiter(_log, _LOG_LINES_PER_MINUTE)
+        self.background = background = BackgroundTasks()
+        self.notifier = notifier = Notifier(last_seq)
+        self.waiters = waiters = InboxWaiters()
+        self.denied = denied = DeniedSubjects(identity.self_id)
+        self.presence = presence = PresenceTable(settings.current.discovery.interval)
+        self.own_card = own_card = OwnCard(identity, settings)
+        self.signatures = signatures = SignaturePool(verify_envelope)
+        self.steps = steps = ClockSteps(clock, store, presence, counters)
+        limits = RateLimits(settings, clock.monotonic, signatures.verify)
+        trust = LivePolicy(settings, store, clock, identity.signer, counters, limiter)
+        write_behind = PresenceWriteBehind(store, presence)
+        closer = WorkCloser(identity, settings, clock)
+        guard = SecretGuard(settings, counters, limiter)
+        drafts = DraftBuilder(identity, settings, clock, own_card)
 
-    def _make_state(self, last_seq: int) -> None:
-        settings, identity = self.settings, self.identity
-        self.clock = Clock()
-        self.counters = Counters()
-        self.log_limiter = EventLimiter(_log, _LOG_LINES_PER_MINUTE)
-        self.background = BackgroundTasks()
-        self.notifier = Notifier(last_seq)
-        self.waiters = InboxWaiters()
-        self.denied = DeniedSubjects(identity.self_id)
-        self.presence = PresenceTable(settings.current.discovery.interval)
-        self.own_card = OwnCard(identity, settings)
-        self.signatures = SignaturePool(verify_envelope)
-        self.limits = RateLimits(settings, self.clock.monotonic, self.signatures.verify)
-        self.steps = ClockSteps(self.clock, self.store, self.presence, self.counters)
-        self.trust = LivePolicy(settings, self.store, self.clock, identity.signer, self.counters, self.log_limiter)
-
-    def _make_transport(self, instance: str) -> None:
-        settings, counters, clock = self.settings.current, self.counters, self.clock
-        self.jetstream: JetStreamProfile | None = None
-        self.carrier: Carrier = CoreCarrier(self.link, self.ack_root)
-        if settings.durability == "jetstream":
-            self.jetstream = JetStreamProfile(
-                self.link,
-                self_id=self.identity.self_id,
-                former=self.identity.former_on_other_subjects,
-                instance=instance,
-                ack_root=self.ack_root,
-                channels=self.identity.channels,
-                observe=settings.observe,
-                settings=settings.jetstream,
-                offer=self._offer,
-                on_problem=lambda key, sentence: counters.problem(key, sentence, clock.monotonic()),
-                on_solved=counters.solved,
-            )
-            self.carrier = self.jetstream.carrier
-
-    def _offer(self, message: InboundMessage) -> None:
-        self.intake.offer(message)  # made after the profile
-
-    def _make_outbound(self) -> None:
-        self.closer = WorkCloser(self.identity, self.settings, self.clock)
-        self.publisher = Publisher(
-            carrier=self.carrier,
-            link=self.link,
-            store=self.store,
-            settings=self.settings,
-            clock=self.clock,
-            steps=self.steps,
-            presence=self.presence,
-            closer=self.closer,
-            notifier=self.notifier,
-            waiters=self.waiters,
-            counters=self.counters,
-            log_limiter=self.log_limiter,
+        # outbound
+        self.jetstream = jetstream = self._jetstream(settings.current, identity, link, instance)
+        carrier: Carrier = jetstream.carrier if jetstream else CoreCarrier(link, ack_root)
+        self.publisher = publisher = Publisher(
+            carrier, link, store, settings, clock, steps, presence, closer, notifier, waiters, counters, limiter
         )
-        self.deadlines = Deadlines(
-            store=self.store,
-            settings=self.settings,
-            identity=self.identity,
-            steps=self.steps,
-            closer=self.closer,
-            publisher=self.publisher,
-            notifier=self.notifier,
-            counters=self.counters,
-        )
-        self.sender = Sender(
-            store=self.store,
-            identity=self.identity,
-            clock=self.clock,
-            link=self.link,
-            guard=SecretGuard(self.settings, self.counters, self.log_limiter),
-            deadlines=self.deadlines,
-            publisher=self.publisher,
-            notifier=self.notifier,
-            counters=self.counters,
-        )
+        self.deadlines = deadlines = Deadlines(store, settings, identity, steps, closer, publisher, notifier, counters)
+        self.sender = sender = Sender(store, identity, clock, link, guard, deadlines, publisher, notifier, counters)
 
-    def _make_inbound(self, instance: str) -> None:
-        write_behind = PresenceWriteBehind(self.store, self.presence)
-        self.discovery = Discovery(
-            link=self.link,
-            identity=self.identity,
-            own_card=self.own_card,
-            settings=self.settings,
-            clock=self.clock,
-            presence=self.presence,
-            write_behind=write_behind,
-            limits=self.limits,
-            counters=self.counters,
-            log_limiter=self.log_limiter,
-            background=self.background,
-            ttl_headers=self.jetstream.ttl_headers if self.jetstream else None,
+        # inbound
+        self.discovery = discovery = Discovery(
+            link,
+            identity,
+            own_card,
+            settings,
+            clock,
+            presence,
+            write_behind,
+            limits,
+            counters,
+            limiter,
+            background,
+            ttl_headers=jetstream.ttl_headers if jetstream else None,
             instance=instance,
-            on_joined=self.publisher.peer_joined,
+            on_joined=publisher.peer_joined,
         )
-        decider = Decider(
-            identity=self.identity,
-            settings=self.settings,
-            clock=self.clock,
-            limits=self.limits,
-            trust=self.trust,
-            deadlines=self.deadlines,
-            waiters=self.waiters,
-            counters=self.counters,
+        self.intake = intake = Intake(
+            identity,
+            settings,
+            clock,
+            store,
+            limits,
+            signatures,
+            trust,
+            Decider(identity, settings, clock, limits, trust, deadlines, waiters, counters),
+            discovery,
+            write_behind,
+            publisher,
+            Acknowledger(link, identity, background, counters),
+            notifier,
+            counters,
+            limiter,
         )
-        self.intake = Intake(
-            identity=self.identity,
-            settings=self.settings,
-            clock=self.clock,
-            store=self.store,
-            limits=self.limits,
-            signatures=self.signatures,
-            trust=self.trust,
-            decider=decider,
-            discovery=self.discovery,
-            write_behind=write_behind,
-            publisher=self.publisher,
-            acknowledger=Acknowledger(self.link, self.identity, self.background, self.counters),
-            notifier=self.notifier,
-            counters=self.counters,
-            log_limiter=self.log_limiter,
-        )
+        self.store_probe = StoreProbe(store, publisher.link_up)
 
-    def _make_bridge_and_chains(self) -> None:
-        self.bridge = Bridge(
-            settings=self.settings,
-            identity=self.identity,
-            clock=self.clock,
-            store=self.store,
-            link=self.link,
-            presence=self.presence,
-            steps=self.steps,
-            denied=self.denied,
-            closer=self.closer,
-            sender=self.sender,
-            notifier=self.notifier,
-            counters=self.counters,
-            log_limiter=self.log_limiter,
+        # agents of foreign formats, and chains
+        self.bridge = bridge = Bridge(
+            settings, identity, clock, store, link, presence, steps, denied, closer, sender, notifier, counters, limiter
         )
-        self.chains = self._make_chains()
-        self.store_probe = StoreProbe(self.store, self.publisher.link_up)
-
-    def _make_chains(self) -> ChainRunner:
         messages = ChainMessages(
-            settings=self.settings,
-            identity=self.identity,
-            clock=self.clock,
-            link=self.link,
-            agents=self.bridge.agents,
-            adapter_of=self.bridge.formats.get,
-            remember=self.bridge.submitter.remember,
-            artifacts=self.bridge.artifacts,
+            settings,
+            identity,
+            clock,
+            link,
+            bridge.agents,
+            bridge.formats.get,
+            bridge.submitter.remember,
+            bridge.artifacts,
         )
-        transitions = RunTransitions(
-            settings=self.settings,
-            identity=self.identity,
-            clock=self.clock,
-            steps=self.steps,
-            closer=self.closer,
-            opener=WorkOpener(
-                settings=self.settings,
-                identity=self.identity,
-                clock=self.clock,
-                presence=self.presence,
-                messages=messages,
-            ),
-            messages=messages,
-        )
-        return ChainRunner(
-            workspace=self.identity.workspace,
-            store=self.store,
-            steps=self.steps,
-            presence=self.presence,
-            notifier=self.notifier,
-            counters=self.counters,
-            sender=self.sender,
-            messages=messages,
-            transitions=transitions,
+        opener = WorkOpener(settings, identity, clock, presence, messages)
+        transitions = RunTransitions(settings, identity, clock, steps, closer, opener, messages)
+        self.chains = chains = ChainRunner(
+            identity.workspace, store, steps, presence, notifier, counters, sender, messages, transitions
         )
 
-    def operations(self, *, embedded: bool) -> dict[Route, Operation]:
-        """The operations of the API, as methods of the parts; `embedded`: the broker is the embedded one."""
-        settings, identity, store, clock = self.settings, self.identity, self.store, self.clock
-        drafts = DraftBuilder(identity, settings, clock, self.own_card)
+        # the API
         status = StatusService(
-            settings=settings,
-            identity=identity,
-            presence=self.presence,
-            clock=clock,
-            store=store,
-            link=self.link,
-            steps=self.steps,
-            denied=self.denied,
-            counters=self.counters,
-            sender=self.sender,
-            intake=self.intake,
-            jetstream=self.jetstream,
-            embedded=embedded,
+            settings,
+            identity,
+            presence,
+            clock,
+            store,
+            link,
+            steps,
+            denied,
+            counters,
+            sender,
+            intake,
+            jetstream,
+            embedded,
         )
-        parts = (
+        services = (
             status,
-            PeerService(
-                settings=settings, identity=identity, presence=self.presence, clock=clock, own_card=self.own_card
-            ),
-            MessageService(store, self.notifier, self.sender, drafts, own_id=identity.self_id),
-            WorkService(store, self.sender, drafts),
-            InboxService(waiters=self.waiters, clock=clock, store=store, steps=self.steps, counters=self.counters),
-            TrustRuleService(settings=settings, identity=identity, clock=clock, store=store, trust=self.trust),
-            TrustExplainer(identity=identity, store=store, trust=self.trust),
-            ChainService(settings=settings, identity=identity, clock=clock, store=store, runner=self.chains),
-            self.discovery,
-            self.bridge,
-            self.bridge.artifacts,
-            self.bridge.submitter,
-            self.bridge.delivery,
+            PeerService(settings, identity, presence, clock, own_card),
+            MessageService(store, notifier, sender, drafts, identity.self_id),
+            WorkService(store, sender, drafts),
+            InboxService(waiters, clock, store, steps, counters),
+            TrustRuleService(settings, identity, clock, store, trust),
+            TrustExplainer(identity, store, trust),
+            ChainService(settings, identity, clock, store, chains),
         )
-        return bind(ROUTES, parts)
+        self.operations = bind(
+            ROUTES, (*services, discovery, bridge, bridge.artifacts, bridge.submitter, bridge.delivery)
+        )
+
+    def _jetstream(self, settings: Settings, identity: Identity, link: Link, instance: str) -> JetStreamProfile | None:
+        counters, clock = self.counters, self.clock
+        if settings.durability != "jetstream":
+            return None
+        return JetStreamProfile(
+            link,
+            self_id=identity.self_id,
+            former=identity.former_on_other_subjects,
+            instance=instance,
+            ack_root=self.ack_root,
+            channels=identity.channels,
+            observe=settings.observe,
+            settings=settings.jetstream,
+            offer=lambda message: self.intake.offer(message),  # noqa: PLW0108 - the intake is made later
+            on_problem=lambda key, sentence: counters.problem(key, sentence, clock.monotonic()),
+            on_solved=counters.solved,
+        )

@@ -32,7 +32,6 @@ class Bridge:
 
     def __init__(
         self,
-        *,
         settings: LiveSettings,
         identity: Identity,
         clock: Clock,

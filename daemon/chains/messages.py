@@ -52,7 +52,6 @@ class ChainMessages:
 
     def __init__(
         self,
-        *,
         settings: LiveSettings,
         identity: Identity,
         clock: Clock,

@@ -22,7 +22,6 @@ class WorkOpener:
 
     def __init__(
         self,
-        *,
         settings: LiveSettings,
         identity: Identity,
         clock: Clock,

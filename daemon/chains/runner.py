@@ -43,7 +43,6 @@ class ChainRunner:
 
     def __init__(
         self,
-        *,
         workspace: str,
         store: Store,
         steps: ClockSteps,

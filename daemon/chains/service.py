@@ -23,7 +23,7 @@ class ChainService:
     """Starts, reads, answers and cancels runs."""
 
     def __init__(
-        self, *, settings: LiveSettings, identity: Identity, clock: Clock, store: Store, runner: ChainRunner
+        self, settings: LiveSettings, identity: Identity, clock: Clock, store: Store, runner: ChainRunner
     ) -> None:
         self._settings = settings
         self._identity = identity

@@ -54,7 +54,6 @@ class RunTransitions:
 
     def __init__(
         self,
-        *,
         settings: LiveSettings,
         identity: Identity,
         clock: Clock,

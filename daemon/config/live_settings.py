@@ -2,9 +2,8 @@
 
 from collections.abc import Callable
 
-import msgspec
-
-from aghbus.daemon.config.settings import Changes, Settings, reloadable_changes
+from aghbus.daemon.config.layers import build
+from aghbus.daemon.config.settings import KEYS, Changes, Settings, reloadable_changes, value_of
 
 
 class LiveSettings:
@@ -21,7 +20,8 @@ class LiveSettings:
     def reload(self, new: Settings) -> Changes:
         """Put the reloadable keys of `new` in force; returns the changed keys, with those that need a restart."""
         changes = reloadable_changes(self.current, new)
-        self.replace(_with_keys(self.current, new, changes.now))
+        values = {key.name: value_of(new if key.spec.reload else self.current, key.name) for key in KEYS}
+        self.replace(build(Settings, values))
         return changes
 
     def replace(self, settings: Settings) -> None:
@@ -29,15 +29,3 @@ class LiveSettings:
         self.current = settings
         for listener in self._listeners:
             listener(settings)
-
-
-def _with_keys(old: Settings, new: Settings, names: tuple[str, ...]) -> Settings:
-    """`old` with the keys `names` (dotted) of `new`."""
-    values, fresh = msgspec.to_builtins(old), msgspec.to_builtins(new)
-    for name in names:
-        *tables, key = name.split(".")
-        into, out_of = values, fresh
-        for table in tables:
-            into, out_of = into[table], out_of[table]
-        into[key] = out_of[key]
-    return msgspec.convert(values, Settings)

@@ -65,7 +65,6 @@ class Discovery:
 
     def __init__(
         self,
-        *,
         link: Link,
         identity: Identity,
         own_card: OwnCard,
@@ -77,6 +76,7 @@ class Discovery:
         counters: Counters,
         log_limiter: EventLimiter,
         background: BackgroundTasks,
+        *,
         ttl_headers: TtlHeaders | None,
         instance: str,
         on_joined: Callable[[str], None],

@@ -85,7 +85,6 @@ class Decider:
 
     def __init__(
         self,
-        *,
         identity: Identity,
         settings: LiveSettings,
         clock: Clock,

@@ -63,7 +63,6 @@ class Intake:
 
     def __init__(
         self,
-        *,
         identity: Identity,
         settings: LiveSettings,
         clock: Clock,

@@ -29,7 +29,6 @@ class Deadlines:
 
     def __init__(
         self,
-        *,
         store: Store,
         settings: LiveSettings,
         identity: Identity,

@@ -75,7 +75,6 @@ class Publisher:
 
     def __init__(
         self,
-        *,
         carrier: Carrier,
         link: Link,
         store: Store,

@@ -35,7 +35,6 @@ class Sender:
 
     def __init__(
         self,
-        *,
         store: Store,
         identity: Identity,
         clock: Clock,

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import secrets
+from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
@@ -44,21 +45,19 @@ async def settled(store: Store, steps: ClockSteps) -> Reader:
     return reader
 
 
+@dataclass(frozen=True, slots=True, eq=False)
 class InboxService:
     """The inbox of the daemon's agent. Leases are taken in the store, so several consumers may compete."""
 
-    def __init__(
-        self, *, waiters: InboxWaiters, clock: Clock, store: Store, steps: ClockSteps, counters: Counters
-    ) -> None:
-        self._waiters = waiters
-        self._clock = clock
-        self._store = store
-        self._steps = steps
-        self._counters = counters
+    waiters: InboxWaiters
+    clock: Clock
+    store: Store
+    steps: ClockSteps
+    counters: Counters
 
     async def list_items(self, query: InboxQuery) -> InboxResponse:
         """Items in the states of `query` (none: ready and leased), oldest first, and the counts of all states."""
-        reader = await settled(self._store, self._steps)
+        reader = await settled(self.store, self.steps)
         return InboxResponse(
             items=await inbox.items(reader, states=query.states, limit=query.limit),
             counts=await inbox.counts(reader),
@@ -66,16 +65,16 @@ class InboxService:
 
     async def next(self, request: InboxNextRequest) -> InboxNextResponse:
         """The oldest ready message, leased to the caller; waits up to `request.wait` seconds for one."""
-        deadline = self._clock.monotonic() + request.wait
+        deadline = self.clock.monotonic() + request.wait
         consumer, lease = None, "lease_" + secrets.token_hex(8)
         take, give_back = partial(self._lease, request=request, lease=lease), partial(self._give_back, lease=lease)
         try:
             while True:
-                waits = self._clock.monotonic() < deadline and not self._waiters.closed
+                waits = self.clock.monotonic() < deadline and not self.waiters.closed
                 consumer = InboxWaiter(request.work_id, take, give_back)
-                item, due_ms = await self._store.write(partial(self._lease_or_join, consumer=consumer, waits=waits))
+                item, due_ms = await self.store.write(partial(self._lease_or_join, consumer=consumer, waits=waits))
                 if item is None and waits:  # a message leased to it meanwhile is its own, even after the deadline
-                    item = await consumer.wait(self._waiters, self._until_due(deadline, due_ms))
+                    item = await consumer.wait(self.waiters, self._until_due(deadline, due_ms))
                 if item is not None:
                     failpoint("inbox.leased")
                 if item is not None or not waits:
@@ -83,7 +82,7 @@ class InboxService:
                     return InboxNextResponse(item=item)
         finally:
             if consumer is not None:
-                self._waiters.leave(consumer)
+                self.waiters.leave(consumer)
                 consumer.leave()
 
     def _lease_or_join(
@@ -92,35 +91,35 @@ class InboxService:
         """A message if one is ready, and when the next one is due."""
         item = consumer.lease(tx)
         if item is None and waits:
-            self._waiters.join(tx, consumer)
+            self.waiters.join(tx, consumer)
         return item, inbox.due_ms(tx)
 
     def _lease(self, tx: Transaction, fresh: int | None, request: InboxNextRequest, lease: str) -> InboxItem | None:
-        now_ms, visible_ms = self._steps.settle(tx), int(request.visibility * 1000)
+        now_ms, visible_ms = self.steps.settle(tx), int(request.visibility * 1000)
         item = inbox.lease_next(tx, now_ms, visible_ms, lease, work_id=request.work_id, ack=request.ack, fresh=fresh)
         if item is None:
             return None
         audit.note_delivery(tx, now_ms, item, "acked" if request.ack else "leased")
         if not request.ack:
-            tx.after_commit(partial(self._waiters.wake_in, request.visibility))
+            tx.after_commit(partial(self.waiters.wake_in, request.visibility))
         return item
 
     def _give_back(self, item: InboxItem, lease: str) -> None:
         """Return a message whose client disconnected, or whose request the drain ended."""
-        self._counters.add("inbox.given_back")
-        self._store.write_deferred(partial(self._return, seq=item.seq, lease=lease), start_commit=True)
+        self.counters.add("inbox.given_back")
+        self.store.write_deferred(partial(self._return, seq=item.seq, lease=lease), start_commit=True)
 
     def _return(self, tx: Transaction, seq: int, lease: str) -> None:
-        now_ms = self._steps.settle(tx)
+        now_ms = self.steps.settle(tx)
         item = inbox.give_back(tx, seq, lease)
         if item is not None:
             audit.note_delivery(tx, now_ms, item, "returned")
-            tx.after_commit(self._waiters.wake_all)
+            tx.after_commit(self.waiters.wake_all)
 
     def _until_due(self, deadline: float, due_ms: int | None) -> float:
         """Seconds until a lease expires or a returned message is ready again, up to `deadline`; 0 once the daemon drains."""
-        left = 0.0 if self._waiters.closed else max(0.0, deadline - self._clock.monotonic())
-        return left if due_ms is None else min(left, max(_SHORTEST, self._steps.seconds_until(due_ms)))
+        left = 0.0 if self.waiters.closed else max(0.0, deadline - self.clock.monotonic())
+        return left if due_ms is None else min(left, max(_SHORTEST, self.steps.seconds_until(due_ms)))
 
     async def ack(self, seq: int, request: InboxAckRequest) -> InboxItem:
         """Acknowledge a message. Refused when another lease is the current one."""
@@ -128,7 +127,7 @@ class InboxService:
         def job(tx: Transaction) -> InboxItem:
             return self._noted(tx, inbox.ack(tx, seq, request.lease), "acked")
 
-        item = await self._store.write(job)
+        item = await self.store.write(job)
         failpoint("inbox.acked")
         return item
 
@@ -137,23 +136,23 @@ class InboxService:
         delay_ms = None if request.delay is None else int(request.delay * 1000)
 
         def job(tx: Transaction) -> InboxItem:
-            now_ms = self._steps.settle(tx)
+            now_ms = self.steps.settle(tx)
             item = inbox.nack(tx, seq, now_ms=now_ms, lease=request.lease, delay_ms=delay_ms, error=request.error)
-            tx.after_commit(self._waiters.wake_all)
+            tx.after_commit(self.waiters.wake_all)
             return self._noted(tx, item, "dead" if item.state == "dead" else "returned")
 
-        return await self._store.write(job)
+        return await self.store.write(job)
 
     async def requeue(self, seq: int) -> InboxItem:
         """Make a dead or acknowledged message ready at once, with no attempts counted."""
 
         def job(tx: Transaction) -> InboxItem:
             item = inbox.requeue(tx, seq)
-            tx.after_commit(self._waiters.wake_all)
+            tx.after_commit(self.waiters.wake_all)
             return self._noted(tx, item, "requeued")
 
-        return await self._store.write(job)
+        return await self.store.write(job)
 
     def _noted(self, tx: Transaction, item: InboxItem, outcome: str) -> InboxItem:
-        audit.note_delivery(tx, self._clock.millis(), item, outcome)
+        audit.note_delivery(tx, self.clock.millis(), item, outcome)
         return item

@@ -1,6 +1,7 @@
 """Messages: sending one envelope, and reading what is stored, by the page and as a stream."""
 
 from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass
 from typing import Final
 
 from aghbus.daemon.base.notifier import Notifier
@@ -27,16 +28,15 @@ from aghbus.store.tables import envelopes, quarantine, rooms, works
 _CORRELATION: Final = ("work_id", "thread_id", "direct_id", "reply_to", "trace_id", "causation_id")
 
 
+@dataclass(frozen=True, slots=True, eq=False)
 class MessageService:
     """The messages of one daemon."""
 
-    def __init__(self, store: Store, announcer: Notifier, sender: Sender, drafts: DraftBuilder, *, own_id: str) -> None:
-        """`own_id` is the daemon's peer id."""
-        self._store = store
-        self._announcer = announcer
-        self._sender = sender
-        self._drafts = drafts
-        self._own_id = own_id
+    store: Store
+    notifier: Notifier
+    sender: Sender
+    drafts: DraftBuilder
+    own_id: str
 
     async def send(self, request: SendRequest) -> SendResponse:
         """Commit one envelope, which is then sent."""
@@ -45,42 +45,38 @@ class MessageService:
 
         def job(tx: Transaction, batch: Batch) -> SendResponse:
             known = works.find(tx, request.work_id, request.channel) if request.work_id else None
-            draft = self._drafts.for_envelope(request, known.work if known else None)
+            draft = self.drafts.for_envelope(request, known.work if known else None)
             return batch.send(draft, repeats=repeats, allow_secrets=request.allow_secrets)
 
-        return await self._sender.send_all(job)
+        return await self.sender.send_all(job)
 
     async def list_messages(self, query: MessagesQuery) -> MessagesResponse:
         """One page of stored envelopes."""
-        return await envelopes.messages(
-            self._store.reader, query, since=query.since, limit=query.limit, last=query.last
-        )
+        return await envelopes.messages(self.store.reader, query, since=query.since, limit=query.limit, last=query.last)
 
     async def get_message(self, message_id: str) -> Message:
         """One stored envelope by its id."""
-        found = await envelopes.message(self._store.reader, message_id)
+        found = await envelopes.message(self.store.reader, message_id)
         if found is None:
             raise NotFound(f"no message {message_id} is stored here", hint="`aghctl messages list` shows the messages")
         return found
 
     async def list_threads(self, query: RoomsQuery) -> ThreadsResponse:
         """Threads, latest activity first."""
-        return ThreadsResponse(
-            threads=await rooms.threads(self._store.reader, channel=query.channel, limit=query.limit)
-        )
+        return ThreadsResponse(threads=await rooms.threads(self.store.reader, channel=query.channel, limit=query.limit))
 
     async def list_directs(self, query: RoomsQuery) -> DirectsResponse:
         """The daemon's direct rooms, latest activity first."""
-        found = await rooms.directs(self._store.reader, self_id=self._own_id, channel=query.channel, limit=query.limit)
+        found = await rooms.directs(self.store.reader, self_id=self.own_id, channel=query.channel, limit=query.limit)
         return DirectsResponse(directs=found)
 
     async def list_quarantine(self, query: LimitQuery) -> QuarantineResponse:
         """Refused envelopes, latest first."""
-        return QuarantineResponse(quarantined=await quarantine.quarantined(self._store.reader, limit=query.limit))
+        return QuarantineResponse(quarantined=await quarantine.quarantined(self.store.reader, limit=query.limit))
 
     def events(self, query: EventsQuery) -> AsyncIterator[Sequence[Event]]:
         """The event stream, in pages of what is ready together."""
-        return follow(self._store, self._announcer, query.since, query)
+        return follow(self.store, self.notifier, query.since, query)
 
 
 def chosen_fields(request: SendRequest | WorkOpenRequest) -> frozenset[str]:

@@ -1,5 +1,7 @@
 """Peers known to presence, and the daemon's own capabilities."""
 
+from dataclasses import dataclass
+
 from aghbus.daemon.base.clock import Clock
 from aghbus.daemon.config.live_settings import LiveSettings
 from aghbus.daemon.state.identity import Identity
@@ -10,24 +12,22 @@ from aghbus.protocol.api.queries import PeersQuery
 from aghbus.protocol.errors import NotFound
 
 
+@dataclass(frozen=True, slots=True, eq=False)
 class PeerService:
     """The peers of one daemon, itself included."""
 
-    def __init__(
-        self, *, settings: LiveSettings, identity: Identity, presence: PresenceTable, clock: Clock, own_card: OwnCard
-    ) -> None:
-        self._settings = settings
-        self._identity = identity
-        self._presence = presence
-        self._clock = clock
-        self._own_card = own_card
+    settings: LiveSettings
+    identity: Identity
+    presence: PresenceTable
+    clock: Clock
+    own_card: OwnCard
 
     async def list_peers(self, query: PeersQuery) -> PeersResponse:
         """The peers known to presence, after the daemon itself."""
-        now_ms = self._clock.millis()
-        found = [self._own(channel, now_ms) for channel in self._settings.current.channels]
-        for peer in self._presence.all():
-            presence = self._presence.of(peer, now_ms)
+        now_ms = self.clock.millis()
+        found = [self._own(channel, now_ms) for channel in self.settings.current.channels]
+        for peer in self.presence.all():
+            presence = self.presence.of(peer, now_ms)
             if presence == "expired" and not query.all:
                 continue
             found.append(
@@ -53,19 +53,19 @@ class PeerService:
 
     def _own(self, channel: str, now_ms: int) -> Peer:
         return Peer(
-            peer_id=self._identity.self_id,
-            workspace_id=self._identity.workspace,
+            peer_id=self.identity.self_id,
+            workspace_id=self.identity.workspace,
             channel=channel,
             presence="local",
-            trust="unverified" if self._identity.signer is None else "verified",
+            trust="unverified" if self.identity.signer is None else "verified",
             first_seen_ms=now_ms,
             last_seen_ms=now_ms,
-            card=card_object(self._own_card.card()),
+            card=card_object(self.own_card.card()),
         )
 
     async def list_capabilities(self) -> CapabilitiesResponse:
         """The records of the daemon's own catalog, then the claims without a record."""
-        catalog = self._own_card.catalog
+        catalog = self.own_card.catalog
         records = [
             CapabilityRecord(
                 id=record.id, summary=record.summary, digest=record.digest, claim=False, document=record.document
@@ -79,7 +79,7 @@ class PeerService:
             if name not in known
         ]
         return CapabilitiesResponse(
-            source=catalog.path, capabilities=records + claims, problems=list(self._own_card.problems)
+            source=catalog.path, capabilities=records + claims, problems=list(self.own_card.problems)
         )
 
     async def get_capability(self, capability_id: str) -> CapabilityRecord:

@@ -1,5 +1,7 @@
 """Explaining stored and refused messages: the recorded decision, and every check by the current rules."""
 
+from dataclasses import dataclass
+
 from aghbus.daemon.state.identity import Identity
 from aghbus.daemon.state.trust_policy import LivePolicy
 from aghbus.protocol.api import trust as trust_api
@@ -14,17 +16,17 @@ from aghbus.store.tables.quarantine import QuarantinedEnvelope
 _BY_TRUST = frozenset({"verification_failed", "unsupported_profile"})
 
 
+@dataclass(frozen=True, slots=True, eq=False)
 class TrustExplainer:
     """Why one daemon accepted or refused messages."""
 
-    def __init__(self, *, identity: Identity, store: Store, trust: LivePolicy) -> None:
-        self._identity = identity
-        self._store = store
-        self._trust = trust
+    identity: Identity
+    store: Store
+    trust: LivePolicy
 
     async def explain(self, message_id: str) -> trust_api.TrustExplainResponse:
         """Every case of this message id (or of this number in the quarantine), stored ones first, the latest first."""
-        reader = self._store.reader
+        reader = self.store.reader
         cases = [self._stored(message, raw) for message, raw in await quarantine.stored_with_id(reader, message_id)]
         cases += [await self._refused(one) for one in await quarantine.quarantined_with_id(reader, message_id)]
         if not cases:
@@ -36,10 +38,8 @@ class TrustExplainer:
 
     def _stored(self, message: Message, raw: bytes) -> trust_api.TrustCase:
         opened = message.outcome == "opened" and message.direction == "in"
-        ours = (
-            {message.sender} if message.direction == "out" else self._identity
-        )  # an id of ours may have retired since
-        found = explain(raw, message.received_ms // 1000, self._trust.now, ours, opens_work=opened)
+        ours = {message.sender} if message.direction == "out" else self.identity  # an id of ours may have retired since
+        found = explain(raw, message.received_ms // 1000, self.trust.now, ours, opens_work=opened)
         changed = "the rules have changed since: it would be refused now" if found.decided_by is not None else ""
         return trust_api.TrustCase(
             place="stored",
@@ -60,7 +60,7 @@ class TrustExplainer:
     async def _refused(self, one: QuarantinedEnvelope) -> trust_api.TrustCase:
         whole = len(one.raw) == one.size
         opens = whole and await self._would_open(one)
-        found = explain(one.raw, one.received_ms // 1000, self._trust.now, self._identity, opens_work=opens)
+        found = explain(one.raw, one.received_ms // 1000, self.trust.now, self.identity, opens_work=opens)
         if not whole:  # the rest of it is no envelope and cannot be checked
             found = Explanation(verdict="rejected", key_id=None, steps=())
         return trust_api.TrustCase(
@@ -85,9 +85,9 @@ class TrustExplainer:
             envelope = parse(one.raw, one.received_ms // 1000)
         except ProtocolError:
             return False
-        if envelope.to not in self._identity or envelope.work_id is None or envelope.kind not in OPENING_KINDS:
+        if envelope.to not in self.identity or envelope.work_id is None or envelope.kind not in OPENING_KINDS:
             return False
-        found = await works.work(self._store.reader, envelope.work_id, envelope.channel)
+        found = await works.work(self.store.reader, envelope.work_id, envelope.channel)
         return found is None or found.work.opening_id == envelope.id
 
 

@@ -1,6 +1,7 @@
 """The trust rules of a running daemon: listing and changing them. The store's are added to those of the configuration."""
 
 import logging
+from dataclasses import dataclass
 from typing import Final
 
 from aghbus.daemon.base.clock import Clock
@@ -30,30 +31,28 @@ _SETTING: Final[dict[RuleKind, str]] = {
 }
 
 
+@dataclass(frozen=True, slots=True, eq=False)
 class TrustRuleService:
     """The trust rules of one daemon as the operator sees and changes them."""
 
-    def __init__(
-        self, *, settings: LiveSettings, identity: Identity, clock: Clock, store: Store, trust: LivePolicy
-    ) -> None:
-        self._settings = settings
-        self._identity = identity
-        self._clock = clock
-        self._store = store
-        self._trust = trust
+    settings: LiveSettings
+    identity: Identity
+    clock: Clock
+    store: Store
+    trust: LivePolicy
 
     async def list_rules(self) -> trust_api.TrustRulesResponse:
         """Every rule: the configuration's first, then those made while running, oldest first."""
         configured = [
             _shown(rule, None, in_force=True, origin="configuration")
-            for rule in _configured(self._settings.current.trust)
+            for rule in _configured(self.settings.current.trust)
         ]
         return trust_api.TrustRulesResponse(
-            mode=self._trust.now.mode,
-            first_use="pin" if self._settings.current.trust.first_use == "pin" else "off",
-            peer_id=self._identity.self_id,
-            key_id=None if self._identity.signer is None else self._identity.signer.key_id,
-            rules=configured + [self._shown(rule) for rule in self._store.memory.trust],
+            mode=self.trust.now.mode,
+            first_use="pin" if self.settings.current.trust.first_use == "pin" else "off",
+            peer_id=self.identity.self_id,
+            key_id=None if self.identity.signer is None else self.identity.signer.key_id,
+            rules=configured + [self._shown(rule) for rule in self.store.memory.trust],
         )
 
     async def change(
@@ -62,13 +61,13 @@ class TrustRuleService:
         """Carry out one change; it holds for every later decision. Raises InvalidRequest, NotFound, Refused, StoreUnavailable."""
         wanted = self._wanted(verb, request)
         carry_out = self._add if verb in _ADDS else self._take
-        return await self._store.write(lambda tx: carry_out(tx, wanted))
+        return await self.store.write(lambda tx: carry_out(tx, wanted))
 
     # the rule of a request
 
     def _wanted(self, verb: trust_api.TrustVerb, request: trust_api.TrustChangeRequest) -> Rule:
         kind = _ADDS[verb] if verb in _ADDS else _TAKES[verb]
-        now_ms = self._clock.millis()
+        now_ms = self.clock.millis()
         if request.channel is not None or request.talk:
             kind, subject, who = self._channel_rule(kind, request)
         elif kind == "pin":
@@ -82,7 +81,7 @@ class TrustRuleService:
             raise InvalidRequest("channel: only allow and disallow take a channel")
         if request.channel is None:
             raise InvalidRequest("talk: requires channel")
-        if (self._identity.workspace, request.channel) not in self._identity.joined:
+        if (self.identity.workspace, request.channel) not in self.identity.joined:
             raise InvalidRequest("channel: is not joined here")
         if split_sender(f"{request.channel}={request.who}") is None:
             raise InvalidRequest("who: must be a peer id, a handle, a key id, * or *@*")
@@ -107,7 +106,7 @@ class TrustRuleService:
                 "who: must be a key id or a handle: a peer without a key cannot be distinguished from others of its name",
                 hint="channel rules and trust.mode = require are for peers without a key",
             )
-        key = self._trust.key_of(who)
+        key = self.trust.key_of(who)
         if key is None:
             raise InvalidRequest(
                 "who: no recent message came from that handle, and a handle holds only half of a key id",
@@ -118,7 +117,7 @@ class TrustRuleService:
     # carrying it out
 
     def _add(self, tx: Transaction, wanted: Rule) -> trust_api.TrustChangeResponse:
-        rules, before = tx.memory.trust, self._trust.now
+        rules, before = tx.memory.trust, self.trust.now
         self._check_contradictions(wanted, before)
         old = rules.get(*wanted.key)
         if self._is_configured(wanted):
@@ -141,7 +140,7 @@ class TrustRuleService:
     def _take(self, tx: Transaction, wanted: Rule) -> trust_api.TrustChangeResponse:
         rules = tx.memory.trust
         if wanted.rule == "pin":
-            pinned = rules.pins.get(wanted.subject) or self._trust.configured.pins.get(wanted.subject, "")
+            pinned = rules.pins.get(wanted.subject) or self.trust.configured.pins.get(wanted.subject, "")
             wanted = Rule("pin", wanted.subject, pinned, "operator", wanted.since_ms)
         found = rules.get(*wanted.key)
         if found is None:
@@ -149,7 +148,7 @@ class TrustRuleService:
         assert found is not None
         rules.remove(tx, found)
         self._note(tx, "trust.removed", found)
-        notes = _taken(found, self._trust.now, first_use=self._settings.current.trust.first_use)
+        notes = _taken(found, self.trust.now, first_use=self.settings.current.trust.first_use)
         if self._is_configured(found):
             notes.append(f"it still holds: the configuration has it too ({_SETTING[found.rule]})")
         return trust_api.TrustChangeResponse(
@@ -168,7 +167,7 @@ class TrustRuleService:
         """Refuse a rule without effect, and one that would silently replace a pin."""
         if wanted.rule == "allow" and wanted.who in policy.deny:
             raise Refused("that key is denied, which takes precedence", hint="first `aghctl trust deny --remove`")
-        if wanted.rule == "deny" and self._identity.signer is not None and wanted.who == self._identity.signer.key_id:
+        if wanted.rule == "deny" and self.identity.signer is not None and wanted.who == self.identity.signer.key_id:
             raise InvalidRequest("who: is this daemon's own key")
         pinned = policy.pins.get(wanted.subject, wanted.who) if wanted.rule == "pin" else wanted.who
         if pinned != wanted.who:
@@ -179,15 +178,15 @@ class TrustRuleService:
             )
 
     def _is_configured(self, rule: Rule) -> bool:
-        return any(other.key == rule.key for other in _configured(self._settings.current.trust))
+        return any(other.key == rule.key for other in _configured(self.settings.current.trust))
 
     def _note(self, tx: Transaction, outcome: str, rule: Rule) -> None:
         names = " ".join(part for part in rule.key if part)
-        audit.note_policy(tx, self._clock.millis(), outcome, names)
+        audit.note_policy(tx, self.clock.millis(), outcome, names)
         tx.after_commit(lambda: _log.info("trust rules changed %s=%s", outcome, names))
 
     def _shown(self, rule: Rule) -> trust_api.TrustRule:
-        held = rule.rule != "pin" or self._trust.now.pins.get(rule.subject) == rule.who
+        held = rule.rule != "pin" or self.trust.now.pins.get(rule.subject) == rule.who
         return _shown(rule, rule.since_ms, in_force=held)
 
 

@@ -1,5 +1,7 @@
 """Works: opening one, its steps, and reading them."""
 
+from dataclasses import dataclass
+
 from aghbus.daemon.send.drafts import DraftBuilder
 from aghbus.daemon.send.sender import Batch, Sender
 from aghbus.daemon.services.messages import chosen_fields
@@ -14,17 +16,17 @@ from aghbus.store.tables import works
 _WORK_FIELDS = frozenset({"work_id"})
 
 
+@dataclass(frozen=True, slots=True, eq=False)
 class WorkService:
     """The works of one daemon."""
 
-    def __init__(self, store: Store, sender: Sender, drafts: DraftBuilder) -> None:
-        self._store = store
-        self._sender = sender
-        self._drafts = drafts
+    store: Store
+    sender: Sender
+    drafts: DraftBuilder
 
     async def open_work(self, request: WorkOpenRequest) -> SendResponse:
         """Open a work for a peer."""
-        draft = self._drafts.for_opening(request)
+        draft = self.drafts.for_opening(request)
         repeats = None if request.id is None else chosen_fields(request)
 
         def job(_tx: Transaction, batch: Batch) -> SendResponse:
@@ -36,7 +38,7 @@ class WorkService:
                 progress_within=request.progress_within,
             )
 
-        return await self._sender.send_all(job)
+        return await self.sender.send_all(job)
 
     async def step_work(self, work_id: str, verb: WorkVerb, request: WorkStepRequest) -> SendResponse:
         """Carry out one step of a work that this daemon takes part in."""
@@ -45,16 +47,16 @@ class WorkService:
             known = works.find(tx, work_id, request.channel)
             if known is None:
                 raise _unknown(work_id)
-            draft = self._drafts.for_work_step(known.work, verb, request, known.trace_id)
+            draft = self.drafts.for_work_step(known.work, verb, request, known.trace_id)
             repeats = None if request.id is None else _WORK_FIELDS
             return batch.send(draft, repeats=repeats, allow_secrets=request.allow_secrets)
 
-        return await self._sender.send_all(job)
+        return await self.sender.send_all(job)
 
     async def list_works(self, query: WorksQuery) -> WorksResponse:
         """Works, latest change first."""
         found = await works.works(
-            self._store.reader,
+            self.store.reader,
             states=query.states,
             role=query.role,
             peer=query.peer,
@@ -65,7 +67,7 @@ class WorkService:
 
     async def get_work(self, work_id: str, query: WorkQuery) -> WorkResponse:
         """One work with its history; the latest of that id without a channel."""
-        found = await works.work(self._store.reader, work_id, query.channel)
+        found = await works.work(self.store.reader, work_id, query.channel)
         if found is None:
             raise _unknown(work_id)
         return found

@@ -39,7 +39,7 @@ def native_with(got: dict[str, Any], words: str) -> None:
 @pytest.mark.parametrize(
     ("stored", "words"),
     [
-        (lambda whole: whole.replace(b"event", b"query"), "other content"),
+        (lambda whole: whole.replace(b"event", b"query"), "does not match the content"),
         (lambda whole: whole[:-1], "another size"),
         (lambda whole: whole + b" ", "another size"),
     ],
