@@ -17,6 +17,7 @@ from aghbus.daemon.base.failpoints import failpoint
 from aghbus.daemon.base.logs import EventLimiter
 from aghbus.daemon.base.metrics import Counters
 from aghbus.daemon.base.notifier import Notifier
+from aghbus.daemon.base.waiting import wait_set
 from aghbus.daemon.config.live_settings import LiveSettings
 from aghbus.daemon.discovery.discovery import Discovery
 from aghbus.daemon.discovery.presence_writer import PresenceWriteBehind
@@ -246,12 +247,7 @@ class Intake:
 
     async def drained(self, timeout: float) -> bool:
         """Wait until every message in the queue is committed; False after `timeout` seconds."""
-        try:
-            async with asyncio.timeout(timeout):
-                await self._idle.wait()
-        except TimeoutError:
-            return False
-        return True
+        return await wait_set(self._idle, timeout)
 
     def _next(self) -> tuple[list[ReceivedMessage], list[Envelope]]:
         """Take the next batch from the queue, and its signed envelopes."""

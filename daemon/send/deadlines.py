@@ -5,6 +5,7 @@ from typing import Any, Final
 
 from aghbus.daemon.base.metrics import Counters
 from aghbus.daemon.base.notifier import Notifier
+from aghbus.daemon.base.waiting import wait_set
 from aghbus.daemon.config.live_settings import LiveSettings
 from aghbus.daemon.send.closing import WorkCloser
 from aghbus.daemon.send.publisher import Publisher
@@ -95,11 +96,7 @@ class Deadlines:
 
     async def _pause(self, due_ms: int | None) -> None:
         left = _LONGEST if due_ms is None else self._steps.seconds_until(due_ms)
-        try:
-            async with asyncio.timeout(min(max(left, 0.0), _LONGEST)):
-                await self._changed.wait()
-        except TimeoutError:
-            return
+        await wait_set(self._changed, min(max(left, 0.0), _LONGEST))
 
     def _close_overdue(self, tx: Transaction) -> tuple[list[Outgoing], int | None]:
         rows: list[Outgoing] = []

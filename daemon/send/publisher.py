@@ -19,6 +19,7 @@ from aghbus.daemon.base.failpoints import failpoint
 from aghbus.daemon.base.logs import EventLimiter
 from aghbus.daemon.base.metrics import Counters
 from aghbus.daemon.base.notifier import Notifier
+from aghbus.daemon.base.waiting import wait_set
 from aghbus.daemon.config.live_settings import LiveSettings
 from aghbus.daemon.nats.carrier import Carrier
 from aghbus.daemon.nats.link import InboundMessage, Link, LinkError
@@ -158,12 +159,7 @@ class Publisher:
 
     async def drained(self, timeout: float) -> bool:
         """Wait until nothing is left to publish; False when `timeout` seconds passed before."""
-        try:
-            async with asyncio.timeout(timeout):
-                await self._idle.wait()
-        except TimeoutError:
-            return False
-        return True
+        return await wait_set(self._idle, timeout)
 
     async def _empty(self) -> None:
         while self._reload or self._fresh:

@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Final
 
+from aghbus.daemon.base.waiting import wait_set
 from aghbus.daemon.state.catalog import Catalog, CatalogError, CatalogSource
 
 POLL_INTERVAL: Final = 2.0
@@ -56,7 +57,9 @@ class CatalogWatcher:
     async def run(self) -> None:
         """Watch until cancelled."""
         while True:
-            asked = await self._pause()
+            await wait_set(self._poked, self._interval)
+            asked = self._poked.is_set()
+            self._poked.clear()
             signature = await asyncio.to_thread(self._source.signature)
             if signature == self._seen and not asked:
                 continue
@@ -64,16 +67,6 @@ class CatalogWatcher:
             if await asyncio.to_thread(self._source.signature) == signature:
                 self._seen = signature
                 await self._reload()
-
-    async def _pause(self) -> bool:
-        """Wait for the next poll; True when `poke` asked for a reload."""
-        try:
-            async with asyncio.timeout(self._interval):
-                await self._poked.wait()
-        except TimeoutError:
-            return False
-        self._poked.clear()
-        return True
 
     async def _reload(self) -> None:
         try:
