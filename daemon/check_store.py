@@ -1,6 +1,6 @@
 """Checks of the store's file for `aghd check-store`, without the daemon and without changing anything.
 
-The quick check is that of the next start: owner, version, commit marker, and the pages if the file was not closed cleanly.
+The quick check is that of the next start: owner, version, commit watermark, and the pages if the file was not closed cleanly.
 The whole check reads every page, index entry and envelope. Only `accept_loss` writes.
 """
 
