@@ -8,8 +8,9 @@ from collections.abc import Callable
 from aghbus.cli.app.output import Output
 from aghbus.cli.bridge.findings import print_findings
 from aghbus.cli.bridge.pending import UnansweredWorks
+from aghbus.cli.worker.daemon_client import is_transient
 from aghbus.client.api import Api
-from aghbus.client.errors import ClientError, RefusedByDaemon
+from aghbus.client.errors import ClientError
 from aghbus.client.events import FIRST_PAUSE, LAST_PAUSE, follow
 from aghbus.protocol.base.annotations import Any
 from aghbus.protocol.base.backoff import Backoff
@@ -41,7 +42,6 @@ def post_with_retry(api: Api, path: str, ask: dict[str, Any]) -> dict[str, Any]:
         try:
             return api.post(path, ask)
         except ClientError as error:
-            transient = not isinstance(error, RefusedByDaemon) or error.code == "unavailable"
-            if not transient or time.monotonic() >= deadline:
+            if not is_transient(error) or time.monotonic() >= deadline:
                 raise
         time.sleep(backoff.next())
