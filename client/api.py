@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import json
+import time
 
-from aghbus.client.errors import RefusedByDaemon, Unexpected
-from aghbus.client.http import ConnectionLost, Endpoint, Query, Response, request, target, unreachable
+from aghbus.client.errors import ClientError, RefusedByDaemon, Unexpected
+from aghbus.client.http import Endpoint, Query, Response, request, target
 from aghbus.protocol.base.annotations import Any
+from aghbus.protocol.base.backoff import Backoff
+
+FIRST_PAUSE, LAST_PAUSE = 0.05, 1.0
+"""Seconds between two attempts to reach the daemon: the first, and the longest that doubling leads to."""
 
 
 class Api:
@@ -20,30 +25,48 @@ class Api:
 
     def get(self, path: str, query: Query = ()) -> dict[str, Any]:
         """The response to a GET. Raises Unreachable, RefusedByDaemon or Unexpected."""
-        return self._request("GET", target(path, query), None, 0.0)
+        return self._request("GET", target(path, query), b"", 0.0)
 
     def post(self, path: str, body: dict[str, Any], *, wait: float = 0.0) -> dict[str, Any]:
         """The response to a POST of `body` without its None members; the daemon may take `wait` seconds beyond `timeout`."""
         given = {name: value for name, value in body.items() if value is not None}
         return self._request("POST", path, json.dumps(given).encode(), wait)
 
-    def _request(self, method: str, where: str, body: bytes | None, wait: float) -> dict[str, Any]:
-        try:
-            response = request(self.endpoint, method, where, body, {}, self.timeout + wait)
-            try:
-                return read_object(response)
-            finally:
-                response.close()
-        except (OSError, ConnectionLost) as error:
-            raise unreachable(self.endpoint, error) from None
+    def _request(self, method: str, where: str, body: bytes, wait: float) -> dict[str, Any]:
+        headers = {"Content-Type": "application/json", "Content-Length": str(len(body))} if body else {}
+        return read_object(request(self.endpoint, method, where, [body], headers, self.timeout + wait))
+
+
+class Retry:
+    """The attempts of one request, for `timeout` seconds after the first one failed."""
+
+    def __init__(self, timeout: float) -> None:
+        self.timeout = timeout
+        self._backoff = Backoff(FIRST_PAUSE, LAST_PAUSE)
+        self._deadline = 0.0
+
+    @property
+    def has_failed(self) -> bool:
+        """Whether an attempt has failed."""
+        return bool(self._deadline)
+
+    def pause(self, error: ClientError) -> None:
+        """Wait before the next attempt. Raises `error` if a retry cannot help, or the time is over."""
+        now = time.monotonic()
+        self._deadline = self._deadline or now + self.timeout
+        if not error.is_transient or now >= self._deadline:
+            raise error from None
+        time.sleep(self._backoff.next())
 
 
 def read_object(response: Response) -> dict[str, Any]:
-    """The JSON object of a whole response; an error response is raised."""
+    """The JSON object of a whole response, which is closed; an error response is raised."""
     try:
         document = json.loads(response.body())
     except ValueError:
-        raise Unexpected(f"HTTP {response.status} without JSON", "is this socket that of aghd?") from None
+        document = None
+    finally:
+        response.close()
     if not isinstance(document, dict):
         raise Unexpected(f"HTTP {response.status} without a JSON object", "is this socket that of aghd?")
     if response.status >= 400:

@@ -1,12 +1,4 @@
-"""Errors of the client, each with a stable code for machines and a hint for people.
-
-ClientError             code, message and hint
-├── UsageError          an argument is wrong; no request was sent
-├── Unreachable         no daemon answers at the address
-├── ConfigurationError  a configuration file of the instance cannot be read
-├── RefusedByDaemon     the daemon answered with an error
-└── Unexpected          the response is not one of the API, or the daemon failed internally
-"""
+"""Errors of the client, each with a stable code for machines and a hint for people."""
 
 from __future__ import annotations
 
@@ -23,6 +15,11 @@ class ClientError(Exception):
         self.message = message
         self.hint = hint
         self.code = code or self.default_code
+
+    @property
+    def is_transient(self) -> bool:
+        """Whether a retry of the same request may succeed."""
+        return isinstance(self, Unreachable | Unexpected) or self.code == "unavailable"
 
 
 class UsageError(ClientError):
@@ -41,6 +38,10 @@ class ConfigurationError(ClientError):
     """A configuration file of the instance cannot be read."""
 
     default_code = "configuration"
+
+
+class ConnectionLost(Unreachable):
+    """The connection was closed before the end of the response."""
 
 
 class RefusedByDaemon(ClientError):

@@ -11,18 +11,13 @@ import json
 import time
 from collections.abc import Callable, Iterator
 
-from aghbus.client.api import Api, read_object
-from aghbus.client.errors import RefusedByDaemon
-from aghbus.client.http import ConnectionLost, Query, Response, request, target, unreachable
+from aghbus.client.api import FIRST_PAUSE, Api, Retry, read_object
+from aghbus.client.errors import ClientError, Unreachable
+from aghbus.client.http import Query, Response, request, target
 from aghbus.protocol.base.annotations import Any
-from aghbus.protocol.base.backoff import Backoff
 
 SILENCE = 45.0
 """Seconds without a byte after which the connection counts as lost: three of the daemon's keep-alive intervals."""
-FIRST_PAUSE, LAST_PAUSE = 0.05, 1.0
-"""Seconds between two attempts to reconnect: the first, and the longest that doubling leads to."""
-
-
 EVENTS = "/v1/events"
 
 
@@ -34,7 +29,7 @@ def follow(
     When the connection is lost `on_lost` is called with the reason; reconnecting is tried for `api.timeout` seconds before
     Unreachable is raised. The first connection must succeed at once. Raises RefusedByDaemon for a bad query.
     """
-    response = _open(api, path, query, since)
+    response = _connect(api, path, query, since)
     while True:
         try:
             for event in _events(response):
@@ -44,47 +39,31 @@ def follow(
                     since = event["seq"]
                     yield event
             why = "the daemon ended the stream"
-        except (OSError, ConnectionLost) as error:
-            why = str(unreachable(api.endpoint, error).message)
+        except Unreachable as error:
+            why = error.message
         finally:
             response.close()
         on_lost(why)
-        response = _reopen(api, path, query, since)
-
-
-def _open(api: Api, path: str, query: Query, since: int | None) -> Response:
-    try:
-        return _connect(api, path, query, since)
-    except (OSError, ConnectionLost) as error:
-        raise unreachable(api.endpoint, error) from None
+        response = _reconnect(api, path, query, since)
 
 
 def _connect(api: Api, path: str, query: Query, since: int | None) -> Response:
     where = target(path, [*query, ("since", None if since is None else str(since))])
     headers = {"Accept": "text/event-stream", **({} if since is None else {"Last-Event-ID": str(since)})}
-    response = request(api.endpoint, "GET", where, None, headers, SILENCE)
+    response = request(api.endpoint, "GET", where, (), headers, SILENCE)
     if response.status != 200:
-        try:
-            read_object(response)
-        finally:
-            response.close()
+        read_object(response)
     return response
 
 
-def _reopen(api: Api, path: str, query: Query, since: int | None) -> Response:
-    deadline, backoff = time.monotonic() + api.timeout, Backoff(FIRST_PAUSE, LAST_PAUSE)
+def _reconnect(api: Api, path: str, query: Query, since: int | None) -> Response:
+    time.sleep(FIRST_PAUSE)  # a daemon that ends every stream at once is not asked without pause
+    retry = Retry(api.timeout)
     while True:
-        time.sleep(backoff.next())
         try:
             return _connect(api, path, query, since)
-        except (OSError, ConnectionLost) as error:
-            failure: Exception = unreachable(api.endpoint, error)
-        except RefusedByDaemon as error:
-            if error.code != "unavailable":
-                raise
-            failure = error
-        if time.monotonic() >= deadline:
-            raise failure from None
+        except ClientError as error:
+            retry.pause(error)
 
 
 def _events(response: Response) -> Iterator[dict[str, Any]]:

@@ -7,9 +7,10 @@ request per connection keeps the states few; on a Unix socket a connection costs
 from __future__ import annotations
 
 import socket
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import chain
 
-from aghbus.client.errors import Unexpected, Unreachable
+from aghbus.client.errors import ConnectionLost, Unexpected, Unreachable
 
 Query = Sequence[tuple[str, object]]
 
@@ -19,10 +20,6 @@ LONGEST_STEP = 2_000_000.0
 """Seconds: poll(2) counts milliseconds in 31 bits."""
 _RECEIVE_BYTES = 65_536
 _UNRESERVED = frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-._~")  # RFC 3986 section 2.3
-
-
-class ConnectionLost(Exception):
-    """The connection ended before the response did."""
 
 
 class Endpoint:
@@ -40,30 +37,47 @@ class Endpoint:
         return self.path or f"http://{self.host}:{self.port}"
 
     def connect(self, timeout: float) -> socket.socket:
-        """A connection whose every step may take `timeout` seconds. Raises OSError."""
+        """A connection whose every step may take `timeout` seconds. Raises Unreachable."""
         timeout = min(timeout, LONGEST_STEP)
-        if not self.path:
-            return socket.create_connection((self.host, self.port), timeout)
-        connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
-            connection.settimeout(timeout)
-            connection.connect(self.path)
-        except OSError:
-            connection.close()
-            raise
-        return connection
+            if not self.path:
+                return socket.create_connection((self.host, self.port), timeout)
+            connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+            try:
+                connection.settimeout(timeout)
+                connection.connect(self.path)
+            except OSError:
+                connection.close()
+                raise
+            return connection
+        except OSError as error:
+            raise self.unreachable(error) from None
+
+    def unreachable(self, error: OSError) -> Unreachable:
+        """The error for people when `error` prevented the exchange with the daemon."""
+        if isinstance(error, TimeoutError):
+            return Unreachable(
+                f"the daemon at {self} did not respond in time", "see `aghctl doctor`, or raise --timeout"
+            )
+        if isinstance(error, FileNotFoundError | ConnectionRefusedError):
+            return Unreachable(f"no daemon listens at {self}", "start one: aghd run")
+        if isinstance(error, ConnectionError):
+            return ConnectionLost(f"the daemon at {self} closed the connection", "it may be stopping: try again")
+        reason = error.strerror or str(error)
+        return Unreachable(f"the daemon at {self} cannot be reached: {reason}", "see `aghctl doctor`")
 
 
 class Response:
     """The head of a response, and its body as it arrives. Header names are in lower case. Close it."""
 
-    __slots__ = ("_buffer", "_connection", "headers", "status")
+    __slots__ = ("_buffer", "_connection", "_endpoint", "headers", "status")
 
-    def __init__(self, connection: socket.socket) -> None:
+    def __init__(self, connection: socket.socket, endpoint: Endpoint) -> None:
+        """Reads the head. Like every method, raises Unreachable (ConnectionLost for an early end) or Unexpected."""
         self._connection = connection
+        self._endpoint = endpoint
         self._buffer = b""
-        head = self._read_head()
-        self.status, self.headers = _parse_head(head)
+        self.status, self.headers = _parse_head(self._read_head())
 
     def close(self) -> None:
         """Drop the connection."""
@@ -74,7 +88,7 @@ class Response:
         return b"".join(self.pieces())
 
     def pieces(self) -> Iterator[bytes]:
-        """The body as it arrives. Raises ConnectionLost when it ends early."""
+        """The body as it arrives."""
         if self.headers.get("transfer-encoding", "").lower() == "chunked":
             yield from self._chunks()
         elif "content-length" in self.headers:
@@ -94,26 +108,25 @@ class Response:
     def _receive(self) -> bytes:
         try:
             return self._connection.recv(_RECEIVE_BYTES)
-        except ConnectionError as error:
-            raise ConnectionLost(str(error)) from None
+        except OSError as error:
+            raise self._endpoint.unreachable(error) from None
 
-    def _more(self) -> None:
-        piece = self._receive()
-        if not piece:
-            raise ConnectionLost("the connection was closed")
-        self._buffer += piece
+    def _more(self) -> bytes:
+        if piece := self._receive():
+            return piece
+        raise self._endpoint.unreachable(ConnectionResetError())
 
     def _read_head(self) -> bytes:
         while b"\r\n\r\n" not in self._buffer:
             if len(self._buffer) > MAX_HEAD_BYTES:
                 raise Unexpected("the head of the response does not end", "is this socket that of aghd?")
-            self._more()
+            self._buffer += self._more()
         head, _, self._buffer = self._buffer.partition(b"\r\n\r\n")
         return head
 
     def _line(self) -> bytes:
         while b"\r\n" not in self._buffer:
-            self._more()
+            self._buffer += self._more()
         line, _, self._buffer = self._buffer.partition(b"\r\n")
         return line
 
@@ -121,9 +134,7 @@ class Response:
         parts, missing = [self._buffer[:count]], count - len(self._buffer)
         self._buffer = self._buffer[count:]
         while missing > 0:
-            piece = self._receive()
-            if not piece:
-                raise ConnectionLost("the connection was closed")
+            piece = self._more()
             parts.append(piece[:missing])
             self._buffer = piece[missing:]
             missing -= len(piece)
@@ -147,37 +158,32 @@ def target(path: str, query: Query = ()) -> str:
 
 
 def request(
-    endpoint: Endpoint, method: str, where: str, body: bytes | None, headers: Mapping[str, str], timeout: float
+    endpoint: Endpoint, method: str, where: str, body: Iterable[bytes], headers: Mapping[str, str], timeout: float
 ) -> Response:
-    """Send one request and read the head of its response. Raises OSError, ConnectionLost or Unexpected."""
+    """Send one request and read the head of its response, which may come before the end of `body`.
+
+    Raises Unreachable, Unexpected, and every error of `body`.
+    """
     host = f"{endpoint.host}:{endpoint.port}" if endpoint.host else "localhost"
     lines = [f"{method} {where} HTTP/1.1", f"Host: {host}", "Connection: close"]
     if endpoint.token:
         lines.append(f"Authorization: Bearer {endpoint.token}")
-    if body is not None:
-        lines += ["Content-Type: application/json", f"Content-Length: {len(body)}"]
     lines += [f"{name}: {value}" for name, value in headers.items()]
+    head = "\r\n".join([*lines, "", ""]).encode("latin-1")
     connection = endpoint.connect(timeout)
     try:
-        connection.sendall("\r\n".join([*lines, "", ""]).encode("latin-1") + (body or b""))
-        return Response(connection)
+        pieces = iter(body)
+        for piece in chain([head + next(pieces, b"")], pieces):
+            try:
+                connection.sendall(piece)
+            except ConnectionError:
+                break  # refused before the end: the response has the reason
+            except OSError as error:
+                raise endpoint.unreachable(error) from None
+        return Response(connection, endpoint)
     except BaseException:
         connection.close()
         raise
-
-
-def unreachable(endpoint: Endpoint, error: Exception) -> Unreachable:
-    """The error for people when `error` prevented the exchange with the daemon."""
-    if isinstance(error, TimeoutError):
-        return Unreachable(
-            f"the daemon at {endpoint} did not respond in time", "see `aghctl doctor`, or raise --timeout"
-        )
-    if isinstance(error, FileNotFoundError | ConnectionRefusedError):
-        return Unreachable(f"no daemon listens at {endpoint}", "start one: aghd run")
-    if isinstance(error, ConnectionLost):
-        return Unreachable(f"the daemon at {endpoint} closed the connection", "it may be stopping: try again")
-    reason = getattr(error, "strerror", None) or str(error)
-    return Unreachable(f"the daemon at {endpoint} cannot be reached: {reason}", "see `aghctl doctor`")
 
 
 def _parse_head(head: bytes) -> tuple[int, dict[str, str]]:

@@ -107,7 +107,7 @@ def running(folder: str) -> list[str]:
 def _listens(path: str) -> bool:
     try:
         Endpoint(path=path).connect(PROBE_SECONDS).close()
-    except OSError:
+    except Unreachable:
         return False
     return True
 

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 
 from aghbus.cli.app.output import Output
 from aghbus.cli.bridge.findings import print_findings
 from aghbus.cli.bridge.pending import UnansweredWorks
-from aghbus.cli.worker.daemon_client import is_transient
-from aghbus.client.api import Api
+from aghbus.client.api import Api, Retry
 from aghbus.client.errors import ClientError
-from aghbus.client.events import FIRST_PAUSE, LAST_PAUSE, follow
+from aghbus.client.events import follow
 from aghbus.protocol.base.annotations import Any
-from aghbus.protocol.base.backoff import Backoff
 from aghbus.store.host.stdio import flush
 
 
@@ -37,11 +34,9 @@ def print_deliveries(
 
 def post_with_retry(api: Api, path: str, ask: dict[str, Any]) -> dict[str, Any]:
     """POST an idempotent request, retried for up to `api.timeout` seconds while the daemon is unreachable."""
-    deadline, backoff = time.monotonic() + api.timeout, Backoff(FIRST_PAUSE, LAST_PAUSE)
+    retry = Retry(api.timeout)
     while True:
         try:
             return api.post(path, ask)
         except ClientError as error:
-            if not is_transient(error) or time.monotonic() >= deadline:
-                raise
-        time.sleep(backoff.next())
+            retry.pause(error)

@@ -2,26 +2,20 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 
 from aghbus.cli.app.errors import NO, YES
+from aghbus.cli.app.message_text import TERMINAL
 from aghbus.cli.app.text import quoted, safe, shell
 from aghbus.cli.chains.text import change_line
 from aghbus.cli.context import Context
-from aghbus.client.errors import RefusedByDaemon, Unreachable
+from aghbus.client.api import Retry
+from aghbus.client.errors import ClientError
 from aghbus.client.http import quote
 from aghbus.protocol.base.annotations import Any
-from aghbus.protocol.base.backoff import Backoff
-
-ENDED = frozenset(["completed", "failed", "canceled"])
-"""Final states of a run."""
 
 LONGEST_WAIT = 25.0
 """Seconds that one request waits for a change; less with a shorter --timeout."""
-
-FIRST_PAUSE, LAST_PAUSE = 0.05, 1.0
-"""Seconds between two attempts to reach the daemon again: the first, and the longest that doubling leads to."""
 
 
 def follow(
@@ -38,7 +32,7 @@ def follow(
             if seen.get(step["step"]) != mark:
                 seen[step["step"]] = mark
                 on_change({"run_id": run["run_id"], "state": run["state"], "step": step})
-        if run["state"] in ENDED or (run["state"] == "waiting" and not over_pauses):
+        if run["state"] in TERMINAL or (run["state"] == "waiting" and not over_pauses):
             return run
         run = _next(context, run)
 
@@ -69,16 +63,11 @@ def _next(context: Context, run: dict[str, Any]) -> dict[str, Any]:
     """The run after its next change, or unchanged after the wait."""
     wait = min(LONGEST_WAIT, context.timeout * 0.8)
     query = [("since", str(run["version"])), ("wait", f"{wait:.1f}")]
-    deadline, backoff = 0.0, Backoff(FIRST_PAUSE, LAST_PAUSE)
+    retry = Retry(context.timeout)
     while True:
         try:
             return context.api.get(f"/v1/chains/runs/{quote(run['run_id'])}", query)
-        except (Unreachable, RefusedByDaemon) as error:
-            if isinstance(error, RefusedByDaemon) and error.code != "unavailable":
-                raise
-            if not deadline:
-                deadline = time.monotonic() + context.timeout
-                context.output.note(f"({safe(error.message)}; trying again for up to {context.timeout:.0f} s)")
-            elif time.monotonic() >= deadline:
-                raise
-        time.sleep(backoff.next())
+        except ClientError as error:
+            if error.is_transient and not retry.has_failed:
+                context.output.note(f"({safe(error.message)}; trying again for up to {retry.timeout:.0f} s)")
+            retry.pause(error)

@@ -5,26 +5,17 @@ from __future__ import annotations
 import os
 import stat
 import sys
-from collections.abc import Iterator
 
 from aghbus.cli.app.errors import YES
 from aghbus.cli.app.text import safe, size
 from aghbus.cli.context import Context
 from aghbus.client.api import read_object
-from aghbus.client.errors import Unexpected, UsageError
-from aghbus.client.http import ConnectionLost, Response, quote, request, unreachable
+from aghbus.client.errors import ConnectionLost, Unexpected, UsageError
+from aghbus.client.http import Response, quote, request
 from aghbus.protocol.api.artifact_uri import PART_RULE, URI_PREFIX, is_part, parse_uri
 from aghbus.protocol.base.annotations import Any
 from aghbus.store.host.command_line import Argument, Command
 from aghbus.store.host.stdio import output_error
-
-
-class _ReadFailed(Exception):
-    """Reading the connection failed with `cause`."""
-
-    def __init__(self, cause: OSError) -> None:
-        super().__init__(str(cause))
-        self.cause = cause
 
 
 def run(context: Context, values: dict[str, Any]) -> int:
@@ -35,22 +26,16 @@ def run(context: Context, values: dict[str, Any]) -> int:
     if not values["output_file"] and os.path.lexists(target):
         raise UsageError(f"{target}: exists in this folder", "name the file with -O to replace it")
     where = f"/v1/artifacts/{quote(work_id)}/{quote(name)}"
-    endpoint = context.api.endpoint
-    try:
-        response = request(endpoint, "GET", where, None, {}, context.timeout)
-    except (OSError, ConnectionLost) as error:
-        raise unreachable(endpoint, error) from None
+    response = request(context.api.endpoint, "GET", where, (), {}, context.timeout)
     try:
         if response.status != 200:
-            _refuse(response)
+            read_object(response)
         if to_stdout:
             made = _printed(response)
         elif values["output_file"] and _is_special(target):
             made = _written_into(response, target)
         else:
             made = _saved(response, target, replace=bool(values["output_file"]))
-    except _ReadFailed as error:
-        raise unreachable(endpoint, error.cause) from None
     except ConnectionLost:
         raise Unexpected(
             "the content ended early", "it does not match its digest, or the daemon stopped: try again"
@@ -62,13 +47,6 @@ def run(context: Context, values: dict[str, Any]) -> int:
     else:
         context.output.answer(made, _human)
     return YES
-
-
-def _refuse(response: Response) -> None:
-    try:
-        read_object(response)
-    except OSError as error:
-        raise _ReadFailed(error) from None
 
 
 def _human(made: dict[str, Any]) -> str:
@@ -146,7 +124,7 @@ def _copied(response: Response, stream: Any) -> tuple[str, int]:
     import hashlib
 
     seen, length = hashlib.sha256(), 0
-    for piece in _pieces(response):
+    for piece in response.pieces():
         stream.write(piece)
         seen.update(piece)
         length += len(piece)
@@ -154,14 +132,6 @@ def _copied(response: Response, stream: Any) -> tuple[str, int]:
     if (digest, str(length)) != (response.headers.get("artifact-digest"), response.headers.get("artifact-size")):
         raise Unexpected("the content does not match its digest", "try again, or ask for it to be stored again")
     return digest, length
-
-
-def _pieces(response: Response) -> Iterator[bytes]:
-    """The body as it arrives. Raises ConnectionLost, or _ReadFailed for an error of the socket, which is none of the file."""
-    try:
-        yield from response.pieces()
-    except OSError as error:
-        raise _ReadFailed(error) from None
 
 
 COMMANDS = {

@@ -10,7 +10,7 @@ from aghbus.cli.bridge.safe_write import AtomicFileWriter
 from aghbus.cli.context import Context
 from aghbus.client.api import read_object
 from aghbus.client.errors import UsageError
-from aghbus.client.http import ConnectionLost, quote, request, unreachable
+from aghbus.client.http import quote, request
 from aghbus.protocol.adapters.attachments import MAX_MESSAGE_BYTES, fetched, reference_in
 from aghbus.protocol.adapters.humaninloop.files import plan_files
 from aghbus.protocol.adapters.humaninloop.shape import check_output, kind_of, state_of
@@ -142,21 +142,18 @@ def _carried(context: Context, envelope: dict[str, Any]) -> Any | None:
 
 
 def _fetch(context: Context, work_id: str, name: str) -> bytes:
-    endpoint = context.api.endpoint
+    where = f"/v1/artifacts/{quote(work_id)}/{quote(name)}"
+    response = request(context.api.endpoint, "GET", where, (), {}, context.timeout)
     held = bytearray()
     try:
-        response = request(endpoint, "GET", f"/v1/artifacts/{quote(work_id)}/{quote(name)}", None, {}, context.timeout)
-        try:
-            if response.status != 200:
-                read_object(response)
-            for piece in response.pieces():
-                held += piece
-                if len(held) > MAX_MESSAGE_BYTES:
-                    break  # longer than any reference may say: its digest will not hold
-        finally:
-            response.close()
-    except (OSError, ConnectionLost) as error:
-        raise unreachable(endpoint, error) from None
+        if response.status != 200:
+            read_object(response)
+        for piece in response.pieces():
+            held += piece
+            if len(held) > MAX_MESSAGE_BYTES:
+                break  # longer than any reference may say: its digest will not hold
+    finally:
+        response.close()
     return bytes(held)
 
 

@@ -6,9 +6,8 @@ import time
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from aghbus.client.api import Api
-from aghbus.client.errors import ClientError, RefusedByDaemon, Unexpected, Unreachable
-from aghbus.client.events import FIRST_PAUSE, LAST_PAUSE
+from aghbus.client.api import FIRST_PAUSE, LAST_PAUSE, Api
+from aghbus.client.errors import ClientError, RefusedByDaemon
 from aghbus.client.http import quote
 from aghbus.protocol.base.backoff import Backoff
 
@@ -44,8 +43,8 @@ class DaemonClient:
         while True:
             try:
                 return call()
-            except (Unreachable, Unexpected, RefusedByDaemon) as error:
-                if not is_transient(error):
+            except ClientError as error:
+                if not error.is_transient:
                     raise
             if self._stop_retrying():
                 raise RetryAbandoned
@@ -107,11 +106,6 @@ class DaemonClient:
             self.with_retry(call)
         except RefusedByDaemon:
             return  # removed by retention, or leased by another consumer
-
-
-def is_transient(error: ClientError) -> bool:
-    """Whether a retry of the same request may succeed."""
-    return not isinstance(error, RefusedByDaemon) or error.code == "unavailable"
 
 
 def opens(item: dict[str, Any]) -> bool:

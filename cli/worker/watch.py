@@ -10,9 +10,9 @@ from typing import Any, Protocol
 from aghbus.cli.app.message_text import TERMINAL
 from aghbus.cli.worker.daemon_client import DaemonClient, RetryAbandoned
 from aghbus.cli.worker.job import Job
-from aghbus.client.api import Api
+from aghbus.client.api import LAST_PAUSE, Api
 from aghbus.client.errors import ClientError
-from aghbus.client.events import LAST_PAUSE, follow
+from aghbus.client.events import follow
 
 KINDS = ["say", "capability", "receipt", "trace"]
 """Kinds of envelopes that can belong to a work."""

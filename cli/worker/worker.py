@@ -15,7 +15,7 @@ from typing import Any
 from aghbus.cli.app.errors import INTERRUPTED, NO, YES
 from aghbus.cli.app.message_text import TERMINAL
 from aghbus.cli.app.output import Output
-from aghbus.cli.worker.daemon_client import LEASE_MARGIN, DaemonClient, RetryAbandoned, is_transient, opens
+from aghbus.cli.worker.daemon_client import LEASE_MARGIN, DaemonClient, RetryAbandoned, opens
 from aghbus.cli.worker.job import BUSY, RESTARTED, Job
 from aghbus.cli.worker.journal import Journal, JournalEntry
 from aghbus.cli.worker.options import WorkerOptions
@@ -109,7 +109,7 @@ class Worker:
         except RetryAbandoned:
             return 0.0
         except ClientError as error:
-            if not is_transient(error):
+            if not error.is_transient:
                 raise
             return RETRY_INTERVAL
         return POLL_INTERVAL
