@@ -18,23 +18,12 @@ OLDEST_NOW = 1_735_689_600
 """Unix seconds of 2025-01-01, before this program was written: a clock that shows less was never set."""
 
 
-class CheckResult:
-    """One check: `state` is ok, warn or fail; `hint` is the next step if it is not ok."""
-
-    __slots__ = ("check", "detail", "hint", "state")
-
-    def __init__(self, check: str, state: str, detail: str, hint: str = "") -> None:
-        self.check = check
-        self.state = state
-        self.detail = detail
-        self.hint = hint
-
-    def row(self) -> dict[str, str]:
-        """As the JSON output shows it."""
-        return {"check": self.check, "state": self.state, "detail": self.detail, "hint": self.hint}
+def check_row(check: str, state: str, detail: str, hint: str = "") -> dict[str, str]:
+    """One check, as the JSON output shows it: `state` is ok, warn or fail; `hint` is the next step if it is not ok."""
+    return {"check": check, "state": state, "detail": detail, "hint": hint}
 
 
-def check_daemon(context: Context) -> list[CheckResult]:
+def check_daemon(context: Context) -> list[dict[str, str]]:
     """The checks that need the daemon; only one, which fails, if it does not answer."""
     own_clock = _own_clock()
     try:
@@ -42,10 +31,10 @@ def check_daemon(context: Context) -> list[CheckResult]:
         received = context.api.get("/v1/messages", [("last", True), ("limit", RECENT_MESSAGES), ("direction", ["in"])])
     except ClientError as error:
         hint = "see its log, or raise --timeout" if "`aghctl doctor`" in error.hint else error.hint
-        return [own_clock, CheckResult("daemon", "fail", error.message, hint)]
+        return [own_clock, check_row("daemon", "fail", error.message, hint)]
     return [
         own_clock,
-        CheckResult("daemon", "ok", f"{status['name']}, pid {status['pid']}, aghd {status['version']}"),
+        check_row("daemon", "ok", f"{status['name']}, pid {status['pid']}, aghd {status['version']}"),
         _broker(status["broker"]),
         _store(status["store"]),
         _peers(status["peers"]),
@@ -54,45 +43,45 @@ def check_daemon(context: Context) -> list[CheckResult]:
     ]
 
 
-def _own_clock() -> CheckResult:
+def _own_clock() -> dict[str, str]:
     now = int(time.time())
     if now < OLDEST_NOW:
-        return CheckResult(
+        return check_row(
             "own clock", "fail", f"it says {time.ctime(now)}", "set the clock: every peer would refuse our messages"
         )
-    return CheckResult("own clock", "ok", time.strftime("%Y-%m-%d %H:%M:%S %Z"))
+    return check_row("own clock", "ok", time.strftime("%Y-%m-%d %H:%M:%S %Z"))
 
 
-def _broker(broker: dict[str, Any]) -> CheckResult:
+def _broker(broker: dict[str, Any]) -> dict[str, str]:
     if broker["state"] != "up":
         why = broker["last_error"] or "no reason given"
-        return CheckResult(
+        return check_row(
             "broker link", "fail", f"{broker['state']}: {why}", "the daemon keeps trying; is the server up?"
         )
     where = f"{broker['url']}{', embedded' if broker['embedded'] else ''}"
     if broker["slow_consumer_events"]:
         detail = f"{where}; the server has closed {broker['slow_consumer_events']} connections that this daemon read too slowly"
-        return CheckResult(
+        return check_row(
             "broker link", "warn", detail, "is the machine overloaded, or the daemon being stopped at times?"
         )
-    return CheckResult("broker link", "ok", where)
+    return check_row("broker link", "ok", where)
 
 
-def _store(store: dict[str, Any]) -> CheckResult:
+def _store(store: dict[str, Any]) -> dict[str, str]:
     if not store["writable"]:
         detail = f"{store['path']} cannot be written: {store['last_error']}"
-        return CheckResult("store", "fail", detail, "is the disk full, or the folder read-only?")
-    return CheckResult("store", "ok", f"{store['path']}, synchronous {store['synchronous']}")
+        return check_row("store", "fail", detail, "is the disk full, or the folder read-only?")
+    return check_row("store", "ok", f"{store['path']}, synchronous {store['synchronous']}")
 
 
-def _peers(peers: dict[str, int]) -> CheckResult:
+def _peers(peers: dict[str, int]) -> dict[str, str]:
     if peers.get("active"):
-        return CheckResult("peers", "ok", f"{peers['active']} active")
+        return check_row("peers", "ok", f"{peers['active']} active")
     hint = "start another daemon on the same broker, workspace and channel; then `aghctl whois`"
-    return CheckResult("peers", "warn", "no other peer is active", hint)
+    return check_row("peers", "warn", "no other peer is active", hint)
 
 
-def _clocks(messages: list[dict[str, Any]]) -> CheckResult:
+def _clocks(messages: list[dict[str, Any]]) -> dict[str, str]:
     """Compare each message's own time with its arrival: the smallest difference of a sender bounds the error of its clock."""
     nearest: dict[str, float] = {}
     for message in messages:
@@ -101,16 +90,16 @@ def _clocks(messages: list[dict[str, Any]]) -> CheckResult:
         if before is None or abs(difference) < abs(before):
             nearest[message["sender"]] = difference
     if not nearest:
-        return CheckResult("peers' clocks", "ok", "nothing received yet to compare")
+        return check_row("peers' clocks", "ok", "nothing received yet to compare")
     sender, difference = max(nearest.items(), key=lambda pair: abs(pair[1]))
     if abs(difference) < SUSPICIOUS_SKEW:
-        return CheckResult("peers' clocks", "ok", f"within {SUSPICIOUS_SKEW} s of ours")
+        return check_row("peers' clocks", "ok", f"within {SUSPICIOUS_SKEW} s of ours")
     side = "behind ours, or its messages arrive late" if difference > 0 else "ahead of ours"
     hint = f"synchronize both clocks: beyond {REPLAY_AGE} s envelopes are refused"
-    return CheckResult("peers' clocks", "warn", f"{sender} is {abs(difference):.0f} s {side}", hint)
+    return check_row("peers' clocks", "warn", f"{sender} is {abs(difference):.0f} s {side}", hint)
 
 
-def _problems(status: dict[str, Any]) -> CheckResult:
+def _problems(status: dict[str, Any]) -> dict[str, str]:
     if status["problems"]:
-        return CheckResult("daemon's own view", "warn", "; ".join(status["problems"]), "see `aghctl status`")
-    return CheckResult("daemon's own view", "ok", "no problem reported")
+        return check_row("daemon's own view", "warn", "; ".join(status["problems"]), "see `aghctl status`")
+    return check_row("daemon's own view", "ok", "no problem reported")

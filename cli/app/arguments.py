@@ -44,6 +44,34 @@ def limit(text: str) -> int:
     return number
 
 
+def peer(text: str) -> str:
+    """A peer id or a verified handle."""
+    from aghbus.protocol.identifiers import is_peer  # slow to load
+
+    if not is_peer(text):
+        rule = "must be a peer id (a-z, 0-9, '.', '_', '-', first a letter or digit, at most 128)"
+        raise ValueError(f"{rule} or a handle name@fingerprint")
+    return text
+
+
+def channel(text: str) -> str:
+    """The name of a channel."""
+    from aghbus.protocol.identifiers import is_channel
+
+    if not is_channel(text):
+        raise ValueError("must be 1 to 64 characters of a-z, 0-9, '_' and '-', the first a letter or digit")
+    return text
+
+
+def workspace(text: str) -> str:
+    """A workspace id."""
+    from aghbus.protocol.identifiers import is_workspace_id
+
+    if not is_workspace_id(text):
+        raise ValueError("must be 1 to 256 bytes without '.', space, '*', '>' and control characters")
+    return text
+
+
 GLOBAL_OPTIONS = (
     Argument(
         "--name",

@@ -32,13 +32,18 @@ class Output:
         else:
             self.text(dumps(data, pretty=self.form == "json"))
 
-    def rows(self, data: dict[str, Any], key: str, human: Callable[[Any], str]) -> None:
-        """A list below `key`: in jsonl each of its entries is a line, in json the answer is one document."""
-        if self.form != "jsonl":
+    def rows(self, data: dict[str, Any], key: str, human: Callable[[Any], str], none: str = "") -> None:
+        """A list below `key`: in jsonl each of its entries is a line, in json the answer is one document.
+
+        `none` is the note for people in place of an empty list.
+        """
+        if none and self.human and not data[key]:
+            self.note(none)
+        elif self.form == "jsonl":
+            for row in data[key]:
+                self.text(dumps(row))
+        else:
             self.answer(data, human)
-            return
-        for row in data[key]:
-            self.text(dumps(row))
 
     def event(self, item: Any, human: Callable[[Any], str]) -> None:
         """One entry of a stream: one line, flushed at once, in json too."""

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from aghbus.cli.app.findings import print_findings
 from aghbus.cli.app.output import Output
-from aghbus.cli.bridge.findings import print_findings
 from aghbus.cli.bridge.pending import UnansweredWorks
 from aghbus.client.api import Api, Retry
 from aghbus.client.errors import ClientError

@@ -99,4 +99,4 @@ class BridgeJob(Job):
 
 
 def _words(finding: dict[str, Any]) -> str:
-    return f"{finding['path'] or '(complete)'} {finding['rule']}: {finding['message']}"
+    return f"{finding['path'] or '(whole)'} {finding['rule']}: {finding['message']}"

@@ -6,10 +6,10 @@ import json
 import os
 from collections.abc import Callable, Iterator
 
+from aghbus.cli.app.findings import print_findings
 from aghbus.cli.app.message_text import TERMINAL
 from aghbus.cli.app.output import Output
 from aghbus.cli.bridge.deliver import post_with_retry
-from aghbus.cli.bridge.findings import print_findings
 from aghbus.cli.bridge.pending import UnansweredWorks, reports_on_work
 from aghbus.client.api import Api
 from aghbus.client.errors import ClientError, RefusedByDaemon

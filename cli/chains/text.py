@@ -30,8 +30,6 @@ def run_text(run: dict[str, Any]) -> str:
 
 def runs_text(answer: dict[str, Any]) -> str:
     """Runs as a table."""
-    if not answer["runs"]:
-        return ""
     rows = [
         (
             run["run_id"],

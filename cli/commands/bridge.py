@@ -7,7 +7,7 @@ from types import FrameType
 
 from aghbus.cli.app.errors import INTERRUPTED, NO, YES
 from aghbus.cli.app.options import CHANNEL
-from aghbus.cli.commands.serve import RUNNING, journal_folder, plan_of
+from aghbus.cli.commands.serve import RUNNING, open_journal, plan_of
 from aghbus.cli.context import Context
 from aghbus.client.errors import UsageError
 from aghbus.protocol.base.annotations import Any
@@ -52,7 +52,6 @@ def _works(context: Context, values: dict[str, Any]) -> int:
     from functools import partial
 
     from aghbus.cli.bridge.job import BridgeJob
-    from aghbus.cli.worker.journal import Journal
     from aghbus.cli.worker.worker import Worker
 
     try:
@@ -61,13 +60,7 @@ def _works(context: Context, values: dict[str, Any]) -> int:
         word = values["command"][0]
         raise (_no_such_subcommand(values["format"], word) if word in SUBCOMMANDS else error) from None
     status = context.api.get("/v1/status")
-    folder = journal_folder(str(status["name"]), context) + f".bridge-{values['format']}"
-    try:
-        journal = Journal(folder)
-    except OSError as error:
-        raise UsageError(
-            f"the journal's folder {folder} cannot be created: {error.strerror}", "see XDG_STATE_HOME"
-        ) from None
+    journal = open_journal(str(status["name"]), context, f".bridge-{values['format']}")
     job = partial(BridgeJob, format=values["format"])
     return Worker(plan, context.api, journal, context.output, job).run(int(status["store"]["last_seq"]))
 

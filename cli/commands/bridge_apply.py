@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from msgspec.structs import asdict
+
 from aghbus.cli.app.errors import YES, AnswerIsNo
 from aghbus.cli.app.input import opened
 from aghbus.cli.app.options import CHANNEL
@@ -48,11 +50,9 @@ def run(context: Context, values: dict[str, Any]) -> int:
         "root": values["root"],
         "written": not values["dry_run"],
         "files": [file.reference() for file in plan.files],
-        "findings": [_row(finding) for finding in findings],
+        "findings": [asdict(finding) for finding in findings],
     }
-    context.output.rows(made, "files", _human)
-    if not plan.files:
-        context.output.note("the output has no artifacts")
+    context.output.rows(made, "files", _human, "the output has no artifacts")
     return YES
 
 
@@ -199,18 +199,7 @@ def _refuse(findings: tuple[Finding, ...]) -> None:
         raise AnswerIsNo(f"the output breaks rules: {said}{more}", "nothing was written", errors[0].rule)
 
 
-def _row(finding: Finding) -> dict[str, str]:
-    return {
-        "path": finding.path,
-        "rule": finding.rule,
-        "severity": finding.severity,
-        "message": finding.message,
-    }
-
-
 def _human(made: dict[str, Any]) -> str:
-    if not made["files"]:
-        return ""
     verbs = {"create": "created", "update": "updated"} if made["written"] else {"create": "create", "update": "update"}
     return table(
         ["FILE", "SIZE", "OPERATION"],

@@ -31,9 +31,7 @@ AUDIT = ("status", "stage", "work_id", "raw")
 def _logs(format: str, human: Callable[[dict[str, Any]], str]) -> Run:
     def run(context: Context, values: dict[str, Any]) -> int:
         answer = context.api.get(f"/v1/bridge/{format}/log", [("limit", values["limit"])])
-        context.output.rows(answer, "rows", human)
-        if not answer["rows"]:
-            context.output.note("nothing has been logged yet")
+        context.output.rows(answer, "rows", human, "nothing has been logged yet")
         return YES
 
     return run
@@ -52,7 +50,7 @@ def _entry(row: dict[str, Any]) -> str:
 def _table(columns: tuple[str, ...]) -> Callable[[dict[str, Any]], str]:
     def human(answer: dict[str, Any]) -> str:
         rows = [[_cell(row.get(name)) for name in columns] for row in answer["rows"]]
-        return table([name.upper() for name in columns], rows) if rows else ""
+        return table([name.upper() for name in columns], rows)
 
     return human
 

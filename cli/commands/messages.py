@@ -20,10 +20,12 @@ DIRECTIONS = ("in", "out", "observed")
 def run_list(context: Context, values: dict[str, Any]) -> int:
     """List one page: after --since, else the newest."""
     answer = context.api.get("/v1/messages", query(values))
-    context.output.rows(answer, "messages", lambda page: "\n".join(map(message_line, page["messages"])))
-    if not answer["messages"]:
-        context.output.note("no such message")
+    context.output.rows(answer, "messages", _list, "no such message")
     return YES
+
+
+def _list(page: dict[str, Any]) -> str:
+    return "\n".join(map(message_line, page["messages"]))
 
 
 def query(values: dict[str, Any]) -> list[tuple[str, object]]:

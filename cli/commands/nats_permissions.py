@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from aghbus.cli.app.arguments import channel, peer, workspace
 from aghbus.cli.app.errors import YES
 from aghbus.cli.context import Context
 from aghbus.client.errors import UsageError
 from aghbus.protocol.base.annotations import Any
-from aghbus.protocol.identifiers import is_channel, is_peer, is_workspace_id
 from aghbus.store.host.command_line import Argument, Command
 
 TYPE_CHECKING = False
@@ -14,17 +14,6 @@ if TYPE_CHECKING:
     from aghbus.protocol.nats.permissions import Network
 
 FORMATS = ("server-conf", "nsc", "json")
-
-
-def _checked(rule: str, holds: Any) -> Any:
-    """A `type` of an option whose text must satisfy a rule."""
-
-    def convert(text: str) -> str:
-        if not holds(text):
-            raise ValueError(rule)
-        return text
-
-    return convert
 
 
 def run(context: Context, values: dict[str, Any]) -> int:
@@ -67,13 +56,11 @@ def _asked(context: Context, values: dict[str, Any]) -> tuple[Network, list[str]
     return Network(workspace, tuple(dict.fromkeys(channels)), jetstream, bucket), peers
 
 
-_PEER = _checked("must be a peer id or a handle name@fingerprint", is_peer)
-_CHANNEL = _checked("must be 1 to 64 characters of a-z, 0-9, '_' and '-', the first a letter or digit", is_channel)
-_WORKSPACE = _checked("must be without '.', space, '*', '>' and control characters", is_workspace_id)
-_BUCKET = _checked(
-    "must be 1 to 64 characters of a-z, A-Z, 0-9, '_' and '-'",
-    lambda text: 0 < len(text) <= 64 and text.isascii() and text.replace("_", "").replace("-", "").isalnum(),
-)
+def _bucket(text: str) -> str:
+    if not (0 < len(text) <= 64 and text.isascii() and text.replace("_", "").replace("-", "").isalnum()):
+        raise ValueError("must be 1 to 64 characters of a-z, A-Z, 0-9, '_' and '-'")
+    return text
+
 
 COMMANDS = {
     "nats permissions": Command(
@@ -92,20 +79,20 @@ COMMANDS = {
                 "--peer",
                 metavar="ID",
                 action="append",
-                type=_PEER,
+                type=peer,
                 help="peer id or handle; may be repeated (default: our daemon's)",
             ),
-            Argument("--workspace", type=_WORKSPACE, help="workspace id (default: ws_local, or our daemon's)"),
+            Argument("--workspace", type=workspace, help="workspace id (default: ws_local, or our daemon's)"),
             Argument(
                 "--channel",
                 action="append",
-                type=_CHANNEL,
+                type=channel,
                 help="channel; may be repeated (default: default, or our daemon's)",
             ),
             Argument("--durability", choices=("core", "jetstream"), help="how the peers' daemons run (default core)"),
             Argument("--artifacts", action="store_true", help="include the object store of artifacts"),
             Argument(
-                "--bucket", metavar="NAME", type=_BUCKET, help="its name (default AGH_ARTIFACTS_V0); means --artifacts"
+                "--bucket", metavar="NAME", type=_bucket, help="its name (default AGH_ARTIFACTS_V0); means --artifacts"
             ),
             Argument("--account", metavar="NAME", default="AGH", help="account of the users (with --format nsc)"),
             Argument("--format", choices=FORMATS, help="form of the answer (default server-conf, with -o json: json)"),

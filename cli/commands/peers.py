@@ -14,15 +14,11 @@ def run(context: Context, values: dict[str, Any]) -> int:
     """List the known peers, without asking the network."""
     query = [(name, values[name]) for name in ("capability", "channel", "all")]
     answer = context.api.get("/v1/peers", query)
-    context.output.rows(answer, "peers", _human)
-    if not answer["peers"]:
-        context.output.note("no peer is known yet; `aghctl whois` asks the network")
+    context.output.rows(answer, "peers", _human, "no peer is known yet; `aghctl whois` asks the network")
     return YES
 
 
 def _human(answer: dict[str, Any]) -> str:
-    if not answer["peers"]:
-        return ""
     rows = [
         (
             peer["peer_id"],

@@ -13,9 +13,7 @@ from aghbus.store.host.command_line import Command
 def run(context: Context, values: dict[str, Any]) -> int:
     """List refused envelopes."""
     answer = context.api.get("/v1/quarantine", [("limit", values["limit"])])
-    context.output.rows(answer, "quarantined", _human)
-    if not answer["quarantined"]:
-        context.output.note("no envelope was refused")
+    context.output.rows(answer, "quarantined", _human, "no envelope was refused")
     return YES
 
 
@@ -31,7 +29,7 @@ def _human(answer: dict[str, Any]) -> str:
         )
         for row in answer["quarantined"]
     ]
-    return table(["RECEIVED", "REASON", "FROM", "MESSAGE", "SIZE", "DETAIL"], rows) if rows else ""
+    return table(["RECEIVED", "REASON", "FROM", "MESSAGE", "SIZE", "DETAIL"], rows)
 
 
 COMMANDS = {

@@ -11,6 +11,7 @@ from aghbus.store.host.command_line import Argument, Command
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from aghbus.cli.worker.journal import Journal
     from aghbus.cli.worker.options import WorkerOptions
 
 LONGEST_RUN = 11 * 3600.0
@@ -21,19 +22,12 @@ ACCEPTS = ("intent", "from", "kind")
 
 def run(context: Context, values: dict[str, Any]) -> int:
     """Serve until a signal, or until --once or --max-jobs is reached; the exit code is then that of the jobs."""
-    from aghbus.cli.worker.journal import Journal
     from aghbus.cli.worker.worker import Worker
 
     plan = plan_of(values)
     status = context.api.get("/v1/status")
     _check_capabilities(plan.capabilities, context, str(status["name"]))
-    folder = journal_folder(str(status["name"]), context)
-    try:
-        journal = Journal(folder)
-    except OSError as error:
-        raise UsageError(
-            f"the journal's folder {folder} cannot be created: {error.strerror}", "see XDG_STATE_HOME"
-        ) from None
+    journal = open_journal(str(status["name"]), context)
     return Worker(plan, context.api, journal, context.output).run(int(status["store"]["last_seq"]))
 
 
@@ -61,10 +55,17 @@ def plan_of(values: dict[str, Any]) -> WorkerOptions:
     )
 
 
-def journal_folder(name: str, context: Context) -> str:
-    """The folder of the worker's journal for the daemon called `name`, next to the folders of the instances."""
+def open_journal(name: str, context: Context, suffix: str = "") -> Journal:
+    """The worker's journal for the daemon called `name`, next to the folders of the instances. Raises UsageError."""
+    from aghbus.cli.worker.journal import Journal
+
     root = locations(name, context.env).state_dir.removesuffix(f"/instances/{name}")
-    return f"{root}/serve/{name}"
+    folder = f"{root}/serve/{name}{suffix}"
+    try:
+        return Journal(folder)
+    except OSError as error:
+        why = f"the journal's folder {folder} cannot be created: {error.strerror}"
+        raise UsageError(why, "see XDG_STATE_HOME") from None
 
 
 def _check_platform() -> None:

@@ -18,9 +18,7 @@ def run_list(context: Context, values: dict[str, Any]) -> int:
     """List works by state, role and peer."""
     query = [(name, values[name]) for name in ("state", "role", "peer", "channel", "limit")]
     answer = context.api.get("/v1/works", query)
-    context.output.rows(answer, "works", _list)
-    if not answer["works"]:
-        context.output.note("no such work")
+    context.output.rows(answer, "works", _list, "no such work")
     return YES
 
 
@@ -32,8 +30,6 @@ def run_show(context: Context, values: dict[str, Any]) -> int:
 
 
 def _list(answer: dict[str, Any]) -> str:
-    if not answer["works"]:
-        return ""
     rows = [
         (work["work_id"], work["state"], _peer(work), work["trust"], ago(work["updated_ms"]), work["text"])
         for work in answer["works"]

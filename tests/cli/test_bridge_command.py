@@ -12,9 +12,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from aghbus.cli.app.findings import print_findings
 from aghbus.cli.app.output import Output
 from aghbus.cli.app.registry import PROGRAM
-from aghbus.cli.bridge.findings import print_findings
 from aghbus.cli.bridge.pending import UnansweredWorks, reports_on_work
 from aghbus.cli.bridge.submit import MAX_LINE_BYTES, REQUEST_FIELDS, raw_text, read_lines
 from aghbus.cli.commands.bridge import FORMATS

@@ -125,9 +125,9 @@ def test_doctor_does_not_hint_at_doctor(tmp_path: Path) -> None:
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(str(tmp_path / "s"))
         listener.listen()  # and nobody accepts, as with a daemon that is stopped
-        (finding,) = [one for one in check_daemon(context) if one.check == "daemon"]
-    assert finding.state == "fail" and "in time" in finding.detail
-    assert finding.hint and "doctor" not in finding.hint
+        (finding,) = [one for one in check_daemon(context) if one["check"] == "daemon"]
+    assert finding["state"] == "fail" and "in time" in finding["detail"]
+    assert finding["hint"] and "doctor" not in finding["hint"]
 
 
 def event(seq: int) -> bytes:

@@ -13,7 +13,7 @@ import pytest
 from aghbus.cli.app.arguments import GLOBAL_OPTIONS
 from aghbus.cli.app.errors import EXIT_CODES
 from aghbus.cli.app.registry import COMMANDS, GROUPS, PROGRAM
-from aghbus.cli.commands import capability_send, say
+from aghbus.cli.commands import capability, say
 from aghbus.cli.main import entry
 from aghbus.client.errors import UsageError
 from aghbus.protocol.api.base import RequestModel
@@ -138,7 +138,7 @@ def test_request_bodies_of_say(line: str, expected: list[dict[str, Any]]) -> Non
 
 def test_a_capability_is_sent_with_its_document() -> None:
     values = values_of("aghctl capability send test.run --direct p")[1]
-    body = msgspec.json.decode(wire(capability_send.request_body(values, {"id": "test.run"})), type=SendRequest)
+    body = msgspec.json.decode(wire(capability.request_body(values, {"id": "test.run"})), type=SendRequest)
     assert (body.kind, body.body, body.to, body.direct) == ("capability", {"capability": {"id": "test.run"}}, "p", True)
 
 

@@ -1,28 +1,26 @@
-"""`aghctl inbox list`."""
+"""`aghctl inbox list` and `inbox follow`: neither leases a message."""
 
 from __future__ import annotations
 
 from aghbus.cli.app.errors import YES
-from aghbus.cli.app.message_text import body_line, not_delivered
+from aghbus.cli.app.message_text import body_line, event_line, not_delivered
 from aghbus.cli.app.options import LIMIT
 from aghbus.cli.app.text import moment, table
+from aghbus.cli.commands.work_watch import lost_note
 from aghbus.cli.context import Context
+from aghbus.client.events import follow
 from aghbus.protocol.base.annotations import Any
 from aghbus.store.host.command_line import Argument, Command
 
 
-def run(context: Context, values: dict[str, Any]) -> int:
+def run_list(context: Context, values: dict[str, Any]) -> int:
     """List messages without leasing any."""
     answer = context.api.get("/v1/inbox", [("state", values["state"]), ("limit", values["limit"])])
-    context.output.rows(answer, "items", _human)
-    if not answer["items"]:
-        context.output.note("no message is waiting")
+    context.output.rows(answer, "items", _human, "no message is waiting")
     return YES
 
 
 def _human(answer: dict[str, Any]) -> str:
-    if not answer["items"]:
-        return ""
     return table(
         ["SEQ", "STATE", "ATTEMPTS", "FROM", "TRUST", "WORK", "RECEIVED", "MESSAGE"], map(_row, answer["items"])
     )
@@ -38,9 +36,16 @@ def _row(item: dict[str, Any]) -> tuple[object, ...]:
     return (*head, message["work_id"], came, says)
 
 
+def run_follow(context: Context, values: dict[str, Any]) -> int:
+    """Stream unread messages, then new ones, until interrupted. Leases nothing."""
+    for event in follow(context.api, [("inbox", True)], 0, lost_note(context)):
+        context.output.event(event, event_line)
+    return YES
+
+
 COMMANDS = {
     "inbox list": Command(
-        run,
+        run_list,
         description="List the messages for our agent, oldest first. Without --state: those that are not acknowledged.",
         examples=["aghctl inbox list", "aghctl inbox list --state dead -o json"],
         arguments=[
@@ -52,5 +57,16 @@ COMMANDS = {
             ),
             LIMIT,
         ],
-    )
+    ),
+    "inbox follow": Command(
+        run_follow,
+        description=(
+            "Stream the messages for our agent: first the unacknowledged ones, then each as it arrives, one JSON object\n"
+            "a line with -o jsonl. It leases nothing; `inbox next` does. Ends with Ctrl-C."
+        ),
+        examples=[
+            "aghctl inbox follow",
+            "aghctl inbox follow -o jsonl | while read -r line; do aghctl inbox next --ack; done",
+        ],
+    ),
 }

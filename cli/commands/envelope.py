@@ -1,4 +1,4 @@
-"""`aghctl envelope check` (offline)."""
+"""`aghctl envelope check` and `envelope replay` (offline)."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from aghbus.cli.app.errors import NO, YES
 from aghbus.cli.app.input import FILE, NOW, clock, lines
 from aghbus.cli.context import Context
 from aghbus.protocol.base.annotations import Any
-from aghbus.protocol.replay import check
+from aghbus.protocol.replay import Replay, check
 from aghbus.store.host.command_line import Command
 from aghbus.store.host.stdio import flush
 
 
-def run(context: Context, values: dict[str, Any]) -> int:
+def run_check(context: Context, values: dict[str, Any]) -> int:
     """Print one verdict a line; 1 when any envelope is refused."""
     from aghbus.protocol.trust.proof import verify_envelope  # cryptography, which help and completion do not need
 
@@ -27,9 +27,21 @@ def run(context: Context, values: dict[str, Any]) -> int:
     return code
 
 
+def run_replay(context: Context, values: dict[str, Any]) -> int:
+    """Print one outcome a line."""
+    from aghbus.protocol.trust.proof import verify_envelope  # cryptography, which help and completion do not need
+
+    receiver = Replay(verify_envelope)
+    for raw in lines(values["file"]):
+        step = receiver.feed(raw, clock(values["now"]))
+        context.output.line({"id": step.id, "outcome": step.outcome, "state": step.state, "reason": step.reason})
+        flush()
+    return YES
+
+
 COMMANDS = {
     "envelope check": Command(
-        run,
+        run_check,
         description=(
             "Validate envelopes, one JSON object a line, each by itself: steps 1 to 6 of the receiving order, with signatures\n"
             'but without local policy. Prints {"id", "accept", "reason", "detail"} per line.\n'
@@ -37,5 +49,18 @@ COMMANDS = {
         ),
         examples=["aghctl envelope check captured.jsonl", "aghctl envelope check - --now 1776366200 < captured.jsonl"],
         arguments=[FILE, NOW],
-    )
+    ),
+    "envelope replay": Command(
+        run_replay,
+        description=(
+            "Replay envelopes, one JSON object a line, in order, as one receiver: the effect of each on its work. Routing is\n"
+            'off: all of them count as addressed to that receiver. Prints {"id", "outcome", "state", "reason"} per line.\n'
+            "Needs no daemon."
+        ),
+        examples=[
+            "aghctl envelope replay captured.jsonl",
+            "aghctl envelope replay - --now 1776366200 < captured.jsonl",
+        ],
+        arguments=[FILE, NOW],
+    ),
 }

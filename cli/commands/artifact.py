@@ -1,24 +1,53 @@
-"""`aghctl artifact get`."""
+"""`aghctl artifact put`, `get` and `list`."""
 
 from __future__ import annotations
 
 import os
 import stat
 import sys
+from collections.abc import Iterator
 
 from aghbus.cli.app.errors import YES
-from aghbus.cli.app.text import safe, size
+from aghbus.cli.app.options import LIMIT
+from aghbus.cli.app.text import safe, size, table
 from aghbus.cli.context import Context
 from aghbus.client.api import read_object
 from aghbus.client.errors import ConnectionLost, Unexpected, UsageError
 from aghbus.client.http import Response, quote, request
 from aghbus.protocol.api.artifact_uri import PART_RULE, URI_PREFIX, is_part, parse_uri
-from aghbus.protocol.base.annotations import Any
+from aghbus.protocol.base.annotations import Any, BinaryIO
 from aghbus.store.host.command_line import Argument, Command
 from aghbus.store.host.stdio import output_error
 
+_PIECE = 262_144  # bytes that are read and sent at a time
 
-def run(context: Context, values: dict[str, Any]) -> int:
+
+def run_put(context: Context, values: dict[str, Any]) -> int:
+    """Send the file unchanged, and print the artifact's URI, size and digest."""
+    name = values["as"] or os.path.basename(values["file"])  # noqa: PTH119 - pathlib would double the start-up time
+    where = f"/v1/artifacts/{quote(values['work_id'])}/{quote(name)}"
+    try:
+        with open(values["file"], "rb") as stream:  # noqa: PTH123
+            status = os.fstat(stream.fileno())
+            if not stat.S_ISREG(status.st_mode):
+                raise UsageError(f"{values['file']}: is not a regular file", "write it to a file first")
+            headers = {"Content-Type": "application/octet-stream", "Content-Length": str(status.st_size)}
+            body = _pieces(stream, status.st_size)
+            answer = read_object(request(context.api.endpoint, "PUT", where, body, headers, context.timeout))
+    except OSError as error:
+        raise UsageError(f"{values['file']}: {error.strerror or error}") from None
+    context.output.answer(answer, lambda made: f"{safe(made['uri'])}  {size(made['size'])}  {made['digest']}")
+    return YES
+
+
+def _pieces(stream: BinaryIO, length: int) -> Iterator[bytes]:
+    """Exactly `length` bytes of the file, less if it became shorter."""
+    while length and (piece := stream.read(min(_PIECE, length))):
+        yield piece
+        length -= len(piece)
+
+
+def run_get(context: Context, values: dict[str, Any]) -> int:
     """Fetch into a temporary file in the target's folder, check size and digest, then rename it."""
     work_id, name = _which(values["work_id"], values["artifact_name"])
     target = values["output_file"] or name
@@ -43,13 +72,13 @@ def run(context: Context, values: dict[str, Any]) -> int:
     finally:
         response.close()
     if to_stdout:
-        context.output.note(_human(made))
+        context.output.note(_line(made))
     else:
-        context.output.answer(made, _human)
+        context.output.answer(made, _line)
     return YES
 
 
-def _human(made: dict[str, Any]) -> str:
+def _line(made: dict[str, Any]) -> str:
     return f"{safe(made['file'])}  {size(made['size'])}  {made['digest']}"
 
 
@@ -134,9 +163,39 @@ def _copied(response: Response, stream: Any) -> tuple[str, int]:
     return digest, length
 
 
+def run_list(context: Context, values: dict[str, Any]) -> int:
+    """List the artifacts in the object store."""
+    answer = context.api.get("/v1/artifacts", [("work", values["work_id"]), ("limit", values["limit"])])
+    context.output.rows(answer, "artifacts", _list, "no artifact")
+    if answer["more"]:
+        context.output.note("there are more: raise --limit, or name a work")
+    return YES
+
+
+def _list(answer: dict[str, Any]) -> str:
+    rows = [(row["uri"], size(row["size"]), row["put_by"], row["digest"]) for row in answer["artifacts"]]
+    return table(["URI", "SIZE", "PUT BY", "DIGEST"], rows)
+
+
 COMMANDS = {
+    "artifact put": Command(
+        run_put,
+        description=(
+            "Store a file in the network's object store, as agh://artifacts/WORK_ID/NAME: put that URI into a message.\n"
+            "An artifact never changes: the same content again is fine, other content needs another name. Needs JetStream."
+        ),
+        examples=[
+            "aghctl artifact put work_0199a3 report.xml",
+            "aghctl artifact put work_0199a3 /tmp/out.log --as test.log -o json",
+        ],
+        arguments=[
+            Argument("work_id", help="work of the artifact"),
+            Argument("file", help="file to store"),
+            Argument("--as", metavar="NAME", help="name of the artifact (default: that of the file)"),
+        ],
+    ),
     "artifact get": Command(
-        run,
+        run_get,
         description=(
             "Fetch an artifact, by its URI or by work and name, into a file of its name in the current folder. Size and\n"
             "SHA-256 are checked before the file gets that name; an existing file is replaced only if -O names it. If FILE is a\n"
@@ -153,5 +212,11 @@ COMMANDS = {
                 "-O", "--output-file", metavar="FILE", help="file to write, replaced if it exists; - is standard output"
             ),
         ],
-    )
+    ),
+    "artifact list": Command(
+        run_list,
+        description="List the artifacts of one work, or of all works, by URI. PUT BY is the claim of the storing daemon.",
+        examples=["aghctl artifact list work_0199a3", "aghctl artifact list -o jsonl"],
+        arguments=[Argument("work_id", nargs="?", help="only those of this work"), LIMIT],
+    ),
 }
