@@ -1,10 +1,11 @@
 """The OpenAPI 3.1 document of the local API, made from the table of routes and the types of `protocol/api/`.
 
-Types and fields are described by the docstrings of the types: a text, then a line `name: description` for each field.
+Types are described by their docstrings, fields by the comments beside them.
 """
 
 import inspect
 import re
+import sys
 from functools import cache
 from typing import Any, Final
 
@@ -21,7 +22,7 @@ _REF: Final = "#/components/schemas/{name}"
 
 _CONTENT: Final = "application/octet-stream"
 _BINARY: Final = {"type": "string", "format": "binary"}
-_FIELD: Final = re.compile(r"^(\w+): (.+(?:\n    .+)*)", re.MULTILINE)
+_LINE: Final = re.compile(r"class (?P<type>\w+)|    # (?P<above>.+)|    (?P<field>\w+): [^#]+?(?:  # (?P<beside>.+))?$")
 
 # Codes that any route may answer: of HTTP itself first, then of the daemon's state.
 _EVERYWHERE: Final = {400: ("invalid_request",), 500: ("internal",), 503: ("unavailable",)}
@@ -34,13 +35,28 @@ def document() -> bytes:
     return msgspec.json.encode(_document(ROUTES))
 
 
-def described_fields(form: type) -> tuple[str, dict[str, str]]:
-    """The description of a type, and that of each of its fields, from its docstring and those of its bases."""
-    fields: dict[str, str] = {}
+def described_fields(form: type[msgspec.Struct]) -> dict[str, str]:
+    """The description of each field of a type, by its name in JSON, from the comments in the sources of it and its bases."""
+    found: dict[str, str] = {}
     for base in reversed(form.__mro__):
-        found = _FIELD.findall(inspect.cleandoc(base.__doc__ or "")) if issubclass(base, msgspec.Struct) else []
-        fields.update((name, " ".join(text.split())) for name, text in found)
-    return _FIELD.split(inspect.getdoc(form) or "", maxsplit=1)[0].strip(), fields
+        found |= _comments(base.__module__).get(base.__name__, {}) if issubclass(base, msgspec.Struct) else {}
+    return {field.encode_name: f"{found[field.name]}." for field in msgspec.structs.fields(form)}
+
+
+@cache
+def _comments(module: str) -> dict[str, dict[str, str]]:
+    """The comment of every field in a module's source, by type."""
+    fields: dict[str, str] = {}
+    types: dict[str, dict[str, str]] = {}
+    above: list[str] = []
+    for line in inspect.getsource(sys.modules[module]).splitlines():
+        match = _LINE.match(line)
+        if match and match["type"]:
+            fields = types[match["type"]] = {}
+        elif match and match["field"]:
+            fields[match["field"]] = match["beside"] or " ".join(above)
+        above = [*above, match["above"]] if match and match["above"] else []
+    return types
 
 
 def _document(routes: tuple[Route, ...]) -> dict[str, Any]:
@@ -97,7 +113,7 @@ def _operation_id(route: Route) -> str:
 
 def _parameters(form: type[Query], place: str) -> list[dict[str, Any]]:
     (_,), components = msgspec.json.schema_components([form], ref_template=_REF)
-    schema, (_, described) = components[form.__name__], described_fields(form)
+    schema, described = components[form.__name__], described_fields(form)
     return [
         {
             "name": name,
@@ -164,7 +180,7 @@ def _schemas(routes: tuple[Route, ...]) -> dict[str, Any]:
     _, components = msgspec.json.schema_components(list(dict.fromkeys(types)), ref_template=_REF)
     forms = {form.__name__: form for form in _structs(types)}
     for name, schema in components.items():
-        schema["description"], fields = described_fields(forms[name])
+        schema["description"], fields = inspect.getdoc(forms[name]), described_fields(forms[name])
         for field, rule in schema["properties"].items():
             schema["properties"][field] = {"description": fields[field], **rule}
     _name_items(components)

@@ -21,18 +21,12 @@ BridgeDirection = Literal["in", "out"]
 
 
 class Finding(msgspec.Struct, frozen=True):
-    """One violation.
+    """One violation."""
 
-    path: JSON Pointer (RFC 6901) into the message, empty for the whole.
-    rule: a stable code.
-    severity: an error refuses the message, a warning does not.
-    message: for people; it may quote the message, so escape it before printing or logging it.
-    """
-
-    path: str
-    rule: str
-    severity: Severity
-    message: str
+    path: str  # JSON Pointer (RFC 6901) into the message, empty for the whole
+    rule: str  # a stable code
+    severity: Severity  # an error refuses the message, a warning does not
+    message: str  # for people; it may quote the message, so escape it before printing or logging it
 
 
 class AgentMap(msgspec.Struct, frozen=True, kw_only=True):

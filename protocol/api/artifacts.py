@@ -4,30 +4,18 @@ from aghbus.protocol.api.base import ResponseModel
 
 
 class Artifact(ResponseModel):
-    """One artifact.
+    """One artifact."""
 
-    uri: `agh://artifacts/WORK_ID/NAME`.
-    work_id: its work.
-    name: its name within the work.
-    size: in bytes.
-    digest: `sha256:` and 64 hex digits.
-    put_by: the peer id that the storing daemon gave, not verified; null when it gave none.
-    """
-
-    uri: str
-    work_id: str
-    name: str
-    size: int
-    digest: str
-    put_by: str | None
+    uri: str  # `agh://artifacts/WORK_ID/NAME`
+    work_id: str  # its work
+    name: str  # its name within the work
+    size: int  # in bytes
+    digest: str  # `sha256:` and 64 hex digits
+    put_by: str | None  # the peer id that the storing daemon gave, not verified; null when it gave none
 
 
 class ArtifactsResponse(ResponseModel):
-    """Artifacts of one work, or of all.
+    """Artifacts of one work, or of all."""
 
-    artifacts: sorted by URI.
-    more: whether there are others beyond the limit.
-    """
-
-    artifacts: list[Artifact]
-    more: bool
+    artifacts: list[Artifact]  # sorted by URI
+    more: bool  # whether there are others beyond the limit

@@ -1,4 +1,9 @@
-"""What the types of the local API have in common: their bases, and the grammars and bounds of fields."""
+"""What the types of the local API have in common: their bases, and the grammars and bounds of fields.
+
+Each field of a type is described by a comment at the end of its line, or by the comment lines above it; the OpenAPI document
+takes the descriptions from there. Times ending in `_ms` are Unix milliseconds. `seq` is the store's local sequence: it only
+grows, and streams resume by it. Text may come from untrusted peers: escape it before a terminal shows it.
+"""
 
 from typing import Annotated, Any, Final
 
@@ -55,13 +60,8 @@ class EmptyRequest(RequestModel):
 
 
 class ErrorResponse(ResponseModel):
-    """Every error.
+    """Every error."""
 
-    code: stable, for programs.
-    message: the field and the rule, for people.
-    hint: what to do; may be empty.
-    """
-
-    code: str
-    message: str
-    hint: str = ""
+    code: str  # stable, for programs
+    message: str  # the field and the rule, for people
+    hint: str = ""  # what to do; may be empty

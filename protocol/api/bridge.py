@@ -11,46 +11,30 @@ from aghbus.protocol.errors import RequestError
 
 
 class BridgeSubmitRequest(RequestModel):
-    """A foreign message of the daemon's own agent: either `message` or `text`.
+    """A foreign message of the daemon's own agent: either `message` or `text`."""
 
-    message: its JSON value.
-    text: exactly what the agent wrote; needed where that may be no JSON, and to notice duplicate keys.
-    channel: the default channel without it.
-    target: the peer, for formats that name none.
-    work_id: the work that it reports on or continues, where the message does not say so.
-    key: tells apart messages of equal content, for formats without ids.
-    """
-
-    message: Any = None
+    message: Any = None  # its JSON value
+    # exactly what the agent wrote; needed where that may be no JSON, and to notice duplicate keys
     text: str | None = None
-    channel: Channel | None = None
-    target: str | None = None
-    work_id: str | None = None
-    key: str | None = None
+    channel: Channel | None = None  # the default channel without it
+    target: str | None = None  # the peer, for formats that name none
+    work_id: str | None = None  # the work that it reports on or continues, where the message does not say so
+    key: str | None = None  # tells apart messages of equal content, for formats without ids
 
 
 class BridgeSubmitResponse(ResponseModel):
-    """What became of a foreign message.
+    """What became of a foreign message."""
 
-    message: as it is sent.
-    findings: warnings about it.
-    sent: the envelopes, in order.
-    repeated: it was submitted before; `sent` is what was sent then.
-    """
-
-    message: Any
-    findings: list[Finding]
-    sent: list[SendResponse]
-    repeated: bool
+    message: Any  # as it is sent
+    findings: list[Finding]  # warnings about it
+    sent: list[SendResponse]  # the envelopes, in order
+    repeated: bool  # it was submitted before; `sent` is what was sent then
 
 
 class MessageRefusedResponse(ErrorResponse, kw_only=True):
-    """Error `message_refused`: the message breaks rules of its format. Nothing was sent; quarantine keeps it.
+    """Error `message_refused`: the message breaks rules of its format. Nothing was sent; quarantine keeps it."""
 
-    findings: every violation.
-    """
-
-    findings: list[Finding]
+    findings: list[Finding]  # every violation
 
 
 class MessageRefused(RequestError):
@@ -73,66 +57,41 @@ class MessageRefused(RequestError):
 
 
 class BridgeMessage(ResponseModel):
-    """One foreign message for the daemon's own agent.
+    """One foreign message for the daemon's own agent."""
 
-    seq: the position to acknowledge.
-    format: of the message.
-    message: its JSON value.
-    findings: warnings about it.
-    native: made from an envelope that carried no foreign message.
-    envelope_id: of the envelope.
-    kind: of the envelope.
-    sender: of the envelope.
-    trust: `verified` when a signature shows who sent it, else `unverified`.
-    channel: of the envelope.
-    work_id: its work, null without one.
-    work_state: of the work now, null without one.
-    work_role: of this daemon in the work, null without one.
-    """
-
-    seq: int
-    format: Format
-    message: Any
-    findings: list[Finding]
-    native: bool
-    envelope_id: str
-    kind: str
-    sender: str
-    trust: str
-    channel: str
-    work_id: str | None
-    work_state: str | None
-    work_role: Role | None
+    seq: int  # the position to acknowledge
+    format: Format  # of the message
+    message: Any  # its JSON value
+    findings: list[Finding]  # warnings about it
+    native: bool  # made from an envelope that carried no foreign message
+    envelope_id: str  # of the envelope
+    kind: str  # of the envelope
+    sender: str  # of the envelope
+    trust: str  # `verified` when a signature shows who sent it, else `unverified`
+    channel: str  # of the envelope
+    work_id: str | None  # its work, null without one
+    work_state: str | None  # of the work now, null without one
+    work_role: Role | None  # of this daemon in the work, null without one
 
 
 class BridgeAckRequest(RequestModel):
     """The agent has every message up to a sequence.
 
     The stream goes on after it, inbox items are acked, and works that were opened are accepted.
-
-    seq: the highest one that it has.
     """
 
-    seq: int
+    seq: int  # the highest one that it has
 
 
 class BridgeAckResponse(ResponseModel):
-    """The position up to which messages of a format are acknowledged.
+    """The position up to which messages of a format are acknowledged."""
 
-    format: of the messages.
-    seq: the position.
-    """
-
-    format: Format
-    seq: int
+    format: Format  # of the messages
+    seq: int  # the position
 
 
 class BridgeLogResponse(ResponseModel):
-    """The log of a format.
+    """The log of a format."""
 
-    format: of the rows.
-    rows: oldest first: audit entries (sentient), MessageLog (agentos), responses (sacp).
-    """
-
-    format: Format
-    rows: list[dict[str, Any]]
+    format: Format  # of the rows
+    rows: list[dict[str, Any]]  # oldest first: audit entries (sentient), MessageLog (agentos), responses (sacp)

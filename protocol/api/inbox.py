@@ -17,80 +17,50 @@ MAX_VISIBILITY: Final = 43_200.0
 
 
 class InboxItem(ResponseModel):
-    """A message for the agent.
+    """A message for the agent."""
 
-    seq: of the message.
-    state: in the inbox.
-    attempts: number of leases.
-    lease: the token that acks it, null unless it is leased.
-    lease_until_ms: when the lease ends, null unless it is leased.
-    available_ms: when it is ready (again).
-    last_error: as the last nack said, null without one.
-    message: the message.
-    """
-
-    seq: int
-    state: InboxState
-    attempts: int
-    lease: str | None
-    lease_until_ms: int | None
-    available_ms: int
-    last_error: str | None
-    message: Message
+    seq: int  # of the message
+    state: InboxState  # in the inbox
+    attempts: int  # number of leases
+    lease: str | None  # the token that acks it, null unless it is leased
+    lease_until_ms: int | None  # when the lease ends, null unless it is leased
+    available_ms: int  # when it is ready (again)
+    last_error: str | None  # as the last nack said, null without one
+    message: Message  # the message
 
 
 class InboxResponse(ResponseModel):
-    """The inbox.
+    """The inbox."""
 
-    items: oldest first.
-    counts: number of messages, by state.
-    """
-
-    items: list[InboxItem]
-    counts: dict[str, int]
+    items: list[InboxItem]  # oldest first
+    counts: dict[str, int]  # number of messages, by state
 
 
 class InboxNextRequest(RequestModel):
-    """Lease the oldest ready message.
+    """Lease the oldest ready message."""
 
-    wait: seconds to wait for a message.
-    visibility: seconds until the message is ready again unless it is acked.
-    ack: acknowledge the message at once.
-    work_id: only a message of this work.
-    """
-
-    wait: Annotated[float, Meta(ge=0, le=MAX_INBOX_WAIT)] = 0.0
+    wait: Annotated[float, Meta(ge=0, le=MAX_INBOX_WAIT)] = 0.0  # seconds to wait for a message
+    # seconds until the message is ready again unless it is acked
     visibility: Annotated[float, Meta(ge=1, le=MAX_VISIBILITY)] = 300.0
-    ack: bool = False
-    work_id: str | None = None
+    ack: bool = False  # acknowledge the message at once
+    work_id: str | None = None  # only a message of this work
 
 
 class InboxNextResponse(ResponseModel):
-    """The leased message.
+    """The leased message."""
 
-    item: null when there was none in time.
-    """
-
-    item: InboxItem | None
+    item: InboxItem | None  # null when there was none in time
 
 
 class InboxAckRequest(RequestModel):
-    """Done with a message.
+    """Done with a message."""
 
-    lease: must be the current one; without it the message is acked under any lease.
-    """
-
-    lease: str | None = None
+    lease: str | None = None  # must be the current one; without it the message is acked under any lease
 
 
 class InboxNackRequest(RequestModel):
-    """Return a message to the queue.
+    """Return a message to the queue."""
 
-    lease: must be the current one; without it the message is returned under any lease.
-    delay: seconds until it is ready again; null backs off by the number of attempts.
-    error: why, for people.
-    """
-
-    lease: str | None = None
-    delay: Delay | None = None
-    error: str | None = None
+    lease: str | None = None  # must be the current one; without it the message is returned under any lease
+    delay: Delay | None = None  # seconds until it is ready again; null backs off by the number of attempts
+    error: str | None = None  # why, for people

@@ -11,119 +11,72 @@ MAX_WHOIS_WAIT: Final = 60.0
 
 
 class Peer(ResponseModel):
-    """A peer known to presence.
+    """A peer known to presence."""
 
-    peer_id: its id.
-    workspace_id: where it was seen.
-    channel: where it was seen.
-    presence: `local` for this daemon, else `active`, `inactive` or `expired`.
-    trust: `verified` when a signature shows who it is, else `unverified`.
-    first_seen_ms: when it was first seen.
-    last_seen_ms: when it was last seen.
-    card: its Peer Card.
-    """
-
-    peer_id: str
-    workspace_id: str
-    channel: str
-    presence: str
-    trust: str
-    first_seen_ms: int
-    last_seen_ms: int
-    card: dict[str, Any]
+    peer_id: str  # its id
+    workspace_id: str  # where it was seen
+    channel: str  # where it was seen
+    presence: str  # `local` for this daemon, else `active`, `inactive` or `expired`
+    trust: str  # `verified` when a signature shows who it is, else `unverified`
+    first_seen_ms: int  # when it was first seen
+    last_seen_ms: int  # when it was last seen
+    card: dict[str, Any]  # its Peer Card
 
 
 class PeersResponse(ResponseModel):
-    """Peers.
+    """Peers."""
 
-    peers: this daemon first, once a channel.
-    """
-
-    peers: list[Peer]
+    peers: list[Peer]  # this daemon first, once a channel
 
 
 class WhoisRequest(RequestModel):
-    """Ask the peers of a channel who is there.
+    """Ask the peers of a channel who is there."""
 
-    query: a capability or a word of a card; empty asks everybody.
-    to: asks one peer.
-    channel: the default channel without it.
-    wait: longest time to wait for answers, in seconds.
-    first: return at the first answer.
-    catalog: ask for full capability records.
-    capability_ids: of these capabilities only, with `catalog`.
-    """
-
-    query: str = ""
-    to: PeerName | None = None
-    channel: Channel | None = None
-    wait: Annotated[float, Meta(ge=0, le=MAX_WHOIS_WAIT)] = 1.5
-    first: bool = False
-    catalog: bool = False
-    capability_ids: list[str] | None = None
+    query: str = ""  # a capability or a word of a card; empty asks everybody
+    to: PeerName | None = None  # asks one peer
+    channel: Channel | None = None  # the default channel without it
+    wait: Annotated[float, Meta(ge=0, le=MAX_WHOIS_WAIT)] = 1.5  # longest time to wait for answers, in seconds
+    first: bool = False  # return at the first answer
+    catalog: bool = False  # ask for full capability records
+    capability_ids: list[str] | None = None  # of these capabilities only, with `catalog`
 
 
 class WhoisMatch(ResponseModel):
-    """One answer to a whois.
+    """One answer to a whois."""
 
-    peer_id: who answered.
-    trust: `verified` or `unverified`.
-    rtt_ms: milliseconds until the answer.
-    card: its Peer Card.
-    capabilities: full records when they were asked for, else null.
-    """
-
-    peer_id: str
-    trust: str
-    rtt_ms: float
-    card: dict[str, Any]
-    capabilities: list[dict[str, Any]] | None
+    peer_id: str  # who answered
+    trust: str  # `verified` or `unverified`
+    rtt_ms: float  # milliseconds until the answer
+    card: dict[str, Any]  # its Peer Card
+    capabilities: list[dict[str, Any]] | None  # full records when they were asked for, else null
 
 
 class WhoisResponse(ResponseModel):
-    """The answers to a whois.
+    """The answers to a whois."""
 
-    request_id: id of the whois envelope.
-    query: as asked.
-    peers: in order of arrival.
-    expected: number of known peers that match.
-    elapsed_ms: milliseconds spent.
-    ended: why waiting ended: `complete` (every expected peer answered), `first`, `quiet` (no answer for a while) or `timeout`.
-    """
-
-    request_id: str
-    query: str
-    peers: list[WhoisMatch]
-    expected: int
-    elapsed_ms: float
+    request_id: str  # id of the whois envelope
+    query: str  # as asked
+    peers: list[WhoisMatch]  # in order of arrival
+    expected: int  # number of known peers that match
+    elapsed_ms: float  # milliseconds spent
+    # why waiting ended: `complete` (every expected peer answered), `first`, `quiet` (no answer for a while) or
+    # `timeout`
     ended: str
 
 
 class CapabilityRecord(ResponseModel):
-    """One capability of the daemon's own catalog.
+    """One capability of the daemon's own catalog."""
 
-    id: of the capability.
-    summary: one line, null for a claim.
-    digest: of the record, null for a claim.
-    claim: true for a bare id without a record.
-    document: the full record, null for a claim.
-    """
-
-    id: str
-    summary: str | None
-    digest: str | None
-    claim: bool
-    document: dict[str, Any] | None
+    id: str  # of the capability
+    summary: str | None  # one line, null for a claim
+    digest: str | None  # of the record, null for a claim
+    claim: bool  # true for a bare id without a record
+    document: dict[str, Any] | None  # the full record, null for a claim
 
 
 class CapabilitiesResponse(ResponseModel):
-    """The daemon's own catalog.
+    """The daemon's own catalog."""
 
-    source: the file it comes from, null without one.
-    capabilities: records, then claims.
-    problems: why the last reload was refused, empty when it was not.
-    """
-
-    source: str | None
-    capabilities: list[CapabilityRecord]
-    problems: list[str]
+    source: str | None  # the file it comes from, null without one
+    capabilities: list[CapabilityRecord]  # records, then claims
+    problems: list[str]  # why the last reload was refused, empty when it was not

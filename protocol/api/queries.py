@@ -35,23 +35,16 @@ class NoParameters(Query, frozen=True):
 
 
 class EnvelopeFilter(Query, frozen=True):
-    """Which envelopes: all without parameters. Values of one parameter are alternatives, different parameters combine.
+    """Which envelopes: all without parameters. Values of one parameter are alternatives, different parameters combine."""
 
-    kind: of the envelope; may be repeated.
-    work: id of its work.
-    thread: id of its thread.
-    direct: id of its direct room: the room of the current pair of peers, with `peer` the room with that peer.
-    peer: who sent it or was addressed.
-    channel: where it was sent.
-    direction: `in`, `out` or `observed`; may be repeated.
-    """
-
-    kinds: frozenset[Kind] = msgspec.field(default=frozenset(), name="kind")
-    work_id: str | None = msgspec.field(default=None, name="work")
-    thread_id: str | None = msgspec.field(default=None, name="thread")
+    kinds: frozenset[Kind] = msgspec.field(default=frozenset(), name="kind")  # of the envelope; may be repeated
+    work_id: str | None = msgspec.field(default=None, name="work")  # id of its work
+    thread_id: str | None = msgspec.field(default=None, name="thread")  # id of its thread
+    # id of its direct room: the room of the current pair of peers, with `peer` the room with that peer
     direct_id: str | None = msgspec.field(default=None, name="direct")
-    peer: str | None = None
-    channel: str | None = None
+    peer: str | None = None  # who sent it or was addressed
+    channel: str | None = None  # where it was sent
+    # `in`, `out` or `observed`; may be repeated
     directions: frozenset[Direction] = msgspec.field(default=frozenset(), name="direction")
 
     inbox = False
@@ -67,205 +60,132 @@ class EnvelopeFilter(Query, frozen=True):
 
 
 class MessagesQuery(EnvelopeFilter, frozen=True):
-    """One page of messages.
+    """One page of messages."""
 
-    since: those after this sequence.
-    limit: of the page.
-    last: the newest ones instead of the oldest.
-    """
-
-    since: Since = 0
-    limit: Limit = 100
-    last: bool = False
+    since: Since = 0  # those after this sequence
+    limit: Limit = 100  # of the page
+    last: bool = False  # the newest ones instead of the oldest
 
 
 class EventsQuery(EnvelopeFilter, frozen=True):
-    """Events of the stream.
+    """Events of the stream."""
 
-    since: those after this sequence; from now on without it.
-    inbox: only messages in the inbox that are not acked.
-    """
-
-    since: Since | None = None
-    inbox: bool = False
+    since: Since | None = None  # those after this sequence; from now on without it
+    inbox: bool = False  # only messages in the inbox that are not acked
 
 
 class PeersQuery(Query, frozen=True):
-    """Peers.
+    """Peers."""
 
-    capability: only those that have it.
-    channel: only those in it.
-    all: also the expired ones.
-    """
-
-    capability: str | None = None
-    channel: str | None = None
-    all: bool = False
+    capability: str | None = None  # only those that have it
+    channel: str | None = None  # only those in it
+    all: bool = False  # also the expired ones
 
 
 class WorksQuery(Query, frozen=True):
-    """Works.
+    """Works."""
 
-    state: of the work; may be repeated.
-    role: of this daemon in it.
-    peer: initiator or target.
-    channel: where it is.
-    limit: of the page.
-    """
-
-    states: frozenset[State] = msgspec.field(default=frozenset(), name="state")
-    role: Role | None = None
-    peer: str | None = None
-    channel: str | None = None
-    limit: Limit = 100
+    states: frozenset[State] = msgspec.field(default=frozenset(), name="state")  # of the work; may be repeated
+    role: Role | None = None  # of this daemon in it
+    peer: str | None = None  # initiator or target
+    channel: str | None = None  # where it is
+    limit: Limit = 100  # of the page
 
 
 class WorkQuery(Query, frozen=True):
-    """One work.
+    """One work."""
 
-    channel: tells apart works of one id in several channels.
-    """
-
-    channel: str | None = None
+    channel: str | None = None  # tells apart works of one id in several channels
 
 
 class RoomsQuery(Query, frozen=True):
-    """Threads or direct rooms.
+    """Threads or direct rooms."""
 
-    channel: only those in it.
-    limit: of the page.
-    """
-
-    channel: str | None = None
-    limit: Limit = 100
+    channel: str | None = None  # only those in it
+    limit: Limit = 100  # of the page
 
 
 class InboxQuery(Query, frozen=True):
-    """The inbox.
+    """The inbox."""
 
-    state: of the message, ready and leased without it; may be repeated.
-    limit: of the page.
-    """
-
+    # of the message, ready and leased without it; may be repeated
     states: frozenset[InboxState] = msgspec.field(default=frozenset(), name="state")
-    limit: Limit = 100
+    limit: Limit = 100  # of the page
 
 
 class ArtifactsQuery(Query, frozen=True):
-    """Artifacts.
+    """Artifacts."""
 
-    work: only those of this work.
-    limit: of the page.
-    """
-
-    work_id: ArtifactPart | None = msgspec.field(default=None, name="work")
-    limit: Limit = 100
+    work_id: ArtifactPart | None = msgspec.field(default=None, name="work")  # only those of this work
+    limit: Limit = 100  # of the page
 
 
 class LimitQuery(Query, frozen=True):
-    """One page.
+    """One page."""
 
-    limit: of the page.
-    """
-
-    limit: Limit = 100
+    limit: Limit = 100  # of the page
 
 
 class BridgeStreamQuery(Query, frozen=True):
-    """Foreign messages.
+    """Foreign messages."""
 
-    since: those after this sequence; after the acknowledged position without it.
-    """
-
-    since: Since | None = None
+    since: Since | None = None  # those after this sequence; after the acknowledged position without it
 
 
 class ChainRunsQuery(Query, frozen=True):
-    """Runs of chains.
+    """Runs of chains."""
 
-    state: of the run; may be repeated.
-    limit: of the page.
-    """
-
-    states: frozenset[RunState] = msgspec.field(default=frozenset(), name="state")
-    limit: Limit = 100
+    states: frozenset[RunState] = msgspec.field(default=frozenset(), name="state")  # of the run; may be repeated
+    limit: Limit = 100  # of the page
 
 
 class ChainRunQuery(Query, frozen=True):
-    """One run.
+    """One run."""
 
-    since: wait until the version of the run is beyond it.
-    wait: seconds to wait, at most.
-    """
-
-    since: Since | None = None
-    wait: Annotated[float, Meta(ge=0, le=MAX_CHAIN_WAIT)] = 0.0
+    since: Since | None = None  # wait until the version of the run is beyond it
+    wait: Annotated[float, Meta(ge=0, le=MAX_CHAIN_WAIT)] = 0.0  # seconds to wait, at most
 
 
 class IdPath(Query, frozen=True):
-    """An id in the path.
+    """An id in the path."""
 
-    id: percent-encoded; it may hold any character, `/` included.
-    """
-
-    id: str
+    id: str  # percent-encoded; it may hold any character, `/` included
 
 
 class SeqPath(Query, frozen=True):
-    """A message of the inbox.
+    """A message of the inbox."""
 
-    seq: its local sequence.
-    """
-
-    seq: Seq
+    seq: Seq  # its local sequence
 
 
 class WorkStepPath(Query, frozen=True):
-    """A step of a work.
+    """A step of a work."""
 
-    id: of the work, percent-encoded.
-    verb: the step.
-    """
-
-    id: str
-    verb: WorkVerb
+    id: str  # of the work, percent-encoded
+    verb: WorkVerb  # the step
 
 
 class ArtifactPath(Query, frozen=True):
-    """An artifact.
+    """An artifact."""
 
-    work_id: its work.
-    name: its name within the work.
-    """
-
-    work_id: ArtifactPart
-    name: ArtifactPart
+    work_id: ArtifactPart  # its work
+    name: ArtifactPart  # its name within the work
 
 
 class FormatPath(Query, frozen=True):
-    """A foreign format.
+    """A foreign format."""
 
-    format: its name.
-    """
-
-    format: Format
+    format: Format  # its name
 
 
 class FormatSeqPath(Query, frozen=True):
-    """One message of a format.
+    """One message of a format."""
 
-    format: its name.
-    seq: local sequence of its envelope.
-    """
-
-    format: Format
-    seq: Seq
+    format: Format  # its name
+    seq: Seq  # local sequence of its envelope
 
 
 class TrustVerbPath(Query, frozen=True):
-    """A change of the trust rules.
+    """A change of the trust rules."""
 
-    verb: the change.
-    """
-
-    verb: TrustVerb
+    verb: TrustVerb  # the change

@@ -8,151 +8,87 @@ from aghbus.protocol.api.base import ResponseModel
 
 
 class HealthResponse(ResponseModel):
-    """The daemon's event loop runs.
+    """The daemon's event loop runs."""
 
-    alive: always true.
-    """
-
-    alive: bool
+    alive: bool  # always true
 
 
 class ReadinessResponse(ResponseModel):
-    """Whether the daemon can do its work.
+    """Whether the daemon can do its work."""
 
-    ready: true when the three others are, and the daemon is not shutting down.
-    broker: the link to the broker is up.
-    subscriptions: the subscriptions are live.
-    store: the store is writable.
-    """
-
-    ready: bool
-    broker: bool
-    subscriptions: bool
-    store: bool
+    ready: bool  # true when the three others are, and the daemon is not shutting down
+    broker: bool  # the link to the broker is up
+    subscriptions: bool  # the subscriptions are live
+    store: bool  # the store is writable
 
 
 class VersionResponse(ResponseModel):
-    """Versions.
+    """Versions."""
 
-    name: the program, `aghbus`.
-    version: of the program.
-    protocol: of the protocol on the bus.
-    api: of this API.
-    """
-
-    name: str
-    version: str
-    protocol: str
-    api: str
+    name: str  # the program, `aghbus`
+    version: str  # of the program
+    protocol: str  # of the protocol on the bus
+    api: str  # of this API
 
 
 class BrokerStatus(ResponseModel):
-    """The link to NATS.
+    """The link to NATS."""
 
-    state: connecting, up, down or closed.
-    url: of the server in use, null without one.
-    server: its name and version, null without one.
-    embedded: whether it is the embedded broker.
-    rtt_ms: round-trip time in milliseconds, null while unknown.
-    max_payload: largest message in bytes, null without a server.
-    reconnects: since the daemon's start.
-    last_error: of the link, null when there was none.
-    slow_consumer_events: how often the server ended the connection because the daemon read too slowly.
-    jetstream: stream and consumers, null without JetStream durability.
-    """
-
-    state: str
-    url: str | None
-    server: str | None
-    embedded: bool
-    rtt_ms: float | None
-    max_payload: int | None
-    reconnects: int
-    last_error: str | None
-    slow_consumer_events: int
-    jetstream: dict[str, Any] | None = None
+    state: str  # connecting, up, down or closed
+    url: str | None  # of the server in use, null without one
+    server: str | None  # its name and version, null without one
+    embedded: bool  # whether it is the embedded broker
+    rtt_ms: float | None  # round-trip time in milliseconds, null while unknown
+    max_payload: int | None  # largest message in bytes, null without a server
+    reconnects: int  # since the daemon's start
+    last_error: str | None  # of the link, null when there was none
+    slow_consumer_events: int  # how often the server ended the connection because the daemon read too slowly
+    jetstream: dict[str, Any] | None = None  # stream and consumers, null without JetStream durability
 
 
 class StoreStatus(ResponseModel):
-    """The SQLite store.
+    """The SQLite store."""
 
-    path: the file.
-    bytes: size of the file.
-    last_seq: the highest sequence given, 0 in an empty store.
-    first_seq: the lowest sequence kept, 0 in an empty store.
-    writable: false after a commit failed, until one succeeds.
-    last_error: why the last commit failed, null when none did.
-    synchronous: SQLite's setting, `full` or `normal`.
-    """
-
-    path: str
-    bytes: int
-    last_seq: int
-    first_seq: int
-    writable: bool
-    last_error: str | None
-    synchronous: str
+    path: str  # the file
+    bytes: int  # size of the file
+    last_seq: int  # the highest sequence given, 0 in an empty store
+    first_seq: int  # the lowest sequence kept, 0 in an empty store
+    writable: bool  # false after a commit failed, until one succeeds
+    last_error: str | None  # why the last commit failed, null when none did
+    synchronous: str  # SQLite's setting, `full` or `normal`
 
 
 class FormerIdentity(ResponseModel):
-    """An earlier peer id of this daemon under which works are finished.
+    """An earlier peer id of this daemon under which works are finished."""
 
-    peer_id: the id.
-    since_ms: when it was replaced.
-    open_works: works under it that have not ended.
-    unsent: messages under it that are still sent, or sent again.
-    problem: why it cannot be used, null when it can.
-    """
-
-    peer_id: str
-    since_ms: int
-    open_works: int
-    unsent: int
-    problem: str | None = None
+    peer_id: str  # the id
+    since_ms: int  # when it was replaced
+    open_works: int  # works under it that have not ended
+    unsent: int  # messages under it that are still sent, or sent again
+    problem: str | None = None  # why it cannot be used, null when it can
 
 
 class StatusResponse(ResponseModel):
-    """The state of the whole daemon.
+    """The state of the whole daemon."""
 
-    name: of the instance.
-    peer_id: the id that other peers address.
-    workspace_id: the workspace joined.
-    channels: the channels joined, the default one first.
-    version: of the program.
-    pid: process id.
-    uptime_s: seconds since the daemon's start.
-    ready: as `GET /readyz`.
-    observe: whether the daemon only observes.
-    broker: the link to NATS.
-    store: the SQLite store.
-    queues: lengths of the internal queues, by name.
-    inbox: number of messages, by state.
-    outbox: number of envelopes, by state.
-    works: number of works, by state.
-    peers: number of peers, by presence.
-    quarantined: number of refused envelopes kept.
-    counters: counted since the daemon's start, by name.
-    problems: sentences for a person, empty when all is well.
-    former: earlier peer ids under which something is still to be done.
-    """
-
-    name: str
-    peer_id: str
-    workspace_id: str
-    channels: list[str]
-    version: str
-    pid: int
-    uptime_s: float
-    ready: bool
-    observe: bool
-    broker: BrokerStatus
-    store: StoreStatus
-    queues: dict[str, int]
-    inbox: dict[str, int]
-    outbox: dict[str, int]
-    works: dict[str, int]
-    peers: dict[str, int]
-    quarantined: int
-    counters: dict[str, int]
-    problems: list[str]
+    name: str  # of the instance
+    peer_id: str  # the id that other peers address
+    workspace_id: str  # the workspace joined
+    channels: list[str]  # the channels joined, the default one first
+    version: str  # of the program
+    pid: int  # process id
+    uptime_s: float  # seconds since the daemon's start
+    ready: bool  # as `GET /readyz`
+    observe: bool  # whether the daemon only observes
+    broker: BrokerStatus  # the link to NATS
+    store: StoreStatus  # the SQLite store
+    queues: dict[str, int]  # lengths of the internal queues, by name
+    inbox: dict[str, int]  # number of messages, by state
+    outbox: dict[str, int]  # number of envelopes, by state
+    works: dict[str, int]  # number of works, by state
+    peers: dict[str, int]  # number of peers, by presence
+    quarantined: int  # number of refused envelopes kept
+    counters: dict[str, int]  # counted since the daemon's start, by name
+    problems: list[str]  # sentences for a person, empty when all is well
+    # earlier peer ids under which something is still to be done
     former: list[FormerIdentity] = msgspec.field(default_factory=list)

@@ -9,118 +9,71 @@ TrustVerb = Literal["pin", "unpin", "allow", "disallow", "deny", "undeny"]
 
 
 class TrustRule(ResponseModel):
-    """One trust rule.
+    """One trust rule."""
 
-    rule: its kind.
-    subject: the nickname of a pin, the channel of may_open_work and may_talk, else null.
-    who: a key id; of channel rules also a peer id, `*` or `*@*`.
-    origin: who made it.
-    since_ms: when it was made, null for the configuration's.
-    in_force: false for a pin that the configuration contradicts.
-    """
-
-    rule: Literal["pin", "allow", "deny", "may_open_work", "may_talk"]
-    subject: str | None
-    who: str
-    origin: TrustOrigin
-    since_ms: int | None
-    in_force: bool
+    rule: Literal["pin", "allow", "deny", "may_open_work", "may_talk"]  # its kind
+    subject: str | None  # the nickname of a pin, the channel of may_open_work and may_talk, else null
+    who: str  # a key id; of channel rules also a peer id, `*` or `*@*`
+    origin: TrustOrigin  # who made it
+    since_ms: int | None  # when it was made, null for the configuration's
+    in_force: bool  # false for a pin that the configuration contradicts
 
 
 class TrustRulesResponse(ResponseModel):
-    """The trust rules.
+    """The trust rules."""
 
-    mode: `verify` accepts unsigned envelopes, `require` does not.
-    first_use: whether the first key of a nickname is pinned.
-    peer_id: of this daemon.
-    key_id: of this daemon's key, null without one.
-    rules: the configuration's first.
-    """
-
-    mode: Literal["verify", "require"]
-    first_use: Literal["off", "pin"]
-    peer_id: str
-    key_id: str | None
-    rules: list[TrustRule]
+    mode: Literal["verify", "require"]  # `verify` accepts unsigned envelopes, `require` does not
+    first_use: Literal["off", "pin"]  # whether the first key of a nickname is pinned
+    peer_id: str  # of this daemon
+    key_id: str | None  # of this daemon's key, null without one
+    rules: list[TrustRule]  # the configuration's first
 
 
 class TrustChangeRequest(RequestModel):
-    """One change of the trust rules.
+    """One change of the trust rules."""
 
-    who: a key id, or the handle of a peer seen recently; for `pin` a handle or `NICKNAME=KEY_ID`, for `unpin` a nickname; with
-        `channel` also a plain peer id, `*` or `*@*`.
-    channel: allow and disallow are then about who may open work there.
-    talk: with `channel`, about who may only talk there.
-    """
-
+    # a key id, or the handle of a peer seen recently; for `pin` a handle or `NICKNAME=KEY_ID`, for `unpin` a nickname;
+    # with `channel` also a plain peer id, `*` or `*@*`
     who: str
-    channel: str | None = None
-    talk: bool = False
+    channel: str | None = None  # allow and disallow are then about who may open work there
+    talk: bool = False  # with `channel`, about who may only talk there
 
 
 class TrustChangeResponse(ResponseModel):
-    """The effect of a change.
+    """The effect of a change."""
 
-    rule: the rule that it was about.
-    changed: false when the rule was so before.
-    notes: for people.
-    """
-
-    rule: TrustRule
-    changed: bool
-    notes: list[str]
+    rule: TrustRule  # the rule that it was about
+    changed: bool  # false when the rule was so before
+    notes: list[str]  # for people
 
 
 class TrustStep(ResponseModel):
-    """One check of an envelope.
+    """One check of an envelope."""
 
-    check: its name.
-    passed: whether the envelope passed it.
-    detail: what was found.
-    """
-
-    check: str
-    passed: bool
-    detail: str
+    check: str  # its name
+    passed: bool  # whether the envelope passed it
+    detail: str  # what was found
 
 
 class TrustCase(ResponseModel):
-    """The decision about one envelope, as recorded and by the rules as they are now.
+    """The decision about one envelope, as recorded and by the rules as they are now."""
 
-    place: where the envelope is kept.
-    direction: of a stored envelope, else null.
-    message_id: of the envelope.
-    sender: of the envelope.
-    received_ms: when it came.
-    key_id: of the key that signed it, null without one.
-    recorded: its trust in the store, or the reason code of its refusal.
-    detail: of the refusal.
-    accepted: whether it was accepted.
-    trust: by the rules now.
-    decided_by: the check that fails now, null when all pass.
-    steps: every check, in order.
-    note: for people.
-    """
-
-    place: Literal["stored", "quarantine"]
-    direction: str | None
-    message_id: str
-    sender: str
-    received_ms: int
-    key_id: str | None
-    recorded: str
-    detail: str
-    accepted: bool
-    trust: Literal["verified", "unverified", "rejected"]
-    decided_by: str | None
-    steps: list[TrustStep]
-    note: str
+    place: Literal["stored", "quarantine"]  # where the envelope is kept
+    direction: str | None  # of a stored envelope, else null
+    message_id: str  # of the envelope
+    sender: str  # of the envelope
+    received_ms: int  # when it came
+    key_id: str | None  # of the key that signed it, null without one
+    recorded: str  # its trust in the store, or the reason code of its refusal
+    detail: str  # of the refusal
+    accepted: bool  # whether it was accepted
+    trust: Literal["verified", "unverified", "rejected"]  # by the rules now
+    decided_by: str | None  # the check that fails now, null when all pass
+    steps: list[TrustStep]  # every check, in order
+    note: str  # for people
 
 
 class TrustExplainResponse(ResponseModel):
-    """Every envelope of one id.
+    """Every envelope of one id."""
 
-    cases: stored ones first, the latest first.
-    """
-
-    cases: list[TrustCase]
+    cases: list[TrustCase]  # stored ones first, the latest first

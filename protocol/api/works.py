@@ -26,42 +26,26 @@ Reason = Annotated[str, Meta(extra_json_schema={"enum": sorted(REASON_CODES)})]
 
 
 class WorkOpenRequest(RequestModel):
-    """Open a work for a peer.
+    """Open a work for a peer."""
 
-    to: the target.
-    text: what is to be done; required unless `capability_id` is given.
-    intent: of the opening say, null for none.
-    artifacts: references to artifacts, any JSON values.
-    capability_id: sends that capability of the daemon's catalog instead of a say.
-    channel: the default channel without it.
-    thread_id: an existing thread; a new one without it.
-    direct: use the direct room of the two peers.
-    work_id: an id of the caller's own.
-    trace_id: correlation id of the caller.
-    expires_in: life of the envelope in seconds, as configured without it.
-    accept_within: seconds until the work is canceled if it was not accepted (0: never, null: as configured).
-    progress_within: seconds without progress until the work is canceled (0: never, null: as configured).
-    ext: extension members of the envelope.
-    id: makes the request idempotent: the same id with the same content is sent once.
-    allow_secrets: send text that looks like a credential all the same.
-    """
-
-    to: PeerName
-    text: NonBlank | None = None
-    intent: str | None = "request"
-    artifacts: References | None = None
-    capability_id: str | None = None
-    channel: Channel | None = None
-    thread_id: ThreadId | None = None
-    direct: bool = False
-    work_id: NewWorkId | None = None
-    trace_id: MessageId | None = None
-    expires_in: Lifetime | None = None
+    to: PeerName  # the target
+    text: NonBlank | None = None  # what is to be done; required unless `capability_id` is given
+    intent: str | None = "request"  # of the opening say, null for none
+    artifacts: References | None = None  # references to artifacts, any JSON values
+    capability_id: str | None = None  # sends that capability of the daemon's catalog instead of a say
+    channel: Channel | None = None  # the default channel without it
+    thread_id: ThreadId | None = None  # an existing thread; a new one without it
+    direct: bool = False  # use the direct room of the two peers
+    work_id: NewWorkId | None = None  # an id of the caller's own
+    trace_id: MessageId | None = None  # correlation id of the caller
+    expires_in: Lifetime | None = None  # life of the envelope in seconds, as configured without it
+    # seconds until the work is canceled if it was not accepted (0: never, null: as configured)
     accept_within: Delay | None = None
+    # seconds without progress until the work is canceled (0: never, null: as configured)
     progress_within: Delay | None = None
-    ext: dict[str, Any] | None = None
-    id: MessageId | None = None
-    allow_secrets: bool = False
+    ext: dict[str, Any] | None = None  # extension members of the envelope
+    id: MessageId | None = None  # makes the request idempotent: the same id with the same content is sent once
+    allow_secrets: bool = False  # send text that looks like a credential all the same
 
 
 class WorkStepRequest(RequestModel):
@@ -69,141 +53,80 @@ class WorkStepRequest(RequestModel):
 
     accept, reject, and cancel by the initiator send a receipt. update, need-input, complete, fail, and cancel by the target send
     a trace. say is conversation inside the work.
-
-    message: the text of a say or a trace, the detail of a receipt.
-    result: of a trace.
-    artifacts: references to artifacts, any JSON values; of a trace.
-    reason: reason code of a reject or cancel that sends a receipt.
-    channel: tells apart works of one id in several channels.
-    expires_in: life of the envelope in seconds, as configured without it.
-    ext: extension members of the envelope.
-    id: makes the request idempotent: the same id with the same content is sent once.
-    allow_secrets: send text that looks like a credential all the same.
     """
 
-    message: str | None = None
-    result: dict[str, Any] | None = None
-    artifacts: References | None = None
-    reason: Reason | None = None
-    channel: Channel | None = None
-    expires_in: Lifetime | None = None
-    ext: dict[str, Any] | None = None
-    id: MessageId | None = None
-    allow_secrets: bool = False
+    message: str | None = None  # the text of a say or a trace, the detail of a receipt
+    result: dict[str, Any] | None = None  # of a trace
+    artifacts: References | None = None  # references to artifacts, any JSON values; of a trace
+    reason: Reason | None = None  # reason code of a reject or cancel that sends a receipt
+    channel: Channel | None = None  # tells apart works of one id in several channels
+    expires_in: Lifetime | None = None  # life of the envelope in seconds, as configured without it
+    ext: dict[str, Any] | None = None  # extension members of the envelope
+    id: MessageId | None = None  # makes the request idempotent: the same id with the same content is sent once
+    allow_secrets: bool = False  # send text that looks like a credential all the same
 
 
 class Work(ResponseModel):
-    """One work as this daemon knows it.
+    """One work as this daemon knows it."""
 
-    work_id: of the work.
-    workspace_id: where it is.
-    channel: where it is.
-    surface: `thread` or `direct`.
-    thread_id: its thread, null in a direct room.
-    direct_id: its direct room, null in a thread.
-    initiator: the peer that opened it.
-    target: the peer that carries it out.
-    role: of this daemon in it.
-    state: of the work.
-    trust: of the opening envelope, `verified` or `unverified`.
-    text: the opening text, its first 200 characters.
-    opening_id: id of the opening envelope.
-    opened_ms: when it was opened.
-    updated_ms: when it last changed.
-    last_seq: sequence of its last envelope.
-    message: of the last trace, null without one.
-    result: of the last trace, null without one.
-    """
-
-    work_id: str
-    workspace_id: str
-    channel: str
-    surface: str
-    thread_id: str | None
-    direct_id: str | None
-    initiator: str
-    target: str
-    role: Role
-    state: State
-    trust: str
-    text: str
-    opening_id: str
-    opened_ms: int
-    updated_ms: int
-    last_seq: int
-    message: str | None
-    result: Any
+    work_id: str  # of the work
+    workspace_id: str  # where it is
+    channel: str  # where it is
+    surface: str  # `thread` or `direct`
+    thread_id: str | None  # its thread, null in a direct room
+    direct_id: str | None  # its direct room, null in a thread
+    initiator: str  # the peer that opened it
+    target: str  # the peer that carries it out
+    role: Role  # of this daemon in it
+    state: State  # of the work
+    trust: str  # of the opening envelope, `verified` or `unverified`
+    text: str  # the opening text, its first 200 characters
+    opening_id: str  # id of the opening envelope
+    opened_ms: int  # when it was opened
+    updated_ms: int  # when it last changed
+    last_seq: int  # sequence of its last envelope
+    message: str | None  # of the last trace, null without one
+    result: Any  # of the last trace, null without one
 
 
 class WorkStep(ResponseModel):
-    """One envelope of a work's history.
+    """One envelope of a work's history."""
 
-    seq: of the envelope.
-    id: of the envelope.
-    kind: of the envelope.
-    event: of the state machine.
-    actor: the sender.
-    outcome: the decision of the state machine.
-    before: state before it, null for the opening.
-    after: state after it.
-    at_ms: when it was stored.
-    message: of a trace or receipt, else null.
-    reason: reason code of a receipt, else null.
-    result: of a trace, else null.
-    artifacts: references to artifacts of a trace, else null.
-    """
-
-    seq: int
-    id: str
-    kind: str
-    event: str
-    actor: str
-    outcome: str
-    before: State | None
-    after: State
-    at_ms: int
-    message: str | None
-    reason: str | None
-    result: Any
-    artifacts: list[Any] | None
+    seq: int  # of the envelope
+    id: str  # of the envelope
+    kind: str  # of the envelope
+    event: str  # of the state machine
+    actor: str  # the sender
+    outcome: str  # the decision of the state machine
+    before: State | None  # state before it, null for the opening
+    after: State  # state after it
+    at_ms: int  # when it was stored
+    message: str | None  # of a trace or receipt, else null
+    reason: str | None  # reason code of a receipt, else null
+    result: Any  # of a trace, else null
+    artifacts: list[Any] | None  # references to artifacts of a trace, else null
 
 
 class WorkResponse(ResponseModel):
-    """A work with its history.
+    """A work with its history."""
 
-    work: as it is now.
-    history: oldest first.
-    """
-
-    work: Work
-    history: list[WorkStep]
+    work: Work  # as it is now
+    history: list[WorkStep]  # oldest first
 
 
 class WorksResponse(ResponseModel):
-    """Works.
+    """Works."""
 
-    works: latest change first.
-    """
-
-    works: list[Work]
+    works: list[Work]  # latest change first
 
 
 class WorkChange(ResponseModel):
-    """What an envelope did to a work.
+    """What an envelope did to a work."""
 
-    work_id: of the work.
-    event: of the state machine.
-    outcome: the decision of the state machine.
-    before: state before it, null for the opening.
-    after: state after it, null when there is no such work.
-    reason: why it had no effect, else null.
-    role: of this daemon in the work, null when there is no such work.
-    """
-
-    work_id: str
-    event: str
-    outcome: str
-    before: State | None
-    after: State | None
-    reason: str | None
-    role: Role | None
+    work_id: str  # of the work
+    event: str  # of the state machine
+    outcome: str  # the decision of the state machine
+    before: State | None  # state before it, null for the opening
+    after: State | None  # state after it, null when there is no such work
+    reason: str | None  # why it had no effect, else null
+    role: Role | None  # of this daemon in the work, null when there is no such work
