@@ -4,8 +4,6 @@ All of it belongs to one user. The token is in two files, `token` and `nats.conf
 is never an argument of a process.
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os
@@ -23,6 +21,7 @@ MAX_PAYLOAD = 1_048_576 + 65_536
 """Bytes; one envelope at its limit (protocol section 1) and 64 KiB for headers and reply subject."""
 
 _LOG_LIMIT = 8_388_608  # bytes of nats.log before it is rotated; one older file is kept
+_FILE_STORE = 4_294_967_296  # bytes of JetStream streams on disk; a bound, not a reservation
 _MEMORY_STORE = 67_108_864  # bytes of JetStream streams in memory; the JetStream profile uses the file store
 _TOKEN_BYTES = 32  # of randomness: beyond guessing
 _MIN_TOKEN = 16  # characters; a shorter file is a torn write, not a token
@@ -39,12 +38,11 @@ class BrokerError(Exception):
 
 
 class BrokerRecord(msgspec.Struct, frozen=True):
-    """`broker.json` as the guard writes it: the loopback port, both pids, and the start in Unix seconds."""
+    """`broker.json` as the guard writes it: the loopback port and both pids."""
 
     port: int
     pid: int
     guard_pid: int
-    started_at: int
 
 
 class BrokerFolder:
@@ -91,8 +89,8 @@ class BrokerFolder:
         self._write(self.token_file, text + "\n")
         return text
 
-    def write_config(self, token: str, *, jetstream_bytes: int) -> None:
-        """Writes `nats.conf`: loopback, the token, JetStream with at most `jetstream_bytes` on disk, no fixed port."""
+    def write_config(self, token: str) -> None:
+        """Writes `nats.conf`: loopback, the token, JetStream, no fixed port."""
         lines = {
             "server_name": "aghbus-embedded",
             "host": "127.0.0.1",
@@ -102,7 +100,7 @@ class BrokerFolder:
             "jetstream": {
                 "store_dir": str(self.path / "jetstream"),
                 "max_memory_store": _MEMORY_STORE,
-                "max_file_store": jetstream_bytes,
+                "max_file_store": _FILE_STORE,
             },
             "log_file": str(self.log_file),
             "logfile_size_limit": _LOG_LIMIT,

@@ -17,8 +17,6 @@ The locks, which the kernel keeps, are authoritative: `guard.lock` is held by a 
 server, and its text is that server's pid. `broker.json` is only used when it agrees with them. This module signals no process.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import json
@@ -27,15 +25,13 @@ import os
 import sys
 from pathlib import Path
 
-import msgspec
-
 from aghbus.daemon.base.logs import event
-from aghbus.daemon.broker.directory import BrokerError, BrokerFolder, BrokerRecord, find_binary
-from aghbus.daemon.broker.probe import ProbeAnswer, ProbeFailed, probe
+from aghbus.daemon.broker.directory import BrokerError, BrokerFolder, find_binary
+from aghbus.daemon.broker.probe import ProbeFailed, probe
 from aghbus.daemon.nats.options import NatsOptions
 from aghbus.store.host.file_lock import FileLock, is_locked
 
-__all__ = ["BrokerError", "EmbeddedBroker", "EmbeddedBrokerStatus"]
+__all__ = ["BrokerError", "EmbeddedBroker"]
 
 _log = logging.getLogger("aghbus.broker")
 
@@ -43,32 +39,8 @@ _GUARD = Path(__file__).with_name("guard.py")
 _PATIENCE = 35.0  # seconds; another daemon's whole start fits in (15 s, twice when the old port is taken)
 _GUARD_CHECK = 1.0  # seconds between two checks of guard.lock
 _RETRY = 0.05  # seconds between two checks of a broker that is starting or stopping
-_JETSTREAM_BYTES = 4_294_967_296  # of streams on disk by default; a bound, not a reservation
 # What guard and server keep of the starter's environment: the starter's secrets must not outlive it there.
 _KEPT_ENVIRONMENT = ("PATH", "HOME", "TMPDIR", "LANG", "TZ", "LD_LIBRARY_PATH", "GOMAXPROCS", "GOMEMLIMIT")
-
-
-class EmbeddedBrokerStatus(msgspec.Struct, frozen=True):
-    """The embedded broker for one member; zeros and empty strings while it is unknown. Times in Unix seconds."""
-
-    folder: str
-    joined: bool
-    guarded: bool
-    port: int = 0
-    server_pid: int = 0
-    guard_pid: int = 0
-    started_at: int = 0
-    server_name: str = ""
-    version: str = ""
-    log_file: str = ""
-
-
-class _Running(msgspec.Struct, frozen=True):
-    """A broker that has just accepted our token."""
-
-    port: int
-    pid: int
-    answer: ProbeAnswer
 
 
 class EmbeddedBroker:
@@ -79,22 +51,19 @@ class EmbeddedBroker:
         broker_dir: Path,
         *,
         binary: Path | None = None,
-        jetstream_bytes: int = _JETSTREAM_BYTES,
         patience: float = _PATIENCE,
     ) -> None:
         """`broker_dir` is shared by all daemons of the user; `binary` is nats-server if it is not to be searched for.
 
-        `jetstream_bytes` bounds JetStream's files. `patience` is how many seconds to wait for others that start or stop.
+        `patience` is how many seconds to wait for others that start or stop.
         """
         self._folder = BrokerFolder(broker_dir)
         self._binary = binary
-        self._jetstream_bytes = jetstream_bytes
         self._patience = patience
         self._election = FileLock(self._folder.election_lock)
         self._membership = FileLock(self._folder.members_lock)
         self._turn = asyncio.Lock()
-        self._running: _Running | None = None
-        self._last_port = 0
+        self._port = 0  # of the broker that was reached last
         self._watcher: asyncio.Task[None] | None = None
 
     async def join(self) -> NatsOptions:
@@ -106,9 +75,7 @@ class EmbeddedBroker:
             await self._ensure()
             if self._watcher is None:
                 self._watcher = asyncio.create_task(self._watch_guard(), name="broker-guard-check")
-            assert self._running is not None
-            url = f"nats://127.0.0.1:{self._running.port}"
-            return NatsOptions(servers=(url,), token=self._folder.token())
+            return NatsOptions(servers=(f"nats://127.0.0.1:{self._port}",), token=self._folder.token())
 
     async def leave(self) -> None:
         """Ends the membership; the guard stops the broker if this was the last member. May be called twice."""
@@ -123,25 +90,6 @@ class EmbeddedBroker:
                 with contextlib.suppress(BrokerError):
                     await self._ensure()
             self._membership.release()
-            self._running = None
-
-    def status(self) -> EmbeddedBrokerStatus:
-        """The status without a request to the broker; reads two small files."""
-        running, record = self._running, self._folder.record()
-        if running is None or record is None or record.pid != running.pid:
-            record = BrokerRecord(port=0, pid=0, guard_pid=0, started_at=0)
-        return EmbeddedBrokerStatus(
-            folder=str(self._folder.path),
-            joined=self._membership.held,
-            guarded=is_locked(self._folder.guard_lock),
-            port=running.port if running else 0,
-            server_pid=running.pid if running else 0,
-            guard_pid=record.guard_pid,
-            started_at=record.started_at,
-            server_name=running.answer.server_name if running else "",
-            version=running.answer.version if running else "",
-            log_file=str(self._folder.log_file),
-        )
 
     async def _ensure(self) -> None:
         """One election: become a member, then find, adopt or start the broker."""
@@ -150,8 +98,7 @@ class EmbeddedBroker:
         try:
             # a guard that is just stopping the broker holds it, for as long as nats-server takes to end
             await self._take(self._membership, shared=True, what="members.lock")
-            self._running = await self._settle()
-            self._last_port = self._running.port
+            self._port = await self._settle()
         finally:
             self._election.release()
 
@@ -168,8 +115,8 @@ class EmbeddedBroker:
                 "find it with `fuser`; it is a daemon or a guard that hangs",
             )
 
-    async def _settle(self) -> _Running:
-        """Checks and repairs until a guarded broker answers; a failed start raises at once."""
+    async def _settle(self) -> int:
+        """Checks and repairs until a guarded broker answers, and returns its port; a failed start raises at once."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + self._patience
         token = self._folder.token()
@@ -179,12 +126,11 @@ class EmbeddedBroker:
             alive = is_locked(self._folder.server_lock)
             if alive:
                 try:
-                    running = await self._find(token)
+                    port = await self._find(token)
+                    if guarded:
+                        return port
                 except ProbeFailed as error:
                     trouble = str(error)
-                else:
-                    if guarded:
-                        return running
             if loop.time() > deadline:
                 raise BrokerError(
                     "reach the embedded broker",
@@ -196,23 +142,24 @@ class EmbeddedBroker:
             else:
                 await asyncio.sleep(_RETRY)
 
-    async def _find(self, token: str) -> _Running:
-        """Probes the living server; ProbeFailed when its port is not known yet or it does not answer."""
+    async def _find(self, token: str) -> int:
+        """Probes the living server, and returns its port; ProbeFailed when its port is not known yet or it does not answer."""
         pid = self._folder.server_pid()
         record = self._folder.record()
         port = record.port if record is not None and record.pid == pid else self._folder.port_of(pid)
         if port is None:
             raise ProbeFailed("its port is not known")
-        return _Running(port=port, pid=pid, answer=await probe(port, token))
+        await probe(port, token)
+        return port
 
     async def _run_guard(self, token: str, *, adopt: bool) -> None:
         """Starts a guard, with a new server or (`adopt`) for the running one, and waits for its answer."""
         arguments = ["adopt"]
         if not adopt:
             binary = find_binary(self._binary)
-            self._folder.write_config(token, jetstream_bytes=self._jetstream_bytes)
+            self._folder.write_config(token)
             record = self._folder.record()
-            arguments = ["start", str(binary), str(self._last_port or (record.port if record else -1))]
+            arguments = ["start", str(binary), str(self._port or (record.port if record else -1))]
         answer = await _start_guard([sys.executable, "-I", "-S", str(_GUARD), str(self._folder.path), *arguments])
         if "port" in answer:
             what = "broker adopted" if adopt else "broker started"

@@ -206,7 +206,7 @@ class _Guard:
             return True
 
     def _write_record(self, port: int) -> None:
-        record = {"port": port, "pid": self._pid, "guard_pid": os.getpid(), "started_at": int(time.time())}
+        record = {"port": port, "pid": self._pid, "guard_pid": os.getpid()}
         fresh = self._path(f"broker.json.{os.getpid()}")
         fd = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
         try:

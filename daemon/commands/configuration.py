@@ -26,8 +26,6 @@ def load(values: dict[str, Any], inspect: Inspect | None = None) -> Loaded:
 
 def load_checked(values: dict[str, Any]) -> Loaded:
     """The same; the files that the settings name are read and checked too."""
-    from aghbus.daemon.commands.named_files import (
-        check_named_files,  # reads catalogs and contexts, which `show` does not
-    )
+    from aghbus.daemon.commands.named_files import check_named_files  # imports much that `show` does not need
 
     return load(values, lambda loaded, faulty: check_named_files(loaded, faulty, os.environ))

@@ -6,7 +6,7 @@ A value comes either typed from TOML or as text from a flag or the environment; 
 import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import ClassVar, Final, Protocol
+from typing import ClassVar, Final
 from urllib.parse import urlsplit
 
 import msgspec
@@ -43,33 +43,32 @@ class ValueSource(msgspec.Struct, frozen=True):
     home: str
 
 
-class ValueRule(Protocol):
+class ValueRule(msgspec.Struct, frozen=True):
     """One rule; without state, so that one can serve several keys."""
 
     @property
     def echo(self) -> bool:
         """Whether a message may repeat a bad value; not when it might be or hold a secret."""
-        ...
+        return True
 
     @property
     def text(self) -> str:
         """The rule in words, to follow "must be"."""
-        ...
+        raise NotImplementedError
 
     def read(self, raw: object, source: ValueSource) -> object:
         """The typed value of `raw`. Raises `InvalidValue`."""
-        ...
+        raise NotImplementedError
 
     def show(self, value: object) -> object:
         """`value` as TOML and JSON can write it: text, number, boolean or a list of texts; no secret in it."""
-        ...
+        return value
 
 
-class Switch:
+class Switch(ValueRule, frozen=True):
     """True or false."""
 
-    echo: ClassVar[bool] = True
-    text: Final = "true or false"
+    text: ClassVar[str] = "true or false"
 
     def read(self, raw: object, source: ValueSource) -> bool:
         """A TOML boolean, or one of true/yes/on/1 and false/no/off/0 in text."""
@@ -80,21 +79,15 @@ class Switch:
             raise InvalidValue
         return word in _TRUE
 
-    def show(self, value: object) -> object:
-        """As it is."""
-        return value
 
-
-class Count(msgspec.Struct, frozen=True):
+class Count(ValueRule, frozen=True):
     """A whole number in a closed range."""
 
     low: int = 1
     high: int = MAX_COUNT
-    echo: ClassVar[bool] = True
 
     @property
     def text(self) -> str:
-        """The range in words."""
         return f"a whole number from {self.low} to {self.high}"
 
     def read(self, raw: object, source: ValueSource) -> int:
@@ -105,22 +98,16 @@ class Count(msgspec.Struct, frozen=True):
             raise InvalidValue
         return raw
 
-    def show(self, value: object) -> object:
-        """As it is."""
-        return value
 
-
-class Duration(msgspec.Struct, frozen=True):
+class Duration(ValueRule, frozen=True):
     """A time span in a closed range of seconds, kept as float seconds, or as int when `whole`."""
 
     low: float
     high: float = MAX_COUNT
     whole: bool = False
-    echo: ClassVar[bool] = True
 
     @property
     def text(self) -> str:
-        """Range and form in words."""
         span = f"of at least {format_duration(self.low)}"
         if self.high != MAX_COUNT:
             span = f"from {format_duration(self.low)} to {format_duration(self.high)}"
@@ -147,15 +134,13 @@ class Duration(msgspec.Struct, frozen=True):
         return format_duration(value) if isinstance(value, int | float) else value
 
 
-class Size(msgspec.Struct, frozen=True):
+class Size(ValueRule, frozen=True):
     """A number of bytes, at least `low`."""
 
     low: int
-    echo: ClassVar[bool] = True
 
     @property
     def text(self) -> str:
-        """Bound and form in words."""
         return f"a size of at least {show_size(self.low)}, in bytes or a text such as 64MiB, 1GiB"
 
     def read(self, raw: object, source: ValueSource) -> int:
@@ -174,12 +159,11 @@ class Size(msgspec.Struct, frozen=True):
         return show_size(value) if isinstance(value, int) else value
 
 
-class Text(msgspec.Struct, frozen=True):
+class Text(ValueRule, frozen=True):
     """One text that `accepts` accepts; `text` describes it."""
 
     text: str
     accepts: Callable[[str], bool]
-    echo: ClassVar[bool] = True
 
     def read(self, raw: object, source: ValueSource) -> str:
         """The text, never trimmed into shape."""
@@ -187,17 +171,13 @@ class Text(msgspec.Struct, frozen=True):
             raise InvalidValue
         return raw
 
-    def show(self, value: object) -> object:
-        """As it is."""
-        return value
-
 
 def choice(*words: str) -> Text:
     """One of a few words."""
     return Text(" or ".join(words) if len(words) == 2 else f"one of {', '.join(words)}", frozenset(words).__contains__)
 
 
-class SecretText(msgspec.Struct, frozen=True):
+class SecretText(ValueRule, frozen=True):
     """A secret: never repeated in a message, shown as stars."""
 
     text: str = "a non-empty text"
@@ -214,7 +194,7 @@ class SecretText(msgspec.Struct, frozen=True):
         return None if value is None else "***"
 
 
-class Texts(msgspec.Struct, frozen=True):
+class Texts(ValueRule, frozen=True):
     """A list of different texts that each obey `each`; commas separate them in text."""
 
     each: ValueRule
@@ -222,12 +202,10 @@ class Texts(msgspec.Struct, frozen=True):
 
     @property
     def echo(self) -> bool:
-        """As for one entry."""
         return self.each.echo
 
     @property
     def text(self) -> str:
-        """The rule of the entries, with the list's own."""
         return f"a list{' of at least one entry' if self.at_least else ''}, without repetitions, each {self.each.text}"
 
     def read(self, raw: object, source: ValueSource) -> tuple[str, ...]:
@@ -247,7 +225,7 @@ class Texts(msgspec.Struct, frozen=True):
         return [self.each.show(entry) for entry in value] if isinstance(value, Sequence) else value
 
 
-class FilePath(msgspec.Struct, frozen=True):
+class FilePath(ValueRule, frozen=True):
     """A path; `~` is the home folder, a relative one starts at the configuration file's folder or where aghd runs.
 
     `holds_secret` refuses a value that is the secret itself instead of the name of its file, and never repeats it.
@@ -258,7 +236,6 @@ class FilePath(msgspec.Struct, frozen=True):
 
     @property
     def text(self) -> str:
-        """The rule in words."""
         return "the path of a file, never the secret itself" if self.holds_secret else "a path"
 
     def read(self, raw: object, source: ValueSource) -> str:
@@ -271,16 +248,12 @@ class FilePath(msgspec.Struct, frozen=True):
             raw = source.home + raw[1:]
         return str(Path(source.folder, raw))
 
-    def show(self, value: object) -> object:
-        """As it is: a path is no secret."""
-        return value
 
-
-class ServerUrl:
+class ServerUrl(ValueRule, frozen=True):
     """The address of a NATS server. `nats://` is put before a bare `host:port`."""
 
     echo: ClassVar[bool] = False
-    text: Final = "host:port or a URL that starts with nats:// or tls://"
+    text: ClassVar[str] = "host:port or a URL that starts with nats:// or tls://"
 
     def read(self, raw: object, source: ValueSource) -> str:
         """The URL with its scheme; credentials inside it stay for the reader of the NATS options."""
@@ -301,11 +274,10 @@ class ServerUrl:
         return hide_userinfo(value) if isinstance(value, str) else value
 
 
-class LoopbackAddress:
+class LoopbackAddress(ValueRule, frozen=True):
     """`HOST:PORT` on the loopback interface; port 0 lets the system choose."""
 
-    echo: ClassVar[bool] = True
-    text: Final = "an address of the loopback interface, such as 127.0.0.1:4637, localhost:4637 or [::1]:4637"
+    text: ClassVar[str] = "an address of the loopback interface, such as 127.0.0.1:4637, localhost:4637 or [::1]:4637"
 
     def read(self, raw: object, source: ValueSource) -> str:
         """The address, checked."""
@@ -315,10 +287,6 @@ class LoopbackAddress:
         if not is_loopback(host):
             raise InvalidValue("the API is for this machine only; reach it from elsewhere through ssh -L")
         return raw
-
-    def show(self, value: object) -> object:
-        """As it is."""
-        return value
 
 
 def split_address(address: str) -> tuple[str, int]:

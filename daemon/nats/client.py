@@ -5,14 +5,13 @@ checked by a test: a read loop that ends at a late PONG or at malformed headers,
 can talk us out of.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import itertools
 import re
 from collections import deque
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, Final
 
 import nats.aio.client
 import nats.errors
@@ -20,9 +19,6 @@ import nats.errors
 from aghbus.daemon.nats.events import BadPublish, InboundMessage, LinkDown
 from aghbus.daemon.nats.parser import EagerReader, MessageParser, as_text
 from aghbus.protocol.text import escape
-
-if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Mapping
 
 _FIRST_SID: Final = 100_000_000  # the library counts its own subscriptions from 1
 _WHITE: Final = re.compile(r"[ \t\r\n]").search  # slow; a subject with a line end in it could contain any other command

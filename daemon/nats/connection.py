@@ -7,7 +7,8 @@ import contextlib
 import ipaddress
 import ssl
 import time
-from typing import TYPE_CHECKING, Any, TypeVar
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
 import nats.errors
@@ -30,12 +31,8 @@ from aghbus.daemon.nats.events import (
     ServerInfo,
 )
 from aghbus.daemon.nats.jetstream import JetStreamContext, translate_error
+from aghbus.daemon.nats.options import NatsOptions
 from aghbus.protocol.text import escape
-
-if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterable, Mapping
-
-    from aghbus.daemon.nats.options import NatsOptions
 
 T = TypeVar("T")
 
@@ -145,10 +142,8 @@ class NatsConnection:
 
         return ServerInfo(
             name=text("server_name"),
-            server_id=text("server_id"),
             version=text("version"),
             url=self._url,
-            cluster=text("cluster"),
             jetstream=bool(info.get("jetstream")),
             tls=bool(info.get("tls_required")),
             max_payload=self.client.max_payload,

@@ -1,17 +1,12 @@
 """Contexts of the `nats` command line tool: `$XDG_CONFIG_HOME/nats/context/NAME.json`, the selected one named in `context.txt`."""
 
-from __future__ import annotations
-
 import json
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import msgspec
 
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from aghbus.daemon.nats.credential_files import NatsFiles
+from aghbus.daemon.nats.credential_files import NatsFiles
 
 SELECTED = "@selected"
 """The value of nats.context that means the context chosen by `nats context select`."""

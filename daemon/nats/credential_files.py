@@ -1,14 +1,9 @@
 """The files that NATS options name: checked for existence, form and mode; all problems are collected."""
 
-from __future__ import annotations
-
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import msgspec
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 _MAX_BYTES = 65_536  # a credentials file is 1 to 4 KiB; more is the wrong file
 

@@ -11,8 +11,6 @@ JetStreamError        JetStream refused a request; its error code and its descri
  └─ NoJetStream       there is no JetStream on this server, or not for our account
 """
 
-from __future__ import annotations
-
 from typing import Literal, Protocol
 
 import msgspec
@@ -112,10 +110,8 @@ class ServerInfo(msgspec.Struct, frozen=True):
     """The connected server by its INFO line; `url` without userinfo, `max_payload` in bytes with headers."""
 
     name: str
-    server_id: str
     version: str
     url: str
-    cluster: str
     jetstream: bool
     tls: bool
     max_payload: int

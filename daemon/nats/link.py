@@ -14,10 +14,13 @@ import contextlib
 import logging
 import random
 import time
-from typing import TYPE_CHECKING, Literal, TypeVar
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from typing import Literal, TypeVar
 
 from aghbus.daemon.base.logs import event
 from aghbus.daemon.base.waiting import wait_set
+from aghbus.daemon.nats.client import NatsClient
+from aghbus.daemon.nats.connection import NatsConnection
 from aghbus.daemon.nats.events import (
     BadPublish,
     ConnectFailed,
@@ -33,20 +36,14 @@ from aghbus.daemon.nats.events import (
     PayloadTooLarge,
     ServerInfo,
 )
+from aghbus.daemon.nats.jetstream import JetStreamContext
+from aghbus.daemon.nats.options import NatsOptions
 from aghbus.daemon.nats.servers import ServerPool
 from aghbus.daemon.nats.subscription import Subscription
 from aghbus.protocol.base.backoff import exponential_delay
 from aghbus.protocol.limits import MAX_ENVELOPE_BYTES
 from aghbus.protocol.nats.names import INBOX_PREFIX
 from aghbus.protocol.text import escape
-
-if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterable, Mapping
-
-    from aghbus.daemon.nats.client import NatsClient
-    from aghbus.daemon.nats.connection import NatsConnection
-    from aghbus.daemon.nats.jetstream import JetStreamContext
-    from aghbus.daemon.nats.options import NatsOptions
 
 __all__ = [
     "BadPublish",

@@ -4,21 +4,15 @@ Nothing here connects. Files with secrets are checked for existence, form and mo
 path.
 """
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
 from urllib.parse import unquote, urlsplit
 
 import msgspec
 
+from aghbus.daemon.config.settings import NatsSettings
 from aghbus.daemon.nats.context import ContextFields, read_context
 from aghbus.daemon.nats.credential_files import NatsFiles, NatsProblem
 from aghbus.protocol.base.addresses import is_loopback
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from aghbus.daemon.config.settings import NatsSettings
 
 __all__ = ["NatsOptions", "NatsOptionsError", "NatsProblem", "resolve_nats_options"]
 

@@ -5,18 +5,14 @@ The library has a queue and a task for each subscription, where our subscribers 
 goes to the library unchanged, so that its results and errors are the library's.
 """
 
-from __future__ import annotations
-
 import asyncio
 import re
-from typing import TYPE_CHECKING, Any, Final, cast
+from collections.abc import Callable, Mapping
+from typing import Any, Final, cast
 
 from nats.protocol.parser import AWAITING_MSG_PAYLOAD, CRLF_SIZE, MAX_CONTROL_LINE_SIZE, Parser
 
 from aghbus.daemon.nats.events import InboundMessage
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
 
 MAX_EAGER_READ: Final = 4_096
 """Ours: bytes of one read that are parsed at once; some requests and replies."""

@@ -1,19 +1,13 @@
 """The servers of a link: the configured ones, and those that the cluster announced while a connection was up."""
 
-from __future__ import annotations
-
 import random
 import time
-from typing import TYPE_CHECKING
+from collections.abc import Callable
 from urllib.parse import urlsplit
 
 from aghbus.daemon.nats.connection import NatsConnection, is_address
 from aghbus.daemon.nats.events import ConnectFailed, LinkEvent, LinkProblem
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from aghbus.daemon.nats.options import NatsOptions
+from aghbus.daemon.nats.options import NatsOptions
 
 _MAX_DISCOVERED = 64  # other servers remembered; a cluster is 3 to 9
 

@@ -7,14 +7,10 @@ A subscriber that cannot finish at once has a bounded queue of its own, and deci
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
+from collections.abc import Callable
 
+from aghbus.daemon.nats.connection import NatsConnection
 from aghbus.daemon.nats.events import CallbackFailed, InboundMessage, LinkEvent
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from aghbus.daemon.nats.connection import NatsConnection
 
 
 class Subscription:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from aghbus.daemon.broker.directory import BrokerFolder, find_binary
+from aghbus.daemon.broker.directory import BrokerFolder, BrokerRecord, find_binary
 from aghbus.daemon.broker.embedded import BrokerError, EmbeddedBroker
 from aghbus.daemon.broker.probe import ProbeFailed, probe
 from aghbus.daemon.nats.link import InboundMessage, Link
@@ -32,12 +32,13 @@ BACK_WITHIN = (
 MEMBER = """
 import asyncio, sys
 from pathlib import Path
+from aghbus.daemon.broker.directory import BrokerFolder
 from aghbus.daemon.broker.embedded import EmbeddedBroker
 
 async def main():
     broker = EmbeddedBroker(Path(sys.argv[1]))
     options = await broker.join()
-    print(options.servers[0], broker.status().server_pid, flush=True)
+    print(options.servers[0], BrokerFolder(Path(sys.argv[1])).server_pid(), flush=True)
     await asyncio.get_running_loop().run_in_executor(None, sys.stdin.read)
     await broker.leave()
 
@@ -92,10 +93,14 @@ def of_process(pid: int | str, what: str) -> bytes:
     return Path(f"/proc/{pid}/{what}").read_bytes()
 
 
+def record(folder: BrokerFolder) -> BrokerRecord:
+    found = folder.record()
+    assert found is not None
+    return found
+
+
 def guard_pid(folder: BrokerFolder) -> int:
-    record = folder.record()
-    assert record is not None
-    return record.guard_pid
+    return record(folder).guard_pid
 
 
 def starts(folder: BrokerFolder) -> int:
@@ -141,42 +146,42 @@ async def test_two_processes_share_one_broker_that_ends_with_the_last(folder: Br
 
 async def test_the_broker_survives_the_daemon_that_started_it(folder: BrokerFolder) -> None:
     starter = await Member.start(folder.path)
-    async with joined(folder) as (broker, link, _), joined(folder) as (_, _, received):
+    async with joined(folder) as (_, link, _), joined(folder) as (_, _, received):
         guard = guard_pid(folder)
         await starter.kill()
         await exchange(link, received, b"still here")
         assert link.reconnects == 0
-        assert broker.status().server_pid == starter.server_pid
+        assert folder.server_pid() == starter.server_pid
         assert guard_pid(folder) == guard
 
 
 async def test_a_killed_server_comes_back_on_its_port_and_subscriptions_with_it(folder: BrokerFolder) -> None:
-    async with joined(folder) as (broker, link, _), joined(folder) as (_, other, received):
-        before = broker.status()
-        os.kill(before.server_pid, signal.SIGKILL)
+    async with joined(folder) as (_, link, _), joined(folder) as (_, other, received):
+        before = record(folder)
+        os.kill(before.pid, signal.SIGKILL)
         await wait_until(lambda: link.reconnects == other.reconnects == 1, BACK_WITHIN, "the loss to be seen")
         assert await link.wait_up(BACK_WITHIN)
         assert await other.wait_up(BACK_WITHIN)
         await exchange(link, received, b"again")
-        after = broker.status()
-        assert after.server_pid != before.server_pid
+        after = record(folder)
+        assert after.pid != before.pid
         assert after.port == before.port
         assert starts(folder) == 2
 
 
 async def test_a_killed_guard_is_replaced_without_a_lost_connection(folder: BrokerFolder) -> None:
-    async with joined(folder) as (broker, link, received), joined(folder) as (_, other, _):
-        before = broker.status()
+    async with joined(folder) as (_, link, received), joined(folder) as (_, other, _):
+        before = record(folder)
         os.kill(before.guard_pid, signal.SIGKILL)
         await wait_until(lambda: not is_locked(folder.guard_lock), 20, "the guard to die")
         await wait_until(
-            lambda: is_locked(folder.guard_lock) and broker.status().guard_pid not in (0, before.guard_pid),
+            lambda: is_locked(folder.guard_lock) and guard_pid(folder) != before.guard_pid,
             BACK_WITHIN,
             "another guard",
         )
         await exchange(other, received, b"unbroken")
         assert link.reconnects == other.reconnects == 0
-        assert broker.status().server_pid == before.server_pid
+        assert folder.server_pid() == before.pid
     # and the new guard stops a server that it did not start: the fixture waits for that
 
 
@@ -194,30 +199,30 @@ async def test_an_orphaned_server_is_adopted_by_the_next_to_join(folder: BrokerF
     await member.kill()
     await wait_until(lambda: not is_locked(folder.guard_lock), 20, "the guard to die")
     assert is_locked(folder.server_lock)
-    async with joined(folder) as (broker, _, _):
-        assert broker.status().server_pid == member.server_pid
-        assert broker.status().guarded
+    async with joined(folder) as (_, _, _):
+        assert folder.server_pid() == member.server_pid
+        assert is_locked(folder.guard_lock)
 
 
 async def test_guard_and_server_killed_together(folder: BrokerFolder) -> None:
-    async with joined(folder) as (broker, link, received), joined(folder) as (_, other, _):
-        before = broker.status()
+    async with joined(folder) as (_, link, received), joined(folder) as (_, other, _):
+        before = record(folder)
         os.kill(before.guard_pid, signal.SIGKILL)
-        os.kill(before.server_pid, signal.SIGKILL)
+        os.kill(before.pid, signal.SIGKILL)
         await wait_until(lambda: link.reconnects == other.reconnects == 1, BACK_WITHIN, "the loss to be seen")
         assert await link.wait_up(BACK_WITHIN)
         assert await other.wait_up(BACK_WITHIN)
         await exchange(other, received, b"back")
-        assert broker.status().port == before.port
+        assert record(folder).port == before.port
 
 
 async def test_a_terminated_guard_stops_its_server_and_the_members_start_another(folder: BrokerFolder) -> None:
-    async with joined(folder) as (broker, link, _):
-        before = broker.status()
+    async with joined(folder) as (_, link, _):
+        before = record(folder)
         os.kill(before.guard_pid, signal.SIGTERM)
         await wait_until(lambda: link.reconnects == 1, 30, "the loss to be seen")
         assert await link.wait_up(BACK_WITHIN)
-        assert broker.status().server_pid != before.server_pid
+        assert folder.server_pid() != before.pid
 
 
 async def test_the_last_member_killed_ends_the_broker(folder: BrokerFolder) -> None:
@@ -242,7 +247,7 @@ async def test_a_joiner_waits_for_a_broker_that_is_just_stopping(folder: BrokerF
     """The guard has taken members.lock for good: the joiner gets a fresh broker, not the dying one."""
     leaving, joining = EmbeddedBroker(folder.path), EmbeddedBroker(folder.path)
     await leaving.join()
-    old = leaving.status().server_pid
+    old = folder.server_pid()
     await pause(old)
     await leaving.leave()
     await wait_until(lambda: is_locked(folder.members_lock), 20, "the guard to begin")
@@ -250,8 +255,8 @@ async def test_a_joiner_waits_for_a_broker_that_is_just_stopping(folder: BrokerF
     await wait_until(lambda: is_locked(folder.election_lock), 20, "the joiner to begin")
     os.kill(old, signal.SIGCONT)
     await join
-    assert joining.status().server_pid != old
-    await probe(joining.status().port, folder.token())
+    assert folder.server_pid() != old
+    await probe(record(folder).port, folder.token())
     await joining.leave()
 
 
@@ -268,12 +273,12 @@ async def test_a_damaged_record_is_ignored(folder: BrokerFolder, garbage: bytes)
     folder.prepare()
     folder.record_file.write_bytes(garbage)
     broker = EmbeddedBroker(folder.path)
-    await broker.join()
-    pid = broker.status().server_pid
+    servers = (await broker.join()).servers
+    pid = folder.server_pid()
     folder.record_file.write_bytes(garbage)
     other = EmbeddedBroker(folder.path)
-    await other.join()
-    assert other.status().server_pid == pid
+    assert (await other.join()).servers == servers
+    assert folder.server_pid() == pid
     await broker.leave()
     await other.leave()
 
@@ -291,11 +296,11 @@ async def test_a_stale_record_neither_leaks_the_token_nor_kills_a_process(folder
     server = await asyncio.start_server(other_program, "127.0.0.1", 0)
     port = server.sockets[0].getsockname()[1]
     folder.prepare()
-    record = {"port": port, "pid": os.getpid(), "guard_pid": os.getpid(), "started_at": 1}
-    folder.record_file.write_text(json.dumps(record))
+    stale = {"port": port, "pid": os.getpid(), "guard_pid": os.getpid()}
+    folder.record_file.write_text(json.dumps(stale))
     folder.server_lock.write_text(str(os.getpid()))
-    async with joined(folder) as (broker, _, _):
-        assert broker.status().port != port
+    async with joined(folder) as (_, _, _):
+        assert record(folder).port != port
         assert not received
     await wait_until(lambda: gone(folder), 30, "the broker to stop")
     server.close()
@@ -303,21 +308,20 @@ async def test_a_stale_record_neither_leaks_the_token_nor_kills_a_process(folder
 
 
 async def test_file_modes_and_places_of_the_token(folder: BrokerFolder) -> None:
-    async with joined(folder) as (broker, _, _):
+    async with joined(folder) as (_, _, _):
         token = folder.token()
         for path in (folder.token_file, folder.config_file, folder.record_file, folder.log_file):
             assert stat.S_IMODE(path.stat().st_mode) == 0o600, path
         assert stat.S_IMODE(folder.path.stat().st_mode) == 0o700
         assert len(token) >= 32
-        status = broker.status()
-        for pid in (status.server_pid, status.guard_pid, "self"):
+        running = record(folder)
+        for pid in (running.pid, running.guard_pid, "self"):
             for kind in ("cmdline", "environ"):
                 assert token.encode() not in of_process(pid, kind)
-        with pytest.raises(ProbeFailed) as refused:
-            await probe(status.port, "wrong" + token)
-        assert refused.value.refused
+        with pytest.raises(ProbeFailed, match="refuses our token"):
+            await probe(running.port, "wrong" + token)
         listening = of_process("self", "net/tcp").decode().splitlines()
-        assert {line.split()[1].split(":")[0] for line in listening if f":{status.port:04X}" in line.split()[1]} == {
+        assert {line.split()[1].split(":")[0] for line in listening if f":{running.port:04X}" in line.split()[1]} == {
             "0100007F"
         }
 
@@ -359,7 +363,7 @@ async def test_a_cancelled_join_leaves_no_processes(folder: BrokerFolder) -> Non
 async def test_a_removed_folder_ends_the_broker(folder: BrokerFolder) -> None:
     broker = EmbeddedBroker(folder.path)
     await broker.join()
-    pid = broker.status().server_pid
+    pid = folder.server_pid()
     folder.path.rename(folder.path.with_name("elsewhere"))
     await wait_until(lambda: not is_locked(folder.path.with_name("elsewhere") / "server.lock"), 30, "the server to end")
     await wait_until(lambda: not Path(f"/proc/{pid}").exists(), 20, "the server's process to be gone")
@@ -416,8 +420,8 @@ async def test_a_lock_that_is_never_released_is_reported(folder: BrokerFolder, n
 
 
 async def test_a_server_that_hangs_is_reported_and_not_killed(folder: BrokerFolder) -> None:
-    async with joined(folder) as (broker, _, _):
-        pid = broker.status().server_pid
+    async with joined(folder) as (_, _, _):
+        pid = folder.server_pid()
         await pause(pid)
         try:
             late = EmbeddedBroker(folder.path, patience=0.1)
@@ -426,7 +430,7 @@ async def test_a_server_that_hangs_is_reported_and_not_killed(folder: BrokerFold
             await late.leave()
         finally:
             os.kill(pid, signal.SIGCONT)
-        await probe(broker.status().port, folder.token())
+        await probe(record(folder).port, folder.token())
 
 
 def test_the_wheels_binary_is_found() -> None:
