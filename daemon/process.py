@@ -9,7 +9,7 @@ import shutil
 import signal
 import sys
 from pathlib import Path
-from typing import Final, Literal, TextIO
+from typing import Final, TextIO
 
 from aghbus.daemon.base import clock
 from aghbus.daemon.base.failpoints import arm
@@ -42,7 +42,7 @@ async def run_daemon(
     clock.arm(os.environ)
     signer = load_signer(settings, locations, os.environ)
     broker = _embedded(settings, locations)
-    store = await Store.open(Path(locations.store_path), synchronous=_synchronous(settings), name=settings.name)
+    store = await Store.open(Path(locations.store_path), synchronous=settings.store.synchronous, name=settings.name)
     try:
         node = await _node(settings, locations, store, broker, signer)
         try:
@@ -82,10 +82,6 @@ def _embedded(settings: Settings, locations: Locations) -> EmbeddedBroker | None
         raise BrokerError("start", "no NATS server is named and broker.embedded is never", "name a server with --nats")
     binary = Path(settings.broker.binary) if settings.broker.binary else None
     return EmbeddedBroker(Path(locations.broker_dir), binary=binary)
-
-
-def _synchronous(settings: Settings) -> Literal["full", "normal"]:
-    return "normal" if settings.store.synchronous == "normal" else "full"
 
 
 async def _serve(node: Node, banner: TextIO | None, reload: Reload | None) -> None:

@@ -4,9 +4,9 @@ An artifact never changes under its URI: putting the same content again succeeds
 written to the bucket: names, sizes and digests are checked.
 """
 
+import contextlib
 import hashlib
-from collections.abc import AsyncIterator, Awaitable, Callable
-from typing import TypeVar
+from collections.abc import AsyncIterator, Callable, Iterator
 
 from aghbus.daemon.artifacts.bucket import Bucket, DamagedObject, NameTaken, StoredObject
 from aghbus.daemon.config.settings import ArtifactSettings
@@ -17,8 +17,6 @@ from aghbus.protocol.api.artifact_uri import PART_RULE, artifact_uri, is_part, p
 from aghbus.protocol.api.artifacts import Artifact, ArtifactsResponse
 from aghbus.protocol.api.queries import ArtifactsQuery
 from aghbus.protocol.errors import InvalidRequest, NotFound, Refused, Unavailable
-
-T = TypeVar("T")
 
 
 class ArtifactsUnreachable(Unavailable):
@@ -38,35 +36,37 @@ class Artifacts:
         """Store `content`. Raises Refused (`conflict`) when the name holds something else, InvalidRequest (`too_large`)."""
         key = _key(work_id, name)
         settings = self._settings()
-        bucket = self._bucket(settings)
-        bounded = _bounded(content, settings.max_bytes)
-        stored = await _translated(self._put(bucket, settings, key, bounded))
-        return _artifact(key, stored)
-
-    async def _put(
-        self, bucket: Bucket, settings: ArtifactSettings, key: str, content: AsyncIterator[bytes]
-    ) -> StoredObject:
-        await bucket.ensure(max_age=settings.max_age, max_bytes=settings.bucket_bytes, replicas=settings.replicas)
-        existing = await bucket.find(key)
-        if existing is not None:
-            return await _if_same(existing, await _digest(content))
+        bucket = Bucket(self._link, settings.bucket)
         digest = hashlib.sha256()
-        try:
-            return await bucket.put(
-                key, _hashed(content, digest), max_payload=self._link.max_payload, put_by=self._peer_id
+        checked = _checked(content, digest, settings.max_bytes)
+        with _translated():
+            await bucket.ensure(max_age=settings.max_age, max_bytes=settings.bucket_bytes, replicas=settings.replicas)
+            stored = await bucket.find(key)
+            if stored is None:
+                try:
+                    max_payload = self._link.max_payload
+                    stored = await bucket.put(key, checked, max_payload=max_payload, put_by=self._peer_id)
+                except NameTaken:  # by another peer, meanwhile
+                    stored = await bucket.find(key)
+            async for _ in checked:  # content that was not put is only compared
+                pass
+        if stored is None:
+            raise Unavailable(f"artifact {artifact_uri_of(key)} was deleted meanwhile", hint="try again")
+        if stored.digest != f"sha256:{digest.hexdigest()}":
+            raise Refused(
+                f"artifact {artifact_uri_of(key)} exists with other content ({stored.digest})",
+                hint="an artifact never changes: put it under another name",
+                code="conflict",
             )
-        except NameTaken:  # while we were putting it
-            existing = await bucket.find(key)
-            if existing is None:
-                raise Unavailable(f"artifact {artifact_uri_of(key)} was deleted meanwhile", hint="try again") from None
-            return await _if_same(existing, f"sha256:{digest.hexdigest()}")
+        return _artifact(key, stored)
 
     async def get(self, work_id: str, name: str) -> tuple[Artifact, AsyncIterator[bytes]]:
         """The artifact and its content in pieces; the last piece comes only when size and digest are right."""
         key = _key(work_id, name)
         settings = self._settings()
-        bucket = self._bucket(settings)
-        stored = await _translated(bucket.find(key))
+        bucket = Bucket(self._link, settings.bucket)
+        with _translated():
+            stored = await bucket.find(key)
         if stored is None:
             raise NotFound(
                 f"no artifact {artifact_uri_of(key)} is in the bucket", hint="`aghctl artifact list` shows what is"
@@ -77,26 +77,23 @@ class Artifacts:
                 hint=f"artifacts.max_bytes of this daemon is {show_size(settings.max_bytes)}",
                 code="too_large",
             )
-        return _artifact(key, stored), _translated_stream(bucket.content(stored))
+        return _artifact(key, stored), _pieces(bucket, stored)
 
     async def list_artifacts(self, query: ArtifactsQuery) -> ArtifactsResponse:
         """Artifacts of one work, or of all, by URI."""
         work_id, limit = query.work_id, query.limit
         if work_id is not None and not is_part(work_id):
             raise InvalidRequest(f"work: must be {PART_RULE}")
-        bucket = self._bucket(self._settings())
-        names = [
-            name
-            for name in await _translated(bucket.names())
-            if parse_uri(artifact_uri_of(name)) and (work_id is None or name.partition("/")[0] == work_id)
-        ]
-        found = await _translated(bucket.describe(names[:limit]))
-        return ArtifactsResponse(
-            artifacts=[_artifact(stored.name, stored) for stored in found], more=len(names) > limit
-        )
-
-    def _bucket(self, settings: ArtifactSettings) -> Bucket:
-        return Bucket(self._link, settings.bucket)
+        bucket = Bucket(self._link, self._settings().bucket)
+        with _translated():
+            names = [
+                name
+                for name in await bucket.names()
+                if parse_uri(artifact_uri_of(name)) and (work_id is None or name.partition("/")[0] == work_id)
+            ]
+            found = await bucket.describe(names[:limit])
+        artifacts = [_artifact(stored.name, stored) for stored in found]
+        return ArtifactsResponse(artifacts=artifacts, more=len(names) > limit)
 
 
 def _key(work_id: str, name: str) -> str:
@@ -124,7 +121,8 @@ def _artifact(key: str, stored: StoredObject) -> Artifact:
     )
 
 
-async def _bounded(content: AsyncIterator[bytes], limit: int) -> AsyncIterator[bytes]:
+async def _checked(content: AsyncIterator[bytes], digest: "hashlib._Hash", limit: int) -> AsyncIterator[bytes]:
+    """`content`, added to `digest`. Raises InvalidRequest above `limit` bytes."""
     size = 0
     async for piece in content:
         size += len(piece)
@@ -134,44 +132,21 @@ async def _bounded(content: AsyncIterator[bytes], limit: int) -> AsyncIterator[b
                 hint="artifacts.max_bytes allows larger ones, on this daemon and on those that get it",
                 code="too_large",
             )
-        yield piece
-
-
-async def _hashed(content: AsyncIterator[bytes], digest: "hashlib._Hash") -> AsyncIterator[bytes]:
-    async for piece in content:
         digest.update(piece)
         yield piece
 
 
-async def _digest(content: AsyncIterator[bytes]) -> str:
-    digest = hashlib.sha256()
-    async for piece in content:
-        digest.update(piece)
-    return f"sha256:{digest.hexdigest()}"
-
-
-async def _if_same(existing: StoredObject, digest: str) -> StoredObject:
-    if existing.digest != digest:
-        raise Refused(
-            f"artifact {artifact_uri_of(existing.name)} exists with other content ({existing.digest})",
-            hint="an artifact never changes: put it under another name",
-            code="conflict",
-        )
-    return existing
-
-
-async def _translated(work: Awaitable[T]) -> T:
-    """The result of `work`; errors of the broker become RequestErrors."""
-    try:
-        return await work
-    except (JetStreamError, LinkError, DamagedObject) as error:
-        raise _request_error(error) from None
-
-
-async def _translated_stream(content: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
-    try:
-        async for piece in content:
+async def _pieces(bucket: Bucket, stored: StoredObject) -> AsyncIterator[bytes]:
+    with _translated():
+        async for piece in bucket.content(stored):
             yield piece
+
+
+@contextlib.contextmanager
+def _translated() -> Iterator[None]:
+    """Errors of the broker become RequestErrors."""
+    try:
+        yield
     except (JetStreamError, LinkError, DamagedObject) as error:
         raise _request_error(error) from None
 

@@ -5,8 +5,7 @@ from typing import Any
 
 from aghbus.daemon.check_store import accept_loss, as_json, as_text, check_store
 from aghbus.daemon.commands import FAILED, OK, OUTPUT
-from aghbus.daemon.commands.configuration import OPTIONS, load
-from aghbus.daemon.commands.output import answer, fail, refuse
+from aghbus.daemon.commands.configuration import OPTIONS, answer, fail, load, refuse
 from aghbus.daemon.config.layers import ConfigError
 from aghbus.protocol.text import escape
 from aghbus.store.errors import StoreError

@@ -3,8 +3,7 @@
 from typing import Any
 
 from aghbus.daemon.commands import OK, OUTPUT, USAGE
-from aghbus.daemon.commands.configuration import OPTIONS, load, load_checked
-from aghbus.daemon.commands.output import answer, refuse
+from aghbus.daemon.commands.configuration import OPTIONS, answer, load, load_checked, refuse
 from aghbus.daemon.config.display import problems_json, show_json, show_text
 from aghbus.daemon.config.layers import ConfigError
 from aghbus.store.host.command_line import Command

@@ -7,8 +7,7 @@ from typing import Any, TextIO
 
 from aghbus.daemon.base.logs import configure, event
 from aghbus.daemon.commands import FAILED
-from aghbus.daemon.commands.configuration import OPTIONS, load, load_checked
-from aghbus.daemon.commands.output import fail, refuse
+from aghbus.daemon.commands.configuration import OPTIONS, fail, load, load_checked, refuse
 from aghbus.daemon.config.folders import prepare_folders
 from aghbus.daemon.config.layers import ConfigError
 from aghbus.daemon.config.loader import Loaded

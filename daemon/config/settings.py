@@ -5,7 +5,7 @@ follow from it. Paths are absolute texts, durations seconds, sizes bytes.
 """
 
 import re
-from typing import Annotated, Final
+from typing import Annotated, Final, Literal
 
 import msgspec
 
@@ -67,6 +67,8 @@ _PEER: Final = Text(_PEER_GRAMMAR, lambda text: PEER_ID.fullmatch(text) is not N
 _WORKSPACE: Final = Text("a text without '.', space, '*', '>' and control characters", is_workspace_id)
 _CHANNEL: Final = Text("1 to 64 characters of a-z, 0-9, '_' and '-', the first a letter or digit", is_channel)
 _BUCKET: Final = re.compile(r"[a-zA-Z0-9_-]{1,64}")
+_FILE: Final = FilePath()
+_SECRET_FILE: Final = FilePath(holds_secret=True)
 _LIFETIME: Final = Duration(1, MAX_LIFETIME, whole=True)
 
 
@@ -79,22 +81,18 @@ class NatsSettings(msgspec.Struct, frozen=True, kw_only=True):
     ] = ()
     context: Annotated[
         str | None,
-        Key(
-            _CARD_TEXT,
-            "context of the `nats` command line tool, for servers and credentials",
-            env=("NATS_CONTEXT",),
-        ),
+        Key(_CARD_TEXT, "context of the `nats` command line tool, for servers and credentials", env=("NATS_CONTEXT",)),
     ] = None
-    creds: Annotated[str | None, Key(FilePath(holds_secret=True), "credentials file (JWT and nkey seed)")] = None
-    nkey: Annotated[str | None, Key(FilePath(holds_secret=True), "file with an nkey seed")] = None
+    creds: Annotated[str | None, Key(_SECRET_FILE, "credentials file (JWT and nkey seed)")] = None
+    nkey: Annotated[str | None, Key(_SECRET_FILE, "file with an nkey seed")] = None
     token: Annotated[str | None, Key(SecretText(), "token; prefer token_file", flag="", secret=True)] = None
-    token_file: Annotated[str | None, Key(FilePath(holds_secret=True), "file with the token")] = None
+    token_file: Annotated[str | None, Key(_SECRET_FILE, "file with the token")] = None
     user: Annotated[str | None, Key(_CARD_TEXT, "user name")] = None
     password: Annotated[str | None, Key(SecretText(), "password; prefer password_file", flag="", secret=True)] = None
-    password_file: Annotated[str | None, Key(FilePath(holds_secret=True), "file with the password")] = None
-    tls_ca: Annotated[str | None, Key(FilePath(), "certificate authority of the servers (PEM)")] = None
-    tls_cert: Annotated[str | None, Key(FilePath(), "our client certificate (PEM)")] = None
-    tls_key: Annotated[str | None, Key(FilePath(holds_secret=True), "key of our client certificate (PEM)")] = None
+    password_file: Annotated[str | None, Key(_SECRET_FILE, "file with the password")] = None
+    tls_ca: Annotated[str | None, Key(_FILE, "certificate authority of the servers (PEM)")] = None
+    tls_cert: Annotated[str | None, Key(_FILE, "our client certificate (PEM)")] = None
+    tls_key: Annotated[str | None, Key(_SECRET_FILE, "key of our client certificate (PEM)")] = None
 
     def __repr__(self) -> str:
         servers = tuple(map(hide_userinfo, self.servers))
@@ -104,10 +102,8 @@ class NatsSettings(msgspec.Struct, frozen=True, kw_only=True):
 class BrokerSettings(msgspec.Struct, frozen=True, kw_only=True):
     """The embedded broker, used when no NATS server is named."""
 
-    binary: Annotated[str | None, Key(FilePath(), "nats-server to run; unset: the installed one, else PATH")] = None
-    directory: Annotated[str | None, Key(FilePath(), "its folder; daemons with the same folder share the broker")] = (
-        None
-    )
+    binary: Annotated[str | None, Key(_FILE, "nats-server to run; unset: the installed one, else PATH")] = None
+    directory: Annotated[str | None, Key(_FILE, "its folder; daemons with the same folder share the broker")] = None
     embedded: Annotated[
         str, Key(choice("auto", "never"), "auto: run one when no server is named; never: a server must be named")
     ] = "auto"
@@ -116,9 +112,10 @@ class BrokerSettings(msgspec.Struct, frozen=True, kw_only=True):
 class StoreSettings(msgspec.Struct, frozen=True, kw_only=True):
     """The SQLite store."""
 
-    path: Annotated[str | None, Key(FilePath(), "database file; unset: store.db in the instance's state folder")] = None
+    path: Annotated[str | None, Key(_FILE, "database file; unset: store.db in the instance's state folder")] = None
     synchronous: Annotated[
-        str, Key(choice("full", "normal"), "full survives a loss of power, normal only a crash of the daemon")
+        Literal["full", "normal"],
+        Key(choice("full", "normal"), "full survives a loss of power, normal only a crash of the daemon"),
     ] = "full"
     # Below the longest life of an envelope a late duplicate could find its original gone (specification, section 5).
     retention_age: Annotated[
@@ -132,15 +129,12 @@ class StoreSettings(msgspec.Struct, frozen=True, kw_only=True):
 class ApiSettings(msgspec.Struct, frozen=True, kw_only=True):
     """The local API."""
 
-    socket: Annotated[
-        str | None, Key(FilePath(), "Unix socket (mode 0600); unset: NAME.sock in the runtime folder")
-    ] = None
+    socket: Annotated[str | None, Key(_FILE, "Unix socket (mode 0600); unset: NAME.sock in the runtime folder")] = None
     tcp: Annotated[
         str | None, Key(LoopbackAddress(), "also listen on this loopback address; needs the bearer token")
     ] = None
     token_file: Annotated[
-        str | None,
-        Key(FilePath(holds_secret=True), "bearer token for api.tcp; unset: api.token in the instance's state folder"),
+        str | None, Key(_SECRET_FILE, "bearer token for api.tcp; unset: api.token in the instance's state folder")
     ] = None
 
 
@@ -156,8 +150,7 @@ class ReceiveSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Between the broker and the store."""
 
     queue: Annotated[
-        int,
-        Key(Count(), "envelopes queued for the store; more are rejected, and retried by their senders"),
+        int, Key(Count(), "envelopes queued for the store; more are rejected, and retried by their senders")
     ] = 4096
     # Some 100 bytes of memory for each.
     remembered: Annotated[
@@ -338,7 +331,7 @@ class SentientSettings(msgspec.Struct, frozen=True, kw_only=True):
         str | None, Key(_PEER_OR_HANDLE, "peer that is notified of each chain that ended", reload=True)
     ] = None
     log_root: Annotated[
-        str | None, Key(FilePath(), "folder for system/logs/YYYYMMDD.log; unset: no log files", reload=True)
+        str | None, Key(_FILE, "folder for system/logs/YYYYMMDD.log; unset: no log files", reload=True)
     ] = None
 
 
@@ -356,7 +349,7 @@ class AgentOsSettings(msgspec.Struct, frozen=True, kw_only=True):
 
     strict: Annotated[bool, Key(Switch(), "refuse message ids that are not UUIDs of version 4", reload=True)] = False
     manifest: Annotated[
-        str | None, Key(FilePath(), "file of known agent ids, a JSON list or one a line; unset: any", reload=True)
+        str | None, Key(_FILE, "file of known agent ids, a JSON list or one a line; unset: any", reload=True)
     ] = None
 
 
@@ -367,7 +360,7 @@ class SacpSettings(msgspec.Struct, frozen=True, kw_only=True):
         bool, Key(Switch(), "include thoughts in messages; false: only our audit table has them", reload=True)
     ] = True
     guardrails: Annotated[
-        str | None, Key(FilePath(), "file of patterns, `name: pattern` a line, that withhold a message", reload=True)
+        str | None, Key(_FILE, "file of patterns, `name: pattern` a line, that withhold a message", reload=True)
     ] = None
 
 
@@ -388,7 +381,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     catalog: Annotated[
         str | None,
         Key(
-            FilePath(),
+            _FILE,
             "capability catalog: a .toml, a .json or a folder; unset: capabilities.* beside aghbus.toml",
             reload=True,
         ),
@@ -402,8 +395,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     durability: Annotated[
         str,
         Key(
-            choice("core", "jetstream"),
-            "core: the sender retries; jetstream: a stream keeps messages for absent peers",
+            choice("core", "jetstream"), "core: the sender retries; jetstream: a stream keeps messages for absent peers"
         ),
     ] = "core"
     observe: Annotated[bool, Key(Switch(), "also receive messages between other peers, for operators")] = False

@@ -1,7 +1,7 @@
 """The settings of trust: our key and the access policy (spec section 8), and the policy object made from them."""
 
 from collections import defaultdict
-from typing import Annotated, Final
+from typing import Annotated, Final, Literal
 
 import msgspec
 
@@ -10,6 +10,7 @@ from aghbus.daemon.config.value_types import FilePath, Text, Texts, choice
 from aghbus.protocol.identifiers import is_key_id
 from aghbus.protocol.trust.policy import ChannelRule, Mode, TrustPolicy, split_pin, split_sender
 
+_SECRET_FILE: Final = FilePath(holds_secret=True)
 _KEY_ID: Final = Text("a key id: sha256: and 64 hex digits", is_key_id)
 _PIN: Final = Text("NICKNAME=KEY_ID, such as ops=sha256: and 64 hex digits", lambda text: split_pin(text) is not None)
 _SENDER: Final = Text(
@@ -24,20 +25,19 @@ class TrustSettings(msgspec.Struct, frozen=True, kw_only=True):
     key_file: Annotated[
         str | None,
         Key(
-            FilePath(holds_secret=True),
+            _SECRET_FILE,
             "our private key (PEM); unset: the credential aghbus.key, else identity.pem in the instance's state folder",
         ),
     ] = None
     passphrase_file: Annotated[
-        str | None,
-        Key(FilePath(holds_secret=True), "file with the passphrase of an encrypted key; unset: aghbus.passphrase"),
+        str | None, Key(_SECRET_FILE, "file with the passphrase of an encrypted key; unset: aghbus.passphrase")
     ] = None
     mode: Annotated[
-        str,
+        Mode,
         Key(choice("verify", "require"), "verify: accept unsigned peers too; require: only verified ones", reload=True),
     ] = "verify"
     first_use: Annotated[
-        str,
+        Literal["off", "pin"],
         Key(choice("off", "pin"), "pin: the first verified key with a nickname is pinned to it", reload=True),
     ] = "off"
     allow: Annotated[tuple[str, ...], Key(Texts(_KEY_ID), "accepted keys; none named: every key", reload=True)] = ()
@@ -55,9 +55,8 @@ class TrustSettings(msgspec.Struct, frozen=True, kw_only=True):
 def policy_of(trust: TrustSettings) -> TrustPolicy:
     """The policy from the settings."""
     work, talk = _by_channel(trust.may_open_work), _by_channel(trust.may_talk)
-    mode: Mode = "require" if trust.mode == "require" else "verify"
     return TrustPolicy(
-        mode=mode,
+        mode=trust.mode,
         allow=frozenset(trust.allow),
         deny=frozenset(trust.deny),
         pins=dict(filter(None, map(split_pin, trust.pins))),

@@ -51,10 +51,8 @@ _NEVER = 86_400 * 365  # seconds; nats-py's pings are off, the link measures the
 class NatsConnection:
     """One connection; create it with `open`. Once it is lost, all operations raise LinkDown."""
 
-    def __init__(self, url: str, client: NatsClient, no_echo: bool) -> None:
+    def __init__(self, url: str, client: NatsClient) -> None:
         self._url = url
-        self._no_echo = no_echo
-        self._error: Exception | None = None  # the last one that the library reported while connecting
         self._contexts: dict[float, JetStreamContext] = {}
         self.client = client
         self.lost: asyncio.Future[str] = asyncio.get_running_loop().create_future()
@@ -78,59 +76,53 @@ class NatsConnection:
 
         `on_event` gets the library's errors while the connection lives, as PermissionDenied or ServerComplaint.
         """
-        connection = cls(url, NatsClient(require_tls=options.tls), no_echo)
-        try:
-            async with asyncio.timeout(CONNECT_TIMEOUT):
-                await connection._connect(options, name, inbox_prefix, tls_hostname, on_event)
-            if not connection.client.is_connected:
-                raise nats.errors.UnexpectedEOF
-        except BaseException as error:
-            await connection.close()
-            if isinstance(error, Exception):
-                raise ConnectFailed(_explain(error, connection._error, url, options)) from None
-            raise
-        return connection
+        client = NatsClient(require_tls=options.tls)
+        connection = cls(url, client)
+        seen: Exception | None = None  # the last error that the library reported while connecting
 
-    async def _connect(
-        self,
-        options: NatsOptions,
-        name: str,
-        inbox_prefix: str,
-        tls_hostname: str | None,
-        on_event: Callable[[LinkEvent], None],
-    ) -> None:
         async def report(error: Exception) -> None:
-            if not self.client.is_connected:
-                self._error = error
+            nonlocal seen
+            if not client.is_connected:
+                seen = error
             elif not isinstance(error, OSError | nats.errors.StaleConnectionError):  # reported with the loss
                 on_event(_typed(error))
 
         async def ended() -> None:
-            if not self.lost.done():
-                self.lost.set_result(escape(str(self.client.last_error or "connection closed")))
+            if not connection.lost.done():
+                connection.lost.set_result(escape(str(client.last_error or "connection closed")))
 
-        self.client.on_error = report
-        await self.client.connect(
-            [self._url],
-            error_cb=report,
-            closed_cb=ended,
-            name=name,
-            allow_reconnect=False,
-            max_reconnect_attempts=1,
-            reconnect_time_wait=0,
-            connect_timeout=int(CONNECT_TIMEOUT),
-            ping_interval=_NEVER,
-            pending_size=_UNLIMITED,
-            no_echo=self._no_echo,
-            inbox_prefix=inbox_prefix,
-            tls=_tls_context(options),
-            user_credentials=options.creds,
-            nkeys_seed=options.nkey,
-            token=options.token,
-            user=options.user,
-            password=options.password,
-            tls_hostname=tls_hostname,
-        )
+        client.on_error = report
+        try:
+            async with asyncio.timeout(CONNECT_TIMEOUT):
+                await client.connect(
+                    [url],
+                    error_cb=report,
+                    closed_cb=ended,
+                    name=name,
+                    allow_reconnect=False,
+                    max_reconnect_attempts=1,
+                    reconnect_time_wait=0,
+                    connect_timeout=int(CONNECT_TIMEOUT),
+                    ping_interval=_NEVER,
+                    pending_size=_UNLIMITED,
+                    no_echo=no_echo,
+                    inbox_prefix=inbox_prefix,
+                    tls=_tls_context(options),
+                    user_credentials=options.creds,
+                    nkeys_seed=options.nkey,
+                    token=options.token,
+                    user=options.user,
+                    password=options.password,
+                    tls_hostname=tls_hostname,
+                )
+            if not client.is_connected:
+                raise nats.errors.UnexpectedEOF
+        except BaseException as error:
+            await connection.close()
+            if isinstance(error, Exception):
+                raise ConnectFailed(_explain(error, seen, url, options)) from None
+            raise
+        return connection
 
     @property
     def info(self) -> ServerInfo:
@@ -181,11 +173,9 @@ class NatsConnection:
                 self.client.receivers.pop(sid, None)
 
     async def publish(self, subject: str, data: bytes, reply: str, headers: Mapping[str, str] | None) -> None:
-        """Buffers the message; waits for the broker only when MAX_UNSENT bytes are buffered already."""
-        frame = self._frame(subject, data, reply, headers)
-        if self.client.unsent_bytes > MAX_UNSENT:
+        """Buffers the message; waits for the broker only while MAX_UNSENT bytes are buffered already."""
+        while not self.publish_nowait(subject, data, reply, headers, flush=False):
             await self.ping(_NEVER)
-        self.client.put(frame)
 
     def publish_nowait(
         self, subject: str, data: bytes, reply: str, headers: Mapping[str, str] | None, *, flush: bool

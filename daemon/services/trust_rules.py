@@ -49,7 +49,7 @@ class TrustRuleService:
         ]
         return trust_api.TrustRulesResponse(
             mode=self.trust.now.mode,
-            first_use="pin" if self.settings.current.trust.first_use == "pin" else "off",
+            first_use=self.settings.current.trust.first_use,
             peer_id=self.identity.self_id,
             key_id=None if self.identity.signer is None else self.identity.signer.key_id,
             rules=configured + [self._shown(rule) for rule in self.store.memory.trust],
