@@ -17,6 +17,8 @@ VARIABLE: Final = "AGHD_CLOCK_OFFSET_FILE"
 # Runs while the machine sleeps, and is never set. Without it, a sleep looks like a step of the wall clock.
 _STEADY: Final = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 
+_BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
+
 _offset_file: Path | None = None
 
 
@@ -46,6 +48,13 @@ class Clock:
     def steady_millis(self) -> int:
         """Milliseconds of a clock that is never set, and that runs while the machine sleeps where the system has one."""
         return time.clock_gettime_ns(_STEADY) // 1_000_000
+
+    def boot(self) -> str:
+        """Identifies the boot since which `steady_millis` counts; "" where the system does not tell."""
+        try:
+            return _BOOT_ID.read_text().strip()
+        except OSError:
+            return ""
 
     def offset_millis(self) -> int:
         """Wall time minus `steady_millis`: changes when the wall clock is set, by the same amount."""

@@ -1,11 +1,16 @@
-"""Steps of the wall clock under a running daemon: stored due times move with them, so that waits keep their length.
+"""Steps of the wall clock, under a running daemon and over a restart: due times in the store move with them.
 
 Due times in the store (leases, retries, deadlines, delays) are wall times, because they must survive a restart. A step of the
 wall clock shifts them by the same amount, in the first transaction that compares them with the new time. Retention and expiry use
 a time that ignores forward steps for a day: a clock that is wrong for a while must not empty the store or the dedup window.
+
+The store keeps a record of both clocks and of the ignored steps. A start on the same boot of the machine computes the step since
+then exactly, because the steady clock ran on. A start after a reboot cannot tell a step from time during which the machine was
+off: it does not shift due times, but ignores that time for a day too.
 """
 
 import asyncio
+import itertools
 import logging
 from typing import Final
 
@@ -15,13 +20,17 @@ from aghbus.daemon.state.presence import PresenceTable
 from aghbus.store.engine.database import Store
 from aghbus.store.engine.transaction import Transaction
 from aghbus.store.errors import StoreUnavailable
-from aghbus.store.tables import time_shift
+from aghbus.store.tables import clock_record, time_shift
+from aghbus.store.tables.clock_record import ClockRecord, ClockStep
 
 _log = logging.getLogger("aghbus.clock")
 
 STEP_MS: Final = 2_000  # ours: time services slew differences below half a second, and step by more
 _INTERVAL: Final = 1.0  # seconds between two checks
-_DISTRUST: Final = 86_400.0  # seconds for which retention and expiry ignore a step forward
+_RECORD_INTERVAL: Final = 60  # checks between two records of the clocks in the store
+_DISTRUST_MS: Final = 86_400_000  # for which retention and expiry ignore a step forward, by the steady clock
+_REPORTED_MS: Final = 300_000  # an ignored step of this size is a problem; peers refuse messages of such a clock
+_PROBLEM: Final = "clock.ahead"
 
 
 class ClockSteps:
@@ -33,13 +42,28 @@ class ClockSteps:
         self._presence = presence
         self._counters = counters
         self._offset = clock.offset_millis()
-        self._steps: list[tuple[float, int]] = []  # of the last day: monotonic second, milliseconds
+        self._boot = clock.boot()
+        self._steps: list[ClockStep] = []  # of the last day
+
+    async def resume(self) -> None:
+        """Find the step since the last run: call it once, before anything compares a stored time. Raises StoreUnavailable."""
+        record, last_ms = await clock_record.get(self._store.reader), await time_shift.last_ms(self._store.reader)
+        if record is not None and self._boot and record.boot == self._boot:
+            self._steps = record.steps
+            step = self._offset - (record.wall_ms - record.steady_ms)
+        else:
+            step = self._resume_after_boot(record, last_ms)
+        await self._store.write(lambda tx: self._apply(tx, step))
+        self._presence.shift(0, self._clock.millis())
+        self._report()
 
     async def run(self) -> None:
         """Check the clock every second until cancelled: presence has no job that would call `settle`."""
-        await self._settle_since_last_run()
-        while True:
+        for count in itertools.count(1):
             await asyncio.sleep(_INTERVAL)
+            self._report()
+            if count % _RECORD_INTERVAL == 0:
+                self._store.write_deferred(self._record)
             if abs(self._clock.offset_millis() - self._offset) >= STEP_MS:
                 try:
                     await self._store.write(self.settle)
@@ -54,8 +78,7 @@ class ClockSteps:
         if abs(step) < STEP_MS:
             return now_ms
         tx.after_rollback(lambda: self._restore(before))  # registered before anything that may raise
-        time_shift.shift(tx, step)
-        tx.after_commit(lambda: self._note(step))
+        self._apply(tx, step)
         return now_ms
 
     def now_millis(self) -> int:
@@ -71,26 +94,68 @@ class ClockSteps:
 
     def prudent_millis(self) -> int:
         """Unix milliseconds, as if no forward step of the last day had happened: the time of retention and expiry."""
-        now, now_ms = self._clock.monotonic(), self._clock.millis()
-        self._steps = [(at, step) for at, step in self._steps if now - at < _DISTRUST]
-        return min(now_ms, now_ms - sum(step for _, step in self._steps))
+        now_ms = self._clock.millis()
+        return min(now_ms, now_ms - sum(step.millis for step in self._recent()))
 
-    async def _settle_since_last_run(self) -> None:
-        """Shift the due times if the clock is earlier than the latest time in the store: it was set back while we were down."""
-        last_ms = await time_shift.last_ms(self._store.reader)
-        step = self._clock.millis() - last_ms
-        if step <= -STEP_MS:
-            await self._store.write(lambda tx: time_shift.shift(tx, step))
-            self._note(step)
-        self._presence.shift(0, self._clock.millis())
+    def _recent(self) -> list[ClockStep]:
+        since = self._clock.steady_millis() - _DISTRUST_MS
+        self._steps = [step for step in self._steps if step.steady_ms > since]
+        return self._steps
+
+    def _resume_after_boot(self, record: ClockRecord | None, last_ms: int) -> int:
+        """The step back since the last run, or 0; a later time than the uptime explains is added to the ignored steps."""
+        steady_ms, now_ms = self._clock.steady_millis(), self._clock.millis()
+        if record is not None:  # as if no time had passed while the machine was off
+            last_ms = max(last_ms, record.wall_ms)
+            self._steps = [
+                ClockStep(steady_ms - (record.steady_ms - step.steady_ms), step.millis, step.certain)
+                for step in record.steps
+            ]
+        unexplained = now_ms - last_ms - steady_ms
+        if last_ms and unexplained >= STEP_MS:
+            self._steps = [*self._steps, ClockStep(steady_ms, unexplained, certain=False)]
+        return min(0, now_ms - last_ms)
+
+    def _apply(self, tx: Transaction, step: int) -> None:
+        """Shift the due times by `step` if it is one, and record the clocks."""
+        if abs(step) < STEP_MS:
+            self._record(tx)
+            return
+        made = ClockStep(self._clock.steady_millis(), step, certain=True)
+        time_shift.shift(tx, step)
+        clock_record.put(tx, self._recorded([*self._recent(), made]))
+        tx.after_commit(lambda: self._note(made))
+
+    def _record(self, tx: Transaction) -> None:
+        clock_record.put(tx, self._recorded(self._recent()))
+
+    def _recorded(self, steps: list[ClockStep]) -> ClockRecord:
+        steady_ms = self._clock.steady_millis()
+        return ClockRecord(steady_ms + self._offset, steady_ms, self._boot, steps)
+
+    def _report(self) -> None:
+        """Show the ignored steps as a problem while they are ignored. After a reboot, less than a day is no problem."""
+        steps = self._recent()
+        ahead = sum(step.millis for step in steps if step.certain or step.millis >= _DISTRUST_MS)
+        if ahead < _REPORTED_MS:
+            self._counters.solved(_PROBLEM)
+            return
+        left = max(step.steady_ms for step in steps) + _DISTRUST_MS - self._clock.steady_millis()
+        sentence = (
+            f"the clock went forward by {ahead / 3_600_000:.1f} h, which was not measured as passing time: retention and the dedup"
+            f" window ignore it for another {left / 3_600_000:.1f} h (set the clock if it is wrong)"
+        )
+        self._counters.problem(_PROBLEM, sentence, self._clock.monotonic())
 
     def _restore(self, offset: int) -> None:
         self._offset = offset
 
-    def _note(self, step: int) -> None:
-        self._steps.append((self._clock.monotonic(), step))
+    def _note(self, made: ClockStep) -> None:
+        step = made.millis
+        self._steps = [*self._steps, made]
         self._presence.shift(step, self._clock.millis())
         self._counters.add("clock.steps")
         sentence = f"the clock was set {'forward' if step > 0 else 'back'} by {abs(step) / 1000:.0f} s"
         self._counters.problem("clock", sentence, self._clock.monotonic())
+        self._report()
         _log.warning("%s; pending due times were shifted by the same amount", sentence)

@@ -21,17 +21,28 @@ DAY_MS = 86_400_000
 
 
 class SetClock(Clock):
-    """A wall clock that the test sets, and a steady one that it moves."""
+    """A wall clock that the test sets, time that it lets pass, and reboots."""
 
     def __init__(self) -> None:
         self.wrong_ms = 0
         self.elapsed = 0.0
+        self.boot_id = "boot 1"
+        self.booted_ms = 0
 
     def millis(self) -> int:
-        return super().millis() + self.wrong_ms
+        return super().millis() + self.wrong_ms + int(1000 * self.elapsed)
+
+    def steady_millis(self) -> int:
+        return super().steady_millis() + int(1000 * self.elapsed) - self.booted_ms
 
     def monotonic(self) -> float:
         return super().monotonic() + self.elapsed
+
+    def boot(self) -> str:
+        return self.boot_id
+
+    def reboot(self, boot_id: str) -> None:
+        self.boot_id, self.booted_ms = boot_id, self.booted_ms + self.steady_millis()
 
 
 @pytest.fixture
@@ -103,7 +114,84 @@ async def test_retention_uses_a_step_forward_after_a_day(parts: Parts, clock: Se
     clock.elapsed = 86_400.0 - 60
     assert parts.steps.prudent_millis() < true_ms + DAY_MS
     clock.elapsed = 86_400.0 + 1
-    assert parts.steps.prudent_millis() >= true_ms + 10 * DAY_MS
+    assert parts.steps.prudent_millis() >= true_ms + 11 * DAY_MS
+
+
+def restarted(parts: Parts) -> Parts:
+    """The daemon of the next run, over the same store."""
+    return Parts(parts.settings.current, parts.store, clock=parts.clock)
+
+
+def ahead(parts: Parts) -> list[str]:
+    problems = parts.counters.problems(parts.clock.monotonic())
+    return [problem for problem in problems if "the clock went forward" in problem]
+
+
+async def test_a_step_forward_while_the_daemon_was_down_is_ignored_for_a_day_and_is_a_problem(
+    parts: Parts, clock: SetClock
+) -> None:
+    await parts.steps.resume()
+    clock.wrong_ms, clock.elapsed = 2 * DAY_MS, 60.0
+    true_ms = clock.millis() - 2 * DAY_MS
+    parts = restarted(parts)
+    await parts.steps.resume()
+    assert abs(parts.steps.prudent_millis() - true_ms) < 60_000
+    assert "48.0 h" in ahead(parts)[0]
+    clock.elapsed += 7_200
+    parts = restarted(parts)  # once more, with the same clock
+    await parts.steps.resume()
+    assert abs(parts.steps.prudent_millis() - true_ms - 7_200_000) < 60_000
+    assert "another 22.0 h" in ahead(parts)[0]
+    clock.wrong_ms = 0
+    parts = restarted(parts)
+    await parts.steps.resume()
+    assert abs(parts.steps.prudent_millis() - true_ms - 7_200_000) < 60_000
+    assert ahead(parts) == []
+
+
+async def test_time_that_passes_while_the_daemon_is_down_is_no_step(parts: Parts, clock: SetClock) -> None:
+    await parts.steps.resume()
+    before = await lease(parts)
+    clock.elapsed = 5 * 86_400.0
+    parts = restarted(parts)
+    await parts.steps.resume()
+    assert abs(parts.steps.prudent_millis() - clock.millis()) <= 2
+    assert await leased_until(parts) == before
+    assert ahead(parts) == []
+
+
+@pytest.mark.parametrize("step", [3_600_000, -3_600_000])
+async def test_a_step_while_the_daemon_was_down_shifts_a_lease_once(parts: Parts, clock: SetClock, step: int) -> None:
+    await parts.steps.resume()
+    before = await lease(parts)
+    clock.wrong_ms = step
+    for _ in range(2):
+        parts = restarted(parts)
+        await parts.steps.resume()
+        assert abs(await leased_until(parts) - before - step) <= 2
+
+
+async def test_time_during_which_the_machine_was_off_is_ignored_by_retention_for_a_day(
+    parts: Parts, clock: SetClock
+) -> None:
+    await parts.steps.resume()
+    before = await lease(parts)
+    true_ms = clock.millis()
+    clock.wrong_ms = 2 * DAY_MS
+    clock.reboot("boot 2")
+    clock.elapsed = 300.0
+    parts = restarted(parts)
+    await parts.steps.resume()
+    assert abs(parts.steps.prudent_millis() - true_ms - 300_000) < 60_000
+    assert await leased_until(parts) == before  # nothing tells a step from a machine that was off
+    assert "48.0 h" in ahead(parts)[0]
+    clock.reboot("boot 3")
+    clock.elapsed = 600.0
+    parts = restarted(parts)
+    await parts.steps.resume()
+    assert abs(parts.steps.prudent_millis() - true_ms - 600_000) < 60_000
+    clock.elapsed += 86_400
+    assert abs(parts.steps.prudent_millis() - clock.millis()) < 60_000
 
 
 async def test_a_step_forward_and_back_cancels_out(parts: Parts, clock: SetClock) -> None:

@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 
 from tests.support.daemons import Daemon, Home, wait_for
+from tests.support.foreign import foreign_peer
+from tests.support.natsutil import NatsServer
 
 HOUR = 3600
 RETRY = ("--retry-first", "200ms", "--retry-ceiling", "1s")
@@ -202,6 +204,28 @@ def test_a_jump_of_ten_days_forward_keeps_history_and_the_dedup_window(tmp_path:
         wait_for(lambda: counter(ops, "retention.sweeps") > swept, 60, "a sweep with the wrong clock")
         assert ops.state_of(work_id) == "completed"
         assert len(ops.get("/v1/messages")["messages"]) == len(worker.get("/v1/messages")["messages"])
+
+
+@pytest.mark.long
+async def test_an_id_is_remembered_over_a_start_with_the_clock_two_days_ahead(tmp_path: Path) -> None:
+    clock = WallClock(tmp_path)
+    async with NatsServer() as server, foreign_peer(server.url, "asker") as asker:
+        with Daemon(Home(tmp_path), "worker", "--nats", server.url, env=clock.env) as worker:
+            opening = asker.work("worker", "work_1", expires_at=int(time.time()) + 6 * HOUR)
+            await asker.publish(opening)
+            wait_for(lambda: worker.get("/v1/works")["works"], 30, "the work")
+            worker.kill()
+            clock.set(48 * HOUR)
+            worker.start()
+            problems = worker.get("/v1/status")["problems"]
+            assert any("the clock went forward by 48.0 h" in problem for problem in problems)
+            wait_for(lambda: counter(worker, "retention.sweeps") > 0, 90, "a sweep with the wrong clock")
+            worker.kill()
+            clock.set(0)
+            worker.start()
+            await asker.publish(opening)
+            await asker.expect(kind="receipt", status="duplicate")
+            assert worker.get("/v1/inbox")["counts"]["ready"] == 1
 
 
 def test_set_back_while_it_was_down(tmp_path: Path) -> None:
