@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from aghbus.cli.app.arguments import whole
 from aghbus.cli.app.errors import YES
 from aghbus.cli.app.message_text import body_line, event_line, not_delivered
 from aghbus.cli.app.options import LIMIT
@@ -15,8 +16,10 @@ from aghbus.store.host.command_line import Argument, Command
 
 def run_list(context: Context, values: dict[str, Any]) -> int:
     """List messages without leasing any."""
-    answer = context.api.get("/v1/inbox", [("state", values["state"]), ("limit", values["limit"])])
+    answer = context.api.get("/v1/inbox", [(name, values[name]) for name in ("state", "since", "limit")])
     context.output.rows(answer, "items", _human, "no message is waiting")
+    if answer["next_since"] is not None:
+        context.output.note(f"there are more: --since {answer['next_since']}")
     return YES
 
 
@@ -55,6 +58,7 @@ COMMANDS = {
                 choices=("ready", "leased", "acked", "dead"),
                 help="only messages in this state",
             ),
+            Argument("--since", metavar="SEQ", type=whole, help="messages after this local sequence"),
             LIMIT,
         ],
     ),

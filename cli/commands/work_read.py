@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from aghbus.cli.app.arguments import whole
 from aghbus.cli.app.errors import YES
 from aghbus.cli.app.message_text import work_head
 from aghbus.cli.app.options import CHANNEL, LIMIT
@@ -16,15 +17,18 @@ STATES = ("submitted", "working", "needs_input", "completed", "failed", "cancele
 
 def run_list(context: Context, values: dict[str, Any]) -> int:
     """List works by state, role and peer."""
-    query = [(name, values[name]) for name in ("state", "role", "peer", "channel", "limit")]
+    query = [(name, values[name]) for name in ("state", "role", "peer", "channel", "limit", "before")]
     answer = context.api.get("/v1/works", query)
     context.output.rows(answer, "works", _list, "no such work")
+    if answer["next_before"] is not None:
+        context.output.note(f"there are more: --before {answer['next_before']}")
     return YES
 
 
 def run_show(context: Context, values: dict[str, Any]) -> int:
     """Show one work and its history."""
-    detail = context.api.get(f"/v1/works/{quote(values['work'])}", [("channel", values["channel"])])
+    query = [(name, values[name]) for name in ("channel", "before")]
+    detail = context.api.get(f"/v1/works/{quote(values['work'])}", query)
     context.output.answer(detail, _show)
     return YES
 
@@ -44,7 +48,15 @@ def _peer(work: dict[str, Any]) -> str:
 
 
 def _show(detail: dict[str, Any]) -> str:
-    return "\n".join([work_head(detail["work"]), "", *map(_step, detail["history"])])
+    omitted = f"({detail['history_omitted']} earlier steps: --before {detail['next_before']})"
+    return "\n".join(
+        [
+            work_head(detail["work"]),
+            "",
+            *([omitted] if detail["history_omitted"] else []),
+            *map(_step, detail["history"]),
+        ]
+    )
 
 
 def _step(step: dict[str, Any]) -> str:
@@ -81,6 +93,7 @@ COMMANDS = {
             "aghctl work list",
             "aghctl work list --state working --state needs_input",
             "aghctl work list --role target -o jsonl",
+            "aghctl work list --limit 1000 --before 48211",
         ],
         arguments=[
             Argument("--state", action="append", choices=STATES, help="only works in this state"),
@@ -90,12 +103,19 @@ COMMANDS = {
             Argument("--peer", help="only works with this peer"),
             CHANNEL,
             LIMIT,
+            Argument(
+                "--before", metavar="SEQ", type=whole, help="works whose last message is before this local sequence"
+            ),
         ],
     ),
     "work show": Command(
         run_show,
         description="Show one work: its peers, its place, its state, and every receipt, trace and message that was applied to it.",
         examples=["aghctl work show WORK_ID", "aghctl work show WORK_ID -o json"],
-        arguments=[Argument("work", help="id of the work"), CHANNEL],
+        arguments=[
+            Argument("work", help="id of the work"),
+            CHANNEL,
+            Argument("--before", metavar="SEQ", type=whole, help="the history before this local sequence"),
+        ],
     ),
 }

@@ -10,7 +10,7 @@ from typing import Final
 from aghbus.daemon.api.app import BODY_SECONDS, ApiApp
 from aghbus.daemon.api.http.connection import HEAD_SECONDS, IDLE_SECONDS, Connection, Endpoint
 from aghbus.daemon.api.http.exchange import Application
-from aghbus.daemon.api.http.listeners import UnixListener, listen_tcp, listen_unix
+from aghbus.daemon.api.http.listeners import BACKLOG, UnixListener, listen_tcp, listen_unix
 from aghbus.daemon.api.http.sse import KEEP_ALIVE
 from aghbus.daemon.api.http.tcp_guard import LoopbackGuard
 from aghbus.daemon.api.route import Operation, Route
@@ -120,7 +120,9 @@ class ApiServer:
             application, self._foreign_attempts, head_seconds=self._head_seconds, idle_seconds=self._idle_seconds
         )
         self._endpoints.append(endpoint)
-        self._servers.append(await asyncio.get_running_loop().create_server(endpoint.connection, sock=sock))
+        self._servers.append(
+            await asyncio.get_running_loop().create_server(endpoint.connection, sock=sock, backlog=BACKLOG)
+        )
 
     def _close_listeners(self) -> None:
         if self._unix is not None:

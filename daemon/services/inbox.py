@@ -56,12 +56,10 @@ class InboxService:
     counters: Counters
 
     async def list_items(self, query: InboxQuery) -> InboxResponse:
-        """Items in the states of `query` (none: ready and leased), oldest first, and the counts of all states."""
+        """One page of items in the states of `query` (none: all but acked), oldest first, and the counts of all states."""
         reader = await settled(self.store, self.steps)
-        return InboxResponse(
-            items=await inbox.items(reader, states=query.states, limit=query.limit),
-            counts=await inbox.counts(reader),
-        )
+        page = await inbox.items(reader, states=query.states, since=query.since, limit=query.limit)
+        return InboxResponse(items=page.items, next_since=page.next_since, counts=await inbox.counts(reader))
 
     async def next(self, request: InboxNextRequest) -> InboxNextResponse:
         """The oldest ready message, leased to the caller; waits up to `request.wait` seconds for one."""

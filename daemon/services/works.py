@@ -54,20 +54,20 @@ class WorkService:
         return await self.sender.send_all(job)
 
     async def list_works(self, query: WorksQuery) -> WorksResponse:
-        """Works, latest change first."""
-        found = await works.works(
+        """One page of works, latest change first."""
+        return await works.works(
             self.store.reader,
             states=query.states,
             role=query.role,
             peer=query.peer,
             channel=query.channel,
             limit=query.limit,
+            before=query.before,
         )
-        return WorksResponse(works=found)
 
     async def get_work(self, work_id: str, query: WorkQuery) -> WorkResponse:
         """One work with its history; the latest of that id without a channel."""
-        found = await works.work(self.store.reader, work_id, query.channel)
+        found = await works.work(self.store.reader, work_id, query.channel, before=query.before)
         if found is None:
             raise _unknown(work_id)
         return found

@@ -33,6 +33,7 @@ class InboxResponse(ResponseModel):
     """The inbox."""
 
     items: list[InboxItem]  # oldest first
+    next_since: int | None  # `since` of the next page, null when there is none
     counts: dict[str, int]  # number of messages, by state
 
 

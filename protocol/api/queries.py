@@ -90,12 +90,14 @@ class WorksQuery(Query, frozen=True):
     peer: str | None = None  # initiator or target
     channel: str | None = None  # where it is
     limit: Limit = 100  # of the page
+    before: Seq | None = None  # those whose last envelope is before this sequence
 
 
 class WorkQuery(Query, frozen=True):
     """One work."""
 
     channel: str | None = None  # tells apart works of one id in several channels
+    before: Seq | None = None  # the part of the history before this sequence
 
 
 class RoomsQuery(Query, frozen=True):
@@ -108,8 +110,9 @@ class RoomsQuery(Query, frozen=True):
 class InboxQuery(Query, frozen=True):
     """The inbox."""
 
-    # of the message, ready and leased without it; may be repeated
+    # of the message, without it all but acked; may be repeated
     states: frozenset[InboxState] = msgspec.field(default=frozenset(), name="state")
+    since: Since = 0  # those after this sequence
     limit: Limit = 100  # of the page
 
 

@@ -111,13 +111,16 @@ class WorkResponse(ResponseModel):
     """A work with its history."""
 
     work: Work  # as it is now
-    history: list[WorkStep]  # oldest first
+    history: list[WorkStep]  # oldest first; of a long one the newest part
+    history_omitted: int  # number of earlier steps that are not in this answer
+    next_before: int | None  # `before` of the page with the steps before these, null when none were omitted
 
 
 class WorksResponse(ResponseModel):
     """Works."""
 
     works: list[Work]  # latest change first
+    next_before: int | None  # `before` of the next page, null when there is none
 
 
 class WorkChange(ResponseModel):

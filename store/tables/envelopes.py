@@ -263,7 +263,7 @@ async def find(reader: Reader, wanted: EnvelopeFilter, *, since: int, limit: int
     indexed = wanted.work_id is not None or wanted.thread_id is not None or wanted.direct_id is not None
     window = None if indexed else WINDOW_ROWS
     hits = await _search(reader, where, params, (since, top), limit, window, newest=last)
-    seqs, full = _within_bytes(hits)
+    seqs, full = within_bytes(hits)
     if last:
         return Page(sorted(seqs), max(since, top))
     more = full or len(hits) >= limit
@@ -323,8 +323,8 @@ async def _window(reader: Reader, low: int, high: int, rows: int | None, *, newe
     return (found[0][0] - 1, high) if newest else (low, found[0][0])
 
 
-def _within_bytes(hits: Iterable[Row]) -> tuple[list[int], bool]:
-    """The first sequences whose envelopes fit PAGE_BYTES together (at least one), and whether some did not."""
+def within_bytes(hits: Iterable[Row]) -> tuple[list[int], bool]:
+    """Of rows `(number, bytes)` the first numbers that fit PAGE_BYTES together (at least one), and whether some did not."""
     seqs: list[int] = []
     total = 0
     for seq, size in hits:

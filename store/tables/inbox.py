@@ -4,7 +4,9 @@ A lease hides a message until it is acked, returned or expired. Leases are count
 returned after too many of them is dead: kept, listed, and ready again only on request.
 """
 
-from typing import Final
+from typing import Final, NamedTuple
+
+import msgspec
 
 from aghbus.protocol.api.inbox import InboxItem
 from aghbus.protocol.api.messages import Message
@@ -22,6 +24,7 @@ from aghbus.store.tables.envelopes import (
     buffered_message,
     fetch,
     message_of,
+    within_bytes,
 )
 
 CAPACITY: Final = 10_000  # ours, messages that are ready or leased
@@ -252,18 +255,31 @@ def item(tx: Transaction, seq: int) -> InboxItem:
     return _read_item(row)
 
 
-async def items(
-    reader: Reader, *, states: frozenset[str] = frozenset(), limit: int = 100, last: bool = False
-) -> list[InboxItem]:
-    """Inbox rows in one of `states` (none given: all but acked), oldest first; with `last` the newest `limit`."""
+class InboxPage(NamedTuple):
+    """Inbox rows, oldest first, and the sequence after which the next page begins; None at the end."""
+
+    items: list[InboxItem]
+    next_since: int | None
+
+
+async def items(reader: Reader, *, states: frozenset[str] = frozenset(), since: int = 0, limit: int = 100) -> InboxPage:
+    """Up to `limit` rows after sequence `since` in one of `states` (none given: all but acked); fewer when PAGE_BYTES are
+    reached."""
     wanted = sorted(states or {"ready", "leased", "dead"})
-    order = "DESC" if last else "ASC"
+    hits = await fetch(
+        reader,
+        "SELECT i.seq, length(e.raw) FROM inbox AS i JOIN envelopes AS e ON e.seq = i.seq"  # noqa: S608 - constants
+        f" WHERE i.seq > ? AND i.state IN ({placeholders(wanted)}) ORDER BY i.seq LIMIT ?",
+        [since, *wanted, limit + 1],
+    )
+    seqs, full = within_bytes(hits[:limit])
     rows = await fetch(
         reader,
-        f"{_SELECT_ITEM} WHERE i.state IN ({placeholders(wanted)}) ORDER BY i.seq {order} LIMIT ?",
-        [*wanted, limit],
+        f"{_SELECT_ITEM} WHERE e.seq IN (SELECT value FROM json_each(?)) AND i.seq IS NOT NULL ORDER BY e.seq",  # noqa: S608 - constants
+        [msgspec.json.encode(seqs).decode()],
     )
-    return sorted((_read_item(row) for row in rows), key=lambda found: found.seq)
+    more = full or len(hits) > limit
+    return InboxPage([_read_item(row) for row in rows], seqs[-1] if more else None)
 
 
 async def counts(reader: Reader) -> dict[str, int]:

@@ -5,7 +5,7 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from aghbus.protocol.api.works import Role, Work, WorkResponse, WorkStep
+from aghbus.protocol.api.works import Role, Work, WorkResponse, WorksResponse, WorkStep
 from aghbus.protocol.bodies import Capability, Receipt, Say, Trace
 from aghbus.protocol.envelope import Envelope
 from aghbus.protocol.lifecycle import WorkView
@@ -14,7 +14,7 @@ from aghbus.protocol.trust.trust import Trust
 from aghbus.store.engine.sql import Reader, insert_into, placeholders
 from aghbus.store.engine.state import CachedWork
 from aghbus.store.engine.transaction import Transaction
-from aghbus.store.tables.envelopes import Row, fetch
+from aghbus.store.tables.envelopes import Row, fetch, within_bytes
 
 TEXT_CHARS: Final = 200  # of the opening text, as `Work.text` promises
 MESSAGE_CHARS: Final = 2_000  # ours, of the last message; the history has it whole
@@ -47,11 +47,18 @@ SELECT w.work_id, w.workspace_id, w.channel, w.surface, w.container, w.initiator
     w.opening_id, w.opened_ms, w.updated_ms, w.last_seq, w.message, CASE WHEN length(e.raw) <= ? THEN e.raw END, w.id
 FROM works AS w LEFT JOIN envelopes AS e ON e.seq = w.result_seq
 """
+_SELECT_SIZES: Final = """
+SELECT w.id, CASE WHEN length(e.raw) <= ? THEN length(e.raw) ELSE 0 END, w.last_seq
+FROM works AS w LEFT JOIN envelopes AS e ON e.seq = w.result_seq
+"""
 _SELECT_STEPS: Final = """
 SELECT seq, msg_id, kind, event, actor, outcome, state_before, state_after, received_ms, raw FROM (
-    SELECT *, sum(length(raw)) OVER (ORDER BY seq DESC) AS bytes FROM work_history WHERE work = ? ORDER BY seq DESC LIMIT ?
+    SELECT *, sum(length(raw)) OVER (ORDER BY seq DESC) AS bytes FROM work_history WHERE work = ? AND seq < ?
+    ORDER BY seq DESC LIMIT ?
 ) WHERE bytes <= ? ORDER BY seq
 """
+_COUNT_STEPS: Final = "SELECT count(*) FROM work_history WHERE work = ? AND seq < ?"
+_END: Final = (1 << 63) - 1  # beyond every sequence
 
 
 def load(tx: Transaction, workspace_id: str, channel: str, work_id: str) -> WorkView | None:
@@ -192,9 +199,14 @@ async def works(
     peer: str | None = None,
     channel: str | None = None,
     limit: int = 100,
-) -> list[Work]:
-    """Works, latest change first. `peer` is initiator or target. A result of more than LISTED_RESULT_BYTES is left out."""
-    clauses, params = ["1"], list[Any]()
+    before: int | None = None,
+) -> WorksResponse:
+    """Works whose last envelope is before sequence `before`, latest change first; fewer than `limit` when the results that
+    are shown reach PAGE_BYTES.
+
+    `peer` is initiator or target. A result of more than LISTED_RESULT_BYTES is left out.
+    """
+    clauses, params = ["w.last_seq < ?"], list[Any]([_END if before is None else before])
     if states:
         clauses.append(f"w.state IN ({placeholders(states)})")
         params.extend(sorted(states))
@@ -202,14 +214,23 @@ async def works(
         if value is not None:
             clauses.append(clause)
             params.append(value)
-    sql = f"{_SELECT_WORK} WHERE {' AND '.join(clauses)} ORDER BY w.last_seq DESC LIMIT ?"
-    rows = await fetch(reader, sql, [LISTED_RESULT_BYTES, *params, limit])
-    return [_work_of(row) for row in rows]
+    hits = await fetch(
+        reader,
+        f"{_SELECT_SIZES} WHERE {' AND '.join(clauses)} ORDER BY w.last_seq DESC LIMIT ?",
+        [LISTED_RESULT_BYTES, *params, limit + 1],
+    )
+    ids, full = within_bytes((work, size) for work, size, _ in hits[:limit])
+    sql = f"{_SELECT_WORK} WHERE w.id IN (SELECT value FROM json_each(?)) ORDER BY w.last_seq DESC"  # noqa: S608 - constants
+    rows = await fetch(reader, sql, [LISTED_RESULT_BYTES, msgspec.json.encode(ids).decode()])
+    more = full or len(hits) > limit
+    return WorksResponse(works=[_work_of(row) for row in rows], next_before=hits[len(ids) - 1][2] if more else None)
 
 
-async def work(reader: Reader, work_id: str, channel: str | None = None) -> WorkResponse | None:
-    """A work with its history, oldest step first; the latest of that id when `channel` leaves it open. None when
-    unknown.
+async def work(
+    reader: Reader, work_id: str, channel: str | None = None, *, before: int | None = None
+) -> WorkResponse | None:
+    """A work with its history before sequence `before`, oldest step first; the latest of that id when `channel` leaves it
+    open. None when unknown.
 
     Of a long history the newest HISTORY_STEPS, as far as their envelopes fit HISTORY_BYTES.
     """
@@ -221,8 +242,16 @@ async def work(reader: Reader, work_id: str, channel: str | None = None) -> Work
     )
     if not rows:
         return None
-    steps = await fetch(reader, _SELECT_STEPS, [rows[0][-1], HISTORY_STEPS, HISTORY_BYTES])
-    return WorkResponse(work=_work_of(rows[0]), history=[_step_of(row) for row in steps])
+    work_key, end = rows[0][-1], _END if before is None else before
+    steps = await fetch(reader, _SELECT_STEPS, [work_key, end, HISTORY_STEPS, HISTORY_BYTES])
+    first = steps[0][0] if steps else end
+    ((omitted,),) = await fetch(reader, _COUNT_STEPS, [work_key, first])
+    return WorkResponse(
+        work=_work_of(rows[0]),
+        history=[_step_of(row) for row in steps],
+        history_omitted=omitted,
+        next_before=first if omitted else None,
+    )
 
 
 async def counts(reader: Reader) -> dict[str, int]:

@@ -47,7 +47,7 @@ async def test_an_expired_message_is_reported_soon_and_its_work_is_canceled(tmp_
         await sweep(parts.store, FOREVER, parts.clock.millis() + 3_600_000)
         await wait_until(lambda: parts.counters["outbox.expired"] == count, 20, "all to be given up")
         await parts.store.write(lambda _tx: None)  # counted in a transaction that is durable now
-        items = await inbox.items(parts.store.reader, limit=count)
+        items = (await inbox.items(parts.store.reader, limit=count)).items
         assert [item.last_error for item in items] == ["expired: no answer before it expired"] * count
         assert await rows(parts.store, "SELECT DISTINCT state FROM works") == [("canceled",)]
     assert wire.batches == []

@@ -199,7 +199,7 @@ async def test_observed_traffic_is_kept_and_never_delivered(store: Store) -> Non
     applied = await receive(store, say(sender=BOB, to=EVE, work_id="work_o"), observe=True)
     assert not applied.delivered
     assert applied.queued == ()
-    (work,) = await works.works(store.reader)
+    (work,) = (await works.works(store.reader)).works
     assert work.role == "observer"
     assert await rows(store, "SELECT direction FROM envelopes") == [("observed",)]
 
@@ -285,5 +285,5 @@ async def test_a_capability_opens_a_work_by_its_summary(store: Store) -> None:
     document = {"id": "test.run", "summary": "Runs the tests", "outcome": "A report"}
     document["digest"] = capability_digest(document)
     await receive(store, make("capability", {"capability": document}, sender=BOB, to=US, work_id="work_c"))
-    (work,) = await works.works(store.reader)
+    (work,) = (await works.works(store.reader)).works
     assert work.text == "Runs the tests"

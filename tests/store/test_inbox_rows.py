@@ -119,7 +119,7 @@ async def test_a_message_without_attempts_left_is_dead_and_can_be_requeued(store
         assert await lease(store, "a", at=at, max_attempts=2) is not None
     assert await lease(store, "a", at=2 * VISIBLE, max_attempts=2) is None
     assert await inbox.counts(store.reader) == {"ready": 0, "leased": 0, "dead": 1}
-    (dead,) = await inbox.items(store.reader, states=frozenset(["dead"]))
+    (dead,) = (await inbox.items(store.reader, states=frozenset(["dead"]))).items
     assert dead.seq == seq
     assert dead.last_error
     assert store.memory.inbox_waiting == 0
@@ -163,10 +163,10 @@ async def test_a_clock_that_steps_back_hides_nothing_new(store: Store) -> None:
 async def test_the_list_is_in_order_and_without_the_acked(store: Store) -> None:
     seqs = await fill(store, 5)
     await store.write(lambda tx: inbox.ack(tx, seqs[1]))
-    assert [item.seq for item in await inbox.items(store.reader)] == [seqs[0], *seqs[2:]]
-    assert [item.seq for item in await inbox.items(store.reader, limit=2)] == [seqs[0], seqs[2]]
-    assert [item.seq for item in await inbox.items(store.reader, limit=2, last=True)] == seqs[3:]
-    assert [item.seq for item in await inbox.items(store.reader, states=frozenset(["acked"]))] == [seqs[1]]
+    assert [item.seq for item in (await inbox.items(store.reader)).items] == [seqs[0], *seqs[2:]]
+    assert [item.seq for item in (await inbox.items(store.reader, limit=2)).items] == [seqs[0], seqs[2]]
+    assert [item.seq for item in (await inbox.items(store.reader, since=seqs[2])).items] == seqs[3:]
+    assert [item.seq for item in (await inbox.items(store.reader, states=frozenset(["acked"]))).items] == [seqs[1]]
 
 
 async def test_the_number_of_waiting_messages_is_restored_after_reopening(store: Store) -> None:

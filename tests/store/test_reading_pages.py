@@ -5,7 +5,7 @@ import pytest
 from aghbus.protocol.api.queries import EnvelopeFilter, EventsQuery
 from aghbus.protocol.rooms import Binding
 from aghbus.store.engine.database import Store
-from aghbus.store.tables import envelopes, events, rooms, works
+from aghbus.store.tables import envelopes, events, inbox, rooms, works
 from tests.support.makers import (
     BOB,
     CHANNEL,
@@ -180,11 +180,11 @@ async def test_works_are_listed_by_their_latest_change(store: Store) -> None:
     await receive(store, say(sender=EVE, work_id="work_b"))
     await receive(store, say(sender=US, to=None))  # our own echo: nothing
     await receive(store, say(work_id="work_a"))
-    assert [work.work_id for work in await works.works(store.reader)] == ["work_a", "work_b"]
-    assert [work.work_id for work in await works.works(store.reader, peer=EVE)] == ["work_b"]
-    assert await works.works(store.reader, role="initiator") == []
-    assert await works.works(store.reader, states=frozenset(["completed"])) == []
-    assert len(await works.works(store.reader, states=frozenset(["submitted"]), role="target", limit=1)) == 1
+    assert [work.work_id for work in (await works.works(store.reader)).works] == ["work_a", "work_b"]
+    assert [work.work_id for work in (await works.works(store.reader, peer=EVE)).works] == ["work_b"]
+    assert (await works.works(store.reader, role="initiator")).works == []
+    assert (await works.works(store.reader, states=frozenset(["completed"]))).works == []
+    assert len((await works.works(store.reader, states=frozenset(["submitted"]), role="target", limit=1)).works) == 1
     assert await works.counts(store.reader) == {"submitted": 2, "working": 0, "needs_input": 0}
     assert await works.work(store.reader, "work_a", "elsewhere") is None
     assert await works.work(store.reader, "work_zzz") is None
@@ -194,8 +194,71 @@ async def test_a_large_result_is_left_out_of_lists_and_shown_alone(store: Store)
     await receive(store, say(work_id="work_a"))
     result = {"log": "y" * works.LISTED_RESULT_BYTES}
     await store.write(sending(trace("completed", sender=US, to=BOB, work_id="work_a", result=result)))
-    (listed,) = await works.works(store.reader)
+    (listed,) = (await works.works(store.reader)).works
     assert listed.result is None
     detail = await works.work(store.reader, "work_a")
     assert detail is not None
     assert detail.work.result == result
+
+
+async def test_works_have_pages_that_together_are_all_of_them(store: Store) -> None:
+    for number in range(7):
+        await receive(store, say(work_id=f"work_{number}"))
+    await receive(store, say(work_id="work_0"))
+    got: list[str] = []
+    before: int | None = None
+    for _ in range(3):
+        page = await works.works(store.reader, limit=3, before=before)
+        got += [work.work_id for work in page.works]
+        before = page.next_before
+    assert got == ["work_0", *(f"work_{number}" for number in range(6, 0, -1))]
+    assert before is None
+
+
+async def test_a_page_of_works_is_bounded_by_the_bytes_of_results(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(envelopes, "PAGE_BYTES", 5_000)
+    for number in range(3):
+        await receive(store, say(work_id=f"work_{number}"))
+        ended = trace("completed", sender=US, to=BOB, work_id=f"work_{number}", result={"log": "y" * 3_000})
+        await store.write(sending(ended))
+    first = await works.works(store.reader)
+    assert [work.work_id for work in first.works] == ["work_2"]
+    rest = await works.works(store.reader, before=first.next_before)
+    assert [work.work_id for work in rest.works] == ["work_1"]
+
+
+async def test_a_page_of_the_inbox_is_bounded_by_bytes_and_goes_on(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(envelopes, "PAGE_BYTES", 5_000)
+    for _ in range(3):
+        await receive(store, say(text="x" * 3_000))
+    seqs, since = [], 0
+    while True:
+        page = await inbox.items(store.reader, since=since)
+        (item,) = page.items
+        seqs.append(item.seq)
+        if page.next_since is None:
+            break
+        since = page.next_since
+    assert seqs == [1, 2, 3]
+
+
+async def test_a_long_history_says_how_many_steps_are_missing_and_goes_on(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(works, "HISTORY_STEPS", 4)
+    for _ in range(10):
+        await receive(store, say(work_id="work_a"))
+    got: list[int] = []
+    before: int | None = None
+    for omitted in (6, 2, 0):
+        detail = await works.work(store.reader, "work_a", before=before)
+        assert detail is not None
+        assert detail.history_omitted == omitted
+        got = [step.seq for step in detail.history] + got
+        before = detail.next_before
+    assert before is None
+    assert got == list(range(1, 11))

@@ -26,8 +26,8 @@ from aghbus.store.host.locations import (
     private_folder_problem,
 )
 
-BACKLOG: Final = 128
-"""Connections that may wait for the loop; ours, half of what it serves at once."""
+BACKLOG: Final = 512
+"""Connections that may wait for the loop; ours, as many as it keeps open: beyond MAX_CONNECTIONS they get an answer too."""
 
 LOCK_SECONDS: Final = 5.0
 """Seconds to wait for another daemon that is starting in the same folder."""

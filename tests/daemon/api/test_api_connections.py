@@ -3,6 +3,7 @@
 import asyncio
 import logging
 import shutil
+import socket
 import subprocess
 from pathlib import Path
 
@@ -452,3 +453,16 @@ async def test_no_bytes_cause_an_internal_error(api: Api, data: bytes) -> None:
         writer.close()
         assert not answer.startswith(b"HTTP/1.1 5")
     assert (await api.get("/healthz")).status == 200
+
+
+async def test_two_hundred_clients_that_connect_at_once_are_all_served(api: Api) -> None:
+    sockets = [socket.socket(socket.AF_UNIX) for _ in range(200)]
+    for client in sockets:
+        client.setblocking(False)  # a full backlog refuses at once
+        client.connect(str(api.path))  # the server's loop does not run meanwhile
+    for client in sockets:
+        reader, writer = await asyncio.open_connection(sock=client)
+        writer.write(ALIVE)
+        head, _ = await response(reader)
+        assert head.startswith(b"HTTP/1.1 200 OK\r\n")
+        writer.close()
