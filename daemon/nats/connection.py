@@ -173,9 +173,11 @@ class NatsConnection:
                 self.client.receivers.pop(sid, None)
 
     async def publish(self, subject: str, data: bytes, reply: str, headers: Mapping[str, str] | None) -> None:
-        """Buffers the message; waits for the broker only while MAX_UNSENT bytes are buffered already."""
-        while not self.publish_nowait(subject, data, reply, headers, flush=False):
+        """Buffers the message; waits for the broker only when MAX_UNSENT bytes are buffered already."""
+        frame = self._frame(subject, data, reply, headers)
+        if self.client.unsent_bytes > MAX_UNSENT:
             await self.ping(_NEVER)
+        self.client.put(frame)
 
     def publish_nowait(
         self, subject: str, data: bytes, reply: str, headers: Mapping[str, str] | None, *, flush: bool
