@@ -128,7 +128,7 @@ def test_a_daemon_with_a_dead_part_ends_and_says_so(tmp_path: Path) -> None:
         db.close()
         assert daemon.process is not None
         assert daemon.process.wait(30) == 1  # what a supervisor starts anew
-        assert "part=retry" in daemon.log.read_text() or "part=publisher" in daemon.log.read_text()
+        assert "task=retry" in daemon.log.read_text() or "task=publisher" in daemon.log.read_text()
     finally:
         daemon.stop()
 
