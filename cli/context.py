@@ -11,6 +11,7 @@ from aghbus.protocol.base.annotations import Any
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from aghbus.client.api import Api
+    from aghbus.store.host.locations import Locations
 
 Run = Callable[["Context", dict[str, Any]], int]
 
@@ -23,13 +24,25 @@ _DAEMON_FLAGS = {"name": "--name", "socket": "--socket", "api": "--api", "token_
 class Context:
     """One run of one command."""
 
-    __slots__ = ("_api", "env", "options", "output")
-
     def __init__(self, options: dict[str, Any], output: Output | None = None) -> None:
         self.options = options
         self.env = os.environ
         self.output = output or Output(options["output"] or "human")
         self._api: Api | None = None
+
+    @property
+    def instance(self) -> str:
+        """The name of the instance that options and environment give, else that of this host."""
+        from aghbus.client.locate import chosen_name
+
+        return chosen_name(self.options, self.env)
+
+    @property
+    def places(self) -> Locations:
+        """The paths of the instance. Raises UsageError for an illegal name."""
+        from aghbus.client.locate import locations
+
+        return locations(self.instance, self.env)
 
     @property
     def api(self) -> Api:

@@ -17,8 +17,6 @@ FIRST_PAUSE, LAST_PAUSE = 0.05, 1.0
 class Api:
     """The API at one endpoint. `timeout` in seconds bounds every step of a request."""
 
-    __slots__ = ("endpoint", "timeout")
-
     def __init__(self, endpoint: Endpoint, timeout: float) -> None:
         self.endpoint = endpoint
         self.timeout = timeout

@@ -25,8 +25,6 @@ _UNRESERVED = frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz01
 class Endpoint:
     """Where a daemon listens: a Unix socket at `path`, or `host` and `port` with a bearer `token`."""
 
-    __slots__ = ("host", "path", "port", "token")
-
     def __init__(self, *, path: str = "", host: str = "", port: int = 0, token: str = "") -> None:
         self.path = path
         self.host = host
@@ -69,8 +67,6 @@ class Endpoint:
 
 class Response:
     """The head of a response, and its body as it arrives. Header names are in lower case. Close it."""
-
-    __slots__ = ("_buffer", "_connection", "_endpoint", "headers", "status")
 
     def __init__(self, connection: socket.socket, endpoint: Endpoint) -> None:
         """Reads the head. Like every method, raises Unreachable (ConnectionLost for an early end) or Unexpected."""

@@ -1,11 +1,8 @@
 """Commit acknowledgements: an extension on top of NATS request-reply (spec section 7), never part of an envelope.
 
-A sender may put a reply subject on a directed publish. A daemon of this project answers there once it has committed the
-envelope. Other messages on that subject, such as a stream's acknowledgements, are ignored. See docs/adr/0005.
-
-A peer with a key signs its answers like its envelopes and names both peers in them; unsigned answers in its name are
-ignored. Otherwise any subscriber of a peer's subject could end a work between two verified peers. An answer has no
-`protocol` field, so it cannot be mistaken for an envelope.
+A daemon answers on the reply subject of a directed publish once it has committed the envelope (docs/adr/0005). A peer with a
+key signs its answers and names both peers in them; unsigned answers in its name are ignored. Otherwise any subscriber of a
+peer's subject could end a work between two verified peers. Other messages on the subject are ignored.
 """
 
 import re

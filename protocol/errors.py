@@ -1,15 +1,4 @@
-"""Two families of errors: a peer's fault, or our own caller's.
-
-AghbusError
-├── ProtocolError           a peer's envelope breaks a rule; carries the wire's reason code
-│   ├── Malformed           ├── LegacyFieldRejected   ├── UnsupportedKind   ├── UnsupportedProfile
-│   │   └── Undecodable (cannot be decoded at all)
-│   ├── Expired             ├── InvalidSurface        ├── VerificationFailed
-│   └── NotTarget           └── FormerPeer
-└── RequestError            our own caller asked for something impossible; carries a code, a message and a hint
-    ├── InvalidRequest      ├── NotFound              ├── Refused (the protocol forbids this send)
-    └── Unavailable         the daemon cannot do it now (broker down, store full)
-"""
+"""Two families of errors: ProtocolError, the fault of a peer, and RequestError, of our own caller or of the daemon."""
 
 from typing import ClassVar, Final
 

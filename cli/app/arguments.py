@@ -73,30 +73,15 @@ def workspace(text: str) -> str:
 
 
 GLOBAL_OPTIONS = (
-    Argument(
-        "--name",
-        type=nonempty,
-        help="instance to talk to (default: $AGHD_NAME, this host's name, or the only one running)",
-    ),
-    Argument(
-        "--socket",
-        metavar="PATH",
-        type=nonempty,
-        help="Unix socket of the daemon, instead of a name (default: $AGHD_API_SOCKET)",
-    ),
+    Argument("--name", type=nonempty, help="instance (default: $AGHD_NAME, this host's name, or the only one running)"),
+    Argument("--socket", metavar="PATH", type=nonempty, help="the daemon's Unix socket (default: $AGHD_API_SOCKET)"),
     Argument("--api", metavar="URL", type=nonempty, help="URL of the daemon's TCP API, such as http://127.0.0.1:4637"),
     Argument(
         "--token-file",
         metavar="FILE",
         help="file with the bearer token for --api (default: $AGHD_API_TOKEN_FILE, the instance's)",
     ),
-    Argument(
-        "-o",
-        "--output",
-        metavar="FORM",
-        choices=("human", "json", "jsonl"),
-        help="form of the output: human, json or jsonl",
-    ),
+    Argument("-o", "--output", metavar="FORM", choices=("human", "json", "jsonl"), help="human, json or jsonl"),
     Argument("--timeout", metavar="TIME", type=lifetime, help="how long to wait for the daemon (default 30s)"),
 )
 """Understood before and after the name of every command."""

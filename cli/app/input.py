@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterator
 
 from aghbus.cli.app.arguments import whole
+from aghbus.cli.app.text import size
 from aghbus.client.errors import UsageError
 from aghbus.protocol.base.annotations import BinaryIO
 from aghbus.store.host.command_line import Argument
@@ -24,6 +25,21 @@ def opened(path: str | None) -> BinaryIO:
         return open(path, "rb")  # noqa: PTH123 - pathlib is slow to load; the process ends with the file
     except OSError as error:
         raise UsageError(f"FILE: {path} cannot be read: {error.strerror}") from None
+
+
+def read_all(path: str | None, limit: int, argument: str = "FILE") -> bytes:
+    """The content of a file of at most `limit` bytes; `argument` names it in the UsageError."""
+    stream = opened(path)
+    try:
+        content = stream.read(limit + 1)
+    except OSError as error:
+        raise UsageError(f"{argument}: {path} cannot be read: {error.strerror}") from None
+    finally:
+        if stream is not sys.stdin.buffer:
+            stream.close()
+    if len(content) > limit:
+        raise UsageError(f"{argument}: {path} is larger than {size(limit)}")
+    return content
 
 
 def lines(path: str | None) -> Iterator[bytes]:

@@ -51,16 +51,11 @@ CHANNEL = Argument("--channel", help="channel, when the daemon has joined severa
 LIMIT = Argument("--limit", metavar="N", type=limit, help="how many at most")
 THREAD = Argument("--thread", metavar="ID", help="an existing thread")
 ARTIFACT = Argument(
-    "--artifact", metavar="REF", action="append", type=artifact, help="JSON object, path or URI of an artifact"
+    "--artifact", metavar="REF", action="append", type=artifact, help="artifact: JSON object, path or URI"
 )
 SENDING = (
     CHANNEL,
-    Argument(
-        "--expires-in",
-        metavar="TIME",
-        type=lifetime,
-        help="how long it stays valid: 30s, 5m, 24h (default: the daemon's)",
-    ),
+    Argument("--expires-in", metavar="TIME", type=lifetime, help="lifetime: 30s, 5m, 24h (default: the daemon's)"),
     Argument("--id", help="your own message id; sending the same content again under it has no effect"),
     Argument("--allow-secrets", action="store_true", help="send it even if it seems to contain a credential"),
 )

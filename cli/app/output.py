@@ -15,8 +15,6 @@ from aghbus.store.host.stdio import flush, write, write_error
 class Output:
     """Writes answers to standard output, notes and errors to standard error."""
 
-    __slots__ = ("form",)
-
     def __init__(self, form: str = "human") -> None:
         self.form = form
 

@@ -28,8 +28,6 @@ class ApplyRefused(AnswerIsNo):
 class _PendingFile:
     """A file to write: `folder` is the descriptor of its folder, `existing` the file that it replaces."""
 
-    __slots__ = ("backup", "existing", "file", "folder", "name", "published", "temporary", "written")
-
     def __init__(self, file: PlannedFile) -> None:
         self.file = file
         self.name = file.segments[-1]

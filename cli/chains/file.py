@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from aghbus.cli.app.errors import AnswerIsNo
-from aghbus.cli.app.input import opened
-from aghbus.client.errors import UsageError
+from aghbus.cli.app.input import read_all
 from aghbus.protocol.base.annotations import Any
 from aghbus.store.host.command_line import Argument
 
@@ -24,7 +23,7 @@ def read(path: str) -> tuple[Any, tuple[Finding, ...]]:
     from aghbus.protocol.adapters.strict_json import read_json
     from aghbus.protocol.chains.chain import check_chain
 
-    raw = _bytes(path)
+    raw = read_all(path, MAX_BYTES)
     if not raw.strip():
         return None, (Finding("", "empty", "error", "is empty"),)
     if not path.endswith(".toml"):
@@ -51,17 +50,6 @@ def checked(path: str) -> dict[str, Any]:
         )
     found: dict[str, Any] = document
     return found
-
-
-def _bytes(path: str) -> bytes:
-    with opened(path) as stream:
-        try:
-            raw = stream.read(MAX_BYTES + 1)
-        except OSError as error:
-            raise UsageError(f"FILE: {path} cannot be read: {error.strerror}") from None
-    if len(raw) > MAX_BYTES:
-        raise UsageError(f"FILE: {path} is longer than {MAX_BYTES} bytes")
-    return raw
 
 
 def _toml(raw: bytes) -> Any:

@@ -208,9 +208,7 @@ COMMANDS = {
         arguments=[
             Argument("work_id", help="work of the artifact, or the whole URI"),
             Argument("artifact_name", nargs="?", help="name of the artifact"),
-            Argument(
-                "-O", "--output-file", metavar="FILE", help="file to write, replaced if it exists; - is standard output"
-            ),
+            Argument("-O", "--output-file", metavar="FILE", help="file to write or replace; - is standard output"),
         ],
     ),
     "artifact list": Command(

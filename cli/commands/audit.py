@@ -13,7 +13,6 @@ from aghbus.cli.app.errors import NO, YES, AnswerIsNo
 from aghbus.cli.app.text import safe
 from aghbus.cli.context import Context
 from aghbus.client.errors import Unexpected
-from aghbus.client.locate import chosen_name, locations
 from aghbus.protocol.base.annotations import Any
 from aghbus.store.host.command_line import Argument, Command
 
@@ -28,9 +27,7 @@ def _head(text: str) -> Any:
     return parse_head(text)
 
 
-_STORE = Argument(
-    "--store", metavar="FILE", help="the database file (default: store.db in the state folder of the instance)"
-)
+_STORE = Argument("--store", metavar="FILE", help="database file (default: store.db in the instance's state folder)")
 _HEAD = Argument(
     "--head",
     metavar="N:HASH",
@@ -92,7 +89,7 @@ def _reading(context: Context, values: dict[str, Any]) -> Iterator[AuditReader]:
     from aghbus.store.engine.sql import DatabaseError
     from aghbus.store.errors import StoreError
 
-    named = values["store"] or locations(chosen_name(context.options, context.env), context.env).store_path
+    named = values["store"] or context.places.store_path
     try:
         with open_audit_log(Path(named)) as reader:
             yield reader

@@ -181,9 +181,7 @@ COMMANDS = {
         ],
         arguments=[
             Argument("format", choices=FORMATS, help="format of the agent"),
-            Argument(
-                "command", nargs="*", completer=_complete_command, help="command to run for each work; goes after --"
-            ),
+            Argument("command", nargs="*", completer=_complete_command, help="command to run for each work, after --"),
             Argument("--target", metavar="PEER", help="receiver of messages that name no peer"),
             Argument("--work", metavar="ID", help="work of messages that name none"),
             CHANNEL,
@@ -192,11 +190,7 @@ COMMANDS = {
                 action="store_true",
                 help="lines are objects with `message` or `text`, and optionally `target`, `work_id`, `key`",
             ),
-            Argument(
-                "--send-only",
-                action="store_true",
-                help="submit standard input, print the sent messages, and exit at its end",
-            ),
+            Argument("--send-only", action="store_true", help="submit standard input, print the messages, exit"),
             *RUNNING,
         ],
         trailing="command",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from msgspec.structs import asdict
 
 from aghbus.cli.app.errors import YES, AnswerIsNo
-from aghbus.cli.app.input import opened
+from aghbus.cli.app.input import read_all
 from aghbus.cli.app.options import CHANNEL
 from aghbus.cli.app.text import safe, shell, size, table
 from aghbus.cli.bridge.safe_write import AtomicFileWriter
@@ -158,17 +158,7 @@ def _fetch(context: Context, work_id: str, name: str) -> bytes:
 
 
 def _of_file(path: str) -> Any:
-    stream = opened(path)
-    try:
-        text = stream.read(MAX_MESSAGE_BYTES + 1)
-    except OSError as error:
-        raise UsageError(f"--file: {path} cannot be read: {error.strerror}") from None
-    finally:
-        if path != "-":
-            stream.close()
-    if len(text) > MAX_MESSAGE_BYTES:
-        raise UsageError(f"--file: {path} is larger than {size(MAX_MESSAGE_BYTES)}")
-    message, faults = read_json(text)
+    message, faults = read_json(read_all(path, MAX_MESSAGE_BYTES, "--file"))
     _refuse(faults)
     return message
 
@@ -223,12 +213,8 @@ COMMANDS = {
         arguments=[
             Argument("--work", metavar="ID", help="completed work whose artifacts are written"),
             Argument("--file", help="output envelope to use instead, without a daemon; - reads standard input"),
-            Argument(
-                "--root", metavar="DIR", required=True, help="folder that the paths are relative to; it must exist"
-            ),
-            Argument(
-                "--feature-root", metavar="PREFIX", help="prefix to strip from paths when the opening input names none"
-            ),
+            Argument("--root", metavar="DIR", required=True, help="existing folder that the paths are relative to"),
+            Argument("--feature-root", metavar="PREFIX", help="prefix to strip from paths if the opening names none"),
             Argument("--dry-run", action="store_true", help="check everything, write nothing"),
             CHANNEL,
         ],

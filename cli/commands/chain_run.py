@@ -66,18 +66,10 @@ COMMANDS = {
         arguments=[
             CHAIN_FILE,
             Argument("--input", metavar="TEXT", help="text that {{input}} stands for; - reads standard input"),
-            Argument(
-                "--input-json", metavar="JSON", type=_json, help="the same as any JSON value; - reads standard input"
-            ),
-            Argument(
-                "--wait", action="store_true", help="follow the run, with progress on standard error (the default)"
-            ),
+            Argument("--input-json", metavar="JSON", type=_json, help="as any JSON value; - reads standard input"),
+            Argument("--wait", action="store_true", help="follow the run, progress on standard error (the default)"),
             Argument("--no-wait", action="store_true", help="print the run's id and return"),
-            Argument(
-                "--run-id",
-                metavar="ID",
-                help="your own id for the run; the same request under it again is the same run",
-            ),
+            Argument("--run-id", metavar="ID", help="your own id; the same request under it again is the same run"),
             CHANNEL,
         ],
     )

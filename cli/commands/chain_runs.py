@@ -93,9 +93,7 @@ COMMANDS = {
         arguments=[
             _RUN,
             Argument("--answer", metavar="TEXT", help="what to answer; - reads standard input"),
-            Argument(
-                "--wait", action="store_true", help="follow the run, with progress on standard error (the default)"
-            ),
+            Argument("--wait", action="store_true", help="follow the run, progress on standard error (the default)"),
             Argument("--no-wait", action="store_true", help="do not follow the run"),
         ],
     ),

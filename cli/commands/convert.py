@@ -138,13 +138,9 @@ COMMANDS = {
             FILE,
             Argument("--from", choices=FORMATS, required=True, help="format of the input"),
             Argument("--to", choices=FORMATS, required=True, help="format of the output"),
-            Argument("--peer", type=peer, help="sender of messages that name none (default agent-a)"),
-            Argument(
-                "--target", metavar="PEER", type=peer, help="receiver of messages that name none (default agent-b)"
-            ),
-            Argument(
-                "--workspace", type=workspace, default="ws_local", help="workspace of the envelopes (default ws_local)"
-            ),
+            Argument("--peer", type=peer, help="sender of messages without one (default agent-a)"),
+            Argument("--target", metavar="PEER", type=peer, help="receiver of messages without one (default agent-b)"),
+            Argument("--workspace", type=workspace, default="ws_local", help="workspace id (default ws_local)"),
             Argument("--channel", type=channel, default="default", help="channel of the envelopes (default default)"),
             Argument("--work", metavar="ID", help="the work of all reports (default work_convert, one for each line)"),
             Argument(

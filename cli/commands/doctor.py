@@ -9,7 +9,6 @@ from aghbus.cli.app.errors import NO, YES
 from aghbus.cli.app.text import safe
 from aghbus.cli.context import Context
 from aghbus.cli.health_checks import check_daemon, check_row
-from aghbus.client.locate import chosen_name, locations
 from aghbus.protocol.base.annotations import Any
 from aghbus.store.host.command_line import Command
 from aghbus.store.host.locations import private_folder_problem
@@ -55,7 +54,7 @@ def _nats_server() -> dict[str, str]:
 
 
 def _socket_folder(context: Context) -> dict[str, str]:
-    folder = locations(chosen_name(context.options, context.env), context.env).socket_dir
+    folder = context.places.socket_dir
     try:
         status = os.lstat(folder)
     except FileNotFoundError:
@@ -84,7 +83,7 @@ def _asked(seconds: float, *arguments: str) -> Any:
 def _configuration(context: Context) -> dict[str, str]:
     from subprocess import SubprocessError
 
-    name = chosen_name(context.options, context.env)
+    name = context.instance
     try:
         answer = _asked(CONFIG_CHECK_SECONDS, "config", "check", "--name", name)
     except (OSError, ValueError, SubprocessError) as error:
@@ -101,7 +100,7 @@ def _store_file(context: Context) -> list[dict[str, str]]:
     """The checks of the store's file, whether the daemon runs or not: the file may be the reason why it does not."""
     from subprocess import SubprocessError
 
-    name = chosen_name(context.options, context.env)
+    name = context.instance
     try:
         answer = _asked(STORE_CHECK_SECONDS, "check-store", "--quick", "--name", name)
     except (OSError, ValueError, SubprocessError) as error:

@@ -10,7 +10,6 @@ from collections.abc import Callable
 from aghbus.cli.app.errors import YES, AnswerIsNo
 from aghbus.cli.app.text import counted, safe
 from aghbus.cli.context import Context
-from aghbus.client.locate import chosen_name, locations
 from aghbus.protocol.base.annotations import Any
 from aghbus.store.host.command_line import Argument, Command
 
@@ -25,9 +24,7 @@ if TYPE_CHECKING:
     T = TypeVar("T")
 
 _FILE = Argument("--file", help="the key's file (default: identity.pem in the state folder of the instance)")
-_PASSPHRASE = Argument(
-    "--passphrase-file", metavar="FILE", help="file of mode 0600 whose first line is the key's passphrase"
-)
+_PASSPHRASE = Argument("--passphrase-file", metavar="FILE", help="file (mode 0600) whose first line is the passphrase")
 _RESTART = "restart the daemon; it finds the key there"
 
 
@@ -77,7 +74,7 @@ def _from_store(context: Context, read: Callable[[Connection], T]) -> T | None:
     from aghbus.store.engine.sql import DatabaseError
     from aghbus.store.errors import StoreError
 
-    path = Path(locations(chosen_name(context.options, context.env), context.env).store_path)
+    path = Path(context.places.store_path)
     if not path.exists():
         return None
     try:
@@ -138,7 +135,7 @@ def _name(context: Context) -> str:
     """The peer id of the instance's daemon, by its configuration."""
     from aghbus.client.locate import configured_peer_id
 
-    return configured_peer_id(chosen_name(context.options, context.env), context.env)
+    return configured_peer_id(context.instance, context.env)
 
 
 def _used(context: Context, key: SigningKey) -> str | None:
@@ -156,7 +153,7 @@ def _path(context: Context, values: dict[str, Any]) -> Path:
 
     if values["file"] is not None:
         return Path(os.path.abspath(values["file"]))  # noqa: PTH100 - resolve() would follow a symbolic link
-    return Path(locations(chosen_name(context.options, context.env), context.env).state_dir, KEY_FILE)
+    return Path(context.places.state_dir, KEY_FILE)
 
 
 def _read(context: Context, values: dict[str, Any]) -> tuple[Path, SigningKey]:

@@ -76,9 +76,7 @@ COMMANDS = {
             "aghctl messages list --kind say --direction in --since 0 -o jsonl",
         ],
         arguments=[
-            Argument(
-                "--since", metavar="SEQ", type=whole, help="messages after this local sequence, instead of the newest"
-            ),
+            Argument("--since", metavar="SEQ", type=whole, help="those after this local sequence, not the newest"),
             LIMIT,
             Argument("--kind", action="append", choices=KINDS, help="only of this kind"),
             Argument("--direction", action="append", choices=DIRECTIONS, help="only in this direction"),

@@ -75,25 +75,12 @@ COMMANDS = {
             "aghctl nats permissions --peer ops --format nsc | sh",
         ],
         arguments=[
-            Argument(
-                "--peer",
-                metavar="ID",
-                action="append",
-                type=peer,
-                help="peer id or handle; may be repeated (default: our daemon's)",
-            ),
+            Argument("--peer", metavar="ID", action="append", type=peer, help="peer or handle (default: our daemon's)"),
             Argument("--workspace", type=workspace, help="workspace id (default: ws_local, or our daemon's)"),
-            Argument(
-                "--channel",
-                action="append",
-                type=channel,
-                help="channel; may be repeated (default: default, or our daemon's)",
-            ),
+            Argument("--channel", action="append", type=channel, help="channel (default: default, or our daemon's)"),
             Argument("--durability", choices=("core", "jetstream"), help="how the peers' daemons run (default core)"),
             Argument("--artifacts", action="store_true", help="include the object store of artifacts"),
-            Argument(
-                "--bucket", metavar="NAME", type=_bucket, help="its name (default AGH_ARTIFACTS_V0); means --artifacts"
-            ),
+            Argument("--bucket", metavar="NAME", type=_bucket, help="its name (AGH_ARTIFACTS_V0); means --artifacts"),
             Argument("--account", metavar="NAME", default="AGH", help="account of the users (with --format nsc)"),
             Argument("--format", choices=FORMATS, help="form of the answer (default server-conf, with -o json: json)"),
         ],

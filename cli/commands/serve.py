@@ -155,7 +155,7 @@ RUNNING = (
         metavar="TIME",
         type=lifetime,
         default=10.0,
-        help="report progress at most this often (default 10s)",
+        help="shortest progress interval (default 10s)",
     ),
     Argument(
         "--drain",
@@ -170,13 +170,9 @@ RUNNING = (
         metavar="NAME=VALUE",
         action="append",
         type=_accept,
-        help="only work with intent=, from= or kind= of that value",
+        help="only work with this intent, from or kind",
     ),
-    Argument(
-        "--on-restart",
-        choices=("fail", "rerun"),
-        help="a command that a restart of the worker interrupted (default fail)",
-    ),
+    Argument("--on-restart", choices=("fail", "rerun"), help="a command interrupted by a restart (default fail)"),
     Argument("--max-jobs", metavar="N", type=_count, help="exit after so many jobs"),
     Argument("--once", action="store_true", help="run one job, and exit with its outcome"),
 )
@@ -202,7 +198,7 @@ COMMANDS = {
                 metavar="ID",
                 action="append",
                 required=True,
-                help="capability to serve; the daemon must announce it",
+                help="capability of the daemon to serve",
             ),
             Argument(
                 "--artifact",

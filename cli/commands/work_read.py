@@ -97,9 +97,7 @@ COMMANDS = {
         ],
         arguments=[
             Argument("--state", action="append", choices=STATES, help="only works in this state"),
-            Argument(
-                "--role", choices=("initiator", "target", "observer"), help="only works in which we have this role"
-            ),
+            Argument("--role", choices=("initiator", "target", "observer"), help="only works with us in this role"),
             Argument("--peer", help="only works with this peer"),
             CHANNEL,
             LIMIT,

@@ -48,9 +48,7 @@ def _human(sent: dict[str, Any]) -> str:
 _WORK = Argument("work", help="id of the work")
 _MESSAGE = Argument("--message", metavar="TEXT", help="text for the other peer; - reads standard input")
 _NEEDED = Argument("--message", metavar="TEXT", required=True, help="text for the other peer; - reads standard input")
-_RESULT = Argument(
-    "--result", metavar="JSON", type=json_object, help="result as a JSON object; - reads it from standard input"
-)
+_RESULT = Argument("--result", metavar="JSON", type=json_object, help="result, a JSON object; - reads standard input")
 _REASONS = "reason code: busy, not_found, unsupported_kind, unsupported_profile, internal and others"
 _REASON = Argument("--reason", metavar="CODE", required=True, help=_REASONS)
 

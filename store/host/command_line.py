@@ -40,8 +40,6 @@ class Argument:
     a completer of argcomplete.
     """
 
-    __slots__ = ("completer", "flags", "group", "options")
-
     def __init__(
         self, *flags: str, group: str = "", completer: Callable[..., Any] | None = None, **options: Any
     ) -> None:
@@ -101,8 +99,6 @@ class Command:
     `run` returns the exit code; a program defines what it is called with. `trailing` names the argument, a list, that takes
     every word after `--`.
     """
-
-    __slots__ = ("arguments", "description", "examples", "run", "trailing")
 
     def __init__(
         self,

@@ -48,21 +48,6 @@ class Locations:
     `instance_config_file` is None for the two names whose file would be one of the shared files beside it.
     """
 
-    __slots__ = (
-        "api_token_file",
-        "broker_dir",
-        "catalog_candidates",
-        "config_dir",
-        "config_file",
-        "instance_config_file",
-        "name",
-        "socket_dir",
-        "socket_dir_private",
-        "socket_path",
-        "state_dir",
-        "store_path",
-    )
-
     def __init__(self, name: str, *, state_root: str, socket_dir: str, config_dir: str) -> None:
         self.name = name
         self.state_dir = f"{state_root}/instances/{name}"
@@ -91,8 +76,7 @@ class Locations:
     ) -> Locations:
         """A copy with the paths that the operator named; None leaves a path as it is."""
         copy = Locations.__new__(Locations)
-        for slot in Locations.__slots__:
-            setattr(copy, slot, getattr(self, slot))
+        copy.__dict__.update(self.__dict__)
         copy.store_path = store_path or self.store_path
         copy.broker_dir = broker_dir or self.broker_dir
         copy.api_token_file = api_token_file or self.api_token_file
