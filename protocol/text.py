@@ -38,7 +38,7 @@ def byte_length(text: str) -> int:
     return len(text) if text.isascii() else len(text.encode("utf-8", "surrogatepass"))
 
 
-def escape(text: str, *, keep_newlines: bool = False) -> str:
+def escape(text: str) -> str:
     """`text` made safe to print: control, bidirectional and invisible characters as `\\n`, `\\x1b`, `\\u202e`.
 
     The result cannot move a cursor, recolour a terminal, forge a line or reorder what is around it.
@@ -48,8 +48,6 @@ def escape(text: str, *, keep_newlines: bool = False) -> str:
 
     def replace(match: re.Match[str]) -> str:
         char = match.group()
-        if keep_newlines and char == "\n":
-            return char
         code = ord(char)
         if char in _SHORT:
             return _SHORT[char]

@@ -32,11 +32,11 @@ def print_deliveries(
         post_with_retry(api, f"/v1/bridge/{format}/ack", {"seq": item["seq"]})
 
 
-def post_with_retry(api: Api, path: str, ask: dict[str, Any]) -> dict[str, Any]:
+def post_with_retry(api: Api, path: str, body: dict[str, Any]) -> dict[str, Any]:
     """POST an idempotent request, retried for up to `api.timeout` seconds while the daemon is unreachable."""
     retry = Retry(api.timeout)
     while True:
         try:
-            return api.post(path, ask)
+            return api.post(path, body)
         except ClientError as error:
             retry.pause(error)

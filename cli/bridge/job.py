@@ -70,9 +70,9 @@ class BridgeJob(Job):
             super()._send_result(verb, finished)
             return
         text = finished["result"]["text"]
-        ask = {"text": text, "work_id": self.work_id, "channel": self.channel}
+        body = {"text": text, "work_id": self.work_id, "channel": self.channel}
         try:
-            response = self._client.with_retry(lambda: self._client.api.post(f"/v1/bridge/{self._format}", ask))
+            response = self._client.with_retry(lambda: self._client.api.post(f"/v1/bridge/{self._format}", body))
         except RefusedByDaemon as error:
             self._refused(error, text)
             return

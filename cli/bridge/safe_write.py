@@ -171,7 +171,7 @@ def _no_folder(above: tuple[str, ...], error: OSError) -> str:
 def _check_entry(pending: _PendingFile, folder: int) -> None:
     """Check that the target matches the operation; for an update remember the existing file."""
     try:
-        there = os.stat(pending.name, dir_fd=folder, follow_symlinks=False)
+        status = os.stat(pending.name, dir_fd=folder, follow_symlinks=False)
     except FileNotFoundError:
         if pending.file.operation == "update":
             raise _refused(pending, "does not exist, so it cannot be updated") from None
@@ -181,9 +181,9 @@ def _check_entry(pending: _PendingFile, folder: int) -> None:
         raise _refused(pending, error.strerror or str(error)) from None
     if pending.file.operation == "create":
         raise _refused(pending, "exists, so it cannot be created")
-    if not stat.S_ISREG(there.st_mode):
+    if not stat.S_ISREG(status.st_mode):
         raise _refused(pending, "is not a regular file (symbolic links are not followed)")
-    pending.existing = there
+    pending.existing = status
 
 
 def _check_similar_names(pending: _PendingFile, folder: int, name: str) -> None:
@@ -245,10 +245,10 @@ def _revert(pending: _PendingFile) -> None:
 
 def _is_unchanged(pending: _PendingFile) -> bool:
     try:
-        there = os.stat(pending.name, dir_fd=pending.folder, follow_symlinks=False)
+        status = os.stat(pending.name, dir_fd=pending.folder, follow_symlinks=False)
     except FileNotFoundError:
         return False
-    return pending.written is not None and _is_same(there, pending.written)
+    return pending.written is not None and _is_same(status, pending.written)
 
 
 def _is_same(one: os.stat_result, other: os.stat_result) -> bool:
@@ -256,8 +256,8 @@ def _is_same(one: os.stat_result, other: os.stat_result) -> bool:
     return _identity(one) == _identity(other)
 
 
-def _identity(there: os.stat_result) -> tuple[int, ...]:
-    return there.st_dev, there.st_ino, stat.S_IFMT(there.st_mode), there.st_size, there.st_mtime_ns
+def _identity(status: os.stat_result) -> tuple[int, ...]:
+    return status.st_dev, status.st_ino, stat.S_IFMT(status.st_mode), status.st_size, status.st_mtime_ns
 
 
 def _remove(folder: int, name: str) -> None:

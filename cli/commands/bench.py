@@ -26,25 +26,25 @@ _FLAGS = {"nats": "--nats", "nats_creds": "--nats-creds", "durability": "--durab
 
 def run(context: Context, values: dict[str, Any]) -> int:
     """Measure between two temporary daemons on a broker. Always cleans up."""
-    with Sandbox(os.environ) as playground:
+    with Sandbox(os.environ) as sandbox:
         try:
-            answer = _measure(playground, values)
+            answer = _measure(sandbox, values)
         finally:
             _draw("")
     context.output.answer(answer, _human)
     return YES
 
 
-def _measure(playground: Sandbox, values: dict[str, Any]) -> dict[str, Any]:
+def _measure(sandbox: Sandbox, values: dict[str, Any]) -> dict[str, Any]:
     flags = [word for name, flag in _FLAGS.items() if values[name] for word in (flag, str(values[name]))]
     # A workspace of its own: no other peer of the broker receives these messages.
     flags += ["--workspace", f"bench_{secrets.token_hex(4)}", "--inbox-capacity", "1000000"]
-    worker, ops = (playground.start(name, *flags) for name in (WORKER, ASKER))
+    worker, ops = (sandbox.start(name, *flags) for name in (WORKER, ASKER))
     _draw("starting two daemons")
     if values["nats"]:
         _until_connected(ops)
     for api in (worker, ops):
-        playground.until_ready(api)
+        sandbox.until_ready(api)
     calls, count = int(values["calls"]), int(values["messages"])
     found: dict[str, Any] = {"broker": _broker(ops)}
     found["whois"] = whois(ops, WORKER, calls, _progress("1/3 whois"))

@@ -19,9 +19,9 @@ def run(context: Context, values: dict[str, Any]) -> int:
     """Run every step and print it; 0 only if all of them passed. Always cleans up."""
     began = time.monotonic()
     scenes: list[dict[str, Any]] = []
-    with Sandbox(os.environ) as playground:
+    with Sandbox(os.environ) as sandbox:
         try:
-            good = all(_play(context, scenes, title, action) for title, action in Demo(playground).scenes())
+            good = all(_play(context, scenes, title, action) for title, action in Demo(sandbox).scenes())
         finally:
             context.output.note("(stopping the daemons and their broker, removing their folder)")
     took = round(time.monotonic() - began, 3)

@@ -50,8 +50,8 @@ def works(ops: Api, worker: Api, name: str, count: int, step: Step) -> dict[str,
         step(number, count + WARM_UP)
         began = time.perf_counter()
         work = str(ops.post("/v1/works", {"to": name, "text": "x" * 200})["work_id"])
-        ask = {"wait": PATIENCE, "ack": True, "work_id": work}
-        if worker.post("/v1/inbox/next", ask, wait=PATIENCE)["item"] is None:
+        body = {"wait": PATIENCE, "ack": True, "work_id": work}
+        if worker.post("/v1/inbox/next", body, wait=PATIENCE)["item"] is None:
             raise AnswerIsNo(f"{work} did not reach {name}", "see the daemons' logs")
         for verb in ("accept", "update", "complete"):
             worker.post(f"/v1/works/{quote(work)}/{verb}", {})

@@ -28,8 +28,8 @@ RESULT = {"passed": True, "tests": 42}
 class Demo:
     """Two daemons and one work between them. Run `scenes` in order; each returns a description of its result."""
 
-    def __init__(self, playground: Sandbox) -> None:
-        self._ground = playground
+    def __init__(self, sandbox: Sandbox) -> None:
+        self._sandbox = sandbox
         self._work = ""
         self._ops: Api
         self._worker: Api
@@ -45,15 +45,15 @@ class Demo:
         yield "a duplicate: the first message is published again", self._duplicate
 
     def _start(self) -> str:
-        self._worker = self._ground.start(WORKER, "--capability", "test.run", "--capability", "code.patch")
-        self._ops = self._ground.start(ASKER)
+        self._worker = self._sandbox.start(WORKER, "--capability", "test.run", "--capability", "code.patch")
+        self._ops = self._sandbox.start(ASKER)
         for api in (self._worker, self._ops):
-            self._ground.until_ready(api)
+            self._sandbox.until_ready(api)
         return f"{ASKER} and {WORKER} are ready and share an embedded broker"
 
     def _discover(self) -> str:
-        ask = {"query": "test.run", "wait": PATIENCE, "first": True}
-        found = self._ops.post("/v1/whois", ask, wait=PATIENCE)["peers"]
+        body = {"query": "test.run", "wait": PATIENCE, "first": True}
+        found = self._ops.post("/v1/whois", body, wait=PATIENCE)["peers"]
         _must([peer["peer_id"] for peer in found] == [WORKER], f"{WORKER} did not answer")
         return f"{WORKER} answered in {found[0]['rtt_ms']:.0f} ms: {', '.join(found[0]['card']['capabilities'])}"
 
@@ -103,7 +103,7 @@ class Demo:
     def _publish_again(self, message_id: str) -> None:
         """Publish the stored envelope again, as a sender's retry or a broker's redelivery would."""
         envelope = self._ops.get(f"/v1/messages/{quote(message_id)}")["envelope"]
-        folder = self._ground.places(ASKER).broker_dir
+        folder = self._sandbox.places(ASKER).broker_dir
         with open(f"{folder}/broker.json", encoding="ascii") as file:  # noqa: PTH123 - pathlib is slow to load
             port = int(json.load(file)["port"])
         with open(f"{folder}/token", encoding="ascii") as file:  # noqa: PTH123 - as above
@@ -111,8 +111,8 @@ class Demo:
         subject = subject_for(envelope["workspace_id"], envelope["channel"], envelope["to"])
         raw_publish(port, token, subject, json.dumps(envelope).encode())
 
-    def _step(self, api: Api, verb: str, **ask: Any) -> None:
-        api.post(f"/v1/works/{quote(self._work)}/{verb}", ask)
+    def _step(self, api: Api, verb: str, **body: Any) -> None:
+        api.post(f"/v1/works/{quote(self._work)}/{verb}", body)
 
     def _detail(self, api: Api) -> dict[str, Any]:
         return api.get(f"/v1/works/{quote(self._work)}")

@@ -180,19 +180,19 @@ class Job:
             self.emit("problem", message=f"the journal cannot be written: {error.strerror}")
 
     def _send_result(self, verb: str, finished: dict[str, Any]) -> None:
-        ask = {name: finished[name] for name in ("message", "result")}
-        ask["artifacts"] = finished["artifacts"] or None
+        body = {name: finished[name] for name in ("message", "result")}
+        body["artifacts"] = finished["artifacts"] or None
         try:
-            sent = self._send(verb, ask, "end")
+            sent = self._send(verb, body, "end")
         except RefusedByDaemon as error:
             self.emit("problem", message=f"the result was refused: {error.message}")
             bare = {name: value for name, value in finished["result"].items() if name in ("exit_code", "duration_s")}
             sent = self._send(verb, {"message": "the result itself could not be sent", "result": bare}, "end")
         self.emit("reported" if sent else "dropped", verb=verb)
 
-    def _send(self, verb: str, ask: dict[str, Any], what: str) -> bool:
+    def _send(self, verb: str, body: dict[str, Any], what: str) -> bool:
         """One step of the work, with a fixed id so that retries are idempotent; False when the work has ended or is not ours."""
-        full = {**ask, "channel": self.channel, "id": f"msg_{self.entry.token}_{what}"}
+        full = {**body, "channel": self.channel, "id": f"msg_{self.entry.token}_{what}"}
         try:
             self._client.with_retry(lambda: self._client.step(self.work_id, verb, full))
         except RefusedByDaemon as error:

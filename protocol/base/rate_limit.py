@@ -20,26 +20,19 @@ class TokenBuckets:
         self._keys = keys
         self._buckets: OrderedDict[str, tuple[float, float]] = OrderedDict()
 
-    def spend(self, key: str, now: float, cost: float = 1.0) -> bool:
-        """Take `cost` tokens of `key` at monotonic second `now`; False, and nothing taken, when it has too few."""
-        level = self._level(key, now)
-        if level < cost:
-            self._set(key, level, now)
-            return False
-        self._set(key, level - cost, now)
-        return True
+    def spend(self, key: str, now: float) -> bool:
+        """Take one token of `key` at monotonic second `now`; False, and nothing taken, when it has less."""
+        level = self.level(key, now)
+        self._set(key, level - 1.0 if level >= 1.0 else level, now)
+        return level >= 1.0
 
     def has(self, key: str, now: float, cost: float = 1.0) -> bool:
         """Whether `spend` would succeed now; nothing is taken, and no bucket is remembered for it."""
-        return self._level(key, now) >= cost
-
-    def left(self, key: str, now: float) -> float:
-        """The tokens of `key` now; nothing is taken."""
-        return self._level(key, now)
+        return self.level(key, now) >= cost
 
     def affords(self, key: str, now: float, cost: float) -> bool:
         """Whether the bucket of `key` is enough for `drain` now."""
-        return self.suffices(self._level(key, now), cost)
+        return self.suffices(self.level(key, now), cost)
 
     def suffices(self, level: float, cost: float) -> bool:
         """Whether a bucket with `level` tokens is enough for `drain`: a cost above its capacity needs a full one."""
@@ -47,9 +40,10 @@ class TokenBuckets:
 
     def drain(self, key: str, now: float, cost: float) -> None:
         """Take `cost` tokens of `key`, or all that are left: for work that is already done."""
-        self._set(key, max(0.0, self._level(key, now) - cost), now)
+        self._set(key, max(0.0, self.level(key, now) - cost), now)
 
-    def _level(self, key: str, now: float) -> float:
+    def level(self, key: str, now: float) -> float:
+        """The tokens of `key` now; nothing is taken."""
         bucket = self._buckets.get(key)
         if bucket is None:
             return self._capacity
@@ -95,11 +89,11 @@ class VerificationBudget:
     def may_try_all(self, claims: Sequence[tuple[str, float]], now: float) -> list[bool]:
         """`may_try` for each claim (name, cost) in turn, as if all before it had failed."""
         own: dict[str, float] = {}
-        shared = self._shared.left("", now)
+        shared = self._shared.level("", now)
         allowed = []
         for name, cost in claims:
             if name not in own:
-                own[name] = self._own.left(name, now)
+                own[name] = self._own.level(name, now)
             if name in self._proved and self._own.suffices(own[name], cost):
                 own[name] = max(0.0, own[name] - cost)
                 allowed.append(True)

@@ -71,11 +71,6 @@ def handle_of(name: str, public: bytes) -> str:
     return f"{nickname_of(name)}@{fingerprint(public)}"
 
 
-def is_signature(public: bytes, signature: bytes, message: bytes) -> bool:
-    """Whether `signature` is valid for `message` and the key `public` (RFC 8032 section 5.1.7); False for a wrong length."""
-    return PublicKey(public).has_signed(message, signature)
-
-
 class PublicKey:
     """A public key, and the names derived from it."""
 

@@ -13,10 +13,10 @@ from aghbus.protocol.trust.canonical_json import Unfaithful, canonical_bytes, re
 from aghbus.protocol.trust.keys import (
     PUBLIC_BYTES,
     SIGNATURE_BYTES,
+    PublicKey,
     SigningKey,
     decode_base64url,
     encode_base64url,
-    is_signature,
     key_id,
 )
 
@@ -61,7 +61,7 @@ def read_rotation(raw: bytes) -> Rotation | None:
         signed = canonical_bytes(received)
     except Unfaithful:
         return None
-    if old is None or new is None or signature is None or not is_signature(old, signature, signed):
+    if old is None or new is None or signature is None or not PublicKey(old).has_signed(signed, signature):
         return None
     if not isinstance(nickname, str) or not isinstance(ts, int):
         return None

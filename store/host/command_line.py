@@ -36,8 +36,8 @@ class Argument:
 
     `flags` and `options` are those of `add_argument`, except that: the metavar of a positional argument is its name in
     capitals; `append` starts from an empty list; `type` raises ValueError with the rule that the text breaks; a required
-    positional argument must not be empty; `help` needs no doubled `%`. `group` is the title in the help text, `completer`
-    a completer of argcomplete.
+    positional argument must not be empty; `help` needs no doubled `%`. `group` is the title in the help text,
+    `completer` one of argcomplete.
     """
 
     def __init__(

@@ -84,13 +84,11 @@ class TestEscape:
             ("\ud800", "\\ud800"),
             ("\U000e0041", "\\U000e0041"),
             ("日本 ü 😀", "日本 ü 😀"),
+            ("a\nb\rc\x1b", "a\\nb\\rc\\x1b"),
         ],
     )
     def test_escapes_have_the_documented_form(self, text: str, shown: str) -> None:
         assert escape(text) == shown
-
-    def test_only_newlines_are_kept_on_request(self) -> None:
-        assert escape("a\nb\rc\x1b", keep_newlines=True) == "a\nb\\rc\\x1b"
 
     @given(st.text(), st.integers(1, 20))
     def test_shortening_keeps_the_limit(self, text: str, limit: int) -> None:

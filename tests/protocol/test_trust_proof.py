@@ -35,7 +35,6 @@ from aghbus.protocol.trust.keys import (
     encode_base64url,
     fingerprint,
     handle_of,
-    is_signature,
     nickname_of,
 )
 from aghbus.protocol.trust.proof import PROOF_BYTES, EnvelopeSigner, sign, verify, verify_envelope
@@ -537,8 +536,8 @@ class TestSigningKey:
             SigningKey(b"s" * length)
 
     def test_a_signature_of_another_length_is_invalid(self) -> None:
-        assert not is_signature(KEY.public[:31], bytes(64), b"")
-        assert not is_signature(KEY.public, bytes(63), b"")
+        assert not PublicKey(KEY.public[:31]).has_signed(b"", bytes(64))
+        assert not PublicKey(KEY.public).has_signed(b"", bytes(63))
 
 
 class TestRotation:

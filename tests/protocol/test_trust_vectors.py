@@ -12,7 +12,7 @@ from aghbus.protocol.errors import ProtocolError, VerificationFailed
 from aghbus.protocol.identifiers import route_token
 from aghbus.protocol.replay import check
 from aghbus.protocol.trust.canonical_json import Received, canonical_bytes, read_strict
-from aghbus.protocol.trust.keys import SigningKey, decode_base64url, encode_base64url, handle_of, is_signature, key_id
+from aghbus.protocol.trust.keys import PublicKey, SigningKey, decode_base64url, encode_base64url, handle_of, key_id
 from aghbus.protocol.trust.proof import sign, verify, verify_envelope
 from aghbus.protocol.trust.trust import assess
 
@@ -42,9 +42,9 @@ def test_ed25519_matches_rfc_8032(case: dict[str, Any]) -> None:
     key = SigningKey(bytes.fromhex(case["seed"]))
     assert key.public == public
     assert key.sign(message) == signature
-    assert is_signature(public, signature, message)
-    assert not is_signature(public, signature, message + b"\0")
-    assert not is_signature(public, bytes([signature[0] ^ 1]) + signature[1:], message)
+    assert PublicKey(public).has_signed(message, signature)
+    assert not PublicKey(public).has_signed(message + b"\0", signature)
+    assert not PublicKey(public).has_signed(message, bytes([signature[0] ^ 1]) + signature[1:])
 
 
 @pytest.mark.parametrize("case", lines("trust_jcs.jsonl"))
@@ -103,7 +103,7 @@ def test_the_signed_bytes_match_the_recorded_ones(case: dict[str, Any]) -> None:
     assert canonical_bytes(received) == case["canonical"].encode()
     signature = decode_base64url(case["sig"], 64)
     assert signature is not None
-    assert is_signature(KEY.public, signature, case["canonical"].encode())
+    assert PublicKey(KEY.public).has_signed(case["canonical"].encode(), signature)
 
 
 OURS: Final = [
