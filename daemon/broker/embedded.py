@@ -1,17 +1,9 @@
-"""The embedded broker: one nats-server for all daemons of one user on a machine, started and supervised by its users.
+"""The embedded broker: one nats-server for all daemons of one user on a machine, used when no NATS server is named.
 
-Used when no NATS server is named. There is no fixed port and no daemon in charge. A joining daemon takes
-`election.lock`, holds `members.lock` shared for its life, and then either finds the running broker or starts one under
-a guard process (guard.py), which stops it when `members.lock` can be had exclusively: when the last member has
-left, were it by kill -9.
-
-Failures and recovery:
-
-    the daemon that started it   no effect: guard and server are in a session of their own
-    nats-server                  the guard ends; the members lose their link, join again, the first starts both
-    the guard                    the server continues; members check guard.lock each second, one starts a new
-                                 guard, which adopts the server
-    guard and server             as for the server
+A joining daemon takes `election.lock`, holds `members.lock` shared for its life, and then finds the running broker or starts one
+under a guard process (guard.py), which stops it when the last member has left, were it by kill -9. When the server dies, the
+guard ends, the members lose their link and join again. When the guard dies, the server goes on: members check `guard.lock` each
+second, and one starts a new guard, which adopts the server.
 
 The locks, which the kernel keeps, are authoritative: `guard.lock` is held by a living guard, `server.lock` by the living
 server, and its text is that server's pid. `broker.json` is only used when it agrees with them. This module signals no process.

@@ -1,19 +1,13 @@
-"""The guard: a tiny process that starts the embedded broker, and stops it when the last daemon has left.
+"""The guard: a small process that starts the embedded broker, and stops it when the last daemon has left.
 
-Run by path, `python -I -S guard.py FOLDER start BINARY PORT` or `… FOLDER adopt`; standard library only, nothing
-of aghbus, so that its process stays small. It knows about daemons only through `members.lock`, which
-each holds shared for its life: the kernel drops that lock at kill -9 too, so being able to take it exclusively means
-that no daemon is left.
-
-Locks it takes part in (all in FOLDER): `guard.lock` is held exclusively by the one guard for its life. `server.lock` is
-inherited by nats-server and so held for exactly the life of that process; its text is the server's pid, written before
-the exec and emptied before the next start, so a held lock with a pid in it names a living server and never a process
-that reused the number.
-
-PR_SET_PDEATHSIG is not used: it would make the death of a guard an outage for all daemons. Instead the members notice a
-dead guard by its lock and start another one, which adopts the server with no connection lost.
-
+Run by path, `python -I -S guard.py FOLDER start BINARY PORT` or `… FOLDER adopt`; standard library only, so that it stays small.
 It prints one JSON line to the starter, `{"port": N, "pid": N}` or `{"error": text}`, and continues in a detached child.
+
+Each daemon holds `members.lock` shared for its life; the guard stops the server once it can take that lock exclusively.
+`guard.lock` is held by the one guard. `server.lock` is inherited by nats-server and so held for exactly its life; its text is the
+pid, written before the exec and emptied before the next start, so that a held lock never names another process.
+
+PR_SET_PDEATHSIG is not used: it would make the death of a guard an outage for all daemons.
 """
 
 # pathlib would be the guard's largest import, so:

@@ -136,23 +136,23 @@ def unknown_variables(keys: Iterable[ConfigKey], env: Mapping[str, str], also: I
 
 def read_toml(path: str, *, required: bool) -> tuple[dict[str, Any], list[Problem]]:
     """The document in a TOML file, or the file's problem. A missing file is empty unless `required`."""
+    rule, hint = "the file does not exist", "check --config"
     try:
         with Path(path).open("rb") as file:
             data = file.read(MAX_CONFIG_BYTES + 1)
-        if len(data) > MAX_CONFIG_BYTES:
-            return {}, [Problem("configuration", f"file {path}", f"must not be larger than {MAX_CONFIG_BYTES} bytes")]
-        return tomllib.loads(data.decode("utf-8")), []
+        if len(data) <= MAX_CONFIG_BYTES:
+            return tomllib.loads(data.decode("utf-8")), []
+        rule, hint = f"must not be larger than {MAX_CONFIG_BYTES} bytes", ""
     except FileNotFoundError:
         if not required:
             return {}, []
-        return {}, [Problem("configuration", f"file {path}", "the file does not exist", "check --config")]
     except OSError as error:
-        rule = f"cannot be read: {os.strerror(error.errno or 0)}"
-        return {}, [Problem("configuration", f"file {path}", rule, "check its permissions")]
+        rule, hint = f"cannot be read: {os.strerror(error.errno or 0)}", "check its permissions"
     except UnicodeDecodeError as error:
-        return {}, [Problem("configuration", f"file {path}", f"is not UTF-8 at byte {error.start}")]
+        rule, hint = f"is not UTF-8 at byte {error.start}", ""
     except (tomllib.TOMLDecodeError, RecursionError) as error:
-        return {}, [Problem("configuration", f"file {path}", f"is not TOML: {error}", "texts need quotes")]
+        rule, hint = f"is not TOML: {error}", "texts need quotes"
+    return {}, [Problem("configuration", f"file {path}", rule, hint)]
 
 
 def from_toml(

@@ -151,13 +151,6 @@ class NatsConnection:
                     urls.append(server.geturl())
         return urls
 
-    def subscribe(self, subject: str, receiver: Callable[[InboundMessage], None]) -> int:
-        """Sends SUB and returns its number here; live at the broker after the next `ping`. LinkDown.
-
-        `receiver` gets each message as it is parsed, on the loop. It must not raise, and has to bound what it keeps.
-        """
-        return self.client.listen(subject, receiver)
-
     def unsubscribe(self, sid: int) -> None:
         """Sends UNSUB; messages on their way are dropped. Does nothing on a lost connection."""
         if self.client.receivers.pop(sid, None) is not None:

@@ -2,9 +2,8 @@
 
     connecting ──► up ──► down ──► up …        closed, from any of them, for good
 
-The loop calls `resolve` before every round of attempts, since an embedded broker may have another port; tries each server, the
-discovered ones of the cluster too; subscribes everything again; and is up once a PONG confirms that. It never gives up: the
-daemon serves its local API meanwhile. A PING every 15 s measures the round trip and finds connections that died silently.
+Each round of attempts calls `resolve`, tries every server, those that the cluster announced too, subscribes everything again, and
+is up once a PONG confirms that. A PING every 15 s measures the round trip and finds connections that died silently.
 """
 
 from __future__ import annotations
@@ -118,13 +117,15 @@ class Link:
         self._ceiling = ceiling
         self._keepalive = keepalive
         self._pong_wait = pong_wait
-        self._state: LinkState = "connecting"
+        self.state: LinkState = "connecting"  # until the first success, then up or down; closed after `close`
         self._up = asyncio.Event()
         self._connection: NatsConnection | None = None
         self._runner: asyncio.Task[None] | None = None
         self._subscriptions: list[Subscription] = []
         self._rtt: float | None = None
-        self._max_payload = MAX_ENVELOPE_BYTES
+        self.max_payload = (
+            MAX_ENVELOPE_BYTES  # bytes with headers that the server takes, as known from the last connection
+        )
         self.last_error: LinkProblem | None = None
         self.reconnects = 0  # of a connection that was up
         self.slow_consumer_events = 0  # of them, those that the server ended because we read too slowly
@@ -132,19 +133,9 @@ class Link:
     # state
 
     @property
-    def state(self) -> LinkState:
-        """connecting until the first success, then up or down; closed after `close`."""
-        return self._state
-
-    @property
-    def max_payload(self) -> int:
-        """Bytes of payload and headers that the server takes; NATS' own default until the first connection."""
-        return self._max_payload
-
-    @property
     def server(self) -> ServerInfo | None:
         """The server we are connected to, None while not up."""
-        return self._connection.info if self._connection and self._state == "up" else None
+        return self._connection.info if self._connection and self.state == "up" else None
 
     @property
     def subscriptions(self) -> tuple[Subscription, ...]:
@@ -164,7 +155,7 @@ class Link:
 
     def start(self) -> None:
         """Begins to connect, in a task of its own; never raises for want of a server."""
-        if self._runner is None and self._state != "closed":
+        if self._runner is None and self.state != "closed":
             self._runner = asyncio.create_task(self._run(), name="nats-link")
 
     async def ended(self) -> None:
@@ -188,11 +179,11 @@ class Link:
     async def close(self, drain_timeout: float) -> None:
         """Drains within `drain_timeout` seconds, sends the published messages, and ends the link for good."""
         deadline = asyncio.get_running_loop().time() + drain_timeout
-        if self._state == "up":
+        if self.state == "up":
             await self.drain(drain_timeout)
             with contextlib.suppress(LinkError):
                 await self.flush(max(0.0, deadline - asyncio.get_running_loop().time()))
-        self._state = "closed"
+        self.state = "closed"
         self._up.clear()
         if self._runner is not None:
             self._runner.cancel()
@@ -213,7 +204,7 @@ class Link:
             raise BadPublish(f"{escape(subject)!r} is not a subject")
         subscription = Subscription(subject, callback, self._report, self._subscriptions.remove)
         self._subscriptions.append(subscription)
-        if self._connection is not None and self._state == "up":
+        if self._connection is not None and self.state == "up":
             with contextlib.suppress(LinkDown):  # the next connection attaches it
                 subscription.attach(self._connection)
         return subscription
@@ -250,11 +241,6 @@ class Link:
         """Returns when the broker has everything that was published and subscribed before; LinkTimeout, LinkDown."""
         self._rtt = await self._live().ping(timeout)
 
-    async def measure_rtt(self, timeout: float = PONG_WAIT) -> float:
-        """One round trip in milliseconds, including the buffer; LinkTimeout, LinkDown."""
-        await self.flush(timeout)
-        return (self._rtt or 0.0) * 1000
-
     async def request(self, subject: str, data: bytes, timeout: float) -> InboundMessage:
         """The first reply to a request; NoResponders, LinkTimeout, LinkDown (at once when the connection is lost)."""
         return await self._live().request(subject, data, timeout)
@@ -271,10 +257,8 @@ class Link:
     # the loop
 
     def _live(self) -> NatsConnection:
-        if self._connection is None or self._state != "up":
-            raise LinkDown(
-                f"the NATS link is {self._state}" + (f": {self.last_error.cause}" if self.last_error else "")
-            )
+        if self._connection is None or self.state != "up":
+            raise LinkDown(f"the NATS link is {self.state}" + (f": {self.last_error.cause}" if self.last_error else ""))
         return self._connection
 
     async def _run(self) -> None:
@@ -291,7 +275,7 @@ class Link:
                 problem = error.problem
             except Exception as error:
                 problem = _resolve_problem(error)
-            if self._state == "closed":  # the library swallows a cancellation in the middle of an attempt
+            if self.state == "closed":  # the library swallows a cancellation in the middle of an attempt
                 return
             if problem is None:
                 lasted = await self._stay_up(connection)
@@ -320,8 +304,8 @@ class Link:
         """From up to down; returns the seconds between."""
         since = time.monotonic()
         info = connection.info
-        self._max_payload = info.max_payload
-        self._state = "up"
+        self.max_payload = info.max_payload
+        self.state = "up"
         self.last_error = None
         self._up.set()
         event(_log, logging.INFO, "link up", server=info.name, url=info.url, version=info.version)
@@ -331,7 +315,7 @@ class Link:
                 subscription.attach(connection)
         self._guarded(lambda: self._on_up(self))
         reason = await self._until_lost(connection)
-        self._state = "down"
+        self.state = "down"
         self._up.clear()
         self.reconnects += 1
         self._connection = None

@@ -41,7 +41,7 @@ class Subscription:
     def attach(self, connection: NatsConnection) -> None:
         """Subscribes on a new connection; LinkDown when that is lost already."""
         if not self._ended and self._connection is not connection:
-            self._sid = connection.subscribe(self.subject, self.deliver)
+            self._sid = connection.client.listen(self.subject, self.deliver)
             self._connection = connection
 
     def detach(self) -> None:

@@ -494,9 +494,8 @@ async def test_the_link_reports_round_trip_and_server(server: NatsServer) -> Non
     link = Link(to(server), name="a")
     assert link.rtt_ms() is None
     async with up(link):
-        measured = await link.measure_rtt(5)
-        assert 0 < measured < 5000
-        assert link.rtt_ms() == measured
+        await link.flush(5)
+        assert 0 < (link.rtt_ms() or 0) < 5000
         assert link.server is not None
         assert link.server.url == server.url
         assert link.server.version.startswith("2.")
