@@ -1,4 +1,4 @@
-"""`aghctl bridge sentient log`, `aghctl bridge agentos log` and `aghctl bridge sacp log`."""
+"""`aghctl bridge sentient log`, `agentos log`, `sacp log` and `sacp prompt`."""
 
 from __future__ import annotations
 
@@ -59,6 +59,14 @@ def _cell(value: object) -> object:
     return compact(value) if isinstance(value, dict | list) else value
 
 
+def run_prompt(context: Context, values: dict[str, Any]) -> int:
+    """Print the instructions; in JSON as `{"prompt"}`."""
+    from aghbus.protocol.adapters.sacp.prompt import RESPONSE_FORMAT
+
+    context.output.answer({"prompt": RESPONSE_FORMAT}, lambda it: str(it["prompt"]).rstrip("\n"))
+    return YES
+
+
 COMMANDS = {
     "bridge sentient log": Command(
         _logs("sentient", _entries),
@@ -80,5 +88,12 @@ COMMANDS = {
         ),
         examples=["aghctl bridge sacp log", "aghctl bridge sacp log -o json"],
         arguments=[LIMIT],
+    ),
+    "bridge sacp prompt": Command(
+        run_prompt,
+        description=(
+            "Print the instructions that make a language model answer in SACP: append them to its system prompt. Needs no daemon."
+        ),
+        examples=["aghctl bridge sacp prompt > response-format.txt", "aghctl bridge sacp prompt -o json"],
     ),
 }
