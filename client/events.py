@@ -1,6 +1,5 @@
-"""Following the daemon's event stream across restarts of the daemon: no event is lost or repeated.
+"""Follows the daemon's server-sent events across restarts of the daemon: no event is lost or repeated.
 
-Server-sent events as the API sends them: `id:` is the local sequence, `data:` one JSON line; comments keep the connection alive.
 Every reconnect resumes after the last sequence returned. A gap event does not move that position: the envelopes that retention
 kept of the missing range still follow it.
 """

@@ -17,7 +17,6 @@ from aghbus.client.http import quote
 from aghbus.protocol.base.annotations import Any
 from aghbus.store.host.command_line import Argument, Command
 
-
 _WAIT = Argument("--wait", action="store_true", help="follow the run, progress on standard error (the default)")
 _RUN = Argument("run", help="id of the run")
 STATES = ("running", "waiting", "completed", "failed", "canceled")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from aghbus.cli.app.errors import YES
 from aghbus.cli.app.text import fields, indented, moment, safe, table
-from aghbus.cli.context import Context
+from aghbus.cli.context import Context, Run
 from aghbus.client.errors import UsageError
 from aghbus.client.http import quote
 from aghbus.protocol.base.annotations import Any
@@ -23,16 +23,6 @@ def run_list(context: Context, values: dict[str, Any]) -> int:
     return YES
 
 
-def run_pin(context: Context, values: dict[str, Any]) -> int:
-    """Pin a nickname to a key."""
-    return _change(context, "pin", {"who": values["pin"]})
-
-
-def run_unpin(context: Context, values: dict[str, Any]) -> int:
-    """Let any key use the nickname again."""
-    return _change(context, "unpin", {"who": values["nickname"]})
-
-
 def run_allow(context: Context, values: dict[str, Any]) -> int:
     """Allow a key, or a sender on one channel; raises UsageError for `--talk` alone."""
     if values["talk"] and values["channel"] is None:
@@ -41,16 +31,20 @@ def run_allow(context: Context, values: dict[str, Any]) -> int:
     return _change(context, verb, {"who": values["who"], "channel": values["channel"], "talk": values["talk"] or None})
 
 
-def run_deny(context: Context, values: dict[str, Any]) -> int:
-    """Deny a key."""
-    return _change(context, "undeny" if values["remove"] else "deny", {"who": values["who"]})
-
-
 def run_why(context: Context, values: dict[str, Any]) -> int:
     """Explain the checks of a message, one by one."""
     answer = context.api.get(f"/v1/trust/why/{quote(values['message'])}")
     context.output.rows(answer, "cases", lambda found: "\n\n".join(map(_case, found["cases"])))
     return YES
+
+
+def _runner(verb: str, name: str, opposite: str = "") -> Run:
+    """A command that makes the change `verb` to the value of argument `name`; `opposite` is the change with --remove."""
+
+    def run(context: Context, values: dict[str, Any]) -> int:
+        return _change(context, opposite if opposite and values["remove"] else verb, {"who": values[name]})
+
+    return run
 
 
 def _change(context: Context, verb: str, body: dict[str, Any]) -> int:
@@ -127,7 +121,7 @@ COMMANDS = {
         examples=["aghctl trust list", "aghctl --name ops trust list -o json"],
     ),
     "trust pin": Command(
-        run_pin,
+        _runner("pin", "pin"),
         description=(
             "Pin a nickname: only this key may use it, and a peer of that name without a key is refused too. A handle stands\n"
             "for its nickname and key, if the peer was observed recently."
@@ -139,7 +133,7 @@ COMMANDS = {
         arguments=[Argument("pin", help="NICKNAME=KEY_ID, or a handle")],
     ),
     "trust unpin": Command(
-        run_unpin,
+        _runner("unpin", "nickname"),
         description="Let any key use a nickname again.",
         examples=["aghctl trust unpin ops"],
         arguments=[Argument("nickname", help="the nickname of a pin")],
@@ -166,7 +160,7 @@ COMMANDS = {
         ],
     ),
     "trust deny": Command(
-        run_deny,
+        _runner("deny", "who", "undeny"),
         description=(
             "Refuse a key, at once and in open works too. The peer gets a receipt for a refusal at most once a minute.\n"
             "Earlier messages stay. Stronger than allow; --remove removes the rule."

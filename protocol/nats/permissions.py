@@ -1,7 +1,6 @@
 """Permissions of a peer on a NATS server: the binding's subjects and nothing else (spec section 7).
 
 The lists name allowed subjects, so that all others are refused. docs/security/broker.md describes their limits.
-The three forms are for the server's configuration file, for the `nsc` tool, and for programs.
 """
 
 import json

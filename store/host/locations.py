@@ -86,9 +86,6 @@ class Locations:
             copy.socket_dir_private = False
         return copy
 
-    def __repr__(self) -> str:
-        return f"Locations({self.name!r}, state_dir={self.state_dir!r}, socket_path={self.socket_path!r})"
-
 
 def is_legal_name(name: str) -> bool:
     """Whether `name` matches `^[a-z0-9][a-z0-9._-]{0,127}$`, the grammar of a peer id (specification, section 1)."""
