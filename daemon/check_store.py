@@ -38,23 +38,23 @@ class StoreReport(msgspec.Struct, frozen=True):
     store: str
     checks: list[StoreCheck]
 
+    def as_json(self) -> str:
+        """The form that `aghctl doctor` reads."""
+        return msgspec.json.encode(self).decode()
+
+    def as_text(self) -> str:
+        """One line for each check, and its hint below it."""
+        lines = []
+        for one in self.checks:
+            lines.append(f"{one.state:<4}  {one.check}: {escape(one.detail)}")
+            lines += [f"      hint: {escape(one.hint)}"] if one.hint else []
+        return "\n".join(lines)
+
 
 def check_store(path: Path, *, quick: bool) -> StoreReport:
     """Check the store at `path`. A damaged or missing file is a failed check, not an exception."""
     found = _check(path, quick=quick)
     return StoreReport(all(one.state != "fail" for one in found), str(path), found)
-
-
-def as_json(checked: StoreReport) -> str:
-    """The report as JSON, which `aghctl doctor` reads."""
-    return msgspec.json.encode(checked).decode()
-
-
-def as_text(checked: StoreReport) -> str:
-    """The report as text: one line for each check, and its hint below it."""
-    lines = [f"{one.state:<4}  {one.check}: {escape(one.detail)}" for one in checked.checks]
-    hints = [f"\n      hint: {escape(one.hint)}" if one.hint else "" for one in checked.checks]
-    return "\n".join(map("".join, zip(lines, hints, strict=True)))
 
 
 def _check(path: Path, *, quick: bool) -> list[StoreCheck]:

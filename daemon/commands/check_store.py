@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Any
 
-from aghbus.daemon.check_store import accept_loss, as_json, as_text, check_store
+from aghbus.daemon.check_store import accept_loss, check_store
 from aghbus.daemon.commands import FAILED, OK, OUTPUT
 from aghbus.daemon.commands.configuration import OPTIONS, answer, fail, load, refuse
 from aghbus.daemon.config.layers import ConfigError
@@ -25,7 +25,7 @@ def run(values: dict[str, Any]) -> int:
     except StoreError as error:
         return fail(str(error), error.hint)
     report = check_store(path, quick=values["quick"])
-    answer(as_json(report) if values["output"] == "json" else as_text(report))
+    answer(report.as_json() if values["output"] == "json" else report.as_text())
     return OK if report.ok else FAILED
 
 

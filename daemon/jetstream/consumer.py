@@ -117,6 +117,10 @@ class DurableConsumer:
         self._closed = True
         await self._unsubscribe()
 
+    async def delete(self) -> None:
+        """Delete the consumer, and with it our place in the stream; to be closed before. Raises JetStreamError, LinkError."""
+        await self._link.jetstream(lambda js: js.delete_consumer(STREAM, self.name))
+
     async def _unsubscribe(self) -> None:
         """Drain the subscription. Raises LinkTimeout: the connection counts as lost then, and the subscription with it."""
         subscription, self._subscription = self._subscription, None

@@ -9,8 +9,7 @@ command that changes them, failures are reported and retried. Until the stream i
 import asyncio
 import contextlib
 import logging
-from collections.abc import Awaitable, Callable, Iterable, Mapping
-from functools import partial
+from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
 from aghbus.daemon.base.clock import Clock
@@ -21,7 +20,6 @@ from aghbus.daemon.jetstream.acks import AckQueue
 from aghbus.daemon.jetstream.carrier import JetStreamCarrier
 from aghbus.daemon.jetstream.consumer import FLUSH_TIMEOUT, DurableConsumer
 from aghbus.daemon.jetstream.stream import FULL, STREAM, StreamStatus, ensure_stream
-from aghbus.daemon.nats.jetstream import JetStreamContext
 from aghbus.daemon.nats.link import InboundMessage, JetStreamError, Link, LinkError, LinkTimeout, NoJetStream
 from aghbus.protocol.base.backoff import Backoff
 
@@ -226,7 +224,7 @@ class JetStreamProfile:
             consumer = self._leaving[0]
             await consumer.close()
             with contextlib.suppress(JetStreamError, LinkTimeout):  # not there, or not ours to delete
-                await self._link.jetstream(partial(_delete, consumer.name))
+                await consumer.delete()
             self._solved(f"{PROBLEM}.{consumer.name}")
             self._leaving.remove(consumer)
 
@@ -281,7 +279,3 @@ async def _close_all(consumers: Iterable[DurableConsumer]) -> None:
     for result in await asyncio.gather(*(consumer.close() for consumer in consumers), return_exceptions=True):
         if isinstance(result, BaseException) and not isinstance(result, LinkError):
             raise result
-
-
-def _delete(name: str, js: JetStreamContext) -> Awaitable[bool]:
-    return js.delete_consumer(STREAM, name)

@@ -22,13 +22,6 @@ _log = logging.getLogger("aghbus.node")
 
 _ADDS: Final[dict[str, RuleKind]] = {"pin": "pin", "allow": "allow", "deny": "deny"}
 _TAKES: Final[dict[str, RuleKind]] = {"unpin": "pin", "disallow": "allow", "undeny": "deny"}
-_SETTING: Final[dict[RuleKind, str]] = {
-    "pin": "trust.pins",
-    "allow": "trust.allow",
-    "deny": "trust.deny",
-    "may_open_work": "trust.may_open_work",
-    "may_talk": "trust.may_talk",
-}
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -121,7 +114,7 @@ class TrustRuleService:
         self._check_contradictions(wanted, before)
         old = rules.get(*wanted.key)
         if self._is_configured(wanted):
-            note = f"the configuration has this rule ({_SETTING[wanted.rule]})"
+            note = f"the configuration has this rule ({_setting(wanted)})"
             shown = _shown(wanted, None, in_force=True, origin="configuration")
             return trust_api.TrustChangeResponse(rule=shown, changed=False, notes=[note])
         if old is not None and old.origin == "operator":
@@ -150,14 +143,14 @@ class TrustRuleService:
         self._note(tx, "trust.removed", found)
         notes = _taken(found, self.trust.now, first_use=self.settings.current.trust.first_use)
         if self._is_configured(found):
-            notes.append(f"it still holds: the configuration has it too ({_SETTING[found.rule]})")
+            notes.append(f"it still holds: the configuration has it too ({_setting(found)})")
         return trust_api.TrustChangeResponse(
             rule=_shown(found, found.since_ms, in_force=False), changed=True, notes=notes
         )
 
     def _refuse_taking(self, wanted: Rule) -> None:
         if self._is_configured(wanted):
-            setting = _SETTING[wanted.rule]
+            setting = _setting(wanted)
             raise Refused(
                 f"that is a rule of the configuration: {setting}", hint="change it there, and reload the daemon"
             )
@@ -190,16 +183,19 @@ class TrustRuleService:
         return _shown(rule, rule.since_ms, in_force=held)
 
 
+def _setting(rule: Rule) -> str:
+    """The configuration key of such rules."""
+    return f"trust.{'pins' if rule.rule == 'pin' else rule.rule}"
+
+
 def _configured(settings: TrustSettings) -> list[Rule]:
     """The rules of the configuration, in its order."""
-    pins = [Rule("pin", *pin, "operator", 0) for pin in filter(None, map(split_pin, settings.pins))]
-    keys = [Rule("allow", "", key, "operator", 0) for key in settings.allow]
-    keys += [Rule("deny", "", key, "operator", 0) for key in settings.deny]
-    work = [
-        Rule("may_open_work", *pair, "operator", 0) for pair in filter(None, map(split_sender, settings.may_open_work))
-    ]
-    talk = [Rule("may_talk", *pair, "operator", 0) for pair in filter(None, map(split_sender, settings.may_talk))]
-    return pins + keys + work + talk
+    rows: list[tuple[RuleKind, str, str]] = [("pin", *pin) for pin in filter(None, map(split_pin, settings.pins))]
+    rows += [("allow", "", key) for key in settings.allow]
+    rows += [("deny", "", key) for key in settings.deny]
+    rows += [("may_open_work", *pair) for pair in filter(None, map(split_sender, settings.may_open_work))]
+    rows += [("may_talk", *pair) for pair in filter(None, map(split_sender, settings.may_talk))]
+    return [Rule(kind, subject, who, "operator", 0) for kind, subject, who in rows]
 
 
 def _shown(
