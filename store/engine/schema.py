@@ -1,33 +1,21 @@
-"""The schema and how it changes: numbered SQL files, each applied once, in its own transaction."""
+"""The schema: numbered SQL files, each applied once, in its own transaction."""
 
-import re
 import sqlite3
 from collections.abc import Sequence
 from importlib.resources import files
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final
 
 from aghbus.store.errors import StoreDamaged, StoreTooNew
 
 APPLICATION_ID: Final = 0x41474842  # "AGHB" in the file's header (sqlite.org/fileformat.html, offset 68)
-_NAME: Final = re.compile(r"(\d{4})_[a-z0-9_]+\.sql")
 
 
-class Migration(NamedTuple):
-    """One step from version `number - 1` to `number`."""
-
-    number: int
-    sql: str
-
-
-def shipped() -> tuple[Migration, ...]:
-    """The migrations of this program, in order, numbered from 1 without a gap."""
-    found = []
-    for entry in files("aghbus.store").joinpath("migrations").iterdir():
-        match = _NAME.fullmatch(entry.name)
-        if match:
-            found.append(Migration(int(match[1]), entry.read_text(encoding="utf-8")))
-    return tuple(sorted(found))
+def shipped() -> list[str]:
+    """The SQL files of this program in order: the first makes schema 1 from an empty file."""
+    folder = files("aghbus.store").joinpath("migrations")
+    found = sorted((entry.name, entry) for entry in folder.iterdir() if entry.name.endswith(".sql"))
+    return [entry.read_text(encoding="utf-8") for _, entry in found]
 
 
 def check_owner(db: sqlite3.Connection, path: Path) -> int:
@@ -50,12 +38,12 @@ def check_owner(db: sqlite3.Connection, path: Path) -> int:
     return int(version)
 
 
-def migrate(db: sqlite3.Connection, version: int, migrations: Sequence[Migration]) -> None:
-    """Brings a schema of `version` up to date. A migration that fails leaves the file as it was before it."""
+def migrate(db: sqlite3.Connection, version: int, scripts: Sequence[str]) -> None:
+    """Brings a schema of `version` up to date. A script that fails leaves the file as it was before it."""
     db.execute(f"PRAGMA application_id = {APPLICATION_ID}")
-    for migration in migrations[version:]:
+    for number, sql in enumerate(scripts[version:], version + 1):
         try:
-            db.executescript(f"BEGIN IMMEDIATE;\n{migration.sql}\nPRAGMA user_version = {migration.number};\nCOMMIT;")
+            db.executescript(f"BEGIN IMMEDIATE;\n{sql}\nPRAGMA user_version = {number};\nCOMMIT;")
         except sqlite3.Error:
             if db.in_transaction:
                 db.execute("ROLLBACK")

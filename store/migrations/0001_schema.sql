@@ -1,14 +1,14 @@
 -- Times ending in _ms are Unix milliseconds, others Unix seconds. Every index states what needs it: at ten million rows
--- an index that nobody asks for is the dearest part of an insert. No CHECK constraints: the values of state columns are
--- Literal types that mypy checks, and the constraints cost a sixth of every insert.
+-- an index is the most expensive part of an insert. No CHECK constraints on the tables that every message writes to: the
+-- values of state columns are Literal types that mypy checks, and the constraints cost a sixth of every insert.
 
 CREATE TABLE meta (
     key TEXT NOT NULL PRIMARY KEY,
     value ANY NOT NULL
 ) STRICT, WITHOUT ROWID;
 
--- Every envelope that was committed, in the order of its commit. AUTOINCREMENT: a sequence is never given twice, also
--- when retention removed the newest rows, since streams resume by it.
+-- Every committed envelope, in the order of the commits. AUTOINCREMENT: a sequence is never used twice, even after retention
+-- has removed the newest rows, because streams resume by it.
 CREATE TABLE envelopes (
     seq INTEGER PRIMARY KEY AUTOINCREMENT,
     direction TEXT NOT NULL,
@@ -30,10 +30,10 @@ CREATE TABLE envelopes (
     state_before TEXT,
     state_after TEXT,
     received_ms INTEGER NOT NULL,
-    raw BLOB NOT NULL -- last: what does not fit the page overflows without dragging the other columns along
+    raw BLOB NOT NULL -- last: a large value overflows to other pages, and the other columns stay together
 ) STRICT;
 
--- One message by its id; what we sent ourselves (a copy that the broker echoes, a request repeated, a receipt's for_id).
+-- One message by its id: a lookup, a copy of our own that the broker echoes, a repeated request, a receipt's for_id.
 CREATE INDEX envelopes_id ON envelopes (msg_id);
 -- A work's messages and its history, in sequence (the rowid ends every index entry).
 CREATE INDEX envelopes_work ON envelopes (work_id) WHERE work_id IS NOT NULL;
@@ -63,6 +63,9 @@ CREATE TABLE works (
     result_seq INTEGER, -- the last envelope that carried a result
     text TEXT NOT NULL,
     message TEXT,
+    accept_ms INTEGER, -- how long it may wait for acceptance, in milliseconds; null: without limit
+    progress_ms INTEGER, -- how long it may go without a sign of progress, in milliseconds; null: without limit
+    due_ms INTEGER, -- when the deadline that applies now passes
     UNIQUE (workspace_id, channel, work_id) -- the key of the lifecycle (spec section 6)
 ) STRICT;
 
@@ -70,8 +73,12 @@ CREATE TABLE works (
 CREATE INDEX works_recent ON works (last_seq);
 -- How many are open, by state.
 CREATE INDEX works_open ON works (state) WHERE state IN ('submitted', 'working', 'needs_input');
+-- The next deadline.
+CREATE INDEX works_due ON works (due_ms) WHERE due_ms IS NOT NULL;
+-- A request names a work by its id alone.
+CREATE INDEX works_by_id ON works (work_id);
 
--- Each applied envelope is a row of the work's history (spec section 6): one truth, so no table of its own. Retention
+-- Each applied envelope is a row of the work's history (spec section 6), so the history needs no table. Retention
 -- removes the envelopes of a work only together with the work.
 CREATE VIEW work_history AS
 SELECT w.id AS work, e.seq, e.msg_id, e.kind, e.event, e.sender AS actor, e.outcome, e.state_before, e.state_after,
@@ -99,7 +106,7 @@ CREATE TABLE threads (
     PRIMARY KEY (workspace_id, channel, thread_id)
 ) STRICT, WITHOUT ROWID;
 
--- Direct rooms by (workspace, channel, id, pair): a takeover leaves the other pair's row and messages apart (section 4).
+-- Direct rooms by (workspace, channel, id, pair): a takeover keeps the row and messages of the other pair (spec section 4).
 CREATE TABLE rooms (
     workspace_id TEXT NOT NULL,
     channel TEXT NOT NULL,
@@ -114,7 +121,7 @@ CREATE TABLE rooms (
     PRIMARY KEY (workspace_id, channel, direct_id, pair_a, pair_b)
 ) STRICT, WITHOUT ROWID;
 
--- An id stands for one pair at a time.
+-- An id belongs to one pair at a time.
 CREATE UNIQUE INDEX rooms_current ON rooms (workspace_id, channel, direct_id) WHERE current = 1;
 
 CREATE TABLE peers (
@@ -132,13 +139,13 @@ CREATE TABLE inbox (
     seq INTEGER PRIMARY KEY REFERENCES envelopes (seq) ON DELETE CASCADE,
     state TEXT NOT NULL,
     attempts INTEGER NOT NULL,
-    available_ms INTEGER NOT NULL, -- 0 at first: a clock that steps back hides nothing new
+    available_ms INTEGER NOT NULL, -- 0 at first: a new message stays visible when the clock steps back
     lease TEXT,
     lease_until_ms INTEGER,
     last_error TEXT
 ) STRICT;
 
--- The next ready one, the expired leases, the dead letters, and how many there are: acked rows are not in it.
+-- The next ready message, expired leases, dead letters, and their numbers. Acked rows are not in it.
 CREATE INDEX inbox_open ON inbox (state, seq, available_ms) WHERE state IN ('ready', 'leased', 'dead');
 
 CREATE TABLE outbox (
@@ -148,11 +155,14 @@ CREATE TABLE outbox (
     expires_at INTEGER NOT NULL, -- the envelope's last fresh second, plus one
     published_ms INTEGER,
     subject TEXT NOT NULL,
-    detail TEXT
+    detail TEXT,
+    next_ms INTEGER -- when it is published again; null: never (answered, undirected, or the receiver cannot answer)
 ) STRICT;
 
--- What has to go out, in sequence; what failed, counted. Published and receipted rows are not in it.
+-- Queued messages in sequence, and the number of failed ones. Published and receipted rows are not in it.
 CREATE INDEX outbox_open ON outbox (state, seq, expires_at) WHERE state IN ('queued', 'expired', 'dead');
+-- The next retry.
+CREATE INDEX outbox_due ON outbox (next_ms) WHERE next_ms IS NOT NULL;
 
 CREATE TABLE quarantine (
     id INTEGER PRIMARY KEY AUTOINCREMENT,
@@ -163,5 +173,154 @@ CREATE TABLE quarantine (
     reason TEXT NOT NULL,
     detail TEXT NOT NULL,
     size INTEGER NOT NULL, -- bytes as received
-    raw BLOB NOT NULL -- cut
+    raw BLOB NOT NULL -- the first bytes
 ) STRICT;
+
+-- One row for each foreign message that crossed the bridge, with the envelope that carried it. It is deleted with that
+-- envelope.
+CREATE TABLE bridge_messages (
+    seq INTEGER NOT NULL REFERENCES envelopes (seq) ON DELETE CASCADE,
+    format TEXT NOT NULL,
+    direction TEXT NOT NULL, -- out: submitted by our agent; in: received
+    workspace_id TEXT NOT NULL,
+    channel TEXT NOT NULL,
+    scope TEXT NOT NULL,
+    foreign_id TEXT,
+    native INTEGER NOT NULL, -- 1: made from an envelope that carried no foreign message
+    message BLOB, -- JSON; null: it is in the envelope
+    PRIMARY KEY (seq, format)
+) STRICT, WITHOUT ROWID;
+
+-- The latest message with a foreign id, in one scope or in all.
+CREATE INDEX bridge_messages_id ON bridge_messages (foreign_id, format, seq) WHERE foreign_id IS NOT NULL;
+-- The latest message of a scope.
+CREATE INDEX bridge_messages_scope ON bridge_messages (scope, format, seq);
+
+-- The work `in_hand` ends when the work `next` ends (null: `next` begins a chain, and only its end matters). The row is
+-- deleted when that has happened, or with either work.
+CREATE TABLE bridge_links (
+    next INTEGER NOT NULL PRIMARY KEY REFERENCES works (id) ON DELETE CASCADE,
+    in_hand INTEGER REFERENCES works (id) ON DELETE CASCADE
+) STRICT;
+
+-- The cascade from a work that retention removes.
+CREATE INDEX bridge_links_in_hand ON bridge_links (in_hand) WHERE in_hand IS NOT NULL;
+
+-- Sequences by name: `out:<format>` is the last acknowledged by the agent, `follower` the last handled by the follower.
+CREATE TABLE bridge_positions (
+    name TEXT NOT NULL PRIMARY KEY,
+    seq INTEGER NOT NULL
+) STRICT, WITHOUT ROWID;
+
+-- The logs of the formats. Rows outlive their envelopes; each log has its own bounds.
+CREATE TABLE bridge_log (
+    id INTEGER PRIMARY KEY AUTOINCREMENT,
+    format TEXT NOT NULL,
+    seq INTEGER NOT NULL, -- of the envelope; 0: no envelope was sent
+    direction TEXT NOT NULL,
+    message_id TEXT, -- the foreign id
+    at_ms INTEGER NOT NULL, -- when it crossed the bridge
+    due_ms INTEGER, -- when an unanswered message expires
+    unwritten INTEGER NOT NULL, -- 1: not yet appended to a log file
+    size INTEGER NOT NULL, -- bytes of the record
+    record BLOB NOT NULL -- JSON
+) STRICT;
+
+-- The log of one format in order, and its oldest row.
+CREATE INDEX bridge_log_format ON bridge_log (format, id);
+-- Whether an envelope has a row.
+CREATE INDEX bridge_log_seq ON bridge_log (seq, format) WHERE seq > 0;
+-- The row of an answered message.
+CREATE INDEX bridge_log_message ON bridge_log (message_id, format) WHERE message_id IS NOT NULL;
+-- The next message that expires.
+CREATE INDEX bridge_log_due ON bridge_log (due_ms) WHERE due_ms IS NOT NULL;
+-- Rows to be appended to files.
+CREATE INDEX bridge_log_unwritten ON bridge_log (id) WHERE unwritten = 1;
+
+-- Rows and bytes of each log: checking its bounds needs no count.
+CREATE TABLE bridge_log_sizes (
+    format TEXT NOT NULL PRIMARY KEY,
+    row_count INTEGER NOT NULL,
+    bytes INTEGER NOT NULL
+) STRICT, WITHOUT ROWID;
+
+-- Runs of chains.
+CREATE TABLE chain_runs (
+    run_id TEXT NOT NULL PRIMARY KEY,
+    name TEXT NOT NULL,
+    state TEXT NOT NULL,
+    version INTEGER NOT NULL, -- increases with every change; watchers resume by it
+    channel TEXT NOT NULL,
+    step INTEGER NOT NULL, -- the number of the last visit
+    node TEXT NOT NULL,
+    max_steps INTEGER NOT NULL,
+    seen_seq INTEGER NOT NULL, -- last_seq of the current work when it was last checked
+    due_ms INTEGER, -- when the node times out; null: never, or an answer is awaited
+    error TEXT,
+    question TEXT,
+    created_ms INTEGER NOT NULL,
+    updated_ms INTEGER NOT NULL,
+    chain BLOB NOT NULL, -- the file as JSON
+    input BLOB NOT NULL
+) STRICT;
+
+-- Runs in progress.
+CREATE INDEX chain_runs_open ON chain_runs (state) WHERE state IN ('running', 'waiting');
+-- The list, latest change first; the oldest runs, which are removed first.
+CREATE INDEX chain_runs_recent ON chain_runs (updated_ms);
+
+CREATE TABLE chain_steps (
+    run_id TEXT NOT NULL REFERENCES chain_runs (run_id) ON DELETE CASCADE,
+    step INTEGER NOT NULL,
+    node TEXT NOT NULL,
+    peer TEXT, -- null: no peer had the capability yet
+    work_id TEXT,
+    work_state TEXT NOT NULL,
+    message TEXT,
+    started_ms INTEGER NOT NULL,
+    ended_ms INTEGER,
+    work BLOB, -- the fields that conditions read
+    response BLOB, -- only of the latest visit of each node
+    PRIMARY KEY (run_id, step)
+) STRICT;
+
+-- Whether a work belongs to a run of a chain. The bridge asks this for each envelope that it may deliver.
+CREATE INDEX chain_steps_work ON chain_steps (work_id) WHERE work_id IS NOT NULL;
+
+-- Envelopes by which this daemon ended a work of its own agent after a deadline. The agent did not request them and receives
+-- no message about them, so the bridge delivers them like received ones.
+CREATE TABLE own_ends (
+    seq INTEGER NOT NULL PRIMARY KEY REFERENCES envelopes (seq) ON DELETE CASCADE
+) STRICT;
+
+-- The audit log: one row for each event, with a hash over the previous row and its own contents (docs/audit.md). A row is
+-- always read whole, so its fields are one JSON array, at a third of the cost of fourteen columns.
+
+CREATE TABLE audit (
+    n INTEGER PRIMARY KEY, -- 1, 2, 3 … without a gap
+    line BLOB NOT NULL, -- the hashed text
+    hash BLOB NOT NULL -- SHA-256
+) STRICT;
+
+-- The newest row and the newest that retention has removed, as NUMBER:HASH. Every commit writes the page of `meta` anyway.
+INSERT INTO meta (key, value) VALUES ('audit_head', '0:' || hex(zeroblob(32))), ('audit_pruned', '0:' || hex(zeroblob(32)));
+
+-- Trust rules made while the daemon runs (docs/trust.md). Those of the configuration are not stored.
+CREATE TABLE trust_rules (
+    rule TEXT NOT NULL CHECK (rule IN ('pin', 'allow', 'deny', 'may_open_work', 'may_talk')),
+    subject TEXT NOT NULL, -- the nickname of a pin, the channel of may_…, else empty
+    who TEXT NOT NULL, -- a key id; of may_… also a peer id, * or *@*
+    origin TEXT NOT NULL CHECK (origin IN ('operator', 'first_use')),
+    since_ms INTEGER NOT NULL,
+    PRIMARY KEY (rule, subject, who)
+) STRICT, WITHOUT ROWID;
+
+-- One key for each nickname.
+CREATE UNIQUE INDEX trust_pins ON trust_rules (subject) WHERE rule = 'pin';
+
+-- The peer ids of this daemon, current and former. A new key changes the peer id (spec section 8).
+CREATE TABLE identities (
+    peer_id TEXT NOT NULL PRIMARY KEY,
+    since_ms INTEGER NOT NULL,
+    retired_ms INTEGER -- null: the current id, or one with open works
+) STRICT, WITHOUT ROWID;

@@ -385,7 +385,7 @@ async def test_a_watermark_that_cannot_be_written_costs_only_the_check(path: Pat
 
 
 async def test_a_store_that_lost_all_rows_is_detected_by_its_watermark(tmp_path: Path) -> None:
-    """A WAL cut after the first migrations: even the identity that the watermark names is lost."""
+    """A WAL cut after the schema: even the identity that the watermark names is lost."""
     path = tmp_path / "store.db"
     store = await Store.open(path)
     await receive(store, say())

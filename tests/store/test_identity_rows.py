@@ -1,15 +1,10 @@
-"""Our own peer ids in the store: former ids with open works or unsent messages, and older stores."""
-
-import contextlib
-import sqlite3
-from pathlib import Path
+"""Our own peer ids in the store: former ids with open works or unsent messages."""
 
 from aghbus.store.engine.database import Store
-from aghbus.store.engine.schema import migrate, shipped
 from aghbus.store.engine.transaction import Transaction
 from aghbus.store.tables import identities, outbox
 from aghbus.store.tables.identities import Former
-from tests.support.makers import BOB, NOW_MS, US, receipt, receive, rows, say, sending, trace
+from tests.support.makers import BOB, NOW_MS, US, receipt, receive, say, sending, trace
 
 NEW = "us@0123456789abcdef0123456789abcdef"
 
@@ -43,27 +38,3 @@ async def test_an_id_retires_when_its_works_and_its_outbox_are_done(store: Store
     assert await store.write(lambda tx: identities.retire_idle(tx, NEW, NOW_MS)) == [US]
     assert await identities.read_former(store.reader, NEW) == []
     assert [one.peer_id for one in await begin(store, US)] == [NEW], "and comes back, with the other one before it"
-
-
-async def test_an_older_store_knows_its_ids_by_its_open_works(path: Path) -> None:
-    path.parent.mkdir(exist_ok=True)
-    with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as db:
-        migrate(db, 0, [step for step in shipped() if "CREATE TABLE identities" not in step.sql][:4])
-        for number, (role, state) in enumerate(
-            (("initiator", "working"), ("target", "submitted"), ("observer", "working"), ("target", "completed"))
-        ):
-            names = {"initiator": ("us", "bob"), "target": ("bob", "us"), "observer": ("eve", "bob")}[role]
-            if state == "completed":
-                names = ("bob", "long_ago")
-            db.execute(
-                "INSERT INTO works (workspace_id, channel, work_id, surface, container, initiator, target, role, state, trust,"
-                " opening_id, advanced, opened_seq, opened_ms, last_seq, updated_ms, text)"
-                " VALUES ('ws', 'c', ?, 'thread', 't', ?, ?, ?, ?, 'unverified', 'm', 0, 1, ?, 1, 1, '')",
-                (f"work_{number}", *names, role, state, 1000 + number),
-            )
-    store = await Store.open(path)
-    try:
-        assert await rows(store, "SELECT peer_id, since_ms, retired_ms FROM identities") == [("us", 1000, None)]
-        assert await identities.read_former(store.reader, NEW) == [Former("us", 1000, 2, 0)]
-    finally:
-        await store.close()
