@@ -26,6 +26,10 @@ class Ignore(msgspec.Struct, frozen=True):
     why: str
 
 
+class Early(msgspec.Struct, frozen=True):
+    """Do not take the envelope yet: its predecessor has not been processed (protocol/delivery/order.py). Always the only effect."""
+
+
 class Conflict(msgspec.Struct, frozen=True):
     """Another daemon uses our peer id: report a problem (spec section 5 step 7)."""
 
@@ -89,10 +93,14 @@ class Queue(msgspec.Struct, frozen=True):
 
 
 class Requeue(msgspec.Struct, frozen=True):
-    """Publish the terminal trace or receipt of a work again, with the same bytes, before the refusal (spec section 5)."""
+    """Publish the terminal trace or receipt of a work again, with the same bytes, before the refusal (spec section 5).
+
+    With `missed` only if it expired or was given up: an unanswered one is sent again anyway.
+    """
 
     workspace_id: str
     message_id: str
+    missed: bool = False
 
 
 class Deliver(msgspec.Struct, frozen=True):
@@ -115,6 +123,7 @@ class AnswerWhois(msgspec.Struct, frozen=True):
 
 Effect = (
     Ignore
+    | Early
     | Conflict
     | Quarantine
     | RecordId

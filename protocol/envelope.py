@@ -7,6 +7,8 @@ fault.
 import json
 import re
 from collections.abc import Mapping
+from functools import cached_property
+from hashlib import sha256
 from typing import Any, Final, Literal
 
 import msgspec
@@ -33,7 +35,7 @@ OPENING_KINDS: Final[frozenset[Kind]] = frozenset({"say", "capability"})  # may 
 CONVERSATION_KINDS: Final[frozenset[Kind]] = frozenset({"say", "capability", "receipt", "trace"})
 
 
-class Envelope(msgspec.Struct, frozen=True):
+class Envelope(msgspec.Struct, frozen=True, dict=True):
     """One valid envelope. `sender` and `to` are the wire's `from` and `to`; `container` is thread_id or direct_id.
 
     `raw` is the message exactly as received, or as it will be published; it keeps unknown fields.
@@ -57,6 +59,11 @@ class Envelope(msgspec.Struct, frozen=True):
     body: Body
     ext: Raw | None
     proof: Raw | None
+
+    @cached_property
+    def digest(self) -> str:
+        """SHA-256 of the bytes, in hexadecimal."""
+        return sha256(self.raw).hexdigest()
 
     @property
     def fresh_until(self) -> int:

@@ -25,6 +25,8 @@ StepOutcome = Literal["opened", "advanced", "unchanged", "ignored", "rejected"]
 
 OPEN_STATES: Final[tuple[State, ...]] = ("submitted", "working", "needs_input")
 TERMINAL_STATES: Final[tuple[State, ...]] = ("completed", "failed", "canceled")
+REFUSING_OUTCOMES: Final[tuple[StepOutcome, ...]] = ("ignored", "rejected")
+"""Outcomes of envelopes without effect on the work."""
 
 # (state, event) -> next state. An event is `message` (say, capability), `receipt:<status>` or `trace:<state>`.
 TRANSITIONS: Final[dict[tuple[str, str], State]] = {

@@ -10,6 +10,7 @@ from typing import Final
 import msgspec
 
 from aghbus.protocol.bodies import Greet, Receipt, Whois
+from aghbus.protocol.delivery.order import Predecessor, may_take, predecessor_of
 from aghbus.protocol.effects import (
     Advance,
     AnswerWhois,
@@ -17,6 +18,7 @@ from aghbus.protocol.effects import (
     Conflict,
     Deliver,
     Discovered,
+    Early,
     Effect,
     Effects,
     Ignore,
@@ -40,12 +42,24 @@ _DELIVER: Final = Deliver()
 
 
 class StoredState(msgspec.Struct, frozen=True):
-    """The stored state that concerns one envelope, read in the transaction that applies the effects."""
+    """The stored state that concerns one envelope, read in the transaction that applies the effects.
+
+    `settled` is the header of that name with which it came (protocol/delivery/order.py).
+    """
 
     duplicate: bool = False
     sent_by_us: bool = False
     work: WorkView | None = None
     room: Binding | None = None
+    settled: str = ""
+
+
+def _nothing_processed(_workspace_id: str, _sender: str, _message_id: str) -> bool:
+    return False
+
+
+def _nothing_outstanding(_envelope: "ReceiptTarget") -> None:
+    return None
 
 
 class Receiver(msgspec.Struct, frozen=True, kw_only=True):
@@ -54,6 +68,8 @@ class Receiver(msgspec.Struct, frozen=True, kw_only=True):
     `channels` are the joined `(workspace_id, channel)`. With `observe` messages to other peers are stored too. `receipt_ttl` is
     the lifetime of an automatic receipt in seconds. `verifier` checks proofs, `policy` holds the trust rules, and `signer` signs
     our receipts if we have a key. `successor` is our new id if `self_id` is a former one, under which we only finish works.
+    `processed` says whether the envelope of a workspace, a sender and an id was committed before; `predecessor` is the last
+    unanswered envelope of ours in the stream of a receipt to that target.
     """
 
     self_id: str
@@ -66,6 +82,8 @@ class Receiver(msgspec.Struct, frozen=True, kw_only=True):
     successor: str | None = None
     policy: TrustPolicy = TrustPolicy()
     signer: Signer | None = None
+    processed: Callable[[str, str, str], bool] = _nothing_processed
+    predecessor: Callable[["ReceiptTarget"], Predecessor | None] = _nothing_outstanding
 
 
 class ReceiptTarget(msgspec.Struct, frozen=True, kw_only=True):
@@ -178,6 +196,8 @@ def _route(envelope: Envelope, trust: Trust, view: StoredState, receiver: Receiv
         if source is None:
             return (Ignore("duplicate"),)
         return (Ignore("duplicate"), *_duplicate(source, view.work, receiver))
+    if envelope.ext is not None and envelope.to is not None and _is_early(envelope, view, receiver):
+        return (Early(),)
     if receiver.successor is not None and _opens_work(envelope, view, receiver):
         raise FormerPeer(f"takes no new work, it is {receiver.successor} now", "to")
     room: tuple[Effect, ...] = (Bind(binding),) if binding is not None and binding != view.room else ()
@@ -185,18 +205,26 @@ def _route(envelope: Envelope, trust: Trust, view: StoredState, receiver: Receiv
     return (RecordId(envelope.fresh_until), *room, *_conversation(envelope, trust, pair, view, receiver))
 
 
+def _is_early(envelope: Envelope, view: StoredState, receiver: Receiver) -> bool:
+    after = predecessor_of(envelope)
+    if after is None:
+        return False
+    processed = receiver.processed(envelope.workspace_id, envelope.sender, after.id)
+    return not may_take(after, envelope, processed=processed, now=receiver.now, settled=view.settled)
+
+
 def _duplicate(source: ReceiptTarget, work: WorkView | None, receiver: Receiver) -> Effects:
     """The receipt `duplicate`; if we ended the work, our terminal envelope is published again before it."""
-    again = _terminal_again(source, work, receiver)
+    again = _end_again(source.sender, work, receiver)
     ours = _own_copy(source, work, receiver)
     return (*again, *_receipt(source, "duplicate", "duplicate", "already processed", ours, receiver))
 
 
-def _terminal_again(source: ReceiptTarget, work: WorkView | None, receiver: Receiver) -> Effects:
-    """Publishes our terminal envelope again for the other participant, which seems to have missed it."""
+def _end_again(sender: str, work: WorkView | None, receiver: Receiver, *, missed: bool = False) -> Effects:
+    """Publishes our terminal envelope again for `sender`, the other participant; with `missed` only if it was given up."""
     if work is None or work.terminal_id is None or work.terminal_sender != receiver.self_id:
         return ()
-    return (Requeue(work.workspace_id, work.terminal_id),) if work.other(receiver.self_id) == source.sender else ()
+    return (Requeue(work.workspace_id, work.terminal_id, missed),) if work.other(receiver.self_id) == sender else ()
 
 
 def _own_copy(source: ReceiptTarget, work: WorkView | None, receiver: Receiver) -> WorkView | None:
@@ -247,6 +275,8 @@ def _conversation(
         effects.append(_DELIVER)
     if verdict.outcome == "rejected":
         effects.extend(_rejection(envelope, verdict, view, receiver))
+    elif verdict.reason == "work_closed" and view.work is not None:
+        effects.extend(_end_again(envelope.sender, view.work, receiver, missed=True))
     if view.work is not None:
         effects.extend(_close_unanswered(envelope, verdict, view.work, receiver))
     return tuple(effects)
@@ -264,7 +294,7 @@ def _rejection(envelope: Envelope, verdict: Step, view: StoredState, receiver: R
     source = source_of(envelope)
     if source is None:
         return ()
-    again = _terminal_again(source, view.work, receiver) if verdict.reason == "work_closed" else ()
+    again = _end_again(source.sender, view.work, receiver) if verdict.reason == "work_closed" else ()
     return (*again, *_receipt(source, "rejected", verdict.reason or "internal", "", None, receiver))
 
 
@@ -305,6 +335,7 @@ def _receipt(
         body["reason_code"] = reason
     if detail:
         body["detail"] = detail
+    after = receiver.predecessor(source)
     draft = Draft(
         id=receiver.mint(),
         workspace_id=source.workspace_id,
@@ -321,6 +352,7 @@ def _receipt(
         causation_id=source.id,
         trace_id=source.trace_id,
         body=body,
+        after=after,
     )
     pair = pair_of(receiver.self_id, source.sender) if source.surface == "direct" else None
     try:

@@ -5,6 +5,7 @@ from typing import Any, Final
 
 import msgspec
 
+from aghbus.protocol.delivery.order import Predecessor, extension
 from aghbus.protocol.effects import Advance, Bind, Effect, Effects, Open, StoreEnvelope
 from aghbus.protocol.envelope import OPENING_KINDS, Envelope, parse
 from aghbus.protocol.errors import InvalidRequest, ProtocolError, Refused
@@ -19,7 +20,10 @@ _encode: Final = msgspec.json.Encoder().encode
 
 
 class Draft(msgspec.Struct, frozen=True):
-    """An envelope of ours before it is encoded. Absent optional fields are left out of the JSON; `to` is always written."""
+    """An envelope of ours before it is encoded. Absent optional fields are left out of the JSON; `to` is always written.
+
+    `after` is the envelope before it in its stream (protocol/delivery/order.py), while that is unanswered.
+    """
 
     id: str
     workspace_id: str
@@ -37,6 +41,7 @@ class Draft(msgspec.Struct, frozen=True):
     causation_id: str | None = None
     expires_at: int | None = None
     ext: Mapping[str, Any] | None = None
+    after: Predecessor | None = None
 
 
 def wire_document(draft: Draft) -> dict[str, Any]:
@@ -67,7 +72,9 @@ def wire_document(draft: Draft) -> dict[str, Any]:
         document["expires_at"] = draft.expires_at
     document["body"] = draft.body
     document["proof"] = None
-    if draft.ext:
+    if draft.after is not None:
+        document["ext"] = {**(draft.ext or {}), **extension(draft.after)}
+    elif draft.ext:
         document["ext"] = draft.ext
     return document
 

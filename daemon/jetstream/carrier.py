@@ -17,8 +17,8 @@ from aghbus.daemon.nats.carrier import Carried
 from aghbus.daemon.nats.client import header_size
 from aghbus.daemon.nats.jetstream import JetStreamContext, PubAck, translate_error
 from aghbus.daemon.nats.link import BadPublish, JetStreamError, Link, PayloadTooLarge
-from aghbus.protocol.acks import ANSWER_TO
 from aghbus.protocol.base.backoff import Backoff
+from aghbus.protocol.delivery.acks import ANSWER_TO
 from aghbus.protocol.identifiers import channel_of_subject
 from aghbus.protocol.nats.names import durable_name
 from aghbus.store.tables.outbox import Outgoing

@@ -18,7 +18,7 @@ from aghbus.daemon.jetstream.acks import NAK, AckQueue, Delivery, PendingAcks
 from aghbus.daemon.jetstream.stream import STREAM
 from aghbus.daemon.nats.jetstream import ConsumerConfig, ConsumerInfo
 from aghbus.daemon.nats.link import InboundMessage, JetStreamError, Link, LinkTimeout, Subscription
-from aghbus.protocol.acks import ANSWER_TO
+from aghbus.protocol.delivery.acks import ANSWER_TO
 from aghbus.protocol.identifiers import route_token
 from aghbus.protocol.nats.jetstream import consumer_config
 from aghbus.protocol.nats.names import durable_name, own_subjects, provisioned_delivery

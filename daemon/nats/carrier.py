@@ -12,7 +12,7 @@ import msgspec
 
 from aghbus.daemon.base.failpoints import failpoint
 from aghbus.daemon.nats.link import BadPublish, Link, PayloadTooLarge
-from aghbus.protocol.acks import ANSWER_TO
+from aghbus.protocol.delivery.acks import ANSWER_TO
 from aghbus.store.tables.outbox import Outgoing
 
 _CONFIRM_WAIT: Final = 10.0  # seconds for the broker's PONG; then the link counts as lost

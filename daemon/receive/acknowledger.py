@@ -1,11 +1,11 @@
-"""Acknowledging commits to the sender's daemon (protocol/acks.py)."""
+"""Acknowledging commits to the sender's daemon (protocol/delivery/acks.py)."""
 
 from aghbus.daemon.base.background import BackgroundTasks
 from aghbus.daemon.base.metrics import Counters
 from aghbus.daemon.nats.link import Link, LinkError
 from aghbus.daemon.receive.decider import Outcome
 from aghbus.daemon.state.identity import Identity
-from aghbus.protocol.acks import Ack, encode_ack, encode_signed_ack, may_answer
+from aghbus.protocol.delivery.acks import Ack, encode_ack, encode_signed_ack, may_answer
 from aghbus.protocol.effects import Quarantine
 
 

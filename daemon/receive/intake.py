@@ -29,8 +29,8 @@ from aghbus.daemon.state.identity import Identity
 from aghbus.daemon.state.rate_limits import RateLimits
 from aghbus.daemon.state.signature_pool import SignaturePool
 from aghbus.daemon.state.trust_policy import LivePolicy
-from aghbus.protocol.acks import ANSWER_TO
 from aghbus.protocol.base.rate_limit import TokenBuckets
+from aghbus.protocol.delivery.acks import ANSWER_TO
 from aghbus.protocol.effects import AnswerWhois, Conflict, Discovered, Ignore, Quarantine, Queue, RecordId
 from aghbus.protocol.envelope import DISCOVERY_KINDS, KINDS, Envelope, parse
 from aghbus.protocol.errors import NotTarget, ProtocolError, Undecodable

@@ -29,9 +29,9 @@ from aghbus.daemon.send.unresponsive_peers import FIRST_PAUSE, UnresponsivePeers
 from aghbus.daemon.state.clock_steps import ClockSteps
 from aghbus.daemon.state.inbox_waiters import InboxWaiters
 from aghbus.daemon.state.presence import PresenceTable
-from aghbus.protocol.acks import MAX_ANSWER_BYTES, Ack, is_answer_of, parse_ack
 from aghbus.protocol.base.backoff import exponential_delay
 from aghbus.protocol.base.rate_limit import TokenBuckets
+from aghbus.protocol.delivery.acks import MAX_ANSWER_BYTES, Ack, is_answer_of, parse_ack
 from aghbus.protocol.errors import REASON_CODES
 from aghbus.store.audit import events as audit
 from aghbus.store.engine.database import Store

@@ -96,7 +96,7 @@ class PresenceTable:
             self._peers[key] = msgspec.structs.replace(peer, last_seen_ms=seen_ms)
 
     def note_acknowledging(self, peer_id: str, able: bool) -> None:
-        """Record whether the peer's daemon acknowledges commits (protocol/acks.py), as its greets say."""
+        """Record whether the peer's daemon acknowledges commits (protocol/delivery/acks.py), as its greets say."""
         self._acknowledging[peer_id] = able
 
     def acknowledges(self, peer_id: str) -> bool | None:

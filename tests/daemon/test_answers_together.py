@@ -10,7 +10,7 @@ import pytest
 from aghbus.daemon.nats.carrier import Carried
 from aghbus.daemon.nats.link import InboundMessage
 from aghbus.daemon.send.publisher import Publisher
-from aghbus.protocol.acks import Ack, encode_ack
+from aghbus.protocol.delivery.acks import Ack, encode_ack
 from aghbus.store.engine.writer import Job
 from aghbus.store.errors import StoreUnavailable
 from aghbus.store.tables.outbox import Outgoing

@@ -10,7 +10,7 @@ from aghbus.daemon.nats.carrier import Carried, CoreCarrier
 from aghbus.daemon.nats.events import LinkTimeout
 from aghbus.daemon.nats.link import InboundMessage, Link
 from aghbus.daemon.send.publisher import Publisher
-from aghbus.protocol.acks import MAX_ANSWER_BYTES, Ack, encode_ack
+from aghbus.protocol.delivery.acks import MAX_ANSWER_BYTES, Ack, encode_ack
 from aghbus.protocol.errors import NotFound
 from aghbus.store.engine.transaction import Transaction
 from aghbus.store.errors import StoreUnavailable

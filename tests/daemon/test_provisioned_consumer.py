@@ -9,7 +9,7 @@ import pytest
 
 from aghbus.daemon.jetstream.stream import STREAM
 from aghbus.daemon.nats.link import InboundMessage
-from aghbus.protocol.acks import ANSWER_TO, Ack, encode_ack, may_answer, parse_ack
+from aghbus.protocol.delivery.acks import ANSWER_TO, Ack, encode_ack, may_answer, parse_ack
 from aghbus.protocol.identifiers import route_token
 from aghbus.protocol.nats.names import durable_name, provisioned_delivery
 from aghbus.protocol.nats.permissions import Network, setup

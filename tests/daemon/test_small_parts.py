@@ -10,9 +10,9 @@ from aghbus.daemon.base import failpoints
 from aghbus.daemon.base.metrics import Counters
 from aghbus.daemon.base.notifier import Notifier
 from aghbus.daemon.state.presence import MAX_PEERS, PresenceTable
-from aghbus.protocol.acks import Ack, encode_ack, encode_signed_ack, is_answer_of, may_answer, parse_ack
 from aghbus.protocol.base.rate_limit import TokenBuckets
 from aghbus.protocol.bodies import PeerCard
+from aghbus.protocol.delivery.acks import Ack, encode_ack, encode_signed_ack, is_answer_of, may_answer, parse_ack
 from aghbus.protocol.envelope import parse
 from aghbus.protocol.errors import Malformed
 from aghbus.protocol.trust.keys import SigningKey

@@ -14,7 +14,7 @@ import pytest
 from nats.aio.client import Client
 from nats.aio.msg import Msg
 
-from aghbus.protocol.acks import Ack, encode_ack
+from aghbus.protocol.delivery.acks import Ack, encode_ack
 from aghbus.protocol.identifiers import subject_for
 from aghbus.protocol.trust.proof import PROOF_BYTES
 from tests.support.bridge_daemons import REPLY, SHORT, link, messages, query, submit

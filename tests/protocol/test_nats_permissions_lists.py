@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from aghbus.protocol.acks import may_answer
+from aghbus.protocol.delivery.acks import may_answer
 from aghbus.protocol.identifiers import CHANNEL, HANDLE, PEER_ID, is_workspace_id, route_token, subject_for
 from aghbus.protocol.nats.names import InboxUse, durable_name, inbox
 from aghbus.protocol.nats.permissions import Network, as_commands, as_nsc, as_server_conf, permissions, setup

@@ -303,7 +303,14 @@ class TestLifecycleEffects:
         known = work(state, terminal_id="msg_end", terminal_sender=A) if state == "completed" else work(state)
         for body in (trace("submitted"), trace("failed", thread_id="thread_other"), receipt("rejected", "busy")):
             effects = decide(body, StoredState(work=known), receiver(A))
-            assert not {Queue, Requeue, Deliver} & set(kinds(effects))
+            assert not {Queue, Deliver} & set(kinds(effects))
+            assert all(effect.missed for effect in effects if isinstance(effect, Requeue))
+
+    def test_a_late_trace_brings_our_end_again_if_that_was_given_up(self) -> None:
+        known = work("completed", terminal_id="msg_end", terminal_sender=A)
+        late = decide(trace("working"), StoredState(work=known), receiver(A))
+        assert only(late, Requeue) == Requeue(WORKSPACE, "msg_end", missed=True)
+        assert Requeue not in kinds(decide(trace("working"), StoredState(work=closed_by(B)), receiver(A)))
 
     def test_a_trace_of_an_unknown_work_is_stored_with_its_verdict(self) -> None:
         effects = decide(trace("completed"), StoredState(), receiver(A))

@@ -9,8 +9,12 @@ from collections.abc import Mapping
 from itertools import count
 from typing import Any, Final, NamedTuple
 
+import msgspec
+
 from aghbus.protocol import effects as fx
 from aghbus.protocol.bodies import PeerCard
+from aghbus.protocol.delivery.acks import Ack, ack_of
+from aghbus.protocol.delivery.order import Predecessor
 from aghbus.protocol.discovery import Record, build_card, rich_response, should_answer
 from aghbus.protocol.envelope import Envelope, parse
 from aghbus.protocol.errors import ProtocolError
@@ -57,6 +61,10 @@ class Bus:
             if to is None or name == to or (peer.observe and name != sender):
                 self.parcels.append(Parcel(sender, name, raw))
 
+    def predecessor(self, _sender: str, _to: str, _container: str) -> Predecessor | None:
+        """The last unanswered envelope of that stream; this bus knows of no answers."""
+        return None
+
     def deliver(self, index: int = 0) -> fx.Effects:
         """Hands one parcel over and returns what the receiver decided."""
         parcel = self.parcels.pop(index)
@@ -84,6 +92,8 @@ class Peer:
         self.history: list[tuple[str, str, str]] = []  # envelope id, state before, state after
         self.rooms: dict[tuple[str, str, str], Binding] = {}
         self.seen: dict[tuple[str, str, str], int] = {}
+        self.verdicts: dict[str, Ack] = {}  # of received envelopes, by id: what a duplicate is answered
+        self.capacity: int | None = None  # of the inbox
         self.outbox: dict[str, Envelope] = {}
         self.stored: list[tuple[str, Envelope]] = []
         self.inbox: list[Envelope] = []
@@ -108,6 +118,8 @@ class Peer:
         if kind not in ("greet", "whois"):
             parts = {"surface": "thread", "container": THREAD, **parts}
         fields: dict[str, Any] = {"id": self.mint(), "workspace_id": WORKSPACE, "channel": CHANNEL, "ts": self.bus.now}
+        if parts.get("to") is not None and parts.get("container") is not None:
+            fields["after"] = self.bus.predecessor(self.name, parts["to"], parts["container"])
         envelope = build(Draft(**{**fields, **parts, "kind": kind, "sender": self.name, "body": body}), self.bus.now)
         if kind in ("greet", "whois"):
             self.outbox[envelope.id] = envelope
@@ -136,14 +148,19 @@ class Peer:
         body = {"for_id": work.opening_id if work else "msg_unknown", "status": status, "reason_code": reason}
         return self.send("receipt", body, to=to, work_id=work_id, **parts)
 
-    def receive(self, raw: bytes) -> fx.Effects:
-        """The whole way of a received message; returns what was decided and has been carried out."""
+    def receive(self, raw: bytes, settled: str = "") -> fx.Effects:
+        """The whole way of a received message; returns what was decided and has been carried out.
+
+        `settled` is the header of that name. Nothing is carried out, and no effect returned, while the inbox is full.
+        """
         receiver = Receiver(
             self_id=self.name,
             now=self.bus.now,
             mint=self.mint,
             channels=frozenset({(WORKSPACE, CHANNEL)}),
             observe=self.observe,
+            processed=lambda *key: key in self.seen,
+            predecessor=lambda target: self.bus.predecessor(self.name, target.sender, target.container),
         )
         try:
             envelope = parse(raw, self.bus.now)
@@ -153,7 +170,11 @@ class Peer:
             decided = refuse(error, source, StoredState(work=work), receiver)
             self._carry_out(None, decided)
         else:
-            decided = decide(envelope, self._view(envelope), receiver)
+            decided = decide(envelope, msgspec.structs.replace(self._view(envelope), settled=settled), receiver)
+            if self.capacity is not None and len(self.inbox) >= self.capacity and fx.Deliver() in decided:
+                return ()
+            if (verdict := ack_of(envelope, decided)) is not None:
+                self.verdicts.setdefault(envelope.id, verdict)
             self._carry_out(envelope, decided)
         return decided
 
@@ -186,12 +207,16 @@ class Peer:
                     self.counters[why] += 1
                 case fx.Quarantine(reason=reason):
                     self.counters[reason] += 1
+                case fx.Early():
+                    self.counters["early"] += 1
                 case fx.Conflict():
                     self.counters["conflict"] += 1
                 case fx.Queue(envelope=own, effects=inner, automatic=automatic):
                     self.counters["automatic" if automatic else "closing"] += 1
                     self._queue(own, inner)
                     published.append(own)
+                case fx.Requeue(missed=True):
+                    self.counters["not_missed"] += 1  # nothing is given up here
                 case fx.Requeue(message_id=message_id):
                     self.counters["requeued"] += 1
                     published.append(self.outbox[message_id])

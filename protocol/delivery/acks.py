@@ -10,7 +10,9 @@ from typing import Final, Literal
 
 import msgspec
 
-from aghbus.protocol.envelope import decode_document
+from aghbus.protocol.effects import Effects, Quarantine, StoreEnvelope
+from aghbus.protocol.envelope import Envelope, decode_document
+from aghbus.protocol.lifecycle import REFUSING_OUTCOMES, Step
 from aghbus.protocol.trust.proof import verify
 from aghbus.protocol.trust.trust import Signer
 
@@ -26,11 +28,33 @@ _ANSWERED: Final = re.compile(r"_INBOX\.[0-9a-f]{32}\.ack(?:\.[!-)+\-/-=?-~]+)+"
 
 
 class Ack(msgspec.Struct, frozen=True, tag_field="aghbus", tag="ack"):
-    """`id` was committed (also when it had been before), or refused for `reason` (a reason code)."""
+    """`id` was committed with effect (also when it had been before), or refused for `reason` (a reason code).
+
+    `digest` is the SHA-256, in hexadecimal, of the envelope that the receiver judged; for a duplicate, of the first copy.
+    An answer with another digest than the sender's envelope has says nothing about that envelope.
+    """
 
     id: str
     outcome: Literal["committed", "refused"]
     reason: str | None = None
+    digest: str = ""
+
+
+def ack_of(envelope: Envelope, effects: Effects) -> Ack | None:
+    """The answer to an envelope that was decided with these effects; None for a duplicate, of which the store knows more."""
+    for effect in effects:
+        if type(effect) is StoreEnvelope:
+            return stored_ack(envelope.id, envelope.digest, effect.verdict)
+        if type(effect) is Quarantine:
+            return Ack(envelope.id, "refused", effect.reason, envelope.digest)
+    return None
+
+
+def stored_ack(message_id: str, digest: str, verdict: Step | None) -> Ack:
+    """The answer to an envelope that is stored with this verdict of the lifecycle."""
+    if verdict is not None and verdict.outcome in REFUSING_OUTCOMES:
+        return Ack(message_id, "refused", verdict.reason, digest)
+    return Ack(message_id, "committed", None, digest)
 
 
 _decode: Final = msgspec.json.Decoder(Ack).decode

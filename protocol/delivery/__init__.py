@@ -1,0 +1,1 @@
+"""Extensions for delivery between daemons of this project: commit acknowledgements, and order."""
