@@ -85,6 +85,8 @@ def _clocks(messages: list[dict[str, Any]]) -> dict[str, str]:
     """Compare each message's own time with its arrival: the smallest difference of a sender bounds the error of its clock."""
     nearest: dict[str, float] = {}
     for message in messages:
+        if message.get("damaged"):
+            continue
         difference = message["received_ms"] / 1000 - message["envelope"]["ts"]
         before = nearest.get(message["sender"])
         if before is None or abs(difference) < abs(before):

@@ -12,6 +12,7 @@ from typing import Final
 import msgspec
 
 from aghbus.protocol.text import escape
+from aghbus.store.audit.verify import unlike_audited
 from aghbus.store.engine import integrity, meta
 from aghbus.store.engine.commit_watermark import CommitWatermark, read_watermark
 from aghbus.store.engine.database import Store, open_to_inspect
@@ -143,9 +144,9 @@ def _references(db: Connection) -> StoreCheck:
 
 
 def _envelopes(db: Connection) -> StoreCheck:
-    unreadable = integrity.unreadable(db)
-    if unreadable:
-        which = ", ".join(map(str, unreadable[:_SHOWN]))
-        detail = f"{len(unreadable)} envelopes differ from the received ones (sequence {which})"
+    damaged = sorted(integrity.damaged(db) | unlike_audited(db))
+    if damaged:
+        which = ", ".join(map(str, damaged[:_SHOWN]))
+        detail = f"{len(damaged)} envelopes differ from those that were stored (sequence {which})"
         return StoreCheck("store envelopes", "fail", detail, integrity.DAMAGED_HINT)
-    return StoreCheck("store envelopes", "ok", "all are readable")
+    return StoreCheck("store envelopes", "ok", "all are as they were stored")

@@ -46,7 +46,7 @@ def message_line(message: dict[str, Any]) -> str:
         f"{safe(message['sender'])} → {safe(message['to'] or 'all')}",
         safe(message["trust"]),
         safe(where) if where else "",
-        body_line(message["kind"], body if isinstance(body, dict) else {}),
+        "(DAMAGED)" if message.get("damaged") else body_line(message["kind"], body if isinstance(body, dict) else {}),
     ]
     if (why := not_delivered(message)) is not None:
         parts.append(f"(not delivered: {why})")

@@ -32,6 +32,8 @@ def _human(answer: dict[str, Any]) -> str:
 def _row(item: dict[str, Any]) -> tuple[object, ...]:
     message = item["message"]
     says = body_line(message["kind"], message["envelope"].get("body") or {})
+    if message.get("damaged"):
+        says = "DAMAGED"
     if (why := not_delivered(message)) is not None:
         says = f"NOT DELIVERED ({why}): {says}"
     came = moment(message["received_ms"])

@@ -61,6 +61,7 @@ def _show(message: dict[str, Any]) -> str:
             ("stored", moment(message["received_ms"])),
             ("lifecycle", verdict),
             ("delivery", delivery),
+            ("damaged", "the stored bytes changed: see `aghd check-store`" if message.get("damaged") else None),
         ]
     )
     envelope = "\n".join(map(safe, dumps(message["envelope"], pretty=True).split("\n")))

@@ -78,7 +78,8 @@ class Message(ResponseModel):
     reason: str | None  # of that decision, null when there is none
     delivery: str | None  # outbox state (`out`) or inbox state (`in`), null where it has none
     delivery_detail: str | None  # of that state, null when there is none
-    envelope: RawObject  # the whole envelope as on the wire
+    envelope: RawObject  # the whole envelope as on the wire; empty when it is damaged
+    damaged: bool = False  # whether the stored bytes are not those that were stored
 
 
 class MessagesResponse(ResponseModel):

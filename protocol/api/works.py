@@ -105,6 +105,7 @@ class WorkStep(ResponseModel):
     reason: str | None  # reason code of a receipt, else null
     result: Any  # of a trace, else null
     artifacts: list[Any] | None  # references to artifacts of a trace, else null
+    damaged: bool  # whether the stored envelope is damaged: its content is not shown
 
 
 class WorkResponse(ResponseModel):

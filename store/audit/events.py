@@ -74,7 +74,7 @@ def note_delivery(tx: Transaction, at_ms: int, item: InboxItem, outcome: str) ->
     log = tx.memory.audit
     if log.enabled:
         message = item.message
-        digest = sha256(message.envelope).hexdigest()
+        digest = None if message.damaged else sha256(message.envelope).hexdigest()
         log.pending.append(AuditEntry(at_ms, "deliver", outcome, None, *_headers(message), message.trust, digest))
 
 

@@ -5,6 +5,7 @@ Works on the file of a daemon that runs, and of one that does not. docs/audit.md
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from hashlib import sha256
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -26,6 +27,8 @@ from aghbus.store.engine.sql import Connection, OperationalError
 from aghbus.store.errors import StoreDamaged, StoreUnopenable
 
 PROGRESS_ROWS: Final = 100_000  # ours, rows between two calls of `progress`
+_STORING_EVENTS: Final = frozenset({"send", "receive", "reject"})
+_NOT_STORED: Final = frozenset({"refused", "again", "expired", "dead"})  # outcomes that say nothing of the stored bytes
 _PAGE_ROWS: Final = 1000  # ours, rows of an export that are read at once: some hundred kilobytes
 _MAX_FINDINGS: Final = 20  # sentences in a report
 Progress = Callable[[int], None]
@@ -228,3 +231,21 @@ def as_object(row: AuditRow) -> dict[str, Any]:
     line = row.parsed
     fields = {"line": row.line.decode(errors="backslashreplace")} if line is None else msgspec.structs.asdict(line)
     return {**fields, "n": row.n, "hash": row.hash.hex()}
+
+
+def unlike_audited(db: Connection) -> set[int]:
+    """Sequences of stored envelopes whose bytes have another digest than the audit log recorded when they were stored.
+
+    Envelopes without such a row (the log was off, or pruned) are not compared.
+    """
+    same: set[int] = set()
+    unlike: set[int] = set()
+    for (line,) in db.execute("SELECT line FROM audit ORDER BY n"):
+        entry = _parse(line)
+        if entry is None or entry.event not in _STORING_EVENTS or entry.outcome in _NOT_STORED:
+            continue
+        for seq, raw in db.execute(
+            "SELECT seq, raw FROM envelopes WHERE msg_id = ? AND sender = ?", (entry.msg_id, entry.sender)
+        ):
+            (same if sha256(raw).hexdigest() == entry.digest else unlike).add(seq)
+    return unlike - same

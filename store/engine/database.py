@@ -23,6 +23,7 @@ from aghbus.store.engine.commit_watermark import CommitWatermark, watermark_file
 from aghbus.store.engine.gil_yield import yield_gil_while
 from aghbus.store.engine.schema import check_owner, migrate, shipped
 from aghbus.store.engine.sidecar import SidecarFile
+from aghbus.store.engine.sql import DamagedEnvelopes
 from aghbus.store.engine.state import InMemoryState
 from aghbus.store.engine.store_lock import StoreLock
 from aghbus.store.engine.writer import Job, Stats, Writer
@@ -60,6 +61,7 @@ class Store:
         executor: ThreadPoolExecutor,
         opened: integrity.Opened,
         watermark_file: SidecarFile[CommitWatermark],
+        damaged: DamagedEnvelopes,
     ) -> None:
         """Use `open`."""
         self.path: Final = path
@@ -75,6 +77,7 @@ class Store:
         self._task = asyncio.create_task(self._writer.run(), name="store writer")
         self._closed = False
         self.deferred_lost = 0
+        self._damaged = damaged
 
     @classmethod
     async def open(cls, path: Path, *, synchronous: Synchronous = "full", name: str = "aghd") -> "Store":
@@ -100,7 +103,10 @@ class Store:
             memory.audit.open(db, path, executor)
             reader = await _open_reader(path)
             undo.push_async_callback(reader.close)
-            store = cls(path, synchronous, lock, db, reader, memory, executor, opened, watermark)
+            damaged = DamagedEnvelopes()
+            db.create_function("intact", 3, damaged.intact)
+            await reader.create_function("intact", 3, damaged.intact)
+            store = cls(path, synchronous, lock, db, reader, memory, executor, opened, watermark, damaged)
             undo.pop_all()
             return store
 
@@ -121,11 +127,12 @@ class Store:
 
     @property
     def problems(self) -> tuple[str, ...]:
-        """What opening found, as sentences for the operator. A loss is reported at each start until it is accepted."""
+        """What opening and reading found, as sentences for the operator. A loss is reported at each start until it is
+        accepted."""
         loss = self._opened.loss
         losses = () if loss is None else (f"{loss}: {integrity.LOST_HINT}",)
         return tuple(f"the store has lost commits: {sentence}" for sentence in losses) + tuple(
-            f"the store: {note}" for note in self._opened.notes
+            f"the store: {note}" for note in (*self._opened.notes, *self._damaged.problems())
         )
 
     @property

@@ -19,6 +19,7 @@ import secrets
 import sqlite3
 from pathlib import Path
 from typing import Final, NamedTuple
+from zlib import crc32
 
 import msgspec
 
@@ -148,9 +149,10 @@ def last_seq(db: sqlite3.Connection) -> int:
     return int(rows[0][0]) if rows else 0
 
 
-def unreadable(db: sqlite3.Connection) -> list[int]:
-    """Sequences of envelopes whose bytes are not the JSON object of their id: SQLite keeps no checksum of its pages."""
-    return [seq for seq, msg_id, raw in db.execute("SELECT seq, msg_id, raw FROM envelopes") if _id_of(raw) != msg_id]
+def damaged(db: sqlite3.Connection) -> set[int]:
+    """Sequences of envelopes whose bytes have another checksum, or are not the JSON object of their id."""
+    rows = db.execute("SELECT seq, msg_id, raw, coalesce(checksum, -1) FROM envelopes")
+    return {seq for seq, msg_id, raw, checksum in rows if checksum not in (-1, crc32(raw)) or _id_of(raw) != msg_id}
 
 
 class _Id(msgspec.Struct):

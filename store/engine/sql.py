@@ -1,16 +1,26 @@
-"""The types of both SQLite libraries, which only this package imports, and generated text of SQL statements."""
+"""The types of both SQLite libraries, which only this package imports, generated text of SQL statements, and their own function.
+
+Each envelope is stored with the CRC-32 of its bytes, because SQLite keeps no checksum of its pages. Queries that read an
+envelope compare the two by the SQL function `intact(seq, raw, checksum)`, which both connections of a store have. It detects
+damage, not forgery: `aghd check-store` compares the digests of the audit log.
+"""
 
 from collections.abc import Collection
 from sqlite3 import Connection, Cursor, OperationalError
 from sqlite3 import Error as DatabaseError
+from typing import Final
+from zlib import crc32
 
 from aiosqlite import Connection as Reader
 
 from aghbus.protocol.text import shorten
 
 __all__ = [
+    "INTACT",
+    "INTACT_RAW",
     "Connection",
     "Cursor",
+    "DamagedEnvelopes",
     "DatabaseError",
     "OperationalError",
     "Reader",
@@ -18,6 +28,12 @@ __all__ = [
     "insert_into",
     "placeholders",
 ]
+
+INTACT: Final = "intact(e.seq, e.raw, e.checksum)"
+"""Whether the envelope of row `e` is as it was stored, in SQL."""
+INTACT_RAW: Final = f"CASE WHEN {INTACT} THEN e.raw END"
+"""The bytes of the envelope of row `e`, NULL when they are damaged, in SQL."""
+_MAX_SEQS: Final = 1_000  # ours, damaged envelopes that are remembered
 
 
 def placeholders(columns: Collection[object]) -> str:
@@ -34,3 +50,25 @@ def encodable(text: str, limit: int) -> str:
     """At most `limit` characters of `text`, as UTF-8 can encode them: a text read from an invalid envelope may hold
     lone surrogates."""
     return shorten(text, limit).encode(errors="backslashreplace").decode()
+
+
+class DamagedEnvelopes:
+    """The sequences of the envelopes that reads found damaged. Its methods may be called in any thread."""
+
+    def __init__(self) -> None:
+        self._seqs: set[int] = set()
+
+    def intact(self, seq: int, raw: bytes | None, checksum: int | None) -> bool:
+        """The SQL function. True where there is nothing to compare: no row, or one of a store without checksums."""
+        if raw is None or checksum is None or crc32(raw) == checksum:
+            return True
+        if len(self._seqs) < _MAX_SEQS:
+            self._seqs.add(seq)
+        return False
+
+    def problems(self) -> tuple[str, ...]:
+        """A sentence for the operator, if there are any."""
+        if not self._seqs:
+            return ()
+        which = ", ".join(map(str, sorted(self._seqs)[:5]))
+        return (f"{len(self._seqs)} stored envelopes are damaged (sequence {which}): run `aghd check-store`",)

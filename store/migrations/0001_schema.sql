@@ -30,6 +30,7 @@ CREATE TABLE envelopes (
     state_before TEXT,
     state_after TEXT,
     received_ms INTEGER NOT NULL,
+    checksum INTEGER, -- CRC-32 of `raw`; NULL is not compared
     raw BLOB NOT NULL -- last: a large value overflows to other pages, and the other columns stay together
 ) STRICT;
 
@@ -82,7 +83,7 @@ CREATE INDEX works_by_id ON works (work_id);
 -- removes the envelopes of a work only together with the work.
 CREATE VIEW work_history AS
 SELECT w.id AS work, e.seq, e.msg_id, e.kind, e.event, e.sender AS actor, e.outcome, e.state_before, e.state_after,
-    e.received_ms, e.raw
+    e.received_ms, e.raw, e.checksum
 FROM works AS w
 JOIN envelopes AS e
     ON e.work_id = w.work_id AND e.workspace_id = w.workspace_id AND e.channel = w.channel AND e.seq >= w.opened_seq

@@ -7,7 +7,7 @@ import msgspec
 from aghbus.protocol.adapters.derived_ids import same_json
 from aghbus.protocol.adapters.model import BridgeDirection, BridgedMessage
 from aghbus.protocol.lifecycle import WorkView
-from aghbus.store.engine.sql import Reader, insert_into
+from aghbus.store.engine.sql import INTACT, Reader, insert_into
 from aghbus.store.engine.transaction import Transaction
 from aghbus.store.tables import works
 from aghbus.store.tables.envelopes import fetch
@@ -17,11 +17,11 @@ _WORK_W: Final = "w.workspace_id = ? AND w.channel = ? AND w.work_id = ?"
 _SAME_ID: Final = 50  # ours: messages of one id that are searched
 _TERMINAL: Final = "('completed', 'failed', 'canceled')"
 
-_SELECT_KNOWN: Final = """
-SELECT b.direction, b.message, e.msg_id, e.sender, e.received_ms, e.work_id, e.raw
+_SELECT_KNOWN: Final = f"""
+SELECT b.direction, b.message, e.msg_id, e.sender, e.received_ms, e.work_id, CASE WHEN {INTACT} THEN e.raw ELSE x'7b7d' END
 FROM bridge_messages AS b JOIN envelopes AS e ON e.seq = b.seq
 WHERE b.format = ? AND b.workspace_id = ? AND b.channel = ?
-"""
+"""  # noqa: S608 - constants
 _SELECT_ENVELOPE: Final = """
 SELECT e.seq, e.direction, e.workspace_id, e.channel, e.kind, e.msg_id, e.recipient, e.work_id, e.outcome, e.state_after,
     e.trust, e.received_ms, e.raw, e.seq IN (SELECT seq FROM own_ends),
@@ -267,15 +267,15 @@ def remember(
 
 
 def load_envelope(tx: Transaction, seq: int) -> BridgeEnvelope | None:
-    """The envelope of this sequence; None when it is not stored (any more)."""
-    row = tx.db.execute(f"{_SELECT_ENVELOPE} WHERE e.seq = ?", (seq,)).fetchone()
+    """The envelope of this sequence; None when it is not stored (any more), or damaged."""
+    row = tx.db.execute(f"{_SELECT_ENVELOPE} WHERE {INTACT} AND e.seq = ?", (seq,)).fetchone()
     return None if row is None else BridgeEnvelope(*row)
 
 
 def envelopes_of_work(tx: Transaction, work: WorkView, limit: int) -> list[BridgeEnvelope]:
     """The newest envelopes of a work, newest first."""
     found = tx.db.execute(
-        f"{_SELECT_ENVELOPE} WHERE e.work_id = ? AND e.workspace_id = ? AND e.channel = ? ORDER BY e.seq DESC LIMIT ?",
+        f"{_SELECT_ENVELOPE} WHERE {INTACT} AND e.work_id = ? AND e.workspace_id = ? AND e.channel = ? ORDER BY e.seq DESC LIMIT ?",
         (work.work_id, work.workspace_id, work.channel, limit),
     ).fetchall()
     return [BridgeEnvelope(*row) for row in found]
@@ -284,15 +284,15 @@ def envelopes_of_work(tx: Transaction, work: WorkView, limit: int) -> list[Bridg
 def envelope_by_id(tx: Transaction, workspace_id: str, message_id: str, sender: str) -> BridgeEnvelope | None:
     """The envelope of this id and sender."""
     row = tx.db.execute(
-        f"{_SELECT_ENVELOPE} WHERE e.msg_id = ? AND e.workspace_id = ? AND e.sender = ? ORDER BY e.seq DESC LIMIT 1",
+        f"{_SELECT_ENVELOPE} WHERE {INTACT} AND e.msg_id = ? AND e.workspace_id = ? AND e.sender = ? ORDER BY e.seq DESC LIMIT 1",
         (message_id, workspace_id, sender),
     ).fetchone()
     return None if row is None else BridgeEnvelope(*row)
 
 
 async def load_envelopes(reader: Reader, seqs: list[int]) -> list[BridgeEnvelope]:
-    """The envelopes of these sequences, ascending; removed ones are missing."""
-    sql = f"{_SELECT_ENVELOPE} WHERE e.seq IN (SELECT value FROM json_each(?)) ORDER BY e.seq"  # noqa: S608 - constants
+    """The envelopes of these sequences, ascending; removed and damaged ones are missing."""
+    sql = f"{_SELECT_ENVELOPE} WHERE {INTACT} AND e.seq IN (SELECT value FROM json_each(?)) ORDER BY e.seq"  # noqa: S608 - constants
     return [BridgeEnvelope(*row) for row in await fetch(reader, sql, [msgspec.json.encode(seqs).decode()])]
 
 

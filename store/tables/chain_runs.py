@@ -14,7 +14,7 @@ from aghbus.protocol.api.chains import ChainRun, ChainRunSummary, ChainStep
 from aghbus.protocol.chains.run import RunState
 from aghbus.protocol.lifecycle import WorkView
 from aghbus.protocol.text import shorten
-from aghbus.store.engine.sql import Reader, insert_into, placeholders
+from aghbus.store.engine.sql import INTACT_RAW, Reader, insert_into, placeholders
 from aghbus.store.engine.transaction import Transaction
 from aghbus.store.tables import works
 from aghbus.store.tables.envelopes import Row, fetch
@@ -171,7 +171,7 @@ def followed(tx: Transaction, workspace_id: str, channel: str, work_id: str) -> 
     ).fetchone()
     telling = "e.seq = ?4" if work.is_terminal else "e.kind = 'trace' AND e.seq <= ?4"
     raw = tx.db.execute(
-        "SELECT e.raw FROM envelopes AS e WHERE e.workspace_id = ?1 AND e.channel = ?2 AND e.work_id = ?3"  # noqa: S608 - constants
+        f"SELECT {INTACT_RAW} FROM envelopes AS e WHERE e.workspace_id = ?1 AND e.channel = ?2 AND e.work_id = ?3"  # noqa: S608 - constants
         f" AND e.outcome IN ('advanced', 'unchanged') AND {telling} ORDER BY e.seq DESC LIMIT 1",
         (*key, row[0]),
     ).fetchone()

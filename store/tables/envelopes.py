@@ -8,6 +8,7 @@ occupies the reader for long. Messages of a direct room are those of one pair, a
 from collections.abc import Iterable, Sequence
 from operator import attrgetter
 from typing import Any, Final, NamedTuple
+from zlib import crc32
 
 import msgspec
 
@@ -19,12 +20,13 @@ from aghbus.protocol.envelope import Envelope
 from aghbus.protocol.lifecycle import State, Step, event_of
 from aghbus.store.engine.append_buffer import BulkStatement, Rank
 from aghbus.store.engine.gil_yield import yield_gil_while
-from aghbus.store.engine.sql import Reader
+from aghbus.store.engine.sql import INTACT, Reader
 from aghbus.store.engine.transaction import Transaction
 
 BRIDGED: Final = b".message"
 """In the `ext` of every envelope that carries a message of a foreign format (`agentos.message`), or a reference to one."""
 PAGE_BYTES: Final = 8 * 1024 * 1024  # ours, of raw envelopes in one page: eight of the largest
+_DAMAGED: Final = b"{}"  # in place of damaged bytes
 WINDOW_ROWS: Final = 5_000  # ours, rows that one query searches: some milliseconds
 
 Row = tuple[Any, ...]
@@ -45,6 +47,7 @@ _COLUMNS: Final = {
     "trust": "effect.trust",
     "received_ms": "received_ms",
     "raw": "raw",
+    "checksum": "checksum",
 }
 # Those that are NULL where no work and no direct room is concerned: most messages do not bind them.
 _WORK_COLUMNS: Final = {
@@ -76,6 +79,7 @@ class _NewEnvelope(msgspec.Struct):
     effect: StoreEnvelope
     received_ms: int
     raw: bytearray
+    checksum: int
     pair_a: str | None = None
     pair_b: str | None = None
     verdict: Step | _NoVerdict = _NoVerdict()
@@ -102,6 +106,7 @@ class MessageRow(NamedTuple):
     outcome: str | None
     reason: str | None
     raw: bytes
+    intact: int | None
     event: str | None
     state_before: State | None
     state_after: State | None
@@ -111,6 +116,7 @@ class MessageRow(NamedTuple):
 
 
 _JOINED: Final = {
+    "intact": INTACT,
     "delivery": "coalesce(o.state, i.state)",
     "delivery_detail": "coalesce(o.detail, i.last_error)",
     "role": "w.role",
@@ -142,7 +148,7 @@ def insert(
     tx.memory.last_seq = seq = tx.memory.last_seq + 1
     if envelope.ext is not None and BRIDGED in bytes(envelope.ext):
         tx.memory.bridged = True
-    new = _NewEnvelope(seq, envelope, effect, received_ms, bytearray(envelope.raw))
+    new = _NewEnvelope(seq, envelope, effect, received_ms, bytearray(envelope.raw), crc32(envelope.raw))
     if effect.verdict is None and effect.pair is None and envelope.work_id is None:
         tx.rows[_INSERT_PLAIN] += _plain_values(new)
         return seq
@@ -175,6 +181,7 @@ def was_sent(tx: Transaction, workspace_id: str, message_id: str) -> bool:
 
 def message_of(row: MessageRow) -> Message:
     """A stored envelope as the API shows it."""
+    damaged = row.intact == 0
     return Message(
         seq=row.seq,
         id=row.msg_id,
@@ -193,7 +200,8 @@ def message_of(row: MessageRow) -> Message:
         reason=row.reason,
         delivery=row.delivery,
         delivery_detail=row.delivery_detail,
-        envelope=msgspec.Raw(row.raw),
+        envelope=msgspec.Raw(_DAMAGED if damaged else row.raw),
+        damaged=damaged,
     )
 
 

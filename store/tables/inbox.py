@@ -55,6 +55,10 @@ UPDATE inbox SET state = iif(attempts >= ?2, 'dead', 'ready'), lease = NULL, lea
     last_error = 'the lease expired'
 WHERE state = 'leased' AND state IN ('ready', 'leased', 'dead') AND lease_until_ms <= ?1 RETURNING state
 """
+_BURY: Final = """
+UPDATE inbox SET state = 'dead', lease = NULL, lease_until_ms = NULL, last_error = 'the stored envelope is damaged'
+WHERE seq = ?
+"""
 _NEXT_DUE: Final = """
 SELECT min(at) FROM (
     SELECT min(lease_until_ms) AS at FROM inbox
@@ -140,11 +144,18 @@ def _lease_oldest(
         tx.memory.inbox_due_ms = _NEVER
         return None
     expire_leases(tx, now_ms, max_attempts)
-    if work_id is None:
-        row = tx.db.execute(_LEASE, (lease, until, now_ms, state)).fetchone()
-    else:
-        row = tx.db.execute(_LEASE_OF_WORK, (lease, until, now_ms, state, work_id)).fetchone()
-    return None if row is None else item(tx, row[0])
+    while True:
+        if work_id is None:
+            row = tx.db.execute(_LEASE, (lease, until, now_ms, state)).fetchone()
+        else:
+            row = tx.db.execute(_LEASE_OF_WORK, (lease, until, now_ms, state, work_id)).fetchone()
+        if row is None:
+            return None
+        leased = item(tx, row[0])
+        if not leased.message.damaged:
+            return leased
+        tx.db.execute(_BURY, (leased.seq,))  # the agent never gets it
+        tx.memory.inbox_waiting -= 1
 
 
 def expire_leases(tx: Transaction, now_ms: int, max_attempts: int = MAX_ATTEMPTS) -> int:

@@ -11,7 +11,7 @@ from aghbus.protocol.envelope import Envelope
 from aghbus.protocol.lifecycle import WorkView
 from aghbus.protocol.text import shorten
 from aghbus.protocol.trust.trust import Trust
-from aghbus.store.engine.sql import Reader, insert_into, placeholders
+from aghbus.store.engine.sql import INTACT, INTACT_RAW, Reader, insert_into, placeholders
 from aghbus.store.engine.state import CachedWork
 from aghbus.store.engine.transaction import Transaction
 from aghbus.store.tables.envelopes import Row, fetch, within_bytes
@@ -27,7 +27,7 @@ _values_of_view: Final = attrgetter(*_VIEW_COLUMNS)
 _COLUMNS: Final = ", ".join(f"w.{name}" for name in _VIEW_COLUMNS)
 _VIEW: Final = f"SELECT {_COLUMNS} FROM works AS w WHERE workspace_id = ? AND channel = ? AND work_id = ?"  # noqa: S608 - constants
 _FIND: Final = f"""
-SELECT {_COLUMNS}, e.raw FROM works AS w LEFT JOIN envelopes AS e ON e.seq = w.opened_seq
+SELECT {_COLUMNS}, {INTACT_RAW} FROM works AS w LEFT JOIN envelopes AS e ON e.seq = w.opened_seq
 WHERE w.work_id = ?1 AND (?2 IS NULL OR w.channel = ?2) ORDER BY w.last_seq DESC LIMIT 1
 """  # noqa: S608 - constants
 _SEQUENCES: Final = """
@@ -42,17 +42,19 @@ UPDATE works SET state = ?, advanced = ?, terminal_id = ?, terminal_sender = ?, 
     message = coalesce(?, message), result_seq = coalesce(?, result_seq)
 WHERE workspace_id = ? AND channel = ? AND work_id = ?
 """
-_SELECT_WORK: Final = """
+_SELECT_WORK: Final = f"""
 SELECT w.work_id, w.workspace_id, w.channel, w.surface, w.container, w.initiator, w.target, w.role, w.state, w.trust, w.text,
-    w.opening_id, w.opened_ms, w.updated_ms, w.last_seq, w.message, CASE WHEN length(e.raw) <= ? THEN e.raw END, w.id
+    w.opening_id, w.opened_ms, w.updated_ms, w.last_seq, w.message, CASE WHEN length(e.raw) <= ? AND {INTACT} THEN e.raw END, w.id
 FROM works AS w LEFT JOIN envelopes AS e ON e.seq = w.result_seq
-"""
+"""  # noqa: S608 - constants
 _SELECT_SIZES: Final = """
 SELECT w.id, CASE WHEN length(e.raw) <= ? THEN length(e.raw) ELSE 0 END, w.last_seq
 FROM works AS w LEFT JOIN envelopes AS e ON e.seq = w.result_seq
 """
 _SELECT_STEPS: Final = """
-SELECT seq, msg_id, kind, event, actor, outcome, state_before, state_after, received_ms, raw FROM (
+SELECT seq, msg_id, kind, event, actor, outcome, state_before, state_after, received_ms,
+    CASE WHEN intact(seq, raw, checksum) THEN raw END
+FROM (
     SELECT *, sum(length(raw)) OVER (ORDER BY seq DESC) AS bytes FROM work_history WHERE work = ? AND seq < ?
     ORDER BY seq DESC LIMIT ?
 ) WHERE bytes <= ? ORDER BY seq
@@ -303,7 +305,7 @@ def _work_of(row: Row) -> Work:
 
 
 def _step_of(row: Row) -> WorkStep:
-    body = _body(row[9])
+    body = {} if row[9] is None else _body(row[9])
     refs = body.get("artifact_refs")
     return WorkStep(
         seq=row[0],
@@ -319,6 +321,7 @@ def _step_of(row: Row) -> WorkStep:
         reason=_first_text(body, "reason_code"),
         result=body.get("result"),
         artifacts=refs if isinstance(refs, list) and refs else None,
+        damaged=row[9] is None,
     )
 
 
