@@ -57,11 +57,14 @@ class Applied(msgspec.Struct, frozen=True, kw_only=True):
         return max(seq, *self.queued) if self.outgoing else seq
 
 
-def load_state(tx: Transaction, envelope: Envelope, self_id: str, key: bytes | None = None) -> StoredState:
-    """The stored state that a decision on a received `envelope` needs; `key` is its `key_of`, where that is known."""
+def load_state(
+    tx: Transaction, envelope: Envelope, self_id: str, key: bytes | None = None, settled: str = ""
+) -> StoredState:
+    """The stored state that a decision on a received `envelope` needs; `key` is its `key_of`, where that is known,
+    `settled` the header with which it came."""
     known = tx.memory.dedup.contains(key_of(envelope) if key is None else key)
     ours = envelope.sender == self_id and envelopes.was_sent(tx, envelope.workspace_id, envelope.id)
-    return StoredState(known, ours, *load_own(tx, envelope))
+    return StoredState(known, ours, *load_own(tx, envelope), settled)
 
 
 def load_own(tx: Transaction, envelope: Envelope) -> tuple[WorkView | None, Binding | None]:
@@ -167,8 +170,8 @@ class _Application:
         match effect:
             case Queue():
                 self.queue(effect.envelope, effect.effects)
-            case Requeue(workspace_id, message_id):
-                row = outbox.requeue(self.tx, workspace_id, message_id)
+            case Requeue(workspace_id, message_id, missed):
+                row = outbox.requeue(self.tx, workspace_id, message_id, only_failed=missed)
                 if row is not None:
                     self.outgoing.append(row)
                     audit.note_outgoing(

@@ -5,7 +5,7 @@ from aghbus.daemon.base.metrics import Counters
 from aghbus.daemon.nats.link import Link, LinkError
 from aghbus.daemon.receive.decider import Outcome
 from aghbus.daemon.state.identity import Identity
-from aghbus.protocol.delivery.acks import Ack, encode_ack, encode_signed_ack, may_answer
+from aghbus.protocol.delivery.acks import encode_ack, encode_signed_ack, may_answer
 from aghbus.protocol.effects import Quarantine
 
 
@@ -24,16 +24,13 @@ class Acknowledger:
 
         A refusal goes to a handle only for verified messages: otherwise a forged copy would make us refuse the real one.
         """
-        envelope, reply = outcome.message.envelope, outcome.message.reply
-        if envelope is None or envelope.to is None or not may_answer(reply):
+        envelope, reply, ack = outcome.message.envelope, outcome.message.reply, outcome.ack
+        if ack is None or envelope is None or envelope.to is None or not may_answer(reply):
             return
         if envelope.to not in self._identity or envelope.sender in self._identity:
             return  # not for us; or our own, or of another daemon with our id, which is not committed here
-        refused = None if outcome.stored_only else next((e for e in outcome.effects if isinstance(e, Quarantine)), None)
-        if refused is not None and refused.trust is None and "@" in envelope.sender:
+        if "@" in envelope.sender and any(type(one) is Quarantine and one.trust is None for one in outcome.effects):
             return
-        reason = None if refused is None or outcome.duplicate else refused.reason
-        ack = Ack(envelope.id, "committed" if reason is None else "refused", reason)
         self._counters.add("acks.sent")
         own_id, signer = envelope.to, self._identity.signer_of(envelope.to)
         if signer is None:

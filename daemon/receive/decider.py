@@ -4,6 +4,7 @@ The daemon adds limits of receipts, the capacity of the inbox, quarantine rows w
 leases for waiting agents. Jobs may run twice: nothing outside the transaction changes but through it.
 """
 
+from functools import partial
 from typing import Final
 
 import msgspec
@@ -18,11 +19,13 @@ from aghbus.daemon.state.identity import Identity
 from aghbus.daemon.state.inbox_waiters import InboxWaiters
 from aghbus.daemon.state.rate_limits import RateLimits
 from aghbus.daemon.state.trust_policy import LivePolicy, denial_budget_key
+from aghbus.protocol.delivery.acks import Ack, ack_of
 from aghbus.protocol.effects import (
     Advance,
     Bind,
     Conflict,
     Deliver,
+    Early,
     Effect,
     Effects,
     Open,
@@ -38,10 +41,13 @@ from aghbus.protocol.partial_parse import identity, is_private_to_others
 from aghbus.protocol.receive import ReceiptTarget, Receiver, decide, refuse
 from aghbus.store.apply_effects import Applied, apply, load_receipt_state, load_state
 from aghbus.store.audit import events as audit
-from aghbus.store.engine.dedup import key_of
+from aghbus.store.engine.dedup import dedup_key, key_of
 from aghbus.store.engine.transaction import Transaction
 from aghbus.store.tables import quarantine
+from aghbus.store.tables.envelopes import received_ack
 
+EARLY: Final = "early"
+"""Why a message was not taken whose predecessor was not processed."""
 _STORED: Final[frozenset[type[Effect]]] = frozenset({RecordId, StoreEnvelope, Bind, Open, Advance, Deliver})
 """Effects that the store applies completely."""
 
@@ -49,7 +55,8 @@ _STORED: Final[frozenset[type[Effect]]] = frozenset({RecordId, StoreEnvelope, Bi
 class ReceivedMessage(msgspec.Struct, frozen=True):
     """One message from the broker: a valid envelope, or the error and the readable parts that a receipt needs.
 
-    `own_id` is the id of ours that it concerns, `sender` is empty without a valid envelope, `reply` is where to acknowledge.
+    `own_id` is the id of ours that it concerns, `sender` is empty without a valid envelope, `reply` is where to acknowledge,
+    `settled` the header of that name (protocol/delivery/order.py).
     """
 
     subject: str
@@ -59,6 +66,7 @@ class ReceivedMessage(msgspec.Struct, frozen=True):
     error: ProtocolError | None = None
     target: ReceiptTarget | None = None
     reply: str = ""
+    settled: str = ""
     settlement: Settlement | None = None
     own_id: str = ""
     sender: str = ""
@@ -68,8 +76,9 @@ class Outcome(msgspec.Struct, frozen=True):
     """The result of one message in the transaction.
 
     `applied` is None when the message was rejected, for the reason `rejected`: a rate limit, `inbox` when that is full, `memory`
-    when the dedup window has no room for an id of that lifetime (store/engine/dedup.py). `stored_only`: the store has applied
-    all effects, and nothing else is to be done about them. `duplicate`: an earlier copy is committed.
+    when the dedup window has no room for an id of that lifetime (store/engine/dedup.py), `EARLY` when its predecessor was not
+    processed. `stored_only`: the store has applied all effects, and nothing else is to be done about them. `ack` is the
+    acknowledgement, for a message that asks for one.
     """
 
     message: ReceivedMessage
@@ -77,7 +86,7 @@ class Outcome(msgspec.Struct, frozen=True):
     applied: Applied | None = None
     rejected: str = ""
     stored_only: bool = False
-    duplicate: bool = False
+    ack: Ack | None = None
 
 
 class Decider:
@@ -116,7 +125,7 @@ class Decider:
         for message in batch:
             receiver = receivers.get(message.own_id)
             if receiver is None:
-                receiver = receivers[message.own_id] = self.receiver(message.own_id)
+                receiver = receivers[message.own_id] = self.receiver(message.own_id, tx)
             outcome = self._decide(tx, message, receiver, room > 0)
             room -= outcome.applied is not None and outcome.applied.delivered
             outcomes.append(outcome)
@@ -133,13 +142,16 @@ class Decider:
         ]
         self._waiters.offer(tx, [(seq, work_id) for seq, work_id in delivered if seq is not None])
 
-    def receiver(self, own_id: str) -> Receiver:
-        """The protocol's view of us as `own_id`; as our present id, if that one has retired meanwhile or is not ours."""
+    def receiver(self, own_id: str, tx: Transaction | None = None) -> Receiver:
+        """The protocol's view of us as `own_id`; as our present id, if that one has retired meanwhile or is not ours.
+
+        With `tx` it knows which envelopes were processed.
+        """
         identity, settings = self._identity, self._settings.current
         present = own_id == identity.self_id or own_id not in identity
         if present:
             own_id = identity.self_id
-        return Receiver(
+        view = Receiver(
             self_id=own_id,
             now=self._clock.seconds(),
             mint=self._clock.mint,
@@ -151,10 +163,11 @@ class Decider:
             signer=identity.signer if present else identity.signer_of(own_id),
             successor=None if present else identity.self_id,
         )
+        return view if tx is None else msgspec.structs.replace(view, processed=partial(_is_processed, tx))
 
     def _decide(self, tx: Transaction, message: ReceivedMessage, receiver: Receiver, room: bool) -> Outcome:
         settings = self._settings.current
-        envelope, key, duplicate = message.envelope, None, False
+        envelope, key, ack = message.envelope, None, None
         if envelope is None:
             assert message.error is not None
             effects = refuse(message.error, message.target, load_receipt_state(tx, message.target), receiver)
@@ -163,8 +176,9 @@ class Decider:
             if claims_key and (rejection := self._limits.check_signature(envelope)) is not None:
                 return Outcome(message, (), rejected=rejection)
             key = key_of(envelope)
-            state = load_state(tx, envelope, receiver.self_id, key)
-            duplicate, effects = state.duplicate, decide(envelope, state, receiver)
+            state = load_state(tx, envelope, receiver.self_id, key, message.settled)
+            effects = decide(envelope, state, receiver)
+            ack = _ack(tx, message, envelope, state.duplicate, effects)
         stored_only = True
         for effect in effects:
             if type(effect) is RecordId:
@@ -173,6 +187,8 @@ class Decider:
             elif type(effect) is Deliver:
                 if not room:
                     return Outcome(message, (), rejected="inbox")
+            elif type(effect) is Early:
+                return Outcome(message, (), rejected=EARLY)
             elif type(effect) not in _STORED:
                 stored_only = False
         if not stored_only:
@@ -187,12 +203,16 @@ class Decider:
             inbox_capacity=capacity,
             key=key,
         )
-        if envelope is not None and applied.after is not None:
-            self._deadlines.note(tx, envelope, applied)
-        if envelope is not None and "@" in envelope.sender:
-            self._trust.observe(tx, envelope, effects)
+        if envelope is not None:
+            self._note(tx, envelope, effects, applied)
         failpoint("receive.decided")
-        return Outcome(message, effects, applied, "", stored_only, duplicate)
+        return Outcome(message, effects, applied, "", stored_only, ack)
+
+    def _note(self, tx: Transaction, envelope: Envelope, effects: Effects, applied: Applied) -> None:
+        if applied.after is not None:
+            self._deadlines.note(tx, envelope, applied)
+        if "@" in envelope.sender:
+            self._trust.observe(tx, envelope, effects)
 
     def _record(self, tx: Transaction, message: ReceivedMessage, effects: Effects) -> Effects:
         """Apply the effects that the daemon adds to the store's; returns the effects that remain."""
@@ -265,3 +285,16 @@ class Decider:
     def record_conflict(self, tx: Transaction, envelope: Envelope, at_ms: int) -> None:
         """An audit row: another daemon uses our peer id."""
         audit.note_policy(tx, at_ms, "peer_id_conflict", "another daemon sends under our peer id", envelope=envelope)
+
+
+def _ack(
+    tx: Transaction, message: ReceivedMessage, envelope: Envelope, duplicate: bool, effects: Effects
+) -> Ack | None:
+    """The acknowledgement that the sender asks for: of what became of the first copy, if this is another one."""
+    if not message.reply or envelope.to is None:
+        return None
+    return received_ack(tx, envelope) if duplicate else ack_of(envelope, effects)
+
+
+def _is_processed(tx: Transaction, workspace_id: str, sender: str, message_id: str) -> bool:
+    return tx.memory.dedup.contains(dedup_key(workspace_id, sender, message_id))

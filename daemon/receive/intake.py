@@ -23,7 +23,7 @@ from aghbus.daemon.discovery.discovery import Discovery
 from aghbus.daemon.discovery.presence_writer import PresenceWriteBehind
 from aghbus.daemon.nats.events import InboundMessage, Settlement
 from aghbus.daemon.receive.acknowledger import Acknowledger
-from aghbus.daemon.receive.decider import Decider, Outcome, ReceivedMessage
+from aghbus.daemon.receive.decider import EARLY, Decider, Outcome, ReceivedMessage
 from aghbus.daemon.send.publisher import Publisher
 from aghbus.daemon.state.identity import Identity
 from aghbus.daemon.state.rate_limits import RateLimits
@@ -31,6 +31,7 @@ from aghbus.daemon.state.signature_pool import SignaturePool
 from aghbus.daemon.state.trust_policy import LivePolicy
 from aghbus.protocol.base.rate_limit import TokenBuckets
 from aghbus.protocol.delivery.acks import ANSWER_TO
+from aghbus.protocol.delivery.order import AFTER_SETTLED
 from aghbus.protocol.effects import AnswerWhois, Conflict, Discovered, Ignore, Quarantine, Queue, RecordId
 from aghbus.protocol.envelope import DISCOVERY_KINDS, KINDS, Envelope, parse
 from aghbus.protocol.errors import NotTarget, ProtocolError, Undecodable
@@ -48,7 +49,7 @@ _BATCH_BYTES: Final = 4 * 1024 * 1024  # of the messages decided in one job, for
 _QUEUE_BYTES: Final = 64 * 1024 * 1024  # of the messages in the queue: four thousand of the largest would be gigabytes
 _SENDER_SHARE: Final = 0.75  # of the queue for one sender, so that a flood leaves room for the others
 _QUARANTINE_PER_SECOND: Final = 50.0  # quarantine rows; more refused messages are only counted
-_NAK_DELAY: Final = 1.0  # seconds until a stream delivers a rejected message again
+_NAK_DELAY: Final = 1.0  # seconds until a stream delivers a message again that was rejected or came early
 _REJECTED: Final = {
     "sender": "a peer sends more than limits.messages_per_minute",
     "signatures": "too many signatures failed recently",
@@ -124,7 +125,9 @@ class Intake:
         self._counters.add(_RECEIVED[envelope.kind])
         failpoint("receive.parsed")
         # With a stream, NATS' own reply subject is for its confirmation: the sender's is in a header.
-        reply = message.reply if message.headers is None else message.headers.get(ANSWER_TO, message.reply)
+        reply, settled = message.reply, ""
+        if message.headers is not None:
+            reply, settled = message.headers.get(ANSWER_TO, reply), message.headers.get(AFTER_SETTLED, "")
         own_id = self._identity.receiver_of(envelope)
         received = ReceivedMessage(
             message.subject,
@@ -132,6 +135,7 @@ class Intake:
             now_ms,
             envelope,
             reply=reply,
+            settled=settled,
             settlement=message.settlement,
             own_id=own_id,
             sender=envelope.sender,
@@ -307,6 +311,11 @@ class Intake:
     # acting, after the commit
 
     def _act(self, outcome: Outcome) -> None:
+        if outcome.rejected is EARLY:
+            self._counters.add("receive.early")
+            if outcome.message.settlement is not None:
+                outcome.message.settlement.nak(_NAK_DELAY)
+            return
         if outcome.rejected:
             self._reject(outcome.rejected, outcome.message)
             return
@@ -317,7 +326,7 @@ class Intake:
                 self._publisher.enqueue(outcome.applied.outgoing)
             if outcome.message.settlement is not None:
                 outcome.message.settlement.ack()
-            if outcome.message.reply:
+            if outcome.ack is not None:
                 self._acknowledger.acknowledge(outcome)
             failpoint("receive.acted")
 

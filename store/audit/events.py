@@ -48,8 +48,7 @@ def note_envelope(
     """An envelope was kept for sending, received, or is what a decision is about."""
     log = tx.memory.audit
     if log.enabled:
-        digest = sha256(envelope.raw).hexdigest()
-        log.pending.append(AuditEntry(at_ms, event, outcome, reason, *_headers(envelope), trust, digest))
+        log.pending.append(AuditEntry(at_ms, event, outcome, reason, *_headers(envelope), trust, envelope.digest))
 
 
 def note_refused(

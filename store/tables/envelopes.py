@@ -6,6 +6,7 @@ occupies the reader for long. Messages of a direct room are those of one pair, a
 """
 
 from collections.abc import Iterable, Sequence
+from hashlib import sha256
 from operator import attrgetter
 from typing import Any, Final, NamedTuple
 from zlib import crc32
@@ -15,6 +16,7 @@ import msgspec
 from aghbus.protocol.api.messages import Message, MessagesResponse, OutboxState
 from aghbus.protocol.api.queries import EnvelopeFilter
 from aghbus.protocol.api.works import Role
+from aghbus.protocol.delivery.acks import Ack, stored_ack
 from aghbus.protocol.effects import StoreEnvelope
 from aghbus.protocol.envelope import Envelope
 from aghbus.protocol.lifecycle import State, Step, event_of
@@ -177,6 +179,22 @@ def was_sent(tx: Transaction, workspace_id: str, message_id: str) -> bool:
         (message_id, workspace_id),
     ).fetchone()
     return row is not None
+
+
+def received_ack(tx: Transaction, envelope: Envelope) -> Ack:
+    """The answer to a duplicate: what became of the first copy of `envelope`.
+
+    Refused as `duplicate` when that is known no more: its row is removed.
+    """
+    row = tx.db.execute(
+        "SELECT raw, outcome, state_after, reason FROM envelopes"
+        " WHERE msg_id = ? AND direction = 'in' AND workspace_id = ? AND sender = ?",
+        (envelope.id, envelope.workspace_id, envelope.sender),
+    ).fetchone()
+    if row is None:
+        return Ack(envelope.id, "refused", "duplicate", envelope.digest)
+    raw, outcome, state, reason = row
+    return stored_ack(envelope.id, sha256(raw).hexdigest(), None if outcome is None else Step(outcome, state, reason))
 
 
 def message_of(row: MessageRow) -> Message:

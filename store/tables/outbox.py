@@ -95,15 +95,21 @@ def _is_unanswered(tx: Transaction, seq: int) -> bool:
     return tx.db_unflushed.execute(sql, (seq,)).fetchone() is not None
 
 
-def requeue(tx: Transaction, workspace_id: str, message_id: str) -> Outgoing | None:
-    """Queues an envelope of ours again, same bytes; None when it is not stored any more."""
+def requeue(tx: Transaction, workspace_id: str, message_id: str, *, only_failed: bool = False) -> Outgoing | None:
+    """Queues an envelope of ours again, same bytes; None when it is not stored any more.
+
+    With `only_failed` only one that was given up: None for any other.
+    """
     sql = (
         "UPDATE outbox SET state = 'queued', detail = NULL WHERE seq ="
-        " (SELECT seq FROM envelopes WHERE msg_id = ? AND direction = 'out' AND workspace_id = ?) RETURNING seq"
+        " (SELECT seq FROM envelopes WHERE msg_id = ? AND direction = 'out' AND workspace_id = ?)"
+        " AND (NOT ? OR state IN ('expired', 'dead')) RETURNING seq"
     )
-    row = tx.db.execute(sql, (message_id, workspace_id)).fetchone()
+    row = tx.db.execute(sql, (message_id, workspace_id, only_failed)).fetchone()
+    if row is None:
+        return None
     tx.memory.arrived.forget((workspace_id, message_id))
-    return None if row is None else Outgoing(*tx.db.execute(f"{SELECT_OUTGOING} WHERE o.seq = ?", row).fetchone())
+    return Outgoing(*tx.db.execute(f"{SELECT_OUTGOING} WHERE o.seq = ?", row).fetchone())
 
 
 def load_queued(tx: Transaction, after_seq: int, limit: int) -> list[Outgoing]:

@@ -1,0 +1,142 @@
+"""What is taken before its predecessor, and how messages are acknowledged."""
+
+import json
+from collections.abc import AsyncIterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from aghbus.daemon.config.settings import InboxSettings
+from aghbus.daemon.nats.link import InboundMessage
+from aghbus.protocol.delivery.acks import Ack, parse_ack
+from aghbus.protocol.delivery.order import AFTER_SETTLED, Predecessor, extension, settled_header
+from aghbus.protocol.envelope import parse
+from aghbus.protocol.identifiers import subject_for
+from tests.support.publishing import Up
+from tests.support.receiving import Bench, Settled, bench
+
+REPLY = f"_INBOX.{'a' * 32}.ack.run.1"
+
+
+class Answers(Up):
+    """A link that keeps the answers published."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.answers: list[Ack] = []
+
+    def publish_nowait(
+        self,
+        subject: str,
+        data: bytes,
+        headers: Mapping[str, str] | None = None,
+        reply: str = "",
+        *,
+        flush: bool = True,
+    ) -> bool:
+        ack = parse_ack(data)
+        assert ack is not None
+        self.answers.append(ack)
+        return True
+
+
+@pytest.fixture
+def link() -> Answers:
+    return Answers()
+
+
+@pytest.fixture
+async def desk(tmp_path: Path, link: Answers) -> AsyncIterator[Bench]:
+    async with bench(tmp_path, link=link, inbox=InboxSettings(capacity=3)) as made:
+        yield made
+
+
+def after(document: dict[str, Any]) -> dict[str, Any]:
+    """The `ext` of a message that follows `document`."""
+    return extension(Predecessor(document["id"], document["ts"] + 100))
+
+
+def digest(document: dict[str, Any]) -> str:
+    return parse(json.dumps(document).encode(), document["ts"]).digest
+
+
+async def bodies(desk: Bench) -> list[str]:
+    rows = await desk.store.reader.execute_fetchall("SELECT msg_id FROM envelopes WHERE direction = 'in' ORDER BY seq")
+    return [row[0] for row in rows]
+
+
+async def test_a_message_is_not_taken_before_its_predecessor(desk: Bench, link: Answers) -> None:
+    first = desk.say("bob")
+    second = desk.say("bob", ext=after(first))
+    settled = Settled()
+    await desk.offer(second, settled, REPLY)
+    assert (settled.said, link.answers, await bodies(desk)) == ("nak", [], [])
+    assert desk.counters["receive.early"] == 1
+    assert desk.counters["overload"] == 0
+    await desk.offer(first, reply=REPLY)
+    await desk.offer(second, settled, REPLY)
+    assert await bodies(desk) == [first["id"], second["id"]]
+    assert [(ack.id, ack.outcome) for ack in link.answers] == [(first["id"], "committed"), (second["id"], "committed")]
+
+
+async def test_a_predecessor_in_the_same_batch_counts(desk: Bench) -> None:
+    first = desk.say("bob")
+    second = desk.say("bob", ext=after(first))
+    desk.take(first, second)
+    await desk.commit()
+    assert await bodies(desk) == [first["id"], second["id"]]
+
+
+async def test_the_predecessor_of_another_sender_does_not_count(desk: Bench) -> None:
+    first = desk.say("eve")
+    await desk.offer(first)
+    await desk.offer(desk.say("bob", ext=after(first)))
+    assert await bodies(desk) == [first["id"]]
+
+
+async def test_a_settled_predecessor_is_not_waited_for(desk: Bench) -> None:
+    first = desk.say("bob")
+    second = desk.say("bob", ext=after(first))
+    header = settled_header(second["id"], first["id"], sender="bob", to="ops", signer=None)
+    subject = subject_for("ws_local", "default", "ops")
+    desk.intake.offer(InboundMessage(subject, json.dumps(second).encode(), "", {AFTER_SETTLED: header}))
+    await desk.commit()
+    assert await bodies(desk) == [second["id"]]
+
+
+async def test_what_follows_a_message_that_found_no_room_waits_for_it(desk: Bench) -> None:
+    documents: list[dict[str, Any]] = []
+    for _ in range(4):
+        documents.append(desk.say("bob", ext=after(documents[-1]) if documents else {}))
+    end = desk.say("bob", ext=after(documents[-1]), kind="trace", work_id="work_1", body={"state": "completed"})
+    desk.take(*documents, end)
+    await desk.commit()
+    assert await bodies(desk) == [document["id"] for document in documents[:3]]
+    assert (desk.counters["overload.inbox"], desk.counters["receive.early"]) == (1, 1)
+
+
+async def test_what_was_committed_without_effect_is_refused_with_its_reason(desk: Bench, link: Answers) -> None:
+    late = desk.say("bob", kind="trace", work_id="work_1", body={"state": "working"})
+    await desk.offer(late, reply=REPLY)
+    await desk.offer(late, reply=REPLY)
+    assert link.answers == [Ack(late["id"], "refused", "not_found", digest(late))] * 2
+
+
+async def test_a_duplicate_is_answered_with_the_outcome_and_the_digest_of_the_first_copy(
+    desk: Bench, link: Answers
+) -> None:
+    first = desk.say("bob")
+    other = {**first, "body": {"text": "something else"}}
+    await desk.offer(first, reply=REPLY)
+    await desk.offer(other, reply=REPLY)
+    assert link.answers == [Ack(first["id"], "committed", None, digest(first))] * 2
+    assert digest(other) != digest(first)
+
+
+async def test_a_duplicate_whose_first_copy_was_removed_is_refused(desk: Bench, link: Answers) -> None:
+    first = desk.say("bob")
+    await desk.offer(first)
+    await desk.store.write(lambda tx: tx.db.execute("DELETE FROM envelopes"))
+    await desk.offer(first, reply=REPLY)
+    assert link.answers == [Ack(first["id"], "refused", "duplicate", digest(first))]
