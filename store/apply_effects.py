@@ -214,13 +214,7 @@ class _Application:
         if role is None and effect.verdict is not None and envelope.work_id is not None:
             role = works.role(self.tx, envelope.workspace_id, envelope.channel, envelope.work_id)
         event = events.new_event(
-            envelope,
-            effect,
-            before,
-            seq=seq,
-            received_ms=self.now_ms,
-            delivery=delivery,
-            role=role,
+            envelope, effect, before, seq=seq, received_ms=self.now_ms, delivery=delivery, role=role
         )
         self.tx.memory.events.pending.append(event)
 

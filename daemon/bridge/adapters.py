@@ -3,6 +3,7 @@
 import json
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -74,18 +75,18 @@ def find_problems(settings: Settings) -> Iterator[Problem]:
         yield error.problem
 
 
+@dataclass(frozen=True, slots=True, eq=False)
 class AgentDirectory:
     """The agent map by channel: the configured agents, and the peers present where look-up is enabled."""
 
-    def __init__(self, settings: LiveSettings, identity: Identity, presence: PresenceTable, clock: Clock) -> None:
-        self._settings = settings
-        self._identity = identity
-        self._presence = presence
-        self._clock = clock
+    settings: LiveSettings
+    identity: Identity
+    presence: PresenceTable
+    clock: Clock
 
     def on(self, channel: str, own_id: str | None = None) -> AgentMap:
         """The map on `channel`. `own_id` is the id of ours that our own agents map to (None: the present one)."""
-        settings, self_id = self._settings.current, self._identity.self_id
+        settings, self_id = self.settings.current, self.identity.self_id
         configured = configured_agents(settings)
         if own_id is not None and own_id != self_id:
             configured = {name: own_id if peer == self_id else peer for name, peer in configured.items()}
@@ -98,14 +99,14 @@ class AgentDirectory:
 
     def _found(self, channel: str, lookup: str) -> dict[str, tuple[str, ...]]:
         """Present peers by display name and capability. Where trust is required, only verified ones (adapters.md, Agent map)."""
-        now_ms = self._clock.millis()
+        now_ms = self.clock.millis()
         found: defaultdict[str, dict[str, None]] = defaultdict(dict)
-        for peer in self._presence.all():
-            if (peer.workspace_id, peer.channel) != (self._identity.workspace, channel):
+        for peer in self.presence.all():
+            if (peer.workspace_id, peer.channel) != (self.identity.workspace, channel):
                 continue
-            if self._presence.of(peer, now_ms) == "expired":
+            if self.presence.of(peer, now_ms) == "expired":
                 continue
-            if self._settings.current.trust.mode == "require" and peer.trust != "verified":
+            if self.settings.current.trust.mode == "require" and peer.trust != "verified":
                 continue
             if lookup in ("display_name", "both") and peer.card.display_name:
                 found[peer.card.display_name][peer.peer_id] = None

@@ -51,52 +51,17 @@ class Bridge:
         self._store = store
         self.formats = FormatAdapters(settings.current)
         self.agents = AgentDirectory(settings, identity, presence, clock)
-        self.artifacts = artifacts or Artifacts(link, identity.self_id, lambda: settings.current.artifacts)
-        translator = InboundTranslator(
-            settings=settings,
-            identity=identity,
-            clock=clock,
-            denied=denied,
-            counters=counters,
-            agents=self.agents,
-            formats=self.formats,
-            artifacts=self.artifacts,
-        )
-        self.log = SentientLog(settings=settings, clock=clock, store=store, counters=counters, log_limiter=log_limiter)
+        artifacts = artifacts or Artifacts(link, identity.self_id, lambda: settings.current.artifacts)
+        formats, agents, self.artifacts = self.formats, self.agents, artifacts
+        translator = InboundTranslator(settings, identity, clock, denied, counters, agents, formats, artifacts)
+        self.log = SentientLog(settings, log_limiter, clock, store, counters)
         self.follower = Follower(
-            settings=settings,
-            identity=identity,
-            notifier=notifier,
-            clock=clock,
-            store=store,
-            steps=steps,
-            counters=counters,
-            agents=self.agents,
-            sender=sender,
-            translator=translator,
+            settings, identity, notifier, clock, store, steps, counters, agents, sender, translator
         )
         self.submitter = MessageSubmitter(
-            settings=settings,
-            identity=identity,
-            clock=clock,
-            link=link,
-            counters=counters,
-            agents=self.agents,
-            sender=sender,
-            formats=self.formats,
-            artifacts=self.artifacts,
-            log=self.log,
+            settings, identity, clock, link, counters, agents, sender, formats, artifacts, self.log
         )
-        self.delivery = MessageDelivery(
-            notifier=notifier,
-            clock=clock,
-            store=store,
-            closer=closer,
-            agents=self.agents,
-            sender=sender,
-            formats=self.formats,
-            translator=translator,
-        )
+        self.delivery = MessageDelivery(notifier, clock, store, closer, agents, sender, formats, translator)
 
     async def list_log(self, name: Format, query: LimitQuery) -> BridgeLogResponse:
         """The newest rows of the format's own log, oldest first."""

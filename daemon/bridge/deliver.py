@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
@@ -35,29 +36,18 @@ class _ForAgent(EnvelopeFilter, frozen=True):
     for_agent = True
 
 
+@dataclass(frozen=True, slots=True, eq=False)
 class MessageDelivery:
     """Delivers messages of every format."""
 
-    def __init__(
-        self,
-        *,
-        notifier: Notifier,
-        clock: Clock,
-        store: Store,
-        closer: WorkCloser,
-        agents: AgentDirectory,
-        sender: Sender,
-        formats: FormatAdapters,
-        translator: InboundTranslator,
-    ) -> None:
-        self._notifier = notifier
-        self._clock = clock
-        self._store = store
-        self._closer = closer
-        self._agents = agents
-        self._sender = sender
-        self._formats = formats
-        self._arrivals = translator
+    notifier: Notifier
+    clock: Clock
+    store: Store
+    closer: WorkCloser
+    agents: AgentDirectory
+    sender: Sender
+    formats: FormatAdapters
+    translator: InboundTranslator
 
     async def stream(self, name: Format, query: BridgeStreamQuery) -> AsyncIterator[Sequence[BridgeMessage | Event]]:
         """Messages after `query.since` until the daemon drains; a `gap` event first where retention removed some.
@@ -67,16 +57,16 @@ class MessageDelivery:
 
         While the artifact store is unreachable, a message that has to be fetched from it blocks the messages after it.
         """
-        wanted = _ForAgent(kinds=self._formats.get(name).delivered_kinds)
+        wanted = _ForAgent(kinds=self.formats.get(name).delivered_kinds)
         position = since = query.since
         if position is None:
-            position = await self._store.write(lambda tx: bridge.position(tx, _position(name)))
-        removed = await gap_after(self._store.reader, wanted, position)
+            position = await self.store.write(lambda tx: bridge.position(tx, _position(name)))
+        removed = await gap_after(self.store.reader, wanted, position)
         if removed is not None:
             yield [Event(seq=removed, type="gap", pruned_from=position + 1)]
         while True:
-            upto = self._notifier.seq
-            page = await find(self._store.reader, wanted, since=position, limit=_PAGE)
+            upto = self.notifier.seq
+            page = await find(self.store.reader, wanted, since=position, limit=_PAGE)
             arrived: list[StoredEnvelope] = []
             unreachable = False
             try:
@@ -93,14 +83,14 @@ class MessageDelivery:
                 position = max(position, page.next_since)
                 if position < upto:
                     continue
-            if self._notifier.closed:
+            if self.notifier.closed:
                 return
-            if self._notifier.seq <= position:
-                await self._notifier.wait()
+            if self.notifier.seq <= position:
+                await self.notifier.wait()
 
     async def get(self, name: Format, seq: int) -> BridgeMessage:
         """The message for one stored envelope. Raises NotFound when it has none in this format, or ArtifactsUnreachable."""
-        self._formats.get(name)
+        self.formats.get(name)
         found = await self._translate_all(name, [item async for item in self._read(name, [seq])])
         if not found:
             raise NotFound(
@@ -110,18 +100,18 @@ class MessageDelivery:
 
     async def ack(self, name: Format, request: BridgeAckRequest) -> BridgeAckResponse:
         """Move the acknowledged position to a sequence: ack the inbox items up to it and accept the works opened for our agent."""
-        self._formats.get(name)
+        self.formats.get(name)
         seq = request.seq
-        if seq > self._notifier.seq:
-            raise InvalidRequest(f"seq: {seq} is beyond the last sequence, {self._notifier.seq}")
-        position = await self._sender.send_all(lambda tx, batch: self._ack(tx, batch, name, seq))
+        if seq > self.notifier.seq:
+            raise InvalidRequest(f"seq: {seq} is beyond the last sequence, {self.notifier.seq}")
+        position = await self.sender.send_all(lambda tx, batch: self._ack(tx, batch, name, seq))
         return BridgeAckResponse(format=name, seq=position)
 
     def _ack(self, tx: Transaction, batch: Batch, name: Format, seq: int) -> int:
         for waiting in bridge.inbox_of(tx, name, seq, _ACKED_AT_ONCE):
-            audit.note_delivery(tx, self._clock.millis(), inbox.ack(tx, waiting), "acked")
+            audit.note_delivery(tx, self.clock.millis(), inbox.ack(tx, waiting), "acked")
         for work in bridge.opened_by_messages(tx, name, seq, _ACKED_AT_ONCE):
-            rows = self._closer.accept(tx, work)
+            rows = self.closer.accept(tx, work)
             if rows:
                 batch.add("receipt", rows)
         return bridge.advance_position(tx, _position(name), seq)
@@ -131,10 +121,10 @@ class MessageDelivery:
         that cannot be fetched."""
         if not seqs:
             return
-        kinds = self._formats.get(name).delivered_kinds
-        for kept in await bridge.load_envelopes(self._store.reader, seqs):
+        kinds = self.formats.get(name).delivered_kinds
+        for kept in await bridge.load_envelopes(self.store.reader, seqs):
             if self._is_for_agent(kept, kinds):
-                item = await self._arrivals.read(name, kept)
+                item = await self.translator.read(name, kept)
                 if item is not None:
                     yield item
 
@@ -144,21 +134,21 @@ class MessageDelivery:
         """The messages for these envelopes; `only_open` skips those of works that are settled."""
         if not arrived:
             return []
-        known = self._agents.on_all(item.kept.channel for item in arrived)
+        known = self.agents.on_all(item.kept.channel for item in arrived)
 
         def job(tx: Transaction, chunk: list[StoredEnvelope]) -> list[BridgeMessage]:
             open_ones = [item for item in chunk if not (only_open and bridge.is_settled(tx, item.kept))]
-            delivered = [self._arrivals.translate(tx, name, item, known) for item in open_ones]
+            delivered = [self.translator.translate(tx, name, item, known) for item in open_ones]
             return [message for message in delivered if message is not None]
 
         made: list[BridgeMessage] = []
         for chunk in chunks(arrived):
-            made += await self._store.write(partial(job, chunk=chunk))
+            made += await self.store.write(partial(job, chunk=chunk))
         return made
 
     def _is_for_agent(self, kept: BridgeEnvelope, kinds: frozenset[str]) -> bool:
         """Whether the envelope is for our agent. Replies to a chain run are for the run."""
-        return not kept.opened_by_run and self._arrivals.is_for_agent(kept, kinds)
+        return not kept.opened_by_run and self.translator.is_for_agent(kept, kinds)
 
 
 def _position(name: str) -> str:

@@ -3,6 +3,7 @@
 import asyncio
 import logging
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final
 
@@ -49,52 +50,37 @@ _RETRY_DELAY: Final = 1.0  # seconds
 _TOO_LARGE: Final = "the result of the next work was too large to forward in full"
 
 
+@dataclass(slots=True, eq=False)
 class Follower:
     """A task that follows the store's sequence. Its writes are committed with its position, or are idempotent."""
 
-    def __init__(
-        self,
-        *,
-        settings: LiveSettings,
-        identity: Identity,
-        notifier: Notifier,
-        clock: Clock,
-        store: Store,
-        steps: ClockSteps,
-        counters: Counters,
-        agents: AgentDirectory,
-        sender: Sender,
-        translator: InboundTranslator,
-    ) -> None:
-        self._settings = settings
-        self._identity = identity
-        self._notifier = notifier
-        self._clock = clock
-        self._store = store
-        self._steps = steps
-        self._counters = counters
-        self._agents = agents
-        self._sender = sender
-        self._arrivals = translator
-        self._position = 0
-        self._saved_position = 0
+    settings: LiveSettings
+    identity: Identity
+    notifier: Notifier
+    clock: Clock
+    store: Store
+    steps: ClockSteps
+    counters: Counters
+    agents: AgentDirectory
+    sender: Sender
+    translator: InboundTranslator
+    _position: int = field(default=0, init=False)
+    _saved_position: int = field(default=0, init=False)
 
     async def run(self) -> None:
         """Follow until cancelled or drained."""
-        self._position = await self._store.write(lambda tx: bridge.position(tx, _POSITION))
+        self._position = await self.store.write(lambda tx: bridge.position(tx, _POSITION))
         self._saved_position = self._position
         ends_pending = True  # works may have ended while the daemon was down
-        started_at_seq = self._notifier.seq
+        started_at_seq = self.notifier.seq
         due_ms: int | None = None
-        while not self._notifier.closed:
-            upto = min(self._notifier.seq, self._position + _MAX_SCAN)
+        while not self.notifier.closed:
+            upto = min(self.notifier.seq, self._position + _MAX_SCAN)
             try:
-                if self._position >= started_at_seq and not self._store.memory.bridged:
+                if self._position >= started_at_seq and not self.store.memory.bridged:
                     await self._advance(upto)
                 else:
-                    ends_pending = ends_pending or await bridge.has_ended_since(
-                        self._store.reader, self._position, upto
-                    )
+                    ends_pending = ends_pending or await bridge.has_ended_since(self.store.reader, self._position, upto)
                     if ends_pending:
                         await self._forward_ends()
                         ends_pending = False
@@ -108,9 +94,9 @@ class Follower:
                 continue
             except Unavailable:
                 return  # draining: the next start continues
-            if self._notifier.seq <= self._position:
-                left = _MAX_WAIT if due_ms is None else self._steps.seconds_until(due_ms)
-                await self._notifier.wait(min(max(left, 0.0), _MAX_WAIT))
+            if self.notifier.seq <= self._position:
+                left = _MAX_WAIT if due_ms is None else self.steps.seconds_until(due_ms)
+                await self.notifier.wait(min(max(left, 0.0), _MAX_WAIT))
                 await asyncio.sleep(_COALESCE)
 
     # message log
@@ -120,56 +106,56 @@ class Follower:
 
         False when one could not be fetched: the position stays before it.
         """
-        seqs = await bridge.to_log(self._store.reader, FORMAT_WITH_TIMEOUTS, self._position, upto, _PAGE)
+        seqs = await bridge.to_log(self.store.reader, FORMAT_WITH_TIMEOUTS, self._position, upto, _PAGE)
         reached = seqs[-1] if len(seqs) == _PAGE else max(upto, self._position)
         arrived = []
         unreachable = False
-        until = self._clock.monotonic() + _MAX_FETCH_TIME
-        for kept in await bridge.load_envelopes(self._store.reader, seqs) if seqs else []:
-            if self._arrivals.is_for_agent(kept, frozenset({kept.kind})):
+        until = self.clock.monotonic() + _MAX_FETCH_TIME
+        for kept in await bridge.load_envelopes(self.store.reader, seqs) if seqs else []:
+            if self.translator.is_for_agent(kept, frozenset({kept.kind})):
                 try:
-                    item = await self._arrivals.read(FORMAT_WITH_TIMEOUTS, kept)
+                    item = await self.translator.read(FORMAT_WITH_TIMEOUTS, kept)
                 except ArtifactsUnreachable:
                     reached, unreachable = kept.seq - 1, True
                     break
                 arrived += [item] if item is not None else []
-            if self._clock.monotonic() >= until:
+            if self.clock.monotonic() >= until:
                 reached = kept.seq
                 break
-        known = self._agents.on_all(item.kept.channel for item in arrived)
+        known = self.agents.on_all(item.kept.channel for item in arrived)
         for chunk in chunks(arrived):
-            await self._store.write(partial(self._log_portion, chunk=chunk, known=known))
+            await self.store.write(partial(self._log_portion, chunk=chunk, known=known))
         await self._advance(reached, found=bool(arrived))
         return not unreachable
 
     async def _advance(self, position: int, *, found: bool = False) -> None:
         """Move the position; save it when something was `found` or after `_SAVE_EVERY` sequences."""
         if found or position - self._saved_position >= _SAVE_EVERY:
-            await self._store.write(lambda tx: bridge.advance_position(tx, _POSITION, position))
+            await self.store.write(lambda tx: bridge.advance_position(tx, _POSITION, position))
             self._saved_position = position
         self._position = max(position, self._position)
 
     def _log_portion(self, tx: Transaction, chunk: list[StoredEnvelope], known: Mapping[str, AgentMap]) -> None:
         for item in chunk:
-            self._arrivals.translate(tx, FORMAT_WITH_TIMEOUTS, item, known, now=item.kept.received_ms // 1000)
+            self.translator.translate(tx, FORMAT_WITH_TIMEOUTS, item, known, now=item.kept.received_ms // 1000)
         bridge.advance_position(tx, _POSITION, chunk[-1].kept.seq)
 
     async def _expire_due(self) -> int | None:
         """Mark rows whose time to live has passed. Returns when the next one expires, in Unix milliseconds."""
-        if await bridge_log.nothing_due(self._store.reader):
+        if await bridge_log.nothing_due(self.store.reader):
             return None
 
         def job(tx: Transaction) -> int | None:
-            for entry in bridge_log.due(tx, self._steps.settle(tx), _PAGE):
+            for entry in bridge_log.due(tx, self.steps.settle(tx), _PAGE):
                 expire(tx, entry)
             return bridge_log.next_due_ms(tx)
 
-        return await self._store.write(job)
+        return await self.store.write(job)
 
     # ends of chained works
 
     async def _forward_ends(self) -> None:
-        while await self._sender.send_all(self._forward_batch):
+        while await self.sender.send_all(self._forward_batch):
             pass
 
     def _forward_batch(self, tx: Transaction, batch: Batch) -> int:
@@ -190,14 +176,14 @@ class Follower:
         in_hand = None
         if end.assigned_work is not None and end.assigned_channel is not None:
             in_hand = works.load(tx, end.workspace_id, end.assigned_channel, end.assigned_work)
-        us = self._identity.participant_in(work if in_hand is None else in_hand) or self._identity.self_id
+        us = self.identity.participant_in(work if in_hand is None else in_hand) or self.identity.self_id
         context = BridgeContext(
             us=us,
             workspace_id=work.workspace_id,
             channel=work.channel,
-            now=self._clock.seconds(),
-            ttl=self._settings.current.defaults.directed_ttl,
-            agents=self._agents.on(work.channel, us),
+            now=self.clock.seconds(),
+            ttl=self.settings.current.defaults.directed_ttl,
+            agents=self.agents.on(work.channel, us),
         )
         if in_hand is not None and not in_hand.is_terminal:
             self._send_one(batch, work, _closing_drafts(context, in_hand, work, ending))
@@ -215,7 +201,7 @@ class Follower:
             except (InvalidRequest, Refused) as error:
                 cause = cause or error
         if cause is not None:
-            self._counters.add("bridge.ends_not_forwarded")
+            self.counters.add("bridge.ends_not_forwarded")
             _log.error("cannot forward the end of a work work=%s cause=%s", ended.work_id, cause)
 
     def _memory_draft(self, tx: Transaction, context: BridgeContext, work: WorkView) -> Draft | None:
@@ -228,8 +214,8 @@ class Follower:
         session = str(last.message["metadata"]["session_id"])
         draft = chains.memory_draft(
             context,
-            self._identity.self_id,
-            self._settings.current.sentient.memory_agent,
+            self.identity.self_id,
+            self.settings.current.sentient.memory_agent,
             session,
             last.message,
             entries,

@@ -48,15 +48,7 @@ def keep_record(
             if answers:
                 _answered(tx, question, at_ms)
     bridge_log.add(
-        tx,
-        name,
-        direction,
-        record,
-        at_ms=at_ms,
-        seq=seq,
-        message_id=message_id,
-        due_ms=due_ms,
-        unwritten=unwritten,
+        tx, name, direction, record, at_ms=at_ms, seq=seq, message_id=message_id, due_ms=due_ms, unwritten=unwritten
     )
 
 

@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
 import msgspec
@@ -66,29 +67,18 @@ def chunks(arrived: Sequence[StoredEnvelope]) -> Iterator[list[StoredEnvelope]]:
         yield chunk
 
 
+@dataclass(frozen=True, slots=True, eq=False)
 class InboundTranslator:
     """Parses stored envelopes, and translates them into messages inside a transaction."""
 
-    def __init__(
-        self,
-        *,
-        settings: LiveSettings,
-        identity: Identity,
-        clock: Clock,
-        denied: DeniedSubjects,
-        counters: Counters,
-        agents: AgentDirectory,
-        formats: FormatAdapters,
-        artifacts: Artifacts,
-    ) -> None:
-        self._settings = settings
-        self._identity = identity
-        self._clock = clock
-        self._denied = denied
-        self._counters = counters
-        self._agents = agents
-        self._formats = formats
-        self._artifacts = artifacts
+    settings: LiveSettings
+    identity: Identity
+    clock: Clock
+    denied: DeniedSubjects
+    counters: Counters
+    agents: AgentDirectory
+    formats: FormatAdapters
+    artifacts: Artifacts
 
     async def read(self, name: str, kept: BridgeEnvelope) -> StoredEnvelope | None:
         """The parsed envelope, with the message of format `name` fetched when it carries a reference to one. None when the
@@ -101,9 +91,9 @@ class InboundTranslator:
         if envelope is None:
             return None
         try:
-            message, findings = await fetch_large(self._artifacts, name, envelope.extensions())
+            message, findings = await fetch_large(self.artifacts, name, envelope.extensions())
         except ArtifactsUnreachable as error:
-            if not self._denied.refuses(JETSTREAM_API, self._clock.monotonic()):
+            if not self.denied.refuses(JETSTREAM_API, self.clock.monotonic()):
                 raise
             message, findings = None, (not_fetched(error.message),)
         return StoredEnvelope(kept, envelope, message, findings)
@@ -117,7 +107,7 @@ class InboundTranslator:
             return False
         if kept.direction != "in":
             return bool(kept.ended_by_daemon)
-        return kept.recipient in self._identity or (kept.recipient is None and kept.kind in ("say", "capability"))
+        return kept.recipient in self.identity or (kept.recipient is None and kept.kind in ("say", "capability"))
 
     def translate(
         self,
@@ -189,20 +179,20 @@ class InboundTranslator:
         if work is not None and kept.state_after is not None:
             work = msgspec.convert({**msgspec.structs.asdict(work), "state": kept.state_after}, type(work))
         bridged = BridgedEnvelope(envelope=arrived.envelope, work=work, outcome=kept.outcome, carried=arrived.carried)
-        us = self._identity.receiver_of(arrived.envelope)
+        us = self.identity.receiver_of(arrived.envelope)
         context = BridgeContext(
             us=us,
             workspace_id=kept.workspace_id,
             channel=kept.channel,
-            now=self._clock.seconds() if now is None else now,
-            ttl=self._settings.current.defaults.directed_ttl,
-            agents=known[kept.channel] if us == self._identity.self_id else self._agents.on(kept.channel, us),
+            now=self.clock.seconds() if now is None else now,
+            ttl=self.settings.current.defaults.directed_ttl,
+            agents=known[kept.channel] if us == self.identity.self_id else self.agents.on(kept.channel, us),
         )
         history = StoredMessageHistory(tx, name, kept.workspace_id, kept.channel, us)
         try:
-            return self._formats.get(name).deliver(bridged, context, history)
+            return self.formats.get(name).deliver(bridged, context, history)
         except Exception:  # a bug triggered by one envelope must not stop all later ones
-            self._counters.add("internal_errors")
+            self.counters.add("internal_errors")
             _log.exception("cannot deliver an envelope format=%s seq=%d", name, kept.seq)
             return None
 

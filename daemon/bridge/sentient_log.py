@@ -11,6 +11,7 @@ import logging
 import os
 import stat
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
@@ -37,19 +38,19 @@ _LOCK_WAIT: Final = 2.0  # seconds, ours: an append takes milliseconds; also del
 _END: Final = b"---\n"  # the last line of an entry
 
 
+@dataclass(slots=True, eq=False)
 class SentientLog:
     """Appends committed entries to the daily files."""
 
-    def __init__(
-        self, *, settings: LiveSettings, log_limiter: EventLimiter, clock: Clock, store: Store, counters: Counters
-    ) -> None:
-        self._settings = settings
-        self._log_limiter = log_limiter
-        self._clock = clock
-        self._store = store
-        self._counters = counters
-        self._pending = asyncio.Event()
-        self._recheck = True  # whether the files may have entries that the store counts as unwritten
+    settings: LiveSettings
+    log_limiter: EventLimiter
+    clock: Clock
+    store: Store
+    counters: Counters
+    _pending: asyncio.Event = field(default_factory=asyncio.Event, init=False)
+    _recheck: bool = field(
+        default=True, init=False
+    )  # whether the files may have entries that the store counts as unwritten
 
     def note(self, tx: Transaction) -> None:
         """Announce an entry: it is appended after `tx` is committed."""
@@ -59,7 +60,7 @@ class SentientLog:
         """Append until cancelled. A failed append is reported and retried; the entries stay in the store meanwhile."""
         while True:
             self._pending.clear()
-            rows = await bridge_log.unwritten(self._store.reader, _BATCH)
+            rows = await bridge_log.unwritten(self.store.reader, _BATCH)
             if not rows:
                 await self._pending.wait()
                 continue
@@ -71,21 +72,21 @@ class SentientLog:
                 await asyncio.sleep(_RETRY_DELAY)
 
     async def _append(self, rows: Sequence[BridgeLogEntry]) -> None:
-        root = self._settings.current.sentient.log_root
+        root = self.settings.current.sentient.log_root
         if root is not None:  # without a root the entries stay in the store only
             for day in dict.fromkeys(row.record["day"] for row in rows):
                 texts = [str(row.record["entry"]).encode() for row in rows if row.record["day"] == day]
                 await asyncio.to_thread(append, Path(root), day, texts, skip_existing=self._recheck)
         failpoint("bridge.appended")
-        await self._store.write(lambda tx: bridge_log.written(tx, [row.id for row in rows]))
+        await self.store.write(lambda tx: bridge_log.written(tx, [row.id for row in rows]))
         self._recheck = False
-        self._counters.solved("sentient.log")
+        self.counters.solved("sentient.log")
 
     def _report(self, error: Exception) -> None:
         cause = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
         sentence = f"the audit log below sentient.log_root cannot be written: {cause}; its entries stay in the store"
-        self._counters.problem("sentient.log", sentence, self._clock.monotonic())
-        self._log_limiter.event(logging.ERROR, "sentient.log", "the audit log cannot be written", cause=cause)
+        self.counters.problem("sentient.log", sentence, self.clock.monotonic())
+        self.log_limiter.event(logging.ERROR, "sentient.log", "the audit log cannot be written", cause=cause)
 
 
 def append(root: Path, day: str, texts: Sequence[bytes], *, skip_existing: bool) -> None:

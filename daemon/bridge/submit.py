@@ -1,6 +1,7 @@
 """Submits messages of our agent: validates each, translates it into envelopes and commits them in one transaction."""
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
 import msgspec
@@ -46,33 +47,20 @@ class SubmitOutcome(NamedTuple):
     oversized: Draft | None = None
 
 
+@dataclass(frozen=True, slots=True, eq=False)
 class MessageSubmitter:
     """Submits messages of every format."""
 
-    def __init__(
-        self,
-        *,
-        settings: LiveSettings,
-        identity: Identity,
-        clock: Clock,
-        link: Link,
-        counters: Counters,
-        agents: AgentDirectory,
-        sender: Sender,
-        formats: FormatAdapters,
-        artifacts: Artifacts,
-        log: SentientLog,
-    ) -> None:
-        self._settings = settings
-        self._identity = identity
-        self._clock = clock
-        self._link = link
-        self._counters = counters
-        self._agents = agents
-        self._sender = sender
-        self._formats = formats
-        self._artifacts = artifacts
-        self._log = log
+    settings: LiveSettings
+    identity: Identity
+    clock: Clock
+    link: Link
+    counters: Counters
+    agents: AgentDirectory
+    sender: Sender
+    formats: FormatAdapters
+    artifacts: Artifacts
+    log: SentientLog
 
     async def submit(self, name: str, ask: BridgeSubmitRequest) -> BridgeSubmitResponse:
         """Submit the message in `ask` in format `name`.
@@ -80,7 +68,7 @@ class MessageSubmitter:
         Raises MessageRefused for a message that breaks rules of its format, Refused when the state of a work forbids it,
         InvalidRequest (also `too_large`) and Unavailable.
         """
-        self._formats.get(name)
+        self.formats.get(name)
         text = _text(ask)
         if len(text) > MAX_MESSAGE_BYTES:
             raise InvalidRequest(
@@ -90,16 +78,16 @@ class MessageSubmitter:
             )
         references: dict[str, Reference] = {}
         while True:
-            outcome = await self._sender.send_all(
+            outcome = await self.sender.send_all(
                 lambda tx, batch: self._submit_in(tx, batch, name, ask, text, references)
             )
             if outcome.oversized is None:
                 break
-            references[outcome.oversized.id] = await store_large(self._artifacts, name, outcome.oversized)
+            references[outcome.oversized.id] = await store_large(self.artifacts, name, outcome.oversized)
         return self._answer(name, outcome)
 
     def _answer(self, name: str, outcome: SubmitOutcome) -> BridgeSubmitResponse:
-        plan, counters = outcome.plan, self._counters
+        plan, counters = outcome.plan, self.counters
         if plan.refused:
             counters.add("bridge.refused")
             counters.add(f"bridge.refused.{name}")
@@ -130,8 +118,8 @@ class MessageSubmitter:
         drafts = [
             with_reference(name, draft, references) for draft in (chain.drafts if chain is not None else plan.drafts)
         ]
-        max_payload = self._link.max_payload
-        signed = self._identity.signer_of(context.us) is not None
+        max_payload = self.link.max_payload
+        signed = self.identity.signer_of(context.us) is not None
         oversized = next((draft for draft in drafts if is_too_large(name, draft, max_payload, signed=signed)), None)
         if oversized is not None:
             return SubmitOutcome(plan, [], oversized)
@@ -149,12 +137,12 @@ class MessageSubmitter:
         Where the caller named neither channel nor work: on the first joined channel where the message continues a work, else
         on the first where it can be sent.
         """
-        adapter = self._formats.get(name)
+        adapter = self.formats.get(name)
         channels = self._channels(tx, ask)
-        for us in (*self._identity.former, self._identity.self_id):
-            target = None if ask.target is None else _target(self._agents.on(channels[0], us), ask.target)
+        for us in (*self.identity.former, self.identity.self_id):
+            target = None if ask.target is None else _target(self.agents.on(channels[0], us), ask.target)
             in_hand = {
-                channel: StoredMessageHistory(tx, name, self._identity.workspace, channel, us).assigned_works()
+                channel: StoredMessageHistory(tx, name, self.identity.workspace, channel, us).assigned_works()
                 for channel in (channels if len(channels) > 1 else ())
             }
             tried: list[tuple[BridgeContext, StoredMessageHistory, SubmitPlan]] = []
@@ -166,7 +154,7 @@ class MessageSubmitter:
                 history = StoredMessageHistory(tx, name, context.workspace_id, channel, us)
                 plan = adapter.submit(text, context, history)
                 if not plan.refused and (
-                    _continues(plan, history) or (us == self._identity.self_id and _answers(plan, history))
+                    _continues(plan, history) or (us == self.identity.self_id and _answers(plan, history))
                 ):
                     return context, history, plan
                 tried.append((context, history, plan))
@@ -182,11 +170,11 @@ class MessageSubmitter:
     ) -> BridgeContext:
         return BridgeContext(
             us=us,
-            workspace_id=self._identity.workspace,
+            workspace_id=self.identity.workspace,
             channel=channel,
-            now=self._clock.seconds(),
-            ttl=self._settings.current.defaults.directed_ttl,
-            agents=self._agents.on(channel, us),
+            now=self.clock.seconds(),
+            ttl=self.settings.current.defaults.directed_ttl,
+            agents=self.agents.on(channel, us),
             target=target,
             work_id=ask.work_id,
             key=ask.key,
@@ -195,22 +183,22 @@ class MessageSubmitter:
 
     def _refuse(self, tx: Transaction, name: str, text: bytes, plan: SubmitPlan) -> None:
         """Put the message into quarantine with its findings, and into the format's log if that logs refused messages."""
-        limits = self._settings.current.quarantine
+        limits = self.settings.current.quarantine
         errors = [f"{found.path} {found.rule}: {found.message}" for found in plan.findings if found.severity == "error"]
         quarantine.add(
             tx,
             raw=text,
             subject=f"bridge/{name}",
             message_id=plan.foreign_id or "",
-            sender=self._identity.self_id,
+            sender=self.identity.self_id,
             reason=REASON,
             detail=shorten("; ".join(errors), _DETAIL_CHARS),
-            received_ms=self._clock.millis(),
+            received_ms=self.clock.millis(),
             max_rows=limits.max_rows,
             max_bytes=limits.max_bytes,
         )
         if plan.record is not None and name in FORMATS_LOGGING_REFUSED:
-            keep_record(tx, name, "out", plan.record, at_ms=self._clock.millis())
+            keep_record(tx, name, "out", plan.record, at_ms=self.clock.millis())
 
     def remember(
         self, tx: Transaction, name: str, plan: SubmitPlan, drafts: list[Draft], sent: list[SendResponse]
@@ -225,23 +213,23 @@ class MessageSubmitter:
         if kept is not None:
             bridge.remember(tx, kept, name, "out", message=plan.message, foreign_id=plan.foreign_id, scope=plan.scope)
         if plan.record is not None:
-            wants_file = name == chains.NAME and self._settings.current.sentient.log_root is not None
+            wants_file = name == chains.NAME and self.settings.current.sentient.log_root is not None
             keep_record(
                 tx,
                 name,
                 "out",
                 plan.record,
-                at_ms=self._clock.millis(),
+                at_ms=self.clock.millis(),
                 seq=seq,
                 message_id=plan.foreign_id,
                 unwritten=wants_file,
             )
             if wants_file:
-                self._log.note(tx)
+                self.log.note(tx)
 
     def _channels(self, tx: Transaction, ask: BridgeSubmitRequest) -> tuple[str, ...]:
         """The channel that the caller named, else that of the named work, else all joined channels."""
-        channels = self._settings.current.channels
+        channels = self.settings.current.channels
         if ask.channel is not None:
             if ask.channel not in channels:
                 raise InvalidRequest(
@@ -251,15 +239,13 @@ class MessageSubmitter:
         if ask.work_id is None:
             return tuple(channels)
         known = [
-            channel
-            for channel in channels
-            if works.load(tx, self._identity.workspace, channel, ask.work_id) is not None
+            channel for channel in channels if works.load(tx, self.identity.workspace, channel, ask.work_id) is not None
         ]
         return (known[0] if known else channels[0],)
 
     def _chain_message(self, tx: Transaction, context: BridgeContext, plan: SubmitPlan) -> chains.ChainMessage:
-        memory_agent = self._settings.current.sentient.memory_agent
-        return chains.of(tx, context, plan, self_id=self._identity.self_id, memory_agent=memory_agent)
+        memory_agent = self.settings.current.sentient.memory_agent
+        return chains.of(tx, context, plan, self_id=self.identity.self_id, memory_agent=memory_agent)
 
 
 def _text(ask: BridgeSubmitRequest) -> bytes:

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 import msgspec
@@ -47,31 +48,23 @@ class ArtifactNotFetched(Exception):
         return _draft_key(self.name, self.what)
 
 
+@dataclass(slots=True, eq=False)
 class ChainMessages:
-    """The adapters of the daemon, with the bridge's history."""
+    """The adapters of the daemon, with the bridge's history.
 
-    def __init__(
-        self,
-        settings: LiveSettings,
-        identity: Identity,
-        clock: Clock,
-        link: Link,
-        agents: AgentDirectory,
-        adapter_of: Callable[[str], Adapter],
-        remember: Remember,
-        artifacts: Artifacts,
-    ) -> None:
-        """`adapter_of` returns the current adapter of a format; `remember` records a submitted message."""
-        self._settings = settings
-        self._identity = identity
-        self._clock = clock
-        self._link = link
-        self._agents = agents
-        self._adapter_of = adapter_of
-        self._remember = remember
-        self._artifacts = artifacts
-        self._stored: dict[str, Reference | InvalidRequest] = {}
-        self._fetched: dict[str, Any] = {}
+    `adapter_of` returns the current adapter of a format; `record` records a submitted message.
+    """
+
+    settings: LiveSettings
+    identity: Identity
+    clock: Clock
+    link: Link
+    agents: AgentDirectory
+    adapter_of: Callable[[str], Adapter]
+    record: Remember
+    artifacts: Artifacts
+    _stored: dict[str, Reference | InvalidRequest] = field(default_factory=dict, init=False)
+    _fetched: dict[str, Any] = field(default_factory=dict, init=False)
 
     async def transfer(self, needed: ArtifactNotFetched) -> None:
         """Store the message of an opening, or fetch that of a result; a permanent failure is kept as the outcome.
@@ -79,11 +72,11 @@ class ChainMessages:
         A result whose message cannot be fetched counts as native. Raises Unreachable, which is not an outcome: retry.
         """
         if isinstance(needed.what, Envelope):
-            message, _ = await fetch_large(self._artifacts, needed.name, needed.what.extensions())
+            message, _ = await fetch_large(self.artifacts, needed.name, needed.what.extensions())
             self._fetched[needed.key] = message
             return
         try:
-            self._stored[needed.key] = await store_large(self._artifacts, needed.name, needed.what)
+            self._stored[needed.key] = await store_large(self.artifacts, needed.name, needed.what)
         except InvalidRequest as error:
             self._stored[needed.key] = error
 
@@ -103,7 +96,7 @@ class ChainMessages:
         """
         text = json.dumps(message, ensure_ascii=False).encode()
         context = self._context(channel, peer, key)
-        plan = self._adapter_of(name).submit(text, context, self._history(tx, name, channel))
+        plan = self.adapter_of(name).submit(text, context, self._history(tx, name, channel))
         for finding in plan.findings:
             if finding.severity == "error":
                 raise ChainError("refused", f"not a valid {name} message: {finding.path or 'it'}: {finding.message}")
@@ -118,7 +111,7 @@ class ChainMessages:
 
     def remember(self, tx: Transaction, name: str, plan: SubmitPlan, draft: Draft, sent: SendResponse) -> None:
         """Record the opening that was sent: answers in the format refer to it."""
-        self._remember(tx, name, plan, [draft], [sent])
+        self.record(tx, name, plan, [draft], [sent])
 
     def carried_message(self, tx: Transaction, arrival: BridgedEnvelope) -> Any | None:
         """The valid foreign message that a result carries; None: the result counts as native.
@@ -132,7 +125,7 @@ class ChainMessages:
             if message is None:
                 continue
             context = self._context(envelope.channel, None, None)
-            delivered = self._adapter_of(name).deliver(bridged, context, self._history(tx, name, envelope.channel))
+            delivered = self.adapter_of(name).deliver(bridged, context, self._history(tx, name, envelope.channel))
             if not delivered.native:  # some formats do not deliver results to agents, but the carried message is valid
                 return message if delivered.message is None else delivered.message
         return None
@@ -143,8 +136,8 @@ class ChainMessages:
         if isinstance(stored, InvalidRequest):
             raise stored
         fitting = draft if stored is None else with_reference(name, draft, {draft.id: stored})
-        signed = self._identity.signer_of(fitting.sender) is not None
-        if is_too_large(name, fitting, self._link.max_payload, signed=signed):
+        signed = self.identity.signer_of(fitting.sender) is not None
+        if is_too_large(name, fitting, self.link.max_payload, signed=signed):
             raise ArtifactNotFetched(name, fitting)
         return fitting
 
@@ -158,16 +151,16 @@ class ChainMessages:
         return msgspec.structs.replace(arrival, carried=self._fetched[_draft_key(name, envelope)])
 
     def _history(self, tx: Transaction, name: str, channel: str) -> StoredMessageHistory:
-        return StoredMessageHistory(tx, name, self._identity.workspace, channel, self._identity.self_id)
+        return StoredMessageHistory(tx, name, self.identity.workspace, channel, self.identity.self_id)
 
     def _context(self, channel: str, peer: str | None, key: str | None) -> BridgeContext:
         return BridgeContext(
-            us=self._identity.self_id,
-            workspace_id=self._identity.workspace,
+            us=self.identity.self_id,
+            workspace_id=self.identity.workspace,
             channel=channel,
-            now=self._clock.seconds(),
-            ttl=self._settings.current.defaults.directed_ttl,
-            agents=self._agents.on(channel),
+            now=self.clock.seconds(),
+            ttl=self.settings.current.defaults.directed_ttl,
+            agents=self.agents.on(channel),
             target=peer,
             key=key,
         )

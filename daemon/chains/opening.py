@@ -1,5 +1,6 @@
 """The envelope that opens the work of a node's visit: its receiver, body and derived ids."""
 
+from dataclasses import dataclass
 from typing import Any
 
 from aghbus.daemon.base.clock import Clock, expiry
@@ -17,42 +18,35 @@ from aghbus.store.engine.transaction import Transaction
 from aghbus.store.tables.chain_runs import Run
 
 
+@dataclass(frozen=True, slots=True, eq=False)
 class WorkOpener:
     """Opens the works of a run, one for each visit of a node."""
 
-    def __init__(
-        self,
-        settings: LiveSettings,
-        identity: Identity,
-        clock: Clock,
-        presence: PresenceTable,
-        messages: ChainMessages,
-    ) -> None:
-        self._settings = settings
-        self._identity = identity
-        self._clock = clock
-        self._presence = presence
-        self._messages = messages
+    settings: LiveSettings
+    identity: Identity
+    clock: Clock
+    presence: PresenceTable
+    messages: ChainMessages
 
     def peer_of(self, channel: str, node: ChainNode) -> str | None:
         """The node's peer; for a capability the first active peer that claims it, in order of ids, or None."""
         if node.capability is None:
             return node.peer
-        now_ms = self._clock.millis()
+        now_ms = self.clock.millis()
         able = (
             peer.peer_id
-            for peer in self._presence.all()
-            if (peer.workspace_id, peer.channel) == (self._identity.workspace, channel)
+            for peer in self.presence.all()
+            if (peer.workspace_id, peer.channel) == (self.identity.workspace, channel)
             and node.capability in peer.card.capabilities
-            and peer.peer_id != self._identity.self_id
-            and self._presence.of(peer, now_ms) == "active"
+            and peer.peer_id != self.identity.self_id
+            and self.presence.of(peer, now_ms) == "active"
         )
         return min(able, default=None)
 
     def _thread(self, run: Run) -> str:
         """The thread of all works of a run."""
         return "thread_" + digest(
-            "chain.thread", self._identity.workspace, run.channel, self._identity.self_id, run.run_id
+            "chain.thread", self.identity.workspace, run.channel, self.identity.self_id, run.run_id
         )
 
     def open(
@@ -74,26 +68,26 @@ class WorkOpener:
         """
         if node.opening_format is None:
             return batch.send(self._say(run, node, step, peer, input_text(value), causation_id))
-        plan, draft = self._messages.opening(tx, node.opening_format, value, run.channel, peer, f"{run.run_id}/{step}")
+        plan, draft = self.messages.opening(tx, node.opening_format, value, run.channel, peer, f"{run.run_id}/{step}")
         sent = batch.send(draft)
-        self._messages.remember(tx, node.opening_format, plan, draft, sent)
+        self.messages.remember(tx, node.opening_format, plan, draft, sent)
         return sent
 
     def _say(self, run: Run, node: ChainNode, step: int, peer: str, text: str, causation_id: str | None) -> Draft:
-        now = self._clock.seconds()
-        life: float = self._settings.current.defaults.directed_ttl
+        now = self.clock.seconds()
+        life: float = self.settings.current.defaults.directed_ttl
         if node.timeout is not None:
             life = min(life, max(1.0, node.timeout))  # no result is expected after the timeout
-        identity = (self._identity.workspace, run.channel, self._identity.self_id, run.run_id, str(step))
+        identity = (self.identity.workspace, run.channel, self.identity.self_id, run.run_id, str(step))
         return Draft(
             id="msg_" + digest("chain.message", *identity),
-            workspace_id=self._identity.workspace,
+            workspace_id=self.identity.workspace,
             channel=run.channel,
             kind="say",
-            sender=self._identity.self_id,
+            sender=self.identity.self_id,
             to=peer,
             ts=now,
-            expires_at=expiry(self._clock.millis(), life),
+            expires_at=expiry(self.clock.millis(), life),
             surface="thread",
             container=self._thread(run),
             work_id="work_" + digest("chain.work", *identity),

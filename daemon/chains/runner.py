@@ -3,6 +3,8 @@
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from functools import partial
 from typing import Final, NamedTuple
 
 from aghbus.daemon.base.metrics import Counters
@@ -34,6 +36,7 @@ class RunnerLimits(NamedTuple):
     retry: float = 1.0
 
 
+@dataclass(slots=True, eq=False)
 class ChainRunner:
     """Advances the runs of one daemon. `transitions` changes runs; `changes` is notified after every change of a run.
 
@@ -41,46 +44,37 @@ class ChainRunner:
     unresponsive broker does not block the others.
     """
 
-    def __init__(
-        self,
-        workspace: str,
-        store: Store,
-        steps: ClockSteps,
-        presence: PresenceTable,
-        notifier: Notifier,
-        counters: Counters,
-        sender: Sender,
-        messages: ChainMessages,
-        transitions: RunTransitions,
-        limits: RunnerLimits = RunnerLimits(),  # noqa: B008 - immutable
-    ) -> None:
-        self._workspace = workspace
-        self._store = store
-        self._steps = steps
-        self._notifier = notifier
-        self._counters = counters
-        self._sender = sender
-        self._messages = messages
-        self._limits = limits
-        self._wake = Notifier()
-        self._link = Notifier()
-        self._tasks = asyncio.TaskGroup()
-        self._transfers: dict[str, asyncio.Task[None]] = {}  # by run id
-        self._transfer_slots = asyncio.Semaphore(_MAX_TRANSFERS)
-        self._notifiers = (notifier, presence.changed, self._link, self._wake)
-        self.transitions = transitions
-        self.changes = Notifier()
+    workspace: str
+    store: Store
+    steps: ClockSteps
+    presence: PresenceTable
+    notifier: Notifier
+    counters: Counters
+    sender: Sender
+    messages: ChainMessages
+    transitions: RunTransitions
+    limits: RunnerLimits = RunnerLimits()  # noqa: RUF009 - immutable
+    changes: Notifier = field(default_factory=Notifier, init=False)
+    _wake: Notifier = field(default_factory=Notifier, init=False)
+    _link: Notifier = field(default_factory=Notifier, init=False)
+    _tasks: asyncio.TaskGroup = field(default_factory=asyncio.TaskGroup, init=False)
+    _transfers: dict[str, asyncio.Task[None]] = field(default_factory=dict, init=False)  # by run id
+    _transfer_slots: asyncio.Semaphore = field(default_factory=partial(asyncio.Semaphore, _MAX_TRANSFERS), init=False)
+
+    @property
+    def _notifiers(self) -> tuple[Notifier, ...]:
+        return self.notifier, self.presence.changed, self._link, self._wake
 
     @property
     def draining(self) -> bool:
         """Whether the daemon is shutting down."""
-        return self._sender.closed
+        return self.sender.closed
 
     async def change(self, job: Callable[[Transaction, Batch], None]) -> None:
         """Run `job` in one transaction and notify the waiters. Raises what `job` raises, and Unavailable while draining."""
-        await self._sender.send_all(job)
+        await self.sender.send_all(job)
         self._wake.notify()
-        self._notifier.notify()
+        self.notifier.notify()
         self.changes.notify()
 
     def link_up(self) -> None:
@@ -97,12 +91,12 @@ class ChainRunner:
     # rounds
 
     async def _follow(self) -> None:
-        while not self._notifier.closed:
+        while not self.notifier.closed:
             counts, wakes = self._counts(), self._wake.count
             try:
                 pause = await self._round()
             except StoreUnavailable:
-                await asyncio.sleep(self._limits.retry)
+                await asyncio.sleep(self.limits.retry)
                 continue
             if pause is None:
                 if self._wake.count == wakes:
@@ -113,11 +107,11 @@ class ChainRunner:
     async def _round(self) -> float | None:
         """Advance every run that is due. Returns the seconds until the next round, None while no run is in progress."""
         apart = self._transfers.keys()
-        count, due_ms = await chains.in_progress(self._store.reader, excluded=apart)
+        count, due_ms = await chains.in_progress(self.store.reader, excluded=apart)
         if not count:
             return None
         found = await chains.pending(
-            self._store.reader, self._workspace, self._steps.now_millis(), self._limits.page, excluded=apart
+            self.store.reader, self.workspace, self.steps.now_millis(), self.limits.page, excluded=apart
         )
         if self.draining:
             return _MAX_WAIT
@@ -127,7 +121,7 @@ class ChainRunner:
                 raise result  # raised only after all of them have finished
         if any(results):
             return 0.0  # works may have changed again, and more runs may be due than fit a page
-        left = _MAX_WAIT if due_ms is None else self._steps.seconds_until(due_ms)
+        left = _MAX_WAIT if due_ms is None else self.steps.seconds_until(due_ms)
         return max(_MIN_WAIT, min(left, _MAX_WAIT))
 
     def _counts(self) -> list[int]:
@@ -165,9 +159,9 @@ class ChainRunner:
             async with self._transfer_slots:
                 changed = await self._guarded(run_id, self._transfer_and_advance(run_id))
             if not changed:
-                await self._link.wait(self._limits.transfer_retry)
+                await self._link.wait(self.limits.transfer_retry)
         except StoreUnavailable:
-            await asyncio.sleep(self._limits.retry)
+            await asyncio.sleep(self.limits.retry)
         finally:
             del self._transfers[run_id]
             self._wake.notify()
@@ -182,15 +176,15 @@ class ChainRunner:
             return False  # draining: the next start retries; or the artifact store is unreachable
         except Exception:
             _log.exception("internal error in a chain run run=%s", run_id)
-            self._counters.add("chains.internal_errors")
-            await self._store.write(lambda tx: self.transitions.fail_internal(tx, run_id))
+            self.counters.add("chains.internal_errors")
+            await self.store.write(lambda tx: self.transitions.fail_internal(tx, run_id))
             changed = True
         if changed:
             self.changes.notify()
         return changed
 
     async def _advance_once(self, run_id: str) -> bool:
-        return await self._sender.send_all(lambda tx, batch: self.transitions.advance(tx, batch, run_id))
+        return await self.sender.send_all(lambda tx, batch: self.transitions.advance(tx, batch, run_id))
 
     async def _transfer_and_advance(self, run_id: str) -> bool:
         """Advance a run, transferring messages from and to the artifact store as needed. Raises Unreachable too."""
@@ -200,7 +194,7 @@ class ChainRunner:
                 try:
                     return await self._advance_once(run_id)
                 except ArtifactNotFetched as needed:
-                    await self._messages.transfer(needed)
+                    await self.messages.transfer(needed)
                     transferred.append(needed)
         finally:
-            self._messages.forget(transferred)
+            self.messages.forget(transferred)

@@ -1,5 +1,7 @@
 """The chain operations of the local API."""
 
+from dataclasses import dataclass
+
 import msgspec
 
 from aghbus.daemon.base.clock import Clock
@@ -19,17 +21,15 @@ from aghbus.store.engine.transaction import Transaction
 from aghbus.store.tables import chain_runs as chains
 
 
+@dataclass(slots=True, eq=False)
 class ChainService:
     """Starts, reads, answers and cancels runs."""
 
-    def __init__(
-        self, settings: LiveSettings, identity: Identity, clock: Clock, store: Store, runner: ChainRunner
-    ) -> None:
-        self._settings = settings
-        self._identity = identity
-        self._clock = clock
-        self._store = store
-        self._runner = runner
+    settings: LiveSettings
+    identity: Identity
+    clock: Clock
+    store: Store
+    runner: ChainRunner
 
     async def start(self, request: ChainStartRequest) -> ChainRun:
         """Start a run. Repeating a request with the same `run_id` returns the existing run."""
@@ -39,43 +39,43 @@ class ChainService:
         def job(tx: Transaction, batch: Batch) -> None:
             earlier = chains.load(tx, run.run_id)
             if earlier is None:
-                self._runner.transitions.begin(tx, batch, run)
+                self.runner.transitions.begin(tx, batch, run)
             elif not (_same(earlier.chain, run.chain) and _same(earlier.input, run.input)):
                 raise Refused(f"run_id: run {run.run_id} has another chain or input", code="conflict")
 
-        await self._runner.change(job)
+        await self.runner.change(job)
         return await self._run_response(run.run_id)
 
     async def list_runs(self, query: ChainRunsQuery) -> ChainRunsResponse:
         """Runs, latest change first."""
-        return ChainRunsResponse(runs=await chains.runs(self._store.reader, states=query.states, limit=query.limit))
+        return ChainRunsResponse(runs=await chains.runs(self.store.reader, states=query.states, limit=query.limit))
 
     async def get_run(self, run_id: str, query: ChainRunQuery) -> ChainRun:
         """One run; with `since`, once its version is greater than that or after `wait` seconds."""
-        deadline = self._clock.monotonic() + query.wait
+        deadline = self.clock.monotonic() + query.wait
         while True:
-            seen = self._runner.changes.count
+            seen = self.runner.changes.count
             run = await self._run_response(run_id)
-            left = deadline - self._clock.monotonic()
-            if query.since is None or run.version > query.since or left <= 0 or self._runner.draining:
+            left = deadline - self.clock.monotonic()
+            if query.since is None or run.version > query.since or left <= 0 or self.runner.draining:
                 return run
-            if self._runner.changes.count == seen:
-                await self._runner.changes.wait(left)
+            if self.runner.changes.count == seen:
+                await self.runner.changes.wait(left)
 
     async def answer(self, run_id: str, request: ChainAnswerRequest) -> ChainRun:
         """Answer the question of a waiting run."""
         if is_blank(request.text):
             raise InvalidRequest("text: is required")
-        await self._runner.change(lambda tx, batch: self._runner.transitions.answer(tx, batch, run_id, request.text))
+        await self.runner.change(lambda tx, batch: self.runner.transitions.answer(tx, batch, run_id, request.text))
         return await self._run_response(run_id)
 
     async def cancel(self, run_id: str) -> ChainRun:
         """Cancel a run."""
-        await self._runner.change(lambda tx, batch: self._runner.transitions.cancel(tx, batch, run_id))
+        await self.runner.change(lambda tx, batch: self.runner.transitions.cancel(tx, batch, run_id))
         return await self._run_response(run_id)
 
     async def _run_response(self, run_id: str) -> ChainRun:
-        found = await chains.run(self._store.reader, run_id)
+        found = await chains.run(self.store.reader, run_id)
         if found is None:
             raise NotFound(f"no run {run_id} is known here", hint="`aghctl chain list` shows the runs")
         return found
@@ -87,7 +87,7 @@ class ChainService:
             where = f"chain{faults[0].path}"
             raise InvalidRequest(f"{where}: {faults[0].message}{more}", hint="`aghctl chain check` lists every fault")
         for name, node in chain.nodes.items():
-            if node.peer == self._identity.self_id:
+            if node.peer == self.identity.self_id:
                 raise InvalidRequest(f"chain/nodes/{name}/peer: is this daemon; a work needs another peer")
         for fault in check_value(request.input):
             raise InvalidRequest(f"input{fault.path}: {fault.message}")
@@ -96,13 +96,13 @@ class ChainService:
         return chain
 
     def _new(self, request: ChainStartRequest, chain: Chain) -> chains.Run:
-        channel = request.channel or self._settings.current.channels[0]
-        if (self._identity.workspace, channel) not in self._identity.joined:
-            joined = ", ".join(self._settings.current.channels)
+        channel = request.channel or self.settings.current.channels[0]
+        if (self.identity.workspace, channel) not in self.identity.joined:
+            joined = ", ".join(self.settings.current.channels)
             raise InvalidRequest(f"channel: {channel!r} is not joined here", hint=f"joined: {joined}")
-        now_ms = self._clock.millis()
+        now_ms = self.clock.millis()
         return chains.Run(
-            run_id=request.run_id or self._clock.mint("run_"),
+            run_id=request.run_id or self.clock.mint("run_"),
             name=chain.name,
             state="running",
             version=0,

@@ -6,6 +6,7 @@ crash leaves the run before or after it.
 
 import contextlib
 import json
+from dataclasses import dataclass
 from typing import Any, Final
 
 import msgspec
@@ -49,30 +50,21 @@ from aghbus.store.tables.chain_runs import Followed, Run, Visit
 _WORK_GONE: Final = "the work is no longer known here"
 
 
+@dataclass(frozen=True, slots=True, eq=False)
 class RunTransitions:
     """Changes runs in the store, and sends the envelopes that follow from the changes."""
 
-    def __init__(
-        self,
-        settings: LiveSettings,
-        identity: Identity,
-        clock: Clock,
-        steps: ClockSteps,
-        closer: WorkCloser,
-        opener: WorkOpener,
-        messages: ChainMessages,
-    ) -> None:
-        self._settings = settings
-        self._identity = identity
-        self._clock = clock
-        self._steps = steps
-        self._closer = closer
-        self._opener = opener
-        self._messages = messages
+    settings: LiveSettings
+    identity: Identity
+    clock: Clock
+    steps: ClockSteps
+    closer: WorkCloser
+    opener: WorkOpener
+    messages: ChainMessages
 
     def begin(self, tx: Transaction, batch: Batch, run: Run) -> None:
         """Add a run and visit its first node."""
-        self._steps.settle(tx)
+        self.steps.settle(tx)
         if chains.count_open(tx) >= chains.MAX_OPEN:
             raise Refused(
                 f"{chains.MAX_OPEN} runs are in progress already", code="refused", hint="`aghctl chain list` shows them"
@@ -88,21 +80,21 @@ class RunTransitions:
         run = chains.load(tx, run_id)
         if run is None or run.state in ENDED:
             return False
-        self._steps.settle(tx)
+        self.steps.settle(tx)
         self._advance(tx, batch, run)
         after = chains.load(tx, run_id)
         return after is not None and after.version != run.version
 
     def _advance(self, tx: Transaction, batch: Batch, run: Run) -> None:
         visit = _current(tx, run)
-        late = run.due_ms is not None and run.due_ms <= self._steps.now_millis()
+        late = run.due_ms is not None and run.due_ms <= self.steps.now_millis()
         if visit.work_id is None:
             if late:
                 self._end(tx, batch, run, visit, self._no_peer(run, visit), None)
             else:
                 self._open(tx, batch, run, visit, None)
             return
-        found = chains.followed(tx, self._identity.workspace, run.channel, visit.work_id)
+        found = chains.followed(tx, self.identity.workspace, run.channel, visit.work_id)
         if found is None:
             self._end(tx, batch, run, visit, self._result(visit, "failed", _WORK_GONE), None)
         elif found.last_seq > run.seen_seq:
@@ -119,9 +111,9 @@ class RunTransitions:
                 code="conflict",
                 hint="`aghctl chain show` shows its state",
             )
-        self._steps.settle(tx)
+        self.steps.settle(tx)
         visit = _current(tx, run)
-        found = chains.followed(tx, self._identity.workspace, run.channel, visit.work_id or "")
+        found = chains.followed(tx, self.identity.workspace, run.channel, visit.work_id or "")
         if found is None or found.work.is_terminal:
             raise Refused(f"the work of node {visit.node} has ended meanwhile", code="work_closed")
         sent = batch.send(self._reply(found, run, text))
@@ -133,10 +125,10 @@ class RunTransitions:
         if run.state in ENDED:
             raise Refused(f"run {run_id} is already {run.state}", code="conflict")
         visit = _current(tx, run)
-        found = chains.followed(tx, self._identity.workspace, run.channel, visit.work_id) if visit.work_id else None
+        found = chains.followed(tx, self.identity.workspace, run.channel, visit.work_id) if visit.work_id else None
         if found is not None and not found.work.is_terminal:
             self._cancel_work(tx, batch, found.work, "the run was canceled")
-        now_ms = self._steps.now_millis()
+        now_ms = self.steps.now_millis()
         chains.change_visit(tx, visit, work_state="canceled", message="the run was canceled", ended_ms=now_ms)
         self._close(tx, run, "canceled", None)
 
@@ -165,7 +157,7 @@ class RunTransitions:
     ) -> None:
         """The work is in progress (again). After a question its timeout starts anew."""
         chains.change_visit(tx, visit, work_state=state, message=progress)
-        now_ms = self._steps.now_millis()
+        now_ms = self.steps.now_millis()
         due_ms = self._due_ms(run, visit.node, now_ms) if run.state == "waiting" else run.due_ms
         chains.change(tx, run, state="running", question=None, seen_seq=seen_seq, due_ms=due_ms, updated_ms=now_ms)
 
@@ -177,7 +169,7 @@ class RunTransitions:
 
     def _cancel_work(self, tx: Transaction, batch: Batch, work: WorkView, why: str) -> None:
         body = {"for_id": work.opening_id, "status": "canceled", "detail": why}
-        batch.add("receipt", self._closer.close(tx, work, "receipt", body))
+        batch.add("receipt", self.closer.close(tx, work, "receipt", body))
 
     def _no_peer(self, run: Run, visit: Visit) -> Result:
         node = _chain(run).nodes[visit.node]
@@ -192,7 +184,7 @@ class RunTransitions:
         else:
             result = self._result(visit, work.state, _receipt_text(body) if isinstance(body, Receipt) else None)
         if envelope is not None and envelope.ext is not None and envelope.sender == work.target:
-            carried = self._messages.carried_message(
+            carried = self.messages.carried_message(
                 tx, BridgedEnvelope(envelope=envelope, work=work, outcome="advanced")
             )
             if carried is not None:
@@ -213,7 +205,7 @@ class RunTransitions:
         self, tx: Transaction, batch: Batch, run: Run, visit: Visit, result: Result, causation_id: str | None
     ) -> None:
         """Record the result (or question) of a visit, and take the decision that follows from it."""
-        now_ms = self._steps.now_millis()
+        now_ms = self.steps.now_millis()
         asks = result.state == "needs_input"
         chain = _chain(run)
         chains.change_visit(
@@ -245,7 +237,7 @@ class RunTransitions:
                 )
 
     def _visit(self, tx: Transaction, batch: Batch, run: Run, node: str, step: int, causation_id: str | None) -> None:
-        now_ms = self._steps.now_millis()
+        now_ms = self.steps.now_millis()
         visit = Visit(run_id=run.run_id, step=step, node=node, started_ms=now_ms)
         chains.add_visit(tx, visit)
         run = chains.change(
@@ -268,21 +260,14 @@ class RunTransitions:
         peer = node.peer
         try:
             value = render(node.input, self._scope(tx, run, visit, node))
-            peer = self._opener.peer_of(run.channel, node)
+            peer = self.opener.peer_of(run.channel, node)
             if peer is None:
                 return
-            sent = self._opener.open(
-                tx,
-                batch,
-                run,
-                node,
-                step=visit.step,
-                peer=peer,
-                value=value,
-                causation_id=causation_id,
+            sent = self.opener.open(
+                tx, batch, run, node, step=visit.step, peer=peer, value=value, causation_id=causation_id
             )
         except (ChainError, InvalidRequest, Refused) as error:
-            now_ms = self._steps.now_millis()
+            now_ms = self.steps.now_millis()
             chains.change_visit(tx, visit, peer=peer, work_state="failed", message=error.message, ended_ms=now_ms)
             self._close(tx, run, "failed", f"the input of node {visit.node}: {error.message}")
             return
@@ -290,12 +275,12 @@ class RunTransitions:
         chains.change(tx, run, seen_seq=sent.seq)
 
     def _close(self, tx: Transaction, run: Run, state: str, error: str | None) -> None:
-        now_ms = self._steps.now_millis()
+        now_ms = self.steps.now_millis()
         chains.change(
             tx, run, state=state, error=error, question=None, seen_seq=run.seen_seq, due_ms=None, updated_ms=now_ms
         )
-        age_ms = self._settings.current.store.retention_age * 1000
-        chains.forget(tx, self._steps.prudent_millis() - age_ms)
+        age_ms = self.settings.current.store.retention_age * 1000
+        chains.forget(tx, self.steps.prudent_millis() - age_ms)
 
     def _scope(self, tx: Transaction, run: Run, visit: Visit, node: ChainNode) -> dict[str, Any]:
         """The scope for the input of the current visit: `response` and `work` are those of the previous visit."""
@@ -308,7 +293,7 @@ class RunTransitions:
         return scope_of(json.loads(run.input), self._run_value(visit), chains.responses(tx, run.run_id, wanted), result)
 
     def _run_value(self, visit: Visit) -> dict[str, Any]:
-        return run_value(self._identity.self_id, visit.run_id, visit.step, visit.started_ms // 1000)
+        return run_value(self.identity.self_id, visit.run_id, visit.step, visit.started_ms // 1000)
 
     def _due_ms(self, run: Run, node: str, now_ms: int) -> int | None:
         timeout = _chain(run).nodes[node].timeout
@@ -317,18 +302,18 @@ class RunTransitions:
     def _reply(self, found: Followed, run: Run, text: str) -> Draft:
         """The answer, as a say within the work that asked."""
         work = found.work
-        now = self._clock.seconds()
+        now = self.clock.seconds()
         question = parse_stored(found.raw) if found.raw is not None else None
         asked = None if question is None else question.id
         return Draft(
-            id=self._clock.mint(),
+            id=self.clock.mint(),
             workspace_id=work.workspace_id,
             channel=work.channel,
             kind="say",
-            sender=self._identity.participant_in(work) or self._identity.self_id,
+            sender=self.identity.participant_in(work) or self.identity.self_id,
             to=work.target,
             ts=now,
-            expires_at=now + self._settings.current.defaults.directed_ttl,
+            expires_at=now + self.settings.current.defaults.directed_ttl,
             surface=work.surface,
             container=work.container,
             work_id=work.work_id,

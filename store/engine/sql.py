@@ -5,12 +5,13 @@ envelope compare the two by the SQL function `intact(seq, raw, checksum)`, which
 damage, not forgery: `aghd check-store` compares the digests of the audit log.
 """
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from sqlite3 import Connection, Cursor, OperationalError
 from sqlite3 import Error as DatabaseError
-from typing import Final
+from typing import Any, Final, TypeVar
 from zlib import crc32
 
+import msgspec
 from aiosqlite import Connection as Reader
 
 from aghbus.protocol.text import shorten
@@ -24,6 +25,7 @@ __all__ = [
     "DatabaseError",
     "OperationalError",
     "Reader",
+    "as_struct",
     "encodable",
     "insert_into",
     "placeholders",
@@ -34,6 +36,7 @@ INTACT: Final = "intact(e.seq, e.raw, e.checksum)"
 INTACT_RAW: Final = f"CASE WHEN {INTACT} THEN e.raw END"
 """The bytes of the envelope of row `e`, NULL when they are damaged, in SQL."""
 _MAX_SEQS: Final = 1_000  # ours, damaged envelopes that are remembered
+S = TypeVar("S", bound=msgspec.Struct)
 
 
 def placeholders(columns: Collection[object]) -> str:
@@ -44,6 +47,11 @@ def placeholders(columns: Collection[object]) -> str:
 def insert_into(table: str, columns: Collection[str], conflict: str = "") -> str:
     """`INSERT INTO table (columns) VALUES (?, …)`, and its ON CONFLICT clause."""
     return f"INSERT INTO {table} ({', '.join(columns)}) VALUES ({placeholders(columns)}) {conflict}"  # noqa: S608 - constants
+
+
+def as_struct(kind: type[S], row: Iterable[Any], **more: Any) -> S:
+    """A struct whose first fields are the values of `row`, in order; `more` has the others."""
+    return kind(**dict(zip(kind.__struct_fields__, row, strict=False)), **more)
 
 
 def encodable(text: str, limit: int) -> str:

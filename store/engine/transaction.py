@@ -85,11 +85,7 @@ class Transaction:
         self._job_rows = self.rows.position()
         self._changes = self._db.total_changes
         return Savepoint(
-            len(self._after_commit),
-            len(self._after_rollback),
-            self._flushes,
-            self._job_rows,
-            self.memory.savepoint(),
+            len(self._after_commit), len(self._after_rollback), self._flushes, self._job_rows, self.memory.savepoint()
         )
 
     @property

@@ -1,5 +1,6 @@
 """Tables of the bridge: foreign messages by the envelopes that carried them, links between works, and positions."""
 
+from dataclasses import dataclass
 from typing import Any, Final, Literal, NamedTuple
 
 import msgspec
@@ -111,16 +112,15 @@ class EndedWork(NamedTuple):
     link: int
 
 
+@dataclass(slots=True, eq=False)
 class StoredMessageHistory:
-    """`adapters.model.Memory` over the store, inside the transaction that carries the result out."""
+    """`adapters.model.MessageHistory` of format `name` on one channel, inside a transaction; `us` is our peer id."""
 
-    def __init__(self, tx: Transaction, name: str, workspace_id: str, channel: str, us: str) -> None:
-        """The messages of format `name` on one channel; `us` is our peer id."""
-        self._tx = tx
-        self._name = name
-        self._workspace_id = workspace_id
-        self._channel = channel
-        self._us = us
+    tx: Transaction
+    name: str
+    workspace_id: str
+    channel: str
+    us: str
 
     @property
     def whole(self) -> bool:
@@ -147,34 +147,34 @@ class StoredMessageHistory:
 
     def work(self, work_id: str) -> WorkView | None:
         """Our copy of a work."""
-        return works.load(self._tx, self._workspace_id, self._channel, work_id)
+        return works.load(self.tx, self.workspace_id, self.channel, work_id)
 
     def assigned_works(self) -> tuple[WorkView, ...]:
         """Open works that our agent is the target of, oldest first; without those that wait for the end of the next
         one."""
-        rows = self._tx.db.execute(
+        rows = self.tx.db.execute(
             "SELECT work_id FROM works AS w WHERE state IN ('submitted', 'working', 'needs_input') AND role = 'target'"
             " AND workspace_id = ? AND channel = ?"
             " AND NOT EXISTS (SELECT 1 FROM bridge_links AS l WHERE l.in_hand = w.id) ORDER BY opened_seq",
-            (self._workspace_id, self._channel),
+            (self.workspace_id, self.channel),
         ).fetchall()
         found = (self.work(work_id) for (work_id,) in rows)
         return tuple(work for work in found if work is not None)
 
     def was_delivered(self, work: WorkView) -> bool:
         """Whether our agent got the message of this format, or the native one, that opened a work."""
-        row = self._tx.db.execute(_DELIVERED, (*_key(work), self._name)).fetchone()
+        row = self.tx.db.execute(_DELIVERED, (*_key(work), self.name)).fetchone()
         return row is not None
 
     def received_works(self) -> bool:
         """Whether our agent was handed a work in this format that has ended since."""
-        return self._tx.db.execute(_RECEIVED_WORKS, (self._name,)).fetchone() is not None
+        return self.tx.db.execute(_RECEIVED_WORKS, (self.name,)).fetchone() is not None
 
     def holds(self, envelope_id: str) -> bool:
         """Whether an envelope of this id is stored from this channel."""
-        row = self._tx.db.execute(
+        row = self.tx.db.execute(
             "SELECT 1 FROM envelopes WHERE msg_id = ? AND workspace_id = ? AND channel = ?",
-            (envelope_id, self._workspace_id, self._channel),
+            (envelope_id, self.workspace_id, self.channel),
         ).fetchone()
         return row is not None
 
@@ -188,23 +188,23 @@ class StoredMessageHistory:
 
     def answered(self, work: WorkView) -> str:
         """Id of the envelope that our next message on this work answers."""
-        kinds = "('say', 'capability')" if work.target == self._us else "('trace')"
-        row = self._tx.db.execute(
+        kinds = "('say', 'capability')" if work.target == self.us else "('trace')"
+        row = self.tx.db.execute(
             "SELECT msg_id FROM envelopes WHERE work_id = ? AND workspace_id = ? AND channel = ? AND sender = ?"  # noqa: S608 - constants
             f" AND kind IN {kinds} AND outcome IN ('opened', 'advanced', 'unchanged') ORDER BY seq DESC LIMIT 1",
-            (work.work_id, work.workspace_id, work.channel, work.other(self._us)),
+            (work.work_id, work.workspace_id, work.channel, work.other(self.us)),
         ).fetchone()
         return work.opening_id if row is None else str(row[0])
 
     def sent(self, envelope_id: str) -> WorkView | Literal[True] | None:
         """Whether we sent an envelope of this id before: None, else its work as it is now (True: it has none)."""
-        row = self._tx.db.execute(
+        row = self.tx.db.execute(
             "SELECT channel, work_id FROM envelopes WHERE msg_id = ? AND direction = 'out' AND workspace_id = ?",
-            (envelope_id, self._workspace_id),
+            (envelope_id, self.workspace_id),
         ).fetchone()
         if row is None:
             return None
-        work = works.load(self._tx, self._workspace_id, row[0], row[1]) if row[1] is not None else None
+        work = works.load(self.tx, self.workspace_id, row[0], row[1]) if row[1] is not None else None
         return True if work is None else work
 
     def _known(self, where: str, *params: Any) -> BridgedMessage | None:
@@ -212,15 +212,15 @@ class StoredMessageHistory:
         return found[0] if found else None
 
     def _all_known(self, where: str, *params: Any) -> list[BridgedMessage]:
-        rows = self._tx.db.execute(
-            f"{_SELECT_KNOWN} {where}", (self._name, self._workspace_id, self._channel, *params)
+        rows = self.tx.db.execute(
+            f"{_SELECT_KNOWN} {where}", (self.name, self.workspace_id, self.channel, *params)
         ).fetchall()
         return [self._as_known(row) for row in rows]
 
     def _as_known(self, row: tuple[Any, ...]) -> BridgedMessage:
         direction, message, envelope_id, sender, received_ms, work_id, raw = row
         return BridgedMessage(
-            message=_message(self._name, message, raw),
+            message=_message(self.name, message, raw),
             direction=direction,
             envelope_id=envelope_id,
             sender=sender,

@@ -14,7 +14,7 @@ from aghbus.protocol.api.chains import ChainRun, ChainRunSummary, ChainStep
 from aghbus.protocol.chains.run import RunState
 from aghbus.protocol.lifecycle import WorkView
 from aghbus.protocol.text import shorten
-from aghbus.store.engine.sql import INTACT_RAW, Reader, insert_into, placeholders
+from aghbus.store.engine.sql import INTACT_RAW, Reader, as_struct, insert_into, placeholders
 from aghbus.store.engine.transaction import Transaction
 from aghbus.store.tables import works
 from aghbus.store.tables.envelopes import Row, fetch
@@ -26,8 +26,8 @@ TEXT_CHARS: Final = 2_000  # ours, of an error, a question or a message; the env
 
 _HEAD: Final = "run_id, name, state, version, channel, node, step, max_steps, error, question, created_ms, updated_ms"
 _HISTORY: Final = """
-SELECT step, node, peer, work_id, work_state, message, started_ms, ended_ms,
-    iif(sum(coalesce(length(response), 0)) OVER (ORDER BY step DESC) <= ?, response, NULL)
+SELECT step, node, peer, work_id, work_state, message,
+    iif(sum(coalesce(length(response), 0)) OVER (ORDER BY step DESC) <= ?, response, NULL), started_ms, ended_ms
 FROM chain_steps WHERE run_id = ? ORDER BY step
 """
 _PENDING: Final = """
@@ -140,14 +140,14 @@ def change_visit(tx: Transaction, visit: Visit, **values: Any) -> Visit:
 def load(tx: Transaction, run_id: str) -> Run | None:
     """One run; None when it is not known."""
     row = tx.db.execute(f"SELECT {_RUN_COLUMNS} FROM chain_runs WHERE run_id = ?", (run_id,)).fetchone()  # noqa: S608 - constants
-    return None if row is None else Run(**dict(zip(Run.__struct_fields__, row, strict=True)))
+    return None if row is None else as_struct(Run, row)
 
 
 def visit(tx: Transaction, run_id: str, step: int) -> Visit | None:
     """One visit; None when there is none of that number."""
     sql = f"SELECT {_VISIT_COLUMNS} FROM chain_steps WHERE run_id = ? AND step = ?"  # noqa: S608 - constants
     row = tx.db.execute(sql, (run_id, step)).fetchone()
-    return None if row is None else Visit(**dict(zip(Visit.__struct_fields__, row, strict=True)))
+    return None if row is None else as_struct(Visit, row)
 
 
 def responses(tx: Transaction, run_id: str, nodes: Collection[str]) -> dict[str, Any]:
@@ -213,12 +213,9 @@ async def run(reader: Reader, run_id: str) -> ChainRun | None:
     visits = await fetch(reader, _HISTORY, [RESPONSES_BYTES, run_id])
     history = [_step_of(row) for row in visits]
     given = [step.response for step in history if step.response is not None]
-    head = _head_of(rows[0])
-    return ChainRun(
-        **{name: getattr(head, name) for name in ChainRunSummary.__struct_fields__},
-        input=json.loads(rows[0][-1]),
-        response=given[-1] if given else None,
-        history=history,
+    *head, run_input = rows[0]
+    return as_struct(
+        ChainRun, head, input=json.loads(run_input), response=given[-1] if given else None, history=history
     )
 
 
@@ -226,35 +223,9 @@ async def runs(reader: Reader, *, states: frozenset[str] = frozenset(), limit: i
     """Runs, latest change first."""
     where = f"WHERE state IN ({placeholders(states)})" if states else ""
     sql = f"SELECT {_HEAD} FROM chain_runs {where} ORDER BY updated_ms DESC, rowid DESC LIMIT ?"  # noqa: S608 - constants
-    return [_head_of(row) for row in await fetch(reader, sql, [*sorted(states), limit])]
-
-
-def _head_of(row: Row) -> ChainRunSummary:
-    return ChainRunSummary(
-        run_id=row[0],
-        name=row[1],
-        state=row[2],
-        version=row[3],
-        channel=row[4],
-        node=row[5],
-        steps=row[6],
-        max_steps=row[7],
-        error=row[8],
-        question=row[9],
-        created_ms=row[10],
-        updated_ms=row[11],
-    )
+    return [as_struct(ChainRunSummary, row) for row in await fetch(reader, sql, [*sorted(states), limit])]
 
 
 def _step_of(row: Row) -> ChainStep:
-    return ChainStep(
-        step=row[0],
-        node=row[1],
-        peer=row[2],
-        work_id=row[3],
-        work_state=row[4],
-        message=row[5],
-        started_ms=row[6],
-        ended_ms=row[7],
-        response=None if row[8] is None else json.loads(row[8]),
-    )
+    response = None if row[6] is None else json.loads(row[6])
+    return as_struct(ChainStep, (*row[:6], response, *row[7:]))

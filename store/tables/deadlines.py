@@ -34,8 +34,7 @@ def begin(tx: Transaction, work: WorkView, accept_ms: int | None, progress_ms: i
     due = [limit for limit in (accept_ms, progress_ms) if limit is not None]
     if due:
         tx.db_unflushed.execute(
-            _BEGIN,
-            (accept_ms, progress_ms, now_ms + min(due), work.workspace_id, work.channel, work.work_id),
+            _BEGIN, (accept_ms, progress_ms, now_ms + min(due), work.workspace_id, work.channel, work.work_id)
         )
         works.begin_deadline(tx, work)
 
@@ -47,10 +46,7 @@ def moved(tx: Transaction, work: WorkView, *, accepted: bool, traced: bool, now_
     if work.state in TERMINAL_STATES:
         tx.db_unflushed.execute(_LIFT, key)
     elif accepted or traced:
-        tx.db_unflushed.execute(
-            _AGAIN,
-            (now_ms, *key),
-        )
+        tx.db_unflushed.execute(_AGAIN, (now_ms, *key))
 
 
 def overdue(tx: Transaction, now_ms: int, limit: int = 100) -> list[Overdue]:

@@ -308,14 +308,7 @@ async def fetch(reader: Reader, sql: str, params: Params) -> list[Row]:
 
 
 async def _search(
-    reader: Reader,
-    where: str,
-    params: Params,
-    span: tuple[int, int],
-    limit: int,
-    window: int | None,
-    *,
-    newest: bool,
+    reader: Reader, where: str, params: Params, span: tuple[int, int], limit: int, window: int | None, *, newest: bool
 ) -> list[Row]:
     """`(seq, bytes)` of matches with `span[0] < seq <= span[1]`, in the order of the search."""
     order = "DESC" if newest else "ASC"

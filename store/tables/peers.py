@@ -10,7 +10,7 @@ from aghbus.protocol.api.peers import Peer
 from aghbus.protocol.bodies import PeerCard
 from aghbus.protocol.limits import GREET_INTERVAL
 from aghbus.protocol.presence import PeerSeen, presence_of
-from aghbus.store.engine.sql import Reader, insert_into
+from aghbus.store.engine.sql import Reader, as_struct, insert_into
 from aghbus.store.engine.transaction import Transaction
 from aghbus.store.tables.envelopes import Row, fetch
 
@@ -89,14 +89,7 @@ async def peers(
 
 
 def _seen_of(row: Row) -> PeerSeen:
-    return PeerSeen(
-        workspace_id=row[0],
-        channel=row[1],
-        card=_decode_card(row[2]),
-        trust=row[3],
-        first_seen_ms=row[4],
-        last_seen_ms=row[5],
-    )
+    return as_struct(PeerSeen, (*row[:2], _decode_card(row[2]), *row[3:]))
 
 
 def _peer_of(peer: PeerSeen, now_ms: int, interval: float) -> Peer:

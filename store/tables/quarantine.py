@@ -6,7 +6,7 @@ import msgspec
 
 from aghbus.protocol.api.messages import Message, Quarantined
 from aghbus.protocol.text import escape
-from aghbus.store.engine.sql import Reader, encodable, insert_into
+from aghbus.store.engine.sql import Reader, as_struct, encodable, insert_into
 from aghbus.store.engine.transaction import Transaction
 from aghbus.store.tables.envelopes import SELECT_MESSAGE, MessageRow, fetch, message_of
 
@@ -69,20 +69,7 @@ async def quarantined(reader: Reader, *, limit: int = 100) -> list[Quarantined]:
         " FROM quarantine ORDER BY id DESC LIMIT ?",
         [SHOWN_BYTES, limit],
     )
-    return [
-        Quarantined(
-            id=row[0],
-            received_ms=row[1],
-            subject=row[2],
-            message_id=row[3],
-            sender=row[4],
-            reason=row[5],
-            detail=row[6],
-            size=row[7],
-            raw=escape(row[8].decode(errors="backslashreplace")),
-        )
-        for row in rows
-    ]
+    return [as_struct(Quarantined, row[:-1], raw=escape(row[-1].decode(errors="backslashreplace"))) for row in rows]
 
 
 async def quarantined_with_id(reader: Reader, message_id: str) -> list[QuarantinedEnvelope]:

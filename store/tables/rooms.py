@@ -8,7 +8,7 @@ from aghbus.protocol.envelope import Envelope
 from aghbus.protocol.identifiers import is_handle
 from aghbus.protocol.rooms import Binding, Pair
 from aghbus.store.engine.append_buffer import BulkStatement
-from aghbus.store.engine.sql import Reader, insert_into
+from aghbus.store.engine.sql import Reader, as_struct, insert_into
 from aghbus.store.engine.transaction import Transaction
 from aghbus.store.tables.envelopes import fetch
 
@@ -111,27 +111,12 @@ async def threads(reader: Reader, *, channel: str | None = None, limit: int = 10
         " WHERE ?1 IS NULL OR channel = ?1 ORDER BY last_seq DESC LIMIT ?2",
         [channel, limit],
     )
-    return [
-        Thread(
-            workspace_id=row[0],
-            channel=row[1],
-            thread_id=row[2],
-            messages=row[3],
-            first_ms=row[4],
-            last_ms=row[5],
-            last_seq=row[6],
-        )
-        for row in rows
-    ]
+    return [as_struct(Thread, row) for row in rows]
 
 
 async def directs(reader: Reader, *, self_id: str, channel: str | None = None, limit: int = 100) -> list[Direct]:
     """Direct rooms of `self_id`, or of an earlier id of ours, and one other peer, latest activity first."""
-    rows = await fetch(
-        reader,
-        _SELECT_ROOMS,
-        [self_id, channel, limit],
-    )
+    rows = await fetch(reader, _SELECT_ROOMS, [self_id, channel, limit])
     return [
         Direct(
             workspace_id=row[0],

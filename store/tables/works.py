@@ -11,7 +11,7 @@ from aghbus.protocol.envelope import Envelope
 from aghbus.protocol.lifecycle import WorkView
 from aghbus.protocol.text import shorten
 from aghbus.protocol.trust.trust import Trust
-from aghbus.store.engine.sql import INTACT, INTACT_RAW, Reader, insert_into, placeholders
+from aghbus.store.engine.sql import INTACT, INTACT_RAW, Reader, as_struct, insert_into, placeholders
 from aghbus.store.engine.state import CachedWork
 from aghbus.store.engine.transaction import Transaction
 from aghbus.store.tables.envelopes import Row, fetch, within_bytes
@@ -282,41 +282,17 @@ def _progress_text(envelope: Envelope) -> str | None:
 
 def _work_of(row: Row) -> Work:
     surface, container = row[3], row[4]
-    return Work(
-        work_id=row[0],
-        workspace_id=row[1],
-        channel=row[2],
-        surface=surface,
-        thread_id=container if surface == "thread" else None,
-        direct_id=container if surface == "direct" else None,
-        initiator=row[5],
-        target=row[6],
-        role=row[7],
-        state=row[8],
-        trust=row[9],
-        text=row[10],
-        opening_id=row[11],
-        opened_ms=row[12],
-        updated_ms=row[13],
-        last_seq=row[14],
-        message=row[15],
-        result=_body(row[16]).get("result") if row[16] is not None else None,
-    )
+    rooms = (container if surface == "thread" else None, container if surface == "direct" else None)
+    result = _body(row[16]).get("result") if row[16] is not None else None
+    return as_struct(Work, (*row[:4], *rooms, *row[5:16]), result=result)
 
 
 def _step_of(row: Row) -> WorkStep:
     body = {} if row[9] is None else _body(row[9])
     refs = body.get("artifact_refs")
-    return WorkStep(
-        seq=row[0],
-        id=row[1],
-        kind=row[2],
-        event=row[3],
-        actor=row[4],
-        outcome=row[5],
-        before=row[6],
-        after=row[7],
-        at_ms=row[8],
+    return as_struct(
+        WorkStep,
+        row[:9],
         message=_first_text(body, "message", "detail", "text"),
         reason=_first_text(body, "reason_code"),
         result=body.get("result"),

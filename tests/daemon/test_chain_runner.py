@@ -78,13 +78,12 @@ class Chains(ChainService):
         assert isinstance(self.parts.sender, Failing)
         self.sender = self.parts.sender
         self.far = Far()
-        self.runner = self.parts.chain_runner(self.far, limits)
         super().__init__(
             settings=self.parts.settings,
             identity=self.parts.identity,
             clock=self.parts.clock,
             store=store,
-            runner=self.runner,
+            runner=self.parts.chain_runner(self.far, limits),
         )
 
     async def begin(self, document: Any) -> ChainRun:

@@ -201,7 +201,7 @@ class Parts:
             link=self.link,
             agents=bridge.agents,
             adapter_of=bridge.formats.get,
-            remember=bridge.submitter.remember,
+            record=bridge.submitter.remember,
             artifacts=artifacts,
         )
         opener = WorkOpener(

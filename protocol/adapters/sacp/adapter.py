@@ -218,9 +218,5 @@ def _open(
         ext=extension(NAME, words, findings),
     )
     return SubmitPlan(
-        message=words,
-        findings=findings,
-        drafts=(draft,),
-        repeats=earlier is not None,
-        foreign_id=_content_id(words),
+        message=words, findings=findings, drafts=(draft,), repeats=earlier is not None, foreign_id=_content_id(words)
     )

@@ -65,13 +65,7 @@ def _from_trace(body: Trace) -> tuple[dict[str, Any], tuple[Finding, ...]]:
     result = None if body.result is None else msgspec.json.decode(body.result)
     changed: tuple[Finding, ...] = ()
     if check_value(result):
-        changed = (
-            warning(
-                "/data/result",
-                "as_text",
-                "is sent as JSON text: it exceeds the limits of strict JSON",
-            ),
-        )
+        changed = (warning("/data/result", "as_text", "is sent as JSON text: it exceeds the limits of strict JSON"),)
         result = compact(result)
     if not isinstance(result, dict):
         result = {} if result is None else {"result": result}

@@ -10,14 +10,7 @@ from typing import Final
 
 from aghbus.protocol.adapters.common import error
 from aghbus.protocol.adapters.model import Finding
-from aghbus.protocol.adapters.sentient.message import (
-    MAX_FINDINGS,
-    DerivedRef,
-    Resources,
-    SourceRef,
-    StorageRef,
-    quoted,
-)
+from aghbus.protocol.adapters.sentient.message import MAX_FINDINGS, DerivedRef, Resources, SourceRef, StorageRef, quoted
 from aghbus.protocol.adapters.strict_json import pointer
 
 Ref = SourceRef | StorageRef | DerivedRef
