@@ -179,7 +179,7 @@ class DaemonParts:
         services = (
             status,
             PeerService(settings, identity, presence, clock, own_card),
-            MessageService(store, notifier, sender, drafts, identity.self_id),
+            MessageService(store, notifier, sender, drafts, identity.self_id, self._waiting_for),
             WorkService(store, sender, drafts),
             InboxService(waiters, clock, store, steps, counters),
             TrustRuleService(settings, identity, clock, store, trust),
@@ -189,6 +189,9 @@ class DaemonParts:
         self.operations = bind(
             ROUTES, (*services, discovery, bridge, bridge.artifacts, bridge.submitter, bridge.delivery)
         )
+
+    def _waiting_for(self) -> str | None:
+        return self.jetstream.waiting_for() if self.jetstream else None
 
     def _jetstream(self, settings: Settings, identity: Identity, link: Link, instance: str) -> JetStreamProfile | None:
         counters, clock = self.counters, self.clock

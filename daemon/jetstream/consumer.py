@@ -93,6 +93,11 @@ class DurableConsumer:
         """Whether messages come: the consumer was there at the last look, and the subscription is live."""
         return self._subscription is not None and self._subscription.attached
 
+    @property
+    def is_provisioned(self) -> bool:
+        """Whether the operator made the consumer: then our permissions cover little of JetStream's API."""
+        return self._subscription is not None and self._subscription.subject == self._provisioned
+
     async def check(self, stream: str) -> None:
         """Ensure the consumer on the stream created at `stream`, and the subscription. Raises JetStreamError, LinkError."""
         if self._stream and stream != self._stream:

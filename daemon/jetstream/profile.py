@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Callable, Iterable, Mapping
+from datetime import UTC, datetime
 from typing import Final
 
 from aghbus.daemon.base.clock import Clock
@@ -18,6 +19,7 @@ from aghbus.daemon.base.waiting import wait_set
 from aghbus.daemon.config.settings import JetStreamSettings
 from aghbus.daemon.jetstream.acks import AckQueue
 from aghbus.daemon.jetstream.carrier import JetStreamCarrier
+from aghbus.daemon.jetstream.cleanup import StreamCleanup
 from aghbus.daemon.jetstream.consumer import FLUSH_TIMEOUT, DurableConsumer
 from aghbus.daemon.jetstream.stream import FULL, STREAM, StreamStatus, ensure_stream
 from aghbus.daemon.nats.link import InboundMessage, JetStreamError, Link, LinkError, LinkTimeout, NoJetStream
@@ -71,6 +73,9 @@ class JetStreamProfile:
         self._on_solved = on_solved
         self._check_interval = check_interval
         self.acks = AckQueue(link)
+        self._clock = Clock()
+        self._cleanup = StreamCleanup(link)
+        self._refused_since: int | None = None  # Unix second
         self._check_now = asyncio.Event()
         self._attached = asyncio.Event()
         self._stream: StreamStatus | None = None
@@ -97,9 +102,9 @@ class JetStreamProfile:
             link,
             ack_root=ack_root,
             window=settings.publish_window,
-            seconds=Clock().seconds,
+            seconds=self._clock.seconds,
             on_refused=self._refused,
-            on_accepted=lambda: self._solved(PROBLEM_PUBLISH),
+            on_accepted=self._accepted,
         )
 
     # state
@@ -133,6 +138,12 @@ class JetStreamProfile:
                 for consumer in self.consumers
             ],
         }
+
+    def waiting_for(self) -> str | None:
+        """Why and since when messages stay in the outbox; None while the stream takes them."""
+        if self._refused_since is None:
+            return None
+        return f"the stream {STREAM} takes no messages since {_moment(self._refused_since)}"
 
     def ttl_headers(self, seconds: int) -> Mapping[str, str] | None:
         """Headers by which the stream drops a message, such as a greet, after `seconds`. None when it does not support that."""
@@ -185,6 +196,7 @@ class JetStreamProfile:
             for consumer in () if self._draining else self.consumers:
                 await self._check_consumer(consumer)
             await self._leave()
+            await self._clean_up()
         except LinkError as error:
             self._failed(None if self._link.state != "up" else str(error))
             return False
@@ -228,10 +240,23 @@ class JetStreamProfile:
             self._solved(f"{PROBLEM}.{consumer.name}")
             self._leaving.remove(consumer)
 
+    async def _clean_up(self) -> None:
+        """Make room in a stream that is nearly full, unless permissions leave that to the operator."""
+        if self._stream is None or any(consumer.is_provisioned for consumer in self.consumers):
+            return
+        try:
+            purged = await self._cleanup.check(self._stream, full=self._refused_since is not None)
+        except (JetStreamError, LinkTimeout) as error:
+            event(_log, logging.WARNING, "read messages were not purged", stream=STREAM, cause=str(error))
+            return
+        if purged:
+            event(_log, logging.INFO, "read messages were purged", stream=STREAM, messages=purged)
+
     async def _check_stream(self) -> None:
         stream = await ensure_stream(self._link, self._settings)
         if self._stream is not None and self._stream.created != stream.created:
             self.carrier.shut(forget=True)
+            self._cleanup.forget()
             event(_log, logging.WARNING, "the stream is another one than before", stream=STREAM, created=stream.created)
         self._stream = stream
         self.carrier.open(has_ttl=stream.has_ttl)
@@ -251,9 +276,24 @@ class JetStreamProfile:
     def _refused(self, error: JetStreamError) -> None:
         """The stream did not take a message of the carrier."""
         self._check_now.set()
-        hint = "delete what is not needed, or raise max_bytes: `nats stream edit AGH_NETWORK_V0 --max-bytes SIZE`"
-        why = f"it is full ({hint})" if error.code == FULL else str(error)
-        self._problem(PROBLEM_PUBLISH, f"the stream {STREAM} takes no messages, they stay queued: {why}")
+        if self._refused_since is None:
+            self._refused_since = self._clock.seconds()
+        why = f"it is full ({self._until()})" if error.code == FULL else str(error)
+        self._problem(PROBLEM_PUBLISH, f"{self.waiting_for()}, they stay queued: {why}")
+
+    def _until(self) -> str:
+        """When a full stream has room again."""
+        hint = "raise max_bytes: `nats stream edit AGH_NETWORK_V0 --max-bytes SIZE`"
+        age = self._stream.max_age if self._stream else 0.0
+        if self._refused_since is None or not age:
+            return f"until a peer reads its messages, or {hint}"
+        until = _moment(self._refused_since + int(age))
+        return f"until a peer reads its messages or they expire, at the latest at {until}; or {hint}"
+
+    def _accepted(self) -> None:
+        """The stream takes messages again."""
+        self._refused_since = None
+        self._solved(PROBLEM_PUBLISH)
 
     def _problem(self, key: str, sentence: str) -> None:
         if key not in self._wrong:
@@ -266,6 +306,10 @@ class JetStreamProfile:
             self._wrong.discard(key)
             event(_log, logging.INFO, "jetstream problem solved", what=key)
         self._on_solved(key)
+
+
+def _moment(second: int) -> str:
+    return datetime.fromtimestamp(second, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def _advice(error: JetStreamError) -> str:

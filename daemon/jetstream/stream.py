@@ -32,13 +32,16 @@ _NO_STORAGE: Final = frozenset({10023, 10028, 10047})  # too little left: of any
 class StreamStatus(msgspec.Struct, frozen=True):
     """The stream as of the last check: `created` tells one stream from the next of the same name.
 
-    `problems` are the differences from what it should be, each a sentence that says what to change.
+    `last_seq` is the sequence of its last message, `max_age` in seconds (0: without bound). `problems` are the differences from
+    what it should be, each a sentence that says what to change.
     """
 
     created: str
     messages: int
     bytes: int
     max_bytes: int
+    last_seq: int
+    max_age: float
     has_ttl: bool
     problems: tuple[str, ...] = ()
 
@@ -59,6 +62,8 @@ async def ensure_stream(link: Link, settings: JetStreamSettings) -> StreamStatus
         messages=info.state.messages,
         bytes=info.state.bytes,
         max_bytes=info.config.max_bytes or -1,
+        last_seq=info.state.last_seq,
+        max_age=info.config.max_age or 0.0,
         has_ttl=bool(info.config.allow_msg_ttl),
         problems=tuple(differences(config, settings, may_expire=may_expire)),
     )

@@ -1,8 +1,11 @@
 """Messages: sending one envelope, and reading what is stored, by the page and as a stream."""
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Final
+
+import msgspec
 
 from aghbus.daemon.base.notifier import Notifier
 from aghbus.daemon.send.drafts import DraftBuilder
@@ -20,6 +23,7 @@ from aghbus.protocol.api.messages import (
 )
 from aghbus.protocol.api.queries import EventsQuery, LimitQuery, MessagesQuery, RoomsQuery
 from aghbus.protocol.api.works import WorkOpenRequest
+from aghbus.protocol.envelope import fresh_until
 from aghbus.protocol.errors import NotFound
 from aghbus.store.engine.database import Store
 from aghbus.store.engine.transaction import Transaction
@@ -37,6 +41,7 @@ class MessageService:
     sender: Sender
     drafts: DraftBuilder
     own_id: str
+    waiting_for: Callable[[], str | None]  # why queued messages are not published now
 
     async def send(self, request: SendRequest) -> SendResponse:
         """Commit one envelope, which is then sent."""
@@ -59,7 +64,18 @@ class MessageService:
         found = await envelopes.message(self.store.reader, message_id)
         if found is None:
             raise NotFound(f"no message {message_id} is stored here", hint="`aghctl messages list` shows the messages")
+        if found.delivery == "queued" and found.delivery_detail is None and not found.damaged:
+            found.delivery_detail = self._until(found)
         return found
+
+    def _until(self, message: Message) -> str | None:
+        """Since when a queued message waits for the stream, and until when it is tried; None when it does not wait for it."""
+        why = self.waiting_for()
+        if why is None:
+            return None
+        times = msgspec.json.decode(message.envelope, type=_Times)
+        end = datetime.fromtimestamp(fresh_until(times.ts, times.expires_at), UTC)
+        return f"{why}; tried until {end:%Y-%m-%dT%H:%M:%SZ}"
 
     async def list_threads(self, query: RoomsQuery) -> ThreadsResponse:
         """Threads, latest activity first."""
@@ -77,6 +93,11 @@ class MessageService:
     def events(self, query: EventsQuery) -> AsyncIterator[Sequence[Event]]:
         """The event stream, in pages of what is ready together."""
         return follow(self.store, self.notifier, query.since, query)
+
+
+class _Times(msgspec.Struct):
+    ts: int
+    expires_at: int | None = None
 
 
 def chosen_fields(request: SendRequest | WorkOpenRequest) -> frozenset[str]:

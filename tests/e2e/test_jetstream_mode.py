@@ -197,10 +197,40 @@ async def test_a_full_stream_keeps_messages_queued_and_is_reported(tmp_path: Pat
             wait_for(lambda: states().count("published") >= 10, 20, "what found room to be noted")
             assert states().count("queued") >= 2
             assert "--max-bytes" in problems(ops)
+            assert "takes no messages since 20" in problems(ops)
+            assert "at the latest at 20" in problems(ops)
+            waiting = next(one for one in sent if delivery(ops, one) == "queued")
+            detail = ops.get(f"/v1/messages/{waiting}")["delivery_detail"]
+            assert "takes no messages since 20" in detail
+            assert "; tried until 20" in detail
             async with admin(server) as api:
                 await api.call(f"STREAM.PURGE.{STREAM}")
             wait_for(lambda: {delivery(ops, one) for one in sent} == {"published"}, 30, "all to be published")
             wait_for(lambda: not problems(ops), 30, "the problem to be solved")
+
+
+async def test_a_stream_full_of_read_messages_makes_room_and_keeps_the_unread_ones(tmp_path: Path) -> None:
+    async with NatsServer(jetstream=True) as server:
+        home = Home(tmp_path)
+        nats = ("--nats", server.url, *DURABLE, *NO_RETRY, "--jetstream-max-bytes", "16MiB")
+        with (
+            Daemon(home, "ops", *nats) as ops,
+            Daemon(home, "worker", *nats) as worker,
+            Daemon(home, "away", *nats) as away,
+        ):
+            wait_for(lambda: ops.knows("worker", "away"), 30, "presence")
+            away.kill()
+            unread, read = [], []
+            for number in range(48):  # 43 MB
+                read.append(say(ops, "worker", f"{number}" + "x" * 900_000))
+                if number % 12 == 0:
+                    unread.append(say(ops, "away", f"unread {number}"))
+            wait_for(lambda: {delivery(ops, one) for one in read} == {"receipted"}, 120, "all to be read")
+            assert {delivery(ops, one) for one in unread} == {"published"}
+            wait_for(lambda: not problems(ops), 30, "the problem to be solved")
+            away.start()
+            wait_for(lambda: len(texts(away)) == len(unread), 30, "the unread ones")
+            assert len(texts(worker)) == len(read)
 
 
 async def test_a_kill_between_commit_and_ack_causes_no_second_delivery(tmp_path: Path) -> None:
