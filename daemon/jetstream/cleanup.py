@@ -18,7 +18,10 @@ from aghbus.protocol.nats.names import JETSTREAM_API
 
 _NEARLY_FULL: Final = 0.75  # ours, of max_bytes
 _TIMEOUT: Final = 5.0  # seconds for one request
-_IDLE_PAUSE: Final = 30.0  # seconds before the next attempt after one that freed nothing
+_FULL_PAUSE: Final = (
+    5.0  # seconds before the next attempt after one that freed nothing, while the stream refuses messages
+)
+_NEARLY_FULL_PAUSE: Final = 30.0  # the same, while it takes them
 _SETTLED_AFTER: Final = 1.0  # seconds until each consumer has noticed a message of the stream: replicas lag
 _MAX_SUBJECTS: Final = 64  # ours, subjects purged at a time, those with the most messages first
 _MAX_PAGES: Final = 64  # of a list of consumers, 256 each
@@ -77,8 +80,10 @@ class _Purged(_Answer):
 class StreamCleanup:
     """Purges for one daemon; `check` at each check of the stream."""
 
-    def __init__(self, link: Link) -> None:
+    def __init__(self, link: Link, full_pause: float = _FULL_PAUSE) -> None:
+        """`full_pause` in seconds is the time between two attempts while the stream refuses messages."""
         self._link = link
+        self._full_pause = full_pause
         self._observed: deque[tuple[float, int]] = deque(maxlen=8)  # monotonic second, last sequence of the stream
         self._not_before = 0.0
 
@@ -98,7 +103,7 @@ class StreamCleanup:
         nearly = 0 < stream.max_bytes * _NEARLY_FULL <= stream.bytes
         if not (full or nearly) or now < self._not_before:
             return 0
-        self._not_before = now + _IDLE_PAUSE  # also when it raises
+        self._not_before = now + (self._full_pause if full else _NEARLY_FULL_PAUSE)  # also when it raises
         consumers = await self._consumers()
         if not consumers:
             return 0

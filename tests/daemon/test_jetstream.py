@@ -13,11 +13,12 @@ from nats.js import JetStreamContext
 from nats.js.api import AccountInfo
 
 from aghbus.daemon.config.settings import JetStreamSettings
+from aghbus.daemon.jetstream.cleanup import StreamCleanup
 from aghbus.daemon.jetstream.consumer import stream_sequence
-from aghbus.daemon.jetstream.stream import STREAM, covers, differences, wanted
+from aghbus.daemon.jetstream.stream import STREAM, covers, differences, ensure_stream, wanted
 from aghbus.daemon.nats import connection as nats_connection
 from aghbus.daemon.nats.link import InboundMessage, JetStreamError, LinkDown
-from aghbus.protocol.identifiers import route_token
+from aghbus.protocol.identifiers import route_token, subject_for
 from aghbus.protocol.nats.jetstream import MAX_MESSAGE_BYTES
 from aghbus.protocol.nats.names import durable_name
 from tests.support.jetstream import CHANNEL, WORKSPACE, Operator, Peer, admin, row
@@ -732,3 +733,42 @@ async def test_a_subscription_that_the_broker_does_not_end_counts_as_lost(
         if gone:
             with pytest.raises(JetStreamError):
                 await consumer_info(api, "b")
+
+
+async def test_messages_are_purged_when_all_consumers_of_their_subject_have_acknowledged_them(
+    server: NatsServer,
+) -> None:
+    async with (
+        Peer(server, "a").running() as sender,
+        Peer(server, "b").running(),
+        Peer(server, "o", observe=True).running() as observer,
+        admin(server) as api,
+    ):
+        observer.settles = False
+        nobody = subject_for(WORKSPACE, "another-channel", "never-joined")
+        rows = [row(number, "b") for number in range(1, 21)]
+        await sender.profile.carrier.carry([*rows, row(21), row(22)._replace(subject=nobody)])
+        await observer.has(21)
+        await settled(api, "b")
+        cleanup = StreamCleanup(sender.link, full_pause=0.0)
+        stream = await ensure_stream(sender.link, sender.settings)
+        assert await cleanup.check(stream, full=False) == 0
+        assert await cleanup.check(stream, full=True) == 0  # the observer has acknowledged nothing
+        for message in observer.messages[:5]:
+            assert message.settlement is not None
+            message.settlement.ack()
+        await observer.profile.acks.drained(5)
+        await observer.link.flush(5)
+        purged = 0
+        while purged < 5:
+            purged += await cleanup.check(stream, full=True)
+        assert purged == 5
+        for message in observer.messages[5:]:
+            assert message.settlement is not None
+            message.settlement.ack()
+        await settled(api, "o")
+        while purged < 20:
+            purged += await cleanup.check(stream, full=True)
+        assert (await stream_info(api))["state"]["last_seq"] == 22
+        request = {"subjects_filter": nobody}
+        assert (await api.call(f"STREAM.INFO.{STREAM}", request))["state"]["subjects"] == {nobody: 1}

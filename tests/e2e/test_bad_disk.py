@@ -4,6 +4,7 @@ import contextlib
 import json
 import os
 import shutil
+import sqlite3
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -282,3 +283,38 @@ def test_a_running_daemons_store_can_be_checked(tmp_path: Path) -> None:
         accept = subprocess.run([*command, "--accept-loss"], env=home.env, capture_output=True, text=True, check=False)
         assert accept.returncode == 1
         assert "in use by ops" in accept.stderr
+
+
+@pytest.mark.parametrize("damage", [b"900 euro", b"100 eur\xff"], ids=["letter", "not UTF-8"])
+def test_a_damaged_message_is_named_and_never_given_to_the_agent(tmp_path: Path, damage: bytes) -> None:
+    home = Home(tmp_path)
+    with Daemon(home, "worker") as worker, Daemon(home, "ops") as ops:
+        wait_for(lambda: ops.knows("worker"), 30, "presence")
+        for text in ("pay 100 euro", "and tell us"):
+            ops.post("/v1/messages", kind="say", to="worker", body={"text": text}, thread_id="thread_pay")
+        wait_for(lambda: len(worker.get("/v1/inbox")["items"]) == 2, 30, "both messages")
+        damaged = worker.get("/v1/inbox")["items"][0]["seq"]
+        worker.stop()
+        with contextlib.closing(sqlite3.connect(worker.store_path)) as db, db:
+            db.execute(
+                "UPDATE envelopes SET raw = CAST(replace(raw, ?, ?) AS BLOB) WHERE seq = ?",
+                (b"100 euro", damage, damaged),
+            )
+        check = subprocess.run(
+            [sys.executable, "-m", "aghbus.daemon", "check-store", "--name", "worker"],
+            env=home.env,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=60,
+        )
+        assert check.returncode != 0
+        assert f"1 envelopes differ from those that were stored (sequence {damaged})" in check.stdout
+        worker.start()
+        listed = {message["seq"]: message for message in worker.get("/v1/messages")["messages"]}
+        assert [seq for seq, message in listed.items() if message["damaged"]] == [damaged]
+        assert listed[damaged]["envelope"] == {}
+        assert worker.post("/v1/inbox/next")["item"]["message"]["envelope"]["body"]["text"] == "and tell us"
+        assert worker.post("/v1/inbox/next")["item"] is None
+        assert any("damaged" in problem for problem in worker.get("/v1/status")["problems"])
+        assert b"(DAMAGED)" in home.ctl("--name", "worker", "messages", "list").stdout
