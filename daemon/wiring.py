@@ -145,14 +145,7 @@ class DaemonParts:
             settings, identity, clock, store, link, presence, steps, denied, closer, sender, notifier, counters, limiter
         )
         messages = ChainMessages(
-            settings,
-            identity,
-            clock,
-            link,
-            bridge.agents,
-            bridge.formats.get,
-            bridge.submitter.remember,
-            bridge.artifacts,
+            identity, link, bridge.agents, bridge.formats.get, bridge.submitter.remember, bridge.artifacts
         )
         opener = WorkOpener(settings, identity, clock, presence, messages)
         transitions = RunTransitions(settings, identity, clock, steps, closer, opener, messages)

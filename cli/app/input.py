@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 import time
 from collections.abc import Iterator
@@ -54,6 +55,15 @@ def lines(path: str | None) -> Iterator[bytes]:
     finally:
         if stream is not sys.stdin.buffer:
             stream.close()
+
+
+def quoted_text(line: str | bytes) -> str | None:
+    """The text in a line of a SACP agent that is a JSON string; None for any other line, which is the text itself."""
+    try:
+        text = json.loads(line)
+    except (ValueError, RecursionError):
+        return None
+    return text if isinstance(text, str) else None
 
 
 def clock(now: int | None) -> int:

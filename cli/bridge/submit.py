@@ -7,6 +7,7 @@ import os
 from collections.abc import Callable, Iterator
 
 from aghbus.cli.app.findings import print_findings
+from aghbus.cli.app.input import quoted_text
 from aghbus.cli.app.message_text import TERMINAL
 from aghbus.cli.app.output import Output
 from aghbus.cli.bridge.deliver import post_with_retry
@@ -75,11 +76,9 @@ class LineSubmitter:
 
     def _submit(self, request: dict[str, Any]) -> dict[str, Any]:
         """The daemon's response. Raises _BadLine when several works are unanswered."""
-        pending = (
-            None
-            if request.get("work_id") is not None or not reports_on_work(self._format, request)
-            else self._pending_work(request)
-        )
+        pending = None
+        if request.get("work_id") is None and reports_on_work(self._format, request):
+            pending = self._pending_work(request)
         if pending is not None:
             request = {**request, "channel": pending[0], "work_id": pending[1]}
         try:
@@ -127,7 +126,8 @@ class LineSubmitter:
             raise _BadLine("not_utf8", f"is not UTF-8 at byte {error.start}") from None
         if self._meta:
             return _meta(text)
-        return {"text": raw_text(text) if self._format == "sacp" else text}
+        quoted = quoted_text(text) if self._format == "sacp" else None
+        return {"text": text if quoted is None else quoted.encode(errors="replace").decode()}
 
 
 class _BadLine(Exception):
@@ -136,17 +136,6 @@ class _BadLine(Exception):
     def __init__(self, rule: str, message: str) -> None:
         super().__init__(message)
         self.finding = {"path": "", "rule": rule, "severity": "error", "message": message}
-
-
-def raw_text(line: str) -> str:
-    """The text of a SACP agent: a line that is a JSON string stands for its (multi-line) content."""
-    if not line.lstrip().startswith('"'):
-        return line
-    try:
-        text = json.loads(line)
-    except (ValueError, RecursionError):
-        return line
-    return text.encode(errors="replace").decode() if isinstance(text, str) else line
 
 
 def _meta(text: str) -> dict[str, Any]:

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from aghbus.cli.app.input import quoted_text
 from aghbus.cli.convert.endpoints import Endpoints, answers_earlier_line, find_endpoints
 from aghbus.cli.convert.history import ConvertedMessage, LineHistory, PeerHistory
 from aghbus.cli.convert.loss import lost_members
@@ -121,7 +122,8 @@ class Converter:
     # from a foreign format
 
     def _from_format(self, raw: bytes, source: Adapter) -> tuple[list[Any], list[Finding]]:
-        text = _raw_text(raw) if source.name == "sacp" else raw
+        quoted = quoted_text(raw) if source.name == "sacp" else None
+        text = raw if quoted is None else quoted.encode(errors="surrogatepass")
         context, history = self._context(read_json(text)[0], source.name)
         plan = source.submit(text, context, history)
         if plan.refused:
@@ -266,17 +268,6 @@ def _envelope(raw: bytes) -> Envelope:
     except ProtocolError as error:
         path = "".join("/" + part for part in error.field.split(".")) if error.field else ""
         raise _LineRejected([Finding(path, error.reason, "error", error.rule)]) from None
-
-
-def _raw_text(line: bytes) -> bytes:
-    """The text of a SACP agent: a line that is a JSON string stands for its content."""
-    if not line.lstrip().startswith(b'"'):
-        return line
-    try:
-        text = json.loads(line)
-    except (ValueError, RecursionError):
-        return line
-    return text.encode(errors="surrogatepass") if isinstance(text, str) else line
 
 
 def _sealed(draft: Draft, now: int) -> Envelope:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Sequence
 from typing import Any, Protocol
@@ -49,11 +48,8 @@ class EventWatcher:
         self._api = api
         self._since = since
 
-    def start(self) -> None:
-        """Start the thread; it ends with the process."""
-        threading.Thread(target=self._run, name="events", daemon=True).start()
-
-    def _run(self) -> None:
+    def run(self) -> None:
+        """Follow the events until the process ends."""
         while True:
             try:
                 for event in follow(self._api, [("kind", KINDS)], self._since, lambda why: None):
@@ -88,22 +84,13 @@ class EventWatcher:
         self._worker.wake()
 
 
-class HeartbeatTimer:
-    """Sends the heartbeats of all running jobs from one thread, so that a slow daemon does not delay any job's timeout."""
-
-    def __init__(self, worker: RunningJobs, interval: float) -> None:
-        self._worker = worker
-        self._pause = max(MIN_HEARTBEAT_CHECK, min(0.5, interval / 4))
-
-    def start(self) -> None:
-        """Start the thread; it ends with the process."""
-        threading.Thread(target=self._run, name="heartbeats", daemon=True).start()
-
-    def _run(self) -> None:
-        while True:
-            time.sleep(self._pause)
-            for job in self._worker.jobs():
-                try:
-                    job.send_heartbeat(time.monotonic())
-                except RetryAbandoned:
-                    return
+def send_heartbeats(worker: RunningJobs, interval: float) -> None:
+    """Send the heartbeats of all running jobs: a thread of its own, so that a slow daemon does not delay any job's timeout."""
+    pause = max(MIN_HEARTBEAT_CHECK, min(0.5, interval / 4))
+    while True:
+        time.sleep(pause)
+        for job in worker.jobs():
+            try:
+                job.send_heartbeat(time.monotonic())
+            except RetryAbandoned:
+                return

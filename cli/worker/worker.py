@@ -21,7 +21,7 @@ from aghbus.cli.worker.journal import Journal, JournalEntry
 from aghbus.cli.worker.options import WorkerOptions
 from aghbus.cli.worker.reporter import Reporter
 from aghbus.cli.worker.wakeup import Wakeup
-from aghbus.cli.worker.watch import EventWatcher, HeartbeatTimer
+from aghbus.cli.worker.watch import EventWatcher, send_heartbeats
 from aghbus.client.api import Api
 from aghbus.client.errors import ClientError, RefusedByDaemon, Unreachable
 
@@ -76,8 +76,10 @@ class Worker:
     def run(self, since: int) -> int:
         """Recover the jobs of dead workers, then serve until a signal or the last job; follow events after sequence `since`."""
         with self.wakeup.listening():
-            EventWatcher(self, self._api, since).start()
-            HeartbeatTimer(self, self.options.heartbeat).start()
+            watcher = EventWatcher(self, self._api, since)
+            threading.Thread(target=watcher.run, name="events", daemon=True).start()
+            beats = (self, self.options.heartbeat)
+            threading.Thread(target=send_heartbeats, args=beats, name="heartbeats", daemon=True).start()
             self._recover()
             self._reporter.emit(
                 "ready", capabilities=list(self.options.capabilities), concurrency=self.options.concurrency

@@ -15,7 +15,7 @@ from aghbus.daemon.state.identity import Identity
 from aghbus.daemon.state.presence import PresenceTable
 from aghbus.protocol.adapters.agentos.adapter import AgentOsOptions
 from aghbus.protocol.adapters.humaninloop.adapter import HumanInLoopOptions
-from aghbus.protocol.adapters.model import Adapter, AgentMap
+from aghbus.protocol.adapters.model import Adapter, AgentMap, BridgeContext
 from aghbus.protocol.adapters.registry import FORMATS, AdapterOptions, adapter_for
 from aghbus.protocol.adapters.sacp.adapter import SacpOptions
 from aghbus.protocol.adapters.sacp.guardrails import Guardrail, read_guardrails
@@ -92,6 +92,19 @@ class AgentDirectory:
             configured = {name: own_id if peer == self_id else peer for name, peer in configured.items()}
         lookup = settings.bridge.lookup
         return AgentMap(names=configured, found={} if lookup == "off" else self._found(channel, lookup))
+
+    def context(
+        self, channel: str, us: str | None = None, workspace_id: str | None = None, agents: AgentMap | None = None
+    ) -> BridgeContext:
+        """The context of a conversion on `channel` now, under the id `us` of ours (None: the present one)."""
+        return BridgeContext(
+            us=us or self.identity.self_id,
+            workspace_id=workspace_id or self.identity.workspace,
+            channel=channel,
+            now=self.clock.seconds(),
+            ttl=self.settings.current.defaults.directed_ttl,
+            agents=agents or self.on(channel, us),
+        )
 
     def on_all(self, channels: Iterable[str]) -> dict[str, AgentMap]:
         """The maps of several channels, by channel."""

@@ -23,7 +23,6 @@ from aghbus.store.engine.database import Store
 from aghbus.store.engine.transaction import Transaction
 from aghbus.store.tables import bridge_messages as bridge
 from aghbus.store.tables import inbox
-from aghbus.store.tables.bridge_messages import BridgeEnvelope
 from aghbus.store.tables.envelopes import find
 from aghbus.store.tables.events import gap_after
 
@@ -123,7 +122,7 @@ class MessageDelivery:
             return
         kinds = self.formats.get(name).delivered_kinds
         for kept in await bridge.load_envelopes(self.store.reader, seqs):
-            if self._is_for_agent(kept, kinds):
+            if not kept.opened_by_run and self.translator.is_for_agent(kept, kinds):  # replies to a run are for the run
                 item = await self.translator.read(name, kept)
                 if item is not None:
                     yield item
@@ -145,10 +144,6 @@ class MessageDelivery:
         for chunk in chunks(arrived):
             made += await self.store.write(partial(job, chunk=chunk))
         return made
-
-    def _is_for_agent(self, kept: BridgeEnvelope, kinds: frozenset[str]) -> bool:
-        """Whether the envelope is for our agent. Replies to a chain run are for the run."""
-        return not kept.opened_by_run and self.translator.is_for_agent(kept, kinds)
 
 
 def _position(name: str) -> str:

@@ -177,14 +177,7 @@ class Follower:
         if end.assigned_work is not None and end.assigned_channel is not None:
             in_hand = works.load(tx, end.workspace_id, end.assigned_channel, end.assigned_work)
         us = self.identity.participant_in(work if in_hand is None else in_hand) or self.identity.self_id
-        context = BridgeContext(
-            us=us,
-            workspace_id=work.workspace_id,
-            channel=work.channel,
-            now=self.clock.seconds(),
-            ttl=self.settings.current.defaults.directed_ttl,
-            agents=self.agents.on(work.channel, us),
-        )
+        context = self.agents.context(work.channel, us, work.workspace_id)
         if in_hand is not None and not in_hand.is_terminal:
             self._send_one(batch, work, _closing_drafts(context, in_hand, work, ending))
         if _ended_outside_chain(ending):

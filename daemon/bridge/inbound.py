@@ -17,7 +17,7 @@ from aghbus.daemon.config.live_settings import LiveSettings
 from aghbus.daemon.nats.permission_errors import DeniedSubjects
 from aghbus.daemon.state.identity import Identity
 from aghbus.protocol.adapters.attachments import not_fetched
-from aghbus.protocol.adapters.model import AgentMap, BridgeContext, BridgedEnvelope, Delivered, Finding
+from aghbus.protocol.adapters.model import AgentMap, BridgedEnvelope, Delivered, Finding
 from aghbus.protocol.api.bridge import BridgeMessage
 from aghbus.protocol.chains.chain import Format
 from aghbus.protocol.envelope import Envelope, parse
@@ -180,14 +180,10 @@ class InboundTranslator:
             work = msgspec.convert({**msgspec.structs.asdict(work), "state": kept.state_after}, type(work))
         bridged = BridgedEnvelope(envelope=arrived.envelope, work=work, outcome=kept.outcome, carried=arrived.carried)
         us = self.identity.receiver_of(arrived.envelope)
-        context = BridgeContext(
-            us=us,
-            workspace_id=kept.workspace_id,
-            channel=kept.channel,
-            now=self.clock.seconds() if now is None else now,
-            ttl=self.settings.current.defaults.directed_ttl,
-            agents=known[kept.channel] if us == self.identity.self_id else self.agents.on(kept.channel, us),
-        )
+        agents = known[kept.channel] if us == self.identity.self_id else None
+        context = self.agents.context(kept.channel, us, kept.workspace_id, agents)
+        if now is not None:
+            context = msgspec.structs.replace(context, now=now)
         history = StoredMessageHistory(tx, name, kept.workspace_id, kept.channel, us)
         try:
             return self.formats.get(name).deliver(bridged, context, history)

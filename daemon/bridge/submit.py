@@ -24,7 +24,6 @@ from aghbus.protocol.adapters.model import AgentMap, BridgeContext, Finding, Sub
 from aghbus.protocol.api.bridge import BridgeSubmitRequest, BridgeSubmitResponse, MessageRefused
 from aghbus.protocol.api.messages import SendResponse
 from aghbus.protocol.errors import InvalidRequest
-from aghbus.protocol.lifecycle import WorkView
 from aghbus.protocol.send import Draft
 from aghbus.protocol.text import shorten
 from aghbus.store.engine.transaction import Transaction
@@ -114,7 +113,10 @@ class MessageSubmitter:
             return SubmitOutcome(plan, [])
         if plan.repeats:
             return SubmitOutcome(plan, _sent_before(batch, context, plan, history))
-        chain = self._chain_message(tx, context, plan) if name == chains.NAME else None
+        chain = None
+        if name == chains.NAME:
+            memory_agent = self.settings.current.sentient.memory_agent
+            chain = chains.of(tx, context, plan, self_id=self.identity.self_id, memory_agent=memory_agent)
         drafts = [
             with_reference(name, draft, references) for draft in (chain.drafts if chain is not None else plan.drafts)
         ]
@@ -150,36 +152,20 @@ class MessageSubmitter:
                 other_channel_works = tuple(
                     work for other, works in in_hand.items() if other != channel for work in works
                 )
-                context = self._context(ask, us, channel, target, other_channel_works)
+                context = msgspec.structs.replace(
+                    self.agents.context(channel, us),
+                    target=target,
+                    work_id=ask.work_id,
+                    key=ask.key,
+                    other_channel_works=other_channel_works,
+                )
                 history = StoredMessageHistory(tx, name, context.workspace_id, channel, us)
                 plan = adapter.submit(text, context, history)
-                if not plan.refused and (
-                    _continues(plan, history) or (us == self.identity.self_id and _answers(plan, history))
-                ):
+                current = us == self.identity.self_id
+                if not plan.refused and (_continues(plan, history) or (current and _answers(plan, history))):
                     return context, history, plan
                 tried.append((context, history, plan))
         return min(tried, key=lambda one: _refusal_rank(one[2]))
-
-    def _context(
-        self,
-        ask: BridgeSubmitRequest,
-        us: str,
-        channel: str,
-        target: str | None,
-        other_channel_works: tuple[WorkView, ...],
-    ) -> BridgeContext:
-        return BridgeContext(
-            us=us,
-            workspace_id=self.identity.workspace,
-            channel=channel,
-            now=self.clock.seconds(),
-            ttl=self.settings.current.defaults.directed_ttl,
-            agents=self.agents.on(channel, us),
-            target=target,
-            work_id=ask.work_id,
-            key=ask.key,
-            other_channel_works=other_channel_works,
-        )
 
     def _refuse(self, tx: Transaction, name: str, text: bytes, plan: SubmitPlan) -> None:
         """Put the message into quarantine with its findings, and into the format's log if that logs refused messages."""
@@ -242,10 +228,6 @@ class MessageSubmitter:
             channel for channel in channels if works.load(tx, self.identity.workspace, channel, ask.work_id) is not None
         ]
         return (known[0] if known else channels[0],)
-
-    def _chain_message(self, tx: Transaction, context: BridgeContext, plan: SubmitPlan) -> chains.ChainMessage:
-        memory_agent = self.settings.current.sentient.memory_agent
-        return chains.of(tx, context, plan, self_id=self.identity.self_id, memory_agent=memory_agent)
 
 
 def _text(ask: BridgeSubmitRequest) -> bytes:

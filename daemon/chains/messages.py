@@ -8,15 +8,13 @@ from typing import Any, Final
 import msgspec
 
 from aghbus.daemon.artifacts.store import Artifacts
-from aghbus.daemon.base.clock import Clock
 from aghbus.daemon.bridge.adapters import AgentDirectory
 from aghbus.daemon.bridge.large_messages import fetch_large, is_too_large, store_large, with_reference
-from aghbus.daemon.config.live_settings import LiveSettings
 from aghbus.daemon.nats.link import Link
 from aghbus.daemon.state.identity import Identity
 from aghbus.protocol.adapters.attachments import Reference, reference_in
 from aghbus.protocol.adapters.attachments import carried_message as message_in
-from aghbus.protocol.adapters.model import Adapter, BridgeContext, BridgedEnvelope, SubmitPlan
+from aghbus.protocol.adapters.model import Adapter, BridgedEnvelope, SubmitPlan
 from aghbus.protocol.adapters.registry import FORMATS
 from aghbus.protocol.api.messages import SendResponse
 from aghbus.protocol.chains.errors import ChainError
@@ -55,9 +53,7 @@ class ChainMessages:
     `adapter_of` returns the current adapter of a format; `record` records a submitted message.
     """
 
-    settings: LiveSettings
     identity: Identity
-    clock: Clock
     link: Link
     agents: AgentDirectory
     adapter_of: Callable[[str], Adapter]
@@ -95,7 +91,7 @@ class ChainMessages:
         one new work, and ArtifactNotFetched when it does not fit an envelope.
         """
         text = json.dumps(message, ensure_ascii=False).encode()
-        context = self._context(channel, peer, key)
+        context = msgspec.structs.replace(self.agents.context(channel), target=peer, key=key)
         plan = self.adapter_of(name).submit(text, context, self._history(tx, name, channel))
         for finding in plan.findings:
             if finding.severity == "error":
@@ -124,7 +120,7 @@ class ChainMessages:
             message, _ = message_in(name, bridged)
             if message is None:
                 continue
-            context = self._context(envelope.channel, None, None)
+            context = self.agents.context(envelope.channel)
             delivered = self.adapter_of(name).deliver(bridged, context, self._history(tx, name, envelope.channel))
             if not delivered.native:  # some formats do not deliver results to agents, but the carried message is valid
                 return message if delivered.message is None else delivered.message
@@ -152,18 +148,6 @@ class ChainMessages:
 
     def _history(self, tx: Transaction, name: str, channel: str) -> StoredMessageHistory:
         return StoredMessageHistory(tx, name, self.identity.workspace, channel, self.identity.self_id)
-
-    def _context(self, channel: str, peer: str | None, key: str | None) -> BridgeContext:
-        return BridgeContext(
-            us=self.identity.self_id,
-            workspace_id=self.identity.workspace,
-            channel=channel,
-            now=self.clock.seconds(),
-            ttl=self.settings.current.defaults.directed_ttl,
-            agents=self.agents.on(channel),
-            target=peer,
-            key=key,
-        )
 
 
 def _draft_key(name: str, what: Draft | Envelope) -> str:

@@ -157,8 +157,7 @@ class SubmitPlan(msgspec.Struct, frozen=True, kw_only=True):
 
     `message` is the message as it is sent: with the values overwritten or redacted that adapters.md names. With an error among
     `findings` there are no drafts. `repeats`: the same message was submitted before, so nothing is sent. `foreign_id` and
-    `scope` are the keys for `MessageHistory.find`. `follows` is `(assigned work, next work)`: the first ends with the state and
-    result of the second. `record` is the row for the format's own log.
+    `scope` are the keys for `MessageHistory.find`. `record` is the row for the format's own log.
     """
 
     message: Any
@@ -167,7 +166,6 @@ class SubmitPlan(msgspec.Struct, frozen=True, kw_only=True):
     repeats: bool = False
     foreign_id: str | None = None
     scope: str = ""
-    follows: tuple[str, str] | None = None
     record: Mapping[str, Any] | None = None
 
     @property

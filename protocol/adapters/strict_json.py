@@ -4,6 +4,7 @@ import json
 import math
 import re
 from collections.abc import Iterator
+from itertools import islice
 from typing import Any, Final
 
 from aghbus.protocol.adapters.model import Finding
@@ -50,13 +51,13 @@ def read_json(text: bytes) -> tuple[Any, tuple[Finding, ...]]:
         )
     except (ValueError, RecursionError) as error:
         return None, (_error("", "not_json", f"is not JSON: {error}"),)
-    findings = tuple(_first(_faults(value, ()), _MAX_FINDINGS))
+    findings = tuple(islice(_faults(value, ()), _MAX_FINDINGS))
     return (None, findings) if findings else (_to_plain(value), ())
 
 
 def check_value(value: Any) -> tuple[Finding, ...]:
     """The same checks for a decoded value; duplicate keys are not detected."""
-    return tuple(_first(_faults(value, ()), _MAX_FINDINGS))
+    return tuple(islice(_faults(value, ()), _MAX_FINDINGS))
 
 
 def _depth(text: bytes) -> int:
@@ -143,8 +144,3 @@ def _to_plain(value: Any) -> Any:
 
 def _error(path: str, rule: str, message: str) -> Finding:
     return Finding(path, rule, "error", message)
-
-
-def _first(findings: Iterator[Finding], limit: int) -> Iterator[Finding]:
-    for _, finding in zip(range(limit), findings, strict=False):
-        yield finding

@@ -104,15 +104,6 @@ def check_chain(document: Any) -> tuple[Chain | None, tuple[Finding, ...]]:
     ), ()
 
 
-def read_chain(document: Any) -> Chain:
-    """The chain in a parsed file. Raises ChainError with the first error and the number of others."""
-    chain, faults = check_chain(document)
-    if chain is None:
-        more = f" (and {len(faults) - 1} more)" if len(faults) > 1 else ""
-        raise ChainError(faults[0].rule, f"{faults[0].path or 'the file'}: {faults[0].message}{more}")
-    return chain
-
-
 def _not_json(value: Any, path: Where) -> list[Finding]:
     """The errors for values without a form in JSON: dates and times of TOML."""
     if len(path) > MAX_DEPTH:

@@ -267,27 +267,24 @@ def remember(
 
 
 def load_envelope(tx: Transaction, seq: int) -> BridgeEnvelope | None:
-    """The envelope of this sequence; None when it is not stored (any more), or damaged."""
-    row = tx.db.execute(f"{_SELECT_ENVELOPE} WHERE {INTACT} AND e.seq = ?", (seq,)).fetchone()
-    return None if row is None else BridgeEnvelope(*row)
+    """The envelope of this sequence; None when it is not stored (any more)."""
+    return next(iter(_envelopes(tx, "WHERE e.seq = ?", seq)), None)
 
 
 def envelopes_of_work(tx: Transaction, work: WorkView, limit: int) -> list[BridgeEnvelope]:
     """The newest envelopes of a work, newest first."""
-    found = tx.db.execute(
-        f"{_SELECT_ENVELOPE} WHERE {INTACT} AND e.work_id = ? AND e.workspace_id = ? AND e.channel = ? ORDER BY e.seq DESC LIMIT ?",
-        (work.work_id, work.workspace_id, work.channel, limit),
-    ).fetchall()
-    return [BridgeEnvelope(*row) for row in found]
+    where = "WHERE e.work_id = ? AND e.workspace_id = ? AND e.channel = ? ORDER BY e.seq DESC LIMIT ?"
+    return _envelopes(tx, where, work.work_id, work.workspace_id, work.channel, limit)
 
 
 def envelope_by_id(tx: Transaction, workspace_id: str, message_id: str, sender: str) -> BridgeEnvelope | None:
     """The envelope of this id and sender."""
-    row = tx.db.execute(
-        f"{_SELECT_ENVELOPE} WHERE {INTACT} AND e.msg_id = ? AND e.workspace_id = ? AND e.sender = ? ORDER BY e.seq DESC LIMIT 1",
-        (message_id, workspace_id, sender),
-    ).fetchone()
-    return None if row is None else BridgeEnvelope(*row)
+    where = "WHERE e.msg_id = ? AND e.workspace_id = ? AND e.sender = ? ORDER BY e.seq DESC LIMIT 1"
+    return next(iter(_envelopes(tx, where, message_id, workspace_id, sender)), None)
+
+
+def _envelopes(tx: Transaction, where: str, *params: str | int) -> list[BridgeEnvelope]:
+    return [BridgeEnvelope(*row) for row in tx.db.execute(f"{_SELECT_ENVELOPE} {where}", params).fetchall()]
 
 
 async def load_envelopes(reader: Reader, seqs: list[int]) -> list[BridgeEnvelope]:

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from aghbus.protocol.chains.chain import Chain, read_chain
+from aghbus.protocol.chains.chain import Chain, check_chain
 from aghbus.protocol.chains.run import (
     Decision,
     Fail,
@@ -24,7 +24,7 @@ from aghbus.protocol.lifecycle import State
 
 def chain_of(*edges: tuple[str, str, str | None], max_steps: int = 10) -> Chain:
     """Nodes A to D with these edges (from, to, when)."""
-    return read_chain(
+    found, faults = check_chain(
         {
             "name": "test",
             "start": "A",
@@ -36,6 +36,8 @@ def chain_of(*edges: tuple[str, str, str | None], max_steps: int = 10) -> Chain:
             ],
         }
     )
+    assert found is not None, faults
+    return found
 
 
 def after(chain: Chain, state: State, data: Any = None, message: str | None = None, steps: int = 1) -> Decision:

@@ -64,7 +64,6 @@ def test_a_first_message_opens_work_for_the_next_agent() -> None:
         {"type": "storage", "ref_id": "store_1", "media_type": "video", "source_ref_id": "src_1", "status": "pending"},
     ]
     assert draft.ext == {"sentient.message": OBJECTIVES}
-    assert plan.follows is None
     work = bus.peers["goal"].works[draft.work_id or ""]
     assert (work.initiator, work.target, work.state) == ("obj", "goal", "submitted")
 
@@ -81,7 +80,6 @@ def test_a_middle_message_reports_progress_and_passes_the_work_on() -> None:
     assert progress.ext is None
     assert (onward.kind, onward.to) == ("say", "plan")
     assert onward.causation_id == first.opening_id
-    assert plan.follows == (first.work_id, onward.work_id)
     assert first.state == "working"
     assert bus.peers["plan"].delivered[0].message == GOALS
 
@@ -101,7 +99,6 @@ def test_the_end_of_a_chain_is_the_terminal_trace(code: str, state: str, partial
     assert (result["content"], result["content_type"], result["status"]) == (last["output"]["content"], "goals", code)
     assert result.get("partial") == partial
     assert "error" not in result
-    assert plan.follows is None
     assert next(iter(bus.peers["obj"].works.values())).state == state
     assert len(bus.peers["obj"].delivered) == 0  # agents of this format are handed says only
 
@@ -121,7 +118,7 @@ def test_pending_moves_the_work_and_sends_no_say(following: Any, state: str) -> 
     bus = chain()
     plan = bus.submit("goal", changed(GOALS, {"status/code": "pending", "next_agent/name": following}))
     (draft,) = plan.drafts
-    assert (draft.kind, draft.body["state"], plan.follows) == ("trace", state, None)
+    assert (draft.kind, draft.body["state"]) == ("trace", state)
     later = changed(GOALS, {"message_id": "later"})
     assert [one.kind for one in bus.submit("goal", later).drafts] == ["trace", "say"]
 
@@ -189,7 +186,6 @@ def test_a_native_request_is_answered_as_the_parent() -> None:
     second = changed(second, {"metadata/parent_message_id": "msg_ask", "metadata/session_id": "made-up"})
     plan = bus.submit("obj", second)
     assert [draft.kind for draft in plan.drafts] == ["trace", "say"]
-    assert plan.follows == ("work_ask", plan.drafts[1].work_id)
     assert plan.message["metadata"]["session_id"] == "thread_request"
     assert plan.message["metadata"]["request_id"] == "work_ask"
 
@@ -283,7 +279,6 @@ def test_the_same_message_twice_is_sent_once() -> None:
     again = bus.peers["goal"].plan(GOALS, now=NOW + 9)
     assert again.repeats
     assert [draft.id for draft in again.drafts] == [draft.id for draft in first.drafts]
-    assert again.follows == first.follows
 
 
 def test_a_repeated_last_message_is_not_an_error() -> None:

@@ -195,9 +195,7 @@ class Parts:
     def chain_runner(self, artifacts: Artifacts, limits: RunnerLimits) -> ChainRunner:
         bridge = self.bridge(artifacts)
         messages = ChainMessages(
-            settings=self.settings,
             identity=self.identity,
-            clock=self.clock,
             link=self.link,
             agents=bridge.agents,
             adapter_of=bridge.formats.get,

@@ -111,15 +111,15 @@ def _convert(arrival: BridgedEnvelope, us: str) -> tuple[str, Any, tuple[Finding
     envelope, work = arrival.envelope, arrival.work
     match envelope.body:
         case Say() | Capability() as body:
-            content = _say_draft(body)
+            content = _say_content(body)
             return ("query" if _opens(envelope, work) else "event"), content, ()
         case Trace(state="completed") as body:
-            return "response", _trace_draft(body), ()
+            return "response", _trace_content(body), ()
         case Trace(state="needs_input") as body:
-            return "query", _trace_draft(body), ()
+            return "query", _trace_content(body), ()
         case Trace(state="failed" | "canceled") as body:
             return _failed(body)
-        case Receipt() as body if _check_endpoints(body, work):
+        case Receipt() as body if _ends_work(body, work):
             return "error", _refused(body, own=envelope.sender == us), ()
     return None
 
@@ -131,7 +131,7 @@ def _opens(envelope: Envelope, work: WorkView | None) -> bool:
     return work is None or (work.opening_id == envelope.id and work.initiator == envelope.sender)
 
 
-def _check_endpoints(receipt: Receipt, work: WorkView | None) -> bool:
+def _ends_work(receipt: Receipt, work: WorkView | None) -> bool:
     """Whether a receipt means that no answer will come.
 
     `expired` and `unsupported` do not end a work themselves. When they answer the opening of a work that has not advanced,
@@ -143,7 +143,7 @@ def _check_endpoints(receipt: Receipt, work: WorkView | None) -> bool:
     return lost and work is not None and receipt.for_id == work.opening_id and not work.advanced
 
 
-def _say_draft(body: Say | Capability) -> Any:
+def _say_content(body: Say | Capability) -> Any:
     if isinstance(body, Capability):
         return {"capability": body.document}
     if not body.artifacts:
@@ -151,7 +151,7 @@ def _say_draft(body: Say | Capability) -> Any:
     return {"text": body.text, "artifacts": [msgspec.json.decode(artifact) for artifact in body.artifacts]}
 
 
-def _trace_draft(body: Trace) -> Any:
+def _trace_content(body: Trace) -> Any:
     """Message, result and artifact references of a trace; a single message or result is not wrapped."""
     parts: dict[str, Any] = {}
     if body.message is not None:
@@ -174,23 +174,12 @@ def _failed(body: Trace) -> tuple[str, Any, tuple[Finding, ...]]:
     used = str(code) if named else _DEFAULT_CODE
     content = {
         "code": used,
-        "message": body.message or f"the work has {body.state}"
-        if body.state == "failed"
-        else body.message or "canceled",
+        "message": body.message or ("the work has failed" if body.state == "failed" else "canceled"),
         "details": {"state": body.state, "result": result},
         "recoverable": RECOVERABLE[used],
     }
-    assumed = (
-        ()
-        if named
-        else (
-            warning(
-                "/payload/content/code",
-                "assumed",
-                f"the failure has no error code of the schema: {_DEFAULT_CODE} is used",
-            ),
-        )
-    )
+    why = f"the failure has no error code of the schema: {_DEFAULT_CODE} is used"
+    assumed = () if named else (warning("/payload/content/code", "assumed", why),)
     return "error", content, assumed
 
 

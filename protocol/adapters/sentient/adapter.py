@@ -63,15 +63,11 @@ class _Route(msgspec.Struct, frozen=True):
 class Sentient:
     """The adapter (model.Adapter). Only says and capabilities are delivered; traces update works."""
 
+    name: Final = NAME
     delivered_kinds: Final = OPENING_KINDS
 
     def __init__(self, options: SentientOptions | None = None) -> None:
         self.options = options or SentientOptions()
-
-    @property
-    def name(self) -> str:
-        """`sentient`."""
-        return NAME
 
     def submit(self, text: bytes, context: BridgeContext, history: MessageHistory) -> SubmitPlan:
         """The plan for a message of our agent: a report on its assigned work, and a work for the next agent."""
@@ -253,13 +249,9 @@ def _with_drafts(
     """The plan with its drafts. Only one envelope carries the message: the say to the next agent, else the report."""
     ext = carried.extension(NAME, plan.message, plan.findings)
     drafts: tuple[Draft, ...] = ()
-    follows = None
     to = route.next_peer or route.notified
     if to is not None:
-        said = _say(message, route, to, parent, context, ext)
-        drafts = (said,)
-        if route.assigned is not None and said.work_id is not None:
-            follows = (route.assigned.work_id, said.work_id)
+        drafts = (_say(message, route, to, parent, context, ext),)
     if route.assigned is not None:
         body = working_body(message) if to is not None else report_body(message)
         traced = _trace(message, route.assigned, body, parent, context)
@@ -269,7 +261,7 @@ def _with_drafts(
         ended = common.closed(route.assigned)
         if ended:
             return msgspec.structs.replace(plan, findings=plan.findings + ended)
-    return msgspec.structs.replace(plan, drafts=drafts, follows=follows, repeats=repeats)
+    return msgspec.structs.replace(plan, drafts=drafts, repeats=repeats)
 
 
 def _say(
