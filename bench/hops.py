@@ -6,7 +6,7 @@ Three cases, each one message at rest in a real `aghd run` (default settings, uv
 - `send`: `POST /v1/messages` with a say; the daemon commits it, answers, and publishes the envelope.
 - `work`: `POST /v1/works`; the daemon commits the work, answers, and publishes the opening message.
 
-The daemon runs in a process of its own by its usual entry point. The process counts the `call` events of `sys.setprofile` in
+The daemon runs in its own process by its usual entry point. The process counts the `call` events of `sys.setprofile` in
 the thread of the event loop: every start of a Python function, and every resumption of a generator or a coroutine. Calls of C
 functions and calls in other threads do not count. Counting starts while the daemon is idle and ends `--settle` seconds after
 the last byte of the message reached the client, so that work after the answer counts too (the record of a publication, for

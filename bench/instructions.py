@@ -1,8 +1,8 @@
 """Machine instructions of the daemons for a message or a work: `python -m bench.instructions [receive send works …]`.
 
 Daemons run under valgrind's callgrind, fifty times slower, with the load of figures 1, 2, 3, 7 and 8. The count hardly depends on
-what else the machine does: where times jump by half, it tells a change of one part in a hundred. It is no time: how many
-instructions a processor carries out in one differs from code to code, and waiting counts nothing.
+what else the machine does: where times jump by half, it shows a change of one part in a hundred. It is not a time: how many
+instructions a processor executes in one differs from code to code, and waiting counts nothing.
 What the daemon does by the clock it does oftener: transactions that gather for some milliseconds hold fewer messages, so that
 `send` and `works` count more commits than there are without valgrind. Only counts of the same path compare.
 

@@ -35,7 +35,7 @@ _HEADERS = b"NATS/1.0\r\nNats-Msg-Id: ws_local ops msg_1\r\n\r\n"
 
 
 def lines(size: int, count: int, *, headers: bool) -> list[bytes]:
-    """`count` messages of `size` bytes, each with a reply subject of its own as envelopes have, in pieces."""
+    """`count` messages of `size` bytes, each with its own reply subject as envelopes have, in pieces."""
     payload = b"x" * size
     if headers:
         head = len(_HEADERS), len(_HEADERS) + size

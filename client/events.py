@@ -26,7 +26,7 @@ def follow(
     """Events of the stream at `path` after the sequence `since` (None: from where the daemon begins), without end.
 
     When the connection is lost `on_lost` is called with the reason; reconnecting is tried for `api.timeout` seconds before
-    Unreachable is raised. The first connection must succeed at once. Raises RefusedByDaemon for a bad query.
+    Unreachable is raised. The first connection must succeed immediately. Raises RefusedByDaemon for a bad query.
     """
     response = _connect(api, path, query, since)
     while True:
@@ -56,7 +56,7 @@ def _connect(api: Api, path: str, query: Query, since: int | None) -> Response:
 
 
 def _reconnect(api: Api, path: str, query: Query, since: int | None) -> Response:
-    time.sleep(FIRST_PAUSE)  # a daemon that ends every stream at once is not asked without pause
+    time.sleep(FIRST_PAUSE)  # a daemon that ends every stream immediately is not asked without pause
     retry = Retry(api.timeout)
     while True:
         try:

@@ -115,7 +115,7 @@ class Response:
     def _read_head(self) -> bytes:
         while b"\r\n\r\n" not in self._buffer:
             if len(self._buffer) > MAX_HEAD_BYTES:
-                raise Unexpected("the head of the response does not end", "is this socket that of aghd?")
+                raise Unexpected("response headers exceed 64 KiB", "check that the socket belongs to aghd")
             self._buffer += self._more()
         head, _, self._buffer = self._buffer.partition(b"\r\n\r\n")
         return head

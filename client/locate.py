@@ -86,7 +86,7 @@ def _peer_id_in(path: str) -> str | None:
     except FileNotFoundError:
         return None
     except (OSError, ValueError, RecursionError) as error:
-        reason = getattr(error, "strerror", None) or f"is no TOML: {error}"
+        reason = getattr(error, "strerror", None) or f"is not valid TOML: {error}"
         raise ConfigurationError(
             f"the configuration file {path} cannot be read: {reason}", "it has the peer id: see `aghd config check`"
         ) from None

@@ -1,7 +1,7 @@
 """The command line of `aghd`: the table of its commands, and the way from argv to an exit code.
 
 Exit codes: 0 success; 1 a failure while running, or a failed check; 2 a usage or configuration error; 141 the reader of
-standard output went away. Only the module of the command that is called is imported, so that help and version answer at once.
+standard output went away. Only the module of the command that is called is imported, so that help and version answer immediately.
 """
 
 from __future__ import annotations

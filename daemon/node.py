@@ -1,7 +1,7 @@
 """One running daemon: starts its parts (daemon/wiring.py) in order, and stops them in reverse.
 
 lock and open the store → local API → join or start the broker → link up → subscribe → greet
-SIGTERM: no new work → unsubscribe → last commits → outbox out → API down → store closed → leave the broker
+SIGTERM: refuse requests → unsubscribe → last commits → publish outbox → stop API → close store → leave the broker
 """
 
 import asyncio
@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from aghbus.daemon.api.http.token_file import read_token
 from aghbus.daemon.api.server import ApiServer
-from aghbus.daemon.base.logs import set_level
+from aghbus.daemon.base.logs import event, exception, set_level
 from aghbus.daemon.bridge.adapters import FormatFileError
 from aghbus.daemon.broker.embedded import BrokerError, EmbeddedBroker
 from aghbus.daemon.config.live_settings import LiveSettings
@@ -60,7 +60,7 @@ class Node:
         signer: EnvelopeSigner | None = None,
         former: Iterable[FormerKey] = (),
     ) -> None:
-        """`last_seq` is the store's last sequence; `instance` tells this daemon from another one with the same peer id.
+        """`last_seq` is the store's last sequence; `instance` distinguishes this daemon from another one with the same peer id.
 
         `signer` is that of our key, None without a key; `former` are our earlier ids that have not retired.
         """
@@ -147,7 +147,7 @@ class Node:
         await self._store.write(lambda tx: audit.note_start(tx, self._parts.clock.millis(), how))
 
     def _subscribe(self) -> None:
-        """Core NATS: both subjects of each id of ours on every channel."""
+        """Core NATS: both subjects of each of our peer ids on every channel."""
         identity, observe = self.identity, self.settings.current.observe
         for workspace_id, channel in identity.channels:
             for subject in own_subjects(identity.self_id, workspace_id, channel, observe=observe):
@@ -177,14 +177,17 @@ class Node:
     def _task_ended(self, task: asyncio.Task[None]) -> None:
         """A daemon with a failed task must not look alive: stop it."""
         if not task.cancelled() and (error := task.exception()) is not None:
-            _log.error("a task of the daemon failed task=%s", task.get_name(), exc_info=error)
+            exception(_log, "a task of the daemon failed", error, task=task.get_name())
             self.failed = True
             self.stopped.set()
 
     # stop
 
     async def stop(self) -> bool:
-        """Drain within the configured deadline; True when every accepted message is committed and published."""
+        """Drain within the configured deadline. False when that was too short to commit or publish all accepted messages.
+
+        Without a link, committed messages stay in the outbox until the next start; the result is then True.
+        """
         loop = asyncio.get_running_loop()
         deadline = loop.time() + self.settings.current.shutdown.deadline
 
@@ -270,18 +273,19 @@ class Node:
         self._parts.own_card.problems = tuple(map(str, error.problems))
         sentence = f"the changed capability catalog is not used: {self._parts.own_card.problems[0]}"
         self._parts.counters.problem("catalog", sentence, self._parts.clock.monotonic())
-        _log.error("the changed catalog is not used problems=%d first=%s", len(error.problems), error.problems[0])
+        problems = error.problems
+        event(_log, logging.ERROR, "the changed catalog is not used", problems=len(problems), first=problems[0])
 
     def reload(self, read: Reload) -> None:
         """Put the reloadable keys of a new configuration in force (SIGHUP); a bad configuration changes nothing."""
         try:
             new = read()
         except Exception as error:
-            _log.error("the configuration is not reloaded cause=%s", error)
+            event(_log, logging.ERROR, "the configuration is not reloaded", cause=error)
             return
         changes = self.settings.reload(new)
         if changes.restart:
-            _log.warning("keys that need a restart were not changed keys=%s", ",".join(changes.restart))
+            event(_log, logging.WARNING, "keys that need a restart were not changed", keys=",".join(changes.restart))
         if changes.now:
             now_ms, names = self._parts.clock.millis(), ",".join(changes.now)
             self._store.write_deferred(lambda tx: audit.note_policy(tx, now_ms, "settings_changed", names))
@@ -289,9 +293,9 @@ class Node:
         try:
             self._parts.bridge.formats.reload(self.settings.current)
         except FormatFileError as error:
-            _log.error("the bridge's files are not reloaded cause=%s", error)
+            event(_log, logging.ERROR, "the bridge's files are not reloaded", cause=error)
         self._catalog.follow(self._catalog_source())
-        _log.info("configuration reloaded changed=%s", ",".join(changes.now))
+        event(_log, logging.INFO, "configuration reloaded", changed=",".join(changes.now))
 
 
 def _api_token(settings: Settings, locations: Locations) -> str | None:

@@ -100,7 +100,7 @@ async def _serve(node: Node, banner: TextIO | None, reload: Reload | None) -> No
             with contextlib.suppress(asyncio.CancelledError):
                 await showing
         for number in _STOP_SIGNALS:
-            loop.remove_signal_handler(number)  # a second signal ends the process at once
+            loop.remove_signal_handler(number)  # a second signal ends the process immediately
 
 
 async def _show_banner(node: Node, banner: TextIO) -> None:
@@ -121,9 +121,9 @@ def _banner(node: Node, *, up: bool) -> str:
     ctl = _command("aghctl")
     return (
         f"aghd {name}: peer {self_id} in {node.identity.workspace}, channels {', '.join(node.settings.current.channels)}; {where}\n"
-        f"  {ctl} --name {name} status          how it is\n"
-        f"  {ctl} --name {name} whois           who is there\n"
-        f"  {ctl} --name {name} inbox follow    messages as they come\n"
+        f"  {ctl} --name {name} status          show the daemon's status\n"
+        f"  {ctl} --name {name} whois           list the peers\n"
+        f"  {ctl} --name {name} inbox follow    follow incoming messages\n"
         f"another peer, in another terminal{'' if node.broker else ', with the same NATS options'}:\n"
         f"  {_command('aghd')} run --name patch-worker --capability test.run\n"
         f"Ctrl-C stops this one.\n"

@@ -25,8 +25,8 @@ CARD_LISTS: Final = ("profiles_supported", "capabilities", "artifacts_supported"
 
 _T = TypeVar("_T")
 _NULL: Final = Raw(b"null")
-_CACHED_CARD_BYTES: Final = 2_048  # ours, largest card that is cached: a peer sends the same card again and again
-_CACHED_CARDS: Final = 1_024  # ours
+_CACHED_CARD_BYTES: Final = 2_048  # largest card that is cached: a peer sends the same card again and again
+_CACHED_CARDS: Final = 1_024
 
 
 class PeerCard(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):

@@ -1,8 +1,8 @@
-"""Effects: the decisions of `protocol.receive` and `protocol.send`, as values for the daemon to carry out.
+"""Effects: the decisions of `protocol.receive` and `protocol.send`, as values for the daemon to perform.
 
-Effects that change the store (RecordId, StoreEnvelope, Bind, Open, Advance, Queue, Requeue) are applied in one transaction; the
-others (Deliver, Discovered, AnswerWhois, …) after its commit. `Conflict` is always the only effect. `Quarantine` and `Ignore`
-come first and can only be followed by an answer to the sender (Requeue, Queue).
+Effects that change the store (RecordId, StoreEnvelope, Bind, Open, Advance, Deliver, Queue, Requeue, Quarantine) are applied in
+one transaction. `Conflict` is always the only effect. `Quarantine` and `Ignore` come first and can only be followed by an answer
+to the sender (Requeue, Queue).
 
 No effect has subclasses, so hot paths may compare `type(effect) is StoreEnvelope`, in a fifth of the time of `isinstance`.
 """

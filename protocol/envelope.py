@@ -107,7 +107,7 @@ class _Wire(msgspec.Struct):
 
 
 _valid_routes: set[tuple[str, str, str, str | None]] = set()
-_MAX_ROUTES: Final = 4_096  # ours; only valid routes are cached, and they are short
+_MAX_ROUTES: Final = 4_096  # only valid routes are cached, and they are short
 _decode_wire: Final = msgspec.json.Decoder(_Wire).decode
 _decode_any: Final = msgspec.json.Decoder().decode
 _BACKSLASH: Final = ord("\\")

@@ -99,7 +99,7 @@ class NotTarget(ProtocolError):
 
 
 class FormerPeer(ProtocolError):
-    """New work for a former id of ours, under which we only finish open works (spec section 8)."""
+    """New work for our former peer id, which only finishes open works (spec section 8)."""
 
     reason = "not_found"
 

@@ -1,4 +1,4 @@
-"""The limits of the protocol, each with its unit and source; "ours" marks limits that the specification does not set."""
+"""The limits of the protocol, each with its unit and source. Limits without a section are not in the specification."""
 
 from typing import Final
 
@@ -7,16 +7,16 @@ SUBJECT_PREFIX: Final = "agh.network.v0"  # spec section 7, the only prefix in u
 
 MAX_ENVELOPE_BYTES: Final = 1_048_576  # spec section 1, serialized
 MAX_ID_BYTES: Final = 256  # spec section 1: id, reply_to, trace_id, causation_id
-MAX_WORK_ID_BYTES: Final = 128  # spec section 1, on receipt; ours are far shorter
-MAX_WORKSPACE_BYTES: Final = 256  # ours: it is one token of a NATS subject, whose line is 4096 bytes by default
-MAX_DEPTH: Final = 128  # ours, nested arrays and objects: far above real envelopes, far below the decoder's limit
-MAX_LIST_ITEMS: Final = 10_000  # ours, entries of one array of a body; a full envelope of empty strings has 350 000
-MAX_CARD_ENTRY_BYTES: Final = 1_024  # ours, one entry of a Peer Card list or a display name
-MAX_SUMMARY_BYTES: Final = 4_096  # ours, of a one-line summary that we write
+MAX_WORK_ID_BYTES: Final = 128  # spec section 1, on receipt; our own are far shorter
+MAX_WORKSPACE_BYTES: Final = 256  # one token of a NATS subject, whose line is 4096 bytes by default
+MAX_DEPTH: Final = 128  # nested arrays and objects: far above real envelopes, far below the decoder's limit
+MAX_LIST_ITEMS: Final = 10_000  # entries of one array of a body; a full envelope of empty strings has 350 000
+MAX_CARD_ENTRY_BYTES: Final = 1_024  # one entry of a Peer Card list or a display name
+MAX_SUMMARY_BYTES: Final = 4_096  # of a one-line summary that we write
 
 REPLAY_AGE: Final = 300  # seconds, spec section 5 step 3
 MAX_LIFETIME: Final = 7 * 86_400  # seconds after `ts`, spec section 5 step 3
 DIRECTED_TTL: Final = 86_400  # seconds, spec section 7: default life of a directed message
 BROADCAST_TTL: Final = 300  # seconds, spec section 7: default life of broadcast conversation
 GREET_INTERVAL: Final = 30  # seconds, spec section 7: presence
-MAX_SECONDS: Final = 2**63 - 1  # Unix seconds, ours: a signed 64-bit integer
+MAX_SECONDS: Final = 2**63 - 1  # Unix seconds: a signed 64-bit integer

@@ -69,7 +69,7 @@ class Receiver(msgspec.Struct, frozen=True, kw_only=True):
     the lifetime of an automatic receipt in seconds. `verifier` checks proofs, `policy` holds the trust rules, and `signer` signs
     our receipts if we have a key. `successor` is our new id if `self_id` is a former one, under which we only finish works.
     `processed` says whether the envelope of a workspace, a sender and an id was committed before; `predecessor` is the last
-    unanswered envelope of ours in the stream of a receipt to that target.
+    unanswered own envelope in the stream of a receipt to that target.
     """
 
     self_id: str
@@ -101,13 +101,13 @@ class ReceiptTarget(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def decide(envelope: Envelope, view: StoredState, receiver: Receiver) -> Effects:
-    """The effects of a valid envelope (spec section 5 steps 6-9). Never raises for what a peer sent."""
+    """The effects of a valid envelope (spec section 5 steps 6-9). Invalid peer input never raises."""
     trust: Trust | None = None
     try:
         trust = assess(envelope, receiver.verifier)
         policy = receiver.policy
         # The trust rules do not apply to our own messages.
-        if envelope.sender != receiver.self_id and not policy.asks_nothing_of(envelope, trust):
+        if envelope.sender != receiver.self_id and not policy.no_rule_applies(envelope, trust):
             policy.judge(envelope, trust, opens_work=_opens_work(envelope, view, receiver))
         return _route(envelope, trust, view, receiver)
     except ProtocolError as error:
@@ -181,7 +181,7 @@ def source_of(envelope: Envelope) -> ReceiptTarget | None:
 
 def _route(envelope: Envelope, trust: Trust, view: StoredState, receiver: Receiver) -> Effects:
     if (envelope.workspace_id, envelope.channel) not in receiver.channels:
-        raise NotTarget("is none of the channels joined here", "channel")
+        raise NotTarget("is not joined by this daemon", "channel")
     if envelope.sender == receiver.self_id:
         return (Ignore("own"),) if view.sent_by_us else (Conflict(envelope),)
     if envelope.to not in (None, receiver.self_id):
@@ -199,7 +199,7 @@ def _route(envelope: Envelope, trust: Trust, view: StoredState, receiver: Receiv
     if envelope.ext is not None and envelope.to is not None and _is_early(envelope, view, receiver):
         return (Early(),)
     if receiver.successor is not None and _opens_work(envelope, view, receiver):
-        raise FormerPeer(f"takes no new work, it is {receiver.successor} now", "to")
+        raise FormerPeer(f"is a former peer id; send new work to {receiver.successor}", "to")
     room: tuple[Effect, ...] = (Bind(binding),) if binding is not None and binding != view.room else ()
     pair = binding.pair if binding is not None else None
     return (RecordId(envelope.fresh_until), *room, *_conversation(envelope, trust, pair, view, receiver))

@@ -20,7 +20,7 @@ _encode: Final = msgspec.json.Encoder().encode
 
 
 class Draft(msgspec.Struct, frozen=True):
-    """An envelope of ours before it is encoded. Absent optional fields are left out of the JSON; `to` is always written.
+    """An own envelope before it is encoded. Absent optional fields are left out of the JSON; `to` is always written.
 
     `after` is the envelope before it in its stream (protocol/delivery/order.py), while that is unanswered.
     """
@@ -133,7 +133,7 @@ def apply_own(envelope: Envelope, work: WorkView | None, bound: Binding | None) 
     if verdict is not None and verdict.outcome == "opened":
         if not is_emitted_work_id(envelope.work_id or ""):
             raise InvalidRequest("work_id: must match ^work_[a-zA-Z0-9_-]{1,64}$")
-        if envelope.to == envelope.sender:  # our own messages are ignored on receipt: nobody would ever answer
+        if envelope.to == envelope.sender:  # our own messages are ignored on receipt: they would never be answered
             raise InvalidRequest("to: a work needs another peer than ourselves")
         effects.append(Open(opened_by(envelope)))
     elif verdict is not None and work is not None:

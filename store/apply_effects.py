@@ -179,7 +179,7 @@ class _Application:
                     )
 
     def queue(self, envelope: Envelope, effects: Effects) -> int:
-        """Keeps an envelope of ours and puts it into the outbox. Returns its sequence."""
+        """Stores an own envelope and puts it into the outbox. Returns its sequence."""
         seq: int | None = None
         before = None if envelope.work_id is None else _work_change(effects)[0]
         for effect in effects:
@@ -238,7 +238,7 @@ class _Application:
                 works.advance(self.tx, effect.after, envelope, _stored(seq), self.now_ms)
 
     def _record_arrival(self, envelope: Envelope) -> None:
-        """A receipt or trace shows that messages of ours arrived: the message that it names, and the opening of its
+        """A receipt or trace shows that own messages arrived: the message that it names, and the opening of its
         work.
 
         It says nothing of later messages of the same work, which may not have arrived yet.

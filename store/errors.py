@@ -34,7 +34,7 @@ class StoreLocked(StoreError):
         super().__init__(
             path,
             f"is in use by {holder}",
-            hint="stop that daemon, or give this one a name or a store of its own (--name)",
+            hint="stop that daemon, or give this one its own name or store (--name)",
         )
         self.pid = pid
 

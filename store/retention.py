@@ -19,12 +19,12 @@ from aghbus.store.engine.sql import Connection
 from aghbus.store.engine.transaction import Transaction
 from aghbus.store.tables import peers, rooms
 
-STEP_ROWS: Final = 64  # ours, rows that one job looks at or removes: 3 ms on a slow core
-VACUUM_PAGES: Final = 64  # ours, pages (256 KiB) that one job gives back to the file system: 4 ms there
-_SPARE_PAGES: Final = 1_024  # ours, free pages (4 MiB) that stay in the file for the next messages
-AUDIT_STEP_ROWS: Final = 1024  # ours, audit rows that one job removes: about a millisecond
+STEP_ROWS: Final = 64  # rows that one job looks at or removes: 3 ms on a slow core
+VACUUM_PAGES: Final = 64  # pages (256 KiB) that one job gives back to the file system: 4 ms there
+_SPARE_PAGES: Final = 1_024  # free pages (4 MiB) that stay in the file for the next messages
+AUDIT_STEP_ROWS: Final = 1024  # audit rows that one job removes: about a millisecond
 _AUDIT_SLACK: Final = (
-    16  # pruning goes on to one part in so many below the bound, so that a full log is not pruned all the time
+    16  # pruning continues to one part in so many below the bound, so that a full log is not pruned all the time
 )
 
 _CANDIDATES: Final = """
@@ -112,7 +112,7 @@ class _Step(NamedTuple):
 async def sweep(store: Store, policy: RetentionPolicy, now_ms: int) -> Swept:
     """Removes envelopes, works and peers past the bounds at `now_ms`, and expired dedup ids. Returns how much.
 
-    Each step is a write job of its own. Call it periodically. StoreUnavailable ends it; the next sweep goes on.
+    Each step is a write job of its own. Call it periodically. StoreUnavailable ends it; the next sweep continues.
     """
     swept = Swept()
     now = now_ms // 1000

@@ -1,4 +1,4 @@
-"""An agent's side of the API in a process of its own: `python -m bench.harness.caller JOB` (JSON), result as JSON.
+"""An agent's side of the API in its own process: `python -m bench.harness.caller JOB` (JSON), result as JSON.
 
 Jobs, by `do`:
 - `send`:  says to `to` over `connections` at a time, until a subscriber on the bus has them all; messages a second

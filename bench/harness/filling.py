@@ -54,7 +54,7 @@ def room_for(what: str, count: int) -> str:
 
 def fill(path: Path, what: str, count: int, us: str, step: Callable[[str], bool]) -> bool:
     """A new store at `path` of the peer `us` with `count` remembered ids (`dedup`), envelopes (`stored`), open works with their
-    openings (`works`) or messages that wait (`inbox`). `step` is told of the progress, and says whether there
+    openings (`works`) or messages that wait (`inbox`). `step` is called with the progress, and says whether there
     is still time: when there is none the store is removed. Whether it was filled."""
     path.parent.mkdir(parents=True, mode=0o700)
     asyncio.run(_create(path))

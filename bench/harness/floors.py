@@ -1,4 +1,4 @@
-"""The floors: what bounds the daemon on this machine, in processes of their own: `python -m bench.harness.floors NAME ARGUMENTS…`.
+"""The floors: what bounds the daemon on this machine, in their own processes: `python -m bench.harness.floors NAME ARGUMENTS…`.
 
 - `subscriber URL SUBJECT`: a nats-py callback that does nothing; for each count on standard input, when the last message came
 - `each URL SUBJECT FOLDER`: the same, but parsed and committed one by one through aiosqlite, three rows a message

@@ -1,4 +1,4 @@
-"""Brokers, daemons and load in processes of their own, ended with their block."""
+"""Brokers, daemons and load in their own processes, ended with their block."""
 
 import asyncio
 import contextlib

@@ -1,4 +1,4 @@
-"""The cost of a signature, in a process of its own: `python -m bench.harness.proofs JOB` (JSON), microseconds by name as JSON.
+"""The cost of a signature, in its own process: `python -m bench.harness.proofs JOB` (JSON), microseconds by name as JSON.
 
 Each is the mean of `count` operations, in blocks that take turns:
 - `bare verify`, `bare sign`: the Ed25519 operation of `cryptography` alone, in one thread, over the signed bytes of a say

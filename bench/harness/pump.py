@@ -1,4 +1,4 @@
-"""A peer in a process of its own that sends prepared envelopes: `python -m bench.harness.pump JOB` (JSON), result as JSON.
+"""A peer in its own process that sends prepared envelopes: `python -m bench.harness.pump JOB` (JSON), result as JSON.
 
 Jobs, by `do`:
 - `deliver`: as fast as a consumer on the event stream of the daemon gets them, with at most `window` on their way

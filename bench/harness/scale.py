@@ -21,7 +21,7 @@ class Scale(NamedTuple):
     budget: float  # seconds for the whole run; what would begin after them is skipped
     warm_up: bool  # whether a round is not counted
     rounds: int
-    messages: int  # of one throughput measurement of ours
+    messages: int  # of one throughput measurement
     floor_messages: int  # of one of a floor, which is some thirty times as fast
     commits: int  # messages of the floor that commits each one
     calls: int  # of one latency measurement, one at a time

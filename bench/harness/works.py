@@ -1,4 +1,4 @@
-"""Whole works between the agents of two daemons, in a process of its own: `python -m bench.harness.works JOB` (JSON).
+"""Whole works between the agents of two daemons, in its own process: `python -m bench.harness.works JOB` (JSON).
 
 `flight` works at a time, each opened at the daemon `ops`, and taken, accepted, traced and completed at the daemon `worker`. Says
 JSON: `[milliseconds of each work, works a second]`. The milliseconds, from the request that opens a work to the event that says

@@ -1,1 +1,1 @@
-"""Other systems on the same work, each a process of its own. They need the dependency group `bench`."""
+"""Other systems on the same work, each its own process. They need the dependency group `bench`."""

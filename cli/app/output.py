@@ -44,7 +44,7 @@ class Output:
             self.answer(data, human)
 
     def event(self, item: Any, human: Callable[[Any], str]) -> None:
-        """One entry of a stream: one line, flushed at once, in json too."""
+        """One entry of a stream: one line, flushed immediately, in json too."""
         self.text(human(item) if self.human else dumps(item))
         flush()
 

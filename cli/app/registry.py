@@ -97,7 +97,7 @@ GROUPS = {
     "nats": "NATS server that the peers share",
     "id": "derived identifiers (offline)",
 }
-"""First words that are no command by themselves, with one line of help."""
+"""First words that are not complete commands, with one line of help."""
 
 
 PROGRAM = Program(

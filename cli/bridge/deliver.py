@@ -25,7 +25,7 @@ def print_deliveries(
         if item.get("type") == "gap":
             output.note(f"(gap: retention removed everything up to #{item['seq']})")
             continue
-        printed.add(item)  # before printing: the answer may arrive at once
+        printed.add(item)  # before printing: the answer may arrive immediately
         output.line(item if meta else item["message"])
         flush()
         print_findings(output, "seq", item["seq"], item["findings"])

@@ -23,7 +23,7 @@ REQUEST_FIELDS = ("message", "text", "target", "work_id", "key", "channel")
 """Fields of a line with `--meta`: those of the API's `BridgeSubmitRequest`."""
 _READ_BYTES = 65_536
 _NO_ANSWER_RULES = frozenset({"work_closed", "unknown_work", "not_our_work"})
-"""Rules and error codes that mean that a work accepts no (further) answer of ours."""
+"""Rules and error codes that mean that a work accepts no (further) answer from this peer."""
 
 
 def read_lines(handle: int) -> Iterator[bytes]:

@@ -95,7 +95,7 @@ def _which(first: str, second: str | None) -> tuple[str, str]:
 
 
 def _is_special(path: str) -> bool:
-    """Whether `path` exists and is no regular file: a device, a pipe, a link. It must not be replaced."""
+    """Whether `path` exists and is not a regular file: a device, a pipe, a link. It must not be replaced."""
     return os.path.exists(path) and not stat.S_ISREG(os.lstat(path).st_mode)  # noqa: PTH110 - pathlib is slow to load
 
 

@@ -37,7 +37,7 @@ def run(context: Context, values: dict[str, Any]) -> int:
 
 def _measure(sandbox: Sandbox, values: dict[str, Any]) -> dict[str, Any]:
     flags = [word for name, flag in _FLAGS.items() if values[name] for word in (flag, str(values[name]))]
-    # A workspace of its own: no other peer of the broker receives these messages.
+    # Its own workspace: no other peer of the broker receives these messages.
     flags += ["--workspace", f"bench_{secrets.token_hex(4)}", "--inbox-capacity", "1000000"]
     worker, ops = (sandbox.start(name, *flags) for name in (WORKER, ASKER))
     _draw("starting two daemons")
@@ -88,7 +88,7 @@ def _progress(title: str) -> Any:
 
 
 def _draw(text: str) -> None:
-    """One line on standard error that the next one replaces; nothing if standard error is no terminal."""
+    """One line on standard error that the next one replaces; nothing if standard error is not a terminal."""
     if sys.stderr.isatty():
         with contextlib.suppress(OSError):  # the terminal was closed
             sys.stderr.write(f"\r\033[K{text}")

@@ -19,7 +19,7 @@ _HINT = "a JSON or TOML capability record, or JSON lines of them"
 
 
 class _Unreadable(Exception):
-    """The text is no document; the message says why."""
+    """The text is not a document; the message has the reason."""
 
 
 def run(context: Context, values: dict[str, Any]) -> int:
@@ -41,7 +41,7 @@ def run(context: Context, values: dict[str, Any]) -> int:
 
 
 def _documents(raw: bytes, name: str) -> Iterator[Found]:
-    """Every document in a text: a whole JSON value, JSON lines, or TOML, whichever it is."""
+    """Every document in a text: a whole JSON value, JSON lines, or TOML; the form is detected."""
     if not raw.strip():
         return
     if name.endswith(".toml"):
@@ -80,7 +80,7 @@ def _json(raw: bytes) -> Any:
 
 
 def _toml(raw: bytes) -> Any:
-    import tomllib  # only if it is no JSON
+    import tomllib  # only if it is not JSON
 
     try:
         return tomllib.loads(raw.decode())

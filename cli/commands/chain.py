@@ -118,7 +118,7 @@ COMMANDS = {
         run_start,
         description=(
             "Run a chain of agents (docs/adapters/chains.md): each node is a work for a peer, and its answer decides which\n"
-            "node comes next. The daemon carries out the run: it goes on when this command ends, and after a restart. Exits 0\n"
+            "node comes next. The daemon performs the run: it continues when this command ends, and after a restart. Exits 0\n"
             "when the run completed, 1 when it failed, was canceled, or waits for an answer (`chain resume`)."
         ),
         examples=[
@@ -161,7 +161,7 @@ COMMANDS = {
         run_resume,
         description=(
             "Answer a run that waits (state waiting) and follow it to its end or its next question. Without --answer only\n"
-            "follow it: a run goes on by itself after a restart of its daemon. Exits as `chain run` does."
+            "follow it: a run continues automatically after a restart of its daemon. Exits as `chain run` does."
         ),
         examples=[
             'aghctl chain resume RUN_ID --answer "The one in Bremen"',

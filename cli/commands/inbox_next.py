@@ -12,7 +12,7 @@ from aghbus.store.host.command_line import Argument, Command
 
 
 def run(context: Context, values: dict[str, Any]) -> int:
-    """Lease the oldest ready message, or acknowledge it at once; raises AnswerIsNo when there is none."""
+    """Lease the oldest ready message, or acknowledge it immediately; raises AnswerIsNo when there is none."""
     answer = context.api.post("/v1/inbox/next", request_body(values), wait=values["wait"] or 0.0)
     if answer["item"] is None:
         if not context.output.human:
@@ -63,7 +63,7 @@ COMMANDS = {
         run,
         description=(
             "Lease the oldest ready message. Acknowledge it with `inbox ack` when it is handled; otherwise it becomes ready\n"
-            "again when the lease ends. --ack acknowledges it at once. Exits 1 when there is none."
+            "again when the lease ends. --ack acknowledges it immediately. Exits 1 when there is none."
         ),
         examples=[
             "aghctl inbox next",
@@ -73,7 +73,7 @@ COMMANDS = {
         arguments=[
             Argument("--wait", metavar="TIME", type=seconds, help="wait this long for a message to arrive"),
             Argument("--visibility", metavar="TIME", type=seconds, help="length of the lease (default 5m)"),
-            Argument("--ack", action="store_true", help="acknowledge it at once"),
+            Argument("--ack", action="store_true", help="acknowledge it immediately"),
             Argument("--work", metavar="ID", help="only a message of this work"),
         ],
     )

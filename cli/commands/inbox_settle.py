@@ -43,7 +43,7 @@ _LEASE = Argument("--lease", help="only if this lease is still valid")
 COMMANDS = {
     "inbox ack": Command(
         _runner("ack"),
-        description="Acknowledge a handled message: it leaves the inbox for good. Its envelope stays in the history.",
+        description="Acknowledge a handled message: it leaves the inbox. Its envelope stays in the history.",
         examples=["aghctl inbox ack 12", "aghctl inbox ack 12 --lease LEASE"],
         arguments=[_SEQ, _LEASE],
     ),

@@ -64,7 +64,7 @@ def _jetstream(profile: dict[str, Any] | None) -> str | None:
     if profile["messages"] is not None:
         parts.append(f"{profile['messages']} messages, {size(profile['bytes'])} of {size(profile['max_bytes'])}")
     parts += [
-        f"{consumer['channel']}: {consumer['pending'] or 0} to come, {consumer['ack_pending'] or 0} in hand"
+        f"{consumer['channel']}: {consumer['pending'] or 0} pending, {consumer['ack_pending'] or 0} unacknowledged"
         for consumer in profile["consumers"]
     ]
     return ", ".join(parts)

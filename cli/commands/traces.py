@@ -34,7 +34,7 @@ COMMANDS = {
         run,
         description=(
             "Stream sent and received traces and receipts as they are stored. Begins now, or after\n"
-            "--since; resumes by itself when the daemon restarts. Ends with Ctrl-C."
+            "--since; resumes automatically when the daemon restarts. Ends with Ctrl-C."
         ),
         examples=["aghctl traces", "aghctl traces --work WORK_ID --since 0 -o jsonl", "aghctl traces --all --peer ops"],
         arguments=[

@@ -162,7 +162,7 @@ COMMANDS = {
     "trust deny": Command(
         _runner("deny", "who", "undeny"),
         description=(
-            "Refuse a key, at once and in open works too. The peer gets a receipt for a refusal at most once a minute.\n"
+            "Refuse a key, immediately and in open works too. The peer gets a receipt for a refusal at most once a minute.\n"
             "Earlier messages stay. Stronger than allow; --remove removes the rule."
         ),
         examples=[

@@ -50,7 +50,7 @@ COMMANDS = {
     "work open": Command(
         run,
         description=(
-            "Open a work for a peer and print its id. The work gets a thread of its own unless --thread or --direct is\n"
+            "Open a work for a peer and print its id. The work gets its own thread unless --thread or --direct is\n"
             "given. Returns when the daemon has stored the work and will send it; `work watch` follows it."
         ),
         examples=[

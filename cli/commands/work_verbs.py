@@ -71,7 +71,7 @@ COMMANDS = {
     ),
     "work update": _verb(
         "update",
-        "Report progress, or go on after needs_input: trace working.",
+        "Report progress, or continue after needs_input: trace working.",
         ' --message "half done"',
         _MESSAGE,
         _RESULT,

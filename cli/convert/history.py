@@ -211,7 +211,7 @@ class PeerHistory:
         return work.opening_id
 
     def sent(self, envelope_id: str) -> WorkView | Literal[True] | None:
-        """Whether an earlier line sent an envelope of ours with this id."""
+        """Whether an earlier line sent an own envelope with this id."""
         envelope = self._lines.envelope(self._us, envelope_id)
         if envelope is None:
             return None

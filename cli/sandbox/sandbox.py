@@ -73,7 +73,7 @@ class Sandbox:
         command = [sys.executable, "-m", "aghbus.daemon", "run", "--name", name, "--quiet", *arguments]
         with open(f"{self.root}/{name}.log", "ab") as log:  # noqa: PTH123 - pathlib is slow to load
             self._running.append(
-                subprocess.Popen(  # noqa: S603 - our own daemon; a session of its own, so that Ctrl-C is ours to handle
+                subprocess.Popen(  # noqa: S603 - our own daemon; its own session, so that only aghctl handles Ctrl-C
                     command, env=self.env, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
                 )
             )
@@ -84,7 +84,7 @@ class Sandbox:
 
         def ready() -> bool:
             if any(process.poll() is not None for process in self._running):
-                raise Unexpected(f"a sandbox daemon exited: {self._last_words()}", "try `aghctl doctor`")
+                raise Unexpected(f"a sandbox daemon exited: {self._output_tail()}", "try `aghctl doctor`")
             try:
                 return bool(api.get("/v1/status")["ready"])
             except ClientError:
@@ -109,7 +109,7 @@ class Sandbox:
         )
         shutil.rmtree(self.root, ignore_errors=True)
 
-    def _last_words(self) -> str:
+    def _output_tail(self) -> str:
         words: list[str] = []
         for entry in sorted(os.listdir(self.root)):  # noqa: PTH208 - pathlib is slow to load
             if entry.endswith(".log"):

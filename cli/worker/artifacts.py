@@ -101,7 +101,7 @@ def _check_name(name: str) -> None:
 
 def _check_inside(root: str, handle: int) -> None:
     """Check the path of the open file, so that no link can be replaced between check and use."""
-    place = os.readlink(f"/proc/self/fd/{handle}")  # noqa: PTH115 - not a path of ours
+    place = os.readlink(f"/proc/self/fd/{handle}")  # noqa: PTH115 - a link of procfs, not a path to resolve
     top = os.path.realpath(root).rstrip("/") + "/"
     if not place.startswith(top):
         raise _NotAnArtifact("it is outside the folder of the command")

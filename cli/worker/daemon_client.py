@@ -20,7 +20,7 @@ FINAL_REFUSALS = frozenset(
 LEASE_MARGIN = 600.0
 """Seconds by which the lease of a message exceeds the time limit of its command: for the grace period and for reporting."""
 ACK_LEASE = 60.0
-"""Lease in seconds for a message that is acknowledged at once."""
+"""Lease in seconds for a message that is acknowledged immediately."""
 MAX_LISTED = 1_000
 """Largest number of works in one answer of the API."""
 _OPENING = frozenset(["say", "capability"])
@@ -84,11 +84,11 @@ class DaemonClient:
     def release(self, seq: int, lease: str | None) -> None:
         """Make a leased message ready again; ignored when the lease is no longer ours. Retries."""
         request = {"lease": lease, "delay": 0, "error": "the worker was restarted before it accepted"}
-        self._settle(lambda: self.api.post(f"/v1/inbox/{seq}/nack", request))
+        self._retry_ignoring_lost_lease(lambda: self.api.post(f"/v1/inbox/{seq}/nack", request))
 
     def acknowledge(self, seq: int) -> None:
         """Acknowledge a message of a work that has ended, whatever its lease. Retries."""
-        self._settle(lambda: self.api.post(f"/v1/inbox/{seq}/ack", {}))
+        self._retry_ignoring_lost_lease(lambda: self.api.post(f"/v1/inbox/{seq}/ack", {}))
 
     def acknowledge_all(self, work_id: str, channel: str) -> int:
         """Acknowledge all ready messages of a work; how many there were. Retries."""
@@ -101,7 +101,7 @@ class DaemonClient:
             count += 1
         return count
 
-    def _settle(self, call: Callable[[], object]) -> None:
+    def _retry_ignoring_lost_lease(self, call: Callable[[], object]) -> None:
         try:
             self.with_retry(call)
         except RefusedByDaemon:

@@ -222,7 +222,11 @@ class Job:
         self._update(text, unread)
 
     def _update(self, text: str, unread: int) -> None:
-        note = f" ({unread} message{'s' * (unread > 1)} not read: the command takes its input once)" if unread else ""
+        note = (
+            f" ({unread} message{'s' * (unread > 1)} not delivered: the command reads its input only at start)"
+            if unread
+            else ""
+        )
         try:
             self._client.step(self.work_id, "update", {"channel": self.channel, "message": text + note})
             self.emit("heartbeat", message=text + note)

@@ -19,7 +19,7 @@ JOB_VARIABLE = "AGH_JOB"
 POLL_INTERVAL = 0.05
 """Seconds between two checks of processes that are being terminated."""
 KILL_WAIT = 10.0
-"""Seconds to wait after SIGKILL for processes that do not end at once: stuck in the kernel, or another user's (sudo)."""
+"""Seconds to wait after SIGKILL for processes that do not end immediately: stuck in the kernel, or another user's (sudo)."""
 _PROC = Path("/proc")
 
 

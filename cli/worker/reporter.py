@@ -21,7 +21,7 @@ EVENTS = (
     ("reported", "the terminal trace is sent; `verb` (of `aghctl bridge` also `asked`: a question instead of an end)"),
     ("dropped", "the work had ended before it was accepted or reported"),
     ("recovered", "a job of a dead worker is recovered; `phase`, and how many `processes` of it were terminated"),
-    ("left", "the daemon is unreachable and the worker stops; the job stays in the journal"),
+    ("unreported", "the daemon is unreachable and the worker stops; the job stays in the journal"),
     ("problem", "an error; `message`"),
     ("stopping", "the worker takes no more work"),
 )

@@ -85,7 +85,7 @@ class EventWatcher:
 
 
 def send_heartbeats(worker: RunningJobs, interval: float) -> None:
-    """Send the heartbeats of all running jobs: a thread of its own, so that a slow daemon does not delay any job's timeout."""
+    """Send the heartbeats of all running jobs: its own thread, so that a slow daemon does not delay any job's timeout."""
     pause = max(MIN_HEARTBEAT_CHECK, min(0.5, interval / 4))
     while True:
         time.sleep(pause)

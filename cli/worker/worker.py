@@ -202,7 +202,7 @@ class Worker:
         try:
             job.run()
         except RetryAbandoned:
-            self._leave_in_journal(job, "left")
+            self._leave_in_journal(job, "unreported")
         except Exception as error:
             self._leave_in_journal(job, "problem", message=f"{type(error).__name__}: {error}")
         finally:

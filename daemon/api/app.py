@@ -22,7 +22,7 @@ from aghbus.protocol.api.queries import NoParameters
 from aghbus.protocol.errors import RequestError, Unavailable
 
 BODY_SECONDS: Final = 30.0
-"""Seconds, ours: a body of a megabyte takes a millisecond on one machine; a client that needs longer counts as stuck."""
+"""Seconds: a body of a megabyte takes a millisecond on one machine; a client that needs longer counts as stuck."""
 
 
 class ApiApp:
@@ -109,7 +109,7 @@ class ApiApp:
         """Call the operation; cancel it when the client disconnects or the daemon drains."""
         scope = CancelScope()
         scope.when(exchange.until_disconnected, ClientDisconnected())
-        scope.when(self._draining.wait, Unavailable("the daemon is draining", hint="ask again when it is back"))
+        scope.when(self._draining.wait, Unavailable("the daemon is shutting down", hint="retry after restart"))
         with scope:
             response: ResponseModel = await operation(*arguments)
         return response

@@ -17,7 +17,7 @@ from aghbus.protocol.api.queries import Query
 from aghbus.protocol.errors import InvalidRequest
 
 MAX_PARAMETERS: Final = 64
-"""Ours: parameters in one query string, repeats included."""
+"""Parameters in one query string, repeats included."""
 
 _WHERE: Final = re.compile(r"^(?P<rule>.*?)(?: - at `(?P<where>[^`]*)`)?$", re.DOTALL)
 _UNKNOWN: Final = re.compile(r"^Object contains unknown field `(?P<field>.*)`$", re.DOTALL)

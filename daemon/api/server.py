@@ -23,7 +23,7 @@ MAX_BODY_BYTES: Final = MAX_ENVELOPE_BYTES + 65_536
 """Bytes of one request body: the largest envelope, and the other fields of the request."""
 
 STALLED_GRACE: Final = 0.5
-"""Seconds, ours: how long a drain waits for a client that does not read."""
+"""Seconds: how long a drain waits for a client that does not read."""
 
 _FOREIGN_ATTEMPTS_PER_MINUTE: Final = 6  # log lines that processes of other users can provoke
 _POLL: Final = 0.01  # seconds between two checks of the open connections while stopping

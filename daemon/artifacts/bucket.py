@@ -1,6 +1,6 @@
 """A JetStream object store (ADR-20 of NATS' architecture), as far as artifacts need it; the `nats object` tool reads it too.
 
-An object is a run of chunks under a subject of its own, and one message that describes it. Each chunk is confirmed when it is put,
+An object is a run of chunks under its own subject, and one message that describes it. Each chunk is confirmed when it is put,
 and requested by its sequence when it is read. docs/jetstream.md says why the client library's object store is not used.
 """
 
@@ -131,7 +131,7 @@ class Bucket:
         """A message by a direct get; None when there is none."""
         try:
             return await self._call(operation)
-        except NoJetStream:  # nobody answers: no JetStream, no bucket, or one without direct gets
+        except NoJetStream:  # no responders: no JetStream, no bucket, or one without direct gets
             if not await self._exists():
                 return None
             hint = f"`nats stream edit {self._stream} --allow-direct`"

@@ -5,7 +5,7 @@ from collections.abc import Coroutine
 from typing import Any, Final
 
 MAX_TASKS: Final = 1_000
-"""Ours: with a slow broker, a flood of questions gets no more answers at a time."""
+"""With a slow broker, a flood of questions gets no more answers at a time."""
 
 
 class BackgroundTasks:

@@ -14,7 +14,7 @@ POINTS: Final = (
     "send.decided",  # our own envelope is in the open transaction
     "send.committed",  # and durable, but the caller has no answer
     "publish.before",  # read from the outbox
-    "publish.handed",  # in the connection's buffer or in the stream's hands
+    "publish.handed",  # in the connection's buffer or sent to the stream
     "publish.confirmed",  # the broker has it, the outbox does not record it
     "receive.parsed",  # a valid envelope is about to be queued
     "receive.decided",  # its effects are in the open transaction

@@ -16,13 +16,13 @@ from typing import Final, TextIO
 from aghbus.protocol.text import escape
 
 LOGGER: Final = "aghbus"
-"""Root of our own loggers; its level is the configured one."""
+"""Root of the loggers of aghbus; its level is the configured one."""
 
 MAX_FIELD_CHARACTERS: Final = 8192
-"""Ours: a longer field is cut, so that a 1 MiB envelope never lands in a log."""
+"""A longer field is cut, so that a log never contains a 1 MiB envelope."""
 
 MAX_LIMITER_KEYS: Final = 1024
-"""Ours: event keys that a limiter remembers; above that the least recently used one is closed."""
+"""Event keys that a limiter keeps; above that the least recently used one is closed."""
 
 _MINUTE: Final = 60.0  # seconds
 _FIELDS: Final = "aghbus_fields"  # attribute of a LogRecord
@@ -59,16 +59,21 @@ def set_level(level: str) -> None:
 
 
 def event(logger: logging.Logger, level: int, message: str, /, **fields: object) -> None:
-    """Log `message`, a fixed text without values, with `fields` beside it; exceptions go in a field too."""
+    """Log `message`, a fixed text without values, with `fields`."""
     if logger.isEnabledFor(level):
         logger.log(level, "%s", message, extra={_FIELDS: fields}, stacklevel=2)
+
+
+def exception(logger: logging.Logger, message: str, error: BaseException, /, **fields: object) -> None:
+    """Log `message` with `fields` at level error, with the traceback of `error`."""
+    logger.error("%s", message, exc_info=error, extra={_FIELDS: fields}, stacklevel=2)
 
 
 class TextFormatter(logging.Formatter):
     """`2026-01-31T12:00:00.123Z warning logger message key=value`, a traceback below it behind `    | `."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """One line, plus the lines of a traceback; no value can begin a line of its own."""
+        """One line, plus the lines of a traceback; no value can begin a new line."""
         parts = [_timestamp(record), record.levelname.lower(), record.name, escape(_message(record))]
         parts += (f"{escape(name)}={_quote(value)}" for name, value in _fields(record))
         lines = [" ".join(parts)]

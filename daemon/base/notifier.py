@@ -44,7 +44,7 @@ class Notifier:
         return future
 
     async def wait(self, timeout: float | None = None) -> bool:
-        """Wait for the next notification; False after `timeout` seconds without one. Returns at once when closed."""
+        """Wait for the next notification; False after `timeout` seconds without one. Returns immediately when closed."""
         future = self.next()
         timer = asyncio.get_running_loop().call_later(timeout, _time_out, future) if timeout is not None else None
         try:

@@ -85,7 +85,7 @@ class AgentDirectory:
     clock: Clock
 
     def on(self, channel: str, own_id: str | None = None) -> AgentMap:
-        """The map on `channel`. `own_id` is the id of ours that our own agents map to (None: the present one)."""
+        """The map on `channel`. `own_id` is the peer id that our agents map to (None: the current one)."""
         settings, self_id = self.settings.current, self.identity.self_id
         configured = configured_agents(settings)
         if own_id is not None and own_id != self_id:

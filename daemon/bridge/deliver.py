@@ -28,7 +28,7 @@ from aghbus.store.tables.events import gap_after
 
 _PAGE: Final = 32  # envelopes per read
 _RETRY_DELAY: Final = 1.0  # seconds before a message is fetched again from an unreachable broker
-_ACKED_AT_ONCE: Final = 500  # ours, inbox items and works settled by one acknowledgement; the next one continues
+_ACKED_AT_ONCE: Final = 500  # inbox items and works settled by one acknowledgement; the next one continues
 
 
 class _ForAgent(EnvelopeFilter, frozen=True):

@@ -11,6 +11,7 @@ import msgspec
 
 from aghbus.daemon.artifacts.store import ArtifactsUnreachable
 from aghbus.daemon.base.clock import Clock
+from aghbus.daemon.base.logs import event
 from aghbus.daemon.base.metrics import Counters
 from aghbus.daemon.base.notifier import Notifier
 from aghbus.daemon.bridge import sentient_chain as chains
@@ -146,7 +147,7 @@ class Follower:
             return None
 
         def job(tx: Transaction) -> int | None:
-            for entry in bridge_log.due(tx, self.steps.settle(tx), _PAGE):
+            for entry in bridge_log.due(tx, self.steps.now_after_clock_check(tx), _PAGE):
                 expire(tx, entry)
             return bridge_log.next_due_ms(tx)
 
@@ -159,7 +160,7 @@ class Follower:
             pass
 
     def _forward_batch(self, tx: Transaction, batch: Batch) -> int:
-        found = bridge.ended_works(tx, _PAGE)
+        found = bridge.terminated_works(tx, _PAGE)
         for end in found:
             self._forward_end(tx, batch, end)
             bridge.unlink(tx, end)
@@ -194,11 +195,11 @@ class Follower:
             except (InvalidRequest, Refused) as error:
                 cause = cause or error
         if cause is not None:
-            self.counters.add("bridge.ends_not_forwarded")
-            _log.error("cannot forward the end of a work work=%s cause=%s", ended.work_id, cause)
+            self.counters.add("bridge.terminal_not_forwarded")
+            event(_log, logging.ERROR, "cannot forward the terminal state of a work", work=ended.work_id, cause=cause)
 
     def _memory_draft(self, tx: Transaction, context: BridgeContext, work: WorkView) -> Draft | None:
-        """The notification for the memory agent about a chain that broke off; its last message is the one that opened `work`."""
+        """The notification for the memory agent about a chain that terminated early; the last message opened `work`."""
         history = StoredMessageHistory(tx, chains.NAME, work.workspace_id, work.channel, context.us)
         last = history.opening(work)
         if last is None:

@@ -9,6 +9,7 @@ import msgspec
 
 from aghbus.daemon.artifacts.store import Artifacts, ArtifactsUnreachable
 from aghbus.daemon.base.clock import Clock
+from aghbus.daemon.base.logs import exception
 from aghbus.daemon.base.metrics import Counters
 from aghbus.daemon.bridge.adapters import AgentDirectory, FormatAdapters
 from aghbus.daemon.bridge.format_log import keep_record
@@ -31,7 +32,7 @@ from aghbus.store.tables.bridge_messages import BridgeEnvelope, StoredMessageHis
 
 _log = logging.getLogger("aghbus.bridge")
 
-_CHUNK_BYTES: Final = 262_144  # ours, of envelopes per transaction: some milliseconds, or one large envelope
+_CHUNK_BYTES: Final = 262_144  # of envelopes per transaction: some milliseconds, or one large envelope
 
 
 class StoredEnvelope(NamedTuple):
@@ -147,7 +148,7 @@ class InboundTranslator:
                 at_ms=kept.received_ms,
                 seq=kept.seq,
                 message_id=delivered.foreign_id,
-                answers=not kept.ended_by_daemon,  # not an answer: the question's time to live goes on
+                answers=not kept.ended_by_daemon,  # not an answer: the question's time to live continues
             )
         return BridgeMessage(
             seq=kept.seq,
@@ -187,9 +188,9 @@ class InboundTranslator:
         history = StoredMessageHistory(tx, name, kept.workspace_id, kept.channel, us)
         try:
             return self.formats.get(name).deliver(bridged, context, history)
-        except Exception:  # a bug triggered by one envelope must not stop all later ones
+        except Exception as error:  # a bug triggered by one envelope must not stop all later ones
             self.counters.add("internal_errors")
-            _log.exception("cannot deliver an envelope format=%s seq=%d", name, kept.seq)
+            exception(_log, "cannot deliver an envelope", error, format=name, seq=kept.seq)
             return None
 
 

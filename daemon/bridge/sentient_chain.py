@@ -22,8 +22,8 @@ CLOSED_BY: Final = f"{NAME}.closed_by"
 LAST_MESSAGE: Final = f"{NAME}.last"
 """In `ext` of the notification of the memory agent: the chain's last message in full, since the text may be truncated."""
 
-_LAST_BYTES: Final = 524_288  # ours: half an envelope, so that text and entries always fit too
-_LOOKED_AT: Final = 50  # ours, newest envelopes of a work that are searched for the chain's entries
+_LAST_BYTES: Final = 524_288  # half an envelope, so that text and entries always fit too
+_LOOKED_AT: Final = 50  # newest envelopes of a work that are searched for the chain's entries
 
 
 class ChainMessage(NamedTuple):

@@ -32,9 +32,9 @@ from aghbus.store.tables.bridge_log import BridgeLogEntry
 _log = logging.getLogger("aghbus.bridge")
 
 _BATCH: Final = 200  # entries between two syncs
-_RECHECK_BYTES: Final = 16 * 1024 * 1024  # ours, at the end of the file, searched for entries after a crash
+_RECHECK_BYTES: Final = 16 * 1024 * 1024  # at the end of the file, searched for entries after a crash
 _RETRY_DELAY: Final = 5.0  # seconds before a failed append is retried
-_LOCK_WAIT: Final = 2.0  # seconds, ours: an append takes milliseconds; also delays our exit
+_LOCK_WAIT: Final = 2.0  # seconds: an append takes milliseconds; also delays our exit
 _END: Final = b"---\n"  # the last line of an entry
 
 

@@ -35,7 +35,7 @@ REASON: Final = "message_refused"  # in quarantine, in addition to the reason co
 _NOT_ON_THIS_CHANNEL: Final = frozenset(
     {"no_work", "parent_unknown", OTHER_CHANNEL}
 )  # another channel may have the work
-_DETAIL_CHARS: Final = 512  # ours, of the findings as quarantine keeps them
+_DETAIL_CHARS: Final = 512  # of the findings as quarantine keeps them
 
 
 class SubmitOutcome(NamedTuple):

@@ -1,9 +1,9 @@
 """The embedded broker: one nats-server for all daemons of one user on a machine, used when no NATS server is named.
 
 A joining daemon takes `election.lock`, holds `members.lock` shared for its life, and then finds the running broker or starts one
-under a guard process (guard.py), which stops it when the last member has left, were it by kill -9. When the server dies, the
-guard ends, the members lose their link and join again. When the guard dies, the server goes on: members check `guard.lock` each
-second, and one starts a new guard, which adopts the server.
+under a guard process (guard.py). The guard stops the server when the last member has left, even if it was killed with SIGKILL.
+When the server dies, the guard ends, the members lose their link and join again. When the guard dies, the server keeps running:
+members check `guard.lock` each second, and one starts a new guard, which adopts the server.
 
 The locks, which the kernel keeps, are authoritative: `guard.lock` is held by a living guard, `server.lock` by the living
 server, and its text is that server's pid. `broker.json` is only used when it agrees with them. This module signals no process.
@@ -78,7 +78,7 @@ class EmbeddedBroker:
             self._watcher = None
         async with self._turn:
             if self._membership.held and is_locked(self._folder.server_lock) and not is_locked(self._folder.guard_lock):
-                # nobody would stop the server once the last member has left
+                # without a guard, the server would outlive the last member
                 with contextlib.suppress(BrokerError):
                     await self._ensure()
             self._membership.release()
@@ -90,7 +90,7 @@ class EmbeddedBroker:
         try:
             # a guard that is just stopping the broker holds it, for as long as nats-server takes to end
             await self._take(self._membership, shared=True, what="members.lock")
-            self._port = await self._settle()
+            self._port = await self._find_or_start()
         finally:
             self._election.release()
 
@@ -99,16 +99,18 @@ class EmbeddedBroker:
         try:
             taken = await lock.lock(shared=shared, timeout=self._patience)
         except OSError as error:
-            raise BrokerError("lock the broker", f"{path}: {error.strerror}", "see to the folder's rights") from error
+            raise BrokerError(
+                "lock the broker", f"{path}: {error.strerror}", "check the folder's permissions"
+            ) from error
         if not taken:
             raise BrokerError(
                 "lock the broker",
                 f"{path} is held by another process for more than {self._patience:g} s",
-                "find it with `fuser`; it is a daemon or a guard that hangs",
+                "find it with `fuser`; it is an unresponsive daemon or guard process",
             )
 
-    async def _settle(self) -> int:
-        """Checks and repairs until a guarded broker answers, and returns its port; a failed start raises at once."""
+    async def _find_or_start(self) -> int:
+        """Checks and repairs until a guarded broker answers, and returns its port; a failed start raises immediately."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + self._patience
         token = self._folder.token()
@@ -161,7 +163,7 @@ class EmbeddedBroker:
                 "start nats-server", str(answer.get("error")), f"the whole log is {self._folder.log_file}"
             )
         else:
-            # the server ended meanwhile, or was stopped because nobody can find it: the next check starts a new one
+            # the server ended meanwhile, or was stopped because its folder was replaced: the next check starts a new one
             event(_log, logging.WARNING, "broker not adopted", cause=answer.get("error"))
 
     async def _watch_guard(self) -> None:
@@ -194,7 +196,7 @@ async def _start_guard(command: list[str]) -> dict[str, object]:
     try:
         out, errors = await starter.communicate()
     except asyncio.CancelledError:
-        # the guard itself goes on, and ends with the last member like any other
+        # the guard keeps running, and stops with the last member
         with contextlib.suppress(ProcessLookupError):
             starter.kill()
         await starter.communicate()
@@ -202,5 +204,5 @@ async def _start_guard(command: list[str]) -> dict[str, object]:
     try:
         answer = json.loads(out)
     except ValueError:
-        answer = {"error": errors.decode("utf-8", "replace").strip() or "the guard said nothing"}
-    return answer if isinstance(answer, dict) else {"error": "the guard is not understood"}
+        answer = {"error": errors.decode("utf-8", "replace").strip() or "no output from the guard process"}
+    return answer if isinstance(answer, dict) else {"error": "invalid response from the guard process"}

@@ -47,7 +47,7 @@ class _Guard:
             os.set_blocking(end, False)
         signal.set_wakeup_fd(wake_write, warn_on_full_buffer=False)
         signal.signal(signal.SIGTERM, self._on_term)
-        signal.signal(signal.SIGCHLD, lambda _signo, _frame: None)  # only to wake the loop at once
+        signal.signal(signal.SIGCHLD, lambda _signo, _frame: None)  # only to wake the loop immediately
         for ignored in (signal.SIGHUP, signal.SIGINT, signal.SIGPIPE):
             signal.signal(ignored, signal.SIG_IGN)
         self._members = self._open("members.lock")
@@ -67,7 +67,7 @@ class _Guard:
                 self._release_server_lock()
                 self._write_record(listening)
                 return listening
-        raise _GuardError("nats-server ended at its start: " + self._last_words())
+        raise _GuardError("nats-server ended at its start: " + self._log_tail())
 
     def adopt(self) -> int:
         """Takes over a server whose guard has died; returns its port."""
@@ -80,7 +80,7 @@ class _Guard:
         return listening
 
     def watch(self) -> None:
-        """Returns when the server is gone: by itself, on SIGTERM to the guard, or because no member is left."""
+        """Returns when the server is gone: it exited, on SIGTERM to the guard, or because no member is left."""
         while not self._server_gone():
             if self._stop or self._folder_replaced() or self._try(self._members):
                 self.stop_server()
@@ -146,7 +146,7 @@ class _Guard:
         self._pid, self._is_child = pid, True
 
     def _release_server_lock(self) -> None:
-        """Closes our descriptor, so that from now on only the server's keeps the lock; ours is opened anew for looking."""
+        """Closes our descriptor, so that only the server's descriptor keeps the lock; reopened for checks."""
         os.close(self._server)
         self._server = self._open("server.lock")
 
@@ -160,7 +160,7 @@ class _Guard:
             if self._stop:
                 raise _GuardError("stopped while starting")
             time.sleep(0.01)
-        raise _GuardError(f"nats-server does not listen after {_START_WAIT:.0f} s: " + self._last_words())
+        raise _GuardError(f"nats-server does not listen after {_START_WAIT:.0f} s: " + self._log_tail())
 
     def _read_port(self) -> int | None:
         """The port from nats-server's own ports file, `<executable>_<pid>.ports`; None until it is written whole."""
@@ -216,14 +216,14 @@ class _Guard:
             if ours:
                 os.unlink(self._path("broker.json"))
 
-    def _last_words(self) -> str:
+    def _log_tail(self) -> str:
         text = b""
         for name in ("server.err", "nats.log"):
             with contextlib.suppress(OSError), open(self._path(name), "rb") as file:
                 file.seek(max(0, os.fstat(file.fileno()).st_size - _TAIL))
                 text += file.read(_TAIL)
         lines = [line for line in text.decode("utf-8", "replace").splitlines() if line.strip()]
-        return " | ".join(lines[-3:]) or "it wrote nothing"
+        return " | ".join(lines[-3:]) or "the log is empty"
 
 
 def _redirect(error_file: str) -> None:
@@ -271,7 +271,7 @@ def main(arguments: list[str]) -> int:
     os.close(write_end)
     with open(read_end, "rb") as answer:
         line = answer.readline()
-    sys.stdout.write(line.decode() or '{"error": "the guard died"}\n')
+    sys.stdout.write(line.decode() or '{"error": "guard process exited unexpectedly"}\n')
     return 0 if b'"port"' in line else 1
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Final, NamedTuple
 
+from aghbus.daemon.base.logs import exception
 from aghbus.daemon.base.metrics import Counters
 from aghbus.daemon.base.notifier import Notifier
 from aghbus.daemon.chains.messages import ArtifactNotFetched, ChainMessages
@@ -24,7 +25,7 @@ _log = logging.getLogger("aghbus.chains")
 
 _MAX_WAIT: Final = 60.0  # seconds between two rounds while any run is in progress: the wall clock may be set meanwhile
 _MIN_WAIT: Final = 0.05  # seconds between two rounds when a timeout is due
-_MAX_TRANSFERS: Final = 2  # ours, concurrent runs with a message from or for the artifact store: 4 MiB each
+_MAX_TRANSFERS: Final = 2  # concurrent runs with a message from or for the artifact store: 4 MiB each
 
 
 class RunnerLimits(NamedTuple):
@@ -40,7 +41,7 @@ class RunnerLimits(NamedTuple):
 class ChainRunner:
     """Advances the runs of one daemon. `transitions` changes runs; `changes` is notified after every change of a run.
 
-    Each round advances all runs that are due. A run that needs the artifact store continues in a task of its own, so that an
+    Each round advances all runs that are due. A run that needs the artifact store continues in its own task, so that an
     unresponsive broker does not block the others.
     """
 
@@ -130,7 +131,7 @@ class ChainRunner:
     async def _pause(self, seconds: float, counts: list[int]) -> None:
         """Wait until something is committed, a peer appears, the link is up, a transfer is done, or `seconds` have passed.
 
-        Returns at once when any of these happened since `counts` was taken.
+        Returns immediately when any of these happened since `counts` was taken.
         """
         if self._counts() != counts:
             return
@@ -144,7 +145,7 @@ class ChainRunner:
     # one run
 
     async def _advance(self, run_id: str) -> bool:
-        """Advance a run; whether it changed. One that needs the artifact store continues in a task of its own."""
+        """Advance a run; whether it changed. One that needs the artifact store continues in its own task."""
         try:
             return await self._guarded(run_id, self._advance_once(run_id))
         except ArtifactNotFetched:
@@ -174,8 +175,8 @@ class ChainRunner:
             raise
         except Unavailable:
             return False  # draining: the next start retries; or the artifact store is unreachable
-        except Exception:
-            _log.exception("internal error in a chain run run=%s", run_id)
+        except Exception as error:
+            exception(_log, "internal error in a chain run", error, run=run_id)
             self.counters.add("chains.internal_errors")
             await self.store.write(lambda tx: self.transitions.fail_internal(tx, run_id))
             changed = True

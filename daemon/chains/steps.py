@@ -64,7 +64,7 @@ class RunTransitions:
 
     def begin(self, tx: Transaction, batch: Batch, run: Run) -> None:
         """Add a run and visit its first node."""
-        self.steps.settle(tx)
+        self.steps.now_after_clock_check(tx)
         if chains.count_open(tx) >= chains.MAX_OPEN:
             raise Refused(
                 f"{chains.MAX_OPEN} runs are in progress already", code="refused", hint="`aghctl chain list` shows them"
@@ -80,7 +80,7 @@ class RunTransitions:
         run = chains.load(tx, run_id)
         if run is None or run.state in ENDED:
             return False
-        self.steps.settle(tx)
+        self.steps.now_after_clock_check(tx)
         self._advance(tx, batch, run)
         after = chains.load(tx, run_id)
         return after is not None and after.version != run.version
@@ -111,7 +111,7 @@ class RunTransitions:
                 code="conflict",
                 hint="`aghctl chain show` shows its state",
             )
-        self.steps.settle(tx)
+        self.steps.now_after_clock_check(tx)
         visit = _current(tx, run)
         found = chains.followed(tx, self.identity.workspace, run.channel, visit.work_id or "")
         if found is None or found.work.is_terminal:
@@ -280,7 +280,7 @@ class RunTransitions:
             tx, run, state=state, error=error, question=None, seen_seq=run.seen_seq, due_ms=None, updated_ms=now_ms
         )
         age_ms = self.settings.current.store.retention_age * 1000
-        chains.forget(tx, self.steps.prudent_millis() - age_ms)
+        chains.forget(tx, self.steps.retention_now_ms() - age_ms)
 
     def _scope(self, tx: Transaction, run: Run, visit: Visit, node: ChainNode) -> dict[str, Any]:
         """The scope for the input of the current visit: `response` and `work` are those of the previous visit."""

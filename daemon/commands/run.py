@@ -34,7 +34,7 @@ def run(values: dict[str, Any]) -> int:
     except KeyboardInterrupt:  # before the daemon took over the signals
         return FAILED
     except Exception as error:
-        # An error meant for operators has a hint or problems. Any other is a defect of ours and shows where.
+        # An error meant for operators has a hint or problems. Any other is a bug and gets a traceback.
         if hasattr(error, "hint") or hasattr(error, "problems"):
             return fail(str(error), str(getattr(error, "hint", "")))
         log.exception("the daemon stopped on an unexpected error")
@@ -52,8 +52,8 @@ COMMANDS = {
     "run": Command(
         run,
         description=(
-            "Run the daemon in the foreground: a peer called like this host, on a broker of its own unless --nats or\n"
-            "NATS_CONTEXT names one. Every key of the configuration that is no secret has an option."
+            "Run the daemon in the foreground: a peer named after this host, on its own broker unless --nats or\n"
+            "NATS_CONTEXT names one. Every configuration key except secrets has an option."
         ),
         examples=[
             "aghd run",

@@ -49,7 +49,7 @@ def _make_private(folder: Path, key: str, hint: str) -> None:
     _make(folder, key, hint)
     status = folder.lstat()
     if status.st_uid == os.getuid() and not folder.is_symlink() and status.st_mode & 0o077:
-        folder.chmod(0o700)  # ours, made by an older umask or by hand: closing it loses nothing
+        folder.chmod(0o700)  # our own folder, created with another umask
         status = folder.lstat()
     if problem := private_folder_problem(status.st_mode, status.st_uid, os.getuid()):
         raise LocationError(key, f"the folder {folder} {problem}", hint)

@@ -20,7 +20,7 @@ from aghbus.protocol.text import escape, shorten
 ENV_PREFIX: Final = "AGHD_"
 
 MAX_CONFIG_BYTES: Final = 1 << 20
-"""Ours: a thousand times a full configuration; a larger file is not one."""
+"""A thousand times a full configuration; a larger file is not one."""
 
 FLAG, ENV, COMMON_ENV, INSTANCE_FILE, COMMON_FILE, DEFAULT = range(6)
 """Ranks of the layers, the strongest first. COMMON_ENV are variables of other programs, such as NATS_URL."""
@@ -131,7 +131,7 @@ def unknown_variables(keys: Iterable[ConfigKey], env: Mapping[str, str], also: I
     """
     known = {key.env for key in keys} | set(also)
     unknown = sorted(name for name in env if name.startswith(ENV_PREFIX) and name not in known)
-    return [escape(f"environment variable {name} is not a key of ours{did_you_mean(name, known)}") for name in unknown]
+    return [escape(f"environment variable {name} is not a known key{did_you_mean(name, known)}") for name in unknown]
 
 
 def read_toml(path: str, *, required: bool) -> tuple[dict[str, Any], list[Problem]]:
@@ -171,7 +171,7 @@ def from_toml(
             problems.append(Problem(name, f"file {path}", "must be a table", f"write [{name}]"))
         else:
             hint = did_you_mean(name, known | tables).lstrip(", ") or "aghd config show lists every key"
-            problems.append(Problem(name, f"file {path}", "there is no such key", hint))
+            problems.append(Problem(name, f"file {path}", "unknown key", hint))
     return found, problems
 
 

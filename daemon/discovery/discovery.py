@@ -28,7 +28,7 @@ from aghbus.protocol.limits import REPLAY_AGE
 from aghbus.protocol.send import Draft, build, encoded
 
 INSTANCE_KEY: Final = (
-    "aghbus.instance"  # in ext: tells two daemons with one peer id apart, and announces acknowledgements
+    "aghbus.instance"  # in ext: identifies one of two daemons with the same peer id, and announces acknowledgements
 )
 JOINED_KEY: Final = (
     "aghbus.joined"  # in the ext of a greet after joining or returning: pending messages may be sent now
@@ -44,7 +44,7 @@ TtlHeaders = Callable[[int], Mapping[str, str] | None]
 
 
 class Question:
-    """A whois of ours with its answers so far."""
+    """A pending whois with the answers received so far."""
 
     def __init__(self, ask: WhoisRequest, request: Draft, started: float) -> None:
         self.ask = ask
@@ -238,12 +238,12 @@ class Discovery:
         identity = self._identity
         channel = ask.channel or identity.channels[0][1]
         if (identity.workspace, channel) not in identity.joined:
-            raise InvalidRequest(f"channel: {channel!r} is none of the channels joined here")
+            raise InvalidRequest(f"channel: {channel!r} is not joined by this daemon")
         if ask.to is not None and not is_peer(ask.to):
             raise InvalidRequest("to: is not a peer id")
         if ask.to == identity.self_id:
             raise InvalidRequest(
-                "to: that is ourselves", hint="`aghctl status` and `aghctl capability list` show our own card"
+                "to: is this daemon's own id", hint="`aghctl status` and `aghctl capability list` show our own card"
             )
         ext: dict[str, Any] = {}
         if ask.catalog:

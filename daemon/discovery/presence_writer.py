@@ -11,7 +11,7 @@ from aghbus.store.tables import peers
 PeerKey = tuple[str, str, str]  # workspace, channel, peer id
 
 INTERVAL: Final = 0.1
-"""Seconds between two writes, ours: under a flood of questions a commit costs more than they do."""
+"""Seconds between two writes: under a flood of questions a commit costs more than they do."""
 
 CAPACITY: Final = 20_000
 """Pending ids, and pending peers: a store that cannot write must not exhaust the memory."""

@@ -17,7 +17,7 @@ _MAX_ACKED: Final = (
     16_384  # acked sequences that are kept; a broker that was killed has forgotten the acks of its last moments
 )
 _LINK_WAIT: Final = 1.0  # seconds between two checks of a link that is down
-_BATCH: Final = 256  # ours: acks published as one piece
+_BATCH: Final = 256  # acks published as one piece
 _RETRY_DELAY: Final = 0.05  # seconds; a connection may be lost before the link knows it
 
 
@@ -38,7 +38,7 @@ class AckQueue:
         self._empty.set()
 
     def put(self, subject: str, data: bytes) -> None:
-        """Publish `data` to `subject` after everything that was put before; returns at once."""
+        """Publish `data` to `subject` after everything that was put before; returns immediately."""
         if not self._queue:
             self._empty.clear()
             self._filled.set()

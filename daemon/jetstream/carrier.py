@@ -26,9 +26,9 @@ from aghbus.store.tables.outbox import Outgoing
 _OPEN_WAIT: Final = 5.0  # seconds for the stream to be there, before a batch goes back to the outbox
 _CONFIRM_WAIT: Final = 10.0  # seconds without a single confirmation, before the rest goes back
 _FIRST_PAUSE: Final = 0.5  # seconds before a stream that refused gets the next message; doubled each time
-_LONGEST_PAUSE: Final = 5.0  # seconds, so that it goes on soon after there is room
+_LONGEST_PAUSE: Final = 5.0  # seconds, so that it continues soon after there is room
 _NEVER: Final = 86_400.0  # seconds for one confirmation: the whole batch is waited for
-_BATCH_BYTES: Final = 4_194_304  # ours, of envelopes that are unconfirmed at a time; the library copies each
+_BATCH_BYTES: Final = 4_194_304  # of envelopes that are unconfirmed at a time; the library copies each
 _CLOCK_MARGIN: Final = 60  # seconds that the stream keeps a message after it is stale by our clock
 _MAX_SEQUENCES: Final = 65_536  # messages whose stream sequence is known
 
@@ -133,7 +133,7 @@ class JetStreamCarrier:
                     continue
                 headers = await self._headers(js, row, floors)
                 if size + header_size(headers) > self._link.max_payload:  # the library counts no headers
-                    headers = {}  # it can do without
+                    headers = {}  # headers are optional
                 publishing = js.publish(row.subject, row.raw, _NEVER, headers=headers or None)
                 confirmations[asyncio.create_task(publishing)] = row
             self._unconfirmed |= confirmations.keys()
@@ -146,7 +146,7 @@ class JetStreamCarrier:
             self._unconfirmed -= confirmations.keys()
             for confirmation in confirmations:
                 if not confirmation.cancel() and not confirmation.cancelled():
-                    confirmation.exception()  # or asyncio reports that nobody looked at it
+                    confirmation.exception()  # or asyncio reports "exception was never retrieved"
 
     def _conclude(self, carried: Carried, row: Outgoing, confirmation: asyncio.Task[PubAck]) -> JetStreamError | None:
         """Note the outcome of one message in `carried`. Returns the error after which it is tried again."""

@@ -16,14 +16,14 @@ from aghbus.daemon.jetstream.stream import STREAM, StreamStatus, covers
 from aghbus.daemon.nats.link import JetStreamError, Link
 from aghbus.protocol.nats.names import JETSTREAM_API
 
-_NEARLY_FULL: Final = 0.75  # ours, of max_bytes
+_NEARLY_FULL: Final = 0.75  # of max_bytes
 _TIMEOUT: Final = 5.0  # seconds for one request
 _FULL_PAUSE: Final = (
     5.0  # seconds before the next attempt after one that freed nothing, while the stream refuses messages
 )
 _NEARLY_FULL_PAUSE: Final = 30.0  # the same, while it takes them
 _SETTLED_AFTER: Final = 1.0  # seconds until each consumer has noticed a message of the stream: replicas lag
-_MAX_SUBJECTS: Final = 64  # ours, subjects purged at a time, those with the most messages first
+_MAX_SUBJECTS: Final = 64  # subjects purged at a time, those with the most messages first
 _MAX_PAGES: Final = 64  # of a list of consumers, 256 each
 
 R = TypeVar("R")

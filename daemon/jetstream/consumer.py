@@ -27,7 +27,7 @@ _NOT_FOUND: Final = 10014
 _IN_USE: Final = 10013  # the consumer pushes to another subject, which has a subscriber
 FLUSH_TIMEOUT: Final = 5.0
 """Seconds for the broker to begin or end a subscription."""
-_MAX_FLOW_SUBJECT: Final = 512  # ours, characters: the server ends a connection over a line too long
+_MAX_FLOW_SUBJECT: Final = 512  # characters: the server ends a connection over a line too long
 _PART: Final = r"[^.]*\."
 # Stream, consumer, count of deliveries, stream sequence, three more; or with domain and account before, and perhaps more after.
 _DELIVERY: Final = re.compile(
@@ -224,7 +224,7 @@ class DurableConsumer:
         self._offer(message)
 
     def _is_flow_control(self, subject: str) -> bool:
-        """Whether `subject` belongs to this consumer's flow control: nobody else may direct what we publish."""
+        """Whether `subject` belongs to this consumer's flow control: no other peer may direct what we publish."""
         plain = subject.isprintable() and " " not in subject
         return plain and len(subject) <= _MAX_FLOW_SUBJECT and subject.startswith(self._flow_prefix)
 

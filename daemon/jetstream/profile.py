@@ -1,6 +1,6 @@
 """The JetStream profile of spec section 7: the stream and our consumers, checked and repaired as long as the daemon runs.
 
-    link down ──► checking ──► attached ──► checking …      every few seconds, and at once when a publish finds no stream
+    link down ──► checking ──► attached ──► checking …      every few seconds, and immediately when a publish finds no stream
 
 A check ensures the stream, then one durable consumer for each channel. Missing ones are created, differences are reported with the
 command that changes them, failures are reported and retried. Until the stream is there everything stays in the outbox.
@@ -62,7 +62,7 @@ class JetStreamProfile:
         check_interval: float = CHECK_INTERVAL,
         flush_timeout: float = FLUSH_TIMEOUT,
     ) -> None:
-        """`former` are our earlier ids, whose consumers go on. `channels` are `(workspace_id, channel)`; `instance` identifies
+        """`former` are our former ids, whose consumers stay. `channels` are `(workspace_id, channel)`; `instance` identifies
         our store among the daemons. Receivers acknowledge below the subject `ack_root`. `offer` gets every message, with a
         settlement. `flush_timeout` in seconds is how long the broker may take to begin or end a subscription.
         """
@@ -156,7 +156,7 @@ class JetStreamProfile:
             tasks.create_task(self._keep_checking(), name="jetstream-checks")
 
     async def drain(self, timeout: float) -> None:
-        """Stop receiving, within `timeout` seconds; settling and publishing go on."""
+        """Stop receiving, within `timeout` seconds; acknowledging and publishing continue."""
         self._draining = True
         self._attached.clear()
         try:
@@ -212,7 +212,7 @@ class JetStreamProfile:
         return True
 
     async def _check_consumer(self, consumer: DurableConsumer) -> None:
-        """Check one. A former id's may fail, where permissions cover only the present id: the others go on."""
+        """Check one. A former id's may fail, where permissions cover only the current id: the others continue."""
         stream = self._stream.created if self._stream else ""
         if consumer.peer_id == self._self_id:
             await consumer.check(stream)

@@ -1,6 +1,6 @@
 """The one stream of spec section 7: created when it is missing, never changed by us when it exists.
 
-Differences that an operator made are reported with the command that changes them; everything goes on as well as that stream
+Differences that an operator made are reported with the command that changes them; everything continues as well as that stream
 allows.
 """
 
@@ -30,7 +30,7 @@ _NO_STORAGE: Final = frozenset({10023, 10028, 10047})  # too little left: of any
 
 
 class StreamStatus(msgspec.Struct, frozen=True):
-    """The stream as of the last check: `created` tells one stream from the next of the same name.
+    """The stream as of the last check: `created` distinguishes a stream from its successor of the same name.
 
     `last_seq` is the sequence of its last message, `max_age` in seconds (0: without bound). `problems` are the differences from
     what it should be, each a sentence that says what to change.

@@ -175,7 +175,7 @@ class NatsConnection:
     def publish_nowait(
         self, subject: str, data: bytes, reply: str, headers: Mapping[str, str] | None, *, flush: bool
     ) -> bool:
-        """The same without waiting: False when the buffer is full. With `flush` it is written to the socket at once."""
+        """The same without waiting: False when the buffer is full. With `flush` it is written to the socket immediately."""
         frame = self._frame(subject, data, reply, headers)
         if self.client.unsent_bytes > MAX_UNSENT:
             return False
@@ -218,7 +218,7 @@ class NatsConnection:
         try:
             reply = await self._unless_lost(self.client.request(subject, data, timeout=timeout))
         except nats.errors.NoRespondersError:
-            raise NoResponders(f"nobody listens on {escape(subject)}") from None
+            raise NoResponders(f"no responders on {escape(subject)}") from None
         except nats.errors.TimeoutError:
             raise LinkTimeout(f"no reply within {timeout:g} s") from None
         except nats.errors.BadSubjectError:

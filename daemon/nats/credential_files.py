@@ -46,14 +46,14 @@ class NatsFiles:
             self.problem(key, f"{path}: {error.strerror}", "name a file that this user can read")
             return None
         if len(raw) > _MAX_BYTES:
-            self.problem(key, f"{path} is larger than {_MAX_BYTES} bytes", "this is not the file that was meant")
+            self.problem(key, f"{path} is larger than {_MAX_BYTES} bytes", "check the path")
             return None
         if secret and mode & 0o077:
             self.warnings.append(f"{key}: {path} can be read by others; chmod 600 {path}")
         try:
             text = raw.decode("utf-8").strip()
         except UnicodeDecodeError:
-            self.problem(key, f"{path} is not text", "this is not the file that was meant")
+            self.problem(key, f"{path} is not text", "check the path")
             return None
         if not text:
             self.problem(key, f"{path} is empty")
@@ -70,7 +70,7 @@ class NatsFiles:
             return None
         missing = [mark for mark in marks if mark not in found]
         if missing:
-            self.problem(key, f"{path} holds no {missing[0]!r}", "this is not the file that was meant")
+            self.problem(key, f"{path} does not contain {missing[0]!r}", "check the path")
             return None
         return str(path)
 

@@ -3,10 +3,10 @@
 LinkError
  ├─ LinkDown          there is no connection now; the caller keeps its message
  ├─ LinkTimeout       the broker, or a responder, did not answer in time
- ├─ NoResponders      nobody listens on the subject of a request
+ ├─ NoResponders      no subscriber on the subject of a request
  ├─ PayloadTooLarge   the caller's fault: more than the server takes
  └─ BadPublish        the caller's fault: a subject or header that NATS does not allow
-ConnectFailed         one attempt to connect failed; the link keeps it as `last_error` and goes on trying
+ConnectFailed         one attempt to connect failed; the link keeps it as `last_error` and keeps trying
 JetStreamError        JetStream refused a request; its error code and its description
  └─ NoJetStream       there is no JetStream on this server, or not for our account
 """
@@ -17,7 +17,7 @@ import msgspec
 
 
 class Settlement(Protocol):
-    """Settles a message that the broker keeps until it is acknowledged; both methods return at once."""
+    """Settles a message that the broker keeps until it is acknowledged; both methods return immediately."""
 
     def ack(self) -> None:
         """It is committed, or needs no commit: never deliver it again."""
@@ -52,7 +52,7 @@ class LinkTimeout(LinkError):
 
 
 class NoResponders(LinkError):
-    """The broker says that nobody is subscribed to the request's subject."""
+    """The broker reports that no client is subscribed to the request's subject."""
 
 
 class PayloadTooLarge(LinkError):
@@ -118,13 +118,13 @@ class ServerInfo(msgspec.Struct, frozen=True):
 
 
 class PermissionDenied(msgspec.Struct, frozen=True):
-    """The server refused a publish or a subscription; the connection goes on."""
+    """The server refused a publish or a subscription; the connection stays up."""
 
     detail: str
 
 
 class CallbackFailed(msgspec.Struct, frozen=True):
-    """A subscriber's callback raised: a defect of ours; the message counts as delivered."""
+    """A subscriber's callback raised: a bug; the message counts as delivered."""
 
     subject: str
     error: BaseException

@@ -1,9 +1,9 @@
 """The link: a NATS connection that is restored after every loss, with its subscriptions.
 
-    connecting ──► up ──► down ──► up …        closed, from any of them, for good
+    connecting ──► up ──► down ──► up …        closed is final and reachable from every state
 
 Each round of attempts calls `resolve`, tries every server, those that the cluster announced too, subscribes everything again, and
-is up once a PONG confirms that. A PING every 15 s measures the round trip and finds connections that died silently.
+is up once a PONG confirms that. A PING every 15 s measures the round trip and detects dead connections.
 """
 
 from __future__ import annotations
@@ -73,12 +73,12 @@ JETSTREAM_TIMEOUT = 5.0
 FIRST_DELAY = 0.05
 """Seconds before the second attempt; doubled each time, with jitter."""
 LOOPBACK_CEILING = 2.0
-"""Seconds between attempts at most when the servers are on this machine: everybody is back within a few seconds."""
+"""Seconds between attempts at most when the servers are on this machine: all daemons reconnect within a few seconds."""
 REMOTE_CEILING = 30.0
 """Seconds between attempts at most otherwise: a thousand peers must not overload a broker that is starting."""
 
 KEEPALIVE = 15.0
-"""Seconds between two PINGs of our own: with the next line, how long a connection that died silently can go unnoticed."""
+"""Seconds between two keepalive PINGs. A dead connection is detected within this time and PONG_WAIT."""
 PONG_WAIT = 10.0
 """Seconds for the PONG; then the connection counts as lost."""
 _STEADY = 5.0  # seconds up after which the backoff starts from the beginning
@@ -102,7 +102,7 @@ class Link:
         keepalive: float = KEEPALIVE,
         pong_wait: float = PONG_WAIT,
     ) -> None:
-        """`resolve` says where to connect, before every round of attempts; an exception counts as a failed attempt.
+        """`resolve` returns where to connect and is called before every round of attempts; an exception counts as a failed attempt.
 
         `on_up` is called when everything is subscribed, `on_down` (with the reason) when a connection that was up is lost,
         `on_error` with errors that do not end the connection. Replies to requests go to subjects below `inbox_prefix`.
@@ -145,7 +145,7 @@ class Link:
     @property
     def client(self) -> NatsClient:
         """The client of the current connection; LinkDown while not up."""
-        return self._live().client
+        return self._require_connection().client
 
     def rtt_ms(self) -> float | None:
         """The last measured round trip in milliseconds, None before the first."""
@@ -154,12 +154,12 @@ class Link:
     # life
 
     def start(self) -> None:
-        """Begins to connect, in a task of its own; never raises for want of a server."""
+        """Begins to connect, in a separate task; does not raise if no server is reachable."""
         if self._runner is None and self.state != "closed":
             self._runner = asyncio.create_task(self._run(), name="nats-link")
 
     async def ended(self) -> None:
-        """Waits until the link is closed, or its loop has ended by a defect, which is raised."""
+        """Waits until the link is closed. Raises the exception that ended its loop, if any."""
         if self._runner is not None:
             await asyncio.wait({self._runner})
             if not self._runner.cancelled():
@@ -170,14 +170,14 @@ class Link:
         return await wait_set(self._up, timeout)
 
     async def drain(self, timeout: float) -> None:
-        """Stops receiving: unsubscribes, and waits until the callbacks had the messages on their way. Publishing goes on."""
+        """Stops receiving: unsubscribes, and waits until the callbacks had the messages on their way. Publishing continues."""
         subscriptions = tuple(self._subscriptions)
         with contextlib.suppress(TimeoutError, LinkError):
             async with asyncio.timeout(timeout):
                 await asyncio.gather(*(sub.drain() for sub in subscriptions))
 
     async def close(self, drain_timeout: float) -> None:
-        """Drains within `drain_timeout` seconds, sends the published messages, and ends the link for good."""
+        """Drains within `drain_timeout` seconds, sends the published messages, and closes the link."""
         deadline = asyncio.get_running_loop().time() + drain_timeout
         if self.state == "up":
             await self.drain(drain_timeout)
@@ -216,7 +216,7 @@ class Link:
 
         Raises LinkDown, PayloadTooLarge (headers counted), BadPublish. Waits only while 2 MiB are buffered.
         """
-        await self._live().publish(subject, data, reply, headers)
+        await self._require_connection().publish(subject, data, reply, headers)
 
     def publish_nowait(
         self,
@@ -229,34 +229,34 @@ class Link:
     ) -> bool:
         """As `publish`, for callers that cannot wait: False while 2 MiB are buffered.
 
-        With `flush` the message is written to the socket at once, otherwise at the next turn of the loop.
+        With `flush` the message is written to the socket immediately, otherwise in the next loop iteration.
         """
-        return self._live().publish_nowait(subject, data, reply, headers, flush=flush)
+        return self._require_connection().publish_nowait(subject, data, reply, headers, flush=flush)
 
     def publish_all_nowait(self, messages: Iterable[tuple[str, bytes]]) -> bool:
         """`publish_nowait` without `flush` for these subjects and payloads, in order; none of them if it is False or raises."""
-        return self._live().publish_all_nowait(messages)
+        return self._require_connection().publish_all_nowait(messages)
 
     async def flush(self, timeout: float) -> None:
         """Returns when the broker has everything that was published and subscribed before; LinkTimeout, LinkDown."""
-        self._rtt = await self._live().ping(timeout)
+        self._rtt = await self._require_connection().ping(timeout)
 
     async def request(self, subject: str, data: bytes, timeout: float) -> InboundMessage:
-        """The first reply to a request; NoResponders, LinkTimeout, LinkDown (at once when the connection is lost)."""
-        return await self._live().request(subject, data, timeout)
+        """The first reply to a request; NoResponders, LinkTimeout, LinkDown (immediately when the connection is lost)."""
+        return await self._require_connection().request(subject, data, timeout)
 
     async def jetstream(
         self, operation: Callable[[JetStreamContext], Awaitable[T]], timeout: float = JETSTREAM_TIMEOUT
     ) -> T:
         """The result of `operation` on the client library's JetStream context, whose requests wait `timeout` seconds.
 
-        Raises JetStreamError; LinkTimeout, LinkDown (at once when the connection is lost).
+        Raises JetStreamError; LinkTimeout, LinkDown (immediately when the connection is lost).
         """
-        return await self._live().jetstream(operation, timeout)
+        return await self._require_connection().jetstream(operation, timeout)
 
     # the loop
 
-    def _live(self) -> NatsConnection:
+    def _require_connection(self) -> NatsConnection:
         if self._connection is None or self.state != "up":
             raise LinkDown(f"the NATS link is {self.state}" + (f": {self.last_error.cause}" if self.last_error else ""))
         return self._connection
@@ -287,8 +287,8 @@ class Link:
             await asyncio.sleep(ceiling if problem.code == "auth" else self._delay(failures, ceiling))
 
     def _delay(self, failures: int, ceiling: float) -> float:
-        """Exponential from the first delay to the ceiling, half of it left to chance."""
-        return exponential_delay(failures, self._first_delay, ceiling) * random.uniform(0.5, 1.0)  # noqa: S311 - spreads the peers, hides nothing
+        """Exponential from the first delay to the ceiling, with jitter of up to half."""
+        return exponential_delay(failures, self._first_delay, ceiling) * random.uniform(0.5, 1.0)  # noqa: S311 - jitter, not a secret
 
     async def _resubscribe(self, connection: NatsConnection) -> None:
         """All subscriptions, and the PONG after them; a failure here is a failed attempt."""
@@ -301,7 +301,7 @@ class Link:
             raise ConnectFailed(LinkProblem("lost", escape(str(error)), "", time.time())) from None
 
     async def _stay_up(self, connection: NatsConnection) -> float:
-        """From up to down; returns the seconds between."""
+        """Run the connected phase; return its duration in seconds."""
         since = time.monotonic()
         info = connection.info
         self.max_payload = info.max_payload

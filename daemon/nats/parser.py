@@ -15,7 +15,7 @@ from nats.protocol.parser import AWAITING_MSG_PAYLOAD, CRLF_SIZE, MAX_CONTROL_LI
 from aghbus.daemon.nats.events import InboundMessage
 
 MAX_EAGER_READ: Final = 4_096
-"""Ours: bytes of one read that are parsed at once; some requests and replies."""
+"""Bytes of one read that are parsed at once; some requests and replies."""
 
 MESSAGE_LINE: Final = re.compile(rb"(H)?MSG (\S+) (\d{1,9}) (?:(\S+) )?(?(1)(\d{1,9}) )(\d{1,9})\r\n").match
 """Subject, number of the subscription, reply subject, bytes of headers, bytes of headers and payload.
@@ -27,7 +27,7 @@ _HEADERS: Final = re.compile(rb"NATS/1\.0\r\n((?:[!-9;-~]+:[ -~]*\r\n)+)\r\n").f
 """Names and values in printable ASCII."""
 
 _CONTROL: Final = re.compile(rb"(?:P[IO]NG|\+OK|-ERR '[^\r\n]+'|INFO \S[^\r\n]*)\r\n(?!\s)").match
-"""A line of which the library's expressions take just as much, whatever follows it: they go on over white space."""
+"""A line of which the library's expressions take just as much, whatever follows it: they include white space."""
 
 _PONG: Final = re.compile(rb"PONG\r\n(?!\s)").match
 
@@ -38,7 +38,7 @@ class MessageParser(Parser):
     def __init__(
         self, client: Any, receivers: Mapping[int, Callable[[InboundMessage], None]], on_pong: Callable[[], None]
     ) -> None:
-        """`receivers`, by number, get the messages of their subscriptions at once; they must not raise, nor must `on_pong`.
+        """`receivers`, by number, get the messages of their subscriptions immediately; they must not raise, nor must `on_pong`.
 
         Messages for other subscriptions, and those with headers of an unusual form, go to the client's `_process_msg`.
         """
@@ -130,7 +130,7 @@ class MessageParser(Parser):
 class EagerReader(asyncio.Protocol):
     """The protocol of a connection's socket, and the reader of the library's read loop.
 
-    A small read that arrives while the read loop waits is parsed at once, one turn of the event loop earlier. Large reads go to the
+    A small read that arrives while the read loop waits is parsed immediately, one loop iteration earlier. Large reads go to the
     loop, which parses them in pieces between which other tasks run, and pauses the socket while too much is buffered.
     """
 

@@ -1,4 +1,4 @@
-"""Subjects that the broker's permissions refuse us: without a check nobody would notice a refused subscription.
+"""Subjects that the broker's permissions refuse us: without a check a refused subscription would go unnoticed.
 
 A refused subscription stays refused until the next connection. A refused publish is known only when it is tried.
 """

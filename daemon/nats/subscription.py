@@ -1,7 +1,7 @@
 """One subscription of the link, over all the connections it lives through.
 
 Messages are given to the subscriber as they are parsed: there is no queue in between, and core NATS has no flow control.
-A subscriber that cannot finish at once has a bounded queue of its own, and decides about messages that do not fit.
+A subscriber that cannot finish immediately has its own bounded queue, and decides about messages that do not fit.
 """
 
 from __future__ import annotations

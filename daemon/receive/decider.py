@@ -1,7 +1,7 @@
 """Deciding received messages: the protocol's effects are applied in one transaction for a batch.
 
 The daemon adds limits of receipts, the capacity of the inbox, quarantine rows with their audit rows, deadlines of works, and
-leases for waiting agents. Jobs may run twice: nothing outside the transaction changes but through it.
+leases for waiting agents. A job may be rerun, so it changes state only through the transaction.
 """
 
 from functools import partial
@@ -55,7 +55,7 @@ _STORED: Final[frozenset[type[Effect]]] = frozenset({RecordId, StoreEnvelope, Bi
 class ReceivedMessage(msgspec.Struct, frozen=True):
     """One message from the broker: a valid envelope, or the error and the readable parts that a receipt needs.
 
-    `own_id` is the id of ours that it concerns, `sender` is empty without a valid envelope, `reply` is where to acknowledge,
+    `own_id` is our peer id it is addressed to, `sender` is empty without a valid envelope, `reply` is where to acknowledge,
     `settled` the header of that name (protocol/delivery/order.py).
     """
 
@@ -219,7 +219,9 @@ class Decider:
         envelope = message.envelope
         if any(isinstance(effect, Queue) and self._suppressed(effect, message, effects) for effect in effects):
             effects = tuple(effect for effect in effects if not isinstance(effect, Queue | Requeue))
-            audit.note_policy(tx, message.received_ms, "receipt_suppressed", "the peer's budget", envelope=envelope)
+            audit.note_policy(
+                tx, message.received_ms, "receipt_suppressed", "receipt rate limit for this peer", envelope=envelope
+            )
         for effect in effects:
             if isinstance(effect, Quarantine):
                 self.quarantine(tx, message, effect)
@@ -277,7 +279,9 @@ class Decider:
         skipped, self._skipped = self._skipped, 0
         if skipped:
             tx.after_rollback(lambda: self._unskip(skipped))
-            audit.note_policy(tx, at_ms, "not_kept", f"{skipped} refused before, above the quarantine rate")
+            audit.note_policy(
+                tx, at_ms, "not_kept", f"{skipped} refused messages not recorded: quarantine rate exceeded"
+            )
 
     def _unskip(self, skipped: int) -> None:
         self._skipped += skipped

@@ -14,7 +14,7 @@ from typing import Final
 
 from aghbus.daemon.base.clock import Clock
 from aghbus.daemon.base.failpoints import failpoint
-from aghbus.daemon.base.logs import EventLimiter
+from aghbus.daemon.base.logs import EventLimiter, exception
 from aghbus.daemon.base.metrics import Counters
 from aghbus.daemon.base.notifier import Notifier
 from aghbus.daemon.base.waiting import wait_set
@@ -118,7 +118,7 @@ class Intake:
         try:
             envelope = parse(message.data, now_ms // 1000)
             if channel_of_subject(message.subject) != (envelope.workspace_id, envelope.channel):
-                raise NotTarget("is not the channel of the subject that it came on", "channel")
+                raise NotTarget("does not match the NATS subject", "channel")
         except ProtocolError as error:
             self._offer_refused(message, error, now_ms)
             return
@@ -144,7 +144,7 @@ class Intake:
             self._reject(rejection, received)
         elif envelope.kind in DISCOVERY_KINDS:
             self._discover(received, envelope)
-            _settle(message.settlement)
+            _ack(message.settlement)
         else:
             self._enqueue(received)
 
@@ -160,7 +160,7 @@ class Intake:
         if target is None and not self._may_quarantine():
             self._counters.add("quarantine.skipped")
             self._decider.skip()
-            _settle(message.settlement)
+            _ack(message.settlement)
             return
         self._enqueue(
             ReceivedMessage(
@@ -195,7 +195,7 @@ class Intake:
         self._shares[sender] = share + 1
 
     def _discover(self, received: ReceivedMessage, envelope: Envelope) -> None:
-        """Handle a greet or whois: answered at once, persisted asynchronously (docs/adr/0004)."""
+        """Handle a greet or whois: answered immediately, persisted asynchronously (docs/adr/0004)."""
         key = key_of(envelope)
         state = StoredState(duplicate=key in self._write_behind or self._store.memory.dedup.contains(key))
         for effect in reversed(decide(envelope, state, self._decider.receiver(envelope.sender))):
@@ -283,11 +283,11 @@ class Intake:
             outcomes = await self._store.submit(partial(self._decider.decide_all, batch=batch))
         except StoreUnavailable:
             raise
-        except Exception:
+        except Exception as error:
             if len(batch) == 1:
-                await self._give_up(batch[0])
+                await self._give_up(batch[0], error)
                 return
-            for received in batch:  # one of them met a defect of ours: the others are committed one by one
+            for received in batch:  # one of them triggered a bug: the others are committed one by one
                 await self._commit([received])
             return
         failpoint("receive.committed")
@@ -298,15 +298,15 @@ class Intake:
                 last_seq = outcome.applied.last_seq or last_seq  # they ascend
         self._notifier.notify(last_seq)
 
-    async def _give_up(self, received: ReceivedMessage) -> None:
-        """A defect of ours prevents the processing of this message: quarantine and report it, and do not ask for it again."""
+    async def _give_up(self, received: ReceivedMessage, error: Exception) -> None:
+        """This message triggered a bug: quarantine and report it, and do not ask for it again."""
         self._counters.add("internal_errors")
-        _log.exception("a message could not be processed subject=%s", received.subject)
+        exception(_log, "a message could not be processed", error, subject=received.subject)
         sentence = "a message could not be processed: see the log and `aghctl quarantine`"
         self._counters.problem("internal", sentence, self._clock.monotonic())
-        effect = Quarantine("internal", "a defect of this daemon: see its log")
+        effect = Quarantine("internal", "internal error; see the daemon log")
         await self._store.write(partial(self._decider.quarantine, message=received, effect=effect))
-        _settle(received.settlement)
+        _ack(received.settlement)
 
     # acting, after the commit
 
@@ -359,6 +359,6 @@ class Intake:
         )
 
 
-def _settle(settlement: Settlement | None) -> None:
+def _ack(settlement: Settlement | None) -> None:
     if settlement is not None:
         settlement.ack()

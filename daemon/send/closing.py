@@ -49,7 +49,7 @@ class WorkCloser:
         return self._send(tx, work, "receipt", {"for_id": work.opening_id, "status": "accepted"})[1]
 
     def after_failure(self, tx: Transaction, failed: Failed, reason: str | None = None) -> list[Outgoing]:
-        """A message of ours was given up: notify the agent through its inbox, and cancel the work that it should have opened.
+        """Our message was given up: notify the agent through its inbox, and cancel the work that it should have opened.
 
         `reason` is the code with which the receiver's daemon refused it, if it did.
         """

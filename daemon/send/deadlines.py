@@ -69,13 +69,13 @@ class Deadlines:
             accept = configured.accept_within if accept_within is None else accept_within
             progress = configured.progress_within if progress_within is None else progress_within
             if self._identity.participant_in(work) is not None and (accept or progress):
-                now_ms = self._steps.settle(tx)
+                now_ms = self._steps.now_after_clock_check(tx)
                 deadlines.begin(tx, work, _millis(accept), _millis(progress), now_ms)
                 tx.after_commit(self._changed.set)
             return
         if not works.has_deadline(tx, work):
             return
-        now_ms = self._steps.settle(tx)
+        now_ms = self._steps.now_after_clock_check(tx)
         traced = envelope.kind == "trace"
         accepted = applied.before.state == "submitted" and work.state != "submitted"
         deadlines.moved(tx, work, accepted=accepted, traced=traced, now_ms=now_ms)
@@ -100,7 +100,7 @@ class Deadlines:
 
     def _close_overdue(self, tx: Transaction) -> tuple[list[Outgoing], int | None]:
         rows: list[Outgoing] = []
-        for late in deadlines.overdue(tx, self._steps.settle(tx)):
+        for late in deadlines.overdue(tx, self._steps.now_after_clock_check(tx)):
             work = works.load(tx, late.workspace_id, late.channel, late.work_id)
             if work is not None and not work.is_terminal:
                 kind, body = self._closing(work, late)

@@ -61,7 +61,7 @@ class DraftBuilder:
         if not is_emitted_work_id(work_id):
             raise InvalidRequest("work_id: must match ^work_[a-zA-Z0-9_-]{1,64}$")
         if ask.to in self._identity:
-            raise InvalidRequest("to: that is ourselves; work is opened for another peer")
+            raise InvalidRequest("to: is this daemon's own id; a work is opened for another peer")
         kind, body = self._opening(ask)
         channel = self._channel(ask.channel)
         parts = SendRequest(kind=kind, body=body, to=ask.to, thread_id=ask.thread_id, direct=ask.direct)
@@ -75,7 +75,7 @@ class DraftBuilder:
         if own_id is None or other is None:
             if (why := self._unusable(work)) is not None:
                 raise Refused(
-                    f"work {work.work_id} belongs to a former identity of ours, which cannot be used now",
+                    f"work {work.work_id} belongs to a former identity of this daemon, whose key is not available",
                     code="actor_not_allowed",
                     hint=why,
                 )
@@ -166,7 +166,7 @@ class DraftBuilder:
         chosen = channel or identity.channels[0][1]
         if (identity.workspace, chosen) not in identity.joined:
             joined = ", ".join(name for _, name in identity.channels)
-            raise InvalidRequest(f"channel: {chosen!r} is none of the channels joined here", hint=f"joined: {joined}")
+            raise InvalidRequest(f"channel: {chosen!r} is not joined by this daemon", hint=f"joined: {joined}")
         return chosen
 
     def _container(

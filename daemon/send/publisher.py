@@ -47,7 +47,7 @@ _BATCH: Final = 1024  # envelopes between two confirmations, at most
 _MAX_FRESH: Final = 1024  # envelopes kept in memory until they are published; more are read from the store again
 _LONGEST: Final = 30.0  # seconds between two checks for due retries: the wall clock may be set while we wait
 _SHORTEST: Final = 0.05  # seconds between two checks
-_NOT_TAKEN: Final = 0.5  # seconds before a message that the broker did not take is published again
+_NOT_ACCEPTED_DELAY: Final = 0.5  # seconds before a message that the broker did not take is published again
 _JITTER: Final = 0.25  # of a pause between two tries, both ways
 _EXPEDITES: Final = 3.0  # times in a row that a join of a peer expedites its retries: anybody may greet under its name
 _EXPEDITES_PER_SECOND: Final = 1 / 15  # thereafter
@@ -155,7 +155,7 @@ class Publisher:
         """Reload from the store soon what was being published. The link need not go down for this: the PONG may be late."""
         self._reload = True
         self._idle.clear()
-        asyncio.get_running_loop().call_later(_NOT_TAKEN, self._queued.set)
+        asyncio.get_running_loop().call_later(_NOT_ACCEPTED_DELAY, self._queued.set)
 
     async def drained(self, timeout: float) -> bool:
         """Wait until nothing is left to publish; False when `timeout` seconds passed before."""
@@ -213,9 +213,9 @@ class Publisher:
         recording = self._store.submit_deferred(partial(self._record, rows=recorded, impossible=carried.impossible))
         recording.add_done_callback(self._recorded)
         if len(taken) + len(carried.impossible) < len(fresh):
-            self._counters.add("outbox.not_taken", len(fresh) - len(taken) - len(carried.impossible))
+            self._counters.add("outbox.not_accepted", len(fresh) - len(taken) - len(carried.impossible))
             self._reload = True
-            await asyncio.sleep(_NOT_TAKEN)
+            await asyncio.sleep(_NOT_ACCEPTED_DELAY)
 
     def _recorded(self, future: asyncio.Future[None]) -> None:
         error = None if future.cancelled() else future.exception()
@@ -225,7 +225,7 @@ class Publisher:
             _log.error("published messages could not be recorded", exc_info=error)
 
     def _record(self, tx: Transaction, rows: list[Outgoing], impossible: list[tuple[int, str]]) -> None:
-        now_ms = self._steps.settle(tx)
+        now_ms = self._steps.now_after_clock_check(tx)
         schedules: list[Schedule] = []
         first_ms: float = float("inf")
         for row in rows:
@@ -242,18 +242,18 @@ class Publisher:
 
     def _in_order(self, tx: Transaction, rows: list[Outgoing], catching_up: frozenset[str]) -> list[Outgoing]:
         tx.after_commit(self._timer.trigger)  # for the messages that got a later due time
-        now_ms = self._steps.settle(tx)
+        now_ms = self._steps.now_after_clock_check(tx)
         return self._unresponsive.in_order(tx, rows, catching_up, self._settings.current.retry.ceiling, now_ms)
 
     def _without_blocked(self, tx: Transaction, rows: list[Outgoing]) -> list[Outgoing]:
         """`rows` without those that must not arrive before the opening of their work, or before our end of it.
 
-        A receiver ignores for good an end that arrives before its opening (specification, section 6, no such work), and a
+        A receiver ignores a terminal message that arrives before its opening (specification, section 6, no such work), and a
         refusal that arrives before our end would end the work in another state. So they wait for the acknowledgement.
         """
         dependent = [row.seq for row in rows if row.blocked_by is not None and self._may_acknowledge(row.recipient)]
         blocked = retry.hold_blocked(
-            tx, dependent, self._steps.settle(tx) + int(1000 * self._settings.current.retry.first)
+            tx, dependent, self._steps.now_after_clock_check(tx) + int(1000 * self._settings.current.retry.first)
         )
         self._blocking.update(blocked.values())
         tx.after_commit(self._timer.trigger)
@@ -268,7 +268,7 @@ class Publisher:
 
     def _release(self, tx: Transaction, seq: int) -> None:
         tx.after_commit(partial(self._blocking.discard, seq))
-        if retry.release(tx, seq, self._steps.settle(tx)):
+        if retry.release(tx, seq, self._steps.now_after_clock_check(tx)):
             tx.after_commit(self._timer.trigger)
 
     # retries
@@ -301,7 +301,7 @@ class Publisher:
                 self._log_limiter.event(logging.INFO, "retry", "retry interrupted", cause=str(error))
                 # Neither a store that recovers nor a broker that was slow triggers the timer.
                 soon = isinstance(error, StoreUnavailable) or self._link.state == "up"
-                self._timer.check_at(self._clock.monotonic() + _NOT_TAKEN if soon else None)
+                self._timer.check_at(self._clock.monotonic() + _NOT_ACCEPTED_DELAY if soon else None)
                 failed = True
             with contextlib.suppress(TimeoutError):
                 while not await self._triggered(failed=failed):
@@ -310,13 +310,13 @@ class Publisher:
     async def _triggered(self, *, failed: bool) -> bool:
         """Wait; True when triggered. Raises TimeoutError when the next check is due."""
         left = min(self._timer.next_check - self._clock.monotonic(), _LONGEST)
-        if not failed:  # else the expired messages that were not given up would end the wait at once
+        if not failed:  # else the expired messages that were not given up would end the wait immediately
             left = min(left, self._timer.seconds_to_expiry(self._clock.millis() / 1000))
         async with asyncio.timeout(max(left, _SHORTEST)):
             return await self._timer.wait()
 
     def _take_due(self, tx: Transaction) -> _Due:
-        policy, now_ms = self._settings.current.retry, self._steps.settle(tx)
+        policy, now_ms = self._settings.current.retry, self._steps.now_after_clock_check(tx)
         longest = (1 + _JITTER) * max(policy.first, policy.ceiling, FIRST_PAUSE)
         retry.pull_in(tx, now_ms, now_ms + int(1000 * longest))
         if self._timer.may_have_expired(self._clock.seconds()):
@@ -361,7 +361,7 @@ class Publisher:
     # acknowledgements
 
     def acknowledged(self, message: InboundMessage) -> None:
-        """Handle a message on the reply subject of one of ours (a callback of the link)."""
+        """Handle a message on the reply subject of one of our messages (a callback of the link)."""
         token = message.subject.rpartition(".")[2]
         if not _SEQUENCE(token):
             return

@@ -1,7 +1,7 @@
 """Peers with a message that was not answered before its second try: they get everything in order once they return.
 
     unresponsive  only the oldest unanswered message is sent again; at growing intervals all are, if the subject has a subscriber
-    back          the peer has greeted or answered: everything pending goes out at once, and new messages follow it
+    back          the peer has greeted or answered: everything pending goes out immediately, and new messages follow it
 
 Without this order a returning peer would get the messages that happen to be due, and older ones after them. The broker says when
 a subject has no subscriber; sending everything would then not keep the order, because the peer may subscribe in the middle. The

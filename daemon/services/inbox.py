@@ -1,7 +1,5 @@
 """The agent's inbox as the API serves it: lease, ack, nack, and waiting without polling."""
 
-import asyncio
-import contextlib
 import secrets
 from dataclasses import dataclass
 from functools import partial
@@ -11,7 +9,7 @@ from aghbus.daemon.base.clock import Clock
 from aghbus.daemon.base.failpoints import failpoint
 from aghbus.daemon.base.metrics import Counters
 from aghbus.daemon.state.clock_steps import ClockSteps
-from aghbus.daemon.state.inbox_waiters import InboxWaiter, InboxWaiters
+from aghbus.daemon.state.inbox_waiters import InboxWaiter, InboxWaiters, expire_leases
 from aghbus.protocol.api.inbox import (
     InboxAckRequest,
     InboxItem,
@@ -23,26 +21,10 @@ from aghbus.protocol.api.inbox import (
 from aghbus.protocol.api.queries import InboxQuery
 from aghbus.store.audit import events as audit
 from aghbus.store.engine.database import Store
-from aghbus.store.engine.sql import Reader
 from aghbus.store.engine.transaction import Transaction
-from aghbus.store.errors import StoreUnavailable
 from aghbus.store.tables import inbox
 
-_SOON: Final = 0.5  # seconds that a read of the inbox waits for the store to write
 _SHORTEST: Final = 0.01  # seconds between two attempts to lease a message that is due
-
-
-async def settled(store: Store, steps: ClockSteps) -> Reader:
-    """The store's reader, after expired leases were returned to the queue.
-
-    When the store cannot write, or not soon, the expired leases stay: the reader must work then too.
-    """
-    reader = store.reader
-    if await inbox.some_expired(reader, steps.now_millis()):
-        with contextlib.suppress(StoreUnavailable, TimeoutError):
-            async with asyncio.timeout(_SOON):
-                await store.write(lambda tx: inbox.expire_leases(tx, steps.settle(tx)))
-    return reader
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -57,7 +39,7 @@ class InboxService:
 
     async def list_items(self, query: InboxQuery) -> InboxResponse:
         """One page of items in the states of `query` (none: all but acked), oldest first, and the counts of all states."""
-        reader = await settled(self.store, self.steps)
+        reader = await expire_leases(self.store, self.steps)
         page = await inbox.items(reader, states=query.states, since=query.since, limit=query.limit)
         return InboxResponse(items=page.items, next_since=page.next_since, counts=await inbox.counts(reader))
 
@@ -76,7 +58,7 @@ class InboxService:
                 if item is not None:
                     failpoint("inbox.leased")
                 if item is not None or not waits:
-                    consumer.hand_on()
+                    consumer.mark_delivered()
                     return InboxNextResponse(item=item)
         finally:
             if consumer is not None:
@@ -93,7 +75,7 @@ class InboxService:
         return item, inbox.due_ms(tx)
 
     def _lease(self, tx: Transaction, fresh: int | None, request: InboxNextRequest, lease: str) -> InboxItem | None:
-        now_ms, visible_ms = self.steps.settle(tx), int(request.visibility * 1000)
+        now_ms, visible_ms = self.steps.now_after_clock_check(tx), int(request.visibility * 1000)
         item = inbox.lease_next(tx, now_ms, visible_ms, lease, work_id=request.work_id, ack=request.ack, fresh=fresh)
         if item is None:
             return None
@@ -108,7 +90,7 @@ class InboxService:
         self.store.write_deferred(partial(self._return, seq=item.seq, lease=lease), start_commit=True)
 
     def _return(self, tx: Transaction, seq: int, lease: str) -> None:
-        now_ms = self.steps.settle(tx)
+        now_ms = self.steps.now_after_clock_check(tx)
         item = inbox.give_back(tx, seq, lease)
         if item is not None:
             audit.note_delivery(tx, now_ms, item, "returned")
@@ -134,7 +116,7 @@ class InboxService:
         delay_ms = None if request.delay is None else int(request.delay * 1000)
 
         def job(tx: Transaction) -> InboxItem:
-            now_ms = self.steps.settle(tx)
+            now_ms = self.steps.now_after_clock_check(tx)
             item = inbox.nack(tx, seq, now_ms=now_ms, lease=request.lease, delay_ms=delay_ms, error=request.error)
             tx.after_commit(self.waiters.wake_all)
             return self._noted(tx, item, "dead" if item.state == "dead" else "returned")
@@ -142,7 +124,7 @@ class InboxService:
         return await self.store.write(job)
 
     async def requeue(self, seq: int) -> InboxItem:
-        """Make a dead or acknowledged message ready at once, with no attempts counted."""
+        """Make a dead or acknowledged message ready immediately, with no attempts counted."""
 
         def job(tx: Transaction) -> InboxItem:
             item = inbox.requeue(tx, seq)

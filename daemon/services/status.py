@@ -12,9 +12,9 @@ from aghbus.daemon.nats.link import Link
 from aghbus.daemon.nats.permission_errors import DeniedSubjects
 from aghbus.daemon.receive.intake import Intake
 from aghbus.daemon.send.sender import Sender
-from aghbus.daemon.services.inbox import settled
 from aghbus.daemon.state.clock_steps import ClockSteps
 from aghbus.daemon.state.identity import Identity
+from aghbus.daemon.state.inbox_waiters import expire_leases
 from aghbus.daemon.state.presence import PresenceTable
 from aghbus.daemon.tasks.retirement import former_identities
 from aghbus.daemon.tasks.retirement import problems as former_problems
@@ -65,7 +65,7 @@ class StatusService:
 
     async def status(self) -> StatusResponse:
         """The state of every part, and the problems for a person."""
-        reader = await settled(self.store, self.steps)
+        reader = await expire_leases(self.store, self.steps)
         former = await former_identities(self.store, self.identity)
         return StatusResponse(
             name=self.settings.current.name,

@@ -38,7 +38,7 @@ class TrustExplainer:
 
     def _stored(self, message: Message, raw: bytes) -> trust_api.TrustCase:
         opened = message.outcome == "opened" and message.direction == "in"
-        ours = {message.sender} if message.direction == "out" else self.identity  # an id of ours may have retired since
+        ours = {message.sender} if message.direction == "out" else self.identity  # our own id may have retired since
         found = explain(raw, message.received_ms // 1000, self.trust.now, ours, opens_work=opened)
         changed = "the rules have changed since: it would be refused now" if found.decided_by is not None else ""
         return trust_api.TrustCase(
@@ -61,7 +61,7 @@ class TrustExplainer:
         whole = len(one.raw) == one.size
         opens = whole and await self._would_open(one)
         found = explain(one.raw, one.received_ms // 1000, self.trust.now, self.identity, opens_work=opens)
-        if not whole:  # the rest of it is no envelope and cannot be checked
+        if not whole:  # truncated: it cannot be parsed
             found = Explanation(verdict="rejected", key_id=None, steps=())
         return trust_api.TrustCase(
             place="quarantine",

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from aghbus.daemon.base.clock import Clock
+from aghbus.daemon.base.logs import event
 from aghbus.daemon.config.live_settings import LiveSettings
 from aghbus.daemon.config.trust_settings import TrustSettings
 from aghbus.daemon.state.identity import Identity
@@ -176,7 +177,7 @@ class TrustRuleService:
     def _note(self, tx: Transaction, outcome: str, rule: Rule) -> None:
         names = " ".join(part for part in rule.key if part)
         audit.note_policy(tx, self.clock.millis(), outcome, names)
-        tx.after_commit(lambda: _log.info("trust rules changed %s=%s", outcome, names))
+        tx.after_commit(lambda: event(_log, logging.INFO, "trust rules changed", **{outcome: names}))
 
     def _shown(self, rule: Rule) -> trust_api.TrustRule:
         held = rule.rule != "pin" or self.trust.now.pins.get(rule.subject) == rule.who

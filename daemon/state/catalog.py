@@ -129,7 +129,7 @@ class _Reader:
         if isinstance(document, dict):
             for key in document.keys() - {"capabilities"}:
                 hint = did_you_mean(key, ["capabilities"]).lstrip(", ")
-                self.problem(key, path, "there is no such key; records stand under capabilities", hint)
+                self.problem(key, path, "unknown key; records belong under `capabilities`", hint)
             document = document.get("capabilities", [])
         if isinstance(document, dict):
             for name, entry in document.items():
@@ -167,7 +167,7 @@ class _Reader:
             return
         before = len(self.problems)
         if named is not None and entry.setdefault("id", named) != named:
-            self.problem(f"{where}.id", path, f"must be {named!r}, as the name of its place says")
+            self.problem(f"{where}.id", path, f"must be {named!r}: the id must match its key or file name")
         self._check_fields(entry, path, where)
         if len(self.problems) > before:
             return
@@ -190,7 +190,7 @@ class _Reader:
     def _check_fields(self, entry: Mapping[str, Any], path: Path, where: str) -> None:
         for key, value in entry.items():
             if key not in _KNOWN:
-                self.problem(f"{where}.{key}", path, "there is no such field", did_you_mean(key, _KNOWN).lstrip(", "))
+                self.problem(f"{where}.{key}", path, "unknown field", did_you_mean(key, _KNOWN).lstrip(", "))
             elif value is None:
                 continue
             elif key in _TEXT_LISTS:

@@ -25,16 +25,16 @@ from aghbus.store.tables.clock_record import ClockRecord, ClockStep
 
 _log = logging.getLogger("aghbus.clock")
 
-STEP_MS: Final = 2_000  # ours: time services slew differences below half a second, and step by more
+STEP_MS: Final = 2_000  # time services slew differences below half a second, and step by more
 _INTERVAL: Final = 1.0  # seconds between two checks
 _RECORD_INTERVAL: Final = 60  # checks between two records of the clocks in the store
-_DISTRUST_MS: Final = 86_400_000  # for which retention and expiry ignore a step forward, by the steady clock
+_IGNORE_FORWARD_STEP_MS: Final = 86_400_000  # for which retention and expiry ignore a step forward, by the steady clock
 _REPORTED_MS: Final = 300_000  # an ignored step of this size is a problem; peers refuse messages of such a clock
 _PROBLEM: Final = "clock.ahead"
 
 
 class ClockSteps:
-    """The steps of one daemon's wall clock. Every job that compares a stored time with the current time calls `settle`."""
+    """The steps of one daemon's wall clock. A job that compares a stored time with now calls `now_after_clock_check`."""
 
     def __init__(self, clock: Clock, store: Store, presence: PresenceTable, counters: Counters) -> None:
         self._clock = clock
@@ -58,7 +58,7 @@ class ClockSteps:
         self._report()
 
     async def run(self) -> None:
-        """Check the clock every second until cancelled: presence has no job that would call `settle`."""
+        """Check the clock every second until cancelled: presence has no job that would call `now_after_clock_check`."""
         for count in itertools.count(1):
             await asyncio.sleep(_INTERVAL)
             self._report()
@@ -66,11 +66,11 @@ class ClockSteps:
                 self._store.write_deferred(self._record)
             if abs(self._clock.offset_millis() - self._offset) >= STEP_MS:
                 try:
-                    await self._store.write(self.settle)
+                    await self._store.write(self.now_after_clock_check)
                 except StoreUnavailable:
-                    self._counters.add("clock.unsettled")  # the next check tries again
+                    self._counters.add("clock.shift_failed")  # the next check tries again
 
-    def settle(self, tx: Transaction) -> int:
+    def now_after_clock_check(self, tx: Transaction) -> int:
         """Shift the due times in the store if the clock was set since the last call; returns `now_millis`."""
         now_ms, before = self._clock.millis(), self._offset
         self._offset = offset = now_ms - self._clock.steady_millis()
@@ -82,7 +82,7 @@ class ClockSteps:
         return now_ms
 
     def now_millis(self) -> int:
-        """Unix milliseconds on the clock of the times in the store: the wall clock less any step that is not yet settled.
+        """Unix milliseconds on the clock of the times in the store: the wall clock less any step that is not yet applied.
 
         Due times are stored and compared in this time, because the wall clock may be set between two checks.
         """
@@ -92,13 +92,13 @@ class ClockSteps:
         """Seconds from now to a due time in the store; negative when it is past."""
         return (due_ms - self.now_millis()) / 1000
 
-    def prudent_millis(self) -> int:
+    def retention_now_ms(self) -> int:
         """Unix milliseconds, as if no forward step of the last day had happened: the time of retention and expiry."""
         now_ms = self._clock.millis()
         return min(now_ms, now_ms - sum(step.millis for step in self._recent()))
 
     def _recent(self) -> list[ClockStep]:
-        since = self._clock.steady_millis() - _DISTRUST_MS
+        since = self._clock.steady_millis() - _IGNORE_FORWARD_STEP_MS
         self._steps = [step for step in self._steps if step.steady_ms > since]
         return self._steps
 
@@ -136,14 +136,14 @@ class ClockSteps:
     def _report(self) -> None:
         """Show the ignored steps as a problem while they are ignored. After a reboot, less than a day is no problem."""
         steps = self._recent()
-        ahead = sum(step.millis for step in steps if step.certain or step.millis >= _DISTRUST_MS)
+        ahead = sum(step.millis for step in steps if step.certain or step.millis >= _IGNORE_FORWARD_STEP_MS)
         if ahead < _REPORTED_MS:
             self._counters.solved(_PROBLEM)
             return
-        left = max(step.steady_ms for step in steps) + _DISTRUST_MS - self._clock.steady_millis()
+        left = max(step.steady_ms for step in steps) + _IGNORE_FORWARD_STEP_MS - self._clock.steady_millis()
         sentence = (
-            f"the clock went forward by {ahead / 3_600_000:.1f} h, which was not measured as passing time: retention and the dedup"
-            f" window ignore it for another {left / 3_600_000:.1f} h (set the clock if it is wrong)"
+            f"the wall clock jumped forward by {ahead / 3_600_000:.1f} h: retention and the dedup window"
+            f" ignore it for another {left / 3_600_000:.1f} h (set the clock if it is wrong)"
         )
         self._counters.problem(_PROBLEM, sentence, self._clock.monotonic())
 

@@ -1,6 +1,6 @@
 """Who this daemon is on the bus: its peer id, its channels, and former peer ids with open works (specification, section 8).
 
-A first key, or another one, gives the daemon another peer id. Works begun under the earlier id go on under it until they end.
+A first key, or another one, gives the daemon another peer id. Works opened under the earlier id continue under it until they end.
 """
 
 from collections.abc import Iterable
@@ -61,11 +61,11 @@ class Identity:
         return self.keys[own_id].signer if own_id in self.keys else self.signer
 
     def participant_in(self, work: WorkView) -> str | None:
-        """The id of ours that takes part in `work`; None when it belongs to other peers."""
+        """Our peer id (the current or a former one) that takes part in `work`; None if the work belongs to other peers."""
         return next((own_id for own_id in self.own_ids if work.other(own_id) is not None), None)
 
     def receiver_of(self, envelope: Envelope) -> str:
-        """The id of ours that an envelope concerns: its sender, its receiver or a member of its direct room; else `self_id`."""
+        """Our peer id of an envelope: its sender, its receiver or a member of its direct room; else `self_id`."""
         if not self.keys:
             return self.self_id
         if envelope.sender in self.keys:

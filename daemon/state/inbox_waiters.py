@@ -5,13 +5,35 @@ disconnected meanwhile is given back.
 """
 
 import asyncio
+import contextlib
 from collections.abc import Callable, Iterable
 from functools import partial
+from typing import Final
 
+from aghbus.daemon.state.clock_steps import ClockSteps
 from aghbus.protocol.api.inbox import InboxItem
+from aghbus.store.engine.database import Store
+from aghbus.store.engine.sql import Reader
 from aghbus.store.engine.transaction import Transaction
+from aghbus.store.errors import StoreUnavailable
+from aghbus.store.tables import inbox
+
+_EXPIRY_WAIT: Final = 0.5  # seconds that a read of the inbox waits for the store to write
 
 Take = Callable[[Transaction, int | None], InboxItem | None]
+
+
+async def expire_leases(store: Store, steps: ClockSteps) -> Reader:
+    """Return expired leases to the queue, and the store's reader.
+
+    If the store cannot write within half a second, the expired leases stay: reads work without writes.
+    """
+    reader = store.reader
+    if await inbox.some_expired(reader, steps.now_millis()):
+        with contextlib.suppress(StoreUnavailable, TimeoutError):
+            async with asyncio.timeout(_EXPIRY_WAIT):
+                await store.write(lambda tx: inbox.expire_leases(tx, steps.now_after_clock_check(tx)))
+    return reader
 
 
 class InboxWaiter:
@@ -27,10 +49,10 @@ class InboxWaiter:
         self.gone = False  # the client has disconnected
         self._take = take
         self._give_back = give_back
-        self._held: InboxItem | None = None  # leased, and not handed on yet
+        self._held: InboxItem | None = None  # leased, and not delivered yet
 
     def lease(self, tx: Transaction, fresh: int | None = None) -> InboxItem | None:
-        """Lease the oldest message that matches, or `fresh`. It must be handed on: see `hand_on` and `leave`."""
+        """Lease the oldest message that matches, or `fresh`. Must be followed by `mark_delivered` or `leave`."""
         item = self._take(tx, fresh)
         if item is not None:
             tx.after_commit(partial(self._leased, item))
@@ -42,12 +64,12 @@ class InboxWaiter:
         else:
             self._held = item
 
-    def hand_on(self) -> None:
-        """The leased message was handed to the client."""
+    def mark_delivered(self) -> None:
+        """The leased message was delivered to the client."""
         self._held = None
 
     def leave(self) -> None:
-        """The client is gone: give back a message that was leased and not handed on, now or after its commit."""
+        """The client is gone: give back a message that was leased and not delivered, now or after its commit."""
         self.gone = True
         held, self._held = self._held, None
         if held is not None:

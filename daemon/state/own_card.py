@@ -10,7 +10,7 @@ from aghbus.protocol.trust.trust import PROFILE
 
 
 class OwnCard:
-    """`catalog` is the catalog in force, `problems` says why a changed one is not."""
+    """`catalog` is the active catalog, `problems` the reasons why a changed one is not."""
 
     def __init__(self, identity: Identity, settings: LiveSettings) -> None:
         self.catalog = Catalog()

@@ -1,4 +1,4 @@
-"""Rate limits by peer (docs/delivery.md): every budget of the daemon, checked before a message costs a signature or a transaction.
+"""Rate limits by peer (docs/delivery.md), checked before a message costs a signature or a transaction.
 
 A message over a limit is rejected: counted, neither stored nor acknowledged, so that the sender's retry brings it again.
 """
@@ -16,7 +16,7 @@ from aghbus.protocol.trust.trust import Verifier
 
 Rejection = Literal["sender", "signatures"]
 
-# Ours: a failed verification costs a token for the signature, and one for each BYTES_PER_TOKEN. Most of the time goes into the
+# A failed verification costs a token for the signature, and one for each BYTES_PER_TOKEN. Most of the time goes into the
 # canonical form: a microsecond a byte with doubles or characters beyond the basic plane, else a tenth of that.
 _VERIFICATION_COST: Final = 1.0
 BYTES_PER_TOKEN: Final = 128.0

@@ -16,13 +16,13 @@ from aghbus.protocol.errors import VerificationFailed
 from aghbus.protocol.trust.trust import Verifier
 from aghbus.store.engine.gil_yield import yield_gil_while
 
-MIN_BATCH: Final = 5  # ours: with fewer, the hand-over to a thread costs more than it saves
-_PART: Final = 64  # ours: envelopes of one job of a thread, so that the first are ready before the last
+MIN_BATCH: Final = 5  # with fewer, the hand-over to a thread costs more than it saves
+_PART: Final = 64  # envelopes of one job of a thread, so that the first are ready before the last
 _UNKNOWN: Final = VerificationFailed("not checked yet")
 
 
 class SignaturePool:
-    """A verifier with a cache of results that its threads fill: `begin` hands envelopes to them, others are verified at once."""
+    """A verifier with a cache of results that its threads fill: `begin` gives envelopes to them, others are verified inline."""
 
     def __init__(self, check: Verifier, threads: int | None = None) -> None:
         """`check` is called in several threads at a time, by default as many as the cores of this process."""
@@ -80,7 +80,7 @@ class SignaturePool:
                 self._check(each)
             except VerificationFailed as error:
                 self._found[each.raw] = error
-            except Exception:  # noqa: S112 - a defect of ours shows when this envelope is decided
+            except Exception:  # noqa: S112 - the error is raised again when this envelope is decided
                 continue
             else:
                 self._found[each.raw] = None

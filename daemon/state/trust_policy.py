@@ -37,7 +37,7 @@ class _Pins(ChainMap[str, str]):
 
 
 class LivePolicy:
-    """The policy that every envelope is judged by. It follows changes of the settings and of the stored rules at once."""
+    """The policy that every envelope is judged by. It follows changes of the settings and of the stored rules immediately."""
 
     def __init__(
         self,
@@ -90,7 +90,7 @@ class LivePolicy:
             self._pin(tx, envelope, key)
 
     def observe_discovery(self, envelope: Envelope) -> None:
-        """As `observe`, for accepted discovery messages, which are persisted asynchronously: the pin holds at once."""
+        """As `observe`, for accepted discovery messages, which are persisted asynchronously: the pin holds immediately."""
         key = self._new_key(envelope)
         if key is None or len(self._claims) >= _CLAIMS:
             return
@@ -166,7 +166,7 @@ def merged(configured: TrustPolicy, rules: Iterable[Rule], pins: Mapping[str, st
 def denial_budget_key(peer: str, trust: Trust | None) -> str:
     """The key of the rate limit for receipts to a peer that the trust policy refuses: the fingerprint of a verified peer.
 
-    An unverified claim of a peer's name gets a key of its own, so that it cannot use up that peer's budget.
+    An unverified claim of a peer's name gets its own key, so that it cannot use up that peer's budget.
     """
     if trust is None:
         return f"claimed {peer}"

@@ -38,7 +38,7 @@ class Retention:
 
     async def _sweep(self) -> None:
         bounds, log = self._settings.current.store, self._settings.current.audit
-        now_ms = self._steps.prudent_millis()
+        now_ms = self._steps.retention_now_ms()
         policy = RetentionPolicy(max_age=bounds.retention_age, max_bytes=bounds.retention_size)
         swept = await sweep(self._store, policy, now_ms)
         await sweep_audit(self._store, log.max_rows, log.max_age, now_ms)

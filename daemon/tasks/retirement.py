@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Final
 
 from aghbus.daemon.base.clock import Clock
+from aghbus.daemon.base.logs import event
 from aghbus.daemon.base.metrics import Counters
 from aghbus.daemon.state.identity import Identity
 from aghbus.daemon.state.keys import retire_key_file
@@ -53,17 +54,17 @@ class Retirement:
         """Retire idle identities, once. Raises StoreUnavailable."""
         for peer_id in await self._store.write(self._retire):
             self._counters.add("identities.retired")
-            _log.info("a former identity has retired peer=%s", peer_id)
+            event(_log, logging.INFO, "a former identity has retired", peer=peer_id)
             key = self._identity.forget(peer_id)
             self._on_retired(peer_id)
             if key is None or key.path is None:
                 continue
             try:
-                _log.info("the key file of a former identity was renamed file=%s", retire_key_file(key.path))
+                renamed = retire_key_file(key.path)
+                event(_log, logging.INFO, "the key file of a former identity was renamed", file=renamed)
             except KeyFileError as error:
-                _log.warning(
-                    "the key file of a former identity could not be renamed cause=%s hint=%s", error, error.hint
-                )
+                sentence = "the key file of a former identity could not be renamed"
+                event(_log, logging.WARNING, sentence, cause=error, hint=error.hint)
 
     def _retire(self, tx: Transaction) -> list[str]:
         now_ms = self._clock.millis()

@@ -14,7 +14,7 @@ from aghbus.protocol.adapters.model import BridgedEnvelope, Finding
 from aghbus.protocol.adapters.strict_json import check_value, read_json
 from aghbus.protocol.text import is_blank
 
-MAX_MESSAGE_BYTES: Final = 4_194_304  # ours, of one foreign message; parsing it takes up to half a second
+MAX_MESSAGE_BYTES: Final = 4_194_304  # of one foreign message; parsing it takes up to half a second
 CUT_BYTES: Final = 65_536  # adapters.md, Lossless: limit of `text` and `result`; `ext` has the complete message
 NO_TEXT: Final = "(no text)"
 _ELLIPSIS: Final = "…"

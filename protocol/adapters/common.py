@@ -15,7 +15,7 @@ from aghbus.protocol.send import Draft
 
 OTHER_CHANNEL: Final = "other_channel"
 """Rule of the error when the work of a message is on another channel than the context's."""
-_MAX_SECRETS: Final = 20  # ours, warnings of one message
+_MAX_SECRETS: Final = 20  # warnings of one message
 
 
 def error(path: str, rule: str, message: str) -> Finding:

@@ -12,7 +12,7 @@ from aghbus.protocol.adapters.model import Finding
 MAX_DEPTH: Final = 64  # adapters.md, Findings
 MAX_INTEGER: Final = 2**53 - 1  # adapters.md, Findings: larger integers are not exact as doubles
 _DIGITS: Final = 16  # of MAX_INTEGER; longer texts are out of range without conversion
-_MAX_FINDINGS: Final = 100  # ours, per message
+_MAX_FINDINGS: Final = 100  # per message
 
 _STRUCTURE: Final = re.compile(rb'"(?:[^"\\]|\\.)*+(?:"|\\?\Z)|[\[{]|[\]}]', re.DOTALL)
 _SURROGATE: Final = re.compile("[\ud800-\udfff]")

@@ -19,7 +19,7 @@ class BridgeSubmitRequest(RequestModel):
     channel: Channel | None = None  # the default channel without it
     target: str | None = None  # the peer, for formats that name none
     work_id: str | None = None  # the work that it reports on or continues, where the message does not say so
-    key: str | None = None  # tells apart messages of equal content, for formats without ids
+    key: str | None = None  # distinguishes messages of equal content, for formats without ids
 
 
 class BridgeSubmitResponse(ResponseModel):
@@ -77,7 +77,7 @@ class BridgeMessage(ResponseModel):
 class BridgeAckRequest(RequestModel):
     """The agent has every message up to a sequence.
 
-    The stream goes on after it, inbox items are acked, and works that were opened are accepted.
+    The stream continues after it, inbox items are acked, and works that were opened are accepted.
     """
 
     seq: int  # the highest one that it has

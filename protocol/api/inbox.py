@@ -10,10 +10,10 @@ from aghbus.protocol.api.messages import Message
 InboxState = Literal["ready", "leased", "acked", "dead"]
 
 MAX_INBOX_WAIT: Final = 300.0
-"""Seconds, ours: a consumer asks again after that, so that the daemon sees that it is alive."""
+"""Seconds: a consumer asks again after that, so that the daemon sees that it is alive."""
 
 MAX_VISIBILITY: Final = 43_200.0
-"""Seconds, ours: half a day, the longest lease of a message."""
+"""Seconds: half a day, the longest lease of a message."""
 
 
 class InboxItem(ResponseModel):
@@ -43,7 +43,7 @@ class InboxNextRequest(RequestModel):
     wait: Annotated[float, Meta(ge=0, le=MAX_INBOX_WAIT)] = 0.0  # seconds to wait for a message
     # seconds until the message is ready again unless it is acked
     visibility: Annotated[float, Meta(ge=1, le=MAX_VISIBILITY)] = 300.0
-    ack: bool = False  # acknowledge the message at once
+    ack: bool = False  # acknowledge the message immediately
     work_id: str | None = None  # only a message of this work
 
 

@@ -7,7 +7,7 @@ from msgspec import Meta
 from aghbus.protocol.api.base import Channel, PeerName, RequestModel, ResponseModel
 
 MAX_WHOIS_WAIT: Final = 60.0
-"""Seconds, ours: a response that takes longer than two greet intervals is no longer discovery."""
+"""Seconds: a response that takes longer than two greet intervals is no longer discovery."""
 
 
 class Peer(ResponseModel):

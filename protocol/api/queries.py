@@ -17,10 +17,10 @@ from aghbus.protocol.envelope import Kind
 from aghbus.protocol.lifecycle import State
 
 MAX_LIMIT: Final = 1000
-"""Ours: entries of one page."""
+"""Entries of one page."""
 
 MAX_CHAIN_WAIT: Final = 60.0
-"""Seconds, ours: a watcher asks again after that, so that it notices a daemon that is gone."""
+"""Seconds: a watcher asks again after that, so that it notices a daemon that is gone."""
 
 Limit = Annotated[int, Meta(ge=1, le=MAX_LIMIT)]
 ArtifactPart = Annotated[str, text(f"^{PART.pattern}$")]
@@ -96,7 +96,7 @@ class WorksQuery(Query, frozen=True):
 class WorkQuery(Query, frozen=True):
     """One work."""
 
-    channel: str | None = None  # tells apart works of one id in several channels
+    channel: str | None = None  # selects one of several works with this id
     before: Seq | None = None  # the part of the history before this sequence
 
 

@@ -59,7 +59,7 @@ class WorkStepRequest(RequestModel):
     result: dict[str, Any] | None = None  # of a trace
     artifacts: References | None = None  # references to artifacts, any JSON values; of a trace
     reason: Reason | None = None  # reason code of a reject or cancel that sends a receipt
-    channel: Channel | None = None  # tells apart works of one id in several channels
+    channel: Channel | None = None  # selects one of several works with this id
     expires_in: Lifetime | None = None  # life of the envelope in seconds, as configured without it
     ext: dict[str, Any] | None = None  # extension members of the envelope
     id: MessageId | None = None  # makes the request idempotent: the same id with the same content is sent once

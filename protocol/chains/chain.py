@@ -19,10 +19,10 @@ from aghbus.protocol.identifiers import is_peer
 from aghbus.protocol.limits import MAX_LIFETIME
 from aghbus.protocol.text import has_control, is_blank
 
-MAX_NODES: Final = 256  # ours: the latest response of each is stored, up to the size of an envelope
-MAX_EDGES: Final = 4_096  # ours
-MAX_STEPS: Final = 1_000  # ours, node visits of one run; each is a work
-_MAX_NAME: Final = 256  # ours, characters of a name, a capability or an intent
+MAX_NODES: Final = 256  # the latest response of each is stored, up to the size of an envelope
+MAX_EDGES: Final = 4_096
+MAX_STEPS: Final = 1_000  # node visits of one run; each is a work
+_MAX_NAME: Final = 256  # characters of a name, a capability or an intent
 _NODE_ID: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_-]{0,63}")
 
 Format = Literal["sentient", "humaninloop", "agentos", "sacp"]

@@ -21,8 +21,8 @@ import msgspec
 from aghbus.protocol.chains.errors import ChainError
 from aghbus.protocol.chains.paths import MISSING, PATH, WORDS, Path, Scope, read_path
 
-MAX_LENGTH: Final = 4_096  # ours, characters of one condition
-MAX_DEPTH: Final = 32  # ours, parentheses and negations around one another
+MAX_LENGTH: Final = 4_096  # characters of one condition
+MAX_DEPTH: Final = 32  # parentheses and negations around one another
 
 _TOKEN: Final = re.compile(
     rf"""(?P<space>[ \t\r\n]+)

@@ -19,7 +19,7 @@ from aghbus.protocol.trust.trust import Signer
 ANSWER_TO: Final = "Aghbus-Answer-To"
 """Header that repeats the reply subject on a publish to a stream: streams keep headers but not reply subjects."""
 
-MAX_REPLY_CHARS: Final = 256  # ours
+MAX_REPLY_CHARS: Final = 256
 MAX_ANSWER_BYTES: Final = 4096
 """Our own limit: an answer has a few hundred bytes, and checking the signature of a megabyte can take a second."""
 

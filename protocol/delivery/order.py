@@ -27,7 +27,7 @@ AFTER: Final = "aghbus.after"
 AFTER_SETTLED: Final = "Aghbus-After-Settled"
 """The header by which the sender says that the predecessor is settled: nothing before this envelope is outstanding."""
 
-_MAX_HEADER_CHARS: Final = 4096  # ours: two peer ids, two message ids and a proof fit
+_MAX_HEADER_CHARS: Final = 4096  # two peer ids, two message ids and a proof fit
 _KEY: Final = AFTER.encode()
 
 

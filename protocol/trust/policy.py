@@ -61,7 +61,7 @@ class TrustPolicy(msgspec.Struct, frozen=True, kw_only=True):
             if check.error is not None:
                 raise check.error
 
-    def asks_nothing_of(self, envelope: Envelope, trust: Trust) -> bool:
+    def no_rule_applies(self, envelope: Envelope, trust: Trust) -> bool:
         """Whether no rule applies to the envelope, so that all `checks` accept it: the common case, decided quickly."""
         if envelope.channel in self.channels:
             return False

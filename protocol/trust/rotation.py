@@ -1,7 +1,7 @@
 """Key rotation statements: the old key signs that a new key replaces it (docs/trust.md).
 
 A statement has no `protocol` field, so it cannot be mistaken for an envelope. An operator who has pinned the old key checks
-it before pinning the new one. Daemons never act on a statement by themselves.
+it before pinning the new one. Daemons never act on a statement automatically.
 """
 
 from collections.abc import Mapping

@@ -21,7 +21,7 @@ PRUNED: Final = "pruned"
 ROWS_MISSING: Final = "rows_missing"
 """Outcome of the entry by which a start says that the log was not the one that the last run left."""
 
-_TEXT_CHARS: Final = 512  # ours, of a text that could be read of a refused envelope, and of a reason
+_TEXT_CHARS: Final = 512  # of a text that could be read of a refused envelope, and of a reason
 _Headers = tuple[str, str, str | None, str, str, str | None]
 # Of an envelope, or of a message as the API shows it.
 _headers: Final[Callable[[object], _Headers]] = attrgetter("id", "sender", "to", "channel", "kind", "work_id")

@@ -26,10 +26,10 @@ from aghbus.store.engine.database import open_to_inspect
 from aghbus.store.engine.sql import Connection, OperationalError
 from aghbus.store.errors import StoreDamaged, StoreUnopenable
 
-PROGRESS_ROWS: Final = 100_000  # ours, rows between two calls of `progress`
+PROGRESS_ROWS: Final = 100_000  # rows between two calls of `progress`
 _STORING_EVENTS: Final = frozenset({"send", "receive", "reject"})
 _NOT_STORED: Final = frozenset({"refused", "again", "expired", "dead"})  # outcomes that say nothing of the stored bytes
-_PAGE_ROWS: Final = 1000  # ours, rows of an export that are read at once: some hundred kilobytes
+_PAGE_ROWS: Final = 1000  # rows of an export that are read at once: some hundred kilobytes
 _MAX_FINDINGS: Final = 20  # sentences in a report
 Progress = Callable[[int], None]
 

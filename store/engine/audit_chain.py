@@ -26,7 +26,7 @@ AuditEvent = Literal["send", "receive", "reject", "deliver", "policy"]
 
 SUFFIX: Final = ".audit"
 _RECORD: Final = re.compile(rb"aghbus-audit ([0-9]{19}):([0-9a-f]{64})\n")  # 19 digits hold SQLite's 63 bits
-_READ_ATTEMPTS: Final = 3  # ours: a reader may meet a write once
+_READ_ATTEMPTS: Final = 3  # a reader may meet a write once
 _INSERT: Final = BulkStatement.insert("audit", ("n", "line", "hash"))
 _SET_HEAD: Final = "UPDATE meta SET value = ? WHERE key = 'audit_head'"
 _GET: Final = "SELECT value FROM meta WHERE key = ?"

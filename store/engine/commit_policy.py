@@ -5,8 +5,8 @@ the thread has to get the interpreter lock from the loop (store/engine/gil_yield
 committed on the loop while recent commits were fast. A disk that is slow, or becomes slow, is waited for in the
 thread (docs/adr/0002-writer-on-the-loop.md).
 
-Checkpoints write as much as thousands of pages and are only made by commits in the thread, which therefore come
-from time to time whatever the disk does.
+Checkpoints write as much as thousands of pages and are only made by commits in the thread, which therefore
+happen regularly on every disk.
 """
 
 import sqlite3
@@ -15,16 +15,14 @@ from collections import deque
 from collections.abc import Callable
 from typing import Final
 
-CHECKPOINT_PAGES: Final = 4_096  # 16 MiB of WAL: a checkpoint, which makes one commit slow, comes seldom
-FAST_SECONDS: Final = (
-    0.001  # ours: the fastest of the last commits shows what the disk takes, the others what the machine does
-)
-SLOW_SECONDS: Final = 0.02  # ours: one such commit on the loop is enough
-PENALTY: Final = 16  # ours, commits in the thread after a slow one on the loop; doubled for each that follows soon
-MAX_PENALTY: Final = 256  # ours, and so many on the loop without a slow one: it was the machine
-_SAMPLES: Final = 8  # ours, commits by which the disk is judged
-_SMALL_ROWS: Final = 256  # ours, changed rows of a small transaction: some tens of messages
-_MAX_LOOP_ROWS: Final = 4_096  # ours, changed rows between two commits in the thread: the WAL grows by a few MiB
+CHECKPOINT_PAGES: Final = 4_096  # 16 MiB of WAL: a checkpoint, which makes one commit slow, is rare
+FAST_SECONDS: Final = 0.001  # compared with the fastest recent commit: the slower ones measure load, not the disk
+SLOW_SECONDS: Final = 0.02  # one such commit on the loop is enough
+PENALTY: Final = 16  # commits in the thread after a slow one on the loop; doubled for each that follows soon
+MAX_PENALTY: Final = 256  # also the number of fast commits on the loop after which the penalty is reset
+_SAMPLES: Final = 8  # commits by which the disk is judged
+_SMALL_ROWS: Final = 256  # changed rows of a small transaction: some tens of messages
+_MAX_LOOP_ROWS: Final = 4_096  # changed rows between two commits in the thread: the WAL grows by a few MiB
 
 
 class CommitPolicy:

@@ -20,7 +20,7 @@ _MAGIC: Final = b"aghmark1"
 
 
 class CommitWatermark(NamedTuple):
-    """`commits` of the store `identity` were durable, and its sequence of envelopes had come to `last_seq`."""
+    """`commits` of the store `identity` were durable, and its sequence of envelopes had reached `last_seq`."""
 
     identity: int
     commits: int

@@ -41,7 +41,7 @@ _MAX_DEFERRED_BACKLOG: Final = 20_000  # jobs in the queue; above it `write_defe
 _WAL_LIMIT: Final = 64 * 1024 * 1024  # bytes the WAL file keeps after a burst
 _READER_BUSY_TIMEOUT_MS: Final = 5_000  # only while WAL recovery or a foreign tool holds the file
 
-# For each bound value that is no number or text, sqlite3 looks for an adapter: without one that takes half a microsecond, longer
+# For each bound value except numbers and text, sqlite3 looks for an adapter: without one that takes half a microsecond, longer
 # than to write the value. These return the value unchanged, in a fifth of that.
 sqlite3.register_adapter(bytes, bytes)
 sqlite3.register_adapter(type(None), {None: None}.__getitem__)
@@ -159,7 +159,7 @@ class Store:
         """Persist asynchronously what a crash may lose: the job joins the next transaction, and errors are logged and
         counted.
 
-        With `start_commit` it starts a transaction itself. The future tells when it is done; None when too many
+        With `start_commit` it starts a transaction itself. The future resolves when it is done; None when too many
         jobs wait, and it will not run. `deferred_lost` counts the jobs that did not become durable.
         """
         if self.backlog >= _MAX_DEFERRED_BACKLOG:

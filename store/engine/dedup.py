@@ -15,7 +15,7 @@ from aghbus.store.engine.append_buffer import BulkStatement
 from aghbus.store.engine.unit_of_work import UnitOfWork
 
 KEY_BYTES: Final = 16  # 128 bits: among 10^9 ids a false match has a chance of 10^-21
-GRACE: Final = 60  # seconds, ours: an id is kept this long after its envelope went stale, for clocks that step back
+GRACE: Final = 60  # seconds: an id is kept this long after its envelope went stale, for clocks that step back
 _BUCKET: Final = 60  # seconds of expiry that share a range of slots
 _NUMBER_BITS: Final = 36  # running number below the minute: with 27 bits of minutes it fits SQLite's 63
 _NUMBERS: Final = 1 << _NUMBER_BITS

@@ -14,8 +14,8 @@ import msgspec
 from aghbus.protocol.api.messages import Event, Message
 from aghbus.protocol.api.queries import EnvelopeFilter
 
-MAX_EVENTS: Final = 2_048  # ours: half a receive queue; a consumer that lags further reads from the file
-MAX_BYTES: Final = 4 * 1024 * 1024  # ours, of their raw envelopes: with the rest of the events about twice that
+MAX_EVENTS: Final = 2_048  # half a receive queue; a consumer that lags further reads from the file
+MAX_BYTES: Final = 4 * 1024 * 1024  # of their raw envelopes: with the rest of the events about twice that
 
 
 class BufferedEvent(msgspec.Struct, frozen=True):
@@ -49,12 +49,12 @@ class EventBuffer:
 
     @property
     def has_subscribers(self) -> bool:
-        """Whether anybody reads events: else none need be made."""
+        """Whether there are subscribers; without any, no events are built."""
         return self._subscribers > 0
 
     @contextlib.contextmanager
     def subscribed(self) -> Iterator[None]:
-        """There is one subscriber more inside the block."""
+        """Registers a subscriber for the block."""
         self._subscribers += 1
         try:
             yield

@@ -8,7 +8,7 @@ from aghbus.store.engine.unit_of_work import UnitOfWork
 K = TypeVar("K")
 V = TypeVar("V")
 
-_GENERATION: Final = 2_048  # ours, entries: of works about two MiB in both generations
+_GENERATION: Final = 2_048  # entries: of works about two MiB in both generations
 
 
 class GenerationalCache(Generic[K, V]):

@@ -4,7 +4,7 @@ A thread that waits for the lock asks for it after `sys.getswitchinterval()`, 5 
 but polls its selector more often than that releases the lock for a microsecond at each poll: too short for a
 waiting thread to wake up in, and every time it begins to wait anew. So such a loop starves every other thread.
 Under a flood of rejected messages, commits of 1 to 40 seconds were measured (docs/adr/0002-writer-on-the-loop.md);
-with this they take some milliseconds. A loop that waits in its selector starves nobody: there the disk is slow, and
+with this they take some milliseconds. A loop that waits in its selector starves no thread: there the disk is slow, and
 sleeping would only delay other work.
 """
 
@@ -15,12 +15,10 @@ from typing import Final, TypeVar
 
 T = TypeVar("T")
 
-STARVED_SECONDS: Final = 0.002  # ours: what takes longer may be waiting for the lock, not for the disk
-YIELD_SECONDS: Final = 0.0002  # ours: enough to wake up, take the lock a few times and hand the result over
-BUSY_SHARE: Final = (
-    0.5  # ours: share of the time; a loop that was idle for more of it has released the lock for long enough
-)
-MAX_SKIPPED: Final = 8  # ours: an idle loop yields once in so many checks: it may have lost its processor
+STARVED_SECONDS: Final = 0.002  # what takes longer may be waiting for the lock, not for the disk
+YIELD_SECONDS: Final = 0.0002  # enough to wake up, take the lock a few times and hand the result over
+BUSY_SHARE: Final = 0.5  # share of the time; a loop that was idle for more of it has released the lock for long enough
+MAX_SKIPPED: Final = 8  # an idle loop yields once in so many checks: it may have lost its processor
 
 
 async def yield_gil_while(work: Awaitable[T]) -> T:

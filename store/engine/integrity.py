@@ -11,7 +11,7 @@ themselves.
     any                      damaged          pages contradict each other                        StoreDamaged
 
 A store that lost commits and is sound starts: the rest of it is valid, and refusing to start would lose new
-messages as well. The sequence goes on after the lost ones, so that no stream takes a new message for an old one.
+messages as well. The sequence continues after the lost ones, so that no stream confuses a new message with an old one.
 """
 
 import logging
@@ -45,7 +45,7 @@ _log = logging.getLogger(__name__)
 
 
 class Loss(NamedTuple):
-    """Commits that were durable and are lost: the store ends at sequence `after`, and had come to `through`."""
+    """Commits that were durable and are lost: the store ends at sequence `after`, and had reached `through`."""
 
     commits: int
     after: int

@@ -35,7 +35,7 @@ INTACT: Final = "intact(e.seq, e.raw, e.checksum)"
 """Whether the envelope of row `e` is as it was stored, in SQL."""
 INTACT_RAW: Final = f"CASE WHEN {INTACT} THEN e.raw END"
 """The bytes of the envelope of row `e`, NULL when they are damaged, in SQL."""
-_MAX_SEQS: Final = 1_000  # ours, damaged envelopes that are remembered
+_MAX_SEQS: Final = 1_000  # damaged envelopes that are remembered
 S = TypeVar("S", bound=msgspec.Struct)
 
 

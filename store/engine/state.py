@@ -38,7 +38,7 @@ class CachedWork(NamedTuple):
 
 
 class Addressed(NamedTuple):
-    """Where an envelope of ours goes."""
+    """The destination of an own envelope."""
 
     workspace_id: str
     message_id: str
@@ -53,8 +53,8 @@ class InMemoryState:
     `quarantine_rows` and `quarantine_bytes` the size of the quarantine. `bridged`: whether there may be messages of
     a foreign format.
 
-    Caches: `works` that were opened, by id, of each id the one that changed last; where messages of ours go
-    (`addressed`), by sequence; those of ours that have `arrived`, by workspace and id.
+    Caches: `works` that were opened, by id, of each id the one that changed last; the destinations of own messages
+    (`addressed`), by sequence; the own messages that have `arrived`, by workspace and id.
     """
 
     __slots__ = (

@@ -9,7 +9,7 @@ from aghbus.store.errors import StoreLocked, StoreUnopenable
 from aghbus.store.host import file_lock
 from aghbus.store.host.file_lock import try_lock
 
-_NOTE_BYTES = 256  # ours: `pid name`, and a name is at most 128 bytes
+_NOTE_BYTES = 256  # `pid name`, and a name is at most 128 bytes
 
 
 class StoreLock:

@@ -63,13 +63,13 @@ class Transaction:
 
     def flush(self) -> None:
         """Writes the buffered rows."""
-        is_of_job, changes = self.rows.position() != self._job_rows, self._db.total_changes
+        flushes_current_job, changes = self.rows.position() != self._job_rows, self._db.total_changes
         self._flush_failed = True
         self.rows.flush(self._db)
         self._flush_failed = False
         self._flushes += 1
         self._job_rows = self.rows.position()
-        if not is_of_job:
+        if not flushes_current_job:
             self._changes += self._db.total_changes - changes
 
     def after_commit(self, callback: Callback) -> None:

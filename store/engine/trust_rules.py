@@ -11,7 +11,7 @@ from aghbus.store.engine.sql import placeholders
 from aghbus.store.engine.unit_of_work import UnitOfWork
 
 MAX_RULES: Final = 10_000
-"""Ours, decided by the operator; as many pins by first use may come on top, since unknown senders make those."""
+"""Of the operator. The same number of pins by first use is allowed besides, because unknown senders make those."""
 
 RuleKind = Literal["pin", "allow", "deny", "may_open_work", "may_talk"]
 Origin = Literal["operator", "first_use"]
@@ -40,7 +40,7 @@ _PUT: Final = f"INSERT OR REPLACE INTO trust_rules ({_COLUMNS}) VALUES ({placeho
 
 
 class TrustRules:
-    """The rules in memory. A change within a transaction holds at once and is undone with it.
+    """The rules in memory. A change within a transaction holds immediately and is undone with it.
 
     `pins` is a live map from nickname to key id; `revision` counts the changes of all other rules.
     """

@@ -1,6 +1,6 @@
 """Group commit: write jobs run on the event loop, and all jobs that are queued share one transaction.
 
-docs/adr/0002-writer-on-the-loop.md has the reasons. A single client's job is committed at once: a transaction
+docs/adr/0002-writer-on-the-loop.md has the reasons. A single client's job is committed immediately: a transaction
 begins as soon as the one before it ended. Where several clients wait at a time, the loop polls its sockets a few
 times more before COMMIT, as long as that brings jobs. A deferred job joins the next transaction, or begins one
 soon. COMMIT runs in a thread unless recent commits were fast; nothing touches the connection meanwhile.
@@ -30,13 +30,13 @@ from aghbus.store.errors import StoreUnavailable
 T = TypeVar("T")
 Job = Callable[[Transaction], T]
 
-BATCH_JOBS: Final = 1024  # ours: past a few hundred messages a commit costs next to nothing per message
-BATCH_SECONDS: Final = 0.05  # ours: how long jobs are collected under load before they are committed
-MIN_CONCURRENT_WAITERS: Final = 2  # ours: so many awaited jobs in one transaction mean several clients at a time
-MAX_LOOP_YIELDS: Final = 4  # ours, that bring no job: from a request on a socket to its job it takes two
-SLICE_SECONDS: Final = 0.005  # ours: how long jobs keep the event loop before it turns to its other work
-DEFER_SECONDS: Final = 0.01  # ours: how long deferred jobs wait for a transaction that begins for another reason
-BUSY_TIMEOUT_MS: Final = 5000  # ours: how long BEGIN waits, off the loop, for a foreign tool that holds the write lock
+BATCH_JOBS: Final = 1024  # past a few hundred messages a commit costs next to nothing per message
+BATCH_SECONDS: Final = 0.05  # how long jobs are collected under load before they are committed
+MIN_CONCURRENT_WAITERS: Final = 2  # so many awaited jobs in one transaction mean several clients at a time
+MAX_LOOP_YIELDS: Final = 4  # that bring no job: from a request on a socket to its job it takes two
+SLICE_SECONDS: Final = 0.005  # how long jobs keep the event loop before it turns to its other work
+DEFER_SECONDS: Final = 0.01  # how long deferred jobs wait for a transaction that begins for another reason
+BUSY_TIMEOUT_MS: Final = 5000  # how long BEGIN waits, off the loop, for a foreign tool that holds the write lock
 
 # Result codes that say something about the disk, the file or another process, not about the job: sqlite.org/rescode.html
 _ENVIRONMENT: Final = frozenset(
@@ -119,7 +119,7 @@ class Writer:
         self._batch: list[_QueuedJob] = []
         self._awaited = 0  # jobs of the batch that a caller waits for
         self._was_concurrent = False  # whether several callers waited for the last transaction
-        self._isolated = False  # whether each job of this transaction runs in a savepoint of its own
+        self._isolated = False  # whether each job of this transaction runs in its own savepoint
         self._wake = asyncio.Event()
         self._timer: asyncio.TimerHandle | None = None
         self._closing = False
@@ -170,7 +170,7 @@ class Writer:
                         self._wake.set()  # the batch was full
                     await asyncio.sleep(
                         0
-                    )  # callers that waited for this commit go on before the next transaction begins
+                    )  # callers that waited for this commit continue before the next transaction begins
         finally:
             self._closing = True
             self._fail([*self._batch, *self._queue], StoreUnavailable("the store was closed", hint=""))
@@ -261,7 +261,7 @@ class Writer:
                 self._rerun()
 
     def _rerun(self) -> None:
-        """Rolls everything back and runs all jobs that have not failed again, each in a savepoint of its own."""
+        """Rolls everything back and runs all jobs that have not failed again, each in its own savepoint."""
         self._rollback()
         self.stats.reruns += 1
         self._isolated = True
@@ -343,7 +343,7 @@ class Writer:
 
     def _rollback(self) -> None:
         try:
-            if self._db.in_transaction:  # SQLite may have rolled back by itself: sqlite.org/lang_transaction.html
+            if self._db.in_transaction:  # SQLite may have rolled back automatically: sqlite.org/lang_transaction.html
                 self._db.execute("ROLLBACK")
         except sqlite3.Error:
             _log.exception("a rollback failed")

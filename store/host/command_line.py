@@ -1,6 +1,6 @@
 """The command line of both programs, by argparse and argcomplete.
 
-A program is a table of commands. Each command declares its arguments in a module of its own, and only the module of the
+A program is a table of commands. Each command declares its arguments in its own module, and only the module of the
 command that was named is imported. Global options may stand before, between and after the words of the command's name;
 options and positional arguments may be mixed. Options are never abbreviated.
 """
@@ -120,7 +120,7 @@ class Program:
     """One program.
 
     `commands` maps the full name of each command, of one to three words, to its module in `package` and one line of help.
-    `groups` maps first words that are no command to one line of help. The module holds a dict `COMMANDS` by full name.
+    `groups` maps first words that are not complete commands to one line of help. The module holds a dict `COMMANDS` by full name.
     """
 
     def __init__(

@@ -1,7 +1,7 @@
 """Advisory locks on files (flock(2)): the kernel drops them when their holder dies, however it dies.
 
 A lock belongs to the open file, not to the process: a child that inherits the descriptor keeps the lock alive. The
-folder must be on a local disk; network file systems emulate flock with rules of their own.
+folder must be on a local disk; network file systems emulate flock with their own rules.
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ class FileLock:
         self._fd, self._held = None, False
 
     def _reopen_if_replaced(self) -> None:
-        """A lock on a file that was deleted or replaced excludes nobody: let it go and open the one in place."""
+        """A lock on a file that was deleted or replaced excludes no process: release it and open the one in place."""
         if self._fd is None:
             return
         try:

@@ -26,7 +26,7 @@ from aghbus.protocol.trust.keys import SEED_BYTES, SigningKey
 from aghbus.store.host.files import sync_folder
 
 KEY_FILE: Final = "identity.pem"  # in the instance's state folder
-MAX_KEY_BYTES: Final = 65_536  # ours; an encrypted Ed25519 key has some 300
+MAX_KEY_BYTES: Final = 65_536  # an encrypted Ed25519 key has some 300
 MAX_PASSPHRASE_BYTES: Final = 1_023  # what OpenSSL takes
 
 _GENERATE: Final = "`aghctl key generate` makes one"
@@ -103,7 +103,7 @@ def read_key(path: Path, passphrase: bytes | None = None, *, guarded: bool = Fal
         if passphrase is not None and b"ENCRYPTED" in pem:  # in the first line of PKCS #8, in a header of older forms
             hint = "see trust.passphrase_file, or --passphrase-file: it must be the passphrase of this key"
             raise KeyFileError(path, "the passphrase is wrong, or the file damaged", hint) from None
-        raise KeyFileError(path, "it is no private key in PEM", _GENERATE) from None
+        raise KeyFileError(path, "not a PEM private key", _GENERATE) from None
     if not isinstance(private, Ed25519PrivateKey):
         raise KeyFileError(path, "it is not an Ed25519 key", _GENERATE)
     return SigningKey(private.private_bytes_raw())

@@ -137,7 +137,7 @@ def private_folder_problem(mode: int, owner: int, uid: int) -> str:
     """What makes a folder unfit to hold our sockets and secrets, or "" when it is fit.
 
     `mode` and `owner` come from an lstat, so that a symbolic link is seen as one. In a shared `/tmp` anybody may have
-    made the folder before us: whoever connects to a socket in it must check this too, not only who makes it.
+    made the folder before us: clients that connect to a socket in it must check this too.
     """
     if stat.S_ISLNK(mode):
         return "is a symbolic link"

@@ -288,9 +288,9 @@ CREATE TABLE chain_steps (
 -- Whether a work belongs to a run of a chain. The bridge asks this for each envelope that it may deliver.
 CREATE INDEX chain_steps_work ON chain_steps (work_id) WHERE work_id IS NOT NULL;
 
--- Envelopes by which this daemon ended a work of its own agent after a deadline. The agent did not request them and receives
+-- Envelopes by which this daemon ended its own work agent after a deadline. The agent did not request them and receives
 -- no message about them, so the bridge delivers them like received ones.
-CREATE TABLE own_ends (
+CREATE TABLE own_terminal_messages (
     seq INTEGER NOT NULL PRIMARY KEY REFERENCES envelopes (seq) ON DELETE CASCADE
 ) STRICT;
 

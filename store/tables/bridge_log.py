@@ -9,9 +9,9 @@ from aghbus.store.engine.sql import Reader, insert_into
 from aghbus.store.engine.transaction import Transaction
 from aghbus.store.tables.envelopes import fetch
 
-MAX_ROWS: Final = 100_000  # ours, of one format
-MAX_BYTES: Final = 256 * 1024 * 1024  # ours, of the records of one format: a raw text may have a megabyte
-PAGE_BYTES: Final = 8 * 1024 * 1024  # ours, of the records in one answer
+MAX_ROWS: Final = 100_000  # of one format
+MAX_BYTES: Final = 256 * 1024 * 1024  # of the records of one format: a raw text may have a megabyte
+PAGE_BYTES: Final = 8 * 1024 * 1024  # of the records in one answer
 
 _ADD: Final = insert_into(
     "bridge_log", ("format", "seq", "direction", "message_id", "at_ms", "due_ms", "unwritten", "size", "record")

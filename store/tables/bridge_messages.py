@@ -15,7 +15,7 @@ from aghbus.store.tables.envelopes import fetch
 
 _WORK: Final = "workspace_id = ? AND channel = ? AND work_id = ?"
 _WORK_W: Final = "w.workspace_id = ? AND w.channel = ? AND w.work_id = ?"
-_SAME_ID: Final = 50  # ours: messages of one id that are searched
+_SAME_ID: Final = 50  # messages of one id that are searched
 _TERMINAL: Final = "('completed', 'failed', 'canceled')"
 
 _SELECT_KNOWN: Final = f"""
@@ -25,7 +25,7 @@ WHERE b.format = ? AND b.workspace_id = ? AND b.channel = ?
 """  # noqa: S608 - constants
 _SELECT_ENVELOPE: Final = """
 SELECT e.seq, e.direction, e.workspace_id, e.channel, e.kind, e.msg_id, e.recipient, e.work_id, e.outcome, e.state_after,
-    e.trust, e.received_ms, e.raw, e.seq IN (SELECT seq FROM own_ends),
+    e.trust, e.received_ms, e.raw, e.seq IN (SELECT seq FROM own_terminal_messages),
     EXISTS (
         SELECT 1 FROM chain_steps AS s JOIN chain_runs AS r ON r.run_id = s.run_id
         WHERE s.work_id = e.work_id AND r.channel = e.channel)
@@ -71,7 +71,7 @@ SELECT max(e.state_after IN {_TERMINAL}) FROM envelopes AS e WHERE e.seq > ? AND
 """  # noqa: S608 - constants
 _TO_LOG: Final = """
 SELECT e.seq FROM envelopes AS e
-WHERE e.seq > ? AND e.seq <= ? AND (e.direction = 'in' OR e.seq IN (SELECT seq FROM own_ends)) AND (
+WHERE e.seq > ? AND e.seq <= ? AND (e.direction = 'in' OR e.seq IN (SELECT seq FROM own_terminal_messages)) AND (
     instr(e.raw, ?) > 0 OR e.work_id IS NOT NULL AND e.kind IN ('receipt', 'trace') AND EXISTS (
         SELECT 1 FROM works AS w JOIN bridge_messages AS b ON b.seq = w.opened_seq AND b.format = ?
         WHERE w.workspace_id = e.workspace_id AND w.channel = e.channel AND w.work_id = e.work_id)
@@ -82,7 +82,7 @@ WHERE e.seq > ? AND e.seq <= ? AND (e.direction = 'in' OR e.seq IN (SELECT seq F
 class BridgeEnvelope(NamedTuple):
     """A stored envelope as the bridge reads it: `raw` as received, the outcome and the work's state after it, `received_ms`
     in Unix milliseconds. `ended_by_daemon`: our daemon ended the work with it, for want of an answer. `opened_by_run`: a
-    chain's run of ours opened the work."""
+    own chain run opened the work."""
 
     seq: int
     direction: str
@@ -303,8 +303,8 @@ def is_settled(tx: Transaction, envelope: BridgeEnvelope) -> bool:
 
 
 def mark_ended_by_daemon(tx: Transaction, seq: int) -> None:
-    """Our envelope `seq` ended a work of our agent without its request: the agent has to be told."""
-    tx.db.execute("INSERT OR IGNORE INTO own_ends (seq) VALUES (?)", (seq,))
+    """Our envelope `seq` ended a work of our agent without its request: the agent must be notified."""
+    tx.db.execute("INSERT OR IGNORE INTO own_terminal_messages (seq) VALUES (?)", (seq,))
 
 
 # positions
@@ -352,7 +352,7 @@ def link(tx: Transaction, assigned: WorkView | None, following: WorkView) -> Non
     )
 
 
-def ended_works(tx: Transaction, limit: int) -> list[EndedWork]:
+def terminated_works(tx: Transaction, limit: int) -> list[EndedWork]:
     """Works that ended and whose assigned work has not been closed yet."""
     return [EndedWork(*row) for row in tx.db.execute(_ENDED_WORKS, (limit,))]
 
@@ -372,7 +372,7 @@ async def has_ended_since(reader: Reader, after: int, upto: int) -> bool:
 
 
 async def to_log(reader: Reader, name: str, after: int, upto: int, limit: int) -> list[int]:
-    """Envelopes after `after`, up to `upto`, that carry a message of this format or answer one of ours: those that
+    """Envelopes after `after`, up to `upto`, that carry a message of this format or answer an own one: those that
     came, and the ends that our daemon made."""
     params = [after, upto, f"{name}.message".encode(), name, limit]
     return [seq for (seq,) in await fetch(reader, _TO_LOG, params)]

@@ -19,10 +19,10 @@ from aghbus.store.engine.transaction import Transaction
 from aghbus.store.tables import works
 from aghbus.store.tables.envelopes import Row, fetch
 
-MAX_OPEN: Final = 1_000  # ours, runs in progress at a time
-KEEP: Final = 1_000  # ours, ended runs that are kept, within the age that retention keeps works
-RESPONSES_BYTES: Final = 8 * 1024 * 1024  # ours, of the newest responses in one answer: eight of the largest
-TEXT_CHARS: Final = 2_000  # ours, of an error, a question or a message; the envelopes have them whole
+MAX_OPEN: Final = 1_000  # runs in progress at a time
+KEEP: Final = 1_000  # ended runs that are kept, within the age that retention keeps works
+RESPONSES_BYTES: Final = 8 * 1024 * 1024  # of the newest responses in one answer: eight of the largest
+TEXT_CHARS: Final = 2_000  # of an error, a question or a message; the envelopes have them whole
 
 _HEAD: Final = "run_id, name, state, version, channel, node, step, max_steps, error, question, created_ms, updated_ms"
 _HISTORY: Final = """

@@ -27,9 +27,9 @@ from aghbus.store.engine.transaction import Transaction
 
 BRIDGED: Final = b".message"
 """In the `ext` of every envelope that carries a message of a foreign format (`agentos.message`), or a reference to one."""
-PAGE_BYTES: Final = 8 * 1024 * 1024  # ours, of raw envelopes in one page: eight of the largest
+PAGE_BYTES: Final = 8 * 1024 * 1024  # of raw envelopes in one page: eight of the largest
 _DAMAGED: Final = b"{}"  # in place of damaged bytes
-WINDOW_ROWS: Final = 5_000  # ours, rows that one query searches: some milliseconds
+WINDOW_ROWS: Final = 5_000  # rows that one query searches: some milliseconds
 
 Row = tuple[Any, ...]
 Params = list[Any]
@@ -136,7 +136,7 @@ SELECT_MESSAGE: Final = f"SELECT {MESSAGE_COLUMNS} {MESSAGE_TABLES}"
 
 
 class Sent(NamedTuple):
-    """A stored envelope of ours, with its state in the outbox; None when it never had a row there."""
+    """A stored own envelope, with its state in the outbox; None when it never had a row there."""
 
     seq: int
     raw: bytes
@@ -386,5 +386,5 @@ def _where(wanted: EnvelopeFilter) -> tuple[str, Params]:
     if wanted.inbox:
         add("e.seq IN (SELECT seq FROM inbox WHERE state IN ('ready', 'leased'))")
     if wanted.for_agent:
-        add("(e.direction = 'in' OR e.seq IN (SELECT seq FROM own_ends))")
+        add("(e.direction = 'in' OR e.seq IN (SELECT seq FROM own_terminal_messages))")
     return " ".join(clauses), params

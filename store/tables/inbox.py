@@ -27,11 +27,11 @@ from aghbus.store.tables.envelopes import (
     within_bytes,
 )
 
-CAPACITY: Final = 10_000  # ours, messages that are ready or leased
-MAX_ATTEMPTS: Final = 5  # ours, leases until a message that is returned is dead
-BACKOFF_MS: Final = 1_000  # ours, the first delay of a message that was returned; doubled for each attempt
-BACKOFF_LIMIT_MS: Final = 300_000  # ours
-ERROR_CHARS: Final = 500  # ours, of the agent's reason for returning a message
+CAPACITY: Final = 10_000  # messages that are ready or leased
+MAX_ATTEMPTS: Final = 5  # leases until a message that is returned is dead
+BACKOFF_MS: Final = 1_000  # the first delay of a message that was returned; doubled for each attempt
+BACKOFF_LIMIT_MS: Final = 300_000
+ERROR_CHARS: Final = 500  # of the agent's reason for returning a message
 
 _NEVER: Final = 1 << 62  # milliseconds
 _INSERT: Final = BulkStatement.insert("inbox", ("seq", "state", "attempts", "available_ms", "lease", "lease_until_ms"))
@@ -85,7 +85,7 @@ def add(tx: Transaction, seq: int) -> None:
 
 
 def notify(tx: Transaction, seq: int, error: str) -> None:
-    """Tells the agent that a message of its own was given up: puts the envelope `seq` into the inbox, with the reason.
+    """Notifies the agent that its message was given up: puts the envelope `seq` into the inbox, with the reason.
 
     The capacity of the inbox does not apply: the message was a committed request.
     """
@@ -111,7 +111,7 @@ def lease_next(
     """Leases the oldest ready message (of `work_id`, when given) until `now_ms + visibility_ms`; None when there is
     none.
 
-    With `ack` it is acked at once. `fresh` is a message that this job has delivered, for a caller that found no
+    With `ack` it is acked immediately. `fresh` is a message that this job has delivered, for a caller that found no
     older one. Expired leases are ready again, or dead after `max_attempts`.
     """
     state, until = ("acked", None) if ack else ("leased", now_ms + visibility_ms)
@@ -181,7 +181,7 @@ def _due_at(tx: Transaction, at_ms: int) -> None:
 
 
 def ack(tx: Transaction, seq: int, lease: str | None = None) -> InboxItem:
-    """The agent has handled it; acking again is no error. Raises NotFound, or Refused when `lease` is no longer the
+    """The agent has handled it; acking again is not an error. Raises NotFound, or Refused when `lease` is no longer the
     current one."""
     state = _held(tx, seq, lease)
     if state != "acked":
@@ -240,7 +240,7 @@ def give_back(tx: Transaction, seq: int, lease: str) -> InboxItem | None:
 
 
 def requeue(tx: Transaction, seq: int) -> InboxItem:
-    """Ready at once, with its attempts forgotten: for dead letters, and to read an acked message again. Raises
+    """Ready immediately, with its attempts forgotten: for dead letters, and to read an acked message again. Raises
     NotFound."""
     state = _held(tx, seq, None)
     tx.db.execute(

@@ -15,7 +15,7 @@ from aghbus.store.engine.transaction import Transaction
 from aghbus.store.tables import works
 from aghbus.store.tables.envelopes import fetch
 
-PAGE_BYTES: Final = 16 * 1024 * 1024  # ours, of envelopes that are read at once: sixteen of the largest
+PAGE_BYTES: Final = 16 * 1024 * 1024  # of envelopes that are read at once: sixteen of the largest
 
 _INSERT: Final = BulkStatement.insert("outbox", ("seq", "state", "attempts", "expires_at", "subject"))
 _ANSWERED: Final = BulkStatement(
@@ -96,7 +96,7 @@ def _is_unanswered(tx: Transaction, seq: int) -> bool:
 
 
 def requeue(tx: Transaction, workspace_id: str, message_id: str, *, only_failed: bool = False) -> Outgoing | None:
-    """Queues an envelope of ours again, same bytes; None when it is not stored any more.
+    """Queues an own envelope again, same bytes; None when it is not stored any more.
 
     With `only_failed` only one that was given up: None for any other.
     """

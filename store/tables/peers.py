@@ -14,8 +14,8 @@ from aghbus.store.engine.sql import Reader, as_struct, insert_into
 from aghbus.store.engine.transaction import Transaction
 from aghbus.store.tables.envelopes import Row, fetch
 
-MAX_PEERS: Final = 10_000  # ours, rows kept: anybody may greet under any number of names
-MAX_BYTES: Final = 64 * 1024 * 1024  # ours, of their cards: each may have a megabyte
+MAX_PEERS: Final = 10_000  # rows kept: anybody may greet under any number of names
+MAX_BYTES: Final = 64 * 1024 * 1024  # of their cards: each may have a megabyte
 
 _encode: Final = msgspec.json.Encoder().encode
 _decode_card: Final = msgspec.json.Decoder(PeerCard).decode

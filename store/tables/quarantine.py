@@ -10,12 +10,12 @@ from aghbus.store.engine.sql import Reader, as_struct, encodable, insert_into
 from aghbus.store.engine.transaction import Transaction
 from aghbus.store.tables.envelopes import SELECT_MESSAGE, MessageRow, fetch, message_of
 
-MAX_ROWS: Final = 1_000  # ours, refused envelopes
-MAX_BYTES: Final = 16 * 1024 * 1024  # ours, of their raw bytes as kept
-RAW_BYTES: Final = 65_536  # ours, kept of one; its real size is noted
+MAX_ROWS: Final = 1_000  # refused envelopes
+MAX_BYTES: Final = 16 * 1024 * 1024  # of their raw bytes as kept
+RAW_BYTES: Final = 65_536  # kept of one; its real size is noted
 SHOWN_BYTES: Final = 4_096  # of one in an answer, as `Quarantined.raw` promises
-_TEXT_CHARS: Final = 512  # ours, of each text that an unknown sender chose; an id has at most 256 bytes
-_SAME_ID: Final = 10  # ours, envelopes in an explanation; senders may reuse the ids of others
+_TEXT_CHARS: Final = 512  # of each text that an unknown sender chose; an id has at most 256 bytes
+_SAME_ID: Final = 10  # envelopes in an explanation; senders may reuse the ids of others
 _ID_DIGITS: Final = 18  # of a number that SQLite can hold
 _INSERT: Final = insert_into(
     "quarantine", ("received_ms", "subject", "message_id", "sender", "reason", "detail", "size", "raw")

@@ -21,7 +21,7 @@ _PUBLISHED: Final = BulkStatement(
 
 
 class Failed(NamedTuple):
-    """An envelope of ours that was given up unanswered. Its work is closed and the agent is told."""
+    """An own envelope that was given up unanswered. Its work is closed and the agent is notified."""
 
     seq: int
     kind: str

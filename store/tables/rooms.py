@@ -115,7 +115,7 @@ async def threads(reader: Reader, *, channel: str | None = None, limit: int = 10
 
 
 async def directs(reader: Reader, *, self_id: str, channel: str | None = None, limit: int = 100) -> list[Direct]:
-    """Direct rooms of `self_id`, or of an earlier id of ours, and one other peer, latest activity first."""
+    """Direct rooms of `self_id`, or of a former id of this daemon, and one other peer, latest activity first."""
     rows = await fetch(reader, _SELECT_ROOMS, [self_id, channel, limit])
     return [
         Direct(

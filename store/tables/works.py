@@ -17,10 +17,10 @@ from aghbus.store.engine.transaction import Transaction
 from aghbus.store.tables.envelopes import Row, fetch, within_bytes
 
 TEXT_CHARS: Final = 200  # of the opening text, as `Work.text` promises
-MESSAGE_CHARS: Final = 2_000  # ours, of the last message; the history has it whole
-LISTED_RESULT_BYTES: Final = 65_536  # ours: a list shows the results of envelopes up to this size
-HISTORY_STEPS: Final = 1_000  # ours, the newest steps of a history in one answer
-HISTORY_BYTES: Final = 8 * 1024 * 1024  # ours, of the envelopes that these steps are read from
+MESSAGE_CHARS: Final = 2_000  # of the last message; the history has it whole
+LISTED_RESULT_BYTES: Final = 65_536  # a list shows the results of envelopes up to this size
+HISTORY_STEPS: Final = 1_000  # the newest steps of a history in one answer
+HISTORY_BYTES: Final = 8 * 1024 * 1024  # of the envelopes that these steps are read from
 
 _VIEW_COLUMNS: Final = WorkView.__struct_fields__
 _values_of_view: Final = attrgetter(*_VIEW_COLUMNS)
@@ -115,7 +115,7 @@ def sequences(tx: Transaction, workspace_id: str, channel: str, work_id: str) ->
 
 
 class Known(NamedTuple):
-    """A work of ours to act on, and the `trace_id` of the message that opened it, while that message is stored."""
+    """An own work to act on, and the `trace_id` of the message that opened it, while that message is stored."""
 
     work: WorkView
     trace_id: str | None

@@ -1,4 +1,4 @@
-"""`aghctl bench` on a broker of its own and on a given one: its answer has the documented form, and it cleans up."""
+"""`aghctl bench` on its own broker and on a given one: its answer has the documented form, and it cleans up."""
 
 import json
 from pathlib import Path

@@ -171,7 +171,7 @@ def test_reconnecting_to_a_stopped_daemon_ends_after_the_timeout(tmp_path: Path)
         next(stream)
 
 
-def test_a_stream_without_a_daemon_is_an_error_at_once(tmp_path: Path) -> None:
+def test_a_stream_without_a_daemon_is_an_immediate_error(tmp_path: Path) -> None:
     with pytest.raises(Unreachable):
         next(follow(Api(Endpoint(path=str(tmp_path / "nobody")), 30), [], 0, lambda why: None))
 

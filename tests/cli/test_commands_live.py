@@ -155,7 +155,7 @@ def test_an_undelivered_message_of_our_own_is_shown_as_such_and_not_as_work(bus:
     assert "work accept" not in took.stderr.decode()
 
 
-def test_a_message_that_is_ready_at_once_names_no_time(bus: Bus) -> None:
+def test_a_message_that_is_ready_immediately_has_no_due_time(bus: Bus) -> None:
     home, _, _ = bus
     work_id = home.ctl_json("--name", "ops", "work", "open", "--to", "worker", "--text", "twice")["work_id"]
     item = home.ctl_json("--name", "worker", "inbox", "next", "--wait", "30s", "--ack", "--work", work_id)["item"]
@@ -175,13 +175,13 @@ def test_status_shows_no_subjects_in_the_human_form(bus: Bus) -> None:
     assert queues.split() == ["queues", "receive", "0"]
 
 
-def test_a_list_of_runs_says_whether_there_is_none_at_all(bus: Bus) -> None:
+def test_a_list_of_runs_shows_whether_any_run_exists(bus: Bus) -> None:
     home, _, _ = bus
     assert home.ctl("--name", "ops", "chain", "list").stderr == b"no run yet\n"
     assert home.ctl("--name", "ops", "chain", "list", "--state", "failed").stderr == b"no such run\n"
 
 
-def test_a_bound_and_what_breaks_it_are_whole_numbers(bus: Bus) -> None:
+def test_a_bound_and_the_value_that_exceeds_it_are_whole_numbers(bus: Bus) -> None:
     home, _, _ = bus
     refused = home.ctl("--name", "ops", "say", "x", "--to", "worker", "--expires-in", "30d")
     assert b"must be 1 to 604800\n" in refused.stderr

@@ -151,7 +151,7 @@ def test_an_unreadable_configuration_is_an_error(home: Home) -> None:
     folder = home.root / "config/aghbus"
     folder.mkdir(parents=True)
     (folder / "ops.toml").write_text("peer_id = front\n")
-    assert "no TOML" in no(home, "generate")
+    assert "not valid TOML" in no(home, "generate")
     assert not (home.root / "state").exists()
 
 

@@ -417,7 +417,9 @@ def test_messages_during_a_job_are_acknowledged_and_noted(bus: Bus, tmp_path: Pa
         work_id = bus.open()
         serve.until("started")
         bus.ops.post(f"/v1/works/{work_id}/say", message="hurry up")
-        wait_for(lambda: any("1 message not read" in body["message"] for body in bus.traces(work_id)), WAIT, "the note")
+        wait_for(
+            lambda: any("1 message not delivered" in body["message"] for body in bus.traces(work_id)), WAIT, "the note"
+        )
         wait_for(lambda: len(bus.waiting(work_id)) == 1, WAIT, "the acknowledgement")
         (tmp_path / "go").touch()
         assert serve.ended() == 0

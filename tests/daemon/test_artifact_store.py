@@ -342,7 +342,7 @@ async def test_a_broker_without_jetstream_is_a_clear_error() -> None:
             assert "JetStream" in caught.value.message and "enable it" in caught.value.hint
 
 
-async def test_a_bucket_without_direct_gets_says_what_to_change(server: NatsServer) -> None:
+async def test_a_bucket_without_direct_gets_is_reported_with_a_hint(server: NatsServer) -> None:
     async with store(server) as ours, foreign(server) as js:
         await js.add_stream(
             nats.js.api.StreamConfig(name=f"OBJ_{BUCKET}", subjects=[f"$O.{BUCKET}.C.>", f"$O.{BUCKET}.M.>"])

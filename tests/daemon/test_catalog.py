@@ -171,7 +171,7 @@ def test_a_pipe_a_foreign_file_and_a_huge_one_are_problems(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("content", [b"", b"{", b'"text"', b"\xff", b"[" * 100_000, b'[{"id": "a", "id": "b"}]', b"3"])
-def test_a_file_that_is_no_catalog_is_a_problem(tmp_path: Path, content: bytes) -> None:
+def test_an_invalid_catalog_file_is_a_problem(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "c.json").write_bytes(content)
     assert len(problem_keys(tmp_path / "c.json")) == 1
 
@@ -269,7 +269,7 @@ async def test_a_default_catalog_that_appears_later_is_noticed(tmp_path: Path) -
         assert not watched.watcher.catalog.claims
 
 
-async def test_a_poke_reads_again_at_once_and_reports_a_standing_problem_again(tmp_path: Path) -> None:
+async def test_a_poke_reads_again_immediately_and_repeats_an_unsolved_problem(tmp_path: Path) -> None:
     path = write_json(tmp_path / "c.json", [ONE])
     async with watching(CatalogSource(path)) as watched:
         (tmp_path / "c.json").unlink()
@@ -278,7 +278,7 @@ async def test_a_poke_reads_again_at_once_and_reports_a_standing_problem_again(t
         assert isinstance(await watched.next(), CatalogError)
 
 
-async def test_following_another_source_takes_effect_at_once(tmp_path: Path) -> None:
+async def test_following_another_source_takes_effect_immediately(tmp_path: Path) -> None:
     path = write_json(tmp_path / "c.json", [ONE])
     async with watching(CatalogSource(path)) as watched:
         watched.watcher.follow(CatalogSource(path, claims=("more",)))

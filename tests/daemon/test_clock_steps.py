@@ -75,17 +75,17 @@ async def test_a_step_shifts_a_lease_once_by_the_same_amount(parts: Parts, clock
     before = await lease(parts)
     clock.wrong_ms = step
     for _ in range(3):
-        await parts.store.write(parts.steps.settle)
+        await parts.store.write(parts.steps.now_after_clock_check)
     assert abs(await leased_until(parts) - before - step) <= 2  # milliseconds, of rounding
     assert parts.counters["clock.steps"] == 1
     assert parts.counters.problems(clock.monotonic())
 
 
-async def test_slewing_by_a_time_service_is_no_step(parts: Parts, clock: SetClock) -> None:
+async def test_slewing_by_a_time_service_is_not_a_step(parts: Parts, clock: SetClock) -> None:
     before = await lease(parts)
     for _ in range(20):
         clock.wrong_ms += STEP_MS // 4
-        await parts.store.write(parts.steps.settle)
+        await parts.store.write(parts.steps.now_after_clock_check)
     assert await leased_until(parts) == before
     assert parts.counters["clock.steps"] == 0
 
@@ -95,26 +95,26 @@ async def test_a_transaction_that_fails_leaves_the_step_for_the_next(parts: Part
     clock.wrong_ms = 7_200_000
 
     def settle_and_fail(tx: Transaction) -> None:
-        parts.steps.settle(tx)
+        parts.steps.now_after_clock_check(tx)
         raise RuntimeError("after it")
 
     with pytest.raises(RuntimeError):
         await parts.store.write(settle_and_fail)
     assert await leased_until(parts) == before
     assert parts.counters["clock.steps"] == 0
-    await parts.store.write(parts.steps.settle)
+    await parts.store.write(parts.steps.now_after_clock_check)
     assert abs(await leased_until(parts) - before - 7_200_000) <= 2
 
 
 async def test_retention_uses_a_step_forward_after_a_day(parts: Parts, clock: SetClock) -> None:
     true_ms = clock.millis()
     clock.wrong_ms = 10 * DAY_MS
-    await parts.store.write(parts.steps.settle)
-    assert abs(parts.steps.prudent_millis() - true_ms) < 60_000
+    await parts.store.write(parts.steps.now_after_clock_check)
+    assert abs(parts.steps.retention_now_ms() - true_ms) < 60_000
     clock.elapsed = 86_400.0 - 60
-    assert parts.steps.prudent_millis() < true_ms + DAY_MS
+    assert parts.steps.retention_now_ms() < true_ms + DAY_MS
     clock.elapsed = 86_400.0 + 1
-    assert parts.steps.prudent_millis() >= true_ms + 11 * DAY_MS
+    assert parts.steps.retention_now_ms() >= true_ms + 11 * DAY_MS
 
 
 def restarted(parts: Parts) -> Parts:
@@ -124,7 +124,7 @@ def restarted(parts: Parts) -> Parts:
 
 def ahead(parts: Parts) -> list[str]:
     problems = parts.counters.problems(parts.clock.monotonic())
-    return [problem for problem in problems if "the clock went forward" in problem]
+    return [problem for problem in problems if "the wall clock jumped forward" in problem]
 
 
 async def test_a_step_forward_while_the_daemon_was_down_is_ignored_for_a_day_and_is_a_problem(
@@ -135,27 +135,27 @@ async def test_a_step_forward_while_the_daemon_was_down_is_ignored_for_a_day_and
     true_ms = clock.millis() - 2 * DAY_MS
     parts = restarted(parts)
     await parts.steps.resume()
-    assert abs(parts.steps.prudent_millis() - true_ms) < 60_000
+    assert abs(parts.steps.retention_now_ms() - true_ms) < 60_000
     assert "48.0 h" in ahead(parts)[0]
     clock.elapsed += 7_200
     parts = restarted(parts)  # once more, with the same clock
     await parts.steps.resume()
-    assert abs(parts.steps.prudent_millis() - true_ms - 7_200_000) < 60_000
+    assert abs(parts.steps.retention_now_ms() - true_ms - 7_200_000) < 60_000
     assert "another 22.0 h" in ahead(parts)[0]
     clock.wrong_ms = 0
     parts = restarted(parts)
     await parts.steps.resume()
-    assert abs(parts.steps.prudent_millis() - true_ms - 7_200_000) < 60_000
+    assert abs(parts.steps.retention_now_ms() - true_ms - 7_200_000) < 60_000
     assert ahead(parts) == []
 
 
-async def test_time_that_passes_while_the_daemon_is_down_is_no_step(parts: Parts, clock: SetClock) -> None:
+async def test_time_that_passes_while_the_daemon_is_down_is_not_a_step(parts: Parts, clock: SetClock) -> None:
     await parts.steps.resume()
     before = await lease(parts)
     clock.elapsed = 5 * 86_400.0
     parts = restarted(parts)
     await parts.steps.resume()
-    assert abs(parts.steps.prudent_millis() - clock.millis()) <= 2
+    assert abs(parts.steps.retention_now_ms() - clock.millis()) <= 2
     assert await leased_until(parts) == before
     assert ahead(parts) == []
 
@@ -182,36 +182,36 @@ async def test_time_during_which_the_machine_was_off_is_ignored_by_retention_for
     clock.elapsed = 300.0
     parts = restarted(parts)
     await parts.steps.resume()
-    assert abs(parts.steps.prudent_millis() - true_ms - 300_000) < 60_000
+    assert abs(parts.steps.retention_now_ms() - true_ms - 300_000) < 60_000
     assert await leased_until(parts) == before  # nothing tells a step from a machine that was off
     assert "48.0 h" in ahead(parts)[0]
     clock.reboot("boot 3")
     clock.elapsed = 600.0
     parts = restarted(parts)
     await parts.steps.resume()
-    assert abs(parts.steps.prudent_millis() - true_ms - 600_000) < 60_000
+    assert abs(parts.steps.retention_now_ms() - true_ms - 600_000) < 60_000
     clock.elapsed += 86_400
-    assert abs(parts.steps.prudent_millis() - clock.millis()) < 60_000
+    assert abs(parts.steps.retention_now_ms() - clock.millis()) < 60_000
 
 
 async def test_a_step_forward_and_back_cancels_out(parts: Parts, clock: SetClock) -> None:
     for wrong in (5 * DAY_MS, 0):
         clock.wrong_ms = wrong
-        await parts.store.write(parts.steps.settle)
-    assert abs(parts.steps.prudent_millis() - clock.millis()) <= 2
+        await parts.store.write(parts.steps.now_after_clock_check)
+    assert abs(parts.steps.retention_now_ms() - clock.millis()) <= 2
 
 
 async def test_a_step_back_never_makes_the_prudent_time_later_than_now(parts: Parts, clock: SetClock) -> None:
     clock.wrong_ms = -5 * DAY_MS
-    await parts.store.write(parts.steps.settle)
-    assert parts.steps.prudent_millis() <= clock.millis()
+    await parts.store.write(parts.steps.now_after_clock_check)
+    assert parts.steps.retention_now_ms() <= clock.millis()
 
 
 async def test_a_step_shifts_presence(parts: Parts, clock: SetClock) -> None:
     seen = parts.presence.observe("ws_test", "builders", PeerCard(peer_id="bob"), "unverified", clock.millis())
     assert parts.presence.of(seen, clock.millis()) == "active"
     clock.wrong_ms = -9 * DAY_MS
-    await parts.store.write(parts.steps.settle)
+    await parts.store.write(parts.steps.now_after_clock_check)
     (peer,) = parts.presence.all()
     assert parts.presence.of(peer, clock.millis()) == "active"
     assert parts.presence.of(peer, clock.millis() + 61_000) == "expired"
@@ -223,7 +223,7 @@ async def test_a_peer_seen_before_a_step_is_detected_does_not_stay_active_for_ho
 ) -> None:
     clock.wrong_ms = step
     parts.presence.observe("ws_test", "builders", PeerCard(peer_id="bob"), "unverified", clock.millis())
-    await parts.store.write(parts.steps.settle)
+    await parts.store.write(parts.steps.now_after_clock_check)
     (peer,) = parts.presence.all()
     assert parts.presence.of(peer, clock.millis() + 61_000) == "expired"
 

@@ -31,7 +31,7 @@ def test_folders_are_created_private_with_any_umask(places: Locations) -> None:
     prepare_folders(places)
 
 
-def test_an_accessible_folder_of_ours_is_made_private(places: Locations) -> None:
+def test_an_accessible_own_folder_is_made_private(places: Locations) -> None:
     Path(places.socket_dir).mkdir(parents=True)
     Path(places.socket_dir).chmod(0o755)
     prepare_folders(places)

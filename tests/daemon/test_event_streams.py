@@ -61,7 +61,7 @@ async def statements(store: Store) -> AsyncIterator[list[str]]:
     await store.reader.set_trace_callback(lambda _: None)
 
 
-async def test_who_has_caught_up_asks_no_database(store: Store) -> None:
+async def test_a_reader_that_has_caught_up_uses_no_database(store: Store) -> None:
     announcer = Notifier(0)
     pages = follow(store, announcer, 0, EnvelopeFilter(peer=BOB))
     await commit(store, announcer, 6, BOB, EVE)
@@ -90,7 +90,7 @@ async def test_a_filter_that_needs_the_file_asks_only_when_something_may_match(s
     await pages.aclose()
 
 
-async def test_a_page_holds_what_was_committed_together(store: Store) -> None:
+async def test_a_page_has_the_events_of_one_commit(store: Store) -> None:
     announcer = Notifier(0)
     pages = follow(store, announcer, 0, EVERYTHING)
     await commit(store, announcer, 1)
@@ -100,7 +100,7 @@ async def test_a_page_holds_what_was_committed_together(store: Store) -> None:
     await pages.aclose()
 
 
-async def test_a_gap_comes_before_what_memory_has(store: Store) -> None:
+async def test_a_gap_comes_before_the_events_in_memory(store: Store) -> None:
     announcer = Notifier(0)
     await commit(store, announcer, 4)
     await store.write(lambda tx: tx.db.execute("DELETE FROM envelopes WHERE seq <= 2").rowcount)

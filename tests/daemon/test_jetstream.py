@@ -153,7 +153,7 @@ def test_each_harmful_difference_is_one_sentence(change: dict[str, Any], word: s
         {"duplicate_window": 3600 * 10**9},
     ],
 )
-def test_a_setting_beyond_our_needs_is_no_difference(change: dict[str, Any]) -> None:
+def test_a_setting_above_the_required_value_is_not_a_difference(change: dict[str, Any]) -> None:
     settings = JetStreamSettings()
     assert differences({**wanted(settings, expires=True), **change}, settings, may_expire=True) == []
 
@@ -252,7 +252,7 @@ async def test_messages_sent_to_an_absent_peer_arrive_when_it_returns(server: Na
             assert back.texts == [str(seq) for seq in range(1, 1001)]
 
 
-async def test_messages_pending_at_a_crash_are_redelivered_at_once_before_newer_ones(server: NatsServer) -> None:
+async def test_messages_pending_at_a_crash_are_redelivered_immediately_before_newer_ones(server: NatsServer) -> None:
     """ack_wait is an hour here: nothing comes by itself."""
     patient = JetStreamSettings(ack_wait=3600)
     async with Peer(server, "a").running() as sender:

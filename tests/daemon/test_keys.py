@@ -123,7 +123,7 @@ class TestPassphrases:
         with pytest.raises(KeyFileError, match="the passphrase is wrong") as refused:
             read_key(path, b"battery staple")
         assert "--passphrase-file" in refused.value.hint and "generate" not in refused.value.hint
-        with pytest.raises(KeyFileError, match="no private key in PEM") as refused:
+        with pytest.raises(KeyFileError, match="not a PEM private key") as refused:
             read_key(private(tmp_path / "none.pem", b"nothing"), b"correct horse")
         assert "generate" in refused.value.hint
 

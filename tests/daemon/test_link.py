@@ -133,7 +133,7 @@ async def test_the_link_follows_the_resolver_to_another_port() -> None:
                 await wait_until(lambda: inbox.texts == [b"here"], 20, "the message")
 
 
-async def test_no_server_at_first_is_no_error() -> None:
+async def test_a_missing_server_at_start_is_not_an_error() -> None:
     server = NatsServer()
     await server.start()
     server.kill()
@@ -419,7 +419,7 @@ async def test_a_flush_that_times_out_does_not_harm_the_connection(server: NatsS
         assert link.reconnects == 0
 
 
-async def test_a_pending_flush_fails_at_once_when_the_link_is_lost(server: NatsServer) -> None:
+async def test_a_pending_flush_fails_immediately_when_the_link_is_lost(server: NatsServer) -> None:
     async with up(Link(to(server), name="a")) as link:
         await server.pause()
         flush = asyncio.create_task(link.flush(60))

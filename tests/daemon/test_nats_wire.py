@@ -82,7 +82,7 @@ def test_everything_is_parsed_once_and_in_order(pieces: list[tuple[bytes, bool]]
     asyncio.run(run())
 
 
-async def test_a_small_read_is_parsed_at_once_while_the_read_loop_waits() -> None:
+async def test_a_small_read_is_parsed_immediately_while_the_read_loop_waits() -> None:
     line = Line(left=b"left\n")
     for _ in range(3):
         await asyncio.sleep(0)

@@ -101,7 +101,7 @@ def test_an_empty_variable_counts_as_unset(host: Host) -> None:
     assert load(host, env={"AGHD_WORKSPACE": "", "NATS_URL": ""}).settings == load(host).settings
 
 
-def test_nats_variables_rank_below_ours_and_above_files(host: Host) -> None:
+def test_nats_variables_rank_below_aghd_variables_and_above_files(host: Host) -> None:
     write(host, "aghbus.toml", '[nats]\nservers = ["file:1"]\n')
     assert load(host).settings.nats.servers == ("nats://file:1",)
     env = {"NATS_URL": "nats://shell:2"}
@@ -278,7 +278,7 @@ def test_embedded_never_without_a_server_is_a_problem(host: Host) -> None:
     assert load(host, {"broker.embedded": "never"}, {"NATS_URL": "x:1"}).settings.broker.embedded == "never"
 
 
-def test_unknown_variables_of_ours_are_noted_with_a_suggestion(host: Host) -> None:
+def test_unknown_aghd_variables_are_noted_with_a_suggestion(host: Host) -> None:
     (note,) = load(host, env={"AGHD_PEERID": "x", "OTHER": "y", "AGHD_NAME": "ops"}).notes
     assert "AGHD_PEERID" in note
     assert "AGHD_PEER_ID" in note

@@ -96,7 +96,7 @@ class TestMerged:
 
 
 class TestChanges:
-    async def test_a_change_holds_at_once_and_after_a_restart(self, store: Store, tmp_path: Path) -> None:
+    async def test_a_change_takes_effect_immediately_and_after_a_restart(self, store: Store, tmp_path: Path) -> None:
         parts = parts_of(store)
         changes = parts.trust_rules()
         envelope = said_by("ops", FIRST)
@@ -236,7 +236,7 @@ class TestWhy:
             policy.judge(envelope, trust, opens_work=opens)
         except ProtocolError as error:
             refusal = f"{error.reason}: {error.detail}"
-            assert trust is None or not policy.asks_nothing_of(envelope, trust)
+            assert trust is None or not policy.no_rule_applies(envelope, trust)
         found = explain(envelope.raw, NOW, policy, {"us"}, opens_work=opens)
         assert (found.decided_by is None) == (refusal is None)
         assert refusal is None or found.steps[-1].detail.startswith(refusal)

@@ -218,7 +218,7 @@ async def test_an_id_is_remembered_over_a_start_with_the_clock_two_days_ahead(tm
             clock.set(48 * HOUR)
             worker.start()
             problems = worker.get("/v1/status")["problems"]
-            assert any("the clock went forward by 48.0 h" in problem for problem in problems)
+            assert any("the wall clock jumped forward by 48.0 h" in problem for problem in problems)
             wait_for(lambda: counter(worker, "retention.sweeps") > 0, 90, "a sweep with the wrong clock")
             worker.kill()
             clock.set(0)
@@ -244,7 +244,7 @@ def test_set_back_while_it_was_down(tmp_path: Path) -> None:
         assert any("the clock was set back" in problem for problem in worker.get("/v1/status")["problems"])
 
 
-def test_one_of_two_clocks_wrong_is_told_not_hidden(tmp_path: Path) -> None:
+def test_one_wrong_clock_of_two_is_reported(tmp_path: Path) -> None:
     home, clock = Home(tmp_path), WallClock(tmp_path)
     clock.set(2 * HOUR)
     with Daemon(home, "worker", *RETRY) as worker, Daemon(home, "ops", *RETRY, env=clock.env) as ops:

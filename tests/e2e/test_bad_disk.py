@@ -81,7 +81,7 @@ def work_texts(daemon: Daemon) -> list[str]:
     return sorted(work["text"].split(" x")[0] for work in daemon.get("/v1/works?limit=500")["works"])
 
 
-async def test_a_full_disk_refuses_holds_off_and_recovers_by_itself(tmp_path: Path, small_disk: Path) -> None:
+async def test_a_full_disk_refuses_rejects_and_recovers(tmp_path: Path, small_disk: Path) -> None:
     async with NatsServer() as server:
         home = Home(tmp_path)
         nats = ("--nats", server.url, *RETRY)
@@ -125,7 +125,7 @@ async def test_a_full_disk_refuses_holds_off_and_recovers_by_itself(tmp_path: Pa
 
 
 def outbox_settled(daemon: Daemon) -> bool:
-    """Whether every directed message of ours is known to have arrived."""
+    """Whether every own directed message is known to have arrived."""
     sent = daemon.get("/v1/messages?direction=out&limit=500")["messages"]
     return all(message["delivery"] == "receipted" for message in sent if message["envelope"]["to"])
 
@@ -229,7 +229,7 @@ def doctor(home: Home, name: str) -> dict[str, dict[str, str]]:
     return {row["check"]: row for row in json.loads(done.stdout)["checks"]}
 
 
-def test_a_damaged_store_is_refused_and_doctor_says_what_to_do(tmp_path: Path) -> None:
+def test_a_damaged_store_is_refused_and_doctor_gives_a_hint(tmp_path: Path) -> None:
     home = Home(tmp_path)
     ops = Daemon(home, "ops")
     with ops:
@@ -250,7 +250,7 @@ def test_a_damaged_store_is_refused_and_doctor_says_what_to_do(tmp_path: Path) -
     assert "restore a backup" in failed[0]["hint"]
 
 
-def test_a_cut_wal_starts_loudly_and_doctor_says_what_to_do(tmp_path: Path) -> None:
+def test_a_cut_wal_is_reported_at_start_and_doctor_gives_a_hint(tmp_path: Path) -> None:
     home = Home(tmp_path)
     with Daemon(home, "worker"):  # keeps the shared broker up
         ops = Daemon(home, "ops").start()

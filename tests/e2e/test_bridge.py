@@ -463,7 +463,7 @@ def test_names_of_agents_map_to_peers_by_configuration(tmp_path: Path) -> None:
         assert "agent_map" in {found["rule"] for found in caught.value.answer["findings"]}
 
 
-def test_an_end_that_came_while_the_daemon_was_down_travels_back_after_its_start(tmp_path: Path) -> None:
+def test_a_terminal_state_reached_while_the_daemon_was_down_is_forwarded_after_its_start(tmp_path: Path) -> None:
     with daemons(tmp_path, ("objective",), ("goal",), ("desk",)) as (objective, goal, desk):
         work_id = desk.post("/v1/works", to="objective", text="Plan my day")["work_id"]
         (asked,) = messages(objective, "sentient", 1)

@@ -56,7 +56,7 @@ async def test_a_seen_id_is_remembered_over_a_kill(tmp_path: Path) -> None:
         worker.stop()
 
 
-async def test_what_was_said_yes_to_goes_out_after_an_outage_and_a_kill(tmp_path: Path) -> None:
+async def test_an_acknowledged_request_is_published_after_an_outage_and_a_kill(tmp_path: Path) -> None:
     async with NatsServer() as server:
         home = Home(tmp_path)
         nats = ("--nats", server.url)

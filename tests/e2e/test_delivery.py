@@ -101,7 +101,7 @@ async def test_retries_are_the_same_bytes_until_a_receipt(tmp_path: Path) -> Non
                 assert heard(sent) == answered
 
 
-def test_what_nobody_answers_is_dead_and_the_agent_is_told(tmp_path: Path) -> None:
+def test_an_unanswered_message_becomes_dead_and_the_agent_is_notified(tmp_path: Path) -> None:
     with Daemon(Home(tmp_path), "ops", *QUICK, "--retry-limit", "3") as ops:
         sent = ops.post("/v1/works", to="nobody", text="hello?")
         wait_for(lambda: delivery(ops, sent["id"]) == "dead", 20, "giving up")
@@ -115,7 +115,7 @@ def test_what_nobody_answers_is_dead_and_the_agent_is_told(tmp_path: Path) -> No
         assert "dead" in item["last_error"]
 
 
-def test_what_expires_unanswered_is_expired_and_the_agent_is_told(tmp_path: Path) -> None:
+def test_an_unanswered_message_expires_and_the_agent_is_notified(tmp_path: Path) -> None:
     with Daemon(Home(tmp_path), "ops", *QUICK) as ops:
         sent = ops.post("/v1/works", to="nobody", text="quickly", expires_in=1)
         wait_for(lambda: delivery(ops, sent["id"]) == "expired", 20, "the expiry")

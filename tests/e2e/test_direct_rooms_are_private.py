@@ -135,7 +135,7 @@ async def test_every_way_into_the_room_of_two_others_is_closed(tmp_path: Path) -
             assert b"stray-" not in store_bytes(bob)
 
 
-async def test_whoever_takes_an_opaque_id_over_sees_nothing_of_the_room_before(tmp_path: Path) -> None:
+async def test_a_peer_that_takes_over_an_opaque_id_sees_no_earlier_messages_of_the_room(tmp_path: Path) -> None:
     """An id that is derived for one pair, used as an opaque one by another first."""
     async with NatsServer() as server:
         home = Home(tmp_path)

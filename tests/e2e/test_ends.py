@@ -36,7 +36,7 @@ def closed_in_order(path: Path) -> bool:
         db.close()
 
 
-def test_a_greeting_that_nobody_can_be_given_is_no_harm(tmp_path: Path) -> None:
+def test_a_greeting_without_receivers_does_no_harm(tmp_path: Path) -> None:
     daemon = Daemon(Home(tmp_path), "ops")
     process = start(daemon, Path("/dev/full"))
     try:
@@ -82,7 +82,7 @@ async def test_a_node_that_cannot_be_stopped_leaves_no_store_open(
         return opened[-1]
 
     async def fails(*_: object) -> None:
-        raise RuntimeError("a defect of ours")
+        raise RuntimeError("a planted bug")
 
     monkeypatch.setattr(Store, "open", remembered)
     monkeypatch.setattr(BackgroundTasks, "close", fails)
@@ -90,7 +90,7 @@ async def test_a_node_that_cannot_be_stopped_leaves_no_store_open(
     nowhere = NatsSettings(servers=("nats://127.0.0.1:1",))
     settings = Settings(name="ops", peer_id="ops", nats=nowhere, catalog=str(tmp_path / "none.json"))
     try:
-        with pytest.raises(RuntimeError, match="a defect of ours") as caught:
+        with pytest.raises(RuntimeError, match="a planted bug") as caught:
             await run_daemon(settings, locations, banner=None)
         assert isinstance(caught.value.__context__, CatalogError)
         assert closed_in_order(Path(locations.store_path))

@@ -111,7 +111,7 @@ async def test_a_message_for_a_closed_work_brings_its_end_again(bus: tuple[NatsS
     assert worker.state_of("work_done") == "completed"
 
 
-async def test_what_is_for_others_is_left_alone(bus: tuple[NatsServer, Daemon], asker: Foreign) -> None:
+async def test_messages_for_others_are_ignored(bus: tuple[NatsServer, Daemon], asker: Foreign) -> None:
     _, worker = bus
     stray = asker.work("somebody", "work_stray")
     await asker.client.publish(subject_for("ws_local", "default", "worker"), json.dumps(stray).encode())

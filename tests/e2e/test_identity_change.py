@@ -78,7 +78,7 @@ def listened_to(home: Home, peer_id: str) -> bool:
             return True
         finally:
             await client.close()
-        raise AssertionError("nobody answers what is no envelope")
+        raise AssertionError("an invalid envelope must not be answered")
 
     return asyncio.run(ask())
 
@@ -138,7 +138,7 @@ def test_works_of_a_plain_peer_are_finished_under_its_plain_id_after_the_first_k
         wait_for(lambda: has(ops, again), 15, "new work for the new identity")
 
 
-def test_agents_of_a_format_finish_under_the_old_identity_what_it_began(home: Home) -> None:
+def test_agents_of_a_format_finish_the_old_identitys_works_under_it(home: Home) -> None:
     ops, worker = Daemon(home, "ops", *QUICK), Daemon(home, "worker", *QUICK)
     answer = json.dumps({"thought": "", "status": "success", "data": {"sum": 10}, "message": "It is 10."})
     with ops, worker:
@@ -161,7 +161,7 @@ def test_agents_of_a_format_finish_under_the_old_identity_what_it_began(home: Ho
         wait_for(lambda: former(ops) == {}, 20, "the old identity to retire")
 
 
-async def test_a_receipt_tells_who_asks_the_old_identity_for_new_work(home: Home) -> None:
+async def test_new_work_for_the_old_identity_is_answered_by_a_receipt(home: Home) -> None:
     async with NatsServer() as server, foreign_peer(server.url, "asker") as asker:
         ops = Daemon(home, "ops", "--nats", server.url)
         with ops:
@@ -246,7 +246,7 @@ async def test_works_of_a_rotated_key_are_finished_with_the_old_key_and_no_other
             assert {one["sender"] for one in ops.get("/v1/messages?direction=out")["messages"]} == {old}
 
 
-def test_without_the_old_key_its_works_wait_and_the_operator_is_told(home: Home) -> None:
+def test_without_the_old_key_its_works_wait_and_a_problem_is_reported(home: Home) -> None:
     old, other = key(home, "ops"), key(home, "worker")
     ops, worker = Daemon(home, "ops", *QUICK), Daemon(home, "worker", *QUICK)
     with ops, worker:

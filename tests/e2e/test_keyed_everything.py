@@ -35,7 +35,7 @@ def unsigned(daemon: Daemon) -> list[Any]:
     return [one for one in daemon.get("/v1/messages?limit=1000")["messages"] if one["trust"] != "verified"]
 
 
-async def test_foreign_agents_of_peers_that_only_take_what_is_signed(tmp_path: Path) -> None:
+async def test_foreign_agents_of_peers_that_require_signatures(tmp_path: Path) -> None:
     async with NatsServer(jetstream=True) as server:
         home = Home(tmp_path)
         ops_handle, worker_handle = with_keys(home, "ops", "worker")
@@ -175,7 +175,7 @@ async def test_verified_peers_under_the_brokers_permissions_for_their_handles(tm
 
 
 def _work_is_done(ops: Daemon, worker: Daemon, ops_handle: str, worker_handle: str) -> None:
-    """A work from end to end; each side's daemon acknowledges the commit, which is no envelope and needs no signature."""
+    """A work from end to end; each side's daemon acknowledges the commit, which is not an envelope and is not signed."""
     wait_for(lambda: ops.knows(worker_handle) and worker.knows(ops_handle), SHORT, "presence")
     opened = ops.post("/v1/works", to=worker_handle, text="Run it")
     wait_for(lambda: worker.get("/v1/works")["works"], SHORT, "the work")
@@ -194,7 +194,7 @@ async def tapped_opening(thief: Client, ops: Daemon, worker_handle: str) -> tupl
     return sent, await tapped.next_msg(SHORT)
 
 
-async def test_nobody_else_acknowledges_or_refuses_for_a_verified_peer(tmp_path: Path) -> None:
+async def test_only_a_verified_peer_itself_can_acknowledge_or_refuse(tmp_path: Path) -> None:
     async with NatsServer() as server:
         home = Home(tmp_path)
         ops_handle, worker_handle = with_keys(home, "ops", "worker")

@@ -110,7 +110,7 @@ async def test_a_full_inbox_holds_off_and_takes_the_retry(tmp_path: Path) -> Non
                 wait_for(lambda: len(worker.get("/v1/works")["works"]) == 3, 30, "the retry to be taken")
 
 
-def test_sighup_reloads_what_may_change(tmp_path: Path) -> None:
+def test_sighup_reloads_the_reloadable_keys(tmp_path: Path) -> None:
     home = Home(tmp_path)
     config = home.root / "config" / "aghbus"
     config.mkdir(parents=True)

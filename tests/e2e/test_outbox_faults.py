@@ -41,7 +41,7 @@ async def replies_to(peer: Foreign) -> list[str]:
     return seen
 
 
-async def test_nobody_refuses_a_message_to_somebody_else(tmp_path: Path) -> None:
+async def test_a_third_peer_cannot_refuse_a_message(tmp_path: Path) -> None:
     async with NatsServer() as server, foreign_peer(server.url, "mallory") as mallory:
         with Daemon(Home(tmp_path), "ops", "--nats", server.url, *QUICK) as ops:
             replies = await replies_to(mallory)
@@ -84,7 +84,7 @@ async def test_an_end_asked_for_twice_by_a_peer_that_acknowledges_nothing(tmp_pa
             assert ops.process is not None and ops.process.poll() is None
 
 
-async def test_a_broker_that_stood_still_for_a_moment_gets_what_was_under_way(tmp_path: Path) -> None:
+async def test_a_broker_that_was_paused_receives_the_unconfirmed_messages(tmp_path: Path) -> None:
     async with NatsServer() as server:
         with Daemon(Home(tmp_path), "ops", "--nats", server.url) as ops:
             await server.pause()
@@ -118,7 +118,7 @@ def resident(daemon: Daemon) -> int:
     return int(Path(f"/proc/{daemon.process.pid}/statm").read_text().split()[1]) * 4096
 
 
-def test_a_daemon_with_a_dead_part_ends_and_says_so(tmp_path: Path) -> None:
+def test_a_daemon_with_a_failed_task_exits_and_reports_it(tmp_path: Path) -> None:
     daemon = Daemon(Home(tmp_path), "ops", *QUICK).start()
     try:
         daemon.post("/v1/works", to="nobody", text="tried again and again")
@@ -133,7 +133,7 @@ def test_a_daemon_with_a_dead_part_ends_and_says_so(tmp_path: Path) -> None:
         daemon.stop()
 
 
-def test_the_same_id_for_another_work_is_no_repetition(tmp_path: Path) -> None:
+def test_the_same_id_for_another_work_is_not_a_repetition(tmp_path: Path) -> None:
     with Daemon(Home(tmp_path), "ops") as ops:
         one, two = (ops.post("/v1/works", to="nobody", text="a work")["work_id"] for _ in range(2))
         say = {"kind": "say", "body": {"text": "more"}, "to": "nobody", "id": "req-1"}

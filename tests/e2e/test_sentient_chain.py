@@ -123,7 +123,7 @@ def six(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Six]:
         yield Six(made, root)
         for daemon in made.values():
             counters = daemon.get("/v1/status")["counters"]
-            assert not {"internal_errors", "bridge.ends_not_forwarded"} & counters.keys()
+            assert not {"internal_errors", "bridge.terminal_not_forwarded"} & counters.keys()
             assert "Traceback" not in daemon.log.read_text()
 
 

@@ -58,7 +58,7 @@ def pair(home: Home) -> Iterator[tuple[Daemon, Daemon, str, str, str]]:
         yield ops, worker, ops_handle, worker_handle, ops_key
 
 
-def test_a_denied_key_is_cut_off_at_once_also_in_an_open_work_and_let_in_again(
+def test_a_denied_key_is_refused_immediately_also_in_an_open_work_and_readmitted(
     home: Home, pair: tuple[Daemon, Daemon, str, str, str]
 ) -> None:
     ops, worker, ops_handle, worker_handle, ops_key = pair
@@ -96,7 +96,7 @@ def test_a_denied_key_is_cut_off_at_once_also_in_an_open_work_and_let_in_again(
     assert ops.state_of(third) == "submitted"
 
 
-def test_a_denied_sender_is_told_once_a_minute_and_rules_outlive_a_restart(
+def test_a_denied_sender_gets_one_receipt_a_minute_and_rules_survive_a_restart(
     home: Home, pair: tuple[Daemon, Daemon, str, str, str]
 ) -> None:
     _, worker, ops_handle, worker_handle, ops_key = pair
@@ -114,7 +114,7 @@ def test_a_denied_sender_is_told_once_a_minute_and_rules_outlive_a_restart(
     assert not answers(home, "ops", worker_handle)
 
 
-def test_who_may_open_work_and_who_may_only_talk(home: Home, pair: tuple[Daemon, Daemon, str, str, str]) -> None:
+def test_rules_for_opening_work_and_for_talking(home: Home, pair: tuple[Daemon, Daemon, str, str, str]) -> None:
     _, worker, ops_handle, worker_handle, _ = pair
     with Daemon(home, "plain") as plain:
         wait_for(lambda: plain.knows(worker_handle), 15, "presence")
@@ -178,7 +178,7 @@ def test_a_pinned_nickname_refuses_another_key_and_a_plain_peer_of_that_name(hom
             assert not answers(home, "ops", worker_handle)
 
 
-def test_trust_on_first_use_pins_says_so_and_refuses_the_second(home: Home) -> None:
+def test_trust_on_first_use_pins_reports_it_and_refuses_the_second(home: Home) -> None:
     worker_handle, _ = with_key(home, "worker")
     ops_handle, ops_key = with_key(home, "ops")
     impostor_key = generate_key()

@@ -22,7 +22,7 @@ def pair(tmp_path: Path) -> Iterator[tuple[Home, Daemon, Daemon]]:
         yield home, worker, ops
 
 
-def test_whois_finds_by_capability_and_says_no_when_nobody_answers(pair: tuple[Home, Daemon, Daemon]) -> None:
+def test_whois_finds_by_capability_and_fails_without_answers(pair: tuple[Home, Daemon, Daemon]) -> None:
     home, _, _ = pair
     found = home.ctl_json("--name", "ops", "whois", "test.run", "--wait", "20s")  # it ends with the last answer
     assert [peer["peer_id"] for peer in found["peers"]] == ["patch-worker"]

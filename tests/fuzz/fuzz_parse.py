@@ -101,7 +101,7 @@ def check_decision(envelope: Envelope, view: StoredState, receiver: Receiver) ->
     """Who gets something delivered, stored or answered, and who never does (spec sections 4 to 6)."""
     effects = decide(envelope, view, receiver)
     us, found = receiver.self_id, [type(effect) for effect in effects]
-    check_refusals_are_last_words(effects)
+    check_refusals_come_last(effects)
     if Deliver in found:
         assert found.count(Deliver) == found.count(StoreEnvelope) == found.count(RecordId) == 1
         assert envelope.kind in OPENING_KINDS and envelope.to in (None, us) and envelope.sender != us
@@ -135,7 +135,7 @@ def _stored_as_judged(kept: StoreEnvelope, delivered: bool, envelope: Envelope, 
         )
 
 
-def check_refusals_are_last_words(effects: Effects) -> None:
+def check_refusals_come_last(effects: Effects) -> None:
     """`Conflict` comes alone; after `Quarantine` and `Ignore` only an answer to the sender may come (effects.py)."""
     if effects and isinstance(effects[0], Conflict):
         assert len(effects) == 1

@@ -66,7 +66,7 @@ def _answered_at_most_once(
         effects = refuse(error, source, view, receiver)
         assert isinstance(effects[0], Quarantine) and effects[0].reason == error.reason
         assert only(effects[1:], Queue, Requeue), "a refusal changes nothing and reaches no agent"
-        fuzz_parse.check_refusals_are_last_words(effects)
+        fuzz_parse.check_refusals_come_last(effects)
         for effect in effects:
             if isinstance(effect, Queue):
                 assert source is not None and source.sender != us

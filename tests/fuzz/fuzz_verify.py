@@ -99,7 +99,7 @@ def _the_receiver_agrees(raw: bytes, state: str) -> None:
         for view in fuzz_parse.views(envelope, receiver.self_id):
             effects = decide(envelope, view, receiver)
             assert type(effects[0]).__name__ == "Quarantine"
-            fuzz_parse.check_refusals_are_last_words(effects)
+            fuzz_parse.check_refusals_come_last(effects)
 
 
 def _what_we_sign_holds(document: dict[str, Any]) -> None:

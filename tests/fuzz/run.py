@@ -1,6 +1,6 @@
 """Coverage-guided fuzzing with Atheris: `python -m tests.fuzz.run TARGET… --seconds N` (docs/security/fuzzing.md).
 
-Each target runs in a process of its own, since libFuzzer ends its process. What it finds is written to `build/fuzz/TARGET/`.
+Each target runs in its own process, since libFuzzer ends its process. What it finds is written to `build/fuzz/TARGET/`.
 """
 
 import argparse

@@ -166,7 +166,7 @@ def test_a_validation_result_completes_the_validation() -> None:
     assert (sent.body.state, sent.work_id, sent.reply_to) == ("completed", asked.work_id, asked.id)
 
 
-def test_a_correction_opens_work_of_its_own_and_names_the_corrected_message() -> None:
+def test_a_correction_opens_its_own_work_and_names_the_corrected_message() -> None:
     asker, analyst = pair()
     analyst.receive(asker.send(QUERY))
     answer = analyst.send(RESPONSE)
@@ -194,7 +194,7 @@ def test_a_request_id_that_is_not_a_valid_trace_id_becomes_a_hash() -> None:
     assert analyst.receive(sent).message == message
 
 
-def test_a_conversation_is_a_thread_of_its_own() -> None:
+def test_a_conversation_gets_its_own_thread() -> None:
     asker, _ = pair()
     in_session = asker.send(QUERY)
     talk = varied(QUERY, id="msg-623e4567-e89b-42d3-a456-426614174006")

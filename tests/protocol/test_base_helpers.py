@@ -18,7 +18,7 @@ def test_a_duration_is_a_number_with_an_optional_unit(text: str, seconds: float)
 
 
 @pytest.mark.parametrize("text", ["", "s", "-1s", "1e3", "1w", "1 s", "5.", ".5", "٣s", "1s1", "1" * 13])
-def test_any_other_text_is_no_duration(text: str) -> None:
+def test_any_other_text_is_not_a_duration(text: str) -> None:
     with pytest.raises(ValueError, match="duration"):
         parse_duration(text)
 

@@ -113,7 +113,7 @@ def test_conditions_see_earlier_nodes_the_work_and_the_input() -> None:
     assert after(chain_of(("A", "B", "run.step == 2 and run.id == 'run_1'")), "completed", steps=2) == Next("B")
 
 
-def test_each_visit_has_a_uuid_and_a_time_of_its_own() -> None:
+def test_each_visit_has_its_own_uuid_and_time() -> None:
     found = [run_value(peer, run, step, 1_776_366_000) for peer in "ab" for run in ("r1", "r2") for step in (1, 2)]
     assert {uuid.UUID(value["uuid"]).version for value in found} == {4}
     assert len({value["uuid"] for value in found}) == 8

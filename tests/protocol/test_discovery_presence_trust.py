@@ -74,7 +74,7 @@ class TestRichDiscovery:
     @pytest.mark.parametrize(
         "ext", [{}, {"agh.include": []}, {"agh.include": ["other"]}, {"agh.include": "capability_catalog"}]
     )
-    def test_without_the_include_option_there_is_no_catalog(self, ext: dict[str, Any]) -> None:
+    def test_without_the_include_option_no_catalog_is_sent(self, ext: dict[str, Any]) -> None:
         for filtered in (ext, {**ext, "agh.capability_ids": ["test.run"]}):
             assert self.answer(filtered) == (["code.patch", "test.run"], None)
 

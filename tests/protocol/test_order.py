@@ -59,7 +59,7 @@ def test_a_value_outside_the_grammar_names_no_predecessor(value: object) -> None
     assert predecessor_of(say()) is None
 
 
-def test_the_predecessor_of_a_draft_is_in_ext_beside_what_the_caller_put_there() -> None:
+def test_the_predecessor_of_a_draft_is_in_ext_beside_the_callers_entries() -> None:
     draft = Draft(
         "msg_next", WORKSPACE, CHANNEL, "say", A, NOW, {"text": "x"}, B, "thread", THREAD, after=AFTER_OPENING
     )

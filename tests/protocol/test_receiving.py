@@ -283,7 +283,7 @@ class TestLifecycleEffects:
         assert only(effects, Requeue) == Requeue(WORKSPACE, "msg_end")
         assert body_of(only(effects, Queue).envelope) == Receipt("msg_late", "rejected", "work_closed", None)
 
-    def test_a_work_closed_by_the_other_side_has_no_end_of_ours_to_repeat(self) -> None:
+    def test_a_work_closed_by_the_other_side_has_no_own_terminal_message_to_repeat(self) -> None:
         assert kinds(decide(say(id="msg_late"), StoredState(work=closed_by(A)), receiver())) == [
             RecordId,
             StoreEnvelope,

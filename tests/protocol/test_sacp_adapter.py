@@ -241,7 +241,7 @@ def test_a_closed_work_is_not_reopened() -> None:
     assert asks.write("And now?", work_id=work.work_id).refused
 
 
-def test_the_work_must_be_known_ours_and_one() -> None:
+def test_the_work_must_be_known_own_and_unambiguous() -> None:
     asks, works = pair()
     text = json.dumps(response())
     assert rules(works.write(text, work_id="work_else")) == [("", "unknown_work")]

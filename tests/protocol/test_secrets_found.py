@@ -54,7 +54,7 @@ def test_text_with_a_credential_is_found(text: str) -> None:
 
 
 @pytest.mark.parametrize("text", PLAIN)
-def test_plain_text_is_no_credential(text: str) -> None:
+def test_plain_text_is_not_a_credential(text: str) -> None:
     assert not looks_like_secret_text(text)
     assert not looks_like_secret_text("x " * 500 + text)
 

@@ -89,7 +89,7 @@ class TestOwnCopy:
         known = work(work_id="my work")
         assert len(apply_own(say(id="msg_2", work_id="my work"), known, None)) == 2  # theirs, continued
 
-    def test_a_work_for_ourselves_is_refused(self) -> None:
+    def test_a_work_for_the_own_id_is_refused(self) -> None:
         with pytest.raises(InvalidRequest, match="ourselves"):
             apply_own(say(to=A), None, None)
 

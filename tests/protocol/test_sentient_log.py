@@ -208,7 +208,7 @@ def test_the_memory_agent_gets_entries_and_last_message() -> None:
     assert body["intent"] == "audit"
 
 
-def test_the_log_record_says_whether_the_chain_ended() -> None:
+def test_the_log_record_shows_whether_the_chain_ended() -> None:
     kept = record_of(typed(OUT_OF_SCOPE))
     assert kept["day"] == "20260127"
     assert kept["entry"].startswith("[TIMESTAMP: 15:00:12]\n")

@@ -37,7 +37,7 @@ def judged(policy: TrustPolicy, envelope: Envelope, *, opens: bool = False) -> s
         trust = assess(envelope, verify_envelope)
         policy.judge(envelope, trust, opens_work=opens)
     except (VerificationFailed, UnsupportedProfile) as error:
-        assert trust is None or not policy.asks_nothing_of(envelope, trust)
+        assert trust is None or not policy.no_rule_applies(envelope, trust)
         return f"{error.reason} {error.field}"
     return ""
 
@@ -48,15 +48,15 @@ def test_the_default_rules_accept_every_verified_and_unverified_peer() -> None:
 
 
 def test_rules_are_checked_only_if_one_applies_to_the_sender() -> None:
-    assert TrustPolicy().asks_nothing_of(verified(), "verified")
-    assert TrustPolicy(mode="require", pins={"other": OUR_KEY.key_id}).asks_nothing_of(verified(), "verified")
+    assert TrustPolicy().no_rule_applies(verified(), "verified")
+    assert TrustPolicy(mode="require", pins={"other": OUR_KEY.key_id}).no_rule_applies(verified(), "verified")
     rules = [
         TrustPolicy(allow=frozenset({OPS_KEY.key_id})),
         TrustPolicy(deny=frozenset({OUR_KEY.key_id})),
         TrustPolicy(pins={"ops": OPS_KEY.key_id}),
         TrustPolicy(channels={verified().channel: ChannelRule()}),
     ]
-    assert not any(policy.asks_nothing_of(verified(), "verified") for policy in rules)
+    assert not any(policy.no_rule_applies(verified(), "verified") for policy in rules)
 
 
 class TestRequire:
@@ -195,7 +195,7 @@ class TestInTheReceiver:
         )
         assert effects == (Ignore("own"),)
 
-    def test_a_forgery_in_our_name_is_no_conflict(self) -> None:
+    def test_a_forgery_in_our_name_is_not_a_conflict(self) -> None:
         forged = parse(dump(sign(wire("say", sender=US), OPS_KEY)), NOW)
         assert [type(effect) for effect in decide(forged, StoredState(), receiver(US))] == [Quarantine]
 

@@ -48,7 +48,7 @@ def seqs(tx: Transaction) -> list[int]:
     return [seq for (seq,) in tx.db.execute("SELECT seq FROM envelopes ORDER BY seq")]
 
 
-async def test_a_statement_sees_what_was_appended_before_it(store: Store) -> None:
+async def test_a_statement_sees_rows_appended_before_it(store: Store) -> None:
     first = store.submit(receiving(say()))
     second = store.submit(seqs)
     _, applied = await first
@@ -198,7 +198,7 @@ STEPS = st.lists(
 
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(steps=STEPS)
-async def test_any_mixture_of_jobs_leaves_what_the_good_ones_wrote(
+async def test_any_mixture_of_jobs_leaves_the_writes_of_the_successful_ones(
     tmp_path: Path, steps: list[tuple[str, int]]
 ) -> None:
     store = await Store.open(tmp_path / f"{uuid.uuid4()}.db", synchronous="normal")

@@ -204,7 +204,7 @@ async def test_observed_traffic_is_kept_and_never_delivered(store: Store) -> Non
     assert await rows(store, "SELECT direction FROM envelopes") == [("observed",)]
 
 
-async def test_a_message_to_ourselves_is_refused_without_an_answer(store: Store) -> None:
+async def test_a_message_to_the_own_id_is_refused_without_an_answer(store: Store) -> None:
     await receive(store, say(work_id="work_a"))
     await store.write(sending(trace("completed", sender=US, to=BOB, work_id="work_a")))
     with pytest.raises(Refused) as caught:
@@ -249,7 +249,7 @@ async def test_an_answer_to_a_broken_envelope_is_queued_without_it(store: Store)
 
 
 async def open_ours(store: Store) -> tuple[str, str]:
-    """A work of ours with a second message, both published. Their ids."""
+    """An own work with a second message, both published. Their ids."""
     opening = say(sender=US, to=BOB, work_id="work_mine")
     more = say(sender=US, to=BOB, work_id="work_mine")
     for envelope in (opening, more):

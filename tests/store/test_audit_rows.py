@@ -42,7 +42,7 @@ async def lines(store: Store) -> list[list[Any]]:
 
 
 async def policies(store: Store, count: int, at_ms: int = NOW_MS) -> None:
-    """So many rows, each of a transaction of its own."""
+    """So many rows, each of its own transaction."""
     for number in range(count):
         await store.write(partial(audit.note_policy, at_ms=at_ms + number, outcome="tried", reason=f"number {number}"))
 

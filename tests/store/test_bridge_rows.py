@@ -170,7 +170,7 @@ async def test_an_agent_received_works_once_a_delivered_one_has_ended(store: Sto
     )
 
 
-async def test_an_envelope_is_held_on_its_channel_only(store: Store) -> None:
+async def test_an_envelope_is_rejected_on_its_channel_only(store: Store) -> None:
     said = say(work_id=work_id())
     await receive(store, said)
     assert await store.write(lambda tx: memory(tx).holds(said.id))
@@ -251,13 +251,13 @@ async def linked(store: Store) -> tuple[str, str]:
 
 async def test_a_linked_work_that_ended_is_listed_until_it_is_unlinked(store: Store) -> None:
     hand, following = await linked(store)
-    assert await store.write(lambda tx: bridge.ended_works(tx, 10)) == []
+    assert await store.write(lambda tx: bridge.terminated_works(tx, 10)) == []
     await receive(store, trace("completed", "carol", US, work_id=following))
     assert await bridge.has_ended_since(store.reader, 0, 1000)
-    (found,) = await store.write(lambda tx: bridge.ended_works(tx, 10))
+    (found,) = await store.write(lambda tx: bridge.terminated_works(tx, 10))
     assert (found.work_id, found.assigned_work) == (following, hand)
     await store.write(lambda tx: bridge.unlink(tx, found))
-    assert await store.write(lambda tx: bridge.ended_works(tx, 10)) == []
+    assert await store.write(lambda tx: bridge.terminated_works(tx, 10)) == []
 
 
 async def test_inbox_items_and_works_of_a_format(store: Store) -> None:
@@ -273,7 +273,7 @@ async def test_inbox_items_and_works_of_a_format(store: Store) -> None:
     assert [work.work_id for work in opened] == [waiting]
 
 
-async def test_the_follower_logs_messages_of_the_format_and_answers_to_ours(store: Store) -> None:
+async def test_the_follower_logs_messages_of_the_format_and_answers_to_own_messages(store: Store) -> None:
     given, other = work_id(), work_id()
     await crossed(store, say(US, BOB, work_id=given), "ask")
     await store.write(sending(say(US, BOB, work_id=other)))

@@ -124,7 +124,7 @@ async def test_a_cut_wal_is_noticed(killed: Path, cut: int) -> None:
     assert "aghd check-store" in problems[0]
 
 
-async def test_a_flipped_byte_in_the_wal_loses_what_follows_and_is_noticed(killed: Path) -> None:
+async def test_a_flipped_byte_in_the_wal_loses_later_commits_and_is_detected(killed: Path) -> None:
     frames = (wal(killed).stat().st_size - WAL_HEADER) // (FRAME_HEADER + PAGE)
     flip(wal(killed), WAL_HEADER + frames * 3 // 4 * (FRAME_HEADER + PAGE) + FRAME_HEADER + 100)
     count, problems = await opened_with_loss(killed)
@@ -182,7 +182,7 @@ async def test_a_file_that_vanished_is_noticed(path: Path) -> None:
     assert "up to 1" in problems[0]
 
 
-async def test_a_watermark_older_than_the_store_is_no_loss(killed: Path) -> None:
+async def test_a_watermark_older_than_the_store_is_not_a_loss(killed: Path) -> None:
     """A crash between COMMIT and the write of the watermark, or a loss of power that lost its last writes."""
     watermark = read_watermark(killed)
     assert watermark is not None
@@ -280,7 +280,7 @@ def root_page(path: Path, name: str) -> int:
 
 
 @pytest.mark.parametrize("name", ["envelopes", "outbox_open", "works", "seen"])
-async def test_a_damaged_page_refuses_the_start_and_says_what_to_do(killed: Path, name: str) -> None:
+async def test_a_damaged_page_refuses_the_start_with_a_hint(killed: Path, name: str) -> None:
     checkpointed(killed)
     flip(killed, (root_page(killed, name) - 1) * PAGE + 1, 7)  # header of the b-tree page
     with pytest.raises(StoreDamaged) as caught:

@@ -124,7 +124,7 @@ async def same(store: Store, wanted: EnvelopeFilter, since: int, top: int, *, ke
 
 
 def as_it_came(event: Event) -> Event:
-    """The event before something else showed that an envelope of ours had arrived."""
+    """The event before something else showed that an own envelope had arrived."""
     message = event.message
     if message is None or message.delivery != "receipted":
         return event

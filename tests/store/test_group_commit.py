@@ -118,7 +118,7 @@ async def test_jobs_run_in_the_order_they_were_submitted(store: Store) -> None:
     assert order == list(range(300))
 
 
-async def test_a_job_sees_what_earlier_jobs_of_its_transaction_wrote(store: Store) -> None:
+async def test_a_job_sees_the_writes_of_earlier_jobs_of_its_transaction(store: Store) -> None:
     first = store.submit(put(1))
     second = store.submit(lambda tx: tx.db.execute("SELECT count(*) FROM seen").fetchone()[0])
     assert (await first, await second) == (1, 1)
@@ -374,7 +374,7 @@ async def test_a_foreign_lock_is_waited_for_off_the_loop(store: Store, path: Pat
     assert await waiting == 1
 
 
-async def test_the_reader_sees_only_what_is_committed_and_blocks_nobody(store: Store) -> None:
+async def test_the_reader_sees_only_committed_rows_and_blocks_no_writer(store: Store) -> None:
     await store.write(put(1))
     cursor = await store.reader.execute("SELECT slot FROM seen")  # a snapshot that stays open
     assert await store.write(put(2)) == 2

@@ -64,7 +64,7 @@ async def test_an_expired_lease_is_given_to_the_next_client(store: Store) -> Non
     assert (acked.state, acked.lease) == ("acked", None)
 
 
-async def test_acking_again_is_no_error(store: Store) -> None:
+async def test_acking_again_is_not_an_error(store: Store) -> None:
     (seq,) = await fill(store, 1)
     await lease(store, "a")
     for _ in range(2):

@@ -11,7 +11,7 @@ STATES = "SELECT seq, state, attempts, published_ms, next_ms FROM outbox ORDER B
 
 
 async def sent(store: Store, count: int) -> list[int]:
-    """Sequences of so many says of ours that are committed and queued."""
+    """Sequences of `count` own says that are committed and queued."""
     applied = [await store.write(sending(say(sender=US, to=BOB))) for _ in range(count)]
     return [one.outgoing[0].seq for one in applied]
 

@@ -68,7 +68,7 @@ def matches(wanted: EnvelopeFilter, number: int) -> bool:
 @pytest.mark.usefixtures("small_windows")
 @pytest.mark.parametrize("wanted", FILTERS, ids=range(len(FILTERS)))
 @pytest.mark.parametrize("limit", [1, 3, 100])
-async def test_pages_together_are_exactly_what_matches(store: Store, wanted: EnvelopeFilter, limit: int) -> None:
+async def test_pages_together_are_exactly_the_matches(store: Store, wanted: EnvelopeFilter, limit: int) -> None:
     await mixed(store)
     expected = [number + 1 for number in range(30) if matches(wanted, number)]
     got: list[int] = []
@@ -86,14 +86,14 @@ async def test_pages_together_are_exactly_what_matches(store: Store, wanted: Env
     assert [message.seq for message in newest.messages] == expected[-limit:]
 
 
-async def test_a_page_that_found_all_goes_on_at_the_end_of_the_store(store: Store) -> None:
+async def test_a_complete_page_continues_at_the_end_of_the_store(store: Store) -> None:
     await mixed(store)
     page = await envelopes.messages(store.reader, EnvelopeFilter(kinds=frozenset(["trace"])))
     assert page.messages == []
     assert page.next_since == 30
 
 
-async def test_a_page_is_bounded_by_bytes_and_goes_on(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_page_is_bounded_by_bytes_and_continues(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(envelopes, "PAGE_BYTES", 5_000)
     for _ in range(4):
         await receive(store, say(text="x" * 3_000))
@@ -229,7 +229,7 @@ async def test_a_page_of_works_is_bounded_by_the_bytes_of_results(
     assert [work.work_id for work in rest.works] == ["work_1"]
 
 
-async def test_a_page_of_the_inbox_is_bounded_by_bytes_and_goes_on(
+async def test_a_page_of_the_inbox_is_bounded_by_bytes_and_continues(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(envelopes, "PAGE_BYTES", 5_000)
@@ -246,7 +246,7 @@ async def test_a_page_of_the_inbox_is_bounded_by_bytes_and_goes_on(
     assert seqs == [1, 2, 3]
 
 
-async def test_a_long_history_says_how_many_steps_are_missing_and_goes_on(
+async def test_a_long_history_has_the_number_of_missing_steps_and_continues(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(works, "HISTORY_STEPS", 4)

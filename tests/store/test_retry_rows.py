@@ -12,7 +12,7 @@ HOUR_MS = 3_600_000
 
 
 async def published(store: Store, text: str = "hello", next_ms: int | None = NOW_MS) -> int:
-    """A message of ours that the broker has, to be tried again at `next_ms`."""
+    """An own message that the broker has, to be retried at `next_ms`."""
     seq = (await store.write(sending(say(sender=US, to=BOB, text=text)))).seq
     assert seq is not None
     await store.write(lambda tx: retry.published(tx, [Schedule(seq, next_ms)], NOW_MS))

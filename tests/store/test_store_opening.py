@@ -171,7 +171,7 @@ async def test_damage_after_an_unclean_end_is_found(path: Path) -> None:
     assert caught.value.hint
 
 
-async def test_what_was_written_is_there_after_reopening(path: Path) -> None:
+async def test_writes_persist_after_reopening(path: Path) -> None:
     store = await Store.open(path)
     envelope = say()
     await receive(store, envelope)

@@ -20,7 +20,7 @@ from tests.support.makers import receiving, say
 
 
 def envelope(number: int) -> Envelope:
-    """The `number`-th of the stream: opens a work of its own in one of three threads."""
+    """The `number`-th of the stream: opens its own work in one of three threads."""
     return say(id=f"msg_{number:032x}", work_id=f"work_{number}", container=f"thread_{number % 3:03d}")
 
 

@@ -39,7 +39,7 @@ class Foreign:
         await self.client.flush()
 
     def envelope(self, kind: str, body: dict[str, Any], **fields: Any) -> dict[str, Any]:
-        """A valid envelope of ours with `fields` on top; None removes nothing, it is sent as null."""
+        """A valid own envelope with `fields` on top; None removes nothing, it is sent as null."""
         self._count += 1
         return {
             "protocol": "agh-network/v0",

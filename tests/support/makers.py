@@ -81,7 +81,7 @@ def receiving(
 
 
 def sending(envelope: Envelope, *, at: int = NOW) -> Callable[[Transaction], Applied]:
-    """The write job that keeps and queues an envelope of ours."""
+    """The write job that keeps and queues an own envelope."""
 
     def job(tx: Transaction) -> Applied:
         return send(tx, envelope, apply_own(envelope, *load_own(tx, envelope)), self_id=US, now_ms=at * 1000)

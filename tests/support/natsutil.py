@@ -49,7 +49,7 @@ async def pause(pid: int) -> None:
 
 
 class NatsServer:
-    """One nats-server on a free loopback port, in a folder of its own, killed at the end; an async context manager.
+    """One nats-server on a free loopback port, in its own folder, killed at the end; an async context manager.
 
     `config` is text of its configuration file. Its port stays the same over `restart`.
     """

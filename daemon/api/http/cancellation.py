@@ -9,7 +9,7 @@ from types import TracebackType
 from typing import Any, Final, Self
 
 SOON: Final = 0.01
-"""Seconds, ours: most waits are shorter, and an event may be noticed so much later."""
+"""Seconds: most waits are shorter, and an event may be noticed so much later."""
 
 
 class CancelScope:

@@ -24,25 +24,25 @@ from aghbus.daemon.api.http.peer_credentials import is_ours, peer_uid
 from aghbus.daemon.base.logs import EventLimiter
 
 MAX_CONNECTIONS: Final = 256
-"""Ours: an agent needs a few. Each holds up to a body and a file handle. As many again are answered with 503."""
+"""An agent needs a few. Each holds up to a body and a file handle. As many again are answered with 503."""
 
 MAX_TARGET_BYTES: Final = 8_192
 """RFC 9110 section 4.1 recommends at least 8000 for a URI; our longest, an encoded id with filters, has under 4000."""
 
 MAX_HEAD_BYTES: Final = 65_536
-"""Ours: request line and headers together; real ones are under 1 KiB."""
+"""Request line and headers together; real ones are under 1 KiB."""
 
 MAX_HEADERS: Final = 100
-"""Ours: header and trailer fields of one request."""
+"""Header and trailer fields of one request."""
 
 HEAD_SECONDS: Final = 10.0
-"""Seconds, ours: from the first byte of a request to the end of its headers."""
+"""Seconds: from the first byte of a request to the end of its headers."""
 
 IDLE_SECONDS: Final = 75.0
-"""Seconds, ours: a connection kept alive without a request."""
+"""Seconds: a connection kept alive without a request."""
 
 LINGER_SECONDS: Final = 2.0
-"""Seconds, ours: how long a refused client may go on sending before its connection is cut (RFC 9112 section 9.6)."""
+"""Seconds: how long a refused client may keep sending before its connection is cut (RFC 9112 section 9.6)."""
 
 _CACHED_TARGETS: Final = 256  # two MiB of the longest
 
@@ -252,7 +252,7 @@ class Connection(asyncio.Protocol):
         self._expire_after(LINGER_SECONDS)
 
     def _drop_rest(self) -> None:
-        """Drop what the client sends before its answer. Reading goes on, to notice when it disconnects."""
+        """Drop what the client sends before its answer. Reading continues, to detect a disconnect."""
         self._dropping = True
         if self._exchange is not None:
             self._exchange.keep_alive = False
@@ -270,7 +270,7 @@ class Connection(asyncio.Protocol):
             self._exchange.keep_alive = False
 
     def abort(self) -> None:
-        """Close at once; what is not written yet is lost."""
+        """Close immediately; what is not written yet is lost."""
         self._transport.abort()
 
     # time

@@ -21,7 +21,7 @@ from aghbus.protocol.text import escape, shorten
 logger = logging.getLogger("aghbus.daemon.api")
 
 MAX_MESSAGE_CHARACTERS: Final = 1000
-"""Ours: a message may quote the request, which may have a megabyte."""
+"""A message may quote the request, which may have a megabyte."""
 
 STATUS_OF_CODE: Final = {
     "invalid_request": 400,

@@ -142,7 +142,7 @@ class Exchange:
         return response_head(status, headers, self.keep_alive)
 
     def _rest_is_short(self) -> bool:
-        """Whether the connection can drop the rest of the body and go on: the client sends it, and it is bounded."""
+        """Whether the connection can drop the rest of the body and stay open: the client sends it, and it is bounded."""
         return 0 < self.content_length <= MAX_BUFFERED_BODY and b"expect" not in self.headers
 
     # what the connection reports

@@ -66,7 +66,7 @@ async def listen_unix(path: Path, *, private_folder: bool) -> UnixListener:
     """Listen on `path` with mode 0600. A folder that is missing is made with mode 0700.
 
     `private_folder` says that the folder must be ours alone. Raises ListenError: the path is too long, the folder is
-    unfit, another daemon listens there, or something that is no socket is in the way.
+    unfit, another daemon listens there, or a file that is not a socket exists there.
     """
     try:
         check_socket_path(
@@ -140,7 +140,7 @@ def _clear(path: Path) -> None:
         return
     if not stat.S_ISSOCK(mode):
         raise ListenError(
-            "api.socket", f"{str(path)!r} is there and is no socket", "move it away, or name another socket"
+            "api.socket", f"{str(path)!r} exists and is not a socket", "move it away, or name another socket"
         )
     if _is_live(path):
         raise ListenError("api.socket", f"another daemon listens on {str(path)!r}", "stop it, or choose another --name")

@@ -21,10 +21,10 @@ KEEP_ALIVE: Final = 15.0
 """Seconds of silence before a comment; the figure that the HTML standard recommends."""
 
 WRITE_BYTES: Final = 65_536
-"""Ours: events that are ready together are written in pieces of about this size, the transport's buffer."""
+"""Events that are ready together are written in pieces of about this size, the transport's buffer."""
 
 OPENED: Final = b": stream open\n\n"
-"""Sent at once: the client knows that the daemon took its request, before there is any event."""
+"""Sent immediately: the client knows that the daemon took its request, before there is any event."""
 
 DRAINED: Final = b": the daemon is going away, reconnect with Last-Event-ID\n\n"
 """The last thing on a stream that the daemon ended."""
@@ -97,7 +97,7 @@ class Stream:
             await _cancel(pump, gone, drained)
             await self._release()
         if not left:
-            await self._write(self._last_words(pump))
+            await self._write(self._closing_event(pump))
             self._exchange.end()
 
     async def _keep_alive(self, pump: "asyncio.Task[None]", until: "set[asyncio.Task[Any]]", seconds: float) -> None:
@@ -125,8 +125,8 @@ class Stream:
         if closing is not None:
             await closing()
 
-    def _last_words(self, pump: "asyncio.Task[None]") -> bytes:
-        """Why the stream ends: an event `problem` when the daemon could not go on, else a comment."""
+    def _closing_event(self, pump: "asyncio.Task[None]") -> bytes:
+        """Why the stream ends: an event `problem` when the daemon could not continue, else a comment."""
         error = None if pump.cancelled() else pump.exception()
         if error is None:
             return DRAINED

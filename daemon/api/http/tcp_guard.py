@@ -12,7 +12,7 @@ from aghbus.daemon.api.http.errors import error_body
 from aghbus.daemon.api.http.exchange import Application, Exchange
 
 MIN_TOKEN_CHARACTERS: Final = 16
-"""Ours: shorter ones can be guessed over a socket that answers ten thousand times a second."""
+"""Shorter ones can be guessed over a socket that answers ten thousand times a second."""
 
 
 class LoopbackGuard:
@@ -41,7 +41,7 @@ class LoopbackGuard:
         hosts = exchange.headers.get(b"host", ())
         if len(hosts) != 1 or hosts[0].lower() not in self._authorities:
             return "host: is not the address that this API listens on", "call it by the address of api.tcp"
-        if b"origin" in exchange.headers:  # only browsers send it, and no page of ours exists
+        if b"origin" in exchange.headers:  # only browsers send it, and aghbus has no web page
             return "origin: web pages may not call this API", "leave the Origin header out"
         return None
 

@@ -9,11 +9,11 @@ from typing import Final
 from aghbus.daemon.api.http.listeners import ListenError
 
 MAX_TOKEN_BYTES: Final = 4_096
-"""Ours: bytes of a token file; a generated token has 43 characters."""
+"""Bytes of a token file; a generated token has 43 characters."""
 
 _KEY: Final = "api.token_file"
-_OTHERS: Final = 0o027  # group may read: systemd's credentials and volumes of Kubernetes are handed over that way
-_TOKEN_BYTES: Final = 32  # of randomness in a token of ours
+_OTHERS: Final = 0o027  # group may read: systemd's credentials and volumes of Kubernetes are provided that way
+_TOKEN_BYTES: Final = 32  # of randomness in a generated token
 
 
 def read_token(path: Path, *, make: bool) -> str:

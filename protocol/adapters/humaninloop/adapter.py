@@ -52,7 +52,7 @@ from aghbus.protocol.lifecycle import WorkView
 from aghbus.protocol.text import escape, shorten
 
 NAME: Final = "humaninloop"
-_MAX_NAME_CHARACTERS: Final = 120  # ours, of workflow, action and feature in the text of a say
+_MAX_NAME_CHARACTERS: Final = 120  # of workflow, action and feature in the text of a say
 _REPORTED: Final = frozenset({"completed", "failed", "canceled", "needs_input"})  # a working trace has no equivalent
 
 _Findings = tuple[Finding, ...]

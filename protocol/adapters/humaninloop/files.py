@@ -16,7 +16,7 @@ from aghbus.protocol.adapters.humaninloop.shape import feature_root_of
 from aghbus.protocol.adapters.model import Finding, has_errors
 from aghbus.protocol.adapters.strict_json import pointer
 
-_MAX_FINDINGS: Final = 100  # ours, per message
+_MAX_FINDINGS: Final = 100  # per message
 _DRIVE: Final = re.compile(r"[A-Za-z]:")
 # Control, line separator and bidirectional characters: a person who approves a path must see its real content.
 _UNSAFE_CHARACTERS: Final = re.compile("[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")

@@ -17,7 +17,7 @@ from aghbus.protocol.adapters.strict_json import check_value
 from aghbus.protocol.bodies import Capability, Receipt, Say, Trace
 from aghbus.protocol.text import has_control, is_blank
 
-NATIVE_WORKFLOW: Final = "native"  # ours: a native envelope names no workflow
+NATIVE_WORKFLOW: Final = "native"  # a native envelope names no workflow
 
 _Made = tuple[dict[str, Any], tuple[Finding, ...]]
 

@@ -18,7 +18,7 @@ INPUT_REQUIRED: Final = ("context", "paths", "task")
 OUTPUT_REQUIRED: Final = ("success", "summary", "artifacts", "recommendation")
 RECOMMENDATIONS: Final = ("proceed", "retry", "escalate")
 OPERATIONS: Final = ("create", "update")
-_MAX_FINDINGS: Final = 100  # ours, per message
+_MAX_FINDINGS: Final = 100  # per message
 
 Path = tuple[str | int, ...]
 

@@ -200,7 +200,7 @@ def _continue(
 def _open(
     words: str, findings: tuple[Finding, ...], target: str, context: BridgeContext, history: MessageHistory
 ) -> SubmitPlan:
-    """A say that opens a work in a thread of its own.
+    """A say that opens a work in its own thread.
 
     Without a key, the same text is the same message only while its work is open (adapters.md, Idempotent).
     """

@@ -11,7 +11,7 @@ from aghbus.protocol.adapters.sacp.matching import Matcher
 from aghbus.protocol.adapters.sacp.patterns import check_pattern
 from aghbus.protocol.errors import InvalidRequest
 
-MAX_SCANNED_CHARACTERS: Final = 262_144  # characters of one message or one `data`, ours; longer ones count as a hit
+MAX_SCANNED_CHARACTERS: Final = 262_144  # characters of one message or one `data`; longer ones count as a hit
 REDACTED: Final = "[withheld by a guardrail]"
 _TOO_LONG: Final = ""  # in place of a guardrail's name
 

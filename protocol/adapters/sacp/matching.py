@@ -10,7 +10,7 @@ from typing import Final
 
 from aghbus.protocol.adapters.sacp.patterns import AssertState, CharState, compile_pattern
 
-_MAX_TRANSITIONS: Final = 50_000  # ours, cached transitions: about 6 MB; then the cache is cleared
+_MAX_TRANSITIONS: Final = 50_000  # cached transitions: about 6 MB; then the cache is cleared
 _LAST_LINE_FEED: Final = "\n$"  # a key, not a character: a line feed at the end of the text, which `$` may precede
 _END: Final = ""  # a key for the end of the text
 _WORD: Final = r"\w"

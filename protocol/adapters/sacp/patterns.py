@@ -11,10 +11,10 @@ import msgspec
 
 from aghbus.protocol.errors import InvalidRequest
 
-MAX_PATTERN_CHARACTERS: Final = 1_000  # of a pattern, ours
-MAX_STATES: Final = 500  # ours, of an automaton: `x{500}` has 500
-_MAX_BUILD_STEPS: Final = 5_000  # ours, of building one: repetitions of an empty part add no states
-_MAX_NESTING: Final = 20  # ours, nested groups: far below the interpreter's recursion limit
+MAX_PATTERN_CHARACTERS: Final = 1_000  # of a pattern
+MAX_STATES: Final = 500  # of an automaton: `x{500}` has 500
+_MAX_BUILD_STEPS: Final = 5_000  # of building one: repetitions of an empty part add no states
+_MAX_NESTING: Final = 20  # nested groups: far below the interpreter's recursion limit
 
 _FLAGS: Final = re.compile(r"\(\?([aims]+)\)")
 _COUNT: Final = re.compile(r"\{(?=[\d,])(\d*)(?:(,)(\d*))?\}", re.ASCII)

@@ -11,7 +11,7 @@ from aghbus.protocol.adapters.sentient.message import USER, SentientMessage
 from aghbus.protocol.text import byte_length
 
 _STATES: Final = {"success": "completed", "partial": "completed", "failed": "failed"}
-_MAX_INTENT: Final = 256  # characters, ours: an intent is a word
+_MAX_INTENT: Final = 256  # characters: an intent is a word
 
 
 def state_of(message: SentientMessage) -> str:

@@ -17,7 +17,7 @@ from aghbus.protocol.send import Draft
 from aghbus.protocol.text import byte_length, escape
 
 LOG_KEY: Final = f"{NAME}.log"
-LOG_BYTES: Final = 32_768  # ours, of the entries in `ext`: with 64 KiB of text and result, far below 1 MiB
+LOG_BYTES: Final = 32_768  # of the entries in `ext`: with 64 KiB of text and result, far below 1 MiB
 LOG_FOLDER: Final = ("system", "logs")  # seed, Extraction and Logging Process
 
 _DAY: Final = re.compile(r"\d{8}", re.ASCII)

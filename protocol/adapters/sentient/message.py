@@ -27,7 +27,7 @@ ERROR_CODES: Final = (  # seed, Error Codes
 )
 STORAGE_STATUSES: Final = ("pending", "stored", "failed")  # seed, Message Format Specification
 DERIVED_STATUSES: Final = ("pending", "created", "failed")
-MAX_FINDINGS: Final = 100  # ours, per group of rules
+MAX_FINDINGS: Final = 100  # per group of rules
 
 
 class Field(msgspec.Struct, frozen=True):

@@ -340,7 +340,7 @@ async def test_too_many_connections_are_refused(api: Api) -> None:
         writer.close()
 
 
-async def test_stop_finishes_what_is_in_flight(api: Api) -> None:
+async def test_stop_finishes_messages_in_flight(api: Api) -> None:
     gate = asyncio.Event()
     entered = asyncio.Event()
 

@@ -54,7 +54,7 @@ async def test_the_client_gets_an_error_raised_before_the_body_was_read(api: Api
     assert (reply.status, reply.json["hint"]) == (503, "enable it")
 
 
-async def test_an_error_after_the_whole_body_is_sent_at_once(api: Api) -> None:
+async def test_an_error_after_the_whole_body_is_sent_immediately(api: Api) -> None:
     """Nothing more is waited for: the server gives a body ten seconds here."""
     api.node.failure = Refused("exists with other content", code="conflict")
     async with asyncio.timeout(20):
@@ -76,7 +76,7 @@ async def test_a_client_that_disconnects_stores_nothing(api: Api) -> None:
     assert api.node.content == {}
 
 
-async def test_content_that_fails_at_once_gets_an_error_response(api: Api) -> None:
+async def test_content_that_fails_immediately_gets_an_error_response(api: Api) -> None:
     api.node.content["w/n"] = []
     api.node.content_failure = Unavailable("the artifact is damaged: missing", hint="again")
     reply = await api.get("/v1/artifacts/w/n")

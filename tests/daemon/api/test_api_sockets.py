@@ -99,10 +99,10 @@ async def test_busy_listener_counts_as_live(socket_path: Path) -> None:
             await listen_unix(socket_path, private_folder=False)
 
 
-async def test_a_file_that_is_no_socket_is_not_removed(socket_path: Path) -> None:
+async def test_a_file_that_is_not_a_socket_is_not_removed(socket_path: Path) -> None:
     socket_path.parent.mkdir()
     await asyncio.to_thread(socket_path.write_text, "precious")
-    with pytest.raises(ListenError, match="is no socket"):
+    with pytest.raises(ListenError, match="is not a socket"):
         await listen_unix(socket_path, private_folder=False)
     assert await asyncio.to_thread(socket_path.read_text) == "precious"
 

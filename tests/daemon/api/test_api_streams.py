@@ -66,7 +66,7 @@ class SseClient:
         self._writer.close()
 
 
-async def test_stream_opens_at_once_and_stays_alive(api: Api) -> None:
+async def test_stream_opens_immediately_and_stays_alive(api: Api) -> None:
     client = await SseClient.open(api)
     assert client.status == 200
     assert b"content-type: text/event-stream\r\n" in client.headers
