@@ -128,7 +128,7 @@ class StoredMessageHistory:
         return True
 
     def find(self, foreign_id: str, scope: str = "", direction: BridgeDirection | None = None) -> BridgedMessage | None:
-        """The latest message with this id of its own in this scope; in any where `scope` is empty."""
+        """The latest message with this foreign id in this scope; in any scope when it is empty."""
         where, params = "AND b.foreign_id = ?", [foreign_id]
         for clause, value in (("AND b.scope = ?", scope), ("AND b.direction = ?", direction)):
             if value:
@@ -136,7 +136,7 @@ class StoredMessageHistory:
         return self._known(f"{where} ORDER BY b.seq DESC LIMIT 1", *params)
 
     def arrived(self, foreign_id: str) -> list[BridgedMessage]:
-        """All messages with this id of its own that arrived, latest first: the newest fifty."""
+        """Received messages with this foreign id, latest first: the newest fifty."""
         return self._all_known(
             "AND b.foreign_id = ? AND b.direction = 'in' ORDER BY b.seq DESC LIMIT ?", foreign_id, _SAME_ID
         )
@@ -167,7 +167,7 @@ class StoredMessageHistory:
         return row is not None
 
     def received_works(self) -> bool:
-        """Whether our agent was handed a work in this format that has ended since."""
+        """Whether a work that has ended since was delivered to our agent in this format."""
         return self.tx.db.execute(_RECEIVED_WORKS, (self.name,)).fetchone() is not None
 
     def holds(self, envelope_id: str) -> bool:
@@ -240,9 +240,9 @@ def remember(
     scope: str,
     native: bool = False,
 ) -> bool:
-    """Notes that the envelope `envelope` carried `message`; False when that was noted before.
+    """Records that `envelope` carried `message`; False when that is recorded already.
 
-    A message that could not be had at first takes the place of the native one that stood for it.
+    A message that could not be fetched at first replaces the native one that was delivered in its place.
     """
     carried = _carried(name, envelope.raw)
     tx.memory.bridged = True
@@ -294,8 +294,7 @@ async def load_envelopes(reader: Reader, seqs: list[int]) -> list[BridgeEnvelope
 
 
 def is_settled(tx: Transaction, envelope: BridgeEnvelope) -> bool:
-    """Whether words for our agent need no agent any more: their inbox item is acked and the work they belong to has
-    ended."""
+    """Whether our agent need not see this message any more: its inbox item is acked and its work has ended."""
     if envelope.direction != "in" or envelope.kind not in ("say", "capability") or envelope.work_id is None:
         return False
     key = (envelope.workspace_id, envelope.channel, envelope.work_id, envelope.seq)

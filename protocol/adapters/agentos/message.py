@@ -25,23 +25,17 @@ class AgentIdentifier(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class Payload(msgspec.Struct, frozen=True):
-    """A MessagePayload; `content` is any JSON value. Missing enums are None."""
+    """A MessagePayload; `content` is any JSON value."""
 
     content: Any = None
-    format: str | None = None
-    language: str | None = None
-    encoding: str | None = None
 
 
 class AgentOsContext(msgspec.Struct, frozen=True, rename="camel"):
     """A MessageContext; any member may be missing."""
 
     session_id: str | None = None
-    user_id: str | None = None
     request_id: str | None = None
     conversation_id: str | None = None
-    locale: str | None = None
-    timezone: str | None = None
 
 
 class Evidence(msgspec.Struct, frozen=True):
@@ -54,14 +48,13 @@ class Evidence(msgspec.Struct, frozen=True):
 
 
 class AgentOsMessage(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """A valid AgentMessage. `sender` is its `from`; `ttl` is in seconds.
+    """The members of a valid AgentMessage that the adapter reads. `sender` is its `from`; `ttl` is in seconds.
 
-    Members that the interface has but rule 1 does not require may be None. Unknown members stay in the JSON value only.
+    Members that the interface has but rule 1 does not require may be None. All others stay in the JSON value only.
     """
 
     id: str
     timestamp: str
-    version: str
     sender: AgentIdentifier = msgspec.field(name="from")
     to: AgentIdentifier
     type: str
@@ -69,9 +62,7 @@ class AgentOsMessage(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     reply_to: str | None = None
     context: AgentOsContext = AgentOsContext()
     evidence: Evidence | None = None
-    priority: str | None = None
     ttl: int | float | None = None
-    retry_count: int | float | None = None
 
     @property
     def answers(self) -> bool:

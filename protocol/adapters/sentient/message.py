@@ -104,10 +104,9 @@ REF_FIELDS: Final[Mapping[str, Mapping[str, Field]]] = {
 
 
 class ExecutionTime(msgspec.Struct, frozen=True):
-    """When the agent executed (ISO 8601), and the name of its time zone."""
+    """When the agent executed (ISO 8601)."""
 
     executed_at: str
-    timezone: str
 
 
 class Agent(msgspec.Struct, frozen=True):
@@ -211,7 +210,7 @@ class AuditNotes(msgspec.Struct, frozen=True):
 
 
 class SentientMessage(msgspec.Struct, frozen=True):
-    """The typed form of a valid message. The JSON value itself is sent, including members unknown here."""
+    """The members of a valid message that the adapter reads. The JSON value itself is sent, with all members."""
 
     message_id: str
     timestamp: ExecutionTime
