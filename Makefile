@@ -26,7 +26,7 @@ run: $(STAMP) ## set up, then run a daemon on the embedded broker
 test: $(STAMP) ## set up, then run every test but the long ones
 	$(BIN)/python -m pytest -q -n $(TEST_WORKERS) --dist worksteal -m 'not long'
 
-test-long: $(STAMP) ## what takes minutes
+test-long: $(STAMP) ## slow tests
 	$(BIN)/python -m pytest -q -m long --timeout 1800
 	$(BIN)/python -m pytest -q -n $(TEST_WORKERS) --dist worksteal --hypothesis-profile thorough --timeout 1800 tests/protocol tests/daemon/test_settings.py
 
@@ -44,14 +44,14 @@ lint: $(STAMP) ## lint and formatting
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 
-format: $(STAMP) ## put the code into form
+format: $(STAMP) ## format the code
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
 types: $(STAMP) ## mypy, strict
 	$(BIN)/mypy
 
-layers: $(STAMP) ## who may import whom
+layers: $(STAMP) ## check import layers
 	$(BIN)/lint-imports
 
 check: lint types layers test ## what CI runs

@@ -7,7 +7,6 @@ import base64
 import contextlib
 import json
 import logging
-import shutil
 import subprocess
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -20,6 +19,7 @@ from aghbus.daemon.base.logs import TextFormatter
 from aghbus.daemon.nats.link import Link
 from aghbus.daemon.nats.options import NatsOptions
 from tests.support.natsutil import NatsServer, wait_until
+from tests.support.tools import require_tool
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -183,10 +183,7 @@ class Authority:
 
     @staticmethod
     def _run(*arguments: str) -> None:
-        subprocess.run(["openssl", *arguments], check=True, capture_output=True)
-
-
-needs_openssl = pytest.mark.skipif(shutil.which("openssl") is None, reason="needs the openssl command")
+        subprocess.run([require_tool("openssl"), *arguments], check=True, capture_output=True)
 
 
 @pytest.fixture(scope="module")
@@ -201,7 +198,6 @@ async def tls_server(authority: Authority) -> AsyncIterator[NatsServer]:
         yield server
 
 
-@needs_openssl
 async def test_tls_with_our_own_authority(authority: Authority, tls_server: NatsServer) -> None:
     for scheme in ("nats", "tls"):
         url = f"{scheme}://127.0.0.1:{tls_server.port}"
@@ -215,7 +211,6 @@ async def test_tls_with_our_own_authority(authority: Authority, tls_server: Nats
         await link.close(1)
 
 
-@needs_openssl
 async def test_tls_reconnects_without_leaking_sockets(authority: Authority, tls_server: NatsServer) -> None:
     link = fixed(NatsOptions(servers=(tls_server.url,), tls_ca=str(authority.ca)))
     link.start()
@@ -227,7 +222,6 @@ async def test_tls_reconnects_without_leaking_sockets(authority: Authority, tls_
     await link.close(1)
 
 
-@needs_openssl
 async def test_an_unknown_authority_is_refused(tls_server: NatsServer, tmp_path: Path) -> None:
     other = Authority(tmp_path / "other")
     for options in (
@@ -240,7 +234,6 @@ async def test_an_unknown_authority_is_refused(tls_server: NatsServer, tmp_path:
         assert SECRET not in str(problem)
 
 
-@needs_openssl
 async def test_a_certificate_for_another_host_is_refused(authority: Authority) -> None:
     certificate, key = authority.issue("elsewhere", "DNS:elsewhere.example")
     async with NatsServer(config=f'tls {{ cert_file: "{certificate}", key_file: "{key}" }}') as server:
@@ -249,7 +242,6 @@ async def test_a_certificate_for_another_host_is_refused(authority: Authority) -
     assert "127.0.0.1" in problem.cause
 
 
-@needs_openssl
 async def test_a_client_certificate(authority: Authority) -> None:
     certificate, key = authority.issue("mutual", "IP:127.0.0.1")
     client, client_key = authority.issue("client", "DNS:client.example")

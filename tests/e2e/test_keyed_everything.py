@@ -2,7 +2,6 @@
 
 import json
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -158,7 +157,6 @@ def test_a_chain_serve_and_artifacts_between_verified_peers(tmp_path: Path) -> N
         assert (home.root / "state/aghbus/instances/ops/identity.pem").stat().st_mode & 0o777 == 0o600
 
 
-@pytest.mark.skipif(shutil.which("openssl") is None, reason="needs the openssl command")
 @pytest.mark.parametrize("durability", ["core", "jetstream"])
 async def test_verified_peers_under_the_brokers_permissions_for_their_handles(tmp_path: Path, durability: str) -> None:
     home = Home(tmp_path)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import subprocess
 from pathlib import Path
 
@@ -18,8 +17,6 @@ from tests.support.broker_users import Client, Decentralized, GuardedBroker, con
 from tests.support.daemons import Daemon, Home, wait_for
 from tests.support.jetstream import Operator
 from tests.support.natsutil import NatsServer, wait_until
-
-pytestmark = pytest.mark.skipif(shutil.which("openssl") is None, reason="needs the openssl command")
 
 ROOT = "agh.network.v0.ws_local.default"
 OPS = route_token("ops")

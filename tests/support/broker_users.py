@@ -18,6 +18,7 @@ from aghbus.daemon.nats.options import NatsOptions
 from tests.support.daemons import Daemon, Home
 from tests.support.jetstream import Operator
 from tests.support.natsutil import NatsServer, wait_until
+from tests.support.tools import require_tool
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -34,7 +35,7 @@ def certificates(folder: Path) -> tuple[Path, Path, Path]:
     ca, ca_key, request, server, key = (folder / name for name in ("ca.pem", "ca.key", "s.csr", "s.pem", "s.key"))
 
     def openssl(*arguments: str | Path) -> None:
-        subprocess.run(["openssl", *map(str, arguments)], check=True, capture_output=True)
+        subprocess.run([require_tool("openssl"), *map(str, arguments)], check=True, capture_output=True)
 
     usage: list[str | Path] = ["-addext", "keyUsage=critical,keyCertSign"]
     openssl("req", "-x509", *curve, "-keyout", ca_key, "-out", ca, "-subj", "/CN=ca", "-days", "1", *usage)

@@ -1,6 +1,7 @@
 """A request that waits in its own task, until an event cancels the wait."""
 
 import asyncio
+from typing import Literal
 
 import pytest
 
@@ -12,6 +13,18 @@ class Over(Exception):
     """What happened meanwhile."""
 
 
+class WatchedEvent(asyncio.Event):
+    """An event that records when somebody waits for it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.watched = asyncio.Event()
+
+    async def wait(self) -> Literal[True]:
+        self.watched.set()
+        return await super().wait()
+
+
 async def _waits(event: asyncio.Event, answer: "asyncio.Future[str]") -> str:
     scope = CancelScope()
     scope.when(event.wait, Over())
@@ -20,7 +33,7 @@ async def _waits(event: asyncio.Event, answer: "asyncio.Future[str]") -> str:
 
 
 @pytest.fixture(autouse=True)
-def _at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def _no_delay(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cancellation, "SOON", 0)
 
 
@@ -28,11 +41,11 @@ def _at_once(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("before", [True, False])
 async def test_an_event_ends_the_wait(monkeypatch: pytest.MonkeyPatch, soon: float, before: bool) -> None:
     monkeypatch.setattr(cancellation, "SOON", soon)
-    event, answer = asyncio.Event(), asyncio.get_running_loop().create_future()
+    event, answer = WatchedEvent(), asyncio.get_running_loop().create_future()
     if before:
         event.set()
     task = asyncio.create_task(_waits(event, answer))
-    await asyncio.sleep(2 * soon)
+    await event.watched.wait()
     event.set()
     with pytest.raises(Over):
         await task
@@ -54,7 +67,7 @@ async def test_a_short_wait_leaves_no_watching_task() -> None:
 
 async def test_a_result_before_the_cancellation_is_kept() -> None:
     """The event is over, its watch too, and the waiting task has the answer: it must not be cancelled while it goes out."""
-    event, answer = asyncio.Event(), asyncio.get_running_loop().create_future()
+    event, answer = WatchedEvent(), asyncio.get_running_loop().create_future()
 
     async def answers() -> str:
         said = await _waits(event, answer)
@@ -63,16 +76,16 @@ async def test_a_result_before_the_cancellation_is_kept() -> None:
         return said
 
     task = asyncio.create_task(answers())
-    await asyncio.sleep(0.01)
+    await event.watched.wait()
     answer.set_result("here")
     event.set()
     assert await task == "here"
 
 
 async def test_a_cancellation_from_outside_is_passed_on() -> None:
-    event, answer = asyncio.Event(), asyncio.get_running_loop().create_future()
+    event, answer = WatchedEvent(), asyncio.get_running_loop().create_future()
     task = asyncio.create_task(_waits(event, answer))
-    await asyncio.sleep(0.01)
+    await event.watched.wait()
     event.set()
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
