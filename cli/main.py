@@ -37,7 +37,7 @@ def entry(argv: Sequence[str] | None = None) -> int:
     except Exception as error:
         if os.environ.get("AGHCTL_TRACEBACK"):
             raise
-        hint = "a defect of aghctl: set AGHCTL_TRACEBACK=1 and run again to see where"
+        hint = "a bug in aghctl: set AGHCTL_TRACEBACK=1 and run again to see where"
         return _report(Unexpected(f"{type(error).__name__}: {error}", hint), output)
 
 

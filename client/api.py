@@ -73,7 +73,7 @@ def read_object(response: Response) -> dict[str, Any]:
 
 
 def error_of(status: int, document: dict[str, Any]) -> RefusedByDaemon | Unexpected:
-    """The error of an error response `{code, message, hint}`; HTTP 500 is a defect of the daemon."""
+    """The error of an error response `{code, message, hint}`; HTTP 500 is a bug in the daemon."""
     message = str(document.get("message") or f"HTTP {status}")
     hint, code = str(document.get("hint") or ""), str(document.get("code") or "")
     return Unexpected(message, hint, code) if status == 500 else RefusedByDaemon(message, hint, code, document)

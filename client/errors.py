@@ -55,4 +55,4 @@ class RefusedByDaemon(ClientError):
 
 
 class Unexpected(ClientError):
-    """A response that the API does not define, an internal error of the daemon, or a defect of this client."""
+    """A response that the API does not define, an internal error of the daemon, or a bug in this client."""

@@ -44,7 +44,7 @@ def find(options: Mapping[str, Any], env: Mapping[str, str]) -> Endpoint:
     if len(others) == 1:
         return Endpoint(path=f"{places.socket_dir}/{others[0]}.sock")
     if others:
-        raise UsageError("several daemons are running", f"say which with --name: {', '.join(others)}")
+        raise UsageError("several daemons are running", f"choose one with --name: {', '.join(others)}")
     raise Unreachable("no daemon is running", "start one: aghd run")
 
 
@@ -144,5 +144,5 @@ def _tcp(options: Mapping[str, Any], env: Mapping[str, str]) -> Endpoint:
             f"--token-file: {file} cannot be read: {reason}", "the daemon writes it with api.tcp"
         ) from None
     if not token.isprintable():
-        raise UsageError(f"--token-file: {file} holds more than one line")
+        raise UsageError(f"--token-file: {file} contains more than one line")
     return Endpoint(host=host, port=int(port), token=token)

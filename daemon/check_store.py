@@ -97,7 +97,7 @@ def _absent(path: Path) -> StoreCheck:
         watermark = None
     if watermark is not None and watermark.commits:
         held = f"{watermark.commits} commits up to sequence {watermark.last_seq}"
-        detail = f"{path} is missing, but its .mark file exists: it held {held}"
+        detail = f"{path} is missing, but its .mark file exists: it contained {held}"
         return StoreCheck(
             "store file", "fail", detail, "restore the file, or move the .mark file away to start without it"
         )

@@ -277,7 +277,7 @@ class Node:
         event(_log, logging.ERROR, "the changed catalog is not used", problems=len(problems), first=problems[0])
 
     def reload(self, read: Reload) -> None:
-        """Put the reloadable keys of a new configuration in force (SIGHUP); a bad configuration changes nothing."""
+        """Activate the reloadable keys of a new configuration (SIGHUP); a bad configuration changes nothing."""
         try:
             new = read()
         except Exception as error:

@@ -69,7 +69,7 @@ def _text(record: Mapping[str, Any], field: str) -> str:
     if not isinstance(value, str):
         raise Malformed("must be a string", f"capability.{field}")
     if not value.isascii() and any("\ud800" <= char <= "\udfff" for char in value):
-        raise Malformed("holds a lone surrogate", f"capability.{field}")
+        raise Malformed("contains a lone surrogate", f"capability.{field}")
     return value
 
 
@@ -83,7 +83,7 @@ def _texts(record: Mapping[str, Any], field: str) -> Sequence[str]:
         raise Malformed(f"has more than {MAX_LIST_ITEMS} entries", f"capability.{field}")
     for entry in value:
         if not entry.isascii() and any("\ud800" <= char <= "\udfff" for char in entry):
-            raise Malformed("holds a lone surrogate", f"capability.{field}")
+            raise Malformed("contains a lone surrogate", f"capability.{field}")
     return value
 
 

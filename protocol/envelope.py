@@ -220,7 +220,7 @@ def _check_surrogates(raw: bytes) -> None:
     try:
         json.dumps(json.loads(raw), ensure_ascii=False).encode()
     except UnicodeEncodeError:
-        raise Undecodable("holds a lone surrogate") from None
+        raise Undecodable("contains a lone surrogate") from None
     except (ValueError, RecursionError):
         return  # not JSON at all: the decoder says so with a position
 

@@ -105,7 +105,7 @@ class FormerPeer(ProtocolError):
 
 
 class RequestError(AghbusError):
-    """A request of our own agent or operator that the daemon cannot carry out.
+    """A request of our own agent or operator that the daemon cannot perform.
 
     `code` is stable and machine-readable, `hint` says what to do next (may be empty).
     """

@@ -41,7 +41,7 @@ def byte_length(text: str) -> int:
 def escape(text: str) -> str:
     """`text` made safe to print: control, bidirectional and invisible characters as `\\n`, `\\x1b`, `\\u202e`.
 
-    The result cannot move a cursor, recolour a terminal, forge a line or reorder what is around it.
+    The result cannot move a cursor, recolour a terminal, forge a line or reorder the text around it.
     """
     if text.isascii() and text.isprintable():
         return text

@@ -68,7 +68,7 @@ def load_state(
 
 
 def load_own(tx: Transaction, envelope: Envelope) -> tuple[WorkView | None, Binding | None]:
-    """The stored state that sending `envelope` needs: its work, and the pair that its direct room stands for."""
+    """The stored state that sending `envelope` needs: its work, and the pair of its direct room."""
     work = None
     if envelope.work_id is not None:
         work = works.load(tx, envelope.workspace_id, envelope.channel, envelope.work_id)

@@ -60,7 +60,5 @@ class InboxFull(Unavailable):
     Overload)."""
 
     def __init__(self, capacity: int) -> None:
-        super().__init__(
-            f"the inbox holds {capacity} messages, its capacity", hint="read some: aghctl inbox next --ack"
-        )
+        super().__init__(f"the inbox is full: {capacity} messages", hint="read some: aghctl inbox next --ack")
         self.capacity = capacity

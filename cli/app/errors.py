@@ -29,7 +29,7 @@ EXIT_CODES = (
 
 
 class AnswerIsNo(ClientError):
-    """The request was carried out and the answer is no."""
+    """The request was performed and the answer is no."""
 
     default_code = "no"
 

@@ -45,7 +45,7 @@ COMMANDS = {
     "quarantine": ("quarantine", "list refused envelopes"),
     "envelope check": ("envelope", "validate envelopes by the protocol's rules (offline)"),
     "envelope replay": ("envelope", "replay envelopes as one receiver (offline)"),
-    "bridge": ("bridge", "connect an agent that speaks another format"),
+    "bridge": ("bridge", "connect an agent that uses another format"),
     "bridge humaninloop apply": ("bridge_apply", "write the artifacts of a completed work under a feature root"),
     "bridge sentient log": ("bridge_log", "print the audit log of the sentient agent"),
     "bridge agentos log": ("bridge_log", "print the message log of the AgentOS agent"),

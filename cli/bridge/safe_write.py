@@ -62,7 +62,7 @@ class AtomicFileWriter:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Revert what is not committed, and close all descriptors."""
+        """Revert uncommitted changes, and close all descriptors."""
         try:
             if not self._committed:
                 self._undo(error)

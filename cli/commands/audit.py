@@ -1,4 +1,4 @@
-"""`aghctl audit verify`, `head` and `export` (offline): the log is read from the store itself, and every hash computed anew.
+"""`aghctl audit verify`, `head` and `export` (offline): the log is read from the store itself, and every hash computed again.
 
 A daemon may run meanwhile. It is not asked: an attacker who can change its log can also change its answers.
 """

@@ -1,4 +1,4 @@
-"""`aghctl bridge`: an agent that speaks another format, on standard input and output or as a command for each work."""
+"""`aghctl bridge`: an agent that uses another format, on standard input and output or as a command for each work."""
 
 from __future__ import annotations
 
@@ -168,7 +168,7 @@ COMMANDS = {
     "bridge": Command(
         run,
         description=(
-            "Connect an agent that speaks another format to the bus. Without a COMMAND: each line of standard input is a\n"
+            "Connect an agent that uses another format to the bus. Without a COMMAND: each line of standard input is a\n"
             "message of our agent, each line of standard output one for it, as JSON; findings go to standard error. With a\n"
             "COMMAND, which runs as in `aghctl serve`: it gets the message of its work on standard input and prints its answer.\n"
             "`bridge sentient log`, `bridge agentos log`, `bridge sacp log`, `bridge sacp prompt` and `bridge humaninloop\n"

@@ -128,7 +128,7 @@ COMMANDS = {
         ],
         arguments=[
             CHAIN_FILE,
-            Argument("--input", metavar="TEXT", help="text that {{input}} stands for; - reads standard input"),
+            Argument("--input", metavar="TEXT", help="value of {{input}}; - reads standard input"),
             Argument("--input-json", metavar="JSON", type=_json, help="as any JSON value; - reads standard input"),
             _WAIT,
             Argument("--no-wait", action="store_true", help="print the run's id and return"),

@@ -150,7 +150,7 @@ COMMANDS = {
                 type=_agent,
                 help="agent and its peer; with this option, every agent must be named",
             ),
-            Argument("--user", metavar="PEER", type=peer, help="sentient: peer that `user` stands for"),
+            Argument("--user", metavar="PEER", type=peer, help="sentient: peer id of `user`"),
             Argument("--strict", action="store_true", help="agentos: ids must be UUIDs of version 4"),
             Argument("--manifest", metavar="FILE", help="agentos: file with the permitted agent ids"),
             Argument("--feature-root", metavar="PATH", help="humaninloop: folder that artifact paths may begin with"),

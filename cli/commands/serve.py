@@ -173,7 +173,7 @@ RUNNING = (
         help="only work with this intent, from or kind",
     ),
     Argument("--on-restart", choices=("fail", "rerun"), help="a command interrupted by a restart (default fail)"),
-    Argument("--max-jobs", metavar="N", type=_count, help="exit after so many jobs"),
+    Argument("--max-jobs", metavar="N", type=_count, help="exit after this number of jobs"),
     Argument("--once", action="store_true", help="run one job, and exit with its outcome"),
 )
 """How commands are run, here and in `aghctl bridge FORMAT -- COMMAND`."""

@@ -79,7 +79,7 @@ def _human(answer: dict[str, Any]) -> str:
         (
             rule["rule"],
             rule["subject"],
-            _ORIGINS.get(rule["origin"], rule["origin"]) + ("" if rule["in_force"] else " (not in force)"),
+            _ORIGINS.get(rule["origin"], rule["origin"]) + ("" if rule["in_force"] else " (not active)"),
             None if rule["since_ms"] is None else moment(rule["since_ms"]),
             rule["who"],
         )

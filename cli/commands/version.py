@@ -21,7 +21,7 @@ def run(context: Context, values: dict[str, Any]) -> int:
 COMMANDS = {
     "version": Command(
         run,
-        description="Print the version of aghctl and of the protocol it speaks. Needs no daemon.",
+        description="Print the version of aghctl and of the protocol. Needs no daemon.",
         examples=["aghctl version", "aghctl version -o json"],
     )
 }

@@ -11,7 +11,7 @@ import msgspec
 
 from aghbus.protocol.adapters.model import AgentMap, Finding, MessageHistory
 
-_USER = "user"  # sentient: the name that stands for a person, not for an agent
+_USER = "user"  # sentient: the name of a person, not for an agent
 
 
 class Endpoints(NamedTuple):

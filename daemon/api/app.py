@@ -60,9 +60,7 @@ class ApiApp:
             exchange.respond(refusal.status, error_body(refusal.code, refusal.message, refusal.hint), refusal.headers)
         except RequestError as error:
             exchange.respond(status_of(error), request_error_body(error))
-        except (
-            Exception
-        ) as error:  # a defect of the daemon: the response has the incident's number, the log the traceback
+        except Exception as error:  # a bug in the daemon: the response has the incident's number, the log the traceback
             exchange.respond(500, incident(error, exchange.method, exchange.path))
 
     async def _serve(self, exchange: Exchange) -> None:

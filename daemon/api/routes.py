@@ -64,7 +64,7 @@ ROUTES: Final = (
     Route(
         "POST",
         "/v1/whois",
-        "Ask the peers of a channel who is there",
+        "Ask the peers of a channel for their Peer Cards",
         Discovery.whois,
         peers.WhoisResponse,
         request=peers.WhoisRequest,

@@ -18,7 +18,7 @@ class BackgroundTasks:
 
     @property
     def busy(self) -> bool:
-        """Whether so many tasks run that another answer should be dropped."""
+        """Whether the number of tasks is at its limit, so that another answer should be dropped."""
         return len(self._tasks) >= self._limit
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> None:

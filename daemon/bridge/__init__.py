@@ -1,1 +1,1 @@
-"""The bridge: agents that speak a foreign message format take part through it (docs/adapters/)."""
+"""The bridge: agents that use a foreign message format take part through it (docs/adapters/)."""

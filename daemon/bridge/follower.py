@@ -1,4 +1,4 @@
-"""Follows committed envelopes: forwards the ends of chained works, writes the message log, and expires its questions."""
+"""Follows committed envelopes: forwards the terminal states of chained works, writes the message log, and expires its questions."""
 
 import asyncio
 import logging
@@ -186,7 +186,7 @@ class Follower:
             self._send_one(batch, work, () if notification is None else (notification,))
 
     def _send_one(self, batch: Batch, ended: WorkView, drafts: tuple[Draft, ...]) -> None:
-        """Send the first of `drafts` that fits an envelope; if none does, count and log it: the end of `ended` is lost."""
+        """Send the first of `drafts` that fits an envelope; if none does, count and log it."""
         cause: InvalidRequest | Refused | None = None
         for draft in drafts:
             try:
@@ -221,7 +221,7 @@ class Follower:
 def _closing_drafts(
     context: BridgeContext, in_hand: WorkView, following: WorkView, ending: BridgeEnvelope | None
 ) -> tuple[Draft, ...]:
-    """Traces that end the previous work with the state, result and message of the next one's end, in order of preference.
+    """Traces that end the previous work with the state, result and message of the next one's, in order of preference.
 
     The forwarded trace is longer than the original: the alternatives are a truncated one and one with the state alone.
     """

@@ -17,7 +17,7 @@ from aghbus.store.tables import works
 
 NAME: Final = "sentient"
 CLOSED_BY: Final = f"{NAME}.closed_by"
-"""In `ext` of a trace that forwards the end of the next work: the id of the envelope that ended it."""
+"""In `ext` of a trace that forwards the terminal state of the next work: the id of the envelope that ended it."""
 
 LAST_MESSAGE: Final = f"{NAME}.last"
 """In `ext` of the notification of the memory agent: the chain's last message in full, since the text may be truncated."""
@@ -72,7 +72,7 @@ def memory_draft(
     entries: tuple[SentientLogEntry, ...],
     ending_id: str,
 ) -> Draft | None:
-    """The say that notifies the memory agent of a chain's end; None without a memory agent, or when that is us.
+    """The say that notifies the memory agent of the end of a chain; None without one, or if this peer is the memory agent.
 
     Its id is derived from `ending_id`, the envelope that ended the chain, so there is one per end.
     """

@@ -28,7 +28,7 @@ _MIN_TOKEN = 16  # characters; a shorter file is a torn write, not a token
 
 
 class BrokerError(Exception):
-    """The embedded broker is not available: `op` is what was tried, `cause` why it failed, `hint` what the operator can do."""
+    """The embedded broker is not available: `op` is the failed operation, `cause` why it failed, `hint` is for the operator."""
 
     def __init__(self, op: str, cause: str, hint: str) -> None:
         super().__init__(f"{op}: {cause} ({hint})" if hint else f"{op}: {cause}")

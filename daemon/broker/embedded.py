@@ -105,7 +105,7 @@ class EmbeddedBroker:
         if not taken:
             raise BrokerError(
                 "lock the broker",
-                f"{path} is held by another process for more than {self._patience:g} s",
+                f"{path} has been locked by another process for more than {self._patience:g} s",
                 "find it with `fuser`; it is an unresponsive daemon or guard process",
             )
 

@@ -227,7 +227,7 @@ class _Guard:
 
 
 def _redirect(error_file: str) -> None:
-    """Nothing to read; what is printed goes to `error_file`, emptied first."""
+    """Standard input is empty; output goes to `error_file`, emptied first."""
     null = os.open(os.devnull, os.O_RDWR)
     errors = os.open(error_file, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
     os.dup2(null, 0)

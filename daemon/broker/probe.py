@@ -34,7 +34,7 @@ async def probe(port: int, token: str) -> None:
 async def _handshake(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, token: str) -> None:
     """INFO, then CONNECT and PING; NATS client protocol. Raises ValueError when another program listens there."""
     if not (await reader.readline()).startswith(b"INFO "):
-        raise ValueError("it does not speak NATS")
+        raise ValueError("it is not a NATS server")
     options = {
         "auth_token": token,
         "verbose": False,

@@ -155,7 +155,7 @@ class RunTransitions:
     def _resume(
         self, tx: Transaction, run: Run, visit: Visit, state: State, seen_seq: int, progress: str | None
     ) -> None:
-        """The work is in progress (again). After a question its timeout starts anew."""
+        """The work is in progress (again). After a question its timeout restarts."""
         chains.change_visit(tx, visit, work_state=state, message=progress)
         now_ms = self.steps.now_millis()
         due_ms = self._due_ms(run, visit.node, now_ms) if run.state == "waiting" else run.due_ms

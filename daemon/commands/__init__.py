@@ -1,4 +1,4 @@
-"""The commands of aghd, a module each; `daemon.main` imports only the one that is called. Here is what they share."""
+"""The commands of aghd, one per module; `daemon.main` imports only the one that is called. Here is the shared code."""
 
 from aghbus.store.host.command_line import Argument
 

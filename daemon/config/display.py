@@ -1,4 +1,4 @@
-"""Configuration for people: what `aghd config` prints, the options of `aghd run`, and the table of keys in the manual."""
+"""Configuration for people: the output of `aghd config`, the options of `aghd run`, and the table of keys in the manual."""
 
 import argparse
 import json

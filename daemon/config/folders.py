@@ -59,7 +59,7 @@ def _make_named(folder: Path, key: str) -> None:
     _make(folder, key, "make the folder, or name another path")
     mode = folder.stat().st_mode
     if mode & 0o002 and not mode & 0o1000:
-        raise LocationError(key, f"everybody may replace files in the folder {folder}", f"chmod o-w {folder}")
+        raise LocationError(key, f"any user may replace files in the folder {folder}", f"chmod o-w {folder}")
 
 
 def _make(folder: Path, key: str, hint: str) -> None:

@@ -1,4 +1,4 @@
-"""The settings in force: replaced as a whole when the configuration is reloaded (SIGHUP)."""
+"""The active settings: replaced as a whole when the configuration is reloaded (SIGHUP)."""
 
 from collections.abc import Callable
 
@@ -7,7 +7,7 @@ from aghbus.daemon.config.settings import KEYS, Changes, Settings, reloadable_ch
 
 
 class LiveSettings:
-    """`current` is read anew for each decision, never kept."""
+    """`current` is read again for each decision, never kept."""
 
     def __init__(self, settings: Settings) -> None:
         self.current = settings
@@ -18,14 +18,14 @@ class LiveSettings:
         self._listeners.append(listener)
 
     def reload(self, new: Settings) -> Changes:
-        """Put the reloadable keys of `new` in force; returns the changed keys, with those that need a restart."""
+        """Activate the reloadable keys of `new`; returns the changed keys, with those that need a restart."""
         changes = reloadable_changes(self.current, new)
         values = {key.name: value_of(new if key.spec.reload else self.current, key.name) for key in KEYS}
         self.replace(build(Settings, values))
         return changes
 
     def replace(self, settings: Settings) -> None:
-        """Put `settings` in force; only reloadable keys may differ."""
+        """Activate `settings`; only reloadable keys may differ."""
         self.current = settings
         for listener in self._listeners:
             listener(settings)

@@ -138,7 +138,7 @@ class _Files:
         if document:
             self.paths.append(path)
         if any(secret in layer for secret in _SECRETS) and Path(path).stat().st_mode & 0o077:
-            self.notes.append(f"{path} holds a secret and others may read it; chmod 600 would keep it")
+            self.notes.append(f"{path} contains a secret and others may read it; chmod 600 would keep it")
         return layer
 
 

@@ -188,4 +188,4 @@ def _edit(flag: str) -> str:
 
 
 def _recreate(field: str) -> str:
-    return f"{field} cannot be edited: delete the stream, and it is created anew"
+    return f"{field} cannot be edited: delete the stream, and it is created again"

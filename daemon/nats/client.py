@@ -50,7 +50,7 @@ class NatsClient(nats.aio.client.Client):
     def listen(self, subject: str, receiver: Callable[[InboundMessage], None]) -> int:
         """Sends SUB and returns its number; live at the broker after the next `ping`. LinkDown.
 
-        `receiver` gets each message as it is parsed, on the loop. It must not raise, and has to bound what it keeps.
+        `receiver` gets each message as it is parsed, on the loop. It must not raise, and has to bound its memory.
         """
         sid = next(self._sids)
         self.put(b"SUB %b  %d\r\n" % (subject.encode(), sid))

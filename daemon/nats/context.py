@@ -54,10 +54,10 @@ def _parse(text: str, path: Path, files: NatsFiles) -> ContextFields | None:
     try:
         document = json.loads(text)
     except ValueError as error:
-        files.problem(_KEY, f"{path} is not JSON: {error}", "write it anew with `nats context save`")
+        files.problem(_KEY, f"{path} is not JSON: {error}", "write it again with `nats context save`")
         return None
     if not isinstance(document, dict):
-        files.problem(_KEY, f"{path} is not a JSON object", "write it anew with `nats context save`")
+        files.problem(_KEY, f"{path} is not a JSON object", "write it again with `nats context save`")
         return None
     known = len(files.problems)
     for field, value in document.items():
@@ -73,5 +73,5 @@ def _parse(text: str, path: Path, files: NatsFiles) -> ContextFields | None:
         return None
     fields = ContextFields(**{field: document.get(field, "") for field in _USED})
     if (fields.token or fields.password or "@" in fields.url) and path.stat().st_mode & 0o077:
-        files.warnings.append(f"{_KEY}: {path} holds a secret and can be read by others; chmod 600 {path}")
+        files.warnings.append(f"{_KEY}: {path} contains a secret and can be read by others; chmod 600 {path}")
     return fields

@@ -48,7 +48,7 @@ class LinkDown(LinkError):
 
 
 class LinkTimeout(LinkError):
-    """No answer in time; the request may have been carried out."""
+    """No answer in time; the request may have been performed."""
 
 
 class NoResponders(LinkError):

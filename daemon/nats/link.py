@@ -197,8 +197,8 @@ class Link:
     def subscribe(self, subject: str, callback: Callable[[InboundMessage], None]) -> Subscription:
         """Subscribes, again after every reconnect; after a `flush` the broker has the subscription.
 
-        `callback` gets each message as it is read, and has to bound what it keeps. Raises BadPublish for what is not a
-        subject: it could never be subscribed, and the link not come up with it.
+        `callback` gets each message as it is read, and has to bound its memory. Raises BadPublish for an invalid
+        subject: the link could never come up with it.
         """
         if not _can_be_subscribed(subject):
             raise BadPublish(f"{escape(subject)!r} is not a subject")
@@ -350,7 +350,7 @@ class Link:
         self._guarded(lambda: self._on_error(what))
 
     def _guarded(self, call: Callable[[], None]) -> None:
-        """Runs a user's callback; an exception is a defect, logged, and must not end the loop."""
+        """Runs a user's callback; an exception is a bug, logged, and must not end the loop."""
         try:
             call()
         except Exception:

@@ -98,7 +98,7 @@ def _server(text: str, files: NatsFiles) -> tuple[str, dict[str, str]]:
     """One URL in its full form, and its userinfo. A problem never repeats the text, which may contain a password."""
     key = "nats.servers"
     if not text.isprintable() or " " in text:
-        files.problem(key, "a URL holds no white space or control characters")
+        files.problem(key, "a URL contains no white space or control characters")
         return "", {}
     try:
         url = urlsplit(text if "://" in text else f"nats://{text}")

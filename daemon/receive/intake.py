@@ -199,7 +199,7 @@ class Intake:
         key = key_of(envelope)
         state = StoredState(duplicate=key in self._write_behind or self._store.memory.dedup.contains(key))
         for effect in reversed(decide(envelope, state, self._decider.receiver(envelope.sender))):
-            match effect:  # answers first, then what is persisted
+            match effect:  # answers first, then the persisted effects
                 case RecordId(until=until):
                     self._write_behind.remember(key, until)
                     self._trust.observe_discovery(envelope)

@@ -25,7 +25,7 @@ _SENDABLE: Final = ("say", "capability", "receipt", "trace")
 
 
 class DraftBuilder:
-    """Makes drafts of requests, and fills in the defaults of what the caller left open."""
+    """Makes drafts of requests, and fills in defaults."""
 
     def __init__(self, identity: Identity, settings: LiveSettings, clock: Clock, own_card: OwnCard) -> None:
         self._identity = identity

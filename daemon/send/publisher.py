@@ -246,10 +246,10 @@ class Publisher:
         return self._unresponsive.in_order(tx, rows, catching_up, self._settings.current.retry.ceiling, now_ms)
 
     def _without_blocked(self, tx: Transaction, rows: list[Outgoing]) -> list[Outgoing]:
-        """`rows` without those that must not arrive before the opening of their work, or before our end of it.
+        """`rows` without those that must not arrive before the opening of their work, or before our terminal message of it.
 
         A receiver ignores a terminal message that arrives before its opening (specification, section 6, no such work), and a
-        refusal that arrives before our end would end the work in another state. So they wait for the acknowledgement.
+        refusal that arrives before our terminal message would end the work in another state. So they wait for the acknowledgement.
         """
         dependent = [row.seq for row in rows if row.blocked_by is not None and self._may_acknowledge(row.recipient)]
         blocked = retry.hold_blocked(

@@ -8,7 +8,7 @@ import asyncio
 
 
 class RetryTimer:
-    """Wakes the retry task. Its two times are lower bounds of what the store would say."""
+    """Wakes the retry task. Its two times are lower bounds of the times in the store."""
 
     def __init__(self) -> None:
         self._event = asyncio.Event()

@@ -65,7 +65,7 @@ class Sender:
         accept_within: float | None = None,
         progress_within: float | None = None,
     ) -> SendResponse:
-        """Commit `draft` and hand it to the publisher. The answer holds whatever happens afterwards.
+        """Commit `draft` and hand it to the publisher. The answer is final.
 
         `repeats`: the caller chose the id, so that the same request again returns the first one's answer; it names the fields
         that the caller chose beside kind, receiver and content. The limits, in seconds, are deadlines of a work that this

@@ -1,4 +1,4 @@
-"""Messages: sending one envelope, and reading what is stored, by the page and as a stream."""
+"""Messages: sending one envelope, and reading stored envelopes, by page and as a stream."""
 
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
@@ -91,7 +91,7 @@ class MessageService:
         return QuarantineResponse(quarantined=await quarantine.quarantined(self.store.reader, limit=query.limit))
 
     def events(self, query: EventsQuery) -> AsyncIterator[Sequence[Event]]:
-        """The event stream, in pages of what is ready together."""
+        """The event stream, in pages of events that are ready together."""
         return follow(self.store, self.notifier, query.since, query)
 
 

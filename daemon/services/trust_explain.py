@@ -97,8 +97,8 @@ def _note(one: QuarantinedEnvelope, found: Explanation, *, whole: bool) -> str:
     if found.decided_by is not None:
         return ""
     if one.reason in _BY_TRUST:
-        return "the rules have changed since: it would be accepted now, if it came again"
-    return "trust did not decide: it was refused for what is recorded"
+        return "the rules have changed since: it would be accepted now"
+    return "trust did not decide: it was refused for the recorded reason"
 
 
 def _steps(found: Explanation) -> list[trust_api.TrustStep]:

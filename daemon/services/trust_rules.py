@@ -52,7 +52,7 @@ class TrustRuleService:
     async def change(
         self, verb: trust_api.TrustVerb, request: trust_api.TrustChangeRequest
     ) -> trust_api.TrustChangeResponse:
-        """Carry out one change; it holds for every later decision. Raises InvalidRequest, NotFound, Refused, StoreUnavailable."""
+        """Apply one change; it is active for every later decision. Raises InvalidRequest, NotFound, Refused, StoreUnavailable."""
         wanted = self._wanted(verb, request)
         carry_out = self._add if verb in _ADDS else self._take
         return await self.store.write(lambda tx: carry_out(tx, wanted))
@@ -103,7 +103,7 @@ class TrustRuleService:
         key = self.trust.key_of(who)
         if key is None:
             raise InvalidRequest(
-                "who: no recent message came from that handle, and a handle holds only half of a key id",
+                "who: no recent message came from that handle, and a handle contains only half of a key id",
                 hint="give the key id: `aghctl key show` prints it on the peer's side, `aghctl trust why` for a message",
             )
         return key
@@ -144,7 +144,7 @@ class TrustRuleService:
         self._note(tx, "trust.removed", found)
         notes = _taken(found, self.trust.now, first_use=self.settings.current.trust.first_use)
         if self._is_configured(found):
-            notes.append(f"it still holds: the configuration has it too ({_setting(found)})")
+            notes.append(f"it is still active: the configuration has it too ({_setting(found)})")
         return trust_api.TrustChangeResponse(
             rule=_shown(found, found.since_ms, in_force=False), changed=True, notes=notes
         )

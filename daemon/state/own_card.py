@@ -1,4 +1,4 @@
-"""What this daemon announces about itself: the capability catalog in force, and the Peer Card made from it."""
+"""What this daemon announces about itself: the active capability catalog, and the Peer Card made from it."""
 
 from aghbus.daemon.config.live_settings import LiveSettings
 from aghbus.daemon.config.settings import Settings

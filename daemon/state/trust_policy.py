@@ -1,4 +1,4 @@
-"""The trust policy in force: the configured rules, the rules changed at runtime, and the pins of first use."""
+"""The active trust policy: the configured rules, the rules changed at runtime, and the pins of first use."""
 
 import asyncio
 import logging
@@ -66,7 +66,7 @@ class LivePolicy:
 
     @property
     def now(self) -> TrustPolicy:
-        """The policy in force; its pins are live."""
+        """The active policy; its pins are live."""
         rules = self._store.memory.trust
         if self._revision != rules.revision:
             pins = _Pins(dict(self.configured.pins), rules.pins, self._claims)
@@ -90,7 +90,7 @@ class LivePolicy:
             self._pin(tx, envelope, key)
 
     def observe_discovery(self, envelope: Envelope) -> None:
-        """As `observe`, for accepted discovery messages, which are persisted asynchronously: the pin holds immediately."""
+        """As `observe`, for accepted discovery messages, which are persisted asynchronously: the pin is active immediately."""
         key = self._new_key(envelope)
         if key is None or len(self._claims) >= _CLAIMS:
             return

@@ -17,7 +17,7 @@ SETTLE_TIME: Final = 0.1
 class CatalogWatcher:
     """Keeps the catalog current. `load` first, then `run` as a task; `poke` and `follow` from the event loop's thread.
 
-    An invalid catalog is reported once for each change; the previous one stays in force.
+    An invalid catalog is reported once for each change; the previous one stays active.
     """
 
     def __init__(

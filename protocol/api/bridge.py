@@ -28,7 +28,7 @@ class BridgeSubmitResponse(ResponseModel):
     message: Any  # as it is sent
     findings: list[Finding]  # warnings about it
     sent: list[SendResponse]  # the envelopes, in order
-    repeated: bool  # it was submitted before; `sent` is what was sent then
+    repeated: bool  # it was submitted before; `sent` is the earlier result
 
 
 class MessageRefusedResponse(ErrorResponse, kw_only=True):

@@ -13,7 +13,7 @@ class ChainStartRequest(RequestModel):
     """Start a run of a chain."""
 
     chain: dict[str, Any]  # the chain file as JSON
-    input: Any = None  # what `{{input}}` stands for
+    input: Any = None  # the value of `{{input}}`
     # makes the request idempotent: the same chain and input under it is the same run
     run_id: Annotated[str, text(f"^{RUN_ID.pattern}$")] | None = None
     channel: Channel | None = None  # the default channel without it
@@ -22,7 +22,7 @@ class ChainStartRequest(RequestModel):
 class ChainAnswerRequest(RequestModel):
     """Answer a run that waits for input."""
 
-    text: NonBlank  # said into the work that asked
+    text: NonBlank  # sent as a say in the work that asked
 
 
 class ChainStep(ResponseModel):

@@ -25,7 +25,7 @@ class InboxItem(ResponseModel):
     lease: str | None  # the token that acks it, null unless it is leased
     lease_until_ms: int | None  # when the lease ends, null unless it is leased
     available_ms: int  # when it is ready (again)
-    last_error: str | None  # as the last nack said, null without one
+    last_error: str | None  # reason of the last nack, null without one
     message: Message  # the message
 
 

@@ -149,7 +149,7 @@ class QuarantineResponse(ResponseModel):
 
 
 class Event(ResponseModel):
-    """One event of the stream: a stored envelope, or a gap where retention removed part of what was asked for."""
+    """One event of the stream: a stored envelope, or a gap where retention removed a part."""
 
     seq: int  # of the envelope; of a gap the highest sequence removed
     type: Literal["envelope", "gap"]  # `envelope` or `gap`

@@ -30,7 +30,7 @@ class PeersResponse(ResponseModel):
 
 
 class WhoisRequest(RequestModel):
-    """Ask the peers of a channel who is there."""
+    """Ask the peers of a channel for their Peer Cards."""
 
     query: str = ""  # a capability or a word of a card; empty asks everybody
     to: PeerName | None = None  # asks one peer

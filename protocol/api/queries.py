@@ -51,7 +51,7 @@ class EnvelopeFilter(Query, frozen=True):
     """Only messages in the inbox that are not acked. Not a parameter here: subclasses set it or make it one."""
 
     for_agent = False
-    """Only envelopes for the daemon's own agent: received ones, and ends of its works that the daemon made. As `inbox`."""
+    """Only envelopes for the daemon's own agent: received ones, and the daemon's own terminal messages. As `inbox`."""
 
     @property
     def needs_store(self) -> bool:

@@ -52,7 +52,7 @@ class TrustStep(ResponseModel):
 
     check: str  # its name
     passed: bool  # whether the envelope passed it
-    detail: str  # what was found
+    detail: str  # the result
 
 
 class TrustCase(ResponseModel):

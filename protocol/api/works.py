@@ -29,7 +29,7 @@ class WorkOpenRequest(RequestModel):
     """Open a work for a peer."""
 
     to: PeerName  # the target
-    text: NonBlank | None = None  # what is to be done; required unless `capability_id` is given
+    text: NonBlank | None = None  # the task; required unless `capability_id` is given
     intent: str | None = "request"  # of the opening say, null for none
     artifacts: References | None = None  # references to artifacts, any JSON values
     capability_id: str | None = None  # sends that capability of the daemon's catalog instead of a say

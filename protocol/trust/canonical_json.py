@@ -98,7 +98,7 @@ def canonical_bytes(received: Received) -> bytes:
     try:
         return _encode_sorted(received.value) if received.plain else rfc8785.dumps(received.value)
     except (ValueError, RecursionError):  # UnicodeEncodeError and CanonicalizationError are among the first
-        raise Unfaithful("has no canonical form: it holds a lone surrogate or is nested too deeply") from None
+        raise Unfaithful("has no canonical form: it contains a lone surrogate or is nested too deeply") from None
 
 
 class _Numbers:
@@ -113,23 +113,23 @@ class _Numbers:
         self.doubles = True
         value = float(text)
         if math.isinf(value):
-            raise Unfaithful("holds a number beyond the range of a double")
+            raise Unfaithful("contains a number beyond the range of a double")
         return value
 
 
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     value = dict(pairs)
     if len(value) != len(pairs):
-        raise Unfaithful("holds the same name twice in one object")
+        raise Unfaithful("contains the same name twice in one object")
     return value
 
 
 def _integer(text: str) -> int:
     value = int(text) if len(text) <= _MAX_DIGITS else MAX_INTEGER + 1
     if abs(value) > MAX_INTEGER:
-        raise Unfaithful("holds an integer beyond 2^53-1")
+        raise Unfaithful("contains an integer beyond 2^53-1")
     return value
 
 
 def _constant(_text: str) -> float:
-    raise Unfaithful("holds NaN or Infinity, which JSON does not know")
+    raise Unfaithful("contains NaN or Infinity, which JSON does not know")

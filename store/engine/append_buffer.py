@@ -85,7 +85,7 @@ class AppendBuffer(dict[BulkStatement, list[Any]]):
         return tuple(map(len, self.values()))
 
     def undo(self, position: tuple[int, ...]) -> None:
-        """Drops what was appended since `position`."""
+        """Drops the rows appended since `position`."""
         for values, length in zip_longest(self.values(), position, fillvalue=0):
             assert isinstance(values, list)
             del values[length:]

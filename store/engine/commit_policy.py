@@ -38,7 +38,7 @@ class CommitPolicy:
         self._may_checkpoint = True  # the setting of the connection
 
     def commits_on_loop(self, changes: int) -> bool:
-        """Whether the open transaction, which changes so many rows, is to be committed on the event loop."""
+        """Whether the open transaction, with this number of changed rows, is to be committed on the event loop."""
         return (
             not self._penalty
             and changes <= _SMALL_ROWS

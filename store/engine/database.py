@@ -177,7 +177,7 @@ class Store:
             _log.error("a deferred write failed", exc_info=error)
 
     async def write(self, job: Job[T]) -> T:
-        """`submit` and wait. After a cancellation the job may or may not be carried out."""
+        """`submit` and wait. After a cancellation the job may or may not have run."""
         return await self._writer.submit(job)
 
     async def probe(self) -> bool:
@@ -203,7 +203,7 @@ class Store:
         )
 
     async def ended(self) -> None:
-        """Waits until the writer has ended: by `close`, or by a defect, which is raised."""
+        """Waits until the writer has ended: by `close`, or by an exception, which is raised."""
         await asyncio.shield(self._task)
 
     async def close(self) -> None:

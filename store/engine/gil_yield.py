@@ -2,7 +2,7 @@
 
 A thread that waits for the lock asks for it after `sys.getswitchinterval()`, 5 ms by default. A loop that is busy
 but polls its selector more often than that releases the lock for a microsecond at each poll: too short for a
-waiting thread to wake up in, and every time it begins to wait anew. So such a loop starves every other thread.
+waiting thread to wake up in, and every time it begins to wait again. So such a loop starves every other thread.
 Under a flood of rejected messages, commits of 1 to 40 seconds were measured (docs/adr/0002-writer-on-the-loop.md);
 with this they take some milliseconds. A loop that waits in its selector starves no thread: there the disk is slow, and
 sleeping would only delay other work.

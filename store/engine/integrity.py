@@ -109,7 +109,7 @@ def watermark_problem(db: sqlite3.Connection, identity: int | None, watermark: C
     if commits(db) == 0:
         return None
     if watermark is None:
-        return "it has no readable .mark file beside it: this start cannot tell whether it lost commits"
+        return "it has no readable .mark file beside it: lost commits cannot be detected at this start"
     if watermark.identity != identity:
         return "the .mark file beside it is another store's: the file was replaced"
     return None

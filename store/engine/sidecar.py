@@ -47,7 +47,7 @@ class SidecarFile(Generic[T]):
             os.close(fd)
 
     def close(self) -> None:
-        """Writes what is not written yet."""
+        """Writes the pending value."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None

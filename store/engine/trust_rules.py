@@ -40,7 +40,7 @@ _PUT: Final = f"INSERT OR REPLACE INTO trust_rules ({_COLUMNS}) VALUES ({placeho
 
 
 class TrustRules:
-    """The rules in memory. A change within a transaction holds immediately and is undone with it.
+    """The rules in memory. A change within a transaction is active immediately and is undone with it.
 
     `pins` is a live map from nickname to key id; `revision` counts the changes of all other rules.
     """

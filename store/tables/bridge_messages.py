@@ -81,7 +81,7 @@ WHERE e.seq > ? AND e.seq <= ? AND (e.direction = 'in' OR e.seq IN (SELECT seq F
 
 class BridgeEnvelope(NamedTuple):
     """A stored envelope as the bridge reads it: `raw` as received, the outcome and the work's state after it, `received_ms`
-    in Unix milliseconds. `ended_by_daemon`: our daemon ended the work with it, for want of an answer. `opened_by_run`: a
+    in Unix milliseconds. `ended_by_daemon`: our daemon ended the work with it, because no answer came. `opened_by_run`: a
     own chain run opened the work."""
 
     seq: int
@@ -372,7 +372,7 @@ async def has_ended_since(reader: Reader, after: int, upto: int) -> bool:
 
 async def to_log(reader: Reader, name: str, after: int, upto: int, limit: int) -> list[int]:
     """Envelopes after `after`, up to `upto`, that carry a message of this format or answer an own one: those that
-    came, and the ends that our daemon made."""
+    came, and the terminal messages that our daemon made."""
     params = [after, upto, f"{name}.message".encode(), name, limit]
     return [seq for (seq,) in await fetch(reader, _TO_LOG, params)]
 

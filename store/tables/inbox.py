@@ -314,7 +314,7 @@ def _held(tx: Transaction, seq: int, lease: str | None) -> str:
         raise _not_found(seq)
     if lease is not None and lease != row[1]:
         raise Refused(
-            f"inbox message {seq} is not held by this lease",
+            f"inbox message {seq} is not leased under this lease id",
             code="lease_lost",
             hint="it expired and the message went back to the inbox: lease it again with `aghctl inbox next`",
         )

@@ -1,4 +1,4 @@
-"""Threads and direct rooms: which pair a direct id stands for, and the latest activity in each."""
+"""Threads and direct rooms: the pair of each direct id, and the latest activity in each."""
 
 from collections.abc import Iterable
 from typing import Final, NamedTuple
@@ -65,7 +65,7 @@ class Place(NamedTuple):
 
 
 def bound(tx: Transaction, workspace_id: str, channel: str, direct_id: str) -> Binding | None:
-    """The pair that `direct_id` stands for now; None when it was never used."""
+    """The current pair of `direct_id`; None when it was never used."""
     row = tx.db_unflushed.execute(
         "SELECT pair_a, pair_b, authoritative FROM rooms"
         " WHERE workspace_id = ? AND channel = ? AND direct_id = ? AND current = 1",

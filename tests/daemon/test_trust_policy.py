@@ -1,4 +1,4 @@
-"""The trust policy in force: settings and runtime rules joined, pins of first use, and rollbacks."""
+"""The active trust policy: settings and runtime rules joined, pins of first use, and rollbacks."""
 
 import json
 from collections.abc import AsyncIterator

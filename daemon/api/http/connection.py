@@ -90,7 +90,7 @@ class Connection(asyncio.Protocol):
 
     @property
     def stalled(self) -> bool:
-        """Whether the client does not read what was written."""
+        """Whether the client does not read the written data."""
         return not self._writable.is_set()
 
     # called by the transport
@@ -270,7 +270,7 @@ class Connection(asyncio.Protocol):
             self._exchange.keep_alive = False
 
     def abort(self) -> None:
-        """Close immediately; what is not written yet is lost."""
+        """Close immediately; unwritten data is lost."""
         self._transport.abort()
 
     # time

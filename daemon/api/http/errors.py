@@ -1,7 +1,7 @@
 """Error responses: an HTTP status and `{code, message, hint}`.
 
 Two families: `HttpRefusal` concerns the HTTP request itself, RequestError the operation that it asks for. Any other
-exception is a defect of the daemon: it is logged with its traceback under an incident id, and the client gets only the id.
+exception is a bug in the daemon: it is logged with its traceback under an incident id, and the client gets only the id.
 """
 
 import logging

@@ -14,7 +14,7 @@ EVENT_STREAM: Final = b"text/event-stream"
 MAX_BUFFERED_BODY: Final = 65_536
 """Bytes of a body that wait for the application before the connection stops reading. The last read comes on top.
 
-A body of at most so many bytes is dropped after an early response; a longer one closes the connection."""
+A body of at most this many bytes is dropped after an early response; a longer one closes the connection."""
 
 _NO_LENGTH: Final = [b"0"]
 _CACHED_HEADS: Final = 256  # most responses differ only in their length

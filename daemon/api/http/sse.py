@@ -77,7 +77,7 @@ class Stream:
         events: AsyncIterator[Sequence[Event | BridgeMessage]],
         report: Callable[[BaseException], bytes],
     ) -> None:
-        """`events` yields pages of what is ready together. `report` logs an unexpected error and returns JSON for the client."""
+        """`events` yields pages of ready events. `report` logs an unexpected error and returns JSON for the client."""
         self._exchange = exchange
         self._events = events
         self._report = report

@@ -149,7 +149,7 @@ def test_an_invalid_token_file_is_a_clear_error(tmp_path: Path) -> None:
     path = tmp_path / "large"
     path.touch(0o600)
     path.write_text("x" * (MAX_TOKEN_BYTES + 1))
-    with pytest.raises(ListenError, match="holds no token"):
+    with pytest.raises(ListenError, match="contains no token"):
         read_token(path, make=False)
     link = tmp_path / "link"
     link.symlink_to(tmp_path / "elsewhere")
