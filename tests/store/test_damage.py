@@ -211,7 +211,7 @@ async def test_a_store_without_its_watermark_reports_that_once(killed: Path, con
     assert finding.state == "warn"
     count, problems = await opened_with_loss(killed)
     assert count == SENT
-    assert "cannot tell whether it lost commits" in problems[0]
+    assert "lost commits cannot be detected" in problems[0]
     assert await opened_with_loss(killed) == (SENT, ())  # the new watermark is compared
 
 
