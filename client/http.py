@@ -23,7 +23,7 @@ _UNRESERVED = frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz01
 
 
 class Endpoint:
-    """Where a daemon listens: a Unix socket at `path`, or `host` and `port` with a bearer `token`."""
+    """The address of a daemon: a Unix socket at `path`, or `host` and `port` with a bearer `token`."""
 
     def __init__(self, *, path: str = "", host: str = "", port: int = 0, token: str = "") -> None:
         self.path = path

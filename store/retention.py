@@ -58,7 +58,7 @@ class Swept(msgspec.Struct):
 
 
 class _Bound(msgspec.Struct, frozen=True):
-    """What may be removed: older than `before_ms`, or up to sequence `through`."""
+    """The removable rows: older than `before_ms`, or up to sequence `through`."""
 
     before_ms: int
     through: int

@@ -20,7 +20,7 @@ MIN_HEARTBEAT_CHECK = 0.05
 
 
 class RunningJobs(Protocol):
-    """What the two threads need of the worker: its jobs, the daemon, and a way to wake its main thread."""
+    """The interface of the worker for its two threads: its jobs, the daemon, and a way to wake its main thread."""
 
     @property
     def client(self) -> DaemonClient:

@@ -1,4 +1,4 @@
-"""What an entry of the table of routes says, and how it finds its operation in a running daemon."""
+"""The type of an entry of the table of routes, and the look-up of its operation in a running daemon."""
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass

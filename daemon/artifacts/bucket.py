@@ -22,7 +22,7 @@ from aghbus.protocol.nats.jetstream import bucket_config
 T = TypeVar("T")
 
 _CHUNK_BYTES: Final = 262_144  # twice the tools' default: half the round trips; any size can be read
-_CHUNK_MARGIN: Final = 4096  # of the server's largest payload, for what it wraps around a chunk
+_CHUNK_MARGIN: Final = 4096  # of the server's largest payload, for the protocol overhead of a chunk
 _TIMEOUT: Final = 30.0  # seconds for one chunk
 _PURGE_WHEN_CANCELLED: Final = 0.5  # seconds: a daemon that stops is waited for
 _CONCURRENT: Final = 32  # descriptions that are requested at a time

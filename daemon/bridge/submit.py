@@ -233,7 +233,9 @@ class MessageSubmitter:
 def _text(ask: BridgeSubmitRequest) -> bytes:
     """The message as bytes: `text` as written, else `message` as JSON."""
     if ask.text is not None and ask.message is not None:
-        raise InvalidRequest("text: excludes message", hint="`text` is what the agent wrote, `message` its JSON value")
+        raise InvalidRequest(
+            "text: excludes message", hint="`text` is the raw text of the agent, `message` its JSON value"
+        )
     if ask.text is not None:
         return ask.text.encode()
     if ask.message is None:

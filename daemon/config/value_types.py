@@ -221,7 +221,7 @@ class Texts(ValueRule, frozen=True):
         return entries
 
     def show(self, value: object) -> object:
-        """A list of what the entries' rule shows."""
+        """A list of the entries, each as its rule shows it."""
         return [self.each.show(entry) for entry in value] if isinstance(value, Sequence) else value
 
 

@@ -67,7 +67,7 @@ class DurableConsumer:
         self.peer_id = peer_id
         self.name = durable_name(workspace_id, channel, route_token(peer_id))
         self.state = ConsumerState()
-        self.duplicates = 0  # deliveries of what was pending, or acked, already
+        self.duplicates = 0  # deliveries of messages that were pending or acked already
         self._link = link
         self._acks = acks
         self._offer = offer

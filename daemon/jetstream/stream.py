@@ -169,7 +169,7 @@ def differences(config: Mapping[str, Any], settings: JetStreamSettings, *, may_e
     return [f"stream {STREAM}: {what} ({change})" for wrong, what, change in checks if wrong]
 
 
-_POLICIES: Final = (("discard", "old"), ("retention", "limits"))  # keys, and what the server means without them
+_POLICIES: Final = (("discard", "old"), ("retention", "limits"))  # keys, and the defaults of the server
 
 
 def covers(pattern: str, subject: str) -> bool:

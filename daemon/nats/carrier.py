@@ -58,7 +58,7 @@ class CoreCarrier:
         return carried
 
     def _answers(self, row: Outgoing) -> str:
-        """Where its acknowledgement goes; nowhere for a broadcast."""
+        """The reply subject of its acknowledgement; empty for a broadcast."""
         return "" if row.subject.endswith(".broadcast") else f"{self._ack_root}.{row.seq}"
 
     async def _publish(self, row: Outgoing) -> None:

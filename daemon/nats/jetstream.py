@@ -26,7 +26,7 @@ _MAX_DESCRIPTION = 300  # characters of a server's description that are shown
 
 
 def translate_error(error: BaseException) -> JetStreamError | LinkError:
-    """The JetStreamError or LinkError for what an operation of the client library raised."""
+    """The JetStreamError or LinkError for an exception of the client library."""
     match error:
         case LinkError() | JetStreamError():
             return error

@@ -48,7 +48,7 @@ class CatalogError(AghbusError):
 
 
 class CatalogSource(msgspec.Struct, frozen=True):
-    """Where the catalog is: the configured `path`, else the existing one of `candidates`; plus `claims`."""
+    """The path of the catalog: the configured `path`, else the existing one of `candidates`; plus `claims`."""
 
     path: str | None
     candidates: tuple[str, ...] = ()

@@ -40,7 +40,7 @@ class OwnCard:
 
 
 def _trust_modes(settings: Settings, *, signed: bool) -> tuple[str, ...]:
-    """What we send and accept (specification, section 8, the last rule)."""
+    """The profiles that we send and accept (specification, section 8, the last rule)."""
     if not signed:
         return ("unverified",)
     return ("verified",) if settings.trust.mode == "require" else ("unverified", "verified")

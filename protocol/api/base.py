@@ -1,4 +1,4 @@
-"""What the types of the local API have in common: their bases, and the grammars and bounds of fields.
+"""Base classes of the types of the local API, and the grammars and bounds of their fields.
 
 Each field of a type is described by a comment at the end of its line, or by the comment lines above it; the OpenAPI document
 takes the descriptions from there. Times ending in `_ms` are Unix milliseconds. `seq` is the store's local sequence: it only
@@ -23,7 +23,7 @@ _EDGE: Final = "".join(sorted(set(WHITE_SPACE) - set("\t\n\v\f\r\x85")))  # the 
 
 
 def text(pattern: str, max_length: int | None = None) -> Meta:
-    """What the schema says of a text that the daemon checks itself, with a better message than its decoder has.
+    """The schema of a text that the daemon checks itself, with a better message than its decoder.
 
     The daemon counts bytes and JSON Schema characters: a longer text may pass the schema.
     """

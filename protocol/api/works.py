@@ -125,7 +125,7 @@ class WorksResponse(ResponseModel):
 
 
 class WorkChange(ResponseModel):
-    """What an envelope did to a work."""
+    """The effect of an envelope on a work."""
 
     work_id: str  # of the work
     event: str  # of the state machine

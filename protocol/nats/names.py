@@ -2,7 +2,7 @@
 
 A peer's inboxes begin with its route token, so that a broker's permissions can name them (docs/security/broker.md):
 
-    _INBOX.<route token>.api.…        answers of JetStream: to requests, and to what we publish into a stream
+    _INBOX.<route token>.api.…        answers of JetStream to requests and to publishes into a stream
     _INBOX.<route token>.deliver.…    deliveries of our durable consumers
     _INBOX.<route token>.ack.…        commit acknowledgements: the only one that other peers publish to
 """

@@ -96,7 +96,9 @@ class TrustPolicy(msgspec.Struct, frozen=True, kw_only=True):
 
     def _pin_of_plain(self, sender: str) -> RuleResult:
         if sender in self.pins:  # the pinned peer always signs, so this is another one
-            return RuleResult("pin", "", VerificationFailed("is pinned to a key here, and comes without one", "from"))
+            return RuleResult(
+                "pin", "", VerificationFailed("is pinned to a key here, and the envelope has no proof", "from")
+            )
         return RuleResult("pin", "the name is not pinned to a key")
 
     def _denied(self, key: str) -> RuleResult:
@@ -108,7 +110,7 @@ class TrustPolicy(msgspec.Struct, frozen=True, kw_only=True):
         if not self.allow:
             return RuleResult("allow", "there is no allow list: every key is accepted")
         if key not in self.allow:
-            return RuleResult("allow", "", VerificationFailed("is none of the keys allowed here", "proof.key_id"))
+            return RuleResult("allow", "", VerificationFailed("is not on the allow list", "proof.key_id"))
         return RuleResult("allow", "the key is on the allow list")
 
     def _pin(self, nickname: str, key: str) -> RuleResult:

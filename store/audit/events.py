@@ -45,7 +45,7 @@ def note_envelope(
     reason: str | None,
     trust: str | None,
 ) -> None:
-    """An envelope was kept for sending, received, or is what a decision is about."""
+    """An envelope was stored for sending, was received, or is the subject of a decision."""
     log = tx.memory.audit
     if log.enabled:
         log.pending.append(AuditEntry(at_ms, event, outcome, reason, *_headers(envelope), trust, envelope.digest))

@@ -113,7 +113,7 @@ class AuditReader:
             at = page[-1][0] if page else newest.n
 
     def verify(self, kept: AuditHead | None, progress: Progress) -> AuditReport:
-        """Compares every row with the one before it, and the ends of the log with what is recorded of them.
+        """Compares every row with the one before it, and the first and last rows of the log with the records about them.
 
         `kept` is a head that the operator keeps elsewhere. `progress` is called with the number of verified rows
         now and then.

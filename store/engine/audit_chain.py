@@ -116,7 +116,7 @@ def _recorded(db: sqlite3.Connection, key: str) -> AuditHead:
 
 
 def head_path(store: Path) -> Path:
-    """Where the sidecar file of the log in `store` is."""
+    """The path of the sidecar file of the log in `store`."""
     return sidecar_path(store, SUFFIX)
 
 

@@ -1,4 +1,4 @@
-"""Where a COMMIT runs: in a thread, or, when the disk is fast and there is little to write, on the event loop.
+"""Whether a COMMIT runs in a thread or, if the disk is fast and the transaction small, on the event loop.
 
 Handing a COMMIT to a thread and its result back costs more than twice what a small COMMIT does on a fast disk, and
 the thread has to get the interpreter lock from the loop (store/engine/gil_yield.py). So a small transaction is

@@ -28,7 +28,7 @@ class CommitWatermark(NamedTuple):
 
 
 def watermark_path(store: Path) -> Path:
-    """Where the watermark of a store is."""
+    """The path of the watermark of a store."""
     return sidecar_path(store, SUFFIX)
 
 

@@ -66,5 +66,5 @@ class SidecarFile(Generic[T]):
 
 
 def sidecar_path(store: Path, suffix: str) -> Path:
-    """Where the sidecar file with this suffix is."""
+    """The path of the sidecar file with this suffix."""
     return store.with_name(store.name + suffix)

@@ -1,4 +1,4 @@
-"""What the store keeps in memory beside SQLite, loaded when it is opened. A job's changes to it are undone with the
+"""The in-memory state of the store, loaded when it is opened. A job's changes to it are undone with the
 job."""
 
 import sqlite3
@@ -89,7 +89,7 @@ class InMemoryState:
         self.arrived = GenerationalCache[tuple[str, str], Literal[True]]()
 
     def savepoint(self) -> StateSavepoint:
-        """Where the next job begins."""
+        """Mark the start of the next job."""
         pending = (len(self.dedup.pending), len(self.audit.pending), len(self.events.pending))
         return pending + _numbers(self)
 

@@ -1,4 +1,4 @@
-"""What a write job gets: the connection inside an open transaction, the append buffer, the state in memory, and
+"""The argument of a write job: the connection inside an open transaction, the append buffer, the state in memory, and
 callbacks."""
 
 import sqlite3
@@ -81,7 +81,7 @@ class Transaction:
         self._after_rollback.append(callback)
 
     def begin_job(self) -> Savepoint:
-        """Where the next job begins."""
+        """Mark the start of the next job."""
         self._job_rows = self.rows.position()
         self._changes = self._db.total_changes
         return Savepoint(

@@ -1,4 +1,4 @@
-"""What the in-memory parts of the store need of the transaction of a write job."""
+"""The interface of a transaction that the in-memory parts of the store use."""
 
 import sqlite3
 from collections.abc import Callable

@@ -77,7 +77,7 @@ class Argument:
 
     @property
     def metavar(self) -> str:
-        """What stands for its value in a help text."""
+        """The placeholder of its value in a help text."""
         return str(self.options.get("metavar") or self.dest.upper())
 
     @property

@@ -131,7 +131,7 @@ def _read(path: Path, refused: type[KeyFileError], *, guarded: bool) -> bytes:
     except OSError as error:
         raise refused(path, os.strerror(error.errno or 0), refused.absent_hint) from None
     try:
-        status = os.fstat(descriptor)  # of what was opened, not of what has the name now
+        status = os.fstat(descriptor)  # of the opened file, not of the file that has the name now
         if not stat.S_ISREG(status.st_mode):
             raise refused(path, "it is not a regular file", "name the file itself")
         if not guarded:

@@ -1,4 +1,4 @@
-"""Where an instance keeps its files: one answer for `aghd`, which makes them, and `aghctl`, which finds them.
+"""The paths of an instance's files, for `aghd`, which creates them, and `aghctl`, which finds them.
 
 Everything here is computed from arguments (environment mapping, user id, home folder, host name), nothing is read or
 made. The folders follow the XDG Base Directory Specification. `aghctl` imports this module on every start, so it

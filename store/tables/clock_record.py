@@ -1,4 +1,4 @@
-"""What the store knows of the clocks of its last run: one row of `meta`, from which a start finds steps in between."""
+"""The clocks of the last run: one row of `meta`, from which a start finds steps in between."""
 
 from typing import Final
 

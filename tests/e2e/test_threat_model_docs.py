@@ -28,7 +28,7 @@ def test_each_named_test_exists_and_runs(file: str, name: str) -> None:
 
 
 def test_every_claim_has_a_test() -> None:
-    claims = PAGE.partition("## What holds")[2].partition("## What v0 cannot give")[0]
+    claims = PAGE.partition("## Guarantees")[2].partition("## What v0 cannot give")[0]
     rows = [line for line in claims.splitlines() if line.startswith("| ") and not line.startswith("| claim |")]
     assert len(rows) > 30
     assert [row for row in rows if "`tests/" not in row] == []

@@ -22,7 +22,7 @@ _adapters: dict[str, Adapter] = {}
 
 
 def check(raw: bytes) -> None:
-    """What holds of any bytes; AssertionError where it does not."""
+    """Check the invariants for any bytes. Raises AssertionError."""
     value = any_json(raw)
     for adapter in adapters().values():
         for opened in (False, True):

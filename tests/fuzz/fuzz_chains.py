@@ -41,7 +41,7 @@ _CHAIN: Final = {
 
 
 def check(raw: bytes) -> None:
-    """What holds of any bytes; AssertionError where it does not."""
+    """Check the invariants for any bytes. Raises AssertionError."""
     line, _, rest = raw.decode("utf-8", "replace").partition("\n")
     found = any_json(rest.encode())
     scope = found if isinstance(found, dict) else SCOPE

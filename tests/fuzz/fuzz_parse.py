@@ -47,7 +47,7 @@ _STATES: Final[tuple[State, ...]] = ("submitted", "working", "needs_input", "com
 
 
 def check(raw: bytes) -> None:
-    """What holds of any bytes; AssertionError where it does not."""
+    """Check the invariants for any bytes. Raises AssertionError."""
     document = reading(raw)
     try:
         envelope = parse(raw, NOW)

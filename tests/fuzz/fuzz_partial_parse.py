@@ -17,7 +17,7 @@ _US = "patch-worker"
 
 
 def check(raw: bytes) -> None:
-    """What holds of any bytes; AssertionError where it does not."""
+    """Check the invariants for any bytes. Raises AssertionError."""
     document = reading(raw) or {}
     us = _text(document, "to") or _US
     joined = frozenset({(_text(document, "workspace_id"), _text(document, "channel"))})

@@ -27,7 +27,7 @@ HANDLE: Final = handle_of("ops", KEY.public)
 
 
 def check(raw: bytes) -> None:
-    """What holds of any bytes; AssertionError where it does not."""
+    """Check the invariants for any bytes. Raises AssertionError."""
     verdict = verify(raw)
     read_rotation(raw)
     _canonical_form_is_the_library_s(raw)

@@ -53,7 +53,7 @@ class _Stop(Exception):
 
 @dataclass(slots=True, eq=False)
 class Endpoint:
-    """What the connections of one listener share. `foreign_attempts` logs connections of other users."""
+    """The shared state of the connections of one listener. `foreign_attempts` logs connections of other users."""
 
     application: Application
     foreign_attempts: EventLimiter

@@ -19,7 +19,7 @@ class LoopbackGuard:
     """An application in front of another one: it answers 401 and 403 itself, and passes on the rest."""
 
     def __init__(self, application: Application, *, token: str, host: str, port: int) -> None:
-        """`host` and `port` are what we listen on; `localhost` is taken as a name for it too."""
+        """`host` and `port` are the listening address; `localhost` is accepted as its name too."""
         self._application = application
         self._token = token.encode()
         name = f"[{host}]" if ":" in host else host

@@ -1,4 +1,4 @@
-"""The response object of SACP: its schema, the fallback, and what its status means on the bus.
+"""The response object of SACP: its schema, the fallback, and the meaning of its status on the bus.
 
 Seed "Standard Agent Communication Protocol", sections 2.1 (schema) and 7.2 (fallback schema).
 """

@@ -1,4 +1,4 @@
-"""Resource refs of the Sentient platform: their grammar, their targets, and what a chain must not change.
+"""Resource refs of the Sentient platform: their grammar, their targets, and the immutable fields of a chain.
 
 Seed 000, Resources Fields, Ref ID Conventions, Compliance Requirement 5, Output Integrity Checks.
 """
