@@ -112,7 +112,7 @@ class _Step(NamedTuple):
 async def sweep(store: Store, policy: RetentionPolicy, now_ms: int) -> Swept:
     """Removes envelopes, works and peers past the bounds at `now_ms`, and expired dedup ids. Returns how much.
 
-    Each step is a write job of its own. Call it periodically. StoreUnavailable ends it; the next sweep continues.
+    Each step is a separate write job. Call it periodically. StoreUnavailable ends it; the next sweep continues.
     """
     swept = Swept()
     now = now_ms // 1000
@@ -194,7 +194,7 @@ async def sweep_audit(store: Store, max_rows: int, max_age: float, now_ms: int) 
     """Removes the oldest rows of the audit log beyond `max_rows`, and those older than `max_age` seconds. Returns how
     many.
 
-    Each step is a write job of its own. It adds an entry that names the last row removed, with its hash. A log that
+    Each step is a separate write job. It adds an entry that names the last row removed, with its hash. A log that
     is off is not pruned: no entry could say what was removed.
     """
     before_ms, total = now_ms - int(max_age * 1000), 0

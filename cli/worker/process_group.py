@@ -1,6 +1,6 @@
 """Finds and signals the processes of one command, and no others.
 
-A command runs in a process group of its own, with a random token in its environment (`JOB_VARIABLE`). The group
+A command runs in its own process group, with a random token in its environment (`JOB_VARIABLE`). The group
 identifies the command's children; the token identifies processes that left the group (setsid), and those of a killed worker.
 Both are read from `/proc` (proc(5)). A pidfd is held while a process is examined and signalled, so that a reused pid is
 never signalled.

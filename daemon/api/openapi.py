@@ -1,6 +1,6 @@
 """The OpenAPI 3.1 document of the local API, made from the table of routes and the types of `protocol/api/`.
 
-Types are described by their docstrings, fields by the comments beside them.
+Types are described by their docstrings, fields by their comments.
 """
 
 import inspect

@@ -22,7 +22,7 @@ class Route:
     `response`; `upload`, where it takes an asynchronous iterator of the body's bytes last; `download`, where it returns an
     Artifact and an iterator of its bytes.
 
-    `errors` are the codes that this route may answer beside those that every route may. `waits`: the operation may wait long for
+    `errors` are the codes of this route in addition to those of every route. `waits`: the operation may wait long for
     something, and is cancelled when its client disconnects or the daemon drains. `max_body` allows a larger body (bytes) than the
     API's usual one. `unavailable` says of which responses the status is 503.
     """

@@ -118,7 +118,7 @@ class StreamCleanup:
         return purged
 
     async def _consumers(self) -> list[_Consumer]:
-        """All consumers of the stream; none when a server of the cluster did not tell of its own."""
+        """All consumers of the stream; none if a server of the cluster did not list its consumers."""
         found: list[_Consumer] = []
         for _ in range(_MAX_PAGES):
             request = msgspec.json.encode({"offset": len(found)})

@@ -1,5 +1,5 @@
 """Our key: the configured file, a systemd credential, or the file in the state folder; and the keys of former identities,
-which `aghctl key rotate` leaves beside it."""
+which `aghctl key rotate` keeps next to it."""
 
 import os
 from collections.abc import Mapping

@@ -151,7 +151,7 @@ class Store:
         return self._writer.submit(job)
 
     def submit_deferred(self, job: Job[T]) -> asyncio.Future[T]:
-        """As `submit`, for a job that no caller waits for: it joins the next transaction, or one of its own within 10
+        """As `submit`, for a job that no caller waits for: it joins the next transaction, or starts one within 10
         ms."""
         return self._writer.submit(job, deferred=True)
 

@@ -31,7 +31,7 @@ from aghbus.store.errors import StoreDamaged
 
 DAMAGED_HINT: Final = (
     "see `aghd check-store`; restore a backup, or save what can be read (sqlite3 store.db .recover | sqlite3 new.db),"
-    " or move store.db and the files beside it away to start without them"
+    " or move store.db and the files next to it away to start without them"
 )
 LOST_HINT: Final = (
     "ask the peers what they know of the time before (`aghctl work list` there); `aghd check-store --accept-loss` ends"
@@ -109,7 +109,7 @@ def watermark_problem(db: sqlite3.Connection, identity: int | None, watermark: C
     if commits(db) == 0:
         return None
     if watermark is None:
-        return "it has no readable .mark file beside it: lost commits cannot be detected at this start"
+        return "it has no readable .mark file: lost commits cannot be detected at this start"
     if watermark.identity != identity:
         return "the .mark file beside it is another store's: the file was replaced"
     return None

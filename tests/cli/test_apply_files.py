@@ -107,7 +107,7 @@ def test_the_root_itself_may_be_a_link_of_the_operator(root: Path, tmp_path: Pat
     assert (root / "x.md").read_text() == "new\n"
 
 
-def test_a_root_that_is_none_is_named(tmp_path: Path) -> None:
+def test_an_invalid_root_is_named(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="--root"):
         AtomicFileWriter(str(tmp_path / "missing"), [])
 

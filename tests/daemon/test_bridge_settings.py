@@ -48,7 +48,7 @@ def test_a_manifest_is_a_list_or_lines(tmp_path: Path, text: str) -> None:
 
 
 @pytest.mark.parametrize("content", [b"[1, 2]", b"[", b"\xff", b"x" * 1_100_000, b'[["nested"]]'])
-def test_a_manifest_that_is_none_is_a_problem_of_its_key(tmp_path: Path, content: bytes) -> None:
+def test_an_invalid_manifest_is_a_problem_of_its_key(tmp_path: Path, content: bytes) -> None:
     file = tmp_path / "manifest"
     file.write_bytes(content)
     (problem,) = find_problems(settings(agentos=AgentOsSettings(manifest=str(file))))

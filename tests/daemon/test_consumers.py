@@ -117,7 +117,7 @@ async def test_a_message_of_a_work_is_leased_to_waiters_for_that_work_or_for_any
     assert not other.served.done()
 
 
-async def test_a_lease_that_is_rolled_back_is_not_handed_out(store: Store) -> None:
+async def test_a_rolled_back_lease_is_not_returned(store: Store) -> None:
     consumers = InboxWaiters()
     consumer = await waiting(store, consumers)
 
@@ -218,7 +218,7 @@ async def asking(parts: Parts, count: int, ask: InboxNextRequest) -> list[asynci
 
 
 @pytest.mark.parametrize("ack", [True, False])
-async def test_a_message_leased_at_the_end_of_a_wait_is_handed_out(store: Store, ack: bool) -> None:
+async def test_a_message_leased_at_the_end_of_a_wait_is_returned(store: Store, ack: bool) -> None:
     """It was found by nobody when it asked, stored in the same transaction, and its time was up when that was durable."""
     clock = Rushing()
     parts = parts_of(store, clock)

@@ -443,7 +443,7 @@ async def test_publishers_waiting_for_a_full_buffer_fail_when_the_link_is_lost(s
         assert all(isinstance(end, LinkDown) for end in ends)
 
 
-async def test_a_connection_that_died_silently_is_found(server: NatsServer) -> None:
+async def test_a_connection_that_died_silently_is_detected(server: NatsServer) -> None:
     link = Link(to(server), name="a", keepalive=0.05, pong_wait=0.2)
     async with up(link):
         await server.pause()

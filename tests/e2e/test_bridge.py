@@ -565,7 +565,7 @@ def test_agents_get_only_messages_for_them(tmp_path: Path) -> None:
         assert [item["message"] for item in messages(ops, "sacp", 3)] == ["private", "to ops", "to all"]
 
 
-def test_a_carried_message_that_does_not_hold_counts_as_native(pair: tuple[Daemon, Daemon]) -> None:
+def test_an_inconsistent_carried_message_counts_as_native(pair: tuple[Daemon, Daemon]) -> None:
     ops, worker = pair
     forged = query("helper", "helper", type="event")
     ops.post(

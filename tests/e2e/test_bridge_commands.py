@@ -312,7 +312,7 @@ def test_an_output_that_breaks_the_format_fails_the_work_with_the_findings(bus: 
     assert "'yes'" in body["result"]["output"] or '"yes"' in body["result"]["output"]
 
 
-def test_a_command_that_fails_fails_its_work_as_any_worker_s_does(bus: Bus) -> None:
+def test_a_failed_command_fails_its_work_as_in_serve(bus: Bus) -> None:
     work_id = bus.open("add")
     code, _, _ = once(bus, "sacp", "import sys; print('half'); sys.exit('no model there')")
     body = bus.end_of(work_id)

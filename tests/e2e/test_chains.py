@@ -125,7 +125,7 @@ def test_three_agents_of_three_formats_and_the_data_between_them(tmp_path: Path)
         assert {envelope["trace_id"] for envelope in first.taken + last.taken} == {run["run_id"]}
 
 
-def test_a_failure_takes_its_edge_else_ends_the_run(tmp_path: Path) -> None:
+def test_a_failure_follows_its_edge_else_ends_the_run(tmp_path: Path) -> None:
     def work(agent: Agent, envelope: Envelope, _seq: int) -> None:
         if envelope["body"]["text"].startswith("handle"):
             agent.complete(envelope)
@@ -249,7 +249,7 @@ def test_a_question_pauses_the_run_until_it_is_answered_over_a_restart(tmp_path:
         assert (late.value.status, late.value.answer["code"]) == (409, "conflict")
 
 
-def test_a_run_that_is_canceled_takes_its_work_with_it(tmp_path: Path) -> None:
+def test_a_canceled_run_cancels_its_work(tmp_path: Path) -> None:
     document = chain(
         {"a": {"peer": "worker", "input": "wait"}, "b": {"peer": "worker", "input": "x"}}, ("a", "b", None)
     )

@@ -82,7 +82,7 @@ async def test_an_opening_of_that_size_waits_for_the_broker(tmp_path: Path) -> N
             assert run["state"] == "completed", run["error"]
 
 
-async def test_a_broker_that_dies_while_it_is_given_an_opening_of_that_size_is_waited_for(tmp_path: Path) -> None:
+async def test_an_opening_of_that_size_waits_for_a_broker_that_died(tmp_path: Path) -> None:
     document = chain({"a": {"peer": "worker", "format": "agentos", "input": asked(QUESTION)}})
     async with NatsServer(jetstream=True) as server:
         home, flags = Home(tmp_path), (*NAMES, "--nats", server.url)

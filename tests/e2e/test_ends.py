@@ -49,7 +49,7 @@ def test_a_greeting_without_receivers_does_no_harm(tmp_path: Path) -> None:
     assert closed_in_order(daemon.store_path)
 
 
-def test_a_file_that_is_broken_between_two_looks_ends_the_start(tmp_path: Path) -> None:
+def test_a_file_that_changes_between_two_checks_refuses_the_start(tmp_path: Path) -> None:
     daemon = Daemon(Home(tmp_path), "ops")
     patterns = tmp_path / "patterns"
     os.mkfifo(patterns)

@@ -96,7 +96,9 @@ async def test_a_bad_continuation_does_not_fail_the_work(bus: tuple[NatsServer, 
     assert [heard["reply_to"] for heard in asker.heard if heard["kind"] == "receipt"] == [elsewhere["id"]]
 
 
-async def test_a_message_for_a_closed_work_brings_its_end_again(bus: tuple[NatsServer, Daemon], asker: Foreign) -> None:
+async def test_a_message_for_a_closed_work_repeats_its_terminal_message(
+    bus: tuple[NatsServer, Daemon], asker: Foreign
+) -> None:
     _, worker = bus
     await asker.publish(asker.work("worker", "work_done"))
     wait_for(lambda: worker.get("/v1/works")["works"], 30, "the work")

@@ -206,7 +206,7 @@ async def test_a_hostile_peer_and_a_hostile_client_break_nothing(tmp_path: Path)
         await play(Home(tmp_path), server, seed=12, rounds=ROUNDS)
 
 
-def test_a_client_that_leaves_in_the_middle_takes_nothing_with_it(tmp_path: Path) -> None:
+def test_a_client_that_disconnects_in_the_middle_removes_no_message(tmp_path: Path) -> None:
     with Daemon(Home(tmp_path), "ops") as ops:
         for _ in range(20):
             for path, body in (

@@ -94,7 +94,7 @@ async def test_an_observer_sees_works_of_others_but_no_rooms(tmp_path: Path) -> 
             assert refused.value.answer["code"] == "actor_not_allowed"
 
 
-async def test_a_full_inbox_holds_off_and_takes_the_retry(tmp_path: Path) -> None:
+async def test_a_full_inbox_rejects_and_accepts_the_retry(tmp_path: Path) -> None:
     async with NatsServer() as server:
         with Daemon(Home(tmp_path), "worker", "--nats", server.url, "--inbox-capacity", "2") as worker:
             async with foreign_peer(server.url, "asker") as asker:

@@ -580,7 +580,7 @@ def test_a_daemon_that_dies_in_the_middle_loses_and_doubles_nothing(
         assert ids.count(parent) == 1
 
 
-def test_a_restarted_daemon_forwards_an_end_from_its_downtime(six: Six) -> None:
+def test_a_restarted_daemon_forwards_a_terminal_state_from_its_downtime(six: Six) -> None:
     session, day = "thread_away", "20260305"
     planning = six.at["planning"]
     work_id, _steps, _sent = passed_on(six, session, "req_away", day, 4)

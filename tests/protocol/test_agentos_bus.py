@@ -384,7 +384,7 @@ def test_the_message_must_be_from_us_and_to_another_peer() -> None:
         {"id": "one"},
     ],
 )
-def test_a_carried_message_that_does_not_hold_is_not_used(changed: dict[str, Any]) -> None:
+def test_an_inconsistent_carried_message_is_not_used(changed: dict[str, Any]) -> None:
     asker, analyst = pair()
     forged = native(
         ASKER, ANALYST, "say", {"text": "hello"}, work_id=None, ext={"agentos.message": varied(QUERY, **changed)}

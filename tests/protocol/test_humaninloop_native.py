@@ -85,7 +85,7 @@ def test_notes_become_the_prior_context_of_the_next_native_say() -> None:
         ("nonsense", "must be a JSON object"),
     ],
 )
-def test_a_carried_message_that_does_not_hold_counts_as_native(carried: Any, why: str) -> None:
+def test_an_inconsistent_carried_message_counts_as_native(carried: Any, why: str) -> None:
     flow, checker, work = opened()
     forged = checker.native("trace", {"state": "completed"}, work, "flow", ext={"humaninloop.message": carried})
     delivered = checker.send(forged, flow)

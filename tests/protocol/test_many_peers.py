@@ -212,7 +212,7 @@ def test_a_repeated_opening_of_an_ended_work_is_answered_with_its_end(end: str) 
     assert len(scene.worker.inbox) == 1
 
 
-def test_a_rejection_that_overtakes_the_end_leaves_different_ends() -> None:
+def test_a_rejection_that_overtakes_the_terminal_message_leaves_different_states() -> None:
     """The limit of the protocol that docs/protocol.md states: ends agree only where one publisher's order is kept."""
     scene = Scene()
     scene.bus.deliver_all()

@@ -231,7 +231,7 @@ class TestDuplicates:
         assert only(queued.effects, Advance).after.state == "working"
         assert only(queued.effects, StoreEnvelope).verdict == Step("unchanged", "working")
 
-    def test_a_duplicate_on_a_closed_work_gets_our_end_before_the_receipt(self) -> None:
+    def test_a_duplicate_on_a_closed_work_gets_our_terminal_message_before_the_receipt(self) -> None:
         effects = decide(say(), StoredState(duplicate=True, work=closed_by(B)), receiver())
         assert kinds(effects) == [Ignore, Requeue, Queue]
         assert only(effects, Requeue) == Requeue(WORKSPACE, "msg_end")
@@ -276,7 +276,7 @@ class TestDuplicates:
 
 
 class TestLifecycleEffects:
-    def test_a_message_on_a_closed_work_gets_our_end_again_and_then_a_rejection(self) -> None:
+    def test_a_message_on_a_closed_work_gets_our_terminal_message_and_then_a_rejection(self) -> None:
         effects = decide(say(id="msg_late"), StoredState(work=closed_by(B)), receiver())
         assert kinds(effects) == [RecordId, StoreEnvelope, Requeue, Queue]
         assert only(effects, StoreEnvelope).verdict == Step("rejected", "completed", "work_closed")
@@ -306,7 +306,7 @@ class TestLifecycleEffects:
             assert not {Queue, Deliver} & set(kinds(effects))
             assert all(effect.missed for effect in effects if isinstance(effect, Requeue))
 
-    def test_a_late_trace_brings_our_end_again_if_that_was_given_up(self) -> None:
+    def test_a_late_trace_repeats_our_terminal_message_if_that_was_given_up(self) -> None:
         known = work("completed", terminal_id="msg_end", terminal_sender=A)
         late = decide(trace("working"), StoredState(work=known), receiver(A))
         assert only(late, Requeue) == Requeue(WORKSPACE, "msg_end", missed=True)

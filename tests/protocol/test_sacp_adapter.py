@@ -521,7 +521,7 @@ CARRIED: Final = [
 
 
 @pytest.mark.parametrize("carried", [value for _, value in CARRIED], ids=[name for name, _ in CARRIED])
-def test_a_carried_message_that_does_not_hold_makes_the_envelope_native(carried: Any) -> None:
+def test_an_inconsistent_carried_message_makes_the_envelope_native(carried: Any) -> None:
     delivered = answered({"state": "completed", "message": "done"}, ext={"sacp.message": carried})
     assert delivered.native
     assert delivered.message == {"thought": "", "status": "success", "data": {}, "message": "done"}

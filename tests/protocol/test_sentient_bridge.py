@@ -350,7 +350,7 @@ def carried(message: Any, **more: Any) -> BridgedEnvelope:
         (2**60, {}, ""),
     ],
 )
-def test_a_carried_message_that_does_not_hold_counts_as_native(message: Any, more: dict[str, Any], rule: str) -> None:
+def test_an_inconsistent_carried_message_counts_as_native(message: Any, more: dict[str, Any], rule: str) -> None:
     peer = SentientPeer("goal")
     delivered = peer.adapter.deliver(carried(message, **more), peer.context(), peer)
     assert delivered.native

@@ -126,7 +126,7 @@ async def test_a_duplicate_is_answered_and_stores_nothing_but_the_answer(store: 
     assert await rows(store, "SELECT count(*) FROM inbox") == [(1,)]
 
 
-async def test_a_message_to_a_closed_work_requeues_its_end_before_the_refusal(store: Store) -> None:
+async def test_a_message_to_a_closed_work_requeues_its_terminal_message_before_the_refusal(store: Store) -> None:
     await receive(store, say(work_id="work_a"))
     done = trace("completed", sender=US, to=BOB, work_id="work_a")
     sent = await store.write(sending(done))
