@@ -81,7 +81,7 @@ def _answered(tx: Transaction, question: BridgeLogEntry, at_ms: int) -> None:
     """Settle a question whose answer was received at `at_ms`, also when the answer is processed after the timeout."""
     after_all = agentos_log.in_time(agentos_log.from_plain(question.record), question.at_ms, at_ms)
     if after_all is None:
-        bridge_log.settle(tx, question.id)
+        bridge_log.mark_answered(tx, question.id)
     else:
         bridge_log.replace(tx, question.id, agentos_log.to_plain(after_all))
 

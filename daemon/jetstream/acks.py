@@ -112,7 +112,7 @@ class PendingAcks:
         self._pending.add(sequence)
         return True
 
-    def settle(self, sequence: int, reply: str, word: bytes) -> None:
+    def answer(self, sequence: int, reply: str, word: bytes) -> None:
         """Send `word` about a pending delivery; does nothing when it is not pending any more."""
         if sequence not in self._pending:
             return
@@ -140,8 +140,8 @@ class Delivery:
 
     def ack(self) -> None:
         """Acknowledge: it is committed, or needs no commit."""
-        self._pending.settle(self._sequence, self._reply, ACK)
+        self._pending.answer(self._sequence, self._reply, ACK)
 
     def nak(self, delay: float) -> None:
         """It could not be stored: deliver it again after `delay` seconds."""
-        self._pending.settle(self._sequence, self._reply, nak_after(delay))
+        self._pending.answer(self._sequence, self._reply, nak_after(delay))

@@ -27,14 +27,14 @@ class CatalogWatcher:
         on_problems: Callable[[CatalogError], None],
         *,
         interval: float = POLL_INTERVAL,
-        settle: float = SETTLE_TIME,
+        settle_time: float = SETTLE_TIME,
     ) -> None:
         """`on_change` gets each new catalog, `on_problems` the error of an invalid one; intervals are in seconds."""
         self._source = source
         self._on_change = on_change
         self._on_problems = on_problems
         self._interval = interval
-        self._settle = settle
+        self._settle_time = settle_time
         self._seen: object = None
         self._poked = asyncio.Event()
         self.catalog = Catalog()
@@ -63,7 +63,7 @@ class CatalogWatcher:
             signature = await asyncio.to_thread(self._source.signature)
             if signature == self._seen and not asked:
                 continue
-            await asyncio.sleep(self._settle)
+            await asyncio.sleep(self._settle_time)
             if await asyncio.to_thread(self._source.signature) == signature:
                 self._seen = signature
                 await self._reload()

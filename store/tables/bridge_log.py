@@ -78,7 +78,7 @@ def of_message(tx: Transaction, name: str, message_id: str, direction: str) -> B
     return None if row is None else _entry(row)
 
 
-def settle(tx: Transaction, row: int) -> None:
+def mark_answered(tx: Transaction, row: int) -> None:
     """The message of this row was answered: it does not expire any more."""
     tx.db.execute("UPDATE bridge_log SET due_ms = NULL WHERE id = ?", (row,))
 

@@ -197,7 +197,9 @@ class Watched:
 
     def __init__(self, source: CatalogSource) -> None:
         self.calls: asyncio.Queue[Catalog | CatalogError] = asyncio.Queue()
-        self.watcher = CatalogWatcher(source, self.calls.put_nowait, self.calls.put_nowait, interval=0.02, settle=0.01)
+        self.watcher = CatalogWatcher(
+            source, self.calls.put_nowait, self.calls.put_nowait, interval=0.02, settle_time=0.01
+        )
 
     async def next(self) -> Catalog | CatalogError:
         """The next call back."""

@@ -201,7 +201,7 @@ async def test_a_step_forward_and_back_cancels_out(parts: Parts, clock: SetClock
     assert abs(parts.steps.retention_now_ms() - clock.millis()) <= 2
 
 
-async def test_a_step_back_never_makes_the_prudent_time_later_than_now(parts: Parts, clock: SetClock) -> None:
+async def test_a_step_back_never_makes_the_retention_time_later_than_now(parts: Parts, clock: SetClock) -> None:
     clock.wrong_ms = -5 * DAY_MS
     await parts.store.write(parts.steps.now_after_clock_check)
     assert parts.steps.retention_now_ms() <= clock.millis()
