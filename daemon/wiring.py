@@ -99,7 +99,19 @@ class DaemonParts:
         self.jetstream = jetstream = self._jetstream(settings.current, identity, link, instance)
         carrier: Carrier = jetstream.carrier if jetstream else CoreCarrier(link, ack_root)
         self.publisher = publisher = Publisher(
-            carrier, link, store, settings, clock, steps, presence, closer, notifier, waiters, counters, limiter
+            carrier,
+            link,
+            store,
+            identity,
+            settings,
+            clock,
+            steps,
+            presence,
+            closer,
+            notifier,
+            waiters,
+            counters,
+            limiter,
         )
         self.deadlines = deadlines = Deadlines(store, settings, identity, steps, closer, publisher, notifier, counters)
         self.sender = sender = Sender(store, identity, clock, link, guard, deadlines, publisher, notifier, counters)
@@ -129,7 +141,7 @@ class DaemonParts:
             limits,
             signatures,
             trust,
-            Decider(identity, settings, clock, limits, trust, deadlines, waiters, counters),
+            Decider(identity, settings, clock, limits, trust, closer, deadlines, waiters, counters),
             discovery,
             write_behind,
             publisher,

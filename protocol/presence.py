@@ -11,7 +11,10 @@ Presence = Literal["active", "inactive", "expired", "local"]
 
 
 class PeerSeen(msgspec.Struct, frozen=True, kw_only=True):
-    """One peer of one channel: its latest card, and the times of its first and last message in Unix milliseconds."""
+    """One peer of one channel: its latest card, and the times of its first and last message in Unix milliseconds.
+
+    `acknowledges`: whether its daemon acknowledges commits, None if that is not known.
+    """
 
     workspace_id: str
     channel: str
@@ -19,6 +22,7 @@ class PeerSeen(msgspec.Struct, frozen=True, kw_only=True):
     trust: str
     first_seen_ms: int
     last_seen_ms: int
+    acknowledges: bool | None = None
 
     @property
     def peer_id(self) -> str:

@@ -217,10 +217,10 @@ def _duplicate(source: ReceiptTarget, work: WorkView | None, receiver: Receiver)
     """The receipt `duplicate`; if we ended the work, our terminal envelope is published again before it."""
     again = _end_again(source.sender, work, receiver)
     ours = _own_copy(source, work, receiver)
-    return (*again, *_receipt(source, "duplicate", "duplicate", "already processed", ours, receiver))
+    return (*again, *_receipt(source, "duplicate", "duplicate", "already processed", ours, receiver, again))
 
 
-def _end_again(sender: str, work: WorkView | None, receiver: Receiver, *, missed: bool = False) -> Effects:
+def _end_again(sender: str, work: WorkView | None, receiver: Receiver, *, missed: bool = False) -> tuple[Requeue, ...]:
     """Publishes our terminal envelope again for `sender`, the other participant; with `missed` only if it was given up."""
     if work is None or work.terminal_id is None or work.terminal_sender != receiver.self_id:
         return ()
@@ -295,7 +295,7 @@ def _rejection(envelope: Envelope, verdict: Step, view: StoredState, receiver: R
     if source is None:
         return ()
     again = _end_again(source.sender, view.work, receiver) if verdict.reason == "work_closed" else ()
-    return (*again, *_receipt(source, "rejected", verdict.reason or "internal", "", None, receiver))
+    return (*again, *_receipt(source, "rejected", verdict.reason or "internal", "", None, receiver, again))
 
 
 def _close_unanswered(envelope: Envelope, verdict: Step, work: WorkView, receiver: Receiver) -> Effects:
@@ -324,9 +324,17 @@ def _close_unanswered(envelope: Envelope, verdict: Step, work: WorkView, receive
 
 
 def _receipt(
-    source: ReceiptTarget, status: str, reason: str | None, detail: str, work: WorkView | None, receiver: Receiver
+    source: ReceiptTarget,
+    status: str,
+    reason: str | None,
+    detail: str,
+    work: WorkView | None,
+    receiver: Receiver,
+    again: tuple[Requeue, ...] = (),
 ) -> tuple[Queue, ...]:
     """A receipt to `source.sender`, applied to our own copy `work`; nothing if our copy forbids it (spec section 5).
+
+    It follows what is published `again` before it.
 
     Without `work` the receipt is sent in the container of the answered envelope and changes nothing.
     """
@@ -335,7 +343,10 @@ def _receipt(
         body["reason_code"] = reason
     if detail:
         body["detail"] = detail
+    expires_at = receiver.now + receiver.receipt_ttl
     after = receiver.predecessor(source)
+    if after is None and again:
+        after = Predecessor(again[-1].message_id, expires_at)
     draft = Draft(
         id=receiver.mint(),
         workspace_id=source.workspace_id,
@@ -344,7 +355,7 @@ def _receipt(
         sender=receiver.self_id,
         to=source.sender,
         ts=receiver.now,
-        expires_at=receiver.now + receiver.receipt_ttl,
+        expires_at=expires_at,
         surface=source.surface,
         container=source.container,
         work_id=source.work_id,

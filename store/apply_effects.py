@@ -9,6 +9,7 @@ import msgspec
 
 from aghbus.protocol.api.works import Role
 from aghbus.protocol.bodies import Receipt
+from aghbus.protocol.delivery.acks import refusal_in
 from aghbus.protocol.effects import (
     Advance,
     Bind,
@@ -30,20 +31,23 @@ from aghbus.store.audit import events as audit
 from aghbus.store.engine.audit_chain import AuditEvent
 from aghbus.store.engine.dedup import dedup_key, key_of
 from aghbus.store.engine.transaction import Transaction
-from aghbus.store.tables import envelopes, events, inbox, outbox, rooms, works
+from aghbus.store.tables import envelopes, events, inbox, outbox, peers, retry, rooms, works
+from aghbus.store.tables.retry import Failed
 
 _EVENTS: Final[dict[Direction, AuditEvent]] = {"in": "receive", "observed": "receive", "out": "send"}
 
 
 class Applied(msgspec.Struct, frozen=True, kw_only=True):
     """The result: `seq` of the envelope itself (None when it was not kept); `outgoing` envelopes to publish, in order;
-    `before` and `after` of the work, where the envelope opened or moved one."""
+    `before` and `after` of the work, where the envelope opened or moved one; `refused`, the envelope of ours that it
+    refused."""
 
     seq: int | None
     outgoing: list[outbox.Outgoing]
     delivered: bool
     before: WorkView | None
     after: WorkView | None
+    refused: Failed | None = None
 
     @property
     def queued(self) -> tuple[int, ...]:
@@ -139,10 +143,16 @@ class _Application:
         self.delivered = False
         self.before: WorkView | None = None
         self.after: WorkView | None = None
+        self.refused: Failed | None = None
 
     def result(self) -> Applied:
         return Applied(
-            seq=self.seq, outgoing=self.outgoing, delivered=self.delivered, before=self.before, after=self.after
+            seq=self.seq,
+            outgoing=self.outgoing,
+            delivered=self.delivered,
+            before=self.before,
+            after=self.after,
+            refused=self.refused,
         )
 
     def apply_received(self, envelope: Envelope, effects: Effects, key: bytes | None) -> None:
@@ -243,12 +253,19 @@ class _Application:
 
         It says nothing of later messages of the same work, which may not have arrived yet.
         """
-        body = envelope.body
-        answered = {body.for_id if isinstance(body, Receipt) else None, envelope.reply_to, envelope.causation_id}
+        tx, body, workspace_id = self.tx, envelope.body, envelope.workspace_id
+        answered = {envelope.reply_to, envelope.causation_id}
+        if isinstance(body, Receipt):
+            if body.status == "duplicate" and peers.acknowledges(tx, workspace_id, envelope.channel, envelope.sender):
+                return  # the acknowledgement says what became of the first copy, and whether it was this message
+            reason = refusal_in(body, self.before)
+            if reason is not None:
+                self.refused = retry.refuse(tx, workspace_id, body.for_id, envelope.sender, f"by a receipt: {reason}")
+            answered.add(body.for_id)
         if self.before is not None and self.before.initiator == self.self_id:
             answered.add(self.before.opening_id)
         for message_id in answered - {None}:
-            outbox.mark_receipted(self.tx, envelope.workspace_id, str(message_id), by=envelope.sender)
+            outbox.mark_receipted(tx, workspace_id, str(message_id), by=envelope.sender)
 
 
 def _state_before(verdict: Step, before: WorkView | None) -> State | None:

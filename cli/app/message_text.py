@@ -30,8 +30,8 @@ def body_line(kind: str, body: dict[str, Any]) -> str:
 
 
 def not_delivered(message: dict[str, Any]) -> str | None:
-    """Why a message that we sent was not delivered: `expired: no answer before it expired`; None unless it expired or is dead."""
-    if message["direction"] != "out" or message["delivery"] not in ("expired", "dead"):
+    """Why a message that we sent was not delivered: `expired: no answer before it expired`; None unless it failed."""
+    if message["direction"] != "out" or message["delivery"] not in ("refused", "expired", "dead"):
         return None
     return safe(": ".join(part for part in (message["delivery"], message["delivery_detail"]) if part))
 

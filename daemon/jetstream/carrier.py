@@ -19,6 +19,7 @@ from aghbus.daemon.nats.jetstream import JetStreamContext, PubAck, translate_err
 from aghbus.daemon.nats.link import BadPublish, JetStreamError, Link, PayloadTooLarge
 from aghbus.protocol.base.backoff import Backoff
 from aghbus.protocol.delivery.acks import ANSWER_TO
+from aghbus.protocol.delivery.order import AFTER_SETTLED
 from aghbus.protocol.identifiers import channel_of_subject
 from aghbus.protocol.nats.names import durable_name
 from aghbus.store.tables.outbox import Outgoing
@@ -178,9 +179,13 @@ class JetStreamCarrier:
         if row.recipient is not None:
             headers[ANSWER_TO] = f"{self._ack_root}.{row.seq}"
         sequence = self._sequences.get(row.seq) if row.attempts else None
-        if sequence is None:
-            # None of the three can hold a space but the last one, so that the join is unambiguous.
-            headers["Nats-Msg-Id"] = f"{row.workspace_id} {row.sender} {row.message_id}"
+        # None of the three can hold a space but the last one, so that the join is unambiguous.
+        message_id = f"{row.workspace_id} {row.sender} {row.message_id}"
+        if row.settled:  # the copy in the stream has no such header: this is another one
+            headers[AFTER_SETTLED] = row.settled
+            headers["Nats-Msg-Id"] = f"settled {message_id}"
+        elif sequence is None:
+            headers["Nats-Msg-Id"] = message_id
         elif sequence > await self._floor(js, row, floors):
             headers["Nats-Expected-Stream"] = "-"  # the stream refuses this copy; peers of core NATS get it
         if self._has_ttl:

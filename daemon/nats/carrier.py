@@ -13,6 +13,7 @@ import msgspec
 from aghbus.daemon.base.failpoints import failpoint
 from aghbus.daemon.nats.link import BadPublish, Link, PayloadTooLarge
 from aghbus.protocol.delivery.acks import ANSWER_TO
+from aghbus.protocol.delivery.order import AFTER_SETTLED
 from aghbus.store.tables.outbox import Outgoing
 
 _CONFIRM_WAIT: Final = 10.0  # seconds for the broker's PONG; then the link counts as lost
@@ -65,7 +66,10 @@ class CoreCarrier:
         """A retry, or a message that has to wait until the broker takes more."""
         reply = self._answers(row)
         if reply and row.attempts:
-            with contextlib.suppress(PayloadTooLarge):  # it fits without the header: the first try went out so
-                await self._link.publish(row.subject, row.raw, {ANSWER_TO: reply}, reply=reply)
+            headers = {ANSWER_TO: reply}
+            if row.settled:
+                headers[AFTER_SETTLED] = row.settled
+            with contextlib.suppress(PayloadTooLarge):  # it fits without the headers: the first try went out so
+                await self._link.publish(row.subject, row.raw, headers, reply=reply)
                 return
         await self._link.publish(row.subject, row.raw, reply=reply)

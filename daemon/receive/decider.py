@@ -14,12 +14,14 @@ from aghbus.daemon.base.failpoints import failpoint
 from aghbus.daemon.base.metrics import Counters
 from aghbus.daemon.config.live_settings import LiveSettings
 from aghbus.daemon.nats.events import Settlement
+from aghbus.daemon.send.closing import WorkCloser
 from aghbus.daemon.send.deadlines import Deadlines
 from aghbus.daemon.state.identity import Identity
 from aghbus.daemon.state.inbox_waiters import InboxWaiters
 from aghbus.daemon.state.rate_limits import RateLimits
 from aghbus.daemon.state.trust_policy import LivePolicy, denial_budget_key
 from aghbus.protocol.delivery.acks import Ack, ack_of
+from aghbus.protocol.delivery.order import Predecessor
 from aghbus.protocol.effects import (
     Advance,
     Bind,
@@ -99,6 +101,7 @@ class Decider:
         clock: Clock,
         limits: RateLimits,
         trust: LivePolicy,
+        closer: WorkCloser,
         deadlines: Deadlines,
         waiters: InboxWaiters,
         counters: Counters,
@@ -108,6 +111,7 @@ class Decider:
         self._clock = clock
         self._limits = limits
         self._trust = trust
+        self._closer = closer
         self._deadlines = deadlines
         self._waiters = waiters
         self._counters = counters
@@ -163,7 +167,13 @@ class Decider:
             signer=identity.signer if present else identity.signer_of(own_id),
             successor=None if present else identity.self_id,
         )
-        return view if tx is None else msgspec.structs.replace(view, processed=partial(_is_processed, tx))
+        return (
+            view
+            if tx is None
+            else msgspec.structs.replace(
+                view, processed=partial(_is_processed, tx), predecessor=partial(_predecessor, tx, own_id)
+            )
+        )
 
     def _decide(self, tx: Transaction, message: ReceivedMessage, receiver: Receiver, room: bool) -> Outcome:
         settings = self._settings.current
@@ -211,6 +221,11 @@ class Decider:
     def _note(self, tx: Transaction, envelope: Envelope, effects: Effects, applied: Applied) -> None:
         if applied.after is not None:
             self._deadlines.note(tx, envelope, applied)
+        if applied.refused is not None:
+            audit.note_outgoing(tx, self._clock.millis(), applied.refused.seq, "refused", applied.refused.detail)
+            applied.outgoing.extend(self._closer.after_failure(tx, applied.refused))
+            self._counters.add("outbox.refused")
+            tx.after_commit(self._waiters.wake_all)
         if "@" in envelope.sender:
             self._trust.observe(tx, envelope, effects)
 
@@ -298,6 +313,10 @@ def _ack(
     if not message.reply or envelope.to is None:
         return None
     return received_ack(tx, envelope) if duplicate else ack_of(envelope, effects)
+
+
+def _predecessor(tx: Transaction, own_id: str, target: ReceiptTarget) -> Predecessor | None:
+    return tx.memory.streams.predecessor((target.workspace_id, target.channel, own_id, target.sender, target.container))
 
 
 def _is_processed(tx: Transaction, workspace_id: str, sender: str, message_id: str) -> bool:

@@ -14,7 +14,7 @@ from aghbus.store.audit import events as audit
 from aghbus.store.engine.transaction import Transaction
 from aghbus.store.tables import bridge_messages as bridge
 from aghbus.store.tables import inbox, works
-from aghbus.store.tables.outbox import Outgoing
+from aghbus.store.tables.outbox import Outgoing, following
 from aghbus.store.tables.retry import Failed
 
 _NOTIFIED: tuple[str, ...] = ("say", "capability", "trace")  # kinds that agents send; most receipts are the daemon's
@@ -49,7 +49,7 @@ class WorkCloser:
         return self._send(tx, work, "receipt", {"for_id": work.opening_id, "status": "accepted"})[1]
 
     def after_failure(self, tx: Transaction, failed: Failed, reason: str | None = None) -> list[Outgoing]:
-        """Our message was given up: notify the agent through its inbox, and cancel the work that it should have opened.
+        """Our message was refused or given up: notify the agent in its inbox, and cancel the work that it should have opened.
 
         `reason` is the code with which the receiver's daemon refused it, if it did.
         """
@@ -94,7 +94,7 @@ class WorkCloser:
             body=body,
         )
         try:
-            envelope = build(draft, now, self._identity.signer_of(own_id))
+            envelope = build(following(tx, draft), now, self._identity.signer_of(own_id))
             applied = send(tx, envelope, apply_own(envelope, *load_own(tx, envelope)), self_id=own_id, now_ms=now_ms)
         except (InvalidRequest, Refused):
             return None, []

@@ -27,11 +27,13 @@ from aghbus.daemon.send.closing import WorkCloser
 from aghbus.daemon.send.retry_timer import RetryTimer
 from aghbus.daemon.send.unresponsive_peers import FIRST_PAUSE, UnresponsivePeers
 from aghbus.daemon.state.clock_steps import ClockSteps
+from aghbus.daemon.state.identity import Identity
 from aghbus.daemon.state.inbox_waiters import InboxWaiters
 from aghbus.daemon.state.presence import PresenceTable
 from aghbus.protocol.base.backoff import exponential_delay
 from aghbus.protocol.base.rate_limit import TokenBuckets
-from aghbus.protocol.delivery.acks import MAX_ANSWER_BYTES, Ack, is_answer_of, parse_ack
+from aghbus.protocol.delivery.acks import MAX_ANSWER_BYTES, NOT_STORED, Ack, is_answer_of, parse_ack
+from aghbus.protocol.delivery.order import predecessor_in, settled_header
 from aghbus.protocol.errors import REASON_CODES
 from aghbus.store.audit import events as audit
 from aghbus.store.engine.database import Store
@@ -79,6 +81,7 @@ class Publisher:
         carrier: Carrier,
         link: Link,
         store: Store,
+        identity: Identity,
         settings: LiveSettings,
         clock: Clock,
         steps: ClockSteps,
@@ -92,6 +95,7 @@ class Publisher:
         self._carrier = carrier
         self._link = link
         self._store = store
+        self._identity = identity
         self._settings = settings
         self._clock = clock
         self._steps = steps
@@ -107,8 +111,7 @@ class Publisher:
         self._reload = True
         self._unresponsive = UnresponsivePeers(clock)
         self._turn = asyncio.Lock()  # one task at a time publishes to unresponsive peers
-        self._blocking: set[int] = set()  # sequences on whose answer later messages wait
-        self._known_from = float("-inf")  # monotonic; a peer without a greet until then counts as not acknowledging
+        self._reconnected = False  # messages published before may be lost: they go out again before anything new
         self._expedited = TokenBuckets(_EXPEDITES, _EXPEDITES_PER_SECOND)
         self._answers: list[_Answer] = []  # received since their job was submitted
         self._idle = asyncio.Event()
@@ -128,9 +131,8 @@ class Publisher:
         self._queued.set()
 
     def link_up(self) -> None:
-        """The link is up: publish everything that the store has as queued."""
-        self._reload = True
-        self._known_from = self._clock.monotonic() + self._settings.current.discovery.max_wait
+        """The link is up: publish again in order what is unanswered, then everything that the store has as queued."""
+        self._reload = self._reconnected = True
         self._idle.clear()
         self._queued.set()
         self._timer.trigger()
@@ -176,6 +178,11 @@ class Publisher:
             raise StoreUnavailable("the store cannot write", hint="see `aghctl status`")
         self._reload = False
         self._fresh.clear()
+        if self._reconnected:
+            self._reconnected = False
+            for subject in await store.write(retry.subjects):
+                self._unresponsive.peer_joined(subject)
+            self._timer.trigger()
         after = 0
         while rows := await store.write(partial(outbox.load_queued, after_seq=after, limit=_BATCH)):
             await self._publish_in_turn(rows)
@@ -200,8 +207,8 @@ class Publisher:
         tried = fresh  # an older message sent along with them does not count as a try
         if self._unresponsive.affects(fresh):
             fresh = await self._store.write(lambda tx: self._in_order(tx, fresh, catching_up))
-        if any(row.blocked_by is not None and self._may_acknowledge(row.recipient) for row in fresh):
-            fresh = await self._store.write(lambda tx: self._without_blocked(tx, fresh))
+        if any(row.attempts for row in fresh):
+            fresh = await self._store.write(lambda tx: self._settled(tx, fresh))
         if not fresh:
             return
         failpoint("publish.before")
@@ -237,7 +244,6 @@ class Publisher:
         if first_ms != float("inf"):
             tx.after_commit(partial(self._timer.due_at, self._clock.monotonic() + (first_ms - now_ms) / 1000))
         for seq, why in impossible:
-            self._counters.add("outbox.dead")
             self._fail(tx, seq, "dead", why)
 
     def _in_order(self, tx: Transaction, rows: list[Outgoing], catching_up: frozenset[str]) -> list[Outgoing]:
@@ -245,31 +251,20 @@ class Publisher:
         now_ms = self._steps.now_after_clock_check(tx)
         return self._unresponsive.in_order(tx, rows, catching_up, self._settings.current.retry.ceiling, now_ms)
 
-    def _without_blocked(self, tx: Transaction, rows: list[Outgoing]) -> list[Outgoing]:
-        """`rows` without those that must not arrive before the opening of their work, or before our terminal message of it.
+    def _settled(self, tx: Transaction, rows: list[Outgoing]) -> list[Outgoing]:
+        """`rows`, where the first unanswered message of each stream says that its predecessor is settled."""
+        unanswered = {(row.workspace_id, row.message_id) for row in rows}
+        return [row if row.attempts == 0 else self._with_header(tx, row, unanswered) for row in rows]
 
-        A receiver ignores a terminal message that arrives before its opening (specification, section 6, no such work), and a
-        refusal that arrives before our terminal message would end the work in another state. So they wait for the acknowledgement.
-        """
-        dependent = [row.seq for row in rows if row.blocked_by is not None and self._may_acknowledge(row.recipient)]
-        blocked = retry.hold_blocked(
-            tx, dependent, self._steps.now_after_clock_check(tx) + int(1000 * self._settings.current.retry.first)
-        )
-        self._blocking.update(blocked.values())
-        tx.after_commit(self._timer.trigger)
-        return [row for row in rows if row.seq not in blocked]
-
-    def _may_acknowledge(self, peer: str | None) -> bool:
-        """Whether `peer` acknowledges commits; True for unknown peers shortly after the start or an outage."""
-        if peer is None:
-            return False
-        acknowledges = self._presence.acknowledges(peer)
-        return self._clock.monotonic() < self._known_from if acknowledges is None else acknowledges
-
-    def _release(self, tx: Transaction, seq: int) -> None:
-        tx.after_commit(partial(self._blocking.discard, seq))
-        if retry.release(tx, seq, self._steps.now_after_clock_check(tx)):
-            tx.after_commit(self._timer.trigger)
+    def _with_header(self, tx: Transaction, row: Outgoing, unanswered: set[tuple[str, str]]) -> Outgoing:
+        after = predecessor_in(row.raw)
+        if after is None or row.recipient is None or row.sender not in self._identity:
+            return row
+        if (row.workspace_id, after.id) in unanswered or not retry.is_settled(tx, row.workspace_id, after.id):
+            return row
+        signer = self._identity.signer_of(row.sender)
+        header = settled_header(row.message_id, after.id, sender=row.sender, to=row.recipient, signer=signer)
+        return row._replace(settled=header)
 
     # retries
 
@@ -329,10 +324,13 @@ class Publisher:
         for row in retry.due(tx, now_ms, _BATCH):
             if row.attempts < policy.limit:
                 rows.append(row)
-                if row.attempts and row.recipient is not None and self._presence.acknowledges(row.recipient):
+                if (
+                    row.attempts
+                    and row.recipient is not None
+                    and self._presence.acknowledges(row.recipient) is not False
+                ):
                     self._unresponsive.mark(row.subject)
             else:
-                self._counters.add("outbox.dead")
                 self._fail(tx, row.seq, "dead", f"no answer after {row.attempts} tries")
         next_ms = retry.next_due_ms(tx)
         next_at = None if next_ms is None else self._clock.monotonic() + (next_ms - now_ms) / 1000
@@ -341,7 +339,6 @@ class Publisher:
 
     def _give_up_expired(self, tx: Transaction) -> None:
         for seq in retry.stale(tx, self._clock.seconds(), _BATCH):
-            self._counters.add("outbox.expired")
             self._fail(tx, seq, "expired", "no answer before it expired")
         tx.after_commit(partial(self._timer.expired_from, retry.stale_from(tx)))
 
@@ -349,6 +346,7 @@ class Publisher:
         failed = retry.give_up(tx, seq, state, why)
         if failed is None:
             return
+        self._counters.add(f"outbox.{state}")
         audit.note_outgoing(tx, self._clock.millis(), seq, state, why)
         rows = self._closer.after_failure(tx, failed, reason)
         tx.after_commit(lambda: self._gave_up(rows))
@@ -377,7 +375,7 @@ class Publisher:
             return  # a stream's acknowledgement, for one
         self._counters.add(f"acks.{ack.outcome}")
         answer = _Answer(seq, ack, message.data)
-        if seq in self._blocking or self._unresponsive.any:  # other messages may wait for this answer
+        if self._unresponsive.any:  # other messages may wait for this answer
             self._store.write_deferred(partial(self._take_answer, answer=answer), start_commit=True)
             return
         if len(self._answers) >= _BATCH:
@@ -409,26 +407,24 @@ class Publisher:
         so a receiver with a key signs its answer.
         """
         seq, ack, raw = answer
-        ends = retry.endpoints_of(tx, seq, ack.id)
-        if ends is None or not is_answer_of(raw, sender=ends[0], recipient=ends[1]):
+        sent = retry.addressed(tx, seq, ack.id)
+        if sent is None or not ack.digest or not is_answer_of(raw, sender=sent.sender, recipient=sent.recipient):
             tx.after_commit(lambda: self._counters.add("acks.unknown"))
             return
-        if ack.outcome == "committed":
+        if ack.digest != sent.digest:
+            self._fail(tx, seq, "refused", "by the receiver: it knows other content under this id", "duplicate")
+        elif ack.outcome == "committed":
             outbox.mark_answered(tx, seq, "committed by the receiver's daemon")
-            self._answered_by(tx, retry.subject_of(tx, seq))
         else:
             reason = ack.reason if ack.reason in REASON_CODES else None
-            self._fail(tx, seq, "dead", f"refused by the receiver: {reason or 'no reason given'}", reason)
-        if seq in self._blocking:
-            self._release(tx, seq)
+            self._fail(tx, seq, "refused", f"by the receiver: {ack.reason or 'no reason given'}", reason)
+            if ack.reason in NOT_STORED:  # later messages of the stream wait for the header that settles this one
+                self._unresponsive.mark(sent.subject)
+        if self._unresponsive.answered(tx, sent.subject):
+            tx.after_commit(self._timer.trigger)
 
     def peer_joined(self, subject: str) -> None:
         """The peer on `subject` has joined: retry its pending messages now."""
         if self._expedited.spend(subject, self._clock.monotonic()):
             self._unresponsive.peer_joined(subject)
             self._timer.trigger()
-
-    def _answered_by(self, tx: Transaction, subject: str | None) -> None:
-        """An unresponsive peer has answered: its other pending messages go out now, in order."""
-        if subject is not None and self._unresponsive.answered(tx, subject):
-            tx.after_commit(self._timer.trigger)

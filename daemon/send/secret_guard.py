@@ -10,12 +10,14 @@ from aghbus.daemon.base.logs import EventLimiter
 from aghbus.daemon.base.metrics import Counters
 from aghbus.daemon.config.live_settings import LiveSettings
 from aghbus.protocol.base.secret_patterns import Path, looks_like_secret_text, may_hold_secrets, secret_paths
+from aghbus.protocol.delivery.order import AFTER
 from aghbus.protocol.envelope import Envelope
 from aghbus.protocol.errors import InvalidRequest
 
 CODE: Final = "secret_like"
 _CHECKED: Final = ("body", "ext")
 _BODY: Final = b'"body":'
+_AFTER: Final = b'"%b":' % AFTER.encode()  # in `ext`, which is the last member
 _HIDDEN: Final = "***"  # for a key that is itself a credential
 
 
@@ -35,7 +37,9 @@ class SecretGuard:
         mode = self._settings.current.secrets.guard
         if allowed or mode == "off" or not may_hold_secrets(_checked_part(envelope.raw)):
             return
-        found = first_secret(envelope.document())
+        document = envelope.document()
+        (document.get("ext") or {}).pop(AFTER, None)  # the daemon's own
+        found = first_secret(document)
         if found is None:
             return
         self._counters.add(f"secrets.{'refused' if mode == 'refuse' else 'warned'}")
@@ -51,8 +55,12 @@ class SecretGuard:
 
 
 def _checked_part(raw: bytes) -> bytes:
-    """From the body on: an own envelope has only ids and names before it, and a key cannot stand unescaped in a string."""
-    return raw[max(raw.find(_BODY), 0) :]
+    """From the body on, without the predecessor: an own envelope has only ids and names before and in these.
+
+    A key cannot stand unescaped in a string.
+    """
+    end = raw.rfind(_AFTER)
+    return raw[max(raw.find(_BODY), 0) : end if end >= 0 else len(raw)]
 
 
 def first_secret(document: dict[str, Any]) -> str | None:

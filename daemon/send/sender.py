@@ -16,6 +16,7 @@ from aghbus.daemon.send.publisher import Publisher
 from aghbus.daemon.send.secret_guard import SecretGuard
 from aghbus.daemon.state.identity import Identity
 from aghbus.protocol.api.messages import OutboxState, SendResponse
+from aghbus.protocol.delivery.order import AFTER
 from aghbus.protocol.envelope import Envelope
 from aghbus.protocol.errors import InvalidRequest, Refused, Unavailable
 from aghbus.protocol.lifecycle import State
@@ -25,7 +26,7 @@ from aghbus.store.engine.database import Store
 from aghbus.store.engine.transaction import Transaction
 from aghbus.store.tables import works
 from aghbus.store.tables.envelopes import find_sent
-from aghbus.store.tables.outbox import Outgoing
+from aghbus.store.tables.outbox import Outgoing, following
 
 T = TypeVar("T")
 
@@ -132,7 +133,9 @@ class Batch:
     ) -> SendResponse:
         """As `Sender.send`, within the transaction."""
         tx, now_ms, max_payload = self._tx, self._clock.millis(), self._link.max_payload
-        envelope = build(draft, now_ms // 1000, self._identity.signer_of(draft.sender))
+        if draft.ext is not None and AFTER in draft.ext:
+            raise InvalidRequest(f"ext: {AFTER} is set by the daemon")
+        envelope = build(following(tx, draft), now_ms // 1000, self._identity.signer_of(draft.sender))
         self._guard.check(envelope, allowed=allow_secrets)
         if len(envelope.raw) > max_payload:
             raise InvalidRequest(
@@ -177,8 +180,12 @@ class Batch:
 
 def _content(raw: bytes, chosen: frozenset[str]) -> dict[str, object]:
     """The fields by which two envelopes are the same request: those of the caller, not those that the daemon filled in."""
-    document: dict[str, object] = json.decode(raw)
-    return {key: document.get(key) for key in {"workspace_id", "channel", "kind", "to", "body", "ext"} | chosen}
+    document: dict[str, Any] = json.decode(raw)
+    ext = {key: value for key, value in (document.get("ext") or {}).items() if key != AFTER}
+    return {
+        "ext": ext,
+        **{key: document.get(key) for key in {"workspace_id", "channel", "kind", "to", "body"} | chosen},
+    }
 
 
 def _queued(envelope: Envelope, seq: int, work_state: State | None) -> SendResponse:

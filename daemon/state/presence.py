@@ -35,6 +35,8 @@ class PresenceTable:
         """Take over the peers that an earlier run has stored."""
         for peer in sorted(known, key=lambda one: one.last_seen_ms):
             self._put((peer.workspace_id, peer.channel, peer.peer_id), peer)
+            if peer.acknowledges is not None:
+                self._acknowledging[peer.peer_id] = peer.acknowledges
 
     def observe(self, workspace_id: str, channel: str, card: PeerCard, trust: str, now_ms: int) -> PeerSeen:
         """Record a greet or a whois response; returns the peer's entry."""
@@ -47,6 +49,7 @@ class PresenceTable:
             trust=trust,
             first_seen_ms=before.first_seen_ms if before else now_ms,
             last_seen_ms=max(now_ms, before.last_seen_ms) if before else now_ms,
+            acknowledges=self._acknowledging.get(card.peer_id),
         )
         self._put(key, peer)
         here = before is not None and self.of(before, now_ms) == "active"
@@ -100,7 +103,7 @@ class PresenceTable:
         self._acknowledging[peer_id] = able
 
     def acknowledges(self, peer_id: str) -> bool | None:
-        """Whether the peer acknowledges commits, by its last greet in this run; None before the first one."""
+        """Whether the peer acknowledges commits, by its last greet; None before the first one."""
         return self._acknowledging.get(peer_id)
 
     def of(self, peer: PeerSeen, now_ms: int) -> str:

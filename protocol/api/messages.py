@@ -19,7 +19,7 @@ from aghbus.protocol.api.base import (
 from aghbus.protocol.api.works import WorkChange
 from aghbus.protocol.lifecycle import State
 
-OutboxState = Literal["queued", "published", "receipted", "expired", "dead"]
+OutboxState = Literal["queued", "published", "receipted", "refused", "expired", "dead"]
 
 
 class SendRequest(RequestModel):

@@ -10,9 +10,10 @@ from typing import Final, Literal
 
 import msgspec
 
+from aghbus.protocol.bodies import Receipt
 from aghbus.protocol.effects import Effects, Quarantine, StoreEnvelope
 from aghbus.protocol.envelope import Envelope, decode_document
-from aghbus.protocol.lifecycle import REFUSING_OUTCOMES, Step
+from aghbus.protocol.lifecycle import REFUSING_OUTCOMES, Step, WorkView
 from aghbus.protocol.trust.proof import verify
 from aghbus.protocol.trust.trust import Signer
 
@@ -25,6 +26,24 @@ MAX_ANSWER_BYTES: Final = 4096
 
 # Answers go only to inboxes for acknowledgements (protocol/nats/names.py): an untrusted peer cannot direct them elsewhere.
 _ANSWERED: Final = re.compile(r"_INBOX\.[0-9a-f]{32}\.ack(?:\.[!-)+\-/-=?-~]+)+")
+
+
+# Reasons of automatic receipts `rejected` (spec section 5); an agent gives others, of which `busy` is the usual one.
+_REFUSALS: Final = frozenset(
+    {
+        "invalid_surface",
+        "legacy_field_rejected",
+        "malformed",
+        "not_found",
+        "not_target",
+        "unsupported_profile",
+        "verification_failed",
+        "work_closed",
+        "work_container_mismatch",
+    }
+)
+NOT_STORED: Final = _REFUSALS - {"work_closed", "work_container_mismatch"}
+"""Reasons for which a receiver refuses an envelope without remembering its id."""
 
 
 class Ack(msgspec.Struct, frozen=True, tag_field="aghbus", tag="ack"):
@@ -55,6 +74,18 @@ def stored_ack(message_id: str, digest: str, verdict: Step | None) -> Ack:
     if verdict is not None and verdict.outcome in REFUSING_OUTCOMES:
         return Ack(message_id, "refused", verdict.reason, digest)
     return Ack(message_id, "committed", None, digest)
+
+
+def refusal_in(receipt: Receipt, work: WorkView | None) -> str | None:
+    """The reason for which `receipt` says that the message it answers had no effect; None if it says something else.
+
+    An agent that rejects a work answers the opening, which was taken.
+    """
+    if receipt.status in ("expired", "unsupported"):
+        return receipt.reason_code or receipt.status
+    if receipt.status == "rejected" and (receipt.reason_code in _REFUSALS or work is None):
+        return receipt.reason_code
+    return None
 
 
 _decode: Final = msgspec.json.Decoder(Ack).decode

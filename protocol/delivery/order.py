@@ -11,6 +11,7 @@ Other implementations ignore both.
 """
 
 import json
+from collections.abc import Callable
 from typing import Any, Final
 
 import msgspec
@@ -50,7 +51,12 @@ class _Settled(msgspec.Struct, frozen=True, tag_field="aghbus", tag="settled"):
     after: str
 
 
+class _Extended(msgspec.Struct):
+    ext: _Extensions
+
+
 _decode: Final = msgspec.json.Decoder(_Extensions).decode
+_decode_extended: Final = msgspec.json.Decoder(_Extended).decode
 _decode_settled: Final = msgspec.json.Decoder(_Settled).decode
 
 
@@ -61,10 +67,23 @@ def extension(after: Predecessor) -> dict[str, Any]:
 
 def predecessor_of(envelope: Envelope) -> Predecessor | None:
     """The predecessor that the envelope names; None without one, or for a value outside the grammar."""
-    if envelope.ext is None or _KEY not in bytes(envelope.ext):
+    return None if envelope.ext is None else _named_in(bytes(envelope.ext), _decode)
+
+
+def predecessor_in(raw: bytes) -> Predecessor | None:
+    """As `predecessor_of`, from the bytes of an envelope."""
+    return _named_in(raw, _decode_envelope)
+
+
+def _decode_envelope(raw: bytes) -> _Extensions:
+    return _decode_extended(raw).ext
+
+
+def _named_in(raw: bytes, decode: Callable[[bytes], _Extensions]) -> Predecessor | None:
+    if _KEY not in raw:
         return None
     try:
-        after = _decode(envelope.ext).after
+        after = decode(raw).after
     except (msgspec.DecodeError, RecursionError, ValueError):
         return None
     return after if is_message_id(after.id) and 0 < after.expires_at <= MAX_SECONDS else None

@@ -3,20 +3,36 @@ job."""
 
 import sqlite3
 from collections.abc import Callable
+from functools import partial
 from operator import attrgetter
 from typing import Final, Literal, NamedTuple
 
+import msgspec
+
 from aghbus.protocol.api.works import Role
+from aghbus.protocol.delivery.order import Predecessor
 from aghbus.protocol.lifecycle import WorkView
 from aghbus.store.engine.audit_chain import AuditChain
 from aghbus.store.engine.dedup import DedupWindow
 from aghbus.store.engine.event_buffer import EventBuffer
 from aghbus.store.engine.generational_cache import GenerationalCache
 from aghbus.store.engine.trust_rules import TrustRules
+from aghbus.store.engine.unit_of_work import UnitOfWork
 
 _BRIDGED: Final = """
 SELECT EXISTS (SELECT 1 FROM bridge_messages) OR EXISTS (SELECT 1 FROM bridge_links) OR EXISTS (SELECT 1 FROM bridge_log)
 """
+
+_SWEEP: Final = 4_096  # ours, streams: from there on expired ones are dropped
+_OUTSTANDING: Final = """
+SELECT e.workspace_id, e.channel, e.sender, e.recipient, e.container, o.seq, e.msg_id, o.expires_at
+FROM outbox AS o JOIN envelopes AS e ON e.seq = o.seq
+WHERE e.recipient IS NOT NULL AND o.seq IN (
+    SELECT seq FROM outbox WHERE state = 'queued' AND state IN ('queued', 'refused', 'expired', 'dead')
+    UNION SELECT seq FROM outbox WHERE next_ms IS NOT NULL)
+ORDER BY o.seq
+"""
+
 
 StateSavepoint = tuple[int, ...]
 """The numbers of an `InMemoryState`, and how much of the open transaction is pending."""
@@ -38,13 +54,90 @@ class CachedWork(NamedTuple):
 
 
 class Addressed(NamedTuple):
-    """The destination of an own envelope."""
+    """The destination of an own envelope, and its digest."""
 
     workspace_id: str
     message_id: str
     sender: str
     recipient: str
     subject: str
+    digest: str
+
+
+Stream = tuple[str, str, str, str, str | None]
+"""What one of our peer ids sends to one recipient in one container: workspace, channel, sender, recipient, container."""
+
+
+class _Last(msgspec.Struct, frozen=True):
+    seq: int
+    envelope: Predecessor
+
+
+class OpenStreams:
+    """The last unanswered envelope of each stream of ours (docs/adr/0009): the next one names it as predecessor.
+
+    An envelope that was given up stays the last of its stream until the next one is sent, or until it and all before it have
+    expired: whether an earlier one is still unanswered is looked up when the next one is published again.
+    """
+
+    __slots__ = ("_last", "_streams", "_sweep_at")
+
+    def __init__(self) -> None:
+        self._last: dict[Stream, _Last] = {}
+        self._streams: dict[int, Stream] = {}  # by the sequence of the last envelope
+        self._sweep_at = _SWEEP
+
+    def __len__(self) -> int:
+        return len(self._last)
+
+    def predecessor(self, stream: Stream) -> Predecessor | None:
+        """The last unanswered envelope of `stream`; None when everything is answered."""
+        last = self._last.get(stream)
+        return None if last is None else last.envelope
+
+    def put(self, tx: UnitOfWork, stream: Stream, seq: int, message_id: str, fresh_until: int, now: int) -> None:
+        """A new envelope of `stream` is queued at Unix second `now`."""
+        if len(self._last) >= self._sweep_at:
+            self._sweep(now)
+        tx.after_rollback(partial(self._restore, stream, self._last.get(stream)))
+        self._set(stream, seq, message_id, fresh_until)
+
+    def settle(self, tx: UnitOfWork, seq: int) -> None:
+        """Our envelope `seq` was answered, and everything before it in its stream was too, or needs no answer."""
+        stream = self._streams.get(seq)
+        if stream is not None:
+            tx.after_rollback(partial(self._restore, stream, self._last[stream]))
+            self._drop(stream)
+
+    def load(self, db: sqlite3.Connection) -> None:
+        """Reads the unanswered envelopes of a store that is being opened."""
+        for workspace_id, channel, sender, to, container, seq, message_id, fresh_until in db.execute(_OUTSTANDING):
+            self._set((workspace_id, channel, sender, to, container), seq, message_id, fresh_until)
+
+    def _set(self, stream: Stream, seq: int, message_id: str, fresh_until: int) -> None:
+        before = self._last.get(stream)
+        if before is not None:
+            del self._streams[before.seq]
+            fresh_until = max(fresh_until, before.envelope.expires_at)
+        self._last[stream] = _Last(seq, Predecessor(message_id, fresh_until))
+        self._streams[seq] = stream
+
+    def _drop(self, stream: Stream) -> None:
+        last = self._last.pop(stream, None)
+        if last is not None:
+            del self._streams[last.seq]
+
+    def _restore(self, stream: Stream, last: _Last | None) -> None:
+        self._drop(stream)
+        if last is not None:
+            self._last[stream] = last
+            self._streams[last.seq] = stream
+
+    def _sweep(self, now: int) -> None:
+        for stream, last in list(self._last.items()):
+            if last.envelope.expires_at <= now:
+                self._drop(stream)
+        self._sweep_at = max(_SWEEP, 2 * len(self._last))
 
 
 class InMemoryState:
@@ -69,6 +162,7 @@ class InMemoryState:
         "last_seq",
         "quarantine_bytes",
         "quarantine_rows",
+        "streams",
         "trust",
         "works",
     )
@@ -83,6 +177,7 @@ class InMemoryState:
         self.audit = AuditChain()
         self.dedup = DedupWindow()
         self.events = EventBuffer()
+        self.streams = OpenStreams()
         self.trust = TrustRules()
         self.works = GenerationalCache[str, CachedWork]()
         self.addressed = GenerationalCache[int, Addressed]()
@@ -94,7 +189,7 @@ class InMemoryState:
         return pending + _numbers(self)
 
     def undo(self, savepoint: StateSavepoint) -> None:
-        """The state as it was at `savepoint`, in the same transaction. Caches and trust rules undo themselves
+        """The state as it was at `savepoint`, in the same transaction. Caches, streams and trust rules undo themselves
         (`after_rollback`)."""
         dedup, audit, events, *numbers = savepoint
         self.dedup.undo(dedup)
@@ -112,6 +207,7 @@ class InMemoryState:
         """Reads everything from a store that is being opened: tenths of a second per hundred thousand ids of the dedup
         window."""
         self.dedup.load(db)
+        self.streams.load(db)
         self.trust.load(db)
         (bridged,) = db.execute(_BRIDGED).fetchone()
         self.bridged = bool(bridged)

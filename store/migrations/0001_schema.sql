@@ -133,6 +133,7 @@ CREATE TABLE peers (
     first_seen_ms INTEGER NOT NULL,
     last_seen_ms INTEGER NOT NULL,
     card BLOB NOT NULL,
+    acknowledges INTEGER, -- whether its daemon acknowledges commits; null: not known
     PRIMARY KEY (workspace_id, channel, peer_id)
 ) STRICT, WITHOUT ROWID;
 
@@ -161,7 +162,7 @@ CREATE TABLE outbox (
 ) STRICT;
 
 -- Queued messages in sequence, and the number of failed ones. Published and receipted rows are not in it.
-CREATE INDEX outbox_open ON outbox (state, seq, expires_at) WHERE state IN ('queued', 'expired', 'dead');
+CREATE INDEX outbox_open ON outbox (state, seq, expires_at) WHERE state IN ('queued', 'refused', 'expired', 'dead');
 -- The next retry.
 CREATE INDEX outbox_due ON outbox (next_ms) WHERE next_ms IS NOT NULL;
 

@@ -20,19 +20,35 @@ MAX_BYTES: Final = 64 * 1024 * 1024  # of their cards: each may have a megabyte
 _encode: Final = msgspec.json.Encoder().encode
 _decode_card: Final = msgspec.json.Decoder(PeerCard).decode
 
-_SEEN_COLUMNS: Final = ("workspace_id", "channel", "peer_id", "trust", "first_seen_ms", "last_seen_ms")  # of PeerSeen
+_SEEN_COLUMNS: Final = (
+    "workspace_id",
+    "channel",
+    "peer_id",
+    "trust",
+    "first_seen_ms",
+    "last_seen_ms",
+    "acknowledges",
+)  # of PeerSeen
 _SEEN: Final = insert_into(
     "peers",
     (*_SEEN_COLUMNS, "card"),
-    "ON CONFLICT DO UPDATE SET trust = excluded.trust, last_seen_ms = excluded.last_seen_ms, card = excluded.card",
+    "ON CONFLICT DO UPDATE SET trust = excluded.trust, last_seen_ms = excluded.last_seen_ms, card = excluded.card,"
+    " acknowledges = excluded.acknowledges",
 )
 _values_of: Final[Callable[[PeerSeen], tuple[Any, ...]]] = attrgetter(*_SEEN_COLUMNS)
-_SELECT: Final = "SELECT workspace_id, channel, card, trust, first_seen_ms, last_seen_ms FROM peers"
+_SELECT: Final = "SELECT workspace_id, channel, card, trust, first_seen_ms, last_seen_ms, acknowledges FROM peers"
 
 
 def seen(tx: Transaction, peer: PeerSeen) -> None:
     """Keeps the peer's latest card and the time of its last greet; the time of the first stays."""
     tx.db.execute(_SEEN, (*_values_of(peer), _encode(peer.card)))
+
+
+def acknowledges(tx: Transaction, workspace_id: str, channel: str, peer_id: str) -> bool:
+    """Whether the peer is known to acknowledge commits."""
+    sql = "SELECT acknowledges FROM peers WHERE workspace_id = ? AND channel = ? AND peer_id = ?"
+    row = tx.db_unflushed.execute(sql, (workspace_id, channel, peer_id)).fetchone()
+    return row is not None and bool(row[0])
 
 
 def drop(tx: Transaction, keys: Sequence[tuple[str, str, str]]) -> None:
@@ -89,7 +105,9 @@ async def peers(
 
 
 def _seen_of(row: Row) -> PeerSeen:
-    return as_struct(PeerSeen, (*row[:2], _decode_card(row[2]), *row[3:]))
+    *columns, acknowledges = row
+    known = None if acknowledges is None else bool(acknowledges)
+    return as_struct(PeerSeen, (*columns[:2], _decode_card(columns[2]), *columns[3:], known))
 
 
 def _peer_of(peer: PeerSeen, now_ms: int, interval: float) -> Peer:

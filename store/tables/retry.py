@@ -4,11 +4,14 @@ Only a published message is answered. It was committed before, so its rows are n
 them may be.
 """
 
+from hashlib import sha256
 from typing import Final, NamedTuple
 
 import msgspec
 
+from aghbus.protocol.delivery.order import predecessor_in
 from aghbus.store.engine.append_buffer import BulkStatement
+from aghbus.store.engine.state import Addressed
 from aghbus.store.engine.transaction import Transaction
 from aghbus.store.tables.outbox import SELECT_OUTGOING, Outgoing, within_bytes
 
@@ -21,7 +24,7 @@ _PUBLISHED: Final = BulkStatement(
 
 
 class Failed(NamedTuple):
-    """An own envelope that was given up unanswered. Its work is closed and the agent is notified."""
+    """An own envelope that was refused or given up unanswered. Its work is closed and the agent is notified."""
 
     seq: int
     kind: str
@@ -80,34 +83,6 @@ def hold_back(tx: Transaction, seq: int, next_ms: int, *, tried: bool = False) -
     )
 
 
-def hold_blocked(tx: Transaction, seqs: list[int], next_ms: int) -> dict[int, int]:
-    """Holds back those of `seqs` that are blocked by an unanswered message of their work. Returns the blocking
-    sequence of each.
-
-    They are due at `next_ms`, or with the next try of the blocking message if that is later, or when they are
-    released.
-    """
-    blocked: dict[int, int] = {}
-    for seq in seqs:
-        row = tx.db.execute(f"{SELECT_OUTGOING} WHERE o.seq = ?", (seq,)).fetchone()
-        blocking = Outgoing(*row).blocked_by if row is not None else None
-        if blocking is not None:
-            (its_ms,) = tx.db.execute("SELECT next_ms FROM outbox WHERE seq = ?", (blocking,)).fetchone()
-            hold_back(tx, seq, max(next_ms, its_ms or 0))
-            blocked[seq] = blocking
-    return blocked
-
-
-def release(tx: Transaction, seq: int, now_ms: int) -> int:
-    """Our envelope `seq` was answered or given up: messages that it blocked are due now. Returns how many."""
-    return tx.db.execute(
-        "UPDATE outbox SET next_ms = ?1 WHERE state = 'queued' AND next_ms > ?1 AND seq IN"
-        " (SELECT n.seq FROM envelopes AS a JOIN envelopes AS n ON n.work_id = a.work_id"
-        "  WHERE a.seq = ?2 AND n.seq > a.seq AND n.workspace_id = a.workspace_id AND n.channel = a.channel)",
-        (now_ms, seq),
-    ).rowcount
-
-
 def next_due_ms(tx: Transaction) -> int | None:
     """When the next message is due; None when none waits for an answer."""
     value: int | None = tx.db.execute("SELECT min(next_ms) FROM outbox WHERE next_ms IS NOT NULL").fetchone()[0]
@@ -125,26 +100,48 @@ def expedite(tx: Transaction, subject: str, now_ms: int) -> None:
     tx.db.execute("UPDATE outbox SET next_ms = ? WHERE next_ms IS NOT NULL AND subject = ?", (now_ms, subject))
 
 
-def subject_of(tx: Transaction, seq: int) -> str | None:
-    """The subject of our envelope `seq`; None when it is not in the outbox (any more)."""
-    if (sent := tx.memory.addressed.get(seq)) is not None:
-        return sent.subject
-    row = tx.db_unflushed.execute("SELECT subject FROM outbox WHERE seq = ?", (seq,)).fetchone()
-    return None if row is None else row[0]
+def subjects(tx: Transaction) -> list[str]:
+    """The subjects with messages that wait for an answer."""
+    return [subject for (subject,) in tx.db.execute("SELECT DISTINCT subject FROM outbox WHERE next_ms IS NOT NULL")]
 
 
-def endpoints_of(tx: Transaction, seq: int, message_id: str) -> tuple[str, str] | None:
-    """Sender and recipient of our directed envelope `seq`; None when it has another id."""
+def addressed(tx: Transaction, seq: int, message_id: str) -> Addressed | None:
+    """Where our directed envelope `seq` goes; None when it has another id, or is not in the outbox (any more)."""
     if (sent := tx.memory.addressed.get(seq)) is not None:
-        return (sent.sender, sent.recipient) if sent.message_id == message_id else None
-    sql = """SELECT e.sender, e.recipient FROM outbox AS o JOIN envelopes AS e ON e.seq = o.seq
+        return sent if sent.message_id == message_id else None
+    sql = """SELECT e.workspace_id, e.msg_id, e.sender, e.recipient, o.subject, e.raw
+             FROM outbox AS o JOIN envelopes AS e ON e.seq = o.seq
              WHERE o.seq = ? AND e.msg_id = ? AND e.recipient IS NOT NULL"""
-    found: tuple[str, str] | None = tx.db_unflushed.execute(sql, (seq, message_id)).fetchone()
-    return found
+    row = tx.db_unflushed.execute(sql, (seq, message_id)).fetchone()
+    return None if row is None else Addressed(row[0], row[1], row[2], row[3], row[4], sha256(row[5]).hexdigest())
+
+
+def is_settled(tx: Transaction, workspace_id: str, message_id: str) -> bool:
+    """Whether neither our envelope `message_id` nor any before it in its stream is outstanding."""
+    sql = """SELECT o.state, o.next_ms, e.raw FROM envelopes AS e JOIN outbox AS o ON o.seq = e.seq
+             WHERE e.msg_id = ? AND e.direction = 'out' AND e.workspace_id = ?"""
+    while (row := tx.db.execute(sql, (message_id, workspace_id)).fetchone()) is not None:
+        state, next_ms, raw = row
+        if state == "queued" or next_ms is not None:
+            return False
+        after = None if state == "receipted" else predecessor_in(raw)  # who has taken it has taken all before it
+        if after is None:
+            return True
+        message_id = after.id
+    return True
+
+
+def refuse(tx: Transaction, workspace_id: str, message_id: str, by: str, detail: str) -> Failed | None:
+    """Peer `by`, its receiver, has refused our envelope `message_id`; None when that changes nothing."""
+    row = tx.db.execute(
+        "SELECT seq FROM envelopes WHERE msg_id = ? AND direction = 'out' AND workspace_id = ? AND recipient = ?",
+        (message_id, workspace_id, by),
+    ).fetchone()
+    return None if row is None else give_up(tx, row[0], "refused", detail)
 
 
 def give_up(tx: Transaction, seq: int, state: str, detail: str) -> Failed | None:
-    """Gives envelope `seq` up as `expired` or `dead` with the reason; None when it was answered or given up before."""
+    """Ends envelope `seq` as `refused`, `expired` or `dead` with the reason; None when it was answered or ended before."""
     changed = tx.db.execute(
         "UPDATE outbox SET state = ?, detail = ?, next_ms = NULL WHERE seq = ? AND state IN ('queued', 'published')",
         (state, detail, seq),
@@ -161,7 +158,7 @@ def give_up(tx: Transaction, seq: int, state: str, detail: str) -> Failed | None
 def stale(tx: Transaction, now: int, limit: int) -> list[int]:
     """Messages that are queued or unanswered and have expired at Unix second `now`: no peer would accept them."""
     rows = tx.db.execute(
-        "SELECT seq FROM outbox WHERE state = 'queued' AND state IN ('queued', 'expired', 'dead') AND expires_at <= ?1"
+        "SELECT seq FROM outbox WHERE state = 'queued' AND state IN ('queued', 'refused', 'expired', 'dead') AND expires_at <= ?1"
         " UNION SELECT seq FROM outbox WHERE next_ms IS NOT NULL AND expires_at <= ?1 LIMIT ?2",
         (now, limit),
     )
@@ -172,7 +169,7 @@ def stale_from(tx: Transaction) -> int | None:
     """The first Unix second at which a message is `stale`; None when none is queued or unanswered."""
     sql = (
         "SELECT min(first) FROM (SELECT min(expires_at) AS first FROM outbox WHERE state = 'queued' AND state IN"
-        " ('queued', 'expired', 'dead') UNION ALL SELECT min(expires_at) FROM outbox WHERE next_ms IS NOT NULL)"
+        " ('queued', 'refused', 'expired', 'dead') UNION ALL SELECT min(expires_at) FROM outbox WHERE next_ms IS NOT NULL)"
     )
     value: int | None = tx.db.execute(sql).fetchone()[0]
     return value

@@ -30,10 +30,6 @@ _FIND: Final = f"""
 SELECT {_COLUMNS}, {INTACT_RAW} FROM works AS w LEFT JOIN envelopes AS e ON e.seq = w.opened_seq
 WHERE w.work_id = ?1 AND (?2 IS NULL OR w.channel = ?2) ORDER BY w.last_seq DESC LIMIT 1
 """  # noqa: S608 - constants
-_SEQUENCES: Final = """
-SELECT iif(role = 'initiator', opened_seq, NULL), iif(terminal_id IS NULL, NULL, last_seq)
-FROM works WHERE workspace_id = ? AND channel = ? AND work_id = ?
-"""
 _OPEN: Final = insert_into(
     "works", (*_VIEW_COLUMNS, "role", "trust", "opened_seq", "opened_ms", "last_seq", "updated_ms", "text")
 )
@@ -95,23 +91,6 @@ def role(tx: Transaction, workspace_id: str, channel: str, work_id: str) -> Role
         (workspace_id, channel, work_id),
     ).fetchone()
     return None if row is None else row[0]
-
-
-class Sequences(NamedTuple):
-    """The sequences of our envelope that opened a work, and of the one that ended it; None where there is none."""
-
-    opened: int | None
-    ended: int | None
-
-
-def sequences(tx: Transaction, workspace_id: str, channel: str, work_id: str) -> Sequences | None:
-    """Where our part of a work begins and ends; None when it is not known here."""
-    cached = _cached(tx, workspace_id, channel, work_id)
-    if cached is not None:
-        opened_seq = cached.opened_seq if cached.role == "initiator" else None
-        return Sequences(opened_seq, None if cached.work.terminal_id is None else cached.last_seq)
-    row = tx.db_unflushed.execute(_SEQUENCES, (workspace_id, channel, work_id)).fetchone()
-    return None if row is None else Sequences(*row)
 
 
 class Known(NamedTuple):

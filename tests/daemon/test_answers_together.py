@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from aghbus.daemon.nats.carrier import Carried
 from aghbus.daemon.nats.link import InboundMessage
@@ -16,7 +17,7 @@ from aghbus.store.errors import StoreUnavailable
 from aghbus.store.tables.outbox import Outgoing
 from tests.support.makers import rows
 from tests.support.parts import Parts
-from tests.support.publishing import Wire, publishing, send
+from tests.support.publishing import Wire, committed, publishing, send
 
 
 class Quiet(Wire):
@@ -32,19 +33,19 @@ async def sender(tmp_path: Path) -> AsyncIterator[tuple[Publisher, Parts]]:
         yield publisher, parts
 
 
-async def published(publisher: Publisher, parts: Parts, count: int) -> list[tuple[int, str]]:
-    """So many messages that wait for their answer: sequence and id."""
+async def published(publisher: Publisher, parts: Parts, count: int) -> list[tuple[int, Ack]]:
+    """So many messages that wait for their answer: sequence and answer."""
     await send(publisher, parts, count)
     for _ in range(1_500):
         if not await rows(parts.store, "SELECT 1 FROM outbox WHERE state = 'queued'"):
             break
         await asyncio.sleep(0.01)
-    return [(seq, msg_id) for seq, msg_id in await rows(parts.store, "SELECT seq, msg_id FROM envelopes ORDER BY seq")]
+    stored = await rows(parts.store, "SELECT seq, msg_id, raw FROM envelopes ORDER BY seq")
+    return [(seq, committed(msg_id, raw)) for seq, msg_id, raw in stored]
 
 
-def acknowledge(publisher: Publisher, seq: int, msg_id: str, outcome: str = "committed") -> None:
-    raw = encode_ack(Ack(msg_id, outcome))  # type: ignore[arg-type] # one of the two
-    publisher.acknowledged(InboundMessage(f"_INBOX.test.{seq}", raw, "", None))
+def acknowledge(publisher: Publisher, seq: int, ack: Ack) -> None:
+    publisher.acknowledged(InboundMessage(f"_INBOX.test.{seq}", encode_ack(ack), "", None))
 
 
 async def states(parts: Parts) -> list[str]:
@@ -63,12 +64,12 @@ async def test_acknowledgements_that_arrive_together_are_one_job(
         return submit(job)
 
     monkeypatch.setattr(parts.store, "submit_deferred", counted)
-    for seq, msg_id in sent[:4]:
-        acknowledge(publisher, seq, msg_id, "refused" if seq == sent[1][0] else "committed")
-    acknowledge(publisher, sent[4][0], "msg_guessed")
+    for seq, ack in sent[:4]:
+        acknowledge(publisher, seq, replace(ack, outcome="refused") if seq == sent[1][0] else ack)
+    acknowledge(publisher, sent[4][0], replace(sent[4][1], id="msg_guessed"))
     await parts.store.probe()
     assert len(jobs) == 1
-    assert await states(parts) == ["receipted", "dead", "receipted", "receipted", "published"]
+    assert await states(parts) == ["receipted", "refused", "receipted", "receipted", "published"]
     assert parts.counters["acks.unknown"] == 1
 
 

@@ -11,6 +11,7 @@ from aghbus.daemon.nats.events import LinkTimeout
 from aghbus.daemon.nats.link import InboundMessage, Link
 from aghbus.daemon.send.publisher import Publisher
 from aghbus.protocol.delivery.acks import MAX_ANSWER_BYTES, Ack, encode_ack
+from aghbus.protocol.delivery.order import Predecessor, extension, may_take
 from aghbus.protocol.errors import NotFound
 from aghbus.store.engine.transaction import Transaction
 from aghbus.store.errors import StoreUnavailable
@@ -18,7 +19,7 @@ from aghbus.store.retention import RetentionPolicy, sweep
 from aghbus.store.tables import inbox, outbox
 from aghbus.store.tables.outbox import Outgoing
 from tests.support.links import no_broker, to, up
-from tests.support.makers import BOB, US, receipt, rows, say, sending
+from tests.support.makers import BOB, US, rows, say, sending
 from tests.support.natsutil import NatsServer, wait_until
 from tests.support.parts import Parts
 from tests.support.publishing import Wire, publishing
@@ -88,34 +89,59 @@ async def test_a_retry_that_just_fits_the_payload_limit_is_sent_like_the_first_t
 class Silent(Wire):
     """A broker that has everything, and a peer that says nothing."""
 
+    def __init__(self) -> None:
+        super().__init__()
+        self.rows: list[Outgoing] = []
+
     async def carry(self, rows: Sequence[Outgoing]) -> Carried:
-        self.got += [row.seq for row in rows]
+        self.rows += rows
         return Carried([row.seq for row in rows], [])
 
 
-async def test_an_acknowledgement_in_a_rerun_transaction_still_releases_dependent_messages(
-    tmp_path: Path,
-) -> None:
+async def test_a_refusal_in_a_rerun_transaction_still_releases_the_messages_after_it(tmp_path: Path) -> None:
     def late(tx: Transaction) -> None:
         tx.db.execute("INSERT INTO meta (key, value) VALUES ('late', 1)")
         raise NotFound("changed my mind")
 
     wire = Silent()
     async with publishing(tmp_path, wire, retry_after=300) as (publisher, parts):
-        await queue(publisher, parts, 1, life=600)
-        settled = "SELECT seq FROM outbox WHERE next_ms IS NOT NULL AND state = ?"
-        await seen(parts, settled, "published")
-        opening = await parts.store.write(lambda tx: tx.db.execute("SELECT msg_id FROM envelopes").fetchone()[0])
-        end = receipt("canceled", opening, sender=US, to=BOB, ts=parts.clock.seconds(), work_id="work_0")
-        publisher.enqueue(await parts.store.write(lambda tx: sending(end)(tx).outgoing))
-        await seen(parts, settled, "queued")  # behind its opening, for five minutes
+        first = say(US, BOB, ts=parts.clock.seconds())
+        after = Predecessor(first.id, first.fresh_until)
+        second = say(US, BOB, ts=parts.clock.seconds(), ext=extension(after))
+        for envelope in (first, second):
+            publisher.enqueue((await parts.store.write(sending(envelope))).outgoing)
+        await seen(parts, "SELECT seq FROM outbox WHERE next_ms IS NOT NULL AND state = ? AND seq = 2", "published")
         reruns = parts.store.stats.reruns
-        answer = encode_ack(Ack(opening, "committed"))
-        publisher.acknowledged(InboundMessage("_INBOX.test.1", answer, "", None))
+        refused = Ack(first.id, "refused", "not_target", first.digest)
+        publisher.acknowledged(InboundMessage("_INBOX.test.1", encode_ack(refused), "", None))
         with pytest.raises(NotFound):
             await parts.store.write(late)
         assert parts.store.stats.reruns == reruns + 1
-        await wait_until(lambda: wire.got == [1, 2], 20, "the end")
+        await wait_until(lambda: wire.rows[-1].settled, 20, "the second message again, long before its retry")
+        assert wire.rows[-1].seq == 2
+        assert may_take(after, second, processed=False, now=first.ts, settled=wire.rows[-1].settled)
+        assert [state for (state,) in await rows(parts.store, "SELECT state FROM outbox ORDER BY seq")] == [
+            "refused",
+            "published",
+        ]
+
+
+@pytest.mark.parametrize("digest", ["", "0" * 64])
+async def test_only_an_acknowledgement_of_the_same_bytes_confirms_a_message(tmp_path: Path, digest: str) -> None:
+    async with publishing(tmp_path, Silent(), retry_after=300) as (publisher, parts):
+        await queue(publisher, parts, 1, life=600)
+        await seen(parts, "SELECT seq FROM outbox WHERE next_ms IS NOT NULL AND state = ?", "published")
+        opening = await parts.store.write(lambda tx: tx.db.execute("SELECT msg_id FROM envelopes").fetchone()[0])
+        publisher.acknowledged(
+            InboundMessage("_INBOX.test.1", encode_ack(Ack(opening, "committed", None, digest)), "", None)
+        )
+        await parts.store.probe()
+        found = await rows(parts.store, "SELECT state, detail FROM outbox ORDER BY seq")
+        if digest:  # the receiver has other content under this id: the work that this should open is closed
+            assert found[0] == ("refused", "by the receiver: it knows other content under this id")
+            assert await rows(parts.store, "SELECT state FROM works") == [("canceled",)]
+        else:
+            assert found == [("published", None)]
 
 
 async def test_an_oversized_acknowledgement_is_not_parsed(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -203,7 +204,9 @@ async def test_only_a_verified_peer_itself_can_acknowledge_or_refuse(tmp_path: P
             thief = await nats.connect(server.url)
             try:
                 sent, seen = await tapped_opening(thief, ops, worker_handle)
-                for forged in (Ack(sent["id"], "committed"), Ack(sent["id"], "refused", "not_target")):
+                digest = sha256(seen.data).hexdigest()
+                committed = Ack(sent["id"], "committed", None, digest)
+                for forged in (committed, Ack(sent["id"], "refused", "not_target", digest)):
                     await thief.publish(seen.reply, encode_ack(forged))
                 await thief.flush()
                 await threaded(

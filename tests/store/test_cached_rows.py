@@ -1,5 +1,6 @@
 """Caches agree with the file, also after a transaction that changed them was undone."""
 
+from hashlib import sha256
 from typing import Any
 
 import pytest
@@ -21,6 +22,7 @@ from tests.support.makers import (
     receipt,
     receive,
     receiving,
+    rows,
     say,
     sending,
     trace,
@@ -34,7 +36,6 @@ def known(tx: Transaction) -> tuple[Any, ...]:
     return (
         works.load(tx, *_PLACE),
         works.role(tx, *_PLACE),
-        works.sequences(tx, *_PLACE),
         works.find(tx, WORK, None),
         works.find(tx, WORK, CHANNEL),
     )
@@ -153,9 +154,12 @@ async def test_only_the_receiver_of_a_message_can_answer_it(store: Store, rememb
     message_id = await open_here(store)
     if not remembered:
         store.memory.addressed.clear()
-    assert await store.write(lambda tx: retry.endpoints_of(tx, 1, message_id)) == (US, BOB)
-    assert await store.write(lambda tx: retry.endpoints_of(tx, 1, "msg_guessed")) is None
-    assert await store.write(lambda tx: retry.subject_of(tx, 1)) == subject_for(WORKSPACE, CHANNEL, BOB)
+    sent = await store.write(lambda tx: retry.addressed(tx, 1, message_id))
+    assert sent is not None
+    assert sent[1:5] == (message_id, US, BOB, subject_for(WORKSPACE, CHANNEL, BOB))
+    ((raw,),) = await rows(store, "SELECT raw FROM envelopes")
+    assert sent.digest == sha256(raw).hexdigest()
+    assert await store.write(lambda tx: retry.addressed(tx, 1, "msg_guessed")) is None
 
 
 async def test_the_older_generation_is_dropped_when_the_younger_is_full(store: Store) -> None:

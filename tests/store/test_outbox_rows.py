@@ -1,11 +1,17 @@
 """Outgoing messages in the append buffer: queries give the same answers as for written rows."""
 
+from pathlib import Path
+
+import pytest
+
+from aghbus.protocol.delivery.order import Predecessor, extension
+from aghbus.protocol.envelope import Envelope
 from aghbus.protocol.errors import NotFound
 from aghbus.store.engine.database import Store
 from aghbus.store.engine.transaction import Transaction
 from aghbus.store.tables import outbox, retry, works
 from aghbus.store.tables.retry import Schedule
-from tests.support.makers import BOB, NOW_MS, US, rows, say, sending
+from tests.support.makers import BOB, CHANNEL, NOW, NOW_MS, US, WORKSPACE, rows, say, sending
 
 STATES = "SELECT seq, state, attempts, published_ms, next_ms FROM outbox ORDER BY seq"
 
@@ -20,22 +26,92 @@ async def test_a_new_outgoing_row_equals_the_stored_one(store: Store) -> None:
     texts = [say(sender=US, to=BOB), say(sender=US, to=BOB, work_id="work_1"), say(sender=US, to=BOB, work_id="work_1")]
 
     def job(tx: Transaction) -> list[outbox.Outgoing]:
-        return [
-            sending(text)(tx).outgoing[0] for text in texts
-        ]  # the second opening waits while the third is asked about
+        return [sending(text)(tx).outgoing[0] for text in texts]
 
-    given = await store.write(job)
-    assert [row.blocked_by for row in given] == [None, None, given[1].seq]
-    assert given == await outbox.queued(store.reader, 0, 10)
+    assert await store.write(job) == await outbox.queued(store.reader, 0, 10)
 
 
-async def test_a_message_is_blocked_by_an_unanswered_opening(store: Store) -> None:
-    (first,) = (await store.write(sending(say(sender=US, to=BOB, work_id="work_1")))).outgoing
-    (second,) = (await store.write(sending(say(sender=US, to=BOB, work_id="work_1")))).outgoing
-    assert second.blocked_by == first.seq
-    await store.write(lambda tx: outbox.mark_answered(tx, first.seq, "committed"))
-    (third,) = (await store.write(sending(say(sender=US, to=BOB, work_id="work_1")))).outgoing
-    assert third.blocked_by is None
+def predecessor(store: Store, container: str = "thread_one") -> Predecessor | None:
+    return store.memory.streams.predecessor((WORKSPACE, CHANNEL, US, BOB, container))
+
+
+class TestPredecessors:
+    async def test_the_last_unanswered_message_of_a_stream(self, store: Store) -> None:
+        first, second = say(US, BOB), say(US, BOB, expires_at=NOW + 60)
+        assert predecessor(store) is None
+        await store.write(sending(first))
+        assert predecessor(store) == Predecessor(first.id, first.fresh_until)
+        (row,) = (await store.write(sending(second))).outgoing
+        assert predecessor(store) == Predecessor(second.id, first.fresh_until), "as long as any before it is fresh"
+        assert predecessor(store, "thread_two") is None
+        await store.write(lambda tx: outbox.mark_answered(tx, row.seq, "committed"))
+        assert predecessor(store) is None
+
+    async def test_an_answer_to_an_earlier_message_changes_nothing(self, store: Store) -> None:
+        first, second = [say(US, BOB), say(US, BOB)]
+        rows = [(await store.write(sending(text))).outgoing[0] for text in (first, second)]
+        await store.write(lambda tx: outbox.mark_answered(tx, rows[0].seq, "committed"))
+        found = predecessor(store)
+        assert found is not None
+        assert found.id == second.id
+
+    async def test_a_job_that_is_undone_leaves_no_predecessor(self, store: Store) -> None:
+        first = say(US, BOB)
+        (row,) = (await store.write(sending(first))).outgoing
+
+        def fails(tx: Transaction) -> None:
+            sending(say(US, BOB))(tx)
+            outbox.mark_answered(tx, row.seq, "committed")
+            raise NotFound("undone")
+
+        with pytest.raises(NotFound):
+            await store.write(fails)
+        assert predecessor(store) == Predecessor(first.id, first.fresh_until)
+
+    async def test_what_is_unanswered_is_known_after_a_restart(self, tmp_path: Path) -> None:
+        texts = [say(US, BOB), say(US, BOB), say(US, BOB, container="thread_two"), say(US, None)]
+        store = await Store.open(tmp_path / "again.db")
+        given = [(await store.write(sending(text))).outgoing[0].seq for text in texts]
+        await store.write(
+            lambda tx: retry.published(tx, [Schedule(given[0], NOW_MS), Schedule(given[2], None)], NOW_MS)
+        )
+        await store.close()
+        store = await Store.open(tmp_path / "again.db")
+        try:
+            assert predecessor(store) == Predecessor(texts[1].id, texts[1].fresh_until)
+            assert predecessor(store, "thread_two") is None, "it waits for no answer"
+            assert len(store.memory.streams) == 1
+        finally:
+            await store.close()
+
+    async def test_streams_whose_messages_have_expired_are_dropped(self, store: Store) -> None:
+        for number in range(4_096):
+            container = f"thread_{number:05}"
+            await store.write(sending(say(US, BOB, container=container, expires_at=NOW + 1)))
+        late = say(US, BOB, ts=NOW + 2, expires_at=NOW + 60)
+        await store.write(sending(late))
+        assert len(store.memory.streams) == 1
+
+
+class TestSettled:
+    async def test_unless_a_message_before_it_is_unanswered(self, store: Store) -> None:
+        texts: list[Envelope] = []
+        seqs: list[int] = []
+        for _ in range(3):
+            after = predecessor(store)
+            texts.append(say(US, BOB, ext=None if after is None else extension(after)))
+            seqs.append((await store.write(sending(texts[-1]))).outgoing[0].seq)
+
+        async def settled(number: int) -> bool:
+            return await store.write(lambda tx: retry.is_settled(tx, WORKSPACE, texts[number].id))
+
+        await store.write(lambda tx: retry.give_up(tx, seqs[1], "dead", "no answer"))
+        assert [await settled(number) for number in range(3)] == [False, False, False]
+        await store.write(lambda tx: retry.give_up(tx, seqs[0], "expired", "no answer"))
+        assert [await settled(number) for number in range(3)] == [True, True, False]
+        await store.write(lambda tx: outbox.mark_answered(tx, seqs[2], "committed"))
+        assert await settled(2)
+        assert await store.write(lambda tx: retry.is_settled(tx, WORKSPACE, "msg_removed"))
 
 
 async def test_a_work_is_found_while_its_opening_is_buffered(store: Store) -> None:

@@ -50,9 +50,11 @@ async def test_a_page_of_the_outbox_is_bounded_in_bytes_and_the_rest_follows(sto
 async def test_only_the_receiver_of_a_message_can_know_its_id(store: Store) -> None:
     seq = await published(store)
     ((message_id,),) = await rows(store, "SELECT msg_id FROM envelopes")
-    assert await store.write(lambda tx: retry.endpoints_of(tx, seq, message_id)) == (US, BOB)
-    assert await store.write(lambda tx: retry.endpoints_of(tx, seq, "msg_guessed")) is None
-    assert await store.write(lambda tx: retry.endpoints_of(tx, seq + 1, message_id)) is None
+    sent = await store.write(lambda tx: retry.addressed(tx, seq, message_id))
+    assert sent is not None
+    assert (sent.sender, sent.recipient) == (US, BOB)
+    assert await store.write(lambda tx: retry.addressed(tx, seq, "msg_guessed")) is None
+    assert await store.write(lambda tx: retry.addressed(tx, seq + 1, message_id)) is None
 
 
 async def test_a_ready_message_of_another_work_is_not_due(store: Store) -> None:

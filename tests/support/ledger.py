@@ -71,7 +71,7 @@ class Books:
         return [
             f"{m['direction']} {m['kind']} {m['id']} {m['delivery']}"
             for m in self.messages
-            if (m["direction"] == "out" and m["to"] and m["delivery"] != "receipted")
+            if (m["direction"] == "out" and m["to"] and m["delivery"] not in ("receipted", "refused"))
             or (m["direction"] == "in" and m["delivery"] in ("ready", "leased"))
         ]
 
@@ -121,7 +121,6 @@ def balance(ledger: Ledger, left: Daemon, right: Daemon) -> dict[str, int]:
         "yes": len(ledger.yes),
         "asked again": ledger.repeated,
         "crossed": late["crossed"],
-        "overtaken": late["overtaken"],
     }
 
 
@@ -132,13 +131,29 @@ def _nothing_lost(book: Books, other: Books, ledger: Ledger) -> None:
     assert not sent.keys() - arrived.keys(), f"lost on the way: {sorted(sent.keys() - arrived.keys())}"
     assert not arrived.keys() - sent.keys(), f"arrived, but never committed: {sorted(arrived.keys() - sent.keys())}"
     for message_id, message in sent.items():
-        assert arrived[message_id]["envelope"] == message["envelope"]
+        there = arrived[message_id]
+        assert there["envelope"] == message["envelope"]
+        if message["to"]:
+            refused = there["outcome"] in ("ignored", "rejected")
+            assert message["delivery"] == ("refused" if refused else "receipted"), (message, there)
+    _in_order(sent, other)
+
+
+def _in_order(sent: dict[str, dict[str, Any]], other: Books) -> None:
+    """Each stream was processed in the order in which it was accepted here."""
+    last: dict[tuple[Any, ...], int] = {}
+    for message in other.messages:
+        if message["direction"] == "in" and message["id"] in sent and message["to"]:
+            stream = message["channel"], message["sender"], message["thread_id"], message["direct_id"]
+            seq = sent[message["id"]]["seq"]
+            assert last.get(stream, 0) < seq, f"out of order: {message}"
+            last[stream] = seq
 
 
 def _nothing_left_over(book: Books, daemon: Daemon, ledger: Ledger) -> None:
     assert book.unsettled() == []
     status = daemon.get("/v1/status")
-    assert status["outbox"] == {"queued": 0, "expired": 0, "dead": 0}
+    assert {**status["outbox"], "refused": 0} == {"queued": 0, "refused": 0, "expired": 0, "dead": 0}
     assert {**status["inbox"], "capacity": 0} | {"ready": 0, "leased": 0, "dead": 0} == {
         **status["inbox"],
         "capacity": 0,
@@ -154,8 +169,7 @@ def _same_work(left: Books, right: Books, work_id: str) -> Counter[str]:
     """One work in both books: the same end and the same steps; how many steps came too late to count on one side.
 
     Both sides may send at the same time, so what was applied here before the end may arrive there after it (spec section 6:
-    kept, and ignored or rejected as work_closed): `crossed`. It was `overtaken` when the end came from the same side. Anything
-    else that only one side applied is a fault.
+    kept, and ignored or rejected as work_closed): `crossed`. Anything else that only one side applied is a fault.
     """
     ours, theirs = left.work(work_id), right.work(work_id)
     told = "\n".join((work_id, *left.story(work_id), *right.story(work_id)))
@@ -169,7 +183,8 @@ def _same_work(left: Books, right: Books, work_id: str) -> Counter[str]:
         arrived = book.of("in")
         for message_id in missing:
             assert arrived[message_id]["reason"] == "work_closed", told
-            late["overtaken" if mine[message_id][1] == end["actor"] else "crossed"] += 1
+            assert mine[message_id][1] != end["actor"], f"the end overtook it: {told}"
+            late["crossed"] += 1
     for message_id in steps[0].keys() & steps[1].keys():
         assert steps[0][message_id] == steps[1][message_id]
     return late

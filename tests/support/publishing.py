@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
+from hashlib import sha256
 from pathlib import Path
 
 from aghbus.daemon.base.clock import Clock
@@ -18,6 +19,11 @@ from aghbus.store.tables.outbox import Outgoing
 from tests.support.links import no_broker
 from tests.support.makers import BOB, US, say, sending
 from tests.support.parts import Parts
+
+
+def committed(message_id: str, raw: bytes) -> Ack:
+    """The acknowledgement of an envelope with these bytes."""
+    return Ack(message_id, "committed", None, sha256(raw).hexdigest())
 
 
 class Hand(Clock):
@@ -64,7 +70,7 @@ class Wire:
             reply = f"_INBOX.test.{row.seq}"
             if listening:
                 self.got += [row.seq] if row.seq not in self.got else []
-                self.answered(InboundMessage(reply, encode_ack(Ack(row.message_id, "committed")), "", None))
+                self.answered(InboundMessage(reply, encode_ack(committed(row.message_id, row.raw)), "", None))
             else:
                 self.answered(InboundMessage(reply, b"", "", {"Status": "503"}))
             await asyncio.sleep(0)

@@ -127,6 +127,8 @@ class Traffic:
                 for daemon in (self.asker, self.worker):
                     open_works = daemon.get("/v1/works?state=submitted&state=working&state=needs_input")["works"]
                     rest += [f"{daemon.name} {work['work_id']} {work['state']}" for work in open_works]
+                    inbox = daemon.get("/v1/status")["inbox"]
+                    rest += [f"{daemon.name} inbox {state}" for state in ("ready", "leased") if inbox[state]]
         except (OSError, http.client.HTTPException, HttpError) as error:
             return [f"a daemon does not answer: {error!r}"]
         return rest
@@ -202,6 +204,8 @@ class Traffic:
             self.ledger.said_acked(daemon.name, item["message"]["id"])
 
     def _carry_out(self, caller: Caller, message: dict[str, Any]) -> None:
+        if _is_notice(message):
+            return
         text = message["envelope"]["body"]["text"]
         if not text.startswith("{"):
             return
@@ -213,4 +217,12 @@ class Traffic:
         self._handled.add(plan["work"])
 
     def _listen(self, caller: Caller, message: dict[str, Any]) -> None:
-        assert message["direction"] == "in", f"a message was given up: {message}"
+        _is_notice(message)
+
+
+def _is_notice(message: dict[str, Any]) -> bool:
+    """Whether the agent is told of a message of its own: one that came after the other side's end, for nothing is given up."""
+    if message["direction"] == "in":
+        return False
+    assert message["delivery"] == "refused", f"a message was given up: {message}"
+    return True
