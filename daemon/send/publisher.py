@@ -238,7 +238,9 @@ class Publisher:
         for row in rows:
             next_ms = self._next_ms(row, now_ms)
             schedules.append(Schedule(row.seq, next_ms))
-            if next_ms is not None and next_ms < first_ms:
+            if next_ms is None:
+                tx.memory.streams.settle(tx, row.seq)  # nobody answers it
+            elif next_ms < first_ms:
                 first_ms = next_ms
         retry.published(tx, schedules, now_ms)
         if first_ms != float("inf"):

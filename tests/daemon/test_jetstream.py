@@ -18,6 +18,7 @@ from aghbus.daemon.jetstream.consumer import stream_sequence
 from aghbus.daemon.jetstream.stream import STREAM, covers, differences, ensure_stream, wanted
 from aghbus.daemon.nats import connection as nats_connection
 from aghbus.daemon.nats.link import InboundMessage, JetStreamError, LinkDown
+from aghbus.protocol.delivery.order import AFTER_SETTLED
 from aghbus.protocol.identifiers import route_token, subject_for
 from aghbus.protocol.nats.jetstream import MAX_MESSAGE_BYTES
 from aghbus.protocol.nats.names import durable_name
@@ -527,6 +528,17 @@ async def test_the_same_message_twice_is_stored_once(server: NatsServer) -> None
         stored = await api.call(f"STREAM.MSG.GET.{STREAM}", {"seq": 1})
     headers = base64.b64decode(stored["message"]["hdrs"]).decode()
     assert f"Nats-Msg-Id: {WORKSPACE} sender msg_1\r\n" in headers
+
+
+async def test_a_copy_that_settles_its_predecessor_is_stored_beside_the_first(server: NatsServer) -> None:
+    """The first copy has no header, and a receiver does not take it."""
+    async with Peer(server, "a").running() as sender, admin(server) as api:
+        assert (await sender.profile.carrier.carry([row(1)])).published == [1]
+        for _ in range(2):
+            assert (await sender.profile.carrier.carry([row(1, attempts=1)._replace(settled="{}")])).published == [1]
+        assert (await stream_info(api))["state"]["messages"] == 2
+        stored = await api.call(f"STREAM.MSG.GET.{STREAM}", {"seq": 2})
+    assert f"{AFTER_SETTLED}: {{}}\r\n" in base64.b64decode(stored["message"]["hdrs"]).decode()
 
 
 async def test_two_calls_at_once_keep_their_own_results(server: NatsServer) -> None:

@@ -61,6 +61,21 @@ async def test_new_messages_do_not_overtake_retries_to_a_returned_peer(tmp_path:
         assert wire.got == seqs
 
 
+async def test_what_is_unanswered_goes_out_again_in_order_after_a_reconnection_before_anything_new(
+    tmp_path: Path,
+) -> None:
+    wire = Wire()
+    async with publishing(tmp_path, wire, retry_after=300) as (publisher, parts):
+        seqs = await send(publisher, parts, 5)
+        await wait_until(lambda: wire.copies >= 5, 30, "the first tries")
+        await parts.store.probe()
+        wire.from_copy = wire.copies
+        publisher.link_up()
+        seqs += await send(publisher, parts, 5)
+        await wait_until(lambda: len(wire.got) == len(seqs), 30, "everything, long before a retry")
+        assert wire.got == seqs
+
+
 class SetDuring(Clock):
     """A wall clock that is set by `step_ms` before somebody reads it for the `at`-th time since `counting`."""
 

@@ -5,15 +5,17 @@ from functools import partial
 
 import pytest
 
+from aghbus.protocol.bodies import PeerCard
 from aghbus.protocol.capability_digest import capability_digest
 from aghbus.protocol.effects import Queue
 from aghbus.protocol.errors import Expired, Refused
+from aghbus.protocol.presence import PeerSeen
 from aghbus.protocol.receive import ReceiptTarget, refuse
 from aghbus.store.apply_effects import Applied, apply, load_receipt_state, load_state
 from aghbus.store.engine.database import Store
 from aghbus.store.engine.transaction import Transaction
 from aghbus.store.errors import InboxFull
-from aghbus.store.tables import outbox, retry, rooms, works
+from aghbus.store.tables import outbox, peers, retry, rooms, works
 from tests.support.makers import (
     BOB,
     CHANNEL,
@@ -287,3 +289,60 @@ async def test_a_capability_opens_a_work_by_its_summary(store: Store) -> None:
     await receive(store, make("capability", {"capability": document}, sender=BOB, to=US, work_id="work_c"))
     (work,) = (await works.works(store.reader)).works
     assert work.text == "Runs the tests"
+
+
+class TestReceiptsThatRefuse:
+    """Automatic receipts of a peer, of which this store does not know whether it acknowledges."""
+
+    async def opened(self, store: Store) -> tuple[str, str]:
+        """The ids of an opening of ours and of a further say, both published."""
+        opening, more = [say(US, BOB, work_id="work_a") for _ in range(2)]
+        for envelope in (opening, more):
+            await store.write(sending(envelope))
+        return opening.id, more.id
+
+    @pytest.mark.parametrize(
+        ("status", "reason", "about", "state"),
+        [
+            ("rejected", "work_closed", "more", "refused"),
+            ("rejected", "work_container_mismatch", "more", "refused"),
+            ("expired", "expired", "more", "refused"),
+            ("unsupported", "unsupported_kind", "opening", "refused"),
+            ("rejected", "verification_failed", "opening", "refused"),
+            ("rejected", "busy", "opening", "receipted"),  # the agent's decision about the work
+            ("canceled", "busy", "opening", "receipted"),
+            ("duplicate", "duplicate", "more", "receipted"),
+        ],
+    )
+    async def test_the_message_is_refused(self, store: Store, status: str, reason: str, about: str, state: str) -> None:
+        opening, more = await self.opened(store)
+        for_id = opening if about == "opening" else more
+        applied = await receive(store, receipt(status, for_id, work_id="work_a", reason_code=reason))
+        assert dict(await outbox_states(store))[for_id] == state
+        if state == "refused":
+            assert applied.refused is not None
+            assert (applied.refused.message_id, applied.refused.detail) == (for_id, f"by a receipt: {reason}")
+        else:
+            assert applied.refused is None
+
+    async def test_a_duplicate_does_not_answer_for_a_peer_that_acknowledges(self, store: Store) -> None:
+        _, more = await self.opened(store)
+        card = PeerCard(peer_id=BOB)
+        seen = PeerSeen(
+            workspace_id=WORKSPACE,
+            channel=CHANNEL,
+            card=card,
+            trust="unverified",
+            first_seen_ms=NOW_MS,
+            last_seen_ms=NOW_MS,
+            acknowledges=True,
+        )
+        await store.write(lambda tx: peers.seen(tx, seen))
+        assert [peer.acknowledges for peer in await peers.load(store.reader)] == [True]
+        await receive(store, receipt("duplicate", more, work_id="work_a", reason_code="duplicate"))
+        assert dict(await outbox_states(store))[more] == "queued"
+
+    async def test_only_its_receiver_refuses_a_message(self, store: Store) -> None:
+        _, more = await self.opened(store)
+        await receive(store, receipt("expired", more, sender=EVE, work_id="work_a", reason_code="expired"))
+        assert dict(await outbox_states(store))[more] == "queued"
