@@ -10,7 +10,7 @@ BLOBs are buffered as bytearrays: sqlite3 looks for no adapter for those, which 
 """
 
 import sqlite3
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from enum import IntEnum
 from itertools import zip_longest
 from operator import attrgetter
@@ -32,18 +32,34 @@ class Rank(IntEnum):
 class BulkStatement:
     """A statement over many rows of values for `columns`, which it has between `head` and `tail`."""
 
-    def __init__(self, columns: Sequence[str], head: str, tail: str = "", *, rank: Rank = Rank.UPDATE) -> None:
+    def __init__(
+        self,
+        columns: Sequence[str],
+        head: str,
+        tail: str = "",
+        *,
+        rank: Rank = Rank.UPDATE,
+        merge: Callable[[list[Any]], list[Any]] | None = None,
+    ) -> None:
+        """`merge` replaces the values of all rows of a transaction by those of fewer rows with the same effect."""
         row = f"({', '.join('?' * len(columns))})"
         self.columns: Final = tuple(columns)
         self.rank: Final = rank
+        self._merge: Final = merge
         self._sql = [(size, f"{head} VALUES {', '.join([row] * size)} {tail}") for size in _ROWS_PER_STATEMENT]
 
     @classmethod
     def insert(
-        cls, table: str, columns: Sequence[str], conflict: str = "", *, rank: Rank = Rank.INSERT
+        cls,
+        table: str,
+        columns: Sequence[str],
+        conflict: str = "",
+        *,
+        rank: Rank = Rank.INSERT,
+        merge: Callable[[list[Any]], list[Any]] | None = None,
     ) -> "BulkStatement":
         """An INSERT of these columns; `conflict` is its ON CONFLICT clause."""
-        return cls(columns, f"INSERT INTO {table} ({', '.join(columns)})", conflict, rank=rank)
+        return cls(columns, f"INSERT INTO {table} ({', '.join(columns)})", conflict, rank=rank, merge=merge)
 
     def column(self, values: list[Any], name: str) -> list[Any]:
         """The values of one column, of all rows."""
@@ -59,6 +75,8 @@ class BulkStatement:
 
     def write(self, db: sqlite3.Connection, values: list[Any]) -> None:
         """Writes the rows, in order."""
+        if self._merge is not None:
+            values = self._merge(values)
         at = 0
         for size, sql in self._sql:
             step = size * len(self.columns)

@@ -5,9 +5,8 @@ occupies the reader for long. Messages of a direct room are those of one pair, a
 4).
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from hashlib import sha256
-from operator import attrgetter
 from typing import Any, Final, NamedTuple
 from zlib import crc32
 
@@ -65,8 +64,17 @@ _WORK_COLUMNS: Final = {
 _ALL_COLUMNS: Final = _COLUMNS | _WORK_COLUMNS
 _INSERT_PLAIN: Final = BulkStatement.insert("envelopes", tuple(_COLUMNS), rank=Rank.REFERENCED)
 _INSERT: Final = BulkStatement.insert("envelopes", tuple(_ALL_COLUMNS), rank=Rank.REFERENCED)
-_plain_values: Final = attrgetter(*_COLUMNS.values())
-_values: Final = attrgetter(*_ALL_COLUMNS.values())
+
+
+def _getter(attributes: Iterable[str]) -> Callable[["_NewEnvelope"], tuple[Any, ...]]:
+    """As `operator.attrgetter`, which takes twice as long for attributes of attributes (1 % of the receive path)."""
+    source = f"lambda new: ({', '.join(f'new.{name}' for name in attributes)},)"
+    getter: Callable[[_NewEnvelope], tuple[Any, ...]] = eval(source)  # noqa: S307 - made of constants
+    return getter
+
+
+_plain_values: Final = _getter(_COLUMNS.values())
+_values: Final = _getter(_ALL_COLUMNS.values())
 
 
 class _NoVerdict(NamedTuple):

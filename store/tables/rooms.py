@@ -1,7 +1,7 @@
 """Threads and direct rooms: the pair of each direct id, and the latest activity in each."""
 
 from collections.abc import Iterable
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from aghbus.protocol.api.messages import Direct, Thread
 from aghbus.protocol.envelope import Envelope
@@ -25,10 +25,28 @@ _ROOM_ACTIVITY: Final = BulkStatement.insert(
     f"ON CONFLICT ({', '.join(_KEY)}) DO UPDATE SET messages = messages + 1, last_ms = excluded.last_ms,"
     " last_seq = excluded.last_seq",
 )
+_THREAD_COLUMNS: Final = ("workspace_id", "channel", "thread_id", "messages", "first_ms", "last_ms", "last_seq")
+
+
+def _one_row_per_thread(values: list[Any]) -> list[Any]:
+    """A transaction often has hundreds of messages of one thread: an update for each would cost more than the rest of the row."""
+    threads: dict[tuple[Any, ...], list[Any]] = {}
+    for at in range(0, len(values), len(_THREAD_COLUMNS)):
+        row = threads.get(key := (values[at], values[at + 1], values[at + 2]))
+        if row is None:
+            threads[key] = values[at : at + len(_THREAD_COLUMNS)]
+        else:
+            row[3] += 1
+            row[5:] = values[at + 5 : at + 7]
+    return [value for row in threads.values() for value in row]
+
+
 _THREAD_ACTIVITY: Final = BulkStatement.insert(
     "threads",
-    ("workspace_id", "channel", "thread_id", "messages", "first_ms", "last_ms", "last_seq"),
-    "ON CONFLICT DO UPDATE SET messages = messages + 1, last_ms = excluded.last_ms, last_seq = excluded.last_seq",
+    _THREAD_COLUMNS,
+    "ON CONFLICT DO UPDATE SET messages = messages + excluded.messages, last_ms = excluded.last_ms,"
+    " last_seq = excluded.last_seq",
+    merge=_one_row_per_thread,
 )
 _FORGET_THREAD: Final = """
 DELETE FROM threads WHERE workspace_id = :workspace_id AND channel = :channel AND thread_id = :container
