@@ -256,7 +256,7 @@ def test_a_cut_wal_is_reported_at_start_and_doctor_gives_a_hint(tmp_path: Path) 
         ops = Daemon(home, "ops").start()
         for number in range(5):
             ops.post("/v1/works", to="worker", text=f"number {number}")
-        wait_for(lambda: marked(ops) == 5, 20, "the mark to follow")
+        wait_for(lambda: marked(ops) >= 5, 20, "the mark to follow")
         ops.kill()
         wal = ops.store_path.with_name("store.db-wal")
         os.truncate(wal, wal.stat().st_size // 2)

@@ -192,7 +192,7 @@ async def test_expired_dedup_ids_are_removed_and_queued_messages_are_kept(store:
     await store.write(sending(say(sender=US, to=BOB)))
     swept = await sweep(store, RetentionPolicy(max_age=30 * DAY, max_bytes=None), LATER_MS)
     assert swept.ids == 10
-    assert await outbox.counts(store.reader) == {"queued": 1, "expired": 0, "dead": 0}
+    assert await outbox.counts(store.reader) == {"queued": 1, "refused": 0, "expired": 0, "dead": 0}
     assert len(store.memory.dedup) == 0
     assert len(await left(store)) == 11
 
@@ -208,6 +208,6 @@ async def test_outbox_rows_have_their_states(store: Store) -> None:
         ("published", 1, NOW_MS, None),
         ("queued", 0, None, None),
     ]
-    assert await outbox.counts(store.reader) == {"queued": 1, "expired": 0, "dead": 1}
+    assert await outbox.counts(store.reader) == {"queued": 1, "refused": 0, "expired": 0, "dead": 1}
     assert await store.write(lambda tx: retry.stale(tx, NOW, 10)) == []
     assert await store.write(lambda tx: retry.stale(tx, NOW + 3600, 10)) == [seqs[2]]
