@@ -99,8 +99,9 @@ class OpenStreams:
         """A new envelope of `stream` is queued at Unix second `now`."""
         if len(self._last) >= self._sweep_at:
             self._sweep(now)
-        tx.after_rollback(partial(self._restore, stream, self._last.get(stream)))
-        self._set(stream, seq, message_id, fresh_until)
+        before = self._last.get(stream)
+        tx.after_rollback(partial(self._restore, stream, before))
+        self._set(stream, before, seq, message_id, fresh_until)
 
     def settle(self, tx: UnitOfWork, seq: int) -> None:
         """Our envelope `seq` was answered, and everything before it in its stream was too, or needs no answer."""
@@ -112,10 +113,10 @@ class OpenStreams:
     def load(self, db: sqlite3.Connection) -> None:
         """Reads the unanswered envelopes of a store that is being opened."""
         for workspace_id, channel, sender, to, container, seq, message_id, fresh_until in db.execute(_OUTSTANDING):
-            self._set((workspace_id, channel, sender, to, container), seq, message_id, fresh_until)
+            stream = (workspace_id, channel, sender, to, container)
+            self._set(stream, self._last.get(stream), seq, message_id, fresh_until)
 
-    def _set(self, stream: Stream, seq: int, message_id: str, fresh_until: int) -> None:
-        before = self._last.get(stream)
+    def _set(self, stream: Stream, before: _Last | None, seq: int, message_id: str, fresh_until: int) -> None:
         if before is not None:
             del self._streams[before.seq]
             fresh_until = max(fresh_until, before.envelope.expires_at)
