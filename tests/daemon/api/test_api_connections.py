@@ -2,7 +2,6 @@
 
 import asyncio
 import logging
-import shutil
 import socket
 import subprocess
 from pathlib import Path
@@ -15,8 +14,7 @@ from aghbus.daemon.api.http.connection import MAX_CONNECTIONS, MAX_HEAD_BYTES
 from aghbus.protocol.api.status import StatusResponse
 from tests.support.api_harness import BODY_LIMIT, DEADLINE, Api, serving, until
 from tests.support.api_simulator import example
-
-CURL = shutil.which("curl")
+from tests.support.tools import require_tool
 
 
 async def talk(api: Api, data: bytes) -> bytes:
@@ -395,10 +393,9 @@ async def test_idle_connections_do_not_hold_up_a_stop(api: Api) -> None:
     await api.server.stop(DEADLINE)  # once more does nothing
 
 
-@pytest.mark.skipif(CURL is None, reason="curl is not installed")
 async def test_curl(api: Api) -> None:
     command = [
-        CURL or "curl",
+        require_tool("curl"),
         "-sS",
         "--fail",
         "--unix-socket",
