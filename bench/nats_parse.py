@@ -53,11 +53,11 @@ async def _ignored(_error: Exception) -> None:
     pass
 
 
-def through_the_library(heard: list[InboundMessage]) -> tuple[Client, Callable[[], None]]:
+def through_the_library(received: list[InboundMessage]) -> tuple[Client, Callable[[], None]]:
     """As it was: a queue and a task for each subscription, which calls our function."""
 
     async def deliver(message: Msg) -> None:
-        heard.append(InboundMessage(message.subject, message.data, message.reply, message.headers))
+        received.append(InboundMessage(message.subject, message.data, message.reply, message.headers))
 
     client = Client()
     handle = Subscription(client, 7, "t", cb=deliver)
@@ -66,14 +66,14 @@ def through_the_library(heard: list[InboundMessage]) -> tuple[Client, Callable[[
     return client, handle._stop_processing
 
 
-def direct(heard: list[InboundMessage]) -> tuple[Client, Callable[[], None]]:
+def direct(received: list[InboundMessage]) -> tuple[Client, Callable[[], None]]:
     """As it is: the parser calls the subscription."""
 
     def report(event: LinkEvent) -> None:
         raise AssertionError(event)
 
     client = NatsClient(require_tls=False)
-    subscription = OurSubscription("t", heard.append, report, lambda _subscription: None)
+    subscription = OurSubscription("t", received.append, report, lambda _subscription: None)
     client.receivers[7] = subscription.deliver
     return client, lambda: None
 
@@ -83,14 +83,14 @@ WAYS: dict[str, Any] = {"library": through_the_library, "direct": direct}
 
 async def measure(way: str, pieces: list[bytes], count: int) -> float:
     """Microseconds of a message."""
-    heard: list[InboundMessage] = []
-    client, end = WAYS[way](heard)
+    received: list[InboundMessage] = []
+    client, end = WAYS[way](received)
     gc.collect()
     started = time.process_time()
     for piece in pieces:
         await client._ps.parse(piece)
         await asyncio.sleep(0)  # as reading does: the library's tasks have their turn
-    while len(heard) < count:
+    while len(received) < count:
         await asyncio.sleep(0)
     taken = time.process_time() - started
     end()

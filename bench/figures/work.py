@@ -34,7 +34,7 @@ def measure(run: Run) -> Result:
                 "under load": under_load,
                 "echo": lambda: acknowledgement_times(server, scale.paced, RATE, to="nobody", subject=_PACED),
                 "ack": lambda: acknowledgement_times(server, scale.paced, RATE, to=worker.name),
-                "crowd": lambda: work_times(ops, worker, 2 * scale.works, FLIGHT)[1],
+                "concurrent": lambda: work_times(ops, worker, 2 * scale.works, FLIGHT)[1],
             },
         )
     request, echo = ("raw request-reply, p50", "request-reply"), ("nats-py echo that keeps nothing", "echo")
@@ -45,7 +45,7 @@ def measure(run: Run) -> Result:
 
     return Result(
         rows=[
-            found.row(f"works, {FLIGHT} at a time", "works/s", "crowd"),
+            found.row(f"works, {FLIGHT} at a time", "works/s", "concurrent"),
             found.row("a work at rest, p50", "ms", "at rest", floor=request),
             slowest("a work at rest", "at rest"),
             found.row(f"{work}, p50", "ms", "under load", floor=request),

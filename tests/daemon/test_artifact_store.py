@@ -1,4 +1,4 @@
-"""Artifacts in a real object store: what other tools wrote, what strangers forged, what got lost."""
+"""Artifacts in a real object store: what other tools wrote, what untrusted peers forged, what got lost."""
 
 from __future__ import annotations
 

@@ -99,17 +99,17 @@ async def test_a_daemon_switches_to_the_operators_consumer(server: NatsServer) -
 async def test_flow_control_does_not_publish_to_foreign_subjects(server: NatsServer) -> None:
     """Flow control is answered only on its own subjects: an empty message would be an ack elsewhere."""
     async with Peer(server, "b").running(), admin(server) as api:
-        heard: list[InboundMessage] = []
-        victim = api.link.subscribe("victim.>", heard.append)
+        received: list[InboundMessage] = []
+        victim = api.link.subscribe("victim.>", received.append)
         await api.link.flush(5)
         subject = (await config_of(api))["deliver_subject"]
         genuine = f"$JS.FC.{STREAM}.{NAME}.token"
-        flow = api.link.subscribe(genuine, heard.append)
+        flow = api.link.subscribe(genuine, received.append)
         await api.link.publish(subject, b"", {"Status": "100"}, "victim.reply")
         await api.link.publish(subject, b"", {"Status": "100", "Nats-Consumer-Stalled": "victim.header"})
         await api.link.publish(subject, b"", {"Status": "100", "Nats-Consumer-Stalled": genuine})
-        await wait_until(lambda: heard, 20, "the answer to flow control, which comes after the others")
-        assert [message.subject for message in heard] == [genuine]
+        await wait_until(lambda: received, 20, "the answer to flow control, which comes after the others")
+        assert [message.subject for message in received] == [genuine]
         victim.unsubscribe()
         flow.unsubscribe()
 

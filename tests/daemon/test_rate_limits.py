@@ -98,7 +98,7 @@ async def test_a_flood_of_wrong_signatures_is_rejected_and_a_verified_peer_gets_
     async with bench(tmp_path, failed_signatures=budget) as b:
         await b.offer(b.signed(FRIEND))
         for number in range(500):
-            await b.offer(b.forged(f"stranger-{number}@{FRIEND.handle.partition('@')[2]}"))
+            await b.offer(b.forged(f"unknown-{number}@{FRIEND.handle.partition('@')[2]}"))
         rejected = b.counters["overload.signatures"]
         assert rejected > 0
         assert b.counters["refused.verification_failed"] + rejected == 500
@@ -248,10 +248,10 @@ def test_a_cost_above_the_capacity_needs_a_full_bucket() -> None:
     budget = VerificationBudget(TokenBuckets(3, 1), TokenBuckets(5, 0))
     budget.proved("friend")
     budget.failed("friend", 0, 100)  # its own
-    budget.failed("stranger", 2, 100)  # what all share
+    budget.failed("unknown", 2, 100)  # what all share
     assert [budget.may_try("friend", 2, cost) for cost in (2, 2.5, 100)] == [True, False, False]
     assert budget.may_try("friend", 3, 100)
-    assert not budget.may_try("stranger", 100, 1)
+    assert not budget.may_try("unknown", 100, 1)
 
 
 def test_a_query_of_a_bucket_spends_nothing() -> None:

@@ -455,11 +455,11 @@ def test_names_of_agents_map_to_peers_by_configuration(tmp_path: Path) -> None:
         (asked,) = messages(worker, "agentos", 1)
         assert asked["message"] == question
         assert asked["sender"] == "ops"
-        stranger = copy.deepcopy(question)
-        stranger["id"] = f"msg-{uuid.uuid4()}"
-        stranger["to"]["agentId"] = "com.acme.nobody"
+        unknown = copy.deepcopy(question)
+        unknown["id"] = f"msg-{uuid.uuid4()}"
+        unknown["to"]["agentId"] = "com.acme.nobody"
         with pytest.raises(HttpError) as caught:
-            submit(ops, "agentos", stranger)
+            submit(ops, "agentos", unknown)
         assert "agent_map" in {found["rule"] for found in caught.value.answer["findings"]}
 
 

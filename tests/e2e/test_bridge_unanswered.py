@@ -98,9 +98,9 @@ def test_neither_the_target_nor_the_canceling_agent_gets_the_end(tmp_path: Path)
             one.post("/v1/messages", kind="say", to=other.name, body={"text": "last"}, thread_id="thread_last")
         (last,) = messages(ops, "sacp", 1, f"?since={refused['seq']}")
         assert last["message"] == "last"
-        heard = messages(worker, "sacp", 4, "?since=0")
-        assert [one["message"] for one in heard if one["kind"] == "say"] == ["one", "two", "last"]
-        (canceled,) = (one for one in heard if one["kind"] == "receipt")
+        received = messages(worker, "sacp", 4, "?since=0")
+        assert [one["message"] for one in received if one["kind"] == "say"] == ["one", "two", "last"]
+        (canceled,) = (one for one in received if one["kind"] == "receipt")
         assert canceled["work_id"] == second  # ops called it off; what the worker's own daemon refused is not here
 
 

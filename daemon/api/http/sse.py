@@ -18,7 +18,7 @@ from aghbus.protocol.api.messages import Event
 from aghbus.protocol.errors import RequestError
 
 KEEP_ALIVE: Final = 15.0
-"""Seconds of silence before a comment; the figure that the HTML standard recommends."""
+"""Seconds without an event before a comment; the figure that the HTML standard recommends."""
 
 WRITE_BYTES: Final = 65_536
 """Events that are ready together are written in pieces of about this size, the transport's buffer."""
