@@ -383,13 +383,20 @@ class UnorderedMachine(DeliveryMachine):
         assert self.wanted not in self.net.faults()
 
 
-@pytest.mark.parametrize(("wanted", "number"), [("out of order", 1), ("untruthful state", 1), ("states differ", 1)])
-def test_without_order_the_model_finds_each_fault(wanted: str, number: int) -> None:
-    """`number` is the seed of Hypothesis."""
+@pytest.mark.parametrize("wanted", ["out of order", "untruthful state", "states differ"])
+def test_without_order_the_model_finds_each_fault(wanted: str) -> None:
+    """One of the seeds 1 to 8 finds it; which one depends on the version of Hypothesis."""
     machine = type(wanted, (UnorderedMachine,), {"wanted": wanted})
     search = settings(max_examples=2000, stateful_step_count=60, deadline=None, database=None, phases=[Phase.generate])
-    with pytest.raises(AssertionError, match=f"assert '{wanted}' not in"):
-        run_state_machine_as_test(seed(number)(machine), settings=search)
+
+    def finds(number: int) -> bool:
+        try:
+            run_state_machine_as_test(seed(number)(machine), settings=search)
+        except AssertionError as error:
+            return f"assert '{wanted}' not in" in str(error)
+        return False
+
+    assert any(map(finds, range(1, 9)))
 
 
 # The faults, one by one: each happened to daemons before docs/adr/0009.

@@ -18,6 +18,7 @@ class TcpProxy:
         self._target = port
         self._delay = delay
         self._port = 0
+        self._server: asyncio.Server | None = None
         self._pipes: set[asyncio.Task[None]] = set()
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
@@ -35,9 +36,10 @@ class TcpProxy:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.cut()
+        asyncio.run_coroutine_threadsafe(self._close(), self._loop).result(10)
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(10)
+        self._loop.close()
 
     def cut(self) -> None:
         """Ends every connection; new ones are taken."""
@@ -48,20 +50,30 @@ class TcpProxy:
         for pipe in self._pipes:
             pipe.cancel()
 
+    async def _close(self) -> None:
+        if self._server is not None:
+            self._server.close()
+        tasks = asyncio.all_tasks() - {asyncio.current_task()}
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
     async def _listen(self) -> None:
-        server = await asyncio.start_server(self._connected, "127.0.0.1", 0)
-        self._port = server.sockets[0].getsockname()[1]
+        self._server = await asyncio.start_server(self._connected, "127.0.0.1", 0)
+        self._port = self._server.sockets[0].getsockname()[1]
 
     async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         there, back = await asyncio.open_connection("127.0.0.1", self._target)
         pipes = [asyncio.create_task(self._pass_on(*pair)) for pair in ((reader, back), (there, writer))]
         self._pipes.update(pipes)
-        await asyncio.wait(pipes, return_when=asyncio.FIRST_COMPLETED)
-        for pipe in pipes:
-            pipe.cancel()
-            self._pipes.discard(pipe)
-        for each in (writer, back):
-            each.transport.abort()
+        try:
+            await asyncio.wait(pipes, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for pipe in pipes:
+                pipe.cancel()
+                self._pipes.discard(pipe)
+            for each in (writer, back):
+                each.transport.abort()
 
     async def _pass_on(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """One direction: chunks are written in order, each after the delay."""
