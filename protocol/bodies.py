@@ -1,13 +1,11 @@
 """The bodies of the six kinds and the Peer Card: types and validation (seed 002, spec section 2).
 
-Every `parse_*` takes the raw JSON of an envelope's `body` and the envelope's `from`. It raises Malformed (or
-VerificationFailed for a digest) with the name of the field. Unknown fields are ignored; null in an optional field means
-absent.
+`BODIES` has a reader of each kind. Unknown fields are ignored; null in an optional field means absent.
 """
 
 from collections.abc import Callable, Sequence
 from functools import lru_cache
-from typing import Any, Final, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
 
 import msgspec
 from msgspec import Raw
@@ -16,7 +14,7 @@ from aghbus.protocol.capability_digest import capability_digest
 from aghbus.protocol.errors import REASON_CODES, Malformed, VerificationFailed
 from aghbus.protocol.identifiers import is_message_id, is_peer
 from aghbus.protocol.limits import MAX_CARD_ENTRY_BYTES, MAX_LIST_ITEMS
-from aghbus.protocol.text import byte_length, is_blank, trim
+from aghbus.protocol.text import WHITE_SPACE, byte_length, trim
 
 RECEIPT_STATUSES: Final = frozenset(["accepted", "rejected", "duplicate", "expired", "unsupported", "canceled"])
 TRACE_STATES: Final = frozenset(["submitted", "working", "needs_input", "completed", "failed", "canceled"])
@@ -102,6 +100,8 @@ class Trace(msgspec.Struct, frozen=True):
 
 
 Body = Greet | Whois | Say | Capability | Receipt | Trace
+BodyWire = Any
+"""What `BodyReader.decode` returns: the members of a body with their types checked, but not their values."""
 
 
 class _CardWire(msgspec.Struct):
@@ -149,16 +149,29 @@ class _TraceWire(msgspec.Struct):
     artifact_refs: list[Raw] | None = None
 
 
+class _PlainSay(_SayWire, forbid_unknown_fields=True):
+    artifacts: None = None
+
+
+class _PlainReceipt(_ReceiptWire, forbid_unknown_fields=True):
+    pass
+
+
+class _PlainTrace(_TraceWire, forbid_unknown_fields=True):
+    result: None = None  # type: ignore[assignment]
+    artifact_refs: None = None
+
+
 def _decoder(wire: type[_T], field: str = "body") -> Callable[[Raw | bytes], _T]:
-    strict = msgspec.json.Decoder(wire)
+    strict = msgspec.json.Decoder(wire).decode
 
     def decode(raw: Raw | bytes) -> _T:
         try:
-            return strict.decode(raw)
+            return strict(raw)
         except msgspec.ValidationError:
             # Of duplicate keys the last wins (spec section 1), but the strict decoder also rejects an invalid earlier one.
             try:
-                return strict.decode(msgspec.json.encode(msgspec.json.decode(raw)))
+                return strict(msgspec.json.encode(msgspec.json.decode(raw)))
             except msgspec.ValidationError as error:
                 raise _malformed(error, field) from None
 
@@ -166,23 +179,13 @@ def _decoder(wire: type[_T], field: str = "body") -> Callable[[Raw | bytes], _T]
 
 
 _decode_card = _decoder(_CardWire, "body.peer_card")
-_decode_greet = _decoder(_GreetWire)
-_decode_whois = _decoder(_WhoisWire)
-_decode_say = _decoder(_SayWire)
-_decode_capability = _decoder(_CapabilityWire)
-_decode_receipt = _decoder(_ReceiptWire)
-_decode_trace = _decoder(_TraceWire)
 
 
-def parse_greet(raw: Raw, sender: str) -> Greet:
-    """A greet body whose card names `sender`."""
-    wire = _decode_greet(raw)
+def _read_greet(wire: _GreetWire, sender: str) -> Greet:
     return Greet(_card(wire.peer_card, sender), wire.summary)
 
 
-def parse_whois(raw: Raw, sender: str) -> Whois:
-    """A whois body; a response's card must name `sender`."""
-    wire = _decode_whois(raw)
+def _read_whois(wire: _WhoisWire, sender: str) -> Whois:
     if wire.type == "request":
         if wire.peer_card != _NULL:
             raise Malformed("a request must not carry a card", "body.peer_card")
@@ -194,17 +197,15 @@ def parse_whois(raw: Raw, sender: str) -> Whois:
     return Whois("response", wire.query or "", _card(wire.peer_card, sender))
 
 
-def parse_say(raw: Raw, sender: str) -> Say:
-    """A say body with non-blank text."""
-    wire = _decode_say(raw)
-    if is_blank(wire.text):
+def _read_say(wire: _SayWire, _sender: str) -> Say:
+    if not wire.text.strip(WHITE_SPACE):
         raise Malformed("must not be blank", "body.text")
-    return Say(wire.text, wire.intent, _bounded(wire.artifacts, "body.artifacts"))
+    return Say(wire.text, wire.intent, _bounded(wire.artifacts, "body.artifacts") if wire.artifacts else ())
 
 
-def parse_capability(raw: Raw, sender: str) -> Capability:
-    """A capability body; VerificationFailed when the digest is not that of the document (spec section 3)."""
-    document = _decode_capability(raw).capability
+def _read_capability(wire: _CapabilityWire, _sender: str) -> Capability:
+    """VerificationFailed when the digest is not that of the document (spec section 3)."""
+    document = wire.capability
     digest = document.get("digest")
     if not isinstance(digest, str):
         raise Malformed("must be a string", "body.capability.digest")
@@ -217,9 +218,7 @@ def parse_capability(raw: Raw, sender: str) -> Capability:
     return Capability(trim(document["id"]), digest, document)
 
 
-def parse_receipt(raw: Raw, sender: str) -> Receipt:
-    """A receipt body: a status, and a reason code if the status requires one."""
-    wire = _decode_receipt(raw)
+def _read_receipt(wire: _ReceiptWire, _sender: str) -> Receipt:
     if not is_message_id(wire.for_id):
         raise Malformed("is not an envelope id", "body.for_id")
     if wire.status not in RECEIPT_STATUSES:
@@ -234,23 +233,44 @@ def parse_receipt(raw: Raw, sender: str) -> Receipt:
     return Receipt(wire.for_id, wire.status, wire.reason_code, wire.detail)
 
 
-def parse_trace(raw: Raw, sender: str) -> Trace:
-    """A trace body. `submitted` is a valid value here; the lifecycle rejects it as an update."""
-    wire = _decode_trace(raw)
+def _read_trace(wire: _TraceWire, _sender: str) -> Trace:
+    """`submitted` is a valid value here; the lifecycle rejects it as an update."""
     if wire.state not in TRACE_STATES:
         raise Malformed("is none of the six states", "body.state")
-    result = None if wire.result == _NULL else wire.result
-    return Trace(wire.state, wire.message, result, _bounded(wire.artifact_refs, "body.artifact_refs"))
+    result = None if wire.result is None or wire.result == _NULL else wire.result
+    refs = _bounded(wire.artifact_refs, "body.artifact_refs") if wire.artifact_refs else ()
+    return Trace(wire.state, wire.message, result, refs)
 
 
-BODY_PARSERS: Final[dict[str, Callable[[Raw, str], Body]]] = {
-    "greet": parse_greet,
-    "whois": parse_whois,
-    "say": parse_say,
-    "capability": parse_capability,
-    "receipt": parse_receipt,
-    "trace": parse_trace,
+class BodyReader(NamedTuple):
+    """How the body of one kind is read: `read(decode(raw), sender)`, which raises Malformed, or VerificationFailed for a digest.
+
+    `decode_plain` may be tried before `decode`. It raises ValidationError for any body in which a value is not converted: one
+    with an unknown member, or with one that is kept as JSON.
+    """
+
+    decode: Callable[[Raw], Any]
+    decode_plain: Callable[[Raw], Any]
+    read: Callable[[Any, str], Body]
+
+
+def _never_plain(_raw: Raw) -> Any:
+    raise msgspec.ValidationError
+
+
+def _reader(wire: type[_T], read: Callable[[_T, str], Body], plain: type[_T] | None = None) -> BodyReader:
+    return BodyReader(_decoder(wire), msgspec.json.Decoder(plain).decode if plain else _never_plain, read)
+
+
+BODIES: Final[dict[str, BodyReader]] = {
+    "greet": _reader(_GreetWire, _read_greet),
+    "whois": _reader(_WhoisWire, _read_whois),
+    "say": _reader(_SayWire, _read_say, _PlainSay),
+    "capability": _reader(_CapabilityWire, _read_capability),
+    "receipt": _reader(_ReceiptWire, _read_receipt, _PlainReceipt),
+    "trace": _reader(_TraceWire, _read_trace, _PlainTrace),
 }
+"""The six kinds."""
 
 
 def _card(raw: Raw, sender: str) -> PeerCard:
@@ -283,9 +303,7 @@ def _entries(values: Sequence[str], field: str) -> tuple[str, ...]:
     return entries
 
 
-def _bounded(values: list[Raw] | None, field: str) -> tuple[Raw, ...]:
-    if not values:
-        return ()
+def _bounded(values: list[Raw], field: str) -> tuple[Raw, ...]:
     if len(values) > MAX_LIST_ITEMS:
         raise Malformed(f"has more than {MAX_LIST_ITEMS} entries", field)
     return tuple(values)

@@ -6,29 +6,29 @@ fault.
 
 import json
 import re
-from collections.abc import Mapping
 from functools import cached_property
 from hashlib import sha256
 from typing import Any, Final, Literal
 
 import msgspec
-from msgspec import UNSET, Raw, UnsetType
+from msgspec import Raw
 
-from aghbus.protocol.bodies import BODY_PARSERS, Body
+from aghbus.protocol.bodies import BODIES, Body, BodyWire
 from aghbus.protocol.errors import Expired, InvalidSurface, LegacyFieldRejected, Malformed, Undecodable, UnsupportedKind
 from aghbus.protocol.identifiers import (
+    DIRECT_ID,
+    PLAIN_ID,
+    THREAD_ID,
     is_channel,
-    is_direct_id,
     is_message_id,
     is_peer,
-    is_thread_id,
     is_work_id,
     is_workspace_id,
 )
 from aghbus.protocol.limits import MAX_DEPTH, MAX_ENVELOPE_BYTES, MAX_LIFETIME, MAX_SECONDS, PROTOCOL, REPLAY_AGE
 
 Kind = Literal["greet", "whois", "say", "capability", "receipt", "trace"]
-KINDS: Final = frozenset(BODY_PARSERS)
+KINDS: Final = frozenset(BODIES)
 DISCOVERY_KINDS: Final = frozenset({"greet", "whois"})
 WORK_KINDS: Final = frozenset({"receipt", "trace"})  # work_id required
 OPENING_KINDS: Final[frozenset[Kind]] = frozenset({"say", "capability"})  # may open a work
@@ -38,7 +38,8 @@ CONVERSATION_KINDS: Final[frozenset[Kind]] = frozenset({"say", "capability", "re
 class Envelope(msgspec.Struct, frozen=True, dict=True):
     """One valid envelope. `sender` and `to` are the wire's `from` and `to`; `container` is thread_id or direct_id.
 
-    `raw` is the message exactly as received, or as it will be published; it keeps unknown fields.
+    `raw` is the message exactly as received, or as it will be published; it keeps unknown fields. `fresh_until` is the Unix
+    second from which on it is expired (spec section 5 step 3).
     """
 
     raw: bytes
@@ -56,6 +57,7 @@ class Envelope(msgspec.Struct, frozen=True, dict=True):
     causation_id: str | None
     ts: int
     expires_at: int | None
+    fresh_until: int
     body: Body
     ext: Raw | None
     proof: Raw | None
@@ -64,11 +66,6 @@ class Envelope(msgspec.Struct, frozen=True, dict=True):
     def digest(self) -> str:
         """SHA-256 of the bytes, in hexadecimal."""
         return sha256(self.raw).hexdigest()
-
-    @property
-    def fresh_until(self) -> int:
-        """Unix seconds from which on this envelope is expired (spec section 5 step 3)."""
-        return fresh_until(self.ts, self.expires_at)
 
     def document(self) -> dict[str, Any]:
         """The whole envelope as received, unknown fields and `ext` included."""
@@ -83,7 +80,7 @@ class Envelope(msgspec.Struct, frozen=True, dict=True):
 _NULL: Final = Raw(b"null")
 
 
-class _Wire(msgspec.Struct):
+class _Wire(msgspec.Struct, kw_only=True):
     protocol: str
     id: str
     workspace_id: str
@@ -103,12 +100,17 @@ class _Wire(msgspec.Struct):
     expires_at: int | None = None
     proof: Raw = _NULL
     ext: Raw = _NULL
-    interaction_id: Raw | UnsetType = UNSET
+
+
+class _PlainWire(_Wire, kw_only=True, forbid_unknown_fields=True):
+    kind: str
+    surface: str | None = None
 
 
 _valid_routes: set[tuple[str, str, str, str | None]] = set()
 _MAX_ROUTES: Final = 4_096  # only valid routes are cached, and they are short
 _decode_wire: Final = msgspec.json.Decoder(_Wire).decode
+_decode_plain: Final = msgspec.json.Decoder(_PlainWire).decode
 _decode_any: Final = msgspec.json.Decoder().decode
 _BACKSLASH: Final = ord("\\")
 _BRACKET: Final = ord("[")
@@ -127,41 +129,43 @@ def parse(raw: bytes, now: int) -> Envelope:
 
     Raises the ProtocolError of the first rule that fails, and nothing else whatever the bytes.
     """
-    wire, document = _decode(raw)
+    wire, body_wire, document = _decode(raw)
     kind = _check_header(wire)
-    _check_fresh(wire, now)
-    surface, container = _check_surface(wire, kind)
-    if type(document["body"]) is not dict:
+    fresh_until = _check_fresh(wire, now)
+    container = _check_surface(wire, kind)
+    if body_wire is None and type(document["body"]) is not dict:
         raise Malformed("must be an object", "body")
-    body = BODY_PARSERS[kind](wire.body, wire.sender)
+    reader = BODIES[kind]
+    body = reader.read(reader.decode(wire.body) if body_wire is None else body_wire, wire.sender)
     if kind == "whois" and wire.reply_to is None and getattr(body, "type", "") == "response":
         raise Malformed("is required on a whois response", "reply_to")
-    # The first arguments are positional: CPython passes more than fifteen keywords in a dict, which is far slower.
-    return Envelope(
+    return Envelope(  # positional: CPython passes more than fifteen keywords in a dict, which is far slower
         raw,
         wire.id,
         wire.workspace_id,
         kind,
         wire.channel,
         wire.sender,
-        to=wire.to,
-        surface=surface,
-        container=container,
-        work_id=wire.work_id,
-        reply_to=wire.reply_to,
-        trace_id=wire.trace_id,
-        causation_id=wire.causation_id,
-        ts=wire.ts,
-        expires_at=wire.expires_at,
-        body=body,
-        ext=_object(wire.ext, document, "ext"),
-        proof=_object(wire.proof, document, "proof"),
+        wire.to,
+        wire.surface,
+        container,
+        wire.work_id,
+        wire.reply_to,
+        wire.trace_id,
+        wire.causation_id,
+        wire.ts,
+        wire.expires_at,
+        fresh_until,
+        body,
+        _object(wire.ext, document, "ext") if document else None,
+        _object(wire.proof, document, "proof") if document else None,
     )
 
 
 def decode_document(raw: bytes) -> dict[str, Any]:
     """Any JSON object within the size and depth bounds, last duplicate key winning. Raises Undecodable."""
-    _check_bytes(raw)
+    _check_text(raw)
+    _check_depth(raw)
     try:
         value = _decode_any(raw)
     except (msgspec.DecodeError, RecursionError, ValueError) as error:
@@ -171,27 +175,31 @@ def decode_document(raw: bytes) -> dict[str, Any]:
     return value
 
 
-def _decode(raw: bytes) -> tuple[_Wire, dict[str, Any]]:
-    """The typed members, and the whole document: a number out of range in an unknown field must fail here, not later."""
-    _check_bytes(raw)
+def _decode(raw: bytes) -> tuple[_Wire, BodyWire | None, dict[str, Any]]:
+    """The typed members; the typed body, or None if its type has to be checked; the whole document, empty if not needed.
+
+    A number out of range must fail here, wherever it is. The decoder only finds it in values that it converts, which are all
+    values of an envelope without unknown members whose other members are of the right type and none kept as JSON.
+    """
+    _check_text(raw)
     try:
-        wire, document = _decode_wire(raw), _decode_any(raw)
-    except msgspec.ValidationError:
-        wire, document = _decode_slowly(raw)
-    except (msgspec.DecodeError, RecursionError, ValueError) as error:
-        raise Undecodable(f"not JSON: {_decoder_words(error)}") from None
-    if wire.interaction_id is not UNSET:
-        raise LegacyFieldRejected("is no longer part of the protocol", "interaction_id")
-    return wire, document
+        wire = _decode_plain(raw)
+        body = BODIES[wire.kind].decode_plain(wire.body)
+        return wire, body, {} if wire.ext == wire.proof == _NULL else decode_document(raw)
+    except (msgspec.DecodeError, KeyError, RecursionError, ValueError):
+        return _decode_fully(raw)
 
 
-def _decode_slowly(raw: bytes) -> tuple[_Wire, dict[str, Any]]:
-    """After the strict decoder failed: finds the rule that is broken, or accepts a duplicate key whose last value is valid."""
+def _decode_fully(raw: bytes) -> tuple[_Wire, None, dict[str, Any]]:
+    """Of duplicate keys the last wins, also after one of a wrong type, which the typed decoder refuses."""
     document = decode_document(raw)
     if "interaction_id" in document:
         raise LegacyFieldRejected("is no longer part of the protocol", "interaction_id")
     try:
-        return _decode_wire(msgspec.json.encode(document)), document
+        try:
+            return _decode_wire(raw), None, document
+        except msgspec.ValidationError:
+            return _decode_wire(msgspec.json.encode(document)), None, document
     except (msgspec.ValidationError, msgspec.EncodeError, ValueError) as error:
         rule, _, path = str(error).partition(" - at `$")
         missing = "missing required field `"
@@ -200,7 +208,7 @@ def _decode_slowly(raw: bytes) -> tuple[_Wire, dict[str, Any]]:
         raise Malformed(rule[0].lower() + rule[1:], path.strip(".`")) from None
 
 
-def _check_bytes(raw: bytes) -> None:
+def _check_text(raw: bytes) -> None:
     if len(raw) > MAX_ENVELOPE_BYTES:
         raise Undecodable(f"is larger than {MAX_ENVELOPE_BYTES} bytes")
     if not raw.isascii():
@@ -211,8 +219,6 @@ def _check_bytes(raw: bytes) -> None:
     # `in` with an integer is far quicker than a search, a count, or `in` with a bytes object of length one.
     if _BACKSLASH in raw and _SURROGATE_ESCAPE.search(raw):
         _check_surrogates(raw)
-    if raw.count(b"{") + (raw.count(b"[") if _BRACKET in raw else 0) > MAX_DEPTH:
-        _check_depth(raw)
 
 
 def _check_surrogates(raw: bytes) -> None:
@@ -230,6 +236,8 @@ _STRUCTURE: Final = re.compile(rb'"(?:[^"\\]|\\.)*+(?:"|\\?\Z)|[\[{]|[\]}]', re.
 
 
 def _check_depth(raw: bytes) -> None:
+    if raw.count(b"{") + (raw.count(b"[") if _BRACKET in raw else 0) <= MAX_DEPTH:
+        return
     depth = 0
     for match in _STRUCTURE.finditer(raw):
         char = raw[match.start()]
@@ -245,24 +253,29 @@ def _check_header(wire: _Wire) -> str:
     """Spec section 5 step 2: required fields and grammars, protocol, kind."""
     if wire.protocol != PROTOCOL:
         raise Malformed(f"must be {PROTOCOL}", "protocol")
-    if not is_message_id(wire.id):
+    if not (PLAIN_ID(wire.id) or is_message_id(wire.id)):
         raise Malformed("must be 1-256 bytes without control characters or outer white space", "id")
-    _check_route(wire)
+    if (wire.workspace_id, wire.channel, wire.sender, wire.to) not in _valid_routes:
+        _check_route(wire)
     if wire.reply_to is not None or wire.trace_id is not None or wire.causation_id is not None:
         _check_correlation(wire)
     if wire.ts <= 0:
         raise Malformed("must be a positive number of Unix seconds", "ts")
     if wire.expires_at is not None and wire.expires_at > MAX_SECONDS:
         raise Malformed("does not fit 64 bits", "expires_at")
-    return _check_kind(wire)
+    kind = wire.kind
+    if not isinstance(kind, str):
+        raise Malformed("must be a string", "kind")
+    if kind not in KINDS:
+        raise UnsupportedKind("is none of greet, whois, say, capability, receipt, trace", "kind")
+    if kind == "greet" and wire.to is not None:
+        raise Malformed("must be null on a greet", "to")
+    return kind
 
 
 def _check_route(wire: _Wire) -> None:
     """Validates workspace, channel, sender and receiver. Valid routes are cached: most messages share few of them."""
-    route = (wire.workspace_id, wire.channel, wire.sender, wire.to)
-    if route in _valid_routes:
-        return
-    workspace_id, channel, sender, to = route
+    workspace_id, channel, sender, to = wire.workspace_id, wire.channel, wire.sender, wire.to
     if not is_workspace_id(workspace_id):
         raise Malformed("must be non-empty without `.`, `*`, `>`, space or control characters", "workspace_id")
     if not is_channel(channel):
@@ -273,7 +286,7 @@ def _check_route(wire: _Wire) -> None:
         raise Malformed("is not a peer id", "to")
     if len(_valid_routes) >= _MAX_ROUTES:
         _valid_routes.clear()
-    _valid_routes.add(route)
+    _valid_routes.add((workspace_id, channel, sender, to))
 
 
 def _check_correlation(wire: _Wire) -> None:
@@ -286,72 +299,58 @@ def _check_correlation(wire: _Wire) -> None:
             raise Malformed("must be 1-256 bytes without control characters or outer white space", field)
 
 
-def _check_kind(wire: _Wire) -> str:
-    kind = wire.kind
-    if not isinstance(kind, str):
-        raise Malformed("must be a string", "kind")
-    if kind in KINDS:
-        if kind == "greet" and wire.to is not None:
-            raise Malformed("must be null on a greet", "to")
-        return kind
-    raise UnsupportedKind("is none of greet, whois, say, capability, receipt, trace", "kind")
-
-
-def _check_fresh(wire: _Wire, now: int) -> None:
-    """Spec section 5 step 3."""
+def _check_fresh(wire: _Wire, now: int) -> int:
+    """Spec section 5 step 3. Returns the end of freshness."""
     ts, expires_at = wire.ts, wire.expires_at
     if ts > now + REPLAY_AGE:
         raise Expired(f"is more than {REPLAY_AGE} s in the future", "ts")
     if expires_at is not None and expires_at <= now:
         raise Expired("has passed", "expires_at")
-    if now >= fresh_until(ts, expires_at):
-        age = REPLAY_AGE if wire.expires_at is None else MAX_LIFETIME
+    end = fresh_until(ts, expires_at)
+    if now >= end:
+        age = REPLAY_AGE if expires_at is None else MAX_LIFETIME
         raise Expired(f"is more than {age} s ago", "ts")
+    return end
 
 
-def _check_surface(wire: _Wire, kind: str) -> tuple[str | None, str | None]:
-    """Spec section 5 step 4: surface and container for conversation, none for discovery, work_id by kind."""
-    surface = wire.surface
+def _check_surface(wire: _Wire, kind: str) -> str | None:
+    """Spec section 5 step 4: surface and container for conversation, none for discovery, work_id by kind. The container."""
+    surface, thread_id, direct_id = wire.surface, wire.thread_id, wire.direct_id
     if kind in DISCOVERY_KINDS:
-        if surface is not None or wire.thread_id is not None or wire.direct_id is not None:
+        if surface is not None or thread_id is not None or direct_id is not None:
             raise InvalidSurface(f"must be absent on a {kind}", "surface")
         if wire.work_id is not None:
             raise Malformed(f"must be absent on a {kind}", "work_id")
-        return None, None
-    container = _container(wire, surface)
+        return None
+    _check_container(surface, thread_id, direct_id)
     if wire.work_id is None:
         if kind in WORK_KINDS:
             raise Malformed(f"is required on a {kind}", "work_id")
     elif not is_work_id(wire.work_id):
         raise Malformed("must be 1-128 bytes without `/`, `\\`, control characters or outer white space", "work_id")
-    return surface, container
+    return thread_id or direct_id
 
 
-def _container(wire: _Wire, surface: Any) -> str:
+def _check_container(surface: Any, thread_id: str | None, direct_id: str | None) -> None:
     if surface == "thread":
-        if wire.direct_id is not None:
+        if direct_id is not None:
             raise InvalidSurface("must be absent on surface thread", "direct_id")
-        if wire.thread_id is None or not is_thread_id(wire.thread_id):
+        if thread_id is None or not THREAD_ID.fullmatch(thread_id):
             raise InvalidSurface("must match ^thread_[a-z0-9][a-z0-9_-]{2,95}$", "thread_id")
-        return wire.thread_id
-    if surface == "direct":
-        if wire.thread_id is not None:
+    elif surface == "direct":
+        if thread_id is not None:
             raise InvalidSurface("must be absent on surface direct", "thread_id")
-        if wire.direct_id is None or not is_direct_id(wire.direct_id):
+        if direct_id is None or not DIRECT_ID.fullmatch(direct_id):
             raise InvalidSurface("must match ^direct_[a-f0-9]{32}$", "direct_id")
-        return wire.direct_id
-    raise InvalidSurface("must be thread or direct", "surface")
+    else:
+        raise InvalidSurface("must be thread or direct", "surface")
 
 
-def _object(raw: Raw, document: Mapping[str, Any], field: str) -> Raw | None:
-    if raw is _NULL:
-        return None
-    value = document[field]
-    if value is None:
-        return None
-    if type(value) is not dict:
+def _object(raw: Raw, document: dict[str, Any], field: str) -> Raw | None:
+    value = document.get(field)
+    if value is not None and type(value) is not dict:
         raise Malformed("must be an object", field)
-    return raw
+    return None if value is None else raw
 
 
 def _decoder_words(error: Exception) -> str:

@@ -22,12 +22,13 @@ EMITTED_WORK_ID: Final = re.compile(r"work_[a-zA-Z0-9_-]{1,64}")
 _CACHED: Final = 4_096  # names derived from valid names; most messages are between few peers
 _WORKSPACE_FORBIDDEN: Final = re.compile(r"[.*> \x00-\x1f\x7f-\x9f]")
 _PEER: Final = re.compile(rf"{PEER_ID.pattern}|{HANDLE.pattern}")
-_PLAIN_ID: Final = re.compile(r"[!-~]{1,256}")  # the common case of an id, decided by one match
+PLAIN_ID: Final = re.compile(r"[!-~]{1,256}").fullmatch
+"""Whether a value is a message id of the usual form, ASCII without spaces; `is_message_id` decides about others."""
 
 
 def is_message_id(value: str) -> bool:
     """1-256 bytes, no control characters, no white space at either end: id, reply_to, trace_id, causation_id."""
-    if _PLAIN_ID.fullmatch(value):
+    if PLAIN_ID(value):
         return True
     return (
         0 < byte_length(value) <= MAX_ID_BYTES

@@ -15,7 +15,7 @@ from aghbus.protocol.limits import MAX_DEPTH, MAX_ENVELOPE_BYTES
 from aghbus.protocol.partial_parse import identity, partial_parse
 from aghbus.protocol.receive import Receiver, StoredState, decide
 from aghbus.protocol.replay import Replay, check
-from tests.support.wire import JOINED, NOW, B, documents, dump, json_values, wire
+from tests.support.wire import JOINED, NOW, B, documents, dump, json_values, judged, wire, with_unknown_member
 
 
 def read(raw: bytes) -> str | None:
@@ -74,6 +74,18 @@ def test_any_json_value_in_any_field_raises_only_protocol_errors(data: st.DataOb
     field = data.draw(st.sampled_from([*document, "proof", "work_id", "surface", "interaction_id"]))
     document[field] = data.draw(json_values)
     read(dump(document))
+
+
+@given(st.data())
+def test_the_quick_decoder_judges_every_envelope_like_the_complete_one(data: st.DataObject) -> None:
+    document: dict[str, Any] = data.draw(documents())
+    if data.draw(st.booleans()):
+        field = data.draw(st.sampled_from([*document, "work_id", "surface", "expires_at", "reply_to"]))
+        document[field] = data.draw(json_values | st.sampled_from(["say", "direct", 0, NOW]))
+    if data.draw(st.booleans()) and isinstance(document["body"], dict):
+        document["body"][data.draw(st.sampled_from(["text", "state", "for_id", "intent"]))] = data.draw(json_values)
+    raw = dump(document)
+    assert judged(raw) == judged(with_unknown_member(raw))
 
 
 @pytest.mark.parametrize("number", ["1e999", "-1e999", "1" * 5000, "1" * 400 + ".5", "1" * 250 + "e60"])

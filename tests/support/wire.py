@@ -3,10 +3,12 @@
 import json
 from typing import Any, Final
 
+import msgspec
 from hypothesis import strategies as st
 
 from aghbus.protocol.capability_digest import capability_digest
 from aghbus.protocol.envelope import Envelope, parse
+from aghbus.protocol.errors import ProtocolError
 
 NOW: Final = 1_776_366_200
 WORKSPACE: Final = "ws_alpha"
@@ -68,6 +70,22 @@ def wire(kind: str, /, **changes: Any) -> Document:
 def dump(document: Document) -> bytes:
     """The document as a peer would send it."""
     return json.dumps(document, ensure_ascii=False).encode()
+
+
+def judged(raw: bytes) -> Envelope | tuple[str, str]:
+    """The envelope in `raw`, without its bytes, or reason and detail of its refusal."""
+    try:
+        return msgspec.structs.replace(parse(raw, NOW), raw=b"")
+    except ProtocolError as error:
+        return error.reason, error.detail
+
+
+def with_unknown_member(raw: bytes) -> bytes:
+    """The same envelope, which the parser has to decode completely: the decoder of the usual members refuses others.
+
+    `raw` is a JSON object with members.
+    """
+    return raw.rstrip()[:-1] + b', "x_unknown": 0}'
 
 
 def envelope(kind: str, /, **changes: Any) -> Envelope:
