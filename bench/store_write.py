@@ -48,8 +48,8 @@ BURST = 64  # messages that one read of a socket brings
 SEEN = "INSERT INTO seen (slot, key) VALUES (?, ?)"
 INBOX = "INSERT INTO inbox (seq, state, attempts, available_ms) VALUES (?, 'ready', 0, 0)"
 ENVELOPE = """
-INSERT INTO envelopes (seq, direction, workspace_id, channel, kind, msg_id, sender, recipient, surface, container, trust,
-    received_ms, raw) VALUES (?, 'in', ?, ?, ?, ?, ?, ?, ?, ?, 'unverified', ?, ?)
+INSERT INTO log (seq, stream, verdict, received_ms, id_key, remember_until, msg_id, work_id, checksum, raw)
+VALUES (?, 1, 1, ?, ?, 0, ?, ?, 0, ?)
 """
 Rows = tuple[tuple[object, ...], tuple[object, ...], tuple[object, ...]]
 Submit = Callable[[int, Envelope], asyncio.Future[Any]]
@@ -81,15 +81,10 @@ def rows_of(seq: int, envelope: Envelope) -> Rows:
     """The parameters of the three statements."""
     stored = (
         seq,
-        envelope.workspace_id,
-        envelope.channel,
-        envelope.kind,
-        envelope.id,
-        envelope.sender,
-        envelope.to,
-        envelope.surface,
-        envelope.container,
         NOW * 1000,
+        seq,
+        envelope.id,
+        envelope.work_id,
         envelope.raw,
     )
     return (seq, key_of(envelope)), stored, (seq,)

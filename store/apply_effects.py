@@ -34,6 +34,7 @@ from aghbus.store.engine.transaction import Transaction
 from aghbus.store.tables import envelopes, events, inbox, outbox, peers, retry, rooms, works
 from aghbus.store.tables.retry import Failed
 
+_DELIVER: Final = Deliver()
 _EVENTS: Final[dict[Direction, AuditEvent]] = {"in": "receive", "observed": "receive", "out": "send"}
 
 
@@ -139,6 +140,7 @@ class _Application:
         self.self_id = self_id
         self.now_ms = now_ms
         self.seq: int | None = None
+        self.remember_until = 0
         self.outgoing: list[outbox.Outgoing] = []
         self.delivered = False
         self.before: WorkView | None = None
@@ -163,6 +165,7 @@ class _Application:
         for effect in effects:
             if type(effect) is RecordId:
                 tx.memory.dedup.remember(tx, key_of(envelope) if key is None else key, effect.until)
+                self.remember_until = effect.until
             elif type(effect) is StoreEnvelope:
                 self.seq = self._store(envelope, effect, effects, self.before)
                 if effect.direction == "in" and envelope.kind in WORK_KINDS:
@@ -203,7 +206,16 @@ class _Application:
 
     def _store(self, envelope: Envelope, effect: StoreEnvelope, effects: Effects, before: WorkView | None) -> int:
         state = None if effect.verdict is None else _state_before(effect.verdict, before)
-        seq = envelopes.insert(self.tx, envelope, effect, state, self.now_ms)
+        delivered = _DELIVER in effects
+        seq = envelopes.insert(
+            self.tx,
+            envelope,
+            effect,
+            state,
+            self.now_ms,
+            delivered=delivered,
+            remember_until=self.remember_until if effect.direction != "out" else 0,
+        )
         rooms.touch(self.tx, envelope, effect.pair, seq, self.now_ms)
         self._audit(envelope, effect)
         if self.tx.memory.events.has_subscribers:

@@ -5,7 +5,7 @@ AghbusError
 │   ├── StoreLocked         another process uses it
 │   ├── StoreTooNew         a newer version of this program wrote it
 │   ├── StoreDamaged        the file is not a store, or its check failed
-│   └── StoreUnopenable     the file system refuses
+│   └── StoreUnopenable     the file system refuses, or an earlier version wrote it
 └── RequestError
     └── Unavailable
         ├── StoreUnavailable    one write did not become durable: disk full, I/O error, closed
@@ -48,7 +48,7 @@ class StoreDamaged(StoreError):
 
 
 class StoreUnopenable(StoreError):
-    """The file system refuses: permissions, a read-only or full disk."""
+    """The file system refuses (permissions, a read-only or full disk), or the schema is of an earlier version."""
 
 
 class StoreUnavailable(Unavailable):

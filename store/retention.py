@@ -148,7 +148,7 @@ def _step(tx: Transaction, bound: _Bound, after: int) -> _Step:
     tx.db.executemany("DELETE FROM works WHERE id = ?", [(work,) for work in works])
     if works:
         tx.memory.works.clear()
-    tx.db.executemany("DELETE FROM envelopes WHERE seq = ?", [(row.seq,) for row in removed])
+    tx.db.executemany("DELETE FROM log WHERE seq = ?", [(row.seq,) for row in removed])
     emptied = rooms.forget_empty(tx, {row.place for row in removed if row.surface is not None})
     if removed:
         meta.put(tx.db, "pruned_through", max(removed[-1].seq, meta.get(tx.db, "pruned_through") or 0))
@@ -161,7 +161,7 @@ def _last_oversize(db: Connection, size_bytes: int | None) -> int:
     used = _used_bytes(db)
     if size_bytes is None or used <= size_bytes:
         return 0
-    first, last = db.execute("SELECT min(seq), max(seq) FROM envelopes").fetchone()
+    first, last = db.execute("SELECT min(seq), max(seq) FROM log").fetchone()
     if first is None:
         return 0
     # As large a share of the sequences as of the bytes is surplus; rows kept below `pruned_through` do not count.

@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Final
+from zlib import crc32
 
 from aghbus.store.engine.database import Store
 from bench.harness.envelopes import CHANNEL, WORKSPACE, EnvelopeMaker
@@ -15,14 +16,20 @@ from bench.harness.envelopes import CHANNEL, WORKSPACE, EnvelopeMaker
 _CHUNK: Final = 100_000  # rows of one transaction
 _NUMBERS: Final = "WITH RECURSIVE numbers (n) AS (SELECT :first UNION ALL SELECT n + 1 FROM numbers WHERE n < :last) "
 _SEEN: Final = _NUMBERS + "INSERT INTO seen (slot, key) SELECT (:minute << 36) + n, randomblob(16) FROM numbers"
-_ENVELOPES: Final = (
+_STREAMS: Final = 5000
+_STREAM: Final = """
+INSERT OR IGNORE INTO streams (id, workspace_id, channel, sender, recipient, surface, container)
+WITH RECURSIVE numbers (n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM numbers WHERE n < :streams)
+SELECT n, :workspace, :channel, 'flooder', :us, 'thread', printf('thread_%06d', n) FROM numbers"""
+_VERDICT: Final = """
+INSERT OR IGNORE INTO verdicts (id, direction, kind, trust, inbox) VALUES (1, 'in', 'say', 'unverified', 1)"""
+_LOG: Final = (
     _NUMBERS
     + """
-INSERT INTO envelopes (direction, workspace_id, channel, kind, msg_id, sender, recipient, surface, container, work_id, trust,
-    received_ms, raw)
-SELECT 'in', :workspace, :channel, 'say', printf('msg_%016x%012x', :now, n), 'flooder', :us, 'thread',
-    printf('thread_%06d', n % 5000), NULL, 'unverified', :now, :raw FROM numbers"""
+INSERT INTO log (stream, verdict, received_ms, id_key, remember_until, msg_id, checksum, raw)
+SELECT n % :streams + 1, 1, :now, random(), 0, printf('msg_%016x%012x', :now, n), :checksum, :raw FROM numbers"""
 )
+_ENVELOPES: Final = (_STREAM, _VERDICT, _LOG)
 _WORKS: Final = (
     _NUMBERS
     + """
@@ -34,9 +41,9 @@ SELECT :workspace, :channel, printf('work_%08d', n), 'thread', printf('thread_%0
 _INBOX: Final = _NUMBERS + "INSERT INTO inbox (seq, state, attempts, available_ms) SELECT n, 'ready', 0, 0 FROM numbers"
 _STATEMENTS: Final = {
     "dedup": (_SEEN,),
-    "stored": (_ENVELOPES,),
-    "works": (_ENVELOPES, _WORKS),
-    "inbox": (_ENVELOPES, _INBOX),
+    "stored": _ENVELOPES,
+    "works": (*_ENVELOPES, _WORKS),
+    "inbox": (*_ENVELOPES, _INBOX),
 }
 _FAST: Final = ("journal_mode = OFF", "synchronous = OFF", "cache_size = -262144")
 """Nobody reads the store meanwhile, and when this fails it is thrown away: a third of the time. The cache is in KiB."""
@@ -62,13 +69,16 @@ def fill(path: Path, what: str, count: int, us: str, step: Callable[[str], bool]
     db = sqlite3.connect(path, isolation_level=None)
     for pragma in _FAST:
         db.execute(f"PRAGMA {pragma}")
+    raw = EnvelopeMaker("flooder", us).say()
     values = {
         "workspace": WORKSPACE,
         "channel": CHANNEL,
         "us": us,
         "now": int(now * 1000),
         "minute": int(now) // 60 + 24 * 60,
-        "raw": EnvelopeMaker("flooder", us).say(),
+        "streams": _STREAMS,
+        "raw": raw,
+        "checksum": crc32(raw),
     }
     for first in range(1, count + 1, _CHUNK):
         if not step(f"{what}: {first - 1:,} of {count:,} rows"):

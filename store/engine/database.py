@@ -190,7 +190,7 @@ class Store:
 
     async def status(self) -> StoreStatus:
         """The store as `aghctl status` shows it."""
-        sql = "SELECT (SELECT min(seq) FROM envelopes), (SELECT max(seq) FROM envelopes)"
+        sql = "SELECT (SELECT min(seq) FROM log), (SELECT max(seq) FROM log)"
         first, last = next(iter(await yield_gil_while(self.reader.execute_fetchall(sql))))
         return StoreStatus(
             path=str(self.path),

@@ -38,7 +38,6 @@ LOST_HINT: Final = (
     " this warning"
 )
 _COUNT_COMMIT: Final = "UPDATE meta SET value = ? WHERE key = 'commits'"
-_LAST_SEQ: Final = "SELECT seq FROM sqlite_sequence WHERE name = 'envelopes'"
 _MAX_IDENTITY: Final = (1 << 62) - 1  # an identity fits SQLite's signed 64 bits
 
 _log = logging.getLogger(__name__)
@@ -145,14 +144,13 @@ def count_commit(db: sqlite3.Connection, number: int) -> None:
 
 def last_seq(db: sqlite3.Connection) -> int:
     """The last sequence that an envelope was given."""
-    rows = db.execute(_LAST_SEQ).fetchall()
-    return int(rows[0][0]) if rows else 0
+    return meta.last_seq(db)
 
 
 def damaged(db: sqlite3.Connection) -> set[int]:
     """Sequences of envelopes whose bytes have another checksum, or are not the JSON object of their id."""
-    rows = db.execute("SELECT seq, msg_id, raw, coalesce(checksum, -1) FROM envelopes")
-    return {seq for seq, msg_id, raw, checksum in rows if checksum not in (-1, crc32(raw)) or _id_of(raw) != msg_id}
+    rows = db.execute("SELECT seq, msg_id, raw, checksum FROM log")
+    return {seq for seq, msg_id, raw, checksum in rows if checksum != crc32(raw) or _id_of(raw) != msg_id}
 
 
 class _Id(msgspec.Struct):
@@ -188,6 +186,4 @@ def _record_loss(db: sqlite3.Connection, loss: Loss, watermark: CommitWatermark)
     meta.put(db, "lost_after_seq", min(loss.after, earlier.after) if earlier else loss.after)
     meta.put(db, "lost_through_seq", loss.through)
     meta.put(db, "commits", watermark.commits)
-    if not db.execute("UPDATE sqlite_sequence SET seq = ? WHERE name = 'envelopes'", (loss.through,)).rowcount:
-        db.execute("INSERT INTO sqlite_sequence (name, seq) VALUES ('envelopes', ?)", (loss.through,))
     db.execute("COMMIT")

@@ -6,7 +6,7 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Final
 
-from aghbus.store.errors import StoreDamaged, StoreTooNew
+from aghbus.store.errors import StoreDamaged, StoreTooNew, StoreUnopenable
 
 APPLICATION_ID: Final = 0x41474842  # "AGHB" in the file's header (sqlite.org/fileformat.html, offset 68)
 
@@ -21,7 +21,8 @@ def shipped() -> list[str]:
 def check_owner(db: sqlite3.Connection, path: Path) -> int:
     """The version of the schema, 0 for an empty file. Only reads.
 
-    Raises StoreDamaged when the file is another program's, StoreTooNew when a later version wrote it.
+    Raises StoreDamaged when the file is another program's, StoreTooNew when a later version wrote it, StoreUnopenable
+    when a version before the first release did.
     """
     (version,) = db.execute("PRAGMA user_version").fetchone()
     (application,) = db.execute("PRAGMA application_id").fetchone()
@@ -34,6 +35,12 @@ def check_owner(db: sqlite3.Connection, path: Path) -> int:
             path,
             f"has schema {version}, this program knows {known}",
             hint="run the newer version that wrote it, or use another store",
+        )
+    if version and not db.execute("SELECT 1 FROM sqlite_schema WHERE name = 'log'").fetchone():
+        raise StoreUnopenable(
+            path,
+            "was written by an earlier version, whose schema this program does not read",
+            hint="move store.db and the files next to it away to start with an empty store, or run that version",
         )
     return int(version)
 

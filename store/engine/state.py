@@ -12,10 +12,12 @@ import msgspec
 from aghbus.protocol.api.works import Role
 from aghbus.protocol.delivery.order import Predecessor
 from aghbus.protocol.lifecycle import WorkView
+from aghbus.store.engine import meta
 from aghbus.store.engine.audit_chain import AuditChain
 from aghbus.store.engine.dedup import DedupWindow
 from aghbus.store.engine.event_buffer import EventBuffer
 from aghbus.store.engine.generational_cache import GenerationalCache
+from aghbus.store.engine.log.memory import LogMemory
 from aghbus.store.engine.trust_rules import TrustRules
 from aghbus.store.engine.unit_of_work import UnitOfWork
 
@@ -161,6 +163,7 @@ class InMemoryState:
         "inbox_due_ms",
         "inbox_waiting",
         "last_seq",
+        "log",
         "quarantine_bytes",
         "quarantine_rows",
         "streams",
@@ -178,6 +181,7 @@ class InMemoryState:
         self.audit = AuditChain()
         self.dedup = DedupWindow()
         self.events = EventBuffer()
+        self.log = LogMemory()
         self.streams = OpenStreams()
         self.trust = TrustRules()
         self.works = GenerationalCache[str, CachedWork]()
@@ -187,13 +191,14 @@ class InMemoryState:
     def savepoint(self) -> StateSavepoint:
         """Mark the start of the next job."""
         pending = (len(self.dedup.pending), len(self.audit.pending), len(self.events.pending))
-        return pending + _numbers(self)
+        return pending + self.log.savepoint() + _numbers(self)
 
     def undo(self, savepoint: StateSavepoint) -> None:
         """The state as it was at `savepoint`, in the same transaction. Caches, streams and trust rules undo themselves
         (`after_rollback`)."""
-        dedup, audit, events, *numbers = savepoint
+        dedup, audit, events, streams, verdicts, *numbers = savepoint
         self.dedup.undo(dedup)
+        self.log.undo(streams, verdicts)
         del self.audit.pending[audit:]
         del self.events.pending[events:]
         for name, value in zip(_NUMBERS, numbers, strict=True):
@@ -202,18 +207,19 @@ class InMemoryState:
     def committed(self) -> None:
         """The transaction is durable."""
         self.dedup.pending.clear()
+        self.log.committed()
         self.events.publish()
 
     def load(self, db: sqlite3.Connection) -> None:
         """Reads everything from a store that is being opened: tenths of a second per hundred thousand ids of the dedup
         window."""
         self.dedup.load(db)
+        self.log.load(db)
         self.streams.load(db)
         self.trust.load(db)
         (bridged,) = db.execute(_BRIDGED).fetchone()
         self.bridged = bool(bridged)
-        row = db.execute("SELECT seq FROM sqlite_sequence WHERE name = 'envelopes'").fetchone()
-        self.last_seq = 0 if row is None else row[0]
+        self.last_seq = meta.last_seq(db)
         (self.inbox_waiting,) = db.execute("SELECT count(*) FROM inbox WHERE state IN ('ready', 'leased')").fetchone()
         self.quarantine_rows, self.quarantine_bytes = db.execute(
             "SELECT count(*), coalesce(sum(length(raw)), 0) FROM quarantine"

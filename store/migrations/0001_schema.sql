@@ -7,39 +7,64 @@ CREATE TABLE meta (
     value ANY NOT NULL
 ) STRICT, WITHOUT ROWID;
 
--- Every committed envelope, in the order of the commits. AUTOINCREMENT: a sequence is never used twice, even after retention
--- has removed the newest rows, because streams resume by it.
-CREATE TABLE envelopes (
-    seq INTEGER PRIMARY KEY AUTOINCREMENT,
-    direction TEXT NOT NULL,
+-- Columns that all envelopes of one stream share.
+CREATE TABLE streams (
+    id INTEGER PRIMARY KEY,
     workspace_id TEXT NOT NULL,
     channel TEXT NOT NULL,
-    kind TEXT NOT NULL,
-    msg_id TEXT NOT NULL,
     sender TEXT NOT NULL,
     recipient TEXT,
     surface TEXT,
     container TEXT,
-    pair_a TEXT,
-    pair_b TEXT,
-    work_id TEXT,
+    pair_a TEXT, -- the peers of a direct room
+    pair_b TEXT
+) STRICT;
+
+-- The id of a stream that is not in memory; the streams of a thread or a room.
+CREATE INDEX streams_lookup ON streams (container, sender, recipient, channel, workspace_id);
+
+-- What was decided about an envelope. A few hundred combinations occur.
+CREATE TABLE verdicts (
+    id INTEGER PRIMARY KEY,
+    direction TEXT NOT NULL,
+    kind TEXT NOT NULL,
     trust TEXT NOT NULL,
+    inbox INTEGER NOT NULL, -- 1: delivered to the inbox
     event TEXT,
     outcome TEXT,
     reason TEXT,
     state_before TEXT,
-    state_after TEXT,
+    state_after TEXT
+) STRICT;
+
+-- Every committed envelope, in the order of the commits. A sequence is never used twice: `pruned_through` and
+-- `lost_through_seq` in table `meta` name the highest that was removed.
+CREATE TABLE log (
+    seq INTEGER PRIMARY KEY,
+    stream INTEGER NOT NULL, -- streams.id
+    verdict INTEGER NOT NULL, -- verdicts.id
     received_ms INTEGER NOT NULL,
-    checksum INTEGER, -- CRC-32 of `raw`; NULL is not compared
+    id_key INTEGER NOT NULL, -- keyed hash of `msg_id`
+    remember_until INTEGER NOT NULL, -- Unix second until which the id is in the dedup window; 0: it is not
+    msg_id TEXT NOT NULL,
+    work_id TEXT,
+    checksum INTEGER NOT NULL, -- CRC-32 of `raw`
     raw BLOB NOT NULL -- last: a large value overflows to other pages, and the other columns stay together
 ) STRICT;
 
 -- One message by its id: a lookup, a copy of our own that the broker echoes, a repeated request, a receipt's for_id.
-CREATE INDEX envelopes_id ON envelopes (msg_id);
+CREATE INDEX log_id ON log (msg_id);
 -- A work's messages and its history, in sequence (the rowid ends every index entry).
-CREATE INDEX envelopes_work ON envelopes (work_id) WHERE work_id IS NOT NULL;
+CREATE INDEX log_work ON log (work_id) WHERE work_id IS NOT NULL;
 -- A thread's or a room's messages, in sequence.
-CREATE INDEX envelopes_container ON envelopes (container) WHERE container IS NOT NULL;
+CREATE INDEX log_stream ON log (stream);
+
+-- The log with the values of its dictionaries. CROSS JOIN: SQLite reads the log first and looks the others up.
+CREATE VIEW envelopes AS
+SELECT l.seq, v.direction, s.workspace_id, s.channel, v.kind, l.msg_id, s.sender, s.recipient, s.surface, s.container,
+    s.pair_a, s.pair_b, l.work_id, v.trust, v.inbox, v.event, v.outcome, v.reason, v.state_before, v.state_after,
+    l.received_ms, l.stream, l.checksum, l.raw
+FROM log AS l CROSS JOIN streams AS s ON s.id = l.stream CROSS JOIN verdicts AS v ON v.id = l.verdict;
 
 CREATE TABLE works (
     id INTEGER PRIMARY KEY,
@@ -138,7 +163,7 @@ CREATE TABLE peers (
 ) STRICT, WITHOUT ROWID;
 
 CREATE TABLE inbox (
-    seq INTEGER PRIMARY KEY REFERENCES envelopes (seq) ON DELETE CASCADE,
+    seq INTEGER PRIMARY KEY REFERENCES log (seq) ON DELETE CASCADE,
     state TEXT NOT NULL,
     attempts INTEGER NOT NULL,
     available_ms INTEGER NOT NULL, -- 0 at first: a new message stays visible when the clock steps back
@@ -151,7 +176,7 @@ CREATE TABLE inbox (
 CREATE INDEX inbox_open ON inbox (state, seq, available_ms) WHERE state IN ('ready', 'leased', 'dead');
 
 CREATE TABLE outbox (
-    seq INTEGER PRIMARY KEY REFERENCES envelopes (seq) ON DELETE CASCADE,
+    seq INTEGER PRIMARY KEY REFERENCES log (seq) ON DELETE CASCADE,
     state TEXT NOT NULL,
     attempts INTEGER NOT NULL,
     expires_at INTEGER NOT NULL, -- the envelope's last fresh second, plus one
@@ -181,7 +206,7 @@ CREATE TABLE quarantine (
 -- One row for each foreign message that crossed the bridge, with the envelope that carried it. It is deleted with that
 -- envelope.
 CREATE TABLE bridge_messages (
-    seq INTEGER NOT NULL REFERENCES envelopes (seq) ON DELETE CASCADE,
+    seq INTEGER NOT NULL REFERENCES log (seq) ON DELETE CASCADE,
     format TEXT NOT NULL,
     direction TEXT NOT NULL, -- out: submitted by our agent; in: received
     workspace_id TEXT NOT NULL,
@@ -292,7 +317,7 @@ CREATE INDEX chain_steps_work ON chain_steps (work_id) WHERE work_id IS NOT NULL
 -- Envelopes by which this daemon ended its own work agent after a deadline. The agent did not request them and receives
 -- no message about them, so the bridge delivers them like received ones.
 CREATE TABLE own_terminal_messages (
-    seq INTEGER NOT NULL PRIMARY KEY REFERENCES envelopes (seq) ON DELETE CASCADE
+    seq INTEGER NOT NULL PRIMARY KEY REFERENCES log (seq) ON DELETE CASCADE
 ) STRICT;
 
 -- The audit log: one row for each event, with a hash over the previous row and its own contents (docs/audit.md). A row is

@@ -5,7 +5,7 @@ occupies the reader for long. Messages of a direct room are those of one pair, a
 4).
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from hashlib import sha256
 from typing import Any, Final, NamedTuple
 from zlib import crc32
@@ -21,6 +21,7 @@ from aghbus.protocol.envelope import Envelope
 from aghbus.protocol.lifecycle import State, Step, event_of
 from aghbus.store.engine.append_buffer import BulkStatement, Rank
 from aghbus.store.engine.gil_yield import yield_gil_while
+from aghbus.store.engine.meta import LAST_SEQ
 from aghbus.store.engine.sql import INTACT, Reader
 from aghbus.store.engine.transaction import Transaction
 
@@ -33,68 +34,20 @@ WINDOW_ROWS: Final = 5_000  # rows that one query searches: some milliseconds
 Row = tuple[Any, ...]
 Params = list[Any]
 
-# The columns of a stored envelope, each with the attribute of `_NewEnvelope` that it takes its value from.
-_COLUMNS: Final = {
-    "seq": "seq",
-    "direction": "effect.direction",
-    "workspace_id": "envelope.workspace_id",
-    "channel": "envelope.channel",
-    "kind": "envelope.kind",
-    "msg_id": "envelope.id",
-    "sender": "envelope.sender",
-    "recipient": "envelope.to",
-    "surface": "envelope.surface",
-    "container": "envelope.container",
-    "trust": "effect.trust",
-    "received_ms": "received_ms",
-    "raw": "raw",
-    "checksum": "checksum",
-}
-# Those that are NULL where no work and no direct room is concerned: most messages do not bind them.
-_WORK_COLUMNS: Final = {
-    "pair_a": "pair_a",
-    "pair_b": "pair_b",
-    "work_id": "envelope.work_id",
-    "event": "event",
-    "outcome": "verdict.outcome",
-    "reason": "verdict.reason",
-    "state_before": "state_before",
-    "state_after": "verdict.state",
-}
-_ALL_COLUMNS: Final = _COLUMNS | _WORK_COLUMNS
-_INSERT_PLAIN: Final = BulkStatement.insert("envelopes", tuple(_COLUMNS), rank=Rank.REFERENCED)
-_INSERT: Final = BulkStatement.insert("envelopes", tuple(_ALL_COLUMNS), rank=Rank.REFERENCED)
-
-
-def _getter(attributes: Iterable[str]) -> Callable[["_NewEnvelope"], tuple[Any, ...]]:
-    """As `operator.attrgetter`, which takes twice as long for attributes of attributes (1 % of the receive path)."""
-    source = f"lambda new: ({', '.join(f'new.{name}' for name in attributes)},)"
-    getter: Callable[[_NewEnvelope], tuple[Any, ...]] = eval(source)  # noqa: S307 - made of constants
-    return getter
-
-
-_plain_values: Final = _getter(_COLUMNS.values())
-_values: Final = _getter(_ALL_COLUMNS.values())
-
-
-class _NoVerdict(NamedTuple):
-    outcome: None = None
-    reason: None = None
-    state: None = None
-
-
-class _NewEnvelope(msgspec.Struct):
-    seq: int
-    envelope: Envelope
-    effect: StoreEnvelope
-    received_ms: int
-    raw: bytearray
-    checksum: int
-    pair_a: str | None = None
-    pair_b: str | None = None
-    verdict: Step | _NoVerdict = _NoVerdict()
-    event: str | None = None
-    state_before: State | None = None
+_COLUMNS: Final = (
+    "seq",
+    "stream",
+    "verdict",
+    "received_ms",
+    "id_key",
+    "remember_until",
+    "msg_id",
+    "work_id",
+    "checksum",
+    "raw",
+)
+_NO_PAIR: Final = (None, None)
+_INSERT: Final = BulkStatement.insert("log", _COLUMNS, rank=Rank.REFERENCED)
 
 
 class MessageRow(NamedTuple):
@@ -152,22 +105,58 @@ class Sent(NamedTuple):
 
 
 def insert(
-    tx: Transaction, envelope: Envelope, effect: StoreEnvelope, state_before: State | None, received_ms: int
+    tx: Transaction,
+    envelope: Envelope,
+    effect: StoreEnvelope,
+    state_before: State | None,
+    received_ms: int,
+    *,
+    delivered: bool,
+    remember_until: int,
 ) -> int:
-    """Keeps `envelope` with the verdict of `effect`; `state_before` is that of its work. Returns its sequence."""
-    tx.memory.last_seq = seq = tx.memory.last_seq + 1
+    """Appends `envelope` to the log. Returns its sequence.
+
+    `state_before` is that of its work, `delivered` whether it goes into the inbox, `remember_until` the Unix second
+    until which its id is in the dedup window (0: it is not).
+    """
+    memory = tx.memory
+    log, step, raw = memory.log, effect.verdict, envelope.raw
+    memory.last_seq = seq = memory.last_seq + 1
     if envelope.ext is not None and BRIDGED in bytes(envelope.ext):
-        tx.memory.bridged = True
-    new = _NewEnvelope(seq, envelope, effect, received_ms, bytearray(envelope.raw), crc32(envelope.raw))
-    if effect.verdict is None and effect.pair is None and envelope.work_id is None:
-        tx.rows[_INSERT_PLAIN] += _plain_values(new)
-        return seq
-    if effect.pair is not None:
-        new.pair_a, new.pair_b = effect.pair
-    if effect.verdict is not None:
-        new.verdict, new.event, new.state_before = effect.verdict, event_of(envelope), state_before
-    tx.rows[_INSERT] += _values(new)
+        memory.bridged = True
+    event = outcome = reason = state = None
+    if step is not None:
+        event, outcome, reason, state = event_of(envelope), step.outcome, step.reason, step.state
+    before = None if step is None else state_before
+    verdict = (effect.direction, envelope.kind, effect.trust, int(delivered), event, outcome, reason, before, state)
+    tx.rows[_INSERT] += (
+        seq,
+        log.streams.number(tx, _stream_of(envelope, effect)),
+        log.verdicts.number(tx, verdict),
+        received_ms,
+        log.id_key(envelope.id),
+        remember_until,
+        envelope.id,
+        envelope.work_id,
+        crc32(raw),
+        bytearray(raw),
+    )
     return seq
+
+
+def _stream_of(envelope: Envelope, effect: StoreEnvelope) -> tuple[str | None, ...]:
+    """The values of `Stream`."""
+    pair_a, pair_b = _NO_PAIR if effect.pair is None else effect.pair
+    return (
+        envelope.workspace_id,
+        envelope.channel,
+        envelope.sender,
+        envelope.to,
+        envelope.surface,
+        envelope.container,
+        pair_a,
+        pair_b,
+    )
 
 
 def find_sent(tx: Transaction, workspace_id: str, message_id: str) -> Sent | None:
@@ -233,13 +222,14 @@ def message_of(row: MessageRow) -> Message:
 
 def buffered_message(tx: Transaction, seq: int, delivery: str) -> Message | None:
     """As `message_of`, of an envelope in the append buffer, with this delivery state; None when it is not there."""
-    for statement in (_INSERT_PLAIN, _INSERT):
-        values = tx.rows[statement]
-        if (where := statement.find(values, "seq", seq)) is not None:
-            columns = dict(zip(statement.columns, values[where], strict=True))
-            row = MessageRow._make(columns.get(name) for name in MessageRow._fields)
-            return message_of(row._replace(delivery=delivery))
-    return None
+    values = tx.rows[_INSERT]
+    where = _INSERT.find(values, "seq", seq)
+    if where is None:
+        return None
+    row = dict(zip(_COLUMNS, values[where], strict=True))
+    row |= tx.memory.log.streams.value(tx, row["stream"])._asdict()
+    row |= tx.memory.log.verdicts.value(row["verdict"])._asdict()
+    return message_of(MessageRow._make(row.get(name) for name in MessageRow._fields)._replace(delivery=delivery))
 
 
 async def message(reader: Reader, message_id: str) -> Message | None:
@@ -267,8 +257,7 @@ async def messages(
 
 async def last_seq(reader: Reader) -> int:
     """The highest sequence so far; 0 in an empty store."""
-    rows = await fetch(reader, "SELECT seq FROM sqlite_sequence WHERE name = 'envelopes'", [])
-    return int(rows[0][0]) if rows else 0
+    return int((await fetch(reader, LAST_SEQ, []))[0][0])
 
 
 async def pruned_through(reader: Reader) -> int:
@@ -342,7 +331,7 @@ async def _window(reader: Reader, low: int, high: int, rows: int | None, *, newe
     order = "DESC" if newest else "ASC"
     found = await fetch(
         reader,
-        f"SELECT seq FROM envelopes WHERE seq > ? AND seq <= ? ORDER BY seq {order} LIMIT 1 OFFSET ?",  # noqa: S608 - constants
+        f"SELECT seq FROM log WHERE seq > ? AND seq <= ? ORDER BY seq {order} LIMIT 1 OFFSET ?",  # noqa: S608 - constants
         [low, high, rows - 1],
     )
     if not found:
@@ -362,6 +351,7 @@ def within_bytes(hits: Iterable[Row]) -> tuple[list[int], bool]:
     return seqs, False
 
 
+_STREAMS_OF: Final = "(SELECT id FROM streams WHERE container = ?)"
 _ROOM_OF_CURRENT_PAIR: Final = """EXISTS (SELECT 1 FROM rooms AS r WHERE r.workspace_id = e.workspace_id
     AND r.channel = e.channel AND r.direct_id = e.container AND r.pair_a = e.pair_a AND r.pair_b = e.pair_b AND r.current = 1)"""
 
@@ -380,9 +370,9 @@ def _where(wanted: EnvelopeFilter) -> tuple[str, Params]:
     if wanted.work_id is not None:
         add("e.work_id = ?", wanted.work_id)
     if wanted.thread_id is not None:
-        add("e.container = ? AND e.surface = 'thread'", wanted.thread_id)
+        add(f"e.stream IN {_STREAMS_OF} AND e.surface = 'thread'", wanted.thread_id)
     if wanted.direct_id is not None:
-        add("e.container = ? AND e.surface = 'direct'", wanted.direct_id)
+        add(f"e.stream IN {_STREAMS_OF} AND e.surface = 'direct'", wanted.direct_id)
         if wanted.peer is not None:
             add("(e.pair_a = ? OR e.pair_b = ?)", wanted.peer, wanted.peer)
         else:

@@ -46,7 +46,7 @@ WHERE seq = (
 _LEASE_OF_WORK: Final = """
 UPDATE inbox SET state = ?4, attempts = attempts + 1, lease = ?1, lease_until_ms = ?2
 WHERE seq = (
-    SELECT i.seq FROM envelopes AS e CROSS JOIN inbox AS i ON i.seq = e.seq
+    SELECT i.seq FROM log AS e CROSS JOIN inbox AS i ON i.seq = e.seq
     WHERE e.work_id = ?5 AND i.state = 'ready' AND i.available_ms <= ?3 ORDER BY e.seq LIMIT 1
 ) RETURNING seq
 """
@@ -279,7 +279,7 @@ async def items(reader: Reader, *, states: frozenset[str] = frozenset(), since: 
     wanted = sorted(states or {"ready", "leased", "dead"})
     hits = await fetch(
         reader,
-        "SELECT i.seq, length(e.raw) FROM inbox AS i JOIN envelopes AS e ON e.seq = i.seq"  # noqa: S608 - constants
+        "SELECT i.seq, length(e.raw) FROM inbox AS i JOIN log AS e ON e.seq = i.seq"  # noqa: S608 - constants
         f" WHERE i.seq > ? AND i.state IN ({placeholders(wanted)}) ORDER BY i.seq LIMIT ?",
         [since, *wanted, limit + 1],
     )

@@ -50,15 +50,15 @@ _THREAD_ACTIVITY: Final = BulkStatement.insert(
 )
 _FORGET_THREAD: Final = """
 DELETE FROM threads WHERE workspace_id = :workspace_id AND channel = :channel AND thread_id = :container
-    AND NOT EXISTS (SELECT 1 FROM envelopes AS e
-        WHERE e.container = :container AND e.workspace_id = :workspace_id AND e.channel = :channel)
+    AND NOT EXISTS (SELECT 1 FROM streams AS s JOIN log AS l ON l.stream = s.id
+        WHERE s.container = :container AND s.workspace_id = :workspace_id AND s.channel = :channel)
 """
 _FORGET_ROOM: Final = """
 DELETE FROM rooms WHERE workspace_id = :workspace_id AND channel = :channel AND direct_id = :container
     AND pair_a = :pair_a AND pair_b = :pair_b
-    AND NOT EXISTS (SELECT 1 FROM envelopes AS e
-        WHERE e.container = :container AND e.workspace_id = :workspace_id AND e.channel = :channel
-        AND e.pair_a = :pair_a AND e.pair_b = :pair_b)
+    AND NOT EXISTS (SELECT 1 FROM streams AS s JOIN log AS l ON l.stream = s.id
+        WHERE s.container = :container AND s.workspace_id = :workspace_id AND s.channel = :channel
+        AND s.pair_a = :pair_a AND s.pair_b = :pair_b)
 """
 _SELECT_ROOMS: Final = """
 SELECT workspace_id, channel, direct_id,

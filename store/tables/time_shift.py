@@ -25,5 +25,5 @@ def shift(tx: Transaction, step_ms: int) -> None:
 
 async def last_ms(reader: Reader) -> int:
     """When the latest envelope was stored, in Unix milliseconds by the clock at that time; 0 in an empty store."""
-    rows = await fetch(reader, "SELECT received_ms FROM envelopes ORDER BY seq DESC LIMIT 1", [])
+    rows = await fetch(reader, "SELECT received_ms FROM log ORDER BY seq DESC LIMIT 1", [])
     return int(rows[0][0]) if rows else 0

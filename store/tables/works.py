@@ -27,7 +27,7 @@ _values_of_view: Final = attrgetter(*_VIEW_COLUMNS)
 _COLUMNS: Final = ", ".join(f"w.{name}" for name in _VIEW_COLUMNS)
 _VIEW: Final = f"SELECT {_COLUMNS} FROM works AS w WHERE workspace_id = ? AND channel = ? AND work_id = ?"  # noqa: S608 - constants
 _FIND: Final = f"""
-SELECT {_COLUMNS}, {INTACT_RAW} FROM works AS w LEFT JOIN envelopes AS e ON e.seq = w.opened_seq
+SELECT {_COLUMNS}, {INTACT_RAW} FROM works AS w LEFT JOIN log AS e ON e.seq = w.opened_seq
 WHERE w.work_id = ?1 AND (?2 IS NULL OR w.channel = ?2) ORDER BY w.last_seq DESC LIMIT 1
 """  # noqa: S608 - constants
 _OPEN: Final = insert_into(
@@ -41,11 +41,11 @@ WHERE workspace_id = ? AND channel = ? AND work_id = ?
 _SELECT_WORK: Final = f"""
 SELECT w.work_id, w.workspace_id, w.channel, w.surface, w.container, w.initiator, w.target, w.role, w.state, w.trust, w.text,
     w.opening_id, w.opened_ms, w.updated_ms, w.last_seq, w.message, CASE WHEN length(e.raw) <= ? AND {INTACT} THEN e.raw END, w.id
-FROM works AS w LEFT JOIN envelopes AS e ON e.seq = w.result_seq
+FROM works AS w LEFT JOIN log AS e ON e.seq = w.result_seq
 """  # noqa: S608 - constants
 _SELECT_SIZES: Final = """
 SELECT w.id, CASE WHEN length(e.raw) <= ? THEN length(e.raw) ELSE 0 END, w.last_seq
-FROM works AS w LEFT JOIN envelopes AS e ON e.seq = w.result_seq
+FROM works AS w LEFT JOIN log AS e ON e.seq = w.result_seq
 """
 _SELECT_STEPS: Final = """
 SELECT seq, msg_id, kind, event, actor, outcome, state_before, state_after, received_ms,

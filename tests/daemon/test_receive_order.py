@@ -137,6 +137,6 @@ async def test_a_duplicate_is_answered_with_the_outcome_and_the_digest_of_the_fi
 async def test_a_duplicate_whose_first_copy_was_removed_is_refused(desk: Bench, link: Answers) -> None:
     first = desk.say("bob")
     await desk.offer(first)
-    await desk.store.write(lambda tx: tx.db.execute("DELETE FROM envelopes"))
+    await desk.store.write(lambda tx: tx.db.execute("DELETE FROM log"))
     await desk.offer(first, reply=REPLY)
     assert link.answers == [Ack(first["id"], "refused", "duplicate", digest(first))]

@@ -297,7 +297,7 @@ def test_a_damaged_message_is_named_and_never_given_to_the_agent(tmp_path: Path,
         worker.stop()
         with contextlib.closing(sqlite3.connect(worker.store_path)) as db, db:
             db.execute(
-                "UPDATE envelopes SET raw = CAST(replace(raw, ?, ?) AS BLOB) WHERE seq = ?",
+                "UPDATE log SET raw = CAST(replace(raw, ?, ?) AS BLOB) WHERE seq = ?",
                 (b"100 euro", damage, damaged),
             )
         check = subprocess.run(

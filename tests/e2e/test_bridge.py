@@ -596,7 +596,7 @@ def test_messages_removed_by_retention_are_a_gap_in_the_stream(pair: tuple[Daemo
 
     async def prune() -> None:
         store = await Store.open(worker.store_path)
-        await store.write(lambda tx: tx.db.execute("DELETE FROM envelopes WHERE seq = ?", (first["seq"],)).rowcount)
+        await store.write(lambda tx: tx.db.execute("DELETE FROM log WHERE seq = ?", (first["seq"],)).rowcount)
         await store.write(lambda tx: meta.put(tx.db, "pruned_through", first["seq"]))
         await store.close()
 

@@ -233,7 +233,7 @@ def test_messages_before_the_end_of_a_gap_are_printed_before_they_are_acknowledg
 
     async def prune() -> None:
         store = await Store.open(bus.worker.store_path)
-        await store.write(lambda tx: tx.db.execute("DELETE FROM envelopes WHERE seq = ?", (second["seq"],)).rowcount)
+        await store.write(lambda tx: tx.db.execute("DELETE FROM log WHERE seq = ?", (second["seq"],)).rowcount)
         await store.write(lambda tx: meta.put(tx.db, "pruned_through", second["seq"]))
         await store.close()
 

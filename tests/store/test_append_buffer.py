@@ -17,7 +17,9 @@ from aghbus.store.engine.append_buffer import AppendBuffer, BulkStatement
 from aghbus.store.engine.database import Store
 from aghbus.store.engine.transaction import Transaction
 from aghbus.store.errors import StoreUnavailable
-from tests.support.makers import BOB, EVE, make, receive, receiving, rows, say
+from aghbus.store.retention import RetentionPolicy, sweep
+from aghbus.store.tables import inbox
+from tests.support.makers import BOB, EVE, NOW_MS, make, receive, receiving, rows, say
 
 META = BulkStatement.insert("meta", ("key", "value"))
 OUTBOX = BulkStatement.insert("outbox", ("seq", "state", "attempts", "expires_at", "subject"))
@@ -178,7 +180,9 @@ async def test_a_sequence_is_never_given_twice(tmp_path: Path) -> None:
     store = await Store.open(tmp_path / "store.db")
     await receive(store, say())
     await receive(store, say())
-    await store.write(lambda tx: tx.db.execute("DELETE FROM envelopes").rowcount)
+    for _ in range(2):
+        await store.write(lambda tx: inbox.lease_next(tx, NOW_MS, 1_000, "token", ack=True))
+    assert (await sweep(store, RetentionPolicy(max_age=1, max_bytes=None), NOW_MS + 10_000)).envelopes == 2
     await store.close()
     again = await Store.open(tmp_path / "store.db")
     try:

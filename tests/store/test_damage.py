@@ -279,7 +279,7 @@ def root_page(path: Path, name: str) -> int:
     return int(page)
 
 
-@pytest.mark.parametrize("name", ["envelopes", "outbox_open", "works", "seen"])
+@pytest.mark.parametrize("name", ["log", "outbox_open", "works", "seen"])
 async def test_a_damaged_page_refuses_the_start_with_a_hint(killed: Path, name: str) -> None:
     checkpointed(killed)
     flip(killed, (root_page(killed, name) - 1) * PAGE + 1, 7)  # header of the b-tree page
@@ -338,7 +338,7 @@ def test_a_store_saved_by_recover_opens_again(killed: Path) -> None:
     if shell is None or subprocess.run([shell, ":memory:", ".recover"], capture_output=True, check=False).returncode:
         pytest.skip("there is no sqlite3 command that knows .recover")
     checkpointed(killed)
-    flip(killed, (root_page(killed, "envelopes_container") - 1) * PAGE + 1, 7)
+    flip(killed, (root_page(killed, "log_stream") - 1) * PAGE + 1, 7)
     with pytest.raises(StoreDamaged):
         asyncio.run(Store.open(killed))
     saved = killed.with_name("new.db")
@@ -391,10 +391,9 @@ async def test_a_store_that_lost_all_rows_is_detected_by_its_watermark(tmp_path:
     await receive(store, say())
     await store.close()
     db = sqlite3.connect(path)
-    for table in ("inbox", "seen", "threads", "envelopes"):
+    for table in ("inbox", "seen", "threads", "log"):
         db.execute(f"DELETE FROM {table}")
     db.execute("DELETE FROM meta WHERE key IN ('identity', 'commits')")
-    db.execute("DELETE FROM sqlite_sequence")
     db.commit()
     db.close()
     assert named(check_store(path, quick=True).checks, "store commits").state == "fail"

@@ -1,0 +1,167 @@
+"""The dictionaries of the log: each row names its stream and its verdict by a small number.
+
+A known stream or verdict costs no query. Both are tuples in the order of the columns, because they are built for every
+envelope; `Stream` and `Verdict` name the columns.
+"""
+
+import sqlite3
+from typing import Final, Generic, NamedTuple, TypeVar
+
+from aghbus.store.engine.append_buffer import BulkStatement, Rank
+from aghbus.store.engine.unit_of_work import UnitOfWork
+
+_KEPT: Final = 8_192  # streams in memory: some four MiB
+
+V = TypeVar("V", bound=tuple[object, ...])
+Values = tuple[object, ...]
+
+
+class Stream(NamedTuple):
+    """What one peer sends to one recipient in one container; `pair_a` and `pair_b` are the peers of a direct room."""
+
+    workspace_id: str
+    channel: str
+    sender: str
+    recipient: str | None
+    surface: str | None
+    container: str | None
+    pair_a: str | None
+    pair_b: str | None
+
+
+class Verdict(NamedTuple):
+    """What was decided about an envelope. `inbox` is 1 when it was delivered to the inbox."""
+
+    direction: str
+    kind: str
+    trust: str
+    inbox: int
+    event: str | None
+    outcome: str | None
+    reason: str | None
+    state_before: str | None
+    state_after: str | None
+
+
+def _insert(table: str, columns: tuple[str, ...]) -> BulkStatement:
+    return BulkStatement.insert(table, ("id", *columns), rank=Rank.REFERENCED)
+
+
+_INSERT_STREAM: Final = _insert("streams", Stream._fields)
+_INSERT_VERDICT: Final = _insert("verdicts", Verdict._fields)
+_FIND_STREAM: Final = """
+SELECT id FROM streams WHERE workspace_id = ? AND channel = ? AND sender = ? AND recipient IS ? AND surface IS ?
+    AND container IS ? AND pair_a IS ? AND pair_b IS ? LIMIT 1
+"""
+
+
+class _Dictionary(Generic[V]):
+    """Numbers of values, those of the open transaction included. `pending` are the values that it has added."""
+
+    __slots__ = ("_ids", "_insert", "_last", "_values", "pending")
+
+    def __init__(self, insert: BulkStatement) -> None:
+        self.pending: list[Values] = []
+        self._insert = insert
+        self._ids: dict[Values, int] = {}
+        self._values: dict[int, Values] = {}
+        self._last = 0
+
+    def undo(self, pending: int) -> None:
+        """Forgets the values that the open transaction has added, beyond the first `pending`."""
+        for values in self.pending[pending:]:
+            self._last -= 1
+            self._forget(values)
+        del self.pending[pending:]
+
+    def _add(self, tx: UnitOfWork, values: Values) -> int:
+        self._last = number = self._last + 1
+        tx.rows[self._insert] += (number, *values)
+        self.pending.append(values)
+        self._keep(number, values)
+        return number
+
+    def _keep(self, number: int, values: Values) -> None:
+        self._ids[values] = number
+        self._values[number] = values
+
+    def _forget(self, values: Values) -> None:
+        number = self._ids.pop(values, None)
+        if number is not None:
+            del self._values[number]
+
+
+class Verdicts(_Dictionary[Verdict]):
+    """All verdicts, in memory."""
+
+    __slots__ = ()
+
+    def __init__(self) -> None:
+        super().__init__(_INSERT_VERDICT)
+
+    def number(self, tx: UnitOfWork, values: Values) -> int:
+        """The number of a verdict."""
+        found = self._ids.get(values)
+        return self._add(tx, values) if found is None else found
+
+    def value(self, number: int) -> Verdict:
+        """The verdict of this number."""
+        return Verdict._make(self._values[number])
+
+    def committed(self) -> None:
+        """The transaction is durable."""
+        self.pending.clear()
+
+    def load(self, db: sqlite3.Connection) -> None:
+        """Reads the verdicts of a store that is being opened."""
+        for number, *values in db.execute(f"SELECT id, {', '.join(Verdict._fields)} FROM verdicts"):  # noqa: S608 - constants
+            self._keep(number, tuple(values))
+            self._last = max(self._last, number)
+
+
+class Streams(_Dictionary[Stream]):
+    """The streams that were used last, in memory; the others are looked up in the table."""
+
+    __slots__ = ()
+
+    def __init__(self) -> None:
+        super().__init__(_INSERT_STREAM)
+
+    def number(self, tx: UnitOfWork, values: Values) -> int:
+        """The number of a stream."""
+        found = self._ids.get(values)
+        return self._look_up(tx, values) if found is None else found
+
+    def value(self, tx: UnitOfWork, number: int) -> Stream:
+        """The stream of this number. Raises KeyError when its row is not in the table (any more)."""
+        values = self._values.get(number)
+        if values is None:
+            sql = f"SELECT {', '.join(Stream._fields)} FROM streams WHERE id = ?"  # noqa: S608 - constants
+            values = tx.db_unflushed.execute(sql, (number,)).fetchone()
+        if values is None:
+            raise KeyError(number)
+        return Stream._make(values)
+
+    def forget(self, number: int) -> None:
+        """The row of this stream was removed."""
+        if (values := self._values.get(number)) is not None:
+            self._forget(values)
+
+    def committed(self) -> None:
+        """The transaction is durable: the oldest streams in memory may be dropped. Those of an open transaction are not
+        in the table yet."""
+        self.pending.clear()
+        if len(self._ids) > _KEPT:
+            for values in list(self._ids)[: _KEPT // 2]:
+                self._forget(values)
+
+    def load(self, db: sqlite3.Connection) -> None:
+        """Finds the last number of a store that is being opened."""
+        (self._last,) = db.execute("SELECT coalesce(max(id), 0) FROM streams").fetchone()
+
+    def _look_up(self, tx: UnitOfWork, values: Values) -> int:
+        row = tx.db_unflushed.execute(_FIND_STREAM, values).fetchone()
+        if row is None:
+            return self._add(tx, values)
+        self._keep(row[0], values)
+        return int(row[0])
