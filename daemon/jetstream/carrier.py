@@ -89,6 +89,13 @@ class JetStreamCarrier:
 
     # carrying
 
+    def hand_over(self, _row: Outgoing) -> bool:
+        """Not possible: the stream confirms each message."""
+        return False
+
+    async def confirm(self) -> None:
+        """Nothing is handed over."""
+
     async def carry(self, rows: Sequence[Outgoing]) -> Carried:
         """`rows` in order. Raises LinkError when the link is lost on the way."""
         carried = Carried([], [])

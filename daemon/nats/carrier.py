@@ -11,7 +11,7 @@ from typing import Final, Protocol
 import msgspec
 
 from aghbus.daemon.base.failpoints import failpoint
-from aghbus.daemon.nats.link import BadPublish, Link, PayloadTooLarge
+from aghbus.daemon.nats.link import BadPublish, Link, LinkError, PayloadTooLarge
 from aghbus.protocol.delivery.acks import ANSWER_TO
 from aghbus.protocol.delivery.order import AFTER_SETTLED
 from aghbus.store.tables.outbox import Outgoing
@@ -34,6 +34,12 @@ class Carrier(Protocol):
 
     async def carry(self, rows: Sequence[Outgoing]) -> Carried: ...
 
+    def hand_over(self, row: Outgoing) -> bool:
+        """Publish a first try without waiting. False: this carrier cannot do that, or not now; `carry` it."""
+
+    async def confirm(self) -> None:
+        """Return when the broker has everything that was handed over. Raises LinkError."""
+
 
 class CoreCarrier:
     """Core NATS. `ack_root` is the subject under which the receivers' commit acknowledgements come, by sequence."""
@@ -55,8 +61,19 @@ class CoreCarrier:
             except (PayloadTooLarge, BadPublish) as error:
                 carried.impossible.append((row.seq, str(error)))
         failpoint("publish.handed")
-        await self._link.flush(_CONFIRM_WAIT)
+        await self.confirm()
         return carried
+
+    def hand_over(self, row: Outgoing) -> bool:
+        """Into the connection's buffer, which is written in the next turn of the loop."""
+        try:
+            return self._link.publish_nowait(row.subject, row.raw, reply=self._answers(row), flush=False)
+        except (LinkError, PayloadTooLarge, BadPublish):  # `carry` reports it
+            return False
+
+    async def confirm(self) -> None:
+        """Wait for a PONG."""
+        await self._link.flush(_CONFIRM_WAIT)
 
     def _answers(self, row: Outgoing) -> str:
         """The reply subject of its acknowledgement; empty for a broadcast."""

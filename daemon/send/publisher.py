@@ -19,7 +19,6 @@ from aghbus.daemon.base.failpoints import failpoint
 from aghbus.daemon.base.logs import EventLimiter
 from aghbus.daemon.base.metrics import Counters
 from aghbus.daemon.base.notifier import Notifier
-from aghbus.daemon.base.waiting import wait_set
 from aghbus.daemon.config.live_settings import LiveSettings
 from aghbus.daemon.nats.carrier import Carrier
 from aghbus.daemon.nats.link import InboundMessage, Link, LinkError
@@ -46,6 +45,7 @@ from aghbus.store.tables.retry import Schedule
 _log = logging.getLogger("aghbus.node")
 
 _BATCH: Final = 1024  # envelopes between two confirmations, at most
+_CONFIRM_AFTER: Final = 0.02  # seconds in which most receivers acknowledge a message, and no PONG has to confirm it
 _MAX_FRESH: Final = 1024  # envelopes kept in memory until they are published; more are read from the store again
 _LONGEST: Final = 30.0  # seconds between two checks for due retries: the wall clock may be set while we wait
 _SHORTEST: Final = 0.05  # seconds between two checks
@@ -105,6 +105,8 @@ class Publisher:
         self._waiters = waiters
         self._counters = counters
         self._log_limiter = log_limiter
+        self._handed: dict[int, Outgoing] = {}  # given to the carrier in `enqueue`, and not confirmed yet
+        self._confirming: asyncio.TimerHandle | None = None
         self._fresh: deque[Outgoing] = deque()
         self._queued = asyncio.Event()
         self._timer = RetryTimer()
@@ -118,24 +120,70 @@ class Publisher:
         self._idle.set()
 
     def enqueue(self, rows: Sequence[Outgoing]) -> None:
-        """Publish the rows that a commit has just queued, in order."""
+        """Publish the rows that a commit has just queued, in order: at once, unless earlier ones wait."""
         for row in rows:
             self._timer.track(row.expires_at)
-            self._fresh.append(row)
-        if not rows:
+            if not self._hand_over(row):
+                self._fresh.append(row)
+                self._idle.clear()
+        if not self._fresh:
             return
         if self._link.state != "up" or len(self._fresh) > _MAX_FRESH:
             self._fresh.clear()  # read from the store later: neither an outage nor a slow broker fills our memory
             self._reload = True
-        self._idle.clear()
         self._queued.set()
 
     def link_up(self) -> None:
         """The link is up: publish again in order what is unanswered, then everything that the store has as queued."""
+        self._handed.clear()  # the store has it as queued
         self._reload = self._reconnected = True
         self._idle.clear()
         self._queued.set()
         self._timer.trigger()
+
+    # publishing at once
+
+    def _hand_over(self, row: Outgoing) -> bool:
+        """Give a first try to the carrier; False when it has to wait for earlier messages, or cannot be sent without waiting."""
+        if self._reload or not self._idle.is_set() or self._link.state != "up" or self._unresponsive.affects((row,)):
+            return False
+        if row.attempts or len(self._handed) >= _MAX_FRESH or row.expires_at <= self._clock.millis() // 1000:
+            return False
+        failpoint("publish.before")
+        if not self._carrier.hand_over(row):
+            return False
+        failpoint("publish.handed")
+        self._handed[row.seq] = row
+        if self._confirming is None:
+            self._confirming = asyncio.get_running_loop().call_later(_CONFIRM_AFTER, self._queued.set)
+        return True
+
+    async def _confirm(self) -> None:
+        """Record what was handed over until now as published, once the broker has it. Raises LinkError."""
+        seqs = [*self._handed]
+        if not seqs:
+            return
+        try:
+            await self._carrier.confirm()
+        except LinkError:
+            self._handed.clear()  # the store has it as queued
+            raise
+        failpoint("publish.confirmed")
+        rows = [row for seq in seqs if (row := self._handed.pop(seq, None)) is not None]
+        if rows:
+            self._note_published(rows, len(rows))
+
+    def _answered(self, seqs: list[int]) -> None:
+        """The receivers of these messages have them, and so has the broker: nothing is left to record."""
+        published = sum([self._handed.pop(seq, None) is not None for seq in seqs])
+        self._counters.add("outbox.published", published)
+        if not self._handed:
+            self._stop_timer()
+
+    def _stop_timer(self) -> None:
+        if self._confirming is not None:
+            self._confirming.cancel()
+            self._confirming = None
 
     # publishing
 
@@ -144,9 +192,11 @@ class Publisher:
         while True:
             await self._queued.wait()
             self._queued.clear()
+            self._stop_timer()
             if self._link.state != "up":
                 continue
             try:
+                await self._confirm()
                 await self._empty()
             except (LinkError, StoreUnavailable) as error:
                 self._publish_again()
@@ -160,8 +210,14 @@ class Publisher:
         asyncio.get_running_loop().call_later(_NOT_ACCEPTED_DELAY, self._queued.set)
 
     async def drained(self, timeout: float) -> bool:
-        """Wait until nothing is left to publish; False when `timeout` seconds passed before."""
-        return await wait_set(self._idle, timeout)
+        """Wait until nothing is left to publish and to confirm; False when `timeout` seconds passed before."""
+        try:
+            async with asyncio.timeout(timeout):
+                await self._idle.wait()
+                await self._confirm()
+        except (TimeoutError, LinkError):
+            return False
+        return True
 
     async def _empty(self) -> None:
         while self._reload or self._fresh:
@@ -176,6 +232,7 @@ class Publisher:
         store = self._store
         if not store.writable and not await store.probe():  # without a record it would be published again and again
             raise StoreUnavailable("the store cannot write", hint="see `aghctl status`")
+        await self._confirm()  # the store has it as queued
         self._reload = False
         self._fresh.clear()
         if self._reconnected:
@@ -215,14 +272,17 @@ class Publisher:
         carried = await self._carrier.carry(fresh)
         failpoint("publish.confirmed")
         taken = set(carried.published)
-        self._counters.add("outbox.published", len(taken))
-        recorded = [row for row in tried if row.seq in taken]
-        recording = self._store.submit_deferred(partial(self._record, rows=recorded, impossible=carried.impossible))
-        recording.add_done_callback(self._recorded)
+        self._note_published([row for row in tried if row.seq in taken], len(taken), carried.impossible)
         if len(taken) + len(carried.impossible) < len(fresh):
             self._counters.add("outbox.not_accepted", len(fresh) - len(taken) - len(carried.impossible))
             self._reload = True
             await asyncio.sleep(_NOT_ACCEPTED_DELAY)
+
+    def _note_published(self, rows: list[Outgoing], count: int, impossible: Sequence[tuple[int, str]] = ()) -> None:
+        """The broker has `count` messages. Record `rows`, which are tries of theirs, and those that it will never take."""
+        self._counters.add("outbox.published", count)
+        recording = self._store.submit_deferred(partial(self._record, rows=rows, impossible=impossible))
+        recording.add_done_callback(self._recorded)
 
     def _recorded(self, future: asyncio.Future[None]) -> None:
         error = None if future.cancelled() else future.exception()
@@ -231,7 +291,7 @@ class Publisher:
         elif error is not None:
             _log.error("published messages could not be recorded", exc_info=error)
 
-    def _record(self, tx: Transaction, rows: list[Outgoing], impossible: list[tuple[int, str]]) -> None:
+    def _record(self, tx: Transaction, rows: list[Outgoing], impossible: Sequence[tuple[int, str]]) -> None:
         now_ms = self._steps.now_after_clock_check(tx)
         schedules: list[Schedule] = []
         first_ms: float = float("inf")
@@ -394,16 +454,18 @@ class Publisher:
 
     def _take_answers(self, tx: Transaction, answers: list[_Answer]) -> None:
         self._start_new_list(answers)
-        for answer in answers:
-            self._take_answer(tx, answer)
+        valid = [answer.seq for answer in answers if self._take_answer(tx, answer)]
+        if self._handed:
+            failpoint("publish.confirmed")
+            tx.after_commit(partial(self._answered, valid))
 
     def _start_new_list(self, answers: list[_Answer], _job: object = None) -> None:
         """Later answers do not belong to the job of this list: it has begun, or will not run."""
         if self._answers is answers:
             self._answers = []
 
-    def _take_answer(self, tx: Transaction, answer: _Answer) -> None:
-        """Check and apply one acknowledgement.
+    def _take_answer(self, tx: Transaction, answer: _Answer) -> bool:
+        """Check and apply one acknowledgement; False when it is not one of this message.
 
         Reply subjects can be guessed, so the message id must match. Eavesdroppers on the receiver's subject know the id too,
         so a receiver with a key signs its answer.
@@ -412,7 +474,7 @@ class Publisher:
         sent = retry.addressed(tx, seq, ack.id)
         if sent is None or not ack.digest or not is_answer_of(raw, sender=sent.sender, recipient=sent.recipient):
             tx.after_commit(lambda: self._counters.add("acks.unknown"))
-            return
+            return False
         if ack.digest != sent.digest:
             self._fail(tx, seq, "refused", "by the receiver: it knows other content under this id", "duplicate")
         elif ack.outcome == "committed":
@@ -424,6 +486,7 @@ class Publisher:
                 self._unresponsive.mark(sent.subject)
         if self._unresponsive.answered(tx, sent.subject):
             tx.after_commit(self._timer.trigger)
+        return True
 
     def peer_joined(self, subject: str) -> None:
         """The peer on `subject` has joined: retry its pending messages now."""

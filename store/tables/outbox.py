@@ -89,7 +89,7 @@ def requeue(tx: Transaction, workspace_id: str, message_id: str, *, only_failed:
     With `only_failed` only one that was given up: None for any other.
     """
     sql = (
-        "UPDATE outbox SET state = 'queued', detail = NULL WHERE seq ="
+        "UPDATE outbox SET state = 'queued', detail = NULL, attempts = max(attempts, 1) WHERE seq ="
         " (SELECT seq FROM envelopes WHERE msg_id = ? AND direction = 'out' AND workspace_id = ?)"
         " AND (NOT ? OR state IN ('expired', 'dead')) RETURNING seq"
     )

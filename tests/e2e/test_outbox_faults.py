@@ -48,6 +48,7 @@ async def test_a_third_peer_cannot_refuse_a_message(tmp_path: Path) -> None:
             work = ops.post("/v1/works", to="absent", text="not for mallory")
             ops.post("/v1/messages", kind="say", body={"text": "hi"}, to="mallory", thread_id="thread_one")
             await wait_until(lambda: replies, 20, "the reply subject of one of its messages")
+            wait_for(lambda: delivery(ops, work["id"]) == "published", 20, "the opening to count as published")
             root = replies[0].rpartition(".")[0]
             lies = [json.dumps({"aghbus": "ack", "id": "msg_x", "outcome": said}) for said in ("refused", "committed")]
             tokens = (str(work["seq"]), "9" * 18, "9" * 30, "٣", "x")

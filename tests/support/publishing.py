@@ -61,6 +61,12 @@ class Wire:
         self.handing: Callable[[int], None] = lambda _copy: None
         self.answered: Callable[[InboundMessage], None] = lambda _message: None
 
+    def hand_over(self, _row: Outgoing) -> bool:
+        return False
+
+    async def confirm(self) -> None:
+        pass
+
     async def carry(self, rows: Sequence[Outgoing]) -> Carried:
         self.batches.append([row.seq for row in rows])
         for row in rows:
