@@ -77,19 +77,20 @@ class Envelope(msgspec.Struct, frozen=True, dict=True):
         return msgspec.json.decode(self.ext) if self.ext is not None else {}
 
 
-_NULL: Final = Raw(b"null")
+NULL: Final = Raw(b"null")
 
 
-class _Wire(msgspec.Struct, kw_only=True):
+class Wire(msgspec.Struct, kw_only=True):
+    """The members of an envelope in the order of spec section 1, with their types checked, but not their values."""
+
     protocol: str
     id: str
     workspace_id: str
     kind: Any
     channel: str
-    ts: int
-    body: Raw
     sender: str = msgspec.field(name="from")
     to: str | None = None
+    ts: int
     surface: Any = None
     thread_id: str | None = None
     direct_id: str | None = None
@@ -98,18 +99,19 @@ class _Wire(msgspec.Struct, kw_only=True):
     trace_id: str | None = None
     causation_id: str | None = None
     expires_at: int | None = None
-    proof: Raw = _NULL
-    ext: Raw = _NULL
+    body: Raw
+    proof: Raw = NULL
+    ext: Raw = NULL
 
 
-class _PlainWire(_Wire, kw_only=True, forbid_unknown_fields=True):
+class _PlainWire(Wire, kw_only=True, forbid_unknown_fields=True):
     kind: str
     surface: str | None = None
 
 
 _valid_routes: set[tuple[str, str, str, str | None]] = set()
 _MAX_ROUTES: Final = 4_096  # only valid routes are cached, and they are short
-_decode_wire: Final = msgspec.json.Decoder(_Wire).decode
+_decode_wire: Final = msgspec.json.Decoder(Wire).decode
 _decode_plain: Final = msgspec.json.Decoder(_PlainWire).decode
 _decode_any: Final = msgspec.json.Decoder().decode
 _BACKSLASH: Final = ord("\\")
@@ -130,6 +132,18 @@ def parse(raw: bytes, now: int) -> Envelope:
     Raises the ProtocolError of the first rule that fails, and nothing else whatever the bytes.
     """
     wire, body_wire, document = _decode(raw)
+    return _checked(raw, wire, body_wire, document, now)
+
+
+def checked(raw: bytes, wire: Wire, now: int) -> Envelope:
+    """As `parse`, for an unsigned envelope of our own encoder: its members are `wire`, and `body` and `ext` are objects."""
+    _check_depth(raw)
+    ext: dict[str, Any] = {"ext": {}} if wire.ext is not NULL else {}
+    return _checked(raw, wire, None, {"body": {}, **ext}, now)
+
+
+def _checked(raw: bytes, wire: Wire, body_wire: BodyWire | None, document: dict[str, Any], now: int) -> Envelope:
+    """The values of the members. `document` has those whose JSON type is still to be checked."""
     kind = _check_header(wire)
     fresh_until = _check_fresh(wire, now)
     container = _check_surface(wire, kind)
@@ -175,7 +189,7 @@ def decode_document(raw: bytes) -> dict[str, Any]:
     return value
 
 
-def _decode(raw: bytes) -> tuple[_Wire, BodyWire | None, dict[str, Any]]:
+def _decode(raw: bytes) -> tuple[Wire, BodyWire | None, dict[str, Any]]:
     """The typed members; the typed body, or None if its type has to be checked; the whole document, empty if not needed.
 
     A number out of range must fail here, wherever it is. The decoder only finds it in values that it converts, which are all
@@ -185,12 +199,12 @@ def _decode(raw: bytes) -> tuple[_Wire, BodyWire | None, dict[str, Any]]:
     try:
         wire = _decode_plain(raw)
         body = BODIES[wire.kind].decode_plain(wire.body)
-        return wire, body, {} if wire.ext == wire.proof == _NULL else decode_document(raw)
+        return wire, body, {} if wire.ext == wire.proof == NULL else decode_document(raw)
     except (msgspec.DecodeError, KeyError, RecursionError, ValueError):
         return _decode_fully(raw)
 
 
-def _decode_fully(raw: bytes) -> tuple[_Wire, None, dict[str, Any]]:
+def _decode_fully(raw: bytes) -> tuple[Wire, None, dict[str, Any]]:
     """Of duplicate keys the last wins, also after one of a wrong type, which the typed decoder refuses."""
     document = decode_document(raw)
     if "interaction_id" in document:
@@ -249,7 +263,7 @@ def _check_depth(raw: bytes) -> None:
             depth -= 1
 
 
-def _check_header(wire: _Wire) -> str:
+def _check_header(wire: Wire) -> str:
     """Spec section 5 step 2: required fields and grammars, protocol, kind."""
     if wire.protocol != PROTOCOL:
         raise Malformed(f"must be {PROTOCOL}", "protocol")
@@ -273,7 +287,7 @@ def _check_header(wire: _Wire) -> str:
     return kind
 
 
-def _check_route(wire: _Wire) -> None:
+def _check_route(wire: Wire) -> None:
     """Validates workspace, channel, sender and receiver. Valid routes are cached: most messages share few of them."""
     workspace_id, channel, sender, to = wire.workspace_id, wire.channel, wire.sender, wire.to
     if not is_workspace_id(workspace_id):
@@ -289,7 +303,7 @@ def _check_route(wire: _Wire) -> None:
     _valid_routes.add((workspace_id, channel, sender, to))
 
 
-def _check_correlation(wire: _Wire) -> None:
+def _check_correlation(wire: Wire) -> None:
     for field, value in (
         ("reply_to", wire.reply_to),
         ("trace_id", wire.trace_id),
@@ -299,7 +313,7 @@ def _check_correlation(wire: _Wire) -> None:
             raise Malformed("must be 1-256 bytes without control characters or outer white space", field)
 
 
-def _check_fresh(wire: _Wire, now: int) -> int:
+def _check_fresh(wire: Wire, now: int) -> int:
     """Spec section 5 step 3. Returns the end of freshness."""
     ts, expires_at = wire.ts, wire.expires_at
     if ts > now + REPLAY_AGE:
@@ -313,7 +327,7 @@ def _check_fresh(wire: _Wire, now: int) -> int:
     return end
 
 
-def _check_surface(wire: _Wire, kind: str) -> str | None:
+def _check_surface(wire: Wire, kind: str) -> str | None:
     """Spec section 5 step 4: surface and container for conversation, none for discovery, work_id by kind. The container."""
     surface, thread_id, direct_id = wire.surface, wire.thread_id, wire.direct_id
     if kind in DISCOVERY_KINDS:

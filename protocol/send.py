@@ -4,10 +4,11 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 import msgspec
+from msgspec import Raw
 
 from aghbus.protocol.delivery.order import Predecessor, extension
 from aghbus.protocol.effects import Advance, Bind, Effect, Effects, Open, StoreEnvelope
-from aghbus.protocol.envelope import OPENING_KINDS, Envelope, parse
+from aghbus.protocol.envelope import NULL, OPENING_KINDS, Envelope, Wire, checked, parse
 from aghbus.protocol.errors import InvalidRequest, ProtocolError, Refused
 from aghbus.protocol.identifiers import direct_id, is_emitted_work_id, pair_of
 from aghbus.protocol.lifecycle import WorkView, after, opened_by, step
@@ -15,7 +16,6 @@ from aghbus.protocol.limits import MAX_ENVELOPE_BYTES, PROTOCOL
 from aghbus.protocol.rooms import Binding
 from aghbus.protocol.trust.trust import Signer, Trust
 
-_CONTAINERS: Final = {"thread": "thread_id", "direct": "direct_id"}  # by surface
 _encode: Final = msgspec.json.Encoder().encode
 
 
@@ -44,60 +44,76 @@ class Draft(msgspec.Struct, frozen=True):
     after: Predecessor | None = None
 
 
+class _OwnWire(Wire, kw_only=True, omit_defaults=True):
+    to: str | None  # always written, like `proof`
+    proof: Raw
+
+
 def wire_document(draft: Draft) -> dict[str, Any]:
-    """The JSON object of a draft in the field order of spec section 1."""
-    document: dict[str, Any] = {
-        "protocol": PROTOCOL,
-        "id": draft.id,
-        "workspace_id": draft.workspace_id,
-        "kind": draft.kind,
-        "channel": draft.channel,
-        "from": draft.sender,
-        "to": draft.to,
-        "ts": draft.ts,
-    }
-    if draft.surface is not None:
-        document["surface"] = draft.surface
-    if draft.container is not None and draft.surface in _CONTAINERS:
-        document[_CONTAINERS[draft.surface]] = draft.container
-    if draft.work_id is not None:
-        document["work_id"] = draft.work_id
-    if draft.reply_to is not None:
-        document["reply_to"] = draft.reply_to
-    if draft.trace_id is not None:
-        document["trace_id"] = draft.trace_id
-    if draft.causation_id is not None:
-        document["causation_id"] = draft.causation_id
-    if draft.expires_at is not None:
-        document["expires_at"] = draft.expires_at
-    document["body"] = draft.body
-    document["proof"] = None
-    if draft.after is not None:
-        document["ext"] = {**(draft.ext or {}), **extension(draft.after)}
-    elif draft.ext:
-        document["ext"] = draft.ext
+    """The JSON object of a draft in the field order of spec section 1. Raises InvalidRequest."""
+    document: dict[str, Any] = msgspec.json.decode(_json(_wire(draft)))
     return document
 
 
+def _wire(draft: Draft) -> Wire:
+    """The members of a draft; `body` and `ext` are encoded. Raises InvalidRequest."""
+    wire = _OwnWire(
+        protocol=PROTOCOL,
+        id=draft.id,
+        workspace_id=draft.workspace_id,
+        kind=draft.kind,
+        channel=draft.channel,
+        sender=draft.sender,
+        to=draft.to,
+        ts=draft.ts,
+        surface=draft.surface,
+        work_id=draft.work_id,
+        reply_to=draft.reply_to,
+        trace_id=draft.trace_id,
+        causation_id=draft.causation_id,
+        expires_at=draft.expires_at,
+        body=Raw(_json(draft.body)),
+        proof=NULL,
+    )
+    if draft.surface == "thread":
+        wire.thread_id = draft.container
+    elif draft.surface == "direct":
+        wire.direct_id = draft.container
+    if draft.after is not None:
+        wire.ext = Raw(_json({**(draft.ext or {}), **extension(draft.after)}))
+    elif draft.ext:
+        wire.ext = Raw(_json(draft.ext))
+    return wire
+
+
 def build(draft: Draft, now: int, signer: Signer | None = None) -> Envelope:
-    """The envelope of a draft, validated like a received one: an envelope that we would refuse is not sent.
+    """The envelope of a draft, with the same checks as a received one: an envelope that we would refuse is not sent.
 
     `signer` is None for a daemon without a key; with one every envelope is signed (spec section 8). Raises InvalidRequest
     with field and rule.
     """
     try:
-        return parse(encoded(draft, signer), now)
+        if signer is not None:
+            return parse(encoded(draft, signer), now)
+        wire = _wire(draft)
+        return checked(_bounded(_json(wire)), wire, now)
     except ProtocolError as error:
         raise InvalidRequest(f"{error.detail} ({error.reason})") from None
 
 
 def encoded(draft: Draft, signer: Signer | None = None) -> bytes:
     """The bytes of a draft without validation, for parts that were validated before. Raises InvalidRequest like `build`."""
+    return _bounded(_json(_wire(draft) if signer is None else signer(wire_document(draft))))
+
+
+def _json(value: object) -> bytes:
     try:
-        document = wire_document(draft)
-        raw = _encode(document if signer is None else signer(document))
+        return _encode(value)
     except (TypeError, ValueError, RecursionError, msgspec.EncodeError) as error:
         raise InvalidRequest(f"not representable as JSON: {error}") from None
+
+
+def _bounded(raw: bytes) -> bytes:
     if len(raw) > MAX_ENVELOPE_BYTES:
         raise InvalidRequest(
             f"the envelope would have {len(raw)} bytes, over the limit of {MAX_ENVELOPE_BYTES}",

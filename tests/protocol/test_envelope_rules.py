@@ -104,6 +104,7 @@ def test_an_envelope_built_from_parsed_parts_is_equal(document: dict[str, Any]) 
     fields = ("id", "workspace_id", "kind", "channel", "sender", "ts", "to", "surface", "container", "work_id")
     parts = {name: getattr(parsed, name) for name in (*fields, "reply_to", "trace_id", "causation_id", "expires_at")}
     built = build(Draft(**parts, body=document["body"], ext=parsed.extensions()), NOW)
+    assert built == parse(built.raw, NOW)
     again = json.loads(built.raw)
     known = {field: value for field, value in document.items() if value is not None and field not in ("x_new", "proof")}
     if not known.get("ext"):

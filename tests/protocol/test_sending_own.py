@@ -1,16 +1,19 @@
 """Sending: our own envelopes are validated, and every send updates our own copy of the work."""
 
+import json
 from typing import Any, Final
 
 import pytest
 
+from aghbus.protocol.delivery.order import Predecessor
 from aghbus.protocol.effects import Advance, Bind, Open, StoreEnvelope
-from aghbus.protocol.errors import InvalidRequest, Refused
+from aghbus.protocol.envelope import parse
+from aghbus.protocol.errors import InvalidRequest, ProtocolError, Refused
 from aghbus.protocol.identifiers import direct_id
 from aghbus.protocol.lifecycle import Step, WorkView, opened_by
 from aghbus.protocol.limits import MAX_ENVELOPE_BYTES
 from aghbus.protocol.rooms import Binding
-from aghbus.protocol.send import Draft, apply_own, build
+from aghbus.protocol.send import Draft, apply_own, build, encoded
 from tests.support.wire import CHANNEL, NOW, THREAD, WORK, WORKSPACE, A, B, C, receipt, say, trace
 
 ROOM: Final = direct_id(WORKSPACE, CHANNEL, A, B)
@@ -63,6 +66,33 @@ class TestBuild:
         with pytest.raises(InvalidRequest) as caught:
             build(draft(**changes), NOW)
         assert caught.value.message
+
+    @pytest.mark.parametrize(
+        "changes",
+        [
+            {"body": {"text": "x", "more": 1}},
+            {"body": {"text": "x", "artifacts": [{"uri": "a"}]}, "ext": {"a": 1}},
+            {"body": {"text": 1}},
+            {"body": {"text": "x", "deep": json.loads("[" * 70 + "]" * 70)}},
+            {"body": {"text": "{" * 70}},
+            {"kind": "trace", "body": {"state": "working", "result": [1]}, "ext": {}},
+            {"kind": "receipt", "body": {"for_id": "m", "status": "accepted"}, "reply_to": "m", "surface": "direct"},
+            {"kind": "greet", "to": None, "surface": None, "work_id": None, "body": {"peer_card": {}}},
+            {"trace_id": "", "after": Predecessor("msg_0", NOW + 60)},
+            {"after": Predecessor("msg_0", NOW + 60), "ext": {"a": 1}},
+        ],
+    )
+    def test_an_own_envelope_and_its_bytes_are_judged_alike(self, changes: dict[str, Any]) -> None:
+        ours = draft(**changes)
+        try:
+            built: object = build(ours, NOW)
+        except InvalidRequest as error:
+            built = error.message
+        try:
+            read: object = parse(encoded(ours), NOW)
+        except ProtocolError as error:
+            read = f"{error.detail} ({error.reason})"
+        assert built == read
 
     def test_an_envelope_of_exactly_the_limit_can_be_built_and_one_more_byte_cannot(self) -> None:
         rest = MAX_ENVELOPE_BYTES - len(build(draft(), NOW).raw) + 1
