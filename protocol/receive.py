@@ -104,7 +104,8 @@ def decide(envelope: Envelope, view: StoredState, receiver: Receiver) -> Effects
     """The effects of a valid envelope (spec section 5 steps 6-9). Invalid peer input never raises."""
     trust: Trust | None = None
     try:
-        trust = assess(envelope, receiver.verifier)
+        plain = envelope.proof is None and "@" not in envelope.sender  # claims no key: nothing to assess
+        trust = "unverified" if plain else assess(envelope, receiver.verifier)
         policy = receiver.policy
         # The trust rules do not apply to our own messages.
         if envelope.sender != receiver.self_id and not policy.no_rule_applies(envelope, trust):
@@ -200,9 +201,10 @@ def _route(envelope: Envelope, trust: Trust, view: StoredState, receiver: Receiv
         return (Early(),)
     if receiver.successor is not None and _opens_work(envelope, view, receiver):
         raise FormerPeer(f"is a former peer id; send new work to {receiver.successor}", "to")
-    room: tuple[Effect, ...] = (Bind(binding),) if binding is not None and binding != view.room else ()
-    pair = binding.pair if binding is not None else None
-    return (RecordId(envelope.fresh_until), *room, *_conversation(envelope, trust, pair, view, receiver))
+    if binding is None:
+        return (RecordId(envelope.fresh_until), *_conversation(envelope, trust, None, view, receiver))
+    room = (Bind(binding),) if binding != view.room else ()
+    return (RecordId(envelope.fresh_until), *room, *_conversation(envelope, trust, binding.pair, view, receiver))
 
 
 def _is_early(envelope: Envelope, view: StoredState, receiver: Receiver) -> bool:

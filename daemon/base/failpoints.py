@@ -1,6 +1,6 @@
 """Named points where a crash test can kill the daemon: with `AGHD_FAILPOINT=publish.confirmed:3` it gets SIGKILL at the third pass.
 
-Unset, a pass costs one comparison. `POINTS` has the names, in the order of the pipeline.
+Unset, a pass costs one call, and nothing where `ARMED` is asked first. `POINTS` has the names, in the order of the pipeline.
 """
 
 import os
@@ -29,24 +29,24 @@ BRIDGE_POINTS: Final = (
 )
 """Points that are only passed when a foreign format is in use."""
 
-_armed = ""
-_left = 0
+ARMED: Final[dict[str, int]] = {}
+"""The armed point, with its passes until the kill."""
 
 
 def arm(environment: Mapping[str, str]) -> None:
     """Read the variable. Raises ValueError for an unknown point, whose crash test would never crash."""
-    global _armed, _left
     name, _, count = environment.get(VARIABLE, "").partition(":")
     if name and name not in POINTS + BRIDGE_POINTS:
         raise ValueError(f"{VARIABLE}: {name!r} is none of {', '.join(POINTS + BRIDGE_POINTS)}")
-    _armed, _left = name, int(count or 1)
+    ARMED.clear()
+    if name:
+        ARMED[name] = int(count or 1)
 
 
 def failpoint(name: str) -> None:
     """Pass the point `name`: kills the process, without cleanup, at the armed pass."""
-    global _left
-    if name != _armed:
+    if name not in ARMED:
         return
-    _left -= 1
-    if _left <= 0:
+    ARMED[name] -= 1
+    if ARMED[name] <= 0:
         os.kill(os.getpid(), signal.SIGKILL)

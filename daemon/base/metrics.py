@@ -5,23 +5,26 @@ from typing import Final
 _PROBLEM_LIFE: Final = 300.0  # seconds for which a problem is shown after its last report
 
 
-class Counters:
-    """Counts since the start, by dotted name, and current problems by key."""
+class Counters(dict[str, int]):
+    """Counts since the start, by dotted name, and current problems by key.
+
+    On the path of every message, `counters[name] += 1` saves the call of `add`.
+    """
 
     def __init__(self) -> None:
-        self._counts: dict[str, int] = {}
+        super().__init__()
         self._problems: dict[str, tuple[float, str]] = {}
 
     def add(self, name: str, amount: int = 1) -> None:
         """Count `name`."""
-        self._counts[name] = self._counts.get(name, 0) + amount
+        self[name] += amount
 
-    def __getitem__(self, name: str) -> int:
-        return self._counts.get(name, 0)
+    def __missing__(self, name: str) -> int:
+        return 0
 
     def snapshot(self) -> dict[str, int]:
         """All counts by name, sorted."""
-        return dict(sorted(self._counts.items()))
+        return dict(sorted(self.items()))
 
     def problem(self, key: str, sentence: str, now: float) -> None:
         """Report a problem at monotonic second `now`; a new report replaces the one with the same key."""

@@ -1,5 +1,7 @@
 """Acknowledging commits to the sender's daemon (protocol/delivery/acks.py)."""
 
+from collections.abc import Iterable
+
 from aghbus.daemon.base.background import BackgroundTasks
 from aghbus.daemon.base.metrics import Counters
 from aghbus.daemon.nats.link import Link, LinkError
@@ -19,36 +21,41 @@ class Acknowledger:
         self._background = background
         self._counters = counters
 
-    def acknowledge(self, outcome: Outcome) -> None:
-        """Acknowledge the commit of a message, or its final refusal.
+    def acknowledge(self, outcomes: Iterable[Outcome]) -> None:
+        """Acknowledge the commits of messages, or their final refusals.
 
         A refusal goes to a handle only for verified messages: otherwise a forged copy would make us refuse the real one.
         """
-        envelope, reply, ack = outcome.message.envelope, outcome.message.reply, outcome.ack
-        if ack is None or envelope is None or envelope.to is None or not may_answer(reply):
-            return
-        if envelope.to not in self._identity or envelope.sender in self._identity:
-            return  # not for us; or our own, or of another daemon with our id, which is not committed here
-        if "@" in envelope.sender and any(type(one) is Quarantine and one.trust is None for one in outcome.effects):
-            return
-        self._counters.add("acks.sent")
-        own_id, signer = envelope.to, self._identity.signer_of(envelope.to)
-        if signer is None:
-            self._publish(reply, encode_ack(ack))
-        else:
-            self._publish(reply, encode_signed_ack(ack, sender=own_id, to=envelope.sender, signer=signer))
+        signers = self._identity.signers
+        answers: list[tuple[str, bytes]] = []
+        for outcome in outcomes:
+            envelope, reply, ack = outcome.message.envelope, outcome.message.reply, outcome.ack
+            if ack is None or envelope is None or not may_answer(reply):
+                continue
+            own_id, sender = envelope.to, envelope.sender
+            if own_id is None or own_id not in signers or sender in signers:
+                continue  # not for us; or our own, or of another daemon with our id, which is not committed here
+            if "@" in sender and any(type(one) is Quarantine and one.trust is None for one in outcome.effects):
+                continue
+            signer = signers[own_id]
+            raw = encode_ack(ack) if signer is None else encode_signed_ack(ack, sender=own_id, to=sender, signer=signer)
+            answers.append((reply, raw))
+        if answers:
+            self._counters["acks.sent"] += len(answers)
+            self._publish(answers)
 
-    def _publish(self, reply: str, raw: bytes) -> None:
+    def _publish(self, answers: list[tuple[str, bytes]]) -> None:
         try:
-            if self._link.publish_nowait(reply, raw, flush=False):
+            if self._link.publish_all_nowait(answers):
                 return
         except LinkError:
-            self._counters.add("acks.unsent")  # the sender's daemon asks again
+            self._counters.add("acks.unsent", len(answers))  # the sender's daemon asks again
             return
-        if self._background.busy:
-            self._counters.add("acks.unsent")
-        else:
-            self._background.spawn(self._publish_later(reply, raw))
+        for reply, raw in answers:
+            if self._background.busy:
+                self._counters.add("acks.unsent")
+            else:
+                self._background.spawn(self._publish_later(reply, raw))
 
     async def _publish_later(self, reply: str, raw: bytes) -> None:
         try:

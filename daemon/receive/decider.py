@@ -10,9 +10,10 @@ from typing import Final
 import msgspec
 
 from aghbus.daemon.base.clock import Clock
-from aghbus.daemon.base.failpoints import failpoint
+from aghbus.daemon.base.failpoints import ARMED, failpoint
 from aghbus.daemon.base.metrics import Counters
 from aghbus.daemon.config.live_settings import LiveSettings
+from aghbus.daemon.config.settings import Settings
 from aghbus.daemon.nats.events import Settlement
 from aghbus.daemon.send.closing import WorkCloser
 from aghbus.daemon.send.deadlines import Deadlines
@@ -133,7 +134,7 @@ class Decider:
             outcome = self._decide(tx, message, receiver, room > 0)
             room -= outcome.applied is not None and outcome.applied.delivered
             outcomes.append(outcome)
-        if self._waiters.count:
+        if self._waiters.waiting:
             self._offer(tx, outcomes)
         return outcomes
 
@@ -152,19 +153,19 @@ class Decider:
         With `tx` it knows which envelopes were processed.
         """
         identity, settings = self._identity, self._settings.current
-        present = own_id == identity.self_id or own_id not in identity
+        present = own_id == identity.self_id or own_id not in identity.signers
         if present:
             own_id = identity.self_id
         view = Receiver(
             self_id=own_id,
-            now=self._clock.seconds(),
+            now=self._clock.millis() // 1000,
             mint=self._clock.mint,
             channels=identity.joined,
             observe=settings.observe,
             receipt_ttl=settings.defaults.directed_ttl,
             verifier=self._limits.verify,
             policy=self._trust.now,
-            signer=identity.signer if present else identity.signer_of(own_id),
+            signer=identity.signers[own_id],
             successor=None if present else identity.self_id,
         )
         return (
@@ -176,47 +177,46 @@ class Decider:
         )
 
     def _decide(self, tx: Transaction, message: ReceivedMessage, receiver: Receiver, room: bool) -> Outcome:
-        settings = self._settings.current
-        envelope, key, ack = message.envelope, None, None
+        envelope, settings, ack = message.envelope, self._settings.current, None
         if envelope is None:
-            assert message.error is not None
-            effects = refuse(message.error, message.target, load_receipt_state(tx, message.target), receiver)
-        else:
-            claims_key = envelope.proof is not None or "@" in envelope.sender
-            if claims_key and (rejection := self._limits.check_signature(envelope)) is not None:
-                return Outcome(message, (), rejected=rejection)
-            key = key_of(envelope)
-            state = load_state(tx, envelope, receiver.self_id, key, message.settled)
-            effects = decide(envelope, state, receiver)
-            ack = _ack(tx, message, envelope, state.duplicate, effects)
-        stored_only = True
-        for effect in effects:
-            if type(effect) is RecordId:
-                if not tx.memory.dedup.admits(effect.until - receiver.now, settings.receive.remembered):
-                    return Outcome(message, (), rejected="memory")
-            elif type(effect) is Deliver:
-                if not room:
-                    return Outcome(message, (), rejected="inbox")
-            elif type(effect) is Early:
-                return Outcome(message, (), rejected=EARLY)
-            elif type(effect) not in _STORED:
-                stored_only = False
+            return self._refuse(tx, message, receiver)
+        claims_key = envelope.proof is not None or "@" in envelope.sender
+        if claims_key and (rejection := self._limits.check_signature(envelope)) is not None:
+            return Outcome(message, (), rejected=rejection)
+        key = key_of(envelope)
+        state = load_state(tx, envelope, receiver.self_id, key, message.settled)
+        effects = decide(envelope, state, receiver)
+        if message.reply and envelope.to is not None:  # of a duplicate: what became of the first copy
+            ack = received_ack(tx, envelope) if state.duplicate else ack_of(envelope, effects)
+        if limit := _over_limit(tx, effects, receiver.now, settings, room):
+            return Outcome(message, (), rejected=limit)
+        stored_only = _STORED.issuperset(map(type, effects))
         if not stored_only:
             effects = self._record(tx, message, effects)
-        capacity = settings.inbox.capacity
         applied = apply(
             tx,
             envelope,
             effects,
             self_id=receiver.self_id,
             received_ms=message.received_ms,
-            inbox_capacity=capacity,
+            inbox_capacity=settings.inbox.capacity,
             key=key,
         )
-        if envelope is not None:
+        if applied.after is not None or applied.refused is not None or claims_key:
             self._note(tx, envelope, effects, applied)
-        failpoint("receive.decided")
+        if ARMED:
+            failpoint("receive.decided")
         return Outcome(message, effects, applied, "", stored_only, ack)
+
+    def _refuse(self, tx: Transaction, message: ReceivedMessage, receiver: Receiver) -> Outcome:
+        """The result of a message that is no valid envelope."""
+        assert message.error is not None
+        effects = refuse(message.error, message.target, load_receipt_state(tx, message.target), receiver)
+        effects = self._record(tx, message, effects)
+        applied = apply(tx, None, effects, self_id=receiver.self_id, received_ms=message.received_ms)
+        if ARMED:
+            failpoint("receive.decided")
+        return Outcome(message, effects, applied)
 
     def _note(self, tx: Transaction, envelope: Envelope, effects: Effects, applied: Applied) -> None:
         if applied.after is not None:
@@ -306,13 +306,18 @@ class Decider:
         audit.note_policy(tx, at_ms, "peer_id_conflict", "another daemon sends under our peer id", envelope=envelope)
 
 
-def _ack(
-    tx: Transaction, message: ReceivedMessage, envelope: Envelope, duplicate: bool, effects: Effects
-) -> Ack | None:
-    """The acknowledgement that the sender asks for: of what became of the first copy, if this is another one."""
-    if not message.reply or envelope.to is None:
-        return None
-    return received_ack(tx, envelope) if duplicate else ack_of(envelope, effects)
+def _over_limit(tx: Transaction, effects: Effects, now: int, settings: Settings, room: bool) -> str:
+    """Why the message is rejected, as `Outcome.rejected`; empty if it is not."""
+    for effect in effects:
+        if type(effect) is RecordId:
+            if not tx.memory.dedup.admits(effect.until - now, settings.receive.remembered):
+                return "memory"
+        elif type(effect) is Deliver:
+            if not room:
+                return "inbox"
+        elif type(effect) is Early:
+            return EARLY
+    return ""
 
 
 def _predecessor(tx: Transaction, own_id: str, target: ReceiptTarget) -> Predecessor | None:

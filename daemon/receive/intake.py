@@ -13,7 +13,7 @@ from itertools import islice
 from typing import Final
 
 from aghbus.daemon.base.clock import Clock
-from aghbus.daemon.base.failpoints import failpoint
+from aghbus.daemon.base.failpoints import ARMED, failpoint
 from aghbus.daemon.base.logs import EventLimiter, exception
 from aghbus.daemon.base.metrics import Counters
 from aghbus.daemon.base.notifier import Notifier
@@ -99,9 +99,9 @@ class Intake:
         self._queue: deque[ReceivedMessage] = deque()
         self._bytes = 0  # of the messages in the queue
         self._shares: dict[str, int] = {}  # messages in the queue by sender, "" for refused ones
-        self._arrived = asyncio.Event()
-        self._idle = asyncio.Event()
-        self._idle.set()
+        self._arrival: asyncio.Future[None] | None = None  # what `run` waits for while the queue is empty
+        self._committing = False
+        self._idle: asyncio.Event | None = None  # what `drained` waits for
         self._quarantined = TokenBuckets(4 * _QUARANTINE_PER_SECOND, _QUARANTINE_PER_SECOND, keys=1)
 
     @property
@@ -113,7 +113,7 @@ class Intake:
 
     def offer(self, message: InboundMessage) -> None:
         """Take one message from the broker; never raises for its content."""
-        self._counters.add("received")
+        self._counters["received"] += 1
         now_ms = self._clock.millis()
         try:
             envelope = parse(message.data, now_ms // 1000)
@@ -122,13 +122,15 @@ class Intake:
         except ProtocolError as error:
             self._offer_refused(message, error, now_ms)
             return
-        self._counters.add(_RECEIVED[envelope.kind])
-        failpoint("receive.parsed")
+        self._counters[_RECEIVED[envelope.kind]] += 1
+        if ARMED:
+            failpoint("receive.parsed")
         # With a stream, NATS' own reply subject is for its confirmation: the sender's is in a header.
         reply, settled = message.reply, ""
         if message.headers is not None:
             reply, settled = message.headers.get(ANSWER_TO, reply), message.headers.get(AFTER_SETTLED, "")
-        own_id = self._identity.receiver_of(envelope)
+        identity = self._identity
+        own_id = identity.receiver_of(envelope) if identity.keys else identity.self_id
         received = ReceivedMessage(
             message.subject,
             message.data,
@@ -187,10 +189,9 @@ class Intake:
         if depth >= limit or size > _QUEUE_BYTES or (share and share >= int(limit * _SENDER_SHARE)):
             self._reject("queue", received)
             return
-        if not depth:
-            self._idle.clear()
-            self._arrived.set()
         queue.append(received)
+        if not depth and self._arrival is not None and not self._arrival.done():
+            self._arrival.set_result(None)
         self._bytes = size
         self._shares[sender] = share + 1
 
@@ -226,31 +227,38 @@ class Intake:
     # deciding and committing
 
     async def run(self) -> None:
-        """Commit queued messages until cancelled."""
+        """Commit queued messages, batch after batch, until cancelled."""
         while True:
-            await self._arrived.wait()
-            self._arrived.clear()
-            await self.empty_queue()
-            self._idle.set()
-
-    async def empty_queue(self) -> None:
-        """Commit batch after batch until the queue is empty."""
-        while self._queue:
+            if not self._queue:
+                self._committing = False
+                if self._idle is not None:
+                    self._idle.set()
+                self._arrival = asyncio.get_running_loop().create_future()
+                await self._arrival
+            self._committing = True
             batch, signed = self._next()
             try:
                 if signed:
                     await self._verify(signed)
-                await self._commit(batch)
+                try:
+                    outcomes = await self._store.submit(partial(self._decider.decide_all, batch=batch))
+                except StoreUnavailable:
+                    raise
+                except Exception as error:
+                    await self._commit_each(batch, error)
+                else:
+                    self._act(outcomes)
             except StoreUnavailable as error:
-                for received in batch:
-                    self._reject("store", received)
-                self._log_limiter.event(logging.ERROR, "store", "the store cannot write", cause=str(error))
-                await asyncio.sleep(_STORE_PAUSE)
+                await self._pause(batch, error)
             finally:
-                self._signatures.forget(signed)
+                if signed:
+                    self._signatures.forget(signed)
 
     async def drained(self, timeout: float) -> bool:
         """Wait until every message in the queue is committed; False after `timeout` seconds."""
+        if not self._queue and not self._committing:
+            return True
+        self._idle = asyncio.Event()
         return await wait_set(self._idle, timeout)
 
     def _next(self) -> tuple[list[ReceivedMessage], list[Envelope]]:
@@ -278,25 +286,26 @@ class Intake:
         self._signatures.begin(self._limits.verifiable([*signed, *following]))
         await self._signatures.ready(signed)
 
-    async def _commit(self, batch: list[ReceivedMessage]) -> None:
-        try:
-            outcomes = await self._store.submit(partial(self._decider.decide_all, batch=batch))
-        except StoreUnavailable:
-            raise
-        except Exception as error:
-            if len(batch) == 1:
-                await self._give_up(batch[0], error)
-                return
-            for received in batch:  # one of them triggered a bug: the others are committed one by one
-                await self._commit([received])
+    async def _pause(self, batch: list[ReceivedMessage], error: StoreUnavailable) -> None:
+        for received in batch:
+            self._reject("store", received)
+        self._log_limiter.event(logging.ERROR, "store", "the store cannot write", cause=str(error))
+        await asyncio.sleep(_STORE_PAUSE)
+
+    async def _commit_each(self, batch: list[ReceivedMessage], error: Exception) -> None:
+        """One of the batch triggered a bug: commit the others one by one."""
+        if len(batch) == 1:
+            await self._give_up(batch[0], error)
             return
-        failpoint("receive.committed")
-        last_seq = 0
-        for outcome in outcomes:
-            self._act(outcome)
-            if outcome.applied is not None:
-                last_seq = outcome.applied.last_seq or last_seq  # they ascend
-        self._notifier.notify(last_seq)
+        for received in batch:
+            try:
+                outcomes = await self._store.submit(partial(self._decider.decide_all, batch=[received]))
+            except StoreUnavailable:
+                raise
+            except Exception as failure:
+                await self._give_up(received, failure)
+            else:
+                self._act(outcomes)
 
     async def _give_up(self, received: ReceivedMessage, error: Exception) -> None:
         """This message triggered a bug: quarantine and report it, and do not ask for it again."""
@@ -310,25 +319,36 @@ class Intake:
 
     # acting, after the commit
 
-    def _act(self, outcome: Outcome) -> None:
-        if outcome.rejected is EARLY:
-            self._counters.add("receive.early")
-            if outcome.message.settlement is not None:
-                outcome.message.settlement.nak(_NAK_DELAY)
-            return
-        if outcome.rejected:
+    def _act(self, outcomes: list[Outcome]) -> None:
+        if ARMED:
+            failpoint("receive.committed")
+        last_seq = 0
+        for outcome in outcomes:
+            applied, settlement = outcome.applied, outcome.message.settlement
+            if applied is None:
+                self._act_on_rejection(outcome)
+                continue
+            if not outcome.stored_only:
+                self._report(outcome)
+            if applied.outgoing:
+                self._publisher.enqueue(applied.outgoing)
+                last_seq = applied.last_seq
+            elif applied.seq is not None:
+                last_seq = applied.seq  # they ascend
+            if settlement is not None:
+                settlement.ack()
+        self._acknowledger.acknowledge(outcomes)
+        if ARMED:
+            failpoint("receive.acted")
+        self._notifier.notify(last_seq)
+
+    def _act_on_rejection(self, outcome: Outcome) -> None:
+        if outcome.rejected is not EARLY:
             self._reject(outcome.rejected, outcome.message)
             return
-        if not outcome.stored_only:
-            self._report(outcome)
-        if outcome.applied is not None:
-            if outcome.applied.outgoing:
-                self._publisher.enqueue(outcome.applied.outgoing)
-            if outcome.message.settlement is not None:
-                outcome.message.settlement.ack()
-            if outcome.ack is not None:
-                self._acknowledger.acknowledge(outcome)
-            failpoint("receive.acted")
+        self._counters.add("receive.early")
+        if outcome.message.settlement is not None:
+            outcome.message.settlement.nak(_NAK_DELAY)
 
     def _report(self, outcome: Outcome) -> None:
         """Count and report the effects that the store does not apply."""

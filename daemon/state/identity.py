@@ -17,8 +17,9 @@ class Identity:
     """Our peer ids with their signers, and the channels joined.
 
     `self_id` is the present peer id, under which we greet and begin works; `signer` is its signer, None without a key.
-    `channels` are the `(workspace_id, channel)` joined, in order, and `joined` is the same as a set. `former` are earlier peer
-    ids that act until their works end; `unusable` are those whose key cannot be read, each with the reason.
+    `signers` has the signers of all our ids, None for an id without a key. `channels` are the `(workspace_id, channel)` joined,
+    in order, and `joined` is the same as a set. `former` are earlier peer ids that act until their works end; `unusable` are
+    those whose key cannot be read, each with the reason.
     """
 
     def __init__(
@@ -30,8 +31,10 @@ class Identity:
         self.workspace = settings.workspace
         self.channels = tuple((settings.workspace, channel) for channel in settings.channels)
         self.joined = frozenset(self.channels)
+        self.signers: dict[str, EnvelopeSigner | None] = {self.self_id: signer}
         self.unusable = {peer_id: one.error for peer_id, one in known.items() if one.error is not None}
         self.keys = {peer_id: one for peer_id, one in known.items() if one.error is None}
+        self.signers |= {peer_id: one.signer for peer_id, one in self.keys.items()}
 
     @property
     def former(self) -> tuple[str, ...]:
@@ -54,11 +57,11 @@ class Identity:
         return route_token(peer_id) in {route_token(own_id) for own_id in self.own_ids}
 
     def __contains__(self, peer_id: object) -> bool:
-        return peer_id == self.self_id or peer_id in self.keys
+        return peer_id in self.signers
 
     def signer_of(self, own_id: str) -> EnvelopeSigner | None:
         """The signer of one of our ids; None for an id without a key."""
-        return self.keys[own_id].signer if own_id in self.keys else self.signer
+        return self.signers.get(own_id, self.signer)
 
     def participant_in(self, work: WorkView) -> str | None:
         """Our peer id (the current or a former one) that takes part in `work`; None if the work belongs to other peers."""
@@ -79,6 +82,8 @@ class Identity:
     def forget(self, peer_id: str) -> FormerKey | None:
         """Drop a former id that has retired; returns its key, if we had it."""
         self.unusable.pop(peer_id, None)
+        if peer_id != self.self_id:
+            self.signers.pop(peer_id, None)
         return self.keys.pop(peer_id, None)
 
 

@@ -92,26 +92,21 @@ class InboxWaiters:
 
     def __init__(self) -> None:
         self.closed = False  # the daemon shuts down: no new waits
-        self._waiting: dict[InboxWaiter, None] = {}
+        self.waiting: Final[dict[InboxWaiter, None]] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._wakes_at = float("inf")
-
-    @property
-    def count(self) -> int:
-        """The number of waiting consumers."""
-        return len(self._waiting)
 
     def join(self, tx: Transaction, waiter: InboxWaiter) -> None:
         """`waiter` has found nothing in `tx`, and waits. No effect if its wait has ended: the job that joins may run twice."""
         if waiter.gone or waiter.served.done():
             return
-        self._waiting[waiter] = None
+        self.waiting[waiter] = None
         tx.after_rollback(partial(self.leave, waiter))
 
     def leave(self, waiter: InboxWaiter) -> None:
         """`waiter` waits no longer. No effect after a lease: it gets that message with the commit."""
-        if waiter in self._waiting:
-            del self._waiting[waiter]
+        if waiter in self.waiting:
+            del self.waiting[waiter]
             waiter.end(None)
 
     def offer(self, tx: Transaction, messages: Iterable[tuple[int, str | None]]) -> None:
@@ -120,7 +115,7 @@ class InboxWaiters:
         A waiter may lease an older message, whose lease has run out; the new one is then offered to the next.
         """
         for seq, work_id in messages:
-            for waiter in tuple(self._waiting):
+            for waiter in tuple(self.waiting):
                 if waiter.work_id is None or waiter.work_id == work_id:
                     taken = self._serve(tx, waiter, seq)
                     if taken is None or taken.seq == seq:
@@ -129,14 +124,15 @@ class InboxWaiters:
     def _serve(self, tx: Transaction, waiter: InboxWaiter, fresh: int) -> InboxItem | None:
         item = waiter.lease(tx, fresh)
         if item is not None:
-            del self._waiting[waiter]
+            del self.waiting[waiter]
             tx.after_rollback(partial(waiter.end, None))
             tx.after_commit(partial(waiter.end, item))
         return item
 
     def wake_all(self) -> None:
         """Messages may be ready for another reason, or the daemon shuts down: every waiter queries the inbox again."""
-        waiting, self._waiting = self._waiting, {}
+        waiting = tuple(self.waiting)
+        self.waiting.clear()
         for waiter in waiting:
             waiter.end(None)
 
@@ -144,7 +140,7 @@ class InboxWaiters:
         """Wake all when a lease of `seconds` runs out: the consumers that wait already do not know of it."""
         loop = asyncio.get_running_loop()
         at = loop.time() + max(seconds, 0.0)
-        if not self._waiting or at >= self._wakes_at:
+        if not self.waiting or at >= self._wakes_at:
             return  # later consumers see the lease, and the earlier wake-up finds it for all
         if self._timer is not None:
             self._timer.cancel()

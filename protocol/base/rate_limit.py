@@ -22,8 +22,20 @@ class TokenBuckets:
 
     def spend(self, key: str, now: float) -> bool:
         """Take one token of `key` at monotonic second `now`; False, and nothing taken, when it has less."""
-        level = self.level(key, now)
-        self._set(key, level - 1.0 if level >= 1.0 else level, now)
+        buckets = self._buckets
+        bucket = buckets.get(key)
+        if bucket is None:
+            level = self.level(key, now)
+        else:  # as `level`, without the call: every message passes here
+            level, since = bucket
+            if now > since:
+                level += (now - since) * self._per_second
+            if level > self._capacity:
+                level = self._capacity
+        buckets[key] = (level - 1.0 if level >= 1.0 else level, now)
+        buckets.move_to_end(key)
+        if len(buckets) > self._keys:
+            buckets.popitem(last=False)
         return level >= 1.0
 
     def has(self, key: str, now: float, cost: float = 1.0) -> bool:

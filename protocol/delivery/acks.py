@@ -6,6 +6,7 @@ peer's subject could end a work between two verified peers. Other messages on th
 """
 
 import re
+from collections.abc import Callable
 from typing import Final, Literal
 
 import msgspec
@@ -63,6 +64,8 @@ def ack_of(envelope: Envelope, effects: Effects) -> Ack | None:
     """The answer to an envelope that was decided with these effects; None for a duplicate, of which the store knows more."""
     for effect in effects:
         if type(effect) is StoreEnvelope:
+            if effect.verdict is None:
+                return Ack(envelope.id, "committed", None, envelope.digest)
             return stored_ack(envelope.id, envelope.digest, effect.verdict)
         if type(effect) is Quarantine:
             return Ack(envelope.id, "refused", effect.reason, envelope.digest)
@@ -88,12 +91,10 @@ def refusal_in(receipt: Receipt, work: WorkView | None) -> str | None:
     return None
 
 
+encode_ack: Final[Callable[[Ack], bytes]] = msgspec.json.Encoder().encode
+"""The bytes of an answer of a peer without a key."""
+
 _decode: Final = msgspec.json.Decoder(Ack).decode
-
-
-def encode_ack(ack: Ack) -> bytes:
-    """The bytes of an answer of a peer without a key."""
-    return msgspec.json.encode(ack)
 
 
 def encode_signed_ack(ack: Ack, *, sender: str, to: str, signer: Signer) -> bytes:

@@ -33,8 +33,6 @@ claims_of: Final = msgspec.json.Decoder(Claims).decode
 
 def assess(envelope: Envelope, verifier: Verifier | None = None) -> Trust:
     """`verified` or `unverified`. Raises VerificationFailed for an envelope that must be refused."""
-    if envelope.proof is None and "@" not in envelope.sender:
-        return "unverified"  # the common case of `claims_profile`
     if not claims_profile(envelope.sender, None if envelope.proof is None else claims_of(envelope.proof)):
         return "unverified"
     if verifier is not None:

@@ -211,9 +211,9 @@ async def asking(parts: Parts, count: int, ask: InboxNextRequest) -> list[asynci
     """So many consumers that wait, in this order."""
     asks = []
     for _ in range(count):
-        before = parts.waiters.count
+        before = len(parts.waiters.waiting)
         asks.append(asyncio.create_task(parts.inbox_service().next(ask)))
-        await wait_until(lambda: parts.waiters.count > before, 10, "a consumer to wait")  # noqa: B023 - awaited at once
+        await wait_until(lambda: len(parts.waiters.waiting) > before, 10, "a consumer to wait")  # noqa: B023 - awaited at once
     return asks
 
 

@@ -2,6 +2,7 @@
 
 import json
 import time
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -43,12 +44,12 @@ async def test_a_duplicate_of_a_committed_message_is_acknowledged_even_if_its_se
 ) -> None:
     answers: list[str] = []
 
-    def publish_nowait(_subject: str, raw: bytes, *, flush: bool) -> bool:
-        answers.append(json.loads(raw)["outcome"])
+    def publish_all_nowait(messages: Iterable[tuple[str, bytes]]) -> bool:
+        answers.extend(json.loads(raw)["outcome"] for _, raw in messages)
         return True
 
     async with bench(tmp_path) as b:
-        monkeypatch.setattr(b.parts.link, "publish_nowait", publish_nowait)
+        monkeypatch.setattr(b.parts.link, "publish_all_nowait", publish_all_nowait)
         first, later = b.say("peer"), b.say("peer")
         await b.offer(first, reply=f"_INBOX.{'0' * 32}.ack.1")
         b.change_settings(trust=TrustSettings(mode="require"))
@@ -63,13 +64,14 @@ async def test_unverified_messages_of_a_handle_are_not_answered_and_those_refuse
 ) -> None:
     answers: list[tuple[str, str]] = []
 
-    def publish_nowait(_subject: str, raw: bytes, *, flush: bool) -> bool:
-        answer = json.loads(raw)
-        answers.append((answer["id"], answer["outcome"]))
+    def publish_all_nowait(messages: Iterable[tuple[str, bytes]]) -> bool:
+        for _, raw in messages:
+            answer = json.loads(raw)
+            answers.append((answer["id"], answer["outcome"]))
         return True
 
     async with bench(tmp_path) as b:
-        monkeypatch.setattr(b.parts.link, "publish_nowait", publish_nowait)
+        monkeypatch.setattr(b.parts.link, "publish_all_nowait", publish_all_nowait)
         taken, refused = b.signed(FRIEND), b.signed(FRIEND)
         stripped = b.say(FRIEND.handle)
         for document in (b.forged(FRIEND.handle), stripped, taken, {**taken, "body": {"text": "other"}}, taken):
@@ -286,7 +288,7 @@ async def test_an_acknowledgement_waits_for_a_full_connection_and_is_dropped_whe
         published.append(json.loads(raw)["id"])
 
     async with bench(tmp_path, max_background=1) as b:
-        monkeypatch.setattr(b.parts.link, "publish_nowait", lambda *_message, **_how: False)
+        monkeypatch.setattr(b.parts.link, "publish_all_nowait", lambda _messages: False)
         monkeypatch.setattr(b.parts.link, "publish", publish)
         waits, dropped = b.say("friend"), b.say("friend")
         b.take(waits, dropped, reply=f"_INBOX.{'0' * 32}.ack.1")

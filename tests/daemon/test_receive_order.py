@@ -1,7 +1,7 @@
 """What is taken before its predecessor, and how messages are acknowledged."""
 
 import json
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -26,18 +26,11 @@ class Answers(Up):
         super().__init__()
         self.answers: list[Ack] = []
 
-    def publish_nowait(
-        self,
-        subject: str,
-        data: bytes,
-        headers: Mapping[str, str] | None = None,
-        reply: str = "",
-        *,
-        flush: bool = True,
-    ) -> bool:
-        ack = parse_ack(data)
-        assert ack is not None
-        self.answers.append(ack)
+    def publish_all_nowait(self, messages: Iterable[tuple[str, bytes]]) -> bool:
+        for _, data in messages:
+            ack = parse_ack(data)
+            assert ack is not None
+            self.answers.append(ack)
         return True
 
 

@@ -13,7 +13,7 @@ from aghbus.daemon.receive.intake import Intake
 from aghbus.daemon.state.presence import PresenceTable
 from aghbus.protocol.bodies import PeerCard
 from aghbus.protocol.identifiers import subject_for
-from tests.support.receiving import bench
+from tests.support.receiving import bench, empty_queue
 
 QUEUE = 100
 
@@ -67,8 +67,7 @@ async def test_committed_messages_free_the_queue(intake: Intake) -> None:
         for number in range(QUEUE):
             intake.offer(message("flood", number))
         full = intake.depth
-        while intake.depth:
-            await intake.empty_queue()
+        await empty_queue(intake)
         assert full == QUEUE * 3 // 4
 
 

@@ -1,5 +1,6 @@
 """Receiving without a broker: a real intake over a real store, and the messages that it is offered."""
 
+import asyncio
 import json
 import threading
 import time
@@ -15,6 +16,7 @@ from aghbus.daemon.config.settings import Settings
 from aghbus.daemon.discovery.presence_writer import PresenceWriteBehind
 from aghbus.daemon.nats.events import Settlement
 from aghbus.daemon.nats.link import InboundMessage, Link
+from aghbus.daemon.receive.intake import Intake
 from aghbus.daemon.state.keys import FormerKey
 from aghbus.daemon.state.presence import PresenceTable
 from aghbus.daemon.state.rate_limits import BYTES_PER_TOKEN
@@ -94,8 +96,7 @@ class Bench(Messages):
 
     async def commit(self) -> None:
         """Commit everything in the queue."""
-        while self.intake.depth:
-            await self.intake.empty_queue()
+        await empty_queue(self.intake)
 
     async def offer(self, document: dict[str, Any], settlement: Settlement | None = None, reply: str = "") -> None:
         self.take(document, settlement=settlement, reply=reply)
@@ -118,6 +119,21 @@ class Bench(Messages):
     async def count(self, sql: str) -> int:
         ((number,),) = await self.store.reader.execute_fetchall(sql)
         return int(number)
+
+
+async def empty_queue(intake: Intake) -> None:
+    """Commit everything in the queue."""
+    running = asyncio.create_task(intake.run())
+    drained = asyncio.create_task(intake.drained(60))
+    try:
+        await asyncio.wait({running, drained}, return_when=asyncio.FIRST_COMPLETED)
+        if running.done():
+            running.result()
+        assert await drained
+    finally:
+        running.cancel()
+        drained.cancel()
+        await asyncio.wait({running, drained})
 
 
 class Still(Clock):
