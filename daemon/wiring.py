@@ -84,7 +84,7 @@ class DaemonParts:
         self.notifier = notifier = Notifier(last_seq)
         self.waiters = waiters = InboxWaiters()
         self.denied = denied = DeniedSubjects(identity.self_id)
-        self.presence = presence = PresenceTable(settings.current.discovery.interval)
+        self.presence = presence = PresenceTable(settings.current.discovery.interval, store.memory.acknowledging)
         self.own_card = own_card = OwnCard(identity, settings)
         self.signatures = signatures = SignaturePool(verify_envelope)
         self.steps = steps = ClockSteps(clock, store, presence, counters)

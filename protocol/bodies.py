@@ -4,7 +4,6 @@
 """
 
 from collections.abc import Callable, Sequence
-from functools import lru_cache
 from typing import Any, Final, NamedTuple, TypeVar
 
 import msgspec
@@ -13,6 +12,7 @@ from msgspec import Raw
 from aghbus.protocol.capability_digest import capability_digest
 from aghbus.protocol.errors import REASON_CODES, Malformed, VerificationFailed
 from aghbus.protocol.identifiers import is_message_id, is_peer
+from aghbus.protocol.latest_cards import LatestCards
 from aghbus.protocol.limits import MAX_CARD_ENTRY_BYTES, MAX_LIST_ITEMS
 from aghbus.protocol.text import WHITE_SPACE, byte_length, trim
 
@@ -23,8 +23,6 @@ CARD_LISTS: Final = ("profiles_supported", "capabilities", "artifacts_supported"
 
 _T = TypeVar("_T")
 _NULL: Final = Raw(b"null")
-_CACHED_CARD_BYTES: Final = 2_048  # largest card that is cached: a peer sends the same card again and again
-_CACHED_CARDS: Final = 1_024
 
 
 class PeerCard(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
@@ -274,8 +272,7 @@ BODIES: Final[dict[str, BodyReader]] = {
 
 
 def _card(raw: Raw, sender: str) -> PeerCard:
-    data = bytes(raw)
-    return _cached_card(data, sender) if len(data) <= _CACHED_CARD_BYTES else _read_card(data, sender)
+    return _latest_card(bytes(raw), sender)
 
 
 def _read_card(raw: bytes, sender: str) -> PeerCard:
@@ -291,7 +288,7 @@ def _read_card(raw: bytes, sender: str) -> PeerCard:
     return PeerCard(peer_id=wire.peer_id, display_name=display_name or None, ext=wire.ext, **lists)
 
 
-_cached_card: Final = lru_cache(_CACHED_CARDS)(_read_card)  # cards are immutable values
+_latest_card: Final = LatestCards(_read_card)
 
 
 def _entries(values: Sequence[str], field: str) -> tuple[str, ...]:

@@ -31,7 +31,7 @@ from aghbus.store.audit import events as audit
 from aghbus.store.engine.audit_chain import AuditEvent
 from aghbus.store.engine.dedup import dedup_key, key_of
 from aghbus.store.engine.transaction import Transaction
-from aghbus.store.tables import envelopes, events, inbox, outbox, peers, retry, rooms, works
+from aghbus.store.tables import envelopes, events, inbox, outbox, retry, rooms, works
 from aghbus.store.tables.retry import Failed
 
 _DELIVER: Final = Deliver()
@@ -268,7 +268,7 @@ class _Application:
         tx, body, workspace_id = self.tx, envelope.body, envelope.workspace_id
         answered = {envelope.reply_to, envelope.causation_id}
         if isinstance(body, Receipt):
-            if body.status == "duplicate" and peers.acknowledges(tx, workspace_id, envelope.channel, envelope.sender):
+            if body.status == "duplicate" and tx.memory.acknowledging.get(envelope.sender):
                 return  # the acknowledgement says what became of the first copy, and whether it was this message
             reason = refusal_in(body, self.before)
             if reason is not None:

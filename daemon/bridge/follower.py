@@ -45,6 +45,7 @@ _SAVE_EVERY: Final = (
 )
 _MAX_SCAN: Final = 20_000  # sequences per scan: other queries wait for the same reader
 _COALESCE: Final = 0.01  # seconds to collect envelopes before a scan: at most a hundred scans per second under load
+_UNUSED_COALESCE: Final = 1.0  # seconds, while the store has no message of a foreign format
 _MAX_WAIT: Final = 60.0  # seconds between two checks for expiry: the wall clock may be set meanwhile
 _MAX_FETCH_TIME: Final = 1.0  # seconds of fetching messages before ends and expiry are handled again
 _RETRY_DELAY: Final = 1.0  # seconds
@@ -98,7 +99,7 @@ class Follower:
             if self.notifier.seq <= self._position:
                 left = _MAX_WAIT if due_ms is None else self.steps.seconds_until(due_ms)
                 await self.notifier.wait(min(max(left, 0.0), _MAX_WAIT))
-                await asyncio.sleep(_COALESCE)
+                await asyncio.sleep(_COALESCE if self.store.memory.bridged else _UNUSED_COALESCE)
 
     # message log
 

@@ -166,8 +166,7 @@ class Discovery:
         self._presence.note_acknowledging(effect.card.peer_id, INSTANCE_KEY in ext)
         if ext.get(JOINED_KEY) is True or not self._presence.is_active(envelope, now_ms):
             self._on_joined(subject_for(envelope.workspace_id, envelope.channel, effect.card.peer_id))
-        peer = self._presence.observe(envelope.workspace_id, envelope.channel, effect.card, effect.trust, now_ms)
-        self._write_behind.save((peer.workspace_id, peer.channel, peer.peer_id))
+        self._presence.observe(envelope.workspace_id, envelope.channel, effect.card, effect.trust, now_ms)
 
     def _answered(self, question: Question, effect: Discovered, envelope: Envelope) -> None:
         if (envelope.workspace_id, envelope.channel) != (question.request.workspace_id, question.request.channel):
@@ -285,8 +284,8 @@ class Discovery:
     # sending
 
     def close(self) -> None:
-        """Write pending presence with the next transaction."""
-        self._write_behind.flush()
+        """Write pending ids and presence with the next transaction."""
+        self._write_behind.close()
 
     def _draft(
         self,

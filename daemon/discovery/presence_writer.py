@@ -8,28 +8,28 @@ from aghbus.store.engine.database import Store
 from aghbus.store.engine.transaction import Transaction
 from aghbus.store.tables import peers
 
-PeerKey = tuple[str, str, str]  # workspace, channel, peer id
+INTERVAL: Final = 30.0
+"""Seconds between two writes, the default interval of greets: a crash loses what came since the last one."""
 
-INTERVAL: Final = 0.1
-"""Seconds between two writes: under a flood of questions a commit costs more than they do."""
+BATCH: Final = 4_096
+"""Pending ids that are written before the interval is over: some milliseconds of the event loop."""
 
 CAPACITY: Final = 20_000
-"""Pending ids, and pending peers: a store that cannot write must not exhaust the memory."""
+"""Pending ids: a store that cannot write must not exhaust the memory."""
 
 
 class PresenceWriteBehind:
-    """Ids and peers on their way into the store. A crash may lose them: the next greet brings them again."""
+    """Discovery on its way into the store: the ids of messages, and the changes of the presence table."""
 
     def __init__(
         self, store: Store, presence: PresenceTable, *, interval: float = INTERVAL, capacity: int = CAPACITY
     ) -> None:
-        """`interval` is in seconds; more than `capacity` ids or peers are dropped."""
+        """`interval` is in seconds; ids beyond `capacity` are not remembered."""
         self._interval = interval
         self._capacity = capacity
         self._store = store
         self._presence = presence
         self._ids: dict[bytes, int] = {}
-        self._peers: dict[PeerKey, None] = {}
         self._timer: asyncio.TimerHandle | None = None
 
     def __contains__(self, key: bytes) -> bool:
@@ -45,38 +45,37 @@ class PresenceWriteBehind:
         """Keep an envelope's key for deduplication until Unix second `until`."""
         if len(self._ids) < self._capacity:
             self._ids[key] = until
-            self._schedule()
-
-    def save(self, peer: PeerKey) -> None:
-        """Save the peer's entry of the presence table. Only its key is kept here: cards may be large."""
-        if len(self._peers) < self._capacity:
-            self._peers[peer] = None
-            self._schedule()
+        if self._timer is None:
+            self._timer = asyncio.get_running_loop().call_later(self._interval, self.flush)
+        if len(self._ids) == BATCH:
+            self.flush()
 
     def flush(self) -> None:
-        """Write everything pending with the next transaction."""
+        """Write what is pending with the next transaction."""
+        self._stop_timer()
+        self._store.write_deferred(self._write)
+
+    def close(self) -> None:
+        """As `flush`, with the exact time of each peer's last message."""
+        self._stop_timer()
+        self._store.write_deferred(lambda tx: self._write(tx, exact=True))
+
+    def _stop_timer(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        if self._ids or self._peers:
-            self._store.write_deferred(self._write)
 
-    def _schedule(self) -> None:
-        if self._timer is None:
-            self._timer = asyncio.get_running_loop().call_later(self._interval, self.flush)
-
-    def _write(self, tx: Transaction) -> None:
+    def _write(self, tx: Transaction, *, exact: bool = False) -> None:
         ids, self._ids = self._ids, {}
-        pending, self._peers = self._peers, {}
-        tx.after_rollback(lambda: self._put_back(ids, pending))
+        tx.after_rollback(lambda: self._put_back(ids))
+        changes = self._presence.take_changes(exact=exact)
+        tx.after_rollback(lambda: self._presence.put_back(changes))
         for key, until in ids.items():
             tx.memory.dedup.remember(tx, key, until)
-        if dropped := self._presence.take_dropped():
-            peers.drop(tx, dropped)
-        for peer_key in pending:
-            if (peer := self._presence.unsaved(*peer_key)) is not None:
-                peers.seen(tx, peer)
+        if changes.dropped:
+            peers.drop(tx, changes.dropped)
+        for peer in changes.peers:
+            peers.seen(tx, peer)
 
-    def _put_back(self, ids: dict[bytes, int], pending: dict[PeerKey, None]) -> None:
+    def _put_back(self, ids: dict[bytes, int]) -> None:
         self._ids = ids | self._ids
-        self._peers = pending | self._peers

@@ -1,6 +1,7 @@
 """Presence: the peers seen on the joined channels, kept in memory and written to the store asynchronously."""
 
 from collections.abc import Iterable, Iterator
+from typing import Final, NamedTuple
 
 import msgspec
 
@@ -13,6 +14,25 @@ from aghbus.protocol.presence import PeerSeen, presence_of
 MAX_PEERS = 10_000  # peers kept; the ones seen longest ago are dropped first
 MAX_BYTES = 64 * 1024 * 1024  # of their cards as JSON: an unknown sender may greet under many names with large cards
 
+REFRESH_MS: Final = 600_000
+"""Age of a stored last sighting from which a new one is stored although nothing else has changed.
+
+A start asks all peers anew, and retention counts in days: ten minutes are exact enough for both.
+"""
+
+PeerKey = tuple[str, str, str]  # workspace, channel, peer id
+
+
+class Changes(NamedTuple):
+    """What the store has to take over: `peers` to write, and the keys of `dropped` peers to delete.
+
+    `before` are the entries of these peers that the store had until then.
+    """
+
+    peers: list[PeerSeen]
+    dropped: list[PeerKey]
+    before: dict[PeerKey, PeerSeen]
+
 
 class PresenceTable:
     """Peers by (workspace, channel, peer id), each with its latest card.
@@ -21,20 +41,22 @@ class PresenceTable:
     capabilities, not on every greet.
     """
 
-    def __init__(self, interval: float) -> None:
+    def __init__(self, interval: float, acknowledging: dict[str, bool]) -> None:
+        """`acknowledging` is the store's record of which peers acknowledge commits, which this table keeps."""
         self._interval = interval
-        self._peers: dict[tuple[str, str, str], PeerSeen] = {}
-        self._sizes: dict[tuple[str, str, str], int] = {}
+        self._peers: dict[PeerKey, PeerSeen] = {}
+        self._sizes: dict[PeerKey, int] = {}
         self._bytes = 0
-        self._unsaved: set[tuple[str, str, str]] = set()
-        self._dropped: set[tuple[str, str, str]] = set()
-        self._acknowledging: dict[str, bool] = {}
+        self._stored: dict[PeerKey, PeerSeen] = {}  # as the store has them, or will have them with the open transaction
+        self._dropped: set[PeerKey] = set()
+        self._acknowledging = acknowledging
         self.changed = Notifier()
 
     def load(self, known: Iterable[PeerSeen]) -> None:
         """Take over the peers that an earlier run has stored."""
         for peer in sorted(known, key=lambda one: one.last_seen_ms):
-            self._put((peer.workspace_id, peer.channel, peer.peer_id), peer)
+            self._stored[_key(peer)] = peer
+            self._put(_key(peer), peer)
             if peer.acknowledges is not None:
                 self._acknowledging[peer.peer_id] = peer.acknowledges
 
@@ -55,39 +77,56 @@ class PresenceTable:
         here = before is not None and self.of(before, now_ms) == "active"
         if before is None or not here or before.card.capabilities != card.capabilities:
             self.changed.notify()
-        self._unsaved.add(key)
         return peer
 
-    def unsaved(self, workspace_id: str, channel: str, peer_id: str) -> PeerSeen | None:
-        """The current entry, once for each change; None when it was already taken, or dropped."""
-        key = (workspace_id, channel, peer_id)
-        if key not in self._unsaved:
-            return None
-        self._unsaved.discard(key)
-        return self._peers.get(key)
+    def take_changes(self, *, exact: bool = False) -> Changes:
+        """What the store has to take over now, once: it counts as stored until `put_back`.
 
-    def take_dropped(self) -> list[tuple[str, str, str]]:
-        """The keys dropped for lack of room since the last call: the store drops them too."""
+        A newer last sighting alone is a change after REFRESH_MS only, or at once with `exact`.
+        """
+        changed = {
+            key: peer
+            for key, peer in self._peers.items()
+            if (exact and self._stored.get(key) is not peer) or self._is_due(key, peer)
+        }
+        before = {key: self._stored[key] for key in changed if key in self._stored}
         dropped, self._dropped = self._dropped, set()
-        return sorted(dropped)
+        self._stored |= changed
+        return Changes(list(changed.values()), sorted(dropped), before)
 
-    def _put(self, key: tuple[str, str, str], peer: PeerSeen) -> None:
+    def put_back(self, changes: Changes) -> None:
+        """The store has not taken over these changes: they are changes again."""
+        for peer in changes.peers:
+            key = _key(peer)
+            if key in changes.before:
+                self._stored[key] = changes.before[key]
+            else:
+                self._stored.pop(key, None)
+        self._dropped.update(key for key in changes.dropped if key not in self._peers)
+
+    def _is_due(self, key: PeerKey, peer: PeerSeen) -> bool:
+        stored = self._stored.get(key)
+        if stored is None:
+            return True
+        seen = (stored.card, stored.trust, stored.acknowledges) == (peer.card, peer.trust, peer.acknowledges)
+        return not seen or abs(peer.last_seen_ms - stored.last_seen_ms) >= REFRESH_MS
+
+    def _put(self, key: PeerKey, peer: PeerSeen) -> None:
         """Insert at the end (the order is by last sighting), and drop from the front."""
-        self._forget(key)
+        before = self._peers.pop(key, None)
         self._dropped.discard(key)
         self._peers[key] = peer
-        self._sizes[key] = len(msgspec.json.encode(peer.card))
-        self._bytes += self._sizes[key]
+        if before is None or before.card is not peer.card:
+            self._bytes -= self._sizes.get(key, 0)
+            self._sizes[key] = len(msgspec.json.encode(peer.card))
+            self._bytes += self._sizes[key]
         while len(self._peers) > MAX_PEERS or self._bytes > MAX_BYTES:
             oldest = next(iter(self._peers))
-            self._forget(oldest)
-            self._unsaved.discard(oldest)
-            self._dropped.add(oldest)
+            del self._peers[oldest]
+            self._bytes -= self._sizes.pop(oldest)
+            if self._stored.pop(oldest, None) is not None:
+                self._dropped.add(oldest)
             self._acknowledging.pop(oldest[2], None)
-
-    def _forget(self, key: tuple[str, str, str]) -> None:
-        if self._peers.pop(key, None) is not None:
-            self._bytes -= self._sizes.pop(key)
 
     def shift(self, step_ms: int, now_ms: int) -> None:
         """The clock was set by `step_ms` to `now_ms`: shift every sighting, to `now_ms` at the latest.
@@ -142,3 +181,7 @@ class PresenceTable:
 def card_object(card: PeerCard) -> dict[str, object]:
     """A card as the API shows it."""
     return dict(msgspec.to_builtins(card.to_wire()))
+
+
+def _key(peer: PeerSeen) -> PeerKey:
+    return peer.workspace_id, peer.channel, peer.peer_id

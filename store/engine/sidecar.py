@@ -16,7 +16,7 @@ from typing import Final, Generic, TypeVar
 
 T = TypeVar("T")
 
-LAG: Final = 0.02  # seconds: one write for all commits in between, so that a single message does not pay for one
+LAG: Final = 1.0  # seconds: one write, and one wake-up of the thread, for all commits in between
 
 
 class SidecarFile(Generic[T]):

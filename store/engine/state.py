@@ -147,13 +147,15 @@ class InMemoryState:
     """`last_seq` is the last sequence that an envelope was given; `inbox_waiting` how many messages are ready or
     leased in the inbox; `inbox_due_ms` a time before which no lease expires and no returned message is ready;
     `quarantine_rows` and `quarantine_bytes` the size of the quarantine. `bridged`: whether there may be messages of
-    a foreign format.
+    a foreign format. `acknowledging`: whether the daemon of a peer acknowledges commits, by peer id; the presence table
+    keeps it.
 
     Caches: `works` that were opened, by id, of each id the one that changed last; the destinations of own messages
     (`addressed`), by sequence; the own messages that have `arrived`, by workspace and id.
     """
 
     __slots__ = (
+        "acknowledging",
         "addressed",
         "arrived",
         "audit",
@@ -178,6 +180,7 @@ class InMemoryState:
         self.quarantine_rows = 0
         self.quarantine_bytes = 0
         self.bridged = False
+        self.acknowledging: dict[str, bool] = {}
         self.audit = AuditChain()
         self.dedup = DedupWindow()
         self.events = EventBuffer()

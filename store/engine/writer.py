@@ -168,9 +168,8 @@ class Writer:
                     await self._transact()
                     if self._queue and self._timer is None:
                         self._wake.set()  # the batch was full
-                    await asyncio.sleep(
-                        0
-                    )  # callers that waited for this commit continue before the next transaction begins
+                    if self._wake.is_set():  # callers that waited for this commit continue before the next transaction
+                        await asyncio.sleep(0)
         finally:
             self._closing = True
             self._fail([*self._batch, *self._queue], StoreUnavailable("the store was closed", hint=""))

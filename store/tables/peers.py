@@ -6,10 +6,8 @@ from typing import Any, Final
 
 import msgspec
 
-from aghbus.protocol.api.peers import Peer
 from aghbus.protocol.bodies import PeerCard
-from aghbus.protocol.limits import GREET_INTERVAL
-from aghbus.protocol.presence import PeerSeen, presence_of
+from aghbus.protocol.presence import PeerSeen
 from aghbus.store.engine.sql import Reader, as_struct, insert_into
 from aghbus.store.engine.transaction import Transaction
 from aghbus.store.tables.envelopes import Row, fetch
@@ -42,13 +40,6 @@ _SELECT: Final = "SELECT workspace_id, channel, card, trust, first_seen_ms, last
 def seen(tx: Transaction, peer: PeerSeen) -> None:
     """Keeps the peer's latest card and the time of its last greet; the time of the first stays."""
     tx.db.execute(_SEEN, (*_values_of(peer), _encode(peer.card)))
-
-
-def acknowledges(tx: Transaction, workspace_id: str, channel: str, peer_id: str) -> bool:
-    """Whether the peer is known to acknowledge commits."""
-    sql = "SELECT acknowledges FROM peers WHERE workspace_id = ? AND channel = ? AND peer_id = ?"
-    row = tx.db_unflushed.execute(sql, (workspace_id, channel, peer_id)).fetchone()
-    return row is not None and bool(row[0])
 
 
 def drop(tx: Transaction, keys: Sequence[tuple[str, str, str]]) -> None:
@@ -84,40 +75,7 @@ async def load(reader: Reader) -> list[PeerSeen]:
     return [_seen_of(row) for row in await fetch(reader, _SELECT, [])]
 
 
-async def peers(
-    reader: Reader,
-    *,
-    now_ms: int,
-    channel: str | None = None,
-    capability: str | None = None,
-    include_expired: bool = False,
-    interval: float = GREET_INTERVAL,
-) -> list[Peer]:
-    """Known peers, last seen first, with their presence at `now_ms`. `interval` is that of greets, in seconds."""
-    rows = await fetch(reader, _SELECT + " WHERE ?1 IS NULL OR channel = ?1 ORDER BY last_seen_ms DESC", [channel])
-    found = (_peer_of(_seen_of(row), now_ms, interval) for row in rows)
-    return [
-        peer
-        for peer in found
-        if (include_expired or peer.presence != "expired")
-        and (capability is None or capability in peer.card["capabilities"])
-    ]
-
-
 def _seen_of(row: Row) -> PeerSeen:
     *columns, acknowledges = row
     known = None if acknowledges is None else bool(acknowledges)
     return as_struct(PeerSeen, (*columns[:2], _decode_card(columns[2]), *columns[3:], known))
-
-
-def _peer_of(peer: PeerSeen, now_ms: int, interval: float) -> Peer:
-    return Peer(
-        peer_id=peer.peer_id,
-        workspace_id=peer.workspace_id,
-        channel=peer.channel,
-        presence=presence_of(peer.last_seen_ms, now_ms, interval),
-        trust=peer.trust,
-        first_seen_ms=peer.first_seen_ms,
-        last_seen_ms=peer.last_seen_ms,
-        card=peer.card.to_wire(),
-    )

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import sqlite3
 import time
 from collections.abc import Mapping
 from functools import partial
@@ -11,7 +12,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from aghbus.daemon.discovery.presence_writer import PresenceWriteBehind
+from aghbus.daemon.discovery.presence_writer import BATCH, PresenceWriteBehind
 from aghbus.daemon.nats.link import Link
 from aghbus.daemon.state.catalog import Catalog
 from aghbus.protocol.api.peers import WhoisRequest
@@ -19,9 +20,10 @@ from aghbus.protocol.envelope import parse
 from aghbus.store.engine.dedup import key_of
 from aghbus.store.engine.transaction import Transaction
 from aghbus.store.errors import StoreUnavailable
+from aghbus.store.tables import peers
 from tests.support.links import no_broker
 from tests.support.natsutil import wait_until
-from tests.support.receiving import Bench, bench
+from tests.support.receiving import Bench, Stepped, bench
 
 CARD = {"peer_id": "worker", "profiles_supported": [], "capabilities": ["test.run"], "artifacts_supported": []}
 
@@ -136,16 +138,98 @@ async def test_a_duplicate_is_recognized_before_the_first_copy_is_committed(tmp_
 
 
 async def test_discovery_messages_of_an_interval_are_one_commit(tmp_path: Path) -> None:
-    write_behind = partial(PresenceWriteBehind, interval=0.02)
+    write_behind = partial(PresenceWriteBehind, interval=0.5)
     async with bench(tmp_path, link=RecordingLink(), write_behind=write_behind) as b:
         before = b.store.stats.commits
         for _ in range(50):
             await b.offer(question(b))
             await b.offer(answer(b, {"id": "msg_none"}))
+        assert b.store.stats.commits == before
         await wait_until(lambda: len(b.store.memory.dedup) == 100)
         await b.flush()
         assert await b.count("SELECT count(*) FROM peers") == 1
-        assert b.store.stats.commits - before <= 3
+        assert b.store.stats.commits == before + 1
+
+
+async def test_many_pending_ids_are_written_before_the_interval_is_over(tmp_path: Path) -> None:
+    async with bench(tmp_path, link=RecordingLink()) as b:
+        for number in range(BATCH):
+            b.parts.write_behind.remember(number.to_bytes(16), int(time.time()) + 300)
+        await wait_until(lambda: not b.parts.write_behind.pending)
+        assert len(b.store.memory.dedup) == BATCH
+
+
+class TestPeersInTheStore:
+    """What the table `peers` has after greets."""
+
+    def greet(self, b: Bench, *capabilities: str) -> dict[str, Any]:
+        card = {**CARD, "capabilities": list(capabilities), "trust_modes_supported": []}
+        return discovery(b, "worker", "greet", {"peer_card": card}, ts=b.parts.clock.seconds())
+
+    async def test_a_peer_that_is_only_seen_again_is_written_at_the_end(self, tmp_path: Path) -> None:
+        clock = Stepped()
+        async with bench(tmp_path, clock, link=RecordingLink()) as b:
+            await b.offer(self.greet(b, "test.run"))
+            await b.flush()
+            (first,) = await peers.load(b.store.reader)
+            clock.advance(30)
+            await b.offer(self.greet(b, "test.run"))
+            await b.flush()
+            assert await peers.load(b.store.reader) == [first]
+            b.parts.discovery.close()
+            await b.store.write(lambda tx: None)
+            (last,) = await peers.load(b.store.reader)
+            assert last.last_seen_ms - first.last_seen_ms == 30_000
+
+    async def test_a_peer_that_stays_is_written_now_and_then(self, tmp_path: Path) -> None:
+        clock = Stepped()
+        async with bench(tmp_path, clock, link=RecordingLink()) as b:
+            written = set()
+            for _ in range(50):
+                await b.offer(self.greet(b, "test.run"))
+                await b.flush()
+                written.add((await peers.load(b.store.reader))[0].last_seen_ms)
+                clock.advance(30)
+            assert len(written) == 3  # in 25 minutes
+
+    async def test_a_changed_card_is_written_with_the_next_transaction(self, tmp_path: Path) -> None:
+        async with bench(tmp_path, link=RecordingLink()) as b:
+            for capabilities in (("a",), ("b",), ("b", "c"), ("b",)):
+                await b.offer(self.greet(b, *capabilities))
+                assert [peer.card.capabilities for peer in b.parts.presence.all()] == [capabilities]
+                await b.flush()
+                assert [peer.card.capabilities for peer in await peers.load(b.store.reader)] == [capabilities]
+
+    async def test_a_rollback_loses_no_peer(self, tmp_path: Path) -> None:
+        def fail(tx: Transaction) -> None:
+            error = sqlite3.OperationalError("disk I/O error")  # the whole transaction fails with it
+            error.sqlite_errorcode = sqlite3.SQLITE_IOERR
+            raise error
+
+        async with bench(tmp_path, link=RecordingLink()) as b:
+            await b.offer(self.greet(b, "test.run"))
+            b.parts.write_behind.flush()
+            with pytest.raises(StoreUnavailable):
+                await b.store.write(fail)
+            assert await peers.load(b.store.reader) == []
+            await b.flush()
+            assert len(await peers.load(b.store.reader)) == 1
+            assert len(b.store.memory.dedup) == 1
+
+    async def test_a_greet_that_a_crash_forgot_changes_nothing_when_it_comes_again(self, tmp_path: Path) -> None:
+        async with bench(tmp_path, link=RecordingLink()) as b:
+            greet = self.greet(b, "test.run")
+            await b.offer(greet)
+        for _ in range(2):  # its id was not written, then it was
+            async with bench(tmp_path, link=RecordingLink()) as b:
+                b.parts.presence.load(await peers.load(b.store.reader))
+                await b.offer(greet)
+                assert [peer.peer_id for peer in b.parts.presence.all()] == ["worker"]
+                b.parts.discovery.close()
+                await b.store.write(lambda tx: None)
+                assert len(await peers.load(b.store.reader)) == 1
+                assert await b.count("SELECT count(*) FROM envelopes") == 0
+        assert b.counters["ignored.duplicate"] == 1
 
 
 async def test_a_rollback_loses_no_pending_discovery(tmp_path: Path) -> None:

@@ -72,7 +72,7 @@ async def test_committed_messages_free_the_queue(intake: Intake) -> None:
 
 
 def test_the_presence_table_is_bounded_in_bytes() -> None:
-    presence = PresenceTable(30.0)
+    presence = PresenceTable(30.0, {})
     entries = tuple("x" * 1000 for _ in range(1000))
     for number in range(100):
         presence.observe("ws", "c", PeerCard(peer_id=f"p{number}", capabilities=entries), "unverified", number)

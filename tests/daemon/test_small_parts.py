@@ -65,7 +65,7 @@ def test_buckets_are_separate_and_bounded_in_number() -> None:
 
 
 def test_presence_expires_and_the_table_is_bounded() -> None:
-    presence = PresenceTable(interval=30)
+    presence = PresenceTable(30, {})
     for number in range(MAX_PEERS + 5):
         presence.observe("ws", "c", PeerCard(peer_id=f"p{number}", capabilities=("x",)), "unverified", number)
     assert len(list(presence.all())) == MAX_PEERS
@@ -77,7 +77,7 @@ def test_presence_expires_and_the_table_is_bounded() -> None:
 
 
 def test_the_presence_table_notifies_of_new_peers_and_changed_capabilities_but_not_of_each_greet() -> None:
-    presence = PresenceTable(interval=30)
+    presence = PresenceTable(30, {})
 
     def rings(*capabilities: str, at: int) -> int:
         before = presence.changed.count

@@ -56,6 +56,29 @@ async def test_a_seen_id_is_remembered_over_a_kill(tmp_path: Path) -> None:
         worker.stop()
 
 
+async def test_a_greet_forgotten_by_a_kill_is_processed_again_without_harm(tmp_path: Path) -> None:
+    from tests.support.foreign import foreign_peer
+
+    def known(daemon: Daemon) -> list[str]:
+        return [one["peer_id"] for one in daemon.get("/v1/peers")["peers"] if one["presence"] == "active"]
+
+    async with NatsServer() as server:
+        worker = Daemon(Home(tmp_path), "worker", "--nats", server.url).start()
+        async with foreign_peer(server.url, "asker") as asker:
+            lists = ("profiles_supported", "capabilities", "artifacts_supported", "trust_modes_supported")
+            greet = asker.envelope("greet", {"peer_card": {"peer_id": "asker", **{name: [] for name in lists}}})
+            await asker.publish(greet)
+            wait_for(lambda: "asker" in known(worker), 30, "the peer to be known")
+            worker.kill()
+            worker.start()
+            for _ in range(2):
+                await asker.publish(greet)
+            wait_for(lambda: known(worker) == ["asker"], 30, "the peer to be known again, once")
+            wait_for(lambda: worker.get("/v1/status")["counters"].get("ignored.duplicate") == 1, 30, "the second copy")
+            assert worker.get("/v1/status")["store"]["last_seq"] == 0
+        worker.stop()
+
+
 async def test_an_acknowledged_request_is_published_after_an_outage_and_a_kill(tmp_path: Path) -> None:
     async with NatsServer() as server:
         home = Home(tmp_path)

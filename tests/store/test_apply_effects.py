@@ -5,17 +5,15 @@ from functools import partial
 
 import pytest
 
-from aghbus.protocol.bodies import PeerCard
 from aghbus.protocol.capability_digest import capability_digest
 from aghbus.protocol.effects import Queue
 from aghbus.protocol.errors import Expired, Refused
-from aghbus.protocol.presence import PeerSeen
 from aghbus.protocol.receive import ReceiptTarget, refuse
 from aghbus.store.apply_effects import Applied, apply, load_receipt_state, load_state
 from aghbus.store.engine.database import Store
 from aghbus.store.engine.transaction import Transaction
 from aghbus.store.errors import InboxFull
-from aghbus.store.tables import outbox, peers, retry, rooms, works
+from aghbus.store.tables import outbox, retry, rooms, works
 from tests.support.makers import (
     BOB,
     CHANNEL,
@@ -327,18 +325,7 @@ class TestReceiptsThatRefuse:
 
     async def test_a_duplicate_does_not_answer_for_a_peer_that_acknowledges(self, store: Store) -> None:
         _, more = await self.opened(store)
-        card = PeerCard(peer_id=BOB)
-        seen = PeerSeen(
-            workspace_id=WORKSPACE,
-            channel=CHANNEL,
-            card=card,
-            trust="unverified",
-            first_seen_ms=NOW_MS,
-            last_seen_ms=NOW_MS,
-            acknowledges=True,
-        )
-        await store.write(lambda tx: peers.seen(tx, seen))
-        assert [peer.acknowledges for peer in await peers.load(store.reader)] == [True]
+        store.memory.acknowledging[BOB] = True
         await receive(store, receipt("duplicate", more, work_id="work_a", reason_code="duplicate"))
         assert dict(await outbox_states(store))[more] == "queued"
 

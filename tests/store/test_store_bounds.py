@@ -88,19 +88,9 @@ def seen(name: str, at_ms: int, **fields: object) -> PeerSeen:
 
 async def test_a_peer_is_kept_with_its_latest_card_and_first_time(store: Store) -> None:
     await store.write(lambda tx: peers.seen(tx, seen("bob", NOW_MS)))
-    await store.write(lambda tx: peers.seen(tx, seen("bob", NOW_MS + 5000, trust="verified")))
-    assert await peers.load(store.reader) == [seen("bob", NOW_MS + 5000, trust="verified", first_seen_ms=NOW_MS)]
-
-
-async def test_peers_are_shown_with_their_presence(store: Store) -> None:
-    for name, age in (("fresh", 1_000), ("quiet", 45_000), ("gone", 100_000)):
-        await store.write(lambda tx, name=name, age=age: peers.seen(tx, seen(name, NOW_MS - age)))  # type: ignore[misc]
-    shown = await peers.peers(store.reader, now_ms=NOW_MS)
-    assert [(peer.peer_id, peer.presence) for peer in shown] == [("fresh", "active"), ("quiet", "inactive")]
-    assert len(await peers.peers(store.reader, now_ms=NOW_MS, include_expired=True)) == 3
-    assert await peers.peers(store.reader, now_ms=NOW_MS, capability="code.patch") == []
-    assert len(await peers.peers(store.reader, now_ms=NOW_MS, capability="test.run", channel=CHANNEL)) == 2
-    assert await peers.peers(store.reader, now_ms=NOW_MS, channel="elsewhere") == []
+    latest = {"trust": "verified", "acknowledges": True}
+    await store.write(lambda tx: peers.seen(tx, seen("bob", NOW_MS + 5000, **latest)))
+    assert await peers.load(store.reader) == [seen("bob", NOW_MS + 5000, first_seen_ms=NOW_MS, **latest)]
 
 
 async def test_peers_seen_longest_ago_are_dropped_beyond_the_bound(store: Store) -> None:

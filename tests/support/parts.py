@@ -76,7 +76,7 @@ class Parts:
         self.waiters = InboxWaiters()
         self.background = BackgroundTasks() if max_background is None else BackgroundTasks(max_background)
         self.denied = DeniedSubjects(self.identity.self_id)
-        self.presence = PresenceTable(settings.discovery.interval)
+        self.presence = PresenceTable(settings.discovery.interval, store.memory.acknowledging)
         self.own_card = OwnCard(self.identity, self.settings)
         self.log_limiter = EventLimiter(getLogger("aghbus.node"), 6)
         self.signatures = SignaturePool(verifier)

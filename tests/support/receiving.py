@@ -136,6 +136,19 @@ async def empty_queue(intake: Intake) -> None:
         await asyncio.wait({running, drained})
 
 
+class Stepped(Clock):
+    """Wall time stands still until the test advances it."""
+
+    def __init__(self) -> None:
+        self._millis = super().millis()
+
+    def millis(self) -> int:
+        return self._millis
+
+    def advance(self, seconds: int) -> None:
+        self._millis += 1000 * seconds
+
+
 class Still(Clock):
     """Monotonic time stands still, so that no budget is refilled."""
 
