@@ -5,8 +5,10 @@ from bench.figures import (
     discovery,
     growth,
     jetstream,
+    opening,
     peers,
     receive,
+    rest,
     send,
     verified,
     work,
@@ -23,4 +25,6 @@ FIGURES: tuple[Figure, ...] = (
     verified.FIGURE,
     jetstream.FIGURE,
     peers.FIGURE,
+    rest.FIGURE,
+    opening.FIGURE,
 )

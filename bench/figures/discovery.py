@@ -34,9 +34,9 @@ def measure(run: Run) -> Result:
     request, python = ("raw request-reply, p50", "request-reply"), ("`python -c pass`", "python")
     return Result(
         rows=[
-            found.row("whois over two daemons, warm, p50", "ms", "whois", floor=request, target=(2.0, 1.25)),
+            found.row("whois over two daemons, warm, p50", "ms", "whois", floor=request, target=(1.5, 1.25)),
             found.row(
-                "`aghctl whois --first`, cold, wheel install, wall", "ms", "aghctl", floor=python, target=(5.0, 2.5)
+                "`aghctl whois --first`, cold, wheel install, wall", "ms", "aghctl", floor=python, target=(2.6, 2.0)
             ),
         ],
         latencies={name: found.samples[name] for name in ("request-reply", "whois")},

@@ -53,7 +53,7 @@ def measure(run: Run) -> Result:
     receive = "durable receive path, delivered to a consumer"
     return Result(
         rows=[
-            found.row(works, "works/s", "works", floor=(sdk, "a2a, SQLite"), target=(30, 80)),
+            found.row(works, "works/s", "works", floor=(sdk, "a2a, SQLite")),
             found.row(works, "works/s", "works", floor=(memory_sdk, "a2a, memory")),
             found.row(works, "works/s", "works", floor=(service, "micro service")),
             found.row(receive, "msg/s", "receive", floor=(app, "faststream"), target=(1.5, 4.0)),

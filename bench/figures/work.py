@@ -3,7 +3,14 @@
 import statistics
 
 from bench.harness.figure import Figure, Result, Row, Run, interleave
-from bench.harness.load import acknowledgement_times, background_load, ready_child, request_times, work_times
+from bench.harness.load import (
+    acknowledgement_times,
+    background_load,
+    ready_child,
+    request_times,
+    skeletons,
+    work_times,
+)
 from bench.harness.processes import broker, daemons
 from bench.harness.statistic import percentile
 
@@ -18,6 +25,7 @@ def measure(run: Run) -> Result:
     with (
         broker() as server,
         daemons(server.url, "ops", "worker") as (ops, worker),
+        skeletons(server.url, "least-ops", "least-worker") as (least_ops, least_worker),
         ready_child("bench.harness.floors", "echo", server.url, _PACED),
     ):
         reached: list[float] = []
@@ -34,10 +42,12 @@ def measure(run: Run) -> Result:
                 "under load": under_load,
                 "echo": lambda: acknowledgement_times(server, scale.paced, RATE, to="nobody", subject=_PACED),
                 "ack": lambda: acknowledgement_times(server, scale.paced, RATE, to=worker.name),
+                "skeleton": lambda: work_times(least_ops, least_worker, 6 * scale.works, FLIGHT)[1],
                 "concurrent": lambda: work_times(ops, worker, 2 * scale.works, FLIGHT)[1],
             },
         )
     request, echo = ("raw request-reply, p50", "request-reply"), ("nats-py echo that keeps nothing", "echo")
+    skeleton = ("skeleton daemons over HTTP, no rule checked", "skeleton")
     work, ack, samples = f"a work at {RATE} msg/s", f"acknowledged after commit at {RATE} msg/s", found.samples
 
     def slowest(what: str, name: str) -> Row:
@@ -45,12 +55,12 @@ def measure(run: Run) -> Result:
 
     return Result(
         rows=[
-            found.row(f"works, {FLIGHT} at a time", "works/s", "concurrent"),
+            found.row(f"works, {FLIGHT} at a time", "works/s", "concurrent", floor=skeleton, target=(0.33, 0.45)),
             found.row("a work at rest, p50", "ms", "at rest", floor=request),
             slowest("a work at rest", "at rest"),
             found.row(f"{work}, p50", "ms", "under load", floor=request),
             slowest(work, "under load"),
-            found.row(f"{ack}, p50", "ms", "ack", floor=echo, target=(3.0, 2.2)),
+            found.row(f"{ack}, p50", "ms", "ack", floor=echo, target=(2.3, 2.0)),
             slowest(ack, "ack"),
         ],
         latencies={

@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import secrets
 import time
 from collections.abc import Iterator
 from typing import Any, Final
@@ -17,13 +18,17 @@ MIX: Final = 10  # messages of the mix around one work
 
 
 class EnvelopeMaker:
-    """Envelopes from `sender` to `to`, with ids in the order of time; with a `signer`, signed by it under its handle."""
+    """Envelopes from `sender` to `to`, with ids in the order of time unless they are `random_ids`; with a `signer`, signed by it
+    under its handle."""
 
-    def __init__(self, sender: str, to: str | None, signer: EnvelopeSigner | None = None) -> None:
+    def __init__(
+        self, sender: str, to: str | None, signer: EnvelopeSigner | None = None, *, random_ids: bool = False
+    ) -> None:
         self.sender = sender if signer is None else signer.handle
         self._signer = signer
         self.to = to
         self.subject = subject_for(WORKSPACE, CHANNEL, to)
+        self._random_ids = random_ids
         self._numbers = itertools.count()
         self._origin = time.time_ns()
 
@@ -32,7 +37,7 @@ class EnvelopeMaker:
         now = int(time.time())
         envelope = {
             "protocol": "agh-network/v0",
-            "id": f"msg_{self._origin:016x}{next(self._numbers):012x}",
+            "id": self._id(),
             "workspace_id": WORKSPACE,
             "kind": kind,
             "channel": CHANNEL,
@@ -51,6 +56,11 @@ class EnvelopeMaker:
         if self._signer is not None:
             raw = json.dumps(self._signer(envelope), separators=(",", ":")).encode()
         return raw
+
+    def _id(self) -> str:
+        if self._random_ids:
+            return f"msg_{secrets.token_hex(14)}"
+        return f"msg_{self._origin:016x}{next(self._numbers):012x}"
 
     def say(self) -> bytes:
         """A say of 614 bytes in one of fifty threads."""

@@ -22,8 +22,8 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
     values: list[float]
     floor: str = ""
     floors: list[float] = []
-    bound: float | None = None  # the ratio that must be kept, of the table of targets
-    aim: float | None = None  # and the one to reach
+    bound: float | None = None  # what the ratio, or the value of a row without a floor, must keep
+    aim: float | None = None  # and what it is to reach
     better: Literal["higher", "lower"] = "higher"
 
     @property
@@ -43,13 +43,14 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def verdict(self) -> str:
-        """The ratio against its target: reached, kept or MISSED; empty without a target."""
-        if self.ratio is None or self.bound is None or self.aim is None:
+        """The ratio, or the value where there is no floor, against its target: reached, kept or MISSED; empty without a target."""
+        if self.bound is None or self.aim is None:
             return ""
         sign = 1 if self.better == "higher" else -1
-        if sign * self.ratio >= sign * self.aim:
+        judged = sign * (self.value if self.ratio is None else self.ratio)
+        if judged >= sign * self.aim:
             return "reached"
-        return "kept" if sign * self.ratio >= sign * self.bound else "MISSED"
+        return "kept" if judged >= sign * self.bound else "MISSED"
 
 
 class Curve(msgspec.Struct, frozen=True, kw_only=True):
@@ -117,8 +118,8 @@ class Rounds(dict[str, list[float]]):
         floor: tuple[str, str] | None = None,
         target: tuple[float, float] | None = None,
     ) -> Row:
-        """The line of the table about `name`. `floor` is its label and its name here, `target` the ratio to stay above and the
-        one to reach. Rates are better higher, all else lower."""
+        """The line of the table about `name`. `floor` is its label and its name here. `target` is what to keep and what to
+        reach, of the ratio or, without a floor, of the value. Rates are better higher, all else lower."""
         label, beside = floor or ("", "")
         bound, aim = target or (None, None)
         return Row(

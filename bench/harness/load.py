@@ -3,15 +3,42 @@
 import contextlib
 import json
 from collections.abc import Iterator
-from typing import Any
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol
 
 from bench.harness.envelopes import SIZE
-from bench.harness.processes import Child
+from bench.harness.processes import Child, home
 from tests.support.daemons import Daemon
 from tests.support.natsutil import NatsServer
 
 FLOOR_SUBJECT = "bench.nobody"
 """A subject of the floors."""
+
+
+class Api(Protocol):
+    """A peer whose agents ask it on a Unix socket."""
+
+    @property
+    def name(self) -> str:
+        """Its peer id."""
+
+    @property
+    def socket_path(self) -> Path:
+        """Its socket."""
+
+
+class Skeleton(NamedTuple):
+    """A least daemon."""
+
+    name: str
+    socket_path: Path
+    pid: int
+
+
+def schema_rate(count: int) -> float:
+    """Messages a second that bare sqlite3 stores in the product's schema."""
+    with Child("bench.harness.ceiling", count) as child:
+        return float(child.read())
 
 
 def run_job(module: str, **job: Any) -> Any:
@@ -20,12 +47,10 @@ def run_job(module: str, **job: Any) -> Any:
         return child.read()
 
 
-def receive_rate(
-    server: NatsServer, daemon: Daemon, count: int, *, do: str = "deliver", mix: bool = False, signed: bool = False
-) -> float:
-    """Messages a second through the whole receive path of a daemon."""
-    job = {"nats": server.url, "socket": str(daemon.socket_path), "to": daemon.name, "count": count, "mix": mix}
-    return float(run_job("pump", do=do, signed=signed, **job))
+def receive_rate(server: NatsServer, daemon: Daemon, count: int, *, do: str = "deliver", **how: bool) -> float:
+    """Messages a second through the whole receive path of a daemon; `how`: `mix`, `signed`, `random_ids` of the pump."""
+    job = {"nats": server.url, "socket": str(daemon.socket_path), "to": daemon.name, "count": count}
+    return float(run_job("pump", do=do, **job, **how))
 
 
 @contextlib.contextmanager
@@ -35,6 +60,20 @@ def ready_child(module: str, *arguments: object) -> Iterator[Child]:
         if child.read() != "ready":
             raise RuntimeError(f"{module} is out of step")
         yield child
+
+
+@contextlib.contextmanager
+def skeletons(url: str, *names: str) -> Iterator[list[Skeleton]]:
+    """Least daemons (bench.peers.skeleton) on the broker at `url`."""
+    with home() as folder, contextlib.ExitStack() as stack:
+        yield [
+            Skeleton(
+                name,
+                folder.root / f"{name}.sock",
+                stack.enter_context(ready_child("bench.peers.skeleton", name, url, folder.root)).pid,
+            )
+            for name in names
+        ]
 
 
 def no_op_subscriber(server: NatsServer) -> contextlib.AbstractContextManager[Child]:
@@ -67,7 +106,7 @@ def request_times(server: NatsServer, count: int) -> list[float]:
         return list(map(float, asker.read()))
 
 
-def work_times(ops: Daemon, worker: Daemon, count: int, flight: int) -> tuple[list[float], float]:
+def work_times(ops: Api, worker: Api, count: int, flight: int) -> tuple[list[float], float]:
     """Milliseconds of whole works from one daemon to the other and back, and how many a second."""
     places = {"ops": str(ops.socket_path), "worker": str(worker.socket_path), "to": worker.name}
     taken, rate = run_job("works", count=count, flight=flight, **places)
@@ -80,7 +119,7 @@ def drain_rate(daemon: Daemon, count: int, connections: int = 16) -> float:
     return float(run_job("caller", do="drain", **job))
 
 
-def send_rate(server: NatsServer, daemon: Daemon, count: int, connections: int) -> float:
+def send_rate(server: NatsServer, daemon: Api, count: int, connections: int) -> float:
     """Messages a second from requests on the API to the bus."""
     job = {"nats": server.url, "socket": str(daemon.socket_path), "to": "absent"}
     return float(run_job("caller", do="send", count=count, connections=connections, **job))
@@ -92,11 +131,17 @@ def acknowledgement_times(server: NatsServer, count: int, rate: int, **where: st
 
 
 @contextlib.contextmanager
-def background_load(server: NatsServer, daemon: Daemon, rate: int, reached: list[float]) -> Iterator[None]:
-    """Send `rate` says a second to a daemon while the block runs; the rate that was reached is appended to `reached`."""
-    job = {"do": "press", "nats": server.url, "to": daemon.name, "rate": rate}
-    with Child("bench.harness.pump", json.dumps(job)) as child:
+def running(do: str, **job: Any) -> Iterator[Child]:
+    """A job of the pump that runs while the block does."""
+    with Child("bench.harness.pump", json.dumps({"do": do, **job})) as child:
         if child.read() != "running":
             raise RuntimeError("the load is out of step")
+        yield child
+
+
+@contextlib.contextmanager
+def background_load(server: NatsServer, daemon: Daemon, rate: int, reached: list[float]) -> Iterator[None]:
+    """Send `rate` says a second to a daemon while the block runs; the rate that was reached is appended to `reached`."""
+    with running("press", nats=server.url, to=daemon.name, rate=rate) as child:
         yield
         reached.append(child.ask("stop"))

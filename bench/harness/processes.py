@@ -134,10 +134,25 @@ def memory_mib(pid: int) -> float:
     raise RuntimeError(f"process {pid} has no VmRSS")
 
 
+def pss_mib(pid: int) -> float:
+    """MiB that a process holds, of shared pages its share (Pss)."""
+    for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines():
+        if line.startswith("Pss:"):
+            return int(line.split()[1]) / 1024
+    raise RuntimeError(f"process {pid} has no Pss")
+
+
+def bytes_written(pid: int) -> int:
+    """Bytes that a process has made the kernel write to a disk, in whole pages; 0 for files in memory (tmpfs)."""
+    for line in Path(f"/proc/{pid}/io").read_text().splitlines():
+        if line.startswith("write_bytes:"):
+            return int(line.split()[1])
+    raise RuntimeError(f"process {pid} has no write_bytes")
+
+
 def cpu_seconds(pid: int) -> float:
-    """Seconds of processor time that a process has used, in steps of the kernel's tick."""
-    fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
-    return (int(fields[11]) + int(fields[12])) / 100  # utime, stime; USER_HZ is 100 on Linux
+    """Seconds of processor time that a process has used, from its clock, which is finer than the kernel's tick."""
+    return time.clock_gettime((~pid << 3) | 2)  # clock_getcpuclockid(3): CPUCLOCK_SCHED of the process
 
 
 def wall_ms(command: list[str], env: dict[str, str] | None = None) -> float:

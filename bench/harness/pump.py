@@ -6,14 +6,19 @@ Jobs, by `do`:
 - `blast`:   as fast as the broker takes them; answers when it began
 - `pace`:    `count` at `rate` a second; the milliseconds until each was acknowledged
 - `press`:   `rate` a second until it is told to stop; says when it runs, and how many a second it has reached
+- `greet`:   greets of `peers` peers, each every `interval` seconds, until its standard input ends; says when all have greeted once
+- `follow`:  reads the event stream of the daemon until its standard input ends, as an agent that waits for messages does
 
-With `signed` the envelopes of `deliver` and `commit` are signed, before the clock starts.
+With `signed` the envelopes of `deliver` and `commit` are signed, before the clock starts; with `mix` they are of several kinds;
+with `random_ids` their ids are not in the order of time.
 """
 
+import itertools
 import json
 import select
 import sys
 import time
+from collections.abc import Callable
 from typing import Any, Final
 from urllib.parse import quote
 
@@ -35,7 +40,8 @@ _RUNNING: Final = 500  # messages after which such a load counts as running
 
 def maker_of(job: dict[str, Any]) -> EnvelopeMaker:
     """The maker of the job's envelopes: sender, receiver and signer."""
-    return EnvelopeMaker(job.get("sender", "flooder"), job["to"], SIGNER if job.get("signed") else None)
+    signer = SIGNER if job.get("signed") else None
+    return EnvelopeMaker(job.get("sender", "flooder"), job["to"], signer, random_ids=job.get("random_ids", False))
 
 
 def frames_of(job: dict[str, Any], maker: EnvelopeMaker) -> list[bytes]:
@@ -155,6 +161,31 @@ def press(job: dict[str, Any]) -> float:
         return sent / (time.perf_counter() - start)
 
 
+def greet(job: dict[str, Any]) -> None:
+    """Prints `"running"` after the first greet of every peer."""
+    makers = [EnvelopeMaker(f"quiet-{number:03d}", None) for number in range(job["peers"])]
+    with RawNats(job["nats"]) as nats:
+        for maker in makers:
+            nats.socket.sendall(frame(maker.subject, maker.greet()))
+        nats.flush()
+        print(json.dumps("running"), flush=True)
+        start = time.monotonic()
+        for number in itertools.count():
+            due = start + number * job["interval"] / len(makers)
+            if select.select([sys.stdin], [], [], max(0.0, due - time.monotonic()))[0]:
+                return
+            maker = makers[number % len(makers)]
+            nats.socket.sendall(frame(maker.subject, maker.greet()))
+
+
+def follow(job: dict[str, Any]) -> None:
+    """Prints `"running"` once the stream is open."""
+    events = Events(job["socket"], "direction=in")
+    print(json.dumps("running"), flush=True)
+    while sys.stdin not in select.select([sys.stdin, events.socket], [], [])[0]:
+        events.count()
+
+
 def _key(raw: bytes) -> bytes:
     at = raw.index(b'"msg_')
     return raw[at : raw.index(b'"', at + 1)]
@@ -182,8 +213,10 @@ def _await(nats: RawNats, written: dict[bytes, float], taken: list[float]) -> No
 def main() -> None:
     """Do the one job that the command line has."""
     job = json.loads(sys.argv[1])
-    result = {"deliver": deliver, "commit": commit, "blast": blast, "pace": pace, "press": press}[job["do"]](job)
-    print(json.dumps(result), flush=True)
+    ways: dict[str, Callable[[dict[str, Any]], object]] = {
+        one.__name__: one for one in (deliver, commit, blast, pace, press, greet, follow)
+    }
+    print(json.dumps(ways[job["do"]](job)), flush=True)
 
 
 if __name__ == "__main__":

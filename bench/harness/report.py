@@ -85,11 +85,11 @@ def markdown(report: Report) -> str:
 
 def _row(row: Row) -> str:
     value = number(row.value) + (f" ±{spread(row.values):.0%}" if len(row.values) > 1 else "")
+    target = "" if row.bound is None or row.aim is None else f"{row.bound:g} → {row.aim:g}"
     if row.ratio is None:
-        return f"| {row.what} | {value} | {row.unit} | | | | | |"
+        return f"| {row.what} | {value} | {row.unit} | | | | {target} | {row.verdict} |"
     floor = f"{row.floor}: {number(statistics.median(row.floors))}"
     span = f"{number(min(row.ratios))} – {number(max(row.ratios))}"
-    target = "" if row.bound is None or row.aim is None else f"{row.bound:g} → {row.aim:g}"
     return f"| {row.what} | {value} | {row.unit} | {floor} | **{number(row.ratio)} ×** | {span} | {target} | {row.verdict} |"
 
 

@@ -10,6 +10,7 @@ class Growth(NamedTuple):
     works: tuple[int, ...]  # open
     peers: tuple[int, ...]  # present
     inbox: tuple[int, ...]  # messages waiting
+    random: tuple[int, ...]  # envelopes whose ids are random, in the dedup window
     stored: tuple[int, ...]  # envelopes; last, filling them takes longest
     messages: int  # of one measurement
 
@@ -28,7 +29,10 @@ class Scale(NamedTuple):
     works: int  # of one latency measurement of whole works; twice as many where throughput is measured
     paced: int  # messages of one latency measurement at a steady rate
     cold_starts: int  # processes in one round
-    idle_seconds: float
+    resting: int  # messages of one measurement at rest
+    reopened: int  # messages in the store that is opened after kill -9
+    idle_daemons: int
+    idle_seconds: float  # discovery is written every 30 seconds
     growth: Growth
 
 
@@ -44,8 +48,11 @@ SMOKE = Scale(
     works=10,
     paced=200,
     cold_starts=1,
-    idle_seconds=0.2,
-    growth=Growth((10, 1_000), (10, 100), (2, 20), (10, 1_000), (10, 1_000), 100),
+    resting=20,
+    reopened=2_000,
+    idle_daemons=2,
+    idle_seconds=0.5,
+    growth=Growth((10, 1_000), (10, 100), (2, 20), (10, 1_000), (10, 1_000), (10, 1_000), 100),
 )
 QUICK = Scale(
     name="quick",
@@ -59,8 +66,13 @@ QUICK = Scale(
     works=50,
     paced=1_500,
     cold_starts=8,
-    idle_seconds=3.0,
-    growth=Growth((1_000, 1_000_000), (10, 10_000), (2, 2_000), (10, 100_000), (10_000, 1_000_000), 1_000),
+    resting=100,
+    reopened=200_000,
+    idle_daemons=8,
+    idle_seconds=31.0,
+    growth=Growth(
+        (1_000, 1_000_000), (10, 10_000), (2, 2_000), (10, 100_000), (2_000, 100_000), (10_000, 1_000_000), 1_000
+    ),
 )
 FULL = Scale(
     name="full",
@@ -74,12 +86,16 @@ FULL = Scale(
     works=200,
     paced=8_000,
     cold_starts=20,
-    idle_seconds=10.0,
+    resting=500,
+    reopened=1_000_000,
+    idle_daemons=40,
+    idle_seconds=121.0,
     growth=Growth(
         dedup=(1_000, 10_000, 100_000, 1_000_000),
         works=(10, 100, 1_000, 10_000),
         peers=(2, 20, 200, 2_000),
         inbox=(10, 1_000, 10_000, 100_000),
+        random=(2_000, 100_000, 1_000_000),
         stored=(10_000, 100_000, 1_000_000, 10_000_000),
         messages=3_000,
     ),

@@ -7,6 +7,8 @@ import socket
 from typing import Any, Final, Self
 from urllib.parse import urlsplit
 
+CONNECT: Final = b'CONNECT {"verbose":false,"pedantic":false,"headers":true,"echo":false}\r\n'
+"""The first line to a NATS server."""
 _READ: Final = 1 << 18  # bytes
 TIMEOUT: Final = 60.0  # seconds; nothing that is measured takes that long between two reads
 
@@ -28,7 +30,7 @@ class RawNats:
         self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._rest = b""
         self.socket.recv(4096)  # INFO
-        self.socket.sendall(b'CONNECT {"verbose":false,"pedantic":false,"headers":true,"echo":false}\r\nPING\r\n')
+        self.socket.sendall(CONNECT + b"PING\r\n")
         self._until_pong()
 
     def __enter__(self) -> Self:
@@ -54,25 +56,30 @@ class RawNats:
 
     def receive(self) -> list[bytes]:
         """The payloads of what the next read brings, headers cut off; answers PINGs."""
-        found: list[bytes] = []
-        self._rest += self.socket.recv(_READ)
-        at = 0
-        while (end := self._rest.find(b"\r\n", at)) >= 0:
-            head = self._rest[at:end]
-            if not head.startswith((b"MSG", b"HMSG")):
-                if head == b"PING":
-                    self.socket.sendall(b"PONG\r\n")
-                at = end + 2
-                continue
-            words = head.split()
-            size = int(words[-1])
-            if len(self._rest) < end + 2 + size + 2:
-                break
-            skip = int(words[-2]) if head.startswith(b"H") else 0
-            found.append(self._rest[end + 2 + skip : end + 2 + size])
-            at = end + 2 + size + 2
-        self._rest = self._rest[at:]
+        found, self._rest, pings = take_payloads(self._rest + self.socket.recv(_READ))
+        if pings:
+            self.socket.sendall(b"PONG\r\n" * pings)
         return found
+
+
+def take_payloads(data: bytes) -> tuple[list[bytes], bytes, int]:
+    """The payloads of whole messages of the NATS protocol, headers cut off, the bytes that are left, and the number of PINGs."""
+    found: list[bytes] = []
+    at = pings = 0
+    while (end := data.find(b"\r\n", at)) >= 0:
+        head = data[at:end]
+        if not head.startswith((b"MSG", b"HMSG")):
+            pings += head == b"PING"
+            at = end + 2
+            continue
+        words = head.split()
+        size = int(words[-1])
+        if len(data) < end + 2 + size + 2:
+            break
+        skip = int(words[-2]) if head.startswith(b"H") else 0
+        found.append(data[end + 2 + skip : end + 2 + size])
+        at = end + 2 + size + 2
+    return found, data[at:], pings
 
 
 def frame(subject: str, payload: bytes, reply: str = "") -> bytes:
@@ -119,18 +126,26 @@ class RawApi:
         return self.answer()
 
 
-def take_answer(buffer: bytearray) -> tuple[int, bytes] | None:
-    """Status and content of the HTTP answer at the front of `buffer`, which loses it; None while it is not whole."""
+def take_http(buffer: bytearray) -> tuple[bytes, bytes] | None:
+    """First line and content of the HTTP message at the front of `buffer`, which loses it; None while it is not whole."""
     head_end = buffer.find(b"\r\n\r\n")
     if head_end < 0:
         return None
-    head = bytes(buffer[:head_end]).lower()
-    end = head_end + 4 + int(head.partition(b"content-length:")[2].split(b"\r\n")[0])
+    head = bytes(buffer[:head_end])
+    end = head_end + 4 + int(head.lower().partition(b"content-length:")[2].split(b"\r\n")[0] or 0)
     if len(buffer) < end:
         return None
     content = bytes(buffer[head_end + 4 : end])
     del buffer[:end]
-    return int(head.split(b" ", 2)[1]), content
+    return head.partition(b"\r\n")[0], content
+
+
+def take_answer(buffer: bytearray) -> tuple[int, bytes] | None:
+    """Status and content of the HTTP answer at the front of `buffer`, which loses it; None while it is not whole."""
+    if (answer := take_http(buffer)) is None:
+        return None
+    line, content = answer
+    return int(line.split(b" ", 2)[1]), content
 
 
 def request_bytes(method: str, path: str, body: dict[str, Any] | None) -> bytes:

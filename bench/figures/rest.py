@@ -1,0 +1,118 @@
+"""Figure 10: daemons with little or nothing to do: what they write, their processor time and their memory."""
+
+import contextlib
+import time
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+from bench.harness.figure import Figure, Result, Row, Run, interleave
+from bench.harness.load import acknowledgement_times, running, work_times
+from bench.harness.processes import HANG, broker, bytes_written, cpu_seconds, daemons, pid_of, pss_mib
+from tests.support.daemons import Daemon, wait_for
+
+_RATE = 50  # messages a second: each is alone in its commit
+_PEERS = 60  # that an idle daemon knows
+_GREETS = 30  # seconds between two greets of a peer, as by default
+_DAY = 86_400
+
+
+class Usage(NamedTuple):
+    """What processes have used so far: seconds of processor time, and bytes written to the disk."""
+
+    seconds: float
+    written: int
+
+
+def _usage(pids: list[int]) -> Usage:
+    return Usage(sum(map(cpu_seconds, pids)), sum(map(bytes_written, pids)))
+
+
+def _used(daemons: list[Daemon], act: Callable[[], object]) -> Usage:
+    """What the daemons used together during `act`."""
+    pids = [pid_of(one) for one in daemons]
+    before = _usage(pids)
+    act()
+    after = _usage(pids)
+    return Usage(after.seconds - before.seconds, after.written - before.written)
+
+
+def measure(run: Run) -> Result:
+    """Messages and works one at a time; meanwhile many daemons on a broker of their own do nothing but greet."""
+    scale = run.scale
+    with (
+        _idle_daemons(run) as idle,
+        broker() as server,
+        daemons(server.url, "ops", "worker") as (ops, worker),
+        running("follow", socket=str(worker.socket_path)),
+    ):
+
+        def message() -> dict[str, float]:
+            used = _used([worker], lambda: acknowledgement_times(server, scale.resting, _RATE, to=worker.name))
+            return {
+                "message written": used.written / scale.resting / 1024,
+                "message time": 1000 * used.seconds / scale.resting,
+            }
+
+        def work() -> dict[str, float]:
+            count = scale.works + -(-scale.works // 10)  # with those that warm up
+            used = _used([ops, worker], lambda: work_times(ops, worker, scale.works, 1))
+            return {"work written": used.written / count / 1024}
+
+        pids, began = [pid_of(one) for one in idle], time.monotonic()
+        before = _usage(pids)
+        found = interleave(run, {"message": message, "work": work})
+        run.progress.step("idle")
+        time.sleep(max(0.0, began + scale.idle_seconds - time.monotonic()))
+        after, seconds = _usage(pids), time.monotonic() - began
+        memory = [pss_mib(pid) for pid in pids]
+    share = len(pids) * seconds
+    return Result(
+        rows=[
+            found.row("a message at rest, written to disk", "KiB", "message written", target=(24, 15)),
+            found.row("a work at rest, written to disk, both daemons", "KiB", "work written", target=(300, 190)),
+            found.row(f"a message at {_RATE} msg/s, processor time", "ms", "message time", target=(1.3, 1.0)),
+            Row(
+                what=f"an idle daemon among {_PEERS} peers, written in a day",
+                unit="GiB",
+                values=[(after.written - before.written) / share * _DAY / (1 << 30)],
+                bound=0.5,
+                aim=0.1,
+                better="lower",
+            ),
+            Row(
+                what=f"an idle daemon among {_PEERS} peers, processor time",
+                unit="% of a core",
+                values=[100 * (after.seconds - before.seconds) / share],
+                better="lower",
+            ),
+            Row(
+                what=f"{len(pids)} idle daemons, PSS each", unit="MiB", values=memory, bound=28, aim=24, better="lower"
+            ),
+        ],
+        notes=[
+            f"Idle daemons: means of {len(pids)} daemons over {seconds:.0f} s, extrapolated to a day. Every peer greets once in "
+            f"{_GREETS} s. Bytes written are those of /proc/PID/io."
+        ],
+    )
+
+
+@contextlib.contextmanager
+def _idle_daemons(run: Run) -> Iterator[list[Daemon]]:
+    """Daemons with default settings that all know `_PEERS` peers: each other, and played ones."""
+    count = run.scale.idle_daemons
+    names = [f"idle-{number:02d}" for number in range(count)]
+    run.progress.step(f"starting {count} daemons")
+    with (
+        broker() as server,
+        daemons(server.url, *names, flags=(), knows=False) as idle,
+        running("greet", nats=server.url, peers=_PEERS + 1 - count, interval=_GREETS),
+    ):
+        wait_for(lambda: all(map(_knows_all, idle)), HANG, "the peers to meet")
+        yield idle
+
+
+def _knows_all(daemon: Daemon) -> bool:
+    return len(daemon.get("/v1/peers")["peers"]) > _PEERS  # the list begins with the daemon itself
+
+
+FIGURE = Figure("rest", "10. At rest", measure, 4.0)

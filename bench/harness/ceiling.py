@@ -1,0 +1,112 @@
+"""What the schema allows: `python -m bench.harness.ceiling COUNT` stores so many messages with bare sqlite3; messages a second.
+
+A new store of the product gets the rows that it would have for as many says, and no others, in groups of 512: one `executemany` a
+table and a commit (WAL, synchronous = FULL). There is no broker, no parsing, no rule, no index written behind. The values are made
+before the clock starts. Columns are read from the store, so that the statements follow the schema.
+"""
+
+import asyncio
+import json
+import sqlite3
+import sys
+import time
+from pathlib import Path
+from typing import Any, Final
+
+from aghbus.store.engine.database import Store
+from bench.harness.envelopes import CHANNEL, WORKSPACE, EnvelopeMaker
+from bench.harness.processes import home
+
+_GROUP: Final = 512
+_PRAGMAS: Final = ("synchronous = FULL", "cache_size = -16384", "wal_autocheckpoint = 4096")
+Row = dict[str, Any]
+
+
+def message(number: int, raw: bytes) -> dict[str, Row]:
+    """The values of the rows of one message, by table and column; a column that is left out is NULL."""
+    now = int(time.time() * 1000)
+    envelope = json.loads(raw)
+    return {
+        "envelopes": {
+            "seq": number,
+            "direction": "in",
+            "workspace_id": WORKSPACE,
+            "channel": CHANNEL,
+            "kind": "say",
+            "msg_id": envelope["id"],
+            "sender": envelope["from"],
+            "recipient": envelope["to"],
+            "surface": "thread",
+            "container": envelope["thread_id"],
+            "trust": "unverified",
+            "received_ms": now,
+            "checksum": 1 << 31,
+            "raw": raw,
+        },
+        "seen": {"slot": number, "key": raw[40:56]},
+        "inbox": {"seq": number, "state": "ready", "attempts": 0, "available_ms": 0},
+        "audit": {"n": number, "line": raw[:200], "hash": raw[40:72]},
+    }
+
+
+def commit(number: int) -> dict[str, Row]:
+    """The values of the rows of one commit."""
+    return {"meta": {"key": f"commit {number}", "value": number}}
+
+
+class Table:
+    """The statement of one table, and the values of all its rows."""
+
+    def __init__(self, db: sqlite3.Connection, name: str) -> None:
+        self._columns = [column for (column,) in db.execute("SELECT name FROM pragma_table_info(?)", (name,))]
+        marks = ", ".join("?" * len(self._columns))
+        self.insert = f"INSERT INTO {name} ({', '.join(self._columns)}) VALUES ({marks})"
+        self.rows: list[tuple[Any, ...]] = []
+
+    def add(self, row: Row) -> None:
+        """ValueError for a column that the schema does not have."""
+        if unknown := row.keys() - set(self._columns):
+            raise ValueError(f"no column {', '.join(unknown)}: {self.insert}")
+        self.rows.append(tuple(map(row.get, self._columns)))
+
+
+def prepared(db: sqlite3.Connection, count: int) -> list[list[Table]]:
+    """The tables of each group, with their rows."""
+    maker = EnvelopeMaker("flooder", "least")
+    groups: list[list[Table]] = []
+    for first in range(1, count + 1, _GROUP):
+        numbers = range(first, min(first + _GROUP, count + 1))
+        rows = [message(number, maker.say()) for number in numbers]
+        tables = {name: Table(db, name) for name in (*rows[0], *commit(first))}
+        for row in (*rows, commit(first)):
+            for name, values in row.items():
+                tables[name].add(values)
+        groups.append(list(tables.values()))
+    return groups
+
+
+def rate(path: Path, count: int) -> float:
+    """Messages a second."""
+    asyncio.run(_create(path))
+    db = sqlite3.connect(path, isolation_level=None)
+    for pragma in _PRAGMAS:
+        db.execute(f"PRAGMA {pragma}")
+    groups = prepared(db, count)
+    started = time.perf_counter()
+    for tables in groups:
+        db.execute("BEGIN IMMEDIATE")
+        for table in tables:
+            db.executemany(table.insert, table.rows)
+        db.execute("COMMIT")
+    took = time.perf_counter() - started
+    db.close()
+    return count / took
+
+
+async def _create(path: Path) -> None:
+    await (await Store.open(path)).close()
+
+
+if __name__ == "__main__":
+    with home() as folder:
+        print(json.dumps(rate(folder.root / "store.db", int(sys.argv[1]))), flush=True)
