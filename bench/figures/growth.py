@@ -155,4 +155,4 @@ def _has(daemon: Daemon, peers: int) -> bool:
     return len(daemon.get("/v1/peers")["peers"]) >= peers
 
 
-FIGURE = Figure("growth", "6. Growth", measure, 5.0)
+FIGURE = Figure("growth", "6. Growth", measure, 7.0)

@@ -7,14 +7,16 @@ before the clock starts. Columns are read from the store, so that the statements
 
 import asyncio
 import json
+import secrets
 import sqlite3
 import sys
 import time
 from pathlib import Path
 from typing import Any, Final
+from zlib import crc32
 
 from aghbus.store.engine.database import Store
-from bench.harness.envelopes import CHANNEL, WORKSPACE, EnvelopeMaker
+from bench.harness.envelopes import LIFE, EnvelopeMaker
 from bench.harness.processes import home
 
 _GROUP: Final = 512
@@ -23,24 +25,19 @@ Row = dict[str, Any]
 
 
 def message(number: int, raw: bytes) -> dict[str, Row]:
-    """The values of the rows of one message, by table and column; a column that is left out is NULL."""
+    """The values of the rows of one message, by table and column. A column that is left out is NULL, and a table that the store
+    does not have is left out."""
     now = int(time.time() * 1000)
-    envelope = json.loads(raw)
     return {
-        "envelopes": {
+        "log": {
             "seq": number,
-            "direction": "in",
-            "workspace_id": WORKSPACE,
-            "channel": CHANNEL,
-            "kind": "say",
-            "msg_id": envelope["id"],
-            "sender": envelope["from"],
-            "recipient": envelope["to"],
-            "surface": "thread",
-            "container": envelope["thread_id"],
-            "trust": "unverified",
+            "stream": number % 50,
+            "verdict": 1,
             "received_ms": now,
-            "checksum": 1 << 31,
+            "id_key": secrets.randbits(63),
+            "remember_until": now // 1000 + LIFE,
+            "msg_id": json.loads(raw)["id"],
+            "checksum": crc32(raw),
             "raw": raw,
         },
         "seen": {"slot": number, "key": raw[40:56]},
@@ -77,12 +74,17 @@ def prepared(db: sqlite3.Connection, count: int) -> list[list[Table]]:
     for first in range(1, count + 1, _GROUP):
         numbers = range(first, min(first + _GROUP, count + 1))
         rows = [message(number, maker.say()) for number in numbers]
-        tables = {name: Table(db, name) for name in (*rows[0], *commit(first))}
+        tables = {name: Table(db, name) for name in (*rows[0], *commit(first)) if _exists(db, name)}
         for row in (*rows, commit(first)):
-            for name, values in row.items():
-                tables[name].add(values)
+            for name, table in tables.items():
+                if name in row:
+                    table.add(row[name])
         groups.append(list(tables.values()))
     return groups
+
+
+def _exists(db: sqlite3.Connection, table: str) -> bool:
+    return db.execute("SELECT 1 FROM sqlite_schema WHERE name = ?", (table,)).fetchone() is not None
 
 
 def rate(path: Path, count: int) -> float:

@@ -62,10 +62,14 @@ class EnvelopeMaker:
             return f"msg_{secrets.token_hex(14)}"
         return f"msg_{self._origin:016x}{next(self._numbers):012x}"
 
-    def say(self) -> bytes:
-        """A say of 614 bytes in one of fifty threads."""
-        thread = f"thread_bench_{next(self._numbers) % 50:03d}"
+    def say(self, thread_id: str = "") -> bytes:
+        """A say of 614 bytes in `thread_id`, or in one of fifty threads."""
+        thread = thread_id or f"thread_bench_{next(self._numbers) % 50:03d}"
         return self.make("say", {"text": "", "intent": "notice"}, SIZE, surface="thread", thread_id=thread)
+
+    def opening(self, work_id: str, thread_id: str) -> bytes:
+        """A say that opens a work."""
+        return self.make("say", {"text": "do this"}, SIZE, surface="thread", thread_id=thread_id, work_id=work_id)
 
     def greet(self) -> bytes:
         """A greet with a Peer Card, to everybody."""
@@ -87,10 +91,5 @@ class EnvelopeMaker:
         yield self.make("trace", {"state": "working", "message": "two thirds"}, **place)
         yield self.say()
         number = next(self._numbers)
-        opening = {
-            "surface": "thread",
-            "thread_id": f"thread_open_{number}",
-            "work_id": f"work_{self._origin}_{number}",
-        }
-        yield self.make("say", {"text": "do this"}, SIZE, **opening)
+        yield self.opening(f"work_{self._origin}_{number}", f"thread_open_{number}")
         yield self.make("trace", {"state": "completed", "result": {"passed": True, "tests": 42}}, **place)
