@@ -53,6 +53,7 @@ _NOT_ACCEPTED_DELAY: Final = 0.5  # seconds before a message that the broker did
 _JITTER: Final = 0.25  # of a pause between two tries, both ways
 _EXPEDITES: Final = 3.0  # times in a row that a join of a peer expedites its retries: anybody may greet under its name
 _EXPEDITES_PER_SECOND: Final = 1 / 15  # thereafter
+_DAMAGED: Final = "the stored envelope is damaged"
 _NO_RESPONDERS: Final = "503"  # NATS status: the subject of a message has no subscriber
 _SEQUENCE: Final = re.compile(r"[0-9]{1,18}").fullmatch  # last token of our reply subjects; fits SQLite's 63 bits
 
@@ -269,12 +270,13 @@ class Publisher:
         if not fresh:
             return
         failpoint("publish.before")
-        carried = await self._carrier.carry(fresh)
+        carried = await self._carrier.carry([row for row in fresh if row.raw])
         failpoint("publish.confirmed")
         taken = set(carried.published)
-        self._note_published([row for row in tried if row.seq in taken], len(taken), carried.impossible)
-        if len(taken) + len(carried.impossible) < len(fresh):
-            self._counters.add("outbox.not_accepted", len(fresh) - len(taken) - len(carried.impossible))
+        impossible = carried.impossible + [(row.seq, _DAMAGED) for row in fresh if not row.raw]
+        self._note_published([row for row in tried if row.seq in taken], len(taken), impossible)
+        if len(taken) + len(impossible) < len(fresh):
+            self._counters.add("outbox.not_accepted", len(fresh) - len(taken) - len(impossible))
             self._reload = True
             await asyncio.sleep(_NOT_ACCEPTED_DELAY)
 

@@ -152,7 +152,7 @@ def _lease_oldest(
         if row is None:
             return None
         leased = item(tx, row[0])
-        if not leased.message.damaged:
+        if not leased.message.damaged or leased.message.direction == "out":  # a notice counts for its reason
             return leased
         tx.db.execute(_BURY, (leased.seq,))  # the agent never gets it
         tx.memory.inbox_waiting -= 1

@@ -13,7 +13,7 @@ from aghbus.protocol.envelope import OPENING_KINDS, Envelope
 from aghbus.protocol.identifiers import subject_for
 from aghbus.protocol.send import Draft
 from aghbus.store.engine.append_buffer import BulkStatement, Rank
-from aghbus.store.engine.sql import Cursor, Reader
+from aghbus.store.engine.sql import INTACT_RAW, Cursor, Reader
 from aghbus.store.engine.state import Addressed
 from aghbus.store.engine.transaction import Transaction
 from aghbus.store.tables.envelopes import fetch
@@ -29,11 +29,11 @@ _ANSWERED: Final = BulkStatement(
     rank=Rank.LAST_UPDATE,
 )
 
-SELECT_OUTGOING: Final = """
+SELECT_OUTGOING: Final = f"""
 SELECT o.seq, o.subject, e.workspace_id, e.sender, e.recipient, e.msg_id, o.expires_at, o.attempts,
-    e.kind IN ('say', 'capability') AND e.work_id IS NOT NULL, e.raw
+    e.kind IN ('say', 'capability') AND e.work_id IS NOT NULL, coalesce({INTACT_RAW}, x'')
 FROM outbox AS o JOIN envelopes AS e ON e.seq = o.seq
-"""
+"""  # noqa: S608 - constants
 # The condition of the index outbox_open is repeated wherever it is to be used: SQLite does not conclude IN from =.
 _QUEUED: Final = (
     SELECT_OUTGOING
@@ -42,7 +42,8 @@ _QUEUED: Final = (
 
 
 class Outgoing(NamedTuple):
-    """One envelope to publish: `raw` goes to `subject`; expired from Unix second `expires_at`.
+    """One envelope to publish: `raw` goes to `subject`; expired from Unix second `expires_at`. `raw` is empty when the
+    stored bytes are damaged.
 
     `answerable`: every peer answers it at some time, if only with a `duplicate` receipt (spec section 5).
     `attempts` counts earlier publications. `settled` is the header that settles its predecessor, empty without one
