@@ -40,7 +40,7 @@ from aghbus.store.engine.transaction import Transaction
 from aghbus.store.errors import StoreUnavailable
 from aghbus.store.tables import outbox, retry
 from aghbus.store.tables.outbox import Outgoing
-from aghbus.store.tables.retry import Schedule
+from aghbus.store.tables.retry import Failed, Schedule
 
 _log = logging.getLogger("aghbus.node")
 
@@ -410,10 +410,19 @@ class Publisher:
         failed = retry.give_up(tx, seq, state, why)
         if failed is None:
             return
+        self._release(tx, failed)
         self._counters.add(f"outbox.{state}")
         audit.note_outgoing(tx, self._clock.millis(), seq, state, why)
         rows = self._closer.after_failure(tx, failed, reason)
         tx.after_commit(lambda: self._gave_up(rows))
+
+    def _release(self, tx: Transaction, failed: Failed) -> None:
+        """The next message of the stream does not wait for one that ended without effect."""
+        if tx.memory.streams.is_last(failed.seq):
+            if retry.is_settled(tx, failed.workspace_id, failed.message_id):
+                tx.memory.streams.settle(tx, failed.seq)
+        elif retry.release_next(tx, failed.seq, self._steps.now_after_clock_check(tx)):
+            tx.after_commit(partial(self._timer.due_at, self._clock.monotonic()))
 
     def _gave_up(self, rows: list[Outgoing]) -> None:
         self.enqueue(rows)

@@ -7,8 +7,6 @@ from functools import partial
 from operator import attrgetter
 from typing import Final, Literal, NamedTuple
 
-import msgspec
-
 from aghbus.protocol.api.works import Role
 from aghbus.protocol.delivery.order import Predecessor
 from aghbus.protocol.lifecycle import WorkView
@@ -70,16 +68,15 @@ Stream = tuple[str, str, str, str, str | None]
 """What one of our peer ids sends to one recipient in one container: workspace, channel, sender, recipient, container."""
 
 
-class _Last(msgspec.Struct, frozen=True):
-    seq: int
-    envelope: Predecessor
+_Last = tuple[int, str, int]
+"""The last unanswered envelope of a stream: its sequence, its id, and from when on none of the stream is fresh."""
 
 
 class OpenStreams:
     """The last unanswered envelope of each stream of ours (docs/adr/0009): the next one names it as predecessor.
 
-    An envelope that was given up stays the last of its stream until the next one is sent, or until it and all before it have
-    expired: whether an earlier one is still unanswered is looked up when the next one is published again.
+    An envelope that was given up while an earlier one is unanswered stays the last of its stream until the next one is sent,
+    or until it and all before it have expired: the next one is published again when the earlier one is settled.
     """
 
     __slots__ = ("_last", "_streams", "_sweep_at")
@@ -95,7 +92,11 @@ class OpenStreams:
     def predecessor(self, stream: Stream) -> Predecessor | None:
         """The last unanswered envelope of `stream`; None when everything is answered."""
         last = self._last.get(stream)
-        return None if last is None else last.envelope
+        return None if last is None else Predecessor(last[1], last[2])
+
+    def is_last(self, seq: int) -> bool:
+        """Whether our envelope `seq` is what the next one of its stream would name."""
+        return seq in self._streams
 
     def put(self, tx: UnitOfWork, stream: Stream, seq: int, message_id: str, fresh_until: int, now: int) -> None:
         """A new envelope of `stream` is queued at Unix second `now`."""
@@ -120,25 +121,27 @@ class OpenStreams:
 
     def _set(self, stream: Stream, before: _Last | None, seq: int, message_id: str, fresh_until: int) -> None:
         if before is not None:
-            del self._streams[before.seq]
-            fresh_until = max(fresh_until, before.envelope.expires_at)
-        self._last[stream] = _Last(seq, Predecessor(message_id, fresh_until))
+            before_seq, _, before_until = before
+            del self._streams[before_seq]
+            if before_until > fresh_until:
+                fresh_until = before_until
+        self._last[stream] = (seq, message_id, fresh_until)
         self._streams[seq] = stream
 
     def _drop(self, stream: Stream) -> None:
         last = self._last.pop(stream, None)
         if last is not None:
-            del self._streams[last.seq]
+            del self._streams[last[0]]
 
     def _restore(self, stream: Stream, last: _Last | None) -> None:
         self._drop(stream)
         if last is not None:
             self._last[stream] = last
-            self._streams[last.seq] = stream
+            self._streams[last[0]] = stream
 
     def _sweep(self, now: int) -> None:
         for stream, last in list(self._last.items()):
-            if last.envelope.expires_at <= now:
+            if last[2] <= now:
                 self._drop(stream)
         self._sweep_at = max(_SWEEP, 2 * len(self._last))
 

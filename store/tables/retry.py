@@ -131,6 +131,14 @@ def is_settled(tx: Transaction, workspace_id: str, message_id: str) -> bool:
     return True
 
 
+def release_next(tx: Transaction, seq: int, now_ms: int) -> bool:
+    """Makes the message after our envelope `seq` in its stream due now, if it waits for an answer. Returns whether it does."""
+    sql = """UPDATE outbox SET next_ms = ?2 WHERE next_ms > ?2 AND seq = (
+                 SELECT n.seq FROM log AS e JOIN log AS n ON n.stream = e.stream
+                 WHERE e.seq = ?1 AND n.seq > e.seq ORDER BY n.seq LIMIT 1)"""
+    return tx.db.execute(sql, (seq, now_ms)).rowcount > 0
+
+
 def refuse(tx: Transaction, workspace_id: str, message_id: str, by: str, detail: str) -> Failed | None:
     """Peer `by`, its receiver, has refused our envelope `message_id`; None when that changes nothing."""
     row = tx.db.execute(

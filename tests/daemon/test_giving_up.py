@@ -126,6 +126,40 @@ async def test_a_refusal_in_a_rerun_transaction_still_releases_the_messages_afte
         ]
 
 
+async def test_what_follows_an_expired_message_goes_out_at_once_with_the_header(tmp_path: Path) -> None:
+    wire = Silent()
+    async with publishing(tmp_path, wire, retry_after=300) as (publisher, parts):
+        now = parts.clock.seconds()
+        first = say(US, BOB, ts=now, expires_at=now + 2)
+        second = say(US, BOB, ts=now, ext=extension(Predecessor(first.id, first.fresh_until)))
+        for envelope in (first, second):
+            publisher.enqueue((await parts.store.write(sending(envelope))).outgoing)
+        await seen(parts, "SELECT seq FROM outbox WHERE next_ms IS NOT NULL AND state = ? AND seq = 2", "published")
+        await wait_until(lambda: wire.rows[-1].settled, 20, "the second message again, long before its retry")
+        assert wire.rows[-1].seq == 2
+        assert parts.counters["outbox.expired"] == 1
+
+
+async def test_a_damaged_message_is_not_published_and_the_next_one_does_not_follow_it(tmp_path: Path) -> None:
+    wire = Wire(from_copy=0)
+    async with publishing(tmp_path, wire) as (publisher, parts):
+        now, store = parts.clock.seconds(), parts.store
+        for text in ("pay 100 euro", "pay 200 euro"):
+            await store.write(sending(say(US, BOB, ts=now, text=text, container=f"thread_{text[4:7]}")))
+        damage = "UPDATE log SET raw = CAST(replace(CAST(raw AS TEXT), '100 euro', '900 euro') AS BLOB)"
+        await store.write(lambda tx: tx.db.execute(damage).rowcount)
+        publisher.link_up()
+        await seen(parts, "SELECT seq FROM outbox WHERE state = ? AND seq = 1", "dead")
+        await seen(parts, "SELECT seq FROM outbox WHERE state = ? AND seq = 2", "receipted")
+        assert wire.got == [2]
+        assert "1 stored envelopes are damaged (sequence 1)" in "; ".join(store.problems)
+        notice = await store.write(lambda tx: inbox.lease_next(tx, parts.clock.millis(), 60_000, "lease_1"))
+        assert notice is not None
+        assert (notice.seq, notice.message.damaged, bytes(notice.message.envelope)) == (1, True, b"{}")
+        assert notice.last_error == "dead: the stored envelope is damaged"
+        assert await store.write(lambda tx: tx.memory.streams.is_last(1)) is False
+
+
 @pytest.mark.parametrize("digest", ["", "0" * 64])
 async def test_only_an_acknowledgement_of_the_same_bytes_confirms_a_message(tmp_path: Path, digest: str) -> None:
     async with publishing(tmp_path, Silent(), retry_after=300) as (publisher, parts):
