@@ -41,7 +41,8 @@ class InboxService:
         """One page of items in the states of `query` (none: all but acked), oldest first, and the counts of all states."""
         reader = await expire_leases(self.store, self.steps)
         page = await inbox.items(reader, states=query.states, since=query.since, limit=query.limit)
-        return InboxResponse(items=page.items, next_since=page.next_since, counts=await inbox.counts(reader))
+        counts = await inbox.counts(reader, self.store.memory.inbox_waiting)
+        return InboxResponse(items=page.items, next_since=page.next_since, counts=counts)
 
     async def next(self, request: InboxNextRequest) -> InboxNextResponse:
         """The oldest ready message, leased to the caller; waits up to `request.wait` seconds for one."""

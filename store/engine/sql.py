@@ -17,6 +17,8 @@ from aiosqlite import Connection as Reader
 from aghbus.protocol.text import shorten
 
 __all__ = [
+    "INBOX_POSITION",
+    "INBOX_STATE",
     "INTACT",
     "INTACT_RAW",
     "Connection",
@@ -35,6 +37,11 @@ INTACT: Final = "intact(e.seq, e.raw, e.checksum)"
 """Whether the envelope of row `e` is as it was stored, in SQL."""
 INTACT_RAW: Final = f"CASE WHEN {INTACT} THEN e.raw END"
 """The bytes of the envelope of row `e`, NULL when they are damaged, in SQL."""
+INBOX_POSITION: Final = "(SELECT value FROM meta WHERE key = 'inbox_position')"
+"""The sequence up to which delivered envelopes without a row in table `inbox` are acked, in SQL."""
+INBOX_STATE: Final = f"""coalesce((SELECT state FROM inbox WHERE seq = e.seq),
+    CASE WHEN e.inbox = 1 THEN iif(e.seq > {INBOX_POSITION}, 'ready', 'acked') END)"""  # noqa: S608 - constants
+"""The state in the inbox of the envelope of row `e`, NULL when it is not in the inbox, in SQL."""
 _MAX_SEQS: Final = 1_000  # damaged envelopes that are remembered
 S = TypeVar("S", bound=msgspec.Struct)
 

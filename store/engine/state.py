@@ -2,6 +2,7 @@
 job."""
 
 import sqlite3
+from collections import deque
 from collections.abc import Callable
 from functools import partial
 from operator import attrgetter
@@ -34,10 +35,22 @@ ORDER BY o.seq
 """
 
 
+_UNTOUCHED: Final = """
+SELECT seq FROM log
+WHERE seq > ? AND verdict IN (SELECT id FROM verdicts WHERE inbox = 1) AND seq NOT IN (SELECT seq FROM inbox) ORDER BY seq
+"""
+
 StateSavepoint = tuple[int, ...]
 """The numbers of an `InMemoryState`, and how much of the open transaction is pending."""
 
-_NUMBERS: Final = ("last_seq", "inbox_waiting", "inbox_due_ms", "quarantine_rows", "quarantine_bytes")
+_NUMBERS: Final = (
+    "last_seq",
+    "inbox_waiting",
+    "inbox_acked",
+    "inbox_due_ms",
+    "quarantine_rows",
+    "quarantine_bytes",
+)
 _numbers: Final[Callable[[object], tuple[int, ...]]] = attrgetter(*_NUMBERS)
 
 
@@ -146,9 +159,75 @@ class OpenStreams:
         self._sweep_at = max(_SWEEP, 2 * len(self._last))
 
 
+class InboxPosition:
+    """The position of the inbox, and the messages that no consumer has taken, in sequence.
+
+    All of them are after the position `seq`. A message that is taken out of order stays after it, and has a row in table
+    `inbox`.
+    """
+
+    __slots__ = ("_out_of_order", "_untouched", "seq")
+
+    def __init__(self) -> None:
+        self.seq = 0
+        self._untouched: deque[int] = deque()  # those taken out of order included
+        self._out_of_order: set[int] = set()
+
+    def __len__(self) -> int:
+        return len(self._untouched) - len(self._out_of_order)
+
+    @property
+    def oldest(self) -> int | None:
+        """The oldest message that was not taken."""
+        return self._untouched[0] if self._untouched else None
+
+    def add(self, seq: int) -> None:
+        """Envelope `seq`, the latest, is delivered."""
+        self._untouched.append(seq)
+
+    def take(self, tx: UnitOfWork, seq: int) -> bool:
+        """Message `seq`, which was not taken, is. Returns whether the position has passed it."""
+        if self._untouched[0] != seq:
+            self._out_of_order.add(seq)
+            tx.after_rollback(partial(self._out_of_order.discard, seq))
+            return False
+        passed = [self._untouched.popleft()]
+        while self._untouched and self._untouched[0] in self._out_of_order:
+            passed.append(self._untouched.popleft())
+        self._out_of_order.difference_update(passed)
+        tx.after_rollback(partial(self._restore, self.seq, passed))
+        self.seq = passed[-1]
+        return True
+
+    def advance(self, tx: UnitOfWork, last_seq: int) -> bool:
+        """Moves the position to just before the oldest message, or to `last_seq`. Returns whether it has moved."""
+        end = last_seq if self.oldest is None else self.oldest - 1
+        if end <= self.seq:
+            return False
+        tx.after_rollback(partial(self._restore, self.seq, []))
+        self.seq = end
+        return True
+
+    def undo(self, last_seq: int) -> None:
+        """The envelopes after `last_seq` were not stored."""
+        while self._untouched and self._untouched[-1] > last_seq:
+            self._untouched.pop()
+
+    def load(self, db: sqlite3.Connection) -> None:
+        """Reads the position of a store that is being opened, and the messages after it."""
+        (self.seq,) = db.execute("SELECT value FROM meta WHERE key = 'inbox_position'").fetchone()
+        self._untouched.extend(seq for (seq,) in db.execute(_UNTOUCHED, (self.seq,)))
+
+    def _restore(self, position: int, passed: list[int]) -> None:
+        self.seq = position
+        self._untouched.extendleft(reversed(passed))
+        self._out_of_order.update(passed[1:])
+
+
 class InMemoryState:
     """`last_seq` is the last sequence that an envelope was given; `inbox_waiting` how many messages are ready or
-    leased in the inbox; `inbox_due_ms` a time before which no lease expires and no returned message is ready;
+    leased in the inbox; `inbox_acked` about how many acked ones have a row; `inbox_due_ms` a time before which no lease
+    expires and no returned message is ready;
     `quarantine_rows` and `quarantine_bytes` the size of the quarantine. `bridged`: whether there may be messages of
     a foreign format. `acknowledging`: whether the daemon of a peer acknowledges commits, by peer id; the presence table
     keeps it.
@@ -165,6 +244,8 @@ class InMemoryState:
         "bridged",
         "dedup",
         "events",
+        "inbox",
+        "inbox_acked",
         "inbox_due_ms",
         "inbox_waiting",
         "last_seq",
@@ -179,6 +260,7 @@ class InMemoryState:
     def __init__(self) -> None:
         self.last_seq = 0
         self.inbox_waiting = 0
+        self.inbox_acked = 0
         self.inbox_due_ms = 0
         self.quarantine_rows = 0
         self.quarantine_bytes = 0
@@ -186,6 +268,7 @@ class InMemoryState:
         self.acknowledging: dict[str, bool] = {}
         self.audit = AuditChain()
         self.dedup = DedupWindow()
+        self.inbox = InboxPosition()
         self.events = EventBuffer()
         self.log = LogMemory()
         self.streams = OpenStreams()
@@ -209,6 +292,7 @@ class InMemoryState:
         del self.events.pending[events:]
         for name, value in zip(_NUMBERS, numbers, strict=True):
             setattr(self, name, value)
+        self.inbox.undo(self.last_seq)
 
     def committed(self) -> None:
         """The transaction is durable."""
@@ -226,7 +310,11 @@ class InMemoryState:
         (bridged,) = db.execute(_BRIDGED).fetchone()
         self.bridged = bool(bridged)
         self.last_seq = meta.last_seq(db)
-        (self.inbox_waiting,) = db.execute("SELECT count(*) FROM inbox WHERE state IN ('ready', 'leased')").fetchone()
+        self.inbox.load(db)
+        waiting, self.inbox_acked = db.execute(
+            "SELECT count(*) FILTER (WHERE state IN ('ready', 'leased')), count(*) FILTER (WHERE state = 'acked') FROM inbox"
+        ).fetchone()
+        self.inbox_waiting = waiting + len(self.inbox)
         self.quarantine_rows, self.quarantine_bytes = db.execute(
             "SELECT count(*), coalesce(sum(length(raw)), 0) FROM quarantine"
         ).fetchone()

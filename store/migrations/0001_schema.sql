@@ -162,18 +162,23 @@ CREATE TABLE peers (
     PRIMARY KEY (workspace_id, channel, peer_id)
 ) STRICT, WITHOUT ROWID;
 
+-- The inbox is a position with exceptions. A delivered envelope (`inbox` = 1) without a row is acked up to `inbox_position`
+-- and ready after it. Other messages have a row: leased, returned, dead, taken before an older one. An acked message
+-- keeps its row for a while, so that its lease is known. An own message that was given up has a row, too.
+INSERT INTO meta (key, value) VALUES ('inbox_position', 0);
+
 CREATE TABLE inbox (
     seq INTEGER PRIMARY KEY REFERENCES log (seq) ON DELETE CASCADE,
     state TEXT NOT NULL,
     attempts INTEGER NOT NULL,
-    available_ms INTEGER NOT NULL, -- 0 at first: a new message stays visible when the clock steps back
+    available_ms INTEGER NOT NULL, -- when a returned message is ready again
     lease TEXT,
     lease_until_ms INTEGER,
     last_error TEXT
 ) STRICT;
 
--- The next ready message, expired leases, dead letters, and their numbers. Acked rows are not in it.
-CREATE INDEX inbox_open ON inbox (state, seq, available_ms) WHERE state IN ('ready', 'leased', 'dead');
+-- The next returned message. Leases are not in it, so that leasing and acking write one page of the table.
+CREATE INDEX inbox_returned ON inbox (state, seq, available_ms) WHERE state = 'ready';
 
 CREATE TABLE outbox (
     seq INTEGER PRIMARY KEY REFERENCES log (seq) ON DELETE CASCADE,

@@ -8,7 +8,7 @@ import msgspec
 from aghbus.protocol.adapters.derived_ids import same_json
 from aghbus.protocol.adapters.model import BridgeDirection, BridgedMessage
 from aghbus.protocol.lifecycle import WorkView
-from aghbus.store.engine.sql import INTACT, Reader, insert_into
+from aghbus.store.engine.sql import INBOX_POSITION, INBOX_STATE, INTACT, Reader, insert_into
 from aghbus.store.engine.transaction import Transaction
 from aghbus.store.tables import works
 from aghbus.store.tables.envelopes import fetch
@@ -37,10 +37,14 @@ _REMEMBER: Final = insert_into(
     "ON CONFLICT DO UPDATE SET scope = excluded.scope, foreign_id = excluded.foreign_id, native = 0,"
     " message = excluded.message WHERE native = 1 AND excluded.native = 0",
 )
-_INBOX_OF: Final = """
-SELECT i.seq FROM inbox AS i JOIN bridge_messages AS b ON b.seq = i.seq AND b.format = ?
-WHERE i.state IN ('ready', 'leased') AND i.seq <= ? ORDER BY i.seq LIMIT ?
-"""
+_INBOX_OF: Final = f"""
+SELECT i.seq FROM inbox AS i JOIN bridge_messages AS b ON b.seq = i.seq AND b.format = ?1
+WHERE i.state IN ('ready', 'leased') AND i.seq <= ?2
+UNION
+SELECT e.seq FROM bridge_messages AS b JOIN envelopes AS e ON e.seq = b.seq
+WHERE b.seq > {INBOX_POSITION} AND b.seq <= ?2 AND b.format = ?1 AND {INBOX_STATE} = 'ready'
+ORDER BY 1 LIMIT ?3
+"""  # noqa: S608 - constants
 _OPENED_WORKS: Final = """
 SELECT w.workspace_id, w.channel, w.work_id
 FROM works AS w JOIN bridge_messages AS b ON b.seq = w.opened_seq AND b.format = ?
@@ -64,7 +68,7 @@ WHERE b.format = ? AND b.direction = 'in' AND w.role = 'target' AND w.state IN {
 _SETTLED: Final = f"""
 SELECT 1 FROM works AS w
 WHERE {_WORK_W} AND w.role = 'target' AND w.state IN {_TERMINAL}
-    AND EXISTS (SELECT 1 FROM inbox AS i WHERE i.seq = ? AND i.state = 'acked')
+    AND (SELECT {INBOX_STATE} FROM envelopes AS e WHERE e.seq = ?) = 'acked'
 """  # noqa: S608 - constants
 _HAS_ENDED: Final = f"""
 SELECT max(e.state_after IN {_TERMINAL}) FROM envelopes AS e WHERE e.seq > ? AND e.seq <= ?

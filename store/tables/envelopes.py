@@ -22,7 +22,7 @@ from aghbus.protocol.lifecycle import State, Step, event_of
 from aghbus.store.engine.append_buffer import BulkStatement, Rank
 from aghbus.store.engine.gil_yield import yield_gil_while
 from aghbus.store.engine.meta import LAST_SEQ
-from aghbus.store.engine.sql import INTACT, Reader
+from aghbus.store.engine.sql import INBOX_STATE, INTACT, Reader
 from aghbus.store.engine.transaction import Transaction
 
 BRIDGED: Final = b".message"
@@ -80,7 +80,7 @@ class MessageRow(NamedTuple):
 
 _JOINED: Final = {
     "intact": INTACT,
-    "delivery": "coalesce(o.state, i.state)",
+    "delivery": f"coalesce(o.state, {INBOX_STATE})",
     "delivery_detail": "coalesce(o.detail, i.last_error)",
     "role": "w.role",
 }
@@ -285,7 +285,7 @@ async def find(reader: Reader, wanted: EnvelopeFilter, *, since: int, limit: int
     where, params = _where(wanted)
     indexed = wanted.work_id is not None or wanted.thread_id is not None or wanted.direct_id is not None
     window = None if indexed else WINDOW_ROWS
-    hits = await _search(reader, where, params, (since, top), limit, window, newest=last)
+    hits = await search(reader, where, params, (since, top), limit, window, newest=last)
     seqs, full = within_bytes(hits)
     if last:
         return Page(sorted(seqs), max(since, top))
@@ -304,10 +304,13 @@ async def fetch(reader: Reader, sql: str, params: Params) -> list[Row]:
     return [tuple(row) for row in await yield_gil_while(reader.execute_fetchall(sql, params))]
 
 
-async def _search(
+async def search(
     reader: Reader, where: str, params: Params, span: tuple[int, int], limit: int, window: int | None, *, newest: bool
 ) -> list[Row]:
-    """`(seq, bytes)` of matches with `span[0] < seq <= span[1]`, in the order of the search."""
+    """`(seq, bytes)` of up to `limit` rows `e` that match `where`, with `span[0] < seq <= span[1]`, in the order of the search.
+
+    One query searches `window` rows; None: all.
+    """
     order = "DESC" if newest else "ASC"
     low, high = span
     hits: list[Row] = []
@@ -382,7 +385,7 @@ def _where(wanted: EnvelopeFilter) -> tuple[str, Params]:
     if wanted.channel is not None:
         add("e.channel = ?", wanted.channel)
     if wanted.inbox:
-        add("e.seq IN (SELECT seq FROM inbox WHERE state IN ('ready', 'leased'))")
+        add(f"{INBOX_STATE} IN ('ready', 'leased')")
     if wanted.for_agent:
         add("(e.direction = 'in' OR e.seq IN (SELECT seq FROM own_terminal_messages))")
     return " ".join(clauses), params

@@ -2,28 +2,34 @@
 
 A lease hides a message until it is acked, returned or expired. Leases are counted as attempts; a message that is
 returned after too many of them is dead: kept, listed, and ready again only on request.
+
+Delivering writes no row: a delivered envelope is ready after the position of the inbox, and acked up to it. Table `inbox`
+has the exceptions. A message that is leased gets a row, and keeps it for a while after it was acked.
 """
 
 from typing import Final, NamedTuple
 
 import msgspec
 
-from aghbus.protocol.api.inbox import InboxItem
+from aghbus.protocol.api.inbox import InboxItem, InboxState
 from aghbus.protocol.api.messages import Message
 from aghbus.protocol.base.backoff import exponential_delay
 from aghbus.protocol.errors import NotFound, Refused
-from aghbus.store.engine.append_buffer import BulkStatement
-from aghbus.store.engine.sql import Reader, placeholders
+from aghbus.store.engine.append_buffer import BulkStatement, Rank
+from aghbus.store.engine.sql import INBOX_POSITION, INBOX_STATE, Reader, placeholders
 from aghbus.store.engine.transaction import Transaction
 from aghbus.store.errors import InboxFull
 from aghbus.store.tables.envelopes import (
     MESSAGE_COLUMNS,
     MESSAGE_TABLES,
+    WINDOW_ROWS,
     MessageRow,
     Row,
     buffered_message,
     fetch,
+    last_seq,
     message_of,
+    search,
     within_bytes,
 )
 
@@ -32,43 +38,66 @@ MAX_ATTEMPTS: Final = 5  # leases until a message that is returned is dead
 BACKOFF_MS: Final = 1_000  # the first delay of a message that was returned; doubled for each attempt
 BACKOFF_LIMIT_MS: Final = 300_000
 ERROR_CHARS: Final = 500  # of the agent's reason for returning a message
+SWEEP_ROWS: Final = 1_024  # acked messages that keep their row; twice as many are swept to that number
 
+_OPEN: Final = ("ready", "leased")
 _NEVER: Final = 1 << 62  # milliseconds
 _INSERT: Final = BulkStatement.insert("inbox", ("seq", "state", "attempts", "available_ms", "lease", "lease_until_ms"))
-
-_LEASE: Final = """
-UPDATE inbox SET state = ?4, attempts = attempts + 1, lease = ?1, lease_until_ms = ?2
-WHERE seq = (
-    SELECT seq FROM inbox WHERE state = 'ready' AND state IN ('ready', 'leased', 'dead') AND available_ms <= ?3
-    ORDER BY seq LIMIT 1
-) RETURNING seq
-"""  # The index inbox_open is used only where its own condition is repeated: SQLite does not conclude IN from =.
-_LEASE_OF_WORK: Final = """
-UPDATE inbox SET state = ?4, attempts = attempts + 1, lease = ?1, lease_until_ms = ?2
-WHERE seq = (
-    SELECT i.seq FROM log AS e CROSS JOIN inbox AS i ON i.seq = e.seq
-    WHERE e.work_id = ?5 AND i.state = 'ready' AND i.available_ms <= ?3 ORDER BY e.seq LIMIT 1
-) RETURNING seq
+_MOVE: Final = BulkStatement.insert(
+    "meta",
+    ("key", "value"),
+    "ON CONFLICT DO UPDATE SET value = excluded.value",
+    rank=Rank.UPDATE,
+    merge=lambda values: values[-2:],
+)
+_SET: Final = """
+INSERT INTO inbox (seq, state, attempts, available_ms, lease, last_error) VALUES (?, ?, ?, ?, ?, ?)
+ON CONFLICT DO UPDATE SET state = excluded.state, attempts = excluded.attempts, available_ms = excluded.available_ms,
+    lease = excluded.lease, lease_until_ms = NULL, last_error = excluded.last_error
 """
+_LEASE: Final = """
+UPDATE inbox SET state = ?, attempts = attempts + 1, lease = ?, lease_until_ms = ? WHERE seq = ?
+"""
+_RETURNED: Final = "SELECT seq FROM inbox WHERE state = 'ready' AND available_ms <= ? ORDER BY seq LIMIT 1"
+_READY_OF_WORK: Final = f"""
+SELECT e.seq FROM envelopes AS e LEFT JOIN inbox AS i ON i.seq = e.seq
+WHERE e.work_id = ? AND {INBOX_STATE} = 'ready' AND coalesce(i.available_ms, 0) <= ? ORDER BY e.seq LIMIT 1
+"""  # noqa: S608 - constants
 _EXPIRE: Final = """
 UPDATE inbox SET state = iif(attempts >= ?2, 'dead', 'ready'), lease = NULL, lease_until_ms = NULL,
     last_error = 'the lease expired'
-WHERE state = 'leased' AND state IN ('ready', 'leased', 'dead') AND lease_until_ms <= ?1 RETURNING state
-"""
-_BURY: Final = """
-UPDATE inbox SET state = 'dead', lease = NULL, lease_until_ms = NULL, last_error = 'the stored envelope is damaged'
-WHERE seq = ?
+WHERE state = 'leased' AND lease_until_ms <= ?1 RETURNING state
 """
 _NEXT_DUE: Final = """
 SELECT min(at) FROM (
-    SELECT min(lease_until_ms) AS at FROM inbox
-    WHERE state = 'leased' AND state IN ('ready', 'leased', 'dead') AND lease_until_ms > ?1
-    UNION ALL SELECT min(available_ms) FROM inbox
-    WHERE state = 'ready' AND state IN ('ready', 'leased', 'dead') AND available_ms > ?1
+    SELECT min(lease_until_ms) AS at FROM inbox WHERE state = 'leased' AND lease_until_ms > ?1
+    UNION ALL SELECT min(available_ms) FROM inbox WHERE state = 'ready' AND available_ms > ?1
 )
 """
-_COLUMNS: Final = "i.state, i.attempts, i.lease, i.lease_until_ms, i.available_ms, i.last_error"
+_OLDEST_KEPT: Final = "SELECT seq FROM inbox WHERE state = 'acked' ORDER BY seq DESC LIMIT 1 OFFSET ?"
+_SWEEP: Final = f"""
+DELETE FROM inbox WHERE state = 'acked' AND seq < ? AND seq <= {INBOX_POSITION}
+    AND EXISTS (SELECT 1 FROM envelopes AS e WHERE e.seq = inbox.seq AND e.inbox = 1)
+"""  # noqa: S608 - constants
+# A message without a row that is acked was leased once, as far as is known.
+_COLUMNS: Final = f"""{INBOX_STATE}, coalesce(i.attempts, e.seq <= {INBOX_POSITION}), i.lease, i.lease_until_ms,
+    coalesce(i.available_ms, 0), i.last_error"""
 _SELECT_ITEM: Final = f"SELECT {MESSAGE_COLUMNS}, {_COLUMNS} {MESSAGE_TABLES}"
+_SELECT_HELD: Final = f"""
+SELECT {_COLUMNS}, i.seq IS NULL FROM envelopes AS e LEFT JOIN inbox AS i ON i.seq = e.seq WHERE e.seq = ?
+"""  # noqa: S608 - constants
+
+
+class _Held(NamedTuple):
+    """A message in the inbox. `implied`: it has no row, and is ready or acked by the position alone."""
+
+    state: InboxState
+    attempts: int
+    lease: str | None
+    lease_until_ms: int | None
+    available_ms: int
+    last_error: str | None
+    implied: bool
 
 
 def require_room(tx: Transaction, capacity: int) -> None:
@@ -78,9 +107,8 @@ def require_room(tx: Transaction, capacity: int) -> None:
 
 
 def add(tx: Transaction, seq: int) -> None:
-    """Puts the envelope `seq` into the inbox, ready."""
-    # Available since 1970: a clock that steps back must not hide it.
-    tx.rows[_INSERT] += (seq, "ready", 0, 0, None, None)
+    """The envelope `seq`, stored as delivered, is ready."""
+    tx.memory.inbox.add(seq)
     tx.memory.inbox_waiting += 1
 
 
@@ -114,7 +142,8 @@ def lease_next(
     With `ack` it is acked immediately. `fresh` is a message that this job has delivered, for a caller that found no
     older one. Expired leases are ready again, or dead after `max_attempts`.
     """
-    state, until = ("acked", None) if ack else ("leased", now_ms + visibility_ms)
+    state: InboxState = "acked" if ack else "leased"
+    until = None if ack else now_ms + visibility_ms
     leased = None
     if fresh is not None and now_ms < tx.memory.inbox_due_ms:
         leased = _lease_fresh(tx, fresh, state, lease_token, until)
@@ -122,40 +151,81 @@ def lease_next(
         leased = _lease_oldest(tx, now_ms, state, lease_token, until, work_id, max_attempts)
     if leased is not None and until is None:
         tx.memory.inbox_waiting -= 1
+        _sweep(tx)
     elif leased is not None and until is not None:
         _due_at(tx, until)
     return leased
 
 
-def _lease_fresh(tx: Transaction, seq: int, state: str, lease: str, until: int | None) -> InboxItem | None:
+def _lease_fresh(tx: Transaction, seq: int, state: InboxState, lease: str, until: int | None) -> InboxItem | None:
     """None when the message is not in the append buffer any more, so that the file has to be queried."""
-    values = tx.rows[_INSERT]
-    where, message = _INSERT.find(values, "seq", seq), buffered_message(tx, seq, state)
-    if where is None or message is None:
+    message = buffered_message(tx, seq, state)
+    if message is None:
         return None
-    values[where] = (seq, state, 1, 0, lease, until)
+    _take(tx, seq, state, lease, until)
     return _item_of((state, 1, lease, until, 0, None), message)
 
 
 def _lease_oldest(
-    tx: Transaction, now_ms: int, state: str, lease: str, until: int | None, work_id: str | None, max_attempts: int
+    tx: Transaction,
+    now_ms: int,
+    state: InboxState,
+    lease: str,
+    until: int | None,
+    work_id: str | None,
+    max_attempts: int,
 ) -> InboxItem | None:
     if not tx.memory.inbox_waiting:
         tx.memory.inbox_due_ms = _NEVER
         return None
     expire_leases(tx, now_ms, max_attempts)
-    while True:
-        if work_id is None:
-            row = tx.db.execute(_LEASE, (lease, until, now_ms, state)).fetchone()
-        else:
-            row = tx.db.execute(_LEASE_OF_WORK, (lease, until, now_ms, state, work_id)).fetchone()
-        if row is None:
-            return None
-        leased = item(tx, row[0])
+    while (seq := _oldest_ready(tx, now_ms, work_id)) is not None:
+        if seq == tx.memory.inbox.oldest or not tx.db.execute(_LEASE, (state, lease, until, seq)).rowcount:
+            _take(tx, seq, state, lease, until)
+        elif state == "acked":
+            tx.memory.inbox_acked += 1
+        leased = item(tx, seq)
         if not leased.message.damaged or leased.message.direction == "out":  # a notice counts for its reason
             return leased
-        tx.db.execute(_BURY, (leased.seq,))  # the agent never gets it
+        values = (seq, "dead", leased.attempts, 0, None, "the stored envelope is damaged")
+        tx.db.execute(_SET, values)  # the agent never gets it
         tx.memory.inbox_waiting -= 1
+    return None
+
+
+def _oldest_ready(tx: Transaction, now_ms: int, work_id: str | None) -> int | None:
+    if work_id is not None:
+        row = tx.db.execute(_READY_OF_WORK, (work_id, now_ms)).fetchone()
+        return None if row is None else int(row[0])
+    returned, untouched = tx.db.execute(_RETURNED, (now_ms,)).fetchone(), tx.memory.inbox.oldest
+    if returned is None:
+        return untouched
+    return int(returned[0]) if untouched is None else min(returned[0], untouched)
+
+
+def _take(tx: Transaction, seq: int, state: InboxState, lease: str | None, until: int | None) -> None:
+    """Leases or acks an untouched message. One that is acked in order needs no row."""
+    if not _pass(tx, seq) or state != "acked":
+        tx.rows[_INSERT] += (seq, state, 1, 0, lease, until)
+        tx.memory.inbox_acked += state == "acked"
+
+
+def _pass(tx: Transaction, seq: int) -> bool:
+    """An untouched message is untouched no more. Returns whether the position has passed it."""
+    passed = tx.memory.inbox.take(tx, seq)
+    if passed:
+        _write_position(tx)
+    return passed
+
+
+def advance(tx: Transaction) -> None:
+    """Moves the position as far as possible, so that opening the store searches little."""
+    if tx.memory.inbox.advance(tx, tx.memory.last_seq):
+        _write_position(tx)
+
+
+def _write_position(tx: Transaction) -> None:
+    tx.rows[_MOVE] += ("inbox_position", tx.memory.inbox.seq)
 
 
 def expire_leases(tx: Transaction, now_ms: int, max_attempts: int = MAX_ATTEMPTS) -> int:
@@ -182,12 +252,14 @@ def _due_at(tx: Transaction, at_ms: int) -> None:
 
 def ack(tx: Transaction, seq: int, lease: str | None = None) -> InboxItem:
     """The agent has handled it; acking again is not an error. Raises NotFound, or Refused when `lease` is no longer the
-    current one."""
-    state = _held(tx, seq, lease)
-    if state != "acked":
-        tx.db.execute("UPDATE inbox SET state = 'acked', lease_until_ms = NULL WHERE seq = ?", (seq,))
-        if state != "dead":
-            tx.memory.inbox_waiting -= 1
+    current one.
+
+    Without a row the lease of an acked message is not known: then any lease is accepted, without effect.
+    """
+    held = _held(tx, seq, lease)
+    if held.state != "acked":
+        _change(tx, seq, held, held._replace(state="acked", attempts=max(held.attempts, 1)))
+        _sweep(tx)
     return item(tx, seq)
 
 
@@ -205,36 +277,24 @@ def nack(
 
     Raises NotFound, and Refused when it is acked or dead or `lease` is no longer the current one.
     """
-    state = _held(tx, seq, lease)
-    if state not in ("ready", "leased"):
-        raise Refused(f"inbox message {seq} is {state}", code="conflict", hint="`aghctl inbox requeue` makes it ready")
-    (attempts,) = tx.db.execute("SELECT attempts FROM inbox WHERE seq = ?", (seq,)).fetchone()
-    dead = attempts >= max_attempts
-    delay = backoff_ms(attempts) if delay_ms is None else max(0, delay_ms)
-    tx.db.execute(
-        "UPDATE inbox SET state = ?, available_ms = ?, lease = NULL, lease_until_ms = NULL, last_error = ? WHERE seq = ?",
-        ("dead" if dead else "ready", now_ms + delay, error[:ERROR_CHARS] if error else None, seq),
-    )
-    if dead:
-        tx.memory.inbox_waiting -= 1
-    else:
-        _due_at(tx, now_ms + delay)
+    held = _held(tx, seq, lease)
+    if held.state not in _OPEN:
+        raise Refused(
+            f"inbox message {seq} is {held.state}", code="conflict", hint="`aghctl inbox requeue` makes it ready"
+        )
+    delay = backoff_ms(held.attempts) if delay_ms is None else max(0, delay_ms)
+    state: InboxState = "dead" if held.attempts >= max_attempts else "ready"
+    reason = error[:ERROR_CHARS] if error else None
+    _change(tx, seq, held, held._replace(state=state, lease=None, available_ms=now_ms + delay, last_error=reason))
     return item(tx, seq)
 
 
 def give_back(tx: Transaction, seq: int, lease: str) -> InboxItem | None:
     """Undoes the lease `lease`, also when acked: its client never got the message. None when another lease replaced it."""
-    row = tx.db.execute(
-        "SELECT state FROM inbox WHERE seq = ? AND lease = ? AND state IN ('leased', 'acked')", (seq, lease)
-    ).fetchone()
-    if row is None:
+    held = _find(tx, seq)
+    if held is None or held.state not in ("leased", "acked") or not (held.implied or held.lease == lease):
         return None
-    tx.db.execute(
-        "UPDATE inbox SET state = 'ready', attempts = attempts - 1, lease = NULL, lease_until_ms = NULL WHERE seq = ?",
-        (seq,),
-    )
-    if row[0] == "acked":
-        tx.memory.inbox_waiting += 1
+    _change(tx, seq, held, held._replace(state="ready", attempts=held.attempts - 1, lease=None))
     _due_at(tx, 0)
     return item(tx, seq)
 
@@ -242,15 +302,39 @@ def give_back(tx: Transaction, seq: int, lease: str) -> InboxItem | None:
 def requeue(tx: Transaction, seq: int) -> InboxItem:
     """Ready immediately, with its attempts forgotten: for dead letters, and to read an acked message again. Raises
     NotFound."""
-    state = _held(tx, seq, None)
-    tx.db.execute(
-        "UPDATE inbox SET state = 'ready', attempts = 0, available_ms = 0, lease = NULL, lease_until_ms = NULL WHERE seq = ?",
-        (seq,),
-    )
-    if state in ("acked", "dead"):
-        tx.memory.inbox_waiting += 1
-    _due_at(tx, 0)
+    held = _held(tx, seq, None)
+    _change(tx, seq, held, held._replace(state="ready", attempts=0, lease=None, available_ms=0))
     return item(tx, seq)
+
+
+def _change(tx: Transaction, seq: int, before: _Held, after: _Held) -> None:
+    """Writes the row of a message; one that is acked in order needs none."""
+    passed = before.implied and before.state == "ready" and _pass(tx, seq)
+    if not passed or after.state != "acked":
+        values = (seq, after.state, after.attempts, after.available_ms, after.lease, after.last_error)
+        tx.db.execute(_SET, values)
+        tx.memory.inbox_acked += after.state == "acked"
+    tx.memory.inbox_waiting += (after.state in _OPEN) - (before.state in _OPEN)
+    if after.state == "ready":
+        _due_at(tx, after.available_ms)
+
+
+def _sweep(tx: Transaction) -> None:
+    """Removes the rows of acked messages when there are many, but for the newest.
+
+    Older messages that nobody has taken, because all consumers ask for those of a work, get a row then: the position
+    passes them.
+    """
+    if tx.memory.inbox_acked < 2 * SWEEP_ROWS:
+        return
+    row = tx.db.execute(_OLDEST_KEPT, (SWEEP_ROWS - 1,)).fetchone()
+    kept = 0 if row is None else row[0]
+    while (seq := tx.memory.inbox.oldest) is not None and seq < kept:
+        _pass(tx, seq)
+        tx.rows[_INSERT] += (seq, "ready", 0, 0, None, None)
+    advance(tx)
+    tx.db.execute(_SWEEP, (kept,))
+    tx.memory.inbox_acked = SWEEP_ROWS
 
 
 def backoff_ms(attempts: int) -> int:
@@ -260,7 +344,7 @@ def backoff_ms(attempts: int) -> int:
 
 def item(tx: Transaction, seq: int) -> InboxItem:
     """The inbox row of envelope `seq`. Raises NotFound."""
-    row = tx.db.execute(f"{_SELECT_ITEM} WHERE e.seq = ? AND i.seq IS NOT NULL", (seq,)).fetchone()
+    row = tx.db.execute(f"{_SELECT_ITEM} WHERE e.seq = ? AND {INBOX_STATE} IS NOT NULL", (seq,)).fetchone()
     if row is None:
         raise _not_found(seq)
     return _read_item(row)
@@ -277,48 +361,65 @@ async def items(reader: Reader, *, states: frozenset[str] = frozenset(), since: 
     """Up to `limit` rows after sequence `since` in one of `states` (none given: all but acked); fewer when PAGE_BYTES are
     reached."""
     wanted = sorted(states or {"ready", "leased", "dead"})
-    hits = await fetch(
+    hits = await _implied(reader, wanted, since, limit + 1)
+    hits += await fetch(
         reader,
         "SELECT i.seq, length(e.raw) FROM inbox AS i JOIN log AS e ON e.seq = i.seq"  # noqa: S608 - constants
         f" WHERE i.seq > ? AND i.state IN ({placeholders(wanted)}) ORDER BY i.seq LIMIT ?",
         [since, *wanted, limit + 1],
     )
+    hits = sorted(set(hits))[: limit + 1]
     seqs, full = within_bytes(hits[:limit])
     rows = await fetch(
         reader,
-        f"{_SELECT_ITEM} WHERE e.seq IN (SELECT value FROM json_each(?)) AND i.seq IS NOT NULL ORDER BY e.seq",  # noqa: S608 - constants
+        f"{_SELECT_ITEM} WHERE e.seq IN (SELECT value FROM json_each(?)) AND {INBOX_STATE} IS NOT NULL ORDER BY e.seq",  # noqa: S608 - constants
         [msgspec.json.encode(seqs).decode()],
     )
     more = full or len(hits) > limit
     return InboxPage([_read_item(row) for row in rows], seqs[-1] if more else None)
 
 
-async def counts(reader: Reader) -> dict[str, int]:
-    """How many are ready, leased and dead. Acked ones are history, and not counted."""
-    sql = "SELECT state, count(*) FROM inbox WHERE state IN ('ready', 'leased', 'dead') GROUP BY state"
+async def _implied(reader: Reader, wanted: list[str], since: int, limit: int) -> list[Row]:
+    """`(seq, bytes)` of messages without a row, and of some that have one: read before those that have one, because a
+    message may get a row meanwhile."""
+    ((position,),) = await fetch(reader, f"SELECT {INBOX_POSITION}", [])
+    low = since if "acked" in wanted else max(since, position)
+    high = await last_seq(reader) if "ready" in wanted else position
+    where = f"AND e.inbox = 1 AND {INBOX_STATE} IN ({placeholders(wanted)})"
+    return await search(reader, where, [*wanted], (low, high), limit, WINDOW_ROWS, newest=False)
+
+
+async def counts(reader: Reader, waiting: int) -> dict[str, int]:
+    """How many are ready, leased and dead, of which `waiting` are ready or leased. Acked ones are history, and not
+    counted."""
+    sql = "SELECT state, count(*) FROM inbox WHERE state IN ('leased', 'dead') GROUP BY state"
     found: dict[str, int] = dict(await fetch(reader, sql, []))
-    return {state: found.get(state, 0) for state in ("ready", "leased", "dead")}
+    leased = found.get("leased", 0)
+    return {"ready": max(0, waiting - leased), "leased": leased, "dead": found.get("dead", 0)}
 
 
 async def some_expired(reader: Reader, now_ms: int) -> bool:
     """Whether a lease has expired by `now_ms`."""
-    sql = "SELECT 1 FROM inbox WHERE state = 'leased' AND state IN ('ready', 'leased', 'dead') AND lease_until_ms <= ? LIMIT 1"
+    sql = "SELECT 1 FROM inbox WHERE state = 'leased' AND lease_until_ms <= ? LIMIT 1"
     return bool(await fetch(reader, sql, [now_ms]))
 
 
-def _held(tx: Transaction, seq: int, lease: str | None) -> str:
-    row: tuple[str, str | None] | None = tx.db.execute(
-        "SELECT state, lease FROM inbox WHERE seq = ?", (seq,)
-    ).fetchone()
-    if row is None:
+def _held(tx: Transaction, seq: int, lease: str | None) -> _Held:
+    held = _find(tx, seq)
+    if held is None:
         raise _not_found(seq)
-    if lease is not None and lease != row[1]:
+    if lease is not None and lease != held.lease and not (held.implied and held.state == "acked"):
         raise Refused(
             f"inbox message {seq} is not leased under this lease id",
             code="lease_lost",
             hint="it expired and the message went back to the inbox: lease it again with `aghctl inbox next`",
         )
-    return row[0]
+    return held
+
+
+def _find(tx: Transaction, seq: int) -> _Held | None:
+    row = tx.db.execute(_SELECT_HELD, (seq,)).fetchone()
+    return None if row is None or row[0] is None else _Held(*row)
 
 
 def _not_found(seq: int) -> NotFound:

@@ -11,10 +11,23 @@ from aghbus.protocol.lifecycle import WorkView
 from aghbus.store.engine.database import Store
 from aghbus.store.engine.transaction import Transaction
 from aghbus.store.retention import RetentionPolicy, sweep
-from aghbus.store.tables import bridge_log, works
+from aghbus.store.tables import bridge_log, inbox, works
 from aghbus.store.tables import bridge_messages as bridge
 from aghbus.store.tables.bridge_messages import StoredMessageHistory
-from tests.support.makers import BOB, CHANNEL, NOW_MS, US, WORKSPACE, receipt, receive, rows, say, sending, trace
+from tests.support.makers import (
+    BOB,
+    CHANNEL,
+    NOW_MS,
+    US,
+    WORKSPACE,
+    inbox_states,
+    receipt,
+    receive,
+    rows,
+    say,
+    sending,
+    trace,
+)
 
 NAME = "sacp"
 _works = itertools.count(1)
@@ -290,7 +303,8 @@ async def test_retention_removes_bridge_rows_with_their_envelopes_and_works(stor
     hand, following = await linked(store)
     await store.write(sending(trace("completed", US, BOB, work_id=hand)))
     await receive(store, trace("completed", "carol", US, work_id=following))
-    await store.write(lambda tx: tx.db.execute("UPDATE inbox SET state = 'acked'"))
+    for seq in await inbox_states(store):
+        await store.write(lambda tx, seq=seq: inbox.ack(tx, seq))  # type: ignore[misc]
     await store.write(lambda tx: tx.db.execute("UPDATE outbox SET state = 'published'"))
     await sweep(store, RetentionPolicy(max_age=1, max_bytes=None), NOW_MS + 10_000)
     assert await rows(store, "SELECT * FROM bridge_messages") == []

@@ -19,7 +19,7 @@ from aghbus.store.engine.database import Store
 from aghbus.store.engine.transaction import Transaction
 from aghbus.store.errors import InboxFull
 from aghbus.store.tables import inbox, outbox, works
-from tests.support.makers import BOB, EVE, NOW_MS, US, receipt, receiving, rows, say, trace
+from tests.support.makers import BOB, EVE, NOW_MS, US, inbox_states, receipt, receiving, rows, say, trace
 
 T = TypeVar("T")
 CAPACITY = 4
@@ -161,8 +161,7 @@ class StoreMachine(RuleBasedStateMachine):
     def the_inbox_is_that_of_the_model(self) -> None:
         if not hasattr(self, "store"):
             return
-        found = self.run(rows(self.store, "SELECT seq, state FROM inbox"))
-        assert dict(found) == self.inbox
+        assert self.run(inbox_states(self.store)) == self.inbox
         assert self.store.memory.inbox_waiting == self.waiting()
 
     @invariant()

@@ -12,6 +12,7 @@ from aghbus.protocol.send import Draft, apply_own, build
 from aghbus.store.apply_effects import Applied, apply, load_own, load_state, send
 from aghbus.store.engine.database import Store
 from aghbus.store.engine.transaction import Transaction
+from aghbus.store.tables import inbox
 
 WORKSPACE, CHANNEL = "ws_test", "builders"
 US, BOB, EVE = "us", "bob", "eve"
@@ -93,6 +94,12 @@ async def receive(store: Store, envelope: Envelope, **options: Any) -> Applied:
     """`receiving`, committed."""
     _, applied = await store.write(receiving(envelope, **options))
     return applied
+
+
+async def inbox_states(store: Store) -> dict[int, str]:
+    """The state of each message in the inbox, by sequence, as the list of the inbox shows it."""
+    page = await inbox.items(store.reader, states=frozenset(["ready", "leased", "acked", "dead"]), limit=10_000)
+    return {item.seq: item.state for item in page.items}
 
 
 async def rows(store: Store, sql: str, *params: Any) -> list[tuple[Any, ...]]:
