@@ -16,7 +16,7 @@ from aghbus.protocol.errors import NotFound
 from aghbus.store.engine.database import Store
 from aghbus.store.engine.transaction import Transaction
 from aghbus.store.tables import inbox
-from tests.support.makers import NOW_MS, receiving, say
+from tests.support.makers import NOW_MS, receive, receiving, say
 from tests.support.natsutil import wait_until
 from tests.support.parts import Parts
 
@@ -68,6 +68,8 @@ async def test_one_message_is_for_the_one_that_waited_longest(store: Store) -> N
 async def test_a_new_message_is_leased_without_asking_the_file(store: Store, ack: bool) -> None:
     """What the agent gets is what the file has after the commit."""
     parts = parts_of(store)
+    earlier = (await receive(store, say())).last_seq  # the stream is known
+    await store.write(lambda tx: inbox.ack(tx, earlier))
     (asked,) = await asking(parts, 1, InboxNextRequest(wait=60, ack=ack))
     statements: list[str] = []
 
