@@ -6,8 +6,9 @@ import pytest
 from aghbus.protocol.api.inbox import InboxItem
 from aghbus.protocol.errors import NotFound, Refused
 from aghbus.store.engine.database import Store
+from aghbus.store.engine.transaction import Transaction
 from aghbus.store.tables import inbox
-from tests.support.makers import NOW_MS, inbox_states, receive, say
+from tests.support.makers import NOW_MS, inbox_states, receive, receiving, rows, say
 
 VISIBLE = 5_000  # milliseconds
 
@@ -181,3 +182,72 @@ async def test_the_number_of_waiting_messages_is_restored_after_reopening(store:
         assert list((await inbox_states(again)).values()) == ["leased", "ready", "acked", "ready"]
     finally:
         await again.close()
+
+
+async def test_delivering_and_acking_at_once_write_no_row(store: Store) -> None:
+    await fill(store, 3)
+    for _ in range(2):
+        assert await lease(store, "a", ack=True) is not None
+    assert await rows(store, "SELECT * FROM inbox") == []
+    assert list((await inbox_states(store)).values()) == ["acked", "acked", "ready"]
+
+
+def settle(tx: Transaction, count: int, work_id: str | None) -> list[int]:
+    """Delivers, leases and acks so many messages, each under its own lease. Returns their sequences."""
+    seqs = []
+    for number in range(count):
+        receiving(say(work_id=work_id and f"work_{number}"))(tx)
+        token, work = f"lease_{number}", work_id and f"work_{number}"
+        item = inbox.lease_next(tx, NOW_MS, VISIBLE, token, work)
+        assert item is not None
+        inbox.ack(tx, item.seq, token)
+        seqs.append(item.seq)
+    return seqs
+
+
+async def test_rows_of_acked_messages_are_swept_but_for_the_newest(store: Store) -> None:
+    seqs = await store.write(lambda tx: settle(tx, 2 * inbox.SWEEP_ROWS, None))
+    kept = [seq for (seq,) in await rows(store, "SELECT seq FROM inbox")]
+    assert kept == seqs[-inbox.SWEEP_ROWS :]
+    with pytest.raises(Refused):
+        await store.write(lambda tx: inbox.ack(tx, seqs[-1], "another"))
+    swept = await store.write(lambda tx: inbox.ack(tx, seqs[0], "another"))
+    assert (swept.state, swept.attempts, swept.lease) == ("acked", 1, None)
+    assert set((await inbox_states(store)).values()) == {"acked"}
+    assert (await store.write(lambda tx: inbox.requeue(tx, seqs[0]))).state == "ready"
+    again = await lease(store, "b")
+    assert again is not None
+    assert again.seq == seqs[0]
+
+
+async def test_an_unread_message_does_not_keep_the_rows_of_those_acked_after_it(store: Store) -> None:
+    """All consumers ask for messages of their work."""
+    (unread,) = await fill(store, 1)
+    await store.write(lambda tx: settle(tx, 3 * inbox.SWEEP_ROWS, "work"))
+    ((count,),) = await rows(store, "SELECT count(*) FROM inbox")
+    assert count <= 2 * inbox.SWEEP_ROWS + 1
+    await store.close()
+    again = await Store.open(store.path)
+    try:
+        assert again.memory.inbox_waiting == 1
+        found = await lease(again, "a")
+        assert found is not None
+        assert (found.seq, found.attempts) == (unread, 1)
+        assert await lease(again, "b") is None
+    finally:
+        await again.close()
+
+
+async def test_a_delivered_message_that_is_rolled_back_is_not_in_the_inbox(store: Store) -> None:
+    def job(tx: Transaction) -> None:
+        receiving(say())(tx)
+        assert inbox.lease_next(tx, NOW_MS, VISIBLE, "a") is not None
+        raise NotFound("changed its mind")
+
+    (seq,) = await fill(store, 1)
+    with pytest.raises(NotFound):
+        await store.write(job)
+    assert await inbox_states(store) == {seq: "ready"}
+    found = await lease(store, "b")
+    assert found is not None
+    assert (found.seq, found.attempts) == (seq, 1)
