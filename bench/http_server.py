@@ -103,7 +103,8 @@ async def _serve_uvicorn(path: str) -> None:
 
     async def asgi(scope: Any, receive: Any, send: Any) -> None:
         exchange = AsgiExchange(scope, receive)
-        await app(exchange)
+        if (serving := app(exchange)) is not None:
+            await serving
         await exchange.send(send)
 
     Path(path).parent.mkdir(exist_ok=True)

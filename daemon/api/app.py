@@ -1,13 +1,14 @@
 """The application: find the route, parse the request, call the operation, respond. No request makes it raise."""
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Awaitable, Coroutine, Mapping
+from functools import partial
 from typing import Any, Final
 
 import msgspec
 
 from aghbus.daemon.api import parsing
-from aghbus.daemon.api.http.body import Content, read_body
+from aghbus.daemon.api.http.body import Content, read_body, whole_body
 from aghbus.daemon.api.http.cancellation import CancelScope
 from aghbus.daemon.api.http.download import Download
 from aghbus.daemon.api.http.errors import HttpRefusal, error_body, incident, request_error_body, status_of
@@ -46,26 +47,58 @@ class ApiApp:
         self._router = Router(ROUTES)
         self._encode = msgspec.json.Encoder().encode
 
-    async def __call__(self, exchange: Exchange) -> None:
-        """Serve one request."""
+    def __call__(self, exchange: Exchange) -> Coroutine[Any, Any, None] | None:
+        """Serve one request. What only waits for a commit takes no task: the operation's future responds when it is done."""
         try:
-            await self._serve(exchange)
-        except ClientDisconnected:
-            pass
+            route, segments = self._router.find(exchange.method, exchange.path)
+            if not exchange.body_complete or route.transfer != "json" or route.waits or route.operation is None:
+                return self._guarded(exchange, self._serve(route, segments, exchange))
+            body = b"" if route.request is None else whole_body(exchange, limit=max(self._max_body, route.max_body))
+            answer = self._operations[route](*self._arguments(route, segments, exchange, body))
+            if not isinstance(answer, asyncio.Future):
+                return self._guarded(exchange, self._respond(route, exchange, answer))
+            answer.add_done_callback(partial(self._answered, route, exchange))
+        except Exception as error:
+            self._fail(exchange, error)
+        return None
+
+    def _answered(self, route: Route, exchange: Exchange, answer: asyncio.Future[ResponseModel]) -> None:
+        try:
+            exchange.respond(route.status, self._encode(answer.result()))
+        except Exception as error:
+            self._fail(exchange, error)
+
+    async def _guarded(self, exchange: Exchange, serving: Awaitable[None]) -> None:
+        try:
+            await serving
         except asyncio.CancelledError:
             if not self._draining.is_set():
                 raise
             # cut off at the deadline of the drain, after its connection: no client is left to answer
-        except HttpRefusal as refusal:
-            exchange.respond(refusal.status, error_body(refusal.code, refusal.message, refusal.hint), refusal.headers)
-        except RequestError as error:
+        except Exception as error:
+            self._fail(exchange, error)
+
+    async def _respond(self, route: Route, exchange: Exchange, answer: Awaitable[ResponseModel]) -> None:
+        response = await answer
+        unavailable = route.unavailable is not None and route.unavailable(response)
+        exchange.respond(503 if unavailable else route.status, self._encode(response))
+
+    def _fail(self, exchange: Exchange, error: Exception) -> None:
+        """Respond with an error. For a bug in the daemon the response has the incident's number, the log the traceback."""
+        if isinstance(error, HttpRefusal):
+            exchange.respond(error.status, error_body(error.code, error.message, error.hint), error.headers)
+        elif isinstance(error, RequestError):
             exchange.respond(status_of(error), request_error_body(error))
-        except Exception as error:  # a bug in the daemon: the response has the incident's number, the log the traceback
+        elif not isinstance(error, ClientDisconnected):
             exchange.respond(500, incident(error, exchange.method, exchange.path))
 
-    async def _serve(self, exchange: Exchange) -> None:
-        route, segments = self._router.find(exchange.method, exchange.path)
-        arguments = await self._arguments(route, segments, exchange)
+    async def _serve(self, route: Route, segments: list[str], exchange: Exchange) -> None:
+        """Serve a request that waits: for its body, for its client to read, or for an event."""
+        body = b""
+        if route.request is not None:
+            limit = max(self._max_body, route.max_body)
+            body = await read_body(exchange, limit=limit, seconds=self._body_seconds)
+        arguments = self._arguments(route, segments, exchange, body)
         if route.operation is None:
             exchange.respond(route.status, document())
             return
@@ -78,14 +111,14 @@ class ApiApp:
         elif route.transfer == "download":
             artifact, content = await operation(*arguments)
             await Download(exchange, artifact, content).run(exchange.path)
+        elif route.transfer == "upload":
+            await self._respond(route, exchange, operation(*arguments, Content(exchange, seconds=self._body_seconds)))
+        elif route.waits:
+            await self._respond(route, exchange, self._wait(operation, arguments, exchange))
         else:
-            if route.transfer == "upload":
-                arguments.append(Content(exchange, seconds=self._body_seconds))
-            response = await (self._wait(operation, arguments, exchange) if route.waits else operation(*arguments))
-            unavailable = route.unavailable is not None and route.unavailable(response)
-            exchange.respond(503 if unavailable else route.status, self._encode(response))
+            await self._respond(route, exchange, operation(*arguments))
 
-    async def _arguments(self, route: Route, segments: list[str], exchange: Exchange) -> list[Any]:
+    def _arguments(self, route: Route, segments: list[str], exchange: Exchange, body: bytes) -> list[Any]:
         """The arguments of the route's operation, but for the content of an upload."""
         arguments = parsing.path_arguments(route, segments) if segments else []
         if route.query is NoParameters:
@@ -96,9 +129,7 @@ class ApiApp:
             since = parsing.last_event_id(exchange) if route.transfer == "events" else None
             arguments.append(query if since is None else msgspec.structs.replace(query, since=since))
         if route.request is not None:
-            limit = max(self._max_body, route.max_body)
-            raw = await read_body(exchange, limit=limit, seconds=self._body_seconds)
-            request = parsing.request(raw, route.request)
+            request = parsing.request(body, route.request)
             if route.request.__struct_fields__:
                 arguments.append(request)
         return arguments

@@ -1,6 +1,6 @@
 """Sending: one transaction commits the envelope, the change of our own work and the outbox row; then it is published."""
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Any, TypeVar
 
@@ -57,54 +57,29 @@ class Sender:
         """Refuse everything from now on: the daemon is shutting down."""
         self.closed = True
 
-    async def send(
-        self,
-        draft: Draft,
-        *,
-        repeats: frozenset[str] | None = None,
-        allow_secrets: bool = False,
-        accept_within: float | None = None,
-        progress_within: float | None = None,
-    ) -> SendResponse:
-        """Commit `draft` and hand it to the publisher. The answer is final.
-
-        `repeats`: the caller chose the id, so that the same request again returns the first one's answer; it names the fields
-        that the caller chose beside kind, receiver and content. The limits, in seconds, are deadlines of a work that this
-        opens (None: as configured, 0: none). `allow_secrets` turns the secret guard off. Raises InvalidRequest, Refused (our
-        own copy of the work forbids it, or the id is taken by other content), Unavailable.
-        """
-
-        def job(_tx: Transaction, batch: "Batch") -> SendResponse:
-            return batch.send(
-                draft,
-                repeats=repeats,
-                allow_secrets=allow_secrets,
-                accept_within=accept_within,
-                progress_within=progress_within,
-            )
-
-        return await self.send_all(job)
-
-    async def send_all(self, job: Callable[[Transaction, "Batch"], T]) -> T:
+    def send_all(self, job: Callable[[Transaction, "Batch"], T]) -> Awaitable[T]:
         """Run `job` in one transaction: the messages of the batch are committed with everything else it writes, or nothing is.
 
-        The job may run twice, like every job of the store. Raises what it raises, and Unavailable.
+        They are published after the commit, before the result. The job may run twice, like every job of the store. Raises
+        Unavailable, the result what the job raises, and StoreUnavailable.
         """
         if self.closed:
             raise Unavailable("the daemon is shutting down", hint="try again when it is back")
+        return self._store.submit(partial(self._run, job))
 
-        def run(tx: Transaction) -> tuple[T, Batch]:
-            batch = self._batch(tx)
-            return job(tx, batch), batch
-
-        result, batch = await self._store.submit(run)
+    def _run(self, job: Callable[[Transaction, "Batch"], T], tx: Transaction) -> T:
+        batch = self._batch(tx)
+        result = job(tx, batch)
         if batch.rows:
-            failpoint("send.committed")
-            for kind in batch.kinds:
-                self._counters.add(f"sent.{kind}")
-            self._publisher.enqueue(batch.rows)
-            self._notifier.notify(max([row.seq for row in batch.rows]))
+            tx.after_commit(partial(self._committed, batch))
         return result
+
+    def _committed(self, batch: "Batch") -> None:
+        failpoint("send.committed")
+        for kind in batch.kinds:
+            self._counters.add(f"sent.{kind}")
+        self._publisher.enqueue(batch.rows)
+        self._notifier.notify(max([row.seq for row in batch.rows]))
 
 
 class Batch:
@@ -131,7 +106,13 @@ class Batch:
         accept_within: float | None = None,
         progress_within: float | None = None,
     ) -> SendResponse:
-        """As `Sender.send`, within the transaction."""
+        """Queue `draft`.
+
+        `repeats`: the caller chose the id, so that the same request again returns the first one's answer; it names the fields
+        that the caller chose beside kind, receiver and content. The limits, in seconds, are deadlines of a work that this
+        opens (None: as configured, 0: none). `allow_secrets` turns the secret guard off. Raises InvalidRequest, and Refused
+        (our own copy of the work forbids it, or the id is taken by other content).
+        """
         tx, now_ms, max_payload = self._tx, self._clock.millis(), self._link.max_payload
         if draft.ext is not None and AFTER in draft.ext:
             raise InvalidRequest(f"ext: {AFTER} is set by the daemon")
@@ -146,9 +127,11 @@ class Batch:
             return first
         own = apply_own(envelope, *load_own(tx, envelope))
         applied = send(tx, envelope, own, self_id=envelope.sender, now_ms=now_ms)
-        self._deadlines.note(tx, envelope, applied, accept_within, progress_within)
+        state = None
+        if applied.after is not None:
+            self._deadlines.note(tx, envelope, applied, accept_within, progress_within)
+            state = applied.after.state
         failpoint("send.decided")
-        state = applied.after.state if applied.after is not None else None
         self.rows += applied.outgoing
         self.kinds.append(envelope.kind)
         return _queued(envelope, applied.outgoing[-1].seq, state)

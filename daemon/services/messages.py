@@ -1,6 +1,6 @@
 """Messages: sending one envelope, and reading stored envelopes, by page and as a stream."""
 
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Final
@@ -43,7 +43,7 @@ class MessageService:
     own_id: str
     waiting_for: Callable[[], str | None]  # why queued messages are not published now
 
-    async def send(self, request: SendRequest) -> SendResponse:
+    def send(self, request: SendRequest) -> Awaitable[SendResponse]:
         """Commit one envelope, which is then sent."""
 
         repeats = None if request.id is None else chosen_fields(request)
@@ -53,7 +53,7 @@ class MessageService:
             draft = self.drafts.for_envelope(request, known.work if known else None)
             return batch.send(draft, repeats=repeats, allow_secrets=request.allow_secrets)
 
-        return await self.sender.send_all(job)
+        return self.sender.send_all(job)
 
     async def list_messages(self, query: MessagesQuery) -> MessagesResponse:
         """One page of stored envelopes."""

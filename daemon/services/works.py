@@ -1,5 +1,6 @@
 """Works: opening one, its steps, and reading them."""
 
+from collections.abc import Awaitable
 from dataclasses import dataclass
 
 from aghbus.daemon.send.drafts import DraftBuilder
@@ -24,7 +25,7 @@ class WorkService:
     sender: Sender
     drafts: DraftBuilder
 
-    async def open_work(self, request: WorkOpenRequest) -> SendResponse:
+    def open_work(self, request: WorkOpenRequest) -> Awaitable[SendResponse]:
         """Open a work for a peer."""
         draft = self.drafts.for_opening(request)
         repeats = None if request.id is None else chosen_fields(request)
@@ -38,9 +39,9 @@ class WorkService:
                 progress_within=request.progress_within,
             )
 
-        return await self.sender.send_all(job)
+        return self.sender.send_all(job)
 
-    async def step_work(self, work_id: str, verb: WorkVerb, request: WorkStepRequest) -> SendResponse:
+    def step_work(self, work_id: str, verb: WorkVerb, request: WorkStepRequest) -> Awaitable[SendResponse]:
         """Carry out one step of a work that this daemon takes part in."""
 
         def job(tx: Transaction, batch: Batch) -> SendResponse:
@@ -51,7 +52,7 @@ class WorkService:
             repeats = None if request.id is None else _WORK_FIELDS
             return batch.send(draft, repeats=repeats, allow_secrets=request.allow_secrets)
 
-        return await self.sender.send_all(job)
+        return self.sender.send_all(job)
 
     async def list_works(self, query: WorksQuery) -> WorksResponse:
         """One page of works, latest change first."""

@@ -13,13 +13,23 @@ async def read_body(exchange: Exchange, *, limit: int, seconds: float) -> bytes:
 
     Raises HttpRefusal 408, 413 or 415, or ClientDisconnected.
     """
+    if exchange.body_complete:  # it came in one read with the head, as most do
+        return whole_body(exchange, limit=limit)
     _check_content_type(exchange)
     body = b""
     declared = exchange.content_length
-    if exchange.body_complete:  # it came in one read with the head, as most do
-        body = await exchange.read()
-    elif declared <= limit:
+    if declared <= limit:
         body = await _read_all(exchange, limit, time.monotonic() + seconds)
+    return _bounded(exchange, body, declared, limit)
+
+
+def whole_body(exchange: Exchange, *, limit: int) -> bytes:
+    """The body of a JSON request that is complete. Raises HttpRefusal 413 or 415."""
+    _check_content_type(exchange)
+    return _bounded(exchange, exchange.take(), 0, limit)
+
+
+def _bounded(exchange: Exchange, body: bytes, declared: int, limit: int) -> bytes:
     if max(declared, len(body)) > limit:
         exchange.keep_alive = False
         raise too_large(limit)

@@ -77,6 +77,7 @@ class Connection(asyncio.Protocol):
         self._writable = asyncio.Event()
         self._writable.set()
         self._exchange: Exchange | None = None  # the request that is not answered yet
+        self._unserved: Exchange | None = None  # a request whose head has just been read
         self._url = b""
         self._headers: dict[bytes, list[bytes]] = {}
         self._header_count = 0
@@ -131,9 +132,11 @@ class Connection(asyncio.Protocol):
             self._drop_rest()
         except httptools.HttpParserError:
             if not self._dropping:
+                self._unserved = None
                 self._refuse(*self._refusal)
-            return
-        if self._in_head:
+        if self._unserved is not None:
+            self._serve(self._unserved)
+        if self._in_head and not self._dropping:
             if not self._head_bytes:
                 self._expire_after(self._endpoint.head_seconds)
             self._head_bytes += len(data)
@@ -176,7 +179,7 @@ class Connection(asyncio.Protocol):
             self._stop(431, "head_too_large", f"request head: has more than {MAX_HEADERS} fields")
 
     def on_headers_complete(self) -> None:
-        """Start the application. From here on its own limits hold."""
+        """The application is started after this read, which mostly has the body too. From then on its own limits hold."""
         self._in_head, self._due = False, None
         if self._surplus:
             self._stop(503, "unavailable", f"more than {MAX_CONNECTIONS} connections")
@@ -195,9 +198,15 @@ class Connection(asyncio.Protocol):
         self._headers = {}  # trailers go there, and are dropped
         if parser.should_upgrade() and exchange.has_body:  # which the parser would skip
             self._stop(400, "bad_request", "upgrade: is not possible with a body")
-        task = self._loop.create_task(self._endpoint.application(exchange))
-        self._endpoint.requests.add(task)
-        task.add_done_callback(partial(self._done, exchange))
+        self._unserved = exchange
+
+    def _serve(self, exchange: Exchange) -> None:
+        self._unserved = None
+        waiting = self._endpoint.application(exchange)
+        if waiting is not None:
+            task = self._loop.create_task(waiting)
+            self._endpoint.requests.add(task)
+            task.add_done_callback(partial(self._done, exchange))
 
     def on_body(self, body: bytes) -> None:
         """A piece of the body."""

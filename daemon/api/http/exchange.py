@@ -79,6 +79,10 @@ class Exchange:
             await self._wait()
         if self.disconnected:
             raise ClientDisconnected
+        return self.take()
+
+    def take(self) -> bytes:
+        """What has arrived of the body and was not read yet."""
         piece = bytes(self._body)
         self._body.clear()
         return piece
@@ -169,7 +173,8 @@ class Exchange:
             self._wake()
 
 
-Application = Callable[[Exchange], Coroutine[Any, Any, None]]
+Application = Callable[[Exchange], Coroutine[Any, Any, None] | None]
+"""Serves a request. It returns what is left to do, when that has to wait for something."""
 
 
 @cache

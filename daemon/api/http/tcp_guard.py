@@ -6,7 +6,8 @@ out web pages, even those whose name was rebound to 127.0.0.1.
 """
 
 import hmac
-from typing import Final
+from collections.abc import Coroutine
+from typing import Any, Final
 
 from aghbus.daemon.api.http.errors import error_body
 from aghbus.daemon.api.http.exchange import Application, Exchange
@@ -25,7 +26,7 @@ class LoopbackGuard:
         name = f"[{host}]" if ":" in host else host
         self._authorities = frozenset({f"{name}:{port}".encode(), f"localhost:{port}".encode()})
 
-    async def __call__(self, exchange: Exchange) -> None:
+    def __call__(self, exchange: Exchange) -> Coroutine[Any, Any, None] | None:
         """Serve one request."""
         problem = self._problem(exchange)
         if problem is not None:
@@ -35,7 +36,8 @@ class LoopbackGuard:
             body = error_body("unauthorized", message, "see api.token_file")
             exchange.respond(401, body, [(b"www-authenticate", b"Bearer")])
         else:
-            await self._application(exchange)
+            return self._application(exchange)
+        return None
 
     def _problem(self, exchange: Exchange) -> tuple[str, str] | None:
         hosts = exchange.headers.get(b"host", ())
