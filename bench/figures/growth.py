@@ -16,11 +16,11 @@ from tests.support.daemons import Daemon, Home, wait_for
 from tests.support.natsutil import NatsServer
 
 _TITLES = {
+    "random": "envelopes with random ids",
     "dedup": "ids in the dedup window",
     "works": "open works",
     "peers": "peers present",
     "inbox": "messages in the inbox",
-    "random": "envelopes with random ids",
     "stored": "envelopes in the store",
 }
 _TARGET = (1.3, 1.05)

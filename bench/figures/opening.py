@@ -20,8 +20,7 @@ def measure(run: Run) -> Result:
         return Result(skipped=why)
     with broker() as server, home() as folder:
         daemon = Daemon(folder, "killed", "--nats", server.url, *LOAD_FLAGS)
-        if not fill(daemon.store_path, "random", scale.reopened, daemon.name, lambda step: _go_on(run, step)):
-            return Result(skipped="no time to fill the store")
+        fill(daemon.store_path, "random", scale.reopened, daemon.name, lambda step: _show(run, step))
 
         def start_and_kill(messages: int = 0) -> float:
             started = time.perf_counter()
@@ -55,9 +54,9 @@ def measure(run: Run) -> Result:
     )
 
 
-def _go_on(run: Run, step: str) -> bool:
+def _show(run: Run, step: str) -> bool:
     run.progress.step(step)
-    return not run.progress.late
+    return True
 
 
 def _opened(path: Path) -> float:
