@@ -2,6 +2,7 @@
 
 OpenSSL creates keys and signatures. libsodium verifies signatures, in half the time for an envelope of ordinary size. It also
 rejects keys of small order, for which one signature is valid for every message, and non-canonical encodings of keys.
+OpenSSL's library is loaded with the first private key: it takes six megabytes that a daemon without a key does not need.
 """
 
 import binascii
@@ -9,7 +10,6 @@ import hashlib
 import re
 from typing import Final, NoReturn
 
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from nacl.bindings import crypto_sign_open
 from nacl.exceptions import BadSignatureError
 
@@ -132,6 +132,8 @@ class SigningKey:
         """`seed` is the 32 bytes of RFC 8032's secret key. ValueError for another length; it does not contain the bytes."""
         if len(seed) != SEED_BYTES:
             raise ValueError(f"a seed has {SEED_BYTES} bytes, not {len(seed)}")
+        from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
         self._private = Ed25519PrivateKey.from_private_bytes(seed)
         self.public = self._private.public_key().public_bytes_raw()
         self.key_id = key_id(self.public)

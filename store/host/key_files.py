@@ -1,6 +1,7 @@
 """Private keys on disk: PEM (PKCS #8, RFC 5958), mode 0600, encrypted when there is a passphrase.
 
-Nothing here prints, logs or repeats what a file holds; errors name the file, the cause and what to do.
+Nothing here prints, logs or repeats what a file holds; errors name the file, the cause and what to do. OpenSSL's library
+is loaded with the first key file.
 """
 
 import os
@@ -8,18 +9,6 @@ import secrets
 import stat
 from pathlib import Path
 from typing import ClassVar, Final
-
-from cryptography.exceptions import UnsupportedAlgorithm
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-from cryptography.hazmat.primitives.serialization import (
-    BestAvailableEncryption,
-    Encoding,
-    KeySerializationEncryption,
-    NoEncryption,
-    PrivateFormat,
-    PublicFormat,
-    load_pem_private_key,
-)
 
 from aghbus.protocol.errors import AghbusError
 from aghbus.protocol.trust.keys import SEED_BYTES, SigningKey
@@ -60,6 +49,15 @@ def generate_key() -> SigningKey:
 def write_key(path: Path, key: SigningKey, passphrase: bytes | None = None) -> None:
     """Write `key` to a new file of mode 0600, and have it on disk before returning. Raises KeyFileError; never
     overwrites."""
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+    from cryptography.hazmat.primitives.serialization import (
+        BestAvailableEncryption,
+        Encoding,
+        KeySerializationEncryption,
+        NoEncryption,
+        PrivateFormat,
+    )
+
     protection: KeySerializationEncryption = NoEncryption()
     if passphrase is not None:
         protection = BestAvailableEncryption(passphrase)
@@ -91,6 +89,10 @@ def read_key(path: Path, passphrase: bytes | None = None, *, guarded: bool = Fal
 
     `guarded`: the folder keeps others out and the mode of the file says nothing, as with systemd's credentials.
     """
+    from cryptography.exceptions import UnsupportedAlgorithm
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+    from cryptography.hazmat.primitives.serialization import load_pem_private_key
+
     pem = _read(path, KeyFileError, guarded=guarded)
     try:
         private = load_pem_private_key(pem, passphrase)
@@ -121,6 +123,9 @@ def read_passphrase(path: Path, *, guarded: bool = False) -> bytes:
 
 def public_pem(key: SigningKey) -> str:
     """The public key as PEM (SubjectPublicKeyInfo, RFC 8410), for other tools."""
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+    from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
+
     public = Ed25519PrivateKey.from_private_bytes(key.reveal_seed()).public_key()
     return public.public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo).decode("ascii")
 
