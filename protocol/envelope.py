@@ -195,7 +195,8 @@ def _decode(raw: bytes) -> tuple[Wire, BodyWire | None, dict[str, Any]]:
     A number out of range must fail here, wherever it is. The decoder only finds it in values that it converts, which are all
     values of an envelope without unknown members whose other members are of the right type and none kept as JSON.
     """
-    _check_text(raw)
+    if not raw.isascii() or _BACKSLASH in raw or len(raw) > MAX_ENVELOPE_BYTES:
+        _check_text(raw)
     try:
         wire = _decode_plain(raw)
         body = BODIES[wire.kind].decode_plain(wire.body)

@@ -16,10 +16,11 @@ from typing import Any, Final
 import nats.aio.client
 import nats.errors
 
-from aghbus.daemon.nats.events import BadPublish, InboundMessage, LinkDown
+from aghbus.daemon.nats.events import BadPublish, InboundMessage, LinkDown, PayloadTooLarge
 from aghbus.daemon.nats.parser import EagerReader, MessageParser, as_text
 from aghbus.protocol.text import escape
 
+_NO_LIMIT: Final = 1 << 62
 _FIRST_SID: Final = 100_000_000  # the library counts its own subscriptions from 1
 _WHITE: Final = re.compile(r"[ \t\r\n]").search  # slow; a subject with a line end in it could contain any other command
 _NAME: Final = re.compile(r"[!#$%&'*+\-.^_`|~0-9A-Za-z]+").fullmatch  # RFC 7230's token
@@ -73,21 +74,22 @@ class NatsClient(nats.aio.client.Client):
         if self.pings and not (pong := self.pings.popleft()).done():
             pong.set_result(None)
 
-    def put(self, frame: bytes, *, flush: bool = False) -> None:
-        """Buffers `frame` for the next turn of the loop, or writes it and the buffer to the socket if it takes them. LinkDown."""
+    def put(self, frame: bytes, *, flush: bool = False, limit: int = _NO_LIMIT) -> bool:
+        """Buffers `frame` for the next turn of the loop, or writes it and the buffer to the socket if it takes them. LinkDown.
+
+        False, and nothing is done, while more than `limit` bytes are in our buffer and in the socket's.
+        """
         if not self.is_connected:
             raise LinkDown("the connection is closed")
+        if limit < self._pending_data_size + (self.socket.get_write_buffer_size() if self.socket is not None else 0):
+            return False
         self._pending.append(frame)
         self._pending_data_size += len(frame)
         if flush and self.socket is not None and self.socket.get_write_buffer_size() == 0:
             self.flush_now()
         elif self._flush_handle is None:
             self._flush_handle = asyncio.get_running_loop().call_soon(self.flush_now)
-
-    @property
-    def unsent_bytes(self) -> int:
-        """Bytes in our buffer and in the socket's."""
-        return self._pending_data_size + (self.socket.get_write_buffer_size() if self.socket is not None else 0)
+        return True
 
     def flush_now(self) -> None:
         """Writes the buffer to the socket. Does nothing on a connection that was lost: the read loop reports that."""
@@ -154,8 +156,15 @@ class NatsClient(nats.aio.client.Client):
 # frames (the protocol of NATS, and its ADR-4 for headers)
 
 
-def publish_frame(subject: str, data: bytes, reply: str, headers: Mapping[str, str] | None) -> bytes:
-    """PUB or HPUB as bytes. BadPublish for a subject or a header name that NATS does not allow."""
+def publish_frame(
+    limit: int, subject: str, data: bytes, reply: str = "", headers: Mapping[str, str] | None = None
+) -> bytes:
+    """PUB or HPUB as bytes.
+
+    PayloadTooLarge for more than `limit` bytes with headers, BadPublish for a subject or a header name that NATS does not allow.
+    """
+    if len(data) > limit:
+        raise PayloadTooLarge(len(data), limit)
     names = f"{subject} {reply}" if reply else subject
     usual = subject and names.isprintable() and names.count(" ") == bool(reply)
     if not usual and (not subject or _WHITE(subject) or _WHITE(reply)):
@@ -164,6 +173,8 @@ def publish_frame(subject: str, data: bytes, reply: str, headers: Mapping[str, s
     if headers is None:
         return b"PUB %b %d\r\n%b\r\n" % (to, len(data), data)
     head = b"NATS/1.0\r\n%b\r\n" % b"".join([_header_line(name, value) for name, value in headers.items()])
+    if len(head) + len(data) > limit:
+        raise PayloadTooLarge(len(head) + len(data), limit)
     return b"HPUB %b %d %d\r\n%b%b\r\n" % (to, len(head), len(head) + len(data), head, data)
 
 

@@ -8,12 +8,14 @@ import ipaddress
 import ssl
 import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping
+from functools import partial
+from itertools import starmap
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
 import nats.errors
 
-from aghbus.daemon.nats.client import NatsClient, header_size, publish_frame
+from aghbus.daemon.nats.client import NatsClient, publish_frame
 from aghbus.daemon.nats.events import (
     BadPublish,
     ConnectFailed,
@@ -24,7 +26,6 @@ from aghbus.daemon.nats.events import (
     LinkProblem,
     LinkTimeout,
     NoResponders,
-    PayloadTooLarge,
     PermissionDenied,
     ProblemCode,
     ServerComplaint,
@@ -167,34 +168,22 @@ class NatsConnection:
 
     async def publish(self, subject: str, data: bytes, reply: str, headers: Mapping[str, str] | None) -> None:
         """Buffers the message; waits for the broker only when MAX_UNSENT bytes are buffered already."""
-        frame = self._frame(subject, data, reply, headers)
-        if self.client.unsent_bytes > MAX_UNSENT:
+        frame = publish_frame(self.client.max_payload, subject, data, reply, headers)
+        if not self.client.put(frame, limit=MAX_UNSENT):
             await self.ping(_NEVER)
-        self.client.put(frame)
+            self.client.put(frame)
 
     def publish_nowait(
         self, subject: str, data: bytes, reply: str, headers: Mapping[str, str] | None, *, flush: bool
     ) -> bool:
         """The same without waiting: False when the buffer is full. With `flush` it is written to the socket immediately."""
-        frame = self._frame(subject, data, reply, headers)
-        if self.client.unsent_bytes > MAX_UNSENT:
-            return False
-        self.client.put(frame, flush=flush)
-        return True
+        frame = publish_frame(self.client.max_payload, subject, data, reply, headers)
+        return self.client.put(frame, flush=flush, limit=MAX_UNSENT)
 
     def publish_all_nowait(self, messages: Iterable[tuple[str, bytes]]) -> bool:
         """All of these messages as one piece, or none: False when the buffer is full."""
-        frames = b"".join([self._frame(subject, data, "", None) for subject, data in messages])
-        if self.client.unsent_bytes > MAX_UNSENT:
-            return False
-        self.client.put(frames)
-        return True
-
-    def _frame(self, subject: str, data: bytes, reply: str, headers: Mapping[str, str] | None) -> bytes:
-        size = len(data) if headers is None else len(data) + header_size(headers)
-        if size > self.client.max_payload:
-            raise PayloadTooLarge(size, self.client.max_payload)
-        return publish_frame(subject, data, reply, headers)
+        frames = b"".join(starmap(partial(publish_frame, self.client.max_payload), messages))
+        return self.client.put(frames, limit=MAX_UNSENT)
 
     async def ping(self, timeout: float) -> float:
         """PING after everything that was sent before; the seconds until its PONG. LinkTimeout, LinkDown.
