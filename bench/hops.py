@@ -1,10 +1,13 @@
 """Python calls and source files of one message: `python -m bench.hops [-o json] [--files]`.
 
-Three cases, each one message at rest in a real `aghd run` (default settings, uvloop) on a real nats-server:
+Four cases, each one message at rest in a real `aghd run` (default settings, uvloop) on a real nats-server:
 
 - `receive`: a say of 614 bytes arrives from NATS; the daemon commits it and publishes the acknowledgement.
 - `send`: `POST /v1/messages` with a say; the daemon commits it, answers, and publishes the envelope.
 - `work`: `POST /v1/works`; the daemon commits the work, answers, and publishes the opening message.
+- `step`: `POST /v1/works/ID/update` for a work that a peer has opened; the daemon commits the trace, answers, and publishes it.
+
+The receivers of `send`, `work` and `step` acknowledge nothing: the broker's PONG and the record of the publication count too.
 
 The daemon runs in its own process by its usual entry point. The process counts the `call` events of `sys.setprofile` in
 the thread of the event loop: every start of a Python function, and every resumption of a generator or a coroutine. Calls of C
@@ -35,7 +38,7 @@ from aghbus.protocol.nats.names import inbox
 from bench.harness.envelopes import EnvelopeMaker
 from bench.harness.processes import LOAD_FLAGS, ROOT, broker, home
 from bench.harness.wire import RawApi, RawNats, frame
-from tests.support.daemons import Daemon
+from tests.support.daemons import Daemon, wait_for
 
 Counts = dict[str, int]
 """Calls by source file; files of this project relative to its root."""
@@ -124,16 +127,29 @@ def receiving(url: str, daemon: Daemon) -> Iterator[Callable[[], None]]:
 
 
 @contextlib.contextmanager
-def requesting(url: str, daemon: Daemon, path: str, ask: dict[str, Any]) -> Iterator[Callable[[], None]]:
-    """A request on the API, until its answer and the published envelope have arrived."""
-    api, to = RawApi(daemon.socket_path), "absent"
+def requesting(
+    url: str, daemon: Daemon, path: str, ask: dict[str, Any], to: str = "absent"
+) -> Iterator[Callable[[], None]]:
+    """A request on the API, until its answer and the envelope published to `to` have arrived."""
+    api = RawApi(daemon.socket_path)
     with RawNats(url) as nats:
         nats.subscribe(EnvelopeMaker(daemon.name, to).subject)
 
         def act() -> None:
-            api.call("POST", path, {"to": to, **ask})
+            api.call("POST", path, ask)
             _one_message(nats)
 
+        yield act
+
+
+@contextlib.contextmanager
+def stepping(url: str, daemon: Daemon) -> Iterator[Callable[[], None]]:
+    """A step of a work that a peer has opened, until its answer and the published trace have arrived."""
+    maker, work_id = EnvelopeMaker("caller", daemon.name), f"work_{time.time_ns()}"
+    with RawNats(url) as nats:
+        nats.socket.sendall(frame(maker.subject, maker.opening(work_id, "thread_hops")))
+        wait_for(lambda: daemon.state_of(work_id) == "submitted", 20, "the work")
+    with requesting(url, daemon, f"/v1/works/{work_id}/update", {"message": _TEXT}, "caller") as act:
         yield act
 
 
@@ -145,9 +161,13 @@ def _one_message(nats: RawNats) -> None:
 CASES: Final[dict[str, Callable[[str, Daemon], contextlib.AbstractContextManager[Callable[[], None]]]]] = {
     "receive": receiving,
     "send": lambda url, daemon: requesting(
-        url, daemon, "/v1/messages", {"kind": "say", "thread_id": "thread_hops", "body": {"text": _TEXT}}
+        url,
+        daemon,
+        "/v1/messages",
+        {"to": "absent", "kind": "say", "thread_id": "thread_hops", "body": {"text": _TEXT}},
     ),
-    "work": lambda url, daemon: requesting(url, daemon, "/v1/works", {"text": _TEXT}),
+    "work": lambda url, daemon: requesting(url, daemon, "/v1/works", {"to": "absent", "text": _TEXT}),
+    "step": stepping,
 }
 
 

@@ -138,8 +138,7 @@ def parse(raw: bytes, now: int) -> Envelope:
 def checked(raw: bytes, wire: Wire, now: int) -> Envelope:
     """As `parse`, for an unsigned envelope of our own encoder: its members are `wire`, and `body` and `ext` are objects."""
     _check_depth(raw)
-    ext: dict[str, Any] = {"ext": {}} if wire.ext is not NULL else {}
-    return _checked(raw, wire, None, {"body": {}, **ext}, now)
+    return _checked(raw, wire, None, {"body": {}, "ext": {}} if wire.ext is not NULL else {}, now)
 
 
 def _checked(raw: bytes, wire: Wire, body_wire: BodyWire | None, document: dict[str, Any], now: int) -> Envelope:
@@ -147,7 +146,7 @@ def _checked(raw: bytes, wire: Wire, body_wire: BodyWire | None, document: dict[
     kind = _check_header(wire)
     fresh_until = _check_fresh(wire, now)
     container = _check_surface(wire, kind)
-    if body_wire is None and type(document["body"]) is not dict:
+    if body_wire is None and document and type(document["body"]) is not dict:
         raise Malformed("must be an object", "body")
     reader = BODIES[kind]
     body = reader.read(reader.decode(wire.body) if body_wire is None else body_wire, wire.sender)

@@ -17,6 +17,7 @@ from aghbus.protocol.rooms import Binding
 from aghbus.protocol.trust.trust import Signer, Trust
 
 _encode: Final = msgspec.json.Encoder().encode
+_NOT_JSON: Final = (TypeError, ValueError, RecursionError, msgspec.EncodeError)
 
 
 class Draft(msgspec.Struct, frozen=True):
@@ -51,12 +52,21 @@ class _OwnWire(Wire, kw_only=True, omit_defaults=True):
 
 def wire_document(draft: Draft) -> dict[str, Any]:
     """The JSON object of a draft in the field order of spec section 1. Raises InvalidRequest."""
-    document: dict[str, Any] = msgspec.json.decode(_json(_wire(draft)))
+    document: dict[str, Any] = msgspec.json.decode(_encoded(draft)[1])
     return document
 
 
+def _encoded(draft: Draft) -> tuple[Wire, bytes]:
+    """The members of a draft, and its bytes. Raises InvalidRequest."""
+    try:
+        wire = _wire(draft)
+        return wire, _encode(wire)
+    except _NOT_JSON as error:
+        raise _not_json(error) from None
+
+
 def _wire(draft: Draft) -> Wire:
-    """The members of a draft; `body` and `ext` are encoded. Raises InvalidRequest."""
+    """The members of a draft; `body` and `ext` are encoded."""
     wire = _OwnWire(
         protocol=PROTOCOL,
         id=draft.id,
@@ -72,7 +82,7 @@ def _wire(draft: Draft) -> Wire:
         trace_id=draft.trace_id,
         causation_id=draft.causation_id,
         expires_at=draft.expires_at,
-        body=Raw(_json(draft.body)),
+        body=Raw(_encode(draft.body)),
         proof=NULL,
     )
     if draft.surface == "thread":
@@ -80,9 +90,9 @@ def _wire(draft: Draft) -> Wire:
     elif draft.surface == "direct":
         wire.direct_id = draft.container
     if draft.after is not None:
-        wire.ext = Raw(_json({**(draft.ext or {}), **extension(draft.after)}))
+        wire.ext = Raw(_encode({**(draft.ext or {}), **extension(draft.after)}))
     elif draft.ext:
-        wire.ext = Raw(_json(draft.ext))
+        wire.ext = Raw(_encode(draft.ext))
     return wire
 
 
@@ -95,31 +105,34 @@ def build(draft: Draft, now: int, signer: Signer | None = None) -> Envelope:
     try:
         if signer is not None:
             return parse(encoded(draft, signer), now)
-        wire = _wire(draft)
-        return checked(_bounded(_json(wire)), wire, now)
+        wire, raw = _encoded(draft)
+        if len(raw) > MAX_ENVELOPE_BYTES:
+            raise _too_large(raw)
+        return checked(raw, wire, now)
     except ProtocolError as error:
         raise InvalidRequest(f"{error.detail} ({error.reason})") from None
 
 
 def encoded(draft: Draft, signer: Signer | None = None) -> bytes:
     """The bytes of a draft without validation, for parts that were validated before. Raises InvalidRequest like `build`."""
-    return _bounded(_json(_wire(draft) if signer is None else signer(wire_document(draft))))
-
-
-def _json(value: object) -> bytes:
     try:
-        return _encode(value)
-    except (TypeError, ValueError, RecursionError, msgspec.EncodeError) as error:
-        raise InvalidRequest(f"not representable as JSON: {error}") from None
-
-
-def _bounded(raw: bytes) -> bytes:
+        raw = _encoded(draft)[1] if signer is None else _encode(signer(wire_document(draft)))
+    except _NOT_JSON as error:
+        raise _not_json(error) from None
     if len(raw) > MAX_ENVELOPE_BYTES:
-        raise InvalidRequest(
-            f"the envelope would have {len(raw)} bytes, over the limit of {MAX_ENVELOPE_BYTES}",
-            hint="send a reference (artifacts) instead of the content",
-        )
+        raise _too_large(raw)
     return raw
+
+
+def _not_json(error: Exception) -> InvalidRequest:
+    return InvalidRequest(f"not representable as JSON: {error}")
+
+
+def _too_large(raw: bytes) -> InvalidRequest:
+    return InvalidRequest(
+        f"the envelope would have {len(raw)} bytes, over the limit of {MAX_ENVELOPE_BYTES}",
+        hint="send a reference (artifacts) instead of the content",
+    )
 
 
 def own_trust(envelope: Envelope) -> Trust:

@@ -67,7 +67,8 @@ class CoreCarrier:
     def hand_over(self, row: Outgoing) -> bool:
         """Into the connection's buffer, which is written in the next turn of the loop."""
         try:
-            return self._link.publish_nowait(row.subject, row.raw, reply=self._answers(row), flush=False)
+            reply = "" if row.recipient is None else f"{self._ack_root}.{row.seq}"
+            return self._link.publish_nowait(row.subject, row.raw, None, reply, flush=False)
         except (LinkError, PayloadTooLarge, BadPublish):  # `carry` reports it
             return False
 
@@ -77,7 +78,7 @@ class CoreCarrier:
 
     def _answers(self, row: Outgoing) -> str:
         """The reply subject of its acknowledgement; empty for a broadcast."""
-        return "" if row.subject.endswith(".broadcast") else f"{self._ack_root}.{row.seq}"
+        return "" if row.recipient is None else f"{self._ack_root}.{row.seq}"
 
     async def _publish(self, row: Outgoing) -> None:
         """A retry, or a message that has to wait until the broker takes more."""

@@ -6,7 +6,6 @@ can talk us out of.
 """
 
 import asyncio
-import contextlib
 import itertools
 import re
 from collections import deque
@@ -98,10 +97,12 @@ class NatsClient(nats.aio.client.Client):
             self._flush_handle = None
         if not self._pending or self.socket is None:
             return
-        with contextlib.suppress(RuntimeError):  # raised by a closed transport of uvloop; asyncio's ignores the write
+        try:
             self.socket.writelines(self._pending)
-            self._pending = []
-            self._pending_data_size = 0
+        except RuntimeError:  # raised by a closed transport of uvloop; asyncio's ignores the write
+            return
+        self._pending = []
+        self._pending_data_size = 0
 
     # what the library does differently
 

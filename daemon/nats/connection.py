@@ -57,6 +57,7 @@ class NatsConnection:
         self._contexts: dict[float, JetStreamContext] = {}
         self.client = client
         self.lost: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        self.lost.add_done_callback(self._end_pings)
 
     @classmethod
     async def open(
@@ -194,13 +195,18 @@ class NatsConnection:
             raise LinkDown(self.lost.result())
         started = time.monotonic()
         pong = self.client.ping()
-        ends: set[asyncio.Future[Any]] = {pong, self.lost}
-        await asyncio.wait(ends, timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
-        if pong.done():
-            return time.monotonic() - started
-        if self.lost.done():
-            raise LinkDown(self.lost.result())
-        raise LinkTimeout(f"no PONG within {timeout:g} s")
+        late = LinkTimeout(f"no PONG within {timeout:g} s")
+        timer = asyncio.get_running_loop().call_later(timeout, _fail, pong, late)
+        try:
+            await pong
+        finally:
+            timer.cancel()
+        return time.monotonic() - started
+
+    def _end_pings(self, lost: asyncio.Future[str]) -> None:
+        """No PONG comes any more."""
+        for pong in self.client.pings:
+            _fail(pong, LinkDown("the connection is closed" if lost.cancelled() else lost.result()))
 
     async def request(self, subject: str, data: bytes, timeout: float) -> InboundMessage:
         """The first reply to a request. NoResponders, LinkTimeout, LinkDown, BadPublish."""
@@ -246,6 +252,11 @@ class NatsConnection:
                 await self.client.close()
         if not self.lost.done():
             self.lost.set_result("closed")
+
+
+def _fail(future: asyncio.Future[None], error: Exception) -> None:
+    if not future.done():
+        future.set_exception(error)
 
 
 def is_address(host: str | None) -> bool:

@@ -1,6 +1,6 @@
 """Drafts of envelopes from API requests: container, receiver and correlation come from the work."""
 
-from typing import Any, Final, Literal
+from typing import Any, Final
 
 from aghbus.daemon.base.clock import Clock, expiry
 from aghbus.daemon.config.live_settings import LiveSettings
@@ -45,7 +45,7 @@ class DraftBuilder:
             channel,
             ask.body,
             to,
-            self._container(ask, to, channel, work, own_id),
+            self._container(ask.thread_id, ask.direct, ask.direct_id, to, channel, work, own_id),
             ask,
             own_id,
             work_id=ask.work_id,
@@ -64,8 +64,7 @@ class DraftBuilder:
             raise InvalidRequest("to: is this daemon's own id; a work is opened for another peer")
         kind, body = self._opening(ask)
         channel = self._channel(ask.channel)
-        parts = SendRequest(kind=kind, body=body, to=ask.to, thread_id=ask.thread_id, direct=ask.direct)
-        place = self._container(parts, ask.to, channel, None, self_id)
+        place = self._container(ask.thread_id, ask.direct, None, ask.to, channel, None, self_id)
         return self._draft(kind, channel, body, ask.to, place, ask, self_id, work_id=work_id, trace_id=ask.trace_id)
 
     def for_work_step(self, work: WorkView, verb: WorkVerb, ask: WorkStepRequest, trace_id: str | None) -> Draft:
@@ -102,7 +101,7 @@ class DraftBuilder:
         unusable = self._identity.unusable
         return unusable.get(work.initiator) or unusable.get(work.target)
 
-    def _opening(self, ask: WorkOpenRequest) -> tuple[Literal["capability", "say"], dict[str, Any]]:
+    def _opening(self, ask: WorkOpenRequest) -> tuple[str, dict[str, Any]]:
         if ask.capability_id is not None:
             if ask.text is not None or ask.artifacts:
                 raise InvalidRequest("capability_id: goes alone, without text and artifacts")
@@ -170,16 +169,23 @@ class DraftBuilder:
         return chosen
 
     def _container(
-        self, ask: SendRequest, to: str | None, channel: str, work: WorkView | None, own_id: str
+        self,
+        thread_id: str | None,
+        direct: bool,
+        room: str | None,
+        to: str | None,
+        channel: str,
+        work: WorkView | None,
+        own_id: str,
     ) -> tuple[str, str]:
-        if ask.direct or ask.direct_id is not None:
-            if ask.thread_id is not None:
+        if direct or room is not None:
+            if thread_id is not None:
                 raise InvalidRequest("thread_id: a direct message belongs to no thread")
             if to is None or not is_peer(to) or to in self._identity:
                 raise InvalidRequest("to: a direct room needs the other peer")
-            return "direct", ask.direct_id or direct_id(self._identity.workspace, channel, own_id, to)
-        if ask.thread_id is not None:
-            return "thread", ask.thread_id
+            return "direct", room or direct_id(self._identity.workspace, channel, own_id, to)
+        if thread_id is not None:
+            return "thread", thread_id
         if work is not None:
             return work.surface, work.container
         return "thread", self._clock.mint("thread_")

@@ -3,9 +3,12 @@
 import asyncio
 import time
 from collections.abc import AsyncIterator
+from typing import Final
 
 from aghbus.daemon.api.http.errors import HttpRefusal, too_large
 from aghbus.daemon.api.http.exchange import JSON, Exchange
+
+_USUAL: Final = [JSON]
 
 
 async def read_body(exchange: Exchange, *, limit: int, seconds: float) -> bytes:
@@ -20,17 +23,18 @@ async def read_body(exchange: Exchange, *, limit: int, seconds: float) -> bytes:
     declared = exchange.content_length
     if declared <= limit:
         body = await _read_all(exchange, limit, time.monotonic() + seconds)
-    return _bounded(exchange, body, declared, limit)
+    if max(declared, len(body)) > limit:
+        exchange.keep_alive = False
+        raise too_large(limit)
+    return body
 
 
 def whole_body(exchange: Exchange, *, limit: int) -> bytes:
     """The body of a JSON request that is complete. Raises HttpRefusal 413 or 415."""
-    _check_content_type(exchange)
-    return _bounded(exchange, exchange.take(), 0, limit)
-
-
-def _bounded(exchange: Exchange, body: bytes, declared: int, limit: int) -> bytes:
-    if max(declared, len(body)) > limit:
+    if exchange.headers.get(b"content-type") != _USUAL:
+        _check_content_type(exchange)
+    body = exchange.take()
+    if len(body) > limit:
         exchange.keep_alive = False
         raise too_large(limit)
     return body

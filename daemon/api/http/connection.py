@@ -232,7 +232,7 @@ class Connection(asyncio.Protocol):
         self._expire_after(self._endpoint.idle_seconds)
         if not exchange.keep_alive:
             self._transport.close()
-        elif self.stalled:
+        elif not self._writable.is_set():
             self._transport.pause_reading()
 
     def _done(self, exchange: Exchange, task: "asyncio.Task[None]") -> None:
