@@ -3,7 +3,7 @@
 They arrive as from a subscription: in bursts, parsed while earlier ones are being committed, with at most IN_FLIGHT not yet
 durable, so the event loop is as busy as the daemon's is. WAL, synchronous=FULL. Only the ratios carry over to another machine.
 
-Three rows a message (seen, envelope, inbox), known beforehand:
+The rows of a message, known beforehand:
 - each:    an aiosqlite commit for each message
 - group:   aiosqlite, whatever waits in one executemany per table and one commit, in its thread
 - loop:    INSERT on the event loop, whatever waits shares a commit, only COMMIT in a thread (store/engine/writer.py)
@@ -33,10 +33,10 @@ from aghbus.protocol.receive import Receiver, decide
 from aghbus.protocol.send import Draft, build
 from aghbus.store.apply_effects import Applied, apply, load_state
 from aghbus.store.engine.database import Store
-from aghbus.store.engine.dedup import key_of
 from aghbus.store.engine.state import InMemoryState
 from aghbus.store.engine.transaction import Transaction
 from aghbus.store.engine.writer import BATCH_JOBS, Job
+from bench.harness.ceiling import inserts, message_rows
 
 NOW = 1_776_366_000
 IN_FLIGHT = 4096
@@ -45,13 +45,7 @@ US = "patch-worker"
 CHANNELS = frozenset([("ws_bench", "default")])
 RECEIVER = Receiver(self_id=US, now=NOW, mint=lambda: "msg_never", channels=CHANNELS)
 BURST = 64  # messages that one read of a socket brings
-SEEN = "INSERT INTO seen (slot, key) VALUES (?, ?)"
-INBOX = "INSERT INTO inbox (seq, state, attempts, available_ms) VALUES (?, 'ready', 0, 0)"
-ENVELOPE = """
-INSERT INTO log (seq, stream, verdict, received_ms, id_key, remember_until, msg_id, work_id, checksum, raw)
-VALUES (?, 1, 1, ?, ?, 0, ?, ?, 0, ?)
-"""
-Rows = tuple[tuple[object, ...], tuple[object, ...], tuple[object, ...]]
+Parameters = list[tuple[object, ...]]
 Submit = Callable[[int, Envelope], asyncio.Future[Any]]
 
 
@@ -77,17 +71,19 @@ def make(count: int) -> list[bytes]:
     return [build(draft, NOW).raw for draft in drafts]
 
 
-def rows_of(seq: int, envelope: Envelope) -> Rows:
-    """The parameters of the three statements."""
-    stored = (
-        seq,
-        NOW * 1000,
-        seq,
-        envelope.id,
-        envelope.work_id,
-        envelope.raw,
-    )
-    return (seq, key_of(envelope)), stored, (seq,)
+class Rows:
+    """The statements of one message in the store's schema, and their parameters in the same order."""
+
+    def __init__(self, path: Path) -> None:
+        db = sqlite3.connect(path)
+        self._inserts = inserts(db, message_rows(0, "", b""))
+        db.close()
+        self.statements = [insert.sql for insert in self._inserts.values()]
+
+    def of(self, seq: int, envelope: Envelope) -> Parameters:
+        """The parameters of message `seq`."""
+        rows = message_rows(seq, envelope.id, envelope.raw)
+        return [insert.values(rows[table]) for table, insert in self._inserts.items()]
 
 
 async def flood(raw: bytes) -> None:
@@ -134,7 +130,8 @@ async def prepared(path: Path) -> aiosqlite.Connection:
 async def aiosqlite_way(path: Path, messages: list[bytes], most: int) -> float:
     """Up to `most` of those that wait in one commit, all of it in aiosqlite's thread."""
     db = await prepared(path)
-    waiting: collections.deque[tuple[Rows, asyncio.Future[None]]] = collections.deque()
+    rows = Rows(path)
+    waiting: collections.deque[tuple[Parameters, asyncio.Future[None]]] = collections.deque()
     bell = asyncio.Event()
 
     async def committer() -> None:
@@ -144,15 +141,15 @@ async def aiosqlite_way(path: Path, messages: list[bytes], most: int) -> float:
             while waiting:
                 batch = [waiting.popleft() for _ in range(min(most, len(waiting)))]
                 await db.execute("BEGIN IMMEDIATE")
-                for place, sql in enumerate((SEEN, ENVELOPE, INBOX)):
-                    await db.executemany(sql, [rows[place] for rows, _ in batch])
+                for place, sql in enumerate(rows.statements):
+                    await db.executemany(sql, [parameters[place] for parameters, _ in batch])
                 await db.commit()
                 for _, future in batch:
                     future.set_result(None)
 
     def submit(seq: int, envelope: Envelope) -> asyncio.Future[None]:
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        waiting.append((rows_of(seq, envelope), future))
+        waiting.append((rows.of(seq, envelope), future))
         bell.set()
         return future
 
@@ -177,14 +174,14 @@ async def group(path: Path, messages: list[bytes]) -> float:
 async def loop(path: Path, messages: list[bytes]) -> float:
     """The store."""
     store = await Store.open(path)
+    rows = Rows(path)
 
     def submit(seq: int, envelope: Envelope) -> asyncio.Future[None]:
-        seen, stored, inbox = rows_of(seq, envelope)
+        parameters = rows.of(seq, envelope)
 
         def job(tx: Transaction) -> None:
-            tx.db.execute(SEEN, seen)
-            tx.db.execute(ENVELOPE, stored)
-            tx.db.execute(INBOX, inbox)
+            for sql, values in zip(rows.statements, parameters, strict=True):
+                tx.db.execute(sql, values)
 
         return store.submit(job)
 

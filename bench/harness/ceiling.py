@@ -22,12 +22,12 @@ from bench.harness.processes import home
 _GROUP: Final = 512
 _PRAGMAS: Final = ("synchronous = FULL", "cache_size = -16384", "wal_autocheckpoint = 4096")
 Row = dict[str, Any]
+"""Values by column; a column that is left out is NULL."""
 
 
-def message(number: int, raw: bytes) -> dict[str, Row]:
-    """The values of the rows of one message, by table and column. A column that is left out is NULL, and a table that the store
-    does not have is left out."""
-    now = int(time.time() * 1000)
+def message_rows(number: int, message_id: str, raw: bytes) -> dict[str, Row]:
+    """The rows of message `number`, by table."""
+    now = time.time_ns() // 1_000_000
     return {
         "log": {
             "seq": number,
@@ -36,55 +36,55 @@ def message(number: int, raw: bytes) -> dict[str, Row]:
             "received_ms": now,
             "id_key": secrets.randbits(63),
             "remember_until": now // 1000 + LIFE,
-            "msg_id": json.loads(raw)["id"],
+            "msg_id": message_id,
             "checksum": crc32(raw),
             "raw": raw,
         },
         "seen": {"slot": number, "key": raw[40:56]},
-        "inbox": {"seq": number, "state": "ready", "attempts": 0, "available_ms": 0},
         "audit": {"n": number, "line": raw[:200], "hash": raw[40:72]},
     }
 
 
-def commit(number: int) -> dict[str, Row]:
-    """The values of the rows of one commit."""
-    return {"meta": {"key": f"commit {number}", "value": number}}
+def commit_rows(number: int, last_seq: int) -> dict[str, Row]:
+    """The rows of commit `number`, by table."""
+    return {"meta": {"key": f"commit {number}", "value": last_seq}}
 
 
-class Table:
-    """The statement of one table, and the values of all its rows."""
+class Insert:
+    """The statement that adds a row to a table of the store, with all its columns."""
 
-    def __init__(self, db: sqlite3.Connection, name: str) -> None:
-        self._columns = [column for (column,) in db.execute("SELECT name FROM pragma_table_info(?)", (name,))]
-        marks = ", ".join("?" * len(self._columns))
-        self.insert = f"INSERT INTO {name} ({', '.join(self._columns)}) VALUES ({marks})"
-        self.rows: list[tuple[Any, ...]] = []
+    def __init__(self, db: sqlite3.Connection, table: str) -> None:
+        self._columns = [column for (column,) in db.execute("SELECT name FROM pragma_table_info(?)", (table,))]
+        self.sql = f"INSERT INTO {table} ({', '.join(self._columns)}) VALUES ({', '.join('?' * len(self._columns))})"
 
-    def add(self, row: Row) -> None:
-        """ValueError for a column that the schema does not have."""
+    def values(self, row: Row) -> tuple[Any, ...]:
+        """The parameters for `row`. ValueError for a column that the table does not have."""
         if unknown := row.keys() - set(self._columns):
-            raise ValueError(f"no column {', '.join(unknown)}: {self.insert}")
-        self.rows.append(tuple(map(row.get, self._columns)))
+            raise ValueError(f"no column {', '.join(unknown)}: {self.sql}")
+        return tuple(map(row.get, self._columns))
 
 
-def prepared(db: sqlite3.Connection, count: int) -> list[list[Table]]:
-    """The tables of each group, with their rows."""
+def inserts(db: sqlite3.Connection, rows: dict[str, Row]) -> dict[str, Insert]:
+    """The statements for `rows`, by table."""
+    tables = {name for (name,) in db.execute("SELECT name FROM sqlite_schema WHERE type = 'table'")}
+    return {table: Insert(db, table) for table in rows if table in tables}
+
+
+def prepared(db: sqlite3.Connection, count: int) -> list[list[tuple[str, list[tuple[Any, ...]]]]]:
+    """For each commit the statements and the values of their rows."""
     maker = EnvelopeMaker("flooder", "least")
-    groups: list[list[Table]] = []
-    for first in range(1, count + 1, _GROUP):
-        numbers = range(first, min(first + _GROUP, count + 1))
-        rows = [message(number, maker.say()) for number in numbers]
-        tables = {name: Table(db, name) for name in (*rows[0], *commit(first)) if _exists(db, name)}
-        for row in (*rows, commit(first)):
-            for name, table in tables.items():
-                if name in row:
-                    table.add(row[name])
-        groups.append(list(tables.values()))
-    return groups
-
-
-def _exists(db: sqlite3.Connection, table: str) -> bool:
-    return db.execute("SELECT 1 FROM sqlite_schema WHERE name = ?", (table,)).fetchone() is not None
+    ways = inserts(db, message_rows(0, "", bytes(100)) | commit_rows(0, 0))
+    commits = []
+    for number, first in enumerate(range(1, count + 1, _GROUP), 1):
+        last = min(first + _GROUP - 1, count)
+        rows: dict[str, list[tuple[Any, ...]]] = {table: [] for table in ways}
+        messages = ((seq, maker.say()) for seq in range(first, last + 1))
+        every = [message_rows(seq, json.loads(raw)["id"], raw) for seq, raw in messages]
+        for one in (*every, commit_rows(number, last)):
+            for table in one.keys() & ways.keys():
+                rows[table].append(ways[table].values(one[table]))
+        commits.append([(ways[table].sql, values) for table, values in rows.items()])
+    return commits
 
 
 def rate(path: Path, count: int) -> float:
@@ -93,12 +93,12 @@ def rate(path: Path, count: int) -> float:
     db = sqlite3.connect(path, isolation_level=None)
     for pragma in _PRAGMAS:
         db.execute(f"PRAGMA {pragma}")
-    groups = prepared(db, count)
+    commits = prepared(db, count)
     started = time.perf_counter()
-    for tables in groups:
+    for statements in commits:
         db.execute("BEGIN IMMEDIATE")
-        for table in tables:
-            db.executemany(table.insert, table.rows)
+        for sql, values in statements:
+            db.executemany(sql, values)
         db.execute("COMMIT")
     took = time.perf_counter() - started
     db.close()

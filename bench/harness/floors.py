@@ -214,10 +214,10 @@ async def bare() -> None:
     import nats
     import rfc8785
     import uvloop
-    from cryptography.hazmat.primitives.asymmetric import ed25519
+    from nacl import bindings
 
     took = (time.perf_counter() - started) * 1000
-    assert aiosqlite and httptools and msgspec and nats and rfc8785 and uvloop and ed25519
+    assert aiosqlite and httptools and msgspec and nats and rfc8785 and uvloop and bindings
     say(took)
     await _next_line()
 
