@@ -22,7 +22,7 @@ from aghbus.protocol.api.queries import InboxQuery
 from aghbus.store.audit import events as audit
 from aghbus.store.engine.database import Store
 from aghbus.store.engine.transaction import Transaction
-from aghbus.store.tables import inbox
+from aghbus.store.tables import inbox, inbox_list
 
 _SHORTEST: Final = 0.01  # seconds between two attempts to lease a message that is due
 
@@ -40,8 +40,8 @@ class InboxService:
     async def list_items(self, query: InboxQuery) -> InboxResponse:
         """One page of items in the states of `query` (none: all but acked), oldest first, and the counts of all states."""
         reader = await expire_leases(self.store, self.steps)
-        page = await inbox.items(reader, states=query.states, since=query.since, limit=query.limit)
-        counts = await inbox.counts(reader, self.store.memory.inbox_waiting)
+        page = await inbox_list.items(reader, states=query.states, since=query.since, limit=query.limit)
+        counts = await inbox_list.counts(reader, self.store.memory.inbox_waiting)
         return InboxResponse(items=page.items, next_since=page.next_since, counts=counts)
 
     async def next(self, request: InboxNextRequest) -> InboxNextResponse:

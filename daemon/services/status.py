@@ -29,7 +29,7 @@ from aghbus.protocol.api.status import (
 from aghbus.protocol.limits import PROTOCOL
 from aghbus.store.engine.database import Store
 from aghbus.store.host.version import VERSION
-from aghbus.store.tables import inbox, outbox, works
+from aghbus.store.tables import inbox_list, outbox, works
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -80,7 +80,7 @@ class StatusService:
             broker=self._broker(),
             store=await self.store.status(),
             queues={"receive": self.intake.depth},
-            inbox=await inbox.counts(reader, self.store.memory.inbox_waiting),
+            inbox=await inbox_list.counts(reader, self.store.memory.inbox_waiting),
             outbox=await outbox.counts(reader),
             works=await works.counts(reader),
             peers=self.presence.counts(self.clock.millis()),

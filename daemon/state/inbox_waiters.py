@@ -16,7 +16,7 @@ from aghbus.store.engine.database import Store
 from aghbus.store.engine.sql import Reader
 from aghbus.store.engine.transaction import Transaction
 from aghbus.store.errors import StoreUnavailable
-from aghbus.store.tables import inbox
+from aghbus.store.tables import inbox, inbox_list
 
 _EXPIRY_WAIT: Final = 0.5  # seconds that a read of the inbox waits for the store to write
 
@@ -29,7 +29,7 @@ async def expire_leases(store: Store, steps: ClockSteps) -> Reader:
     If the store cannot write within half a second, the expired leases stay: reads work without writes.
     """
     reader = store.reader
-    if await inbox.some_expired(reader, steps.now_millis()):
+    if await inbox_list.some_expired(reader, steps.now_millis()):
         with contextlib.suppress(StoreUnavailable, TimeoutError):
             async with asyncio.timeout(_EXPIRY_WAIT):
                 await store.write(lambda tx: inbox.expire_leases(tx, steps.now_after_clock_check(tx)))

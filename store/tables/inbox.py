@@ -9,28 +9,21 @@ has the exceptions. A message that is leased gets a row, and keeps it for a whil
 
 from typing import Final, NamedTuple
 
-import msgspec
-
 from aghbus.protocol.api.inbox import InboxItem, InboxState
 from aghbus.protocol.api.messages import Message
 from aghbus.protocol.base.backoff import exponential_delay
 from aghbus.protocol.errors import NotFound, Refused
 from aghbus.store.engine.append_buffer import BulkStatement, Rank
-from aghbus.store.engine.sql import INBOX_POSITION, INBOX_STATE, Reader, placeholders
+from aghbus.store.engine.sql import INBOX_POSITION, INBOX_STATE
 from aghbus.store.engine.transaction import Transaction
 from aghbus.store.errors import InboxFull
 from aghbus.store.tables.envelopes import (
     MESSAGE_COLUMNS,
     MESSAGE_TABLES,
-    WINDOW_ROWS,
     MessageRow,
     Row,
     buffered_message,
-    fetch,
-    last_seq,
     message_of,
-    search,
-    within_bytes,
 )
 
 CAPACITY: Final = 10_000  # messages that are ready or leased
@@ -82,7 +75,8 @@ DELETE FROM inbox WHERE state = 'acked' AND seq < ? AND seq <= {INBOX_POSITION}
 # A message without a row that is acked was leased once, as far as is known.
 _COLUMNS: Final = f"""{INBOX_STATE}, coalesce(i.attempts, e.seq <= {INBOX_POSITION}), i.lease, i.lease_until_ms,
     coalesce(i.available_ms, 0), i.last_error"""
-_SELECT_ITEM: Final = f"SELECT {MESSAGE_COLUMNS}, {_COLUMNS} {MESSAGE_TABLES}"
+SELECT_ITEM: Final = f"SELECT {MESSAGE_COLUMNS}, {_COLUMNS} {MESSAGE_TABLES}"
+"""Rows for `read_item`, also of envelopes that are not in the inbox: their state is NULL."""
 _SELECT_HELD: Final = f"""
 SELECT {_COLUMNS}, i.seq IS NULL FROM envelopes AS e LEFT JOIN inbox AS i ON i.seq = e.seq WHERE e.seq = ?
 """  # noqa: S608 - constants
@@ -344,64 +338,10 @@ def backoff_ms(attempts: int) -> int:
 
 def item(tx: Transaction, seq: int) -> InboxItem:
     """The inbox row of envelope `seq`. Raises NotFound."""
-    row = tx.db.execute(f"{_SELECT_ITEM} WHERE e.seq = ? AND {INBOX_STATE} IS NOT NULL", (seq,)).fetchone()
+    row = tx.db.execute(f"{SELECT_ITEM} WHERE e.seq = ? AND {INBOX_STATE} IS NOT NULL", (seq,)).fetchone()
     if row is None:
         raise _not_found(seq)
-    return _read_item(row)
-
-
-class InboxPage(NamedTuple):
-    """Inbox rows, oldest first, and the sequence after which the next page begins; None at the end."""
-
-    items: list[InboxItem]
-    next_since: int | None
-
-
-async def items(reader: Reader, *, states: frozenset[str] = frozenset(), since: int = 0, limit: int = 100) -> InboxPage:
-    """Up to `limit` rows after sequence `since` in one of `states` (none given: all but acked); fewer when PAGE_BYTES are
-    reached."""
-    wanted = sorted(states or {"ready", "leased", "dead"})
-    hits = await _implied(reader, wanted, since, limit + 1)
-    hits += await fetch(
-        reader,
-        "SELECT i.seq, length(e.raw) FROM inbox AS i JOIN log AS e ON e.seq = i.seq"  # noqa: S608 - constants
-        f" WHERE i.seq > ? AND i.state IN ({placeholders(wanted)}) ORDER BY i.seq LIMIT ?",
-        [since, *wanted, limit + 1],
-    )
-    hits = sorted(set(hits))[: limit + 1]
-    seqs, full = within_bytes(hits[:limit])
-    rows = await fetch(
-        reader,
-        f"{_SELECT_ITEM} WHERE e.seq IN (SELECT value FROM json_each(?)) AND {INBOX_STATE} IS NOT NULL ORDER BY e.seq",  # noqa: S608 - constants
-        [msgspec.json.encode(seqs).decode()],
-    )
-    more = full or len(hits) > limit
-    return InboxPage([_read_item(row) for row in rows], seqs[-1] if more else None)
-
-
-async def _implied(reader: Reader, wanted: list[str], since: int, limit: int) -> list[Row]:
-    """`(seq, bytes)` of messages without a row, and of some that have one: read before those that have one, because a
-    message may get a row meanwhile."""
-    ((position,),) = await fetch(reader, f"SELECT {INBOX_POSITION}", [])
-    low = since if "acked" in wanted else max(since, position)
-    high = await last_seq(reader) if "ready" in wanted else position
-    where = f"AND e.inbox = 1 AND {INBOX_STATE} IN ({placeholders(wanted)})"
-    return await search(reader, where, [*wanted], (low, high), limit, WINDOW_ROWS, newest=False)
-
-
-async def counts(reader: Reader, waiting: int) -> dict[str, int]:
-    """How many are ready, leased and dead, of which `waiting` are ready or leased. Acked ones are history, and not
-    counted."""
-    sql = "SELECT state, count(*) FROM inbox WHERE state IN ('leased', 'dead') GROUP BY state"
-    found: dict[str, int] = dict(await fetch(reader, sql, []))
-    leased = found.get("leased", 0)
-    return {"ready": max(0, waiting - leased), "leased": leased, "dead": found.get("dead", 0)}
-
-
-async def some_expired(reader: Reader, now_ms: int) -> bool:
-    """Whether a lease has expired by `now_ms`."""
-    sql = "SELECT 1 FROM inbox WHERE state = 'leased' AND lease_until_ms <= ? LIMIT 1"
-    return bool(await fetch(reader, sql, [now_ms]))
+    return read_item(row)
 
 
 def _held(tx: Transaction, seq: int, lease: str | None) -> _Held:
@@ -426,7 +366,8 @@ def _not_found(seq: int) -> NotFound:
     return NotFound(f"no inbox message {seq}", hint="`aghctl inbox list` shows them")
 
 
-def _read_item(row: Row) -> InboxItem:
+def read_item(row: Row) -> InboxItem:
+    """The item of a row of SELECT_ITEM."""
     size = len(MessageRow._fields)
     return _item_of(row[size:], message_of(MessageRow(*row[:size])))
 

@@ -16,7 +16,7 @@ from aghbus.protocol.errors import NotFound
 from aghbus.store.engine.transaction import Transaction
 from aghbus.store.errors import StoreUnavailable
 from aghbus.store.retention import RetentionPolicy, sweep
-from aghbus.store.tables import inbox, outbox
+from aghbus.store.tables import inbox, inbox_list, outbox
 from aghbus.store.tables.outbox import Outgoing
 from tests.support.links import no_broker, to, up
 from tests.support.makers import BOB, US, rows, say, sending
@@ -48,7 +48,7 @@ async def test_an_expired_message_is_reported_soon_and_its_work_is_canceled(tmp_
         await sweep(parts.store, FOREVER, parts.clock.millis() + 3_600_000)
         await wait_until(lambda: parts.counters["outbox.expired"] == count, 20, "all to be given up")
         await parts.store.write(lambda _tx: None)  # counted in a transaction that is durable now
-        items = (await inbox.items(parts.store.reader, limit=count)).items
+        items = (await inbox_list.items(parts.store.reader, limit=count)).items
         assert [item.last_error for item in items] == ["expired: no answer before it expired"] * count
         assert await rows(parts.store, "SELECT DISTINCT state FROM works") == [("canceled",)]
     assert wire.batches == []

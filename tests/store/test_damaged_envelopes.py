@@ -10,7 +10,7 @@ import pytest
 from aghbus.daemon.check_store import StoreCheck, check_store
 from aghbus.protocol.api.queries import EnvelopeFilter
 from aghbus.store.engine.database import Store
-from aghbus.store.tables import envelopes, events, inbox, works
+from aghbus.store.tables import envelopes, events, inbox, inbox_list, works
 from tests.support.makers import BOB, NOW_MS, US, receive, rows, say, sending, trace
 
 EVERYTHING = EnvelopeFilter()
@@ -64,7 +64,7 @@ async def test_the_agent_gets_no_damaged_message(logged: Store) -> None:
     assert item is not None
     assert item.seq == 2
     assert await logged.write(lambda tx: inbox.lease_next(tx, NOW_MS, 60_000, "lease_2")) is None
-    (dead,) = (await inbox.items(logged.reader, states=frozenset(["dead"]))).items
+    (dead,) = (await inbox_list.items(logged.reader, states=frozenset(["dead"]))).items
     assert (dead.seq, dead.message.damaged) == (1, True)
     assert dead.last_error is not None
     assert "damaged" in dead.last_error

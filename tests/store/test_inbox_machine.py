@@ -15,7 +15,7 @@ from aghbus.protocol.errors import Refused
 from aghbus.store.engine.database import Store
 from aghbus.store.engine.transaction import Transaction
 from aghbus.store.retention import RetentionPolicy, sweep
-from aghbus.store.tables import inbox
+from aghbus.store.tables import inbox, inbox_list
 from tests.support.makers import BOB, NOW_MS, US, inbox_states, receiving, say, sending
 
 T = TypeVar("T")
@@ -253,7 +253,7 @@ class InboxMachine(RuleBasedStateMachine):
             found = list(expected.values())
             assert waiting == found.count("ready") + found.count("leased")
             counts = {state: found.count(state) for state in ("ready", "leased", "dead")}
-            assert self.run(inbox.counts(self.store.reader, waiting)) == counts
+            assert self.run(inbox_list.counts(self.store.reader, waiting)) == counts
 
 
 InboxMachine.TestCase.settings = settings(

@@ -7,7 +7,7 @@ from aghbus.protocol.api.inbox import InboxItem
 from aghbus.protocol.errors import NotFound, Refused
 from aghbus.store.engine.database import Store
 from aghbus.store.engine.transaction import Transaction
-from aghbus.store.tables import inbox
+from aghbus.store.tables import inbox, inbox_list
 from tests.support.makers import NOW_MS, inbox_states, receive, receiving, rows, say
 
 VISIBLE = 5_000  # milliseconds
@@ -39,7 +39,7 @@ async def test_the_oldest_ready_message_is_leased_with_everything_about_it(store
     assert two is not None
     assert two.seq == second
     assert await lease(store, "c") is None
-    assert await inbox.counts(store.reader, store.memory.inbox_waiting) == {"ready": 0, "leased": 2, "dead": 0}
+    assert await inbox_list.counts(store.reader, store.memory.inbox_waiting) == {"ready": 0, "leased": 2, "dead": 0}
 
 
 async def test_only_a_message_of_that_work(store: Store) -> None:
@@ -71,7 +71,7 @@ async def test_acking_again_is_not_an_error(store: Store) -> None:
     for _ in range(2):
         assert (await store.write(lambda tx: inbox.ack(tx, seq, "a"))).state == "acked"
     assert store.memory.inbox_waiting == 0
-    assert await inbox.counts(store.reader, store.memory.inbox_waiting) == {"ready": 0, "leased": 0, "dead": 0}
+    assert await inbox_list.counts(store.reader, store.memory.inbox_waiting) == {"ready": 0, "leased": 0, "dead": 0}
 
 
 async def test_acking_without_a_lease_is_allowed(store: Store) -> None:
@@ -119,8 +119,8 @@ async def test_a_message_without_attempts_left_is_dead_and_can_be_requeued(store
         at = attempt * VISIBLE
         assert await lease(store, "a", at=at, max_attempts=2) is not None
     assert await lease(store, "a", at=2 * VISIBLE, max_attempts=2) is None
-    assert await inbox.counts(store.reader, store.memory.inbox_waiting) == {"ready": 0, "leased": 0, "dead": 1}
-    (dead,) = (await inbox.items(store.reader, states=frozenset(["dead"]))).items
+    assert await inbox_list.counts(store.reader, store.memory.inbox_waiting) == {"ready": 0, "leased": 0, "dead": 1}
+    (dead,) = (await inbox_list.items(store.reader, states=frozenset(["dead"]))).items
     assert dead.seq == seq
     assert dead.last_error
     assert store.memory.inbox_waiting == 0
@@ -146,7 +146,7 @@ async def test_a_dead_letter_can_be_acked(store: Store) -> None:
     await store.write(lambda tx: inbox.nack(tx, seq, now_ms=NOW_MS, max_attempts=1))
     assert (await store.write(lambda tx: inbox.ack(tx, seq))).state == "acked"
     assert store.memory.inbox_waiting == 0
-    assert await inbox.counts(store.reader, store.memory.inbox_waiting) == {"ready": 0, "leased": 0, "dead": 0}
+    assert await inbox_list.counts(store.reader, store.memory.inbox_waiting) == {"ready": 0, "leased": 0, "dead": 0}
 
 
 async def test_unknown_messages_are_not_found(store: Store) -> None:
@@ -164,10 +164,10 @@ async def test_a_clock_that_steps_back_hides_nothing_new(store: Store) -> None:
 async def test_the_list_is_in_order_and_without_the_acked(store: Store) -> None:
     seqs = await fill(store, 5)
     await store.write(lambda tx: inbox.ack(tx, seqs[1]))
-    assert [item.seq for item in (await inbox.items(store.reader)).items] == [seqs[0], *seqs[2:]]
-    assert [item.seq for item in (await inbox.items(store.reader, limit=2)).items] == [seqs[0], seqs[2]]
-    assert [item.seq for item in (await inbox.items(store.reader, since=seqs[2])).items] == seqs[3:]
-    assert [item.seq for item in (await inbox.items(store.reader, states=frozenset(["acked"]))).items] == [seqs[1]]
+    assert [item.seq for item in (await inbox_list.items(store.reader)).items] == [seqs[0], *seqs[2:]]
+    assert [item.seq for item in (await inbox_list.items(store.reader, limit=2)).items] == [seqs[0], seqs[2]]
+    assert [item.seq for item in (await inbox_list.items(store.reader, since=seqs[2])).items] == seqs[3:]
+    assert [item.seq for item in (await inbox_list.items(store.reader, states=frozenset(["acked"]))).items] == [seqs[1]]
 
 
 async def test_the_number_of_waiting_messages_is_restored_after_reopening(store: Store) -> None:

@@ -5,7 +5,7 @@ import pytest
 from aghbus.protocol.api.queries import EnvelopeFilter, EventsQuery
 from aghbus.protocol.rooms import Binding
 from aghbus.store.engine.database import Store
-from aghbus.store.tables import envelopes, events, inbox, rooms, works
+from aghbus.store.tables import envelopes, events, inbox_list, rooms, works
 from tests.support.makers import (
     BOB,
     CHANNEL,
@@ -237,7 +237,7 @@ async def test_a_page_of_the_inbox_is_bounded_by_bytes_and_continues(
         await receive(store, say(text="x" * 3_000))
     seqs, since = [], 0
     while True:
-        page = await inbox.items(store.reader, since=since)
+        page = await inbox_list.items(store.reader, since=since)
         (item,) = page.items
         seqs.append(item.seq)
         if page.next_since is None:

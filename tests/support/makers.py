@@ -12,7 +12,7 @@ from aghbus.protocol.send import Draft, apply_own, build
 from aghbus.store.apply_effects import Applied, apply, load_own, load_state, send
 from aghbus.store.engine.database import Store
 from aghbus.store.engine.transaction import Transaction
-from aghbus.store.tables import inbox
+from aghbus.store.tables import inbox_list
 
 WORKSPACE, CHANNEL = "ws_test", "builders"
 US, BOB, EVE = "us", "bob", "eve"
@@ -98,7 +98,7 @@ async def receive(store: Store, envelope: Envelope, **options: Any) -> Applied:
 
 async def inbox_states(store: Store) -> dict[int, str]:
     """The state of each message in the inbox, by sequence, as the list of the inbox shows it."""
-    page = await inbox.items(store.reader, states=frozenset(["ready", "leased", "acked", "dead"]), limit=10_000)
+    page = await inbox_list.items(store.reader, states=frozenset(["ready", "leased", "acked", "dead"]), limit=10_000)
     return {item.seq: item.state for item in page.items}
 
 

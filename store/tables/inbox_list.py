@@ -1,0 +1,64 @@
+"""Reading the agent's inbox: pages of items, and how many there are."""
+
+from typing import NamedTuple
+
+import msgspec
+
+from aghbus.protocol.api.inbox import InboxItem
+from aghbus.store.engine.sql import INBOX_POSITION, INBOX_STATE, Reader, placeholders
+from aghbus.store.tables.envelopes import WINDOW_ROWS, Row, fetch, last_seq, search, within_bytes
+from aghbus.store.tables.inbox import SELECT_ITEM, read_item
+
+
+class InboxPage(NamedTuple):
+    """Inbox rows, oldest first, and the sequence after which the next page begins; None at the end."""
+
+    items: list[InboxItem]
+    next_since: int | None
+
+
+async def items(reader: Reader, *, states: frozenset[str] = frozenset(), since: int = 0, limit: int = 100) -> InboxPage:
+    """Up to `limit` rows after sequence `since` in one of `states` (none given: all but acked); fewer when PAGE_BYTES are
+    reached."""
+    wanted = sorted(states or {"ready", "leased", "dead"})
+    hits = await _implied(reader, wanted, since, limit + 1)
+    hits += await fetch(
+        reader,
+        "SELECT i.seq, length(e.raw) FROM inbox AS i JOIN log AS e ON e.seq = i.seq"  # noqa: S608 - constants
+        f" WHERE i.seq > ? AND i.state IN ({placeholders(wanted)}) ORDER BY i.seq LIMIT ?",
+        [since, *wanted, limit + 1],
+    )
+    hits = sorted(set(hits))[: limit + 1]
+    seqs, full = within_bytes(hits[:limit])
+    rows = await fetch(
+        reader,
+        f"{SELECT_ITEM} WHERE e.seq IN (SELECT value FROM json_each(?)) AND {INBOX_STATE} IS NOT NULL ORDER BY e.seq",  # noqa: S608 - constants
+        [msgspec.json.encode(seqs).decode()],
+    )
+    more = full or len(hits) > limit
+    return InboxPage([read_item(row) for row in rows], seqs[-1] if more else None)
+
+
+async def _implied(reader: Reader, wanted: list[str], since: int, limit: int) -> list[Row]:
+    """`(seq, bytes)` of messages without a row, and of some that have one: read before those that have one, because a
+    message may get a row meanwhile."""
+    ((position,),) = await fetch(reader, f"SELECT {INBOX_POSITION}", [])
+    low = since if "acked" in wanted else max(since, position)
+    high = await last_seq(reader) if "ready" in wanted else position
+    where = f"AND e.inbox = 1 AND {INBOX_STATE} IN ({placeholders(wanted)})"
+    return await search(reader, where, [*wanted], (low, high), limit, WINDOW_ROWS, newest=False)
+
+
+async def counts(reader: Reader, waiting: int) -> dict[str, int]:
+    """How many are ready, leased and dead, of which `waiting` are ready or leased. Acked ones are history, and not
+    counted."""
+    sql = "SELECT state, count(*) FROM inbox WHERE state IN ('leased', 'dead') GROUP BY state"
+    found: dict[str, int] = dict(await fetch(reader, sql, []))
+    leased = found.get("leased", 0)
+    return {"ready": max(0, waiting - leased), "leased": leased, "dead": found.get("dead", 0)}
+
+
+async def some_expired(reader: Reader, now_ms: int) -> bool:
+    """Whether a lease has expired by `now_ms`."""
+    sql = "SELECT 1 FROM inbox WHERE state = 'leased' AND lease_until_ms <= ? LIMIT 1"
+    return bool(await fetch(reader, sql, [now_ms]))
