@@ -170,8 +170,8 @@ def _checked(raw: bytes, wire: Wire, body_wire: BodyWire | None, document: dict[
         wire.expires_at,
         fresh_until,
         body,
-        _object(wire.ext, document, "ext") if document else None,
-        _object(wire.proof, document, "proof") if document else None,
+        _object(wire.ext, document, "ext") if "ext" in document else None,
+        _object(wire.proof, document, "proof") if "proof" in document else None,
     )
 
 
@@ -309,7 +309,7 @@ def _check_correlation(wire: Wire) -> None:
         ("trace_id", wire.trace_id),
         ("causation_id", wire.causation_id),
     ):
-        if value is not None and not is_message_id(value):
+        if value is not None and not (PLAIN_ID(value) or is_message_id(value)):
             raise Malformed("must be 1-256 bytes without control characters or outer white space", field)
 
 
@@ -361,7 +361,7 @@ def _check_container(surface: Any, thread_id: str | None, direct_id: str | None)
 
 
 def _object(raw: Raw, document: dict[str, Any], field: str) -> Raw | None:
-    value = document.get(field)
+    value = document[field]
     if value is not None and type(value) is not dict:
         raise Malformed("must be an object", field)
     return None if value is None else raw

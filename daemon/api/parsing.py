@@ -39,8 +39,10 @@ def unquoted(raw: str) -> str:
 
 def path_arguments(route: Route, segments: Sequence[str]) -> list[Any]:
     """The parameters of the route's path in order, from the percent-encoded segments that stand for them."""
-    names = _parameter_names(route.path)
-    values = {name: unquoted(segment) for name, segment in zip(names, segments, strict=True)}
+    values = dict(zip(_parameter_names(route.path), segments, strict=True))
+    for name, segment in values.items():
+        if "%" in segment:
+            values[name] = unquoted(segment)
     return list(msgspec.structs.astuple(_convert(values, route.parameters)))
 
 

@@ -1,76 +1,63 @@
 """Finding the route of a request."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
 
 from aghbus.daemon.api.http.errors import HttpRefusal
 from aghbus.daemon.api.route import Route
 
 
-def split(path: str) -> tuple[str, ...]:
+def split(path: str) -> list[str]:
     """The segments of a path after its first slash."""
-    return tuple(path[1:].split("/"))
+    return path[1:].split("/")
 
 
-@dataclass(slots=True)
-class _Node:
-    """A place in the tree of path segments; `any` is the branch of a parameter, taken when no word fits."""
+class _Pattern:
+    """The routes of one path with parameters, by method."""
 
-    words: dict[str, "_Node"] = field(default_factory=dict)
-    any: "_Node | None" = None
-    methods: dict[str, Route] = field(default_factory=dict)
+    def __init__(self, segments: list[str]) -> None:
+        self.fixed = [at for at, word in enumerate(segments) if not word.startswith("{")]
+        self.words = [segments[at] for at in self.fixed]
+        self.parameters = [at for at, word in enumerate(segments) if word.startswith("{")]
+        self.methods: dict[str, Route] = {}
 
 
 class Router:
     """Routes by method and path: a word of the table goes before a parameter in the same place."""
 
     def __init__(self, routes: Iterable[Route]) -> None:
-        self._root = _Node()
-        self._plain: dict[tuple[str, str], Route] = {}
+        patterns: dict[str, _Pattern] = {}
         for route in routes:
-            self._node_for(route.path).methods[route.method] = route
-            if "{" not in route.path:
-                self._plain[route.method, route.path] = route
+            pattern = patterns.setdefault(route.path, _Pattern(split(route.path)))
+            pattern.methods[route.method] = route
+        self._plain = {path: pattern for path, pattern in patterns.items() if not pattern.parameters}
+        self._patterns: dict[tuple[int, str], list[_Pattern]] = {}  # by number of segments and the second one, a word
+        for path in sorted(patterns, key=lambda path: [word.startswith("{") for word in split(path)]):
+            if path not in self._plain:
+                segments = split(path)
+                self._patterns.setdefault((len(segments), segments[1]), []).append(patterns[path])
 
     def find(self, method: str, path: str) -> tuple[Route, list[str]]:
         """The route and its parameters' raw segments in order. `path` is as on the wire, percent-encoded.
 
         Raises HttpRefusal: 404 for a path that is not in the table, 405 with `Allow` for another method.
         """
-        if (plain := self._plain.get((method, path))) is not None:
-            return plain, []
-        found = self._walk(self._root, split(path), 0)
-        if found is None or not path.startswith("/"):
-            raise HttpRefusal(404, "unknown_path", f"{path}: no such path", "GET /openapi.json lists the paths")
-        node, values = found
-        route = node.methods.get(method)
-        if route is None:
-            allowed = ", ".join(sorted(node.methods))
-            raise HttpRefusal(
-                405,
-                "method_not_allowed",
-                f"{method}: is not a method of {path}",
-                f"allowed: {allowed}",
-                [(b"allow", allowed.encode())],
-            )
-        return route, values
+        if (plain := self._plain.get(path)) is not None:
+            return plain.methods.get(method) or _wrong_method(plain, method, path), []
+        segments = path[1:].split("/")
+        if path.startswith("/") and len(segments) > 1:
+            for pattern in self._patterns.get((len(segments), segments[1]), ()):
+                values = [*map(segments.__getitem__, pattern.parameters)]
+                if "" not in values and [*map(segments.__getitem__, pattern.fixed)] == pattern.words:
+                    return pattern.methods.get(method) or _wrong_method(pattern, method, path), values
+        raise HttpRefusal(404, "unknown_path", f"{path}: no such path", "GET /openapi.json lists the paths")
 
-    def _node_for(self, path: str) -> _Node:
-        node = self._root
-        for segment in split(path):
-            if segment.startswith("{"):
-                node.any = node.any or _Node()
-                node = node.any
-            else:
-                node = node.words.setdefault(segment, _Node())
-        return node
 
-    def _walk(self, node: _Node, segments: tuple[str, ...], at: int) -> tuple[_Node, list[str]] | None:
-        if at == len(segments):
-            return (node, []) if node.methods else None
-        word = node.words.get(segments[at])
-        if word is not None and (found := self._walk(word, segments, at + 1)) is not None:
-            return found
-        if node.any is not None and segments[at] and (found := self._walk(node.any, segments, at + 1)) is not None:
-            return found[0], [segments[at], *found[1]]
-        return None
+def _wrong_method(pattern: _Pattern, method: str, path: str) -> Route:
+    allowed = ", ".join(sorted(pattern.methods))
+    raise HttpRefusal(
+        405,
+        "method_not_allowed",
+        f"{method}: is not a method of {path}",
+        f"allowed: {allowed}",
+        [(b"allow", allowed.encode())],
+    )
