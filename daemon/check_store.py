@@ -1,7 +1,7 @@
 """Checks of the store's file for `aghd check-store`, without the daemon and without changing anything.
 
 The quick check is that of the next start: owner, version, commit watermark, and the pages if the file was not closed cleanly.
-The whole check reads every page, index entry and envelope. Only `accept_loss` writes.
+The whole check reads every page, index entry and envelope, and verifies the chain of commits. Only `accept_loss` writes.
 """
 
 import asyncio
@@ -12,8 +12,10 @@ from typing import Final
 import msgspec
 
 from aghbus.protocol.text import escape
-from aghbus.store.audit.verify import unlike_audited
+from aghbus.store.audit.reader import AuditReader
+from aghbus.store.audit.verify import verify
 from aghbus.store.engine import integrity, meta
+from aghbus.store.engine.commit_chain import stored_head
 from aghbus.store.engine.commit_watermark import CommitWatermark, read_watermark
 from aghbus.store.engine.database import Store, open_to_inspect
 from aghbus.store.engine.sql import Connection, DatabaseError
@@ -95,8 +97,8 @@ def _absent(path: Path) -> StoreCheck:
         watermark = read_watermark(path)
     except OSError:
         watermark = None
-    if watermark is not None and watermark.commits:
-        held = f"{watermark.commits} commits up to sequence {watermark.last_seq}"
+    if watermark is not None and watermark.head.n:
+        held = f"{watermark.head.n} commits up to sequence {watermark.head.last_seq}"
         detail = f"{path} is missing, but its .mark file exists: it contained {held}"
         return StoreCheck(
             "store file", "fail", detail, "restore the file, or move the .mark file away to start without it"
@@ -110,7 +112,7 @@ def _check_open(db: Connection, path: Path, watermark: CommitWatermark | None, *
     if loss := integrity.recorded_loss(db):
         found.append(StoreCheck("earlier loss", "warn", str(loss), integrity.LOST_HINT))
     if not quick:
-        return [*found, _pages(db, "PRAGMA integrity_check"), _references(db), _envelopes(db)]
+        return [*found, _pages(db, "PRAGMA integrity_check"), _references(db), _envelopes(db), _chain(db, watermark)]
     if running or meta.get(db, "closed") == 1:
         how = "in use" if running else "closed cleanly"
         return [*found, StoreCheck("store pages", "ok", f"{how}; `aghd check-store` reads them all")]
@@ -125,7 +127,7 @@ def _commits(db: Connection, watermark: CommitWatermark | None, *, running: bool
         return StoreCheck("store commits", "fail", f"{loss}; {how}", integrity.LOST_HINT)
     if note := integrity.watermark_problem(db, identity, watermark):
         return StoreCheck("store commits", "warn", note, "nothing to do if you copied or restored it yourself")
-    return StoreCheck("store commits", "ok", f"{integrity.commits(db)}, none missing")
+    return StoreCheck("store commits", "ok", f"{stored_head(db).n}, none missing")
 
 
 def _pages(db: Connection, pragma: str) -> StoreCheck:
@@ -144,9 +146,24 @@ def _references(db: Connection) -> StoreCheck:
 
 
 def _envelopes(db: Connection) -> StoreCheck:
-    damaged = sorted(integrity.damaged(db) | unlike_audited(db))
+    damaged = sorted(integrity.damaged(db))
     if damaged:
         which = ", ".join(map(str, damaged[:_SHOWN]))
         detail = f"{len(damaged)} envelopes differ from those that were stored (sequence {which})"
         return StoreCheck("store envelopes", "fail", detail, integrity.DAMAGED_HINT)
     return StoreCheck("store envelopes", "ok", "all are as they were stored")
+
+
+def _chain(db: Connection, watermark: CommitWatermark | None) -> StoreCheck:
+    """The stored envelopes against the chain of commits (docs/audit.md)."""
+    db.execute("BEGIN")
+    try:
+        report = verify(AuditReader(db, watermark), None, lambda _: None)
+    except ValueError as error:
+        return StoreCheck("store chain", "fail", escape(str(error)), integrity.DAMAGED_HINT)
+    finally:
+        db.execute("COMMIT")
+    if report.found:
+        detail = f"{report.found} defects: {'; '.join(map(escape, report.findings[:_SHOWN]))}"
+        return StoreCheck("store chain", "fail", detail, integrity.DAMAGED_HINT)
+    return StoreCheck("store chain", "ok", f"{report.commits} commits and {report.envelopes} envelopes agree")

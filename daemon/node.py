@@ -142,7 +142,6 @@ class Node:
 
     async def _begin_audit(self) -> None:
         settings = self.settings.current
-        self._store.memory.audit.enabled = settings.audit.enabled
         how = f"trust.mode={settings.trust.mode}, {'no key' if self.identity.signer is None else 'a key'}"
         await self._store.write(lambda tx: audit.note_start(tx, self._parts.clock.millis(), how))
 

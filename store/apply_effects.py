@@ -14,7 +14,6 @@ from aghbus.protocol.effects import (
     Advance,
     Bind,
     Deliver,
-    Direction,
     Effect,
     Effects,
     Open,
@@ -28,14 +27,12 @@ from aghbus.protocol.lifecycle import State, Step, WorkView
 from aghbus.protocol.receive import ReceiptTarget, StoredState
 from aghbus.protocol.rooms import Binding
 from aghbus.store.audit import events as audit
-from aghbus.store.engine.audit_chain import AuditEvent
 from aghbus.store.engine.dedup import dedup_key, key_of
 from aghbus.store.engine.transaction import Transaction
 from aghbus.store.tables import envelopes, events, inbox, outbox, retry, rooms, works
 from aghbus.store.tables.retry import Failed
 
 _DELIVER: Final = Deliver()
-_EVENTS: Final[dict[Direction, AuditEvent]] = {"in": "receive", "observed": "receive", "out": "send"}
 
 
 class Applied(msgspec.Struct, frozen=True, kw_only=True):
@@ -217,7 +214,6 @@ class _Application:
             remember_until=self.remember_until if effect.direction != "out" else 0,
         )
         rooms.touch(self.tx, envelope, effect.pair, seq, self.now_ms)
-        self._audit(envelope, effect)
         if self.tx.memory.events.has_subscribers:
             self._buffer_event(seq, envelope, effect, effects, state)
         return seq
@@ -239,14 +235,6 @@ class _Application:
             envelope, effect, before, seq=seq, received_ms=self.now_ms, delivery=delivery, role=role
         )
         self.tx.memory.events.pending.append(event)
-
-    def _audit(self, envelope: Envelope, effect: StoreEnvelope) -> None:
-        verdict, event = effect.verdict, _EVENTS[effect.direction]
-        if verdict is None:
-            audit.note_envelope(self.tx, self.now_ms, event, envelope, "kept", None, effect.trust)
-        else:
-            event = "reject" if verdict.outcome == "rejected" else event
-            audit.note_envelope(self.tx, self.now_ms, event, envelope, verdict.outcome, verdict.reason, effect.trust)
 
     def _change(self, envelope: Envelope, effect: Bind | Open | Advance, effects: Effects, seq: int | None) -> None:
         match effect:

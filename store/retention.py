@@ -1,4 +1,4 @@
-"""Retention by age and by size, of envelopes and of the audit log, in steps so small that messages are not delayed.
+"""Retention by age and by size, in steps so small that messages are not delayed.
 
 A sweep goes through the envelopes from the oldest. A work and its envelopes are removed together, once it has ended
 and its last change is past the bound. Never removed: envelopes of open works in which we take part, of inbox
@@ -11,9 +11,8 @@ from typing import Any, Final, NamedTuple
 import msgspec
 
 from aghbus.protocol.lifecycle import TERMINAL_STATES
-from aghbus.store.audit.events import PRUNED, note_policy
+from aghbus.store.audit.pruning import record_removal
 from aghbus.store.engine import meta
-from aghbus.store.engine.audit_chain import AuditHead, parse_line, recorded_pruning
 from aghbus.store.engine.database import Store
 from aghbus.store.engine.sql import INBOX_STATE, Connection
 from aghbus.store.engine.transaction import Transaction
@@ -22,10 +21,6 @@ from aghbus.store.tables import inbox, peers, rooms
 STEP_ROWS: Final = 64  # rows that one job looks at or removes: 3 ms on a slow core
 VACUUM_PAGES: Final = 64  # pages (256 KiB) that one job gives back to the file system: 4 ms there
 _SPARE_PAGES: Final = 1_024  # free pages (4 MiB) that stay in the file for the next messages
-AUDIT_STEP_ROWS: Final = 1024  # audit rows that one job removes: about a millisecond
-_AUDIT_SLACK: Final = (
-    16  # pruning continues to one part in so many below the bound, so that a full log is not pruned all the time
-)
 
 _CANDIDATES: Final = f"""
 SELECT e.seq, e.received_ms, {INBOX_STATE}, iif(o.next_ms IS NULL, o.state, 'queued'), w.id, w.state, w.role, w.updated_ms,
@@ -120,7 +115,7 @@ async def sweep(store: Store, policy: RetentionPolicy, now_ms: int) -> Swept:
     await store.write(inbox.advance)
     before_ms = 0 if policy.max_age is None else now_ms - int(policy.max_age * 1000)
     through = await store.write(lambda tx: _last_oversize(tx.db, policy.max_bytes))
-    await _sweep_envelopes(store, _Bound(before_ms, through), swept)
+    await _sweep_envelopes(store, _Bound(before_ms, through), now_ms, swept)
     while stale := await peers.stale(store.reader, before_ms, STEP_ROWS):
         await store.write(partial(peers.forget, rows=stale))
         swept.peers += len(stale)
@@ -129,17 +124,17 @@ async def sweep(store: Store, policy: RetentionPolicy, now_ms: int) -> Swept:
     return swept
 
 
-async def _sweep_envelopes(store: Store, bound: _Bound, swept: Swept) -> None:
+async def _sweep_envelopes(store: Store, bound: _Bound, now_ms: int, swept: Swept) -> None:
     cursor: int | None = 0
     while cursor is not None:
-        step = await store.write(partial(_step, bound=bound, after=cursor))
+        step = await store.write(partial(_step, bound=bound, after=cursor, now_ms=now_ms))
         cursor = step.cursor
         swept.envelopes += step.envelopes
         swept.works += step.works
         swept.rooms += step.rooms
 
 
-def _step(tx: Transaction, bound: _Bound, after: int) -> _Step:
+def _step(tx: Transaction, bound: _Bound, after: int, now_ms: int) -> _Step:
     """One window after sequence `after`. The sweep ends when a whole window holds nothing past the bounds: single rows
     may be out of order in time, after the clock was set."""
     found = [_Candidate(*row) for row in tx.db.execute(_CANDIDATES, (after, STEP_ROWS))]
@@ -148,6 +143,7 @@ def _step(tx: Transaction, bound: _Bound, after: int) -> _Step:
     tx.db.executemany("DELETE FROM works WHERE id = ?", [(work,) for work in works])
     if works:
         tx.memory.works.clear()
+    record_removal(tx, now_ms, [row.seq for row in removed])
     tx.db.executemany("DELETE FROM log WHERE seq = ?", [(row.seq,) for row in removed])
     emptied = rooms.forget_empty(tx, {row.place for row in removed if row.surface is not None})
     if removed:
@@ -188,53 +184,3 @@ def _vacuum(tx: Transaction) -> int:
 def _pragma(db: Connection, name: str) -> int:
     row: tuple[Any, ...] = db.execute(f"PRAGMA {name}").fetchone()
     return int(row[0])
-
-
-async def sweep_audit(store: Store, max_rows: int, max_age: float, now_ms: int) -> int:
-    """Removes the oldest rows of the audit log beyond `max_rows`, and those older than `max_age` seconds. Returns how
-    many.
-
-    Each step is a separate write job. It adds an entry that names the last row removed, with its hash. A log that
-    is off is not pruned: no entry could say what was removed.
-    """
-    before_ms, total = now_ms - int(max_age * 1000), 0
-    while True:
-        through = await store.write(lambda tx: _last_to_prune(tx, max_rows, before_ms))
-        removed = await store.write(partial(_prune, through=through, now_ms=now_ms))
-        total += removed
-        if removed < AUDIT_STEP_ROWS:
-            return total
-
-
-def _last_to_prune(tx: Transaction, max_rows: int, before_ms: int) -> int:
-    last, pruned = tx.memory.audit.head.n, recorded_pruning(tx.db).n
-    surplus = 0 if last - pruned <= max_rows else last - max_rows + max_rows // _AUDIT_SLACK
-    return min(last, max(surplus, _last_expired(tx.db, pruned, before_ms)))
-
-
-def _last_expired(db: Connection, pruned: int, before_ms: int) -> int:
-    """The last row of those, from the oldest on, that are older than `before_ms`: those of one step, which the next
-    continues."""
-    for n, line in db.execute("SELECT n, line FROM audit ORDER BY n LIMIT ?", (AUDIT_STEP_ROWS,)):
-        try:
-            if parse_line(line).at_ms >= before_ms:
-                break
-        except (msgspec.MsgspecError, UnicodeDecodeError):
-            break  # overwritten by another program: not removed, so that `aghctl audit verify` reports it
-        pruned = n
-    return pruned
-
-
-def _prune(tx: Transaction, through: int, now_ms: int) -> int:
-    pruned = recorded_pruning(tx.db).n
-    end = min(through, pruned + AUDIT_STEP_ROWS)
-    row = tx.db.execute("SELECT hash FROM audit WHERE n = ?", (end,)).fetchone()
-    if (
-        end <= pruned or row is None or not tx.memory.audit.enabled
-    ):  # no such row: another program left a gap, which stays
-        return 0
-    last = str(AuditHead(end, row[0]))
-    tx.db.execute("UPDATE meta SET value = ? WHERE key = 'audit_pruned'", (last,))
-    removed = tx.db.execute("DELETE FROM audit WHERE n <= ?", (end,)).rowcount
-    note_policy(tx, now_ms, PRUNED, last)
-    return removed

@@ -1,4 +1,5 @@
-"""`aghctl audit verify`, `head` and `export` (offline): the log is read from the store itself, and every hash computed again.
+"""`aghctl audit verify`, `head` and `export` (offline): the chain is read from the store itself, and every hash computed
+again.
 
 A daemon may run meanwhile. It is not asked: an attacker who can change its log can also change its answers.
 """
@@ -18,37 +19,45 @@ from aghbus.store.host.command_line import Argument, Command
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from aghbus.store.audit.verify import AuditReader
+    from aghbus.store.audit.reader import AuditReader
 
 
 def _head(text: str) -> Any:
-    from aghbus.store.engine.audit_chain import parse_head
+    from aghbus.store.engine.commit_chain import parse_head
 
     return parse_head(text)
 
 
+_PROGRESS_ROWS = 100_000  # rows between two notes
 _STORE = Argument("--store", metavar="FILE", help="database file (default: store.db in the instance's state folder)")
 _HEAD = Argument(
     "--head",
     metavar="N:HASH",
     type=_head,
-    help="a head that `audit head` printed earlier, stored elsewhere: it must be in the log",
+    help="a head that `audit head` printed earlier, stored elsewhere: it must be in the chain",
 )
-_AFTER = Argument("--after", metavar="N", type=whole, default=0, help="only rows after this number (default: all)")
+_AFTER = Argument("--after", metavar="N", type=whole, default=0, help="only commits after this number (default: all)")
+_LINKS = Argument(
+    "--links", action="store_true", help="the links of the chain instead, with everything that their hashes cover"
+)
 
 
 def run_verify(context: Context, values: dict[str, Any]) -> int:
-    """Verify every hash of the log; 1 when a check fails."""
+    """Verify every link and every stored envelope; 1 when a check fails."""
+    from aghbus.store.audit.verify import verify
+
     with _reading(context, values) as reader:
-        total = _rows(reader)
-        report = reader.verify(values["head"], lambda done: context.output.note(f"{done} of {total} rows"))
+        total = reader.newest.n - reader.pruned.n
+        report = verify(reader, values["head"], lambda done: context.output.note(f"{done} of {total} commits"))
     found = {
         "whole": report.intact,
-        "rows": report.rows,
+        "commits": report.commits,
+        "envelopes": report.envelopes,
         "head": report.last,
         "pruned_through": report.pruned_through,
         "found": report.found,
         "findings": report.findings,
+        "lost": report.lost,
         "notes": report.notes,
     }
     context.output.answer(found, _verdict)
@@ -58,25 +67,22 @@ def run_verify(context: Context, values: dict[str, Any]) -> int:
 
 
 def run_head(context: Context, values: dict[str, Any]) -> int:
-    """Print the newest row's number and hash."""
+    """Print the newest link's number and hash."""
     with _reading(context, values) as reader:
-        head = reader.recorded_ends().newest
+        head = reader.newest
     context.output.answer({"n": head.n, "hash": head.hash.hex(), "head": str(head)}, lambda found: str(found["head"]))
     return YES
 
 
 def run_export(context: Context, values: dict[str, Any]) -> int:
-    """Print the rows as JSON lines, whatever the form of output."""
-    from aghbus.store.audit.verify import PROGRESS_ROWS, as_object
-
+    """Print the events, or the links, as JSON lines, whatever the form of output."""
     done = 0
     with _reading(context, values) as reader:
-        total = _rows(reader)
-        for row in reader.export(values["after"], context.output.note):
-            context.output.line(as_object(row))
+        for row in reader.export(values["after"], context.output.note, links=values["links"]):
+            context.output.line(row)
             done += 1
-            if done % PROGRESS_ROWS == 0:
-                context.output.note(f"{done} of {total} rows")
+            if done % _PROGRESS_ROWS == 0:
+                context.output.note(f"{done} rows, commit {row['n']} of {reader.newest.n}")
     context.output.note(f"{done} rows")
     return YES
 
@@ -85,7 +91,7 @@ def run_export(context: Context, values: dict[str, Any]) -> int:
 def _reading(context: Context, values: dict[str, Any]) -> Iterator[AuditReader]:
     from pathlib import Path
 
-    from aghbus.store.audit.verify import open_audit_log
+    from aghbus.store.audit.reader import open_audit_log
     from aghbus.store.engine.sql import DatabaseError
     from aghbus.store.errors import StoreError
 
@@ -99,16 +105,12 @@ def _reading(context: Context, values: dict[str, Any]) -> Iterator[AuditReader]:
         raise Unexpected(f"the store cannot be read: {error}", "see `aghd check-store`", code="store") from None
 
 
-def _rows(reader: AuditReader) -> int:
-    newest, pruned = reader.recorded_ends()
-    return newest.n - pruned.n
-
-
 def _verdict(found: dict[str, Any]) -> str:
-    lines = [f"{'whole' if found['whole'] else 'NOT WHOLE'}: {found['rows']} rows, head {found['head']}"]
+    verdict = "whole" if found["whole"] else "NOT WHOLE"
+    lines = [f"{verdict}: {found['commits']} commits, {found['envelopes']} envelopes, head {found['head']}"]
     if found["pruned_through"]:
-        lines.append(f"rows through {found['pruned_through']} were pruned by retention")
-    lines += [safe(sentence) for sentence in found["findings"]]
+        lines.append(f"commits through {found['pruned_through']} were pruned by retention")
+    lines += [safe(sentence) for sentence in (*found["findings"], *found["lost"])]
     if found["found"] > len(found["findings"]):
         lines.append(f"and {found['found'] - len(found['findings'])} more")
     return "\n".join(lines)
@@ -118,16 +120,17 @@ COMMANDS = {
     "audit verify": Command(
         run_verify,
         description=(
-            "Verify the audit log: recompute every hash and compare both ends with their recorded values. Finds rows that\n"
-            "were changed, removed or moved. An attacker who can write the store can also write a whole new log: only a head\n"
-            "stored elsewhere (--head) reveals that (docs/audit.md). Exits 1 if a check fails. Needs no daemon."
+            "Verify the audit log: recompute every hash, compare every stored envelope with its commit, and both ends with\n"
+            "their recorded values. Finds commits and envelopes that were changed, removed, added or moved. An attacker who can\n"
+            "write the store can also write a whole new log: only a head stored elsewhere (--head) reveals that\n"
+            "(docs/audit.md). Exits 1 if a check fails. Needs no daemon."
         ),
         examples=["aghctl --name ops audit verify", f"aghctl audit verify --head 1207:{'3f' * 32}"],
         arguments=[_HEAD, _STORE],
     ),
     "audit head": Command(
         run_head,
-        description="Print number and hash of the newest row: store it on another machine. Needs no daemon.",
+        description="Print number and hash of the newest commit: store it on another machine. Needs no daemon.",
         examples=["aghctl --name ops audit head"],
         arguments=[_STORE],
     ),
@@ -135,6 +138,6 @@ COMMANDS = {
         run_export,
         description="Print the audit log as JSON lines, oldest first. It holds no message texts. Needs no daemon.",
         examples=["aghctl audit export > audit.jsonl", "aghctl audit export --after 1207 > audit-2.jsonl"],
-        arguments=[_AFTER, _STORE],
+        arguments=[_AFTER, _LINKS, _STORE],
     ),
 }

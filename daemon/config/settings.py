@@ -174,9 +174,10 @@ class QuarantineSettings(msgspec.Struct, frozen=True, kw_only=True):
 class AuditSettings(msgspec.Struct, frozen=True, kw_only=True):
     """The audit log (docs/audit.md)."""
 
-    enabled: Annotated[bool, Key(Switch(), "keep the audit log")] = True
-    max_rows: Annotated[int, Key(Count(1000), "rows kept; the oldest are deleted first", reload=True)] = 250_000
-    max_age: Annotated[int, Key(Duration(3600, whole=True), "how long rows are kept", reload=True)] = 90 * 86_400
+    max_rows: Annotated[
+        int, Key(Count(1000), "commits kept in the audit log; the oldest are deleted first", reload=True)
+    ] = 250_000
+    max_age: Annotated[int, Key(Duration(3600, whole=True), "how long they are kept", reload=True)] = 90 * 86_400
 
 
 class DiscoverySettings(msgspec.Struct, frozen=True, kw_only=True):

@@ -1,4 +1,4 @@
-"""Removing old envelopes and audit rows at a fixed interval, by age and size."""
+"""Removing old envelopes and links of the audit log at a fixed interval, by age and size."""
 
 import asyncio
 from typing import Final
@@ -7,9 +7,10 @@ from aghbus.daemon.base.logs import EventLimiter
 from aghbus.daemon.base.metrics import Counters
 from aghbus.daemon.config.live_settings import LiveSettings
 from aghbus.daemon.state.clock_steps import ClockSteps
+from aghbus.store.audit.pruning import sweep_audit
 from aghbus.store.engine.database import Store
 from aghbus.store.errors import StoreUnavailable
-from aghbus.store.retention import RetentionPolicy, sweep, sweep_audit
+from aghbus.store.retention import RetentionPolicy, sweep
 
 _INTERVAL: Final = 30.0  # seconds between two sweeps
 

@@ -1,54 +1,55 @@
-"""Events of the audit log (docs/audit.md): each function adds one entry to the open transaction, or none while the log
-is off.
+"""Events in the chain that are not the storing of an envelope (docs/audit.md): each function adds one entry to the link of the
+open transaction.
 
-An entry never holds the text of a message.
+No entry holds the text of a message. An entry about a stored envelope names its sequence; one about an envelope that is
+not stored, its headers.
 """
 
-from collections.abc import Callable
 from hashlib import sha256
-from operator import attrgetter
-from typing import Final
+from typing import Final, Literal
+
+import msgspec
 
 from aghbus.protocol.api.inbox import InboxItem
 from aghbus.protocol.envelope import Envelope
 from aghbus.protocol.text import shorten
-from aghbus.store.engine.audit_chain import AuditEntry, AuditEvent
+from aghbus.store.engine.commit_chain import COMMITS_MISSING
 from aghbus.store.engine.sql import encodable
 from aghbus.store.engine.transaction import Transaction
 
+AuditEvent = Literal["send", "reject", "deliver", "policy"]
 PRUNED: Final = "pruned"
-"""Outcome of the entry by which retention says through which row the log was shortened."""
-ROWS_MISSING: Final = "rows_missing"
-"""Outcome of the entry by which a start says that the log was not the one that the last run left."""
+"""Outcome of the entry that names the last link that retention removed."""
+REMOVED: Final = "removed"
+"""Outcome of the entry that names the sequences of envelopes that retention removed."""
 
 _TEXT_CHARS: Final = 512  # of a text that could be read of a refused envelope, and of a reason
-_Headers = tuple[str, str, str | None, str, str, str | None]
-# Of an envelope, or of a message as the API shows it.
-_headers: Final[Callable[[object], _Headers]] = attrgetter("id", "sender", "to", "channel", "kind", "work_id")
+
+
+class AuditEntry(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """An entry as it is read. `seq` is that of a stored envelope; the fields after it are those of an envelope that is not
+    stored, `digest` the SHA-256 of its bytes in hexadecimal. None: does not apply."""
+
+    at_ms: int
+    event: AuditEvent
+    outcome: str
+    reason: str | None = None
+    seq: int | None = None
+    msg_id: str | None = None
+    sender: str | None = None
+    recipient: str | None = None
+    channel: str | None = None
+    kind: str | None = None
+    work_id: str | None = None
+    digest: str | None = None
 
 
 def note_start(tx: Transaction, at_ms: int, how: str) -> None:
-    """The daemon has started; `how` names its trust settings. A log that is not as the last run left it gets an entry
-    of its own."""
+    """The daemon has started; `how` names its trust settings. A chain that is not as the last run left it gets an entry of
+    its own."""
     note_policy(tx, at_ms, "started", how)
-    gap = tx.memory.audit.gap
-    if gap is not None:
-        note_policy(tx, at_ms, ROWS_MISSING, gap)
-
-
-def note_envelope(
-    tx: Transaction,
-    at_ms: int,
-    event: AuditEvent,
-    envelope: Envelope,
-    outcome: str,
-    reason: str | None,
-    trust: str | None,
-) -> None:
-    """An envelope was stored for sending, was received, or is the subject of a decision."""
-    log = tx.memory.audit
-    if log.enabled:
-        log.pending.append(AuditEntry(at_ms, event, outcome, reason, *_headers(envelope), trust, envelope.digest))
+    if tx.memory.chain.gap is not None:
+        note_policy(tx, at_ms, COMMITS_MISSING, tx.memory.chain.gap)
 
 
 def note_refused(
@@ -60,44 +61,36 @@ def note_refused(
     They are not verified: the sender of a refused envelope is a claim.
     """
     if envelope is not None:
-        note_envelope(tx, at_ms, "reject", envelope, "refused", reason, None)
-    elif tx.memory.audit.enabled:
+        _note_unstored(tx, at_ms, "reject", "refused", reason, envelope)
+    else:
         claimed_id, claimed_sender = (encodable(text, _TEXT_CHARS) or None for text in (msg_id, sender))
-        digest = sha256(raw).hexdigest()
-        entry = AuditEntry(at_ms, "reject", "refused", reason, claimed_id, claimed_sender, digest=digest)
-        tx.memory.audit.pending.append(entry)
+        entry = (at_ms, "reject", "refused", reason, None, claimed_id, claimed_sender, None, None, None, None)
+        tx.memory.chain.entries.append((*entry, sha256(raw).hexdigest()))
 
 
 def note_delivery(tx: Transaction, at_ms: int, item: InboxItem, outcome: str) -> None:
     """The state of an inbox message has changed: `leased`, `acked`, `returned`, `dead` or `requeued`."""
-    log = tx.memory.audit
-    if log.enabled:
-        message = item.message
-        digest = None if message.damaged else sha256(message.envelope).hexdigest()
-        log.pending.append(AuditEntry(at_ms, "deliver", outcome, None, *_headers(message), message.trust, digest))
+    tx.memory.chain.entries.append((at_ms, "deliver", outcome, None, item.seq))
 
 
 def note_outgoing(tx: Transaction, at_ms: int, seq: int, outcome: str, reason: str) -> None:
     """Our envelope `seq`, kept before, is sent `again`, or given up as `expired` or `dead`, for `reason`."""
-    log = tx.memory.audit
-    if log.enabled:
-        sql = "SELECT msg_id, sender, recipient, channel, kind, work_id, trust, raw FROM envelopes WHERE seq = ?"
-        row = tx.db.execute(sql, (seq,)).fetchone()
-        headers: _Headers = row[:6]
-        trust, raw = row[6:]
-        reason, digest = shorten(reason, _TEXT_CHARS), sha256(raw).hexdigest()
-        log.pending.append(AuditEntry(at_ms, "send", outcome, reason, *headers, trust, digest))
+    tx.memory.chain.entries.append((at_ms, "send", outcome, shorten(reason, _TEXT_CHARS), seq))
 
 
 def note_policy(
     tx: Transaction, at_ms: int, outcome: str, reason: str | None = None, *, envelope: Envelope | None = None
 ) -> None:
     """A decision of this daemon, or of its operator; `envelope` is the one that it is about."""
-    log = tx.memory.audit
-    if not log.enabled:
-        return
     reason = None if reason is None else shorten(reason, _TEXT_CHARS)
     if envelope is not None:
-        note_envelope(tx, at_ms, "policy", envelope, outcome, reason, None)
+        _note_unstored(tx, at_ms, "policy", outcome, reason, envelope)
     else:
-        log.pending.append(AuditEntry(at_ms, "policy", outcome, reason))
+        tx.memory.chain.entries.append((at_ms, "policy", outcome, reason))
+
+
+def _note_unstored(
+    tx: Transaction, at_ms: int, event: AuditEvent, outcome: str, reason: str | None, envelope: Envelope
+) -> None:
+    entry = (at_ms, event, outcome, reason, None, envelope.id, envelope.sender, envelope.to, envelope.channel)
+    tx.memory.chain.entries.append((*entry, envelope.kind, envelope.work_id, envelope.digest))

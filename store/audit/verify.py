@@ -1,70 +1,67 @@
-"""Reads the audit log from outside: verifies it, and exports its rows. Nothing here trusts a stored hash.
+"""Verifies the chain of a store, and the stored envelopes against it. Nothing here trusts a stored hash.
 
-Works on the file of a daemon that runs, and of one that does not. docs/audit.md says what a verified log proves.
+docs/audit.md says what a verified chain proves.
 """
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from hashlib import sha256
-from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
+from zlib import crc32
 
 import msgspec
 
-from aghbus.store.audit.events import PRUNED, ROWS_MISSING
-from aghbus.store.engine.audit_chain import (
+from aghbus.store.audit.events import PRUNED, REMOVED, AuditEntry
+from aghbus.store.audit.reader import AuditReader, Link, spell
+from aghbus.store.audit.records import SELECT_RECORDS, Ranges, decode_ranges, in_sequence, ranges_of, record_of, without
+from aghbus.store.engine.commit_chain import (
+    COMMITS_MISSING,
     EMPTY,
-    AuditHead,
-    AuditLine,
-    link,
-    parse_line,
-    read_head_file,
-    recorded_head,
-    recorded_pruning,
+    RECORD_COLUMNS,
+    KeptHead,
+    Record,
+    as_pruned,
+    content_of,
+    link_hash,
 )
-from aghbus.store.engine.database import open_to_inspect
-from aghbus.store.engine.sql import Connection, OperationalError
-from aghbus.store.errors import StoreDamaged, StoreUnopenable
+from aghbus.store.engine.sql import Connection
 
-PROGRESS_ROWS: Final = 100_000  # rows between two calls of `progress`
-_STORING_EVENTS: Final = frozenset({"send", "receive", "reject"})
-_NOT_STORED: Final = frozenset({"refused", "again", "expired", "dead"})  # outcomes that say nothing of the stored bytes
-_PAGE_ROWS: Final = 1000  # rows of an export that are read at once: some hundred kilobytes
+PROGRESS_LINKS: Final = 100_000  # links between two calls of `progress`
 _MAX_FINDINGS: Final = 20  # sentences in a report
+# Columns that an envelope's bytes repeat, with the members that they have there.
+_MEMBERS: Final = {
+    "workspace_id": "workspace_id",
+    "channel": "channel",
+    "kind": "kind",
+    "msg_id": "id",
+    "sender": "from",
+    "recipient": "to",
+    "surface": "surface",
+    "work_id": "work_id",
+}
+_SELECT: Final = SELECT_RECORDS.replace(
+    "e.raw FROM", f"{', '.join(f'e.{c}' for c in (*_MEMBERS, 'container'))}, e.checksum, e.raw FROM"
+)
+_decode: Final = msgspec.json.Decoder(dict[str, Any]).decode
 Progress = Callable[[int], None]
 
 
-class AuditRow(NamedTuple):
-    """A row as stored; `parsed` is its line decoded, None when this program did not write it."""
-
-    n: int
-    line: bytes
-    hash: bytes
-    parsed: AuditLine | None
-
-
-class RecordedEnds(NamedTuple):
-    """The ends of the log as table `meta` records them: the newest row, and the newest that retention removed."""
-
-    newest: AuditHead
-    pruned: AuditHead
-
-
 class AuditReport(msgspec.Struct, kw_only=True):
-    """The result of a verification. `rows` counts the rows, `found` the defects; `findings` are sentences about the
-    first of them. `notes` say what could not be checked."""
+    """The result of a verification. `commits` counts the links, `envelopes` those that are stored, `found` the defects;
+    `findings` are sentences about the first of them. `lost` are sentences of the chain itself about commits that were lost
+    earlier. `notes` say what could not be checked."""
 
-    rows: int = 0
+    commits: int = 0
+    envelopes: int = 0
     last: str = str(EMPTY)
     pruned_through: int = 0
     found: int = 0
     findings: list[str] = msgspec.field(default_factory=list)
+    lost: list[str] = msgspec.field(default_factory=list)
     notes: list[str] = msgspec.field(default_factory=list)
 
     @property
     def intact(self) -> bool:
-        """Whether no defect was found."""
-        return self.found == 0
+        """Whether no defect was found and no commit was lost."""
+        return self.found == 0 and not self.lost
 
     def add(self, sentence: str) -> None:
         """Counts a defect."""
@@ -73,179 +70,163 @@ class AuditReport(msgspec.Struct, kw_only=True):
             self.findings.append(sentence)
 
 
-class AuditReader:
-    """One consistent view of the log in a store, until `export` ends it. Made by `open_audit_log`."""
+def verify(reader: AuditReader, kept: KeptHead | None, progress: Progress) -> AuditReport:
+    """Compares every link with the one before it, every stored envelope with its link, and the ends of the chain with the
+    records about them.
 
-    def __init__(self, db: Connection, filed: AuditHead | None) -> None:
-        """Use `open_audit_log`. `filed` is the row that the sidecar file names."""
-        self._db = db
-        self._filed = filed
-
-    def recorded_ends(self) -> RecordedEnds:
-        """The ends of the log, as recorded in the store."""
-        return RecordedEnds(recorded_head(self._db), recorded_pruning(self._db))
-
-    def rows(self) -> Iterator[AuditRow]:
-        """The rows in order, one at a time."""
-        for n, line, stored in self._db.execute("SELECT n, line, hash FROM audit ORDER BY n"):
-            yield AuditRow(n, line, stored, _parse(line))
-
-    def export(self, after: int, warn: Callable[[str], None]) -> Iterator[AuditRow]:
-        """The rows after row `after` to the newest of now, in order, for a consumer of any speed.
-
-        They are read in pages, without a transaction: else the WAL of a running daemon would grow meanwhile. Rows
-        that are pruned between two pages are missing; `warn` gets a sentence about them.
-        """
-        newest, pruned = self.recorded_ends()
-        self._db.execute("COMMIT")
-        at = max(after, pruned.n)
-        while at < newest.n:
-            page = self._db.execute(
-                "SELECT n, line, hash FROM audit WHERE n > ? AND n <= ? ORDER BY n LIMIT ?", (at, newest.n, _PAGE_ROWS)
-            ).fetchall()
-            first = page[0][0] if page else newest.n + 1
-            if first != at + 1:
-                warn(
-                    f"{_span(at + 1, first - 1)} missing: pruned meanwhile, unless `aghctl audit verify` says otherwise"
-                )
-            for n, line, stored in page:
-                yield AuditRow(n, line, stored, _parse(line))
-            at = page[-1][0] if page else newest.n
-
-    def verify(self, kept: AuditHead | None, progress: Progress) -> AuditReport:
-        """Compares every row with the one before it, and the first and last rows of the log with the records about them.
-
-        `kept` is a head that the operator keeps elsewhere. `progress` is called with the number of verified rows
-        now and then.
-        """
-        verification = _Verification(self.recorded_ends(), self._filed, kept)
-        for row in self.rows():
-            verification.check_row(row)
-            if verification.report.rows % PROGRESS_ROWS == 0:
-                progress(verification.report.rows)
-        return verification.finish()
+    `kept` is a head that the operator keeps elsewhere. `progress` is called with the number of verified links now and then.
+    """
+    verification = _Verification(reader, kept)
+    for link in reader.links():
+        verification.check_link(link)
+        if verification.report.commits % PROGRESS_LINKS == 0:
+            progress(verification.report.commits)
+    return verification.finish()
 
 
-@contextmanager
-def open_audit_log(path: Path) -> Iterator[AuditReader]:
-    """The log in the store at `path`, as of now. Raises StoreError when there is none, or none that can be read."""
-    filed = read_head_file(
-        path
-    )  # before the store: that of a running daemon is never newer than the store read after it
-    db = open_to_inspect(path)
+class _Envelopes:
+    """The stored envelopes in sequence; takes those of one link after another."""
+
+    def __init__(self, db: Connection, after: int, report: AuditReport) -> None:
+        self._rows = iter(db.execute(f"{_SELECT} WHERE e.seq > ? ORDER BY e.seq", (after,)))
+        self._next: tuple[Any, ...] | None = next(self._rows, None)
+        self._report = report
+
+    def take(self, through: int | None) -> list[Record]:
+        """The records of those up to `through`, or of all that are left."""
+        return list(self._take(through))
+
+    def _take(self, through: int | None) -> Iterator[Record]:
+        while self._next is not None and (through is None or self._next[0] <= through):
+            row, self._next = self._next, next(self._rows, None)
+            self._report.envelopes += 1
+            size = len(RECORD_COLUMNS)
+            *columns, container, checksum, raw = row[size:]
+            if not _matches(columns, container, raw) or checksum not in (None, crc32(raw)):
+                self._report.add(f"envelope {row[0]}: its columns are not those of its bytes")
+            yield record_of((*row[:size], raw))
+
+
+def _matches(columns: list[Any], container: str | None, raw: bytes) -> bool:
     try:
-        db.execute("BEGIN")
-        try:
-            db.execute("SELECT 1 FROM audit").fetchone()
-            recorded_head(db), recorded_pruning(db)
-        except OperationalError:
-            raise StoreUnopenable(path, "has no audit log yet", hint="start the daemon once: it makes one") from None
-        except ValueError:
-            raise StoreDamaged(
-                path, "does not record both ends of its audit log", hint="another program has written in it"
-            ) from None
-        yield AuditReader(db, filed)
-    finally:
-        db.close()
+        document = _decode(raw)
+    except (msgspec.MsgspecError, UnicodeDecodeError):
+        return False
+    place = {"thread": "thread_id", "direct": "direct_id"}.get(str(document.get("surface")))
+    expected = [document.get(member) for member in _MEMBERS.values()]
+    return columns == expected and container == (document.get(place) if place else None)
 
 
 class _Verification:
-    """Goes through the rows in order."""
+    """Goes through the links in order."""
 
-    def __init__(self, recorded: RecordedEnds, filed: AuditHead | None, kept: AuditHead | None) -> None:
-        self.report = AuditReport(pruned_through=recorded.pruned.n)
-        self._recorded = recorded
-        self._filed = filed
+    def __init__(self, reader: AuditReader, kept: KeptHead | None) -> None:
+        self.report = AuditReport(pruned_through=reader.pruned.n)
+        self._reader = reader
         self._kept = kept
-        self._at = recorded.pruned
-        self._kept_seen = kept == recorded.pruned
+        self._at = reader.pruned
+        self._kept_seen = kept == reader.pruned[:2]
         self._last_pruning: str | None = None
+        self._envelopes = _Envelopes(reader.db, reader.pruned.last_seq, self.report)
+        self._gone: Ranges = []  # sequences whose envelopes are not stored
+        self._removed: Ranges = []  # sequences that retention removed, as the chain says
 
-    def check_row(self, row: AuditRow) -> None:
-        self.report.rows += 1
-        if row.n != self._at.n + 1:
-            self.report.add(f"{_span(self._at.n + 1, row.n - 1)} missing, and row {row.n} cannot be compared")
-        elif row.parsed is None or row.parsed.n != row.n or link(self._at.hash, row.line) != row.hash:
+    def check_link(self, link: Link) -> None:
+        self.report.commits += 1
+        entries = link.events()
+        lost = [entry for entry in entries or () if _is_policy(entry, COMMITS_MISSING)]
+        self.report.lost += [f"link {link.n} says that commits were missing at a start: {one.reason}" for one in lost]
+        if link.n != self._at.n + 1 and not lost:
+            self.report.add(f"{spell('link', self._at.n + 1, link.n - 1)} missing")
+        contents = (link.n, link.at_ms, link.last_seq, link.content, link.entries)
+        if entries is None or link_hash(self._at.hash, *contents) != link.hash:
             self.report.add(
-                f"row {row.n} does not follow from its contents and row {self._at.n}: one was changed or moved"
+                f"link {link.n} does not follow from its contents and link {self._at.n}: one was changed or moved"
             )
-        self._note_policy(row)
-        self._at = AuditHead(row.n, row.hash)
+        for entry in entries or ():
+            self._note_policy(entry)
+        self._check_envelopes(link)
+        self._kept_seen = self._kept_seen or self._kept == (link.n, link.hash)
+        self._at = link.head
 
-    def _note_policy(self, row: AuditRow) -> None:
-        line = row.parsed
-        if line is not None and line.event == "policy" and line.outcome == PRUNED:
-            self._last_pruning = line.reason
-        if line is not None and line.event == "policy" and line.outcome == ROWS_MISSING:
-            self.report.add(f"row {row.n} says that rows were missing at a start: {line.reason}")
-        self._kept_seen = self._kept_seen or self._kept == (row.n, row.hash)
-        if self._filed is not None and row.n == self._filed.n and row.hash != self._filed.hash:
-            self.report.add(f"row {row.n} is not the one that the sidecar file names")
+    def _note_policy(self, entry: AuditEntry) -> None:
+        if _is_policy(entry, PRUNED):
+            self._last_pruning = entry.reason
+        elif _is_policy(entry, REMOVED):
+            try:
+                self._removed += decode_ranges(entry.reason or "")
+            except ValueError:
+                self.report.add(f"an entry about removed envelopes cannot be read: {entry.reason}")
+
+    def _check_envelopes(self, link: Link) -> None:
+        stored, removed = self._envelopes.take(link.last_seq), link.removed_records()
+        first, last, of = self._at.last_seq + 1, link.last_seq, f"of link {link.n}"
+        if link.removed is not None and not (stored and removed):
+            self.report.add(f"link {link.n} has records of removed envelopes without need, or that cannot be read")
+        if link.content is None:
+            if stored:
+                self.report.add(f"{_names(stored)} {of}: the chain does not name them")
+            return
+        if not stored:
+            self._gone.append((first, last))
+            return
+        records = in_sequence([*stored, *(removed or [])])
+        self._gone += ranges_of(record[0] for record in removed or [])
+        missing = list(without([(first, last)], ranges_of(record[0] for record in records)))
+        if missing:
+            self.report.add(f"{spell('envelope', *missing[0])} missing {of}, which has others")
+        elif removed is None or content_of(records) != link.content:
+            self.report.add(f"{_names(stored)} {of}: not as stored; at least one was changed, added or removed")
 
     def finish(self) -> AuditReport:
-        """Compares both ends, and the head that the operator kept."""
-        report, newest, pruned = self.report, self._recorded.newest, self._recorded.pruned
+        """Checks the ends, and whether retention removed what is gone."""
+        report = self.report
         report.last = str(self._at)
-        if self._at.n < newest.n:
-            report.add(f"{_span(self._at.n + 1, newest.n)} missing: the newest that the store records is {newest.n}")
-        elif self._at != newest:
+        left = self._envelopes.take(None)
+        if left:
+            report.add(f"{_names(left)}: stored after the end of the chain, which is link {self._at.n}")
+        for first, last in without(self._gone, self._removed):
             report.add(
-                f"the store records row {newest.n} as the newest, but the log ends with {self._at.n} or another hash"
+                f"{spell('envelope', first, last)} missing, and the chain does not say that retention removed any"
             )
-        expected = str(pruned) if pruned.n else None
-        if expected != self._last_pruning:
-            report.add(f"the log begins after row {pruned.n}, but its own last row about pruning does not say so")
-        if self._filed is not None and self._filed.n > self._at.n:
-            report.add(f"{_span(self._at.n + 1, self._filed.n)} missing: the sidecar file names {self._filed.n}")
-        if self._filed is None and self._at.n:
-            report.notes.append("no sidecar file: a removal of the newest rows would not be detected")
+        if self._last_pruning != (as_pruned(self._reader.pruned) if self._reader.pruned.n else None):
+            report.add(
+                f"the chain begins after link {self._reader.pruned.n}, but its own last entry about pruning does not say so"
+            )
+        self._check_watermark()
         self._check_kept()
         return report
+
+    def _check_watermark(self) -> None:
+        watermark = self._reader.watermark
+        if watermark is None:
+            if self._at.n:
+                self.report.notes.append("no readable .mark file: a removal of the newest links would not be detected")
+            return
+        named = watermark.head
+        if named.n > self._at.n:
+            self.report.add(f"{spell('link', self._at.n + 1, named.n)} missing: the .mark file names {named.n}")
+            return
+        row = self._reader.db.execute("SELECT hash FROM chain WHERE n = ?", (named.n,)).fetchone()
+        if row is not None and row[0] != named.hash:
+            self.report.add(f"link {named.n} is not the one that the .mark file names")
 
     def _check_kept(self) -> None:
         kept = self._kept
         if kept is None or self._kept_seen:
             return
-        if kept.n < self._recorded.pruned.n:
+        if kept[0] < self._reader.pruned.n:
             self.report.add(
-                f"row {kept.n}, whose hash you kept, was pruned since: there is nothing to compare; keep newer heads"
+                f"link {kept[0]}, whose hash you kept, was pruned since: there is nothing to compare; keep newer heads"
             )
         else:
-            self.report.add(f"row {kept.n} with the hash that you kept is not in the log: it was cut or rewritten")
+            self.report.add(f"link {kept[0]} with the hash that you kept is not in the chain: it was cut or rewritten")
 
 
-def _parse(line: bytes) -> AuditLine | None:
-    try:
-        return parse_line(line)
-    except (msgspec.MsgspecError, UnicodeDecodeError):
-        return None
+def _is_policy(entry: AuditEntry, outcome: str) -> bool:
+    return entry.event == "policy" and entry.outcome == outcome
 
 
-def _span(first: int, last: int) -> str:
-    return f"row {first} is" if first == last else f"rows {first} to {last} are"
-
-
-def as_object(row: AuditRow) -> dict[str, Any]:
-    """The row for export: its fields by name and its hash in hexadecimal; of a line that this program did not write,
-    its bytes as text."""
-    line = row.parsed
-    fields = {"line": row.line.decode(errors="backslashreplace")} if line is None else msgspec.structs.asdict(line)
-    return {**fields, "n": row.n, "hash": row.hash.hex()}
-
-
-def unlike_audited(db: Connection) -> set[int]:
-    """Sequences of stored envelopes whose bytes have another digest than the audit log recorded when they were stored.
-
-    Envelopes without such a row (the log was off, or pruned) are not compared.
-    """
-    same: set[int] = set()
-    unlike: set[int] = set()
-    for (line,) in db.execute("SELECT line FROM audit ORDER BY n"):
-        entry = _parse(line)
-        if entry is None or entry.event not in _STORING_EVENTS or entry.outcome in _NOT_STORED:
-            continue
-        for seq, raw in db.execute(
-            "SELECT seq, raw FROM envelopes WHERE msg_id = ? AND sender = ?", (entry.msg_id, entry.sender)
-        ):
-            (same if sha256(raw).hexdigest() == entry.digest else unlike).add(seq)
-    return unlike - same
+def _names(records: list[Record]) -> str:
+    first, last = records[0][0], records[-1][0]
+    return f"envelope {first}" if first == last else f"envelopes {first} to {last}"

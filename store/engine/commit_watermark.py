@@ -1,35 +1,45 @@
-"""The commit watermark: a sidecar file that says how many transactions have been committed.
+"""The commit watermark: a file beside the store that names the newest link of the commit chain.
 
-SQLite ends recovery at the first damaged frame of the WAL and takes what comes before it for the whole: a torn, cut
-or deleted WAL, and an older copy put in place, all look like a sound store. So every transaction counts itself in
-the store, and the same count is written here after its COMMIT. At the next start a watermark ahead of the store
-means that commits were lost (store/engine/integrity.py).
+SQLite ends recovery at the first damaged frame of the WAL and treats what comes before it as complete: a torn, cut or
+deleted WAL, and an older copy put in place, all look like a sound store. The newest link is written here up to LAG
+seconds after its COMMIT has returned, without a sync. A crash of the process in between, and a loss of power, leave the
+file older than the store, which means nothing. It is newer only if the store lost commits (store/engine/integrity.py).
 """
 
+import asyncio
+import contextlib
+import os
 import struct
 import zlib
 from concurrent.futures import Executor
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from aghbus.store.engine.sidecar import SidecarFile, sidecar_path
+from aghbus.store.engine.commit_chain import Head
 
-SUFFIX: Final = ".mark"
-_RECORD: Final = struct.Struct("<8sQQQI")  # magic, identity, commits, last sequence, CRC-32 of the bytes before it
-_MAGIC: Final = b"aghmark1"
+LAG: Final = 1.0  # seconds: one write, and one wake-up of the thread, for all commits in between
+_RECORD: Final = struct.Struct("<8sQQQ32s")  # magic, identity, number and last sequence of the link, its hash
+_MAGIC: Final = b"aghmark2"
+_CRC: Final = struct.Struct("<I")  # CRC-32 of the record
 
 
 class CommitWatermark(NamedTuple):
-    """`commits` of the store `identity` were durable, and its sequence of envelopes had reached `last_seq`."""
+    """The link `head` of the store `identity` was durable."""
 
     identity: int
-    commits: int
-    last_seq: int
+    head: Head
 
 
 def watermark_path(store: Path) -> Path:
     """The path of the watermark of a store."""
-    return sidecar_path(store, SUFFIX)
+    return store.with_name(store.name + ".mark")
+
+
+def encode_watermark(watermark: CommitWatermark) -> bytes:
+    """The contents of the file: 68 bytes."""
+    n, digest, last_seq = watermark.head
+    record = _RECORD.pack(_MAGIC, watermark.identity, n, last_seq, digest)
+    return record + _CRC.pack(zlib.crc32(record))
 
 
 def read_watermark(store: Path) -> CommitWatermark | None:
@@ -39,17 +49,53 @@ def read_watermark(store: Path) -> CommitWatermark | None:
         content = watermark_path(store).read_bytes()
     except FileNotFoundError:
         return None
-    if len(content) != _RECORD.size or not content.startswith(_MAGIC):
+    if len(content) != _RECORD.size + _CRC.size or not content.startswith(_MAGIC):
         return None
-    _, identity, commits, last_seq, checksum = _RECORD.unpack(content)
-    return CommitWatermark(identity, commits, last_seq) if checksum == zlib.crc32(content[:-4]) else None
+    _, identity, n, last_seq, digest = _RECORD.unpack_from(content)
+    watermark = CommitWatermark(identity, Head(n, digest, last_seq))
+    return watermark if encode_watermark(watermark) == content else None
 
 
-def watermark_file(store: Path, executor: Executor) -> SidecarFile[CommitWatermark]:
-    """The file, for the store's writer."""
-    return SidecarFile(watermark_path(store), executor, _encode)
+class WatermarkFile:
+    """The file, for the writer of its store."""
 
+    def __init__(self, store: Path, executor: Executor) -> None:
+        """`executor` is the one of the store's commits: its thread writes the file."""
+        self.path: Final = watermark_path(store)
+        self._executor = executor
+        self._value: CommitWatermark | None = None
+        self._timer: asyncio.TimerHandle | None = None
 
-def _encode(watermark: CommitWatermark) -> bytes:
-    content = _RECORD.pack(_MAGIC, *watermark, 0)
-    return content[:-4] + struct.pack("<I", zlib.crc32(content[:-4]))
+    def set(self, value: CommitWatermark) -> None:
+        """`value` is durable in the store: the file says so within LAG. Call it on the event loop."""
+        self._value = value
+        if self._timer is None:
+            self._timer = asyncio.get_running_loop().call_later(LAG, self._write_in_thread)
+
+    def write(self, value: CommitWatermark) -> None:
+        """Writes `value` now. Raises OSError."""
+        content = encode_watermark(value)
+        fd = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        try:
+            os.pwrite(fd, content, 0)
+            os.ftruncate(fd, len(content))
+        finally:
+            os.close(fd)
+
+    def close(self) -> None:
+        """Writes the pending value."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+            self._try_write()
+
+    def _write_in_thread(self) -> None:
+        self._timer = None
+        self._executor.submit(self._try_write)
+
+    def _try_write(self) -> None:
+        """A file that cannot be written stays older than the store, and less can be checked at the next start."""
+        value = self._value  # once: the event loop may set the next while this thread writes
+        if value is not None:
+            with contextlib.suppress(OSError):
+                self.write(value)

@@ -19,10 +19,9 @@ from aghbus.protocol.api.status import StoreStatus
 from aghbus.protocol.text import escape
 from aghbus.store.engine import integrity, meta
 from aghbus.store.engine.commit_policy import CHECKPOINT_PAGES
-from aghbus.store.engine.commit_watermark import CommitWatermark, watermark_file
+from aghbus.store.engine.commit_watermark import CommitWatermark, WatermarkFile
 from aghbus.store.engine.gil_yield import yield_gil_while
 from aghbus.store.engine.schema import check_owner, migrate, shipped
-from aghbus.store.engine.sidecar import SidecarFile
 from aghbus.store.engine.sql import DamagedEnvelopes
 from aghbus.store.engine.state import InMemoryState
 from aghbus.store.engine.store_lock import StoreLock
@@ -60,7 +59,7 @@ class Store:
         memory: InMemoryState,
         executor: ThreadPoolExecutor,
         opened: integrity.Opened,
-        watermark_file: SidecarFile[CommitWatermark],
+        watermark_file: WatermarkFile,
         damaged: DamagedEnvelopes,
     ) -> None:
         """Use `open`."""
@@ -73,7 +72,7 @@ class Store:
         self._executor = executor
         self._opened = opened
         self._watermark_file = watermark_file
-        self._writer = Writer(db, memory, executor, opened.watermark, watermark_file)
+        self._writer = Writer(db, memory, executor, opened.watermark.identity, watermark_file)
         self._task = asyncio.create_task(self._writer.run(), name="store writer")
         self._closed = False
         self.deferred_lost = 0
@@ -100,7 +99,6 @@ class Store:
             db, opened = await loop.run_in_executor(executor, _open_writer, path, synchronous, memory)
             undo.callback(db.close)
             watermark = _open_watermark(path, opened.watermark, executor)
-            memory.audit.open(db, path, executor)
             reader = await _open_reader(path)
             undo.push_async_callback(reader.close)
             damaged = DamagedEnvelopes()
@@ -217,7 +215,6 @@ class Store:
         await asyncio.get_running_loop().run_in_executor(self._executor, _close_writer, self._db)
         self._executor.shutdown()
         self._watermark_file.close()
-        self.memory.audit.close()
         self._lock.release()
 
 
@@ -246,6 +243,7 @@ def _open_writer(
         opened = integrity.check_watermark(db, path)
         meta.put(db, "closed", 0)
         memory.load(db)
+        memory.chain.gap = opened.difference
     except (sqlite3.Error, OSError, StoreError) as error:
         if db is not None:
             db.close()
@@ -299,10 +297,8 @@ async def _open_reader(path: Path) -> aiosqlite.Connection:
     return reader
 
 
-def _open_watermark(
-    path: Path, watermark: CommitWatermark, executor: ThreadPoolExecutor
-) -> SidecarFile[CommitWatermark]:
-    file = watermark_file(path, executor)
+def _open_watermark(path: Path, watermark: CommitWatermark, executor: ThreadPoolExecutor) -> WatermarkFile:
+    file = WatermarkFile(path, executor)
     try:
         file.write(watermark)
     except OSError as error:

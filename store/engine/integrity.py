@@ -1,8 +1,9 @@
-"""Whether a store is complete: SQLite's check of its file, the commit watermark beside it, and the envelopes
-themselves.
+"""Whether a store is complete: SQLite's check of its file, the commit watermark beside it, and the checksums of the
+envelopes.
 
     the watermark is …       the store is …   what it means                                      what is done
     equal or older           any              complete (a crash after COMMIT leaves it older)    nothing
+    equal or older           another chain    commits were rewritten                             a note
     missing or unreadable    not new          copied without it: cannot be checked               a note
     of another store         any              another file was put in its place                  a note
     newer                    sound            commits are lost: torn or deleted WAL, an older    a loss, recorded in the
@@ -25,6 +26,7 @@ import msgspec
 
 from aghbus.protocol.text import escape
 from aghbus.store.engine import meta
+from aghbus.store.engine.commit_chain import COMMITS_MISSING, EMPTY, CommitChain, stored_head
 from aghbus.store.engine.commit_watermark import CommitWatermark, read_watermark
 from aghbus.store.engine.transaction import Transaction
 from aghbus.store.errors import StoreDamaged
@@ -37,7 +39,6 @@ LOST_HINT: Final = (
     "ask the peers what they know of the time before (`aghctl work list` there); `aghd check-store --accept-loss` ends"
     " this warning"
 )
-_COUNT_COMMIT: Final = "UPDATE meta SET value = ? WHERE key = 'commits'"
 _MAX_IDENTITY: Final = (1 << 62) - 1  # an identity fits SQLite's signed 64 bits
 
 _log = logging.getLogger(__name__)
@@ -59,11 +60,13 @@ class Loss(NamedTuple):
 
 
 class Opened(msgspec.Struct, frozen=True):
-    """What opening found. `watermark` is of the store as it is now, `loss` not yet accepted, `notes` of this opening."""
+    """What opening found. `watermark` is of the store as it is now, `loss` not yet accepted, `notes` of this opening;
+    `difference` as `difference` gives it."""
 
     watermark: CommitWatermark
     loss: Loss | None
     notes: tuple[str, ...]
+    difference: str | None
 
 
 def check_pages(db: sqlite3.Connection, path: Path) -> None:
@@ -80,7 +83,7 @@ def check_watermark(db: sqlite3.Connection, path: Path) -> Opened:
     notes: list[str] = []
     if identity is None:
         identity = _create_identity(db, watermark)
-    loss = find_loss(db, identity, watermark)
+    loss, unlike = find_loss(db, identity, watermark), difference(db, watermark)
     if loss is not None and watermark is not None:
         check_pages(db, path)
         _record_loss(db, loss, watermark)
@@ -88,30 +91,32 @@ def check_watermark(db: sqlite3.Connection, path: Path) -> Opened:
     elif note := watermark_problem(db, identity, watermark):
         notes.append(note)
         _log.warning("the store %s: %s", escape(str(path)), note)
-    return Opened(CommitWatermark(identity, commits(db), last_seq(db)), recorded_loss(db), tuple(notes))
+    return Opened(CommitWatermark(identity, stored_head(db)), recorded_loss(db), tuple(notes), unlike)
 
 
 def find_loss(db: sqlite3.Connection, identity: int | None, watermark: CommitWatermark | None) -> Loss | None:
     """The commits that the watermark counts and the store lacks; None when none are missing or the watermark is of
     another store."""
-    if watermark is None or watermark.commits <= commits(db):
+    head = stored_head(db)
+    if watermark is None or watermark.head.n <= head.n:
         return None
-    if identity is None and last_seq(db) == 0:
+    if identity is None and head == EMPTY:
         identity = watermark.identity  # the whole content may be lost: `_create_identity` takes that of the watermark
     if watermark.identity != identity:
         return None
-    return Loss(watermark.commits - commits(db), last_seq(db), max(watermark.last_seq, last_seq(db)))
+    return Loss(watermark.head.n - head.n, head.last_seq, max(watermark.head.last_seq, head.last_seq))
 
 
 def watermark_problem(db: sqlite3.Connection, identity: int | None, watermark: CommitWatermark | None) -> str | None:
-    """Why this store cannot be compared with the watermark; None when it can, or when there was nothing to lose yet."""
-    if commits(db) == 0:
+    """Why this store cannot be compared with the watermark, or how it differs; None when it does not, or when there was
+    nothing to lose yet."""
+    if stored_head(db) == EMPTY:
         return None
     if watermark is None:
         return "it has no readable .mark file: lost commits cannot be detected at this start"
     if watermark.identity != identity:
         return "the .mark file beside it is another store's: the file was replaced"
-    return None
+    return difference(db, watermark)
 
 
 def recorded_loss(db: sqlite3.Connection) -> Loss | None:
@@ -132,19 +137,14 @@ def accept_loss(tx: Transaction) -> Loss | None:
     return loss
 
 
-def commits(db: sqlite3.Connection) -> int:
-    """How many transactions this store has counted."""
-    return meta.get(db, "commits") or 0
-
-
-def count_commit(db: sqlite3.Connection, number: int) -> None:
-    """Records in the open transaction that it is the `number`-th."""
-    db.execute(_COUNT_COMMIT, (number,))
-
-
-def last_seq(db: sqlite3.Connection) -> int:
-    """The last sequence that an envelope was given."""
-    return meta.last_seq(db)
+def difference(db: sqlite3.Connection, watermark: CommitWatermark | None) -> str | None:
+    """How the chain differs from the link that the watermark names; None when it does not, or cannot be compared."""
+    if watermark is None or watermark.identity != meta.get(db, "identity"):
+        return None
+    row = db.execute("SELECT hash FROM chain WHERE n = ?", (watermark.head.n,)).fetchone()
+    if row is None or row[0] == watermark.head.hash:
+        return None
+    return f"commit {watermark.head.n} is not the one that the .mark file names: {watermark.head}"
 
 
 def damaged(db: sqlite3.Connection) -> set[int]:
@@ -170,20 +170,23 @@ def _id_of(raw: bytes) -> str | None:
 def _create_identity(db: sqlite3.Connection, watermark: CommitWatermark | None) -> int:
     """An identity for a store that has none. An empty one takes that of the watermark beside it: its predecessor is
     lost."""
-    identity = watermark.identity if watermark is not None and last_seq(db) == 0 else secrets.randbelow(_MAX_IDENTITY)
-    db.execute("BEGIN IMMEDIATE")
+    lost = watermark is not None and stored_head(db) == EMPTY
+    identity = watermark.identity if watermark is not None and lost else secrets.randbelow(_MAX_IDENTITY)
     meta.put(db, "identity", identity)
-    meta.put(db, "commits", commits(db))
-    db.execute("COMMIT")
     return identity
 
 
 def _record_loss(db: sqlite3.Connection, loss: Loss, watermark: CommitWatermark) -> None:
-    """In one transaction, so that a crash here neither hides the loss nor counts it twice."""
+    """In one transaction, so that a crash here neither hides the loss nor counts it twice. Its link follows those that were
+    lost by number, and the last one that is left by hash."""
     earlier = recorded_loss(db)
     db.execute("BEGIN IMMEDIATE")
     meta.put(db, "lost_commits", loss.commits + (earlier.commits if earlier else 0))
     meta.put(db, "lost_after_seq", min(loss.after, earlier.after) if earlier else loss.after)
     meta.put(db, "lost_through_seq", loss.through)
-    meta.put(db, "commits", watermark.commits)
+    chain = CommitChain()
+    chain.load(db)
+    lost = f"commits {chain.head.n + 1} to {watermark.head.n}: the .mark file named {watermark.head}"
+    chain.entries.append((chain.at_ms, "policy", COMMITS_MISSING, lost))
+    chain.append(db, loss.through, watermark.head.n + 1)
     db.execute("COMMIT")

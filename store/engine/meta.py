@@ -1,26 +1,12 @@
 """Table `meta`: single integers by name."""
 
 import sqlite3
-from typing import Final
-
-LAST_SEQ: Final = """
-SELECT max(
-    coalesce((SELECT max(seq) FROM log), 0),
-    coalesce((SELECT max(value) FROM meta WHERE key IN ('pruned_through', 'lost_through_seq')), 0))
-"""
-"""The last sequence that an envelope was given: of the log, or of those that retention or damage has removed."""
 
 
 def get(db: sqlite3.Connection, key: str) -> int | None:
     """The value of `key`; None when it was never set."""
     row = db.execute("SELECT value FROM meta WHERE key = ?", (key,)).fetchone()
     return None if row is None else int(row[0])
-
-
-def last_seq(db: sqlite3.Connection) -> int:
-    """The last sequence that an envelope was given; 0 in a new store."""
-    (seq,) = db.execute(LAST_SEQ).fetchone()
-    return int(seq)
 
 
 def put(db: sqlite3.Connection, key: str, value: int) -> None:

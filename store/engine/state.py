@@ -11,8 +11,7 @@ from typing import Final, Literal, NamedTuple
 from aghbus.protocol.api.works import Role
 from aghbus.protocol.delivery.order import Predecessor
 from aghbus.protocol.lifecycle import WorkView
-from aghbus.store.engine import meta
-from aghbus.store.engine.audit_chain import AuditChain
+from aghbus.store.engine.commit_chain import CommitChain
 from aghbus.store.engine.dedup import DedupWindow
 from aghbus.store.engine.event_buffer import EventBuffer
 from aghbus.store.engine.generational_cache import GenerationalCache
@@ -240,8 +239,8 @@ class InMemoryState:
         "acknowledging",
         "addressed",
         "arrived",
-        "audit",
         "bridged",
+        "chain",
         "dedup",
         "events",
         "inbox",
@@ -266,7 +265,7 @@ class InMemoryState:
         self.quarantine_bytes = 0
         self.bridged = False
         self.acknowledging: dict[str, bool] = {}
-        self.audit = AuditChain()
+        self.chain = CommitChain()
         self.dedup = DedupWindow()
         self.inbox = InboxPosition()
         self.events = EventBuffer()
@@ -279,16 +278,18 @@ class InMemoryState:
 
     def savepoint(self) -> StateSavepoint:
         """Mark the start of the next job."""
-        pending = (len(self.dedup.pending), len(self.audit.pending), len(self.events.pending))
+        chain = self.chain
+        pending = (len(self.dedup.pending), len(chain.records), len(chain.entries), len(self.events.pending))
         return pending + self.log.savepoint() + _numbers(self)
 
     def undo(self, savepoint: StateSavepoint) -> None:
         """The state as it was at `savepoint`, in the same transaction. Caches, streams and trust rules undo themselves
         (`after_rollback`)."""
-        dedup, audit, events, streams, verdicts, *numbers = savepoint
+        dedup, records, entries, events, streams, verdicts, *numbers = savepoint
         self.dedup.undo(dedup)
         self.log.undo(streams, verdicts)
-        del self.audit.pending[audit:]
+        del self.chain.records[records:]
+        del self.chain.entries[entries:]
         del self.events.pending[events:]
         for name, value in zip(_NUMBERS, numbers, strict=True):
             setattr(self, name, value)
@@ -309,7 +310,8 @@ class InMemoryState:
         self.trust.load(db)
         (bridged,) = db.execute(_BRIDGED).fetchone()
         self.bridged = bool(bridged)
-        self.last_seq = meta.last_seq(db)
+        self.chain.load(db)
+        self.last_seq = self.chain.head.last_seq
         self.inbox.load(db)
         waiting, self.inbox_acked = db.execute(
             "SELECT count(*) FILTER (WHERE state IN ('ready', 'leased')), count(*) FILTER (WHERE state = 'acked') FROM inbox"

@@ -18,11 +18,9 @@ from typing import Any, Final, TypeVar
 import msgspec
 
 from aghbus.protocol.text import escape
-from aghbus.store.engine import integrity
 from aghbus.store.engine.commit_policy import CommitPolicy
-from aghbus.store.engine.commit_watermark import CommitWatermark
+from aghbus.store.engine.commit_watermark import CommitWatermark, WatermarkFile
 from aghbus.store.engine.gil_yield import yield_gil_while
-from aghbus.store.engine.sidecar import SidecarFile
 from aghbus.store.engine.state import InMemoryState
 from aghbus.store.engine.transaction import Transaction
 from aghbus.store.errors import StoreUnavailable
@@ -104,14 +102,13 @@ class Writer:
         db: sqlite3.Connection,
         memory: InMemoryState,
         executor: Executor,
-        watermark: CommitWatermark,
-        watermark_file: SidecarFile[CommitWatermark],
+        identity: int,
+        watermark_file: WatermarkFile,
     ) -> None:
-        """`db` is in autocommit mode, `executor` a single thread for its commits, `watermark` counts the commits so
-        far."""
+        """`db` is in autocommit mode, `executor` a single thread for its commits, `identity` that of the store."""
         self._db = db
         self._executor = executor
-        self._watermark = watermark
+        self._identity = identity
         self._watermark_file = watermark_file
         self._tx = Transaction(db, memory)
         self._start = self._tx.begin_job()
@@ -182,7 +179,7 @@ class Writer:
             changes = self._db.total_changes
             await self._run_batch()
             changes = self._db.total_changes - changes
-            if changes or any(self._tx.rows.values()) or self._tx.memory.audit.pending:
+            if changes or any(self._tx.rows.values()) or self._tx.memory.chain.entries:
                 await self._commit(changes)
             else:
                 self._db.execute("COMMIT")  # nothing was written, so nothing waits for the disk
@@ -292,16 +289,15 @@ class Writer:
             _log.exception("rows of a transaction could not be written")
             self._rerun()  # one job has appended rows that cannot be written: the others must not fail with it
             await self._write(changes)
-        identity, commits, _ = self._watermark
-        self._watermark = CommitWatermark(identity, commits + 1, self._tx.memory.last_seq)
-        self._watermark_file.set(self._watermark)
+        chain = self._tx.memory.chain
+        chain.committed()
+        self._watermark_file.set(CommitWatermark(self._identity, chain.head))
         if not self.writable:
             _log.warning("the store is writable again")
         self.writable, self.last_error = True, None
         self.stats.commits += 1
 
     async def _write(self, changes: int) -> None:
-        self._tx.memory.audit.flush(self._tx)
         changes += self._tx.rows.size
         if self._policy.commits_on_loop(changes):
             self._policy.commit_on_loop(changes, self._flush)
@@ -310,7 +306,7 @@ class Writer:
 
     def _flush(self) -> None:
         self._tx.flush()
-        integrity.count_commit(self._db, self._watermark.commits + 1)
+        self._tx.memory.chain.append(self._db, self._tx.memory.last_seq)
 
     def _finish(self) -> None:
         for callback in self._tx.committed():

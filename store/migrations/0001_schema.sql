@@ -37,8 +37,8 @@ CREATE TABLE verdicts (
     state_after TEXT
 ) STRICT;
 
--- Every committed envelope, in the order of the commits. A sequence is never used twice: `pruned_through` and
--- `lost_through_seq` in table `meta` name the highest that was removed.
+-- Every committed envelope, in the order of the commits. A sequence is never used twice: the last link of the chain names the
+-- highest, even after retention removed its envelope.
 CREATE TABLE log (
     seq INTEGER PRIMARY KEY,
     stream INTEGER NOT NULL, -- streams.id
@@ -63,7 +63,7 @@ CREATE INDEX log_stream ON log (stream);
 CREATE VIEW envelopes AS
 SELECT l.seq, v.direction, s.workspace_id, s.channel, v.kind, l.msg_id, s.sender, s.recipient, s.surface, s.container,
     s.pair_a, s.pair_b, l.work_id, v.trust, v.inbox, v.event, v.outcome, v.reason, v.state_before, v.state_after,
-    l.received_ms, l.stream, l.checksum, l.raw
+    l.received_ms, l.remember_until, l.stream, l.checksum, l.raw
 FROM log AS l CROSS JOIN streams AS s ON s.id = l.stream CROSS JOIN verdicts AS v ON v.id = l.verdict;
 
 CREATE TABLE works (
@@ -325,17 +325,16 @@ CREATE TABLE own_terminal_messages (
     seq INTEGER NOT NULL PRIMARY KEY REFERENCES log (seq) ON DELETE CASCADE
 ) STRICT;
 
--- The audit log: one row for each event, with a hash over the previous row and its own contents (docs/audit.md). A row is
--- always read whole, so its fields are one JSON array, at a third of the cost of fourteen columns.
-
-CREATE TABLE audit (
-    n INTEGER PRIMARY KEY, -- 1, 2, 3 … without a gap
-    line BLOB NOT NULL, -- the hashed text
+-- The commit chain: one link for each commit, with a hash over the previous link and its own contents (docs/audit.md).
+CREATE TABLE chain (
+    n INTEGER PRIMARY KEY, -- number of the commit: 1, 2, 3 …
+    at_ms INTEGER NOT NULL,
+    last_seq INTEGER NOT NULL, -- the last sequence that an envelope was given
+    content BLOB, -- SHA-256 over the records of its envelopes; NULL: none
+    entries BLOB, -- JSON array of its other events; NULL: none
+    removed BLOB, -- records of its envelopes that retention removed, while others of it are still stored; else NULL
     hash BLOB NOT NULL -- SHA-256
 ) STRICT;
-
--- The newest row and the newest that retention has removed, as NUMBER:HASH. Every commit writes the page of `meta` anyway.
-INSERT INTO meta (key, value) VALUES ('audit_head', '0:' || hex(zeroblob(32))), ('audit_pruned', '0:' || hex(zeroblob(32)));
 
 -- Trust rules made while the daemon runs (docs/trust.md). Those of the configuration are not stored.
 CREATE TABLE trust_rules (

@@ -21,7 +21,6 @@ from aghbus.protocol.envelope import Envelope
 from aghbus.protocol.lifecycle import State, Step, event_of
 from aghbus.store.engine.append_buffer import BulkStatement, Rank
 from aghbus.store.engine.gil_yield import yield_gil_while
-from aghbus.store.engine.meta import LAST_SEQ
 from aghbus.store.engine.sql import INBOX_STATE, INTACT, Reader
 from aghbus.store.engine.transaction import Transaction
 
@@ -114,7 +113,7 @@ def insert(
     delivered: bool,
     remember_until: int,
 ) -> int:
-    """Appends `envelope` to the log. Returns its sequence.
+    """Appends `envelope` to the log, and its record to the chain. Returns its sequence.
 
     `state_before` is that of its work, `delivered` whether it goes into the inbox, `remember_until` the Unix second
     until which its id is in the dedup window (0: it is not).
@@ -140,6 +139,9 @@ def insert(
         envelope.work_id,
         crc32(raw),
         bytearray(raw),
+    )
+    memory.chain.records.append(
+        (seq, received_ms, remember_until, *verdict, *(effect.pair or _NO_PAIR), envelope.digest)
     )
     return seq
 
@@ -257,7 +259,8 @@ async def messages(
 
 async def last_seq(reader: Reader) -> int:
     """The highest sequence so far; 0 in an empty store."""
-    return int((await fetch(reader, LAST_SEQ, []))[0][0])
+    rows = await fetch(reader, "SELECT last_seq FROM chain ORDER BY n DESC LIMIT 1", [])
+    return int(rows[0][0]) if rows else 0
 
 
 async def pruned_through(reader: Reader) -> int:

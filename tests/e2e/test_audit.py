@@ -1,16 +1,22 @@
 """The audit log of real daemons: what a message and a work leave in it, and what `aghctl audit` makes of it."""
 
-import hashlib
+import contextlib
 import json
+import re
 import sqlite3
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from zlib import crc32
 
 import pytest
 
+from aghbus.store.engine.commit_chain import link_hash
 from tests.support.daemons import Daemon, Home, wait_for
 
+ROOT = Path(__file__).parents[2]
 SECRET = "the text that nobody else may read"
 
 
@@ -58,7 +64,9 @@ def test_a_message_from_sending_to_the_agent_that_read_it(pair: tuple[Home, Daem
         (sent["id"], "ops", "bob", "say")
     }
     assert len({row["digest"] for row in about}) == 1  # the same bytes on both sides, up to the agent
-    assert log_of(home, "bob", "--after", "3") == of_bob[3:]
+    later = [row for row in of_bob if row["n"] > of_bob[2]["n"]]
+    assert later
+    assert log_of(home, "bob", "--after", str(of_bob[2]["n"])) == later
 
 
 def test_refused_bytes_are_a_row(pair: tuple[Home, Daemon, Daemon]) -> None:
@@ -85,21 +93,36 @@ def test_verify_while_the_daemon_runs_and_after_somebody_wrote_in_its_log(pair: 
 
     before = bytes(32)
     db = sqlite3.connect(ops.store_path)
-    with db:  # a whole new history of the same messages, to another peer
-        for n, line in db.execute("SELECT n, line FROM audit ORDER BY n").fetchall():
-            forged = line.replace(b'"bob"', b'"eve"')
-            before = hashlib.sha256(before + forged).digest()
-            db.execute("UPDATE audit SET line = ?, hash = ? WHERE n = ?", (forged, before, n))
-        db.execute("UPDATE meta SET value = ? WHERE key = 'audit_head'", (f"{n}:{before.hex()}",))
+    with db:  # a whole new history of the same messages
+        links = db.execute("SELECT n, at_ms, last_seq, content, entries FROM chain ORDER BY n").fetchall()
+        for n, at_ms, last_seq, content, entries in links:
+            forged = None if entries is None else entries.replace(b"trust.mode", b"other.mode")
+            before = link_hash(before, n, at_ms, last_seq, content, forged)
+            db.execute("UPDATE chain SET entries = ?, hash = ? WHERE n = ?", (forged, before, n))
     db.close()
     done = home.ctl("--name", "ops", "audit", "verify")
     assert done.returncode == 1
     assert b"NOT WHOLE" in done.stdout
-    ops.store_path.with_name("store.db.audit").unlink()
+    ops.store_path.with_name("store.db.mark").unlink()
     assert home.ctl("--name", "ops", "audit", "verify").returncode == 0  # it is whole, and it is not what happened
     done = home.ctl("--name", "ops", "audit", "verify", "--head", head)
     assert done.returncode == 1
     assert b"the hash that you kept" in done.stdout
+    ops.start()
+
+
+def test_a_changed_message_is_found(pair: tuple[Home, Daemon, Daemon]) -> None:
+    home, _, ops = pair
+    home.ctl_json("--name", "ops", "say", "--to", "bob", SECRET)
+    ops.stop()
+    with contextlib.closing(sqlite3.connect(ops.store_path)) as db, db:
+        db.create_function("crc32", 1, crc32)
+        forged = "CAST(replace(raw, 'nobody', 'anyone') AS BLOB)"
+        db.execute(f"UPDATE log SET raw = {forged}, checksum = crc32({forged})")
+    found = home.ctl("-o", "json", "--name", "ops", "audit", "verify")
+    assert found.returncode == 1
+    (finding,) = json.loads(found.stdout)["findings"]
+    assert finding.startswith("envelope 1 of link ")
     ops.start()
 
 
@@ -109,13 +132,16 @@ def test_a_killed_daemon_leaves_a_whole_log(pair: tuple[Home, Daemon, Daemon]) -
         home.ctl_json("--name", "ops", "say", "--to", "bob", f"{SECRET} {number}")
     wait_for(lambda: len(log_of(home, "bob")) == 6, 30, "bob to have all")
     bob.kill()
-    assert home.ctl_json("--name", "bob", "audit", "verify") == {
+    verified = home.ctl_json("--name", "bob", "audit", "verify")
+    assert verified == {
         "whole": True,
-        "rows": 6,
+        "commits": verified["commits"],
+        "envelopes": 5,
         "head": home.ctl_json("--name", "bob", "audit", "head")["head"],
         "pruned_through": 0,
         "found": 0,
         "findings": [],
+        "lost": [],
         "notes": [],
     }
     bob.start()
@@ -123,12 +149,31 @@ def test_a_killed_daemon_leaves_a_whole_log(pair: tuple[Home, Daemon, Daemon]) -
     assert home.ctl_json("--name", "bob", "audit", "verify")["whole"]
 
 
-def test_a_daemon_without_the_log_and_a_store_that_is_not_there(tmp_path: Path) -> None:
+def test_the_recipe_of_the_page_verifies_an_export(pair: tuple[Home, Daemon, Daemon], tmp_path: Path) -> None:
+    home, _, _ = pair
+    for number in range(5):
+        home.ctl_json("--name", "ops", "say", "--to", "bob", f"{SECRET} {number}")
+    home.ctl_json("--name", "bob", "inbox", "next", "--wait", "25", "--ack")
+    export = home.ctl("--name", "bob", "audit", "export", "--links").stdout
+    recipe = tmp_path / "verify_export.py"
+    (source,) = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "audit.md").read_text(), re.DOTALL)
+    recipe.write_text(source)
+
+    def verify(lines: bytes) -> subprocess.CompletedProcess[bytes]:
+        return subprocess.run([sys.executable, recipe], input=lines, capture_output=True, check=False, timeout=60)
+
+    good = verify(export)
+    assert (good.returncode, good.stderr) == (0, b"")
+    last = json.loads(export.splitlines()[-1])
+    assert good.stdout.split()[-1].decode() == f"{last['n']}:{last['hash']}"
+    digest = re.findall(rb'"([0-9a-f]{64})"\]', export)[0]
+    assert verify(export.replace(digest, digest[::-1])).returncode == 1
+    assert verify(export.replace(b"acked", b"moved")).returncode == 1
+    assert verify(b"".join(export.splitlines(keepends=True)[1:])).returncode == 1
+
+
+def test_a_store_that_is_not_there(tmp_path: Path) -> None:
     home = Home(tmp_path)
-    with Daemon(home, "ops", "--no-audit-enabled"):
-        home.ctl_json("--name", "ops", "say", "--thread", "new", SECRET)
-        assert log_of(home, "ops") == []
-        assert home.ctl_json("--name", "ops", "audit", "verify")["rows"] == 0
     missing = home.ctl("audit", "verify", "--store", str(tmp_path / "none.db"))
     assert missing.returncode == 1
     assert b"--store or --name" in missing.stderr

@@ -221,7 +221,7 @@ async def test_a_disk_that_becomes_read_only_refuses_and_still_answers(tmp_path:
 def marked(daemon: Daemon) -> int:
     """Up to which sequence the mark of a daemon's store vouches for it."""
     mark = read_watermark(daemon.store_path)
-    return 0 if mark is None else mark.last_seq
+    return 0 if mark is None else mark.head.last_seq
 
 
 def doctor(home: Home, name: str) -> dict[str, dict[str, str]]:
@@ -278,7 +278,7 @@ def test_a_running_daemons_store_can_be_checked(tmp_path: Path) -> None:
         done = subprocess.run(command, env=home.env, capture_output=True, text=True, timeout=60, check=False)
         assert done.returncode == 0, done.stdout
         assert [line.split(":")[0] for line in done.stdout.splitlines()] == [
-            f"ok    store {part}" for part in ("commits", "pages", "references", "envelopes")
+            f"ok    store {part}" for part in ("commits", "pages", "references", "envelopes", "chain")
         ]
         accept = subprocess.run([*command, "--accept-loss"], env=home.env, capture_output=True, text=True, check=False)
         assert accept.returncode == 1

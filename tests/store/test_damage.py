@@ -1,12 +1,12 @@
 """Deliberate damage: commits that SQLite drops silently are reported at the next start, a corrupt file is refused."""
 
 import asyncio
+import contextlib
 import itertools
 import os
 import shutil
 import signal
 import sqlite3
-import struct
 import subprocess
 import sys
 from pathlib import Path
@@ -15,8 +15,8 @@ import pytest
 
 from aghbus.daemon.check_store import StoreCheck, accept_loss, check_store
 from aghbus.protocol.api.queries import EnvelopeFilter, EventsQuery
-from aghbus.store.engine import meta
-from aghbus.store.engine.commit_watermark import CommitWatermark, read_watermark, watermark_path
+from aghbus.store.engine.commit_chain import Head
+from aghbus.store.engine.commit_watermark import CommitWatermark, encode_watermark, read_watermark, watermark_path
 from aghbus.store.engine.database import Store
 from aghbus.store.errors import StoreDamaged, StoreError, StoreUnavailable
 from aghbus.store.tables.events import gap_after
@@ -25,7 +25,6 @@ from tests.support.makers import receive, rows, say
 CRASH = """
 import asyncio, os, signal, sys
 from pathlib import Path
-from aghbus.store.engine import meta
 from aghbus.store.engine.database import Store
 from aghbus.store.engine.commit_watermark import read_watermark
 from tests.support.crash_child import envelope
@@ -34,8 +33,8 @@ async def main():
     store = await Store.open(Path(sys.argv[1]))
     for number in range(int(sys.argv[2])):
         await store.write(receiving(envelope(number), capacity=10**9))
-    path, commits = Path(sys.argv[1]), await store.write(lambda tx: meta.get(tx.db, "commits"))
-    while read_watermark(path).commits < commits:  # it follows the commits within milliseconds
+    path, commits = Path(sys.argv[1]), store.memory.chain.head.n
+    while read_watermark(path).head.n < commits:  # it follows the commits within milliseconds
         await asyncio.sleep(0.001)
     os.kill(os.getpid(), signal.SIGKILL)
 asyncio.run(main())
@@ -109,8 +108,8 @@ async def test_a_killed_process_leaves_no_damage(killed: Path) -> None:
 def test_the_watermark_counts_every_acknowledged_commit(killed: Path) -> None:
     watermark = read_watermark(killed)
     assert watermark is not None
-    assert watermark.last_seq == SENT
-    assert watermark.commits >= SENT
+    assert watermark.head.last_seq == SENT
+    assert watermark.head.n >= SENT
 
 
 @pytest.mark.parametrize("cut", [1, FRAME_HEADER + PAGE, 5 * (FRAME_HEADER + PAGE) + 7])
@@ -189,11 +188,11 @@ async def test_a_watermark_older_than_the_store_is_not_a_loss(killed: Path) -> N
     store = await Store.open(killed)
     assert store.problems == ()
     await store.close()
-    older = struct.pack("<8sQQQ", b"aghmark1", watermark.identity, 1, 1)
-    import zlib
-
-    watermark_path(killed).write_bytes(older + struct.pack("<I", zlib.crc32(older)))
-    assert read_watermark(killed) == CommitWatermark(watermark.identity, 1, 1)
+    with contextlib.closing(sqlite3.connect(killed)) as db:
+        (first,) = db.execute("SELECT hash FROM chain WHERE n = 1").fetchone()
+    older = CommitWatermark(watermark.identity, Head(1, first, 1))
+    watermark_path(killed).write_bytes(encode_watermark(older))
+    assert read_watermark(killed) == older
     assert check_store(killed, quick=False).ok
     assert await opened_with_loss(killed) == (SENT, ())
 
@@ -381,7 +380,6 @@ async def test_a_watermark_that_cannot_be_written_costs_only_the_check(path: Pat
     file.rmdir()
     aside.rename(file)
     assert await opened_with_loss(path) == (1, ())
-    assert meta.get(sqlite3.connect(path), "commits") is not None
 
 
 async def test_a_store_that_lost_all_rows_is_detected_by_its_watermark(tmp_path: Path) -> None:
@@ -391,9 +389,9 @@ async def test_a_store_that_lost_all_rows_is_detected_by_its_watermark(tmp_path:
     await receive(store, say())
     await store.close()
     db = sqlite3.connect(path)
-    for table in ("inbox", "seen", "threads", "log"):
+    for table in ("inbox", "seen", "threads", "log", "chain"):
         db.execute(f"DELETE FROM {table}")
-    db.execute("DELETE FROM meta WHERE key IN ('identity', 'commits')")
+    db.execute("DELETE FROM meta WHERE key = 'identity'")
     db.commit()
     db.close()
     assert named(check_store(path, quick=True).checks, "store commits").state == "fail"
