@@ -1,6 +1,6 @@
 """Rows that write jobs append in memory and that are written in bulk before COMMIT.
 
-What every message appends (its envelope, dedup key, outbox row, thread activity, audit entry) is
+What every message appends (its envelope, dedup key, outbox row, thread activity) is
 hardly ever read by a later job of the same transaction. So it is buffered, and written with few statements of many
 rows each. Such a statement holds the interpreter lock only while its values are bound: a thread can run it beside a
 busy event loop (docs/adr/0002-writer-on-the-loop.md).

@@ -2,7 +2,7 @@
 
 Each envelope is stored with the CRC-32 of its bytes, because SQLite keeps no checksum of its pages. Queries that read an
 envelope compare the two by the SQL function `intact(seq, raw, checksum)`, which both connections of a store have. It detects
-damage, not forgery: `aghd check-store` compares the digests of the audit log.
+damage, not forgery: `aghd check-store` verifies the commit chain.
 """
 
 from collections.abc import Collection, Iterable
