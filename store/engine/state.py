@@ -311,7 +311,8 @@ class InMemoryState:
         (bridged,) = db.execute(_BRIDGED).fetchone()
         self.bridged = bool(bridged)
         self.chain.load(db)
-        self.last_seq = self.chain.head.last_seq
+        (stored,) = db.execute("SELECT coalesce(max(seq), 0) FROM log").fetchone()
+        self.last_seq = max(self.chain.head.last_seq, stored)  # a chain may have lost its end to another program
         self.inbox.load(db)
         waiting, self.inbox_acked = db.execute(
             "SELECT count(*) FILTER (WHERE state IN ('ready', 'leased')), count(*) FILTER (WHERE state = 'acked') FROM inbox"

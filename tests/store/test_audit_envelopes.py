@@ -35,10 +35,9 @@ async def receive_together(store: Store, count: int, *, at: int = NOW) -> None:
 
 
 async def ack_all(store: Store) -> None:
-    for (seq,) in await rows(store, "SELECT seq FROM inbox WHERE state = 'ready' ORDER BY seq"):
-        await store.write(
-            partial(inbox.lease_next, now_ms=NOW_MS, visibility_ms=60_000, lease_token=f"lease_{seq}", ack=True)
-        )
+    job = partial(inbox.lease_next, now_ms=NOW_MS, visibility_ms=60_000, lease_token="lease", ack=True)
+    while await store.write(job) is not None:
+        pass
 
 
 async def varied(path: Path) -> None:
@@ -173,6 +172,21 @@ async def test_a_removed_envelope_among_others_of_its_commit_is_found(store: Sto
     await receive_together(store, 3)
     await store.write(lambda tx: tx.db.execute("DELETE FROM log WHERE seq = 2").rowcount)
     assert "envelope 2 is missing of link 1, which has others" in checked(store.path).findings
+
+
+async def test_a_chain_without_its_end_goes_on_and_is_found(path: Path) -> None:
+    store = await Store.open(path, synchronous="normal")
+    await receive_together(store, 3)
+    await policies(store, 2)
+    await store.close()
+    changed(path, lambda db: db.execute("DELETE FROM chain"))
+    watermark_path(path).unlink()
+    store = await Store.open(path, synchronous="normal")
+    assert (await receive(store, say())).seq == 4
+    await store.close()
+    assert checked(path).findings == [
+        "envelopes 1 to 4 of link 1: not as stored; at least one was changed, added or removed"
+    ]
 
 
 async def test_a_forged_list_of_removed_envelopes_is_found(store: Store) -> None:

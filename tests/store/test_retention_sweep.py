@@ -136,7 +136,9 @@ async def test_the_size_bound_is_reached_and_the_file_follows(store: Store) -> N
         swept = await sweep(store, RetentionPolicy(max_age=None, max_bytes=bound), NOW_MS)
         pages += swept.pages
     ((after,),) = await rows(store, pages_of)
-    assert before - after == pages > 1000
+    written = pages - (before - after)  # by the removal itself: its links, before there are free pages
+    assert 0 <= written < 8
+    assert pages > 1000
     assert after * 4096 < bound + 6 * 1024 * 1024  # the reserve of free pages and a step
     remaining = await left(store)
     assert remaining == list(range(remaining[0], 4001))  # the oldest went
