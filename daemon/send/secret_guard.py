@@ -35,7 +35,7 @@ class SecretGuard:
         `allowed`: the caller said that this envelope may go as it is.
         """
         mode = self._settings.current.secrets.guard
-        if allowed or mode == "off" or not may_hold_secrets(_checked_part(envelope.raw)):
+        if allowed or mode == "off" or not may_hold_secrets(_checked_part(envelope)):
             return
         document = envelope.document()
         (document.get("ext") or {}).pop(AFTER, None)  # the daemon's own
@@ -54,12 +54,13 @@ class SecretGuard:
         )
 
 
-def _checked_part(raw: bytes) -> bytes:
+def _checked_part(envelope: Envelope) -> bytes:
     """From the body on, without the predecessor: an own envelope has only ids and names before and in these.
 
     A key cannot stand unescaped in a string.
     """
-    end = raw.rfind(_AFTER)
+    raw = envelope.raw
+    end = -1 if envelope.ext is None else raw.rfind(_AFTER)
     return raw[max(raw.find(_BODY), 0) : end if end >= 0 else len(raw)]
 
 

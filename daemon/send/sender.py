@@ -79,7 +79,7 @@ class Sender:
         for kind in batch.kinds:
             self._counters.add(f"sent.{kind}")
         self._publisher.enqueue(batch.rows)
-        self._notifier.notify(max([row.seq for row in batch.rows]))
+        self._notifier.notify(max(batch.rows).seq)
 
 
 class Batch:
