@@ -43,7 +43,7 @@ def measure(run: Run) -> Result:
             found.row(says, "msg/s", "say", floor=("three rows in groups, no rule checked", "least")),
             found.row(says, "msg/s", "say", floor=("rows of the schema in bare sqlite3, groups of 512", "schema")),
             found.row("mix with works, delivered to a consumer", "msg/s", "mix", floor=nothing),
-            found.row("says of 614 bytes, committed, nobody attached", "msg/s", "commit", floor=nothing),
+            found.row("says of 614 bytes, committed, no consumer", "msg/s", "commit", floor=nothing),
             found.row(says, "msg/s", "say", floor=single),
         ]
     )
