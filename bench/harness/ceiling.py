@@ -41,13 +41,21 @@ def message_rows(number: int, message_id: str, raw: bytes) -> dict[str, Row]:
             "raw": raw,
         },
         "seen": {"slot": number, "key": raw[40:56]},
-        "audit": {"n": number, "line": raw[:200], "hash": raw[40:72]},
     }
 
 
 def commit_rows(number: int, last_seq: int) -> dict[str, Row]:
     """The rows of commit `number`, by table."""
-    return {"meta": {"key": f"commit {number}", "value": last_seq}}
+    digest = secrets.token_bytes(32)
+    return {
+        "chain": {
+            "n": number,
+            "at_ms": time.time_ns() // 1_000_000,
+            "last_seq": last_seq,
+            "content": digest,
+            "hash": digest,
+        }
+    }
 
 
 class Insert:
