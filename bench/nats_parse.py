@@ -74,7 +74,7 @@ def direct(received: list[InboundMessage]) -> tuple[Client, Callable[[], None]]:
 
     client = NatsClient(require_tls=False)
     subscription = OurSubscription("t", received.append, report, lambda _subscription: None)
-    client.receivers[7] = subscription.deliver
+    client.receivers[7] = subscription
     return client, lambda: None
 
 

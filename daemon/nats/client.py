@@ -9,17 +9,21 @@ import asyncio
 import itertools
 import re
 from collections import deque
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from functools import partial
+from itertools import starmap
 from typing import Any, Final
 
 import nats.aio.client
 import nats.errors
 
 from aghbus.daemon.nats.events import BadPublish, InboundMessage, LinkDown, PayloadTooLarge
-from aghbus.daemon.nats.parser import EagerReader, MessageParser, as_text
+from aghbus.daemon.nats.parser import EagerReader, MessageParser, Receiver, as_text, deliver
 from aghbus.protocol.text import escape
 
-_NO_LIMIT: Final = 1 << 62
+MAX_UNSENT = 2_097_152
+"""Bytes that may wait for the socket before a publisher waits for the broker; nats-py's own default."""
+
 _FIRST_SID: Final = 100_000_000  # the library counts its own subscriptions from 1
 _WHITE: Final = re.compile(r"[ \t\r\n]").search  # slow; a subject with a line end in it could contain any other command
 _NAME: Final = re.compile(r"[!#$%&'*+\-.^_`|~0-9A-Za-z]+").fullmatch  # RFC 7230's token
@@ -36,7 +40,7 @@ class NatsClient(nats.aio.client.Client):
     def __init__(self, *, require_tls: bool) -> None:
         super().__init__()
         self.require_tls = require_tls
-        self.receivers: dict[int, Callable[[InboundMessage], None]] = {}
+        self.receivers: dict[int, Receiver] = {}
         self.pings: deque[asyncio.Future[None]] = deque()
         self.info: dict[str, Any] = {}
         self.on_error: Callable[[Exception], Awaitable[None]] = _ignore
@@ -47,11 +51,8 @@ class NatsClient(nats.aio.client.Client):
 
     # what we send
 
-    def listen(self, subject: str, receiver: Callable[[InboundMessage], None]) -> int:
-        """Sends SUB and returns its number; live at the broker after the next `ping`. LinkDown.
-
-        `receiver` gets each message as it is parsed, on the loop. It must not raise, and has to bound its memory.
-        """
+    def listen(self, subject: str, receiver: Receiver) -> int:
+        """Sends SUB and returns its number; live at the broker after the next `ping`. LinkDown."""
         sid = next(self._sids)
         self.put(b"SUB %b  %d\r\n" % (subject.encode(), sid))
         self.receivers[sid] = receiver
@@ -73,14 +74,27 @@ class NatsClient(nats.aio.client.Client):
         if self.pings and not (pong := self.pings.popleft()).done():
             pong.set_result(None)
 
-    def put(self, frame: bytes, *, flush: bool = False, limit: int = _NO_LIMIT) -> bool:
+    def publish_nowait(
+        self, subject: str, data: bytes, reply: str, headers: Mapping[str, str] | None, *, flush: bool
+    ) -> bool:
+        """Puts one message, unless more than MAX_UNSENT bytes wait: False then. LinkDown, PayloadTooLarge, BadPublish."""
+        frame = publish_frame(self.max_payload, subject, data, reply, headers)
+        return self.put(frame, flush=flush, limit=MAX_UNSENT)
+
+    def publish_all_nowait(self, messages: Iterable[tuple[str, bytes]]) -> bool:
+        """As `publish_nowait`, for these subjects and payloads as one piece: all of them, or none."""
+        return self.put(b"".join(starmap(partial(publish_frame, self.max_payload), messages)), limit=MAX_UNSENT)
+
+    def put(self, frame: bytes, *, flush: bool = False, limit: int | None = None) -> bool:
         """Buffers `frame` for the next turn of the loop, or writes it and the buffer to the socket if it takes them. LinkDown.
 
         False, and nothing is done, while more than `limit` bytes are in our buffer and in the socket's.
         """
         if not self.is_connected:
             raise LinkDown("the connection is closed")
-        if limit < self._pending_data_size + (self.socket.get_write_buffer_size() if self.socket is not None else 0):
+        if limit is not None and limit < self._pending_data_size + (
+            self.socket.get_write_buffer_size() if self.socket is not None else 0
+        ):
             return False
         self._pending.append(frame)
         self._pending_data_size += len(frame)
@@ -122,7 +136,7 @@ class NatsClient(nats.aio.client.Client):
             await super()._process_msg(sid, subject, reply, data, headers)  # type: ignore[arg-type] # it passes None itself
             return
         read = await self._process_headers(headers)
-        receiver(InboundMessage(as_text(subject), data, as_text(reply), read))
+        deliver(receiver, InboundMessage(as_text(subject), data, as_text(reply), read))
 
     async def _process_headers(self, headers: bytes | None) -> dict[str, str] | None:
         """Malformed headers are reported, and the message delivered without. In the library they end the read loop."""

@@ -7,9 +7,7 @@ import contextlib
 import ipaddress
 import ssl
 import time
-from collections.abc import Awaitable, Callable, Iterable, Mapping
-from functools import partial
-from itertools import starmap
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
@@ -39,9 +37,6 @@ T = TypeVar("T")
 
 CONNECT_TIMEOUT = 5.0
 """Seconds for TCP, TLS, INFO, CONNECT and the first PONG together."""
-
-MAX_UNSENT = 2_097_152
-"""Bytes that may wait for the socket before a publisher waits for the broker; nats-py's own default."""
 
 _CLOSE_TIMEOUT = 1.0  # seconds for the socket to close; a dead TLS peer never answers the closing alert
 _UNLIMITED = 1_073_741_824  # bytes at which nats-py would block a publisher, even after a loss: never reached
@@ -169,22 +164,9 @@ class NatsConnection:
 
     async def publish(self, subject: str, data: bytes, reply: str, headers: Mapping[str, str] | None) -> None:
         """Buffers the message; waits for the broker only when MAX_UNSENT bytes are buffered already."""
-        frame = publish_frame(self.client.max_payload, subject, data, reply, headers)
-        if not self.client.put(frame, limit=MAX_UNSENT):
+        if not self.client.publish_nowait(subject, data, reply, headers, flush=False):
             await self.ping(_NEVER)
-            self.client.put(frame)
-
-    def publish_nowait(
-        self, subject: str, data: bytes, reply: str, headers: Mapping[str, str] | None, *, flush: bool
-    ) -> bool:
-        """The same without waiting: False when the buffer is full. With `flush` it is written to the socket immediately."""
-        frame = publish_frame(self.client.max_payload, subject, data, reply, headers)
-        return self.client.put(frame, flush=flush, limit=MAX_UNSENT)
-
-    def publish_all_nowait(self, messages: Iterable[tuple[str, bytes]]) -> bool:
-        """All of these messages as one piece, or none: False when the buffer is full."""
-        frames = b"".join(starmap(partial(publish_frame, self.client.max_payload), messages))
-        return self.client.put(frames, limit=MAX_UNSENT)
+            self.client.put(publish_frame(self.client.max_payload, subject, data, reply, headers))
 
     async def ping(self, timeout: float) -> float:
         """PING after everything that was sent before; the seconds until its PONG. LinkTimeout, LinkDown.

@@ -231,11 +231,11 @@ class Link:
 
         With `flush` the message is written to the socket immediately, otherwise in the next loop iteration.
         """
-        return self._require_connection().publish_nowait(subject, data, reply, headers, flush=flush)
+        return self._require_connection().client.publish_nowait(subject, data, reply, headers, flush=flush)
 
     def publish_all_nowait(self, messages: Iterable[tuple[str, bytes]]) -> bool:
         """`publish_nowait` without `flush` for these subjects and payloads, in order; none of them if it is False or raises."""
-        return self._require_connection().publish_all_nowait(messages)
+        return self._require_connection().client.publish_all_nowait(messages)
 
     async def flush(self, timeout: float) -> None:
         """Returns when the broker has everything that was published and subscribed before; LinkTimeout, LinkDown."""

@@ -8,7 +8,7 @@ goes to the library unchanged, so that its results and errors are the library's.
 import asyncio
 import re
 from collections.abc import Callable, Mapping
-from typing import Any, Final, cast
+from typing import Any, Final, Protocol, cast
 
 from nats.protocol.parser import AWAITING_MSG_PAYLOAD, CRLF_SIZE, MAX_CONTROL_LINE_SIZE, Parser
 
@@ -32,13 +32,30 @@ _CONTROL: Final = re.compile(rb"(?:P[IO]NG|\+OK|-ERR '[^\r\n]+'|INFO \S[^\r\n]*)
 _PONG: Final = re.compile(rb"PONG\r\n(?!\s)").match
 
 
+class Receiver(Protocol):
+    """Gets the messages of one subscription, as they are parsed. `received` counts them. `callback` has to bound its memory."""
+
+    received: int
+    callback: Callable[[InboundMessage], None]
+
+    def failed(self, error: BaseException) -> None:
+        """The callback has raised `error`."""
+
+
+def deliver(receiver: Receiver, message: InboundMessage) -> None:
+    """Calls the subscriber. It is called in the middle of the connection's read loop, which no error of it may end."""
+    receiver.received += 1
+    try:
+        receiver.callback(message)
+    except (Exception, asyncio.CancelledError) as error:  # the latter from a future that it reads
+        receiver.failed(error)
+
+
 class MessageParser(Parser):
     """Replaces the library's parser of one client."""
 
-    def __init__(
-        self, client: Any, receivers: Mapping[int, Callable[[InboundMessage], None]], on_pong: Callable[[], None]
-    ) -> None:
-        """`receivers`, by number, get the messages of their subscriptions immediately; they must not raise, nor must `on_pong`.
+    def __init__(self, client: Any, receivers: Mapping[int, Receiver], on_pong: Callable[[], None]) -> None:
+        """`receivers`, by number, get the messages of their subscriptions immediately. `on_pong` must not raise.
 
         Messages for other subscriptions, and those with headers of an unusual form, go to the client's `_process_msg`.
         """
@@ -115,7 +132,7 @@ class MessageParser(Parser):
                 names = subject.decode(), reply.decode() if reply else ""
             except UnicodeDecodeError:
                 names = as_text(subject), as_text(reply or b"")
-            receiver(InboundMessage(names[0], data[start:stop], names[1], headers))
+            deliver(receiver, InboundMessage(names[0], data[start:stop], names[1], headers))
             at = stop + CRLF_SIZE
 
     async def _delegate(self, data: bytes, at: int) -> int:

@@ -6,7 +6,6 @@ A subscriber that cannot finish immediately has its own bounded queue, and decid
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable
 
 from aghbus.daemon.nats.connection import NatsConnection
@@ -26,7 +25,7 @@ class Subscription:
         """`on_end` is called at the unsubscription."""
         self.subject = subject
         self.received = 0
-        self._callback = callback
+        self.callback = callback
         self._on_event = on_event
         self._on_end = on_end
         self._connection: NatsConnection | None = None
@@ -41,7 +40,7 @@ class Subscription:
     def attach(self, connection: NatsConnection) -> None:
         """Subscribes on a new connection; LinkDown when that is lost already."""
         if not self._ended and self._connection is not connection:
-            self._sid = connection.client.listen(self.subject, self.deliver)
+            self._sid = connection.client.listen(self.subject, self)
             self._connection = connection
 
     def detach(self) -> None:
@@ -69,10 +68,6 @@ class Subscription:
             self._ended = True
             self._on_end(self)
 
-    def deliver(self, message: InboundMessage) -> None:
-        """Calls the subscriber. It is called in the middle of the connection's read loop, which no error of it may end."""
-        self.received += 1
-        try:
-            self._callback(message)
-        except (Exception, asyncio.CancelledError) as error:  # the latter from a future that it reads
-            self._on_event(CallbackFailed(self.subject, error))
+    def failed(self, error: BaseException) -> None:
+        """The callback has raised `error`."""
+        self._on_event(CallbackFailed(self.subject, error))

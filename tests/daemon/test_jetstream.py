@@ -16,7 +16,7 @@ from aghbus.daemon.config.settings import JetStreamSettings
 from aghbus.daemon.jetstream.cleanup import StreamCleanup
 from aghbus.daemon.jetstream.consumer import stream_sequence
 from aghbus.daemon.jetstream.stream import STREAM, covers, differences, ensure_stream, wanted
-from aghbus.daemon.nats import connection as nats_connection
+from aghbus.daemon.nats import client as nats_client
 from aghbus.daemon.nats.link import InboundMessage, JetStreamError, LinkDown
 from aghbus.protocol.delivery.order import AFTER_SETTLED
 from aghbus.protocol.identifiers import route_token, subject_for
@@ -397,7 +397,7 @@ async def test_acks_wait_while_the_buffer_is_full(server: NatsServer, monkeypatc
         acks, received = peer.profile.acks, list[str]()
         other.link.subscribe("acks.*", lambda message: received.append(message.subject))
         await other.link.flush(5)
-        monkeypatch.setattr(nats_connection, "MAX_UNSENT", -1)
+        monkeypatch.setattr(nats_client, "MAX_UNSENT", -1)
         for number in range(10):
             acks.put(f"acks.{number}", b"+ACK")
         assert await acks.drained(5)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from aghbus.daemon.nats import connection as nats_connection
+from aghbus.daemon.nats import client as nats_client
 from aghbus.daemon.nats.events import CallbackFailed, LinkEvent, PermissionDenied, ServerComplaint
 from aghbus.daemon.nats.link import (
     BadPublish,
@@ -690,7 +690,7 @@ async def test_publish_nowait_is_false_while_the_buffer_is_full(
     server: NatsServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Where too much is on its way already it is not published, and says so; what is published waits for the broker."""
-    monkeypatch.setattr(nats_connection, "MAX_UNSENT", 1000)
+    monkeypatch.setattr(nats_client, "MAX_UNSENT", 1000)
     async with up(Link(to(server), name="a")) as sender, up(Link(to(server), name="b")) as receiver:
         inbox = Inbox()
         receiver.subscribe("t", inbox)

@@ -13,8 +13,9 @@ from nats.aio.client import Client
 from nats.protocol.parser import Parser
 
 from aghbus.daemon.nats import parser as nats_parser
-from aghbus.daemon.nats.events import InboundMessage
-from aghbus.daemon.nats.parser import MessageParser
+from aghbus.daemon.nats.events import InboundMessage, LinkEvent
+from aghbus.daemon.nats.parser import MessageParser, Receiver
+from aghbus.daemon.nats.subscription import Subscription
 
 DIRECT = (1, 2, 30)
 """Numbers of subscriptions with a receiver; 4 is the library's own, 5 is unknown."""
@@ -48,13 +49,17 @@ class Recorder:
     async def _process_info(self, info: Any) -> None:
         self.calls.append(("info", info))
 
-    def receiver(self, sid: int) -> Any:
+    def receiver(self, sid: int) -> Subscription:
         def receive(message: InboundMessage) -> None:
             assert type(message.data) is bytes
             subject, reply = message.subject.encode(), message.reply.encode()
             self.calls.append(("message", sid, subject, reply, message.data, message.headers))
 
-        return receive
+        return Subscription("t", receive, raise_error, lambda _subscription: None)
+
+
+def raise_error(event: LinkEvent) -> None:
+    raise AssertionError(event)
 
 
 async def as_read(headers: bytes | None) -> Any:
@@ -241,13 +246,13 @@ def test_a_subject_that_is_not_utf8_is_delivered_with_replacement_characters() -
 
 def test_messages_after_the_end_of_a_subscription_go_to_the_client() -> None:
     recorder = Recorder()
-    receivers: dict[int, Any] = {}
+    receivers: dict[int, Receiver] = {}
 
     def last(message: InboundMessage) -> None:
-        recorder.receiver(1)(message)
+        recorder.receiver(1).callback(message)
         receivers.clear()
 
-    receivers[1] = receivers[2] = last
+    receivers[1] = receivers[2] = Subscription("t", last, raise_error, lambda _subscription: None)
     asyncio.run(
         MessageParser(recorder, receivers, recorder.pong).parse(
             b"MSG a 1 1\r\n1\r\nMSG a 1 1\r\n2\r\nMSG a 2 1\r\n3\r\n"
