@@ -195,7 +195,8 @@ def _check_similar_names(pending: _PendingFile, folder: int, name: str) -> None:
 
 
 def _write_temporary(pending: _PendingFile) -> os.stat_result:
-    """Write and sync the content to a temporary file in the target folder; an updated file keeps its permissions."""
+    """Write and sync the content to a temporary file in the target folder; an updated file keeps its permissions but
+    is not executable."""
     handle = os.open(pending.temporary, _NEW, 0o666, dir_fd=pending.folder)
     with os.fdopen(handle, "wb") as stream:
         stream.write(pending.file.content.encode())
@@ -203,7 +204,7 @@ def _write_temporary(pending: _PendingFile) -> os.stat_result:
         if pending.existing is not None:
             with contextlib.suppress(PermissionError):  # only root may change the owner
                 os.fchown(handle, pending.existing.st_uid, pending.existing.st_gid)
-            os.fchmod(handle, stat.S_IMODE(pending.existing.st_mode) & 0o777)
+            os.fchmod(handle, stat.S_IMODE(pending.existing.st_mode) & 0o666)
         os.fsync(handle)
         return os.fstat(handle)
 

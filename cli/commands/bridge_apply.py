@@ -14,7 +14,7 @@ from aghbus.client.api import read_object
 from aghbus.client.errors import UsageError
 from aghbus.client.http import quote, request
 from aghbus.protocol.adapters.attachments import MAX_MESSAGE_BYTES, fetched, reference_in
-from aghbus.protocol.adapters.humaninloop.files import plan_files
+from aghbus.protocol.adapters.humaninloop.files import hidden_faults, plan_files
 from aghbus.protocol.adapters.humaninloop.shape import check_output, kind_of, state_of
 from aghbus.protocol.adapters.model import Finding
 from aghbus.protocol.adapters.strict_json import check_value, read_json
@@ -39,6 +39,8 @@ def run(context: Context, values: dict[str, Any]) -> int:
     plan = plan_files(message, values["feature_root"], opening)
     findings += plan.findings
     _refuse(findings)
+    if not values["allow_hidden"]:
+        _refuse(tuple(hidden_faults(plan)), "nothing was written; --allow-hidden accepts such names")
     for finding in findings:
         context.output.note(f"warning: {safe(finding.path)}: {safe(finding.message)}")
     with AtomicFileWriter(values["root"], plan.files) as application:
@@ -181,12 +183,12 @@ def _judged(message: Any) -> tuple[Finding, ...]:
     return findings
 
 
-def _refuse(findings: tuple[Finding, ...]) -> None:
+def _refuse(findings: tuple[Finding, ...], hint: str = "nothing was written") -> None:
     errors = [finding for finding in findings if finding.severity == "error"]
     if errors:
         said = "; ".join(f"{finding.path or '(whole)'}: {finding.message} ({finding.rule})" for finding in errors[:5])
         more = f"; and {len(errors) - 5} more" if len(errors) > 5 else ""
-        raise AnswerIsNo(f"the output breaks rules: {said}{more}", "nothing was written", errors[0].rule)
+        raise AnswerIsNo(f"the output breaks rules: {said}{more}", hint, errors[0].rule)
 
 
 def _human(made: dict[str, Any]) -> str:
@@ -202,8 +204,8 @@ COMMANDS = {
         run,
         description=(
             "Write the artifacts of a completed work below a feature root, all or nothing. Paths are relative and hold no\n"
-            "`..`; no symbolic link below the root is followed; `create` never overwrites, `update` needs the file.\n"
-            "Exits 1, with nothing changed, when any file cannot be written so."
+            "`..` and no `.git`; no symbolic link below the root is followed; `create` never overwrites, `update` needs the\n"
+            "file. No written file is executable. Exits 1, with nothing changed, when any file cannot be written so."
         ),
         examples=[
             "aghctl bridge humaninloop apply --work WORK_ID --root specs/005-user-auth --dry-run",
@@ -215,6 +217,7 @@ COMMANDS = {
             Argument("--file", help="output envelope to use instead, without a daemon; - reads standard input"),
             Argument("--root", metavar="DIR", required=True, help="existing folder that the paths are relative to"),
             Argument("--feature-root", metavar="PREFIX", help="prefix to strip from paths if the opening names none"),
+            Argument("--allow-hidden", action="store_true", help="accept names that begin with a dot; never .git"),
             Argument("--dry-run", action="store_true", help="check everything, write nothing"),
             CHANNEL,
         ],

@@ -101,6 +101,13 @@ def test_an_updated_file_keeps_its_permissions_and_a_new_one_obeys_the_umask(roo
     assert stat.S_IMODE((root / "new.md").stat().st_mode) == 0o640
 
 
+def test_no_written_file_is_executable(root: Path) -> None:
+    (root / "docs" / "spec.md").chmod(0o755)
+    apply(root, planned("docs/spec.md", "update"), planned("new.sh"))
+    assert stat.S_IMODE((root / "docs" / "spec.md").stat().st_mode) == 0o644
+    assert not (root / "new.sh").stat().st_mode & 0o111
+
+
 def test_the_root_itself_may_be_a_link_of_the_operator(root: Path, tmp_path: Path) -> None:
     (tmp_path / "link").symlink_to(root)
     apply(tmp_path / "link", planned("x.md"))

@@ -42,6 +42,16 @@ def found(plan: FilePlan) -> list[tuple[str, str]]:
         ("a\x9bb", "path_characters"),
         ("txt\u202egpj.md", "path_characters"),
         ("a\u2066b", "path_characters"),
+        (".git/config", "path_git"),
+        ("a/.GIT/hooks/pre-commit", "path_git"),
+        ("a/.git", "path_git"),
+        (".git./config", "path_git"),
+        (".git ./config", "path_git"),
+        ("GIT~1/config", "path_git"),
+        (".git::$INDEX_ALLOCATION/config", "path_git"),
+        (".g\u200cit/config", "path_git"),
+        ("\ufeff.git/config", "path_git"),
+        ("\uff0egit/config", "path_git"),
     ],
 )
 def test_paths_that_are_refused(path: str, rule: str) -> None:
@@ -52,7 +62,23 @@ def test_paths_that_are_refused(path: str, rule: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "path", ["a", "a/b.md", "...", "..a", "a..", ".hidden/x", "a b", "ä/日本.md", "~/x", "$HOME/x", "-rf"]
+    "path",
+    [
+        "a",
+        "a/b.md",
+        "...",
+        "..a",
+        "a..",
+        ".hidden/x",
+        ".gitignore",
+        "git/x",
+        "a.git",
+        "a b",
+        "ä/日本.md",
+        "~/x",
+        "$HOME/x",
+        "-rf",
+    ],
 )
 def test_unusual_but_valid_paths_are_accepted(path: str) -> None:
     plan = plan_files(files(path))

@@ -21,6 +21,9 @@ _DRIVE: Final = re.compile(r"[A-Za-z]:")
 # Control, line separator and bidirectional characters: a person who approves a path must see its real content.
 _UNSAFE_CHARACTERS: Final = re.compile("[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")
 
+# `.git`, and its other names on NTFS: a short name (`git~1`), trailing dots and spaces, a stream (`.git::$INDEX_ALLOCATION`).
+_GIT_FOLDER: Final = re.compile(r"(\.git|git~[0-9]+)[. ]*(:.*)?", re.DOTALL)
+
 
 class PlannedFile(msgspec.Struct, frozen=True):
     """One file to write: path `segments` below the feature root, `operation` create or update, complete `content`."""
@@ -80,6 +83,15 @@ def same_name(name: str) -> str:
     return unicodedata.normalize("NFC", unicodedata.normalize("NFC", name).casefold())
 
 
+def hidden_faults(plan: FilePlan) -> list[Finding]:
+    """An error for each path of the plan with a segment that begins with a dot: tools read such files without being asked."""
+    return [
+        error(pointer("artifacts", index, "path"), "path_hidden", "contains a hidden name (it begins with a dot)")
+        for index, file in enumerate(plan.files)
+        if any(_visible(segment).startswith(".") for segment in file.segments)
+    ]
+
+
 class _KnownPaths:
     """The earlier paths of one message, as a case-insensitive file system sees them."""
 
@@ -130,4 +142,12 @@ def _faults(path: str) -> list[tuple[str, str]]:
         faults.append(("path_backslash", "must not contain a backslash"))
     if _UNSAFE_CHARACTERS.search(path):
         faults.append(("path_characters", "must not contain control or bidirectional characters"))
+    if any(_GIT_FOLDER.fullmatch(_visible(segment).casefold()) for segment in segments):
+        faults.append(("path_git", "must not contain a Git folder: its files run programs"))
     return faults
+
+
+def _visible(name: str) -> str:
+    """`name` in NFKC without format characters: HFS+ ignores zero-width ones."""
+    normal = unicodedata.normalize("NFKC", name)
+    return "".join(character for character in normal if unicodedata.category(character) != "Cf")
