@@ -214,6 +214,7 @@ async def test_only_a_verified_peer_itself_can_acknowledge_or_refuse(tmp_path: P
                 )
             finally:
                 await thief.close()
+            await threaded(wait_for, lambda: delivery(ops, sent["id"]) != "queued", SHORT, "the broker's PONG")
             assert (ops.state_of(sent["work_id"]), delivery(ops, sent["id"])) == ("submitted", "published")
             await threaded(worker.start)
             await threaded(wait_for, lambda: delivery(ops, sent["id"]) == "receipted", SHORT, "the real answer")
