@@ -145,7 +145,7 @@ def _checked(raw: bytes, wire: Wire, body_wire: BodyWire | None, document: dict[
     """The values of the members. `document` has those whose JSON type is still to be checked."""
     kind = _check_header(wire)
     fresh_until = _check_fresh(wire, now)
-    container = _check_surface(wire, kind)
+    container = _check_no_surface(wire, kind) if kind in DISCOVERY_KINDS else _check_surface(wire, kind)
     if body_wire is None and document and type(document["body"]) is not dict:
         raise Malformed("must be an object", "body")
     reader = BODIES[kind]
@@ -327,37 +327,36 @@ def _check_fresh(wire: Wire, now: int) -> int:
     return end
 
 
-def _check_surface(wire: Wire, kind: str) -> str | None:
-    """Spec section 5 step 4: surface and container for conversation, none for discovery, work_id by kind. The container."""
-    surface, thread_id, direct_id = wire.surface, wire.thread_id, wire.direct_id
-    if kind in DISCOVERY_KINDS:
-        if surface is not None or thread_id is not None or direct_id is not None:
-            raise InvalidSurface(f"must be absent on a {kind}", "surface")
-        if wire.work_id is not None:
-            raise Malformed(f"must be absent on a {kind}", "work_id")
-        return None
-    _check_container(surface, thread_id, direct_id)
-    if wire.work_id is None:
-        if kind in WORK_KINDS:
-            raise Malformed(f"is required on a {kind}", "work_id")
-    elif not is_work_id(wire.work_id):
-        raise Malformed("must be 1-128 bytes without `/`, `\\`, control characters or outer white space", "work_id")
-    return thread_id or direct_id
+def _check_no_surface(wire: Wire, kind: str) -> str | None:
+    """Spec section 5 step 4 for discovery: no container."""
+    if wire.surface is not None or wire.thread_id is not None or wire.direct_id is not None:
+        raise InvalidSurface(f"must be absent on a {kind}", "surface")
+    if wire.work_id is not None:
+        raise Malformed(f"must be absent on a {kind}", "work_id")
+    return None
 
 
-def _check_container(surface: Any, thread_id: str | None, direct_id: str | None) -> None:
-    if surface == "thread":
+def _check_surface(wire: Wire, kind: str) -> str:
+    """Spec section 5 step 4 for conversation: surface, container, and work_id by kind. Returns the container."""
+    thread_id, direct_id = wire.thread_id, wire.direct_id
+    if wire.surface == "thread":
         if direct_id is not None:
             raise InvalidSurface("must be absent on surface thread", "direct_id")
         if thread_id is None or not THREAD_ID.fullmatch(thread_id):
             raise InvalidSurface("must match ^thread_[a-z0-9][a-z0-9_-]{2,95}$", "thread_id")
-    elif surface == "direct":
+    elif wire.surface == "direct":
         if thread_id is not None:
             raise InvalidSurface("must be absent on surface direct", "thread_id")
         if direct_id is None or not DIRECT_ID.fullmatch(direct_id):
             raise InvalidSurface("must match ^direct_[a-f0-9]{32}$", "direct_id")
     else:
         raise InvalidSurface("must be thread or direct", "surface")
+    if wire.work_id is None:
+        if kind in WORK_KINDS:
+            raise Malformed(f"is required on a {kind}", "work_id")
+    elif not is_work_id(wire.work_id):
+        raise Malformed("must be 1-128 bytes without `/`, `\\`, control characters or outer white space", "work_id")
+    return thread_id or direct_id or ""
 
 
 def _object(raw: Raw, document: dict[str, Any], field: str) -> Raw | None:

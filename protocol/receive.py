@@ -201,10 +201,11 @@ def _route(envelope: Envelope, trust: Trust, view: StoredState, receiver: Receiv
         return (Early(),)
     if receiver.successor is not None and _opens_work(envelope, view, receiver):
         raise FormerPeer(f"is a former peer id; send new work to {receiver.successor}", "to")
-    if binding is None:
-        return (RecordId(envelope.fresh_until), *_conversation(envelope, trust, None, view, receiver))
-    room = (Bind(binding),) if binding != view.room else ()
-    return (RecordId(envelope.fresh_until), *room, *_conversation(envelope, trust, binding.pair, view, receiver))
+    room = (Bind(binding),) if binding is not None and binding != view.room else ()
+    pair = None if binding is None else binding.pair
+    if envelope.work_id is None:
+        return (RecordId(envelope.fresh_until), *room, StoreEnvelope("in", trust, None, pair), _DELIVER)
+    return (RecordId(envelope.fresh_until), *room, *_in_work(envelope, trust, pair, view, receiver))
 
 
 def _is_early(envelope: Envelope, view: StoredState, receiver: Receiver) -> bool:
@@ -265,12 +266,10 @@ def _observe(envelope: Envelope, trust: Trust, view: StoredState) -> Effects:
     return (*kept, *_work_effects(envelope, view.work, verdict))
 
 
-def _conversation(
+def _in_work(
     envelope: Envelope, trust: Trust, pair: tuple[str, str] | None, view: StoredState, receiver: Receiver
 ) -> Effects:
-    """Step 9: the lifecycle's verdict and its effects. Conversation without a work is delivered to the agent."""
-    if envelope.work_id is None:
-        return (StoreEnvelope("in", trust, None, pair), _DELIVER)
+    """Step 9: the lifecycle's verdict and its effects."""
     verdict = step(view.work, envelope)
     effects: list[Effect] = [StoreEnvelope("in", trust, verdict, pair), *_work_effects(envelope, view.work, verdict)]
     if envelope.kind in OPENING_KINDS and verdict.outcome not in ("ignored", "rejected"):
