@@ -27,7 +27,6 @@ from aghbus.protocol.lifecycle import State, Step, WorkView
 from aghbus.protocol.receive import ReceiptTarget, StoredState
 from aghbus.protocol.rooms import Binding
 from aghbus.store.audit import events as audit
-from aghbus.store.engine.dedup import dedup_key, key_of
 from aghbus.store.engine.transaction import Transaction
 from aghbus.store.tables import envelopes, events, inbox, outbox, retry, rooms, works
 from aghbus.store.tables.retry import Failed
@@ -60,11 +59,11 @@ class Applied(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def load_state(
-    tx: Transaction, envelope: Envelope, self_id: str, key: bytes | None = None, settled: str = ""
+    tx: Transaction, envelope: Envelope, self_id: str, key: int | None = None, settled: str = ""
 ) -> StoredState:
     """The stored state that a decision on a received `envelope` needs; `key` is its `key_of`, where that is known,
     `settled` the header with which it came."""
-    known = tx.memory.dedup.contains(key_of(envelope) if key is None else key)
+    known = tx.memory.dedup.contains(tx.memory.log.ids.key_of(envelope) if key is None else key)
     ours = envelope.sender == self_id and envelopes.was_sent(tx, envelope.workspace_id, envelope.id)
     return StoredState(known, ours, *load_own(tx, envelope), settled)
 
@@ -85,7 +84,7 @@ def load_receipt_state(tx: Transaction, target: ReceiptTarget | None) -> StoredS
     if target is None:
         return StoredState()
     return StoredState(
-        duplicate=tx.memory.dedup.contains(dedup_key(target.workspace_id, target.sender, target.id)),
+        duplicate=tx.memory.dedup.contains(tx.memory.log.ids.dedup_key(target.workspace_id, target.sender, target.id)),
         work=works.load(tx, target.workspace_id, target.channel, target.work_id),
         room=rooms.bound(tx, target.workspace_id, target.channel, target.container)
         if target.surface == "direct"
@@ -101,7 +100,7 @@ def apply(
     self_id: str,
     received_ms: int,
     inbox_capacity: int = inbox.CAPACITY,
-    key: bytes | None = None,
+    key: int | None = None,
 ) -> Applied:
     """Applies the effects on the store, those of queued envelopes included; the other effects are the caller's.
 
@@ -137,7 +136,7 @@ class _Application:
         self.self_id = self_id
         self.now_ms = now_ms
         self.seq: int | None = None
-        self.remember_until = 0
+        self.remembered: tuple[int, int] | None = None
         self.outgoing: list[outbox.Outgoing] = []
         self.delivered = False
         self.before: WorkView | None = None
@@ -154,17 +153,17 @@ class _Application:
             refused=self.refused,
         )
 
-    def apply_received(self, envelope: Envelope, effects: Effects, key: bytes | None) -> None:
+    def apply_received(self, envelope: Envelope, effects: Effects, key: int | None) -> None:
         """Compares types, the most frequent first: every message passes here."""
         if envelope.work_id is not None:
             self.before, self.after = _work_change(effects)
         tx = self.tx
         for effect in effects:
             if type(effect) is RecordId:
-                tx.memory.dedup.remember(tx, key_of(envelope) if key is None else key, effect.until)
-                self.remember_until = effect.until
+                key = tx.memory.log.ids.key_of(envelope) if key is None else key
+                self.remembered = key, effect.until
             elif type(effect) is StoreEnvelope:
-                self.seq = self._store(envelope, effect, effects, self.before)
+                self.seq = self._store(envelope, effect, effects, self.before, self.remembered)
                 if effect.direction == "in" and envelope.kind in WORK_KINDS:
                     self._record_arrival(envelope)
             elif type(effect) is Deliver:
@@ -201,7 +200,14 @@ class _Application:
         self.outgoing.append(outbox.add(self.tx, stored, envelope))
         return stored
 
-    def _store(self, envelope: Envelope, effect: StoreEnvelope, effects: Effects, before: WorkView | None) -> int:
+    def _store(
+        self,
+        envelope: Envelope,
+        effect: StoreEnvelope,
+        effects: Effects,
+        before: WorkView | None,
+        remembered: tuple[int, int] | None = None,
+    ) -> int:
         state = None if effect.verdict is None else _state_before(effect.verdict, before)
         delivered = _DELIVER in effects
         seq = envelopes.insert(
@@ -211,9 +217,8 @@ class _Application:
             state,
             self.now_ms,
             delivered=delivered,
-            remember_until=self.remember_until if effect.direction != "out" else 0,
+            remembered=remembered,
         )
-        rooms.touch(self.tx, envelope, effect.pair, seq, self.now_ms)
         if self.tx.memory.events.has_subscribers:
             self._buffer_event(seq, envelope, effect, effects, state)
         return seq

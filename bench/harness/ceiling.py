@@ -40,7 +40,6 @@ def message_rows(number: int, message_id: str, raw: bytes) -> dict[str, Row]:
             "checksum": crc32(raw),
             "raw": raw,
         },
-        "seen": {"slot": number, "key": raw[40:56]},
     }
 
 

@@ -23,8 +23,8 @@ from aghbus.store.engine.database import Store
 from aghbus.store.engine.transaction import Transaction
 from aghbus.store.tables import bridge_messages as bridge
 from aghbus.store.tables import inbox
-from aghbus.store.tables.envelopes import find
 from aghbus.store.tables.events import gap_after
+from aghbus.store.tables.search import find
 
 _PAGE: Final = 32  # envelopes per read
 _RETRY_DELAY: Final = 1.0  # seconds before a message is fetched again from an unreachable broker

@@ -29,10 +29,10 @@ class PresenceWriteBehind:
         self._capacity = capacity
         self._store = store
         self._presence = presence
-        self._ids: dict[bytes, int] = {}
+        self._ids: dict[int, int] = {}
         self._timer: asyncio.TimerHandle | None = None
 
-    def __contains__(self, key: bytes) -> bool:
+    def __contains__(self, key: int) -> bool:
         """Whether the id with this key is pending."""
         return key in self._ids
 
@@ -41,7 +41,7 @@ class PresenceWriteBehind:
         """The number of pending ids."""
         return len(self._ids)
 
-    def remember(self, key: bytes, until: int) -> None:
+    def remember(self, key: int, until: int) -> None:
         """Keep an envelope's key for deduplication until Unix second `until`."""
         if len(self._ids) < self._capacity:
             self._ids[key] = until
@@ -77,5 +77,5 @@ class PresenceWriteBehind:
         for peer in changes.peers:
             peers.seen(tx, peer)
 
-    def _put_back(self, ids: dict[bytes, int]) -> None:
+    def _put_back(self, ids: dict[int, int]) -> None:
         self._ids = ids | self._ids

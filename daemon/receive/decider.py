@@ -44,7 +44,6 @@ from aghbus.protocol.partial_parse import identity, is_private_to_others
 from aghbus.protocol.receive import ReceiptTarget, Receiver, decide, refuse
 from aghbus.store.apply_effects import Applied, apply, load_receipt_state, load_state
 from aghbus.store.audit import events as audit
-from aghbus.store.engine.dedup import dedup_key, key_of
 from aghbus.store.engine.transaction import Transaction
 from aghbus.store.tables import quarantine
 from aghbus.store.tables.envelopes import received_ack
@@ -79,7 +78,7 @@ class Outcome(msgspec.Struct, frozen=True):
     """The result of one message in the transaction.
 
     `applied` is None when the message was rejected, for the reason `rejected`: a rate limit, `inbox` when that is full, `memory`
-    when the dedup window has no room for an id of that lifetime (store/engine/dedup.py), `EARLY` when its predecessor was not
+    when the dedup window has no room for an id of that lifetime (store/engine/log/dedup.py), `EARLY` when its predecessor was not
     processed. `stored_only`: the store has applied all effects, and nothing else is to be done about them. `ack` is the
     acknowledgement, for a message that asks for one.
     """
@@ -183,7 +182,7 @@ class Decider:
         claims_key = envelope.proof is not None or "@" in envelope.sender
         if claims_key and (rejection := self._limits.check_signature(envelope)) is not None:
             return Outcome(message, (), rejected=rejection)
-        key = key_of(envelope)
+        key = tx.memory.log.ids.key_of(envelope)
         state = load_state(tx, envelope, receiver.self_id, key, message.settled)
         effects = decide(envelope, state, receiver)
         if message.reply and envelope.to is not None:  # of a duplicate: what became of the first copy
@@ -325,4 +324,4 @@ def _predecessor(tx: Transaction, own_id: str, target: ReceiptTarget) -> Predece
 
 
 def _is_processed(tx: Transaction, workspace_id: str, sender: str, message_id: str) -> bool:
-    return tx.memory.dedup.contains(dedup_key(workspace_id, sender, message_id))
+    return tx.memory.dedup.contains(tx.memory.log.ids.dedup_key(workspace_id, sender, message_id))

@@ -39,7 +39,6 @@ from aghbus.protocol.identifiers import channel_of_subject
 from aghbus.protocol.partial_parse import partial_parse
 from aghbus.protocol.receive import ReceiptTarget, StoredState, decide
 from aghbus.store.engine.database import Store
-from aghbus.store.engine.dedup import key_of
 from aghbus.store.errors import StoreUnavailable
 
 _log = logging.getLogger("aghbus.node")
@@ -197,8 +196,9 @@ class Intake:
 
     def _discover(self, received: ReceivedMessage, envelope: Envelope) -> None:
         """Handle a greet or whois: answered immediately, persisted asynchronously (docs/adr/0004)."""
-        key = key_of(envelope)
-        state = StoredState(duplicate=key in self._write_behind or self._store.memory.dedup.contains(key))
+        memory = self._store.memory
+        key = memory.log.ids.key_of(envelope)
+        state = StoredState(duplicate=key in self._write_behind or memory.dedup.contains(key))
         for effect in reversed(decide(envelope, state, self._decider.receiver(envelope.sender))):
             match effect:  # answers first, then the persisted effects
                 case RecordId(until=until):

@@ -27,7 +27,7 @@ from aghbus.protocol.envelope import fresh_until
 from aghbus.protocol.errors import NotFound
 from aghbus.store.engine.database import Store
 from aghbus.store.engine.transaction import Transaction
-from aghbus.store.tables import envelopes, quarantine, rooms, works
+from aghbus.store.tables import envelopes, quarantine, rooms, search, works
 
 _CORRELATION: Final = ("work_id", "thread_id", "direct_id", "reply_to", "trace_id", "causation_id")
 
@@ -57,7 +57,7 @@ class MessageService:
 
     async def list_messages(self, query: MessagesQuery) -> MessagesResponse:
         """One page of stored envelopes."""
-        return await envelopes.messages(self.store.reader, query, since=query.since, limit=query.limit, last=query.last)
+        return await search.messages(self.store.reader, query, since=query.since, limit=query.limit, last=query.last)
 
     async def get_message(self, message_id: str) -> Message:
         """One stored envelope by its id."""

@@ -13,16 +13,16 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Final, Literal, TypeVar
 
-import aiosqlite
-
 from aghbus.protocol.api.status import StoreStatus
 from aghbus.protocol.text import escape
 from aghbus.store.engine import integrity, meta
 from aghbus.store.engine.commit_policy import CHECKPOINT_PAGES
 from aghbus.store.engine.commit_watermark import CommitWatermark, WatermarkFile
 from aghbus.store.engine.gil_yield import yield_gil_while
+from aghbus.store.engine.log import segments
+from aghbus.store.engine.log.memory import LogMemory
 from aghbus.store.engine.schema import check_owner, migrate, shipped
-from aghbus.store.engine.sql import DamagedEnvelopes
+from aghbus.store.engine.sql import DamagedEnvelopes, Reader
 from aghbus.store.engine.state import InMemoryState
 from aghbus.store.engine.store_lock import StoreLock
 from aghbus.store.engine.writer import Job, Stats, Writer
@@ -55,7 +55,7 @@ class Store:
         synchronous: Synchronous,
         lock: StoreLock,
         db: sqlite3.Connection,
-        reader: aiosqlite.Connection,
+        reader: Reader,
         memory: InMemoryState,
         executor: ThreadPoolExecutor,
         opened: integrity.Opened,
@@ -99,7 +99,7 @@ class Store:
             db, opened = await loop.run_in_executor(executor, _open_writer, path, synchronous, memory)
             undo.callback(db.close)
             watermark = _open_watermark(path, opened.watermark, executor)
-            reader = await _open_reader(path)
+            reader = await _open_reader(path, memory.log)
             undo.push_async_callback(reader.close)
             damaged = DamagedEnvelopes()
             db.create_function("intact", 3, damaged.intact)
@@ -242,6 +242,7 @@ def _open_writer(
             _check_content(db, path)
         opened = integrity.check_watermark(db, path)
         meta.put(db, "closed", 0)
+        segments.prepare(db)
         memory.load(db)
         memory.chain.gap = opened.difference
     except (sqlite3.Error, OSError, StoreError) as error:
@@ -285,8 +286,9 @@ def _close_writer(db: sqlite3.Connection) -> None:
     db.close()
 
 
-async def _open_reader(path: Path) -> aiosqlite.Connection:
-    reader = await aiosqlite.connect(f"{path.as_uri()}?mode=ro", uri=True, isolation_level=None)
+async def _open_reader(path: Path, log: LogMemory) -> Reader:
+    reader = Reader(path, log)
+    await reader
     try:
         await reader.execute("PRAGMA query_only = ON")
         await reader.execute(f"PRAGMA busy_timeout = {_READER_BUSY_TIMEOUT_MS}")

@@ -6,15 +6,18 @@ damage, not forgery: `aghd check-store` verifies the commit chain.
 """
 
 from collections.abc import Collection, Iterable
-from sqlite3 import Connection, Cursor, OperationalError
+from functools import partial
+from pathlib import Path
+from sqlite3 import Connection, Cursor, OperationalError, connect
 from sqlite3 import Error as DatabaseError
 from typing import Any, Final, TypeVar
 from zlib import crc32
 
 import msgspec
-from aiosqlite import Connection as Reader
+from aiosqlite import Connection as AsyncConnection
 
 from aghbus.protocol.text import shorten
+from aghbus.store.engine.log.memory import LogMemory
 
 __all__ = [
     "INBOX_POSITION",
@@ -42,8 +45,18 @@ INBOX_POSITION: Final = "(SELECT value FROM meta WHERE key = 'inbox_position')"
 INBOX_STATE: Final = f"""coalesce((SELECT state FROM inbox WHERE seq = e.seq),
     CASE WHEN e.inbox = 1 THEN iif(e.seq > {INBOX_POSITION}, 'ready', 'acked') END)"""  # noqa: S608 - constants
 """The state in the inbox of the envelope of row `e`, NULL when it is not in the inbox, in SQL."""
+_CHUNK: Final = 64  # rows that an iteration takes from the thread at a time
 _MAX_SEQS: Final = 1_000  # damaged envelopes that are remembered
 S = TypeVar("S", bound=msgspec.Struct)
+
+
+class Reader(AsyncConnection):
+    """A connection that can only read and never blocks the writer. `log` finds what the indexes do not have yet: ask it
+    on the event loop, just before the query. It may name envelopes that are not committed, which no query finds."""
+
+    def __init__(self, path: Path, log: LogMemory) -> None:
+        super().__init__(partial(connect, f"{path.as_uri()}?mode=ro", uri=True, isolation_level=None), _CHUNK)
+        self.log: Final = log
 
 
 def placeholders(columns: Collection[object]) -> str:

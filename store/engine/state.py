@@ -12,9 +12,9 @@ from aghbus.protocol.api.works import Role
 from aghbus.protocol.delivery.order import Predecessor
 from aghbus.protocol.lifecycle import WorkView
 from aghbus.store.engine.commit_chain import CommitChain
-from aghbus.store.engine.dedup import DedupWindow
 from aghbus.store.engine.event_buffer import EventBuffer
 from aghbus.store.engine.generational_cache import GenerationalCache
+from aghbus.store.engine.log.dedup import DedupWindow
 from aghbus.store.engine.log.memory import LogMemory
 from aghbus.store.engine.trust_rules import TrustRules
 from aghbus.store.engine.unit_of_work import UnitOfWork
@@ -287,7 +287,7 @@ class InMemoryState:
         (`after_rollback`)."""
         dedup, records, entries, events, streams, verdicts, *numbers = savepoint
         self.dedup.undo(dedup)
-        self.log.undo(streams, verdicts)
+        self.log.undo(streams, verdicts, numbers[0])
         del self.chain.records[records:]
         del self.chain.entries[entries:]
         del self.events.pending[events:]
@@ -304,8 +304,8 @@ class InMemoryState:
     def load(self, db: sqlite3.Connection) -> None:
         """Reads everything from a store that is being opened: tenths of a second per hundred thousand ids of the dedup
         window."""
-        self.dedup.load(db)
         self.log.load(db)
+        self.dedup.load(db, self.log.ids)
         self.streams.load(db)
         self.trust.load(db)
         (bridged,) = db.execute(_BRIDGED).fetchone()

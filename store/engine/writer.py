@@ -21,6 +21,7 @@ from aghbus.protocol.text import escape
 from aghbus.store.engine.commit_policy import CommitPolicy
 from aghbus.store.engine.commit_watermark import CommitWatermark, WatermarkFile
 from aghbus.store.engine.gil_yield import yield_gil_while
+from aghbus.store.engine.log import segments
 from aghbus.store.engine.state import InMemoryState
 from aghbus.store.engine.transaction import Transaction
 from aghbus.store.errors import StoreUnavailable
@@ -121,6 +122,8 @@ class Writer:
         self._timer: asyncio.TimerHandle | None = None
         self._closing = False
         self._policy = CommitPolicy(db)
+        self._tail = memory.log.tail
+        self._next_segment = segments.SEGMENT  # envelopes in the tail
         self.stats = Stats()
         self.writable = True
         self.last_error: str | None = None
@@ -163,6 +166,8 @@ class Writer:
                     self._timer = None
                 if self._queue:
                     await self._transact()
+                    if len(self._tail.rows) >= self._next_segment:
+                        await self._write_segment()
                     if self._queue and self._timer is None:
                         self._wake.set()  # the batch was full
                     if self._wake.is_set():  # callers that waited for this commit continue before the next transaction
@@ -307,6 +312,18 @@ class Writer:
     def _flush(self) -> None:
         self._tx.flush()
         self._tx.memory.chain.append(self._db, self._tx.memory.last_seq)
+
+    async def _write_segment(self) -> None:
+        """Writes the indexes of the oldest envelopes of the tail. Searches do without them when that fails."""
+        last_seq = self._tail.rows[segments.SEGMENT - 1][0]
+        try:
+            await self._in_thread(segments.write, self._db, last_seq)
+        except sqlite3.Error as error:
+            self._next_segment += segments.SEGMENT // 4
+            _log.warning("indexes of the log could not be written, and will be later: %s", escape(str(error)))
+        else:
+            self._next_segment = segments.SEGMENT
+            self._tail.drop(last_seq)
 
     def _finish(self) -> None:
         for callback in self._tx.committed():

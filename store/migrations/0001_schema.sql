@@ -17,7 +17,12 @@ CREATE TABLE streams (
     surface TEXT,
     container TEXT,
     pair_a TEXT, -- the peers of a direct room
-    pair_b TEXT
+    pair_b TEXT,
+    -- Of its envelopes in the segments of the log (store/engine/log/segments.py):
+    messages INTEGER NOT NULL DEFAULT 0,
+    first_ms INTEGER,
+    last_ms INTEGER,
+    last_seq INTEGER NOT NULL DEFAULT 0
 ) STRICT;
 
 -- The id of a stream that is not in memory; the streams of a thread or a room.
@@ -52,12 +57,7 @@ CREATE TABLE log (
     raw BLOB NOT NULL -- last: a large value overflows to other pages, and the other columns stay together
 ) STRICT;
 
--- One message by its id: a lookup, a copy of our own that the broker echoes, a repeated request, a receipt's for_id.
-CREATE INDEX log_id ON log (msg_id);
--- A work's messages and its history, in sequence (the rowid ends every index entry).
-CREATE INDEX log_work ON log (work_id) WHERE work_id IS NOT NULL;
--- A thread's or a room's messages, in sequence.
-CREATE INDEX log_stream ON log (stream);
+-- Its indexes are made by store/engine/log/segments.py: log_ids, log_streams and log_works.
 
 -- The log with the values of its dictionaries. CROSS JOIN: SQLite reads the log first and looks the others up.
 CREATE VIEW envelopes AS
@@ -104,35 +104,14 @@ CREATE INDEX works_due ON works (due_ms) WHERE due_ms IS NOT NULL;
 -- A request names a work by its id alone.
 CREATE INDEX works_by_id ON works (work_id);
 
--- Each applied envelope is a row of the work's history (spec section 6), so the history needs no table. Retention
--- removes the envelopes of a work only together with the work.
-CREATE VIEW work_history AS
-SELECT w.id AS work, e.seq, e.msg_id, e.kind, e.event, e.sender AS actor, e.outcome, e.state_before, e.state_after,
-    e.received_ms, e.raw, e.checksum
-FROM works AS w
-JOIN envelopes AS e
-    ON e.work_id = w.work_id AND e.workspace_id = w.workspace_id AND e.channel = w.channel AND e.seq >= w.opened_seq
-WHERE e.outcome IN ('opened', 'advanced', 'unchanged') AND e.state_after IS NOT NULL;
-
--- The dedup window. `slot` is the minute of expiry and, below it, a running number: rows of one expiry lie together, so
--- that neither inserting nor expiring needs a second index.
-CREATE TABLE seen (
-    slot INTEGER PRIMARY KEY,
-    key BLOB NOT NULL
-) STRICT;
-
-CREATE TABLE threads (
-    workspace_id TEXT NOT NULL,
-    channel TEXT NOT NULL,
-    thread_id TEXT NOT NULL,
-    messages INTEGER NOT NULL,
-    first_ms INTEGER NOT NULL,
-    last_ms INTEGER NOT NULL,
-    last_seq INTEGER NOT NULL,
-    PRIMARY KEY (workspace_id, channel, thread_id)
+-- Ids in the dedup window that are not in the log: those of discovery, and of envelopes that retention has removed.
+CREATE TABLE remembered_ids (
+    until INTEGER NOT NULL, -- Unix second
+    key INTEGER NOT NULL, -- store/engine/log/ids.py
+    PRIMARY KEY (until, key)
 ) STRICT, WITHOUT ROWID;
 
--- Direct rooms by (workspace, channel, id, pair): a takeover keeps the row and messages of the other pair (spec section 4).
+-- The pairs of direct rooms: a takeover keeps the row and messages of the other pair (spec section 4).
 CREATE TABLE rooms (
     workspace_id TEXT NOT NULL,
     channel TEXT NOT NULL,
@@ -141,9 +120,6 @@ CREATE TABLE rooms (
     pair_b TEXT NOT NULL,
     authoritative INTEGER NOT NULL,
     current INTEGER NOT NULL,
-    messages INTEGER NOT NULL,
-    last_ms INTEGER NOT NULL,
-    last_seq INTEGER NOT NULL,
     PRIMARY KEY (workspace_id, channel, direct_id, pair_a, pair_b)
 ) STRICT, WITHOUT ROWID;
 

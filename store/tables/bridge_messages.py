@@ -8,15 +8,18 @@ import msgspec
 from aghbus.protocol.adapters.derived_ids import same_json
 from aghbus.protocol.adapters.model import BridgeDirection, BridgedMessage
 from aghbus.protocol.lifecycle import WorkView
+from aghbus.store.engine.log.segments import SEQS_OF_WORK
 from aghbus.store.engine.sql import INBOX_POSITION, INBOX_STATE, INTACT, Reader, insert_into
 from aghbus.store.engine.transaction import Transaction
 from aghbus.store.tables import works
-from aghbus.store.tables.envelopes import fetch
+from aghbus.store.tables.envelopes import OURS, fetch, find_by_id
 
 _WORK: Final = "workspace_id = ? AND channel = ? AND work_id = ?"
 _WORK_W: Final = "w.workspace_id = ? AND w.channel = ? AND w.work_id = ?"
 _SAME_ID: Final = 50  # messages of one id that are searched
 _TERMINAL: Final = "('completed', 'failed', 'canceled')"
+
+_SAME_WORK: Final = f"e.seq IN ({SEQS_OF_WORK}) AND e.workspace_id = ? AND e.channel = ? AND e.work_id = ?"
 
 _SELECT_KNOWN: Final = f"""
 SELECT b.direction, b.message, e.msg_id, e.sender, e.received_ms, e.work_id, CASE WHEN {INTACT} THEN e.raw ELSE x'7b7d' END
@@ -176,11 +179,9 @@ class StoredMessageHistory:
 
     def holds(self, envelope_id: str) -> bool:
         """Whether an envelope of this id is stored from this channel."""
-        row = self.tx.db.execute(
-            "SELECT 1 FROM envelopes WHERE msg_id = ? AND workspace_id = ? AND channel = ?",
-            (envelope_id, self.workspace_id, self.channel),
-        ).fetchone()
-        return row is not None
+        where = "e.workspace_id = ? AND e.channel = ?"
+        tx = self.tx
+        return find_by_id(tx.db, tx.memory.log, "1", envelope_id, where, self.workspace_id, self.channel) is not None
 
     def opening(self, work: WorkView) -> BridgedMessage | None:
         """The message of this format that opened a work; None when a native envelope did."""
@@ -193,19 +194,17 @@ class StoredMessageHistory:
     def answered(self, work: WorkView) -> str:
         """Id of the envelope that our next message on this work answers."""
         kinds = "('say', 'capability')" if work.target == self.us else "('trace')"
-        row = self.tx.db.execute(
-            "SELECT msg_id FROM envelopes WHERE work_id = ? AND workspace_id = ? AND channel = ? AND sender = ?"  # noqa: S608 - constants
-            f" AND kind IN {kinds} AND outcome IN ('opened', 'advanced', 'unchanged') ORDER BY seq DESC LIMIT 1",
-            (work.work_id, work.workspace_id, work.channel, work.other(self.us)),
-        ).fetchone()
+        sql = f"""SELECT e.msg_id FROM envelopes AS e
+            WHERE {_SAME_WORK} AND e.sender = ? AND e.kind IN {kinds} AND e.outcome IN ('opened', 'advanced', 'unchanged')
+            ORDER BY e.seq DESC LIMIT 1"""  # noqa: S608 - constants
+        of_work = self.tx.memory.log.of_work(work.work_id)
+        row = self.tx.db.execute(sql, (*of_work, *_key(work), work.other(self.us))).fetchone()
         return work.opening_id if row is None else str(row[0])
 
     def sent(self, envelope_id: str) -> WorkView | Literal[True] | None:
         """Whether we sent an envelope of this id before: None, else its work as it is now (True: it has none)."""
-        row = self.tx.db.execute(
-            "SELECT channel, work_id FROM envelopes WHERE msg_id = ? AND direction = 'out' AND workspace_id = ?",
-            (envelope_id, self.workspace_id),
-        ).fetchone()
+        tx = self.tx
+        row = find_by_id(tx.db, tx.memory.log, "e.channel, e.work_id", envelope_id, OURS, self.workspace_id)
         if row is None:
             return None
         work = works.load(self.tx, self.workspace_id, row[0], row[1]) if row[1] is not None else None
@@ -277,14 +276,15 @@ def load_envelope(tx: Transaction, seq: int) -> BridgeEnvelope | None:
 
 def envelopes_of_work(tx: Transaction, work: WorkView, limit: int) -> list[BridgeEnvelope]:
     """The newest envelopes of a work, newest first."""
-    where = "WHERE e.work_id = ? AND e.workspace_id = ? AND e.channel = ? ORDER BY e.seq DESC LIMIT ?"
-    return _envelopes(tx, where, work.work_id, work.workspace_id, work.channel, limit)
+    where = f"WHERE {_SAME_WORK} ORDER BY e.seq DESC LIMIT ?"
+    return _envelopes(tx, where, *tx.memory.log.of_work(work.work_id), *_key(work), limit)
 
 
 def envelope_by_id(tx: Transaction, workspace_id: str, message_id: str, sender: str) -> BridgeEnvelope | None:
     """The envelope of this id and sender."""
-    where = "WHERE e.msg_id = ? AND e.workspace_id = ? AND e.sender = ? ORDER BY e.seq DESC LIMIT 1"
-    return next(iter(_envelopes(tx, where, message_id, workspace_id, sender)), None)
+    where = "e.workspace_id = ? AND e.sender = ?"
+    row = find_by_id(tx.db, tx.memory.log, "e.seq", message_id, where, workspace_id, sender)
+    return None if row is None else load_envelope(tx, row[0])
 
 
 def _envelopes(tx: Transaction, where: str, *params: str | int) -> list[BridgeEnvelope]:

@@ -14,6 +14,7 @@ from aghbus.protocol.api.chains import ChainRun, ChainRunSummary, ChainStep
 from aghbus.protocol.chains.run import RunState
 from aghbus.protocol.lifecycle import WorkView
 from aghbus.protocol.text import shorten
+from aghbus.store.engine.log.segments import SEQS_OF_WORK
 from aghbus.store.engine.sql import INTACT_RAW, Reader, as_struct, insert_into, placeholders
 from aghbus.store.engine.transaction import Transaction
 from aghbus.store.tables import works
@@ -169,11 +170,11 @@ def followed(tx: Transaction, workspace_id: str, channel: str, work_id: str) -> 
     row = tx.db.execute(
         "SELECT last_seq FROM works WHERE workspace_id = ? AND channel = ? AND work_id = ?", key
     ).fetchone()
-    telling = "e.seq = ?4" if work.is_terminal else "e.kind = 'trace' AND e.seq <= ?4"
+    telling = "e.seq = ?" if work.is_terminal else "e.kind = 'trace' AND e.seq <= ?"
     raw = tx.db.execute(
-        f"SELECT {INTACT_RAW} FROM envelopes AS e WHERE e.workspace_id = ?1 AND e.channel = ?2 AND e.work_id = ?3"  # noqa: S608 - constants
-        f" AND e.outcome IN ('advanced', 'unchanged') AND {telling} ORDER BY e.seq DESC LIMIT 1",
-        (*key, row[0]),
+        f"SELECT {INTACT_RAW} FROM envelopes AS e WHERE e.seq IN ({SEQS_OF_WORK}) AND e.workspace_id = ? AND e.channel = ?"  # noqa: S608 - constants
+        f" AND e.work_id = ? AND e.outcome IN ('advanced', 'unchanged') AND {telling} ORDER BY e.seq DESC LIMIT 1",
+        (*tx.memory.log.of_work(work_id), *key, row[0]),
     ).fetchone()
     return Followed(work, row[0], None if raw is None else raw[0])
 

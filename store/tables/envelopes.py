@@ -1,9 +1,4 @@
-"""Envelopes: writing one, and reading them as messages, in pages, with filters.
-
-Pages are bounded by rows and by bytes. A filter without an index is searched in windows of rows, so that no query
-occupies the reader for long. Messages of a direct room are those of one pair, also when ids collide (spec section
-4).
-"""
+"""Envelopes: appending one to the log, finding one by its id, and reading them as messages."""
 
 from collections.abc import Iterable, Sequence
 from hashlib import sha256
@@ -12,8 +7,7 @@ from zlib import crc32
 
 import msgspec
 
-from aghbus.protocol.api.messages import Message, MessagesResponse, OutboxState
-from aghbus.protocol.api.queries import EnvelopeFilter
+from aghbus.protocol.api.messages import Message, OutboxState
 from aghbus.protocol.api.works import Role
 from aghbus.protocol.delivery.acks import Ack, stored_ack
 from aghbus.protocol.effects import StoreEnvelope
@@ -21,14 +15,15 @@ from aghbus.protocol.envelope import Envelope
 from aghbus.protocol.lifecycle import State, Step, event_of
 from aghbus.store.engine.append_buffer import BulkStatement, Rank
 from aghbus.store.engine.gil_yield import yield_gil_while
-from aghbus.store.engine.sql import INBOX_STATE, INTACT, Reader
+from aghbus.store.engine.log.memory import LogMemory
+from aghbus.store.engine.log.segments import SEQS_OF_ID
+from aghbus.store.engine.sql import INBOX_STATE, INTACT, Connection, Reader
 from aghbus.store.engine.transaction import Transaction
 
 BRIDGED: Final = b".message"
 """In the `ext` of every envelope that carries a message of a foreign format (`agentos.message`), or a reference to one."""
 PAGE_BYTES: Final = 8 * 1024 * 1024  # of raw envelopes in one page: eight of the largest
 _DAMAGED: Final = b"{}"  # in place of damaged bytes
-WINDOW_ROWS: Final = 5_000  # rows that one query searches: some milliseconds
 
 Row = tuple[Any, ...]
 Params = list[Any]
@@ -45,6 +40,10 @@ _COLUMNS: Final = (
     "checksum",
     "raw",
 )
+OURS: Final = "e.direction = 'out' AND e.workspace_id = ?"
+"""The condition of an envelope that we sent, in SQL."""
+_WITH_OUTBOX: Final = "LEFT JOIN outbox AS o ON o.seq = e.seq"
+_NONE: Final = "[]"
 _NO_PAIR: Final = (None, None)
 _INSERT: Final = BulkStatement.insert("log", _COLUMNS, rank=Rank.REFERENCED)
 
@@ -111,12 +110,12 @@ def insert(
     received_ms: int,
     *,
     delivered: bool,
-    remember_until: int,
+    remembered: tuple[int, int] | None,
 ) -> int:
     """Appends `envelope` to the log, and its record to the chain. Returns its sequence.
 
-    `state_before` is that of its work, `delivered` whether it goes into the inbox, `remember_until` the Unix second
-    until which its id is in the dedup window (0: it is not).
+    `state_before` is that of its work, `delivered` whether it goes into the inbox, `remembered` the key by which the
+    dedup window keeps its id, and the Unix second until which it does (None: it does not).
     """
     memory = tx.memory
     log, step, raw = memory.log, effect.verdict, envelope.raw
@@ -128,12 +127,19 @@ def insert(
         event, outcome, reason, state = event_of(envelope), step.outcome, step.reason, step.state
     before = None if step is None else state_before
     verdict = (effect.direction, envelope.kind, effect.trust, int(delivered), event, outcome, reason, before, state)
+    stream = log.streams.number(tx, _stream_of(envelope, effect))
+    if remembered is None:
+        id_key, remember_until = log.ids.id_key(envelope.id), 0
+    else:
+        key, remember_until = remembered
+        id_key = key ^ log.ids.sender_key(envelope.workspace_id, envelope.sender)
+        memory.dedup.remember_logged(key, remember_until)
     tx.rows[_INSERT] += (
         seq,
-        log.streams.number(tx, _stream_of(envelope, effect)),
+        stream,
         log.verdicts.number(tx, verdict),
         received_ms,
-        log.id_key(envelope.id),
+        id_key,
         remember_until,
         envelope.id,
         envelope.work_id,
@@ -143,6 +149,7 @@ def insert(
     memory.chain.records.append(
         (seq, received_ms, remember_until, *verdict, *(effect.pair or _NO_PAIR), envelope.digest)
     )
+    log.tail.rows.append((seq, id_key, stream, envelope.work_id))
     return seq
 
 
@@ -161,23 +168,33 @@ def _stream_of(envelope: Envelope, effect: StoreEnvelope) -> tuple[str | None, .
     )
 
 
+def find_by_id(
+    db: Connection, log: LogMemory, columns: str, message_id: str, where: str, *params: str, joined: str = ""
+) -> Row | None:
+    """`columns` of the newest envelope `e` with this id for which `where` holds, of a table that is `joined` too; None
+    when there is none. The tail is searched first: most questions are about recent messages."""
+    key, recent = log.of_id(message_id)
+    select = f"SELECT {columns} FROM envelopes AS e {joined}"  # noqa: S608 - constants of the callers
+    tail = f"AND e.msg_id = ? AND {where} ORDER BY e.seq DESC LIMIT 1"
+    row: Row | None = None
+    if recent != _NONE:
+        sql = f"{select} WHERE e.seq IN (SELECT value FROM json_each(?)) {tail}"  # noqa: S608 - as above
+        row = db.execute(sql, (recent, message_id, *params)).fetchone()
+    if row is None:
+        sql = f"{select} WHERE e.seq IN ({SEQS_OF_ID}) {tail}"
+        row = db.execute(sql, (key, _NONE, message_id, *params)).fetchone()
+    return row
+
+
 def find_sent(tx: Transaction, workspace_id: str, message_id: str) -> Sent | None:
     """The envelope that we sent under this id; None when there is none."""
-    row = tx.db.execute(
-        "SELECT e.seq, e.raw, o.state FROM envelopes AS e LEFT JOIN outbox AS o ON o.seq = e.seq"
-        " WHERE e.msg_id = ? AND e.direction = 'out' AND e.workspace_id = ?",
-        (message_id, workspace_id),
-    ).fetchone()
+    row = find_by_id(tx.db, tx.memory.log, "e.seq, e.raw, o.state", message_id, OURS, workspace_id, joined=_WITH_OUTBOX)
     return None if row is None else Sent(*row)
 
 
 def was_sent(tx: Transaction, workspace_id: str, message_id: str) -> bool:
     """Whether we sent an envelope under this id."""
-    row = tx.db.execute(
-        "SELECT 1 FROM envelopes WHERE msg_id = ? AND direction = 'out' AND workspace_id = ?",
-        (message_id, workspace_id),
-    ).fetchone()
-    return row is not None
+    return find_by_id(tx.db, tx.memory.log, "1", message_id, OURS, workspace_id) is not None
 
 
 def received_ack(tx: Transaction, envelope: Envelope) -> Ack:
@@ -185,11 +202,9 @@ def received_ack(tx: Transaction, envelope: Envelope) -> Ack:
 
     Refused as `duplicate` when that is known no more: its row is removed.
     """
-    row = tx.db.execute(
-        "SELECT raw, outcome, state_after, reason FROM envelopes"
-        " WHERE msg_id = ? AND direction = 'in' AND workspace_id = ? AND sender = ?",
-        (envelope.id, envelope.workspace_id, envelope.sender),
-    ).fetchone()
+    columns = "e.raw, e.outcome, e.state_after, e.reason"
+    where = "e.direction = 'in' AND e.workspace_id = ? AND e.sender = ?"
+    row = find_by_id(tx.db, tx.memory.log, columns, envelope.id, where, envelope.workspace_id, envelope.sender)
     if row is None:
         return Ack(envelope.id, "refused", "duplicate", envelope.digest)
     raw, outcome, state, reason = row
@@ -238,23 +253,11 @@ async def message(reader: Reader, message_id: str) -> Message | None:
     """The envelope with this id: our own first, then the newest, since other senders may reuse an id."""
     rows = await fetch(
         reader,
-        SELECT_MESSAGE + " WHERE e.msg_id = ? ORDER BY e.direction = 'out' DESC, e.seq DESC LIMIT 1",
-        [message_id],
+        f"{SELECT_MESSAGE} WHERE e.seq IN ({SEQS_OF_ID}) AND e.msg_id = ?"
+        " ORDER BY e.direction = 'out' DESC, e.seq DESC LIMIT 1",
+        [*reader.log.of_id(message_id), message_id],
     )
     return message_of(MessageRow(*rows[0])) if rows else None
-
-
-async def messages(
-    reader: Reader, wanted: EnvelopeFilter, *, since: int = 0, limit: int = 100, last: bool = False
-) -> MessagesResponse:
-    """One page after sequence `since`, oldest first; with `last` the newest `limit` of those."""
-    page = await find(reader, wanted, since=since, limit=limit, last=last)
-    rows = await fetch_messages(reader, page.seqs)
-    return MessagesResponse(
-        messages=[message_of(row) for row in rows],
-        next_since=page.next_since,
-        pruned_through=await pruned_through(reader),
-    )
 
 
 async def last_seq(reader: Reader) -> int:
@@ -275,27 +278,6 @@ async def lost_through(reader: Reader) -> int:
     return int(rows[0][0]) if rows else 0
 
 
-class Page(NamedTuple):
-    """Sequences that match, ascending, and where the next page begins."""
-
-    seqs: list[int]
-    next_since: int
-
-
-async def find(reader: Reader, wanted: EnvelopeFilter, *, since: int, limit: int, last: bool = False) -> Page:
-    """Up to `limit` sequences after `since` that match, or the newest ones; fewer when PAGE_BYTES are reached."""
-    top = await last_seq(reader)
-    where, params = _where(wanted)
-    indexed = wanted.work_id is not None or wanted.thread_id is not None or wanted.direct_id is not None
-    window = None if indexed else WINDOW_ROWS
-    hits = await search(reader, where, params, (since, top), limit, window, newest=last)
-    seqs, full = within_bytes(hits)
-    if last:
-        return Page(sorted(seqs), max(since, top))
-    more = full or len(hits) >= limit
-    return Page(seqs, seqs[-1] if more and seqs else max(since, top))
-
-
 async def fetch_messages(reader: Reader, seqs: Sequence[int]) -> list[MessageRow]:
     """The rows of these sequences, ascending; those that were removed meanwhile are missing."""
     sql = f"{SELECT_MESSAGE} WHERE e.seq IN (SELECT value FROM json_each(?)) ORDER BY e.seq"  # noqa: S608 - constants
@@ -305,44 +287,6 @@ async def fetch_messages(reader: Reader, seqs: Sequence[int]) -> list[MessageRow
 async def fetch(reader: Reader, sql: str, params: Params) -> list[Row]:
     """All rows of a query, as tuples."""
     return [tuple(row) for row in await yield_gil_while(reader.execute_fetchall(sql, params))]
-
-
-async def search(
-    reader: Reader, where: str, params: Params, span: tuple[int, int], limit: int, window: int | None, *, newest: bool
-) -> list[Row]:
-    """`(seq, bytes)` of up to `limit` rows `e` that match `where`, with `span[0] < seq <= span[1]`, in the order of the search.
-
-    One query searches `window` rows; None: all.
-    """
-    order = "DESC" if newest else "ASC"
-    low, high = span
-    hits: list[Row] = []
-    while len(hits) < limit and low < high:
-        start, end = await _window(reader, low, high, window, newest=newest)
-        # Only constants of this module are put together here; every value is bound.
-        hits += await fetch(
-            reader,
-            f"SELECT e.seq, length(e.raw) FROM envelopes AS e WHERE e.seq > ? AND e.seq <= ? {where}"  # noqa: S608
-            f" ORDER BY e.seq {order} LIMIT ?",
-            [start, end, *params, limit - len(hits)],
-        )
-        low, high = (low, start) if newest else (end, high)
-    return hits
-
-
-async def _window(reader: Reader, low: int, high: int, rows: int | None, *, newest: bool) -> tuple[int, int]:
-    """The part of `(low, high]` to search next: `rows` stored envelopes at its end, or all of it."""
-    if rows is None:
-        return low, high
-    order = "DESC" if newest else "ASC"
-    found = await fetch(
-        reader,
-        f"SELECT seq FROM log WHERE seq > ? AND seq <= ? ORDER BY seq {order} LIMIT 1 OFFSET ?",  # noqa: S608 - constants
-        [low, high, rows - 1],
-    )
-    if not found:
-        return low, high
-    return (found[0][0] - 1, high) if newest else (low, found[0][0])
 
 
 def within_bytes(hits: Iterable[Row]) -> tuple[list[int], bool]:
@@ -355,40 +299,3 @@ def within_bytes(hits: Iterable[Row]) -> tuple[list[int], bool]:
             return seqs, True
         seqs.append(seq)
     return seqs, False
-
-
-_STREAMS_OF: Final = "(SELECT id FROM streams WHERE container = ?)"
-_ROOM_OF_CURRENT_PAIR: Final = """EXISTS (SELECT 1 FROM rooms AS r WHERE r.workspace_id = e.workspace_id
-    AND r.channel = e.channel AND r.direct_id = e.container AND r.pair_a = e.pair_a AND r.pair_b = e.pair_b AND r.current = 1)"""
-
-
-def _where(wanted: EnvelopeFilter) -> tuple[str, Params]:
-    clauses: list[str] = []
-    params: Params = []
-
-    def add(clause: str, *values: Any) -> None:
-        clauses.append(f"AND {clause}")
-        params.extend(values)
-
-    for column, values in (("kind", wanted.kinds), ("direction", wanted.directions)):
-        if values:
-            add(f"e.{column} IN ({', '.join('?' * len(values))})", *sorted(values))
-    if wanted.work_id is not None:
-        add("e.work_id = ?", wanted.work_id)
-    if wanted.thread_id is not None:
-        add(f"e.stream IN {_STREAMS_OF} AND e.surface = 'thread'", wanted.thread_id)
-    if wanted.direct_id is not None:
-        add(f"e.stream IN {_STREAMS_OF} AND e.surface = 'direct'", wanted.direct_id)
-        if wanted.peer is not None:
-            add("(e.pair_a = ? OR e.pair_b = ?)", wanted.peer, wanted.peer)
-        else:
-            add(_ROOM_OF_CURRENT_PAIR)
-    elif wanted.peer is not None:
-        add("(e.sender = ? OR e.recipient = ?)", wanted.peer, wanted.peer)
-    if wanted.channel is not None:
-        add("e.channel = ?", wanted.channel)
-    if wanted.inbox:
-        add(f"{INBOX_STATE} IN ('ready', 'leased')")
-    if wanted.for_agent:
-        add("(e.direction = 'in' OR e.seq IN (SELECT seq FROM own_terminal_messages))")
-    return " ".join(clauses), params

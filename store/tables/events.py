@@ -15,11 +15,11 @@ from aghbus.store.tables.envelopes import (
     MessageRow,
     fetch,
     fetch_messages,
-    find,
     lost_through,
     message_of,
     pruned_through,
 )
+from aghbus.store.tables.search import find
 
 
 async def events(reader: Reader, wanted: EnvelopeFilter, *, since: int, limit: int = 100) -> EventPage:

@@ -14,6 +14,7 @@ from aghbus.protocol.api.messages import Message
 from aghbus.protocol.base.backoff import exponential_delay
 from aghbus.protocol.errors import NotFound, Refused
 from aghbus.store.engine.append_buffer import BulkStatement, Rank
+from aghbus.store.engine.log.segments import SEQS_OF_WORK
 from aghbus.store.engine.sql import INBOX_POSITION, INBOX_STATE
 from aghbus.store.engine.transaction import Transaction
 from aghbus.store.errors import InboxFull
@@ -54,7 +55,8 @@ UPDATE inbox SET state = ?, attempts = attempts + 1, lease = ?, lease_until_ms =
 _RETURNED: Final = "SELECT seq FROM inbox WHERE state = 'ready' AND available_ms <= ? ORDER BY seq LIMIT 1"
 _READY_OF_WORK: Final = f"""
 SELECT e.seq FROM envelopes AS e LEFT JOIN inbox AS i ON i.seq = e.seq
-WHERE e.work_id = ? AND {INBOX_STATE} = 'ready' AND coalesce(i.available_ms, 0) <= ? ORDER BY e.seq LIMIT 1
+WHERE e.seq IN ({SEQS_OF_WORK}) AND e.work_id = ? AND {INBOX_STATE} = 'ready' AND coalesce(i.available_ms, 0) <= ?
+ORDER BY e.seq LIMIT 1
 """  # noqa: S608 - constants
 _EXPIRE: Final = """
 UPDATE inbox SET state = iif(attempts >= ?2, 'dead', 'ready'), lease = NULL, lease_until_ms = NULL,
@@ -189,7 +191,7 @@ def _lease_oldest(
 
 def _oldest_ready(tx: Transaction, now_ms: int, work_id: str | None) -> int | None:
     if work_id is not None:
-        row = tx.db.execute(_READY_OF_WORK, (work_id, now_ms)).fetchone()
+        row = tx.db.execute(_READY_OF_WORK, (*tx.memory.log.of_work(work_id), work_id, now_ms)).fetchone()
         return None if row is None else int(row[0])
     returned, untouched = tx.db.execute(_RETURNED, (now_ms,)).fetchone(), tx.memory.inbox.oldest
     if returned is None:

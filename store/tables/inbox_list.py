@@ -6,8 +6,9 @@ import msgspec
 
 from aghbus.protocol.api.inbox import InboxItem
 from aghbus.store.engine.sql import INBOX_POSITION, INBOX_STATE, Reader, placeholders
-from aghbus.store.tables.envelopes import WINDOW_ROWS, Row, fetch, last_seq, search, within_bytes
+from aghbus.store.tables.envelopes import Row, fetch, last_seq, within_bytes
 from aghbus.store.tables.inbox import SELECT_ITEM, read_item
+from aghbus.store.tables.search import scan
 
 
 class InboxPage(NamedTuple):
@@ -46,7 +47,7 @@ async def _implied(reader: Reader, wanted: list[str], since: int, limit: int) ->
     low = since if "acked" in wanted else max(since, position)
     high = await last_seq(reader) if "ready" in wanted else position
     where = f"AND e.inbox = 1 AND {INBOX_STATE} IN ({placeholders(wanted)})"
-    return await search(reader, where, [*wanted], (low, high), limit, WINDOW_ROWS, newest=False)
+    return await scan(reader, where, [*wanted], (low, high), limit)
 
 
 async def counts(reader: Reader, waiting: int) -> dict[str, int]:

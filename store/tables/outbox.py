@@ -16,7 +16,7 @@ from aghbus.store.engine.append_buffer import BulkStatement, Rank
 from aghbus.store.engine.sql import INTACT_RAW, Cursor, Reader
 from aghbus.store.engine.state import Addressed
 from aghbus.store.engine.transaction import Transaction
-from aghbus.store.tables.envelopes import fetch
+from aghbus.store.tables.envelopes import OURS, fetch, find_by_id
 
 PAGE_BYTES: Final = 16 * 1024 * 1024  # of envelopes that are read at once: sixteen of the largest
 
@@ -89,13 +89,14 @@ def requeue(tx: Transaction, workspace_id: str, message_id: str, *, only_failed:
 
     With `only_failed` only one that was given up: None for any other.
     """
-    sql = (
-        "UPDATE outbox SET state = 'queued', detail = NULL, attempts = max(attempts, 1) WHERE seq ="
-        " (SELECT seq FROM envelopes WHERE msg_id = ? AND direction = 'out' AND workspace_id = ?)"
-        " AND (NOT ? OR state IN ('expired', 'dead')) RETURNING seq"
-    )
-    row = tx.db.execute(sql, (message_id, workspace_id, only_failed)).fetchone()
+    row = find_by_id(tx.db, tx.memory.log, "e.seq", message_id, OURS, workspace_id)
     if row is None:
+        return None
+    sql = (
+        "UPDATE outbox SET state = 'queued', detail = NULL, attempts = max(attempts, 1) WHERE seq = ?"
+        " AND (NOT ? OR state IN ('expired', 'dead'))"
+    )
+    if not tx.db.execute(sql, (*row, only_failed)).rowcount:
         return None
     tx.memory.arrived.forget((workspace_id, message_id))
     return Outgoing(*tx.db.execute(f"{SELECT_OUTGOING} WHERE o.seq = ?", row).fetchone())
@@ -131,13 +132,14 @@ def mark_receipted(tx: Transaction, workspace_id: str, message_id: str, by: str)
     """
     if tx.memory.arrived.get((workspace_id, message_id)):
         return False
-    sql = (
-        "UPDATE outbox SET state = 'receipted', next_ms = NULL WHERE state NOT IN ('receipted', 'refused') AND seq ="
-        " (SELECT seq FROM envelopes WHERE msg_id = ? AND direction = 'out' AND workspace_id = ? AND recipient = ?)"
-        " RETURNING seq"
-    )
-    row = tx.db_unflushed.execute(sql, (message_id, workspace_id, by)).fetchone()
+    db = tx.db_unflushed
+    row = find_by_id(db, tx.memory.log, "e.seq", message_id, f"{OURS} AND e.recipient = ?", workspace_id, by)
     if row is None:
+        return False
+    sql = (
+        "UPDATE outbox SET state = 'receipted', next_ms = NULL WHERE seq = ? AND state NOT IN ('receipted', 'refused')"
+    )
+    if not db.execute(sql, row).rowcount:
         return False
     tx.memory.arrived.put(tx, (workspace_id, message_id), True)
     tx.memory.streams.settle(tx, row[0])

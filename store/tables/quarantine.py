@@ -6,6 +6,7 @@ import msgspec
 
 from aghbus.protocol.api.messages import Message, Quarantined
 from aghbus.protocol.text import escape
+from aghbus.store.engine.log.segments import SEQS_OF_ID
 from aghbus.store.engine.sql import Reader, as_struct, encodable, insert_into
 from aghbus.store.engine.transaction import Transaction
 from aghbus.store.tables.envelopes import SELECT_MESSAGE, MessageRow, fetch, message_of
@@ -86,8 +87,9 @@ async def quarantined_with_id(reader: Reader, message_id: str) -> list[Quarantin
 
 async def stored_with_id(reader: Reader, message_id: str) -> list[tuple[Message, bytes]]:
     """Stored envelopes of this message id, latest first, each with its bytes as on the wire."""
-    sql = SELECT_MESSAGE + " WHERE e.msg_id = ? ORDER BY e.seq DESC LIMIT ?"
-    messages = [message_of(MessageRow(*row)) for row in await fetch(reader, sql, [message_id, _SAME_ID])]
+    sql = f"{SELECT_MESSAGE} WHERE e.seq IN ({SEQS_OF_ID}) AND e.msg_id = ? ORDER BY e.seq DESC LIMIT ?"
+    rows = await fetch(reader, sql, [*reader.log.of_id(message_id), message_id, _SAME_ID])
+    messages = [message_of(MessageRow(*row)) for row in rows]
     return [(message, bytes(message.envelope)) for message in messages]
 
 

@@ -13,6 +13,7 @@ from aghbus.protocol.delivery.order import predecessor_in
 from aghbus.store.engine.append_buffer import BulkStatement
 from aghbus.store.engine.state import Addressed
 from aghbus.store.engine.transaction import Transaction
+from aghbus.store.tables.envelopes import OURS, find_by_id
 from aghbus.store.tables.outbox import SELECT_OUTGOING, Outgoing, within_bytes
 
 _PUBLISHED: Final = BulkStatement(
@@ -118,9 +119,8 @@ def addressed(tx: Transaction, seq: int, message_id: str) -> Addressed | None:
 
 def is_settled(tx: Transaction, workspace_id: str, message_id: str) -> bool:
     """Whether neither our envelope `message_id` nor any before it in its stream is outstanding."""
-    sql = """SELECT o.state, o.next_ms, e.raw FROM envelopes AS e JOIN outbox AS o ON o.seq = e.seq
-             WHERE e.msg_id = ? AND e.direction = 'out' AND e.workspace_id = ?"""
-    while (row := tx.db.execute(sql, (message_id, workspace_id)).fetchone()) is not None:
+    columns, outbox = "o.state, o.next_ms, e.raw", "JOIN outbox AS o ON o.seq = e.seq"
+    while (row := find_by_id(tx.db, tx.memory.log, columns, message_id, OURS, workspace_id, joined=outbox)) is not None:
         state, next_ms, raw = row
         if state == "queued" or next_ms is not None:
             return False
@@ -141,10 +141,8 @@ def release_next(tx: Transaction, seq: int, now_ms: int) -> bool:
 
 def refuse(tx: Transaction, workspace_id: str, message_id: str, by: str, detail: str) -> Failed | None:
     """Peer `by`, its receiver, has refused our envelope `message_id`; None when that changes nothing."""
-    row = tx.db.execute(
-        "SELECT seq FROM envelopes WHERE msg_id = ? AND direction = 'out' AND workspace_id = ? AND recipient = ?",
-        (message_id, workspace_id, by),
-    ).fetchone()
+    where = f"{OURS} AND e.recipient = ?"
+    row = find_by_id(tx.db, tx.memory.log, "e.seq", message_id, where, workspace_id, by)
     return None if row is None else give_up(tx, row[0], "refused", detail)
 
 

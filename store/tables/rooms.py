@@ -1,85 +1,57 @@
 """Threads and direct rooms: the pair of each direct id, and the latest activity in each."""
 
 from collections.abc import Iterable
-from typing import Any, Final, NamedTuple
+from typing import Final
 
 from aghbus.protocol.api.messages import Direct, Thread
-from aghbus.protocol.envelope import Envelope
 from aghbus.protocol.identifiers import is_handle
-from aghbus.protocol.rooms import Binding, Pair
-from aghbus.store.engine.append_buffer import BulkStatement
+from aghbus.protocol.rooms import Binding
+from aghbus.store.engine.log.dictionaries import Stream
 from aghbus.store.engine.sql import Reader, as_struct, insert_into
 from aghbus.store.engine.transaction import Transaction
 from aghbus.store.tables.envelopes import fetch
 
 _KEY: Final = ("workspace_id", "channel", "direct_id", "pair_a", "pair_b")
-_ROOM_COLUMNS: Final = (*_KEY, "authoritative", "current", "messages", "last_ms", "last_seq")
 _BIND: Final = insert_into(
     "rooms",
-    _ROOM_COLUMNS,
+    (*_KEY, "authoritative", "current"),
     f"ON CONFLICT ({', '.join(_KEY)}) DO UPDATE SET authoritative = excluded.authoritative, current = 1",
 )
-_ROOM_ACTIVITY: Final = BulkStatement.insert(
-    "rooms",
-    _ROOM_COLUMNS,
-    f"ON CONFLICT ({', '.join(_KEY)}) DO UPDATE SET messages = messages + 1, last_ms = excluded.last_ms,"
-    " last_seq = excluded.last_seq",
+# Streams with the counts of all their envelopes: those of the segments, and of the log after them.
+_ACTIVITY: Final = """
+WITH recent AS MATERIALIZED (
+    SELECT stream, count(*) AS messages, min(received_ms) AS first_ms, max(received_ms) AS last_ms, max(seq) AS last_seq
+    FROM log WHERE seq > (SELECT coalesce(max(last_seq), 0) FROM segments) GROUP BY stream
+), activity AS (
+    SELECT s.workspace_id, s.channel, s.surface, s.container, s.pair_a, s.pair_b,
+        s.messages + coalesce(r.messages, 0) AS messages, coalesce(s.first_ms, r.first_ms) AS first_ms,
+        coalesce(r.last_ms, s.last_ms) AS last_ms, coalesce(r.last_seq, s.last_seq) AS last_seq
+    FROM streams AS s LEFT JOIN recent AS r ON r.stream = s.id
 )
-_THREAD_COLUMNS: Final = ("workspace_id", "channel", "thread_id", "messages", "first_ms", "last_ms", "last_seq")
-
-
-def _one_row_per_thread(values: list[Any]) -> list[Any]:
-    """A transaction often has hundreds of messages of one thread: an update for each would cost more than the rest of the row."""
-    threads: dict[tuple[Any, ...], list[Any]] = {}
-    for at in range(0, len(values), len(_THREAD_COLUMNS)):
-        row = threads.get(key := (values[at], values[at + 1], values[at + 2]))
-        if row is None:
-            threads[key] = values[at : at + len(_THREAD_COLUMNS)]
-        else:
-            row[3] += 1
-            row[5:] = values[at + 5 : at + 7]
-    return [value for row in threads.values() for value in row]
-
-
-_THREAD_ACTIVITY: Final = BulkStatement.insert(
-    "threads",
-    _THREAD_COLUMNS,
-    "ON CONFLICT DO UPDATE SET messages = messages + excluded.messages, last_ms = excluded.last_ms,"
-    " last_seq = excluded.last_seq",
-    merge=_one_row_per_thread,
+"""
+_THREADS: Final = f"""{_ACTIVITY}
+SELECT workspace_id, channel, container, sum(messages), min(first_ms), max(last_ms), max(last_seq) FROM activity
+WHERE surface = 'thread' AND (?1 IS NULL OR channel = ?1)
+GROUP BY workspace_id, channel, container ORDER BY max(last_seq) DESC LIMIT ?2
+"""  # noqa: S608 - constants
+_DIRECTS: Final = f"""{_ACTIVITY}
+SELECT r.workspace_id, r.channel, r.direct_id,
+    CASE WHEN r.pair_a = ?1 THEN r.pair_b WHEN r.pair_b = ?1 THEN r.pair_a
+        WHEN r.pair_a IN (SELECT peer_id FROM identities) THEN r.pair_b ELSE r.pair_a END,
+    r.authoritative, coalesce(sum(a.messages), 0), coalesce(max(a.last_ms), 0), coalesce(max(a.last_seq), 0)
+FROM rooms AS r LEFT JOIN activity AS a ON a.workspace_id = r.workspace_id AND a.channel = r.channel
+    AND a.surface = 'direct' AND a.container = r.direct_id AND a.pair_a = r.pair_a AND a.pair_b = r.pair_b
+WHERE (?2 IS NULL OR r.channel = ?2) AND (?1 IN (r.pair_a, r.pair_b)
+    OR r.pair_a IN (SELECT peer_id FROM identities) OR r.pair_b IN (SELECT peer_id FROM identities))
+GROUP BY r.workspace_id, r.channel, r.direct_id, r.pair_a, r.pair_b ORDER BY max(a.last_seq) DESC LIMIT ?3
+"""  # noqa: S608 - constants
+_IN_USE: Final = """
+SELECT 1 FROM streams WHERE container = ? AND workspace_id = ? AND channel = ? AND surface = ? AND pair_a IS ? AND pair_b IS ?
+LIMIT 1
+"""
+_FORGET: Final = (
+    "DELETE FROM rooms WHERE direct_id = ? AND workspace_id = ? AND channel = ? AND pair_a = ? AND pair_b = ?"
 )
-_FORGET_THREAD: Final = """
-DELETE FROM threads WHERE workspace_id = :workspace_id AND channel = :channel AND thread_id = :container
-    AND NOT EXISTS (SELECT 1 FROM streams AS s JOIN log AS l ON l.stream = s.id
-        WHERE s.container = :container AND s.workspace_id = :workspace_id AND s.channel = :channel)
-"""
-_FORGET_ROOM: Final = """
-DELETE FROM rooms WHERE workspace_id = :workspace_id AND channel = :channel AND direct_id = :container
-    AND pair_a = :pair_a AND pair_b = :pair_b
-    AND NOT EXISTS (SELECT 1 FROM streams AS s JOIN log AS l ON l.stream = s.id
-        WHERE s.container = :container AND s.workspace_id = :workspace_id AND s.channel = :channel
-        AND s.pair_a = :pair_a AND s.pair_b = :pair_b)
-"""
-_SELECT_ROOMS: Final = """
-SELECT workspace_id, channel, direct_id,
-    CASE WHEN pair_a = ?1 THEN pair_b WHEN pair_b = ?1 THEN pair_a
-        WHEN pair_a IN (SELECT peer_id FROM identities) THEN pair_b ELSE pair_a END,
-    authoritative, messages, last_ms, last_seq
-FROM rooms
-WHERE (?1 IN (pair_a, pair_b) OR pair_a IN (SELECT peer_id FROM identities) OR pair_b IN (SELECT peer_id FROM identities))
-    AND (?2 IS NULL OR channel = ?2) ORDER BY last_seq DESC LIMIT ?3
-"""
-
-
-class Place(NamedTuple):
-    """A thread, or a direct room of one pair."""
-
-    workspace_id: str
-    channel: str
-    surface: str
-    container: str
-    pair_a: str | None
-    pair_b: str | None
 
 
 def bound(tx: Transaction, workspace_id: str, channel: str, direct_id: str) -> Binding | None:
@@ -100,41 +72,33 @@ def bind(tx: Transaction, workspace_id: str, channel: str, direct_id: str, bindi
         " AND (pair_a, pair_b) <> (?, ?)",
         key,
     )
-    tx.db.execute(_BIND, (*key, int(binding.authoritative), 1, 0, 0, 0))
+    tx.db.execute(_BIND, (*key, int(binding.authoritative), 1))
 
 
-def touch(tx: Transaction, envelope: Envelope, pair: Pair | None, seq: int, now_ms: int) -> None:
-    """Counts `envelope` in its thread or in its pair's room; without effect for discovery and unbound rooms."""
-    key = (envelope.workspace_id, envelope.channel, envelope.container or "")
-    if envelope.surface == "thread":
-        tx.rows[_THREAD_ACTIVITY] += (*key, 1, now_ms, now_ms, seq)
-    elif pair is not None:  # its room was bound before: a new row only if retention has removed that since
-        tx.rows[_ROOM_ACTIVITY] += (*key, *pair, 0, 0, 1, now_ms, seq)
-
-
-def forget_empty(tx: Transaction, places: Iterable[Place]) -> int:
-    """Drops the threads and rooms among `places` of which no envelope is left, with their bindings. Returns how many."""
-    dropped = 0
-    for place in places:
-        sql = _FORGET_THREAD if place.surface == "thread" else _FORGET_ROOM
-        dropped += tx.db.execute(sql, place._asdict()).rowcount
-    return dropped
+def forget_empty(tx: Transaction, streams: Iterable[Stream]) -> int:
+    """`streams` have no envelopes any more: drops the bindings of their rooms, when no other stream is in them. Returns how
+    many threads and rooms have ended."""
+    places = {(one.workspace_id, one.channel, one.surface, one.container, one.pair_a, one.pair_b) for one in streams}
+    ended = 0
+    for workspace_id, channel, surface, container, *pair in places:
+        key = (container, workspace_id, channel)
+        if container is None or tx.db.execute(_IN_USE, (*key, surface, *pair)).fetchone() is not None:
+            continue
+        ended += 1
+        if surface == "direct":
+            tx.db.execute(_FORGET, (*key, *pair))
+    return ended
 
 
 async def threads(reader: Reader, *, channel: str | None = None, limit: int = 100) -> list[Thread]:
     """Threads with activity, latest first."""
-    rows = await fetch(
-        reader,
-        "SELECT workspace_id, channel, thread_id, messages, first_ms, last_ms, last_seq FROM threads"
-        " WHERE ?1 IS NULL OR channel = ?1 ORDER BY last_seq DESC LIMIT ?2",
-        [channel, limit],
-    )
+    rows = await fetch(reader, _THREADS, [channel, limit])
     return [as_struct(Thread, row) for row in rows]
 
 
 async def directs(reader: Reader, *, self_id: str, channel: str | None = None, limit: int = 100) -> list[Direct]:
     """Direct rooms of `self_id`, or of a former id of this daemon, and one other peer, latest activity first."""
-    rows = await fetch(reader, _SELECT_ROOMS, [self_id, channel, limit])
+    rows = await fetch(reader, _DIRECTS, [self_id, channel, limit])
     return [
         Direct(
             workspace_id=row[0],

@@ -11,6 +11,7 @@ from aghbus.protocol.envelope import Envelope
 from aghbus.protocol.lifecycle import WorkView
 from aghbus.protocol.text import shorten
 from aghbus.protocol.trust.trust import Trust
+from aghbus.store.engine.log.segments import SEQS_OF_WORK
 from aghbus.store.engine.sql import INTACT, INTACT_RAW, Reader, as_struct, insert_into, placeholders
 from aghbus.store.engine.state import CachedWork
 from aghbus.store.engine.transaction import Transaction
@@ -47,15 +48,22 @@ _SELECT_SIZES: Final = """
 SELECT w.id, CASE WHEN length(e.raw) <= ? THEN length(e.raw) ELSE 0 END, w.last_seq
 FROM works AS w LEFT JOIN log AS e ON e.seq = w.result_seq
 """
-_SELECT_STEPS: Final = """
-SELECT seq, msg_id, kind, event, actor, outcome, state_before, state_after, received_ms,
+# Each applied envelope is a row of the work's history (spec section 6), so the history needs no table. Retention removes
+# the envelopes of a work only together with the work.
+_HISTORY: Final = f"""
+FROM works AS w
+JOIN envelopes AS e ON e.work_id = w.work_id AND e.workspace_id = w.workspace_id AND e.channel = w.channel
+WHERE e.seq IN ({SEQS_OF_WORK}) AND e.seq >= w.opened_seq AND e.outcome IN ('opened', 'advanced', 'unchanged')
+    AND e.state_after IS NOT NULL AND w.id = ? AND e.seq < ?
+"""
+_SELECT_STEPS: Final = f"""
+SELECT seq, msg_id, kind, event, sender, outcome, state_before, state_after, received_ms,
     CASE WHEN intact(seq, raw, checksum) THEN raw END
 FROM (
-    SELECT *, sum(length(raw)) OVER (ORDER BY seq DESC) AS bytes FROM work_history WHERE work = ? AND seq < ?
-    ORDER BY seq DESC LIMIT ?
+    SELECT e.*, sum(length(e.raw)) OVER (ORDER BY e.seq DESC) AS bytes {_HISTORY} ORDER BY e.seq DESC LIMIT ?
 ) WHERE bytes <= ? ORDER BY seq
-"""
-_COUNT_STEPS: Final = "SELECT count(*) FROM work_history WHERE work = ? AND seq < ?"
+"""  # noqa: S608 - constants
+_COUNT_STEPS: Final = f"SELECT count(*) {_HISTORY}"
 _END: Final = (1 << 63) - 1  # beyond every sequence
 
 
@@ -224,9 +232,10 @@ async def work(
     if not rows:
         return None
     work_key, end = rows[0][-1], _END if before is None else before
-    steps = await fetch(reader, _SELECT_STEPS, [work_key, end, HISTORY_STEPS, HISTORY_BYTES])
+    log = reader.log
+    steps = await fetch(reader, _SELECT_STEPS, [*log.of_work(work_id), work_key, end, HISTORY_STEPS, HISTORY_BYTES])
     first = steps[0][0] if steps else end
-    ((omitted,),) = await fetch(reader, _COUNT_STEPS, [work_key, first])
+    ((omitted,),) = await fetch(reader, _COUNT_STEPS, [*log.of_work(work_id), work_key, first])
     return WorkResponse(
         work=_work_of(rows[0]),
         history=[_step_of(row) for row in steps],

@@ -17,7 +17,6 @@ from aghbus.daemon.nats.link import Link
 from aghbus.daemon.state.catalog import Catalog
 from aghbus.protocol.api.peers import WhoisRequest
 from aghbus.protocol.envelope import parse
-from aghbus.store.engine.dedup import key_of
 from aghbus.store.engine.transaction import Transaction
 from aghbus.store.errors import StoreUnavailable
 from aghbus.store.tables import peers
@@ -74,9 +73,9 @@ async def test_an_answer_is_sent_before_anything_is_stored(tmp_path: Path) -> No
         b.take(asked)  # without a turn of the event loop
         assert [one["reply_to"] for one in link.posted] == [asked["id"]]
         assert (link.posted[0]["to"], link.posted[0]["trace_id"]) == ("asker", "trace_1")
-        assert not await b.count("SELECT count(*) FROM seen")
+        assert not await b.count("SELECT count(*) FROM remembered_ids")
         await b.flush()
-        assert await b.count("SELECT count(*) FROM seen") == 1
+        assert await b.count("SELECT count(*) FROM remembered_ids") == 1
 
 
 async def test_later_answers_and_answers_after_a_change_are_valid(tmp_path: Path) -> None:
@@ -154,7 +153,7 @@ async def test_discovery_messages_of_an_interval_are_one_commit(tmp_path: Path) 
 async def test_many_pending_ids_are_written_before_the_interval_is_over(tmp_path: Path) -> None:
     async with bench(tmp_path, link=RecordingLink()) as b:
         for number in range(BATCH):
-            b.parts.write_behind.remember(number.to_bytes(16), int(time.time()) + 300)
+            b.parts.write_behind.remember(number, int(time.time()) + 300)
         await wait_until(lambda: not b.parts.write_behind.pending)
         assert len(b.store.memory.dedup) == BATCH
 
@@ -236,7 +235,7 @@ async def test_a_rollback_loses_no_pending_discovery(tmp_path: Path) -> None:
     async with bench(tmp_path, link=RecordingLink()) as b:
 
         def fail(tx: Transaction) -> None:
-            tx.db.execute("INSERT INTO seen VALUES (1, x'00')")
+            tx.db.execute("INSERT INTO remembered_ids VALUES (1, 1)")
             raise RuntimeError("after it had written")
 
         asked = question(b)
@@ -244,7 +243,7 @@ async def test_a_rollback_loses_no_pending_discovery(tmp_path: Path) -> None:
         b.parts.write_behind.flush()
         with pytest.raises(RuntimeError):
             await b.store.write(fail)
-        assert await b.count("SELECT count(*) FROM seen") == 1
+        assert await b.count("SELECT count(*) FROM remembered_ids") == 1
 
 
 async def test_pending_discovery_is_bounded_while_the_store_cannot_write(tmp_path: Path) -> None:
@@ -259,4 +258,4 @@ async def test_pending_discovery_is_bounded_while_the_store_cannot_write(tmp_pat
         with pytest.raises(StoreUnavailable):
             await b.store.write(lambda tx: None)
         assert pending.pending == 10
-        assert key_of(parse(msgspec.json.encode(asked), asked["ts"])) not in pending
+        assert b.store.memory.log.ids.key_of(parse(msgspec.json.encode(asked), asked["ts"])) not in pending

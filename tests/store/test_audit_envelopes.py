@@ -26,6 +26,8 @@ EVERYTHING = RetentionPolicy(max_age=0, max_bytes=None)
 LATER_MS = NOW_MS + 10_000
 # Derived from the message id: a look-up compares the id, and `aghd check-store` the indexes.
 HARMLESS = {("log", "id_key")}
+# Counted with the indexes of the log: not part of what the chain proves.
+COUNTED = {("streams", name) for name in ("messages", "first_ms", "last_ms", "last_seq")}
 
 
 async def receive_together(store: Store, count: int, *, at: int = NOW) -> None:
@@ -124,7 +126,7 @@ def test_any_single_changed_value_is_found(
 ) -> None:
     put(path, template)
     with closing(sqlite3.connect(path)) as db, db:
-        names = [one[1] for one in db.execute(f"PRAGMA table_info({table})")]
+        names = [one[1] for one in db.execute(f"PRAGMA table_info({table})") if (table, one[1]) not in COUNTED]
         name = names[column % len(names)]
         found = db.execute(USED[table].format(name)).fetchall()
         rowid, value = found[row % len(found)]

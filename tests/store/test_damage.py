@@ -278,7 +278,7 @@ def root_page(path: Path, name: str) -> int:
     return int(page)
 
 
-@pytest.mark.parametrize("name", ["log", "outbox_open", "works", "seen"])
+@pytest.mark.parametrize("name", ["log", "outbox_open", "works", "streams"])
 async def test_a_damaged_page_refuses_the_start_with_a_hint(killed: Path, name: str) -> None:
     checkpointed(killed)
     flip(killed, (root_page(killed, name) - 1) * PAGE + 1, 7)  # header of the b-tree page
@@ -320,7 +320,7 @@ async def test_a_flipped_letter_is_found_by_the_full_check_only(killed: Path) ->
 async def test_damage_met_while_running_refuses_writes_with_its_own_hint(killed: Path) -> None:
     store = await Store.open(killed)
     await store.close()
-    flip(killed, (root_page(killed, "threads") - 1) * PAGE + 1, 7)  # closed in order: the start does not look
+    flip(killed, (root_page(killed, "streams_lookup") - 1) * PAGE + 1, 7)  # closed in order: the start does not look
     store = await Store.open(killed, name="late")
     try:
         with pytest.raises(StoreUnavailable) as caught:
@@ -337,7 +337,7 @@ def test_a_store_saved_by_recover_opens_again(killed: Path) -> None:
     if shell is None or subprocess.run([shell, ":memory:", ".recover"], capture_output=True, check=False).returncode:
         pytest.skip("there is no sqlite3 command that knows .recover")
     checkpointed(killed)
-    flip(killed, (root_page(killed, "log_stream") - 1) * PAGE + 1, 7)
+    flip(killed, (root_page(killed, "outbox_due") - 1) * PAGE + 1, 7)
     with pytest.raises(StoreDamaged):
         asyncio.run(Store.open(killed))
     saved = killed.with_name("new.db")
@@ -389,7 +389,7 @@ async def test_a_store_that_lost_all_rows_is_detected_by_its_watermark(tmp_path:
     await receive(store, say())
     await store.close()
     db = sqlite3.connect(path)
-    for table in ("inbox", "seen", "threads", "log", "chain"):
+    for table in ("inbox", "streams", "log", "chain"):
         db.execute(f"DELETE FROM {table}")
     db.execute("DELETE FROM meta WHERE key = 'identity'")
     db.commit()

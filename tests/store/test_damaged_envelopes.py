@@ -10,7 +10,7 @@ import pytest
 from aghbus.daemon.check_store import StoreCheck, check_store
 from aghbus.protocol.api.queries import EnvelopeFilter
 from aghbus.store.engine.database import Store
-from aghbus.store.tables import envelopes, events, inbox, inbox_list, works
+from aghbus.store.tables import events, inbox, inbox_list, search, works
 from tests.support.makers import BOB, NOW_MS, US, receive, rows, say, sending, trace
 
 EVERYTHING = EnvelopeFilter()
@@ -49,7 +49,7 @@ async def test_a_damaged_envelope_is_shown_as_damaged_and_the_others_as_they_are
     for _ in range(3):
         await receive(logged, say(text="pay 100 euro"))
     await change(logged, 2, damage)
-    page = await envelopes.messages(logged.reader, EVERYTHING)
+    page = await search.messages(logged.reader, EVERYTHING)
     assert [message.damaged for message in page.messages] == [False, True, False]
     assert bytes(page.messages[1].envelope) == b"{}"
     assert json.loads(bytes(page.messages[0].envelope))["body"]["text"] == "pay 100 euro"

@@ -25,14 +25,14 @@ Write = Callable[[Transaction], int]
 
 def put(value: int) -> Write:
     def job(tx: Transaction) -> int:
-        tx.db.execute("INSERT INTO seen (slot, key) VALUES (?, x'00')", (value,))
+        tx.db.execute("INSERT INTO remembered_ids (until, key) VALUES (?, 1)", (value,))
         return value
 
     return job
 
 
 async def stored(store: Store) -> list[int]:
-    return [slot for (slot,) in await rows(store, "SELECT slot FROM seen ORDER BY slot")]
+    return [slot for (slot,) in await rows(store, "SELECT until FROM remembered_ids ORDER BY until")]
 
 
 async def test_queued_jobs_share_a_commit(store: Store) -> None:
@@ -120,7 +120,7 @@ async def test_jobs_run_in_the_order_they_were_submitted(store: Store) -> None:
 
 async def test_a_job_sees_the_writes_of_earlier_jobs_of_its_transaction(store: Store) -> None:
     first = store.submit(put(1))
-    second = store.submit(lambda tx: tx.db.execute("SELECT count(*) FROM seen").fetchone()[0])
+    second = store.submit(lambda tx: tx.db.execute("SELECT count(*) FROM remembered_ids").fetchone()[0])
     assert (await first, await second) == (1, 1)
 
 
@@ -129,13 +129,13 @@ def refuse_at_once(tx: Transaction) -> int:
 
 
 def refuse_late(tx: Transaction) -> int:
-    tx.db.execute("INSERT INTO seen (slot, key) VALUES (777, x'00')")
+    tx.db.execute("INSERT INTO remembered_ids (until, key) VALUES (777, 1)")
     tx.memory.inbox_waiting += 5
     raise NotFound("changed my mind")
 
 
 def violate(tx: Transaction) -> int:
-    tx.db.execute("INSERT INTO seen (slot, key) VALUES (1, NULL)")
+    tx.db.execute("INSERT INTO remembered_ids (until, key) VALUES (1, NULL)")
     return 0
 
 
@@ -329,7 +329,7 @@ async def test_a_commit_that_the_disk_refuses(store: Store, path: Path) -> None:
 
     def doomed(tx: Transaction) -> None:
         ran.append("to its end")
-        tx.memory.dedup.remember(tx, b"k" * 16, 1_776_366_000)
+        tx.memory.dedup.remember(tx, 7, 1_776_366_000)
 
     with files_up_to(wal_size(path)):
         jobs: list[Callable[[Transaction], object]] = [put(2), doomed, put(3)]
@@ -376,7 +376,7 @@ async def test_a_foreign_lock_is_waited_for_off_the_loop(store: Store, path: Pat
 
 async def test_the_reader_sees_only_committed_rows_and_blocks_no_writer(store: Store) -> None:
     await store.write(put(1))
-    cursor = await store.reader.execute("SELECT slot FROM seen")  # a snapshot that stays open
+    cursor = await store.reader.execute("SELECT until FROM remembered_ids")  # a snapshot that stays open
     assert await store.write(put(2)) == 2
     assert [row[0] for row in await cursor.fetchall()] == [1]
     await cursor.close()

@@ -5,7 +5,7 @@ import pytest
 from aghbus.protocol.api.queries import EnvelopeFilter, EventsQuery
 from aghbus.protocol.rooms import Binding
 from aghbus.store.engine.database import Store
-from aghbus.store.tables import envelopes, events, inbox_list, rooms, works
+from aghbus.store.tables import envelopes, events, inbox_list, rooms, search, works
 from tests.support.makers import (
     BOB,
     CHANNEL,
@@ -37,7 +37,7 @@ async def mixed(store: Store) -> None:
 
 @pytest.fixture
 def small_windows(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(envelopes, "WINDOW_ROWS", 4)
+    monkeypatch.setattr(search, "WINDOW_ROWS", 4)
 
 
 FILTERS = [
@@ -74,7 +74,7 @@ async def test_pages_together_are_exactly_the_matches(store: Store, wanted: Enve
     got: list[int] = []
     since = 0
     while True:
-        page = await envelopes.messages(store.reader, wanted, since=since, limit=limit)
+        page = await search.messages(store.reader, wanted, since=since, limit=limit)
         assert len(page.messages) <= limit
         got += [message.seq for message in page.messages]
         assert page.next_since >= since
@@ -82,13 +82,13 @@ async def test_pages_together_are_exactly_the_matches(store: Store, wanted: Enve
             break
         since = page.next_since
     assert got == expected
-    newest = await envelopes.messages(store.reader, wanted, limit=limit, last=True)
+    newest = await search.messages(store.reader, wanted, limit=limit, last=True)
     assert [message.seq for message in newest.messages] == expected[-limit:]
 
 
 async def test_a_complete_page_continues_at_the_end_of_the_store(store: Store) -> None:
     await mixed(store)
-    page = await envelopes.messages(store.reader, EnvelopeFilter(kinds=frozenset(["trace"])))
+    page = await search.messages(store.reader, EnvelopeFilter(kinds=frozenset(["trace"])))
     assert page.messages == []
     assert page.next_since == 30
 
@@ -100,7 +100,7 @@ async def test_a_page_is_bounded_by_bytes_and_continues(store: Store, monkeypatc
     seqs = []
     since = 0
     for _ in range(4):
-        page = await envelopes.messages(store.reader, EVERYTHING, since=since)
+        page = await search.messages(store.reader, EVERYTHING, since=since)
         (message,) = page.messages  # two would be over the bound; one always goes
         seqs.append(message.seq)
         since = page.next_since
@@ -115,7 +115,7 @@ async def test_a_message_shows_its_outcome_and_delivery(store: Store) -> None:
     assert shown is not None
     assert bytes(shown.envelope) == incoming.raw
     assert (shown.direction, shown.delivery, shown.outcome, shown.thread_id) == ("in", "ready", "opened", "thread_one")
-    (sent,) = (await envelopes.messages(store.reader, EnvelopeFilter(directions=frozenset(["out"])))).messages
+    (sent,) = (await search.messages(store.reader, EnvelopeFilter(directions=frozenset(["out"])))).messages
     assert (sent.delivery, sent.outcome, sent.received_ms) == ("queued", "advanced", NOW_MS)
     assert await envelopes.message(store.reader, "msg_none") is None
 
@@ -132,16 +132,16 @@ async def test_of_two_messages_under_one_id_ours_is_shown(store: Store) -> None:
 async def test_a_room_shows_one_pair_only(store: Store) -> None:
     opaque = "direct_" + "cd" * 16
     await receive(store, say(sender=BOB, direct=True, container=opaque, text="for us, by bob"))
-    before = await envelopes.messages(store.reader, EnvelopeFilter(direct_id=opaque))
+    before = await search.messages(store.reader, EnvelopeFilter(direct_id=opaque))
     assert len(before.messages) == 1
     await store.write(lambda tx: rooms.bind(tx, WORKSPACE, CHANNEL, opaque, Binding((EVE, US), authoritative=True)))
-    after = await envelopes.messages(store.reader, EnvelopeFilter(direct_id=opaque))
+    after = await search.messages(store.reader, EnvelopeFilter(direct_id=opaque))
     assert after.messages == []
     stream = await events.events(store.reader, EnvelopeFilter(direct_id=opaque), since=0)
     assert stream.events == []
-    theirs = await envelopes.messages(store.reader, EnvelopeFilter(direct_id=opaque, peer=BOB))
+    theirs = await search.messages(store.reader, EnvelopeFilter(direct_id=opaque, peer=BOB))
     assert len(theirs.messages) == 1
-    none = await envelopes.messages(store.reader, EnvelopeFilter(direct_id=opaque, peer=EVE))
+    none = await search.messages(store.reader, EnvelopeFilter(direct_id=opaque, peer=EVE))
     assert none.messages == []
 
 

@@ -5,7 +5,7 @@ import asyncio
 from aghbus.protocol.api.queries import EnvelopeFilter, EventsQuery
 from aghbus.store.engine.database import Store
 from aghbus.store.retention import STEP_ROWS, RetentionPolicy, sweep
-from aghbus.store.tables import envelopes, events, inbox, outbox, retry, rooms, works
+from aghbus.store.tables import envelopes, events, inbox, outbox, retry, rooms, search, works
 from tests.support.makers import BOB, EVE, NOW, NOW_MS, US, inbox_states, receive, receiving, rows, say, sending, trace
 
 DAY = 86_400  # seconds
@@ -172,7 +172,7 @@ async def test_a_stream_reports_the_gap_that_its_filter_matches(store: Store) ->
     assert await events.gap_after(store.reader, EnvelopeFilter(work_id="work_open"), 0) is None
     assert await events.gap_after(store.reader, EnvelopeFilter(work_id="work_gone"), 0) == seqs[-1]
     assert await events.gap_after(store.reader, EventsQuery(inbox=True), 0) is None
-    messages = await envelopes.messages(store.reader, everything)
+    messages = await search.messages(store.reader, everything)
     assert messages.pruned_through == seqs[-1]
 
 

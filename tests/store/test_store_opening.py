@@ -163,7 +163,7 @@ async def test_a_newer_schema_is_refused(path: Path) -> None:
 async def test_a_store_of_a_version_before_the_first_release_is_refused(path: Path) -> None:
     await (await Store.open(path)).close()
     db = sqlite3.connect(path)
-    db.executescript("DROP VIEW work_history; DROP VIEW envelopes; ALTER TABLE log RENAME TO envelopes")
+    db.executescript("DROP VIEW envelopes; ALTER TABLE log RENAME TO envelopes")
     db.close()
     with pytest.raises(StoreUnopenable, match="written by an earlier version") as caught:
         await Store.open(path)
@@ -175,7 +175,7 @@ async def test_damage_after_an_unclean_end_is_found(path: Path) -> None:
     for number in range(50):
         await receive(store, say(work_id=f"work_{number}"))
     await store.close()
-    garble_index(path, "log_id")
+    garble_index(path, "log_ids")
     with pytest.raises(StoreDamaged) as caught:
         await Store.open(path)
     assert caught.value.hint

@@ -1,39 +1,45 @@
-"""What is kept of the log in memory: its dictionaries, and the key of its ids."""
+"""What is kept of the log in memory: the keys of its ids, its dictionaries, and its tail."""
 
 import sqlite3
-from hashlib import blake2b
-from typing import Final
+
+import msgspec
 
 from aghbus.store.engine import meta
 from aghbus.store.engine.log.dictionaries import Streams, Verdicts
-
-_IDENTITY_BYTES: Final = 8
+from aghbus.store.engine.log.ids import MessageIds
+from aghbus.store.engine.log.segments import last_indexed
+from aghbus.store.engine.log.tail import Tail
 
 
 class LogMemory:
     """The parts of the log in memory. A job's changes to them are undone with the job."""
 
-    __slots__ = ("_identity", "streams", "verdicts")
+    __slots__ = ("ids", "streams", "tail", "verdicts")
 
     def __init__(self) -> None:
+        self.ids = MessageIds()
         self.streams = Streams()
         self.verdicts = Verdicts()
-        self._identity = bytes(_IDENTITY_BYTES)
+        self.tail = Tail()
 
-    def id_key(self, message_id: str) -> int:
-        """The number by which a message id is indexed. It is keyed by the identity of the store, so that no sender can
-        choose ids of the same number."""
-        digest = blake2b(message_id.encode(), digest_size=8, key=self._identity).digest()
-        return int.from_bytes(digest, "little", signed=True)
+    def of_id(self, message_id: str) -> tuple[int, str]:
+        """The parameters of SEQS_OF_ID."""
+        key = self.ids.id_key(message_id)
+        return key, as_json(self.tail.of_id(key))
+
+    def of_work(self, work_id: str) -> tuple[str, str]:
+        """The parameters of SEQS_OF_WORK."""
+        return work_id, as_json(self.tail.of_work(work_id))
 
     def savepoint(self) -> tuple[int, int]:
         """How much of the open transaction is pending."""
         return len(self.streams.pending), len(self.verdicts.pending)
 
-    def undo(self, streams: int, verdicts: int) -> None:
-        """The state as it was at that savepoint, in the same transaction."""
+    def undo(self, streams: int, verdicts: int, last_seq: int) -> None:
+        """The state as it was at that savepoint, when `last_seq` was the last sequence, in the same transaction."""
         self.streams.undo(streams)
         self.verdicts.undo(verdicts)
+        self.tail.undo(last_seq)
 
     def committed(self) -> None:
         """The transaction is durable."""
@@ -42,6 +48,12 @@ class LogMemory:
 
     def load(self, db: sqlite3.Connection) -> None:
         """Reads the log of a store that is being opened."""
-        self._identity = (meta.get(db, "identity") or 0).to_bytes(_IDENTITY_BYTES, "little")
+        self.ids.open(meta.get(db, "identity") or 0)
         self.streams.load(db)
         self.verdicts.load(db)
+        self.tail.load(db, last_indexed(db))
+
+
+def as_json(seqs: list[int]) -> str:
+    """Sequences as a parameter of json_each."""
+    return msgspec.json.encode(seqs).decode()

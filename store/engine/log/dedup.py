@@ -1,0 +1,143 @@
+"""The dedup window (spec section 5 step 8): which envelopes were received before, in O(1) however many they are.
+
+A set in memory answers. Opening a store rebuilds it from the log, whose rows say until when their ids are remembered, and
+from table `remembered_ids`, which has the ids without a row there: those of discovery, and of envelopes that retention
+has removed since. Memory has the keys by the minute of their expiry, so that expiring costs no search.
+"""
+
+import sqlite3
+from collections import defaultdict
+from collections.abc import Iterable
+from typing import Final
+
+from aghbus.protocol.limits import MAX_LIFETIME
+from aghbus.store.engine import meta
+from aghbus.store.engine.append_buffer import BulkStatement
+from aghbus.store.engine.log.ids import MessageIds
+from aghbus.store.engine.log.segments import last_indexed
+from aghbus.store.engine.unit_of_work import UnitOfWork
+
+GRACE: Final = 60  # seconds: an id is kept this long after its envelope went stale, for clocks that step back
+_BUCKET: Final = 60  # seconds of expiry that are forgotten together
+_INSERT: Final = BulkStatement.insert("remembered_ids", ("until", "key"))
+_INDEXED: Final = """
+SELECT i.id_key, i.stream, i.remember_until FROM segments AS g CROSS JOIN log_ids AS i ON i.segment = g.n
+WHERE g.remember_until >= ?1 AND i.remember_until >= ?1
+"""
+_TAIL: Final = "SELECT id_key, stream, remember_until FROM log WHERE seq > ? AND remember_until >= ?"
+_SENDER: Final = "SELECT workspace_id, sender FROM streams WHERE id = ?"
+_HORIZON: Final = "ids_expired_through"
+
+
+class DedupWindow:
+    """The remembered ids, those of the open transaction included: ask it inside a write job only. The keys are those of
+    `MessageIds.dedup_key`.
+
+    `pending` are the minutes and keys that the open transaction has added.
+    """
+
+    def __init__(self) -> None:
+        self.pending: list[tuple[int, int]] = []
+        self._keys: set[int] = set()
+        self._minutes: defaultdict[int, list[int]] = defaultdict(list)
+        self._horizon = 0
+
+    def __len__(self) -> int:
+        return len(self._keys)
+
+    def admits(self, remaining: int, capacity: int) -> bool:
+        """Whether there is room for an id that would be kept for `remaining` seconds, with `capacity` ids at most in
+        all.
+
+        Up to half of it every id is admitted, beyond it ever shorter-lived ones: an id that would take its place
+        for days has to wait, and one that expires in minutes still passes. Forgetting an id early instead would let
+        its envelope in twice.
+        """
+        free = capacity - len(self._keys)
+        return free > 0 and remaining * capacity <= 2 * free * MAX_LIFETIME
+
+    def contains(self, key: int) -> bool:
+        """Whether an envelope of this key was received before, in this transaction or an earlier one."""
+        return key in self._keys
+
+    def remember_logged(self, key: int, until: int) -> None:
+        """Keeps `key` until Unix second `until` and the grace after it. This transaction appends its envelope to the log,
+        with this second."""
+        minute = _minute(until)
+        self._keys.add(key)
+        self._minutes[minute].append(key)
+        self.pending.append((minute, key))
+
+    def remember(self, tx: UnitOfWork, key: int, until: int) -> None:
+        """The same for an envelope that is not stored. A key that is kept already stays as it is."""
+        if key not in self._keys:
+            tx.rows[_INSERT] += (until, key)
+            self.remember_logged(key, until)
+
+    def retain(self, tx: UnitOfWork, key: int, until: int) -> None:
+        """The envelope of `key`, which is kept until Unix second `until`, is removed from the log."""
+        if until >= _first_kept(self._horizon):
+            tx.rows[_INSERT] += (until, key)
+
+    def undo(self, pending: int) -> None:
+        """Forgets the keys of the open transaction beyond the first `pending`."""
+        for minute, key in reversed(self.pending[pending:]):
+            self._keys.discard(key)
+            if self._minutes[minute]:
+                self._minutes[minute].pop()
+        del self.pending[pending:]
+
+    def expire(self, tx: UnitOfWork, now: int, limit: int = 500) -> int:
+        """Forgets up to `limit` ids that have expired at Unix second `now`, the oldest first. Returns how many."""
+        if now // _BUCKET != self._horizon // _BUCKET:
+            self._horizon = now  # what has expired is not loaded again
+            meta.put(tx.db, _HORIZON, now)
+        first_kept = _first_kept(now)
+        sql = "DELETE FROM remembered_ids WHERE (until, key) IN (SELECT until, key FROM remembered_ids WHERE until < ? LIMIT ?)"
+        removed = tx.db.execute(sql, (first_kept, limit)).rowcount
+        return max(removed, self._forget(now // _BUCKET, limit))
+
+    def _forget(self, minute: int, limit: int) -> int:
+        """Forgets up to `limit` keys of the minutes before `minute`. Returns how many."""
+        left = limit
+        for due in sorted(one for one in self._minutes if one < minute):
+            keys = self._minutes[due]
+            gone = keys[-left:]
+            del keys[-left:]
+            self._keys.difference_update(gone)
+            left -= len(gone)
+            if not keys:
+                del self._minutes[due]
+            if not left:
+                break
+        return limit - left
+
+    def load(self, db: sqlite3.Connection, ids: MessageIds) -> None:
+        """Reads the window of a store that is being opened."""
+        self._horizon = meta.get(db, _HORIZON) or 0
+        first_kept = max(1, _first_kept(self._horizon))
+        self._load_logged(db, ids, db.execute(_INDEXED, (first_kept,)))
+        self._load_logged(db, ids, db.execute(_TAIL, (last_indexed(db), first_kept)))
+        for key, until in db.execute("SELECT key, until FROM remembered_ids WHERE until >= ?", (first_kept,)):
+            self._keys.add(key)
+            self._minutes[_minute(until)].append(key)
+
+    def _load_logged(self, db: sqlite3.Connection, ids: MessageIds, rows: Iterable[tuple[int, int, int]]) -> None:
+        senders: dict[int, int] = {}
+        add, minutes = self._keys.add, self._minutes
+        for id_key, stream, until in rows:
+            sender = senders.get(stream)
+            if sender is None:
+                sender = senders[stream] = ids.sender_key(*db.execute(_SENDER, (stream,)).fetchone())
+            add(key := id_key ^ sender)
+            minutes[_minute(until)].append(key)
+
+
+def _minute(until: int) -> int:
+    """The last minute of the window of an id: one that is over by then has expired, with its grace."""
+    return (until + GRACE + _BUCKET) // _BUCKET
+
+
+def _first_kept(now: int) -> int:
+    """The first `until` that has not expired at Unix second `now`."""
+    return now // _BUCKET * _BUCKET - GRACE - _BUCKET

@@ -1,0 +1,75 @@
+"""The tail of the log: its envelopes after the last segment, which the indexes do not have yet (segments.py).
+
+Appending to it costs one tuple. Its own indexes are brought up to date when it is searched.
+"""
+
+import sqlite3
+from typing import Final
+
+TailRow = tuple[int, int, int, str | None]
+"""The sequence, the key of the id, the number of the stream and the id of the work of one envelope."""
+
+_LOAD: Final = "SELECT seq, id_key, stream, work_id FROM log WHERE seq > ? ORDER BY seq"
+
+
+class Tail:
+    """Sequences by id, stream and work, ascending; those of the open transaction included, and those that retention has
+    removed since. So a query compares what it finds in the log."""
+
+    __slots__ = ("_ids", "_indexed", "_streams", "_works", "rows")
+
+    def __init__(self) -> None:
+        self.rows: list[TailRow] = []
+        self._clear_indexes()
+
+    def of_id(self, id_key: int) -> list[int]:
+        """The envelopes whose id has this key."""
+        self._index()
+        return self._ids.get(id_key, [])
+
+    def of_stream(self, stream: int) -> list[int]:
+        """The envelopes of a stream."""
+        self._index()
+        return self._streams.get(stream, [])
+
+    def of_work(self, work_id: str) -> list[int]:
+        """The envelopes of the works with this id."""
+        self._index()
+        return self._works.get(work_id, [])
+
+    def undo(self, last_seq: int) -> None:
+        """Drops the envelopes after sequence `last_seq`: their job is undone."""
+        rows = self.rows
+        while rows and rows[-1][0] > last_seq:
+            row = rows.pop()
+            if len(rows) < self._indexed:
+                self._indexed -= 1
+                for index, key in ((self._ids, row[1]), (self._streams, row[2]), (self._works, row[3])):
+                    if key is not None:
+                        index[key].pop()  # type: ignore[index]
+
+    def drop(self, last_seq: int) -> None:
+        """Drops the envelopes up to sequence `last_seq`: the indexes have them."""
+        self.rows = [row for row in self.rows if row[0] > last_seq]
+        self._clear_indexes()
+
+    def load(self, db: sqlite3.Connection, after_seq: int) -> None:
+        """Reads the envelopes after sequence `after_seq` of a store that is being opened."""
+        self.rows = db.execute(_LOAD, (after_seq,)).fetchall()
+        self._clear_indexes()
+
+    def _clear_indexes(self) -> None:
+        self._indexed = 0
+        self._ids: dict[int, list[int]] = {}
+        self._streams: dict[int, list[int]] = {}
+        self._works: dict[str, list[int]] = {}
+
+    def _index(self) -> None:
+        rows, ids, streams, works = self.rows, self._ids, self._streams, self._works
+        for position in range(self._indexed, len(rows)):
+            seq, id_key, stream, work_id = rows[position]
+            ids.setdefault(id_key, []).append(seq)
+            streams.setdefault(stream, []).append(seq)
+            if work_id is not None:
+                works.setdefault(work_id, []).append(seq)
+        self._indexed = len(rows)

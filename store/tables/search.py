@@ -1,0 +1,181 @@
+"""Searching envelopes by filters, in pages.
+
+Pages are bounded by rows and by bytes. They are searched in windows of the sequence, so that no query occupies the reader
+for long: a filter by work, thread or room by the indexes of the log, in windows that grow while little is found, another
+one row by row. Messages of a direct room are those of one pair, also when ids collide (spec section 4).
+"""
+
+from collections.abc import Callable
+from typing import Any, Final, NamedTuple
+
+from aghbus.protocol.api.messages import MessagesResponse
+from aghbus.protocol.api.queries import EnvelopeFilter
+from aghbus.store.engine.log.memory import as_json
+from aghbus.store.engine.sql import INBOX_STATE, Reader
+from aghbus.store.tables.envelopes import (
+    Params,
+    Row,
+    fetch,
+    fetch_messages,
+    last_seq,
+    message_of,
+    pruned_through,
+    within_bytes,
+)
+
+WINDOW_ROWS: Final = 5_000  # rows that one query searches without an index: some milliseconds
+_FIRST_SPAN: Final = 1_024  # sequences that the first query searches with an index: a busy thread fills a page of them
+_GROWTH: Final = 4  # of each further one
+
+_SEGMENTS: Final = "segments AS g CROSS JOIN"
+_WITHIN: Final = "i.seq > ? AND i.seq <= ? WHERE g.last_seq > ? AND g.first_seq <= ?"
+_OF_WORK: Final = f"""
+e.seq IN (
+    SELECT i.seq FROM {_SEGMENTS} log_works AS i ON i.segment = g.n AND i.work_id = ? AND {_WITHIN}
+    UNION ALL SELECT value FROM json_each(?))
+"""  # noqa: S608 - constants
+_OF_STREAMS: Final = f"""
+e.seq IN (
+    SELECT i.seq FROM {_SEGMENTS} json_each(?) AS t CROSS JOIN log_streams AS i
+        ON i.segment = g.n AND i.stream = t.value AND {_WITHIN}
+    UNION ALL SELECT value FROM json_each(?))
+"""  # noqa: S608 - constants
+Between = Callable[[int, int], tuple[str, Params]]
+"""The condition of the envelopes to search with `low < seq <= high`, in SQL."""
+
+
+async def messages(
+    reader: Reader, wanted: EnvelopeFilter, *, since: int = 0, limit: int = 100, last: bool = False
+) -> MessagesResponse:
+    """One page after sequence `since`, oldest first; with `last` the newest `limit` of those."""
+    page = await find(reader, wanted, since=since, limit=limit, last=last)
+    rows = await fetch_messages(reader, page.seqs)
+    return MessagesResponse(
+        messages=[message_of(row) for row in rows],
+        next_since=page.next_since,
+        pruned_through=await pruned_through(reader),
+    )
+
+
+class Page(NamedTuple):
+    """Sequences that match, ascending, and where the next page begins."""
+
+    seqs: list[int]
+    next_since: int
+
+
+async def find(reader: Reader, wanted: EnvelopeFilter, *, since: int, limit: int, last: bool = False) -> Page:
+    """Up to `limit` sequences after `since` that match, or the newest ones; fewer when PAGE_BYTES are reached."""
+    top = await last_seq(reader)
+    where, params = _where(wanted)
+    between = await _between(reader, wanted)
+    hits = await scan(reader, where, params, (since, top), limit, between, newest=last)
+    seqs, full = within_bytes(hits)
+    if last:
+        return Page(sorted(seqs), max(since, top))
+    more = full or len(hits) >= limit
+    return Page(seqs, seqs[-1] if more and seqs else max(since, top))
+
+
+async def scan(
+    reader: Reader,
+    where: str,
+    params: Params,
+    span: tuple[int, int],
+    limit: int,
+    between: Between | None = None,
+    *,
+    newest: bool = False,
+) -> list[Row]:
+    """`(seq, bytes)` of up to `limit` rows `e` that match `where`, with `span[0] < seq <= span[1]`, in the order of the
+    search. `between` finds them by an index."""
+    order = "DESC" if newest else "ASC"
+    low, high = span
+    width = _FIRST_SPAN
+    hits: list[Row] = []
+    while len(hits) < limit and low < high:
+        if between is None:
+            start, end = await _window(reader, low, high, newest=newest)
+        else:
+            start, end = (max(low, high - width), high) if newest else (low, min(high, low + width))
+            width *= _GROWTH
+        bounds, bound = ("e.seq > ? AND e.seq <= ?", [start, end]) if between is None else between(start, end)
+        # Only constants of this module are put together here; every value is bound.
+        hits += await fetch(
+            reader,
+            f"SELECT e.seq, length(e.raw) FROM envelopes AS e WHERE {bounds} {where} ORDER BY e.seq {order} LIMIT ?",  # noqa: S608
+            [*bound, *params, limit - len(hits)],
+        )
+        low, high = (low, start) if newest else (end, high)
+    return hits
+
+
+async def _between(reader: Reader, wanted: EnvelopeFilter) -> Between | None:
+    """How the indexes of the log find the envelopes of the work, thread or room that is `wanted`; None without one."""
+    tail = reader.log.tail
+    if wanted.work_id is not None:
+        work_id = wanted.work_id
+        return lambda low, high: (_OF_WORK, _bounds(work_id, low, high, tail.of_work(work_id)))
+    container = wanted.direct_id if wanted.thread_id is None else wanted.thread_id
+    if container is None:
+        return None
+    # Those of an envelope that is committed later are not asked for: it has a higher sequence than the page.
+    streams = [number for (number,) in await fetch(reader, "SELECT id FROM streams WHERE container = ?", [container])]
+    encoded = as_json(streams)
+    return lambda low, high: (
+        _OF_STREAMS,
+        _bounds(encoded, low, high, [seq for number in streams for seq in tail.of_stream(number)]),
+    )
+
+
+def _bounds(first: str, low: int, high: int, recent: list[int]) -> Params:
+    return [first, low, high, low, high, as_json([seq for seq in recent if low < seq <= high])]
+
+
+async def _window(reader: Reader, low: int, high: int, *, newest: bool) -> tuple[int, int]:
+    """The part of `(low, high]` to search next: WINDOW_ROWS stored envelopes at its end, or all of it."""
+    order = "DESC" if newest else "ASC"
+    found = await fetch(
+        reader,
+        f"SELECT seq FROM log WHERE seq > ? AND seq <= ? ORDER BY seq {order} LIMIT 1 OFFSET ?",  # noqa: S608 - constants
+        [low, high, WINDOW_ROWS - 1],
+    )
+    if not found:
+        return low, high
+    return (found[0][0] - 1, high) if newest else (low, found[0][0])
+
+
+_ROOM_OF_CURRENT_PAIR: Final = """EXISTS (SELECT 1 FROM rooms AS r WHERE r.workspace_id = e.workspace_id
+    AND r.channel = e.channel AND r.direct_id = e.container AND r.pair_a = e.pair_a AND r.pair_b = e.pair_b AND r.current = 1)"""
+
+
+def _where(wanted: EnvelopeFilter) -> tuple[str, Params]:
+    clauses: list[str] = []
+    params: Params = []
+
+    def add(clause: str, *values: Any) -> None:
+        clauses.append(f"AND {clause}")
+        params.extend(values)
+
+    for column, values in (("kind", wanted.kinds), ("direction", wanted.directions)):
+        if values:
+            add(f"e.{column} IN ({', '.join('?' * len(values))})", *sorted(values))
+    if wanted.work_id is not None:
+        add("e.work_id = ?", wanted.work_id)
+    if wanted.thread_id is not None:
+        add("e.container = ? AND e.surface = 'thread'", wanted.thread_id)
+    if wanted.direct_id is not None:
+        add("e.container = ? AND e.surface = 'direct'", wanted.direct_id)
+        if wanted.peer is not None:
+            add("(e.pair_a = ? OR e.pair_b = ?)", wanted.peer, wanted.peer)
+        else:
+            add(_ROOM_OF_CURRENT_PAIR)
+    elif wanted.peer is not None:
+        add("(e.sender = ? OR e.recipient = ?)", wanted.peer, wanted.peer)
+    if wanted.channel is not None:
+        add("e.channel = ?", wanted.channel)
+    if wanted.inbox:
+        add(f"{INBOX_STATE} IN ('ready', 'leased')")
+    if wanted.for_agent:
+        add("(e.direction = 'in' OR e.seq IN (SELECT seq FROM own_terminal_messages))")
+    return " ".join(clauses), params
