@@ -114,6 +114,7 @@ class InboxMachine(RuleBasedStateMachine):
     def a_message_is_delivered_to_a_waiting_consumer(self, work: str | None, ack: bool) -> None:
         """The consumer waits for messages of this work, and has found none."""
         self.expire()
+        self.write(lambda tx: inbox.expire_leases(tx, self.now_ms, MAX_ATTEMPTS))
         if self.oldest_ready(work) is not None:
             return
 
