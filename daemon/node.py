@@ -95,9 +95,8 @@ class Node:
             ack_root=ack_root,
         )
         self._retirement = Retirement(store, self.identity, self._parts.clock, self._parts.counters, self._retired)
-        self._retention = Retention(
-            store, self.settings, self._parts.steps, self._parts.counters, self._parts.log_limiter
-        )
+        parts = self._parts
+        self._retention = Retention(store, self.settings, parts.steps, parts.trust, parts.counters, parts.log_limiter)
         self._catalog = CatalogWatcher(self._catalog_source(), self._new_catalog, self._bad_catalog)
 
     # start

@@ -89,7 +89,7 @@ class DaemonParts:
         self.signatures = signatures = SignaturePool(verify_envelope)
         self.steps = steps = ClockSteps(clock, store, presence, counters)
         limits = RateLimits(settings, clock.monotonic, signatures.verify)
-        trust = LivePolicy(settings, store, clock, identity.signer, counters, limiter)
+        self.trust = trust = LivePolicy(settings, store, clock, presence, identity.signer, counters, limiter)
         write_behind = PresenceWriteBehind(store, presence)
         closer = WorkCloser(identity, settings, clock)
         guard = SecretGuard(settings, counters, limiter)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 from aghbus.cli.app.errors import YES
 from aghbus.cli.app.text import fields, indented, moment, safe, table
 from aghbus.cli.context import Context, Run
@@ -13,6 +15,8 @@ from aghbus.store.host.command_line import Argument, Command
 _REMOVE = Argument("--remove", action="store_true", help="remove the rule")
 _CHANNEL = Argument("--channel", help="a rule for this channel alone: WHO may open work with us there")
 _TALK = Argument("--talk", action="store_true", help="with --channel: WHO may talk there, and open no work")
+_UNUSED_MS = 86_400_000
+"""Age of the last use from which `--unused` removes a pin of first use."""
 _ORIGINS = {"configuration": "configuration", "operator": "aghctl trust", "first_use": "first use"}
 
 
@@ -29,6 +33,25 @@ def run_allow(context: Context, values: dict[str, Any]) -> int:
         raise UsageError("--talk needs --channel")
     verb = "disallow" if values["remove"] else "allow"
     return _change(context, verb, {"who": values["who"], "channel": values["channel"], "talk": values["talk"] or None})
+
+
+def run_unpin(context: Context, values: dict[str, Any]) -> int:
+    """Remove one pin, or all unused ones of first use; raises UsageError for both and for neither."""
+    if (values["nickname"] is None) == (not values["unused"]):
+        raise UsageError("one of NICKNAME and --unused is required")
+    if not values["unused"]:
+        return _change(context, "unpin", {"who": values["nickname"]})
+    latest = time.time() * 1000 - _UNUSED_MS
+    rules = context.api.get("/v1/trust")["rules"]
+    unused = [rule for rule in rules if rule["used_ms"] is not None and rule["used_ms"] <= latest]
+    removed = [context.api.post("/v1/trust/unpin", {"who": rule["subject"]})["rule"] for rule in unused]
+    context.output.rows(
+        {"removed": removed},
+        "removed",
+        lambda answer: "\n".join(_rule_line(rule, "unpin") for rule in answer["removed"]),
+        "no pin of first use is unused for a day",
+    )
+    return YES
 
 
 def run_why(context: Context, values: dict[str, Any]) -> int:
@@ -133,10 +156,15 @@ COMMANDS = {
         arguments=[Argument("pin", help="NICKNAME=KEY_ID, or a handle")],
     ),
     "trust unpin": Command(
-        _runner("unpin", "nickname"),
-        description="Let any key use a nickname again.",
-        examples=["aghctl trust unpin ops"],
-        arguments=[Argument("nickname", help="the nickname of a pin")],
+        run_unpin,
+        description=(
+            "Let any key use a nickname again. With --unused, remove every pin of first use whose key was not used for a day."
+        ),
+        examples=["aghctl trust unpin ops", "aghctl trust unpin --unused"],
+        arguments=[
+            Argument("nickname", nargs="?", help="the nickname of a pin"),
+            Argument("--unused", action="store_true", help="remove all pins of first use not used for a day"),
+        ],
     ),
     "trust allow": Command(
         run_allow,

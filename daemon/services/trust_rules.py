@@ -208,6 +208,7 @@ def _shown(
         who=rule.who,
         origin=origin or rule.origin,
         since_ms=since_ms,
+        used_ms=rule.used_ms,
         in_force=in_force,
     )
 

@@ -154,6 +154,10 @@ class PresenceTable:
         peer = self._peers.get((envelope.workspace_id, envelope.channel, envelope.sender))
         return peer is not None and self.of(peer, now_ms) == "active"
 
+    def knows(self, workspace_id: str, channels: Iterable[str], peer_id: str) -> bool:
+        """Whether `peer_id` is in the table for one of these channels, even if its presence has expired."""
+        return any((workspace_id, channel, peer_id) in self._peers for channel in channels)
+
     def all(self) -> Iterator[PeerSeen]:
         """Every peer in the table, in the order of their last sighting."""
         return iter(tuple(self._peers.values()))

@@ -7,14 +7,18 @@ from collections.abc import Iterable, Mapping
 from functools import partial
 from typing import Any, Final
 
+import msgspec
+
 from aghbus.daemon.base.clock import Clock
 from aghbus.daemon.base.logs import EventLimiter
 from aghbus.daemon.base.metrics import Counters
 from aghbus.daemon.config.live_settings import LiveSettings
 from aghbus.daemon.config.settings import Settings
 from aghbus.daemon.config.trust_settings import policy_of
+from aghbus.daemon.state.presence import PresenceTable
 from aghbus.protocol.effects import Effects, RecordId
 from aghbus.protocol.envelope import Envelope
+from aghbus.protocol.trust.keys import FINGERPRINT_DIGITS
 from aghbus.protocol.trust.policy import ChannelRule, TrustPolicy, key_of
 from aghbus.protocol.trust.proof import EnvelopeSigner
 from aghbus.protocol.trust.trust import Trust
@@ -22,18 +26,30 @@ from aghbus.store.audit import events as audit
 from aghbus.store.engine.database import Store
 from aghbus.store.engine.transaction import Transaction
 from aghbus.store.engine.trust_rules import Rule
+from aghbus.store.tables import works
 
 _KEYS: Final = 10_000  # handles whose whole key id is cached; the least recently seen are dropped first
-_CLAIMS: Final = 1_000  # pins made by greets and not yet committed
+_PAUSED: Final = 1_000  # nicknames that are not tried again before PAUSE_MS
+
+PAUSE_MS: Final = 60_000
+"""Time between two attempts to pin one nickname. An attempt reads the open works."""
+
+USE_MS: Final = 3_600_000
+"""Age of a recorded use of a pin from which a new one is recorded."""
+
+UNUSED_MS: Final = 30 * 86_400_000
+"""Age of the last use from which a pin of first use is removed."""
+
+_FORGOTTEN_AT_ONCE: Final = 1_000  # pins removed in one transaction
 
 
 class _Pins(ChainMap[str, str]):
-    """Pins by nickname; the first of the three maps that has one wins."""
+    """Pins by nickname; those of the configuration win."""
 
     def __contains__(self, name: object) -> bool:
         """On the path of every message; ChainMap's own method takes ten times as long."""
-        configured, decided, claimed = self.maps
-        return name in configured or name in decided or name in claimed
+        configured, stored = self.maps
+        return name in configured or name in stored
 
 
 class LivePolicy:
@@ -44,6 +60,7 @@ class LivePolicy:
         settings: LiveSettings,
         store: Store,
         clock: Clock,
+        presence: PresenceTable,
         signer: EnvelopeSigner | None,
         counters: Counters,
         log_limiter: EventLimiter,
@@ -52,10 +69,11 @@ class LivePolicy:
         self._settings = settings
         self._store = store
         self._clock = clock
+        self._presence = presence
         self._signer = signer
         self._counters = counters
         self._log_limiter = log_limiter
-        self._claims: dict[str, str] = {}  # nicknames pinned by a greet, until the rule is committed
+        self._paused: dict[str, int] = {}  # nicknames, with the time in Unix ms of the next attempt to pin them
         self._keys: OrderedDict[str, str] = OrderedDict()
         settings.on_change(self._configure)
         self._configure(settings.current)
@@ -69,7 +87,7 @@ class LivePolicy:
         """The active policy; its pins are live."""
         rules = self._store.memory.trust
         if self._revision != rules.revision:
-            pins = _Pins(dict(self.configured.pins), rules.pins, self._claims)
+            pins = _Pins(dict(self.configured.pins), rules.pins)
             self._policy = merged(self.configured, rules, pins)
             self._revision = rules.revision
         return self._policy
@@ -82,35 +100,67 @@ class LivePolicy:
         return self._keys.get(handle)
 
     def observe(self, tx: Transaction, envelope: Envelope, effects: Effects) -> None:
-        """Pin the nickname of a verified sender at its first use, in the transaction `tx` that decided its message."""
+        """Pin the nickname of a verified sender at its first use, or record the use, in the transaction `tx` that decided
+        its message."""
         if "@" not in envelope.sender or RecordId not in map(type, effects):
             return  # a plain name, which is never pinned; or a refused, repeated or own message
-        key = self._new_key(envelope)
-        if key is not None:
-            self._pin(tx, envelope, key)
+        key = self._remember(envelope)
+        if key is not None and self._is_due(envelope, key):
+            self._note_use(tx, envelope, key)
 
     def observe_discovery(self, envelope: Envelope) -> None:
-        """As `observe`, for accepted discovery messages, which are persisted asynchronously: the pin is active immediately."""
-        key = self._new_key(envelope)
-        if key is None or len(self._claims) >= _CLAIMS:
-            return
-        nickname = _nickname(envelope)
-        self._claims[nickname] = key
-        future = self._store.submit(lambda tx: self._pin(tx, envelope, key))
-        future.add_done_callback(partial(self._settled, nickname))
-
-    def _new_key(self, envelope: Envelope) -> str | None:
-        """The key to pin the nickname of a verified sender to; None where there is nothing to pin."""
+        """As `observe`, for accepted discovery messages, which are persisted asynchronously."""
         if "@" not in envelope.sender:
-            return None  # only a handle is verified
+            return
         key = self._remember(envelope)
-        if self._settings.current.trust.first_use != "pin" or _nickname(envelope) in self.now.pins:
-            return None
+        if key is not None and self._is_due(envelope, key):
+            self._pause(_nickname(envelope))
+            future = self._store.submit(lambda tx: self._note_use(tx, envelope, key))
+            future.add_done_callback(partial(self._settled, _nickname(envelope)))
+
+    async def forget_unused(self, now_ms: int) -> None:
+        """Remove pins of first use that were not used for UNUSED_MS, at Unix millisecond `now_ms`."""
+        present = {peer.peer_id for peer in self._presence.all() if self._presence.of(peer, now_ms) != "expired"}
+        unused = [
+            rule
+            for rule in self._store.memory.trust
+            if rule.used_ms is not None and rule.used_ms <= now_ms - UNUSED_MS and _pinned_handle(rule) not in present
+        ]
+        if unused:
+            await self._store.write(lambda tx: self._forget(tx, unused[:_FORGOTTEN_AT_ONCE], now_ms))
+
+    def _forget(self, tx: Transaction, unused: list[Rule], now_ms: int) -> None:
+        for rule in unused:
+            if tx.memory.trust.get(*rule.key) == rule:
+                tx.memory.trust.remove(tx, rule)
+                audit.note_policy(tx, now_ms, "trust.unused", f"pin {rule.subject}={rule.who}")
+        tx.after_commit(lambda: self._counters.add("trust.first_use_forgotten", len(unused)))
+
+    def _is_due(self, envelope: Envelope, key: str) -> bool:
+        """Whether the nickname of a verified sender is to be pinned to `key`, or the use of its pin to be recorded."""
+        settings = self._settings.current
+        if settings.trust.first_use != "pin":
+            return False
+        nickname, now_ms = _nickname(envelope), self._clock.millis()
+        if nickname in self.now.pins:
+            rule = self._store.memory.trust.get("pin", nickname, key)
+            return rule is not None and rule.used_ms is not None and now_ms - rule.used_ms >= USE_MS
+        if now_ms < self._paused.get(nickname, 0):
+            return False
+        if self._presence.knows(settings.workspace, settings.channels, nickname):
+            return False  # a plain peer has this name, and the pin would refuse its messages
         if self._store.memory.trust.first_use_is_full:
-            sentence = "trust: the list of nicknames pinned by first use is full; `aghctl trust unpin` makes room"
+            sentence = (
+                "trust: the list of nicknames pinned by first use is full; `aghctl trust unpin --unused` makes room"
+            )
             self._counters.problem("trust.first_use", sentence, self._clock.monotonic())
-            return None
-        return key
+            return False
+        return True
+
+    def _pause(self, nickname: str) -> None:
+        if len(self._paused) >= _PAUSED:
+            self._paused.clear()
+        self._paused[nickname] = self._clock.millis() + PAUSE_MS
 
     def _remember(self, envelope: Envelope) -> str | None:
         key = self._keys.get(envelope.sender)
@@ -122,12 +172,21 @@ class LivePolicy:
             self._keys.move_to_end(envelope.sender)
         return key
 
-    def _pin(self, tx: Transaction, envelope: Envelope, key: str) -> None:
+    def _note_use(self, tx: Transaction, envelope: Envelope, key: str) -> None:
         nickname, now_ms = _nickname(envelope), self._clock.millis()
         rules = tx.memory.trust
-        if nickname in rules.pins or nickname in self.configured.pins or rules.first_use_is_full:
+        rule = rules.get("pin", nickname, key)
+        if rule is not None and rule.used_ms is not None:
+            rules.put(tx, msgspec.structs.replace(rule, used_ms=now_ms))
+        elif nickname not in rules.pins and nickname not in self.configured.pins and not rules.first_use_is_full:
+            self._pin(tx, envelope, key, now_ms)
+
+    def _pin(self, tx: Transaction, envelope: Envelope, key: str, now_ms: int) -> None:
+        nickname = _nickname(envelope)
+        if works.has_open(tx, nickname):
+            self._pause(nickname)
             return
-        rules.put(tx, Rule("pin", nickname, key, "first_use", now_ms))
+        tx.memory.trust.put(tx, Rule("pin", nickname, key, "first_use", now_ms, now_ms))
         audit.note_policy(tx, now_ms, "trust.first_use", f"pin {nickname}={key}", envelope=envelope)
         tx.after_commit(lambda: self._tell(nickname, key))
 
@@ -137,8 +196,8 @@ class LivePolicy:
         self._log_limiter.event(logging.WARNING, "trust.first_use", sentence, nickname=nickname, key_id=key)
 
     def _settled(self, nickname: str, future: asyncio.Future[Any]) -> None:
-        self._claims.pop(nickname, None)  # committed; or not, and the next greet tries again
         if not future.cancelled() and future.exception() is not None:
+            self._paused.pop(nickname, None)  # the next greet tries again
             self._counters.add("trust.first_use_lost")
 
 
@@ -176,6 +235,10 @@ def denial_budget_key(peer: str, trust: Trust | None) -> str:
 def _some(names: Mapping[str, set[str]], channel: str) -> frozenset[str] | None:
     found = names.get(channel)
     return None if found is None else frozenset(found)
+
+
+def _pinned_handle(rule: Rule) -> str:
+    return f"{rule.subject}@{rule.who.removeprefix('sha256:')[:FINGERPRINT_DIGITS]}"
 
 
 def _nickname(envelope: Envelope) -> str:

@@ -7,6 +7,7 @@ from aghbus.daemon.base.logs import EventLimiter
 from aghbus.daemon.base.metrics import Counters
 from aghbus.daemon.config.live_settings import LiveSettings
 from aghbus.daemon.state.clock_steps import ClockSteps
+from aghbus.daemon.state.trust_policy import LivePolicy
 from aghbus.store.audit.pruning import sweep_audit
 from aghbus.store.engine.database import Store
 from aghbus.store.errors import StoreUnavailable
@@ -19,11 +20,18 @@ class Retention:
     """Sweeps the store of one daemon; also flushes the log limiter."""
 
     def __init__(
-        self, store: Store, settings: LiveSettings, steps: ClockSteps, counters: Counters, log_limiter: EventLimiter
+        self,
+        store: Store,
+        settings: LiveSettings,
+        steps: ClockSteps,
+        trust: LivePolicy,
+        counters: Counters,
+        log_limiter: EventLimiter,
     ) -> None:
         self._store = store
         self._settings = settings
         self._steps = steps
+        self._trust = trust
         self._counters = counters
         self._log_limiter = log_limiter
 
@@ -43,5 +51,6 @@ class Retention:
         policy = RetentionPolicy(max_age=bounds.retention_age, max_bytes=bounds.retention_size)
         swept = await sweep(self._store, policy, now_ms)
         await sweep_audit(self._store, log.max_rows, log.max_age, now_ms)
+        await self._trust.forget_unused(now_ms)
         self._counters.add("retention.sweeps")
         self._counters.add("retention.envelopes", swept.envelopes)

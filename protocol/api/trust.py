@@ -16,6 +16,7 @@ class TrustRule(ResponseModel):
     who: str  # a key id; of channel rules also a peer id, `*` or `*@*`
     origin: TrustOrigin  # who made it
     since_ms: int | None  # when it was made, null for the configuration's
+    used_ms: int | None  # when a pin of first use was last used (to within an hour), null for all others
     in_force: bool  # false for a pin that the configuration contradicts
 
 

@@ -20,14 +20,15 @@ Key = tuple[RuleKind, str, str]
 
 class Rule(msgspec.Struct, frozen=True):
     """One row. `subject` is the nickname of a pin or the channel of may_open_work and may_talk, else empty. `who` is a
-    key id, of channel rules also a peer id, `*` or `*@*`. `since_ms` is when the rule was made, in Unix
-    milliseconds."""
+    key id, of channel rules also a peer id, `*` or `*@*`. `since_ms` is when the rule was made, `used_ms` when
+    a pin of first use was last used (None for all others), both in Unix milliseconds."""
 
     rule: RuleKind
     subject: str
     who: str
     origin: Origin
     since_ms: int
+    used_ms: int | None = None
 
     @property
     def key(self) -> Key:

@@ -319,6 +319,7 @@ CREATE TABLE trust_rules (
     who TEXT NOT NULL, -- a key id; of may_… also a peer id, * or *@*
     origin TEXT NOT NULL CHECK (origin IN ('operator', 'first_use')),
     since_ms INTEGER NOT NULL,
+    used_ms INTEGER, -- when a pin of first use was last used
     PRIMARY KEY (rule, subject, who)
 ) STRICT, WITHOUT ROWID;
 

@@ -251,6 +251,15 @@ async def counts(reader: Reader) -> dict[str, int]:
     return {state: found.get(state, 0) for state in ("submitted", "working", "needs_input")}
 
 
+def has_open(tx: Transaction, peer_id: str) -> bool:
+    """Whether `peer_id` takes part in an open work. Reads all open works."""
+    sql = """
+        SELECT EXISTS (SELECT 1 FROM works
+            WHERE state IN ('submitted', 'working', 'needs_input') AND (initiator = ?1 OR target = ?1))
+    """
+    return bool(tx.db.execute(sql, (peer_id,)).fetchone()[0])
+
+
 def _opening_text(envelope: Envelope) -> str:
     body = envelope.body
     if isinstance(body, Say):

@@ -1,7 +1,11 @@
 """`aghctl trust …` against one daemon: refusals, notes, and forms of output."""
 
 import json
+import sqlite3
+import time
 from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
 
 import pytest
 
@@ -120,3 +124,24 @@ def test_a_message_of_our_own_is_explained_as_such(home: Home, daemon: Daemon, o
     assert f"signed by {own_key}" in human
     own = next(peer for peer in daemon.get("/v1/peers")["peers"] if peer["presence"] == "local")
     assert own["trust"] == "verified"
+
+
+def test_unused_pins_of_first_use_are_removed_and_all_others_stay(tmp_path: Path) -> None:
+    home = Home(tmp_path)
+    day_ms, now_ms = 86_400_000, time.time_ns() // 1_000_000
+    with Daemon(home, "ops"):
+        pass
+    rows = [
+        ("pin", "old", KEY, "first_use", now_ms - 9 * day_ms, now_ms - 2 * day_ms),
+        ("pin", "used", KEY, "first_use", now_ms - 9 * day_ms, now_ms - day_ms // 2),
+        ("pin", "mine", KEY, "operator", now_ms - 9 * day_ms, None),
+    ]
+    with closing(sqlite3.connect(tmp_path / "state/aghbus/instances/ops/store.db")) as db, db:
+        db.executemany("INSERT INTO trust_rules VALUES (?, ?, ?, ?, ?, ?)", rows)
+    with Daemon(home, "ops"):
+        assert yes(home, "unpin", "--unused") == (f"pin old={KEY} (removed)\n", "")
+        left = home.ctl_json("--name", "ops", "trust", "list")["rules"]
+        assert {rule["subject"] for rule in left} == {"used", "mine"}
+        assert "no pin of first use" in yes(home, "unpin", "--unused")[1]
+        assert "--unused" in no(home, "unpin", code=2)
+        assert "--unused" in no(home, "unpin", "used", "--unused", code=2)

@@ -9,10 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from aghbus.daemon.base.clock import Clock
 from aghbus.daemon.config.settings import Settings
 from aghbus.daemon.config.trust_settings import TrustSettings, policy_of
-from aghbus.daemon.state.trust_policy import denial_budget_key, merged
+from aghbus.daemon.state.trust_policy import PAUSE_MS, UNUSED_MS, denial_budget_key, merged
 from aghbus.protocol.api.trust import TrustChangeRequest
+from aghbus.protocol.bodies import PeerCard
 from aghbus.protocol.effects import Quarantine, RecordId
 from aghbus.protocol.envelope import Envelope, parse
 from aghbus.protocol.errors import ProtocolError, Refused
@@ -26,6 +28,7 @@ from aghbus.store.engine.transaction import Transaction
 from aghbus.store.engine.trust_rules import Rule
 from aghbus.store.host.key_files import generate_key
 from tests.support.parts import Parts
+from tests.support.receiving import Stepped
 
 NOW = 1_776_366_200
 FIRST, SECOND = generate_key(), generate_key()
@@ -62,11 +65,34 @@ async def store(tmp_path: Path) -> AsyncIterator[Store]:
     await opened.close()
 
 
-def parts_of(store: Store, **trust: Any) -> Parts:
+def parts_of(store: Store, clock: Clock | None = None, **trust: Any) -> Parts:
     settings = Settings(
         name="ops", peer_id="ops", workspace="local", channels=("default",), trust=TrustSettings(**trust)
     )
-    return Parts(settings, store)
+    return Parts(settings, store, clock=clock)
+
+
+def open_work_of_ops(tx: Transaction) -> None:
+    columns = "workspace_id, channel, work_id, surface, container, initiator, target, role, state, trust, opening_id"
+    values = (
+        "local",
+        "default",
+        "work_1",
+        "thread",
+        "thread_1",
+        "ops",
+        "me",
+        "target",
+        "working",
+        "unverified",
+        "msg_1",
+    )
+    sql = f"INSERT INTO works ({columns}, advanced, opened_seq, opened_ms, last_seq, updated_ms, text) VALUES "
+    tx.db.execute(f"{sql} ({'?, ' * len(values)} 0, 1, 1, 1, 1, '')", values)
+
+
+def end_all_works(tx: Transaction) -> None:
+    tx.db.execute("UPDATE works SET state = 'completed'")
 
 
 class TestMerged:
@@ -182,14 +208,59 @@ class TestFirstUse:
         await self.observe(parts, said_by("carol"))
         assert dict(parts.trust.now.pins) == {}
 
-    async def test_a_greet_pins_before_its_commit(self, store: Store) -> None:
+    async def test_the_first_of_two_greets_pins(self, store: Store) -> None:
         parts = parts_of(store, first_use="pin")
         parts.trust.observe_discovery(said_by("ops", FIRST))
         parts.trust.observe_discovery(said_by("ops", SECOND))
-        assert dict(parts.trust.now.pins) == {"ops": FIRST.key_id}
         await store.write(lambda _: None)
-        assert store.memory.trust.pins == {"ops": FIRST.key_id}
+        assert store.memory.trust.pins == dict(parts.trust.now.pins) == {"ops": FIRST.key_id}
+
+    async def test_a_nickname_that_a_plain_peer_bears_is_not_pinned(self, store: Store) -> None:
+        parts = parts_of(store, first_use="pin")
+        parts.presence.observe("local", "default", PeerCard(peer_id="ops"), "unverified", parts.clock.millis())
+        parts.trust.observe_discovery(said_by("ops", FIRST))
+        await self.observe(parts, said_by("ops", FIRST))
+        assert dict(parts.trust.now.pins) == {}
+        parts.trust.now.judge(said_by("ops"), "unverified", opens_work=True)
+
+    async def test_a_nickname_with_open_works_is_not_pinned_until_they_end(self, store: Store) -> None:
+        clock = Stepped()
+        parts = parts_of(store, clock, first_use="pin")
+        await store.write(open_work_of_ops)
+        await self.observe(parts, said_by("ops", FIRST))
+        parts.trust.observe_discovery(said_by("ops", FIRST))
+        await store.write(end_all_works)
+        await self.observe(parts, said_by("ops", FIRST))
+        assert dict(parts.trust.now.pins) == {}
+        clock.advance(PAUSE_MS // 1000)
+        await self.observe(parts, said_by("ops", FIRST))
         assert dict(parts.trust.now.pins) == {"ops": FIRST.key_id}
+
+    async def test_an_unused_pin_is_forgotten_and_one_in_use_stays(self, store: Store) -> None:
+        clock = Stepped()
+        parts = parts_of(store, clock, first_use="pin")
+        for name in ("ops", "carol", "dave"):
+            await self.observe(parts, said_by(name, FIRST))
+        await parts.trust_rules().change("pin", TrustChangeRequest(who=f"dave={FIRST.key_id}"))
+        clock.advance(UNUSED_MS // 1000 - 1)
+        await parts.trust.forget_unused(clock.millis())
+        await self.observe(parts, said_by("carol", FIRST))
+        assert set(parts.trust.now.pins) == {"ops", "carol", "dave"}
+        clock.advance(1)
+        await parts.trust.forget_unused(clock.millis())
+        assert set(parts.trust.now.pins) == {"carol", "dave"}
+        await self.observe(parts, said_by("ops", SECOND))
+        assert parts.trust.now.pins["ops"] == SECOND.key_id
+
+    async def test_the_pin_of_a_present_peer_is_not_forgotten(self, store: Store) -> None:
+        clock = Stepped()
+        parts = parts_of(store, clock, first_use="pin")
+        await self.observe(parts, said_by("ops", FIRST))
+        clock.advance(UNUSED_MS // 1000)
+        card = PeerCard(peer_id=f"ops@{FIRST.fingerprint}")
+        parts.presence.observe("local", "default", card, "verified", clock.millis())
+        await parts.trust.forget_unused(clock.millis())
+        assert set(parts.trust.now.pins) == {"ops"}
 
     async def test_the_table_is_bounded(self, store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr("aghbus.store.engine.trust_rules.MAX_RULES", 2)

@@ -178,6 +178,19 @@ def test_a_pinned_nickname_refuses_another_key_and_a_plain_peer_of_that_name(hom
             assert not answers(home, "ops", worker_handle)
 
 
+def test_a_greet_under_the_name_of_a_plain_peer_does_not_lock_that_peer_out(home: Home) -> None:
+    path = home.root / "impostor.pem"
+    key = generate_key()
+    write_key(path, key)
+    with Daemon(home, "worker", "--trust-first-use", "pin", *OFTEN) as worker, Daemon(home, "ops", *OFTEN) as ops:
+        wait_for(lambda: worker.knows("ops") and ops.knows("worker"), 15, "the two to know each other")
+        with Daemon(home, "second", "--peer-id", "ops", "--trust-key-file", str(path), *OFTEN):
+            wait_for(lambda: worker.knows(handle_of("ops", key.public)), 15, "the greet of the impostor")
+            assert trust(home, "worker", "list")["rules"] == []
+            work = ops.post("/v1/works", to="worker", text="still accepted?")["work_id"]
+            wait_for(lambda: any(one["work_id"] == work for one in worker.get("/v1/works")["works"]), 15, "the work")
+
+
 def test_trust_on_first_use_pins_reports_it_and_refuses_the_second(home: Home) -> None:
     worker_handle, _ = with_key(home, "worker")
     ops_handle, ops_key = with_key(home, "ops")

@@ -82,7 +82,9 @@ class Parts:
         self.signatures = SignaturePool(verifier)
         self.limits = RateLimits(self.settings, self.clock.monotonic, self.signatures.verify, failed_signatures)
         self.steps = ClockSteps(self.clock, store, self.presence, self.counters)
-        self.trust = LivePolicy(self.settings, store, self.clock, signer, self.counters, self.log_limiter)
+        self.trust = LivePolicy(
+            self.settings, store, self.clock, self.presence, signer, self.counters, self.log_limiter
+        )
         self.closer = WorkCloser(self.identity, self.settings, self.clock)
         self.publisher = Publisher(
             carrier=carrier or CoreCarrier(self.link, "_INBOX.test"),
