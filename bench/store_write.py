@@ -3,9 +3,9 @@
 They arrive as from a subscription: in bursts, parsed while earlier ones are being committed, with at most IN_FLIGHT not yet
 durable, so the event loop is as busy as the daemon's is. WAL, synchronous=FULL. Only the ratios carry over to another machine.
 
-The rows of a message, known beforehand:
+The row of a message in the log, known beforehand:
 - each:    an aiosqlite commit for each message
-- group:   aiosqlite, whatever waits in one executemany per table and one commit, in its thread
+- group:   aiosqlite, whatever waits in one executemany and one commit, in its thread
 - loop:    INSERT on the event loop, whatever waits shares a commit, only COMMIT in a thread (store/engine/writer.py)
 
 With decisions (state, decision, effects), where each message depends on earlier ones and opens a work:
@@ -17,6 +17,7 @@ With decisions (state, decision, effects), where each message depends on earlier
 import argparse
 import asyncio
 import collections
+import contextlib
 import sqlite3
 import statistics
 import tempfile
@@ -36,7 +37,7 @@ from aghbus.store.engine.database import Store
 from aghbus.store.engine.state import InMemoryState
 from aghbus.store.engine.transaction import Transaction
 from aghbus.store.engine.writer import BATCH_JOBS, Job
-from bench.harness.ceiling import inserts, message_rows
+from bench.harness.ceiling import Insert, log_row
 
 NOW = 1_776_366_000
 IN_FLIGHT = 4096
@@ -45,7 +46,7 @@ US = "patch-worker"
 CHANNELS = frozenset([("ws_bench", "default")])
 RECEIVER = Receiver(self_id=US, now=NOW, mint=lambda: "msg_never", channels=CHANNELS)
 BURST = 64  # messages that one read of a socket brings
-Parameters = list[tuple[object, ...]]
+Parameters = tuple[object, ...]
 Submit = Callable[[int, Envelope], asyncio.Future[Any]]
 
 
@@ -71,19 +72,10 @@ def make(count: int) -> list[bytes]:
     return [build(draft, NOW).raw for draft in drafts]
 
 
-class Rows:
-    """The statements of one message in the store's schema, and their parameters in the same order."""
-
-    def __init__(self, path: Path) -> None:
-        db = sqlite3.connect(path)
-        self._inserts = inserts(db, message_rows(0, "", b""))
-        db.close()
-        self.statements = [insert.sql for insert in self._inserts.values()]
-
-    def of(self, seq: int, envelope: Envelope) -> Parameters:
-        """The parameters of message `seq`."""
-        rows = message_rows(seq, envelope.id, envelope.raw)
-        return [insert.values(rows[table]) for table, insert in self._inserts.items()]
+def log_insert(path: Path) -> Insert:
+    """The statement that appends to the log of the store at `path`."""
+    with contextlib.closing(sqlite3.connect(path)) as db:
+        return Insert(db, "log")
 
 
 async def flood(raw: bytes) -> None:
@@ -130,7 +122,7 @@ async def prepared(path: Path) -> aiosqlite.Connection:
 async def aiosqlite_way(path: Path, messages: list[bytes], most: int) -> float:
     """Up to `most` of those that wait in one commit, all of it in aiosqlite's thread."""
     db = await prepared(path)
-    rows = Rows(path)
+    log = log_insert(path)
     waiting: collections.deque[tuple[Parameters, asyncio.Future[None]]] = collections.deque()
     bell = asyncio.Event()
 
@@ -141,15 +133,14 @@ async def aiosqlite_way(path: Path, messages: list[bytes], most: int) -> float:
             while waiting:
                 batch = [waiting.popleft() for _ in range(min(most, len(waiting)))]
                 await db.execute("BEGIN IMMEDIATE")
-                for place, sql in enumerate(rows.statements):
-                    await db.executemany(sql, [parameters[place] for parameters, _ in batch])
+                await db.executemany(log.sql, [parameters for parameters, _ in batch])
                 await db.commit()
                 for _, future in batch:
                     future.set_result(None)
 
     def submit(seq: int, envelope: Envelope) -> asyncio.Future[None]:
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        waiting.append((rows.of(seq, envelope), future))
+        waiting.append((log.values(log_row(seq, envelope.id, envelope.raw)), future))
         bell.set()
         return future
 
@@ -174,14 +165,13 @@ async def group(path: Path, messages: list[bytes]) -> float:
 async def loop(path: Path, messages: list[bytes]) -> float:
     """The store."""
     store = await Store.open(path)
-    rows = Rows(path)
+    log = log_insert(path)
 
     def submit(seq: int, envelope: Envelope) -> asyncio.Future[None]:
-        parameters = rows.of(seq, envelope)
+        parameters = log.values(log_row(seq, envelope.id, envelope.raw))
 
         def job(tx: Transaction) -> None:
-            for sql, values in zip(rows.statements, parameters, strict=True):
-                tx.db.execute(sql, values)
+            tx.db.execute(log.sql, parameters)
 
         return store.submit(job)
 

@@ -41,7 +41,7 @@ def measure(run: Run) -> Result:
         rows=[
             found.row(says, "msg/s", "say", floor=nothing, target=(0.15, 0.22)),
             found.row(says, "msg/s", "say", floor=("three rows in groups, no rule checked", "least")),
-            found.row(says, "msg/s", "say", floor=("rows of the schema in bare sqlite3, groups of 512", "schema")),
+            found.row(says, "msg/s", "say", floor=("rows of the log in bare sqlite3, groups of 512", "schema")),
             found.row("mix with works, delivered to a consumer", "msg/s", "mix", floor=nothing),
             found.row("says of 614 bytes, committed, no consumer", "msg/s", "commit", floor=nothing),
             found.row(says, "msg/s", "say", floor=single),

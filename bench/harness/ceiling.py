@@ -1,8 +1,9 @@
 """What the schema allows: `python -m bench.harness.ceiling COUNT` stores so many messages with bare sqlite3; messages a second.
 
-A new store of the product gets the rows that it would have for as many says, and no others, in groups of 512: one `executemany` a
-table and a commit (WAL, synchronous = FULL). There is no broker, no parsing, no rule, no index written behind. The values are made
-before the clock starts. Columns are read from the store, so that the statements follow the schema.
+A new store of the product gets the rows that it would have for as many says, and no others: in groups of 512 their rows of the
+log in one `executemany`, a link of the chain and a commit (WAL, synchronous = FULL). There is no broker, no parsing, no rule and no
+index written behind. The values are made before the clock starts. The columns are read from the store, so that a changed schema is
+an error here and not a wrong figure.
 """
 
 import asyncio
@@ -25,35 +26,31 @@ Row = dict[str, Any]
 """Values by column; a column that is left out is NULL."""
 
 
-def message_rows(number: int, message_id: str, raw: bytes) -> dict[str, Row]:
-    """The rows of message `number`, by table."""
+def log_row(seq: int, message_id: str, raw: bytes) -> Row:
+    """The row of a say."""
     now = time.time_ns() // 1_000_000
     return {
-        "log": {
-            "seq": number,
-            "stream": number % 50,
-            "verdict": 1,
-            "received_ms": now,
-            "id_key": secrets.randbits(63),
-            "remember_until": now // 1000 + LIFE,
-            "msg_id": message_id,
-            "checksum": crc32(raw),
-            "raw": raw,
-        },
+        "seq": seq,
+        "stream": seq % 50,
+        "verdict": 1,
+        "received_ms": now,
+        "id_key": secrets.randbits(63),
+        "remember_until": now // 1000 + LIFE,
+        "msg_id": message_id,
+        "checksum": crc32(raw),
+        "raw": raw,
     }
 
 
-def commit_rows(number: int, last_seq: int) -> dict[str, Row]:
-    """The rows of commit `number`, by table."""
+def chain_row(number: int, last_seq: int) -> Row:
+    """The link of a commit."""
     digest = secrets.token_bytes(32)
     return {
-        "chain": {
-            "n": number,
-            "at_ms": time.time_ns() // 1_000_000,
-            "last_seq": last_seq,
-            "content": digest,
-            "hash": digest,
-        }
+        "n": number,
+        "at_ms": time.time_ns() // 1_000_000,
+        "last_seq": last_seq,
+        "content": digest,
+        "hash": digest,
     }
 
 
@@ -71,41 +68,22 @@ class Insert:
         return tuple(map(row.get, self._columns))
 
 
-def inserts(db: sqlite3.Connection, rows: dict[str, Row]) -> dict[str, Insert]:
-    """The statements for `rows`, by table."""
-    tables = {name for (name,) in db.execute("SELECT name FROM sqlite_schema WHERE type = 'table'")}
-    return {table: Insert(db, table) for table in rows if table in tables}
-
-
-def prepared(db: sqlite3.Connection, count: int) -> list[list[tuple[str, list[tuple[Any, ...]]]]]:
-    """For each commit the statements and the values of their rows."""
-    maker = EnvelopeMaker("flooder", "least")
-    ways = inserts(db, message_rows(0, "", bytes(100)) | commit_rows(0, 0))
-    commits = []
-    for number, first in enumerate(range(1, count + 1, _GROUP), 1):
-        last = min(first + _GROUP - 1, count)
-        rows: dict[str, list[tuple[Any, ...]]] = {table: [] for table in ways}
-        messages = ((seq, maker.say()) for seq in range(first, last + 1))
-        every = [message_rows(seq, json.loads(raw)["id"], raw) for seq, raw in messages]
-        for one in (*every, commit_rows(number, last)):
-            for table in one.keys() & ways.keys():
-                rows[table].append(ways[table].values(one[table]))
-        commits.append([(ways[table].sql, values) for table, values in rows.items()])
-    return commits
-
-
 def rate(path: Path, count: int) -> float:
     """Messages a second."""
     asyncio.run(_create(path))
     db = sqlite3.connect(path, isolation_level=None)
     for pragma in _PRAGMAS:
         db.execute(f"PRAGMA {pragma}")
-    commits = prepared(db, count)
+    log, chain, maker = Insert(db, "log"), Insert(db, "chain"), EnvelopeMaker("flooder", "least")
+    raws = [maker.say() for _ in range(count)]
+    rows = [log.values(log_row(seq, json.loads(raw)["id"], raw)) for seq, raw in enumerate(raws, 1)]
+    groups = [rows[first : first + _GROUP] for first in range(0, count, _GROUP)]
+    links = [chain.values(chain_row(number, group[-1][0])) for number, group in enumerate(groups, 1)]
     started = time.perf_counter()
-    for statements in commits:
+    for group, link in zip(groups, links, strict=True):
         db.execute("BEGIN IMMEDIATE")
-        for sql, values in statements:
-            db.executemany(sql, values)
+        db.executemany(log.sql, group)
+        db.execute(chain.sql, link)
         db.execute("COMMIT")
     took = time.perf_counter() - started
     db.close()
