@@ -74,4 +74,4 @@ def _read(path: Path) -> float:
     return (time.perf_counter() - started) * 1000
 
 
-FIGURE = Figure("opening", "11. A large store after kill -9", measure, 1.5)
+FIGURE = Figure("opening", "11. A large store after kill -9", measure, 2.5)
