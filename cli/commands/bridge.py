@@ -60,7 +60,7 @@ def _works(context: Context, values: dict[str, Any]) -> int:
         word = values["command"][0]
         raise (_no_such_subcommand(values["format"], word) if word in SUBCOMMANDS else error) from None
     status = context.api.get("/v1/status")
-    journal = open_journal(str(status["name"]), context, f".bridge-{values['format']}")
+    journal = open_journal(str(status["name"]), context, plan, f".bridge-{values['format']}")
     job = partial(BridgeJob, format=values["format"])
     return Worker(plan, context.api, journal, context.output, job).run(int(status["store"]["last_seq"]))
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 LONGEST_RUN = 11 * 3600.0
 """Seconds: the API leases a message for 12 h at most, and the lease must outlive the command."""
-ACCEPTS = ("intent", "from", "kind")
+ACCEPTS = ("intent", "from", "kind", "trust")
 """Parts of an opening message that `--accept` can filter by."""
 
 
@@ -27,7 +27,7 @@ def run(context: Context, values: dict[str, Any]) -> int:
     plan = plan_of(values)
     status = context.api.get("/v1/status")
     _check_capabilities(plan.capabilities, context, str(status["name"]))
-    journal = open_journal(str(status["name"]), context)
+    journal = open_journal(str(status["name"]), context, plan)
     return Worker(plan, context.api, journal, context.output).run(int(status["store"]["last_seq"]))
 
 
@@ -48,18 +48,24 @@ def plan_of(values: dict[str, Any]) -> WorkerOptions:
         drain=values["drain"],
         artifacts=tuple(values["artifact"]),
         cwd=cwd,
-        accept=_accepts(values["accept"]),
+        accept=_accepts(values["accept"], allow_unverified=values["allow_unverified"]),
         queue_when_busy=values["when_busy"] == "queue",
         rerun=values["on_restart"] == "rerun",
         max_jobs=1 if values["once"] else values["max_jobs"],
+        pass_env=frozenset(values["pass_env"]),
+        limits=dict(values["limit"]),
+        sandbox=_sandbox(values),
     )
 
 
-def open_journal(name: str, context: Context, suffix: str = "") -> Journal:
-    """The worker's journal for the daemon called `name`, next to the folders of the instances. Raises UsageError."""
+def open_journal(name: str, context: Context, plan: WorkerOptions, suffix: str = "") -> Journal:
+    """The worker's journal for the daemon called `name`, next to the folders of the instances. Raises UsageError, also when
+    the sandbox of `plan` leaves the state folder writable."""
     from aghbus.cli.worker.journal import Journal
 
     root = locations(name, context.env).state_dir.removesuffix(f"/instances/{name}")
+    if plan.sandbox is not None:
+        _check_outside(root, (plan.cwd, *plan.sandbox[0], *plan.sandbox[1]))
     folder = f"{root}/serve/{name}{suffix}"
     try:
         return Journal(folder)
@@ -108,15 +114,68 @@ def _checked_command(words: list[str], cwd: str) -> tuple[str, ...]:
     return (os.path.abspath(found), *words[1:])  # noqa: PTH100 - as above
 
 
-def _accepts(pairs: list[tuple[str, str]]) -> dict[str, frozenset[str]]:
+def _sandbox(values: dict[str, Any]) -> tuple[tuple[str, ...], tuple[str, ...]] | None:
+    """The paths for --sandbox; None without it. Raises UsageError where the kernel has no Landlock, and for missing paths."""
+    import os
+
+    from aghbus.cli.worker.confine import LEAST_ABI, landlock_abi
+
+    read, write = values["sandbox_read"], values["sandbox_write"]
+    if not values["sandbox"]:
+        if read or write:
+            raise UsageError("--sandbox-read and --sandbox-write need --sandbox")
+        return None
+    if landlock_abi() < LEAST_ABI:
+        hint = "run without --sandbox, and confine the worker otherwise: a container, systemd, a user of its own"
+        raise UsageError("--sandbox: this kernel has no Landlock of Linux 6.2 or later, or it is switched off", hint)
+    for path in (*read, *write):
+        if not os.path.exists(path):  # noqa: PTH110 - as above
+            raise UsageError(f"--sandbox: {path} is not there")
+    return tuple(map(os.path.realpath, read)), tuple(map(os.path.realpath, write))
+
+
+def _check_outside(state: str, paths: tuple[str, ...]) -> None:
+    import os
+
+    for path in paths:
+        if os.path.commonpath((path, os.path.realpath(state))) == path:
+            why = f"--sandbox: {path} contains the state of the daemons ({state}), with their keys"
+            raise UsageError(why, "run it in a narrower folder: --cwd")
+
+
+def _accepts(pairs: list[tuple[str, str]], *, allow_unverified: bool) -> dict[str, frozenset[str]]:
+    plain = next((value for name, value in pairs if name == "from" and "@" not in value), None)
+    if plain is not None and not allow_unverified:
+        why = f"--accept from={plain}: without a key a name is only a claim, and any peer may use it"
+        raise UsageError(why, "give the handle of a peer with a key, or add --allow-unverified")
     return {name: frozenset(value for key, value in pairs if key == name) for name, _ in pairs}
 
 
 def _accept(text: str) -> tuple[str, str]:
     name, equals, value = text.partition("=")
     if name not in ACCEPTS or not equals or not value:
-        raise ValueError("must be intent=VALUE, from=PEER or kind=say|capability")
+        raise ValueError("must be intent=VALUE, from=PEER, kind=say|capability or trust=verified")
+    if name == "trust" and value != "verified":
+        raise ValueError("trust=verified is the only value")
     return name, value
+
+
+def _limit(text: str) -> tuple[str, int]:
+    name, _, value = text.partition("=")
+    if name == "cpu":
+        return name, max(1, round(lifetime(value)))
+    if name in ("memory", "file-size"):
+        unit = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}.get(value[-1:], 1)
+        return name, _count(value if unit == 1 else value[:-1]) * unit
+    if name != "files":
+        raise ValueError("must be cpu=TIME, memory=BYTES, files=N or file-size=BYTES (also with K, M or G)")
+    return name, _count(value)
+
+
+def _variable(text: str) -> str:
+    if not text or "=" in text:
+        raise ValueError("must be the name of a variable, without a value")
+    return text
 
 
 def _time_limit(text: str) -> float:
@@ -170,8 +229,16 @@ RUNNING = (
         metavar="NAME=VALUE",
         action="append",
         type=_accept,
-        help="only work with this intent, from or kind",
+        help="only work with this intent, from, kind or trust",
     ),
+    Argument("--allow-unverified", action="store_true", help="let --accept from= name peers without a key"),
+    Argument(
+        "--pass-env", metavar="NAME", action="append", type=_variable, help="a variable that the command gets too"
+    ),
+    Argument("--limit", metavar="NAME=VALUE", action="append", type=_limit, help="cpu, memory, files or file-size"),
+    Argument("--sandbox", action="store_true", help="confine the command: Landlock, no new privileges"),
+    Argument("--sandbox-read", metavar="PATH", action="append", help="what it may read and execute besides the system"),
+    Argument("--sandbox-write", metavar="PATH", action="append", help="what it may write besides its folder"),
     Argument("--on-restart", choices=("fail", "rerun"), help="a command interrupted by a restart (default fail)"),
     Argument("--max-jobs", metavar="N", type=_count, help="exit after this number of jobs"),
     Argument("--once", action="store_true", help="run one job, and exit with its outcome"),

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,8 @@ from aghbus.cli.worker.process_group import JOB_VARIABLE
 
 MAX_VARIABLE_BYTES = 32_768
 """Longest value of a variable. Linux allows 128 KiB each (execve(2), MAX_ARG_STRLEN) and 2 MiB together with the arguments."""
+INHERITED = frozenset({"PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "LANGUAGE", "TZ", "TMPDIR"})
+"""Variables of the worker that every command gets, and those that begin with `LC_`. Others may hold credentials."""
 OMITTED = "AGH_OMITTED"
 """Space-separated names of omitted variables: too long, with a NUL, or not UTF-8. The JSON has their values."""
 
@@ -52,6 +54,11 @@ def write(path: Path, content: bytes) -> None:
     handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
     with os.fdopen(handle, "wb") as stream:
         stream.write(content)
+
+
+def inherited(base: Mapping[str, str], more: Collection[str]) -> dict[str, str]:
+    """The variables of `base` that a command gets: the INHERITED ones, `LC_…`, and those named by `more`."""
+    return {name: value for name, value in base.items() if name in INHERITED or name.startswith("LC_") or name in more}
 
 
 def environment(base: Mapping[str, str], message: dict[str, Any], token: str, path: Path) -> dict[str, str]:

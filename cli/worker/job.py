@@ -119,9 +119,11 @@ class Job:
     def _start(self) -> Process:
         entry, options = self.entry, self._options
         worker_input.write(entry.input_path, self._input())
-        env = worker_input.environment(os.environ, self.message, entry.token, entry.input_path)
+        base = worker_input.inherited(os.environ, options.pass_env)
+        env = worker_input.environment(base, self.message, entry.token, entry.input_path)
         with entry.input_path.open("rb") as stdin:
-            process = Process(options.command, cwd=options.cwd, env=env, stdin=stdin, token=entry.token, keep=self.keep)
+            command = options.command_line(str(entry.input_path))
+            process = Process(command, cwd=options.cwd, env=env, stdin=stdin, token=entry.token, keep=self.keep)
         with self._lock:
             self._process = process
             if self._stop is not None:

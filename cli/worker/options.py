@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
+
+from aghbus.cli.worker import confine
 
 
 @dataclass(frozen=True, slots=True)
 class WorkerOptions:
-    """The options of one worker. Times are in seconds. `accept` maps `intent`, `from` and `kind` to accepted values (no key:
-    all values).
+    """The options of one worker. Times are in seconds. `accept` maps `intent`, `from`, `kind` and `trust` to accepted
+    values (no key: all values).
 
     `queue_when_busy` leaves works in the inbox while no slot is free, instead of rejecting them. `rerun` runs a command again
-    if its worker died. `max_jobs` is the number of jobs after which the worker exits.
+    if its worker died. `max_jobs` is the number of jobs after which the worker exits. `pass_env` names further variables of
+    the worker's environment for the command, `limits` its resource limits (confine.LIMITS). `sandbox` has the paths that a
+    sandboxed command may read, and those that it may write, besides the defaults; None: no sandbox.
     """
 
     command: tuple[str, ...]
@@ -28,9 +34,29 @@ class WorkerOptions:
     queue_when_busy: bool
     rerun: bool
     max_jobs: int | None
+    pass_env: frozenset[str]
+    limits: Mapping[str, int]
+    sandbox: tuple[tuple[str, ...], tuple[str, ...]] | None
 
     def fits(self, message: dict[str, Any]) -> bool:
         """Whether the opening `message` (a Message of the API) matches `accept`."""
         body = message["envelope"].get("body") or {}
-        found = {"intent": body.get("intent"), "from": message["sender"], "kind": message["kind"]}
+        found = {
+            "intent": body.get("intent"),
+            "from": message["sender"],
+            "kind": message["kind"],
+            "trust": message["trust"],
+        }
         return all(found[name] in values for name, values in self.accept.items())
+
+    def command_line(self, input_path: str) -> list[str]:
+        """The command line that starts the command for the job whose input is in the file `input_path`."""
+        if self.sandbox is None:
+            return confine.launched(self.command, self.limits, None)
+        read, write = self.sandbox
+        system = tuple(path for path in confine.READABLE if os.path.exists(path))  # noqa: PTH110 - pathlib is slow to load
+        paths = {
+            "read": (*system, self.command[0], input_path, *read),
+            "write": (*confine.WRITABLE, self.cwd, *write),
+        }
+        return confine.launched(self.command, self.limits, paths)

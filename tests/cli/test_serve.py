@@ -6,19 +6,17 @@ import os
 import signal
 import subprocess
 import sys
-import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from aghbus.cli.worker.journal import Journal
-from tests.support.daemons import Daemon, Home, HttpError, wait_for
+from tests.support.daemons import HttpError, wait_for
+from tests.support.serving import WAIT, Bus, all_gone, lives, pids_of, script, serving, two_peers
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "pidfd_open"), reason="serve needs Linux")
 
-WAIT = 30.0
 HOSTILE = (
     "$(touch pwned) `touch pwned`; touch pwned | cat & \x1b[2J\u202eoops\nforged line\x07 'quoted\" ${HOME} -rf ../../x"
 )
@@ -50,156 +48,10 @@ time.sleep(90)
 """
 
 
-class Bus:
-    """`ops`, who hands out work, and `worker`, whose work `aghctl serve` does."""
-
-    def __init__(self, home: Home, ops: Daemon, worker: Daemon) -> None:
-        self.home, self.ops, self.worker = home, ops, worker
-
-    def meet(self) -> None:
-        wait_for(lambda: self.ops.knows("worker") and self.worker.knows("ops"), WAIT, "the two to know each other")
-
-    def open(self, text: str = "do it", **more: Any) -> str:
-        """A new work for `worker`, which its daemon has received."""
-        work_id: str = self.ops.post("/v1/works", to="worker", text=text, **more)["work_id"]
-        query = f"/v1/messages?work={work_id}&direction=in"
-        wait_for(lambda: self.worker.get(query)["messages"], WAIT, "the work to arrive")
-        return work_id
-
-    def end_of(self, work_id: str) -> dict[str, Any]:
-        """The last step of a work, as `ops` knows it, once it has ended."""
-        wait_for(lambda: self.ops.state_of(work_id) in ("completed", "failed", "canceled"), WAIT, "the work to end")
-        step: dict[str, Any] = self.ops.get(f"/v1/works/{work_id}")["history"][-1]
-        return step
-
-    def traces(self, work_id: str) -> list[dict[str, Any]]:
-        """Bodies of the traces that `ops` received, oldest first."""
-        messages = self.ops.get(f"/v1/messages?work={work_id}&kind=trace&direction=in")["messages"]
-        return [message["envelope"]["body"] for message in messages]
-
-    def waiting(self, work_id: str) -> list[dict[str, Any]]:
-        """Inbox items of a work that nobody has dealt with."""
-        items = self.worker.get("/v1/inbox?limit=1000")["items"]
-        return [item for item in items if item["message"]["work_id"] == work_id]
-
-    def journal(self) -> Path:
-        return self.home.root / "state" / "aghbus" / "serve" / "worker"
-
-    def phases(self) -> set[str]:
-        """The last phase of each job in the journal."""
-        found = set()
-        for path in self.journal().glob("*.jsonl"):
-            with contextlib.suppress(FileNotFoundError, IndexError):
-                found.add(json.loads(path.read_bytes().splitlines()[-1])["phase"])
-        return found
-
-
-@contextlib.contextmanager
-def two_peers(root: Path) -> Iterator[Bus]:
-    home = Home(root)
-    with Daemon(home, "worker", "--capability", "test.run") as worker, Daemon(home, "ops") as ops:
-        bus = Bus(home, ops, worker)
-        bus.meet()
-        yield bus
-
-
 @pytest.fixture(scope="module")
 def bus(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bus]:
     with two_peers(tmp_path_factory.mktemp("serve")) as both:
         yield both
-
-
-class Serve:
-    """One `aghctl serve -o jsonl`; its events are collected as they come."""
-
-    def __init__(self, bus: Bus, cwd: Path, *options: str, command: list[str]) -> None:
-        head = [
-            sys.executable,
-            "-m",
-            "aghbus.cli",
-            "--name",
-            "worker",
-            "serve",
-            "-o",
-            "jsonl",
-            "--capability",
-            "test.run",
-        ]
-        self.process = subprocess.Popen(
-            [*head, *options, "--", *command], env=bus.home.env, cwd=cwd, stdout=subprocess.PIPE, stderr=subprocess.PIPE
-        )
-        self.events: list[dict[str, Any]] = []
-        self._reader = threading.Thread(target=self._read)
-        self._reader.start()
-
-    def _read(self) -> None:
-        assert self.process.stdout is not None
-        for line in self.process.stdout:
-            self.events.append(json.loads(line))
-
-    def seen(self, event: str, **members: Any) -> list[dict[str, Any]]:
-        return [item for item in list(self.events) if item["event"] == event and members.items() <= item.items()]
-
-    def until(self, event: str, **members: Any) -> dict[str, Any]:
-        """The first such event."""
-
-        def there() -> bool:
-            found = bool(self.seen(event, **members))
-            assert found or self.process.poll() is None, (self.events, self.errors())
-            return found
-
-        wait_for(there, WAIT, f"{event} {members}, not only {self.events}")
-        return self.seen(event, **members)[0]
-
-    def errors(self) -> bytes:
-        assert self.process.stderr is not None
-        return self.process.stderr.read()
-
-    def ended(self) -> int:
-        """The exit code, once it exits by itself."""
-        code = self.process.wait(WAIT)
-        self._reader.join(WAIT)
-        return code
-
-    def stop(self, number: signal.Signals = signal.SIGTERM) -> int:
-        self.process.send_signal(number)
-        return self.ended()
-
-
-@contextlib.contextmanager
-def serving(bus: Bus, cwd: Path, *options: str, command: list[str]) -> Iterator[Serve]:
-    serve = Serve(bus, cwd, *options, command=command)
-    try:
-        serve.until("ready")
-        yield serve
-    finally:
-        serve.process.kill()
-        serve.ended()
-        for stream in (serve.process.stdout, serve.process.stderr):
-            assert stream is not None
-            stream.close()
-
-
-def script(folder: Path, text: str) -> list[str]:
-    """A command that runs `text` as Python."""
-    path = folder / "command.py"
-    path.write_text(text)
-    return [sys.executable, str(path)]
-
-
-def lives(pid: int) -> bool:
-    with contextlib.suppress(OSError):
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in ("Z", "X")
-    return False
-
-
-def pids_of(folder: Path) -> list[int]:
-    wait_for((folder / "pids").exists, WAIT, "the command's family")
-    return [int(pid) for pid in (folder / "pids").read_text().split()]
-
-
-def all_gone(pids: list[int]) -> Callable[[], bool]:
-    return lambda: not any(lives(pid) for pid in pids)
 
 
 # outcomes
