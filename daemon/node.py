@@ -57,10 +57,12 @@ class Node:
         *,
         last_seq: int,
         instance: str,
+        delivery_token: str,
         signer: EnvelopeSigner | None = None,
         former: Iterable[FormerKey] = (),
     ) -> None:
-        """`last_seq` is the store's last sequence; `instance` distinguishes this daemon from another one with the same peer id.
+        """`last_seq` is the store's last sequence; `instance` distinguishes this daemon from another one with the same peer id;
+        `delivery_token` is a random value of the store that peers do not know.
 
         `signer` is that of our key, None without a key; `former` are our earlier ids that have not retired.
         """
@@ -92,6 +94,7 @@ class Node:
             embedded=broker is not None,
             last_seq=last_seq,
             instance=instance,
+            delivery_token=delivery_token,
             ack_root=ack_root,
         )
         self._retirement = Retirement(store, self.identity, self._parts.clock, self._parts.counters, self._retired)

@@ -66,11 +66,22 @@ async def _node(
 ) -> Node:
     """The node with its state of earlier runs from the store."""
     last_seq = await envelopes.last_seq(store.reader)
-    instance = await store.write(_instance)
+    instance = await store.write(lambda tx: _random_of_store(tx, "instance"))
+    delivery_token = await store.write(lambda tx: _random_of_store(tx, "delivery_token"))
     self_id = settings.peer_id if signer is None else signer.handle
     earlier = await store.write(lambda tx: _begin_identity(tx, self_id))
     former = [load_former(peer_id, settings, locations, os.environ) for peer_id in earlier]
-    return Node(settings, locations, store, broker, last_seq=last_seq, instance=instance, signer=signer, former=former)
+    return Node(
+        settings,
+        locations,
+        store,
+        broker,
+        last_seq=last_seq,
+        instance=instance,
+        delivery_token=delivery_token,
+        signer=signer,
+        former=former,
+    )
 
 
 def _embedded(settings: Settings, locations: Locations) -> EmbeddedBroker | None:
@@ -130,12 +141,12 @@ def _banner(node: Node, *, up: bool) -> str:
     )
 
 
-def _instance(tx: Transaction) -> str:
-    """A random number that the store keeps from its first start."""
-    value = meta.get(tx.db, "instance")
+def _random_of_store(tx: Transaction, name: str) -> str:
+    """A random number that the store keeps under `name` from its first start."""
+    value = meta.get(tx.db, name)
     if value is None:
         value = secrets.randbits(62)
-        meta.put(tx.db, "instance", value)
+        meta.put(tx.db, name, value)
     return f"{value:016x}"
 
 

@@ -70,9 +70,11 @@ class DaemonParts:
         embedded: bool,
         last_seq: int,
         instance: str,
+        delivery_token: str,
         ack_root: str,
     ) -> None:
-        """`embedded`: the broker is the embedded one. `last_seq` is the store's last sequence, `instance` its random id.
+        """`embedded`: the broker is the embedded one. `last_seq` is the store's last sequence, `instance` its random id, which
+        peers get to know, and `delivery_token` a random value that they do not.
 
         `ack_root` is the subject below which receivers acknowledge.
         """
@@ -96,7 +98,7 @@ class DaemonParts:
         drafts = DraftBuilder(identity, settings, clock, own_card)
 
         # outbound
-        self.jetstream = jetstream = self._jetstream(settings.current, identity, link, instance)
+        self.jetstream = jetstream = self._jetstream(settings.current, identity, link, delivery_token)
         carrier: Carrier = jetstream.carrier if jetstream else CoreCarrier(link, ack_root)
         self.publisher = publisher = Publisher(
             carrier,
@@ -198,7 +200,9 @@ class DaemonParts:
     def _waiting_for(self) -> str | None:
         return self.jetstream.waiting_for() if self.jetstream else None
 
-    def _jetstream(self, settings: Settings, identity: Identity, link: Link, instance: str) -> JetStreamProfile | None:
+    def _jetstream(
+        self, settings: Settings, identity: Identity, link: Link, delivery_token: str
+    ) -> JetStreamProfile | None:
         counters, clock = self.counters, self.clock
         if settings.durability != "jetstream":
             return None
@@ -206,7 +210,7 @@ class DaemonParts:
             link,
             self_id=identity.self_id,
             former=identity.former_on_other_subjects,
-            instance=instance,
+            delivery_token=delivery_token,
             ack_root=self.ack_root,
             channels=identity.channels,
             observe=settings.observe,

@@ -12,10 +12,17 @@ from typing import Final
 
 from aghbus.daemon.base.failpoints import failpoint
 from aghbus.daemon.base.waiting import wait_set
+from aghbus.daemon.jetstream.confirmations import (
+    MESSAGE_ID,
+    NO_STREAM,
+    NOT_STORED,
+    ONLY_IN_STREAM,
+    Confirmations,
+    Outcome,
+)
 from aghbus.daemon.jetstream.stream import STREAM
 from aghbus.daemon.nats.carrier import Carried
-from aghbus.daemon.nats.client import header_size
-from aghbus.daemon.nats.jetstream import JetStreamContext, PubAck, translate_error
+from aghbus.daemon.nats.jetstream import JetStreamContext, translate_error
 from aghbus.daemon.nats.link import BadPublish, JetStreamError, Link, PayloadTooLarge
 from aghbus.protocol.base.backoff import Backoff
 from aghbus.protocol.delivery.acks import ANSWER_TO
@@ -28,34 +35,36 @@ _OPEN_WAIT: Final = 5.0  # seconds for the stream to be there, before a batch go
 _CONFIRM_WAIT: Final = 10.0  # seconds without a single confirmation, before the rest goes back
 _FIRST_PAUSE: Final = 0.5  # seconds before a stream that refused gets the next message; doubled each time
 _LONGEST_PAUSE: Final = 5.0  # seconds, so that it continues soon after there is room
-_NEVER: Final = 86_400.0  # seconds for one confirmation: the whole batch is waited for
-_BATCH_BYTES: Final = 4_194_304  # of envelopes that are unconfirmed at a time; the library copies each
+_BATCH_BYTES: Final = 4_194_304  # of envelopes that are unconfirmed at a time
 _CLOCK_MARGIN: Final = 60  # seconds that the stream keeps a message after it is stale by our clock
 _MAX_SEQUENCES: Final = 65_536  # messages whose stream sequence is known
 
-_NOT_THIS_STREAM: Final = 10060
+_REFUSED: Final = 0  # in place of a stream sequence: the stream has no copy
 _MESSAGE_TOO_LARGE: Final = 10054
 
 
 class JetStreamCarrier:
-    """A Carrier: many publishes of the client library at a time."""
+    """A Carrier: many publishes at a time."""
 
     def __init__(
         self,
         link: Link,
         *,
         ack_root: str,
+        confirm_root: str,
         window: int,
         seconds: Callable[[], int],
         on_refused: Callable[[JetStreamError], None],
         on_accepted: Callable[[], None],
     ) -> None:
-        """Receivers acknowledge below `ack_root`. At most `window` messages are unconfirmed; `seconds` is Unix time.
+        """Receivers acknowledge below `ack_root`, the stream confirms below `confirm_root`. At most `window`
+        messages are unconfirmed; `seconds` is Unix time.
 
         `on_refused` is called with the reason when the stream did not take something, `on_accepted` when it did after that.
         """
         self._link = link
         self._ack_root = ack_root
+        self._confirmations = Confirmations(link, confirm_root)
         self._window = window
         self._seconds = seconds
         self._on_refused = on_refused
@@ -64,8 +73,8 @@ class JetStreamCarrier:
         self._has_ttl = False
         self._pause = 0.0
         self._backoff = Backoff(_FIRST_PAUSE, _LONGEST_PAUSE)
-        self._unconfirmed: set[asyncio.Task[PubAck]] = set()
-        self._sequences: OrderedDict[int, int] = OrderedDict()  # outbox sequence to stream sequence
+        self._unconfirmed: set[asyncio.Future[Outcome]] = set()
+        self._sequences: OrderedDict[int, int] = OrderedDict()  # outbox sequence to stream sequence, or _REFUSED
 
     @property
     def unconfirmed(self) -> int:
@@ -131,21 +140,17 @@ class JetStreamCarrier:
         self, js: JetStreamContext, carried: Carried, rows: Sequence[Outgoing]
     ) -> JetStreamError | None:
         """Publish `rows` and wait for their confirmations. Returns why the stream refused one of them for now."""
-        confirmations: dict[asyncio.Task[PubAck], Outgoing] = {}
+        confirmations: dict[asyncio.Future[Outcome], Outgoing] = {}
         floors: dict[str, int] = {}
         try:
             for row in rows:
-                size = len(row.raw)
-                if size > self._link.max_payload:
-                    carried.impossible.append((row.seq, str(PayloadTooLarge(size, self._link.max_payload))))
-                    continue
-                headers = await self._headers(js, row, floors)
-                if size + header_size(headers) > self._link.max_payload:  # the library counts no headers
-                    headers = {}  # headers are optional
-                publishing = js.publish(row.subject, row.raw, _NEVER, headers=headers or None)
-                confirmations[asyncio.create_task(publishing)] = row
-            self._unconfirmed |= confirmations.keys()
-            await asyncio.sleep(0)  # each task publishes in its first step, in order
+                try:
+                    confirmation = await self._publish(row, await self._headers(js, row, floors))
+                except (PayloadTooLarge, BadPublish) as error:
+                    carried.impossible.append((row.seq, str(error)))
+                else:
+                    confirmations[confirmation] = row
+                    self._unconfirmed.add(confirmation)
             failpoint("publish.handed")
             silent = await _until_done(confirmations)
             refused = [self._conclude(carried, row, confirmation) for confirmation, row in confirmations.items()]
@@ -153,48 +158,61 @@ class JetStreamCarrier:
         finally:
             self._unconfirmed -= confirmations.keys()
             for confirmation in confirmations:
-                if not confirmation.cancel() and not confirmation.cancelled():
-                    confirmation.exception()  # or asyncio reports "exception was never retrieved"
+                confirmation.cancel()
 
-    def _conclude(self, carried: Carried, row: Outgoing, confirmation: asyncio.Task[PubAck]) -> JetStreamError | None:
+    async def _publish(self, row: Outgoing, headers: dict[str, str]) -> asyncio.Future[Outcome]:
+        """Publish one message. Raises PayloadTooLarge, BadPublish; LinkDown."""
+        reply, confirmation = self._confirmations.expect(headers)
+        try:
+            try:
+                await self._link.publish(row.subject, row.raw, headers or None, reply)
+            except PayloadTooLarge:  # headers are optional
+                headers.clear()
+                await self._link.publish(row.subject, row.raw, None, reply)
+        except BaseException:
+            confirmation.cancel()
+            raise
+        return confirmation
+
+    def _conclude(
+        self, carried: Carried, row: Outgoing, confirmation: asyncio.Future[Outcome]
+    ) -> JetStreamError | None:
         """Note the outcome of one message in `carried`. Returns the error after which it is tried again."""
         if not confirmation.done() or confirmation.cancelled():
             return None
-        failure = confirmation.exception()
-        if failure is None:
-            self._sequences[row.seq] = confirmation.result().seq
-            if len(self._sequences) > _MAX_SEQUENCES:
-                self._sequences.popitem(last=False)
-            carried.published.append(row.seq)
-            return None
-        error = translate_error(failure)
-        match error:
-            case JetStreamError(code=code) if code == _NOT_THIS_STREAM:
-                carried.published.append(row.seq)
-            case JetStreamError(code=code) if code == _MESSAGE_TOO_LARGE:
+        match confirmation.result():
+            case JetStreamError(code=code) as error if code == _MESSAGE_TOO_LARGE:
                 carried.impossible.append((row.seq, f"refused by the stream {STREAM}: {error}"))
-            case BadPublish():
-                carried.impossible.append((row.seq, str(error)))
-            case JetStreamError():
+            case JetStreamError() as error:
+                self._remember(row.seq, _REFUSED)
                 return error
-            case _:
-                raise error
+            case sequence:
+                if sequence != NOT_STORED:
+                    self._remember(row.seq, sequence)
+                carried.published.append(row.seq)
         return None
+
+    def _remember(self, seq: int, sequence: int) -> None:
+        self._sequences[seq] = sequence
+        if len(self._sequences) > _MAX_SEQUENCES:
+            self._sequences.popitem(last=False)
 
     async def _headers(self, js: JetStreamContext, row: Outgoing, floors: dict[str, int]) -> dict[str, str]:
         headers: dict[str, str] = {}
         if row.recipient is not None:
             headers[ANSWER_TO] = f"{self._ack_root}.{row.seq}"
-        sequence = self._sequences.get(row.seq) if row.attempts else None
+        sequence = self._sequences.get(row.seq)
         # None of the three can hold a space but the last one, so that the join is unambiguous.
         message_id = f"{row.workspace_id} {row.sender} {row.message_id}"
         if row.settled:  # the copy in the stream has no such header: this is another one
             headers[AFTER_SETTLED] = row.settled
-            headers["Nats-Msg-Id"] = f"settled {message_id}"
-        elif sequence is None:
-            headers["Nats-Msg-Id"] = message_id
+            message_id = f"settled {message_id}"
+        if sequence == _REFUSED:
+            pass  # peers have seen the id, and may have stored something else under it
+        elif row.settled or sequence is None or not row.attempts:
+            headers[MESSAGE_ID] = message_id
         elif sequence > await self._floor(js, row, floors):
-            headers["Nats-Expected-Stream"] = "-"  # the stream refuses this copy; peers of core NATS get it
+            headers[ONLY_IN_STREAM] = NO_STREAM
         if self._has_ttl:
             headers["Nats-TTL"] = str(max(1, row.expires_at - self._seconds() + _CLOCK_MARGIN))
         return headers
@@ -219,7 +237,7 @@ class JetStreamCarrier:
         return floors[name]
 
 
-async def _until_done(confirmations: Iterable[asyncio.Task[PubAck]]) -> JetStreamError | None:
+async def _until_done(confirmations: Iterable[asyncio.Future[Outcome]]) -> JetStreamError | None:
     """Wait for all of them, as long as some come. Returns an error when none has come for long."""
     waiting = set(confirmations)
     while waiting:

@@ -54,7 +54,7 @@ class DurableConsumer:
         acks: AckQueue,
         *,
         peer_id: str,
-        instance: str,
+        delivery_token: str,
         workspace_id: str,
         channel: str,
         observe: bool,
@@ -62,7 +62,9 @@ class DurableConsumer:
         offer: Callable[[InboundMessage], None],
         flush_timeout: float = FLUSH_TIMEOUT,
     ) -> None:
-        """`flush_timeout` in seconds is how long the broker may take to begin or end the subscription."""
+        """`delivery_token` is a random value of our store that no other program knows. `flush_timeout` in seconds is how
+        long the broker may take to begin or end the subscription.
+        """
         self.channel = channel
         self.peer_id = peer_id
         self.name = durable_name(workspace_id, channel, route_token(peer_id))
@@ -72,7 +74,7 @@ class DurableConsumer:
         self._acks = acks
         self._offer = offer
         self._flush_timeout = flush_timeout
-        store_token = hashlib.sha256(f"{instance} {peer_id}".encode()).hexdigest()[:24]
+        store_token = hashlib.sha256(f"{delivery_token} {peer_id}".encode()).hexdigest()[:24]
         self._provisioned = provisioned_delivery(peer_id, workspace_id, channel)
         self._expected = consumer_config(
             self.name,

@@ -9,6 +9,7 @@ command that changes them, failures are reported and retried. Until the stream i
 import asyncio
 import contextlib
 import logging
+import secrets
 from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime
 from typing import Final
@@ -24,6 +25,7 @@ from aghbus.daemon.jetstream.consumer import FLUSH_TIMEOUT, DurableConsumer
 from aghbus.daemon.jetstream.stream import FULL, STREAM, StreamStatus, ensure_stream
 from aghbus.daemon.nats.link import InboundMessage, JetStreamError, Link, LinkError, LinkTimeout, NoJetStream
 from aghbus.protocol.base.backoff import Backoff
+from aghbus.protocol.nats.names import inbox
 
 _log = logging.getLogger("aghbus.jetstream")
 
@@ -51,7 +53,7 @@ class JetStreamProfile:
         *,
         self_id: str,
         former: tuple[str, ...] = (),
-        instance: str,
+        delivery_token: str,
         ack_root: str,
         channels: tuple[tuple[str, str], ...],
         observe: bool,
@@ -62,9 +64,10 @@ class JetStreamProfile:
         check_interval: float = CHECK_INTERVAL,
         flush_timeout: float = FLUSH_TIMEOUT,
     ) -> None:
-        """`former` are our former ids, whose consumers stay. `channels` are `(workspace_id, channel)`; `instance` identifies
-        our store among the daemons. Receivers acknowledge below the subject `ack_root`. `offer` gets every message, with a
-        settlement. `flush_timeout` in seconds is how long the broker may take to begin or end a subscription.
+        """`former` are our former ids, whose consumers stay. `channels` are `(workspace_id, channel)`. `delivery_token` is a
+        random value of our store that no other program knows. Receivers acknowledge below the subject `ack_root`. `offer` gets
+        every message, with a settlement. `flush_timeout` in seconds is how long the broker may take to begin or end a
+        subscription.
         """
         self._link = link
         self._self_id = self_id
@@ -87,7 +90,7 @@ class JetStreamProfile:
                 link,
                 self.acks,
                 peer_id=peer_id,
-                instance=instance,
+                delivery_token=delivery_token,
                 workspace_id=workspace_id,
                 channel=channel,
                 observe=observe,
@@ -101,6 +104,7 @@ class JetStreamProfile:
         self.carrier = JetStreamCarrier(
             link,
             ack_root=ack_root,
+            confirm_root=f"{inbox(self_id, 'pub')}.{secrets.token_hex(12)}",
             window=settings.publish_window,
             seconds=self._clock.seconds,
             on_refused=self._refused,

@@ -193,11 +193,6 @@ def publish_frame(
     return b"HPUB %b %d %d\r\n%b%b\r\n" % (to, len(head), len(head) + len(data), head, data)
 
 
-def header_size(headers: Mapping[str, str]) -> int:
-    """Bytes that NATS headers take on the wire: `NATS/1.0`, one line each, an empty line."""
-    return 12 + sum(len(key.encode()) + len(value.encode()) + 4 for key, value in headers.items())
-
-
 def _header_line(name: str, value: str) -> bytes:
     if not _NAME(name):
         raise BadPublish(f"{escape(name)!r} is not the name of a header")

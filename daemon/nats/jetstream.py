@@ -17,12 +17,19 @@ __all__ = [
     "RawStreamMsg",
     "StreamConfig",
     "StreamInfo",
+    "refusal",
     "translate_error",
 ]
 
 MESSAGE_NOT_FOUND = 10037
 _NOT_ENABLED = frozenset({10039, 10076})  # for the account, on the server (nats-server's errors.json)
 _MAX_DESCRIPTION = 300  # characters of a server's description that are shown
+
+
+def refusal(code: int, description: str) -> JetStreamError:
+    """The JetStreamError for the error `code` of nats-server (its file errors.json) and its description."""
+    description = shorten(escape(description or "unknown error"), _MAX_DESCRIPTION)
+    return NoJetStream(description) if code in _NOT_ENABLED else JetStreamError(code, description)
 
 
 def translate_error(error: BaseException) -> JetStreamError | LinkError:
@@ -37,10 +44,7 @@ def translate_error(error: BaseException) -> JetStreamError | LinkError:
         case nats.js.errors.NotFoundError(err_code=None):  # the answer to a direct get
             return JetStreamError(MESSAGE_NOT_FOUND, "no such message")
         case nats.js.errors.APIError():
-            description = shorten(escape(error.description or "unknown error"), _MAX_DESCRIPTION)
-            if error.err_code in _NOT_ENABLED:
-                return NoJetStream(description)
-            return JetStreamError(error.err_code or 0, description)
+            return refusal(error.err_code or 0, error.description or "")
         case nats.errors.TimeoutError():
             return LinkTimeout("no answer from JetStream in time")
         case nats.errors.BadSubjectError() | nats.errors.BadHeaderError():

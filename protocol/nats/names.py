@@ -2,9 +2,12 @@
 
 A peer's inboxes begin with its route token, so that a broker's permissions can name them (docs/security/broker.md):
 
-    _INBOX.<route token>.api.…        answers of JetStream to requests and to publishes into a stream
+    _INBOX.<route token>.api.…        answers of JetStream to requests
+    _INBOX.<route token>.pub.…        confirmations of the stream, by a random token for each publish
     _INBOX.<route token>.deliver.…    deliveries of our durable consumers
     _INBOX.<route token>.ack.…        commit acknowledgements: the only one that other peers publish to
+
+The parts after these are random and independent of each other: who knows one inbox can guess no other.
 """
 
 import hashlib
@@ -23,7 +26,7 @@ BUCKET: Final = "AGH_ARTIFACTS_V0"
 """The object store of artifacts, unless `artifacts.bucket` says otherwise."""
 _HASH_DIGITS: Final = 16  # of the workspace in a consumer's name; 64 bits tell the workspaces of one account apart
 
-InboxUse = Literal["api", "deliver", "ack"]
+InboxUse = Literal["api", "pub", "deliver", "ack"]
 
 
 def inbox(peer: str, use: InboxUse) -> str:

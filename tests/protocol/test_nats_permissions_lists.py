@@ -53,7 +53,7 @@ def test_each_peer_may_subscribe_to_its_own_subjects_only(network: Network, peer
             assert all(may(found[us].publish, subject) for subject in (own, theirs, everybody))
         if route_token(us) == route_token(other):
             continue  # two nicknames of one key
-        uses: tuple[InboxUse, ...] = ("api", "deliver", "ack")
+        uses: tuple[InboxUse, ...] = ("api", "pub", "deliver", "ack")
         for use in uses:
             assert may(found[us].subscribe, f"{inbox(us, use)}.1.2")
             assert not may(found[us].subscribe, f"{inbox(other, use)}.1.2")

@@ -67,7 +67,7 @@ class Peer:
             self.link,
             **{
                 "self_id": name,
-                "instance": f"{id(self):x}",
+                "delivery_token": f"{id(self):x}",
                 "ack_root": ack_root,
                 "channels": ((WORKSPACE, CHANNEL),),
                 "observe": False,
