@@ -1,7 +1,8 @@
 """Checks of the store's file for `aghd check-store`, without the daemon and without changing anything.
 
 The quick check is that of the next start: owner, version, commit watermark, and the pages if the file was not closed cleanly.
-The whole check reads every page, index entry and envelope, and verifies the chain of commits. Only `accept_loss` writes.
+The whole check reads every page, index entry and envelope, and verifies the chain of commits.
+Only `accept_loss` and `rebuild_indexes` write.
 """
 
 import asyncio
@@ -18,10 +19,13 @@ from aghbus.store.engine import integrity, meta
 from aghbus.store.engine.commit_chain import stored_head
 from aghbus.store.engine.commit_watermark import CommitWatermark, read_watermark
 from aghbus.store.engine.database import Store, open_to_inspect
+from aghbus.store.engine.log import segments
+from aghbus.store.engine.log.check import index_problems
 from aghbus.store.engine.sql import Connection, DatabaseError
 from aghbus.store.engine.store_lock import is_locked
 from aghbus.store.errors import StoreError
 
+_REBUILD_HINT: Final = "stop the daemon and run `aghd check-store --rebuild-indexes`"
 _SHOWN: Final = 5  # errors and sequences named in one sentence
 
 
@@ -92,6 +96,21 @@ def accept_loss(path: Path) -> str:
     return asyncio.run(accept())
 
 
+def rebuild_indexes(path: Path) -> str:
+    """Make the indexes of the log again. Raises StoreError if the daemon runs."""
+
+    async def rebuild() -> None:
+        store = await Store.open(path, name="aghd check-store")
+        try:
+            await store.write(lambda tx: segments.clear(tx.db))
+        finally:
+            await store.close()
+        await (await Store.open(path, name="aghd check-store")).close()  # makes them
+
+    asyncio.run(rebuild())
+    return "the indexes are made again"
+
+
 def _absent(path: Path) -> StoreCheck:
     try:
         watermark = read_watermark(path)
@@ -112,7 +131,14 @@ def _check_open(db: Connection, path: Path, watermark: CommitWatermark | None, *
     if loss := integrity.recorded_loss(db):
         found.append(StoreCheck("earlier loss", "warn", str(loss), integrity.LOST_HINT))
     if not quick:
-        return [*found, _pages(db, "PRAGMA integrity_check"), _references(db), _envelopes(db), _chain(db, watermark)]
+        return [
+            *found,
+            _pages(db, "PRAGMA integrity_check"),
+            _references(db),
+            _envelopes(db),
+            _indexes(db),
+            _chain(db, watermark),
+        ]
     if running or meta.get(db, "closed") == 1:
         how = "in use" if running else "closed cleanly"
         return [*found, StoreCheck("store pages", "ok", f"{how}; `aghd check-store` reads them all")]
@@ -152,6 +178,15 @@ def _envelopes(db: Connection) -> StoreCheck:
         detail = f"{len(damaged)} envelopes differ from those that were stored (sequence {which})"
         return StoreCheck("store envelopes", "fail", detail, integrity.DAMAGED_HINT)
     return StoreCheck("store envelopes", "ok", "all are as they were stored")
+
+
+def _indexes(db: Connection) -> StoreCheck:
+    db.execute("BEGIN")
+    problems = index_problems(db)
+    db.execute("COMMIT")
+    if problems:
+        return StoreCheck("store indexes", "fail", "; ".join(problems), _REBUILD_HINT)
+    return StoreCheck("store indexes", "ok", "they agree with the envelopes")
 
 
 def _chain(db: Connection, watermark: CommitWatermark | None) -> StoreCheck:

@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Any
 
-from aghbus.daemon.check_store import accept_loss, check_store
+from aghbus.daemon.check_store import accept_loss, check_store, rebuild_indexes
 from aghbus.daemon.commands import FAILED, OK, OUTPUT
 from aghbus.daemon.commands.configuration import OPTIONS, answer, fail, load, refuse
 from aghbus.daemon.config.layers import ConfigError
@@ -14,12 +14,16 @@ from aghbus.store.host.command_line import Argument, Command, CommandLineError
 
 def run(values: dict[str, Any]) -> int:
     """Print what the store is like; 1 when a check fails."""
-    if values["quick"] and values["accept_loss"]:
-        raise CommandLineError("--quick and --accept-loss exclude each other")
+    chosen = [name for name in ("quick", "accept_loss", "rebuild_indexes") if values[name]]
+    if len(chosen) > 1:
+        first, second, *_ = (f"--{name.replace('_', '-')}" for name in chosen)
+        raise CommandLineError(f"{first} and {second} exclude each other")
     try:
         path = Path(load(values).locations.store_path)
         if values["accept_loss"]:
             return answer(escape(accept_loss(path)))
+        if values["rebuild_indexes"]:
+            return answer(rebuild_indexes(path))
     except ConfigError as error:
         return refuse(error.problems)
     except StoreError as error:
@@ -47,6 +51,11 @@ COMMANDS = {
                 "--accept-loss",
                 action="store_true",
                 help="end the warning about a loss that was found; the daemon must be stopped",
+            ),
+            Argument(
+                "--rebuild-indexes",
+                action="store_true",
+                help="make the indexes of the stored envelopes again; the daemon must be stopped",
             ),
             OUTPUT,
             *OPTIONS,

@@ -21,6 +21,7 @@ from aghbus.store.engine.commit_watermark import CommitWatermark, WatermarkFile
 from aghbus.store.engine.gil_yield import yield_gil_while
 from aghbus.store.engine.log import segments
 from aghbus.store.engine.log.memory import LogMemory
+from aghbus.store.engine.log.segments import SEGMENT
 from aghbus.store.engine.schema import check_owner, migrate, shipped
 from aghbus.store.engine.sql import DamagedEnvelopes, Reader
 from aghbus.store.engine.state import InMemoryState
@@ -61,6 +62,7 @@ class Store:
         opened: integrity.Opened,
         watermark_file: WatermarkFile,
         damaged: DamagedEnvelopes,
+        segment: int,
     ) -> None:
         """Use `open`."""
         self.path: Final = path
@@ -72,19 +74,21 @@ class Store:
         self._executor = executor
         self._opened = opened
         self._watermark_file = watermark_file
-        self._writer = Writer(db, memory, executor, opened.watermark.identity, watermark_file)
+        self._writer = Writer(db, memory, executor, opened.watermark.identity, watermark_file, segment)
         self._task = asyncio.create_task(self._writer.run(), name="store writer")
         self._closed = False
         self.deferred_lost = 0
         self._damaged = damaged
 
     @classmethod
-    async def open(cls, path: Path, *, synchronous: Synchronous = "full", name: str = "aghd") -> "Store":
+    async def open(
+        cls, path: Path, *, synchronous: Synchronous = "full", name: str = "aghd", segment: int = SEGMENT
+    ) -> "Store":
         """Opens or creates the store at `path`, brings its schema up to date and loads its state in memory.
 
-        `name` names the holder in the lock file. A file that was not closed is checked first, and every file is
-        compared with its commit watermark: see `problems`. Raises StoreLocked, StoreTooNew, StoreDamaged or
-        StoreUnopenable, and leaves nothing open then.
+        `name` names the holder in the lock file, `segment` is the number of envelopes that are indexed together. A file
+        that was not closed is checked first, and every file is compared with its commit watermark: see `problems`.
+        Raises StoreLocked, StoreTooNew, StoreDamaged or StoreUnopenable, and leaves nothing open then.
         """
         path = path.absolute()  # noqa: ASYNC240 - reads the working directory, once
         async with contextlib.AsyncExitStack() as undo:
@@ -96,7 +100,7 @@ class Store:
             undo.callback(executor.shutdown)
             memory = InMemoryState()
             loop = asyncio.get_running_loop()
-            db, opened = await loop.run_in_executor(executor, _open_writer, path, synchronous, memory)
+            db, opened = await loop.run_in_executor(executor, _open_writer, path, synchronous, memory, segment)
             undo.callback(db.close)
             watermark = _open_watermark(path, opened.watermark, executor)
             reader = await _open_reader(path, memory.log)
@@ -104,7 +108,7 @@ class Store:
             damaged = DamagedEnvelopes()
             db.create_function("intact", 3, damaged.intact)
             await reader.create_function("intact", 3, damaged.intact)
-            store = cls(path, synchronous, lock, db, reader, memory, executor, opened, watermark, damaged)
+            store = cls(path, synchronous, lock, db, reader, memory, executor, opened, watermark, damaged, segment)
             undo.pop_all()
             return store
 
@@ -228,7 +232,7 @@ def _make_folder(path: Path) -> None:
 
 
 def _open_writer(
-    path: Path, synchronous: Synchronous, memory: InMemoryState
+    path: Path, synchronous: Synchronous, memory: InMemoryState, segment: int
 ) -> tuple[sqlite3.Connection, integrity.Opened]:
     db: sqlite3.Connection | None = None
     try:
@@ -242,7 +246,7 @@ def _open_writer(
             _check_content(db, path)
         opened = integrity.check_watermark(db, path)
         meta.put(db, "closed", 0)
-        segments.prepare(db)
+        segments.prepare(db, segment)
         memory.load(db)
         memory.chain.gap = opened.difference
     except (sqlite3.Error, OSError, StoreError) as error:

@@ -105,8 +105,10 @@ class Writer:
         executor: Executor,
         identity: int,
         watermark_file: WatermarkFile,
+        segment: int,
     ) -> None:
-        """`db` is in autocommit mode, `executor` a single thread for its commits, `identity` that of the store."""
+        """`db` is in autocommit mode, `executor` a single thread for its commits, `identity` that of the store,
+        `segment` the number of envelopes that are indexed together."""
         self._db = db
         self._executor = executor
         self._identity = identity
@@ -123,7 +125,8 @@ class Writer:
         self._closing = False
         self._policy = CommitPolicy(db)
         self._tail = memory.log.tail
-        self._next_segment = segments.SEGMENT  # envelopes in the tail
+        self._segment = segment
+        self._next_segment = self._segment  # envelopes in the tail
         self.stats = Stats()
         self.writable = True
         self.last_error: str | None = None
@@ -315,14 +318,14 @@ class Writer:
 
     async def _write_segment(self) -> None:
         """Writes the indexes of the oldest envelopes of the tail. Searches do without them when that fails."""
-        last_seq = self._tail.rows[segments.SEGMENT - 1][0]
+        last_seq = self._tail.rows[self._segment - 1][0]
         try:
             await self._in_thread(segments.write, self._db, last_seq)
         except sqlite3.Error as error:
-            self._next_segment += segments.SEGMENT // 4
+            self._next_segment += self._segment // 4
             _log.warning("indexes of the log could not be written, and will be later: %s", escape(str(error)))
         else:
-            self._next_segment = segments.SEGMENT
+            self._next_segment = self._segment
             self._tail.drop(last_seq)
 
     def _finish(self) -> None:

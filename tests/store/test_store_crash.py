@@ -8,8 +8,10 @@ from pathlib import Path
 import pytest
 
 from aghbus.store.engine.database import Store
+from aghbus.store.engine.log.segments import SEGMENT
 from aghbus.store.tables import rooms
 from tests.support.crash_child import envelope
+from tests.support.log_searches import assert_found, index_problems_of
 from tests.support.makers import receive, rows
 
 ROOT = Path(__file__).parents[2]
@@ -17,8 +19,10 @@ ROOT = Path(__file__).parents[2]
 PER_ENVELOPE = 12
 
 
-def start(path: Path, first: int, count: int, together: int, statement: int = 0) -> subprocess.Popen[bytes]:
-    arguments = [str(path), *map(str, (first, count, together, statement))]
+def start(
+    path: Path, first: int, count: int, together: int, statement: int = 0, segment: int = SEGMENT
+) -> subprocess.Popen[bytes]:
+    arguments = [str(path), *map(str, (first, count, together, statement, segment))]
     return subprocess.Popen(
         [sys.executable, "-m", "tests.support.crash_child", *arguments], cwd=ROOT, stdout=subprocess.PIPE
     )
@@ -73,6 +77,20 @@ def test_the_child_process_commits_everything_when_it_is_not_killed(path: Path) 
     child = start(path, 0, 10, 3)
     assert run_until_dead(child) == set(range(10))
     assert child.returncode == 0
+
+
+@pytest.mark.parametrize("statement", [*range(100, 190, 3)])
+async def test_killed_between_commits_and_batches_of_indexes(path: Path, statement: int) -> None:
+    """Five envelopes are indexed together, two committed: the batches of several segments follow each other."""
+    said = run_until_dead(start(path, 0, 30, 2, statement, segment=5))
+    for segment in (5, SEGMENT):
+        store = await Store.open(path, segment=segment)
+        try:
+            assert said <= await whole(store)
+            await assert_found(store)
+            assert not index_problems_of(path)
+        finally:
+            await store.close()
 
 
 @pytest.mark.parametrize("statement", [*range(2, 2 + PER_ENVELOPE), 2 + 3 * PER_ENVELOPE])

@@ -1,6 +1,7 @@
 """A process that receives a stream of envelopes, says which are committed, and is killed on the way.
 
-`python -m tests.support.crash_child STORE FIRST COUNT TOGETHER DIE_AT`: envelopes FIRST.. in groups of TOGETHER; kills itself, as
+`python -m tests.support.crash_child STORE FIRST COUNT TOGETHER DIE_AT SEGMENT`: envelopes FIRST.. in groups of TOGETHER, of which
+SEGMENT are indexed together; kills itself, as
 SIGKILL does, when SQLite begins its DIE_AT-th statement (0: never). Writes one line for each envelope once its future has resolved.
 """
 
@@ -41,9 +42,9 @@ def say_done(number: int, _future: object) -> None:
     os.write(1, b"%d\n" % number)
 
 
-async def run(path: Path, first: int, count: int, together: int, statement: int) -> None:
+async def run(path: Path, first: int, count: int, together: int, statement: int, segment: int) -> None:
     """The stream, committed in groups."""
-    store = await Store.open(path)
+    store = await Store.open(path, segment=segment)
     os.write(1, b"open\n")
     if statement:
         await store.write(lambda tx: die_at(tx, statement))
@@ -59,4 +60,4 @@ async def run(path: Path, first: int, count: int, together: int, statement: int)
 
 
 if __name__ == "__main__":
-    asyncio.run(run(Path(sys.argv[1]), *map(int, sys.argv[2:6])))
+    asyncio.run(run(Path(sys.argv[1]), *map(int, sys.argv[2:7])))

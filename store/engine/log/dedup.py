@@ -128,7 +128,10 @@ class DedupWindow:
         for id_key, stream, until in rows:
             sender = senders.get(stream)
             if sender is None:
-                sender = senders[stream] = ids.sender_key(*db.execute(_SENDER, (stream,)).fetchone())
+                names = db.execute(_SENDER, (stream,)).fetchone()
+                if names is None:
+                    continue  # a damaged index: `aghd check-store` names it
+                sender = senders[stream] = ids.sender_key(*names)
             add(key := id_key ^ sender)
             minutes[_minute(until)].append(key)
 

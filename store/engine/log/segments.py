@@ -43,7 +43,7 @@ CREATE TABLE IF NOT EXISTS log_works (
     PRIMARY KEY (segment, work_id, seq)
 ) STRICT, WITHOUT ROWID;
 """
-_INDEXES: Final = ("log_ids", "log_streams", "log_works")
+INDEXES: Final = ("log_ids", "log_streams", "log_works")
 _ADD: Final = (
     """
     INSERT INTO log_ids (segment, id_key, seq, stream, remember_until)
@@ -76,8 +76,8 @@ _END: Final = "SELECT seq FROM log WHERE seq >= ? ORDER BY seq LIMIT 1 OFFSET ?"
 _COUNTS: Final = """
 SELECT (SELECT count(*) FROM log WHERE seq BETWEEN g.first_seq AND g.last_seq),
     (SELECT count(*) FROM log WHERE seq BETWEEN g.first_seq AND g.last_seq AND work_id IS NOT NULL),
-    (SELECT count(*) FROM log_ids WHERE segment = g.n), (SELECT count(*) FROM log_streams WHERE segment = g.n),
-    (SELECT count(*) FROM log_works WHERE segment = g.n)
+    (SELECT count(*) FROM log_ids WHERE segment >= g.n), (SELECT count(*) FROM log_streams WHERE segment >= g.n),
+    (SELECT count(*) FROM log_works WHERE segment >= g.n)
 FROM segments AS g ORDER BY g.n DESC LIMIT 1
 """
 
@@ -104,20 +104,20 @@ def write(db: sqlite3.Connection, last_seq: int) -> None:
         raise
 
 
-def prepare(db: sqlite3.Connection) -> None:
-    """Makes the indexes of a store that is being opened complete, up to less than a segment; all of them anew when rows
-    or tables are missing."""
+def prepare(db: sqlite3.Connection, segment: int) -> None:
+    """Makes the indexes of a store that is being opened complete, up to less than `segment` envelopes; all of them
+    anew when rows or tables are missing."""
     db.executescript(_TABLES)
     if not _end_is_complete(db):
         _log.warning("the indexes of the log are not complete: they are made again")
         clear(db)
-    while (last := _full_segment(db)) is not None:
+    while (last := _full_segment(db, segment)) is not None:
         write(db, last)
 
 
 def clear(db: sqlite3.Connection) -> None:
     """Empties the indexes: the next opening makes them again."""
-    for table in ("segments", *_INDEXES):
+    for table in ("segments", *INDEXES):
         db.execute(f"DELETE FROM {table}")  # noqa: S608 - constants
     db.execute("UPDATE streams SET messages = 0, first_ms = NULL, last_ms = NULL, last_seq = 0")
 
@@ -126,14 +126,14 @@ def _end_is_complete(db: sqlite3.Connection) -> bool:
     """Whether the last segment has all rows, as far as their numbers tell. No other transaction has written any."""
     row = db.execute(_COUNTS).fetchone()
     if row is None:
-        return not any(db.execute(f"SELECT 1 FROM {table} LIMIT 1").fetchone() for table in _INDEXES)  # noqa: S608 - constants
+        return not any(db.execute(f"SELECT 1 FROM {table} LIMIT 1").fetchone() for table in INDEXES)  # noqa: S608 - constants
     envelopes, with_work, ids, streams, works = row
     return bool((ids, streams, works) == (envelopes, envelopes, with_work))
 
 
-def _full_segment(db: sqlite3.Connection) -> int | None:
+def _full_segment(db: sqlite3.Connection, segment: int) -> int | None:
     """The last sequence of the next segment; None when its envelopes are not all there yet."""
-    row = db.execute(_END, (last_indexed(db) + 1, SEGMENT - 1)).fetchone()
+    row = db.execute(_END, (last_indexed(db) + 1, segment - 1)).fetchone()
     return None if row is None else int(row[0])
 
 

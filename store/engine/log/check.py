@@ -1,0 +1,52 @@
+"""Compares the indexes of the log with the log, for `aghd check-store`. Only reads."""
+
+import sqlite3
+from typing import Final
+
+from aghbus.store.engine import meta
+from aghbus.store.engine.log.ids import MessageIds
+from aghbus.store.engine.log.segments import INDEXES, last_indexed
+
+_SAME: Final = {
+    "log_ids": "l.id_key = i.id_key AND l.stream = i.stream AND l.remember_until = i.remember_until",
+    "log_streams": "l.stream = i.stream",
+    "log_works": "l.work_id = i.work_id",
+}
+_WRONG: Final = """
+SELECT count(*) FROM {table} AS i
+LEFT JOIN segments AS g ON g.n = i.segment AND i.seq BETWEEN g.first_seq AND g.last_seq
+LEFT JOIN log AS l ON l.seq = i.seq AND {same}
+WHERE g.n IS NULL OR l.seq IS NULL
+"""
+_MISSING: Final = "SELECT (SELECT count(*) FROM log WHERE seq <= ?{where}) - (SELECT count(*) FROM {table})"
+_MISCOUNTED: Final = """
+SELECT count(*) FROM streams AS s
+LEFT JOIN (SELECT stream, count(*) AS messages FROM log WHERE seq <= ? GROUP BY stream) AS c ON c.stream = s.id
+WHERE s.messages <> coalesce(c.messages, 0)
+"""
+_PRESENT: Final = "SELECT count(*) FROM sqlite_schema WHERE name IN ('segments', 'log_ids', 'log_streams', 'log_works')"
+
+
+def index_problems(db: sqlite3.Connection) -> list[str]:
+    """Sentences about what the indexes and counts of the log have that the log has not, or lack. Inside a transaction, so
+    that a running daemon changes nothing meanwhile."""
+    if db.execute(_PRESENT).fetchone() != (1 + len(INDEXES),):
+        return ["tables of the indexes are missing"]
+    last = last_indexed(db)
+    problems = []
+    for table in INDEXES:
+        wrong = db.execute(_WRONG.format(table=table, same=_SAME[table])).fetchone()[0]
+        where = " AND work_id IS NOT NULL" if table == "log_works" else ""
+        missing = db.execute(_MISSING.format(table=table, where=where), (last,)).fetchone()[0] + wrong
+        if wrong or missing:
+            problems.append(f"{table} has {wrong} wrong rows and lacks {missing}")
+    if miscounted := db.execute(_MISCOUNTED, (last,)).fetchone()[0]:
+        problems.append(f"{miscounted} streams have a wrong count")
+    return problems + _wrong_keys(db)
+
+
+def _wrong_keys(db: sqlite3.Connection) -> list[str]:
+    ids = MessageIds()
+    ids.open(meta.get(db, "identity") or 0)
+    wrong = sum(ids.id_key(message_id) != key for message_id, key in db.execute("SELECT msg_id, id_key FROM log"))
+    return [f"{wrong} envelopes have the key of another id"] if wrong else []

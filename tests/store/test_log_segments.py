@@ -1,0 +1,208 @@
+"""The log and its indexes, written behind: searches find what a scan finds, and what is derived can be made again."""
+
+import asyncio
+import logging
+import secrets
+import sqlite3
+import tempfile
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from aghbus.daemon.check_store import check_store, rebuild_indexes
+from aghbus.protocol.envelope import Envelope
+from aghbus.protocol.errors import NotFound
+from aghbus.store.engine.database import Store
+from aghbus.store.engine.transaction import Transaction
+from aghbus.store.retention import RetentionPolicy, sweep
+from aghbus.store.tables import inbox, outbox
+from tests.support.log_searches import assert_found, index_problems_of
+from tests.support.makers import BOB, EVE, NOW_MS, US, receive, receiving, rows, say, sending
+
+SEGMENT = 5
+LATER_MS = NOW_MS + 10_000
+EVERYTHING = RetentionPolicy(max_age=1, max_bytes=None)
+INDEX_TABLES = ("segments", "log_ids", "log_streams", "log_works")
+
+KINDS = st.sampled_from(["thread", "direct", "work", "sent", "broadcast", "same id"])
+STEPS = st.lists(
+    st.one_of(
+        st.tuples(KINDS, st.integers(0, 2)),
+        st.tuples(st.sampled_from(["raise", "raise after a look", "reopen", "expire", "ack and sweep"]), st.just(0)),
+    ),
+    max_size=40,
+)
+
+
+def made(kind: str, number: int) -> Envelope:
+    peer = (BOB, EVE, "carol")[number]
+    message_id = f"msg_{secrets.token_hex(16)}"
+    match kind:
+        case "direct":
+            return say(peer, id=message_id, direct=True)
+        case "work":
+            return say(peer, id=message_id, work_id=f"work_{number}")
+        case "sent":
+            return say(US, peer, id=message_id, container="thread_sent")
+        case "broadcast":
+            return say(peer, None, id=message_id, container=f"thread_no_{number}")
+        case "same id":
+            return say(peer, id="msg_same")
+        case _:
+            return say(peer, id=message_id, container=f"thread_no_{number}")
+
+
+async def ack_all(tx_store: Store) -> None:
+    while await tx_store.write(lambda tx: inbox.lease_next(tx, NOW_MS, 1_000, "token", ack=True)) is not None:
+        pass
+    unsent = await rows(tx_store, "SELECT seq FROM outbox")
+    for (seq,) in unsent:
+        await tx_store.write(lambda tx, one=seq: outbox.mark_answered(tx, one, ""))  # type: ignore[misc]
+
+
+class Play:
+    """A store to which the steps are applied."""
+
+    def __init__(self, store: Store) -> None:
+        self.store = store
+
+    async def apply(self, step: str, number: int) -> None:
+        store = self.store
+        match step:
+            case "raise" | "raise after a look":
+                with pytest.raises(NotFound):
+                    await store.write(lambda tx: fails(tx, look=step != "raise"))
+            case "reopen":
+                await store.close()
+                self.store = await Store.open(store.path, synchronous="normal", segment=SEGMENT)
+            case "expire":
+                await store.write(lambda tx: tx.memory.dedup.expire(tx, NOW_MS // 1000))
+            case "ack and sweep":
+                await ack_all(store)
+                await sweep(store, EVERYTHING, LATER_MS)
+            case "sent":
+                await store.write(sending(made(step, number)))
+            case _:
+                await receive(store, made(step, number))
+
+
+def fails(tx: Transaction, *, look: bool) -> None:
+    receiving(say("mallory", container="thread_new"))(tx)
+    if look:
+        tx.db.execute("SELECT 1")
+    raise NotFound("after all")
+
+
+@settings(max_examples=60, deadline=None)
+@given(steps=STEPS)
+def test_searches_find_what_a_scan_finds(steps: list[tuple[str, int]]) -> None:
+    async def play(path: Path) -> None:
+        played = Play(await Store.open(path, synchronous="normal", segment=SEGMENT))
+        try:
+            for step, number in steps:
+                await played.apply(step, number)
+            await assert_found(played.store)
+            remembered = len(played.store.memory.dedup)
+        finally:
+            await played.store.close()
+        assert index_problems_of(path) == []
+        again = await Store.open(path, segment=3)
+        try:
+            assert len(again.memory.dedup) == remembered
+            await assert_found(again)
+        finally:
+            await again.close()
+
+    with tempfile.TemporaryDirectory() as folder:
+        asyncio.run(play(Path(folder) / "store.db"))
+
+
+@pytest.fixture
+async def filled(path: Path) -> Path:
+    """A closed store with several segments and a tail."""
+    store = await Store.open(path, synchronous="normal", segment=SEGMENT)
+    for number in range(18):
+        await receive(store, made(("thread", "work", "direct")[number % 3], number % 2))
+    await store.close()
+    return path
+
+
+@pytest.mark.parametrize("table", INDEX_TABLES)
+@pytest.mark.parametrize("how", ["DROP TABLE {}", "DELETE FROM {}", "DELETE FROM {} WHERE rowid = 3"])
+async def test_indexes_that_were_deleted_are_made_again(
+    filled: Path, table: str, how: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    how = how.replace("rowid = 3", "n = 3" if table == "segments" else "segment = 3")
+    with closing(sqlite3.connect(filled)) as db:
+        db.execute(how.format(table))
+        db.commit()
+    with caplog.at_level(logging.WARNING, "aghbus.store"):
+        store = await Store.open(filled, segment=SEGMENT)
+    try:
+        assert "made again" in caplog.text
+        await assert_found(store)
+    finally:
+        await store.close()
+    assert index_problems_of(filled) == []
+
+
+async def test_check_store_compares_the_indexes_and_makes_them_again(filled: Path) -> None:
+    def state() -> tuple[str, str]:
+        return next(
+            (one.state, one.hint) for one in check_store(filled, quick=False).checks if one.check == "store indexes"
+        )
+
+    assert state()[0] == "ok"
+    with closing(sqlite3.connect(filled)) as db:
+        db.execute("DELETE FROM log_streams WHERE segment = 1 AND seq = 2")
+        db.execute("UPDATE log_ids SET stream = 99 WHERE segment = 1 AND seq = 3")
+        db.commit()
+    assert state() == ("fail", "stop the daemon and run `aghd check-store --rebuild-indexes`")
+    await asyncio.to_thread(rebuild_indexes, filled)
+    assert state()[0] == "ok"
+
+
+async def test_a_job_that_is_undone_leaves_dictionaries_and_window_as_they_were(store: Store) -> None:
+    await receive(store, say(container="thread_known"))
+    with pytest.raises(NotFound):
+        await store.write(lambda tx: fails(tx, look=False))
+    await receive(store, say(container="thread_next", work_id="work_next"))
+    assert await rows(store, "SELECT id, container FROM streams") == [(1, "thread_known"), (2, "thread_next")]
+    assert await rows(store, "SELECT id, outcome FROM verdicts") == [(1, None), (2, "opened")]
+    assert [row[0] for row in store.memory.log.tail.rows] == [1, 2]
+    assert len(store.memory.dedup) == 2
+
+
+async def test_a_known_stream_and_verdict_cost_no_query(store: Store) -> None:
+    await receive(store, say())
+    asked: list[str] = []
+
+    def job(tx: Transaction) -> None:
+        tx.db.set_trace_callback(asked.append)
+        receiving(say())(tx)
+        tx.db_unflushed.set_trace_callback(None)
+
+    await store.write(job)
+    assert asked == []
+
+
+async def test_retention_removes_the_rows_of_the_indexes_and_keeps_the_ids(path: Path) -> None:
+    store = await Store.open(path, synchronous="normal", segment=SEGMENT)
+    messages = [made("thread", number % 2) for number in range(12)]
+    for message in messages:
+        await receive(store, message)
+    await ack_all(store)
+    swept = await sweep(store, EVERYTHING, LATER_MS)
+    assert (swept.envelopes, swept.rooms) == (12, 2)
+    for table in (*INDEX_TABLES, "streams", "log"):
+        assert await rows(store, f"SELECT count(*) FROM {table}") == [(0,)], table
+    await store.close()
+    again = await Store.open(path, segment=SEGMENT)
+    try:
+        assert [(await receive(again, message)).seq for message in messages] == [None] * 12
+        assert (await receive(again, made("thread", 0))).seq == 13
+    finally:
+        await again.close()
