@@ -110,6 +110,7 @@ class Node:
         await self._begin_audit()
         await self._retirement.check()
         self._parts.presence.load(await peers.load(self._store.reader))
+        await self._parts.standings.load(self._store.reader)
         await self._parts.steps.resume()
         settings = self.settings.current
         self._api = ApiServer(

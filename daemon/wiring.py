@@ -47,6 +47,7 @@ from aghbus.daemon.state.own_card import OwnCard
 from aghbus.daemon.state.presence import PresenceTable
 from aghbus.daemon.state.rate_limits import RateLimits
 from aghbus.daemon.state.signature_pool import SignaturePool
+from aghbus.daemon.state.standing import Standings
 from aghbus.daemon.state.trust_policy import LivePolicy
 from aghbus.daemon.tasks.store_probe import StoreProbe
 from aghbus.protocol.trust.proof import verify_envelope
@@ -92,6 +93,7 @@ class DaemonParts:
         self.steps = steps = ClockSteps(clock, store, presence, counters)
         limits = RateLimits(settings, clock.monotonic, signatures.verify)
         self.trust = trust = LivePolicy(settings, store, clock, presence, identity.signer, counters, limiter)
+        self.standings = standings = Standings(identity, presence, trust, clock)
         write_behind = PresenceWriteBehind(store, presence)
         closer = WorkCloser(identity, settings, clock)
         guard = SecretGuard(settings, counters, limiter)
@@ -116,7 +118,9 @@ class DaemonParts:
             limiter,
         )
         self.deadlines = deadlines = Deadlines(store, settings, identity, steps, closer, publisher, notifier, counters)
-        self.sender = sender = Sender(store, identity, clock, link, guard, deadlines, publisher, notifier, counters)
+        self.sender = sender = Sender(
+            store, identity, clock, link, guard, deadlines, publisher, notifier, counters, standings
+        )
 
         # inbound
         self.discovery = discovery = Discovery(

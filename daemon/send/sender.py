@@ -15,6 +15,7 @@ from aghbus.daemon.send.deadlines import Deadlines
 from aghbus.daemon.send.publisher import Publisher
 from aghbus.daemon.send.secret_guard import SecretGuard
 from aghbus.daemon.state.identity import Identity
+from aghbus.daemon.state.standing import Standings
 from aghbus.protocol.api.messages import OutboxState, SendResponse
 from aghbus.protocol.delivery.order import AFTER
 from aghbus.protocol.envelope import Envelope
@@ -45,12 +46,14 @@ class Sender:
         publisher: Publisher,
         notifier: Notifier,
         counters: Counters,
+        standings: Standings,
     ) -> None:
         self.closed = False
         self._store = store
         self._publisher = publisher
         self._notifier = notifier
         self._counters = counters
+        self._standings = standings
         self._batch = partial(Batch, identity, clock, link, guard, deadlines)
 
     def close(self) -> None:
@@ -78,6 +81,7 @@ class Sender:
         failpoint("send.committed")
         for kind in batch.kinds:
             self._counters.add(f"sent.{kind}")
+        self._standings.engage([row.recipient for row in batch.rows if row.recipient is not None])
         self._publisher.enqueue(batch.rows)
         self._notifier.notify(max(batch.rows).seq)
 

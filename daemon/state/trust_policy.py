@@ -19,7 +19,7 @@ from aghbus.daemon.state.presence import PresenceTable
 from aghbus.protocol.effects import Effects, RecordId
 from aghbus.protocol.envelope import Envelope
 from aghbus.protocol.trust.keys import FINGERPRINT_DIGITS
-from aghbus.protocol.trust.policy import ChannelRule, TrustPolicy, key_of
+from aghbus.protocol.trust.policy import EVERYBODY, VERIFIED, ChannelRule, TrustPolicy, key_of
 from aghbus.protocol.trust.proof import EnvelopeSigner
 from aghbus.protocol.trust.trust import Trust
 from aghbus.store.audit import events as audit
@@ -75,6 +75,8 @@ class LivePolicy:
         self._log_limiter = log_limiter
         self._paused: dict[str, int] = {}  # nicknames, with the time in Unix ms of the next attempt to pin them
         self._keys: OrderedDict[str, str] = OrderedDict()
+        self._listed_of: TrustPolicy | None = None  # the policy of `_listed`
+        self._listed: frozenset[str] = frozenset()
         settings.on_change(self._configure)
         self._configure(settings.current)
 
@@ -91,6 +93,23 @@ class LivePolicy:
             self._policy = merged(self.configured, rules, pins)
             self._revision = rules.revision
         return self._policy
+
+    def names(self, sender: str) -> bool:
+        """Whether a rule of the user accepts this name or handle: a pin, an allowed key, or a sender of a channel.
+
+        Pins of first use do not count: any peer can cause one.
+        """
+        policy = self.now
+        nickname, _, fingerprint = sender.partition("@")
+        if policy is not self._listed_of:
+            self._listed_of, self._listed = policy, _listed(policy)
+        if sender in self._listed or fingerprint in self._listed:
+            return True
+        key = policy.pins.get(nickname)
+        if key is None or not fingerprint or _fingerprint(key) != fingerprint:
+            return False
+        rule = self._store.memory.trust.get("pin", nickname, key)
+        return rule is None or rule.origin != "first_use"
 
     def key_of(self, handle: str) -> str | None:
         """The whole key id of a recently seen handle, which has only half of it as its fingerprint; None when it is not cached."""
@@ -238,7 +257,22 @@ def _some(names: Mapping[str, set[str]], channel: str) -> frozenset[str] | None:
 
 
 def _pinned_handle(rule: Rule) -> str:
-    return f"{rule.subject}@{rule.who.removeprefix('sha256:')[:FINGERPRINT_DIGITS]}"
+    return f"{rule.subject}@{_fingerprint(rule.who)}"
+
+
+def _listed(policy: TrustPolicy) -> frozenset[str]:
+    """Names, handles and fingerprints that are allowed, or listed for a channel."""
+    listed = set(policy.allow).union(
+        *((rule.work or set()) | (rule.talk or set()) for rule in policy.channels.values())
+    )
+    denied = policy.deny | {EVERYBODY, VERIFIED}
+    return frozenset(_fingerprint(one) for one in listed - denied)
+
+
+def _fingerprint(key_or_name: str) -> str:
+    """The fingerprint in a key id; anything else as it is."""
+    digits = key_or_name.removeprefix("sha256:")
+    return key_or_name if digits == key_or_name else digits[:FINGERPRINT_DIGITS]
 
 
 def _nickname(envelope: Envelope) -> str:

@@ -39,6 +39,7 @@ from aghbus.daemon.state.own_card import OwnCard
 from aghbus.daemon.state.presence import PresenceTable
 from aghbus.daemon.state.rate_limits import RateLimits
 from aghbus.daemon.state.signature_pool import SignaturePool
+from aghbus.daemon.state.standing import Standings
 from aghbus.daemon.state.trust_policy import LivePolicy
 from aghbus.protocol.base.rate_limit import VerificationBudget
 from aghbus.protocol.trust.proof import EnvelopeSigner, verify_envelope
@@ -85,6 +86,7 @@ class Parts:
         self.trust = LivePolicy(
             self.settings, store, self.clock, self.presence, signer, self.counters, self.log_limiter
         )
+        self.standings = Standings(self.identity, self.presence, self.trust, self.clock)
         self.closer = WorkCloser(self.identity, self.settings, self.clock)
         self.publisher = Publisher(
             carrier=carrier or CoreCarrier(self.link, "_INBOX.test"),
@@ -121,6 +123,7 @@ class Parts:
             publisher=self.publisher,
             notifier=self.notifier,
             counters=self.counters,
+            standings=self.standings,
         )
         self.write_behind = write_behind(store, self.presence)
         self.discovery = Discovery(
