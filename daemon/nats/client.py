@@ -127,6 +127,7 @@ class NatsClient(nats.aio.client.Client):
         assert self.socket is not None
         transport._io_reader = EagerReader(transport._io_reader, self.socket, self.parser.dispatch)
         self.flush_now()
+        self.parser.max_payload = self.max_payload
         await super()._read_loop()
 
     async def _process_msg(self, sid: int, subject: bytes, reply: bytes, data: bytes, headers: bytes | None) -> None:
@@ -157,6 +158,8 @@ class NatsClient(nats.aio.client.Client):
                 if not (info.get("tls_required") or info.get("tls_available")):
                     raise nats.errors.SecureConnWantedError
                 info["tls_required"] = True
+            if type(size := info.get("max_payload")) is not int or size < 1:
+                info.pop("max_payload", None)  # the library's default is used
             self.info = info
         await super()._process_info(info, initial_connection)
 

@@ -86,7 +86,9 @@ class NatsConnection:
 
         async def ended() -> None:
             if not connection.lost.done():
-                connection.lost.set_result(escape(str(client.last_error or "connection closed")))
+                connection.lost.set_result(
+                    escape(client.parser.refused or str(client.last_error or "connection closed"))
+                )
 
         client.on_error = report
         try:

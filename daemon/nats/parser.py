@@ -10,12 +10,21 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any, Final, Protocol, cast
 
+from nats.errors import ProtocolError
 from nats.protocol.parser import AWAITING_MSG_PAYLOAD, CRLF_SIZE, MAX_CONTROL_LINE_SIZE, Parser
 
 from aghbus.daemon.nats.events import InboundMessage
 
 MAX_EAGER_READ: Final = 4_096
 """Bytes of one read that are parsed at once; some requests and replies."""
+
+MAX_LINE: Final = MAX_CONTROL_LINE_SIZE + 32_768
+"""Bytes of a line: the longest that a server accepts and, for INFO, what the library reads of its first one."""
+
+MAX_PAYLOAD: Final = 64 * 1024 * 1024
+"""Bytes of a message with headers: no server can be configured for more."""
+
+_SERVER_HEADERS: Final = 4_096  # bytes that a server may add to a stored message, which had the largest size allowed
 
 MESSAGE_LINE: Final = re.compile(rb"(H)?MSG (\S+) (\d{1,9}) (?:(\S+) )?(?(1)(\d{1,9}) )(\d{1,9})\r\n").match
 """Subject, number of the subscription, reply subject, bytes of headers, bytes of headers and payload.
@@ -57,9 +66,14 @@ class MessageParser(Parser):
     def __init__(self, client: Any, receivers: Mapping[int, Receiver], on_pong: Callable[[], None]) -> None:
         """`receivers`, by number, get the messages of their subscriptions immediately. `on_pong` must not raise.
 
+        `max_payload` is what the server has announced. It is compared with a message that does not arrive in one read: only that
+        is kept in memory.
+
         Messages for other subscriptions, and those with headers of an unusual form, go to the client's `_process_msg`.
         """
         super().__init__(client)
+        self.max_payload = MAX_PAYLOAD
+        self.refused = ""  # why the connection is to end
         self._receivers = receivers
         self._on_pong = on_pong
 
@@ -69,9 +83,10 @@ class MessageParser(Parser):
         self._whole = 0  # bytes that the unfinished message in `buf` will have, 0 when its line is unfinished
 
     async def parse(self, data: bytes = b"") -> None:
-        """The next bytes of the connection, cut anywhere. ProtocolError for bytes that no server sends."""
+        """The next bytes of the connection, cut anywhere. ProtocolError for bytes that no server sends, and for too many."""
         if self.state == AWAITING_MSG_PAYLOAD or len(self.buf) >= MAX_CONTROL_LINE_SIZE > self._whole:
             await super().parse(data)  # it is in the middle of a delegated message
+            self._check_delegated()
             return
         if self.buf:
             self.buf += data
@@ -90,6 +105,7 @@ class MessageParser(Parser):
             start = line.end()
             stop = start + int(size)
             if stop + CRLF_SIZE > end:
+                self._check_size(int(size))
                 self.buf += data[at:]
                 self._whole = stop + CRLF_SIZE - at
                 return
@@ -141,7 +157,24 @@ class MessageParser(Parser):
         end = len(data) if line is None else line.end()
         self.buf += data[at:end]
         await super().parse()
+        self._check_delegated()
         return end
+
+    def _check_delegated(self) -> None:
+        """ProtocolError if the library waits for the rest of a message or of a line that is too long."""
+        if self.state == AWAITING_MSG_PAYLOAD:
+            self._check_size(self.needed)
+        elif len(self.buf) > MAX_LINE:
+            self._refuse(f"the server sent a line of more than {MAX_LINE} bytes")
+
+    def _check_size(self, size: int) -> None:
+        """ProtocolError for an unfinished message of `size` bytes with headers that is larger than the server may send."""
+        if size > min(self.max_payload, MAX_PAYLOAD) + _SERVER_HEADERS:
+            self._refuse(f"the server sent a message of {size} bytes, its max_payload is {self.max_payload}")
+
+    def _refuse(self, why: str) -> None:
+        self.refused = why
+        raise ProtocolError(why)
 
 
 class EagerReader(asyncio.Protocol):

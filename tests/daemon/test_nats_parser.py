@@ -99,10 +99,13 @@ def outcome(ours: bool, pieces: list[bytes]) -> tuple[Calls, str]:
 
 
 def same(data: bytes, sizes: list[int]) -> tuple[Calls, str]:
-    """The result of both."""
+    """The result of both. Where ours ends over a size, the library only goes on to collect bytes."""
     pieces = cut(data, sizes)
-    expected = outcome(False, pieces)
-    assert outcome(True, pieces) == expected
+    expected, ours = outcome(False, pieces), outcome(True, pieces)
+    if "the server sent a" in ours[1]:
+        assert expected == (ours[0], "")
+    else:
+        assert ours == expected
     return expected
 
 
