@@ -108,7 +108,7 @@ def apply(
     that is known. Raises InboxFull, before anything is written, when the agent's inbox has no room: the envelope
     then counts as not received.
     """
-    if tx.memory.inbox_waiting >= inbox_capacity and any(type(effect) is Deliver for effect in effects):
+    if tx.memory.inbox.waiting >= inbox_capacity and any(type(effect) is Deliver for effect in effects):
         inbox.require_room(tx, inbox_capacity)
     application = _Application(tx, self_id, received_ms)
     if envelope is None:
@@ -167,7 +167,7 @@ class _Application:
                 if effect.direction == "in" and envelope.kind in WORK_KINDS:
                     self._record_arrival(envelope)
             elif type(effect) is Deliver:
-                inbox.add(tx, _stored(self.seq))
+                tx.memory.inbox.add(_stored(self.seq), envelope.sender, len(envelope.raw))
                 self.delivered = True
             elif type(effect) is Bind or type(effect) is Open or type(effect) is Advance:
                 self._change(envelope, effect, effects, self.seq)

@@ -124,7 +124,7 @@ class Decider:
     def decide_all(self, tx: Transaction, batch: list[ReceivedMessage]) -> list[Outcome]:
         """A write job: decide and apply each message in turn, and lease delivered ones to waiting agents."""
         receivers: dict[str, Receiver] = {}
-        room = self._settings.current.inbox.capacity - tx.memory.inbox_waiting
+        room = self._settings.current.inbox.capacity - tx.memory.inbox.waiting
         outcomes: list[Outcome] = []
         for message in batch:
             receiver = receivers.get(message.own_id)

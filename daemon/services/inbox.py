@@ -41,7 +41,7 @@ class InboxService:
         """One page of items in the states of `query` (none: all but acked), oldest first, and the counts of all states."""
         reader = await expire_leases(self.store, self.steps)
         page = await inbox_list.items(reader, states=query.states, since=query.since, limit=query.limit)
-        counts = await inbox_list.counts(reader, self.store.memory.inbox_waiting)
+        counts = await inbox_list.counts(reader, self.store.memory.inbox.waiting)
         return InboxResponse(items=page.items, next_since=page.next_since, counts=counts)
 
     async def next(self, request: InboxNextRequest) -> InboxNextResponse:

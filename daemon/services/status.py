@@ -80,7 +80,7 @@ class StatusService:
             broker=self._broker(),
             store=await self.store.status(),
             queues={"receive": self.intake.depth},
-            inbox=await inbox_list.counts(reader, self.store.memory.inbox_waiting),
+            inbox=await inbox_list.counts(reader, self.store.memory.inbox.waiting),
             outbox=await outbox.counts(reader),
             works=await works.counts(reader),
             peers=self.presence.counts(self.clock.millis()),

@@ -2,7 +2,6 @@
 job."""
 
 import sqlite3
-from collections import deque
 from collections.abc import Callable
 from functools import partial
 from operator import attrgetter
@@ -14,6 +13,7 @@ from aghbus.protocol.lifecycle import WorkView
 from aghbus.store.engine.commit_chain import CommitChain
 from aghbus.store.engine.event_buffer import EventBuffer
 from aghbus.store.engine.generational_cache import GenerationalCache
+from aghbus.store.engine.inbox_memory import InboxMemory
 from aghbus.store.engine.log.dedup import DedupWindow
 from aghbus.store.engine.log.memory import LogMemory
 from aghbus.store.engine.trust_rules import TrustRules
@@ -34,17 +34,11 @@ ORDER BY o.seq
 """
 
 
-_UNTOUCHED: Final = """
-SELECT seq FROM log
-WHERE seq > ? AND verdict IN (SELECT id FROM verdicts WHERE inbox = 1) AND seq NOT IN (SELECT seq FROM inbox) ORDER BY seq
-"""
-
 StateSavepoint = tuple[int, ...]
 """The numbers of an `InMemoryState`, and how much of the open transaction is pending."""
 
 _NUMBERS: Final = (
     "last_seq",
-    "inbox_waiting",
     "inbox_acked",
     "inbox_due_ms",
     "quarantine_rows",
@@ -158,78 +152,12 @@ class OpenStreams:
         self._sweep_at = max(_SWEEP, 2 * len(self._last))
 
 
-class InboxPosition:
-    """The position of the inbox, and the messages that no consumer has taken, in sequence.
-
-    All of them are after the position `seq`. A message that is taken out of order stays after it, and has a row in table
-    `inbox`.
-    """
-
-    __slots__ = ("_out_of_order", "_untouched", "seq")
-
-    def __init__(self) -> None:
-        self.seq = 0
-        self._untouched: deque[int] = deque()  # those taken out of order included
-        self._out_of_order: set[int] = set()
-
-    def __len__(self) -> int:
-        return len(self._untouched) - len(self._out_of_order)
-
-    @property
-    def oldest(self) -> int | None:
-        """The oldest message that was not taken."""
-        return self._untouched[0] if self._untouched else None
-
-    def add(self, seq: int) -> None:
-        """Envelope `seq`, the latest, is delivered."""
-        self._untouched.append(seq)
-
-    def take(self, tx: UnitOfWork, seq: int) -> bool:
-        """Message `seq`, which was not taken, is. Returns whether the position has passed it."""
-        if self._untouched[0] != seq:
-            self._out_of_order.add(seq)
-            tx.after_rollback(partial(self._out_of_order.discard, seq))
-            return False
-        passed = [self._untouched.popleft()]
-        while self._untouched and self._untouched[0] in self._out_of_order:
-            passed.append(self._untouched.popleft())
-        self._out_of_order.difference_update(passed)
-        tx.after_rollback(partial(self._restore, self.seq, passed))
-        self.seq = passed[-1]
-        return True
-
-    def advance(self, tx: UnitOfWork, last_seq: int) -> bool:
-        """Moves the position to just before the oldest message, or to `last_seq`. Returns whether it has moved."""
-        end = last_seq if self.oldest is None else self.oldest - 1
-        if end <= self.seq:
-            return False
-        tx.after_rollback(partial(self._restore, self.seq, []))
-        self.seq = end
-        return True
-
-    def undo(self, last_seq: int) -> None:
-        """The envelopes after `last_seq` were not stored."""
-        while self._untouched and self._untouched[-1] > last_seq:
-            self._untouched.pop()
-
-    def load(self, db: sqlite3.Connection) -> None:
-        """Reads the position of a store that is being opened, and the messages after it."""
-        (self.seq,) = db.execute("SELECT value FROM meta WHERE key = 'inbox_position'").fetchone()
-        self._untouched.extend(seq for (seq,) in db.execute(_UNTOUCHED, (self.seq,)))
-
-    def _restore(self, position: int, passed: list[int]) -> None:
-        self.seq = position
-        self._untouched.extendleft(reversed(passed))
-        self._out_of_order.update(passed[1:])
-
-
 class InMemoryState:
-    """`last_seq` is the last sequence that an envelope was given; `inbox_waiting` how many messages are ready or
-    leased in the inbox; `inbox_acked` about how many acked ones have a row; `inbox_due_ms` a time before which no lease
-    expires and no returned message is ready;
-    `quarantine_rows` and `quarantine_bytes` the size of the quarantine. `bridged`: whether there may be messages of
-    a foreign format. `acknowledging`: whether the daemon of a peer acknowledges commits, by peer id; the presence table
-    keeps it.
+    """`last_seq` is the last sequence that an envelope was given; `inbox_acked` about how many acked messages have a row
+    in the inbox; `inbox_due_ms` a time before which no lease expires and no returned message is ready; `excess` how many
+    bytes the store is larger than its bound after everything was removed that may be; `quarantine_rows` and
+    `quarantine_bytes` the size of the quarantine. `bridged`: whether there may be messages of a foreign format.
+    `acknowledging`: whether the daemon of a peer acknowledges commits, by peer id; the presence table keeps it.
 
     Caches: `works` that were opened, by id, of each id the one that changed last; the destinations of own messages
     (`addressed`), by sequence; the own messages that have `arrived`, by workspace and id.
@@ -243,10 +171,10 @@ class InMemoryState:
         "chain",
         "dedup",
         "events",
+        "excess",
         "inbox",
         "inbox_acked",
         "inbox_due_ms",
-        "inbox_waiting",
         "last_seq",
         "log",
         "quarantine_bytes",
@@ -258,16 +186,16 @@ class InMemoryState:
 
     def __init__(self) -> None:
         self.last_seq = 0
-        self.inbox_waiting = 0
         self.inbox_acked = 0
         self.inbox_due_ms = 0
+        self.excess = 0
         self.quarantine_rows = 0
         self.quarantine_bytes = 0
         self.bridged = False
         self.acknowledging: dict[str, bool] = {}
         self.chain = CommitChain()
         self.dedup = DedupWindow()
-        self.inbox = InboxPosition()
+        self.inbox = InboxMemory()
         self.events = EventBuffer()
         self.log = LogMemory()
         self.streams = OpenStreams()
@@ -279,13 +207,19 @@ class InMemoryState:
     def savepoint(self) -> StateSavepoint:
         """Mark the start of the next job."""
         chain = self.chain
-        pending = (len(self.dedup.pending), len(chain.records), len(chain.entries), len(self.events.pending))
+        pending = (
+            len(self.dedup.pending),
+            len(chain.records),
+            len(chain.entries),
+            len(self.events.pending),
+            len(self.inbox.pending),
+        )
         return pending + self.log.savepoint() + _numbers(self)
 
     def undo(self, savepoint: StateSavepoint) -> None:
         """The state as it was at `savepoint`, in the same transaction. Caches, streams and trust rules undo themselves
         (`after_rollback`)."""
-        dedup, records, entries, events, streams, verdicts, *numbers = savepoint
+        dedup, records, entries, events, inbox, streams, verdicts, *numbers = savepoint
         self.dedup.undo(dedup)
         self.log.undo(streams, verdicts, numbers[0])
         del self.chain.records[records:]
@@ -293,12 +227,13 @@ class InMemoryState:
         del self.events.pending[events:]
         for name, value in zip(_NUMBERS, numbers, strict=True):
             setattr(self, name, value)
-        self.inbox.undo(self.last_seq)
+        self.inbox.undo(self.last_seq, inbox)
 
     def committed(self) -> None:
         """The transaction is durable."""
         self.dedup.pending.clear()
         self.log.committed()
+        self.inbox.pending.clear()
         self.events.publish()
 
     def load(self, db: sqlite3.Connection) -> None:
@@ -314,10 +249,7 @@ class InMemoryState:
         (stored,) = db.execute("SELECT coalesce(max(seq), 0) FROM log").fetchone()
         self.last_seq = max(self.chain.head.last_seq, stored)  # a chain may have lost its end to another program
         self.inbox.load(db)
-        waiting, self.inbox_acked = db.execute(
-            "SELECT count(*) FILTER (WHERE state IN ('ready', 'leased')), count(*) FILTER (WHERE state = 'acked') FROM inbox"
-        ).fetchone()
-        self.inbox_waiting = waiting + len(self.inbox)
+        (self.inbox_acked,) = db.execute("SELECT count(*) FROM inbox WHERE state = 'acked'").fetchone()
         self.quarantine_rows, self.quarantine_bytes = db.execute(
             "SELECT count(*), coalesce(sum(length(raw)), 0) FROM quarantine"
         ).fetchone()

@@ -61,7 +61,7 @@ ORDER BY e.seq LIMIT 1
 _EXPIRE: Final = """
 UPDATE inbox SET state = iif(attempts >= ?2, 'dead', 'ready'), lease = NULL, lease_until_ms = NULL,
     last_error = 'the lease expired'
-WHERE state = 'leased' AND lease_until_ms <= ?1 RETURNING state
+WHERE state = 'leased' AND lease_until_ms <= ?1 RETURNING seq, state
 """
 _NEXT_DUE: Final = """
 SELECT min(at) FROM (
@@ -69,6 +69,7 @@ SELECT min(at) FROM (
     UNION ALL SELECT min(available_ms) FROM inbox WHERE state = 'ready' AND available_ms > ?1
 )
 """
+_SIZE: Final = "SELECT e.sender, length(e.raw) FROM envelopes AS e WHERE e.seq = ?"
 _OLDEST_KEPT: Final = "SELECT seq FROM inbox WHERE state = 'acked' ORDER BY seq DESC LIMIT 1 OFFSET ?"
 _SWEEP: Final = f"""
 DELETE FROM inbox WHERE state = 'acked' AND seq < ? AND seq <= {INBOX_POSITION}
@@ -98,14 +99,8 @@ class _Held(NamedTuple):
 
 def require_room(tx: Transaction, capacity: int) -> None:
     """Raises InboxFull when the inbox has no room: call it before anything is written (spec section 5, Overload)."""
-    if tx.memory.inbox_waiting >= capacity:
+    if tx.memory.inbox.waiting >= capacity:
         raise InboxFull(capacity)
-
-
-def add(tx: Transaction, seq: int) -> None:
-    """The envelope `seq`, stored as delivered, is ready."""
-    tx.memory.inbox.add(seq)
-    tx.memory.inbox_waiting += 1
 
 
 def notify(tx: Transaction, seq: int, error: str) -> None:
@@ -117,7 +112,8 @@ def notify(tx: Transaction, seq: int, error: str) -> None:
         "INSERT OR IGNORE INTO inbox (seq, state, attempts, available_ms, last_error) VALUES (?, 'ready', 0, 0, ?)",
         (seq, error[:ERROR_CHARS]),
     ).rowcount
-    tx.memory.inbox_waiting += added
+    if added:
+        _count(tx, seq, 1)
     _due_at(tx, 0)
 
 
@@ -146,7 +142,11 @@ def lease_next(
     if leased is None:
         leased = _lease_oldest(tx, now_ms, state, lease_token, until, work_id, max_attempts)
     if leased is not None and until is None:
-        tx.memory.inbox_waiting -= 1
+        message = leased.message
+        if message.damaged:
+            _count(tx, message.seq, -1)
+        else:
+            tx.memory.inbox.count(message.sender, -1, -len(message.envelope))
         _sweep(tx)
     elif leased is not None and until is not None:
         _due_at(tx, until)
@@ -171,7 +171,7 @@ def _lease_oldest(
     work_id: str | None,
     max_attempts: int,
 ) -> InboxItem | None:
-    if not tx.memory.inbox_waiting:
+    if not tx.memory.inbox.waiting:
         tx.memory.inbox_due_ms = _NEVER
         return None
     expire_leases(tx, now_ms, max_attempts)
@@ -185,7 +185,7 @@ def _lease_oldest(
             return leased
         values = (seq, "dead", leased.attempts, 0, None, "the stored envelope is damaged")
         tx.db.execute(_SET, values)  # the agent never gets it
-        tx.memory.inbox_waiting -= 1
+        _count(tx, seq, -1)
     return None
 
 
@@ -228,11 +228,13 @@ def expire_leases(tx: Transaction, now_ms: int, max_attempts: int = MAX_ATTEMPTS
     """Makes leases that expired by `now_ms` ready again, or dead after `max_attempts`. Returns how many they were."""
     if now_ms < tx.memory.inbox_due_ms:
         return 0
-    states = [state for (state,) in tx.db.execute(_EXPIRE, (now_ms, max_attempts)).fetchall()]
-    tx.memory.inbox_waiting -= states.count("dead")
+    expired = tx.db.execute(_EXPIRE, (now_ms, max_attempts)).fetchall()
+    for seq, state in expired:
+        if state == "dead":
+            _count(tx, seq, -1)
     (next_ms,) = tx.db.execute(_NEXT_DUE, (now_ms,)).fetchone()
     tx.memory.inbox_due_ms = _NEVER if next_ms is None else next_ms
-    return len(states)
+    return len(expired)
 
 
 def due_ms(tx: Transaction) -> int | None:
@@ -310,9 +312,16 @@ def _change(tx: Transaction, seq: int, before: _Held, after: _Held) -> None:
         values = (seq, after.state, after.attempts, after.available_ms, after.lease, after.last_error)
         tx.db.execute(_SET, values)
         tx.memory.inbox_acked += after.state == "acked"
-    tx.memory.inbox_waiting += (after.state in _OPEN) - (before.state in _OPEN)
+    if (change := (after.state in _OPEN) - (before.state in _OPEN)) != 0:
+        _count(tx, seq, change)
     if after.state == "ready":
         _due_at(tx, after.available_ms)
+
+
+def _count(tx: Transaction, seq: int, change: int) -> None:
+    """Message `seq` waits from now on (`change` is 1), or no longer (-1)."""
+    sender, size = tx.db.execute(_SIZE, (seq,)).fetchone()
+    tx.memory.inbox.count(sender, change, change * size)
 
 
 def _sweep(tx: Transaction) -> None:

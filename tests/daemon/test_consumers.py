@@ -85,7 +85,7 @@ async def test_a_new_message_is_leased_without_asking_the_file(store: Store, ack
     assert item is not None
     assert item == await store.write(lambda tx: inbox.item(tx, item.seq))
     assert (item.state, item.attempts) == ("acked" if ack else "leased", 1)
-    assert store.memory.inbox_waiting == (0 if ack else 1)
+    assert store.memory.inbox.waiting == (0 if ack else 1)
 
 
 async def test_a_new_message_does_not_overtake_one_that_was_returned(store: Store) -> None:

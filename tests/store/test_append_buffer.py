@@ -71,7 +71,7 @@ async def test_a_job_that_raises_is_undone_without_a_rerun(store: Store) -> None
     assert await rows(store, "SELECT seq FROM envelopes") == [(1,), (2,), (3,), (4,)]
     assert list(await inbox_states(store)) == [1, 2, 3, 4]
     assert await touched(store) == [("thread_good", 4)]
-    assert store.memory.inbox_waiting == 4
+    assert store.memory.inbox.waiting == 4
     assert len(store.memory.dedup) == 4
     assert store.stats.reruns == 0
 
@@ -230,7 +230,7 @@ async def test_any_mixture_of_jobs_leaves_the_writes_of_the_successful_ones(
         stored = await rows(store, "SELECT seq, msg_id FROM envelopes ORDER BY seq")
         assert stored == [(number + 1, message_id) for number, message_id in enumerate(kept)]
         assert len(await inbox_states(store)) == len(kept)
-        assert store.memory.inbox_waiting == len(store.memory.dedup) == len(kept)
+        assert store.memory.inbox.waiting == len(store.memory.dedup) == len(kept)
     finally:
         await store.close()
 

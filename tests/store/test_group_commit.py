@@ -130,7 +130,7 @@ def refuse_at_once(tx: Transaction) -> int:
 
 def refuse_late(tx: Transaction) -> int:
     tx.db.execute("INSERT INTO remembered_ids (until, key) VALUES (777, 1)")
-    tx.memory.inbox_waiting += 5
+    tx.memory.inbox_acked += 5
     raise NotFound("changed my mind")
 
 
@@ -148,7 +148,7 @@ async def test_a_job_that_fails_fails_alone(store: Store, bad: Write) -> None:
     assert len(failed) == 2
     assert all(isinstance(error, NotFound | sqlite3.IntegrityError) for error in failed)
     assert await stored(store) == [1, 2, 3, 4]
-    assert store.memory.inbox_waiting == 0
+    assert store.memory.inbox_acked == 0
     assert store.writable
 
 
@@ -285,7 +285,7 @@ async def test_a_full_disk_is_reported_undone_and_recovered_from(store: Store) -
     seen: list[str] = []
 
     def doomed(tx: Transaction) -> None:
-        tx.memory.inbox_waiting += 1
+        tx.memory.inbox_acked += 1
         tx.after_commit(lambda: seen.append("committed"))
         fill(tx)
 
@@ -297,7 +297,7 @@ async def test_a_full_disk_is_reported_undone_and_recovered_from(store: Store) -
     assert "full" in (status.last_error or "")
     assert await stored(store) == [1]
     assert seen == []
-    assert store.memory.inbox_waiting == 0
+    assert store.memory.inbox_acked == 0
 
     await store.write(limit_pages(None))
     assert (await store.status()).writable is False  # reading and pragmas prove nothing

@@ -95,9 +95,9 @@ class InboxMachine(RuleBasedStateMachine):
     def oldest_ready(self, work_id: str | None) -> int | None:
         return min((seq for seq, one in self.messages.items() if one.is_ready(self.now_ms, work_id)), default=None)
 
-    @rule(work=WORKS)
-    def a_message_is_delivered(self, work: str | None) -> None:
-        _, applied = self.write(receiving(say(work_id=work)))
+    @rule(work=WORKS, sender=st.sampled_from([BOB, "carol"]), size=st.integers(1, 100))
+    def a_message_is_delivered(self, work: str | None, sender: str, size: int) -> None:
+        _, applied = self.write(receiving(say(sender, text="x" * size, work_id=work)))
         if applied.delivered:
             assert applied.seq is not None
             self.messages[applied.seq] = Message(work)
@@ -245,14 +245,23 @@ class InboxMachine(RuleBasedStateMachine):
             self.run(self.store.close())
         self.open()
 
+    async def waiting_by_sender(self) -> dict[str, tuple[int, int]]:
+        """Messages and bytes that are ready or leased, by sender, as the store has them."""
+        page = await inbox_list.items(self.store.reader, states=frozenset(["ready", "leased"]), limit=10_000)
+        sizes: dict[str, list[int]] = {}
+        for item in page.items:
+            sizes.setdefault(item.message.sender, []).append(len(item.message.envelope))
+        return {sender: (len(found), sum(found)) for sender, found in sizes.items()}
+
     @invariant()
     def every_message_is_as_in_the_model(self) -> None:
         if hasattr(self, "store"):
             expected = {seq: message.state for seq, message in sorted(self.messages.items())}
             assert self.run(inbox_states(self.store)) == expected
-            waiting = self.store.memory.inbox_waiting
+            waiting = self.store.memory.inbox.waiting
             found = list(expected.values())
             assert waiting == found.count("ready") + found.count("leased")
+            assert self.store.memory.inbox.senders == self.run(self.waiting_by_sender())
             counts = {state: found.count(state) for state in ("ready", "leased", "dead")}
             assert self.run(inbox_list.counts(self.store.reader, waiting)) == counts
 

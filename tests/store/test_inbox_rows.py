@@ -39,7 +39,7 @@ async def test_the_oldest_ready_message_is_leased_with_everything_about_it(store
     assert two is not None
     assert two.seq == second
     assert await lease(store, "c") is None
-    assert await inbox_list.counts(store.reader, store.memory.inbox_waiting) == {"ready": 0, "leased": 2, "dead": 0}
+    assert await inbox_list.counts(store.reader, store.memory.inbox.waiting) == {"ready": 0, "leased": 2, "dead": 0}
 
 
 async def test_only_a_message_of_that_work(store: Store) -> None:
@@ -70,8 +70,8 @@ async def test_acking_again_is_not_an_error(store: Store) -> None:
     await lease(store, "a")
     for _ in range(2):
         assert (await store.write(lambda tx: inbox.ack(tx, seq, "a"))).state == "acked"
-    assert store.memory.inbox_waiting == 0
-    assert await inbox_list.counts(store.reader, store.memory.inbox_waiting) == {"ready": 0, "leased": 0, "dead": 0}
+    assert store.memory.inbox.waiting == 0
+    assert await inbox_list.counts(store.reader, store.memory.inbox.waiting) == {"ready": 0, "leased": 0, "dead": 0}
 
 
 async def test_acking_without_a_lease_is_allowed(store: Store) -> None:
@@ -119,16 +119,16 @@ async def test_a_message_without_attempts_left_is_dead_and_can_be_requeued(store
         at = attempt * VISIBLE
         assert await lease(store, "a", at=at, max_attempts=2) is not None
     assert await lease(store, "a", at=2 * VISIBLE, max_attempts=2) is None
-    assert await inbox_list.counts(store.reader, store.memory.inbox_waiting) == {"ready": 0, "leased": 0, "dead": 1}
+    assert await inbox_list.counts(store.reader, store.memory.inbox.waiting) == {"ready": 0, "leased": 0, "dead": 1}
     (dead,) = (await inbox_list.items(store.reader, states=frozenset(["dead"]))).items
     assert dead.seq == seq
     assert dead.last_error
-    assert store.memory.inbox_waiting == 0
+    assert store.memory.inbox.waiting == 0
     with pytest.raises(Refused):
         await store.write(lambda tx: inbox.nack(tx, seq, now_ms=NOW_MS))
     revived = await store.write(lambda tx: inbox.requeue(tx, seq))
     assert (revived.state, revived.attempts) == ("ready", 0)
-    assert store.memory.inbox_waiting == 1
+    assert store.memory.inbox.waiting == 1
     assert await lease(store, "b") is not None
 
 
@@ -137,7 +137,7 @@ async def test_a_nack_at_the_last_attempt_makes_a_dead_letter(store: Store) -> N
     await lease(store, "a")
     back = await store.write(lambda tx: inbox.nack(tx, seq, now_ms=NOW_MS, max_attempts=1, error="poison"))
     assert (back.state, back.last_error) == ("dead", "poison")
-    assert store.memory.inbox_waiting == 0
+    assert store.memory.inbox.waiting == 0
 
 
 async def test_a_dead_letter_can_be_acked(store: Store) -> None:
@@ -145,8 +145,8 @@ async def test_a_dead_letter_can_be_acked(store: Store) -> None:
     await lease(store, "a")
     await store.write(lambda tx: inbox.nack(tx, seq, now_ms=NOW_MS, max_attempts=1))
     assert (await store.write(lambda tx: inbox.ack(tx, seq))).state == "acked"
-    assert store.memory.inbox_waiting == 0
-    assert await inbox_list.counts(store.reader, store.memory.inbox_waiting) == {"ready": 0, "leased": 0, "dead": 0}
+    assert store.memory.inbox.waiting == 0
+    assert await inbox_list.counts(store.reader, store.memory.inbox.waiting) == {"ready": 0, "leased": 0, "dead": 0}
 
 
 async def test_unknown_messages_are_not_found(store: Store) -> None:
@@ -174,11 +174,11 @@ async def test_the_number_of_waiting_messages_is_restored_after_reopening(store:
     seqs = await fill(store, 4)
     await lease(store, "a")
     await store.write(lambda tx: inbox.ack(tx, seqs[2]))
-    assert store.memory.inbox_waiting == 3
+    assert store.memory.inbox.waiting == 3
     await store.close()
     again = await Store.open(store.path)
     try:
-        assert again.memory.inbox_waiting == 3
+        assert again.memory.inbox.waiting == 3
         assert list((await inbox_states(again)).values()) == ["leased", "ready", "acked", "ready"]
     finally:
         await again.close()
@@ -229,7 +229,7 @@ async def test_an_unread_message_does_not_keep_the_rows_of_those_acked_after_it(
     await store.close()
     again = await Store.open(store.path)
     try:
-        assert again.memory.inbox_waiting == 1
+        assert again.memory.inbox.waiting == 1
         found = await lease(again, "a")
         assert found is not None
         assert (found.seq, found.attempts) == (unread, 1)

@@ -53,7 +53,7 @@ async def whole(store: Store) -> set[int]:
         assert {int(number) for (number,) in await rows(store, sql)} == present, sql
     assert sum(thread.messages for thread in await rooms.threads(store.reader)) == len(present)
     assert len(store.memory.dedup) == len(present)
-    assert store.memory.inbox_waiting == len(present)
+    assert store.memory.inbox.waiting == len(present)
     return present
 
 

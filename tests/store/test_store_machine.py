@@ -162,7 +162,7 @@ class StoreMachine(RuleBasedStateMachine):
         if not hasattr(self, "store"):
             return
         assert self.run(inbox_states(self.store)) == self.inbox
-        assert self.store.memory.inbox_waiting == self.waiting()
+        assert self.store.memory.inbox.waiting == self.waiting()
 
     @invariant()
     def what_came_is_stored_once_and_remembered(self) -> None:

@@ -191,7 +191,7 @@ async def test_writes_persist_after_reopening(path: Path) -> None:
     store = await Store.open(path)
     try:
         assert await rows(store, "SELECT msg_id, raw FROM envelopes") == [(envelope.id, envelope.raw)]
-        assert store.memory.inbox_waiting == 1
+        assert store.memory.inbox.waiting == 1
     finally:
         await store.close()
 

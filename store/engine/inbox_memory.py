@@ -1,0 +1,112 @@
+"""The inbox in memory: a delivered message costs no row, and no query decides whether another one fits."""
+
+import sqlite3
+from collections import deque
+from functools import partial
+from typing import Final
+
+from aghbus.store.engine.unit_of_work import UnitOfWork
+
+_DELIVERED: Final = "verdict IN (SELECT id FROM verdicts WHERE inbox = 1)"
+_UNTOUCHED: Final = f"""
+SELECT seq FROM log WHERE seq > ? AND {_DELIVERED} AND seq NOT IN (SELECT seq FROM inbox) ORDER BY seq
+"""  # noqa: S608 - constants
+_WAITING: Final = f"""
+SELECT s.sender, count(*), sum(l.size) FROM (
+    SELECT stream, length(raw) AS size FROM log WHERE seq > ? AND {_DELIVERED} AND seq NOT IN (SELECT seq FROM inbox)
+    UNION ALL SELECT stream, length(raw) FROM log
+        WHERE seq IN (SELECT seq FROM inbox WHERE state IN ('ready', 'leased'))) AS l
+JOIN streams AS s ON s.id = l.stream GROUP BY s.sender
+"""  # noqa: S608 - constants
+
+
+class InboxMemory:
+    """The position of the inbox, the messages that no consumer has taken, in sequence, and what waits in it by sender.
+
+    All untouched messages are after the position `seq`. A message that is taken out of order stays after it, and has a row
+    in table `inbox`. `waiting` counts the messages that are ready or leased, `size` their bytes, `senders` both by sender.
+    `pending` are the changes of these counts in the open transaction: sender, messages, bytes.
+    """
+
+    __slots__ = ("_out_of_order", "_untouched", "pending", "senders", "seq", "size", "waiting")
+
+    def __init__(self) -> None:
+        self.seq = 0
+        self.waiting = 0
+        self.size = 0
+        self.senders: dict[str, tuple[int, int]] = {}
+        self.pending: list[tuple[str, int, int]] = []
+        self._untouched: deque[int] = deque()  # those taken out of order included
+        self._out_of_order: set[int] = set()
+
+    @property
+    def oldest(self) -> int | None:
+        """The oldest message that was not taken."""
+        return self._untouched[0] if self._untouched else None
+
+    def untouched(self) -> list[int]:
+        """The messages that were not taken."""
+        return [seq for seq in self._untouched if seq not in self._out_of_order]
+
+    def add(self, seq: int, sender: str, size: int) -> None:
+        """Envelope `seq`, the latest, of `size` bytes, is delivered."""
+        self._untouched.append(seq)
+        self.count(sender, 1, size)
+
+    def count(self, sender: str, messages: int, size: int) -> None:
+        """So many messages of `sender` wait from now on, of `size` bytes together; negative: no longer."""
+        held = self.senders.get(sender)
+        if held is None:
+            self.senders[sender] = (messages, size)
+        elif held[0] + messages:
+            self.senders[sender] = (held[0] + messages, held[1] + size)
+        else:
+            del self.senders[sender]
+        self.waiting += messages
+        self.size += size
+        self.pending.append((sender, messages, size))
+
+    def take(self, tx: UnitOfWork, seq: int) -> bool:
+        """Message `seq`, which was not taken, is. Returns whether the position has passed it."""
+        if self._untouched[0] != seq:
+            self._out_of_order.add(seq)
+            tx.after_rollback(partial(self._out_of_order.discard, seq))
+            return False
+        passed = [self._untouched.popleft()]
+        while self._untouched and self._untouched[0] in self._out_of_order:
+            passed.append(self._untouched.popleft())
+        self._out_of_order.difference_update(passed)
+        tx.after_rollback(partial(self._restore, self.seq, passed))
+        self.seq = passed[-1]
+        return True
+
+    def advance(self, tx: UnitOfWork, last_seq: int) -> bool:
+        """Moves the position to just before the oldest message, or to `last_seq`. Returns whether it has moved."""
+        end = last_seq if self.oldest is None else self.oldest - 1
+        if end <= self.seq:
+            return False
+        tx.after_rollback(partial(self._restore, self.seq, []))
+        self.seq = end
+        return True
+
+    def undo(self, last_seq: int, pending: int) -> None:
+        """The envelopes after `last_seq` were not stored, and the counts did not change after the first `pending` times."""
+        undone = self.pending[pending:]
+        for sender, messages, size in reversed(undone):
+            self.count(sender, -messages, -size)
+        del self.pending[pending:]
+        while self._untouched and self._untouched[-1] > last_seq:
+            self._untouched.pop()
+
+    def load(self, db: sqlite3.Connection) -> None:
+        """Reads the position of a store that is being opened, and the messages after it."""
+        (self.seq,) = db.execute("SELECT value FROM meta WHERE key = 'inbox_position'").fetchone()
+        self._untouched.extend(seq for (seq,) in db.execute(_UNTOUCHED, (self.seq,)))
+        for sender, messages, size in db.execute(_WAITING, (self.seq,)):
+            self.count(sender, messages, size)
+        self.pending.clear()
+
+    def _restore(self, position: int, passed: list[int]) -> None:
+        self.seq = position
+        self._untouched.extendleft(reversed(passed))
+        self._out_of_order.update(passed[1:])
