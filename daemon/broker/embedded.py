@@ -18,7 +18,8 @@ import sys
 from pathlib import Path
 
 from aghbus.daemon.base.logs import event
-from aghbus.daemon.broker.directory import BrokerError, BrokerFolder, find_binary
+from aghbus.daemon.broker.binary import find_binary
+from aghbus.daemon.broker.directory import BrokerError, BrokerFolder
 from aghbus.daemon.broker.probe import ProbeFailed, probe
 from aghbus.daemon.nats.options import NatsOptions
 from aghbus.store.host.file_lock import FileLock, is_locked
@@ -150,10 +151,12 @@ class EmbeddedBroker:
         """Starts a guard, with a new server or (`adopt`) for the running one, and waits for its answer."""
         arguments = ["adopt"]
         if not adopt:
-            binary = find_binary(self._binary)
+            binary = await asyncio.to_thread(find_binary, self._binary)
+            facts = {"path": str(binary.path), "version": binary.version, "sha256": binary.sha256}
+            event(_log, logging.INFO, "broker binary chosen", origin=binary.origin, **facts)
             self._folder.write_config(token)
             record = self._folder.record()
-            arguments = ["start", str(binary), str(self._port or (record.port if record else -1))]
+            arguments = ["start", str(binary.path), str(self._port or (record.port if record else -1))]
         answer = await _start_guard([sys.executable, "-I", "-S", str(_GUARD), str(self._folder.path), *arguments])
         if "port" in answer:
             what = "broker adopted" if adopt else "broker started"

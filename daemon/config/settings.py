@@ -102,7 +102,9 @@ class NatsSettings(msgspec.Struct, frozen=True, kw_only=True):
 class BrokerSettings(msgspec.Struct, frozen=True, kw_only=True):
     """The embedded broker, used when no NATS server is named."""
 
-    binary: Annotated[str | None, Key(_FILE, "nats-server to run; unset: the installed one, else PATH")] = None
+    binary: Annotated[
+        str | None, Key(_FILE, "nats-server to run; unset: the newer of the installed one and that on PATH")
+    ] = None
     directory: Annotated[str | None, Key(_FILE, "its folder; daemons with the same folder share the broker")] = None
     embedded: Annotated[
         str, Key(choice("auto", "never"), "auto: run one when no server is named; never: a server must be named")

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import fcntl
 import json
+import logging
 import os
 import signal
 import stat
@@ -15,7 +16,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from aghbus.daemon.broker.directory import BrokerFolder, BrokerRecord, find_binary
+from aghbus.daemon.base.logs import TextFormatter
+from aghbus.daemon.broker.binary import find_binary
+from aghbus.daemon.broker.directory import BrokerFolder, BrokerRecord
 from aghbus.daemon.broker.embedded import BrokerError, EmbeddedBroker
 from aghbus.daemon.broker.probe import ProbeFailed, probe
 from aghbus.daemon.nats.link import InboundMessage, Link
@@ -370,6 +373,18 @@ async def test_a_removed_folder_ends_the_broker(folder: BrokerFolder) -> None:
     await broker.leave()
 
 
+async def test_the_log_names_the_binary_its_version_and_its_checksum(
+    folder: BrokerFolder, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    async with joined(folder):
+        line = next(line for line in map(TextFormatter().format, caplog.records) if "broker binary chosen" in line)
+    chosen = find_binary(None)
+    assert f"path={chosen.path}" in line
+    assert f"version={chosen.version}" in line
+    assert f"sha256={chosen.sha256}" in line
+
+
 async def test_a_missing_binary_is_reported(folder: BrokerFolder, tmp_path: Path) -> None:
     broker = EmbeddedBroker(folder.path, binary=tmp_path / "absent")
     with pytest.raises(BrokerError, match="absent is not an executable") as error:
@@ -380,7 +395,9 @@ async def test_a_missing_binary_is_reported(folder: BrokerFolder, tmp_path: Path
 
 async def test_a_server_that_ends_at_its_start_is_quoted(folder: BrokerFolder, tmp_path: Path) -> None:
     binary = tmp_path / "nats-server"
-    binary.write_text("#!/bin/sh\necho 'no space left for streams' >&2\nexit 3\n")
+    binary.write_text(
+        "#!/bin/sh\n[ $1 = --version ] && echo 'nats-server: v2.99.0' && exit\necho 'no space left for streams' >&2\nexit 3\n"
+    )
     binary.chmod(0o700)
     broker = EmbeddedBroker(folder.path, binary=binary)
     with pytest.raises(BrokerError, match="no space left for streams") as error:
@@ -431,7 +448,3 @@ async def test_a_server_that_hangs_is_reported_and_not_killed(folder: BrokerFold
         finally:
             os.kill(pid, signal.SIGCONT)
         await probe(record(folder).port, folder.token())
-
-
-def test_the_wheels_binary_is_found() -> None:
-    assert find_binary(None) == Path(sys.executable).parent / "nats-server"

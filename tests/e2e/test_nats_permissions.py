@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from aghbus.daemon.broker.directory import find_binary
 from aghbus.daemon.jetstream.stream import STREAM
 from aghbus.daemon.nats.link import InboundMessage
 from aghbus.daemon.nats.options import NatsOptions
@@ -16,7 +15,7 @@ from aghbus.protocol.nats.names import durable_name
 from tests.support.broker_users import Client, Decentralized, GuardedBroker, connected, threaded
 from tests.support.daemons import Daemon, Home, wait_for
 from tests.support.jetstream import Operator
-from tests.support.natsutil import NatsServer, wait_until
+from tests.support.natsutil import NATS_SERVER, NatsServer, wait_until
 
 ROOT = "agh.network.v0.ws_local.default"
 OPS = route_token("ops")
@@ -286,7 +285,5 @@ def test_the_server_accepts_permissions_for_any_workspace(home: Home, tmp_path: 
     users = ", ".join(f"{{ user: u{n}, password: p, permissions: ${name} }}" for n, name in enumerate(names))
     (tmp_path / "permissions.conf").write_bytes(printed.stdout)
     (tmp_path / "nats.conf").write_text(f'include "permissions.conf"\nauthorization {{ users: [{users}] }}\n')
-    checked = subprocess.run(
-        [find_binary(None), "-t", "-c", str(tmp_path / "nats.conf")], capture_output=True, check=False
-    )
+    checked = subprocess.run([NATS_SERVER, "-t", "-c", str(tmp_path / "nats.conf")], capture_output=True, check=False)
     assert checked.returncode == 0, checked.stderr

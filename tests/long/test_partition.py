@@ -11,11 +11,11 @@ from typing import Any, Self
 
 import pytest
 
-from aghbus.daemon.broker.directory import find_binary
 from tests.support import netns
 from tests.support.crashes import seed_of, stop
 from tests.support.daemons import Daemon, Home, wait_for
 from tests.support.ledger import balance
+from tests.support.natsutil import NATS_SERVER
 from tests.support.netns import Hosts
 from tests.support.traffic import Traffic
 
@@ -46,7 +46,7 @@ class RemoteDaemon(Daemon):
 @contextmanager
 def broker_on(hosts: Hosts, host: str, folder: Path) -> Iterator[str]:
     """A nats-server with JetStream on a host, killed at the end; its URL."""
-    command = [str(find_binary(None)), "-a", hosts.address(host), "-p", str(PORT), "-js", "-sd", str(folder / "js")]
+    command = [str(NATS_SERVER), "-a", hosts.address(host), "-p", str(PORT), "-js", "-sd", str(folder / "js")]
     with (folder / "nats.log").open("ab") as log:
         process = subprocess.Popen([*hosts.command(host), *command], stdout=log, stderr=log)
     try:

@@ -11,13 +11,16 @@ import subprocess
 import tempfile
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Final, Self
 
-from aghbus.daemon.broker.directory import find_binary
+from aghbus.daemon.broker.binary import find_binary
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from types import TracebackType
+
+NATS_SERVER: Final = find_binary(None).path
+"""The nats-server that an embedded broker would run."""
 
 
 async def wait_until(predicate: Callable[[], object], timeout: float = 30.0, what: str = "the condition") -> None:
@@ -98,7 +101,7 @@ class NatsServer:
         arguments = ["-c", str(config), "-a", "127.0.0.1", "-p", str(self.port), "--ports_file_dir", str(self.folder)]
         with (self.folder / "log").open("ab") as log:
             self._process = subprocess.Popen(  # noqa: ASYNC220 - starts in a millisecond; its end is waited for without the loop
-                [find_binary(None), *arguments], stdout=log, stderr=log
+                [NATS_SERVER, *arguments], stdout=log, stderr=log
             )
         process = self._process
         ports = self.folder / f"nats-server_{process.pid}.ports"
