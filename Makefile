@@ -5,19 +5,26 @@ BIN := $(VENV)/bin
 # Most tests wait for daemons and brokers, so more run at once than there are cores; who is done early takes from the others.
 TEST_WORKERS ?= 4
 STAMP := $(VENV)/.installed
+# Options of pip for libraries, such as --only-binary :all: against builds.
+FORMATS ?=
 FUZZ_STAMP := $(VENV)/.installed-fuzz
+RELEASE_STAMP := $(VENV)/.installed-release
+PIP_INSTALL := $(BIN)/python -m pip install -qq --disable-pip-version-check
+# Installed from build.txt first, setuptools builds what has no wheel: an isolated build would download another one.
+LOCKED := $(PIP_INSTALL) --no-build-isolation $(FORMATS) --require-hashes --requirement
 
-.PHONY: api-docs run test test-long fuzz fuzz-quick check lint format types layers bench bench-full dist clean help
+.PHONY: api-docs run test test-long fuzz fuzz-quick check lint format types layers bench bench-full dist sbom lock lock-check clean help
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
 
-$(STAMP): pyproject.toml
+$(STAMP): pyproject.toml requirements/build.txt requirements/dev.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Python 3.11 or newer is needed (PYTHON=python3.12 make …)"; exit 1; }
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@echo "setting up $(VENV): a minute or two, the first time only"
-	@$(BIN)/python -m pip install -q --disable-pip-version-check --upgrade 'pip>=25.1'
-	@$(BIN)/python -m pip install -qq --disable-pip-version-check --editable . --group dev
+	@$(LOCKED) requirements/build.txt
+	@$(LOCKED) requirements/dev.txt
+	@$(PIP_INSTALL) --no-deps --no-build-isolation --editable .
 	@touch $(STAMP)
 
 run: $(STAMP) ## set up, then run a daemon on the embedded broker
@@ -31,8 +38,8 @@ test-long: $(STAMP) ## slow tests
 	$(BIN)/python -m pytest -q -n $(TEST_WORKERS) --dist worksteal --hypothesis-profile thorough --timeout 1800 tests/protocol tests/daemon/test_settings.py
 
 # Without a wheel of Atheris for this Python or machine nothing is built: the fuzzer says that it is skipped.
-$(FUZZ_STAMP): $(STAMP)
-	@$(BIN)/python -m pip install -qq --disable-pip-version-check --only-binary atheris --group fuzz && touch $(FUZZ_STAMP) || true
+$(FUZZ_STAMP): $(STAMP) requirements/fuzz.txt
+	@$(LOCKED) requirements/fuzz.txt --only-binary atheris && touch $(FUZZ_STAMP) || true
 
 fuzz-quick: $(FUZZ_STAMP) ## every fuzz target for a few seconds
 	@$(BIN)/python -m tests.fuzz.run --seconds 4
@@ -59,7 +66,7 @@ check: lint types layers test ## what CI runs
 BENCHED := $(VENV)/.benched
 
 $(BENCHED): $(STAMP) pyproject.toml
-	@$(BIN)/python -m pip install -qq --disable-pip-version-check --group bench
+	@$(PIP_INSTALL) --group bench
 	@touch $(BENCHED)
 
 api-docs: $(STAMP) ## write docs/openapi.json and the routes of docs/api.md
@@ -71,11 +78,37 @@ bench: $(BENCHED) ## figures of this machine, in three minutes
 bench-full: $(BENCHED) ## the same in half an hour, with the large sizes
 	$(BIN)/python -m bench --full
 
-dist: $(STAMP) ## build the wheel and the source distribution into dist/
-	@$(BIN)/python -m pip install -qq --disable-pip-version-check --group dist
-	@rm -rf build dist
-	@$(BIN)/python -m build --quiet --outdir dist .
-	@ls dist
+dist: $(STAMP) ## build the wheel and the source distribution into dist/; the same sources give the same bytes
+	@rm -rf dist
+	@$(BIN)/python deploy/build_dist.py dist
+
+$(RELEASE_STAMP): $(STAMP) requirements/release.txt
+	@$(LOCKED) requirements/release.txt
+	@touch $(RELEASE_STAMP)
+
+sbom: dist $(RELEASE_STAMP) ## write dist/sbom.cdx.json (CycloneDX) of the wheel and its locked dependencies
+	@rm -rf build/sbom && $(PYTHON) -m venv --without-pip build/sbom/venv
+	@$(BIN)/python -m pip wheel -qq --no-build-isolation $(FORMATS) --require-hashes --requirement requirements/run.txt -w build/sbom
+	@PIP_PYTHON=build/sbom/venv/bin/python $(PIP_INSTALL) --no-index --no-deps build/sbom/*.whl dist/*.whl
+	@$(BIN)/cyclonedx-py environment build/sbom/venv --pyproject pyproject.toml --output-reproducible -o dist/sbom.cdx.json
+
+COMPILE = $(BIN)/uv --directory $(1) pip compile -q --universal --python-version 3.11 --generate-hashes --custom-compile-command 'make lock' $(UPGRADE)
+# The versions of dev.txt hold for the others too, which are parts of it or installed beside it.
+define COMPILE_ALL
+	@$(COMPILE) pyproject.toml --group dev -o requirements/dev.txt
+	@$(COMPILE) pyproject.toml -c requirements/dev.txt -o requirements/run.txt
+	@$(COMPILE) --group build -c requirements/dev.txt -o requirements/build.txt
+	@$(COMPILE) --group release -c requirements/dev.txt -o requirements/release.txt
+	@$(COMPILE) --group fuzz -c requirements/dev.txt -o requirements/fuzz.txt
+endef
+
+lock: $(RELEASE_STAMP) ## adapt requirements/ to pyproject.toml; UPGRADE=--upgrade takes the newest versions
+	$(call COMPILE_ALL,.)
+
+lock-check: $(RELEASE_STAMP) ## fail when `make lock` would change requirements/
+	@rm -rf build/lock && mkdir -p build/lock && cp -r pyproject.toml requirements build/lock
+	$(call COMPILE_ALL,build/lock)
+	@diff -r requirements build/lock/requirements || { echo "requirements/ does not fit pyproject.toml: run make lock"; exit 1; }
 
 clean: ## remove the environment and caches
 	rm -rf $(VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

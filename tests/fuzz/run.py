@@ -28,9 +28,7 @@ def main(arguments: list[str]) -> int:
     if unknown := set(given.targets) - set(TARGETS):
         parser.error(f"no such target: {', '.join(sorted(unknown))}")
     if importlib.util.find_spec("atheris") is None:
-        print(
-            "fuzz: SKIPPED, atheris is not installed (pip install --group fuzz; no wheel for this Python or platform?)"
-        )
+        print("fuzz: SKIPPED, atheris is not installed (requirements/fuzz.txt; no wheel for this Python or platform?)")
         return 0
     failed = []
     for name in given.targets or TARGETS:

@@ -1,0 +1,40 @@
+"""The wheel and the source distribution: the same sources give the same bytes."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).parent.parent
+
+
+def built(checkout: Path, target: Path, umask: int, **environment: str) -> dict[str, str]:
+    """The SHA-256 of each file that a build in `checkout` writes."""
+    command = [sys.executable, str(checkout / "deploy" / "build_dist.py"), str(target)]
+    subprocess.run(command, check=True, umask=umask, env={**os.environ, **environment}, stdout=subprocess.DEVNULL)
+    return {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in target.iterdir()}
+
+
+def copied(target: Path, mode: int) -> Path:
+    """The checkout in another folder with other modes and times, and with a leftover of another build."""
+    ignored = shutil.ignore_patterns(".*", "build", "dist", "*.egg-info", "__pycache__")
+    shutil.copytree(ROOT, target, symlinks=True, ignore=ignored, copy_function=shutil.copy)
+    for path in target.rglob("*"):
+        if not path.is_symlink():
+            path.chmod(0o700 if path.is_dir() else mode)
+    (target / "build" / "lib" / "aghbus" / "cli").mkdir(parents=True)
+    (target / "build" / "lib" / "aghbus" / "cli" / "leftover.py").write_text("")
+    return target
+
+
+def test_two_builds_in_different_places_and_circumstances_give_the_same_files(tmp_path: Path) -> None:
+    moment = {"SOURCE_DATE_EPOCH": "1700000000"}
+    first = built(ROOT, tmp_path / "first", 0o022, TZ="UTC", PYTHONHASHSEED="1", **moment)
+    other = copied(tmp_path / "checkout", 0o600)
+    second = built(other, tmp_path / "second", 0o077, TZ="Asia/Tokyo", PYTHONHASHSEED="2", **moment)
+    assert len(first) == 2
+    assert first == second
