@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import re
 import secrets
 import sqlite3
 import tempfile
@@ -206,3 +207,12 @@ async def test_retention_removes_the_rows_of_the_indexes_and_keeps_the_ids(path:
         assert (await receive(again, made("thread", 0))).seq == 13
     finally:
         await again.close()
+
+
+async def test_the_documented_queries_read_a_store(filled: Path) -> None:
+    text = (Path(__file__).parents[2] / "docs" / "architecture.md").read_text("utf-8")
+    queries = re.findall(r'^sqlite3 -readonly store\.db "(.*)"$', text, re.MULTILINE)
+    assert len(queries) == 2
+    with closing(sqlite3.connect(filled)) as db:
+        assert len(db.execute(queries[0]).fetchall()) == 10
+        assert db.execute(queries[1].replace("'ops'", "'bob'")).fetchone() == ("hello",)
