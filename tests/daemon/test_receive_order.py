@@ -116,6 +116,18 @@ async def test_what_was_committed_without_effect_is_refused_with_its_reason(desk
     assert link.answers == [Ack(late["id"], "refused", "not_found", digest(late))] * 2
 
 
+async def test_an_opening_under_a_work_id_of_others_is_refused_also_when_it_is_repeated(
+    desk: Bench, link: Answers
+) -> None:
+    taken = desk.say("bob", work_id="work_1")
+    await desk.offer(taken, reply=REPLY)
+    late = desk.say("eve", work_id="work_1", thread_id=taken["thread_id"])
+    await desk.offer(late, reply=REPLY)
+    await desk.offer(late, reply=REPLY)
+    refused = Ack(late["id"], "refused", "actor_not_allowed", digest(late))
+    assert link.answers == [Ack(taken["id"], "committed", None, digest(taken)), refused, refused]
+
+
 async def test_a_duplicate_is_answered_with_the_outcome_and_the_digest_of_the_first_copy(
     desk: Bench, link: Answers
 ) -> None:

@@ -6,8 +6,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from aghbus.protocol.identifiers import subject_for
-from tests.support.daemons import Daemon, Home, HttpError, wait_for
+from tests.support.daemons import DURABLE, Daemon, Home, HttpError, wait_for
 from tests.support.foreign import foreign_peer
 from tests.support.natsutil import NatsServer, wait_until
 
@@ -113,6 +115,39 @@ def test_an_unanswered_message_becomes_dead_and_the_agent_is_notified(tmp_path: 
         item = ops.post("/v1/inbox/next", wait=5)["item"]
         assert (item["message"]["id"], item["message"]["direction"]) == (sent["id"], "out")
         assert "dead" in item["last_error"]
+
+
+@pytest.mark.parametrize("durability", [(), DURABLE], ids=["core", "jetstream"])
+@pytest.mark.parametrize("keys", [False, True], ids=["plain", "keys"])
+async def test_the_sender_learns_that_the_work_id_of_its_opening_is_taken(
+    tmp_path: Path, durability: tuple[str, ...], keys: bool
+) -> None:
+    """Another peer has opened a work of that id: the receiver ignores the opening, and the protocol has no receipt for it."""
+    home, names = Home(tmp_path), ("worker", "ops", "late")
+    if keys:
+        for name in names:
+            home.ctl_json("--name", name, "key", "generate")
+    async with NatsServer(jetstream=True) as server:
+        nats = ("--nats", server.url, *durability)
+        with (
+            Daemon(home, "worker", *nats) as worker,
+            Daemon(home, "ops", *nats) as ops,
+            Daemon(home, "late", *nats) as late,
+        ):
+            to = str(worker.get("/v1/status")["peer_id"])
+            wait_for(lambda: ops.knows(to) and late.knows(to), 30, "presence")
+            first = ops.post("/v1/works", to=to, text="first", work_id="work_taken", thread_id="thread_one")
+            wait_for(lambda: delivery(ops, first["id"]) == "receipted", 20, "the work")
+            second = late.post("/v1/works", to=to, text="second", work_id="work_taken", thread_id="thread_one")
+            wait_for(lambda: delivery(late, second["id"]) == "refused", 20, "the refusal")
+            assert "actor_not_allowed" in late.get(f"/v1/messages/{second['id']}")["delivery_detail"]
+            assert late.state_of("work_taken") == "canceled"
+            item = late.post("/v1/inbox/next", wait=5)["item"]
+            assert (item["message"]["id"], item["message"]["direction"]) == (second["id"], "out")
+            assert "refused" in item["last_error"]
+            # the work of the others is as it was
+            assert worker.state_of("work_taken") == ops.state_of("work_taken") == "submitted"
+            assert worker.get("/v1/inbox")["counts"]["ready"] == 1
 
 
 def test_an_unanswered_message_expires_and_the_agent_is_notified(tmp_path: Path) -> None:
