@@ -23,7 +23,7 @@ _UNRESERVED = frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz01
 
 
 class Endpoint:
-    """The address of a daemon: a Unix socket at `path`, or `host` and `port` with a bearer `token`."""
+    """The address of a daemon: a Unix socket at `path`, or `host` and `port` with a `token`."""
 
     def __init__(self, *, path: str = "", host: str = "", port: int = 0, token: str = "") -> None:
         self.path = path
@@ -50,6 +50,42 @@ class Endpoint:
             return connection
         except OSError as error:
             raise self.unreachable(error) from None
+
+    def authorize(self, connection: socket.socket) -> str:
+        """The value of Authorization for requests on this TCP connection (protocol/api/tcp_proof.py).
+
+        Raises Unexpected when the process at the address does not prove first that it knows the token, which is not sent.
+        """
+        import hmac
+        import secrets
+
+        from aghbus.protocol.api.tcp_proof import NONCE_BYTES, SCHEME, challenge_of, proof
+
+        nonce, address = secrets.token_hex(NONCE_BYTES), connection.getpeername()[:2]
+        lines = ("GET /healthz HTTP/1.1", f"Host: {self.authority}", f"Authorization: {SCHEME} nonce={nonce}", "", "")
+        try:
+            connection.sendall("\r\n".join(lines).encode())
+        except OSError as error:
+            raise self.unreachable(error) from None
+        answer = Response(connection, self)
+        challenge = challenge_of(answer.headers.get("www-authenticate", ""))
+        if challenge is None or not hmac.compare_digest(
+            challenge[1], proof(self.token, "daemon", address, nonce, challenge[0])
+        ):
+            raise Unexpected(
+                f"the process at {self} does not know the token of the daemon",
+                "another process listens there, or --token-file is of another daemon",
+                "unproven",
+            )
+        answer.body()
+        return f"{SCHEME} proof={proof(self.token, 'client', address, nonce, challenge[0])}"
+
+    @property
+    def authority(self) -> str:
+        """The value of Host."""
+        if not self.host:
+            return "localhost"
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
     def unreachable(self, error: OSError) -> Unreachable:
         """The error for people when `error` prevented the exchange with the daemon."""
@@ -160,14 +196,13 @@ def request(
 
     Raises Unreachable, Unexpected, and every error of `body`.
     """
-    host = f"{endpoint.host}:{endpoint.port}" if endpoint.host else "localhost"
-    lines = [f"{method} {where} HTTP/1.1", f"Host: {host}", "Connection: close"]
-    if endpoint.token:
-        lines.append(f"Authorization: Bearer {endpoint.token}")
+    lines = [f"{method} {where} HTTP/1.1", f"Host: {endpoint.authority}", "Connection: close"]
     lines += [f"{name}: {value}" for name, value in headers.items()]
-    head = "\r\n".join([*lines, "", ""]).encode("latin-1")
     connection = endpoint.connect(timeout)
     try:
+        if endpoint.token:
+            lines.append(f"Authorization: {endpoint.authorize(connection)}")
+        head = "\r\n".join([*lines, "", ""]).encode("latin-1")
         pieces = iter(body)
         for piece in chain([head + next(pieces, b"")], pieces):
             try:

@@ -16,6 +16,7 @@ from aghbus.store.host.locations import (
     is_legal_name,
     locate,
     private_folder_problem,
+    token_file_problem,
 )
 
 PROBE_SECONDS = 1.0
@@ -137,12 +138,17 @@ def _tcp(options: Mapping[str, Any], env: Mapping[str, str]) -> Endpoint:
     file = file or locations(chosen_name(options, env), env).api_token_file
     try:
         with open(file, encoding="ascii") as stream:  # noqa: PTH123 - pathlib is slow to load
+            mode = os.fstat(stream.fileno()).st_mode
             token = stream.read(4096).strip()
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or "it is not text"
         raise UsageError(
             f"--token-file: {file} cannot be read: {reason}", "the daemon writes it with api.tcp"
         ) from None
+    if problem := token_file_problem(file, mode, env):
+        raise UsageError(
+            f"--token-file: {file} {problem}", f"run chmod 600 {file}, and make a new token if it was read"
+        )
     if not token.isprintable():
         raise UsageError(f"--token-file: {file} contains more than one line")
     return Endpoint(host=host, port=int(port), token=token)

@@ -304,4 +304,4 @@ def _api_token(settings: Settings, locations: Locations) -> str | None:
     """The bearer token of the TCP listener: from the configured file, or from our own, made at the first start (0600)."""
     if settings.api.tcp is None:
         return None
-    return read_token(Path(locations.api_token_file), make=settings.api.token_file is None)
+    return read_token(Path(locations.api_token_file), os.environ, make=settings.api.token_file is None)

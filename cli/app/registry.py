@@ -68,6 +68,7 @@ COMMANDS = {
     "trust unpin": ("trust", "allow any key to use a nickname again"),
     "trust allow": ("trust", "accept a key, or allow a peer to open work or talk on a channel"),
     "trust deny": ("trust", "refuse a key"),
+    "trust check-rotation": ("trust", "verify the statement that an old key signed for a new one"),
     "trust why": ("trust", "explain why a message was accepted or refused"),
     "audit verify": ("audit", "verify that no commit or envelope was changed, removed or moved (offline)"),
     "audit head": ("audit", "print the newest commit's hash, to be stored elsewhere (offline)"),

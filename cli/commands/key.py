@@ -30,12 +30,13 @@ _RESTART = "restart the daemon; it finds the key there"
 
 def run_generate(context: Context, values: dict[str, Any]) -> int:
     """Write a new key; never overwrite one."""
+    from aghbus.store.host.files import make_private_folder
     from aghbus.store.host.key_files import KeyFileError, generate_key, write_key
 
     path, name = _path(context, values), _name(context)
     try:
         passphrase = _passphrase(values)
-        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        make_private_folder(path.parent)
         key = generate_key()
         write_key(path, key, passphrase)
     except (KeyFileError, OSError) as error:

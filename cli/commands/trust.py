@@ -1,10 +1,11 @@
-"""`aghctl trust list`, `pin`, `unpin`, `allow`, `deny` and `why`: the access policy of the daemon, changed while it runs."""
+"""`aghctl trust …`: the access policy of the daemon, changed while it runs, and rotation statements."""
 
 from __future__ import annotations
 
 import time
 
-from aghbus.cli.app.errors import YES
+from aghbus.cli.app.errors import YES, AnswerIsNo
+from aghbus.cli.app.input import FILE, read_all
 from aghbus.cli.app.text import fields, indented, moment, safe, table
 from aghbus.cli.context import Context, Run
 from aghbus.client.errors import UsageError
@@ -17,6 +18,7 @@ _CHANNEL = Argument("--channel", help="a rule for this channel alone: WHO may op
 _TALK = Argument("--talk", action="store_true", help="with --channel: WHO may talk there, and open no work")
 _UNUSED_MS = 86_400_000
 """Age of the last use from which `--unused` removes a pin of first use."""
+_MAX_STATEMENT_BYTES = 65_536
 _ORIGINS = {"configuration": "configuration", "operator": "aghctl trust", "first_use": "first use"}
 
 
@@ -59,6 +61,36 @@ def run_why(context: Context, values: dict[str, Any]) -> int:
     answer = context.api.get(f"/v1/trust/why/{quote(values['message'])}")
     context.output.rows(answer, "cases", lambda found: "\n\n".join(map(_case, found["cases"])))
     return YES
+
+
+def run_check_rotation(context: Context, values: dict[str, Any]) -> int:
+    """Verify a rotation statement; raises AnswerIsNo when it is invalid, or of another old key than --old."""
+    from msgspec.structs import asdict
+
+    from aghbus.protocol.trust.rotation import read_rotation
+
+    found = read_rotation(read_all(values["file"], _MAX_STATEMENT_BYTES, "FILE"))
+    if found is None:
+        raise AnswerIsNo(
+            "this is no rotation statement, or its signature is invalid", "do not pin its new key", "invalid"
+        )
+    if values["old"] is not None and values["old"] != found.old_key_id:
+        why = f"the statement is signed by {found.old_key_id}, not by {values['old']}"
+        raise AnswerIsNo(why, "do not pin its new key", "another_key")
+    context.output.answer(asdict(found), _rotation)
+    return YES
+
+
+def _rotation(found: dict[str, Any]) -> str:
+    rows = fields(
+        [
+            ("nickname", found["nickname"]),
+            ("old key", found["old_key_id"]),
+            ("new key", found["new_key_id"]),
+            ("at", moment(1000 * found["ts"])),
+        ]
+    )
+    return f"{rows}\nThe old key has signed this. Only its owner can say whether the old key was stolen."
 
 
 def _runner(verb: str, name: str, opposite: str = "") -> Run:
@@ -198,6 +230,19 @@ COMMANDS = {
             "aghctl trust deny sha256:56475aa75463474c0285df5dbf2bcab73da651358839e9b77481b2eab107708c --remove",
         ],
         arguments=[Argument("who", help="a key id, or the handle of a recently observed peer"), _REMOVE],
+    ),
+    "trust check-rotation": Command(
+        run_check_rotation,
+        description=(
+            "Verify the statement that `aghctl key rotate` writes: the old key has signed that the new key replaces it. With\n"
+            "--old, the old key must be this one, such as the one that you have pinned. Works without a daemon; exits 1 when\n"
+            "the statement is invalid."
+        ),
+        examples=[
+            "aghctl trust check-rotation identity-56475aa75463474c0285df5dbf2bcab7.rotation.json",
+            "aghctl trust check-rotation --old sha256:56475aa75463474c0285df5dbf2bcab73da651358839e9b77481b2eab107708c",
+        ],
+        arguments=[FILE, Argument("--old", metavar="KEY_ID", help="the key id that must have signed it")],
     ),
     "trust why": Command(
         run_why,

@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from aghbus.store.host.file_lock import lock, try_lock
-from aghbus.store.host.files import sync_folder
+from aghbus.store.host.files import make_private_folder, sync_folder
 
 _SUFFIX = ".jsonl"
 _INPUT = ".input.json"
@@ -93,7 +93,7 @@ class Journal:
     def __init__(self, folder: str) -> None:
         """`folder` is created if missing, with mode 0700. Raises OSError."""
         self._folder = Path(folder)
-        self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        make_private_folder(self._folder)
 
     def begin(self, **fields: Any) -> JournalEntry:
         """Create a file with its first record, `taken`. Raises OSError."""

@@ -73,7 +73,13 @@ def _document(routes: tuple[Route, ...]) -> dict[str, Any]:
         "servers": [{"url": "/", "description": "Unix socket (mode 0600) or loopback TCP"}],
         "components": {
             "schemas": _schemas(routes),
-            "securitySchemes": {"bearer": {"type": "http", "scheme": "bearer", "description": "On loopback TCP only."}},
+            "securitySchemes": {
+                "bearer": {
+                    "type": "http",
+                    "scheme": "bearer",
+                    "description": "On loopback TCP only. docs/api.md has a scheme that does not send the token.",
+                }
+            },
         },
         "security": [{}, {"bearer": []}],
         "paths": paths,

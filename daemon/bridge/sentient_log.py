@@ -25,7 +25,7 @@ from aghbus.store.engine.database import Store
 from aghbus.store.engine.transaction import Transaction
 from aghbus.store.errors import StoreUnavailable
 from aghbus.store.host.file_lock import lock
-from aghbus.store.host.files import sync_folder
+from aghbus.store.host.files import make_private_folder, sync_folder
 from aghbus.store.tables import bridge_log
 from aghbus.store.tables.bridge_log import BridgeLogEntry
 
@@ -95,7 +95,7 @@ def append(root: Path, day: str, texts: Sequence[bytes], *, skip_existing: bool)
     Raises OSError, or ValueError for an invalid day.
     """
     path = root.joinpath(*log_path(day))
-    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    make_private_folder(path.parent)
     fd = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK, 0o600)
     try:
         if not stat.S_ISREG(os.fstat(fd).st_mode):

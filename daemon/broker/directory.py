@@ -13,6 +13,8 @@ from typing import Any
 
 import msgspec
 
+from aghbus.store.host.files import make_private_folder
+
 MAX_PAYLOAD = 1_048_576 + 65_536
 """Bytes; one envelope at its limit (protocol section 1) and 64 KiB for headers and reply subject."""
 
@@ -61,7 +63,7 @@ class BrokerFolder:
         """Creates the folder with mode 0700; a BrokerError when it cannot be private."""
         hint = "name another folder with broker.directory, or make this one yours and writable"
         try:
-            self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
+            make_private_folder(self.path)
             state = self.path.stat()
             if state.st_uid != os.geteuid():
                 raise BrokerError("prepare the broker's folder", f"{self.path} belongs to uid {state.st_uid}", hint)

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from aghbus.daemon.config.loader import Host
+from aghbus.store.host.files import make_private_folder
 from aghbus.store.host.locations import (
     SOCKET_PATH_LIMIT_ELSEWHERE,
     SOCKET_PATH_LIMIT_LINUX,
@@ -64,6 +65,6 @@ def _make_named(folder: Path, key: str) -> None:
 
 def _make(folder: Path, key: str, hint: str) -> None:
     try:
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        make_private_folder(folder)
     except OSError as error:
         raise LocationError(key, f"the folder {folder} cannot be made: {os.strerror(error.errno or 0)}", hint) from None

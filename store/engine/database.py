@@ -28,6 +28,7 @@ from aghbus.store.engine.state import InMemoryState
 from aghbus.store.engine.store_lock import StoreLock
 from aghbus.store.engine.writer import Job, Stats, Writer
 from aghbus.store.errors import StoreDamaged, StoreError, StoreUnavailable, StoreUnopenable
+from aghbus.store.host.files import make_private_folder
 
 _log = logging.getLogger("aghbus.store")
 
@@ -224,7 +225,7 @@ class Store:
 
 def _make_folder(path: Path) -> None:
     try:
-        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        make_private_folder(path.parent)
     except OSError as error:
         raise StoreUnopenable(
             path, f"its folder cannot be made: {error.strerror}", hint="name another folder, or make this one writable"

@@ -1,8 +1,26 @@
-"""Files that survive a loss of power."""
+"""Folders that are private, and files that survive a loss of power."""
 
 from __future__ import annotations
 
 import os
+
+
+def make_private_folder(folder: str | os.PathLike[str]) -> None:
+    """Make `folder` and the missing ones above it, each with mode 0700 whatever the umask. Those that exist stay as they are.
+
+    Raises OSError.
+    """
+    path = os.fspath(folder)
+    try:
+        os.mkdir(path, 0o700)  # noqa: PTH102 - pathlib is slow to load
+    except FileNotFoundError:
+        make_private_folder(os.path.dirname(path))  # noqa: PTH120 - as above
+        make_private_folder(path)
+    except FileExistsError:
+        if not os.path.isdir(path):  # noqa: PTH112 - as above
+            raise
+    else:
+        os.chmod(path, 0o700)  # noqa: PTH101 - as above; a umask may have taken bits of ours
 
 
 def sync_folder(folder: str | os.PathLike[str]) -> None:

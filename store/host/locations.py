@@ -150,6 +150,17 @@ def private_folder_problem(mode: int, owner: int, uid: int) -> str:
     return ""
 
 
+def token_file_problem(path: str, mode: int, env: Mapping[str, str]) -> str:
+    """What makes a token file with this mode unfit, or "" when only its owner may use it.
+
+    A systemd credential may have the mode 0440: its folder keeps other users out, and an access list for the service's user
+    shows as the bits of the group.
+    """
+    folder = path.rpartition("/")[0]
+    allowed = 0o640 if folder and folder == _absolute(env.get("CREDENTIALS_DIRECTORY", "")) else 0o600
+    return f"has mode {stat.S_IMODE(mode):04o}, so that other users may use it" if mode & 0o077 & ~allowed else ""
+
+
 def _base(env: Mapping[str, str], variable: str, home: str, below_home: str) -> str:
     named = _absolute(env.get(variable, ""))
     if named:

@@ -210,8 +210,19 @@ def test_the_token_is_sent_to_no_other_host(url: str, tmp_path: Path, capsys: py
 
 @pytest.mark.parametrize("url", ["http://127.0.0.1:1", "http://[::1]:1", "localhost:1", "http://127.8.8.8:1/"])
 def test_every_loopback_address_is_contacted(url: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "token").touch(0o600)
     (tmp_path / "token").write_text("secret")
     assert entry(["--api", url, "--token-file", str(tmp_path / "token"), "status"]) == 3
+
+
+@pytest.mark.parametrize("mode", [0o640, 0o604, 0o622])
+def test_a_token_file_that_others_may_use_is_refused(
+    mode: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "token").write_text("secret")
+    (tmp_path / "token").chmod(mode)
+    assert entry(["--api", "http://127.0.0.1:1", "--token-file", str(tmp_path / "token"), "status"]) == 2
+    assert f"chmod 600 {tmp_path}/token" in capsys.readouterr().err
 
 
 def test_the_manual_lists_every_command_option_and_exit_code() -> None:

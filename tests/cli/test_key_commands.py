@@ -155,6 +155,23 @@ def test_an_unreadable_configuration_is_an_error(home: Home) -> None:
     assert not (home.root / "state").exists()
 
 
+def test_a_rotation_statement_is_verified(home: Home, tmp_path: Path) -> None:
+    old = key(home, "generate")
+    new = key(home, "rotate")
+    statement = Path(new["statement_file"])
+    found = home.ctl_json("trust", "check-rotation", str(statement), "--old", old["key_id"])
+    assert (found["nickname"], found["old_key_id"], found["new_key_id"]) == ("ops", old["key_id"], new["key_id"])
+    assert new["key_id"] in home.ctl("trust", "check-rotation", stdin=statement.read_bytes()).stdout.decode()
+    forged = {**json.loads(statement.read_bytes()), "nickname": "carol"}
+    for args, stdin, says in (
+        ((), json.dumps(forged).encode(), b"signature is invalid"),
+        ((), b"[]", b"no rotation statement"),
+        ((str(statement), "--old", new["key_id"]), b"", b"is signed by"),
+    ):
+        done = home.ctl("trust", "check-rotation", *args, stdin=stdin)
+        assert (done.returncode, done.stdout, says in done.stderr) == (1, b"", True)
+
+
 def test_an_interrupted_rotation_can_be_repeated(home: Home) -> None:
     old = key(home, "generate")
     path = Path(old["file"])

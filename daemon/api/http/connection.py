@@ -81,6 +81,7 @@ class Connection(asyncio.Protocol):
         self._url = b""
         self._headers: dict[bytes, list[bytes]] = {}
         self._header_count = 0
+        self._session: dict[str, str] = {}
         self._in_head = False
         self._head_bytes = 0
         self._surplus = False
@@ -194,6 +195,7 @@ class Connection(asyncio.Protocol):
             query=query,
             headers=self._headers,
             keep_alive=parser.get_http_version() != "1.0" and parser.should_keep_alive(),
+            session=self._session,
         )
         self._headers = {}  # trailers go there, and are dropped
         if parser.should_upgrade() and exchange.has_body:  # which the parser would skip

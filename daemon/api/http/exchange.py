@@ -41,8 +41,12 @@ class Exchange:
         query: bytes,
         headers: dict[bytes, list[bytes]],
         keep_alive: bool,
+        session: dict[str, str],
     ) -> None:
-        """`writable` is clear while the transport's buffer is full. `on_end` is called at the response's end."""
+        """`session` is what the application keeps about the connection.
+
+        `writable` is clear while the transport's buffer is full. `on_end` is called at the response's end.
+        """
         self._transport = transport
         self._writable = writable
         self._on_end = on_end
@@ -51,6 +55,7 @@ class Exchange:
         self.query = query
         self.headers = headers
         self.keep_alive = keep_alive
+        self.session = session
         self.body_complete = False
         self.disconnected = False
         self.started = False

@@ -18,6 +18,7 @@ from aghbus.daemon.api.http.tcp_guard import MIN_TOKEN_CHARACTERS
 from aghbus.protocol.base.addresses import is_loopback
 from aghbus.protocol.errors import AghbusError
 from aghbus.store.host.file_lock import poll_lock, try_lock
+from aghbus.store.host.files import make_private_folder
 from aghbus.store.host.locations import (
     SOCKET_PATH_LIMIT_ELSEWHERE,
     SOCKET_PATH_LIMIT_LINUX,
@@ -110,7 +111,7 @@ def listen_tcp(host: str, port: int, token: str | None) -> tuple[socket.socket, 
 
 
 def _make_folder(folder: Path, *, private: bool) -> None:
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    make_private_folder(folder)
     if private:
         found = folder.lstat()
         problem = private_folder_problem(found.st_mode, found.st_uid, os.getuid())

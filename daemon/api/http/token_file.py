@@ -1,25 +1,26 @@
-"""The bearer token of the TCP listener: read from a file with restricted access, or created there at the first start."""
+"""The token of the TCP listener: read from a file with restricted access, or created there at the first start."""
 
 import os
 import secrets
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
 from aghbus.daemon.api.http.listeners import ListenError
+from aghbus.store.host.locations import token_file_problem
 
 MAX_TOKEN_BYTES: Final = 4_096
 """Bytes of a token file; a generated token has 43 characters."""
 
 _KEY: Final = "api.token_file"
-_OTHERS: Final = 0o027  # group may read: systemd's credentials and volumes of Kubernetes are provided that way
 _TOKEN_BYTES: Final = 32  # of randomness in a generated token
 
 
-def read_token(path: Path, *, make: bool) -> str:
+def read_token(path: Path, env: Mapping[str, str], *, make: bool) -> str:
     """The token in `path`; with `make`, a new one is written there (mode 0600) when the file is missing.
 
-    Raises ListenError: it is missing, cannot be read, or others may read or change it.
+    Raises ListenError: it is missing, cannot be read, or other users may use it (`token_file_problem`).
     """
     if make:
         with suppress(FileExistsError):
@@ -30,8 +31,8 @@ def read_token(path: Path, *, make: bool) -> str:
             raw = file.read(MAX_TOKEN_BYTES + 1)
     except OSError as error:
         raise ListenError(_KEY, f"cannot read {str(path)!r}: {error.strerror}", "name a file with a token") from None
-    if found.st_mode & _OTHERS:
-        raise ListenError(_KEY, f"{str(path)!r} may be read or changed by others", f"run chmod 600 {path}")
+    if problem := token_file_problem(str(path), found.st_mode, env):
+        raise ListenError(_KEY, f"{str(path)!r} {problem}", f"run chmod 600 {path}")
     if found.st_uid not in (os.geteuid(), 0):
         raise ListenError(_KEY, f"{str(path)!r} belongs to another user", "name a file of your own")
     if len(raw) > MAX_TOKEN_BYTES or not raw.isascii():

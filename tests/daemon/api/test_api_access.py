@@ -121,38 +121,41 @@ def test_a_token_file_is_made_once_and_is_private(tmp_path: Path) -> None:
     path = tmp_path / "api.token"
     before = os.umask(0)
     try:
-        token = read_token(path, make=True)
+        token = read_token(path, {}, make=True)
     finally:
         os.umask(before)
     assert len(token) >= 32
     assert path.stat().st_mode & 0o777 == 0o600
-    assert read_token(path, make=True) == token == read_token(path, make=False)
+    assert read_token(path, {}, make=True) == token == read_token(path, {}, make=False)
 
 
 def test_a_token_file_readable_by_others_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "token"
     path.write_text(TOKEN)
-    for mode in (0o644, 0o604, 0o620, 0o602):
+    for mode in (0o644, 0o604, 0o620, 0o602, 0o640, 0o440):
         path.chmod(mode)
-        with pytest.raises(ListenError, match="may be read or changed by others") as caught:
-            read_token(path, make=False)
+        with pytest.raises(ListenError, match=f"has mode {mode:04o}.*chmod 600") as caught:
+            read_token(path, {}, make=False)
         assert TOKEN not in str(caught.value)
-    path.chmod(0o440)
-    assert read_token(path, make=False) == TOKEN
+    env = {"CREDENTIALS_DIRECTORY": str(tmp_path)}
+    assert read_token(path, env, make=False) == TOKEN  # an access list of systemd shows as the bits of the group
+    path.chmod(0o444)
+    with pytest.raises(ListenError, match="0444"):
+        read_token(path, env, make=False)
 
 
 def test_an_invalid_token_file_is_a_clear_error(tmp_path: Path) -> None:
     with pytest.raises(ListenError, match="No such file"):
-        read_token(tmp_path / "missing", make=False)
+        read_token(tmp_path / "missing", {}, make=False)
     with pytest.raises(ListenError, match="Is a directory"):
-        read_token(tmp_path, make=False)
+        read_token(tmp_path, {}, make=False)
     path = tmp_path / "large"
     path.touch(0o600)
     path.write_text("x" * (MAX_TOKEN_BYTES + 1))
     with pytest.raises(ListenError, match="contains no token"):
-        read_token(path, make=False)
+        read_token(path, {}, make=False)
     link = tmp_path / "link"
     link.symlink_to(tmp_path / "elsewhere")
     with pytest.raises(ListenError):
-        read_token(link, make=True)  # never written through somebody's link
+        read_token(link, {}, make=True)  # never written through somebody's link
     assert not (tmp_path / "elsewhere").exists()
