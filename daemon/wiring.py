@@ -26,6 +26,7 @@ from aghbus.daemon.nats.link import Link
 from aghbus.daemon.nats.permission_errors import DeniedSubjects
 from aghbus.daemon.receive.acknowledger import Acknowledger
 from aghbus.daemon.receive.decider import Decider
+from aghbus.daemon.receive.inbox_admission import InboxAdmission
 from aghbus.daemon.receive.intake import Intake
 from aghbus.daemon.send.closing import WorkCloser
 from aghbus.daemon.send.deadlines import Deadlines
@@ -147,7 +148,18 @@ class DaemonParts:
             limits,
             signatures,
             trust,
-            Decider(identity, settings, clock, limits, trust, closer, deadlines, waiters, counters),
+            Decider(
+                identity,
+                settings,
+                clock,
+                limits,
+                trust,
+                closer,
+                deadlines,
+                waiters,
+                InboxAdmission(settings, standings),
+                counters,
+            ),
             discovery,
             write_behind,
             publisher,

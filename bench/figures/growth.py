@@ -25,7 +25,7 @@ _TITLES = {
 }
 _TARGET = (1.3, 1.05)
 _TARGETS = {"random": (1.3, 1.1)}
-_FLAGS = (*LOAD_FLAGS, "--store-retention-size", "1000GiB", "--discovery-interval", "1h")
+_FLAGS = (*LOAD_FLAGS, "--discovery-interval", "1h")
 
 Cost = Callable[[NatsServer, Daemon, int], float]
 """Microseconds for each of so many messages."""

@@ -69,6 +69,8 @@ _CHANNEL: Final = Text("1 to 64 characters of a-z, 0-9, '_' and '-', the first a
 _BUCKET: Final = re.compile(r"[a-zA-Z0-9_-]{1,64}")
 _FILE: Final = FilePath()
 _SECRET_FILE: Final = FilePath(holds_secret=True)
+INBOX_BYTES_MIN: Final = 4 << 20
+"""The least value of inbox.max_bytes: a quarter of it holds the largest envelope."""
 _LIFETIME: Final = Duration(1, MAX_LIFETIME, whole=True)
 
 
@@ -144,8 +146,14 @@ class InboxSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Messages for the agent."""
 
     capacity: Annotated[
-        int, Key(Count(), "messages for the agent; more are rejected, and retried by their senders")
+        int, Key(Count(), "messages for the agent; more are rejected, and retried by their senders", reload=True)
     ] = 10_000
+    max_bytes: Annotated[
+        int,
+        Key(
+            Size(INBOX_BYTES_MIN), "their bytes, and at most half of store.retention_size; as for capacity", reload=True
+        ),
+    ] = 256 << 20
 
 
 class ReceiveSettings(msgspec.Struct, frozen=True, kw_only=True):

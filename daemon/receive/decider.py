@@ -15,6 +15,7 @@ from aghbus.daemon.base.metrics import Counters
 from aghbus.daemon.config.live_settings import LiveSettings
 from aghbus.daemon.config.settings import Settings
 from aghbus.daemon.nats.events import Settlement
+from aghbus.daemon.receive.inbox_admission import SENDER_PARTS, SMALL_BYTES, InboxAdmission
 from aghbus.daemon.send.closing import WorkCloser
 from aghbus.daemon.send.deadlines import Deadlines
 from aghbus.daemon.state.identity import Identity
@@ -77,7 +78,8 @@ class ReceivedMessage(msgspec.Struct, frozen=True):
 class Outcome(msgspec.Struct, frozen=True):
     """The result of one message in the transaction.
 
-    `applied` is None when the message was rejected, for the reason `rejected`: a rate limit, `inbox` when that is full, `memory`
+    `applied` is None when the message was rejected, for the reason `rejected`: a rate limit, `inbox` or a
+    reason of InboxAdmission when that has no room, `memory`
     when the dedup window has no room for an id of that lifetime (store/engine/log/dedup.py), `EARLY` when its predecessor was not
     processed. `stored_only`: the store has applied all effects, and nothing else is to be done about them. `ack` is the
     acknowledgement, for a message that asks for one.
@@ -104,6 +106,7 @@ class Decider:
         closer: WorkCloser,
         deadlines: Deadlines,
         waiters: InboxWaiters,
+        admission: InboxAdmission,
         counters: Counters,
     ) -> None:
         self._identity = identity
@@ -114,6 +117,7 @@ class Decider:
         self._closer = closer
         self._deadlines = deadlines
         self._waiters = waiters
+        self._admission = admission
         self._counters = counters
         self._skipped = 0  # refused messages without a quarantine row since the last one with a row
 
@@ -124,15 +128,12 @@ class Decider:
     def decide_all(self, tx: Transaction, batch: list[ReceivedMessage]) -> list[Outcome]:
         """A write job: decide and apply each message in turn, and lease delivered ones to waiting agents."""
         receivers: dict[str, Receiver] = {}
-        room = self._settings.current.inbox.capacity - tx.memory.inbox.waiting
         outcomes: list[Outcome] = []
         for message in batch:
             receiver = receivers.get(message.own_id)
             if receiver is None:
                 receiver = receivers[message.own_id] = self.receiver(message.own_id, tx)
-            outcome = self._decide(tx, message, receiver, room > 0)
-            room -= outcome.applied is not None and outcome.applied.delivered
-            outcomes.append(outcome)
+            outcomes.append(self._decide(tx, message, receiver))
         if self._waiters.waiting:
             self._offer(tx, outcomes)
         return outcomes
@@ -175,7 +176,7 @@ class Decider:
             )
         )
 
-    def _decide(self, tx: Transaction, message: ReceivedMessage, receiver: Receiver, room: bool) -> Outcome:
+    def _decide(self, tx: Transaction, message: ReceivedMessage, receiver: Receiver) -> Outcome:
         envelope, settings, ack = message.envelope, self._settings.current, None
         if envelope is None:
             return self._refuse(tx, message, receiver)
@@ -187,7 +188,7 @@ class Decider:
         effects = decide(envelope, state, receiver)
         if message.reply and envelope.to is not None:  # of a duplicate: what became of the first copy
             ack = received_ack(tx, envelope) if state.duplicate else ack_of(envelope, effects)
-        if limit := _over_limit(tx, effects, receiver.now, settings, room):
+        if limit := self._over_limit(tx, envelope, effects, receiver.now, settings):
             return Outcome(message, (), rejected=limit)
         stored_only = _STORED.issuperset(map(type, effects))
         if not stored_only:
@@ -206,6 +207,24 @@ class Decider:
         if ARMED:
             failpoint("receive.decided")
         return Outcome(message, effects, applied, "", stored_only, ack)
+
+    def _over_limit(self, tx: Transaction, envelope: Envelope, effects: Effects, now: int, settings: Settings) -> str:
+        """Why the message is rejected, as `Outcome.rejected`; empty if it is not. A nearly empty inbox takes every message."""
+        memory = tx.memory
+        for effect in effects:
+            if type(effect) is RecordId:
+                if not memory.dedup.admits(effect.until - now, settings.receive.remembered):
+                    return "memory"
+            elif type(effect) is Deliver:
+                if (
+                    memory.excess
+                    or SENDER_PARTS * memory.inbox.waiting >= settings.inbox.capacity
+                    or memory.inbox.size + len(envelope.raw) > SMALL_BYTES
+                ) and (rejection := self._admission.rejection(tx, envelope, effects)):
+                    return rejection
+            elif type(effect) is Early:
+                return EARLY
+        return ""
 
     def _refuse(self, tx: Transaction, message: ReceivedMessage, receiver: Receiver) -> Outcome:
         """The result of a message that is no valid envelope."""
@@ -303,20 +322,6 @@ class Decider:
     def record_conflict(self, tx: Transaction, envelope: Envelope, at_ms: int) -> None:
         """An audit row: another daemon uses our peer id."""
         audit.note_policy(tx, at_ms, "peer_id_conflict", "another daemon sends under our peer id", envelope=envelope)
-
-
-def _over_limit(tx: Transaction, effects: Effects, now: int, settings: Settings, room: bool) -> str:
-    """Why the message is rejected, as `Outcome.rejected`; empty if it is not."""
-    for effect in effects:
-        if type(effect) is RecordId:
-            if not tx.memory.dedup.admits(effect.until - now, settings.receive.remembered):
-                return "memory"
-        elif type(effect) is Deliver:
-            if not room:
-                return "inbox"
-        elif type(effect) is Early:
-            return EARLY
-    return ""
 
 
 def _predecessor(tx: Transaction, own_id: str, target: ReceiptTarget) -> Predecessor | None:

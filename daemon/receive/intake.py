@@ -54,7 +54,12 @@ _REJECTED: Final = {
     "signatures": "too many signatures failed recently",
     "memory": "the dedup window holds receive.remembered long-lived ids",
     "store": "the store cannot write",
+    "inbox.sender": "a quarter of the inbox holds unread messages of one sender",
+    "inbox.unknown": "the inbox is half full, and takes no messages of unknown peers",
+    "inbox.known": "the inbox is three quarters full, and takes only messages of verified peers that are known",
+    "inbox.store": "what has to be kept is larger than store.retention_size",
 }
+_NAMED: Final = 3  # senders that a problem names
 _RECEIVED: Final = {kind: f"received.{kind}" for kind in KINDS}  # names of counters
 _STORE_PAUSE: Final = 0.25  # seconds before the next batch after the store could not write
 
@@ -99,6 +104,7 @@ class Intake:
         self._bytes = 0  # of the messages in the queue
         self._shares: dict[str, int] = {}  # messages in the queue by sender, "" for refused ones
         self._arrival: asyncio.Future[None] | None = None  # what `run` waits for while the queue is empty
+        self._rejected: dict[str, dict[str, None]] = {}  # the last rejected senders, by reason
         self._committing = False
         self._idle: asyncio.Event | None = None  # what `drained` waits for
         self._quarantined = TokenBuckets(4 * _QUARANTINE_PER_SECOND, _QUARANTINE_PER_SECOND, keys=1)
@@ -369,11 +375,18 @@ class Intake:
     def _reject(self, reason: str, received: ReceivedMessage) -> None:
         """Backpressure: drop the message before it is stored or answered. A retry, or the stream, brings it again."""
         self._counters.add("overload")
-        self._counters.add(f"overload.{reason}")
+        self._counters.add(f"overload.{reason.partition('.')[0]}")
         if received.settlement is not None:
             received.settlement.nak(_NAK_DELAY)
         sentence = f"overload: messages are rejected because {_REJECTED.get(reason, f'the {reason} is full')}"
-        self._counters.problem(f"overload.{reason}", sentence, self._clock.monotonic())
+        names = self._rejected.setdefault(reason, {})
+        names.pop(received.sender, None)
+        names[received.sender] = None
+        if len(names) > _NAMED:
+            del names[next(iter(names))]
+        latest = ", ".join(filter(None, names))
+        problem = f"{sentence} (the last: {latest})" if latest else sentence
+        self._counters.problem(f"overload.{reason}", problem, self._clock.monotonic())
         self._log_limiter.event(
             logging.WARNING, f"overload.{reason}", sentence, sender=received.sender, subject=received.subject
         )

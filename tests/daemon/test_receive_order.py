@@ -41,7 +41,7 @@ def link() -> Answers:
 
 @pytest.fixture
 async def desk(tmp_path: Path, link: Answers) -> AsyncIterator[Bench]:
-    async with bench(tmp_path, link=link, inbox=InboxSettings(capacity=3)) as made:
+    async with bench(tmp_path, link=link, inbox=InboxSettings(capacity=12)) as made:  # three for each sender
         yield made
 
 

@@ -23,6 +23,7 @@ from aghbus.daemon.nats.link import Link
 from aghbus.daemon.nats.permission_errors import DeniedSubjects
 from aghbus.daemon.receive.acknowledger import Acknowledger
 from aghbus.daemon.receive.decider import Decider
+from aghbus.daemon.receive.inbox_admission import InboxAdmission
 from aghbus.daemon.receive.intake import Intake
 from aghbus.daemon.send.closing import WorkCloser
 from aghbus.daemon.send.deadlines import Deadlines
@@ -151,6 +152,7 @@ class Parts:
             closer=self.closer,
             deadlines=self.deadlines,
             waiters=self.waiters,
+            admission=InboxAdmission(self.settings, self.standings),
             counters=self.counters,
         )
         self.intake = Intake(

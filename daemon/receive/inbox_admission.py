@@ -1,0 +1,62 @@
+"""Which messages the inbox has room for: a share of it for each standing, and one for each sender (docs/limits.md)."""
+
+from typing import Final
+
+from aghbus.daemon.config.live_settings import LiveSettings
+from aghbus.daemon.config.settings import INBOX_BYTES_MIN, Settings
+from aghbus.daemon.state.standing import Standings, allowance
+from aghbus.protocol.effects import Advance, Effects, StoreEnvelope
+from aghbus.protocol.envelope import Envelope
+from aghbus.store.engine.transaction import Transaction
+
+SENDER_PARTS: Final = 4
+"""One sender fills at most one of so many equal parts of the inbox.
+
+A peer that floods by mistake, or an agent that has stopped reading one conversation, leaves room for at least three others. A
+smaller part would refuse the usual burst of one peer that hands out many works.
+"""
+
+SMALL_BYTES: Final = INBOX_BYTES_MIN // SENDER_PARTS
+"""So many bytes fit into each share of any inbox."""
+
+FULL: Final = "inbox"
+STORE: Final = "inbox.store"
+SENDER: Final = "inbox.sender"
+"""Why a message is rejected; `inbox.` and a standing: the share of senders of that standing is used up."""
+
+
+def inbox_bytes(settings: Settings) -> int:
+    """Bytes that may wait in the inbox: at most half of the store, so that history and open works have room, too."""
+    return min(settings.inbox.max_bytes, settings.store.retention_size // 2)
+
+
+class InboxAdmission:
+    """Decides which messages enter the inbox."""
+
+    def __init__(self, settings: LiveSettings, standings: Standings) -> None:
+        self._settings = settings
+        self._standings = standings
+
+    def rejection(self, tx: Transaction, envelope: Envelope, effects: Effects) -> str:
+        """Why the message may not enter the inbox, empty if it may.
+
+        A store that is larger than its bound takes only messages by which a work ends: that makes room.
+        """
+        settings, held, size = self._settings.current, tx.memory.inbox, len(envelope.raw)
+        capacity, bound = settings.inbox.capacity, inbox_bytes(settings)
+        if held.waiting >= capacity or held.size + size > bound:
+            return FULL
+        if tx.memory.excess and not _ends_work(effects):
+            return STORE
+        messages, used = held.senders.get(envelope.sender, (0, 0))
+        if messages and (SENDER_PARTS * messages >= capacity or SENDER_PARTS * (used + size) > bound):
+            return SENDER
+        trust = next(effect.trust for effect in effects if isinstance(effect, StoreEnvelope))
+        standing = self._standings.of(envelope.sender, trust)
+        if held.waiting >= allowance(capacity, standing) or held.size + size > allowance(bound, standing):
+            return f"inbox.{standing}"
+        return ""
+
+
+def _ends_work(effects: Effects) -> bool:
+    return any(isinstance(effect, Advance) and effect.after.is_terminal for effect in effects)
